@@ -1,0 +1,30 @@
+// AdamW (Loshchilov and Hutter, 2019), one pass over memory:
+//   g = gradient_scale * gradient
+//   m = beta1*m + (1-beta1)*g,  v = beta2*v + (1-beta2)*g^2
+//   w = w - learning_rate * ((m/correction1) / (sqrt(v/correction2) + epsilon) + decay*w)
+// where correction1 = 1 - beta1^step and correction2 = 1 - beta2^step, step counting from 1.
+#pragma once
+
+#include <cstdint>
+
+namespace pp::kernels {
+
+struct AdamWArgs {
+  int64_t n = 0;
+  float* weights = nullptr;         // [n], updated
+  float* m = nullptr;               // [n], updated
+  float* v = nullptr;               // [n], updated
+  const float* gradient = nullptr;  // [n]
+  float gradient_scale = 1;         // clipping and averaging
+  float learning_rate = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  float decay = 0;  // 0 for biases and norms
+  float correction1 = 1, correction2 = 1;
+};
+
+namespace cpu {
+
+void AdamW(const AdamWArgs& args);
+
+}  // namespace cpu
+}  // namespace pp::kernels

@@ -1,0 +1,53 @@
+// Causal multi-head attention. For each sequence and head, with D = head_dim, C = heads*D:
+//   S = Q K^T / sqrt(D), key <= query;   P = softmax(S);   O = dropout(P) V
+//
+// Tile by tile (Dao et al., "FlashAttention", 2022): no T x T matrix exists. The forward keeps
+// lse[query] = log(sum over keys of exp(S)), and the backward makes P = exp(S - lse) again:
+//   D_i = sum(dO*O),  dV = dropout(P)^T dO,  dP = dropout'(dO V^T),  dS = P*(dP - D_i)
+//   dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D)
+//
+// qkv is packed: of row (b,t), floats [0,C) are Q, [C,2C) are K, [2C,3C) are V; head h has
+// [h*D, h*D+D) of each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/dropout.h"
+
+namespace pp::kernels {
+
+struct AttentionShape {
+  int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;
+};
+
+struct AttentionForwardArgs {
+  AttentionShape shape;
+  const float* qkv = nullptr;  // [batch, tokens, 3*heads*head_dim]
+  float* out = nullptr;        // [batch, tokens, heads*head_dim], =
+  float* lse = nullptr;        // [batch, heads, tokens], =
+  DropoutKey dropout;
+  void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
+};
+
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  const float* qkv = nullptr;   // [batch, tokens, 3*heads*head_dim]
+  const float* out = nullptr;   // [batch, tokens, heads*head_dim], of the forward
+  const float* lse = nullptr;   // [batch, heads, tokens], of the forward
+  const float* dout = nullptr;  // [batch, tokens, heads*head_dim]
+  float* dqkv = nullptr;        // [batch, tokens, 3*heads*head_dim], =; may not be qkv
+  DropoutKey dropout;
+  void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
+};
+
+namespace cpu {
+
+// Enough for a forward or a backward on `threads` threads. O(tokens * head_dim) a thread.
+size_t AttentionScratchBytes(const AttentionShape& shape, int threads);
+
+void AttentionForward(const AttentionForwardArgs& args);
+void AttentionBackward(const AttentionBackwardArgs& args);
+
+}  // namespace cpu
+}  // namespace pp::kernels

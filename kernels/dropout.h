@@ -1,0 +1,42 @@
+// Dropout from a stateless counter: out = keep ? x / (1-p) : 0.
+//
+// An element is kept or not by a hash of where it is in the whole training, and of nothing else:
+// not of the batch it came in, the stage, the replica or the schedule. So a recomputed forward, a
+// backward and another number of devices see the same mask, and there is nothing to save.
+//
+//   Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11)
+//     key     = seed (64 bits)
+//     counter = { i/4 (64 bits), sequence number (32), site (32) };  word i%4 belongs to element i
+//   kept when word >= p * 2^32
+//
+// i counts the elements of one sequence: t*C + c for activations [T,C], and
+// (head*T + query)*T + key for attention probabilities.
+#pragma once
+
+#include <cstdint>
+
+namespace pp::kernels {
+
+struct DropoutKey {
+  uint64_t seed = 0;
+  uint32_t site = 0;            // layer * 8 + operation; unique in the model
+  uint32_t first_sequence = 0;  // number, in the whole training, of the sequence in row 0
+  float p = 0;                  // 0 <= p < 1; 0 means no dropout, and nothing else is looked at
+};
+
+// out = mask * x / (1-p); also its own backward, with x = dout. out may be x.
+// x, out: [batch, sequence_elements]. Row b is sequence first_sequence + b.
+struct DropoutArgs {
+  int64_t batch = 0;
+  int64_t sequence_elements = 0;
+  const float* x = nullptr;
+  float* out = nullptr;
+  DropoutKey dropout;
+};
+
+namespace cpu {
+
+void Dropout(const DropoutArgs& args);
+
+}  // namespace cpu
+}  // namespace pp::kernels

@@ -1,0 +1,80 @@
+// The CPU kernels in all the instruction sets they are compiled for.
+//
+// A program runs on any x86-64 processor and takes, at its start, the best set that the processor
+// has. A test can run them all. To add a kernel, write void NAME(const NAMEArgs&) in NAME_cpu.cc and
+// a row here.
+//
+//   v1  SSE2, every x86-64      v3  AVX2 and FMA      v4  AVX-512
+#pragma once
+
+#include <span>
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/bias.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gelu.h"
+#include "kernels/matmul.h"
+#include "kernels/norm.h"
+#include "kernels/random.h"
+#include "kernels/residual.h"
+#include "kernels/sum_squares.h"
+
+// clang-format off
+#define PP_CPU_KERNELS(X) \
+  X(AdamW)                \
+  X(Add)                  \
+  X(AttentionBackward)    \
+  X(AttentionForward)     \
+  X(BiasGradient)         \
+  X(CrossEntropyBackward) \
+  X(CrossEntropyForward)  \
+  X(Dropout)              \
+  X(EmbeddingBackward)    \
+  X(EmbeddingForward)     \
+  X(Fill)                 \
+  X(GeluBackward)         \
+  X(GeluForward)          \
+  X(LayerNormBackward)    \
+  X(LayerNormForward)     \
+  X(MatmulRun)            \
+  X(RandomNormal)         \
+  X(Residual)             \
+  X(Scale)                \
+  X(SumSquares)
+// clang-format on
+
+namespace pp::kernels {
+
+struct MatmulRunArgs {
+  MatmulShape shape;
+  MatmulArgs args;
+  int threads = 1;
+};
+
+#define PP_DECLARE(Name) void Name(const Name##Args& args);
+namespace v1 {
+PP_CPU_KERNELS(PP_DECLARE)
+}
+namespace v3 {
+PP_CPU_KERNELS(PP_DECLARE)
+}
+namespace v4 {
+PP_CPU_KERNELS(PP_DECLARE)
+}
+#undef PP_DECLARE
+
+struct CpuKernels {
+  const char* isa;
+#define PP_POINTER(Name) void (*Name)(const Name##Args& args);
+  PP_CPU_KERNELS(PP_POINTER)
+#undef PP_POINTER
+};
+
+// Those that this processor can run, the best one last.
+std::span<const CpuKernels> SupportedCpuKernels();
+
+}  // namespace pp::kernels

@@ -1,0 +1,74 @@
+// C[m,n] (= or +=) op(A) op(B) (+ bias[n]) (+ residual[m,n]), fp32, row-major.
+//
+//   operands   A          B          use in a layer Y = X W + b
+//   kNN        A[m,k]     B[k,n]     forward, W as [in,out]
+//   kNT        A[m,k]     B[n,k]     dX = dY W^T; the tied head, logits = X wte^T
+//   kTN        A[k,m]     B[k,n]     dW += X^T dY
+//
+// A row of a matrix starts `lda`, `ldb`, `ldc` floats after the one before (0: no gap). A residual
+// has the layout of C, and may not be asked for together with kAdd.
+//
+// A Matmul owns oneDNN primitives, all of them made before the first step. Shapes are cut into
+// pieces that depend on the shape alone, each computed by one thread, and no sum is ever split: the
+// result has the same bits for any number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/update.h"
+
+namespace pp::kernels {
+
+enum class Operands { kNN, kNT, kTN };
+enum class WithBias { kNo, kYes };
+enum class WithResidual { kNo, kYes };
+
+struct MatmulShape {
+  int64_t m = 0, n = 0, k = 0;
+  Operands operands = Operands::kNN;
+  Update update = Update::kSet;
+  WithBias bias = WithBias::kNo;
+  WithResidual residual = WithResidual::kNo;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+
+  bool operator==(const MatmulShape&) const = default;
+};
+
+struct MatmulArgs {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  float* c = nullptr;
+  const float* bias = nullptr;      // [n], exactly when the shape says so
+  const float* residual = nullptr;  // like C, exactly when the shape says so; may be C itself
+  void* scratch = nullptr;          // ScratchBytes(), aligned to 64; one per Matmul
+};
+
+namespace cpu {
+
+// Belongs to one thread at a time. Threads that compute at the same time have one each.
+class Matmul {
+ public:
+  // `threads`: how many threads one Run may use (those of omp_set_num_threads, at most).
+  explicit Matmul(int threads = 1);
+  ~Matmul();
+  Matmul(Matmul&&) noexcept;
+  Matmul& operator=(Matmul&&) noexcept;
+
+  // Makes what `shape` needs, once; the same shape gets the same id, and ids count from 0. Every
+  // Prepare comes before the first Run, as it may raise ScratchBytes().
+  int Prepare(const MatmulShape& shape);
+
+  size_t ScratchBytes() const;
+
+  // Takes no memory.
+  void Run(int id, const MatmulArgs& args);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cpu
+}  // namespace pp::kernels

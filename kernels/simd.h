@@ -1,0 +1,122 @@
+// Vectors of floats for the CPU kernels, as wide as the instruction set the file is compiled for.
+//
+// Every *_cpu.cc is compiled once for each instruction set of isa.h, with PP_ISA naming it; what is
+// defined here and there lies in namespace pp::kernels::PP_ISA, so that no inline function compiled
+// for a newer processor is ever linked into the code for an older one. For the same reason these
+// files use no inline function of the standard library.
+//
+// Arithmetic is that of the compilers' vector extension: a + b, a < b ? x : y, and so on.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define PP_INLINE inline __attribute__((always_inline))
+
+namespace pp::kernels::PP_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Int __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Word __attribute__((vector_size(4 * kLanes)));
+typedef uint64_t Wide __attribute__((vector_size(4 * kLanes)));  // half as many lanes
+
+typedef float UnalignedVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef uint32_t UnalignedWord __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+
+PP_INLINE Vec Load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
+PP_INLINE void Store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
+PP_INLINE Word LoadWord(const uint32_t* p) { return *reinterpret_cast<const UnalignedWord*>(p); }
+PP_INLINE void StoreWord(uint32_t* p, Word v) { *reinterpret_cast<UnalignedWord*>(p) = v; }
+
+// The first n < kLanes lanes; the others are `rest`.
+PP_INLINE Vec LoadPart(const float* p, int64_t n, float rest = 0) {
+  float lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i < n ? p[i] : rest;
+  return Load(lanes);
+}
+
+PP_INLINE void StorePart(float* p, Vec v, int64_t n) {
+  for (int i = 0; i < n; ++i) p[i] = v[i];
+}
+
+#if defined(__AVX512F__)
+PP_INLINE Vec Broadcast(float x) { return (Vec)_mm512_set1_ps(x); }
+PP_INLINE Vec Sqrt(Vec v) { return (Vec)_mm512_sqrt_ps((__m512)v); }
+// Product of the low halves of each 64-bit lane.
+PP_INLINE Wide MultiplyLow(Wide a, Wide b) {
+  return (Wide)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+#elif defined(__AVX2__)
+PP_INLINE Vec Broadcast(float x) { return (Vec)_mm256_set1_ps(x); }
+PP_INLINE Vec Sqrt(Vec v) { return (Vec)_mm256_sqrt_ps((__m256)v); }
+PP_INLINE Wide MultiplyLow(Wide a, Wide b) {
+  return (Wide)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+#else
+PP_INLINE Vec Broadcast(float x) { return (Vec)_mm_set1_ps(x); }
+PP_INLINE Vec Sqrt(Vec v) { return (Vec)_mm_sqrt_ps((__m128)v); }
+PP_INLINE Wide MultiplyLow(Wide a, Wide b) { return (Wide)_mm_mul_epu32((__m128i)a, (__m128i)b); }
+#endif
+
+// A NaN in `a` gives b; in `b` it gives b, too.
+PP_INLINE Vec Max(Vec a, Vec b) { return a > b ? a : b; }
+
+// 0, 1, 2, ...
+PP_INLINE Word Lanes() {
+  uint32_t lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  return LoadWord(lanes);
+}
+
+// The sum of all lanes, halves added first.
+PP_INLINE float Sum(Vec v) {
+  float lanes[kLanes];
+  Store(lanes, v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+PP_INLINE float Largest(Vec v) {
+  float lanes[kLanes];
+  Store(lanes, v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    }
+  }
+  return lanes[0];
+}
+
+// e^x to 2 units in the last place. REQUIRES: x <= 88, or NaN, which it returns. Below -87.3,
+// where floats cease to be normal, it is 0.
+//
+// x = k ln2 + r with |r| <= ln2/2; e^r is a polynomial (Cephes expf), 2^k an exponent. Adding
+// 1.5*2^23 rounds to an integer, which then stands in the low bits.
+PP_INLINE Vec Exp(Vec x) {
+  const Vec rounder = Broadcast(12582912.0f);
+  const Vec shifted = x * Broadcast(1.44269504f) + rounder;
+  const Vec k = shifted - rounder;
+  const Vec scale = (Vec)(((Int)shifted - (Int)rounder + 127) << 23);
+  const Vec r = (x - k * Broadcast(0.693359375f)) + k * Broadcast(2.12194440e-4f);
+  Vec p = Broadcast(1.9875691500e-4f);
+  p = p * r + Broadcast(1.3981999507e-3f);
+  p = p * r + Broadcast(8.3334519073e-3f);
+  p = p * r + Broadcast(4.1665795894e-2f);
+  p = p * r + Broadcast(1.6666665459e-1f);
+  p = p * r + Broadcast(5.0000001201e-1f);
+  p = p * (r * r) + r + Broadcast(1.0f);
+  return x < Broadcast(-87.3f) ? Broadcast(0.0f) : p * scale;
+}
+
+}  // namespace pp::kernels::PP_ISA

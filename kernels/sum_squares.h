@@ -1,0 +1,28 @@
+// partial[i] = sum of x[j]^2 over block i of a tensor, in doubles; blocks of kSumSquaresBlock.
+//
+// The global gradient norm is the sum of the partials of all tensors in model order, so that it has
+// the same bits however the tensors are spread over devices.
+#pragma once
+
+#include <cstdint>
+
+namespace pp::kernels {
+
+inline constexpr int64_t kSumSquaresBlock = 65536;
+
+inline constexpr int64_t SumSquaresBlocks(int64_t n) {
+  return (n + kSumSquaresBlock - 1) / kSumSquaresBlock;
+}
+
+struct SumSquaresArgs {
+  int64_t n = 0;
+  const float* x = nullptr;   // [n]
+  double* partial = nullptr;  // [SumSquaresBlocks(n)], =
+};
+
+namespace cpu {
+
+void SumSquares(const SumSquaresArgs& args);
+
+}  // namespace cpu
+}  // namespace pp::kernels

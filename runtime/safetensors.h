@@ -1,0 +1,51 @@
+// Reader of safetensors files, the format of Hugging Face's weights:
+//
+//   u64 little-endian length of the header | header, JSON | data
+//   header: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
+//
+// with offsets from the end of the header, numbers row-major and little-endian. The header is
+// checked whole before anything is read: sizes against shapes, no overlaps, no holes, no name
+// twice, and the last byte of data is the last of the file.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "schema/status.h"
+
+namespace pp {
+
+struct SafetensorsEntry {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  int64_t begin = 0, end = 0;  // bytes after the header
+};
+
+class Safetensors {
+ public:
+  static Result<Safetensors> Open(const std::string& path);
+
+  const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
+  // Null where there is none.
+  const SafetensorsEntry* Find(const std::string& name) const;
+
+  // Reads a tensor that must have this shape and be F32, or I32 for the second.
+  Status ReadFloats(const std::string& name, const std::vector<int64_t>& shape, float* out);
+  Status ReadInts(const std::string& name, const std::vector<int64_t>& shape, int32_t* out);
+
+ private:
+  Status ParseHeader(const std::string& header, int64_t data_bytes);
+  Status CheckData(int64_t data_bytes) const;
+  Status Read(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
+              char* out);
+
+  std::string path_;
+  std::ifstream stream_;
+  int64_t data_begin_ = 0;
+  std::map<std::string, SafetensorsEntry> entries_;
+};
+
+}  // namespace pp

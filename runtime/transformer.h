@@ -1,0 +1,145 @@
+// One pipeline stage of GPT-2 as kernel calls on the CPU.
+//
+// The places of everything are StageLayout's (schema/model.h); the caller says where each value of
+// a micro-batch begins. Nothing here takes memory after construction, and every result has the same
+// bits whatever the split into stages, the order of micro-batches between the calls, or the number
+// of threads. Gradients are sums over micro-batches in the order of the calls.
+//
+//   Forward = ForwardDrop + Recompute           bit for bit
+//   Backward = BackwardInput + BackwardWeight   bit for bit
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/dropout.h"
+#include "kernels/matmul.h"
+#include "kernels/update.h"
+#include "schema/model.h"
+
+namespace pp {
+
+// What the kernels of one rank share: prepared matrix products and the kernels' own working space
+// (not in the arena: its size is the kernels' business).
+class Workspace {
+ public:
+  explicit Workspace(int threads) : threads_(threads), matmul_(threads) {}
+
+  int Prepare(const kernels::MatmulShape& shape);
+  // Room for attention, which never runs at the same time as a matmul.
+  void Reserve(size_t bytes);
+  void Run(int id, kernels::MatmulArgs args);
+
+  int threads() const { return threads_; }
+  void* scratch();
+
+ private:
+  int threads_;
+  kernels::cpu::Matmul matmul_;
+  std::vector<std::byte> memory_;
+};
+
+// Where the values of one call lie. Those that the stage does not have, or the call does not use,
+// are null. Everything is aligned to kAlign.
+struct StageValues {
+  const std::byte* weights = nullptr;
+  std::byte* wgrad = nullptr;
+  std::byte* scratch = nullptr;       // drop_scratch_bytes for ForwardDrop, else scratch_bytes
+  const int32_t* tokens = nullptr;    // first stage: all calls but BackwardInput
+  const int32_t* targets = nullptr;   // last stage: forwards, Backward, BackwardInput
+  const float* act_before = nullptr;  // act(s-1,m), in place of tokens
+  float* act = nullptr;               // act(s,m); forwards
+  double* loss = nullptr;             // last stage, forwards: sum over the micro-batch's tokens
+  std::byte* stash = nullptr;         // all calls but ForwardDrop; a backward changes it
+  const float* grad = nullptr;        // grad(s,m), not in the last stage
+  float* grad_before = nullptr;       // grad(s-1,m), not in the first stage
+  std::byte* work = nullptr;          // BackwardInput, BackwardWeight
+  int64_t first_sequence = 0;         // number in the whole training of the first sequence
+  double loss_scale = 1;              // of the gradient: 1 / tokens of the step
+  // kSet for the first micro-batch of a step.
+  kernels::Update update = kernels::Update::kSet;
+};
+
+class Transformer {
+ public:
+  // `seed` is that of dropout. The workspace stays the caller's, who may give it to several stages
+  // that never run at the same time.
+  // REQUIRES: CheckJob(job).ok().
+  Transformer(const Job& job, int stage, uint64_t seed, Workspace* workspace);
+
+  const StageLayout& layout() const { return layout_; }
+
+  // act(s,m), or the loss in the last stage, and stash(s,m).
+  void Forward(const StageValues& values);
+  // The same without a stash.
+  void ForwardDrop(const StageValues& values);
+  // The stash alone.
+  void Recompute(const StageValues& values);
+
+  // grad(s-1,m), and wgrad(s) = or += this micro-batch's part.
+  void Backward(const StageValues& values);
+  // grad(s-1,m) and work(s,m).
+  void BackwardInput(const StageValues& values);
+  // wgrad(s) = or += this micro-batch's part.
+  void BackwardWeight(const StageValues& values);
+
+ private:
+  enum class Keep { kStash, kScratch };  // where a forward puts what a backward would need
+  struct Saved;
+  struct SavedHead;
+  struct Work;
+  struct Branch {
+    int product;
+    const float *input, *weight, *bias, *stream;
+    float* out;
+    kernels::DropoutKey dropout;
+  };
+  // Ids of prepared matrix products; those to the weights by Update.
+  struct Products {
+    int qkv, proj, hidden, mlp, logits;
+    int d_qkv, d_proj, d_hidden, d_mlp, d_logits;
+    int w_qkv[2], w_proj[2], w_hidden[2], w_mlp[2], w_logits[2];
+  };
+
+  void PrepareProducts();
+  kernels::AttentionShape Heads() const;
+  kernels::DropoutKey Dropout(const StageValues& values, int layer, int operation, float p) const;
+  // Layers count from the first of the stage.
+  const Tensor& LayerTensor(int layer, int tensor) const;
+  const Tensor& FinalNormTensor(int index) const;
+  const Tensor& HeadTensor() const;
+  int64_t HeadGradient() const;
+  static const float* Weight(const StageValues& values, const Tensor& tensor);
+  static float* Gradient(const StageValues& values, const Tensor& tensor);
+
+  Saved SavedAt(const StageValues& values, int layer, Keep keep) const;
+  SavedHead SavedHeadAt(const StageValues& values, Keep keep) const;
+  static Work WorkAt(std::byte* base, const LayerWork& places);
+  float* Stream(const StageValues& values, int layer, Keep keep) const;
+  const float* Input(const StageValues& values, int layer, Keep keep) const;
+
+  void RunForward(const StageValues& values, Keep keep);
+  void ForwardLayer(const StageValues& values, int layer, Keep keep);
+  void ForwardHead(const StageValues& values, Keep keep);
+  void Normalize(const float* x, const float* gamma, const float* beta, float* mean, float* rstd,
+                 float* y) const;
+  void AddToStream(const StageValues& values, const Branch& branch);
+
+  void StartFlow(const StageValues& values, float* d_final, float* flow);
+  void LayerBackwardInput(const StageValues& values, int layer, const Work& work, float* flow);
+  void LayerBackwardWeight(const StageValues& values, int layer, const Work& work);
+  void HeadBackwardWeight(const StageValues& values, const float* d_final);
+  void EmbeddingBackwardWeight(const StageValues& values, const float* d_embed);
+
+  StageLayout layout_;
+  ModelConfig model_;
+  int64_t batch_, sequence_;
+  int64_t rows_;  // batch * sequence
+  uint64_t seed_;
+  Workspace* workspace_;
+  Products products_{};
+};
+
+}  // namespace pp

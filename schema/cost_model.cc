@@ -1,0 +1,79 @@
+#include "schema/cost_model.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <string_view>
+
+namespace pp {
+namespace {
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace
+
+double At(const PerStage& values, int stage) { return values[values.size() == 1 ? 0 : stage]; }
+
+Result<CostModel> ParseCosts(const std::string& text, int stages) {
+  CostModel costs;
+  const std::map<std::string_view, PerStage*> keys = {
+      {"f", &costs.f},       {"b", &costs.b},           {"r", &costs.r},
+      {"bi", &costs.bi},     {"bw", &costs.bw},         {"comm", &costs.comm},
+      {"step", &costs.step}, {"reduce", &costs.reduce}, {"in", &costs.in}};
+  std::map<std::string_view, bool> seen;
+  for (std::string_view item : Split(text, ',')) {
+    const size_t equals = item.find('=');
+    const auto key = keys.find(item.substr(0, equals));
+    if (equals == std::string_view::npos || key == keys.end() || seen[key->first])
+      return Status::Invalid(fmt::format(
+          "--costs: '{}' (f, b, r, bi, bw, comm, reduce, step, in, each once, as in f=1,b=2)", item));
+    seen[key->first] = true;
+    PerStage values;
+    for (std::string_view word : Split(item.substr(equals + 1), ':')) {
+      double value = 0;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+      if (error != std::errc() || end != word.data() + word.size() || !(value >= 0) ||
+          !std::isfinite(value))
+        return Status::Invalid(fmt::format("--costs: '{}' (a number of at least 0)", item));
+      values.push_back(value);
+    }
+    if (values.size() != 1 && static_cast<int>(values.size()) != stages)
+      return Status::Invalid(fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)",
+                                         item, values.size(), stages));
+    *key->second = values;
+  }
+  return costs;
+}
+
+Durations::Durations(const CostModel& costs, const Program& program) {
+  PerStage half = costs.b;
+  for (double& value : half) value /= 2;
+  const double share = 1.0 / program.StagesPerDevice();
+  auto fill = [&](Op op, const PerStage& values, const PerStage& fallback, double factor) {
+    auto& row = rows_[static_cast<size_t>(op)];
+    for (int s = 0; s < program.stages; ++s)
+      row.push_back(At(values.empty() ? fallback : values, s) * factor);
+  };
+  fill(Op::kForward, costs.f, {}, share);
+  fill(Op::kForwardDrop, costs.f, {}, share);
+  fill(Op::kRecompute, costs.r, costs.f, share);
+  fill(Op::kBackward, costs.b, {}, share);
+  fill(Op::kBackwardInput, costs.bi, half, share);
+  fill(Op::kBackwardWeight, costs.bw, half, share);
+  fill(Op::kStep, costs.step, {}, share);
+  fill(Op::kReduceGrad, costs.reduce, {}, share);
+  for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
+    fill(op, costs.comm, {}, 1);
+}
+
+}  // namespace pp

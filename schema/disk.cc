@@ -1,0 +1,137 @@
+#include "schema/disk.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace pp {
+namespace {
+
+std::string Text(int error) { return std::generic_category().message(error); }
+
+// Closes itself on every way out of a function.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  // The error of close, which is where some file systems report a full disk; 0 if none.
+  int Close() { return close(std::exchange(fd_, -1)) == 0 ? 0 : errno; }
+
+ private:
+  int fd_;
+};
+
+Status WriteError(const std::string& path, int error, size_t bytes) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EIO:
+      return Status::Failed(
+          fmt::format("{}: {} ({} bytes are to be written)", path, Text(error), bytes));
+    default:
+      return Status::Invalid(fmt::format(
+          "{}: cannot be written: {} (a file name in a folder that exists and may be written to)",
+          path, Text(error)));
+  }
+}
+
+// 0, or what errno says.
+int WriteAll(int fd, std::span<const std::string_view> parts) {
+  constexpr size_t kMost = size_t{1} << 30;  // one write(2) takes at most 2 GiB
+  for (std::string_view part : parts) {
+    while (!part.empty()) {
+      const ssize_t written = write(fd, part.data(), std::min(part.size(), kMost));
+      if (written < 0 && errno != EINTR) return errno;
+      if (written > 0) part.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+  return 0;
+}
+
+int WriteNewFile(const std::string& path, std::span<const std::string_view> parts) {
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (file.get() < 0) return errno;
+  if (const int error = WriteAll(file.get(), parts)) return error;
+  if (fsync(file.get()) != 0) return errno;
+  return file.Close();
+}
+
+int WriteDevice(const std::string& path, std::span<const std::string_view> parts) {
+  Descriptor device(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (device.get() < 0) return errno;
+  if (const int error = WriteAll(device.get(), parts)) return error;
+  return device.Close();
+}
+
+}  // namespace
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
+}
+
+Result<MappedFile> MappedFile::Open(const std::string& path, const std::string& right) {
+  const auto cannot = [&](int error) {
+    return Status::Invalid(fmt::format("{}: cannot be read: {} ({})", path, Text(error), right));
+  };
+  // Without O_NONBLOCK, opening a FIFO waits for somebody to write.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat stat;
+  if (file.get() < 0 || fstat(file.get(), &stat) != 0) return cannot(errno);
+  if (!S_ISREG(stat.st_mode)) {
+    const char* what = S_ISDIR(stat.st_mode) ? "a directory" : "not a regular file";
+    return Status::Invalid(fmt::format("{}: is {} ({})", path, what, right));
+  }
+  const auto size = static_cast<size_t>(stat.st_size);
+  if (size == 0) return MappedFile(nullptr, 0);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data == MAP_FAILED) return cannot(errno);
+  madvise(data, size, MADV_WILLNEED);
+  return MappedFile(static_cast<const char*>(data), size);
+}
+
+Status WriteWhole(const std::string& path, std::span<const std::string_view> parts) {
+  size_t bytes = 0;
+  for (std::string_view part : parts) bytes += part.size();
+  struct stat stat;
+  const bool exists = ::stat(path.c_str(), &stat) == 0;
+  if (exists && S_ISDIR(stat.st_mode)) {
+    return Status::Invalid(fmt::format("{}: is a directory (the name of a file)", path));
+  }
+  if (exists && !S_ISREG(stat.st_mode)) {
+    const int error = WriteDevice(path, parts);
+    return error == 0 ? Status() : WriteError(path, error, bytes);
+  }
+  // A file that is read-only stays as it is, although its folder would let us replace it.
+  if (exists && access(path.c_str(), W_OK) != 0) return WriteError(path, errno, bytes);
+  // A link keeps leading to its file.
+  std::error_code unresolved;
+  std::string target = exists ? std::filesystem::canonical(path, unresolved).string() : path;
+  if (unresolved) target = path;
+
+  const std::string beside = fmt::format("{}.tmp-{}", target, getpid());
+  int error = WriteNewFile(beside, parts);
+  if (error == 0 && rename(beside.c_str(), target.c_str()) != 0) error = errno;
+  if (error == 0) return {};
+  unlink(beside.c_str());
+  return WriteError(path, error, bytes);
+}
+
+}  // namespace pp

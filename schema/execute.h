@@ -1,0 +1,37 @@
+// Executes a program on paper: who does what when, or where everybody is stuck. The
+// verifier asks whether the end is reached, the simulator when.
+//
+// The rules are those of the runtime. A device runs its lanes side by side. Compute
+// instructions and WAITs follow one another; a message starts when both its ends have
+// done what it waits for (WaitsFor) and the message before it on its channel is over;
+// a reduction starts when all who take part have come to it. With blocking sends, SEND
+// and RECV stand in the compute lane and meet each other. Nothing is buffered between
+// the two ends of a message: a program that gets through here gets through on any
+// transport.
+#pragma once
+
+#include <vector>
+
+#include "schema/cost_model.h"
+#include "schema/program.h"
+#include "schema/status.h"
+#include "schema/walk.h"
+
+namespace pp {
+
+struct Span {
+  double start = 0, end = 0;
+};
+
+struct Execution {
+  std::vector<std::vector<Span>> spans;  // device -> instruction of its body
+  double makespan = 0;                   // end of the last instruction
+};
+
+// One body, starting on empty devices. REQUIRES: `waits_for` of each device comes from
+// WalkList. Error: channels that do not match, or "deadlock: device 0 stops at 'WAIT
+// grad s0 m0'; device 1 stops at ...". `execution` may be null.
+Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
+               const CostModel& costs, Execution* execution);
+
+}  // namespace pp

@@ -1,0 +1,146 @@
+#include "schema/program.h"
+
+#include <algorithm>
+#include <array>
+
+namespace pp {
+namespace {
+
+constexpr KindInfo kKinds[] = {
+#define PP_KIND(number, name, text, kind_class, meaning) \
+  {Kind::k##name, text, KindClass::k##kind_class, meaning},
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)
+#include "schema/ops.def"
+};
+
+// The cells of a row are lists without commas; each element brings its own.
+#define F(field) Field::k##field,
+#define V(kind, offset) Operand{Kind::k##kind, offset},
+#define PP_KIND(number, name, text, kind_class, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)  \
+  constexpr auto kFields##name = std::to_array<Field>({fields Field::kStage});  \
+  constexpr auto kReads##name = std::to_array<Operand>({reads Operand{}});      \
+  constexpr auto kWrites##name = std::to_array<Operand>({writes Operand{}});
+#include "schema/ops.def"
+#undef F
+#undef V
+
+// Each array above ends with one element too many, because an array may not be empty.
+template <typename Array>
+constexpr auto WithoutLast(const Array& array) {
+  return std::span(array.data(), array.size() - 1);
+}
+
+constexpr OpInfo kOps[] = {
+#define PP_KIND(number, name, text, kind_class, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)          \
+  {Op::k##name,                 text,                      Lane::k##lane,               \
+   WithoutLast(kFields##name), WithoutLast(kReads##name), WithoutLast(kWrites##name),  \
+   Kind::k##keeps,              meaning},
+#include "schema/ops.def"
+};
+
+// number -> row, or -1.
+template <typename Rows, typename Number>
+constexpr std::array<int8_t, 256> ByNumber(const Rows& rows, Number number) {
+  std::array<int8_t, 256> index{};
+  index.fill(-1);
+  for (size_t i = 0; i < std::size(rows); ++i) index[number(rows[i])] = static_cast<int8_t>(i);
+  return index;
+}
+constexpr auto kKindRow =
+    ByNumber(kKinds, [](const KindInfo& row) { return static_cast<int>(row.kind); });
+constexpr auto kOpRow = ByNumber(kOps, [](const OpInfo& row) { return static_cast<int>(row.op); });
+
+}  // namespace
+
+bool OpInfo::Has(Field field) const {
+  return std::find(fields.begin(), fields.end(), field) != fields.end();
+}
+
+std::span<const KindInfo> Kinds() { return kKinds; }
+std::span<const OpInfo> Ops() { return kOps; }
+const KindInfo& Info(Kind kind) { return kKinds[kKindRow[static_cast<int>(kind)]]; }
+const OpInfo& Info(Op op) { return kOps[kOpRow[static_cast<int>(op)]]; }
+
+const KindInfo* FindKind(std::string_view text) {
+  for (const KindInfo& row : kKinds)
+    if (row.text == text) return &row;
+  return nullptr;
+}
+
+const OpInfo* FindOp(std::string_view text) {
+  for (const OpInfo& row : kOps)
+    if (row.text == text) return &row;
+  return nullptr;
+}
+
+const KindInfo* FindKind(int number) {
+  const bool known = number >= 0 && number < 256 && kKindRow[number] >= 0;
+  return known ? &kKinds[kKindRow[number]] : nullptr;
+}
+
+const OpInfo* FindOp(int number) {
+  const bool known = number >= 0 && number < 256 && kOpRow[number] >= 0;
+  return known ? &kOps[kOpRow[number]] : nullptr;
+}
+
+bool CanWaitFor(Kind kind) {
+  return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad ||
+         kind == Kind::kTied || kind == Kind::kNorm;
+}
+
+bool HasField(const Instruction& instruction, Field field) {
+  if (instruction.op != Op::kWait || field == Field::kValue) {
+    return Info(instruction.op).Has(field);
+  }
+  const Kind kind = instruction.value;
+  const bool message = kind == Kind::kAct || kind == Kind::kGrad;
+  switch (field) {
+    case Field::kStage:
+      return message || kind == Kind::kWgrad;
+    case Field::kMicro:
+    case Field::kSent:
+      return message;
+    case Field::kBucket:
+    case Field::kPipe:
+      return kind == Kind::kWgrad;
+    case Field::kPeer:
+    case Field::kValue:
+      return false;
+  }
+  return false;
+}
+
+Value Resolve(Operand operand, const Instruction& instruction, int stages) {
+  Value value{operand.kind, instruction.stage + operand.offset, instruction.micro};
+  const int last = stages - 1;
+  switch (operand.kind) {
+    case Kind::kAct:
+      if (value.stage < 0) return {Kind::kTokens, 0, value.micro};
+      if (value.stage == last) return {Kind::kLoss, last, value.micro};
+      return value;
+    case Kind::kGrad:
+      return value.stage < 0 || value.stage == last ? Value{} : value;
+    case Kind::kTokens:
+      return value.stage == 0 ? value : Value{};
+    case Kind::kTargets:
+      return value.stage == last ? value : Value{};
+    default:
+      return value;
+  }
+}
+
+std::vector<int32_t> Program::StagesOf(int device) const {
+  std::vector<int32_t> held;
+  for (const Pipe& pipe : pipes)
+    for (int s = 0; s < stages; ++s)
+      if (pipe.device_of[s] == device) held.push_back(s);
+  std::sort(held.begin(), held.end());
+  held.erase(std::unique(held.begin(), held.end()), held.end());
+  return held;
+}
+
+int Program::StagesPerDevice() const { return std::max(1, stages / std::max(1, devices)); }
+
+}  // namespace pp

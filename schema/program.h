@@ -1,0 +1,152 @@
+// A program: one instruction list per device, and what they are about. This is what
+// pipec writes and piperun executes. It is plain data; text.h prints and parses it,
+// file.h stores it, verify.h says whether it is right.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schema/model.h"
+
+namespace pp {
+
+enum class Kind : uint8_t {
+  kNone = 0,
+#define PP_KIND(number, name, text, kind_class, meaning) k##name = number,
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)
+#include "schema/ops.def"
+};
+enum class KindClass : uint8_t { kValue, kAccumulator, kState, kEvent };
+
+enum class Op : uint8_t {
+#define PP_KIND(number, name, text, kind_class, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning) k##name = number,
+#include "schema/ops.def"
+};
+
+// A device runs its lanes side by side, each in list order. Send and Recv stand for
+// one lane a direction and peer.
+enum class Lane : uint8_t { kCompute, kSend, kRecv, kReduce };
+
+enum class Field : uint8_t { kStage, kMicro, kPeer, kBucket, kPipe, kValue, kSent };
+
+struct KindInfo {
+  Kind kind;
+  std::string_view text;
+  KindClass kind_class;
+  std::string_view meaning;
+};
+
+// A value of stage `instruction.stage + offset`.
+struct Operand {
+  Kind kind;
+  int offset;
+};
+
+struct OpInfo {
+  Op op;
+  std::string_view text;
+  Lane lane;
+  std::span<const Field> fields;
+  std::span<const Operand> reads;
+  std::span<const Operand> writes;
+  Kind keeps;
+  std::string_view meaning;
+  bool Has(Field field) const;
+};
+
+std::span<const KindInfo> Kinds();
+std::span<const OpInfo> Ops();
+const KindInfo& Info(Kind kind);
+const OpInfo& Info(Op op);
+// By text ("act", "FW") or by the number in a file; null where there is none.
+const KindInfo* FindKind(std::string_view text);
+const OpInfo* FindOp(std::string_view text);
+const KindInfo* FindKind(int number);
+const OpInfo* FindOp(int number);
+
+// One instruction. Fields that its op does not have keep their defaults.
+struct Instruction {
+  Op op = Op::kLoad;
+  Kind value = Kind::kNone;  // WAIT: what for
+  bool sent = false;         // WAIT: for the end of its send
+  int16_t bucket = -1;
+  int16_t pipe = -1;  // given only where there are several
+  int32_t stage = -1;
+  int32_t micro = -1;
+  int32_t peer = -1;  // the other device
+  // Where the values it writes lie in the device's arena, in bytes, in the order of the
+  // table's "writes" (those that have no bytes left out); -1 before plan-memory.
+  int64_t offset[2] = {-1, -1};
+
+  bool operator==(const Instruction&) const = default;
+};
+
+// What a WAIT can wait for: what a message or a collective brings.
+bool CanWaitFor(Kind kind);
+// Whether `instruction` has the field: the table's fields, and for a WAIT those of the
+// message or collective that it waits for.
+bool HasField(const Instruction& instruction, Field field);
+
+// A value's name on one device.
+struct Value {
+  Kind kind = Kind::kNone;
+  int32_t stage = -1;
+  int32_t micro = -1;
+  bool operator==(const Value&) const = default;
+};
+
+// The value that an operand of `instruction` means in a model of `stages` stages, with
+// the names changed at the ends; kind kNone where it does not exist.
+Value Resolve(Operand operand, const Instruction& instruction, int stages);
+
+enum class P2p : uint8_t { kAsync, kBlocking };
+
+// One copy of the model laid over the devices: stage -> device.
+struct Pipe {
+  std::vector<int32_t> device_of;
+  bool operator==(const Pipe&) const = default;
+};
+
+// Memory that a device holds from the first step to the last.
+struct Region {
+  Kind kind;
+  int32_t stage;  // -1 where it belongs to the whole device
+  int64_t offset;
+  int64_t bytes;
+  bool operator==(const Region&) const = default;
+};
+
+struct DeviceList {
+  std::vector<Instruction> prologue;  // once, before the first step
+  std::vector<Instruction> body;      // one step, repeated
+  std::vector<Instruction> epilogue;  // once, after the last step
+  std::vector<Region> regions;
+  int64_t arena_bytes = 0;  // the peak: regions and values, 0 before plan-memory
+  bool operator==(const DeviceList&) const = default;
+};
+
+struct Program {
+  std::string scheme;
+  std::string passes;  // as given to --passes
+  P2p p2p = P2p::kAsync;
+  int32_t devices = 0;
+  int32_t stages = 0;
+  int32_t microbatches = 0;
+  std::vector<Pipe> pipes;
+  std::vector<int32_t> pipe_of;  // micro-batch -> pipe
+  std::optional<Job> job;        // the model, where one was given
+  std::vector<DeviceList> lists;
+  bool operator==(const Program&) const = default;
+
+  // The stages that a device holds, ascending.
+  std::vector<int32_t> StagesOf(int device) const;
+  // Stages that one pipe lays on a device (V).
+  int StagesPerDevice() const;
+};
+
+}  // namespace pp

@@ -1,0 +1,370 @@
+#include "schema/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace pp {
+namespace {
+
+constexpr std::string_view kSections[] = {"prologue", "body", "epilogue"};
+
+// The three sections of a list, in the order of kSections.
+template <typename List>
+auto SectionsOf(List& list) {
+  return std::array{&list.prologue, &list.body, &list.epilogue};
+}
+
+std::string_view Padded(Op op) {
+  static constexpr std::string_view kSpaces = "          ";
+  return kSpaces.substr(std::min(kSpaces.size() - 1, Info(op).text.size()));
+}
+
+void AppendFields(std::string& out, const Instruction& i) {
+  auto to = std::back_inserter(out);
+  if (i.op == Op::kWait) fmt::format_to(to, "{}", Info(i.value).text);
+  const size_t start = out.size();
+  if (i.stage >= 0) fmt::format_to(to, " s{}", i.stage);
+  if (i.micro >= 0) fmt::format_to(to, " m{}", i.micro);
+  if (i.bucket >= 0) fmt::format_to(to, " b{}", i.bucket);
+  if (i.pipe >= 0) fmt::format_to(to, " p{}", i.pipe);
+  if (i.peer >= 0)
+    fmt::format_to(to, " {} d{}", Info(i.op).lane == Lane::kSend ? "to" : "from", i.peer);
+  if (i.sent) out += " sent";
+  if (i.op != Op::kWait && out.size() > start) out.erase(start, 1);
+}
+
+void AppendDevice(std::string& out, const Program& program, int device) {
+  auto to = std::back_inserter(out);
+  fmt::format_to(to, "device {} holds", device);
+  for (int stage : program.StagesOf(device)) fmt::format_to(to, " s{}", stage);
+  out += '\n';
+  const DeviceList& list = program.lists[device];
+  const bool named = !list.prologue.empty() || !list.epilogue.empty();
+  for (int section = 0; section < 3; ++section) {
+    const auto& instructions = *SectionsOf(list)[section];
+    if (named) fmt::format_to(to, " {}\n", kSections[section]);
+    for (const Instruction& instruction : instructions) {
+      fmt::format_to(to, "  {}{}", Info(instruction.op).text, Padded(instruction.op));
+      AppendFields(out, instruction);
+      while (out.back() == ' ') out.pop_back();
+      out += '\n';
+    }
+  }
+}
+
+// Reads the text line by line, and each line word by word.
+class Parser {
+ public:
+  Parser(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}
+
+  Result<Program> Run() {
+    while (NextLine()) {
+      if (words_.empty()) continue;
+      PP_RETURN_IF_ERROR(ParseLine());
+    }
+    if (program_.scheme.empty()) return Wrong("no line 'program NAME stages S microbatches M'");
+    PP_RETURN_IF_ERROR(Finish());
+    return std::move(program_);
+  }
+
+ private:
+  Status Wrong(const std::string& what) const {
+    return Status::Invalid(fmt::format("{}: line {}: {}", origin_, line_number_, what));
+  }
+
+  bool NextLine() {
+    if (position_ >= text_.size()) return false;
+    const size_t end = std::min(text_.find('\n', position_), text_.size());
+    line_ = text_.substr(position_, end - position_);
+    position_ = end + 1;
+    ++line_number_;
+    words_.clear();
+    for (size_t i = 0; i < line_.size();) {
+      if (line_[i] == ' ' || line_[i] == '\t' || line_[i] == '\r') {
+        ++i;
+        continue;
+      }
+      if (line_[i] == '#') break;
+      const size_t stop = std::min(line_.find_first_of(" \t\r", i), line_.size());
+      words_.push_back(line_.substr(i, stop - i));
+      i = stop;
+    }
+    return true;
+  }
+
+  // "s12" with the prefix 's' -> 12. Numbers are in [0, 2^31).
+  static bool Number(std::string_view word, std::string_view prefix, int32_t* number) {
+    if (!word.starts_with(prefix)) return false;
+    word.remove_prefix(prefix.size());
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *number);
+    return error == std::errc() && end == word.data() + word.size() && *number >= 0;
+  }
+
+  Status ParseLine() {
+    const std::string_view first = words_[0];
+    if (first == "program") return ParseProgram();
+    if (program_.scheme.empty()) return Wrong("'program NAME stages S microbatches M' comes first");
+    if (const OpInfo* op = FindOp(first)) return ParseInstruction(*op);
+    if (first == "device") return ParseDevice();
+    for (int section = 0; section < 3; ++section)
+      if (words_.size() == 1 && first == kSections[section] && !program_.lists.empty()) {
+        section_ = section;
+        return {};
+      }
+    if (program_.lists.empty()) return ParseHeader();
+    return Wrong(fmt::format("unknown instruction '{}' (pipec ops lists them)", first));
+  }
+
+  Status ParseProgram() {
+    Program& p = program_;
+    if (!p.scheme.empty()) return Wrong("a second line 'program'");
+    const bool right = words_.size() == 6 && words_[2] == "stages" &&
+                       words_[4] == "microbatches" && Number(words_[3], "", &p.stages) &&
+                       Number(words_[5], "", &p.microbatches);
+    if (!right || p.stages == 0 || p.microbatches == 0)
+      return Wrong(fmt::format("'{}' (program NAME stages S microbatches M)", line_));
+    p.scheme = words_[1];
+    return {};
+  }
+
+  // Everything between the program line and the first device.
+  Status ParseHeader() {
+    Program& p = program_;
+    const std::string_view first = words_[0];
+    const std::string_view second = words_.size() > 1 ? words_[1] : "";
+    auto numbers = [&](size_t from, std::string_view prefix, std::vector<int32_t>* out) {
+      for (size_t i = from; i < words_.size(); ++i)
+        if (!Number(words_[i], prefix, &out->emplace_back())) return false;
+      return words_.size() > from;
+    };
+    if (first == "passes" && words_.size() == 2) {
+      p.passes = second;
+      return {};
+    }
+    if (first == "p2p" && words_.size() == 2 && (second == "async" || second == "blocking")) {
+      p.p2p = second == "async" ? P2p::kAsync : P2p::kBlocking;
+      return {};
+    }
+    if (first == "model") {
+      auto model = ParseModelConfig(line_.substr(line_.find("model") + 5), origin_);
+      if (!model.ok()) return Wrong(model.status().message());
+      job_.model = *model;
+      have_model_ = true;
+      return {};
+    }
+    if (first == "batch" && words_.size() == 4 && words_[2] == "sequence" &&
+        Number(second, "", &job_.micro_batch_size) && Number(words_[3], "", &job_.sequence_length))
+      return {};
+    if (first == "layers" && job_.layers_per_stage.empty() &&
+        numbers(1, "", &job_.layers_per_stage))
+      return {};
+    if (first == "pipe" && numbers(1, "d", &p.pipes.emplace_back().device_of)) return {};
+    if (first == "micro-batches" && second == "on" && p.pipe_of.empty() &&
+        numbers(3, "", &p.pipe_of))
+      return {};
+    return Wrong(fmt::format("'{}' is neither a header line nor 'device N holds s…'", line_));
+  }
+
+  Status ParseDevice() {
+    Program& p = program_;
+    int32_t device = 0;
+    if (words_.size() < 3 || !Number(words_[1], "", &device) || words_[2] != "holds")
+      return Wrong(fmt::format("'{}' (device N holds s…)", line_));
+    if (device != static_cast<int>(p.lists.size()))
+      return Wrong(fmt::format("device {} (device {} comes next)", device, p.lists.size()));
+    for (size_t i = 3; i < words_.size(); ++i) {
+      int32_t stage = 0;
+      if (!Number(words_[i], "s", &stage) || stage >= p.stages)
+        return Wrong(fmt::format("'{}' (s0 to s{})", words_[i], p.stages - 1));
+      holds_.push_back({stage, device});
+    }
+    p.lists.emplace_back();
+    section_ = 1;
+    return {};
+  }
+
+  Status ParseInstruction(const OpInfo& op) {
+    if (program_.lists.empty()) return Wrong("an instruction before the first 'device N holds s…'");
+    Instruction i;
+    i.op = op.op;
+    size_t next = 1;
+    auto word = [&] { return next < words_.size() ? words_[next] : std::string_view(); };
+    if (op.op == Op::kWait) {
+      const KindInfo* kind = FindKind(word());
+      if (kind == nullptr || !CanWaitFor(kind->kind))
+        return Wrong(fmt::format("WAIT '{}' (act, grad, wgrad, tied or norm)", word()));
+      i.value = kind->kind;
+      ++next;
+    }
+    auto take = [&](std::string_view prefix, auto* field, int64_t limit) {
+      int32_t number = 0;
+      if (!Number(word(), prefix, &number) || number >= limit) return false;
+      *field = static_cast<std::remove_pointer_t<decltype(field)>>(number);
+      ++next;
+      return true;
+    };
+    const Needs needs = NeedsOf(i);
+    const bool right =
+        (!needs.stage || take("s", &i.stage, program_.stages)) &&
+        (!needs.micro || take("m", &i.micro, program_.microbatches)) &&
+        (!needs.bucket || take("b", &i.bucket, INT16_MAX)) &&
+        (!needs.pipe || !word().starts_with("p") || take("p", &i.pipe, INT16_MAX)) &&
+        (!needs.peer || (word() == (op.lane == Lane::kSend ? "to" : "from") && ++next &&
+                         take("d", &i.peer, INT32_MAX)));
+    if (right && needs.sent && word() == "sent") {
+      i.sent = true;
+      ++next;
+    }
+    if (!right || next != words_.size())
+      return Wrong(fmt::format("'{}' ({})", std::string(line_.substr(line_.find(words_[0]))),
+                               Pattern(i, needs)));
+    SectionsOf(program_.lists.back())[section_]->push_back(i);
+    return {};
+  }
+
+  struct Needs {
+    bool stage, micro, bucket, pipe, peer, sent;
+  };
+
+  static bool CanWaitFor(Kind kind) {
+    return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad ||
+           kind == Kind::kTied || kind == Kind::kNorm;
+  }
+
+  // A WAIT has the fields of what it waits for.
+  static Needs NeedsOf(const Instruction& i) {
+    if (i.op == Op::kWait) {
+      const bool message = i.value == Kind::kAct || i.value == Kind::kGrad;
+      const bool bucket = i.value == Kind::kWgrad;
+      return {message || bucket, message, bucket, bucket, false, message};
+    }
+    const OpInfo& op = Info(i.op);
+    return {op.Has(Field::kStage), op.Has(Field::kMicro), op.Has(Field::kBucket),
+            op.Has(Field::kPipe),  op.Has(Field::kPeer),  false};
+  }
+
+  std::string Pattern(const Instruction& i, const Needs& needs) const {
+    std::string out(Info(i.op).text);
+    if (i.op == Op::kWait) out += fmt::format(" {}", Info(i.value).text);
+    if (needs.stage) out += fmt::format(" s0 to s{}", program_.stages - 1);
+    if (needs.micro) out += fmt::format(", m0 to m{}", program_.microbatches - 1);
+    if (needs.bucket) out += ", bN";
+    if (needs.pipe) out += ", perhaps pN";
+    if (needs.peer) out += Info(i.op).lane == Lane::kSend ? ", to dN" : ", from dN";
+    if (needs.sent) out += ", perhaps 'sent'";
+    return out;
+  }
+
+  Status Finish() {
+    Program& p = program_;
+    p.devices = static_cast<int32_t>(p.lists.size());
+    if (p.devices == 0) return Wrong("no line 'device N holds s…'");
+    if (p.pipes.empty()) PP_RETURN_IF_ERROR(PipeFromHolds());
+    if (p.pipe_of.empty()) p.pipe_of.assign(p.microbatches, 0);
+    const int pipes = static_cast<int>(p.pipes.size());
+    for (const Pipe& pipe : p.pipes) {
+      if (static_cast<int>(pipe.device_of.size()) != p.stages)
+        return Wrong(fmt::format("a pipe lists {} devices (one for each of {} stages)",
+                                 pipe.device_of.size(), p.stages));
+      for (int device : pipe.device_of)
+        if (device >= p.devices) return Wrong(fmt::format("a pipe names device {}", device));
+    }
+    if (static_cast<int>(p.pipe_of.size()) != p.microbatches ||
+        *std::max_element(p.pipe_of.begin(), p.pipe_of.end()) >= pipes)
+      return Wrong(fmt::format("'micro-batches on pipes' ({} numbers below {})", p.microbatches,
+                               pipes));
+    for (size_t d = 0; d < p.lists.size(); ++d)
+      for (auto* section : SectionsOf(p.lists[d]))
+        for (const Instruction& i : *section)
+          if (i.peer >= p.devices || i.peer == static_cast<int>(d) || i.pipe >= pipes)
+            return Status::Invalid(fmt::format("{}: device {}: '{}' (devices 0 to {}, pipes 0 to {})",
+                                               origin_, d, ToText(i), p.devices - 1, pipes - 1));
+    return FinishJob();
+  }
+
+  Status PipeFromHolds() {
+    Pipe pipe{std::vector<int32_t>(program_.stages, -1)};
+    for (auto [stage, device] : holds_) {
+      if (pipe.device_of[stage] >= 0)
+        return Wrong(fmt::format("stage {} is held twice (lines 'pipe d…' for several pipes)", stage));
+      pipe.device_of[stage] = device;
+    }
+    for (int s = 0; s < program_.stages; ++s)
+      if (pipe.device_of[s] < 0) return Wrong(fmt::format("no device holds stage {}", s));
+    program_.pipes.push_back(std::move(pipe));
+    return {};
+  }
+
+  Status FinishJob() {
+    if (!have_model_) return {};
+    if (job_.stages() != program_.stages)
+      return Wrong(fmt::format("line 'layers' has {} numbers (one for each of {} stages)",
+                               job_.stages(), program_.stages));
+    const Status status = CheckJob(job_);
+    if (!status.ok()) return status.In(origin_);
+    program_.job = job_;
+    return {};
+  }
+
+  std::string_view text_, line_;
+  std::string origin_;
+  size_t position_ = 0;
+  int line_number_ = 0;
+  std::vector<std::string_view> words_;
+  Program program_;
+  Job job_;
+  bool have_model_ = false;
+  std::vector<std::pair<int32_t, int32_t>> holds_;  // stage, device
+  int section_ = 1;
+};
+
+}  // namespace
+
+std::string ToText(const Value& value) {
+  std::string out(Info(value.kind).text);
+  if (value.stage >= 0) out += fmt::format(" s{}", value.stage);
+  if (value.micro >= 0) out += fmt::format(" m{}", value.micro);
+  return out;
+}
+
+std::string ToText(const Instruction& instruction) {
+  std::string out(Info(instruction.op).text);
+  out += ' ';
+  AppendFields(out, instruction);
+  while (out.back() == ' ') out.pop_back();
+  return out;
+}
+
+std::string Print(const Program& program) {
+  std::string out = fmt::format("program {} stages {} microbatches {}\n", program.scheme,
+                                program.stages, program.microbatches);
+  if (!program.passes.empty()) out += fmt::format("passes {}\n", program.passes);
+  if (program.p2p == P2p::kBlocking) out += "p2p blocking\n";
+  if (program.job) {
+    out += fmt::format("model {}\n", ToJson(program.job->model));
+    out += fmt::format("batch {} sequence {}\n", program.job->micro_batch_size,
+                       program.job->sequence_length);
+    out += fmt::format("layers {}\n", fmt::join(program.job->layers_per_stage, " "));
+  }
+  if (program.pipes.size() > 1) {
+    for (const Pipe& pipe : program.pipes)
+      out += fmt::format("pipe d{}\n", fmt::join(pipe.device_of, " d"));
+    out += fmt::format("micro-batches on pipes {}\n", fmt::join(program.pipe_of, " "));
+  }
+  for (int device = 0; device < program.devices; ++device) AppendDevice(out, program, device);
+  return out;
+}
+
+std::string PrintDevice(const Program& program, int device) {
+  std::string out;
+  AppendDevice(out, program, device);
+  return out;
+}
+
+Result<Program> Parse(std::string_view text, const std::string& origin) {
+  return Parser(text, origin).Run();
+}
+
+}  // namespace pp

@@ -1,0 +1,38 @@
+// The text form of a program: what `pipec show` prints, people edit and `pipec import`
+// reads. It states the order of the instructions; memory offsets are not part of it,
+// because plan-memory finds the same ones again.
+//
+//   program 1f1b stages 2 microbatches 1
+//   device 0 holds s0
+//     LOAD      s0 m0
+//     FW        s0 m0
+//     SEND_act  s0 m0 to d1
+//     ...
+//
+// Further lines before the first device, each where it says something:
+//   passes mario | p2p blocking | model {...} | batch 2 sequence 64 | layers 2 2 2 3
+//   pipe d0 d1 d2 d3 | pipe d3 d2 d1 d0 | micro-batches on pipes 0 1 0 1
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// "act s0 m3"; "wgrad s1" where there is no micro-batch.
+std::string ToText(const Value& value);
+// "SEND_act s0 m0 to d1".
+std::string ToText(const Instruction& instruction);
+
+std::string Print(const Program& program);
+// One device's list alone, as in Print.
+std::string PrintDevice(const Program& program, int device);
+
+// The program that the text states, without memory. Errors name `origin` and the line.
+// Structure only: fields are in range; whether the program is right is verify's question.
+Result<Program> Parse(std::string_view text, const std::string& origin);
+
+}  // namespace pp

@@ -1,0 +1,61 @@
+#include "schema/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "schema/execute.h"
+
+namespace pp {
+namespace {
+
+// Regions lie inside the arena and not on each other.
+Status CheckRegions(const DeviceList& list) {
+  std::vector<Region> regions = list.regions;
+  std::sort(regions.begin(), regions.end(),
+            [](const Region& a, const Region& b) { return a.offset < b.offset; });
+  int64_t end = 0;
+  for (const Region& region : regions) {
+    if (region.bytes < 0 || region.offset < end || region.bytes > list.arena_bytes ||
+        region.offset > list.arena_bytes - region.bytes)
+      return Status::Invalid(fmt::format(
+          "{} at bytes {} to {} overlaps another region or the end of the arena at {}",
+          Info(region.kind).text, region.offset, region.offset + region.bytes, list.arena_bytes));
+    end = region.offset + region.bytes;
+  }
+  return {};
+}
+
+Status CheckList(const Program& program, int device, Depth depth, const ValueBytes& bytes,
+                 WaitsFor* waits_for) {
+  const DeviceList& list = program.lists[device];
+  if (!list.prologue.empty() || !list.epilogue.empty())
+    return Status::Invalid(
+        fmt::format("device {}: a prologue or an epilogue (only bodies can be verified)", device));
+  WalkArgs args{.depth = depth, .waits_for = waits_for};
+  if (depth != Depth::kPlan) return WalkList(program, device, list.body, args);
+  PP_RETURN_IF_ERROR(CheckRegions(list).In(fmt::format("device {}", device)));
+  MemoryCheck memory(program, device, list.body);
+  args.memory = &memory;
+  args.bytes = &bytes;
+  return WalkList(program, device, list.body, args);
+}
+
+}  // namespace
+
+Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
+  return CheckList(program, device, depth, ValueBytes(program), waits_for);
+}
+
+Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for) {
+  std::vector<WaitsFor> own;
+  if (waits_for == nullptr) waits_for = &own;
+  waits_for->assign(program.devices, {});
+  const ValueBytes bytes(program);
+  for (int d = 0; d < program.devices; ++d)
+    PP_RETURN_IF_ERROR(CheckList(program, d, depth, bytes, &(*waits_for)[d]));
+  if (depth == Depth::kSchedule) return {};
+  return Execute(program, *waits_for, CostModel(), nullptr);
+}
+
+}  // namespace pp

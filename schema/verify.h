@@ -1,0 +1,24 @@
+// Whether a program is right. It is if
+//   values     each is written once, on the device where it is read, before it is read,
+//              once; sums are closed before they are used; every stage steps once
+//   channels   between two devices the receives stand in the order of the sends
+//   progress   nobody waits forever, on a transport that buffers nothing, with the
+//              planned buffers and no others
+//   memory     every value lies inside the arena and on no other value's bytes
+// The first thing that is wrong is the error.
+#pragma once
+
+#include "schema/program.h"
+#include "schema/status.h"
+#include "schema/walk.h"
+
+namespace pp {
+
+// Verifies as far as the program has been lowered. kPlan is what piperun asks for.
+// On success `waits_for`, if given, has what each device's body waits for.
+Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for = nullptr);
+
+// One device alone: values and memory. What a rank checks of its own list.
+Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for);
+
+}  // namespace pp

@@ -1,0 +1,536 @@
+#include "schema/walk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "schema/text.h"
+
+namespace pp {
+namespace {
+
+constexpr int kValueKinds = 8;  // kinds below this number are per micro-batch values
+
+// Where a value stands on the device.
+enum class State : uint8_t { kNone, kFlying, kHere, kSending, kGone };
+
+class Walker {
+ public:
+  Walker(const Program& program, int device, std::span<const Instruction> list,
+         const WalkArgs& args)
+      : program_(program), device_(device), list_(list), args_(args) {
+    held_ = program.StagesOf(device);
+    slot_.assign(program.stages + 1, -1);
+    for (int stage : held_) {
+      if (slot_[stage + 1] < 0) slot_[stage + 1] = slots_++;
+      if (slot_[stage] < 0) slot_[stage] = slots_++;  // slot_[s + 1] is that of stage s
+    }
+    tracks_.assign(static_cast<size_t>(kValueKinds) * slots_ * program.microbatches, {});
+    sums_.assign(static_cast<size_t>(slots_) * program.pipes.size(), {});
+    if (args.waits_for) args.waits_for->assign(list.size(), -1);
+  }
+
+  Status Run() {
+    for (index_ = 0; index_ < static_cast<int>(list_.size()); ++index_) {
+      const Status status = Visit(list_[index_]);
+      if (!status.ok()) return At(index_, status);
+    }
+    return CheckEnd();
+  }
+
+ private:
+  struct Track {
+    int32_t writer = -1;   // index of the instruction that wrote, received or last sent it
+    int32_t extent = -1;   // the first of its pieces of memory
+    State state = State::kNone;
+  };
+  // A piece of memory; a value that takes over others has a chain of them.
+  struct Extent {
+    int64_t offset, bytes;
+    int32_t next;
+  };
+  // The weight gradients of one copy of a stage.
+  struct Sum {
+    int32_t parts = 0;      // micro-batches that have added to it
+    int32_t last_part = -1; // index of the last one
+    int32_t flying = 0;     // reductions that nobody has waited for
+    bool normed = false, stepped = false;
+  };
+  struct Flying {
+    Kind kind;
+    int stage, bucket, pipe, index;
+  };
+
+  Status At(int index, const Status& status) const {
+    return Status::Invalid(fmt::format("device {}, '{}' (instruction {}): {}", device_,
+                                       ToText(list_[index]), index, status.message()));
+  }
+
+  int DeviceOf(int stage, int micro) const {
+    return program_.pipes[program_.pipe_of[micro]].device_of[stage];
+  }
+  Track& TrackOf(const Value& v) {
+    const int slot = slot_[v.stage + 1];
+    return tracks_[(static_cast<size_t>(v.kind) * slots_ + slot) * program_.microbatches + v.micro];
+  }
+  Sum& SumOf(int stage, int pipe) {
+    return sums_[slot_[stage + 1] * program_.pipes.size() + std::max(pipe, 0)];
+  }
+  bool Holds(int stage) const {
+    return std::binary_search(held_.begin(), held_.end(), stage);
+  }
+  bool Blocking() const { return program_.p2p == P2p::kBlocking; }
+  void WaitsFor(int after) {
+    if (args_.waits_for) (*args_.waits_for)[index_] = after;
+  }
+
+  // Whether a value is made and used on this device alone.
+  bool StaysHere(const Value& v) const {
+    if (v.kind != Kind::kAct && v.kind != Kind::kGrad) return true;
+    return DeviceOf(v.stage, v.micro) == DeviceOf(v.stage + 1, v.micro);
+  }
+
+  Status Visit(const Instruction& i) {
+    switch (i.op) {
+      case Op::kLoad:
+      case Op::kForward:
+      case Op::kForwardDrop:
+      case Op::kRecompute:
+      case Op::kBackward:
+      case Op::kBackwardInput:
+      case Op::kBackwardWeight:
+        return Compute(i);
+      case Op::kSendAct:
+      case Op::kSendGrad:
+      case Op::kRecvAct:
+      case Op::kRecvGrad:
+        return Message(i);
+      case Op::kWait:
+        return Wait(i);
+      case Op::kReduceGrad:
+      case Op::kReduceTied:
+      case Op::kReduceNorm:
+      case Op::kNormGrad:
+      case Op::kStep:
+        return Finish(i);
+    }
+    return Status::Invalid("unknown instruction");
+  }
+
+  Status Compute(const Instruction& i) {
+    if (DeviceOf(i.stage, i.micro) != device_)
+      return Status::Invalid(fmt::format("stage {} of micro-batch {} is on device {}", i.stage,
+                                         i.micro, DeviceOf(i.stage, i.micro)));
+    if (i.op == Op::kLoad && i.stage != 0 && i.stage != program_.stages - 1)
+      return Status::Invalid(fmt::format("only stages 0 and {} load", program_.stages - 1));
+    const OpInfo& op = Info(i.op);
+    int32_t kept = -1;  // memory of what was read
+    for (const Operand& operand : op.reads) {
+      const Value v = Resolve(operand, i, program_.stages);
+      if (v.kind == Kind::kNone) continue;
+      PP_RETURN_IF_ERROR(Read(v, &kept));
+    }
+    int slot = 0;
+    for (const Operand& operand : op.writes) {
+      const Value v = Resolve(operand, i, program_.stages);
+      if (v.kind == Kind::kNone || v.kind == Kind::kLoss) continue;
+      if (v.kind == Kind::kWgrad) {
+        PP_RETURN_IF_ERROR(AddPart(i));
+        continue;
+      }
+      int32_t last_use = -1;
+      PP_RETURN_IF_ERROR(Write(v, State::kHere, &slot, &last_use));
+      if (v.kind == op.keeps) Chain(TrackOf(v), &kept);
+    }
+    Release(kept);
+    return {};
+  }
+
+  // Takes `v`, whose memory is put in front of the chain *kept.
+  Status Read(const Value& v, int32_t* kept) {
+    if (args_.depth == Depth::kSchedule && !StaysHere(v)) return {};
+    Track& track = TrackOf(v);
+    switch (track.state) {
+      case State::kNone:
+        return Status::Invalid(fmt::format("reads {}, which nothing has written", ToText(v)));
+      case State::kFlying:
+        return Status::Invalid(fmt::format("reads {} without a WAIT for it", ToText(v)));
+      case State::kSending:
+        return Status::Invalid(fmt::format("reads {}, which is being sent", ToText(v)));
+      case State::kGone:
+        return Status::Invalid(fmt::format("reads {}, which was read before", ToText(v)));
+      case State::kHere:
+        break;
+    }
+    track.state = State::kGone;
+    Chain2(track.extent, kept);
+    return {};
+  }
+
+  Status Write(const Value& v, State state, int* slot, int32_t* last_use) {
+    if (args_.depth == Depth::kSchedule && !StaysHere(v)) return {};
+    Track& track = TrackOf(v);
+    if (track.state != State::kNone)
+      return Status::Invalid(fmt::format("writes {} a second time", ToText(v)));
+    track.state = state;
+    track.writer = index_;
+    if (!args_.memory) return {};
+    const int64_t bytes = (*args_.bytes)(v.kind, v.stage);
+    if (bytes == 0) return {};
+    int64_t offset = -1;
+    PP_RETURN_IF_ERROR(
+        args_.memory->Take({v, bytes, index_, (*slot)++}, &offset, last_use));
+    track.extent = NewExtent({offset, bytes, -1});
+    return {};
+  }
+
+  Status AddPart(const Instruction& i) {
+    Sum& sum = SumOf(i.stage, program_.pipe_of[i.micro]);
+    ++sum.parts;
+    sum.last_part = index_;
+    return {};
+  }
+
+  Status Message(const Instruction& i) {
+    const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
+    const bool send = Info(i.op).lane == Lane::kSend;
+    const Value v{act ? Kind::kAct : Kind::kGrad, i.stage, i.micro};
+    if (i.stage + 1 >= program_.stages)
+      return Status::Invalid("the last stage's output goes nowhere");
+    // act(s) is made on the device of s, grad(s) on that of s+1.
+    const int maker = DeviceOf(act ? i.stage : i.stage + 1, i.micro);
+    const int user = DeviceOf(act ? i.stage + 1 : i.stage, i.micro);
+    if (maker == user)
+      return Status::Invalid(fmt::format("{} stays on device {}", ToText(v), maker));
+    if ((send ? maker : user) != device_ || (send ? user : maker) != i.peer)
+      return Status::Invalid(
+          fmt::format("{} goes from device {} to device {}", ToText(v), maker, user));
+    if (!send) {
+      int slot = 0;
+      int32_t last_use = -1;
+      PP_RETURN_IF_ERROR(
+          Write(v, Blocking() ? State::kHere : State::kFlying, &slot, &last_use));
+      WaitsFor(last_use);
+      return {};
+    }
+    Track& track = TrackOf(v);
+    const int writer = track.writer;
+    int32_t kept = -1;
+    PP_RETURN_IF_ERROR(Read(v, &kept));
+    WaitsFor(writer);
+    if (Blocking()) {
+      Release(kept);
+    } else {
+      track.state = State::kSending;
+      track.writer = index_;
+      track.extent = kept;
+    }
+    return {};
+  }
+
+  Status Wait(const Instruction& i) {
+    switch (i.value) {
+      case Kind::kAct:
+      case Kind::kGrad:
+        return WaitMessage(i);
+      default:
+        return WaitReduction(i);
+    }
+  }
+
+  Status WaitMessage(const Instruction& i) {
+    const Value v{i.value, i.stage, i.micro};
+    if (Blocking()) return Status::Invalid("a blocking SEND or RECV needs no WAIT");
+    if (slot_[i.stage + 1] < 0)
+      return Status::Invalid(fmt::format("{} never comes to device {}", ToText(v), device_));
+    Track& track = TrackOf(v);
+    const State expected = i.sent ? State::kSending : State::kFlying;
+    if (track.state != expected)
+      return Status::Invalid(fmt::format("no {} of {} is under way", i.sent ? "SEND" : "RECV",
+                                         ToText(v)));
+    WaitsFor(track.writer);
+    if (i.sent) {
+      track.state = State::kGone;
+      Release(track.extent);
+    } else {
+      track.state = State::kHere;
+      track.writer = index_;
+    }
+    return {};
+  }
+
+  Status WaitReduction(const Instruction& i) {
+    const auto found = std::find_if(flying_.begin(), flying_.end(), [&](const Flying& f) {
+      return f.kind == i.value && f.stage == i.stage && f.bucket == i.bucket && f.pipe == i.pipe;
+    });
+    if (found == flying_.end()) return Status::Invalid("no such reduction is under way");
+    WaitsFor(found->index);
+    flying_.erase(found);
+    if (i.value == Kind::kWgrad) --SumOf(i.stage, i.pipe).flying;
+    if (i.value == Kind::kTied)
+      for (Sum* sum : TiedSums()) --sum->flying;
+    if (i.value == Kind::kNorm) norm_here_ = true;
+    return {};
+  }
+
+  // The sums of the first and the last stage where this device holds them.
+  std::vector<Sum*> TiedSums() {
+    std::vector<Sum*> sums;
+    for (size_t pipe = 0; pipe < program_.pipes.size(); ++pipe)
+      for (int stage : {0, program_.stages - 1})
+        if (program_.pipes[pipe].device_of[stage] == device_) {
+          Sum* sum = &SumOf(stage, static_cast<int>(pipe));
+          if (std::find(sums.begin(), sums.end(), sum) == sums.end()) sums.push_back(sum);
+        }
+    return sums;
+  }
+
+  // Every micro-batch of its pipe must have added its part.
+  Status Closed(const Sum& sum, int stage, int pipe) const {
+    const auto parts = std::count(program_.pipe_of.begin(), program_.pipe_of.end(),
+                                  static_cast<int32_t>(std::max(pipe, 0)));
+    if (sum.parts != parts)
+      return Status::Invalid(fmt::format("wgrad s{} has the parts of {} micro-batches out of {}",
+                                         stage, sum.parts, parts));
+    if (sum.flying > 0)
+      return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", stage));
+    if (sum.stepped) return Status::Invalid(fmt::format("after STEP s{}", stage));
+    return {};
+  }
+
+  // Reductions, the norm and the optimizer step.
+  Status Finish(const Instruction& i) {
+    if (i.op == Op::kReduceTied) return StartTied();
+    if (i.op == Op::kReduceNorm) return StartNorm();
+    const size_t pipe = std::max<int>(i.pipe, 0);
+    if (program_.pipes[pipe].device_of[i.stage] != device_)
+      return Status::Invalid(fmt::format("stage {} is on device {}", i.stage,
+                                         program_.pipes[pipe].device_of[i.stage]));
+    Sum& sum = SumOf(i.stage, i.pipe);
+    if (i.op == Op::kReduceGrad) {
+      const int flying = std::exchange(sum.flying, 0);  // other buckets may be under way
+      PP_RETURN_IF_ERROR(Closed(sum, i.stage, i.pipe));
+      sum.flying = flying + 1;
+      flying_.push_back({Kind::kWgrad, i.stage, i.bucket, i.pipe, index_});
+      WaitsFor(sum.last_part);
+      return {};
+    }
+    PP_RETURN_IF_ERROR(Closed(sum, i.stage, i.pipe));
+    if (i.op == Op::kNormGrad) {
+      if (sum.normed) return Status::Invalid("a second time");
+      sum.normed = true;
+      last_norm_ = index_;
+      return {};
+    }
+    if (!norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
+    sum.stepped = true;
+    return {};
+  }
+
+  Status StartTied() {
+    if (program_.stages == 1 ? !Holds(0) : !(Holds(0) || Holds(program_.stages - 1)))
+      return Status::Invalid(fmt::format("device {} holds neither the first nor the last stage",
+                                         device_));
+    int after = -1;
+    for (Sum* sum : TiedSums()) {
+      const auto at = sum - sums_.data();
+      const int pipe = static_cast<int>(at % program_.pipes.size());
+      PP_RETURN_IF_ERROR(Closed(*sum, Holds(0) ? 0 : program_.stages - 1, pipe));
+      if (sum->normed) return Status::Invalid("after NORM_grad");
+      ++sum->flying;
+      after = std::max(after, sum->last_part);
+    }
+    flying_.push_back({Kind::kTied, -1, -1, -1, index_});
+    WaitsFor(after);
+    return {};
+  }
+
+  Status StartNorm() {
+    for (size_t pipe = 0; pipe < program_.pipes.size(); ++pipe)
+      for (int stage : held_)
+        if (program_.pipes[pipe].device_of[stage] == device_ &&
+            !SumOf(stage, static_cast<int>(pipe)).normed)
+          return Status::Invalid(fmt::format("before NORM_grad s{}", stage));
+    if (norm_started_) return Status::Invalid("a second time");
+    norm_started_ = true;
+    flying_.push_back({Kind::kNorm, -1, -1, -1, index_});
+    WaitsFor(last_norm_);
+    return {};
+  }
+
+  // At the end of the list nothing may be left over.
+  Status CheckEnd() {
+    for (size_t t = 0; t < tracks_.size(); ++t) {
+      const Track& track = tracks_[t];
+      if (track.state == State::kNone || track.state == State::kGone) continue;
+      const char* what = track.state == State::kFlying    ? "is received but never waited for"
+                         : track.state == State::kSending ? "is sent but the send never waited for"
+                                                          : "is written but never read";
+      return At(track.writer, Status::Invalid(fmt::format("{} {}", ToText(ValueAt(t)), what)));
+    }
+    if (!flying_.empty())
+      return At(flying_.front().index, Status::Invalid("is never waited for"));
+    for (size_t pipe = 0; pipe < program_.pipes.size(); ++pipe)
+      for (int stage : held_)
+        if (program_.pipes[pipe].device_of[stage] == device_) PP_RETURN_IF_ERROR(CheckSum(stage, pipe));
+    return {};
+  }
+
+  Status CheckSum(int stage, size_t pipe) {
+    Sum& sum = SumOf(stage, static_cast<int>(pipe));
+    if (args_.depth != Depth::kSchedule && !sum.stepped)
+      return Status::Invalid(fmt::format("device {}: no STEP s{}", device_, stage));
+    sum.stepped = false;
+    const Status status = Closed(sum, stage, static_cast<int>(pipe));
+    return status.ok() ? status : status.In(fmt::format("device {}, at the end", device_));
+  }
+
+  Value ValueAt(size_t track) const {
+    const size_t micros = program_.microbatches;
+    const int slot = static_cast<int>(track / micros % slots_);
+    const auto at = std::find(slot_.begin(), slot_.end(), slot) - slot_.begin();
+    return {static_cast<Kind>(track / micros / slots_), static_cast<int32_t>(at - 1),
+            static_cast<int32_t>(track % micros)};
+  }
+
+  int32_t NewExtent(const Extent& extent) {
+    if (free_extents_.empty()) {
+      extents_.push_back(extent);
+      return static_cast<int32_t>(extents_.size() - 1);
+    }
+    const int32_t at = free_extents_.back();
+    free_extents_.pop_back();
+    extents_[at] = extent;
+    return at;
+  }
+
+  // The value behind `track` takes over the chain *kept, which is empty afterwards.
+  void Chain(Track& track, int32_t* kept) {
+    Chain2(std::exchange(*kept, -1), &track.extent);
+  }
+  // Puts the chain `head` in front of *kept.
+  void Chain2(int32_t head, int32_t* kept) {
+    if (head < 0) return;
+    int32_t last = head;
+    while (extents_[last].next >= 0) last = extents_[last].next;
+    extents_[last].next = *kept;
+    *kept = head;
+  }
+  void Release(int32_t head) {
+    while (head >= 0) {
+      args_.memory->Free(extents_[head].offset, extents_[head].bytes, index_);
+      free_extents_.push_back(head);
+      head = extents_[head].next;
+    }
+  }
+
+  const Program& program_;
+  const int device_;
+  const std::span<const Instruction> list_;
+  const WalkArgs& args_;
+  std::vector<int32_t> held_;
+  std::vector<int32_t> slot_;
+  int slots_ = 0;
+  std::vector<Track> tracks_;
+  std::vector<Sum> sums_;
+  std::vector<Flying> flying_;
+  std::vector<Extent> extents_;
+  std::vector<int32_t> free_extents_;
+  int index_ = 0;
+  int last_norm_ = -1;
+  bool norm_started_ = false, norm_here_ = false;
+};
+
+}  // namespace
+
+ValueBytes::ValueBytes(const Program& program) {
+  for (auto& stages : bytes_) stages.assign(program.stages, 0);
+  auto of = [&](Kind kind, int stage) -> int64_t& {
+    return bytes_[static_cast<size_t>(kind)][stage];
+  };
+  for (int s = 0; s < program.stages; ++s) {
+    const bool first = s == 0, last = s == program.stages - 1;
+    if (program.job) {
+      const StageLayout layout = LayoutStage(*program.job, s);
+      of(Kind::kTokens, s) = layout.tokens_bytes;
+      of(Kind::kTargets, s) = layout.targets_bytes;
+      of(Kind::kAct, s) = layout.act_bytes;
+      of(Kind::kGrad, s) = layout.grad_bytes;
+      of(Kind::kStash, s) = layout.stash_bytes;
+      of(Kind::kWork, s) = layout.work_bytes;
+    } else {
+      of(Kind::kTokens, s) = first;
+      of(Kind::kTargets, s) = last;
+      of(Kind::kAct, s) = of(Kind::kGrad, s) = !last;
+      of(Kind::kStash, s) = of(Kind::kWork, s) = 1;
+    }
+  }
+}
+
+Status WalkList(const Program& program, int device, std::span<const Instruction> list,
+                const WalkArgs& args) {
+  return Walker(program, device, list, args).Run();
+}
+
+// Blocks of memory by offset; no two overlap.
+struct MemoryCheck::Blocks {
+  struct Block {
+    int64_t bytes;
+    bool live;
+    int32_t last_use;
+  };
+  std::map<int64_t, Block> at;
+  int64_t arena_bytes;
+  std::span<const Instruction> list;
+  std::span<const Region> regions;
+};
+
+MemoryCheck::MemoryCheck(const Program& program, int device, std::span<const Instruction> list)
+    : blocks_(new Blocks{{}, program.lists[device].arena_bytes, list,
+                         program.lists[device].regions}) {
+  for (const Region& region : blocks_->regions)
+    blocks_->at[region.offset] = {region.bytes, true, -1};
+}
+
+MemoryCheck::~MemoryCheck() = default;
+
+Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use) {
+  auto& at = blocks_->at;
+  const int64_t begin = blocks_->list[claim.index].offset[claim.slot & 1];
+  const int64_t end = begin + claim.bytes;
+  auto place = [&] { return fmt::format("{} at bytes {} to {}", ToText(claim.value), begin, end); };
+  if (claim.slot > 1 || begin < 0 || begin > blocks_->arena_bytes || end > blocks_->arena_bytes)
+    return Status::Invalid(
+        fmt::format("{} is outside the arena of {} bytes", place(), blocks_->arena_bytes));
+  *offset = begin;
+  *last_use = -1;
+  auto found = at.lower_bound(begin);
+  if (found != at.end() && found->first == begin && found->second.bytes == claim.bytes) {
+    if (found->second.live) return Status::Invalid(place() + " overlaps a value in use");
+    *last_use = found->second.last_use;
+    found->second.live = true;
+    return {};
+  }
+  // Another cut than before: forget the free blocks that it touches.
+  if (found != at.begin() && std::prev(found)->first + std::prev(found)->second.bytes > begin)
+    --found;
+  while (found != at.end() && found->first < end) {
+    if (found->second.live) return Status::Invalid(place() + " overlaps a value in use");
+    *last_use = std::max(*last_use, found->second.last_use);
+    const auto [old, block] = *found;
+    found = at.erase(found);
+    // What lies on either side of the new block stays a free block.
+    if (old < begin) at[old] = {begin - old, false, block.last_use};
+    if (old + block.bytes > end) at[end] = {old + block.bytes - end, false, block.last_use};
+  }
+  at[begin] = {claim.bytes, true, -1};
+  return {};
+}
+
+void MemoryCheck::Free(int64_t offset, int64_t bytes, int index) {
+  auto& block = blocks_->at[offset];
+  block = {bytes, false, index};
+}
+
+}  // namespace pp

@@ -1,0 +1,265 @@
+// The three formats of a data file, and the text of every error.
+#include "runtime/dataset.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <vector>
+
+namespace pp {
+namespace {
+
+// Files in a folder of their own; errors name them without the folder.
+class Folder {
+ public:
+  Folder() {
+    const std::filesystem::path root = std::filesystem::temp_directory_path();
+    std::string name = (root / "dataset_test.XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  std::string operator/(const std::string& name) const { return path_ / name; }
+
+  void Write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+  }
+
+  // The message of the error that opening `name` ends with, "" without one.
+  std::string Error(const std::string& name, const Dataset::Options& options = {256, 4}) const {
+    const Result<Dataset> dataset = Dataset::Open(*this / name, options);
+    if (dataset.ok()) return "";
+    CHECK(dataset.status().code() == Code::kInvalid);
+    const std::string folder = path_.string() + "/";
+    std::string message = dataset.status().message();
+    for (size_t at; (at = message.find(folder)) != std::string::npos;)
+      message.erase(at, folder.size());
+    return message;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+template <typename T>
+std::string Bytes(std::initializer_list<T> values) {
+  return std::string(reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T));
+}
+
+std::string TokenFile(std::initializer_list<uint16_t> tokens) {
+  std::string header = Bytes<int32_t>({20240520, 1, static_cast<int32_t>(tokens.size())});
+  header.resize(1024);
+  return header + Bytes(tokens);
+}
+
+struct Index {
+  std::string magic = std::string("MMIDIDX\0\0", 9);
+  uint64_t version = 1;
+  uint8_t type = 8;
+  uint64_t sequences = 2;
+  uint64_t documents = 3;
+  std::string lengths = Bytes<int32_t>({4, 3});
+  std::string starts = Bytes<int64_t>({0, 8});
+  std::string ends = Bytes<int64_t>({0, 1, 2});
+
+  std::string Bytes64(uint64_t value) const { return Bytes<uint64_t>({value}); }
+  operator std::string() const {
+    return magic + Bytes64(version) + static_cast<char>(type) + Bytes64(sequences) +
+           Bytes64(documents) + lengths + starts + ends;
+  }
+};
+
+std::vector<int32_t> Inputs(const Dataset& data, int64_t n, int length = 4) {
+  std::vector<int32_t> out(length);
+  CHECK(data.Inputs(n, out.data()).ok());
+  return out;
+}
+
+std::vector<int32_t> Targets(const Dataset& data, int64_t n, int length = 4) {
+  std::vector<int32_t> out(length);
+  CHECK(data.Targets(n, out.data()).ok());
+  return out;
+}
+
+using Tokens = std::vector<int32_t>;
+constexpr const char* kNeeded = " (a text, an llm.c .bin or a Megatron .bin/.idx is needed)";
+
+TEST_CASE("the bytes of a text are its tokens, and sequences share their last token") {
+  Folder folder;
+  folder.Write("x.txt", "abcdefgh\xff");
+  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  REQUIRE(data.ok());
+  CHECK(data->tokens() == 9);
+  CHECK(data->sequences() == 2);
+  CHECK(Inputs(*data, 0) == Tokens{'a', 'b', 'c', 'd'});
+  CHECK(Targets(*data, 0) == Tokens{'b', 'c', 'd', 'e'});
+  CHECK(Inputs(*data, 1) == Tokens{'e', 'f', 'g', 'h'});
+  CHECK(Targets(*data, 1) == Tokens{'f', 'g', 'h', 255});
+}
+
+TEST_CASE("after its last whole sequence a file starts again") {
+  Folder folder;
+  folder.Write("x.txt", "abcdefghijkl");  // 2 sequences of 4; "j" to "l" is no whole one
+  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  REQUIRE(data.ok());
+  CHECK(data->sequences() == 2);
+  CHECK(Inputs(*data, 2) == Inputs(*data, 0));
+  CHECK(Targets(*data, int64_t{1} << 40 | 1) == Targets(*data, 1));
+}
+
+TEST_CASE("an llm.c token file") {
+  Folder folder;
+  folder.Write("x.bin", TokenFile({50256, 1, 2, 3, 65535}));
+  const Result<Dataset> data = Dataset::Open(folder / "x.bin", {65536, 4});
+  REQUIRE(data.ok());
+  CHECK(data->tokens() == 5);
+  CHECK(Inputs(*data, 0) == Tokens{50256, 1, 2, 3});
+  CHECK(Targets(*data, 0) == Tokens{1, 2, 3, 65535});
+}
+
+TEST_CASE("a Megatron dataset, by any of its three names") {
+  Folder folder;
+  folder.Write("x.bin", Bytes<uint16_t>({9, 8, 7, 6, 5, 4, 300}));
+  folder.Write("x.idx", Index());
+  for (const char* name : {"x", "x.bin", "x.idx"}) {
+    const Result<Dataset> data = Dataset::Open(folder / name, {301, 3});
+    REQUIRE(data.ok());
+    CHECK(data->tokens() == 7);
+    CHECK(Inputs(*data, 1, 3) == Tokens{6, 5, 4});
+    CHECK(Targets(*data, 1, 3) == Tokens{5, 4, 300});
+  }
+}
+
+TEST_CASE("a Megatron dataset of every integer type") {
+  Folder folder;
+  const auto check = [&](uint8_t type, int64_t size, const std::string& tokens) {
+    folder.Write("x.bin", tokens);
+    // With the optional array of modes, which nothing here needs.
+    folder.Write("x.idx",
+                 std::string(Index{.type = type, .starts = Bytes<int64_t>({0, 4 * size})}) +
+                     std::string(2, '\0'));
+    const Result<Dataset> data = Dataset::Open(folder / "x", {1000, 6});
+    REQUIRE(data.ok());
+    CHECK(Inputs(*data, 0, 6) == Tokens{1, 2, 3, 4, 5, 6});
+    CHECK(Targets(*data, 0, 6) == Tokens{2, 3, 4, 5, 6, 127});
+  };
+  check(1, 1, Bytes<uint8_t>({1, 2, 3, 4, 5, 6, 127}));
+  check(2, 1, Bytes<int8_t>({1, 2, 3, 4, 5, 6, 127}));
+  check(3, 2, Bytes<int16_t>({1, 2, 3, 4, 5, 6, 127}));
+  check(4, 4, Bytes<int32_t>({1, 2, 3, 4, 5, 6, 127}));
+  check(5, 8, Bytes<int64_t>({1, 2, 3, 4, 5, 6, 127}));
+  check(8, 2, Bytes<uint16_t>({1, 2, 3, 4, 5, 6, 127}));
+}
+
+TEST_CASE("a path that leads to no data") {
+  Folder folder;
+  std::filesystem::create_directory(folder / "d");
+  folder.Write("empty", "");
+  CHECK(folder.Error("x.txt") == std::string("x.txt: No such file or directory") + kNeeded);
+  CHECK(folder.Error("d") == std::string("d: not a file") + kNeeded);
+  CHECK(folder.Error("empty") == std::string("empty: an empty file") + kNeeded);
+  folder.Write("x.gz", std::string("\x1f\x8b\x08\0\0", 5));
+  CHECK(folder.Error("x.gz") == std::string("x.gz: not a text: byte 3 is 0") + kNeeded);
+}
+
+TEST_CASE("a damaged token file") {
+  Folder folder;
+  const std::string whole = TokenFile({1, 2, 3, 4, 5, 6});
+  folder.Write("x.bin", whole.substr(0, 1030));
+  CHECK(folder.Error("x.bin") == "x.bin: truncated: 1030 bytes (1036 by its header: 6 tokens)");
+  folder.Write("x.bin", whole + "y");
+  CHECK(folder.Error("x.bin") == "x.bin: damaged: 1037 bytes (1036 by its header: 6 tokens)");
+  folder.Write("x.bin", whole.substr(0, 100));
+  CHECK(folder.Error("x.bin") == "x.bin: truncated: 100 bytes (the header alone has 1024)");
+  folder.Write("x.bin", Bytes<int32_t>({20240520, 2, 6}) + whole.substr(12));
+  CHECK(folder.Error("x.bin") == "x.bin: an llm.c token file of version 2 (1 is read)");
+  folder.Write("x.bin", Bytes<int32_t>({20240520, 1, -6}) + whole.substr(12));
+  CHECK(folder.Error("x.bin") == "x.bin: damaged: -6 tokens (a number from 0 is needed)");
+}
+
+TEST_CASE("a damaged Megatron index") {
+  Folder folder;
+  folder.Write("x.bin", Bytes<uint16_t>({1, 2, 3, 4, 5, 6, 7}));
+  const auto error = [&](const std::string& index) {
+    folder.Write("x.idx", index);
+    return folder.Error("x.idx");
+  };
+  CHECK(error("MMIDIDY") == "x.idx: damaged index: no MMIDIDX at its start");
+  CHECK(error(std::string(Index()).substr(0, 20)) ==
+        "x.idx: damaged index: 20 bytes (the header alone has 34)");
+  CHECK(error(Index{.version = 3}) == "x.idx: damaged index: version 3 (1 is read)");
+  for (int type : {0, 6, 7, 9, 255})
+    CHECK(error(Index{.type = static_cast<uint8_t>(type)}) ==
+          "x.idx: damaged index: token type " + std::to_string(type) +
+              " (integers are read: 1 to 5 and 8)");
+  CHECK(error(Index{.sequences = 3}) ==
+        "x.idx: damaged index: 3 sequences and 3 document ends do not fit its 82 bytes");
+  // 12 * 2^62 is 0 in 64 bits.
+  CHECK(error(Index{.sequences = uint64_t{1} << 62, .documents = 6}) ==
+        "x.idx: damaged index: 4611686018427387904 sequences and 6 document ends do not fit its "
+        "82 bytes");
+  CHECK(error(Index{.starts = Bytes<int64_t>({0, 6})}) ==
+        "x.idx: damaged index: sequence 1 has 3 tokens from byte 6 (from byte 8, the end of its "
+        "predecessor)");
+  CHECK(error(Index{.lengths = Bytes<int32_t>({-4, 3})}) ==
+        "x.idx: damaged index: sequence 0 has -4 tokens from byte 0 (from byte 0, the end of its "
+        "predecessor)");
+  folder.Write("x.bin", "1234567890123");
+  CHECK(error(Index()) == "x.bin: 13 bytes (14 by x.idx)");
+  std::filesystem::remove(folder / "x.bin");
+  CHECK(error(Index()) == std::string("x.bin: No such file or directory") + kNeeded);
+}
+
+TEST_CASE("too few tokens for one sequence") {
+  Folder folder;
+  folder.Write("x.txt", "abcd");
+  CHECK(folder.Error("x.txt", {256, 3}) == "");
+  CHECK(folder.Error("x.txt", {256, 4}) == "x.txt: 4 tokens (sequences of 4 need at least 5)");
+  folder.Write("x.bin", TokenFile({}));
+  CHECK(folder.Error("x.bin", {256, 4}) == "x.bin: 0 tokens (sequences of 4 need at least 5)");
+}
+
+TEST_CASE("a token that is not in the vocabulary") {
+  Folder folder;
+  folder.Write("x.txt", "abcde\xff");
+  CHECK(folder.Error("x.txt", {256, 4}) == "");
+  CHECK(folder.Error("x.txt", {255, 4}) ==
+        "x.txt: token 255 at position 5 is not in the vocabulary (0 to 254)");
+  folder.Write("x.bin", TokenFile({1, 2, 3, 4, 50257}));
+  CHECK(folder.Error("x.bin", {50257, 4}) ==
+        "x.bin: token 50257 at position 4 is not in the vocabulary (0 to 50256)");
+  // A negative one, in a type whose every other value is legal.
+  folder.Write("y.bin", Bytes<int8_t>({1, 2, 3, -4, 5, 6, 7}));
+  folder.Write("y.idx", Index{.type = 2, .starts = Bytes<int64_t>({0, 4})});
+  CHECK(folder.Error("y", {1000, 4}) ==
+        "y.bin: token -4 at position 3 is not in the vocabulary (0 to 999)");
+}
+
+TEST_CASE("a token beyond the vocabulary in a long file is found where it is") {
+  Folder folder;
+  std::string text(100000, 'x');
+  text[98765] = 'z';
+  folder.Write("x.txt", text);
+  CHECK(folder.Error("x.txt", {'z', 4}) ==
+        "x.txt: token 122 at position 98765 is not in the vocabulary (0 to 121)");
+}
+
+TEST_CASE("a token that turns bad after opening is refused before it is used") {
+  Folder folder;
+  folder.Write("x.txt", "abcdefghi");
+  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {128, 4});
+  REQUIRE(data.ok());
+  std::fstream(folder / "x.txt", std::ios::in | std::ios::out | std::ios::binary).seekp(4)
+      << '\xee';
+  int32_t out[4] = {};
+  CHECK(data->Inputs(0, out).ok());
+  CHECK(data->Targets(0, out).message() ==
+        folder / "x.txt" + ": token 238 at position 4 is not in the vocabulary (0 to 127)");
+}
+
+}  // namespace
+}  // namespace pp
