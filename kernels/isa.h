@@ -1,8 +1,8 @@
 // The CPU kernels in all the instruction sets they are compiled for.
 //
 // A program runs on any x86-64 processor and takes, at its start, the best set that the processor
-// has. A test can run them all. To add a kernel, write void NAME(const NAMEArgs&) in NAME_cpu.cc and
-// a row here.
+// has. A test can run them all. To add a kernel, write void NAME(const NAMEArgs&) in NAME_cpu.cc
+// and a row here.
 //
 //   v1  SSE2, every x86-64      v3  AVX2 and FMA      v4  AVX-512
 #pragma once

@@ -1,6 +1,7 @@
 #include "runtime/dataset.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,8 +14,6 @@
 #include <system_error>
 #include <type_traits>
 #include <utility>
-
-#include "fmt/format.h"
 
 namespace pp {
 namespace {

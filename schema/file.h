@@ -2,7 +2,9 @@
 // (schema/program.fbs) followed by 16 bytes: its length and its checksum (XXH3).
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "schema/program.h"
 #include "schema/status.h"
@@ -20,5 +22,16 @@ Result<Program> Load(const std::string& path);
 
 // The same, but the lists of all other devices stay empty.
 Result<Program> LoadDevice(const std::string& path, int device);
+
+// The same without a file, for tests and fuzzing. `name` stands in errors for the path.
+
+// Less than 2 GiB: FlatBuffers' offsets have 32 bits, one of them for the sign.
+inline constexpr int64_t kMostPlanBytes = (int64_t{1} << 31) - 32;
+
+// The bytes of the file. Invalid: more than `most_bytes`.
+Result<std::string> Encode(const Program& program, int64_t most_bytes = kMostPlanBytes);
+Result<Program> Decode(std::string_view bytes, const std::string& name);
+// Takes Encode's bytes without the last 16 and so gets past length and checksum.
+Result<Program> DecodeUnsealed(std::string_view flatbuffer, const std::string& name);
 
 }  // namespace pp

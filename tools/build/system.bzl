@@ -1,20 +1,23 @@
-"""Finds what a machine may or may not have: a CUDA toolkit, an MPI."""
+"""Finds what a machine may or may not have: an MPI, a CUDA toolkit.
+
+@mpi//:defs.bzl:  HAVE_MPI, MPI_COPTS, MPI_LINKOPTS
+@cuda//:defs.bzl: HAVE_CUDA, CUDA_HOME
+
+Where one is missing its HAVE_ is False, and the targets that need it are left out.
+"""
 
 def _mpi_impl(repository_ctx):
-    mpicc = repository_ctx.which("mpicxx.mpich") or repository_ctx.which("mpicxx")
-    includes, links = [], []
-    if mpicc:
-        # "mpicxx -show" prints the compiler line that a wrapper would run.
-        for flag in repository_ctx.execute([mpicc, "-show"]).stdout.split(" "):
-            if flag.startswith("-I"):
-                includes.append("-isystem" + flag[2:].strip())
-            elif flag.startswith("-L") or flag.strip() == "-lmpich":
-                links.append(flag.strip())
-    repository_ctx.file("defs.bzl", "HAVE_MPI = %s\n" % bool(links))
-    repository_ctx.file("BUILD.bazel", """
-cc_library(name = "mpi", visibility = ["//visibility:public"])
-""")
-    repository_ctx.file("flags.bzl", "MPI_COPTS = %r\nMPI_LINKOPTS = %r\n" % (includes, links))
+    mpicc = repository_ctx.which("mpicc.mpich") or repository_ctx.which("mpicc")
+
+    # "mpicc -show" prints the compiler line that the wrapper would run.
+    shown = repository_ctx.execute([mpicc, "-show"]) if mpicc else None
+    flags = shown.stdout.strip().split(" ") if shown and shown.return_code == 0 else []
+    repository_ctx.file("defs.bzl", "HAVE_MPI = %r\nMPI_COPTS = %r\nMPI_LINKOPTS = %r\n" % (
+        bool(flags),
+        ["-isystem" + flag[2:] for flag in flags if flag.startswith("-I")],
+        [flag for flag in flags if flag.startswith("-L") or flag.startswith("-l")],
+    ))
+    repository_ctx.file("BUILD.bazel")
 
 mpi = repository_rule(
     implementation = _mpi_impl,
@@ -24,14 +27,17 @@ mpi = repository_rule(
 )
 
 def _cuda_impl(repository_ctx):
-    home = repository_ctx.os.environ.get("CUDA_HOME")
+    homes = [repository_ctx.os.environ.get("CUDA_HOME")]
     nvcc = repository_ctx.which("nvcc")
-    if not home and nvcc:
-        home = str(repository_ctx.path(nvcc).realpath.dirname.dirname)
-    if not home and repository_ctx.path("/usr/local/cuda/bin/nvcc").exists:
-        home = "/usr/local/cuda"
-    repository_ctx.file("defs.bzl", "CUDA_HOME = %r\n" % (home or ""))
-    repository_ctx.file("BUILD.bazel", "")
+    if nvcc:
+        homes.append(str(nvcc.realpath.dirname.dirname))
+    homes.append("/usr/local/cuda")
+    found = [home for home in homes if home and repository_ctx.path(home + "/bin/nvcc").exists]
+    repository_ctx.file("defs.bzl", "HAVE_CUDA = %r\nCUDA_HOME = %r\n" % (
+        bool(found),
+        found[0] if found else "",
+    ))
+    repository_ctx.file("BUILD.bazel")
 
 cuda_toolkit = repository_rule(
     implementation = _cuda_impl,

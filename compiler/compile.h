@@ -1,0 +1,41 @@
+// From a scheme's name to a plan: the schedule, the passes, the proof.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/pass.h"
+#include "compiler/scheme.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+struct CompileOptions {
+  std::string scheme;
+  Shape shape;  // stages_per_device 0: the scheme's default
+  std::string passes;
+  P2p p2p = P2p::kAsync;
+  std::string costs;
+  std::optional<ModelConfig> model;
+  int micro_batch_size = 1;
+  int sequence_length = 0;           // 0: the model's n_positions
+  std::vector<int> layers_per_stage; // empty: equal
+};
+
+// Called after the scheme ("scheme") and after each pass, with the seconds it took and,
+// under "verify", those of its proof.
+using PassObserver =
+    std::function<void(std::string_view name, const Program& program, double seconds)>;
+
+// A verified plan. Errors name the option.
+Result<Program> Compile(const CompileOptions& options, const PassObserver& observer = {});
+
+// Runs what every plan needs on a schedule or on lists that have their communication:
+// for imported programs. `depth` says how far `program` is lowered.
+Status Lower(Program& program, Depth depth, const PassContext& context,
+             const PassObserver& observer = {});
+
+}  // namespace pp

@@ -1,0 +1,35 @@
+// The ideal timeline of a compute-only program: when each instruction would run if
+// messages took no time and needed no place in the lists. Passes that place messages ask
+// it; schemes never do.
+#pragma once
+
+#include <vector>
+
+#include "schema/cost_model.h"
+#include "schema/execute.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// A value that one device makes and another one uses.
+struct Message {
+  Value value;
+  int from, to;
+  int producer, consumer;  // list indices
+};
+
+// All messages that a compute-only program needs, those of a channel in the order in
+// which they are made.
+std::vector<Message> FindMessages(const Program& program);
+
+// Durations of which none is 0, so that the order of a timeline is the order of time.
+Durations PositiveDurations(const CostModel& costs, const Program& program);
+
+// device -> instruction -> when. Error: "deadlock: ..." where the lists wait for one
+// another in a circle.
+Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
+                                                     const std::vector<Message>& messages,
+                                                     const Durations& durations);
+
+}  // namespace pp

@@ -1,0 +1,35 @@
+// A pass changes a program. Its file's head shows before and after in the text form.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "schema/cost_model.h"
+#include "schema/program.h"
+#include "schema/status.h"
+#include "schema/walk.h"
+
+namespace pp {
+
+struct PassContext {
+  CostModel costs;
+  P2p p2p = P2p::kAsync;
+};
+
+// A row of the table of passes.
+struct Pass {
+  std::string_view name;
+  std::string_view summary;
+  bool always;  // runs for every plan, in table order, behind the passes that were asked for
+  Depth depth;  // how far the program is lowered afterwards
+  Status (*run)(Program&, const PassContext&);
+};
+
+std::span<const Pass> Passes();
+
+// Each in its file under passes/.
+Status ReduceGradients(Program& program, const PassContext& context);
+Status InsertComm(Program& program, const PassContext& context);
+Status PlanMemory(Program& program, const PassContext& context);
+
+}  // namespace pp

@@ -1,0 +1,20 @@
+// The table of passes. To add one: a file under passes/, a declaration in pass.h, a row
+// here.
+#include "compiler/pass.h"
+
+namespace pp {
+namespace {
+
+constexpr Pass kPasses[] = {
+    {"reduce-gradients", "tied embedding, gradient norm and optimizer step behind the backwards",
+     true, Depth::kSchedule, ReduceGradients},
+    {"insert-comm", "messages between devices, asynchronous or blocking", true, Depth::kLists,
+     InsertComm},
+    {"plan-memory", "an offset for every value", true, Depth::kPlan, PlanMemory},
+};
+
+}  // namespace
+
+std::span<const Pass> Passes() { return kPasses; }
+
+}  // namespace pp

@@ -1,0 +1,257 @@
+// insert-comm: the messages between devices.
+//
+// Where maker and user of a value are on different devices, the maker sends and the user
+// receives it. All messages are placed by time, on the ideal timeline, never by position
+// alone: a receive "right before its use" is wrong for V-shaped schemes, and blocking
+// sends "right behind their producer" deadlock even in 1F1B.
+//
+// Asynchronous. SEND stands behind its producer. RECV stands in front of the first
+// instruction that is not yet over when the value is made, so that the message can
+// travel while that one computes; this is also the order of the sends, which is all that
+// a channel promises. WAIT stands in front of the use; the sender's WAIT ... sent, behind
+// which its buffer may be reused, one instruction later than the value's use on the other
+// side, so that a message may be late by one instruction without holding up its sender.
+//
+//   device 1 holds s1         device 1 holds s1
+//     FW        s1 m0    =>     RECV_act  s0 m0 from d0
+//     BW        s1 m0           WAIT      act s0 m0
+//                               FW        s1 m0
+//                               BW        s1 m0
+//                               SEND_grad s0 m0 to d0
+//                               WAIT      grad s0 m0 sent
+//
+// Blocking. A SEND and its RECV are one meeting. The program is played through in time;
+// a message is handed over at the first instant at which both devices stand between
+// compute instructions, gradients first, lower pair first. Both ends are put down at that
+// instant, so that the lists follow one order of time and cannot deadlock.
+#include <algorithm>
+#include <map>
+#include <queue>
+
+#include "compiler/ideal.h"
+#include "compiler/pass.h"
+#include "schema/text.h"
+
+namespace pp {
+namespace {
+
+Instruction Send(const Message& m) {
+  return {.op = m.value.kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad,
+          .stage = m.value.stage, .micro = m.value.micro, .peer = m.to};
+}
+Instruction Receive(const Message& m) {
+  return {.op = m.value.kind == Kind::kAct ? Op::kRecvAct : Op::kRecvGrad,
+          .stage = m.value.stage, .micro = m.value.micro, .peer = m.from};
+}
+Instruction Wait(const Message& m) {
+  return {.op = Op::kWait, .value = m.value.kind, .stage = m.value.stage, .micro = m.value.micro};
+}
+Instruction WaitSent(const Message& m) {
+  Instruction i = Wait(m);
+  i.sent = true;
+  return i;
+}
+
+// Instructions to be put in front of those of a list.
+class Insertions {
+ public:
+  explicit Insertions(const std::vector<Instruction>& list) : list_(list) {}
+
+  void Add(int position, const Instruction& i) { added_.push_back({position, i}); }
+
+  // In the order of position and, at one position, of Add.
+  std::vector<Instruction> Merge() {
+    std::stable_sort(added_.begin(), added_.end(),
+                     [](const Added& a, const Added& b) { return a.position < b.position; });
+    std::vector<Instruction> merged;
+    merged.reserve(list_.size() + added_.size());
+    size_t next = 0;
+    for (int i = 0; i <= static_cast<int>(list_.size()); ++i) {
+      for (; next < added_.size() && added_[next].position == i; ++next)
+        merged.push_back(added_[next].instruction);
+      if (i < static_cast<int>(list_.size())) merged.push_back(list_[i]);
+    }
+    return merged;
+  }
+
+ private:
+  struct Added {
+    int position;
+    Instruction instruction;
+  };
+  const std::vector<Instruction>& list_;
+  std::vector<Added> added_;
+};
+
+std::vector<Insertions> StartInsertions(const Program& program) {
+  std::vector<Insertions> insertions;
+  for (const DeviceList& list : program.lists) insertions.emplace_back(list.body);
+  return insertions;
+}
+
+using Spans = std::vector<std::vector<Span>>;
+
+// The first instruction of a device that ends after `time`; times ascend along a list.
+int FirstEndingAfter(const std::vector<Span>& spans, double time) {
+  return static_cast<int>(
+      std::upper_bound(spans.begin(), spans.end(), time,
+                       [](double t, const Span& span) { return t < span.end; }) -
+      spans.begin());
+}
+int FirstStartingFrom(const std::vector<Span>& spans, double time) {
+  return static_cast<int>(
+      std::lower_bound(spans.begin(), spans.end(), time,
+                       [](const Span& span, double t) { return span.start < t; }) -
+      spans.begin());
+}
+
+void PlaceAsync(Program& program, const std::vector<Message>& messages, const Spans& spans) {
+  // Where each message is received; on a channel never behind a later message.
+  std::vector<int> receive_at(messages.size());
+  std::map<std::pair<int, int>, int> latest;
+  for (size_t m = messages.size(); m-- > 0;) {
+    const Message& message = messages[m];
+    const double made = spans[message.from][message.producer].end;
+    int at = std::min(FirstEndingAfter(spans[message.to], made), message.consumer);
+    const auto [later, first] = latest.try_emplace({message.from, message.to}, at);
+    if (!first) at = later->second = std::min(at, later->second);
+    receive_at[m] = at;
+  }
+  // At one position: sends, then receives, then ends of sends, then waits. A receive must
+  // not stand behind the end of a send there, whose buffer it might get: two devices that
+  // exchange values would wait for each other.
+  std::vector<Insertions> insertions = StartInsertions(program);
+  for (const Message& m : messages) insertions[m.from].Add(m.producer + 1, Send(m));
+  for (size_t m = 0; m < messages.size(); ++m)
+    insertions[messages[m].to].Add(receive_at[m], Receive(messages[m]));
+  for (const Message& m : messages) {
+    const int used = FirstStartingFrom(spans[m.from], spans[m.to][m.consumer].start);
+    const int last = static_cast<int>(program.lists[m.from].body.size());
+    insertions[m.from].Add(std::min(std::max(used, m.producer + 1) + 1, last), WaitSent(m));
+  }
+  for (const Message& m : messages) insertions[m.to].Add(m.consumer, Wait(m));
+  for (int d = 0; d < program.devices; ++d) program.lists[d].body = insertions[d].Merge();
+}
+
+// Plays the program through in time and hands messages over when both devices are free.
+class Meetings {
+ public:
+  Meetings(const Program& program, const std::vector<Message>& messages,
+           const Durations& durations)
+      : program_(program),
+        messages_(messages),
+        durations_(durations),
+        insertions_(StartInsertions(program)),
+        devices_(program.devices) {
+    for (int d = 0; d < program.devices; ++d)
+      devices_[d].missing.assign(program.lists[d].body.size(), 0);
+    for (size_t m = messages.size(); m-- > 0;) {
+      ++devices_[messages[m].to].missing[messages[m].consumer];
+      devices_[messages[m].from].next_message = m;
+    }
+  }
+
+  std::vector<Insertions> Run() {
+    std::vector<int> free;  // devices that may hand over or start at this instant
+    for (int d = 0; d < program_.devices; ++d) free.push_back(d);
+    for (double now = 0;;) {
+      HandOver(free);
+      for (int d : free) Start(d, now);
+      free.clear();
+      if (events_.empty()) return std::move(insertions_);
+      now = events_.top().first;
+      while (!events_.empty() && events_.top().first <= now * (1 + kSameTime)) {
+        Finish(events_.top().second);
+        free.push_back(events_.top().second);
+        events_.pop();
+      }
+    }
+  }
+
+ private:
+  static constexpr double kSameTime = 1e-9;  // sums of the same durations in another order
+  struct Device {
+    size_t next = 0;
+    bool computing = false;
+    size_t next_message = SIZE_MAX;  // the first that it has not made
+    std::vector<int> missing;  // by instruction: messages that have not come
+    std::vector<int> pending;  // messages that it has made or needs, and that are ready
+  };
+  using Event = std::pair<double, int>;
+
+  // Everything that can be handed over by or to the devices `free`, which grows by the
+  // partners.
+  void HandOver(std::vector<int>& free) {
+    std::vector<int> now;
+    for (int d : free)
+      for (int m : devices_[d].pending)
+        if (!devices_[messages_[m].from].computing && !devices_[messages_[m].to].computing)
+          now.push_back(m);
+    std::sort(now.begin(), now.end(), [&](int a, int b) { return Rank(a) < Rank(b); });
+    now.erase(std::unique(now.begin(), now.end()), now.end());
+    for (int m : now) {
+      const Message& message = messages_[m];
+      insertions_[message.from].Add(static_cast<int>(devices_[message.from].next), Send(message));
+      insertions_[message.to].Add(static_cast<int>(devices_[message.to].next), Receive(message));
+      --devices_[message.to].missing[message.consumer];
+      for (int d : {message.from, message.to}) {
+        std::erase(devices_[d].pending, m);
+        free.push_back(d);
+      }
+    }
+  }
+  std::tuple<bool, int, int> Rank(int m) const {
+    const Message& message = messages_[m];
+    return {message.value.kind != Kind::kGrad, std::min(message.from, message.to), m};
+  }
+
+  void Start(int d, double now) {
+    Device& device = devices_[d];
+    const auto& list = program_.lists[d].body;
+    if (device.computing || device.next == list.size() || device.missing[device.next] > 0) return;
+    device.computing = true;
+    events_.push({now + durations_(list[device.next]), d});
+  }
+
+  void Finish(int d) {
+    Device& device = devices_[d];
+    device.computing = false;
+    const int done = static_cast<int>(device.next++);
+    // messages_ is in the order of devices and, on one, of producers.
+    for (size_t& m = device.next_message; m < messages_.size() && messages_[m].from == d &&
+                                          messages_[m].producer == done;
+         ++m) {
+      device.pending.push_back(static_cast<int>(m));
+      devices_[messages_[m].to].pending.push_back(static_cast<int>(m));
+    }
+  }
+
+  const Program& program_;
+  const std::vector<Message>& messages_;
+  const Durations& durations_;
+  std::vector<Insertions> insertions_;
+  std::vector<Device> devices_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+}  // namespace
+
+Status InsertComm(Program& program, const PassContext& context) {
+  const std::vector<Message> messages = FindMessages(program);
+  for (const Message& m : messages)
+    if (m.consumer < 0)
+      return Status::Invalid("device " + std::to_string(m.to) + ": nothing uses " + ToText(m.value));
+  const Durations durations = PositiveDurations(context.costs, program);
+  const auto spans = IdealTimeline(program, messages, durations);
+  if (!spans.ok()) return spans.status();
+  program.p2p = context.p2p;
+  if (context.p2p == P2p::kAsync) {
+    PlaceAsync(program, messages, *spans);
+    return {};
+  }
+  std::vector<Insertions> insertions = Meetings(program, messages, durations).Run();
+  for (int d = 0; d < program.devices; ++d) program.lists[d].body = insertions[d].Merge();
+  return {};
+}
+
+}  // namespace pp

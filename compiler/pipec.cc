@@ -1,0 +1,303 @@
+// pipec: the command line. What each command does is in the files beside this one.
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "compiler/compile.h"
+#include "compiler/draw.h"
+#include "compiler/simulate.h"
+#include "schema/file.h"
+#include "schema/text.h"
+#include "schema/timeline.h"
+#include "schema/verify.h"
+
+namespace pp {
+namespace {
+
+// What the user typed. Numbers stay text until they are checked, so that every wrong one
+// gets the same kind of error.
+struct Arguments {
+  std::string scheme, devices, microbatches, stages_per_device, group_size;
+  std::string passes, p2p = "async", costs, model, micro_batch_size, seq_length, layers_per_stage;
+  std::string output, print_after, format = "text", device;
+  bool time_passes = false;
+  std::vector<std::string> plans;
+};
+
+Status ParseNumber(const char* option, const std::string& text, int least, int* number) {
+  if (text.empty()) return {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  if (error == std::errc() && end == text.data() + text.size() && *number >= least) return {};
+  return Status::Invalid(
+      fmt::format("{}: '{}' (a whole number from {} to {})", option, text, least, INT32_MAX));
+}
+
+Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers) {
+  for (size_t begin = 0; begin < text.size() || (begin > 0 && begin == text.size());) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (word.empty())
+      return Status::Invalid(fmt::format("{}: '{}' (numbers with commas between)", option, text));
+    PP_RETURN_IF_ERROR(ParseNumber(option, word, 0, &numbers->emplace_back()));
+    begin = end + 1;
+  }
+  return {};
+}
+
+Status OneOf(const char* option, const std::string& text, std::initializer_list<const char*> known) {
+  std::string names;
+  for (const char* name : known) {
+    if (text == name) return {};
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  }
+  return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, names));
+}
+
+Status ReadFile(const std::string& path, std::string* text) {
+  std::ifstream file(path, std::ios::binary);
+  if (file.is_open()) text->assign(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) return Status::Invalid(path + ": cannot be read");
+  return {};
+}
+
+// Standard output may be a full disk or a closed pipe.
+Status PrintOut(const std::string& text) {
+  std::cout << text << std::flush;
+  return std::cout ? Status() : Status::Failed("standard output: cannot be written");
+}
+
+Status CompileCommand(const Arguments& a) {
+  CompileOptions options;
+  options.scheme = a.scheme;
+  options.shape = {.devices = 0, .microbatches = 0, .stages_per_device = 0};
+  PP_RETURN_IF_ERROR(ParseNumber("--devices", a.devices, 1, &options.shape.devices));
+  PP_RETURN_IF_ERROR(ParseNumber("--microbatches", a.microbatches, 1, &options.shape.microbatches));
+  PP_RETURN_IF_ERROR(
+      ParseNumber("--stages-per-device", a.stages_per_device, 1, &options.shape.stages_per_device));
+  PP_RETURN_IF_ERROR(ParseNumber("--group-size", a.group_size, 1, &options.shape.group_size));
+  PP_RETURN_IF_ERROR(OneOf("--p2p", a.p2p, {"async", "blocking"}));
+  options.p2p = a.p2p == "async" ? P2p::kAsync : P2p::kBlocking;
+  options.passes = a.passes;
+  options.costs = a.costs;
+  if (!a.model.empty()) {
+    auto model = LoadModelConfig(a.model);
+    if (!model.ok()) return model.status();
+    options.model = *model;
+  }
+  PP_RETURN_IF_ERROR(
+      ParseNumber("--micro-batch-size", a.micro_batch_size, 1, &options.micro_batch_size));
+  PP_RETURN_IF_ERROR(ParseNumber("--seq-length", a.seq_length, 1, &options.sequence_length));
+  PP_RETURN_IF_ERROR(
+      ParseNumbers("--layers-per-stage", a.layers_per_stage, &options.layers_per_stage));
+
+  if (!a.print_after.empty() && a.print_after != "all" && a.print_after != "scheme" &&
+      std::none_of(Passes().begin(), Passes().end(),
+                   [&](const Pass& pass) { return pass.name == a.print_after; }))
+    return Status::Invalid(fmt::format("--print-after: '{}' (all, scheme or a pass)", a.print_after));
+  auto observer = [&](std::string_view name, const Program& program, double seconds) {
+    if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
+    if (name != "verify" && (a.print_after == "all" || a.print_after == name))
+      fmt::print(std::cout, "# after {}\n{}", name, Print(program));
+  };
+  auto program = Compile(options, observer);
+  if (!program.ok()) return program.status();
+  return Save(*program, a.output);
+}
+
+Status SimulateCommand(const Arguments& a);
+
+Status ShowCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "grid", "json", "chrome-trace"}));
+  // Pictures of time are the simulator's, with the default costs.
+  if (a.format == "grid" || a.format == "chrome-trace") return SimulateCommand(a);
+  auto program = Load(a.plans[0]);
+  if (!program.ok()) return program.status();
+  int device = -1;
+  PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
+  if (device >= program->devices)
+    return Status::Invalid(fmt::format("--device: {} ({} has 0 to {})", device, a.plans[0],
+                                       program->devices - 1));
+  if (a.format == "text" && device >= 0) return PrintOut(PrintDevice(*program, device));
+  if (a.format == "text") return PrintOut(Print(*program));
+  if (device >= 0)
+    return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
+  return PrintOut(ShowJson(*program));
+}
+
+// A loaded plan that has been proved safe.
+struct VerifiedPlan {
+  Program program;
+  std::vector<WaitsFor> waits_for;
+};
+Result<VerifiedPlan> LoadVerified(const std::string& path) {
+  auto program = Load(path);
+  if (!program.ok()) return program.status();
+  VerifiedPlan plan{std::move(*program), {}};
+  PP_RETURN_IF_ERROR(Verify(plan.program, Depth::kPlan, &plan.waits_for).In(path));
+  return plan;
+}
+
+Status VerifyCommand(const Arguments& a) {
+  for (const std::string& path : a.plans) {
+    auto plan = LoadVerified(path);
+    if (!plan.ok()) return plan.status();
+    size_t instructions = 0;
+    for (const DeviceList& list : plan->program.lists) instructions += list.body.size();
+    PP_RETURN_IF_ERROR(PrintOut(fmt::format("{}: safe: {} on {} devices, {} micro-batches, {} instructions\n",
+                                            path, plan->program.scheme, plan->program.devices,
+                                            plan->program.microbatches, instructions)));
+  }
+  return {};
+}
+
+Status SimulateCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json", "grid", "chrome-trace"}));
+  auto plan = LoadVerified(a.plans[0]);
+  if (!plan.ok()) return plan.status();
+  auto costs = ParseCosts(a.costs.empty() ? "f=1" : a.costs, plan->program.stages);
+  if (!costs.ok()) return costs.status();
+  auto prediction = Simulate(plan->program, plan->waits_for, *costs);
+  if (!prediction.ok()) return prediction.status().In(a.plans[0]);
+  if (a.format == "json") return PrintOut(ToJson(*prediction));
+  if (a.format == "text") return PrintOut(ToText(*prediction));
+  if (a.format == "grid") return PrintOut(Grid(plan->program, prediction->execution));
+  std::vector<Event> events;
+  for (int d = 0; d < plan->program.devices; ++d)
+    for (size_t i = 0; i < prediction->execution.spans[d].size(); ++i) {
+      const Span& span = prediction->execution.spans[d][i];
+      events.push_back({.rank = d, .device = d, .index = static_cast<int32_t>(i),
+                        .start = span.start, .duration = span.end - span.start});
+    }
+  return PrintOut(ChromeTrace(plan->program, events));
+}
+
+Status ImportCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text"}));
+  std::string text;
+  PP_RETURN_IF_ERROR(ReadFile(a.plans[0], &text));
+  auto program = Parse(text, a.plans[0]);
+  if (!program.ok()) return program.status();
+  // A list that states its communication is taken as it stands; one without gets it.
+  bool has_communication = false;
+  for (const DeviceList& list : program->lists)
+    for (const Instruction& i : list.body)
+      has_communication |= Info(i.op).lane != Lane::kCompute || i.op == Op::kStep;
+  const Depth depth = has_communication ? Depth::kLists : Depth::kSchedule;
+  auto costs = ParseCosts(a.costs.empty() ? "f=1" : a.costs, program->stages);
+  if (!costs.ok()) return costs.status();
+  PP_RETURN_IF_ERROR(Verify(*program, depth).In(a.plans[0]));
+  PP_RETURN_IF_ERROR(Lower(*program, depth, {*costs, program->p2p}).In(a.plans[0]));
+  return Save(*program, a.output);
+}
+
+// A table of names and meanings, for people or for programs.
+template <typename Rows, typename Name, typename Meaning>
+Status List(const Arguments& a, const Rows& rows, Name name, Meaning meaning) {
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
+  std::string out;
+  auto json = nlohmann::json::array();
+  for (const auto& row : rows) {
+    out += fmt::format("{:<18} {}\n", name(row), meaning(row));
+    json.push_back({{"name", name(row)}, {"meaning", meaning(row)}});
+  }
+  return PrintOut(a.format == "json" ? json.dump() + "\n" : out);
+}
+
+Status SchemesCommand(const Arguments& a) {
+  return List(a, Schemes(), [](const Scheme& row) { return std::string(row.name); },
+              [](const Scheme& row) { return std::string(row.summary); });
+}
+Status PassesCommand(const Arguments& a) {
+  return List(a, Passes(), [](const Pass& row) { return std::string(row.name); },
+              [](const Pass& row) {
+                return fmt::format("{}{}", row.summary, row.always ? " (always)" : "");
+              });
+}
+Status OpsCommand(const Arguments& a) {
+  return List(a, Ops(), [](const OpInfo& row) { return std::string(row.text); },
+              [](const OpInfo& row) { return std::string(row.meaning); });
+}
+
+using Command = Status (*)(const Arguments&);
+
+// The commands and their options. Returns what the user chose through *command.
+void Describe(CLI::App& app, Arguments& a, Command* command) {
+  app.require_subcommand(1);
+  auto add = [&](const char* name, const char* text, Command run) {
+    CLI::App* sub = app.add_subcommand(name, text);
+    sub->callback([command, run] { *command = run; });
+    return sub;
+  };
+  auto plan = [&](CLI::App* sub, const char* name) {
+    sub->add_option(name, a.plans)->required()->expected(1)->type_name("");
+  };
+  CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
+  compile->add_option("--scheme", a.scheme, "what `pipec schemes` lists")->required();
+  compile->add_option("--devices", a.devices, "D")->required();
+  compile->add_option("--microbatches", a.microbatches, "M")->required();
+  compile->add_option("-o,--output", a.output, "the plan to write")->required();
+  compile->add_option("--stages-per-device", a.stages_per_device, "V");
+  compile->add_option("--group-size", a.group_size, "N of interleaved (default D)");
+  compile->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
+  compile->add_option("--print-after", a.print_after, "print the program after a pass, or all");
+  compile->add_flag("--time-passes", a.time_passes, "print how long each pass took");
+  compile->add_option("--p2p", a.p2p, "async (default) or blocking");
+  compile->add_option("--costs", a.costs, "f=1,b=2,r=1,bi=1,bw=1,comm=0,reduce=0,step=0,in=0");
+  compile->add_option("--model", a.model, "config.json of a Hugging Face GPT-2");
+  compile->add_option("--micro-batch-size", a.micro_batch_size, "sequences a micro-batch (default 1)");
+  compile->add_option("--seq-length", a.seq_length, "tokens a sequence (default n_positions)");
+  compile->add_option("--layers-per-stage", a.layers_per_stage, "as in 2,3,3,2 (default equal)");
+
+  CLI::App* show = add("show", "print a plan", ShowCommand);
+  plan(show, "PLAN");
+  show->add_option("--device", a.device, "this list alone");
+  show->add_option("--format", a.format, "text, grid, json or chrome-trace");
+
+  CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);
+  verify->add_option("PLAN", a.plans)->required()->type_name("");
+
+  CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
+  plan(simulate, "PLAN");
+  simulate->add_option("--costs", a.costs, "as for compile");
+  simulate->add_option("--format", a.format, "text, json, grid or chrome-trace");
+
+  CLI::App* import = add("import", "make a plan of a schedule in text form", ImportCommand);
+  plan(import, "FILE");
+  import->add_option("--format", a.format, "text");
+  import->add_option("--costs", a.costs, "as for compile");
+  import->add_option("-o,--output", a.output, "the plan to write")->required();
+
+  auto listing = [&](const char* name, const char* text, Command run) {
+    add(name, text, run)->add_option("--format", a.format, "text or json");
+  };
+  listing("schemes", "what schemes there are", SchemesCommand);
+  listing("passes", "what passes there are", PassesCommand);
+  listing("ops", "what instructions there are", OpsCommand);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Compiles, checks, shows and predicts pipeline schedules.", "pipec");
+  Arguments arguments;
+  Command command = nullptr;
+  Describe(app, arguments, &command);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(std::cerr, "pipec: error: {} (pipec --help)\n", error.what());
+    return static_cast<int>(Code::kInvalid);
+  }
+  const Status status = command(arguments);
+  if (!status.ok()) fmt::print(std::cerr, "pipec: error: {}\n", status.message());
+  return static_cast<int>(status.code());
+}
+
+}  // namespace
+}  // namespace pp
+
+int main(int argc, char** argv) { return pp::Main(argc, argv); }

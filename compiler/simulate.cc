@@ -1,0 +1,69 @@
+#include "compiler/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pp {
+namespace {
+
+// An activation lives from the start of FW or RE to the end of BW, or of BW_weight where
+// the backward is split. On one device this follows from the order of the list alone.
+double PeakActivations(const Program& program, int device) {
+  int alive = 0, peak = 0;
+  for (const Instruction& i : program.lists[device].body) {
+    if (i.op == Op::kForward || i.op == Op::kRecompute) peak = std::max(peak, ++alive);
+    if (i.op == Op::kBackward || i.op == Op::kBackwardWeight) --alive;
+  }
+  return static_cast<double>(peak) / program.StagesPerDevice();
+}
+
+}  // namespace
+
+Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
+                            const CostModel& costs) {
+  Prediction prediction;
+  PP_RETURN_IF_ERROR(Execute(program, waits_for, costs, &prediction.execution));
+  prediction.makespan = prediction.execution.makespan;
+  const Durations durations(costs, program);
+  double busy = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    DevicePrediction& device = prediction.devices.emplace_back();
+    for (const Instruction& i : program.lists[d].body)
+      if (Info(i.op).lane == Lane::kCompute) device.busy += durations(i);
+    device.peak_activations = PeakActivations(program, d);
+    if (program.job) device.peak_bytes = program.lists[d].arena_bytes;
+    busy += device.busy;
+  }
+  if (prediction.makespan > 0)
+    prediction.bubble = 1 - busy / program.devices / prediction.makespan;
+  return prediction;
+}
+
+std::string ToText(const Prediction& prediction) {
+  std::string out = fmt::format("makespan {:g} T   bubble {:.1f} %\n", prediction.makespan,
+                                prediction.bubble * 100);
+  out += "device        busy        idle  peak activations      peak bytes\n";
+  for (size_t d = 0; d < prediction.devices.size(); ++d) {
+    const DevicePrediction& device = prediction.devices[d];
+    out += fmt::format("{:6} {:11g} {:11g} {:17g} {:>15}\n", fmt::format("d{}", d), device.busy,
+                       prediction.makespan - device.busy, device.peak_activations,
+                       device.peak_bytes > 0 ? fmt::format("{}", device.peak_bytes) : "-");
+  }
+  return out;
+}
+
+std::string ToJson(const Prediction& prediction) {
+  std::string out = fmt::format(R"({{"makespan":{:.9g},"unit":"T","bubble":{:.9g},"devices":[)",
+                                prediction.makespan, prediction.bubble);
+  for (const DevicePrediction& device : prediction.devices) {
+    if (out.back() == '}') out += ',';
+    out += fmt::format(R"({{"busy":{:.9g},"peak_activations":{:.9g})", device.busy,
+                       device.peak_activations);
+    if (device.peak_bytes > 0) out += fmt::format(R"(,"peak_bytes":{})", device.peak_bytes);
+    out += '}';
+  }
+  return out + "]}\n";
+}
+
+}  // namespace pp

@@ -1,0 +1,35 @@
+// Predicts a plan's time and memory: the program executed on paper with costs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schema/cost_model.h"
+#include "schema/execute.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+struct DevicePrediction {
+  double busy = 0;              // time in compute instructions
+  double peak_activations = 0;  // most full activations alive, in micro-batches of a whole device
+  int64_t peak_bytes = 0;       // the arena; 0 without a model
+};
+
+struct Prediction {
+  double makespan = 0;
+  double bubble = 0;  // 1 - mean busy / makespan
+  std::vector<DevicePrediction> devices;
+  Execution execution;
+};
+
+// REQUIRES: `waits_for` from Verify(program).
+Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
+                            const CostModel& costs);
+
+// As `pipec simulate` prints it.
+std::string ToText(const Prediction& prediction);
+std::string ToJson(const Prediction& prediction);
+
+}  // namespace pp

@@ -1,0 +1,91 @@
+// The inner loop of matrix products: a tile of C in registers.
+//
+//   acc[i][j] = sum over k of a(i,k) * b[k, j]     i < kRows; j < kVectors vectors of kLanes floats
+//
+// The sum runs over k in order, so an element has the same bits in whatever tile it lies. A tile
+// is as large as registers allow: 8 x 3 vectors of 32 with AVX-512, 4 x 3 of 16 otherwise.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "kernels/simd.h"
+
+namespace pp::kernels::PP_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kTileRows = 8;
+#else
+inline constexpr int kTileRows = 4;
+#endif
+inline constexpr int kTileVectors = 3;
+inline constexpr int kTileColumns = kTileVectors * kLanes;
+
+template <int kRows, int kVectors>
+struct Tile {
+  Vec acc[kRows][kVectors];
+};
+
+// Steps of k between two calls of the `prefetch` below.
+inline constexpr int kPrefetchSteps = 8;
+
+// b: row k starts at b + k*ldb. `a(i, k)` is inlined; so is `prefetch()`, called now and then to ask
+// for memory that will be used later (asking for all of it at once would stall the arithmetic).
+template <int kRows, int kVectors, typename A, typename Prefetch>
+PP_INLINE void MultiplyTile(Tile<kRows, kVectors>& tile, const A& a, const float* b, int64_t ldb,
+                            int64_t depth, const Prefetch& prefetch) {
+#pragma GCC unroll 64
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 64
+    for (int j = 0; j < kVectors; ++j) tile.acc[i][j] = Broadcast(0);
+  }
+  const auto step = [&](int64_t k) __attribute__((always_inline)) {
+    Vec row[kVectors];
+#pragma GCC unroll 64
+    for (int j = 0; j < kVectors; ++j) row[j] = Load(b + k * ldb + j * kLanes);
+#pragma GCC unroll 64
+    for (int i = 0; i < kRows; ++i) {
+      const Vec factor = Broadcast(a(i, k));
+#pragma GCC unroll 64
+      for (int j = 0; j < kVectors; ++j) tile.acc[i][j] += factor * row[j];
+    }
+  };
+  int64_t k = 0;
+  for (; k + kPrefetchSteps <= depth; k += kPrefetchSteps) {
+    prefetch();
+    for (int64_t i = 0; i < kPrefetchSteps; ++i) step(k + i);
+  }
+  for (; k < depth; ++k) step(k);
+}
+
+// Exchanges the off-diagonal blocks of size kSize of the 2*kSize x 2*kSize blocks in rows a and b.
+template <int kSize, int... k>
+PP_INLINE void Exchange(Vec& a, Vec& b, std::integer_sequence<int, k...>) {
+  const Vec low = __builtin_shufflevector(a, b, (k & kSize ? kLanes + k - kSize : k)...);
+  b = __builtin_shufflevector(a, b, (k & kSize ? kLanes + k : k + kSize)...);
+  a = low;
+}
+
+template <int kSize = 1>
+PP_INLINE void TransposeRows(Vec (&rows)[kLanes]) {
+  if constexpr (kSize < kLanes) {
+#pragma GCC unroll 64
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & kSize) continue;
+      Exchange<kSize>(rows[i], rows[i + kSize], std::make_integer_sequence<int, kLanes>());
+    }
+    TransposeRows<2 * kSize>(rows);
+  }
+}
+
+// out[k][j] = in[j][k] for kLanes x kLanes floats; rows of `in` are ld_in apart, of `out` ld_out.
+PP_INLINE void Transpose(const float* in, int64_t ld_in, float* out, int64_t ld_out) {
+  Vec rows[kLanes];
+#pragma GCC unroll 64
+  for (int i = 0; i < kLanes; ++i) rows[i] = Load(in + i * ld_in);
+  TransposeRows(rows);
+#pragma GCC unroll 64
+  for (int i = 0; i < kLanes; ++i) Store(out + i * ld_out, rows[i]);
+}
+
+}  // namespace pp::kernels::PP_ISA

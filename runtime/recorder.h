@@ -1,0 +1,50 @@
+// What a rank's instructions cost in time. Room for all events is taken before the first
+// step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schema/timeline.h"
+
+namespace pp {
+
+// Where the time of the compute thread went.
+struct TimeSpent {
+  double total = 0;    // seconds inside steps
+  double kernels = 0;  // in the backend
+  double waiting = 0;  // for other lanes
+  int64_t instructions = 0;  // executed, of all lanes
+
+  // What the runtime itself takes.
+  double PerInstruction() const {
+    return instructions == 0 ? 0 : (total - kernels - waiting) / static_cast<double>(instructions);
+  }
+};
+
+// The events of one thread. A run of more than kMaxEvents instructions a rank keeps the
+// first whole steps.
+class Recorder {
+ public:
+  static constexpr int64_t kMaxEvents = 1'000'000;
+
+  Recorder(int rank, int device) : rank_(rank), device_(device) {}
+
+  // Room for `steps` times `per_step` events, the instructions of a whole body of
+  // `body` instructions deciding how many steps fit.
+  void Reserve(int64_t per_step, int64_t body, int64_t steps);
+
+  void Add(int index, int64_t step, double start, double end) {
+    if (step > last_step_) return;
+    events_.push_back({rank_, device_, index, static_cast<int32_t>(step), start, end - start});
+  }
+
+  const std::vector<Event>& events() const { return events_; }
+
+ private:
+  const int rank_, device_;
+  int64_t last_step_ = 0;
+  std::vector<Event> events_;
+};
+
+}  // namespace pp

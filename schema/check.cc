@@ -1,0 +1,248 @@
+#include "schema/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+namespace pp {
+namespace {
+
+template <typename... Args>
+Status Wrong(fmt::format_string<Args...> format, Args&&... args) {
+  return Status::Invalid(fmt::format(format, std::forward<Args>(args)...));
+}
+
+struct Range {
+  int64_t low = -1, high = -1;
+  bool Has(int64_t number) const { return number >= low && number <= high; }
+};
+
+// The fields that are numbers in a range.
+struct FieldRow {
+  Field field;
+  std::string_view text;
+  int32_t (*get)(const Instruction&);
+};
+constexpr FieldRow kFields[] = {
+    {Field::kStage, "stage", [](const Instruction& i) { return i.stage; }},
+    {Field::kMicro, "micro-batch", [](const Instruction& i) { return i.micro; }},
+    {Field::kPeer, "peer", [](const Instruction& i) { return i.peer; }},
+    {Field::kBucket, "bucket", [](const Instruction& i) -> int32_t { return i.bucket; }},
+    {Field::kPipe, "pipe", [](const Instruction& i) -> int32_t { return i.pipe; }},
+};
+
+// What may stand in an instruction. {-1, -1}: it does not have that field.
+struct Rule {
+  bool known = false;
+  bool may_be_sent = false;
+  std::array<Range, std::size(kFields)> ranges;
+};
+
+Range RangeOf(const Program& program, Field field) {
+  switch (field) {
+    case Field::kStage:
+      return {0, program.stages - 1};
+    case Field::kMicro:
+      return {0, program.microbatches - 1};
+    case Field::kPeer:
+      return {0, program.devices - 1};
+    case Field::kBucket:
+      return {0, INT16_MAX - 1};
+    case Field::kPipe:
+      return {-1, static_cast<int64_t>(program.pipes.size()) - 1};
+    case Field::kValue:
+    case Field::kSent:
+      break;
+  }
+  return {};
+}
+
+Rule RuleOf(const Program& program, const Instruction& instruction) {
+  Rule rule;
+  rule.known = true;
+  rule.may_be_sent = HasField(instruction, Field::kSent);
+  for (size_t f = 0; f < rule.ranges.size(); ++f) {
+    const Field field = kFields[f].field;
+    if (HasField(instruction, field)) rule.ranges[f] = RangeOf(program, field);
+  }
+  return rule;
+}
+
+// The rules of one program, by op and, for a WAIT, by what it waits for.
+class Rules {
+ public:
+  explicit Rules(const Program& program) {
+    for (const OpInfo& op : Ops()) {
+      if (op.op != Op::kWait) ops_[static_cast<uint8_t>(op.op)] = RuleOf(program, {.op = op.op});
+    }
+    for (const KindInfo& kind : Kinds()) {
+      if (!CanWaitFor(kind.kind)) continue;
+      waits_[static_cast<uint8_t>(kind.kind)] =
+          RuleOf(program, {.op = Op::kWait, .value = kind.kind});
+    }
+  }
+
+  const Rule& Find(const Instruction& i) const {
+    return i.op == Op::kWait ? waits_[static_cast<uint8_t>(i.value)]
+                             : ops_[static_cast<uint8_t>(i.op)];
+  }
+
+ private:
+  std::array<Rule, 256> ops_, waits_;
+};
+
+// One device's lists.
+class ListCheck {
+ public:
+  ListCheck(const Program& program, const Rules& rules, int device)
+      : list_(program.lists[device]), rules_(rules), device_(device), stages_(program.stages) {}
+
+  Status Run() const {
+    constexpr int64_t kMostArena = int64_t{1} << 62;
+    if (list_.arena_bytes < 0 || list_.arena_bytes >= kMostArena) {
+      return Wrong("device {}: an arena of {} bytes (0 to 2^62)", device_, list_.arena_bytes);
+    }
+    for (size_t i = 0; i < list_.regions.size(); ++i) PP_RETURN_IF_ERROR(CheckRegion(i));
+    PP_RETURN_IF_ERROR(CheckSection("prologue ", list_.prologue));
+    PP_RETURN_IF_ERROR(CheckSection("", list_.body));
+    return CheckSection("epilogue ", list_.epilogue);
+  }
+
+ private:
+  Status CheckRegion(size_t index) const {
+    const Region& r = list_.regions[index];
+    if (FindKind(static_cast<int>(r.kind)) == nullptr) {
+      return Wrong("device {}, region {}: unknown kind of value {} (1 to {})", device_, index,
+                   static_cast<int>(r.kind), Kinds().size());
+    }
+    if (r.stage < -1 || r.stage >= stages_) {
+      return Wrong("device {}, region {}: stage {} (0 to {}, or -1)", device_, index, r.stage,
+                   stages_ - 1);
+    }
+    if (r.offset < 0 || r.bytes < 0 || r.offset > list_.arena_bytes ||
+        r.bytes > list_.arena_bytes - r.offset) {
+      return Wrong("device {}, region {}: {} bytes at {} (inside the arena of {})", device_, index,
+                   r.bytes, r.offset, list_.arena_bytes);
+    }
+    return {};
+  }
+
+  Status CheckSection(const char* section, const std::vector<Instruction>& list) const {
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (IsRight(list[i])) continue;
+      return Explain(list[i]).In(fmt::format("device {}, {}instruction {}", device_, section, i));
+    }
+    return {};
+  }
+
+  // The same conditions as in Explain, in a form that is over in a few nanoseconds.
+  bool IsRight(const Instruction& i) const {
+    const Rule& rule = rules_.Find(i);
+    bool right = rule.known && (!i.sent || rule.may_be_sent) && i.peer != device_ &&
+                 (i.value == Kind::kNone || i.op == Op::kWait);
+    for (size_t f = 0; f < std::size(kFields); ++f) {
+      right &= rule.ranges[f].Has(kFields[f].get(i));
+    }
+    for (int64_t offset : i.offset) right &= offset >= -1 && offset <= list_.arena_bytes;
+    return right;
+  }
+
+  Status Explain(const Instruction& i) const {
+    if (FindOp(static_cast<int>(i.op)) == nullptr) {
+      return Wrong("unknown op {} (1 to {})", static_cast<int>(i.op), Ops().size());
+    }
+    const Rule& rule = rules_.Find(i);
+    const std::string_view op = Info(i.op).text;
+    if (!rule.known) {
+      return Wrong("{} for kind of value {} (act, grad, wgrad, tied or norm)", op,
+                   static_cast<int>(i.value));
+    }
+    if (i.value != Kind::kNone && i.op != Op::kWait) {
+      return Wrong("{} with value {} (it has none)", op, static_cast<int>(i.value));
+    }
+    if (i.sent && !rule.may_be_sent) return Wrong("{} with 'sent' (it is for messages)", op);
+    for (size_t f = 0; f < std::size(kFields); ++f) {
+      const Range range = rule.ranges[f];
+      const int32_t number = kFields[f].get(i);
+      if (range.Has(number)) continue;
+      if (range.high == -1)
+        return Wrong("{} with {} {} (it has none)", op, kFields[f].text, number);
+      return Wrong("{} {} ({} to {})", kFields[f].text, number, std::max<int64_t>(0, range.low),
+                   range.high);
+    }
+    if (i.peer == device_) return Wrong("peer {} is the device itself (another one)", i.peer);
+    const int64_t offset =
+        i.offset[0] < -1 || i.offset[0] > list_.arena_bytes ? i.offset[0] : i.offset[1];
+    return Wrong("offset {} (inside the arena of {} bytes, or -1)", offset, list_.arena_bytes);
+  }
+
+  const DeviceList& list_;
+  const Rules& rules_;
+  const int device_;
+  const int32_t stages_;
+};
+
+// A word of the text form.
+Status CheckWord(const char* what, const std::string& word) {
+  const auto stray = [](char c) { return c <= ' ' || c > '~' || c == '#'; };
+  if (std::none_of(word.begin(), word.end(), stray)) return {};
+  return Wrong("the name of the {} is not a word (printable, without space and #)", what);
+}
+
+Status CheckCount(const char* what, int64_t count) {
+  return count >= 1 ? Status() : Wrong("{} {} (1 or more)", count, what);
+}
+
+Status CheckNumbers(const std::string& what, const std::vector<int32_t>& numbers, int32_t count,
+                    size_t limit) {
+  if (numbers.size() != static_cast<size_t>(count)) {
+    return Wrong("{} has {} numbers ({})", what, numbers.size(), count);
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] >= 0 && static_cast<size_t>(numbers[i]) < limit) continue;
+    return Wrong("{}: number {} is {} (0 to {})", what, i, numbers[i], limit - 1);
+  }
+  return {};
+}
+
+Status CheckHead(const Program& p) {
+  PP_RETURN_IF_ERROR(CheckWord("scheme", p.scheme));
+  PP_RETURN_IF_ERROR(CheckWord("passes", p.passes));
+  if (p.scheme.empty()) return Wrong("no scheme (its name)");
+  if (p.p2p != P2p::kAsync && p.p2p != P2p::kBlocking) {
+    return Wrong("p2p {} (0, async, or 1, blocking)", static_cast<int>(p.p2p));
+  }
+  PP_RETURN_IF_ERROR(CheckCount("devices", p.devices));
+  PP_RETURN_IF_ERROR(CheckCount("stages", p.stages));
+  PP_RETURN_IF_ERROR(CheckCount("micro-batches", p.microbatches));
+  if (p.lists.size() != static_cast<size_t>(p.devices)) {
+    return Wrong("{} lists for {} devices (one a device)", p.lists.size(), p.devices);
+  }
+  if (p.pipes.empty() || p.pipes.size() > INT16_MAX) {
+    return Wrong("{} pipes (1 to {})", p.pipes.size(), INT16_MAX);
+  }
+  for (size_t i = 0; i < p.pipes.size(); ++i) {
+    PP_RETURN_IF_ERROR(CheckNumbers(fmt::format("device_of of pipe {}", i), p.pipes[i].device_of,
+                                    p.stages, p.devices));
+  }
+  PP_RETURN_IF_ERROR(CheckNumbers("pipe_of", p.pipe_of, p.microbatches, p.pipes.size()));
+  if (!p.job) return {};
+  PP_RETURN_IF_ERROR(
+      CheckNumbers("layers_per_stage", p.job->layers_per_stage, p.stages, size_t{INT32_MAX} + 1));
+  return CheckJob(*p.job);
+}
+
+}  // namespace
+
+Status CheckFields(const Program& program) {
+  PP_RETURN_IF_ERROR(CheckHead(program));
+  const auto rules = std::make_unique<Rules>(program);  // 45 KB, not for the stack
+  for (int d = 0; d < program.devices; ++d) {
+    PP_RETURN_IF_ERROR(ListCheck(program, *rules, d).Run());
+  }
+  return {};
+}
+
+}  // namespace pp

@@ -1,0 +1,16 @@
+// Whether every number of a program from outside is in its range: ops and kinds are known;
+// stages, micro-batches, devices and pipes exist; an instruction has the fields of its op and
+// no others; regions lie inside the arena. With that, the rest of the code can use the numbers
+// as indices. Whether the program is *right* is verify's question.
+#pragma once
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// REQUIRES: nothing; this is the first look at a program that somebody else made.
+// Errors: "device 3, instruction 17: micro-batch 9 (0 to 7)". Lists may be empty.
+Status CheckFields(const Program& program);
+
+}  // namespace pp

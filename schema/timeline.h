@@ -1,0 +1,34 @@
+// Who ran what when: what the simulator predicts and what a run records, in one form, so
+// that both can be laid over each other in one viewer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// One instruction of a body, once.
+struct Event {
+  int32_t rank = 0;
+  int32_t device = 0;
+  int32_t index = 0;   // in the device's body
+  int32_t step = 1;    // counts from 1
+  double start = 0;    // seconds
+  double duration = 0;  // seconds
+};
+
+// Chrome's trace format, which Perfetto opens: pid = rank, tid = lane, one complete event
+// an instruction with its text as name, and its step and index as arguments. The lane of a
+// message is its direction and peer.
+std::string ChromeTrace(const Program& program, std::span<const Event> events);
+
+// The same into an open file, piece by piece. Failed: `path: ...` (the disk is full).
+// REQUIRES: the events come from bodies of `program`.
+Status WriteChromeTrace(const Program& program, std::span<const Event> events,
+                        const std::string& path, int file);
+
+}  // namespace pp

@@ -1,0 +1,162 @@
+#include "schema/model.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <numeric>
+
+namespace pp {
+namespace {
+
+constexpr char kTiny[] =
+    R"({"model_type":"gpt2","vocab_size":97,"n_positions":32,"n_embd":36,"n_layer":4,"n_head":3)";
+
+std::string Error(const std::string& more) {
+  const Result<ModelConfig> config = ParseModelConfig(kTiny + more + "}", "c.json");
+  return config.ok() ? "ok" : config.status().message();
+}
+
+ModelConfig Gpt2() {
+  return {.vocab_size = 50257,
+          .n_positions = 1024,
+          .n_embd = 768,
+          .n_layer = 12,
+          .n_head = 12,
+          .n_inner = 3072};
+}
+
+TEST_CASE("a configuration has Hugging Face's names and defaults") {
+  const Result<ModelConfig> config =
+      ParseModelConfig(std::string(kTiny) + R"(,"n_inner":null,"attn_pdrop":0.2})", "c.json");
+  REQUIRE(config.ok());
+  CHECK(config->n_inner == 144);
+  CHECK(config->attn_pdrop == 0.2f);
+  CHECK(config->resid_pdrop == 0.1f);
+  CHECK(config->tie_word_embeddings);
+  CHECK(LoadModelConfig("tests/reference/gpt2_tiny/config.json").ok());
+}
+
+TEST_CASE("a wrong configuration is an error that says what would be right") {
+  CHECK(Error("") == "ok");
+  CHECK(Error(R"(,"activation_function":"gelu_pytorch_tanh")") == "ok");
+  CHECK(Error(R"(,"activation_function":"relu")") ==
+        "c.json: activation_function is \"relu\" (gelu_new or gelu_pytorch_tanh, which are the "
+        "same)");
+  CHECK(Error(R"(,"model_type":"llama")") ==
+        "c.json: model_type is \"llama\" (\"gpt2\" is supported)");
+  CHECK(Error(R"(,"n_head":5)") ==
+        "c.json: n_embd is 36, which n_head 5 does not divide (1, 2, 3, 4, 6, 9, 12, 18, 36 "
+        "would)");
+  CHECK(Error(R"(,"n_layer":0)") == "c.json: n_layer is 0 (a whole number from 1 to 65536)");
+  CHECK(Error(R"(,"n_layer":-1)") == "c.json: n_layer is -1 (a whole number from 1 to 65536)");
+  CHECK(Error(R"(,"n_layer":18446744073709551615)") ==
+        "c.json: n_layer is 18446744073709551615 (a whole number from 1 to 65536)");
+  CHECK(Error(R"(,"n_layer":"4")") == "c.json: n_layer is \"4\" (a whole number from 1 to 65536)");
+  CHECK(Error(R"(,"embd_pdrop":1)") ==
+        "c.json: embd_pdrop is 1 (a number of at least 0 and less than 1)");
+  CHECK(Error(R"(,"scale_attn_weights":false)") ==
+        "c.json: scale_attn_weights is false (only true is supported)");
+  CHECK(ParseModelConfig(R"({"model_type":"gpt2"})", "c.json").status().message() ==
+        "c.json: vocab_size is missing (a number from 1 to 16777216)");
+  CHECK(ParseModelConfig("{", "c.json").status().message() ==
+        "c.json: not a JSON object (a Hugging Face config.json of GPT-2)");
+  CHECK(LoadModelConfig("no/such.json").status().message() ==
+        "no/such.json: cannot be read (a Hugging Face config.json of GPT-2)");
+  CHECK(LoadModelConfig("no/such.json").status().code() == Code::kInvalid);
+}
+
+TEST_CASE("layers are split evenly or as told") {
+  CHECK(*SplitLayers(12, 4) == std::vector<int>{3, 3, 3, 3});
+  CHECK(SplitLayers(12, 5).status().message() ==
+        "12 layers do not divide into 5 stages (1, 2, 3, 4, 6, 12 would; or --layers-per-stage)");
+  CHECK(CheckSplit({0, 5, 7}, 12, 3).ok());
+  CHECK(CheckSplit({5, 7}, 12, 3).message() == "2 numbers of layers for 3 stages (one a stage)");
+  CHECK(CheckSplit({5, 6}, 12, 2).message() ==
+        "the stages have 11 layers together (the model has 12)");
+  CHECK(CheckSplit({13, -1}, 12, 2).message() == "-1 layers for stage 1 (0 or more)");
+}
+
+TEST_CASE("a job is checked as a whole") {
+  const Job job = {Gpt2(), 4, 64, {6, 6}};
+  CHECK(CheckJob(job).ok());
+  Job wrong = job;
+  wrong.sequence_length = 1025;
+  CHECK(CheckJob(wrong).message() == "--seq-length: is 1025 (1 to n_positions of the model, 1024)");
+  wrong = job;
+  wrong.micro_batch_size = 0;
+  CHECK(CheckJob(wrong).message() == "--micro-batch-size: is 0 (a whole number from 1 to 1048576)");
+  wrong = job;
+  wrong.layers_per_stage = {};
+  CHECK_FALSE(CheckJob(wrong).ok());
+}
+
+// Places of a layout must be aligned, in order and without overlap.
+void CheckPlaces(std::vector<std::pair<int64_t, int64_t>> places, int64_t bytes) {
+  std::sort(places.begin(), places.end());
+  int64_t end = 0;
+  for (const auto& [begin, size] : places) {
+    CHECK(begin % kAlign == 0);
+    CHECK(begin >= end);
+    CHECK(begin < end + kAlign);
+    end = begin + size;
+  }
+  CHECK(end == bytes);
+}
+
+TEST_CASE("stages hold the whole model, whatever the split") {
+  const std::vector<std::vector<int>> splits = {{12}, {6, 6}, {0, 5, 7, 0}, {3, 3, 3, 3}};
+  for (const std::vector<int>& split : splits) {
+    const Job job = {Gpt2(), 4, 64, split};
+    int64_t parameters = 0, blocks = 0;
+    for (int s = 0; s < job.stages(); ++s) {
+      const StageLayout layout = LayoutStage(job, s);
+      CHECK(layout.first_norm_block == blocks);
+      parameters += layout.parameters;
+      blocks += layout.norm_blocks;
+      std::vector<std::pair<int64_t, int64_t>> weights, wgrads;
+      for (const Tensor& tensor : layout.tensors) {
+        weights.emplace_back(tensor.weight, tensor.bytes());
+        wgrads.emplace_back(tensor.wgrad, tensor.bytes());
+      }
+      if (job.stages() == 1) wgrads.emplace_back(layout.tied_head, layout.tied_bytes);
+      CheckPlaces(weights, layout.weights_bytes);
+      CheckPlaces(wgrads, layout.wgrad_bytes);
+    }
+    CHECK(parameters == 124439808);  // GPT-2 "124M"
+    CHECK(blocks == NormBlocks(job));
+    CHECK(blocks == NormBlocks({Gpt2(), 1, 1, {12}}));
+  }
+}
+
+TEST_CASE("sizes of GPT-2 124M in two stages") {
+  const Job job = {Gpt2(), 4, 64, {6, 6}};
+  const StageLayout a = LayoutStage(job, 0), b = LayoutStage(job, 1);
+  CHECK(a.act_bytes == 4 * 64 * 768 * 4);
+  CHECK(b.act_bytes == 0);
+  CHECK(a.tokens_bytes == 1024);
+  CHECK(b.targets_bytes == 1024);
+  CHECK(a.loss_bytes == 0);
+  CHECK(b.loss_bytes == 8);
+  CHECK(b.logits_stride == 50272);
+  // 9 C + 4 statistics + H scores a token and layer; the stream between layers and from the
+  // embedding; in the last stage the stream's end, three statistics and the logits.
+  CHECK(a.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768));
+  CHECK(b.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768 + 3 + 50272));
+  CHECK(a.tied_head == -1);
+  CHECK(a.tied_lookup == a.tensors.front().wgrad);
+  CHECK(b.tied_head == b.tensors.back().wgrad);
+  CHECK(b.tensors.back().name == "wte.weight");
+  CHECK(b.tensors.back().blocks == 0);
+}
+
+TEST_CASE("an untied head is a tensor of its own") {
+  ModelConfig model = Gpt2();
+  model.tie_word_embeddings = false;
+  const StageLayout layout = LayoutStage({model, 1, 8, {12}}, 0);
+  CHECK(layout.tensors.back().name == "lm_head.weight");
+  CHECK(layout.parameters == 124439808 + 50257 * 768);
+  CHECK(layout.tied_bytes == 0);
+}
+
+}  // namespace
+}  // namespace pp

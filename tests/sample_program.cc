@@ -1,0 +1,187 @@
+#include "tests/sample_program.h"
+
+#include <algorithm>
+
+#include "schema/walk.h"
+
+namespace pp {
+namespace {
+
+Program Head(const SampleArgs& args) {
+  Program program;
+  program.scheme = "sample";
+  program.p2p = args.p2p;
+  program.devices = args.devices;
+  program.stages = args.devices * args.stages_per_device;
+  program.microbatches = args.microbatches;
+  for (int pipe = 0; pipe < args.pipes; ++pipe) {
+    Pipe& to = program.pipes.emplace_back();
+    for (int s = 0; s < program.stages; ++s) {
+      const int device = s % args.devices;
+      to.device_of.push_back(pipe == 0 ? device : args.devices - 1 - device);
+    }
+  }
+  for (int m = 0; m < args.microbatches; ++m) program.pipe_of.push_back(m % args.pipes);
+  if (args.model) {
+    Job& job = program.job.emplace();
+    job.model = {.vocab_size = 16,
+                 .n_positions = 8,
+                 .n_embd = 8,
+                 .n_layer = program.stages,
+                 .n_head = 2,
+                 .n_inner = 32};
+    job.micro_batch_size = 2;
+    job.sequence_length = 4;
+    job.layers_per_stage.assign(program.stages, 1);
+  }
+  program.lists.resize(args.devices);
+  return program;
+}
+
+// Writes the list of one device.
+class Writer {
+ public:
+  Writer(const SampleArgs& args, const ValueBytes& bytes, int device, Program* program)
+      : args_(args),
+        bytes_(bytes),
+        device_(device),
+        program_(*program),
+        list_(program->lists[device]),
+        last_(program->stages - 1) {}
+
+  void Run() {
+    for (int stage : program_.StagesOf(device_)) {
+      list_.regions.push_back({Kind::kWeights, stage, Take(100), 100});
+    }
+    list_.regions.push_back({Kind::kScratch, -1, Take(64), 64});
+    args_.one_f_one_b ? OneFOneB() : AllForwardsFirst();
+    for (const Instruction& wait : sends_) list_.body.push_back(wait);
+    Finish();
+    list_.arena_bytes = end_;
+  }
+
+ private:
+  int DeviceOf(int stage, int micro) const {
+    return program_.pipes[program_.pipe_of[micro]].device_of[stage];
+  }
+
+  void OneFOneB() {
+    const int ahead = std::min(args_.devices - 1 - device_, args_.microbatches);
+    for (int m = 0; m < ahead; ++m) Forward(device_, m);
+    for (int m = ahead; m < args_.microbatches; ++m) {
+      Forward(device_, m);
+      Backward(device_, m - ahead);
+    }
+    for (int m = args_.microbatches - ahead; m < args_.microbatches; ++m) Backward(device_, m);
+  }
+
+  void AllForwardsFirst() {
+    for (int s = 0; s <= last_; ++s)
+      for (int m = 0; m < args_.microbatches; ++m)
+        if (DeviceOf(s, m) == device_) Forward(s, m);
+    for (int s = last_; s >= 0; --s)
+      for (int m = 0; m < args_.microbatches; ++m)
+        if (DeviceOf(s, m) == device_) Backward(s, m);
+  }
+
+  void Forward(int s, int m) {
+    if (s > 0) Receive(Kind::kAct, s - 1, m, DeviceOf(s - 1, m));
+    if (s == 0 || s == last_) Add({.op = Op::kLoad, .stage = s, .micro = m});
+    const bool drop = args_.backward == SampleBackward::kRecompute;
+    Add({.op = drop ? Op::kForwardDrop : Op::kForward, .stage = s, .micro = m});
+    if (s < last_) Send(Kind::kAct, s, m, DeviceOf(s + 1, m));
+  }
+
+  void Backward(int s, int m) {
+    if (s < last_) Receive(Kind::kGrad, s, m, DeviceOf(s + 1, m));
+    if (args_.backward == SampleBackward::kRecompute) {
+      Add({.op = Op::kRecompute, .stage = s, .micro = m});
+    }
+    const bool halves = args_.backward == SampleBackward::kHalves;
+    Add({.op = halves ? Op::kBackwardInput : Op::kBackward, .stage = s, .micro = m});
+    if (s > 0) Send(Kind::kGrad, s - 1, m, DeviceOf(s - 1, m));
+    if (halves) Add({.op = Op::kBackwardWeight, .stage = s, .micro = m});
+  }
+
+  void Receive(Kind kind, int s, int m, int peer) {
+    if (peer == device_) return;
+    const Op op = kind == Kind::kAct ? Op::kRecvAct : Op::kRecvGrad;
+    Add({.op = op, .stage = s, .micro = m, .peer = peer});
+    if (args_.p2p == P2p::kAsync) Add({.op = Op::kWait, .value = kind, .stage = s, .micro = m});
+  }
+
+  void Send(Kind kind, int s, int m, int peer) {
+    if (peer == device_) return;
+    const Op op = kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad;
+    Add({.op = op, .stage = s, .micro = m, .peer = peer});
+    if (args_.p2p == P2p::kBlocking) return;
+    sends_.push_back({.op = Op::kWait, .value = kind, .sent = true, .stage = s, .micro = m});
+    if (sends_.size() > 2) {
+      list_.body.push_back(sends_.front());
+      sends_.erase(sends_.begin());
+    }
+  }
+
+  // Reductions, the norm and the steps.
+  void Finish() {
+    std::vector<std::pair<int, int16_t>> copies;  // stage, pipe
+    for (int s = 0; s <= last_; ++s)              // all devices reduce in the same order
+      for (int p = 0; p < args_.pipes; ++p)
+        if (program_.pipes[p].device_of[s] == device_)
+          copies.emplace_back(s, static_cast<int16_t>(args_.pipes > 1 ? p : -1));
+    if (args_.pipes > 1) {
+      for (auto [s, p] : copies) Add({.op = Op::kReduceGrad, .bucket = 0, .pipe = p, .stage = s});
+      for (auto [s, p] : copies) {
+        Add({.op = Op::kWait, .value = Kind::kWgrad, .bucket = 0, .pipe = p, .stage = s});
+      }
+    }
+    const std::vector<int32_t> held = program_.StagesOf(device_);
+    if (args_.model && (held.front() == 0 || held.back() == last_)) {
+      Add({.op = Op::kReduceTied});
+      Add({.op = Op::kWait, .value = Kind::kTied});
+    }
+    for (auto [s, p] : copies) Add({.op = Op::kNormGrad, .pipe = p, .stage = s});
+    Add({.op = Op::kReduceNorm});
+    Add({.op = Op::kWait, .value = Kind::kNorm});
+    for (auto [s, p] : copies) Add({.op = Op::kStep, .pipe = p, .stage = s});
+  }
+
+  int64_t Take(int64_t bytes) {
+    const int64_t begin = (end_ + kAlign - 1) / kAlign * kAlign;
+    end_ = begin + bytes;
+    return begin;
+  }
+
+  // With memory for what it writes.
+  void Add(Instruction i) {
+    int slot = 0;
+    for (const Operand& operand : Info(i.op).writes) {
+      const Value value = Resolve(operand, i, program_.stages);
+      const bool is_value = value.kind != Kind::kNone && value.micro >= 0 &&
+                            Info(value.kind).kind_class == KindClass::kValue;
+      const int64_t bytes = is_value ? bytes_(value.kind, value.stage) : 0;
+      if (bytes > 0) i.offset[slot++] = Take(bytes);
+    }
+    list_.body.push_back(i);
+  }
+
+  const SampleArgs& args_;
+  const ValueBytes& bytes_;
+  const int device_;
+  Program& program_;
+  DeviceList& list_;
+  const int last_;
+  std::vector<Instruction> sends_;  // the WAITs for sends under way
+  int64_t end_ = 0;
+};
+
+}  // namespace
+
+Program SampleProgram(const SampleArgs& args) {
+  Program program = Head(args);
+  const ValueBytes bytes(program);
+  for (int d = 0; d < args.devices; ++d) Writer(args, bytes, d, &program).Run();
+  return program;
+}
+
+}  // namespace pp

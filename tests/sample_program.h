@@ -1,0 +1,31 @@
+// Right programs of many shapes, made without the compiler: what the tests and fuzzers of
+// schema/ start from. Every value has memory of its own.
+#pragma once
+
+#include "schema/program.h"
+
+namespace pp {
+
+enum class SampleBackward {
+  kWhole,      // FW, BW
+  kHalves,     // FW, BW_input, BW_weight
+  kRecompute,  // CFW, RE, BW
+};
+
+struct SampleArgs {
+  int devices = 2;
+  int stages_per_device = 1;  // stage s is on device s mod D, or from the other end in pipe 1
+  int microbatches = 2;
+  // 1, or 2 that run in opposite directions. REQUIRES for 2: an even number of devices, one stage
+  // a device, asynchronous.
+  int pipes = 1;
+  P2p p2p = P2p::kAsync;  // REQUIRES for kBlocking: one stage a device
+  SampleBackward backward = SampleBackward::kWhole;
+  // One forward, one backward in the steady state. Otherwise all forwards, then all backwards.
+  bool one_f_one_b = false;  // REQUIRES: one stage a device, one pipe, asynchronous
+  bool model = false;        // a tiny GPT-2 with tied embeddings
+};
+
+Program SampleProgram(const SampleArgs& args);
+
+}  // namespace pp

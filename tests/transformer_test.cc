@@ -1,0 +1,309 @@
+// A stage's forward and backward against PyTorch, and against itself in other splits and halves.
+#include "runtime/transformer.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "runtime/parameters.h"
+#include "runtime/safetensors.h"
+
+namespace pp {
+namespace {
+
+constexpr char kDir[] = "tests/reference/gpt2_tiny";
+constexpr int kMicrobatches = 2, kBatch = 2, kTokens = 24, kVocabulary = 97;
+constexpr int kRows = kBatch * kTokens;
+
+// Aligned memory, full of NaN so that nothing is read before it is written. Compared by its bytes.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) : bytes_(bytes), blocks_((bytes + kAlign - 1) / kAlign + 1) {
+    std::memset(static_cast<void*>(data()), 0xff, bytes);
+  }
+  std::byte* data() const { return reinterpret_cast<std::byte*>(blocks_.data()); }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data());
+  }
+  bool operator==(const Memory& other) const {
+    return bytes_ == other.bytes_ && std::memcmp(data(), other.data(), bytes_) == 0;
+  }
+
+ private:
+  struct alignas(kAlign) Block {
+    std::byte bytes[kAlign];
+  };
+  int64_t bytes_;
+  mutable std::vector<Block> blocks_;
+};
+
+// What a schedule may do with one stage and micro-batch.
+enum class How { kWhole, kRecomputed, kHalves };
+
+// All stages of the tiny GPT-2 in one thread, as a rank would hold each.
+class Pipeline {
+ public:
+  Pipeline(std::vector<int> split, float dropout, How how) : how_(how) {
+    Result<ModelConfig> model = LoadModelConfig(std::string(kDir) + "/config.json");
+    REQUIRE(model.ok());
+    model->embd_pdrop = model->attn_pdrop = model->resid_pdrop = dropout;
+    job_ = {*model, kBatch, kTokens, std::move(split)};
+    REQUIRE(CheckJob(job_).ok());
+    for (int s = 0; s < job_.stages(); ++s) {
+      stages_.push_back(std::make_unique<Stage>(job_, s, &workspace_));
+      REQUIRE(LoadWeights(stages_[s]->layout(), kDir, stages_[s]->weights.data()).ok());
+    }
+    Result<Safetensors> file = Safetensors::Open(std::string(kDir) + "/expected.safetensors");
+    REQUIRE(file.ok());
+    const std::vector<int64_t> shape = {kMicrobatches, kBatch, kTokens};
+    REQUIRE(file->ReadInts("tokens", shape, tokens_.as<int32_t>()).ok());
+    REQUIRE(file->ReadInts("targets", shape, targets_.as<int32_t>()).ok());
+  }
+
+  struct Stage {
+    Stage(const Job& job, int stage, Workspace* workspace)
+        : transformer(job, stage, 7, workspace) {}
+    const StageLayout& layout() const { return transformer.layout(); }
+
+    Transformer transformer;
+    Memory weights{layout().weights_bytes};
+    Memory wgrad{layout().wgrad_bytes};
+    Memory optimizer{layout().optimizer_bytes};
+    Memory scratch{layout().drop_scratch_bytes};
+    Memory act{layout().act_bytes};
+    Memory grad{layout().grad_bytes};
+    Memory stash{layout().stash_bytes};
+    Memory work{layout().work_bytes};
+  };
+  Stage& stage(int s) { return *stages_[s]; }
+
+  // Forward and backward of all micro-batches; returns the mean loss. `logits`, where not null,
+  // takes those of all of them, [M, B, T, V].
+  double Run(float* logits) {
+    double loss = 0;
+    for (int m = 0; m < kMicrobatches; ++m) {
+      loss += Forward(m);
+      if (logits != nullptr) CopyLogits(logits + int64_t{m} * kRows * kVocabulary);
+      for (int s = job_.stages() - 1; s >= 0; --s) Backward(s, m);
+    }
+    ExchangeTied();
+    return loss / (kMicrobatches * kRows);
+  }
+
+  // One AdamW step of the fixture; returns the gradient norm.
+  double Step(int64_t step) {
+    std::vector<double> norms(NormBlocks(job_));
+    for (auto& stage : stages_) {
+      SumSquares(stage->layout(), stage->wgrad.data(),
+                 norms.data() + stage->layout().first_norm_block);
+    }
+    double sum = 0;
+    for (const double norm : norms) sum += norm;
+    const double norm = std::sqrt(sum);
+    const AdamWOptions options = {
+        .learning_rate = 1e-3f,
+        .weight_decay = 0.1f,
+        .gradient_scale = static_cast<float>(std::min(1.0, 1.0 / (norm + 1e-6))),
+        .step = step};
+    for (auto& stage : stages_) {
+      if (step == 1) std::memset(stage->optimizer.data(), 0, stage->layout().optimizer_bytes);
+      StepAdamW(stage->layout(), options, stage->wgrad.data(), stage->optimizer.data(),
+                stage->weights.data());
+    }
+    return norm;
+  }
+
+  // The tensor's gradient, in the stage that counts it.
+  const float* Gradient(const Tensor& tensor) {
+    for (auto& stage : stages_) {
+      for (const Tensor& mine : stage->layout().tensors) {
+        if (mine.id == tensor.id) {
+          return reinterpret_cast<const float*>(stage->wgrad.data() + mine.wgrad);
+        }
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  StageValues Values(int s, int m) {
+    Stage& stage = *stages_[s];
+    StageValues values = {.weights = stage.weights.data(),
+                          .wgrad = stage.wgrad.data(),
+                          .scratch = stage.scratch.data(),
+                          .stash = stage.stash.data(),
+                          .work = stage.work.data(),
+                          .first_sequence = 100 + m * kBatch,
+                          .loss_scale = 1.0 / (kMicrobatches * kRows),
+                          .update = m == 0 ? kernels::Update::kSet : kernels::Update::kAdd};
+    if (s == 0) values.tokens = tokens_.as<int32_t>() + m * kRows;
+    if (s > 0) values.act_before = stages_[s - 1]->act.as<float>();
+    if (s > 0) values.grad_before = stages_[s - 1]->grad.as<float>();
+    if (stage.layout().last) {
+      values.targets = targets_.as<int32_t>() + m * kRows;
+    } else {
+      values.act = stage.act.as<float>();
+      values.grad = stage.grad.as<float>();
+    }
+    return values;
+  }
+
+  double Forward(int m) {
+    double loss = 0;
+    for (int s = 0; s < job_.stages(); ++s) {
+      StageValues values = Values(s, m);
+      values.loss = &loss;
+      Transformer& transformer = stages_[s]->transformer;
+      if (how_ == How::kRecomputed) {
+        transformer.ForwardDrop(values);
+        values.loss = nullptr;
+        values.act = nullptr;
+        transformer.Recompute(values);
+      } else {
+        transformer.Forward(values);
+      }
+    }
+    return loss;
+  }
+
+  void Backward(int s, int m) {
+    Transformer& transformer = stages_[s]->transformer;
+    if (how_ == How::kHalves) {
+      transformer.BackwardInput(Values(s, m));
+      transformer.BackwardWeight(Values(s, m));
+    } else {
+      transformer.Backward(Values(s, m));
+    }
+  }
+
+  void CopyLogits(float* out) {
+    const Stage& stage = *stages_.back();
+    const auto* logits =
+        reinterpret_cast<const float*>(stage.stash.data() + stage.layout().head_stash.logits);
+    for (int row = 0; row < kRows; ++row) {
+      std::copy_n(logits + row * stage.layout().logits_stride, kVocabulary,
+                  out + row * kVocabulary);
+    }
+  }
+
+  // What REDUCE_tied does: both stages end up with the sum.
+  void ExchangeTied() {
+    Stage &first = *stages_.front(), &last = *stages_.back();
+    if (stages_.size() == 1) return AddTied(first.layout(), first.wgrad.data());
+    auto* lookup = reinterpret_cast<float*>(first.wgrad.data() + first.layout().tied_lookup);
+    auto* head = reinterpret_cast<float*>(last.wgrad.data() + last.layout().tied_head);
+    for (int64_t i = 0; i < first.layout().tied_bytes / 4; ++i) {
+      lookup[i] = head[i] = lookup[i] + head[i];
+    }
+  }
+
+  How how_;
+  Job job_;
+  Workspace workspace_{1};
+  std::vector<std::unique_ptr<Stage>> stages_;
+  Memory tokens_{kMicrobatches * kRows * 4};
+  Memory targets_{kMicrobatches * kRows * 4};
+};
+
+// |a - b| / |b|, as vectors.
+double RelativeError(const float* a, const float* b, int64_t n) {
+  double difference = 0, size = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    size += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+const std::vector<std::vector<int>> kSplits = {{4}, {2, 2}, {1, 1, 1, 1}, {0, 1, 3}, {2, 2, 0}};
+
+TEST_CASE("loss, logits, gradients and ten steps are PyTorch's") {
+  std::ifstream stream(std::string(kDir) + "/expected.json");
+  const nlohmann::json expected = nlohmann::json::parse(stream);
+  Result<Safetensors> file = Safetensors::Open(std::string(kDir) + "/expected.safetensors");
+  REQUIRE(file.ok());
+  for (const std::vector<int>& split : kSplits) {
+    Pipeline pipeline(split, 0, How::kWhole);
+    std::vector<float> logits(kMicrobatches * kRows * kVocabulary), right(logits.size());
+    const double loss = pipeline.Run(logits.data());
+    CHECK(loss == Approx(expected["loss"].get<double>()).epsilon(1e-5));
+    REQUIRE(file->ReadFloats("logits", {kMicrobatches, kBatch, kTokens, kVocabulary}, right.data())
+                .ok());
+    CHECK(RelativeError(logits.data(), right.data(), logits.size()) < 1e-5);
+
+    for (size_t s = 0; s < split.size(); ++s) {
+      for (const Tensor& tensor : pipeline.stage(s).layout().tensors) {
+        INFO(tensor.name);
+        std::vector<float> gradient(tensor.elements());
+        std::vector<int64_t> shape = {tensor.rows, tensor.cols};
+        if (tensor.rows == 1) shape.erase(shape.begin());
+        REQUIRE(file->ReadFloats("grad." + tensor.name, shape, gradient.data()).ok());
+        CHECK(RelativeError(pipeline.Gradient(tensor), gradient.data(), gradient.size()) < 1e-4);
+      }
+    }
+    for (int step = 0; step < 10; ++step) {
+      CHECK(pipeline.Run(nullptr) == Approx(expected["losses"][step].get<double>()).epsilon(1e-4));
+      CHECK(pipeline.Step(step + 1) ==
+            Approx(expected["grad_norms"][step].get<double>()).epsilon(1e-4));
+    }
+  }
+}
+
+// Loss and all gradients of three steps with dropout must have the same bits.
+void CheckSameBits(Pipeline* one, Pipeline* other) {
+  for (int step = 1; step <= 3; ++step) {
+    CHECK(one->Run(nullptr) == other->Run(nullptr));
+    for (const Tensor& tensor : one->stage(0).layout().tensors) {
+      INFO(tensor.name);
+      CHECK(std::memcmp(one->Gradient(tensor), other->Gradient(tensor), tensor.bytes()) == 0);
+    }
+    CHECK(one->Step(step) == other->Step(step));
+  }
+}
+
+TEST_CASE("every split has the bits of one stage") {
+  for (const std::vector<int>& split : kSplits) {
+    Pipeline one({4}, 0.1f, How::kWhole), other(split, 0.1f, How::kWhole);
+    CheckSameBits(&one, &other);
+  }
+}
+
+TEST_CASE("a recomputed forward and a split backward have the bits of the whole") {
+  for (const How how : {How::kRecomputed, How::kHalves}) {
+    for (const std::vector<int>& split : kSplits) {
+      Pipeline one({4}, 0.1f, How::kWhole), other(split, 0.1f, how);
+      CheckSameBits(&one, &other);
+    }
+  }
+}
+
+TEST_CASE("a new model is the same in every split") {
+  const Result<ModelConfig> model = LoadModelConfig(std::string(kDir) + "/config.json");
+  REQUIRE(model.ok());
+  const StageLayout whole = LayoutStage({*model, kBatch, kTokens, {4}}, 0);
+  Memory all(whole.weights_bytes);
+  InitWeights(whole, 5, all.data());
+  for (int s = 0; s < 2; ++s) {
+    const StageLayout half = LayoutStage({*model, kBatch, kTokens, {1, 3}}, s);
+    Memory weights(half.weights_bytes);
+    InitWeights(half, 5, weights.data());
+    for (const Tensor& tensor : half.tensors) {
+      INFO(tensor.name);
+      const Tensor& same = whole.tensors[tensor.id];
+      CHECK(same.name == tensor.name);
+      CHECK(std::memcmp(all.data() + same.weight, weights.data() + tensor.weight, tensor.bytes()) ==
+            0);
+    }
+  }
+  const auto* wte = all.as<float>();
+  double squares = 0;
+  for (int i = 0; i < 97 * 36; ++i) squares += double{wte[i]} * wte[i];
+  CHECK(std::sqrt(squares / (97 * 36)) == Approx(0.02).epsilon(0.05));
+}
+
+}  // namespace
+}  // namespace pp
