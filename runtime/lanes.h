@@ -36,6 +36,8 @@ class Lanes {
   void Passed(int index);
   // Any thread: instruction `index` of another lane is over.
   bool Over(int index) const { return over_[index].load(std::memory_order_acquire) == step_.load(); }
+  // Any thread: the step that has begun.
+  int64_t step() const { return step_.load(); }
   // Any thread: all lanes are at their ends.
   bool finished() const { return left_.load(std::memory_order_acquire) == 0; }
 

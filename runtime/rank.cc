@@ -27,16 +27,13 @@ void SetText(const std::string& text, ControlMessage* message) {
   std::memcpy(message->text, text.data(), length);
 }
 
-// Only the loss and its stage: from device to rank is one to one.
-int DeviceOf(const Rank::Args& args) { return args.transport->rank(); }
-
 }  // namespace
 
 Rank::Rank(Args args)
     : args_(std::move(args)),
       rank_(args_.transport->rank()),
-      compute_recorder_(rank_, DeviceOf(args_)),
-      lane_recorder_(rank_, DeviceOf(args_)),
+      compute_recorder_(rank_, rank_),
+      lane_recorder_(rank_, rank_),
       control_(args_.transport,
                [this](int from, const ControlMessage& message) { OnMessage(from, message); }),
       last_step_(args_.optimizer.steps) {}
@@ -50,7 +47,7 @@ Rank::~Rank() {
 
 Status Rank::Setup() {
   const Program& program = *args_.program;
-  const int device = DeviceOf(args_);
+  const int device = rank_;
   const DeviceList& list = program.lists[device];
   if (!list.prologue.empty() || !list.epilogue.empty())
     return Status::Invalid("the plan overlaps steps (this version runs plans with a body alone)");
@@ -131,6 +128,8 @@ void Rank::ComputeMain() {
   if (gate_.load() == Gate::kOpen) {
     RunSteps();
     control_.PostAll({.type = ControlMessage::Type::kBye});
+    computed_.store(true);
+    args_.transport->bell().Ring();
   }
   backend_.reset();  // where it was made
 }
@@ -173,7 +172,7 @@ bool Rank::MayBegin(int64_t step) {
 
 double Rank::LossSum() const {
   const Program& program = *args_.program;
-  const Region* region = FindRegion(program.lists[DeviceOf(args_)], Kind::kLoss, program.stages - 1);
+  const Region* region = FindRegion(program.lists[rank_], Kind::kLoss, program.stages - 1);
   if (region == nullptr) return 0;
   const auto* losses = reinterpret_cast<const double*>(arena_->at(region->offset));
   double sum = 0;
@@ -214,6 +213,7 @@ void Rank::Fail(const Status& status) {
   SetText(status.message(), &message);
   control_.PostAll(message);
   bell_.Ring();
+  args_.transport->bell().Ring();
   args_.news->Ring();
 }
 
@@ -265,20 +265,27 @@ void Rank::CommunicationMain() {
   while (true) {
     const uint64_t seen = args_.transport->bell().rings();
     bool moved = false;
-    Status status = control_.Advance(&moved);
-    if (!status.ok()) break;
-    if (!stop_.load()) {
-      status = lanes_->Advance(&moved);
-      if (!status.ok()) Fail(status);
-    } else if (parting == 0) {
-      parting = Now() + kPartingSeconds;
+    const Status status = Communicate(&moved);
+    if (!status.ok()) Fail(status);
+    left_cleanly_ = computed_.load() && control_.closed();
+    if (left_cleanly_) break;
+    if (stop_.load()) {
+      if (parting == 0) parting = Now() + kPartingSeconds;
+      if (Now() > parting) break;
     }
-    if (control_.closed()) left_cleanly_ = true;
-    if (left_cleanly_ || (parting > 0 && Now() > parting)) break;
     if (!moved) Nap(seen);
   }
   ended_.store(true);
   args_.news->Ring();
+}
+
+Status Rank::Communicate(bool* moved) {
+  const int64_t step = lanes_->step();
+  if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
+  Status status = control_.Advance(moved);
+  if (status.ok() && !stop_.load()) status = lanes_->Advance(moved);
+  if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
+  return status;
 }
 
 void Rank::Nap(uint64_t seen) {

@@ -1,6 +1,8 @@
 // One rank: its memory, its two threads, and its part in starting and stopping together.
 //
-//   compute thread         executes the device's list, step after step
+// Rank r executes the list of device r.
+//
+//   compute thread         the compute lane, step after step
 //   communication thread   the other lanes, and what ranks tell each other
 //
 // Rank 0 steers. While it begins step k it says whether step k+1 will be, so that all ranks
@@ -23,8 +25,8 @@
 
 namespace pp {
 
-// Told when a thread of a rank begins and ends to work on a step; for tests that count what
-// happens inside.
+// Told when a thread of a rank begins and ends to work on a step: the compute thread once a
+// step, the communication thread many times. For tests that count what happens inside.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -40,11 +42,12 @@ class Rank {
     std::function<std::unique_ptr<Backend>()> make_backend;  // on the compute thread
     OptimizerOptions optimizer;
     bool record = false;
-    StepObserver* observer = nullptr;
-    // Rank 0 begins a step only when `consumed` is at most this many steps behind.
-    Bell* news = nullptr;  // rung when a message is for the caller, or the rank has ended
-    Control::Handler on_message;  // on the communication thread: messages for rank 0's caller
+    StepObserver* observer = nullptr;  // null: none
+    Bell* news = nullptr;  // the caller's; rung when there is something for it to do
+    // Reports (at rank 0) and signs of life, on any thread; from itself, too.
+    Control::Handler on_message;
   };
+  // Rank 0 begins step k when the caller has dealt with the reports of step k - kReportsAhead.
   static constexpr int64_t kReportsAhead = 4;
 
   explicit Rank(Args args);
@@ -89,6 +92,7 @@ class Rank {
   Status Setup();
   void ComputeMain();
   void CommunicationMain();
+  Status Communicate(bool* moved);
   void RunSteps();
   bool MayBegin(int64_t step);
   Status RunStep(int64_t step);
@@ -111,7 +115,8 @@ class Rank {
 
   Bell bell_;  // the compute thread's
   std::atomic<Gate> gate_{Gate::kClosed};
-  std::atomic<bool> ready_{false}, ended_{false}, stop_{false}, asked_to_stop_{false};
+  std::atomic<bool> ready_{false}, computed_{false}, ended_{false}, stop_{false};
+  std::atomic<bool> asked_to_stop_{false};
   std::atomic<int64_t> go_step_{1}, last_step_, consumed_{0};
   Status setup_status_;
   std::mutex failure_mutex_;

@@ -1,10 +1,7 @@
 #include "schema/timeline.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -55,9 +52,10 @@ void AppendNames(const Names& names, fmt::memory_buffer* out) {
   }
 }
 
-// Calls write(piece) with the pieces of the trace until one fails.
-template <typename Write>
-Status Compose(const Program& program, std::span<const Event> events, const Write& write) {
+}  // namespace
+
+Status WriteChromeTrace(const Program& program, std::span<const Event> events,
+                        const std::function<Status(std::string_view)>& write) {
   constexpr size_t kPiece = 1 << 16;
   fmt::memory_buffer out;
   auto append = [&](std::string_view text) { out.append(text.data(), text.data() + text.size()); };
@@ -88,30 +86,14 @@ Status Compose(const Program& program, std::span<const Event> events, const Writ
   return write(std::string_view(out.data(), out.size()));
 }
 
-}  // namespace
-
 std::string ChromeTrace(const Program& program, std::span<const Event> events) {
   std::string text;
-  const Status status = Compose(program, events, [&](std::string_view piece) {
+  const Status status = WriteChromeTrace(program, events, [&](std::string_view piece) {
     text += piece;
     return Status();
   });
   PP_CHECK(status.ok());
   return text;
-}
-
-Status WriteChromeTrace(const Program& program, std::span<const Event> events,
-                        const std::string& path, int file) {
-  return Compose(program, events, [&](std::string_view piece) -> Status {
-    while (!piece.empty()) {
-      const ssize_t written = ::write(file, piece.data(), piece.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0)
-        return Status::Failed(fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
-      piece.remove_prefix(written);
-    }
-    return {};
-  });
 }
 
 }  // namespace pp

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "schema/program.h"
 #include "schema/status.h"
@@ -24,11 +26,13 @@ struct Event {
 // Chrome's trace format, which Perfetto opens: pid = rank, tid = lane, one complete event
 // an instruction with its text as name, and its step and index as arguments. The lane of a
 // message is its direction and peer.
-std::string ChromeTrace(const Program& program, std::span<const Event> events);
-
-// The same into an open file, piece by piece. Failed: `path: ...` (the disk is full).
+//
+// Calls write(piece) with one piece of the text after the other, until one fails.
 // REQUIRES: the events come from bodies of `program`.
 Status WriteChromeTrace(const Program& program, std::span<const Event> events,
-                        const std::string& path, int file);
+                        const std::function<Status(std::string_view)>& write);
+
+// The same as one string.
+std::string ChromeTrace(const Program& program, std::span<const Event> events);
 
 }  // namespace pp
