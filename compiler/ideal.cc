@@ -1,10 +1,6 @@
 #include "compiler/ideal.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-
-#include "schema/text.h"
 
 namespace pp {
 namespace {
@@ -116,9 +112,7 @@ Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
     }
   }
   for (int d = 0; d < devices; ++d)
-    if (next[d] < program.lists[d].body.size())
-      return Status::Invalid(fmt::format("deadlock: device {} stops at '{}'", d,
-                                         ToText(program.lists[d].body[next[d]])));
+    if (next[d] < program.lists[d].body.size()) return Deadlock(program, next);
   return spans;
 }
 

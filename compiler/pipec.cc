@@ -285,6 +285,12 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   Command command = nullptr;
   Describe(app, arguments, &command);
+  // CLI11 would only say that a command is missing.
+  if (argc > 1 && argv[1][0] != '-' &&
+      app.get_subcommands([&](CLI::App* sub) { return sub->get_name() == argv[1]; }).empty()) {
+    fmt::print(std::cerr, "pipec: error: unknown command '{}' (pipec --help)\n", argv[1]);
+    return static_cast<int>(Code::kInvalid);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

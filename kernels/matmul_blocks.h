@@ -1,5 +1,5 @@
 // How a matrix product is cut into blocks: the same for every number of threads and every
-// instruction set. Sizes are measured: 256 rows of A and a panel of B stay in a 1 MiB cache.
+// instruction set. Sizes are measured: 256 rows of A and a panel of B stay in a cache of 1 MiB.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace pp::kernels {
 
 inline constexpr int64_t kBlockRows = 256;
 inline constexpr int64_t kBlockColumns = 768;  // divides by the panel of every instruction set
-inline constexpr int64_t kChunkDepth = 384;
+inline constexpr int64_t kChunkDepth = 768;
 
 // Scratch of one thread: a panel of B, then, for a transposed A, a block of A.
 inline constexpr int64_t kPanelFloats = kChunkDepth * 48;

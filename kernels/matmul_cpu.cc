@@ -164,7 +164,7 @@ void MultiplyPanel(const Block& block, int64_t column, int64_t columns) {
     const int64_t rows = block.rows - i < kTileRows ? block.rows - i : kTileRows;
     Prefetcher next_c = {block.args.c + (block.row + i + kTileRows) * shape.ldc + column,
                          block.rows - i - rows, columns + 15, shape.ldc};
-    const auto prefetch = [&]() __attribute__((always_inline)) {
+    const auto prefetch = [&]() PP_LAMBDA {
       next_panel.Next();
       next_c.Next();
     };
@@ -172,8 +172,8 @@ void MultiplyPanel(const Block& block, int64_t column, int64_t columns) {
     if (shape.operands == Operands::kTN) {
       const float* a = block.panel_a + i * block.depth;
       MultiplyTile(
-          tile, [a](int r, int64_t k) { return a[k * kTileRows + r]; }, block.panel_b,
-          kTileColumns, block.depth, prefetch);
+          tile, [a](int r, int64_t k) { return a[k * kTileRows + r]; }, block.panel_b, kTileColumns,
+          block.depth, prefetch);
     } else {
       const float* a[kTileRows];
 #pragma GCC unroll 64

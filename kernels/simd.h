@@ -11,8 +11,10 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <utility>
 
 #define PP_INLINE inline __attribute__((always_inline))
+#define PP_LAMBDA __attribute__((always_inline))
 
 namespace pp::kernels::PP_ISA {
 
@@ -70,11 +72,16 @@ PP_INLINE Wide MultiplyLow(Wide a, Wide b) { return (Wide)_mm_mul_epu32((__m128i
 // A NaN in `a` gives b; in `b` it gives b, too.
 PP_INLINE Vec Max(Vec a, Vec b) { return a > b ? a : b; }
 
-// 0, 1, 2, ...
-PP_INLINE Word Lanes() {
-  uint32_t lanes[kLanes];
-  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
-  return LoadWord(lanes);
+// out = a[0], b[0], a[1], b[1], ... as 64-bit lanes.
+template <int... i>
+PP_INLINE void InterleaveWide(Wide a, Wide b, Word (&out)[2], std::integer_sequence<int, i...>) {
+  constexpr int kWide = kLanes / 2;
+  out[0] = (Word)__builtin_shufflevector(a, b, (i / 2 + i % 2 * kWide)...);
+  out[1] = (Word)__builtin_shufflevector(a, b, (kWide / 2 + i / 2 + i % 2 * kWide)...);
+}
+
+PP_INLINE void InterleaveWide(Wide a, Wide b, Word (&out)[2]) {
+  InterleaveWide(a, b, out, std::make_integer_sequence<int, kLanes / 2>());
 }
 
 // The sum of all lanes, halves added first.

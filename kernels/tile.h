@@ -29,8 +29,8 @@ struct Tile {
 // Steps of k between two calls of the `prefetch` below.
 inline constexpr int kPrefetchSteps = 8;
 
-// b: row k starts at b + k*ldb. `a(i, k)` is inlined; so is `prefetch()`, called now and then to ask
-// for memory that will be used later (asking for all of it at once would stall the arithmetic).
+// b: row k starts at b + k*ldb. `a(i, k)` is inlined; so is `prefetch()`, called now and then to
+// ask for memory that will be used later (asking for all of it at once would stall the arithmetic).
 template <int kRows, int kVectors, typename A, typename Prefetch>
 PP_INLINE void MultiplyTile(Tile<kRows, kVectors>& tile, const A& a, const float* b, int64_t ldb,
                             int64_t depth, const Prefetch& prefetch) {
@@ -39,7 +39,7 @@ PP_INLINE void MultiplyTile(Tile<kRows, kVectors>& tile, const A& a, const float
 #pragma GCC unroll 64
     for (int j = 0; j < kVectors; ++j) tile.acc[i][j] = Broadcast(0);
   }
-  const auto step = [&](int64_t k) __attribute__((always_inline)) {
+  const auto step = [&](int64_t k) PP_LAMBDA {
     Vec row[kVectors];
 #pragma GCC unroll 64
     for (int j = 0; j < kVectors; ++j) row[j] = Load(b + k * ldb + j * kLanes);

@@ -11,7 +11,7 @@ namespace {
 struct Meeting {
   std::mutex mutex;
   bool source_waits = false, target_waits = false;
-  const void* source = nullptr;
+  void* source = nullptr;
   void* target = nullptr;
   int64_t bytes = 0;  // of the one that waits
   std::atomic<bool> sent{false}, received{false};

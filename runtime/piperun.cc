@@ -1,7 +1,7 @@
 // piperun: the command line. What it does is in train.h.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
-#include <omp.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,9 +11,12 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
 
 #include "runtime/mpi_transport.h"
@@ -21,6 +24,7 @@
 #include "runtime/step_log.h"
 #include "runtime/train.h"
 #include "schema/file.h"
+#include "schema/timeline.h"
 
 namespace pp {
 namespace {
@@ -114,22 +118,188 @@ Launch ReadLaunch() {
   return {rank.value_or(0), ranks.value_or(1), ranks.has_value()};
 }
 
-// Counted by the signal handler: lock-free, and nothing else is allowed there.
+// Written by the signal handler, where little is allowed.
 std::atomic<int> stop_requests{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<int64_t> first_request{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-// Ctrl-C reaches a rank from the terminal and again from mpiexec: a second signal counts
-// only when it is at least a second later.
+// One Ctrl-C may reach a rank twice, from the terminal and from mpiexec: a second signal
+// counts only when it is at least a second later.
 void OnSignal(int) {
-  static volatile std::sig_atomic_t armed = 1;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
   if (stop_requests.load() == 0) {
+    first_request.store(now.tv_sec);
     stop_requests.store(1);
-    armed = 0;
-    alarm(1);
-  } else if (armed) {
+  } else if (now.tv_sec - first_request.load() >= 2) {
     stop_requests.store(2);
   }
 }
 
+void CatchSignals() {
+  struct sigaction action {};
+  action.sa_handler = OnSignal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  // A reader of our output that went away is an error like a full disk.
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+Result<std::unique_ptr<Transport>> JoinRun(const Arguments& a, const Launch& launch) {
+  const bool mpi = a.transport == "mpi" || (a.transport == "auto" && launch.mpi);
+  if (!mpi && launch.ranks > 1)
+    return Status::Invalid(fmt::format(
+        "--transport: 'threads' under mpiexec -n {} (mpi, or start without mpiexec)", launch.ranks));
+  if (!mpi) return std::unique_ptr<Transport>();
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return JoinMpi(error ? "." : program.parent_path().string());
+}
+
+// The checksum that ends a plan file.
+uint64_t PlanChecksum(const std::string& path) {
+  uint64_t checksum = 0;
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(-static_cast<int>(sizeof checksum), std::ios::end);
+  file.read(reinterpret_cast<char*>(&checksum), sizeof checksum);
+  return checksum;
+}
+
+Status PrintOut(const std::string& text) {
+  std::cout << text << std::flush;
+  return std::cout ? Status() : Status::Failed("standard output: cannot be written");
+}
+
+// One run: what Main has made of the command line, and the files that it writes.
+class Run {
+ public:
+  Run(const Arguments& a, TrainOptions options) : arguments_(a), options_(std::move(options)) {}
+
+  Status Main(Transport* transport) {
+    options_.transport = transport;
+    Status status = Prepare();
+    if (transport != nullptr) status = Agree(*transport, status, options_.fingerprint);
+    PP_RETURN_IF_ERROR(status);
+    CatchSignals();
+    options_.stop_requests = &stop_requests;
+    options_.on_step = [this](const StepReport& step) { return OnStep(step); };
+    TrainReport report = Train(*program_, options_);
+    if (!First()) return report.status;
+    if (trace_) {
+      const Status written =
+          WriteChromeTrace(*program_, report.events,
+                           [this](std::string_view piece) { return trace_->Write(piece); });
+      if (report.status.ok()) report.status = written;
+    }
+    PP_RETURN_IF_ERROR(report.status);
+    if (report.last_step < options_.optimizer.steps)
+      return Status::Failed(fmt::format("stopped after step {}", report.last_step));
+    return PrintOut(Summary(report));
+  }
+
+ private:
+  bool First() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
+
+  Status Prepare() {
+    Transport* transport = options_.transport;
+    // Rank 0 writes the names of all ranks' instructions into the trace.
+    const bool all = transport == nullptr || (First() && options_.record);
+    auto program = all ? Load(arguments_.plan) : LoadDevice(arguments_.plan, transport->rank());
+    PP_RETURN_IF_ERROR(program.status());
+    PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
+    program_ = std::move(*program);
+    options_.fingerprint ^= PlanChecksum(arguments_.plan);
+    if (!First()) return {};
+    PP_RETURN_IF_ERROR(Open(arguments_.log, &log_));
+    return Open(arguments_.trace, &trace_);
+  }
+
+  static Status Open(const std::string& path, std::optional<OutputFile>* file) {
+    if (path.empty()) return {};
+    Result<OutputFile> opened = OutputFile::Open(path);
+    PP_RETURN_IF_ERROR(opened.status());
+    file->emplace(std::move(*opened));
+    return {};
+  }
+
+  Status OnStep(const StepReport& step) {
+    seconds_ += step.seconds;
+    if (log_) PP_RETURN_IF_ERROR(log_->Write(ToJson(step)));
+    return PrintOut(
+        ToLine(step, options_.optimizer.steps, seconds_ / static_cast<double>(step.step)));
+  }
+
+  // Where the time of the compute threads went.
+  static std::string Summary(const TrainReport& report) {
+    TimeSpent all;
+    for (const TimeSpent& rank : report.time) {
+      all.total += rank.total;
+      all.kernels += rank.kernels;
+      all.waiting += rank.waiting;
+      all.instructions += rank.instructions;
+    }
+    return fmt::format("kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction\n",
+                       100 * all.kernels / all.total, 100 * all.waiting / all.total,
+                       1e6 * all.PerInstruction());
+  }
+
+  const Arguments arguments_;
+  TrainOptions options_;
+  std::optional<Program> program_;
+  std::optional<OutputFile> log_, trace_;
+  double seconds_ = 0;
+};
+
+void Describe(CLI::App& app, Arguments& a) {
+  auto add = [&](const char* name, std::string& value, const char* text) {
+    return app.add_option(name, value, text);
+  };
+  add("PLAN", a.plan, "what pipec compiled")->required()->type_name("");
+  add("--data", a.data, "text, llm.c tokens or a Megatron dataset")->required();
+  add("--steps", a.steps, "optimizer steps (100)");
+  add("--seed", a.seed, "of new weights and dropout (1)");
+  add("--threads", a.threads, "compute threads a rank (1)");
+  add("--backend", a.backend, "cpu");
+  add("--transport", a.transport, "auto (mpi under mpiexec, else threads), threads or mpi");
+  add("--lr", a.lr, "learning rate (3e-4)");
+  add("--min-lr", a.min_lr, "where the cosine ends (a tenth of --lr)");
+  add("--weight-decay", a.weight_decay, "of matrices (0.1)");
+  add("--grad-clip", a.grad_clip, "largest norm of the gradient (1; 0: any)");
+  add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
+  add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
+  add("--weights", a.weights, "a folder with model.safetensors, to start from");
+  add("--log", a.log, "write a JSON object a step");
+  add("--trace", a.trace, "write a Chrome trace of the first million instructions a rank");
+  add("--stall-timeout", a.stall_timeout,
+      "give up when nothing goes on for so many seconds (300; 0: never)");
+}
+
+int Main(int argc, char** argv) {
+  const Launch launch = ReadLaunch();
+  CLI::App app("Trains a model by executing a compiled schedule.", "piperun");
+  Arguments arguments;
+  Describe(app, arguments);
+  auto end = [&](int rank, const Status& status) {
+    if (!status.ok() && rank == 0)
+      fmt::print(std::cerr, "piperun: error: {}\n", status.message());
+    return static_cast<int>(status.code());
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return launch.rank == 0 ? app.exit(error) : 0;
+    return end(launch.rank, Status::Invalid(fmt::format("{} (piperun --help)", error.what())));
+  }
+  TrainOptions options;
+  const Status parsed = ParseOptions(arguments, &options);
+  if (!parsed.ok()) return end(launch.rank, parsed);
+  auto transport = JoinRun(arguments, launch);
+  if (!transport.ok()) return end(launch.rank, transport.status());
+  const int rank = *transport ? (*transport)->rank() : 0;
+  return end(rank, Run(arguments, std::move(options)).Main(transport->get()));
+}
+
 }  // namespace
 }  // namespace pp
+
+int main(int argc, char** argv) { return pp::Main(argc, argv); }

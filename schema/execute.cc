@@ -34,7 +34,7 @@ class Executor {
       Advance(device);
     }
     for (int d = 0; d < program_.devices; ++d)
-      if (!AtEnd(d)) return Deadlock();
+      if (!AtEnd(d)) return Stuck();
     return {};
   }
 
@@ -245,17 +245,10 @@ class Executor {
     }
   }
 
-  Status Deadlock() const {
-    constexpr int kShown = 8;
-    std::string text;
-    int stopped = 0;
-    for (int d = 0; d < program_.devices; ++d) {
-      if (AtEnd(d) || ++stopped > kShown) continue;
-      text += fmt::format("{} device {} stops at '{}'", stopped == 1 ? "" : ";", d,
-                          ToText(ListOf(d)[places_[d].next]));
-    }
-    if (stopped > kShown) text += fmt::format("; and {} more", stopped - kShown);
-    return Status::Invalid("deadlock:" + text);
+  Status Stuck() const {
+    std::vector<size_t> next;
+    for (const Place& place : places_) next.push_back(place.next);
+    return Deadlock(program_, next);
   }
 
   const Program& program_;
@@ -269,6 +262,20 @@ class Executor {
 };
 
 }  // namespace
+
+Status Deadlock(const Program& program, std::span<const size_t> next) {
+  constexpr int kShown = 8;
+  std::string text;
+  int stopped = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    const auto& list = program.lists[d].body;
+    if (next[d] == list.size() || ++stopped > kShown) continue;
+    text += fmt::format("{} device {} stops at '{}'", stopped == 1 ? "" : ";", d,
+                        ToText(list[next[d]]));
+  }
+  if (stopped > kShown) text += fmt::format("; and {} more", stopped - kShown);
+  return Status::Invalid("deadlock:" + text);
+}
 
 Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
                const CostModel& costs, Execution* execution) {

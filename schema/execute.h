@@ -10,6 +10,7 @@
 // transport.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "schema/cost_model.h"
@@ -33,5 +34,8 @@ struct Execution {
 // grad s0 m0'; device 1 stops at ...". `execution` may be null.
 Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
                const CostModel& costs, Execution* execution);
+
+// The error of devices that have stopped, each in front of instruction `next`.
+Status Deadlock(const Program& program, std::span<const size_t> next);
 
 }  // namespace pp

@@ -1,0 +1,64 @@
+#include <math.h>
+
+#include "kernels/isa.h"
+#include "kernels/parallel.h"
+#include "kernels/simd.h"
+
+namespace pp::kernels::PP_ISA {
+namespace {
+
+constexpr int kStrands = 4;
+
+// log(sum of exp(x)). A NaN is lost in the maximum, but not in the sum.
+float LogSumExp(const float* x, int64_t n) {
+  const float lowest = -__builtin_inff();
+  Vec most[kStrands], sum[kStrands];
+  for (int s = 0; s < kStrands; ++s) most[s] = Broadcast(lowest), sum[s] = Broadcast(0);
+  int64_t i = 0;
+  for (; i + kStrands * kLanes <= n; i += kStrands * kLanes) {
+    for (int s = 0; s < kStrands; ++s) most[s] = Max(Load(x + i + s * kLanes), most[s]);
+  }
+  const int64_t whole = i;
+  for (; i < n; i += kLanes) {
+    const Vec v = i + kLanes <= n ? Load(x + i) : LoadPart(x + i, n - i, lowest);
+    most[0] = Max(v, most[0]);
+  }
+  const float largest = Largest(Max(Max(most[0], most[1]), Max(most[2], most[3])));
+  for (i = 0; i < whole; i += kStrands * kLanes) {
+    for (int s = 0; s < kStrands; ++s) sum[s] += Exp(Load(x + i + s * kLanes) - largest);
+  }
+  for (; i < n; i += kLanes) {
+    const Vec v = i + kLanes <= n ? Load(x + i) : LoadPart(x + i, n - i, lowest);
+    sum[0] += Exp(v - largest);
+  }
+  return largest + logf(Sum((sum[0] + sum[1]) + (sum[2] + sum[3])));
+}
+
+}  // namespace
+
+void CrossEntropyForward(const CrossEntropyForwardArgs& args) {
+  const int64_t stride = args.row_stride ? args.row_stride : args.vocabulary;
+  ParallelFor(args.rows, [&](int64_t row, int) {
+    args.lse[row] = LogSumExp(args.logits + row * stride, args.vocabulary);
+  });
+  double loss = 0;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    loss += static_cast<double>(args.lse[row]) - args.logits[row * stride + args.target[row]];
+  }
+  *args.loss = loss;
+}
+
+void CrossEntropyBackward(const CrossEntropyBackwardArgs& args) {
+  const int64_t n = args.vocabulary;
+  const int64_t stride = args.row_stride ? args.row_stride : n;
+  ParallelFor(args.rows, [&](int64_t row, int) {
+    float* x = args.logits + row * stride;
+    const float lse = args.lse[row];
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) Store(x + i, Exp(Load(x + i) - lse) * args.scale);
+    if (i < n) StorePart(x + i, Exp(LoadPart(x + i, n - i) - lse) * args.scale, n - i);
+    x[args.target[row]] -= args.scale;
+  });
+}
+
+}  // namespace pp::kernels::PP_ISA

@@ -1,0 +1,27 @@
+#include "kernels/isa.h"
+#include "kernels/parallel.h"
+
+namespace pp::kernels::PP_ISA {
+namespace {
+constexpr int64_t kBlock = 65536;
+}
+
+void Fill(const FillArgs& args) {
+  ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) args.out[i] = args.value;
+  });
+}
+
+void Add(const AddArgs& args) {
+  ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) args.out[i] += args.x[i];
+  });
+}
+
+void Scale(const ScaleArgs& args) {
+  ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) args.out[i] = args.factor * args.x[i];
+  });
+}
+
+}  // namespace pp::kernels::PP_ISA

@@ -1,0 +1,54 @@
+#include "kernels/isa.h"
+#include "kernels/masked.h"
+
+namespace pp::kernels::PP_ISA {
+
+// One sequence of the batch is the [1, tokens*channels] of a masked loop over each row.
+void EmbeddingForward(const EmbeddingForwardArgs& args) {
+  const int64_t channels = args.channels;
+  ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
+    const int64_t t = row % args.tokens;
+    const float* wte = args.wte + args.token[row] * channels;
+    const float* wpe = args.wpe + t * channels;
+    float* out = args.out + row * channels;
+    for (int64_t c = 0; c < channels; ++c) out[c] = wte[c] + wpe[c];
+  });
+  if (args.dropout.p > 0) {
+    Dropout({.batch = args.batch,
+             .sequence_elements = args.tokens * channels,
+             .x = args.out,
+             .out = args.out,
+             .dropout = args.dropout});
+  }
+}
+
+// A thread takes a range of channels of all rows, so that rows are added in order.
+void EmbeddingBackward(const EmbeddingBackwardArgs& args) {
+  constexpr int64_t kRange = 256;
+  const int64_t channels = args.channels;
+  ParallelRanges(channels, kRange, [&](int64_t begin, int64_t end) {
+    for (int64_t b = 0; b < args.batch; ++b) {
+      const DropoutMask mask(args.dropout.seed, args.dropout.site,
+                             args.dropout.first_sequence + static_cast<uint32_t>(b),
+                             args.dropout.p);
+      for (int64_t t = 0; t < args.tokens; ++t) {
+        const int64_t row = b * args.tokens + t;
+        const float* dout = args.dout + row * channels;
+        float* dwte = args.dwte + args.token[row] * channels;
+        float* dwpe = args.dwpe + t * channels;
+        float masked[kRange + kPhiloxWords];
+        if (args.dropout.p > 0) {
+          mask.Factors(t * channels + begin, end - begin, masked);
+          for (int64_t c = begin; c < end; ++c) masked[c - begin] *= dout[c];
+          dout = masked - begin;
+        }
+        for (int64_t c = begin; c < end; ++c) {
+          dwte[c] += dout[c];
+          dwpe[c] += dout[c];
+        }
+      }
+    }
+  });
+}
+
+}  // namespace pp::kernels::PP_ISA

@@ -1,0 +1,47 @@
+#include "kernels/isa.h"
+#include "kernels/parallel.h"
+#include "kernels/simd.h"
+
+namespace pp::kernels::PP_ISA {
+namespace {
+
+constexpr int64_t kBlock = 16384;
+constexpr float kCubic = 0.044715f;
+constexpr float kTwoRoot = 1.5957691216057308f;  // 2 * sqrt(2/pi)
+
+// exp(-2u), with (1 + tanh u)/2 = 1/(1 + exp(-2u)), which keeps its digits for large negative u.
+PP_INLINE Vec ExpOfMinus2U(Vec x) {
+  const Vec v = -kTwoRoot * x * (1 + kCubic * x * x);
+  return Exp(v > 88 ? Broadcast(88) : v);
+}
+
+PP_INLINE Vec Gelu(Vec x) { return x / (1 + ExpOfMinus2U(x)); }
+
+PP_INLINE Vec GeluSlope(Vec x) {
+  const Vec e = ExpOfMinus2U(x);
+  const Vec s = 1 / (1 + e);  // and e*s = 1 - s
+  return s + x * s * (e * s) * (kTwoRoot * (1 + 3 * kCubic * x * x));
+}
+
+}  // namespace
+
+void GeluForward(const GeluForwardArgs& args) {
+  ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
+    for (; i + kLanes <= end; i += kLanes) Store(args.y + i, Gelu(Load(args.x + i)));
+    if (i < end) StorePart(args.y + i, Gelu(LoadPart(args.x + i, end - i)), end - i);
+  });
+}
+
+void GeluBackward(const GeluBackwardArgs& args) {
+  ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
+    for (; i + kLanes <= end; i += kLanes) {
+      Store(args.dx + i, Load(args.dy + i) * GeluSlope(Load(args.x + i)));
+    }
+    if (i < end) {
+      const int64_t n = end - i;
+      StorePart(args.dx + i, LoadPart(args.dy + i, n) * GeluSlope(LoadPart(args.x + i, n)), n);
+    }
+  });
+}
+
+}  // namespace pp::kernels::PP_ISA

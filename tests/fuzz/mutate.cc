@@ -1,0 +1,352 @@
+#include "tests/fuzz/mutate.h"
+
+#include <algorithm>
+#include <iterator>
+#include <sstream>
+
+#include "tests/sample_program.h"
+
+namespace pp {
+namespace {
+
+// A number near `old`, or an edge.
+template <typename T>
+T Other(Random& random, T old) {
+  constexpr T kEdges[] = {
+      -2, -1, 0, 1, 2, 3, 127, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()};
+  switch (random.Below(4)) {
+    case 0:
+      return old == std::numeric_limits<T>::max() ? old : static_cast<T>(old + 1);
+    case 1:
+      return old == std::numeric_limits<T>::min() ? old : static_cast<T>(old - 1);
+    case 2:
+      return static_cast<T>(random.Below(4));
+    default:
+      return kEdges[random.Below(std::size(kEdges))];
+  }
+}
+
+template <typename T>
+T& OneOf(Random& random, std::vector<T>& items) {
+  return items[random.Below(items.size())];
+}
+
+// Any op, with the fields that it has.
+Instruction AnyInstruction(Random& random, const Program& program, int device) {
+  const auto below = [&](int32_t count) { return random.Below(std::max(count, 1)); };
+  Instruction i;
+  i.op = Ops()[random.Below(Ops().size())].op;
+  if (i.op == Op::kWait) {
+    constexpr Kind kKinds[] = {Kind::kAct, Kind::kGrad, Kind::kWgrad, Kind::kTied, Kind::kNorm};
+    i.value = kKinds[random.Below(std::size(kKinds))];
+  }
+  if (HasField(i, Field::kStage)) i.stage = below(program.stages);
+  if (HasField(i, Field::kMicro)) i.micro = below(program.microbatches);
+  if (HasField(i, Field::kPeer))
+    i.peer = (device + 1 + below(program.devices - 1)) % std::max(program.devices, 1);
+  if (HasField(i, Field::kBucket)) i.bucket = static_cast<int16_t>(random.Below(2));
+  if (HasField(i, Field::kPipe) && program.pipes.size() > 1) {
+    i.pipe = static_cast<int16_t>(random.Below(program.pipes.size()));
+  }
+  if (HasField(i, Field::kSent)) i.sent = random.OneIn(2);
+  return i;
+}
+
+void MutateInstruction(Random& random, Instruction* i) {
+  switch (random.Below(10)) {
+    case 0:
+      i->op = static_cast<Op>(random.OneIn(8) ? random.Below(256) : 1 + random.Below(Ops().size()));
+      return;
+    case 1:
+      i->value = static_cast<Kind>(random.Below(Kinds().size() + 2));
+      return;
+    case 2:
+      i->sent = !i->sent;
+      return;
+    case 3:
+      i->bucket = Other(random, i->bucket);
+      return;
+    case 4:
+      i->pipe = Other(random, i->pipe);
+      return;
+    case 5:
+      i->stage = Other(random, i->stage);
+      return;
+    case 6:
+      i->micro = Other(random, i->micro);
+      return;
+    case 7:
+      i->peer = Other(random, i->peer);
+      return;
+    default:
+      i->offset[random.Below(2)] = Other(random, i->offset[random.Below(2)]);
+  }
+}
+
+// Order, number and places of the instructions of one list.
+void MutateList(Random& random, const Program& program, int device,
+                std::vector<Instruction>* list) {
+  const auto at = [&] { return list->begin() + random.Below(list->size()); };
+  if (list->empty() || random.OneIn(6)) {
+    list->insert(list->begin() + random.Below(list->size() + 1),
+                 AnyInstruction(random, program, device));
+    return;
+  }
+  switch (random.Below(6)) {
+    case 0:
+      list->erase(at());
+      return;
+    case 1: {
+      const Instruction copy = *at();
+      list->insert(at(), copy);
+      return;
+    }
+    case 2:
+      std::iter_swap(at(), at());
+      return;
+    case 3: {
+      const auto first = at();
+      if (first + 1 != list->end()) std::iter_swap(first, first + 1);
+      return;
+    }
+    case 4:  // a value in another's memory
+      at()->offset[0] = at()->offset[random.Below(2)];
+      return;
+    default:
+      MutateInstruction(random, &*at());
+  }
+}
+
+void MutateRegions(Random& random, DeviceList* list) {
+  if (list->regions.empty() || random.OneIn(4)) {
+    list->regions.push_back({Kind::kScratch, -1, random.Below(256), random.Below(256)});
+    return;
+  }
+  Region& region = OneOf(random, list->regions);
+  switch (random.Below(5)) {
+    case 0:
+      region.kind = static_cast<Kind>(random.Below(Kinds().size() + 2));
+      return;
+    case 1:
+      region.stage = Other(random, region.stage);
+      return;
+    case 2:
+      region.offset = Other(random, region.offset);
+      return;
+    case 3:
+      region.bytes = Other(random, region.bytes);
+      return;
+    default:
+      list->arena_bytes = Other(random, list->arena_bytes);
+  }
+}
+
+void MutateJob(Random& random, Program* program) {
+  if (!program->job || random.OneIn(4)) {
+    program->job = program->job ? std::nullopt : AnyProgram(random).job;
+    return;
+  }
+  ModelConfig& m = program->job->model;
+  int* numbers[] = {&m.vocab_size,
+                    &m.n_positions,
+                    &m.n_embd,
+                    &m.n_layer,
+                    &m.n_head,
+                    &m.n_inner,
+                    &program->job->micro_batch_size,
+                    &program->job->sequence_length};
+  float* fractions[] = {&m.layer_norm_epsilon, &m.embd_pdrop, &m.attn_pdrop, &m.resid_pdrop,
+                        &m.initializer_range};
+  switch (random.Below(4)) {
+    case 0:
+      m.tie_word_embeddings = !m.tie_word_embeddings;
+      return;
+    case 1:
+      *fractions[random.Below(std::size(fractions))] =
+          static_cast<float>(random.Below(999)) * 0.003f;
+      return;
+    case 2:
+      if (!program->job->layers_per_stage.empty()) {
+        int& layers = OneOf(random, program->job->layers_per_stage);
+        layers = Other(random, layers);
+      }
+      return;
+    default: {
+      int* number = numbers[random.Below(std::size(numbers))];
+      *number = Other(random, *number);
+    }
+  }
+}
+
+// Sizes, and what lies where.
+void MutateShape(Random& random, Program* program) {
+  const auto resize = [&](std::vector<int32_t>& numbers) {
+    numbers.resize(random.Below(numbers.size() + 3), 0);
+  };
+  switch (random.Below(9)) {
+    case 0:
+      program->p2p = program->p2p == P2p::kAsync ? P2p::kBlocking : P2p::kAsync;
+      return;
+    case 1:
+      if (!program->pipe_of.empty()) {
+        int32_t& pipe = OneOf(random, program->pipe_of);
+        pipe = Other(random, pipe);
+      }
+      return;
+    case 2:
+      if (!program->pipes.empty() && !program->pipes[0].device_of.empty()) {
+        int32_t& device = OneOf(random, OneOf(random, program->pipes).device_of);
+        device = Other(random, device);
+      }
+      return;
+    case 3:
+      program->pipes.push_back(program->pipes.empty() ? Pipe{} : program->pipes[0]);
+      return;
+    case 4:
+      resize(program->pipe_of);
+      program->microbatches = static_cast<int32_t>(program->pipe_of.size());
+      return;
+    case 5:
+      for (Pipe& pipe : program->pipes) pipe.device_of.push_back(0);
+      ++program->stages;
+      return;
+    case 6:
+      program->lists.emplace_back();
+      ++program->devices;
+      return;
+    case 7:
+      program->stages = Other(random, program->stages);
+      return;
+    default:
+      (random.OneIn(2) ? program->scheme : program->passes) += static_cast<char>(random.Below(256));
+  }
+}
+
+}  // namespace
+
+Program AnyProgram(Random& random) {
+  SampleArgs args;
+  args.devices = 1 + random.Below(4);
+  args.stages_per_device = 1 + random.Below(2);
+  args.microbatches = 1 + random.Below(4);
+  args.backward = static_cast<SampleBackward>(random.Below(3));
+  args.model = random.OneIn(3);
+  if (args.stages_per_device == 1) {
+    if (random.OneIn(3)) args.p2p = P2p::kBlocking;
+    if (args.p2p == P2p::kAsync && args.devices % 2 == 0 && random.OneIn(2)) args.pipes = 2;
+    args.one_f_one_b = args.p2p == P2p::kAsync && args.pipes == 1 && random.OneIn(2);
+  }
+  return SampleProgram(args);
+}
+
+void Mutate(Random& random, Program* program) {
+  if (program->lists.empty() || random.OneIn(50)) {
+    *program = AnyProgram(random);
+    return;
+  }
+  const int device = random.Below(program->lists.size());
+  DeviceList& list = program->lists[device];
+  switch (random.Below(20)) {
+    case 0:
+      return MutateShape(random, program);
+    case 1:
+      return MutateJob(random, program);
+    case 2:
+      return MutateRegions(random, &list);
+    case 3:
+      return MutateList(random, *program, device,
+                        random.OneIn(2) ? &list.prologue : &list.epilogue);
+    case 4: {  // an instruction moves to another device
+      if (list.body.empty()) return;
+      const auto from = list.body.begin() + random.Below(list.body.size());
+      const Instruction moved = *from;
+      list.body.erase(from);
+      auto& to = OneOf(random, program->lists).body;
+      to.insert(to.begin() + random.Below(to.size() + 1), moved);
+      return;
+    }
+    default:
+      return MutateList(random, *program, device, &list.body);
+  }
+}
+
+void Mutate(Random& random, std::string* text) {
+  static constexpr const char* kWords[] = {"program",
+                                           "stages",
+                                           "microbatches",
+                                           "passes",
+                                           "p2p",
+                                           "blocking",
+                                           "async",
+                                           "model",
+                                           "batch",
+                                           "sequence",
+                                           "layers",
+                                           "pipe",
+                                           "micro-batches",
+                                           "on",
+                                           "pipes",
+                                           "device",
+                                           "holds",
+                                           "prologue",
+                                           "body",
+                                           "epilogue",
+                                           "sent",
+                                           "to",
+                                           "from",
+                                           "act",
+                                           "grad",
+                                           "wgrad",
+                                           "tied",
+                                           "norm",
+                                           "s0",
+                                           "m0",
+                                           "d1",
+                                           "b0",
+                                           "p1",
+                                           "0",
+                                           "1",
+                                           "2147483647",
+                                           "2147483648",
+                                           "-1",
+                                           "#",
+                                           "{",
+                                           "\t",
+                                           ""};
+  std::vector<std::string> lines;
+  std::istringstream in(*text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  if (lines.empty()) lines.emplace_back("program x stages 1 microbatches 1");
+  std::string& line = OneOf(random, lines);
+  switch (random.Below(6)) {
+    case 0:
+      lines.erase(lines.begin() + random.Below(lines.size()));
+      break;
+    case 1:
+      lines.insert(lines.begin() + random.Below(lines.size()), std::string(line));
+      break;
+    case 2:
+      std::swap(line, OneOf(random, lines));
+      break;
+    default: {
+      std::istringstream words(line);
+      std::vector<std::string> parts{std::istream_iterator<std::string>(words), {}};
+      if (parts.empty()) parts.emplace_back();
+      if (random.OneIn(3)) {
+        const std::string op(Ops()[random.Below(Ops().size())].text);
+        parts.insert(parts.begin() + random.Below(parts.size() + 1),
+                     random.OneIn(4) ? op : kWords[random.Below(std::size(kWords))]);
+      } else if (std::string& word = OneOf(random, parts); random.OneIn(2) || word.empty()) {
+        word = kWords[random.Below(std::size(kWords))];
+      } else {
+        word.back() = static_cast<char>('0' + random.Below(10));
+      }
+      line.clear();
+      for (const std::string& part : parts) line += part + " ";
+    }
+  }
+  text->clear();
+  for (const std::string& each : lines) *text += each + "\n";
+}
+
+}  // namespace pp
