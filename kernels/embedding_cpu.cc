@@ -3,7 +3,6 @@
 
 namespace pp::kernels::PP_ISA {
 
-// One sequence of the batch is the [1, tokens*channels] of a masked loop over each row.
 void EmbeddingForward(const EmbeddingForwardArgs& args) {
   const int64_t channels = args.channels;
   ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
@@ -33,16 +32,17 @@ void EmbeddingBackward(const EmbeddingBackwardArgs& args) {
                              args.dropout.p);
       for (int64_t t = 0; t < args.tokens; ++t) {
         const int64_t row = b * args.tokens + t;
-        const float* dout = args.dout + row * channels;
-        float* dwte = args.dwte + args.token[row] * channels;
-        float* dwpe = args.dwpe + t * channels;
+        const int64_t n = end - begin;
+        const float* dout = args.dout + row * channels + begin;
+        float* dwte = args.dwte + args.token[row] * channels + begin;
+        float* dwpe = args.dwpe + t * channels + begin;
         float masked[kRange + kPhiloxWords];
         if (args.dropout.p > 0) {
-          mask.Factors(t * channels + begin, end - begin, masked);
-          for (int64_t c = begin; c < end; ++c) masked[c - begin] *= dout[c];
-          dout = masked - begin;
+          mask.Factors(t * channels + begin, n, masked);
+          for (int64_t c = 0; c < n; ++c) masked[c] *= dout[c];
+          dout = masked;
         }
-        for (int64_t c = begin; c < end; ++c) {
+        for (int64_t c = 0; c < n; ++c) {
           dwte[c] += dout[c];
           dwpe[c] += dout[c];
         }

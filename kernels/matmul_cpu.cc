@@ -31,30 +31,18 @@ struct Block {
 // panel[k][column] = op(B)[k, column], with zeros in the columns beyond B.
 void CopyPanelOfB(const Block& block, int64_t column, int64_t columns) {
   const int64_t ldb = block.shape.ldb;
-  float* panel = block.panel_b;
-  if (block.shape.operands != Operands::kNT) {
-    const float* b = block.args.b + block.k * ldb + column;
-    for (int64_t k = 0; k < block.depth; ++k, b += ldb, panel += kTileColumns) {
-      if (columns == kTileColumns) {
-        for (int j = 0; j < kTileColumns; j += kLanes) Store(panel + j, Load(b + j));
-      } else {
-        for (int j = 0; j < kTileColumns; ++j) panel[j] = j < columns ? b[j] : 0;
-      }
-    }
+  if (block.shape.operands == Operands::kNT) {
+    const float* b = block.args.b + column * ldb + block.k;
+    CopyTransposedPanel(b, ldb, columns, block.depth, block.panel_b);
     return;
   }
-  const float* b = block.args.b + column * ldb + block.k;
-  for (int64_t j = 0; j < kTileColumns; j += kLanes) {
-    int64_t k = 0;
-    if (j + kLanes <= columns) {
-      for (; k + kLanes <= block.depth; k += kLanes) {
-        Transpose(b + j * ldb + k, ldb, panel + k * kTileColumns + j, kTileColumns);
-      }
-    }
-    for (; k < block.depth; ++k) {
-      for (int64_t i = j; i < j + kLanes; ++i) {
-        panel[k * kTileColumns + i] = i < columns ? b[i * ldb + k] : 0;
-      }
+  const float* b = block.args.b + block.k * ldb + column;
+  float* panel = block.panel_b;
+  for (int64_t k = 0; k < block.depth; ++k, b += ldb, panel += kTileColumns) {
+    if (columns == kTileColumns) {
+      for (int j = 0; j < kTileColumns; j += kLanes) Store(panel + j, Load(b + j));
+    } else {
+      for (int j = 0; j < kTileColumns; ++j) panel[j] = j < columns ? b[j] : 0;
     }
   }
 }

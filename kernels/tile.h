@@ -88,4 +88,23 @@ PP_INLINE void Transpose(const float* in, int64_t ld_in, float* out, int64_t ld_
   for (int i = 0; i < kLanes; ++i) Store(out + i * ld_out, rows[i]);
 }
 
+// A panel for MultiplyTile from rows of a matrix: panel[k][j] = in[j][k] for k < depth, with zeros
+// for columns <= j < kTileColumns.
+PP_INLINE void CopyTransposedPanel(const float* in, int64_t ld_in, int64_t columns, int64_t depth,
+                                   float* panel) {
+  for (int64_t j = 0; j < kTileColumns; j += kLanes) {
+    int64_t k = 0;
+    if (j + kLanes <= columns) {
+      for (; k + kLanes <= depth; k += kLanes) {
+        Transpose(in + j * ld_in + k, ld_in, panel + k * kTileColumns + j, kTileColumns);
+      }
+    }
+    for (; k < depth; ++k) {
+      for (int64_t i = j; i < j + kLanes; ++i) {
+        panel[k * kTileColumns + i] = i < columns ? in[i * ld_in + k] : 0;
+      }
+    }
+  }
+}
+
 }  // namespace pp::kernels::PP_ISA

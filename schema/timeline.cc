@@ -38,7 +38,7 @@ void AppendNames(const Names& names, fmt::memory_buffer* out) {
                                "\n";
   int rank = -1;
   for (const auto& [key, name] : names) {
-    const auto [pid, tid] = key;
+    const int pid = key.first, tid = key.second;
     auto row = [&](const char* what, const std::string& args) {
       fmt::format_to(std::back_inserter(*out), fmt::runtime(kRow), what, pid, tid, args);
     };

@@ -268,8 +268,10 @@ class Walker {
     WaitsFor(found->index);
     flying_.erase(found);
     if (i.value == Kind::kWgrad) --SumOf(i.stage, i.pipe).flying;
-    if (i.value == Kind::kTied)
+    if (i.value == Kind::kTied) {
       for (Sum* sum : TiedSums()) --sum->flying;
+      tied_here_ = true;
+    }
     if (i.value == Kind::kNorm) norm_here_ = true;
     return {};
   }
@@ -319,6 +321,9 @@ class Walker {
     PP_RETURN_IF_ERROR(Closed(sum, i.stage, i.pipe));
     if (i.op == Op::kNormGrad) {
       if (sum.normed) return Status::Invalid("a second time");
+      const bool tied = program_.job && program_.job->model.tie_word_embeddings;
+      if (tied && !tied_here_ && (i.stage == 0 || i.stage == program_.stages - 1))
+        return Status::Invalid("NORM_grad before 'WAIT tied'");
       sum.normed = true;
       last_norm_ = index_;
       return {};
@@ -439,7 +444,7 @@ class Walker {
   std::vector<int32_t> free_extents_;
   int index_ = 0;
   int last_norm_ = -1;
-  bool norm_started_ = false, norm_here_ = false;
+  bool norm_started_ = false, norm_here_ = false, tied_here_ = false;
 };
 
 }  // namespace

@@ -1,0 +1,166 @@
+// The verifier on plans that are almost right.
+#include "schema/verify.h"
+
+#include <catch2/catch.hpp>
+
+#include "compiler/compile.h"
+#include "schema/text.h"
+
+namespace pp {
+namespace {
+
+Program TinyPlan(P2p p2p) {
+  ModelConfig model;
+  model.vocab_size = 16;
+  model.n_positions = model.n_embd = 8;
+  model.n_layer = model.n_head = 2;
+  model.n_inner = 32;
+  auto program = Compile({.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = model});
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  return *program;
+}
+
+std::string ErrorOf(const Program& program) {
+  const Status status = Verify(program, Depth::kPlan);
+  return status.ok() ? "right" : status.message();
+}
+
+}  // namespace
+
+TEST_CASE("a plan without any one of its instructions is refused") {
+  for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+    const Program plan = TinyPlan(p2p);
+    REQUIRE(ErrorOf(plan) == "right");
+    for (size_t d = 0; d < plan.lists.size(); ++d)
+      for (size_t i = 0; i < plan.lists[d].body.size(); ++i) {
+        Program broken = plan;
+        broken.lists[d].body.erase(broken.lists[d].body.begin() + i);
+        INFO("without device " << d << " '" << ToText(plan.lists[d].body[i]) << "'");
+        CHECK(ErrorOf(broken) != "right");
+      }
+  }
+}
+
+TEST_CASE("a plan with any one of its instructions twice is refused") {
+  const Program plan = TinyPlan(P2p::kAsync);
+  for (size_t d = 0; d < plan.lists.size(); ++d)
+    for (size_t i = 0; i < plan.lists[d].body.size(); ++i) {
+      Program broken = plan;
+      broken.lists[d].body.insert(broken.lists[d].body.begin() + i, plan.lists[d].body[i]);
+      INFO("device " << d << " '" << ToText(plan.lists[d].body[i]) << "' twice");
+      CHECK(ErrorOf(broken) != "right");
+    }
+}
+
+TEST_CASE("two values never share bytes, nor lie outside the arena") {
+  const Program plan = TinyPlan(P2p::kAsync);
+  for (size_t d = 0; d < plan.lists.size(); ++d)
+    for (size_t i = 0; i < plan.lists[d].body.size(); ++i)
+      for (int slot : {0, 1}) {
+        if (plan.lists[d].body[i].offset[slot] < 0) continue;
+        INFO("device " << d << " '" << ToText(plan.lists[d].body[i]) << "' slot " << slot);
+        // On the weights, behind the end, nowhere.
+        for (int64_t offset : {int64_t{0}, plan.lists[d].arena_bytes, int64_t{-1}, INT64_MAX}) {
+          Program broken = plan;
+          broken.lists[d].body[i].offset[slot] = offset;
+          CHECK(ErrorOf(broken) != "right");
+        }
+      }
+}
+
+TEST_CASE("the message names device, instruction and value") {
+  Program plan = TinyPlan(P2p::kAsync);
+  auto& list = plan.lists[1].body;
+  const auto wait = std::find_if(list.begin(), list.end(),
+                                 [](const Instruction& i) { return i.op == Op::kWait; });
+  list.erase(wait);
+  CHECK(ErrorOf(plan).starts_with("device 1, 'FW s1 m0' (instruction "));
+  CHECK(ErrorOf(plan).ends_with("reads act s0 m0 without a WAIT for it"));
+}
+
+TEST_CASE("a stage may not step before its last backward, nor before the norm") {
+  const std::string text = Print(TinyPlan(P2p::kAsync));
+  auto moved = [&](const std::string& line, const std::string& before) {
+    std::string changed = text;
+    const size_t from = changed.find("  " + line + "\n", changed.find("device 1"));
+    REQUIRE(from != std::string::npos);
+    changed.erase(from, line.size() + 3);
+    const size_t to = changed.find("  " + before + "\n", changed.find("device 1"));
+    REQUIRE(to != std::string::npos);
+    changed.insert(to, "  " + line + "\n");
+    const auto program = Parse(changed, "text");
+    REQUIRE(program.ok());
+    return Verify(*program, Depth::kLists).message();
+  };
+  CHECK_THAT(moved("STEP      s1", "BW        s1 m2"),
+             Catch::Contains("wgrad s1 has the parts of 2 micro-batches out of 3"));
+  CHECK_THAT(moved("STEP      s1", "WAIT      norm"), Catch::Contains("STEP before 'WAIT norm'"));
+  CHECK_THAT(moved("NORM_grad s1", "WAIT      tied"), Catch::Contains("is being reduced"));
+}
+
+// Each device waits for the end of its send before it offers the buffer that the other
+// one's send needs. Without buffers in the plan there is nothing wrong with this order.
+TEST_CASE("finite buffers make deadlocks, and they are found") {
+  auto program = Parse(R"(
+program exchange stages 2 microbatches 2
+device 0 holds s0
+  LOAD s0 m0
+  FW s0 m0
+  SEND_act s0 m0 to d1
+  WAIT act s0 m0 sent
+  LOAD s0 m1
+  FW s0 m1
+  SEND_act s0 m1 to d1
+  WAIT act s0 m1 sent
+  RECV_grad s0 m0 from d1
+  WAIT grad s0 m0
+  BW s0 m0
+  RECV_grad s0 m1 from d1
+  WAIT grad s0 m1
+  BW s0 m1
+  NORM_grad s0
+  REDUCE_norm
+  WAIT norm
+  STEP s0
+device 1 holds s1
+  RECV_act s0 m0 from d0
+  LOAD s1 m0
+  WAIT act s0 m0
+  FW s1 m0
+  BW s1 m0
+  SEND_grad s0 m0 to d0
+  WAIT grad s0 m0 sent
+  RECV_act s0 m1 from d0
+  LOAD s1 m1
+  WAIT act s0 m1
+  FW s1 m1
+  BW s1 m1
+  SEND_grad s0 m1 to d0
+  WAIT grad s0 m1 sent
+  NORM_grad s1
+  REDUCE_norm
+  WAIT norm
+  STEP s1
+)", "exchange");
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  CHECK(Verify(*program, Depth::kLists).ok());
+  const Status status = Lower(*program, Depth::kLists, {});
+  CHECK(status.message() ==
+        "after plan-memory: deadlock: device 0 stops at 'WAIT act s0 m1 sent'; "
+        "device 1 stops at 'WAIT grad s0 m0 sent'");
+}
+
+TEST_CASE("blocking sends deadlock where both ends send first") {
+  std::string text = Print(TinyPlan(P2p::kBlocking));
+  const std::string first = "  SEND_act  s0 m1 to d1\n", second = "  RECV_grad s0 m0 from d1\n";
+  const size_t at = text.find(first + second);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, first.size() + second.size(), second + first);
+  const auto program = Parse(text, "text");
+  REQUIRE(program.ok());
+  CHECK_THAT(Verify(*program, Depth::kLists).message(), Catch::StartsWith("deadlock: device 0 stops at"));
+}
+
+}  // namespace pp
