@@ -97,12 +97,7 @@ class Supervisor {
   bool Steers() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
 
   Status Setup() {
-    const Job& job = *program_.job;
-    Result<Dataset> dataset = Dataset::Open(
-        options_.data,
-        {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
-    PP_RETURN_IF_ERROR(dataset.status());
-    dataset_ = std::make_unique<Dataset>(std::move(*dataset));
+    if (!options_.make_backend) PP_RETURN_IF_ERROR(OpenData());
     std::vector<Transport*> transports{options_.transport};
     if (options_.transport == nullptr) {
       own_transports_ = MakeInProcessTransports(program_.devices);
@@ -119,18 +114,21 @@ class Supervisor {
     return status;
   }
 
+  Status OpenData() {
+    const Job& job = *program_.job;
+    Result<Dataset> dataset = Dataset::Open(
+        options_.data,
+        {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
+    PP_RETURN_IF_ERROR(dataset.status());
+    dataset_ = std::make_unique<Dataset>(std::move(*dataset));
+    return {};
+  }
+
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
-    const CpuBackendArgs backend{.program = &program_,
-                                 .device = transport->rank(),
-                                 .dataset = dataset_.get(),
-                                 .seed = options_.seed,
-                                 .threads = options_.threads,
-                                 .weight_decay = options_.weight_decay,
-                                 .weights = options_.weights};
     return std::make_unique<Rank>(
         Rank::Args{.program = &program_,
                    .transport = transport,
-                   .make_backend = [backend] { return MakeCpuBackend(backend); },
+                   .make_backend = [this, device = transport->rank()] { return MakeBackend(device); },
                    .optimizer = options_.optimizer,
                    .record = options_.record,
                    .observer = options_.observer,
@@ -138,6 +136,17 @@ class Supervisor {
                    .on_message = [this](int from, const ControlMessage& message) {
                      board_.Put(from, message);
                    }});
+  }
+
+  std::unique_ptr<Backend> MakeBackend(int device) const {
+    if (options_.make_backend) return options_.make_backend(device);
+    return MakeCpuBackend({.program = &program_,
+                           .device = device,
+                           .dataset = dataset_.get(),
+                           .seed = options_.seed,
+                           .threads = options_.threads,
+                           .weight_decay = options_.weight_decay,
+                           .weights = options_.weights});
   }
 
   void Supervise() {

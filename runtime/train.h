@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ struct TrainOptions {
   // and they stop where they are. May be null.
   const std::atomic<int>* stop_requests = nullptr;
   StepObserver* observer = nullptr;
+  // What computes; null: the CPU backend, on `data`.
+  std::function<std::unique_ptr<Backend>(int device)> make_backend;
 };
 
 // What rank 0's process knows in the end; other processes have the last two alone.

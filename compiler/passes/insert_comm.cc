@@ -60,17 +60,14 @@ class Insertions {
   void Add(int position, const Instruction& i) { added_.push_back({position, i}); }
 
   // In the order of position and, at one position, of Add.
-  std::vector<Instruction> Merge() {
-    std::stable_sort(added_.begin(), added_.end(),
-                     [](const Added& a, const Added& b) { return a.position < b.position; });
-    std::vector<Instruction> merged;
-    merged.reserve(list_.size() + added_.size());
-    size_t next = 0;
-    for (int i = 0; i <= static_cast<int>(list_.size()); ++i) {
-      for (; next < added_.size() && added_[next].position == i; ++next)
-        merged.push_back(added_[next].instruction);
-      if (i < static_cast<int>(list_.size())) merged.push_back(list_[i]);
-    }
+  std::vector<Instruction> Merge() const {
+    // begin[p]: where what is added at p, and then list_[p], goes.
+    std::vector<int> begin(list_.size() + 2, 0);
+    for (const Added& added : added_) ++begin[added.position + 1];
+    for (size_t p = 1; p < begin.size(); ++p) begin[p] += begin[p - 1] + (p <= list_.size());
+    std::vector<Instruction> merged(list_.size() + added_.size());
+    for (size_t p = 0; p < list_.size(); ++p) merged[begin[p + 1] - 1] = list_[p];
+    for (const Added& added : added_) merged[begin[added.position]++] = added.instruction;
     return merged;
   }
 
