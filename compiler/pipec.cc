@@ -115,17 +115,17 @@ Status ShowCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "grid", "json", "chrome-trace"}));
   // Pictures of time are the simulator's, with the default costs.
   if (a.format == "grid" || a.format == "chrome-trace") return SimulateCommand(a);
-  auto program = Load(a.plans[0]);
-  if (!program.ok()) return program.status();
   int device = -1;
   PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
-  if (device >= program->devices)
-    return Status::Invalid(fmt::format("--device: {} ({} has 0 to {})", device, a.plans[0],
-                                       program->devices - 1));
-  if (a.format == "text" && device >= 0) return PrintOut(PrintDevice(*program, device));
+  if (device >= 0) {
+    if (a.format != "text")
+      return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
+    auto program = LoadDevice(a.plans[0], device);
+    return program.ok() ? PrintOut(PrintDevice(*program, device)) : program.status();
+  }
+  auto program = Load(a.plans[0]);
+  if (!program.ok()) return program.status();
   if (a.format == "text") return PrintOut(Print(*program));
-  if (device >= 0)
-    return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
   return PrintOut(ShowJson(*program));
 }
 

@@ -14,7 +14,7 @@ struct AttentionLayout {
   int64_t rows;   // tokens, and room for a tile to reach beyond them
   int64_t width;  // head_dim, in whole vectors
   int64_t band;   // floats from one query's scores to the next: an odd number of cache lines
-  int64_t by_token[3], block[2], scores[2], factors, total;  // offsets in floats
+  int64_t by_token[5], block[2], scores[2], factors, total;  // offsets in floats
 };
 
 inline AttentionLayout LayOutAttention(const AttentionShape& shape) {
@@ -29,7 +29,6 @@ inline AttentionLayout LayOutAttention(const AttentionShape& shape) {
   };
   // Panels of K and V transposed need up to 48 columns more than there are tokens.
   for (auto& at : layout.by_token) at = take((layout.rows + 48) * layout.width);
-  layout.by_token[0] = layout.by_token[0];
   for (auto& at : layout.block) at = take(kQueryBlock * layout.width);
   for (auto& at : layout.scores) at = take(kQueryBlock * layout.band);
   layout.factors = take(layout.band + 64);

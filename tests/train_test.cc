@@ -1,0 +1,201 @@
+// The training loop on a backend that checks every value: schedules, transports of threads,
+// starting, stopping and failing together.
+#include "runtime/train.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <mutex>
+
+#include "compiler/compile.h"
+#include "runtime/step_log.h"
+#include "tests/checking_backend.h"
+
+namespace pp {
+namespace {
+
+struct Plan {
+  const char* scheme = "1f1b";
+  int devices = 2;
+  int microbatches = 4;
+  P2p p2p = P2p::kAsync;
+};
+
+Program MakeProgram(const Plan& plan) {
+  CompileOptions options;
+  options.scheme = plan.scheme;
+  options.shape = {.devices = plan.devices, .microbatches = plan.microbatches,
+                   .stages_per_device = 0};
+  options.p2p = plan.p2p;
+  ModelConfig model;
+  model.vocab_size = 50;
+  model.n_positions = 8;
+  model.n_embd = 16;
+  model.n_layer = 8;
+  model.n_head = 2;
+  model.n_inner = 64;
+  options.model = model;
+  auto program = Compile(options);
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  return std::move(*program);
+}
+
+// Collects what went wrong on any thread.
+class Harness {
+ public:
+  explicit Harness(Program program) : program(std::move(program)) {
+    options.optimizer.steps = 3;
+    backend.program = &this->program;
+    backend.fail = [this](const std::string& text) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      failures.push_back(text);
+    };
+    options.make_backend = [this](int) { return std::make_unique<CheckingBackend>(backend); };
+  }
+  TrainReport Run() { return Train(program, options); }
+
+  Program program;
+  TrainOptions options;
+  CheckingBackend::Args backend;
+  std::vector<std::string> failures;
+
+ private:
+  std::mutex mutex_;
+};
+
+TEST_CASE("every value arrives, whatever the schedule") {
+  const char* scheme = GENERATE("gpipe", "1f1b", "interleaved");
+  const int devices = GENERATE(1, 2, 4);
+  const int microbatches = GENERATE(4, 8);
+  const P2p p2p = GENERATE(P2p::kAsync, P2p::kBlocking);
+  INFO(scheme << " D=" << devices << " M=" << microbatches << " p2p " << static_cast<int>(p2p));
+  Harness harness(MakeProgram({scheme, devices, microbatches, p2p}));
+  harness.options.record = true;
+  const TrainReport report = harness.Run();
+  INFO(report.status.message());
+  REQUIRE(report.status.ok());
+  CHECK(harness.failures == std::vector<std::string>());
+  REQUIRE(report.steps.size() == 3);
+  const double tokens = microbatches * 8.0;
+  CHECK(report.steps[2].loss == microbatches * (microbatches + 1) / 2 / tokens);
+  CHECK(report.last_step == 3);
+  // The plan's memory is the run's.
+  for (int d = 0; d < devices; ++d)
+    CHECK(report.steps[2].peak_bytes[d] == harness.program.lists[d].arena_bytes);
+  // Every instruction is in the trace, once a step.
+  size_t instructions = 0;
+  for (const DeviceList& list : harness.program.lists) instructions += list.body.size();
+  CHECK(report.events.size() == 3 * instructions);
+}
+
+TEST_CASE("a lane's events stand in list order") {
+  Harness harness(MakeProgram({.devices = 4}));
+  harness.options.record = true;
+  const TrainReport report = harness.Run();
+  for (int d = 0; d < 4; ++d) {
+    int last = -1;
+    double end = 0;
+    for (const Event& event : report.events) {
+      if (event.device != d || event.step != 2) continue;
+      const Op op = harness.program.lists[d].body[event.index].op;
+      if (Info(op).lane != Lane::kCompute) continue;
+      CHECK(event.index > last);
+      CHECK(event.start >= end);
+      last = event.index;
+      end = event.start;
+    }
+  }
+}
+
+TEST_CASE("a NaN loss stops all ranks and says where") {
+  Harness harness(MakeProgram({.devices = 4}));
+  harness.backend.loss_of_micro_1 = NAN;
+  const TrainReport report = harness.Run();
+  CHECK(report.status.code() == Code::kFailed);
+  CHECK_THAT(report.status.message(),
+             Catch::StartsWith("rank 3: step 1: loss of micro-batch 1 is nan ('FW s3 m1', "
+                               "instruction "));
+  CHECK(report.steps.empty());
+}
+
+TEST_CASE("a request stops all ranks after a common step") {
+  Harness harness(MakeProgram({.devices = 4}));
+  harness.options.optimizer.steps = 1000000;
+  std::atomic<int> requests{0};
+  harness.options.stop_requests = &requests;
+  harness.options.on_step = [&](const StepReport& step) -> Status {
+    if (step.step == 5) requests = 1;
+    return {};
+  };
+  const TrainReport report = harness.Run();
+  CHECK(report.status.ok());
+  CHECK(report.last_step >= 5);
+  CHECK(report.last_step < 1000000);
+  CHECK(report.steps.size() == static_cast<size_t>(report.last_step));
+}
+
+TEST_CASE("an error of the caller stops all ranks") {
+  Harness harness(MakeProgram({.devices = 4}));
+  harness.options.optimizer.steps = 1000000;
+  harness.options.on_step = [](const StepReport& step) {
+    return step.step == 2 ? Status::Failed("log.jsonl: the disk is full") : Status();
+  };
+  CHECK(harness.Run().status.message() == "log.jsonl: the disk is full");
+}
+
+TEST_CASE("a run that does not go on ends with what each rank is at") {
+  Harness harness(MakeProgram({.devices = 2}));
+  harness.options.stall_timeout = 0.3;
+  std::promise<void> stalled;
+  auto wait = stalled.get_future().share();
+  harness.backend.before = [&](Op op, const Addresses& at, int64_t step) {
+    if (op == Op::kBackward && at.stage == 1 && at.micro == 1 && step == 2) wait.wait();
+  };
+  // The kernel that hangs has to end before its thread can.
+  auto release = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    stalled.set_value();
+  });
+  const TrainReport report = harness.Run();
+  CHECK(report.status.code() == Code::kFailed);
+  CHECK_THAT(report.status.message(), Catch::StartsWith("no progress for 0.3 s: rank 0 at 'WAIT "));
+  CHECK_THAT(report.status.message(), Catch::Contains("; rank 1 at 'BW s1 m1'"));
+}
+
+TEST_CASE("a plan that cannot run is refused") {
+  Program program = MakeProgram({.devices = 4});
+  CHECK(CheckRunnable(program, "x.plan", 4).ok());
+  CHECK(CheckRunnable(program, "x.plan", 3).message() ==
+        "x.plan: compiled for 4 devices, started with 3 ranks (mpiexec -n 4)");
+  program.job.reset();
+  CHECK_THAT(CheckRunnable(program, "x.plan", 4).message(),
+             Catch::StartsWith("x.plan: compiled without a model"));
+}
+
+TEST_CASE("warm-up and cosine") {
+  OptimizerOptions options{.learning_rate = 1, .min_learning_rate = 0.1, .warmup_steps = 4,
+                           .cosine = true, .steps = 14};
+  CHECK(LearningRate(options, 1) == 0.25);
+  CHECK(LearningRate(options, 4) == 1);
+  CHECK(LearningRate(options, 5) == 1);
+  CHECK(LearningRate(options, 10) == Approx(0.55));
+  CHECK(LearningRate(options, 14) > 0.1);
+  CHECK(LearningRate(options, 14) < 0.13);
+  options.cosine = false;
+  CHECK(LearningRate(options, 14) == 1);
+}
+
+TEST_CASE("a step as JSON and as a line") {
+  const StepReport report{.step = 12, .loss = 2.3456789123, .grad_norm = 1.25,
+                          .learning_rate = 3e-4, .seconds = 0.25, .tokens_per_second = 8192,
+                          .peak_bytes = {100, 200}};
+  CHECK(ToJson(report) ==
+        "{\"step\":12,\"loss\":2.34567891,\"grad_norm\":1.25,\"lr\":0.0003,\"step_seconds\":0.25,"
+        "\"tokens_per_second\":8192,\"peak_bytes\":[100,200]}\n");
+  CHECK(ToLine(report, 200, 0.25) ==
+        "step 12/200  loss 2.3457  norm 1.25  lr 0.0003  8192 tok/s  0:47 left\n");
+}
+
+}  // namespace
+}  // namespace pp
