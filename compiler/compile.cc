@@ -25,9 +25,8 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
   PP_RETURN_IF_ERROR(
       Timed(observer, pass.name, program, [&] { return pass.run(program, context); }));
   // What follows a pass that lowers nothing proves the same again.
-  return Timed(observer, "verify", program, [&] {
-    return Verify(program, pass.depth).In(fmt::format("after {}", pass.name));
-  });
+  return Timed(observer, "verify", program,
+               [&] { return Verify(program, pass.depth).In(fmt::format("after {}", pass.name)); });
 }
 
 // The model's part of the program.
@@ -39,8 +38,10 @@ Status AddJob(const CompileOptions& options, Program& program) {
     return {};
   }
   const ModelConfig& model = *options.model;
-  Job job{model, options.micro_batch_size,
-          options.sequence_length > 0 ? options.sequence_length : model.n_positions, {}};
+  Job job{model,
+          options.micro_batch_size,
+          options.sequence_length > 0 ? options.sequence_length : model.n_positions,
+          {}};
   if (options.layers_per_stage.empty()) {
     auto split = SplitLayers(model.n_layer, program.stages);
     if (!split.ok()) return split.status().In("--model");
@@ -103,8 +104,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   auto costs = ParseCosts(options.costs.empty() ? "f=1" : options.costs, program.stages);
   if (!costs.ok()) return costs.status();
   const PassContext context{*costs, options.p2p};
-  for (const Pass* pass : *passes)
-    PP_RETURN_IF_ERROR(RunPass(*pass, program, context, observer));
+  for (const Pass* pass : *passes) PP_RETURN_IF_ERROR(RunPass(*pass, program, context, observer));
   PP_RETURN_IF_ERROR(Lower(program, Depth::kSchedule, context, observer));
   return program;
 }

@@ -21,8 +21,8 @@ struct CompileOptions {
   std::string costs;
   std::optional<ModelConfig> model;
   int micro_batch_size = 1;
-  int sequence_length = 0;           // 0: the model's n_positions
-  std::vector<int> layers_per_stage; // empty: equal
+  int sequence_length = 0;            // 0: the model's n_positions
+  std::vector<int> layers_per_stage;  // empty: equal
 };
 
 // Called after the scheme ("scheme") and after each pass, with the seconds it took and,

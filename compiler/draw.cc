@@ -12,13 +12,20 @@ namespace {
 // The letter of a compute instruction in a grid; 0 for what is not drawn.
 char LetterOf(Op op) {
   switch (op) {
-    case Op::kForward: return 'F';
-    case Op::kForwardDrop: return 'C';
-    case Op::kRecompute: return 'R';
-    case Op::kBackward: return 'B';
-    case Op::kBackwardInput: return 'I';
-    case Op::kBackwardWeight: return 'W';
-    default: return 0;
+    case Op::kForward:
+      return 'F';
+    case Op::kForwardDrop:
+      return 'C';
+    case Op::kRecompute:
+      return 'R';
+    case Op::kBackward:
+      return 'B';
+    case Op::kBackwardInput:
+      return 'I';
+    case Op::kBackwardWeight:
+      return 'W';
+    default:
+      return 0;
   }
 }
 
@@ -60,7 +67,8 @@ std::string Grid(const Program& program, const Execution& execution) {
     for (size_t i = 0; i < list.size(); ++i) {
       if (LetterOf(list[i].op) == 0) continue;
       const Span& span = execution.spans[d][i];
-      if (span.end > span.start) unit = unit == 0 ? span.end - span.start : std::min(unit, span.end - span.start);
+      if (span.end > span.start)
+        unit = unit == 0 ? span.end - span.start : std::min(unit, span.end - span.start);
       width = std::max(width, CellOf(list[i], several).size());
     }
   }

@@ -24,7 +24,8 @@ class Consumers {
   }
   static bool IsMessage(const Value& v) { return v.kind == Kind::kAct || v.kind == Kind::kGrad; }
   int& At(const Value& v) {
-    return at_[(static_cast<size_t>(v.kind == Kind::kGrad) * stages_ + v.stage) * micros_ + v.micro];
+    return at_[(static_cast<size_t>(v.kind == Kind::kGrad) * stages_ + v.stage) * micros_ +
+               v.micro];
   }
 
  private:

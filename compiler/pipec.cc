@@ -49,7 +49,8 @@ Status ParseNumbers(const char* option, const std::string& text, std::vector<int
   return {};
 }
 
-Status OneOf(const char* option, const std::string& text, std::initializer_list<const char*> known) {
+Status OneOf(const char* option, const std::string& text,
+             std::initializer_list<const char*> known) {
   std::string names;
   for (const char* name : known) {
     if (text == name) return {};
@@ -98,7 +99,8 @@ Status CompileCommand(const Arguments& a) {
   if (!a.print_after.empty() && a.print_after != "all" && a.print_after != "scheme" &&
       std::none_of(Passes().begin(), Passes().end(),
                    [&](const Pass& pass) { return pass.name == a.print_after; }))
-    return Status::Invalid(fmt::format("--print-after: '{}' (all, scheme or a pass)", a.print_after));
+    return Status::Invalid(
+        fmt::format("--print-after: '{}' (all, scheme or a pass)", a.print_after));
   auto observer = [&](std::string_view name, const Program& program, double seconds) {
     if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
     if (name != "verify" && (a.print_after == "all" || a.print_after == name))
@@ -148,9 +150,9 @@ Status VerifyCommand(const Arguments& a) {
     if (!plan.ok()) return plan.status();
     size_t instructions = 0;
     for (const DeviceList& list : plan->program.lists) instructions += list.body.size();
-    PP_RETURN_IF_ERROR(PrintOut(fmt::format("{}: safe: {} on {} devices, {} micro-batches, {} instructions\n",
-                                            path, plan->program.scheme, plan->program.devices,
-                                            plan->program.microbatches, instructions)));
+    PP_RETURN_IF_ERROR(PrintOut(fmt::format(
+        "{}: safe: {} on {} devices, {} micro-batches, {} instructions\n", path,
+        plan->program.scheme, plan->program.devices, plan->program.microbatches, instructions)));
   }
   return {};
 }
@@ -170,8 +172,11 @@ Status SimulateCommand(const Arguments& a) {
   for (int d = 0; d < plan->program.devices; ++d)
     for (size_t i = 0; i < prediction->execution.spans[d].size(); ++i) {
       const Span& span = prediction->execution.spans[d][i];
-      events.push_back({.rank = d, .device = d, .index = static_cast<int32_t>(i),
-                        .start = span.start, .duration = span.end - span.start});
+      events.push_back({.rank = d,
+                        .device = d,
+                        .index = static_cast<int32_t>(i),
+                        .start = span.start,
+                        .duration = span.end - span.start});
     }
   return PrintOut(ChromeTrace(plan->program, events));
 }
@@ -209,18 +214,21 @@ Status List(const Arguments& a, const Rows& rows, Name name, Meaning meaning) {
 }
 
 Status SchemesCommand(const Arguments& a) {
-  return List(a, Schemes(), [](const Scheme& row) { return std::string(row.name); },
-              [](const Scheme& row) { return std::string(row.summary); });
+  return List(
+      a, Schemes(), [](const Scheme& row) { return std::string(row.name); },
+      [](const Scheme& row) { return std::string(row.summary); });
 }
 Status PassesCommand(const Arguments& a) {
-  return List(a, Passes(), [](const Pass& row) { return std::string(row.name); },
-              [](const Pass& row) {
-                return fmt::format("{}{}", row.summary, row.always ? " (always)" : "");
-              });
+  return List(
+      a, Passes(), [](const Pass& row) { return std::string(row.name); },
+      [](const Pass& row) {
+        return fmt::format("{}{}", row.summary, row.always ? " (always)" : "");
+      });
 }
 Status OpsCommand(const Arguments& a) {
-  return List(a, Ops(), [](const OpInfo& row) { return std::string(row.text); },
-              [](const OpInfo& row) { return std::string(row.meaning); });
+  return List(
+      a, Ops(), [](const OpInfo& row) { return std::string(row.text); },
+      [](const OpInfo& row) { return std::string(row.meaning); });
 }
 
 using Command = Status (*)(const Arguments&);
@@ -249,7 +257,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   compile->add_option("--p2p", a.p2p, "async (default) or blocking");
   compile->add_option("--costs", a.costs, "f=1,b=2,r=1,bi=1,bw=1,comm=0,reduce=0,step=0,in=0");
   compile->add_option("--model", a.model, "config.json of a Hugging Face GPT-2");
-  compile->add_option("--micro-batch-size", a.micro_batch_size, "sequences a micro-batch (default 1)");
+  compile->add_option("--micro-batch-size", a.micro_batch_size,
+                      "sequences a micro-batch (default 1)");
   compile->add_option("--seq-length", a.seq_length, "tokens a sequence (default n_positions)");
   compile->add_option("--layers-per-stage", a.layers_per_stage, "as in 2,3,3,2 (default equal)");
 

@@ -14,10 +14,10 @@ namespace pp {
 
 // REQUIRES: a scheme's `check` has accepted it.
 struct Shape {
-  int devices = 1;           // D
-  int microbatches = 1;      // M
-  int stages_per_device = 1; // V, for each pipe
-  int group_size = 0;        // N of interleaved; 0: D
+  int devices = 1;            // D
+  int microbatches = 1;       // M
+  int stages_per_device = 1;  // V, for each pipe
+  int group_size = 0;         // N of interleaved; 0: D
   int stages() const { return devices * stages_per_device; }
 };
 

@@ -30,7 +30,8 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
                                    [&](const Scheme& row) { return row.name == name; });
   if (scheme == std::end(kSchemes)) {
     std::string names;
-    for (const Scheme& row : kSchemes) names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
+    for (const Scheme& row : kSchemes)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
     return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({})", name, names));
   }
   if (shape.stages_per_device == 0) shape.stages_per_device = scheme->stages_per_device;
@@ -38,12 +39,13 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
     return Status::Invalid(fmt::format("--stages-per-device: {} ({} has {})",
                                        shape.stages_per_device, name, scheme->stages_per_device));
   if (shape.group_size > 0 && !scheme->has_groups)
-    return Status::Invalid(fmt::format("--group-size: {} ({} has no groups)", shape.group_size, name));
-  const __int128 forwards =
-      __int128{shape.devices} * shape.stages_per_device * shape.microbatches;
+    return Status::Invalid(
+        fmt::format("--group-size: {} ({} has no groups)", shape.group_size, name));
+  const __int128 forwards = __int128{shape.devices} * shape.stages_per_device * shape.microbatches;
   if (forwards > kMostForwards)
     return Status::Invalid(fmt::format(
-        "--devices {} --microbatches {}: {} forwards (at most {}, to stay within the 2 GiB of a plan)",
+        "--devices {} --microbatches {}: {} forwards (at most {}, to stay within the 2 GiB of a "
+        "plan)",
         shape.devices, shape.microbatches,
         forwards > INT64_MAX ? "more than 2^63" : fmt::format("{}", static_cast<int64_t>(forwards)),
         kMostForwards));

@@ -35,8 +35,7 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
     if (program.job) device.peak_bytes = program.lists[d].arena_bytes;
     busy += device.busy;
   }
-  if (prediction.makespan > 0)
-    prediction.bubble = 1 - busy / program.devices / prediction.makespan;
+  if (prediction.makespan > 0) prediction.bubble = 1 - busy / program.devices / prediction.makespan;
   return prediction;
 }
 

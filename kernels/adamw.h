@@ -27,4 +27,11 @@ namespace cpu {
 void AdamW(const AdamWArgs& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+// Starts it on a stream (a cudaStream_t); all pointers are of the device.
+void AdamW(const AdamWArgs& args, void* stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

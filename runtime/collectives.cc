@@ -24,7 +24,7 @@ TiedSum::TiedSum(const Program& program, int device, const Arena& arena, Transpo
     float* head = part(last, last_layout.tied_head);
     (device == first_device ? other_ : mine_) = head;
   }
-  if (first_device == last_device) return;
+  if (first_device == last_device || mine_ == nullptr) return;
   peer_ = device == first_device ? last_device : first_device;
   const Region* exchange = FindRegion(program.lists[device], Kind::kExchange, -1);
   PP_CHECK(exchange != nullptr && exchange->bytes >= static_cast<int64_t>(sizeof(float)));

@@ -38,7 +38,8 @@ Status Interpreter::Run(int64_t step) {
     last = Now();
     const bool waits = args_.list->waits_for[index] >= 0 || args_.list->data[index] != nullptr;
     (waits ? time_.waiting : time_.kernels) += last - start;
-    if (args_.recorder != nullptr) args_.recorder->Add(index, step, start, last);
+    const bool mine = Info(args_.list->list[index].op).lane == Lane::kCompute;
+    if (args_.recorder != nullptr && mine) args_.recorder->Add(index, step, start, last);
     args_.lanes->Passed(index);
     executed_.store(executed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }

@@ -36,7 +36,8 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
     const auto key = keys.find(item.substr(0, equals));
     if (equals == std::string_view::npos || key == keys.end() || seen[key->first])
       return Status::Invalid(fmt::format(
-          "--costs: '{}' (f, b, r, bi, bw, comm, reduce, step, in, each once, as in f=1,b=2)", item));
+          "--costs: '{}' (f, b, r, bi, bw, comm, reduce, step, in, each once, as in f=1,b=2)",
+          item));
     seen[key->first] = true;
     PerStage values;
     for (std::string_view word : Split(item.substr(equals + 1), ':')) {
@@ -48,8 +49,9 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
       values.push_back(value);
     }
     if (values.size() != 1 && static_cast<int>(values.size()) != stages)
-      return Status::Invalid(fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)",
-                                         item, values.size(), stages));
+      return Status::Invalid(
+          fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)", item,
+                      values.size(), stages));
     *key->second = values;
   }
   return costs;

@@ -14,10 +14,10 @@ namespace pp {
 using PerStage = std::vector<double>;
 
 struct CostModel {
-  PerStage f{1};    // forward
-  PerStage b{2};    // whole backward
-  PerStage r;       // recompute; empty: as f
-  PerStage bi, bw;  // input and weight half; empty: b/2
+  PerStage f{1};       // forward
+  PerStage b{2};       // whole backward
+  PerStage r;          // recompute; empty: as f
+  PerStage bi, bw;     // input and weight half; empty: b/2
   PerStage comm{0};    // a message of stage s
   PerStage reduce{0};  // a REDUCE_grad
   PerStage step{0};    // a STEP

@@ -57,8 +57,8 @@ class Executor {
     size_t next = 0;  // in its list: the compute lane has finished all before
     double time = 0;  // of its compute lane
     bool awake = false;
-    std::vector<int> channels;        // those it is an end of
-    std::vector<int> reductions;      // those it takes part in, in list order (indices)
+    std::vector<int> channels;    // those it is an end of
+    std::vector<int> reductions;  // those it takes part in, in list order (indices)
     size_t next_reduction = 0;
     bool arrived = false;  // at that one
   };
@@ -70,12 +70,14 @@ class Executor {
     double time = 0;
   };
   struct Reduction {
-    int members = 0;  // devices that list it
+    int members = 0;                           // devices that list it
     std::vector<std::pair<int, int>> arrived;  // device, index
     double time = 0;
   };
 
-  const std::vector<Instruction>& ListOf(size_t device) const { return program_.lists[device].body; }
+  const std::vector<Instruction>& ListOf(size_t device) const {
+    return program_.lists[device].body;
+  }
   bool AtEnd(int device) const { return places_[device].next == ListOf(device).size(); }
   bool Blocking() const { return program_.p2p == P2p::kBlocking; }
   static bool IsMessage(const Instruction& i) {
@@ -97,8 +99,8 @@ class Executor {
         if (!IsMessage(list[i])) continue;
         const bool send = Info(list[i].op).lane == Lane::kSend;
         const int from = send ? d : list[i].peer, to = send ? list[i].peer : d;
-        const auto [at, is_new] = number.try_emplace(
-            int64_t{from} * program_.devices + to, static_cast<int>(channels_.size()));
+        const auto [at, is_new] = number.try_emplace(int64_t{from} * program_.devices + to,
+                                                     static_cast<int>(channels_.size()));
         if (is_new) {
           channels_.push_back({from, to, {}, {}});
           places_[from].channels.push_back(at->second);
@@ -211,8 +213,8 @@ class Executor {
       const int wait_send = waits_for_[channel.from][send];
       const int wait_receive = waits_for_[channel.to][receive];
       if (!Passed(channel.from, wait_send) || !Passed(channel.to, wait_receive)) break;
-      const double start = std::max({channel.time, EndOf(channel.from, wait_send),
-                                     EndOf(channel.to, wait_receive)});
+      const double start =
+          std::max({channel.time, EndOf(channel.from, wait_send), EndOf(channel.to, wait_receive)});
       channel.time = start + durations_(ListOf(channel.from)[send]);
       ends_[channel.from][send] = ends_[channel.to][receive] = channel.time;
       any = true;

@@ -17,9 +17,9 @@ constexpr KindInfo kKinds[] = {
 #define F(field) Field::k##field,
 #define V(kind, offset) Operand{Kind::k##kind, offset},
 #define PP_KIND(number, name, text, kind_class, meaning)
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)  \
-  constexpr auto kFields##name = std::to_array<Field>({fields Field::kStage});  \
-  constexpr auto kReads##name = std::to_array<Operand>({reads Operand{}});      \
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning) \
+  constexpr auto kFields##name = std::to_array<Field>({fields Field::kStage}); \
+  constexpr auto kReads##name = std::to_array<Operand>({reads Operand{}});     \
   constexpr auto kWrites##name = std::to_array<Operand>({writes Operand{}});
 #include "schema/ops.def"
 #undef F
@@ -33,10 +33,15 @@ constexpr auto WithoutLast(const Array& array) {
 
 constexpr OpInfo kOps[] = {
 #define PP_KIND(number, name, text, kind_class, meaning)
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)          \
-  {Op::k##name,                 text,                      Lane::k##lane,               \
-   WithoutLast(kFields##name), WithoutLast(kReads##name), WithoutLast(kWrites##name),  \
-   Kind::k##keeps,              meaning},
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning) \
+  {Op::k##name,                                                                \
+   text,                                                                       \
+   Lane::k##lane,                                                              \
+   WithoutLast(kFields##name),                                                 \
+   WithoutLast(kReads##name),                                                  \
+   WithoutLast(kWrites##name),                                                 \
+   Kind::k##keeps,                                                             \
+   meaning},
 #include "schema/ops.def"
 };
 
@@ -86,8 +91,8 @@ const OpInfo* FindOp(int number) {
 }
 
 bool CanWaitFor(Kind kind) {
-  return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad ||
-         kind == Kind::kTied || kind == Kind::kNorm;
+  return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad || kind == Kind::kTied ||
+         kind == Kind::kNorm;
 }
 
 bool HasField(const Instruction& instruction, Field field) {

@@ -61,16 +61,16 @@ class [[nodiscard]] Result {
 }  // namespace pp
 
 // Returns from the enclosing function if `expression` is an error.
-#define PP_RETURN_IF_ERROR(expression)                        \
-  do {                                                        \
+#define PP_RETURN_IF_ERROR(expression)                                            \
+  do {                                                                            \
     if (::pp::Status pp_status = (expression); !pp_status.ok()) return pp_status; \
   } while (false)
 
 // Stops the process: the program itself is wrong.
-#define PP_CHECK(condition)                                                                   \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      std::fprintf(stderr, "%s:%d: internal error: %s\n", __FILE__, __LINE__, #condition);    \
-      std::abort();                                                                           \
-    }                                                                                         \
+#define PP_CHECK(condition)                                                                \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      std::fprintf(stderr, "%s:%d: internal error: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                        \
+    }                                                                                      \
   } while (false)

@@ -120,9 +120,8 @@ class Parser {
   Status ParseProgram() {
     Program& p = program_;
     if (!p.scheme.empty()) return Wrong("a second line 'program'");
-    const bool right = words_.size() == 6 && words_[2] == "stages" &&
-                       words_[4] == "microbatches" && Number(words_[3], "", &p.stages) &&
-                       Number(words_[5], "", &p.microbatches);
+    const bool right = words_.size() == 6 && words_[2] == "stages" && words_[4] == "microbatches" &&
+                       Number(words_[3], "", &p.stages) && Number(words_[5], "", &p.microbatches);
     if (!right || p.stages == 0 || p.microbatches == 0)
       return Wrong(fmt::format("'{}' (program NAME stages S microbatches M)", line_));
     p.scheme = words_[1];
@@ -206,13 +205,12 @@ class Parser {
       return true;
     };
     const Needs needs = NeedsOf(i);
-    const bool right =
-        (!needs.stage || take("s", &i.stage, program_.stages)) &&
-        (!needs.micro || take("m", &i.micro, program_.microbatches)) &&
-        (!needs.bucket || take("b", &i.bucket, INT16_MAX)) &&
-        (!needs.pipe || !word().starts_with("p") || take("p", &i.pipe, INT16_MAX)) &&
-        (!needs.peer || (word() == (op.lane == Lane::kSend ? "to" : "from") && ++next &&
-                         take("d", &i.peer, INT32_MAX)));
+    const bool right = (!needs.stage || take("s", &i.stage, program_.stages)) &&
+                       (!needs.micro || take("m", &i.micro, program_.microbatches)) &&
+                       (!needs.bucket || take("b", &i.bucket, INT16_MAX)) &&
+                       (!needs.pipe || !word().starts_with("p") || take("p", &i.pipe, INT16_MAX)) &&
+                       (!needs.peer || (word() == (op.lane == Lane::kSend ? "to" : "from") &&
+                                        ++next && take("d", &i.peer, INT32_MAX)));
     if (right && needs.sent && word() == "sent") {
       i.sent = true;
       ++next;
@@ -273,14 +271,15 @@ class Parser {
     }
     if (static_cast<int>(p.pipe_of.size()) != p.microbatches ||
         *std::max_element(p.pipe_of.begin(), p.pipe_of.end()) >= pipes)
-      return Wrong(fmt::format("'micro-batches on pipes' ({} numbers below {})", p.microbatches,
-                               pipes));
+      return Wrong(
+          fmt::format("'micro-batches on pipes' ({} numbers below {})", p.microbatches, pipes));
     for (size_t d = 0; d < p.lists.size(); ++d)
       for (auto* section : SectionsOf(p.lists[d]))
         for (const Instruction& i : *section)
           if (i.peer >= p.devices || i.peer == static_cast<int>(d) || i.pipe >= pipes)
-            return Status::Invalid(fmt::format("{}: device {}: '{}' (devices 0 to {}, pipes 0 to {})",
-                                               origin_, d, ToText(i), p.devices - 1, pipes - 1));
+            return Status::Invalid(
+                fmt::format("{}: device {}: '{}' (devices 0 to {}, pipes 0 to {})", origin_, d,
+                            ToText(i), p.devices - 1, pipes - 1));
     return FinishJob();
   }
 
@@ -288,7 +287,8 @@ class Parser {
     Pipe pipe{std::vector<int32_t>(program_.stages, -1)};
     for (auto [stage, device] : holds_) {
       if (pipe.device_of[stage] >= 0)
-        return Wrong(fmt::format("stage {} is held twice (lines 'pipe d…' for several pipes)", stage));
+        return Wrong(
+            fmt::format("stage {} is held twice (lines 'pipe d…' for several pipes)", stage));
       pipe.device_of[stage] = device;
     }
     for (int s = 0; s < program_.stages; ++s)

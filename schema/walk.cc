@@ -41,8 +41,8 @@ class Walker {
 
  private:
   struct Track {
-    int32_t writer = -1;   // index of the instruction that wrote, received or last sent it
-    int32_t extent = -1;   // the first of its pieces of memory
+    int32_t writer = -1;  // index of the instruction that wrote, received or last sent it
+    int32_t extent = -1;  // the first of its pieces of memory
     State state = State::kNone;
   };
   // A piece of memory; a value that takes over others has a chain of them.
@@ -52,9 +52,9 @@ class Walker {
   };
   // The weight gradients of one copy of a stage.
   struct Sum {
-    int32_t parts = 0;      // micro-batches that have added to it
-    int32_t last_part = -1; // index of the last one
-    int32_t flying = 0;     // reductions that nobody has waited for
+    int32_t parts = 0;       // micro-batches that have added to it
+    int32_t last_part = -1;  // index of the last one
+    int32_t flying = 0;      // reductions that nobody has waited for
     bool normed = false, stepped = false;
   };
   struct Flying {
@@ -77,9 +77,7 @@ class Walker {
   Sum& SumOf(int stage, int pipe) {
     return sums_[slot_[stage + 1] * program_.pipes.size() + std::max(pipe, 0)];
   }
-  bool Holds(int stage) const {
-    return std::binary_search(held_.begin(), held_.end(), stage);
-  }
+  bool Holds(int stage) const { return std::binary_search(held_.begin(), held_.end(), stage); }
   bool Blocking() const { return program_.p2p == P2p::kBlocking; }
   void WaitsFor(int after) {
     if (args_.waits_for) (*args_.waits_for)[index_] = after;
@@ -179,8 +177,7 @@ class Walker {
     const int64_t bytes = (*args_.bytes)(v.kind, v.stage);
     if (bytes == 0) return {};
     int64_t offset = -1;
-    PP_RETURN_IF_ERROR(
-        args_.memory->Take({v, bytes, index_, (*slot)++}, &offset, last_use));
+    PP_RETURN_IF_ERROR(args_.memory->Take({v, bytes, index_, (*slot)++}, &offset, last_use));
     track.extent = NewExtent({offset, bytes, -1});
     return {};
   }
@@ -209,8 +206,7 @@ class Walker {
     if (!send) {
       int slot = 0;
       int32_t last_use = -1;
-      PP_RETURN_IF_ERROR(
-          Write(v, Blocking() ? State::kHere : State::kFlying, &slot, &last_use));
+      PP_RETURN_IF_ERROR(Write(v, Blocking() ? State::kHere : State::kFlying, &slot, &last_use));
       WaitsFor(last_use);
       return {};
     }
@@ -247,8 +243,8 @@ class Walker {
     Track& track = TrackOf(v);
     const State expected = i.sent ? State::kSending : State::kFlying;
     if (track.state != expected)
-      return Status::Invalid(fmt::format("no {} of {} is under way", i.sent ? "SEND" : "RECV",
-                                         ToText(v)));
+      return Status::Invalid(
+          fmt::format("no {} of {} is under way", i.sent ? "SEND" : "RECV", ToText(v)));
     WaitsFor(track.writer);
     if (i.sent) {
       track.state = State::kGone;
@@ -335,8 +331,8 @@ class Walker {
 
   Status StartTied() {
     if (program_.stages == 1 ? !Holds(0) : !(Holds(0) || Holds(program_.stages - 1)))
-      return Status::Invalid(fmt::format("device {} holds neither the first nor the last stage",
-                                         device_));
+      return Status::Invalid(
+          fmt::format("device {} holds neither the first nor the last stage", device_));
     int after = -1;
     for (Sum* sum : TiedSums()) {
       const auto at = sum - sums_.data();
@@ -374,11 +370,11 @@ class Walker {
                                                           : "is written but never read";
       return At(track.writer, Status::Invalid(fmt::format("{} {}", ToText(ValueAt(t)), what)));
     }
-    if (!flying_.empty())
-      return At(flying_.front().index, Status::Invalid("is never waited for"));
+    if (!flying_.empty()) return At(flying_.front().index, Status::Invalid("is never waited for"));
     for (size_t pipe = 0; pipe < program_.pipes.size(); ++pipe)
       for (int stage : held_)
-        if (program_.pipes[pipe].device_of[stage] == device_) PP_RETURN_IF_ERROR(CheckSum(stage, pipe));
+        if (program_.pipes[pipe].device_of[stage] == device_)
+          PP_RETURN_IF_ERROR(CheckSum(stage, pipe));
     return {};
   }
 
@@ -411,9 +407,7 @@ class Walker {
   }
 
   // The value behind `track` takes over the chain *kept, which is empty afterwards.
-  void Chain(Track& track, int32_t* kept) {
-    Chain2(std::exchange(*kept, -1), &track.extent);
-  }
+  void Chain(Track& track, int32_t* kept) { Chain2(std::exchange(*kept, -1), &track.extent); }
   // Puts the chain `head` in front of *kept.
   void Chain2(int32_t head, int32_t* kept) {
     if (head < 0) return;
@@ -492,8 +486,8 @@ struct MemoryCheck::Blocks {
 };
 
 MemoryCheck::MemoryCheck(const Program& program, int device, std::span<const Instruction> list)
-    : blocks_(new Blocks{{}, program.lists[device].arena_bytes, list,
-                         program.lists[device].regions}) {
+    : blocks_(
+          new Blocks{{}, program.lists[device].arena_bytes, list, program.lists[device].regions}) {
   for (const Region& region : blocks_->regions)
     blocks_->at[region.offset] = {region.bytes, true, -1};
 }

@@ -64,7 +64,7 @@ using WaitsFor = std::vector<int32_t>;
 
 struct WalkArgs {
   Depth depth = Depth::kLists;
-  MemoryPolicy* memory = nullptr;  // REQUIRED for kPlan
+  MemoryPolicy* memory = nullptr;     // REQUIRED for kPlan
   const ValueBytes* bytes = nullptr;  // REQUIRED with memory
   WaitsFor* waits_for = nullptr;
 };

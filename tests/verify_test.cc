@@ -142,7 +142,8 @@ device 1 holds s1
   REDUCE_norm
   WAIT norm
   STEP s1
-)", "exchange");
+)",
+                       "exchange");
   INFO(program.status().message());
   REQUIRE(program.ok());
   CHECK(Verify(*program, Depth::kLists).ok());
@@ -160,7 +161,8 @@ TEST_CASE("blocking sends deadlock where both ends send first") {
   text.replace(at, first.size() + second.size(), second + first);
   const auto program = Parse(text, "text");
   REQUIRE(program.ok());
-  CHECK_THAT(Verify(*program, Depth::kLists).message(), Catch::StartsWith("deadlock: device 0 stops at"));
+  CHECK_THAT(Verify(*program, Depth::kLists).message(),
+             Catch::StartsWith("deadlock: device 0 stops at"));
 }
 
 }  // namespace pp

@@ -66,7 +66,9 @@ int Main() {
   };
   for (int i = 1; i < kTries; ++i) {
     best(once, Measure(kMicros, path));
-    if (i == 1) fmt::print("64 devices, {} micro-batches: peak memory {:.2f} GiB with twice as many\n", kMicros, PeakGiB());
+    if (i == 1)
+      fmt::print("64 devices, {} micro-batches: peak memory {:.2f} GiB with twice as many\n",
+                 kMicros, PeakGiB());
     best(twice, Measure(2 * kMicros, path));
   }
   fmt::print("{:<18} {:>12} {:>12} {:>7}\n", "seconds", fmt::format("M = {}", kMicros),
@@ -87,9 +89,10 @@ int Main() {
   Stop(Verify(*program, Depth::kPlan));
   size_t instructions = 0;
   for (const DeviceList& list : program->lists) instructions += list.body.size();
-  fmt::print("a plan of {} instructions ({} bytes): one device's list opened in {:.3f} s, all in "
-             "{:.3f} s, verified in {:.3f} s\n",
-             instructions, std::filesystem::file_size(path), opened, loaded, Now() - begin);
+  fmt::print(
+      "a plan of {} instructions ({} bytes): one device's list opened in {:.3f} s, all in "
+      "{:.3f} s, verified in {:.3f} s\n",
+      instructions, std::filesystem::file_size(path), opened, loaded, Now() - begin);
   std::filesystem::remove(path);
   return 0;
 }

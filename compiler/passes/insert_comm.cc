@@ -37,11 +37,15 @@ namespace {
 
 Instruction Send(const Message& m) {
   return {.op = m.value.kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad,
-          .stage = m.value.stage, .micro = m.value.micro, .peer = m.to};
+          .stage = m.value.stage,
+          .micro = m.value.micro,
+          .peer = m.to};
 }
 Instruction Receive(const Message& m) {
   return {.op = m.value.kind == Kind::kAct ? Op::kRecvAct : Op::kRecvGrad,
-          .stage = m.value.stage, .micro = m.value.micro, .peer = m.from};
+          .stage = m.value.stage,
+          .micro = m.value.micro,
+          .peer = m.from};
 }
 Instruction Wait(const Message& m) {
   return {.op = Op::kWait, .value = m.value.kind, .stage = m.value.stage, .micro = m.value.micro};
@@ -133,8 +137,7 @@ void PlaceAsync(Program& program, const std::vector<Message>& messages, const Sp
 // Plays the program through in time and hands messages over when both devices are free.
 class Meetings {
  public:
-  Meetings(const Program& program, const std::vector<Message>& messages,
-           const Durations& durations)
+  Meetings(const Program& program, const std::vector<Message>& messages, const Durations& durations)
       : program_(program),
         messages_(messages),
         durations_(durations),
@@ -171,8 +174,8 @@ class Meetings {
     size_t next = 0;
     bool computing = false;
     size_t next_message = SIZE_MAX;  // the first that it has not made
-    std::vector<int> missing;  // by instruction: messages that have not come
-    std::vector<int> pending;  // messages that it has made or needs, and that are ready
+    std::vector<int> missing;        // by instruction: messages that have not come
+    std::vector<int> pending;        // messages that it has made or needs, and that are ready
   };
   using Event = std::pair<double, int>;
 
@@ -215,9 +218,8 @@ class Meetings {
     device.computing = false;
     const int done = static_cast<int>(device.next++);
     // messages_ is in the order of devices and, on one, of producers.
-    for (size_t& m = device.next_message; m < messages_.size() && messages_[m].from == d &&
-                                          messages_[m].producer == done;
-         ++m) {
+    for (size_t& m = device.next_message;
+         m < messages_.size() && messages_[m].from == d && messages_[m].producer == done; ++m) {
       device.pending.push_back(static_cast<int>(m));
       devices_[messages_[m].to].pending.push_back(static_cast<int>(m));
     }
@@ -237,7 +239,8 @@ Status InsertComm(Program& program, const PassContext& context) {
   const std::vector<Message> messages = FindMessages(program);
   for (const Message& m : messages)
     if (m.consumer < 0)
-      return Status::Invalid("device " + std::to_string(m.to) + ": nothing uses " + ToText(m.value));
+      return Status::Invalid("device " + std::to_string(m.to) + ": nothing uses " +
+                             ToText(m.value));
   const Durations durations = PositiveDurations(context.costs, program);
   const auto spans = IdealTimeline(program, messages, durations);
   if (!spans.ok()) return spans.status();

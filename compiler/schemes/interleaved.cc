@@ -44,8 +44,9 @@ Status CheckInterleaved(const Shape& shape) {
   const int n = shape.group_size > 0 ? shape.group_size : shape.devices;
   if (Legal(shape, n)) return {};
   if (shape.microbatches < shape.devices)
-    return Status::Invalid(fmt::format("--microbatches: {} (interleaved: at least as many as the {} devices)",
-                                       shape.microbatches, shape.devices));
+    return Status::Invalid(
+        fmt::format("--microbatches: {} (interleaved: at least as many as the {} devices)",
+                    shape.microbatches, shape.devices));
   std::string sizes;
   int listed = 0;
   for (int size = shape.devices; size <= shape.microbatches && listed < 8; ++size)
@@ -55,9 +56,9 @@ Status CheckInterleaved(const Shape& shape) {
     return Status::Invalid(fmt::format("--group-size: {} with {} devices and {} micro-batches ({})",
                                        n, shape.devices, shape.microbatches, sizes));
   const int below = shape.microbatches / n * n;
-  return Status::Invalid(
-      fmt::format("--microbatches: {} do not go in groups of {} ({} or {} would; or --group-size {})",
-                  shape.microbatches, n, below, below + n, sizes));
+  return Status::Invalid(fmt::format(
+      "--microbatches: {} do not go in groups of {} ({} or {} would; or --group-size {})",
+      shape.microbatches, n, below, below + n, sizes));
 }
 
 void Interleaved(const Shape& shape, int device, Row& row) {
@@ -72,8 +73,8 @@ void Interleaved(const Shape& shape, int device, Row& row) {
     const Step step = StepOf(shape, group_size, k);
     row.B((parts - 1 - step.part) * shape.devices + device, step.micro);
   };
-  const int ahead = static_cast<int>(std::min<int64_t>(
-      2 * (shape.devices - 1 - device) + int64_t{parts - 1} * group_size, steps));
+  const int ahead = static_cast<int>(
+      std::min<int64_t>(2 * (shape.devices - 1 - device) + int64_t{parts - 1} * group_size, steps));
   for (int k = 0; k < ahead; ++k) forward(k);
   for (int k = ahead; k < steps; ++k) forward(k), backward(k - ahead);
   for (int k = steps - ahead; k < steps; ++k) backward(k);

@@ -1,0 +1,209 @@
+// The product's promise: a schedule changes when things are computed, never what. The
+// losses of five steps, with dropout on, have the same bits as on one device; and what
+// runs is the plan, instruction by instruction.
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "compiler/compile.h"
+#include "runtime/train.h"
+#include "schema/text.h"
+
+namespace pp {
+namespace {
+
+constexpr int kSteps = 5;
+
+ModelConfig SmallModel() {
+  ModelConfig model;
+  model.vocab_size = 128;
+  model.n_positions = 8;
+  model.n_embd = 24;
+  model.n_layer = 8;  // so that 8 stages have one each
+  model.n_head = 3;
+  model.n_inner = 4 * 24;
+  model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = 0.1f;
+  return model;
+}
+
+CompileOptions Options(const std::string& scheme, int devices, int micros, P2p p2p = P2p::kAsync) {
+  return {.scheme = scheme,
+          .shape = {devices, micros, 0},
+          .p2p = p2p,
+          .model = SmallModel(),
+          .micro_batch_size = 2};
+}
+
+Program MustCompile(const CompileOptions& options) {
+  auto program = Compile(options);
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  return *program;
+}
+
+// A text that every test of this file trains on.
+std::string DataFile() {
+  static const std::string path = [] {
+    const auto file =
+        std::filesystem::temp_directory_path() /
+        ("same_bits_test." +
+         std::to_string(std::hash<std::string>()(std::filesystem::current_path().string())));
+    std::ofstream out(file);
+    for (int i = 0; i < 3000; ++i) out << "the " << i * 7919 % 1000 << " ";
+    return file.string();
+  }();
+  return path;
+}
+
+TrainReport MustTrain(const Program& program, bool record = false) {
+  TrainOptions options;
+  options.data = DataFile();
+  options.optimizer.steps = kSteps;
+  options.optimizer.learning_rate = 1e-2;
+  options.record = record;
+  const TrainReport report = Train(program, options);
+  INFO(report.status.message());
+  REQUIRE(report.status.ok());
+  REQUIRE(report.steps.size() == kSteps);
+  return report;
+}
+
+std::vector<uint64_t> BitsOf(const TrainReport& report) {
+  std::vector<uint64_t> bits;
+  for (const StepReport& step : report.steps) {
+    bits.push_back(std::bit_cast<uint64_t>(step.loss));
+    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm));
+  }
+  return bits;
+}
+
+}  // namespace
+
+TEST_CASE("every schedule has the bits of one device") {
+  std::printf("%-12s %2s %3s %-9s  %-17s %-17s same bits\n", "scheme", "D", "M", "p2p",
+              "loss of step 1", "loss of step 5");
+  for (int micros : {4, 8}) {
+    const TrainReport one = MustTrain(MustCompile(Options("gpipe", 1, micros)));
+    CHECK(one.steps.back().loss < one.steps.front().loss);
+    for (const char* scheme : {"gpipe", "1f1b", "interleaved"})
+      for (int devices : {1, 2, 4})
+        for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+          const TrainReport report = MustTrain(MustCompile(Options(scheme, devices, micros, p2p)));
+          const bool same = BitsOf(report) == BitsOf(one);
+          std::printf("%-12s %2d %3d %-9s  %.15f %.15f %s\n", scheme, devices, micros,
+                      p2p == P2p::kAsync ? "async" : "blocking", report.steps.front().loss,
+                      report.steps.back().loss, same ? "yes" : "NO");
+          CHECK(same);
+        }
+  }
+}
+
+TEST_CASE("the masks of dropout are part of the bits") {
+  CompileOptions without = Options("1f1b", 2, 4);
+  without.model->embd_pdrop = without.model->attn_pdrop = without.model->resid_pdrop = 0;
+  CHECK(BitsOf(MustTrain(MustCompile(without))) !=
+        BitsOf(MustTrain(MustCompile(Options("1f1b", 2, 4)))));
+}
+
+TEST_CASE("what runs is the plan, instruction by instruction") {
+  for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+    const Program program = MustCompile(Options("1f1b", 4, 4, p2p));
+    const TrainReport report = MustTrain(program, true);
+    for (int d = 0; d < program.devices; ++d) {
+      const auto& list = program.lists[d].body;
+      for (int step = 1; step <= kSteps; ++step) {
+        // In the order in which they began; a lane's own order is the list's.
+        std::vector<Event> events;
+        for (const Event& event : report.events)
+          if (event.rank == d && event.step == step) events.push_back(event);
+        REQUIRE(events.size() == list.size());
+        std::stable_sort(events.begin(), events.end(),
+                         [](const Event& a, const Event& b) { return a.start < b.start; });
+        std::vector<std::string> ran, planned;
+        for (const Event& event : events)
+          if (Info(list[event.index].op).lane == Lane::kCompute)
+            ran.push_back(ToText(list[event.index]));
+        for (const Instruction& i : list)
+          if (Info(i.op).lane == Lane::kCompute) planned.push_back(ToText(i));
+        CHECK(ran == planned);
+        std::set<int> indices;
+        for (const Event& event : events) indices.insert(event.index);
+        CHECK(indices.size() == list.size());
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank holds the weights of its own stages only") {
+  const Program program = MustCompile(Options("interleaved", 2, 4));
+  for (int d = 0; d < 2; ++d) {
+    std::set<int> stages;
+    for (const Region& region : program.lists[d].regions)
+      if (region.kind == Kind::kWeights) stages.insert(region.stage);
+    const std::vector<int32_t> held = program.StagesOf(d);
+    CHECK(stages == std::set<int>(held.begin(), held.end()));
+  }
+  // And the arena is all that it holds: its high-water mark is the predicted peak.
+  const TrainReport report = MustTrain(program);
+  for (int d = 0; d < 2; ++d)
+    CHECK(report.steps.back().peak_bytes[d] == program.lists[d].arena_bytes);
+}
+
+TEST_CASE("a plan reordered by hand runs in its new order, with the same losses") {
+  const Program program = MustCompile(Options("gpipe", 2, 4));
+  std::string text = Print(program);
+  // On the last device the first backward comes before the last forward.
+  const std::string load = "  LOAD      s1 m3\n", wait = "  WAIT      act s0 m3\n",
+                    forward = "  FW        s1 m3\n", backward = "  BW        s1 m0\n";
+  const size_t at = text.find(load);
+  const size_t end = text.find(backward, at);
+  REQUIRE(at != std::string::npos);
+  REQUIRE(end != std::string::npos);
+  text.erase(end, backward.size());
+  text.insert(at, backward);
+  auto reordered = Parse(text, "reordered");
+  REQUIRE(reordered.ok());
+  const Status status = Lower(*reordered, Depth::kLists, {});
+  INFO(status.message());
+  REQUIRE(status.ok());
+  const TrainReport report = MustTrain(*reordered, true);
+  double backward_start = 0, forward_start = 0;
+  for (const Event& event : report.events) {
+    if (event.rank != 1 || event.step != 1) continue;
+    const std::string instruction = ToText(reordered->lists[1].body[event.index]);
+    if (instruction == "BW s1 m0") backward_start = event.start;
+    if (instruction == "FW s1 m3") forward_start = event.start;
+  }
+  CHECK(backward_start < forward_start);
+  CHECK(BitsOf(report) == BitsOf(MustTrain(program)));
+}
+
+TEST_CASE("checkpointed forwards and split backwards change nothing either") {
+  const Program program = MustCompile(Options("gpipe", 2, 4));
+  std::string text = Print(program);
+  auto replace = [&](const std::string& from, const std::string& to) {
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+  };
+  for (const char* stage : {"s0", "s1"})
+    for (int micro = 0; micro < 4; ++micro) {
+      const std::string name = std::string(stage) + " m" + std::to_string(micro) + "\n";
+      if (micro % 2 == 0) {
+        replace("  FW        " + name, "  CFW       " + name);
+        replace("  BW        " + name, "  RE        " + name + "  BW        " + name);
+      }
+      if (micro > 0) replace("  BW        " + name, "  BW_input  " + name + "  BW_weight " + name);
+    }
+  auto changed = Parse(text, "changed");
+  REQUIRE(changed.ok());
+  const Status status = Lower(*changed, Depth::kLists, {});
+  INFO(status.message());
+  REQUIRE(status.ok());
+  CHECK(BitsOf(MustTrain(*changed)) == BitsOf(MustTrain(program)));
+}
+
+}  // namespace pp
