@@ -1,5 +1,4 @@
-#include <math.h>
-
+// Compiled without fused operations: the same weights on every processor.
 #include "kernels/isa.h"
 #include "kernels/parallel.h"
 #include "kernels/philox.h"
@@ -7,13 +6,40 @@
 namespace pp::kernels::PP_ISA {
 namespace {
 
-// Two normals from two words (Box and Muller). In doubles and rounded once, so that the instruction
-// set makes no difference.
-void Normals(uint32_t first, uint32_t second, float std, float* out) {
-  const double u = (first + 0.5) * 0x1p-32, turn = second * 0x1p-32;
-  const double radius = std * sqrt(-2 * log(u)), angle = 2 * 3.14159265358979323846 * turn;
-  out[0] = static_cast<float>(radius * cos(angle));
-  out[1] = static_cast<float>(radius * sin(angle));
+// log((word + 1/2) / 2^32), to about 1e-12.
+//
+// The number is 2^e * m with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh f, f = (m-1)/(m+1).
+PP_INLINE double LogOfUniform(uint32_t word) {
+  const double u = (word + 0.5) * 0x1p-32;
+  uint64_t bits;
+  __builtin_memcpy(&bits, &u, sizeof(bits));
+  const uint64_t kRootHalf = 0x3fe6a09e667f3bcd;  // sqrt(1/2) as bits
+  const int64_t exponent = static_cast<int64_t>(bits - kRootHalf) >> 52;
+  bits -= static_cast<uint64_t>(exponent) << 52;
+  double m;
+  __builtin_memcpy(&m, &bits, sizeof(m));
+  const double f = (m - 1) / (m + 1), g = f * f;
+  const double series =
+      1 + g * (1.0 / 3 + g * (1.0 / 5 + g * (1.0 / 7 + g * (1.0 / 9 + g * (1.0 / 11 + g / 13)))));
+  return static_cast<double>(exponent) * 0.69314718055994531 + 2 * f * series;
+}
+
+struct Direction {
+  double cosine, sine;
+};
+
+// Of the angle 2 pi word / 2^32, to about 1e-12: Taylor's series around the nearest quarter turn.
+PP_INLINE Direction DirectionOf(uint32_t word) {
+  const uint32_t quarter = (word + (1u << 29)) >> 30;
+  const double x =
+      static_cast<int32_t>(word - (quarter << 30)) * (0x1p-31 * 3.14159265358979323846);
+  const double g = x * x;
+  const double sine =
+      x * (1 - g / 6 * (1 - g / 20 * (1 - g / 42 * (1 - g / 72 * (1 - g / 110 * (1 - g / 156))))));
+  const double cosine =
+      1 - g / 2 * (1 - g / 12 * (1 - g / 30 * (1 - g / 56 * (1 - g / 90 * (1 - g / 132)))));
+  const double along = quarter & 1 ? sine : cosine, across = quarter & 1 ? cosine : sine;
+  return {(quarter + 1) & 2 ? -along : along, quarter & 2 ? -across : across};
 }
 
 }  // namespace
@@ -30,11 +56,15 @@ void RandomNormal(const RandomNormalArgs& args) {
       Philox(key, static_cast<uint64_t>(i) / 4, words);
       StoreWord(lanes, words[0]);
       StoreWord(lanes + kLanes, words[1]);
-      for (int j = 0; j < kPhiloxWords; j += 2)
-        Normals(lanes[j], lanes[j + 1], args.std, normals + j);
+      for (int j = 0; j < kPhiloxWords; j += 2) {
+        const double radius = args.std * __builtin_sqrt(-2 * LogOfUniform(lanes[j]));
+        const Direction direction = DirectionOf(lanes[j + 1]);
+        normals[j] = static_cast<float>(radius * direction.cosine);
+        normals[j + 1] = static_cast<float>(radius * direction.sine);
+      }
       for (int j = 0; j < kPhiloxWords; ++j) {
-        if (i + j >= args.first_element && i + j < last)
-          args.out[i + j - args.first_element] = normals[j];
+        const int64_t at = i + j - args.first_element;
+        if (at >= 0 && at < args.n) args.out[at] = normals[j];
       }
     }
   });

@@ -21,6 +21,8 @@ void Control::Post(int to, const ControlMessage& message) {
     const auto link =
         std::find_if(links_.begin(), links_.end(), [&](const Link& l) { return l.peer == to; });
     PP_CHECK(link != links_.end());
+    if (link->ended) return;
+    link->ended = message.type == ControlMessage::Type::kBye;
     if (message.type == ControlMessage::Type::kSign && link->count > kRoom / 2) return;
     PP_CHECK(link->count < kRoom);
     link->out[(link->first + link->count++) % kRoom] = message;

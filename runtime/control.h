@@ -40,7 +40,8 @@ class Control {
   using Handler = std::function<void(int from, const ControlMessage&)>;
   Control(Transport* transport, Handler handler);
 
-  // Any thread. A kSign is dropped where too many messages wait.
+  // Any thread. A kSign is dropped where too many messages wait, and all that comes after a
+  // kBye.
   void Post(int to, const ControlMessage& message);
   // To all that this rank is connected with.
   void PostAll(const ControlMessage& message);
@@ -56,6 +57,7 @@ class Control {
     int peer;
     std::array<ControlMessage, kRoom> out;  // a ring
     size_t first = 0, count = 0;
+    bool ended = false;  // a kBye has been posted
     ControlMessage sending, receiving;
     bool send_busy = false, recv_busy = false, bye_sent = false, bye_received = false;
   };
@@ -64,7 +66,7 @@ class Control {
 
   Transport* const transport_;
   const Handler handler_;
-  std::mutex mutex_;  // of the rings
+  std::mutex mutex_;  // of the rings and `ended`
   std::vector<Link> links_;
 };
 

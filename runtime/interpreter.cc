@@ -4,11 +4,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <numbers>
 
 #include "schema/text.h"
 
 namespace pp {
+namespace {
+
+// Processor time of the calling thread.
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
 
 double LearningRate(const OptimizerOptions& options, int64_t step) {
   const auto done = static_cast<double>(step - 1);
@@ -25,21 +36,14 @@ Interpreter::Interpreter(const Args& args)
     : args_(args), norm_block_count_(NormBlocks(*args.program->job)) {}
 
 Status Interpreter::Run(int64_t step) {
-  const double begin = Now();
-  double last = begin;
+  const double begin = Now(), cpu_begin = ThreadSeconds(), kernel_cpu_begin = kernel_cpu_;
   args_.lanes->Begin(step);
   for (const int32_t index : args_.list->compute) {
     if (args_.stop->load(std::memory_order_relaxed)) return {};
     current_.store(index, std::memory_order_relaxed);
-    const double start = Now();
-    const Status status = Execute(index, step);
+    const Status status = ExecuteTimed(index, step);
     if (args_.stop->load(std::memory_order_relaxed)) return {};
     if (!status.ok()) return Explain(status, index, step);
-    last = Now();
-    const bool waits = args_.list->waits_for[index] >= 0 || args_.list->data[index] != nullptr;
-    (waits ? time_.waiting : time_.kernels) += last - start;
-    const bool mine = Info(args_.list->list[index].op).lane == Lane::kCompute;
-    if (args_.recorder != nullptr && mine) args_.recorder->Add(index, step, start, last);
     args_.lanes->Passed(index);
     executed_.store(executed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
@@ -48,8 +52,23 @@ Status Interpreter::Run(int64_t step) {
   const double end = Now();
   time_.waiting += end - drained;
   time_.total += end - begin;
+  time_.own += ThreadSeconds() - cpu_begin - (kernel_cpu_ - kernel_cpu_begin);
   time_.instructions += static_cast<int64_t>(args_.list->list.size());
   return {};
+}
+
+Status Interpreter::ExecuteTimed(int index, int64_t step) {
+  // A WAIT, or a blocking message.
+  const bool waits = args_.list->waits_for[index] >= 0 || args_.list->data[index] != nullptr;
+  const double start = Now(), cpu_start = waits ? 0 : ThreadSeconds();
+  Status status = Execute(index, step);
+  if (!waits) kernel_cpu_ += ThreadSeconds() - cpu_start;
+  const double end = Now();
+  (waits ? time_.waiting : time_.kernels) += end - start;
+  // Blocking messages are on the record of their lane.
+  const bool mine = Info(args_.list->list[index].op).lane == Lane::kCompute;
+  if (args_.recorder != nullptr && mine) args_.recorder->Add(index, step, start, end);
+  return status;
 }
 
 Status Interpreter::Explain(const Status& status, int index, int64_t step) const {
@@ -57,6 +76,13 @@ Status Interpreter::Explain(const Status& status, int index, int64_t step) const
                                  ToText(args_.list->list[index]), index);
   return status.code() == Code::kInvalid ? Status::Invalid(std::move(text))
                                          : Status::Failed(std::move(text));
+}
+
+Status Interpreter::Compute(int index, int64_t step) {
+  const double begin = ThreadSeconds();
+  Status status = Execute(index, step);
+  kernel_cpu_ += ThreadSeconds() - begin;
+  return status;
 }
 
 Status Interpreter::Execute(int index, int64_t step) {

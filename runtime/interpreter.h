@@ -59,6 +59,7 @@ class Interpreter {
   const TimeSpent& time() const { return time_; }
 
  private:
+  Status ExecuteTimed(int index, int64_t step);
   Status Execute(int index, int64_t step);
   Status Explain(const Status& status, int index, int64_t step) const;
   Status CheckLoss(const Addresses& at) const;
@@ -71,6 +72,7 @@ class Interpreter {
   int64_t norm_block_count_;
   double grad_norm_ = 0;
   TimeSpent time_;
+  double kernel_cpu_ = 0;  // processor seconds in the backend
   std::atomic<int> current_{0};
   std::atomic<int64_t> executed_{0};
   std::atomic<bool> waiting_{false};

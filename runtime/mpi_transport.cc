@@ -26,12 +26,14 @@ class MpiTransport : public Transport {
   // With transfers under way the run has failed, and MPI_Finalize might wait for ranks
   // that are gone: the process just ends, which mpiexec takes for the failure that it is.
   ~MpiTransport() override {
+    if (broken_) return;
     for (const Transfer& transfer : transfers_)
       if (transfer.busy) return;
     MPI_Finalize();
   }
 
   Status Start(const Port& port, void* data, int64_t bytes) override {
+    if (broken_) return Status::Failed("MPI has failed before");
     Transfer& transfer = transfers_[IndexOf(port)];
     PP_CHECK(!transfer.busy);
     transfer = {MPI_REQUEST_NULL, static_cast<char*>(data), bytes, true};
@@ -40,6 +42,7 @@ class MpiTransport : public Transport {
 
   Status Test(const Port& port, bool* over) override {
     Transfer& transfer = transfers_[IndexOf(port)];
+    if (broken_) return Status::Failed("MPI has failed before");
     PP_CHECK(transfer.busy);
     int done = 0;
     *over = false;
@@ -74,15 +77,19 @@ class MpiTransport : public Transport {
     return Check(error, port);
   }
 
-  Status Check(int error, const Port& port) const {
+  Status Check(int error, const Port& port) {
     if (error == MPI_SUCCESS) return {};
+    broken_ = true;
+    // The text of an error has several lines, that of its class has one.
     char text[MPI_MAX_ERROR_STRING] = {};
-    int length = 0;
-    MPI_Error_string(error, text, &length);
+    int length = 0, error_class = error;
+    MPI_Error_class(error, &error_class);
+    MPI_Error_string(error_class, text, &length);
     return Status::Failed(fmt::format("rank {}: MPI, with rank {}: {}", rank(), port.peer, text));
   }
 
   std::vector<Transfer> transfers_;
+  bool broken_ = false;
 };
 
 }  // namespace

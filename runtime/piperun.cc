@@ -236,11 +236,12 @@ class Run {
       all.total += rank.total;
       all.kernels += rank.kernels;
       all.waiting += rank.waiting;
+      all.own += rank.own;
       all.instructions += rank.instructions;
     }
     return fmt::format("kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction\n",
                        100 * all.kernels / all.total, 100 * all.waiting / all.total,
-                       1e6 * all.PerInstruction());
+                       1e6 * all.OwnPerInstruction());
   }
 
   const Arguments arguments_;

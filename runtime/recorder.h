@@ -9,16 +9,18 @@
 
 namespace pp {
 
-// Where the time of the compute thread went.
+// Where the time of the compute thread went, in seconds.
 struct TimeSpent {
-  double total = 0;    // seconds inside steps
+  double total = 0;    // inside steps
   double kernels = 0;  // in the backend
   double waiting = 0;  // for other lanes
+  // Processor time outside of the backend: what the runtime itself takes. (Not total -
+  // kernels - waiting, which has what other processes took in between.)
+  double own = 0;
   int64_t instructions = 0;  // executed, of all lanes
 
-  // What the runtime itself takes.
-  double PerInstruction() const {
-    return instructions == 0 ? 0 : (total - kernels - waiting) / static_cast<double>(instructions);
+  double OwnPerInstruction() const {
+    return instructions == 0 ? 0 : own / static_cast<double>(instructions);
   }
 };
 

@@ -191,8 +191,9 @@ Status CheckWord(const char* what, const std::string& word) {
   return Wrong("the name of the {} is not a word (printable, without space and #)", what);
 }
 
-Status CheckCount(const char* what, int64_t count) {
-  return count >= 1 ? Status() : Wrong("{} {} (1 or more)", count, what);
+Status CheckCount(const char* what, int32_t count) {
+  if (count >= 1 && count <= kMostCount) return {};
+  return Wrong("{} {} (1 to {})", count, what, kMostCount);
 }
 
 Status CheckNumbers(const std::string& what, const std::vector<int32_t>& numbers, int32_t count,

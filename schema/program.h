@@ -106,6 +106,10 @@ Value Resolve(Operand operand, const Instruction& instruction, int stages);
 
 enum class P2p : uint8_t { kAsync, kBlocking };
 
+// More stages or micro-batches than this are a mistake (a plan file ends before), and tables
+// that grow with them should not take a machine's memory to find out.
+inline constexpr int32_t kMostCount = 1 << 24;
+
 // One copy of the model laid over the devices: stage -> device.
 struct Pipe {
   std::vector<int32_t> device_of;

@@ -124,6 +124,8 @@ class Parser {
                        Number(words_[3], "", &p.stages) && Number(words_[5], "", &p.microbatches);
     if (!right || p.stages == 0 || p.microbatches == 0)
       return Wrong(fmt::format("'{}' (program NAME stages S microbatches M)", line_));
+    if (p.stages > kMostCount || p.microbatches > kMostCount)
+      return Wrong(fmt::format("'{}' (at most {} stages or micro-batches)", line_, kMostCount));
     p.scheme = words_[1];
     return {};
   }
@@ -226,21 +228,9 @@ class Parser {
     bool stage, micro, bucket, pipe, peer, sent;
   };
 
-  static bool CanWaitFor(Kind kind) {
-    return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad ||
-           kind == Kind::kTied || kind == Kind::kNorm;
-  }
-
-  // A WAIT has the fields of what it waits for.
   static Needs NeedsOf(const Instruction& i) {
-    if (i.op == Op::kWait) {
-      const bool message = i.value == Kind::kAct || i.value == Kind::kGrad;
-      const bool bucket = i.value == Kind::kWgrad;
-      return {message || bucket, message, bucket, bucket, false, message};
-    }
-    const OpInfo& op = Info(i.op);
-    return {op.Has(Field::kStage), op.Has(Field::kMicro), op.Has(Field::kBucket),
-            op.Has(Field::kPipe),  op.Has(Field::kPeer),  false};
+    return {HasField(i, Field::kStage), HasField(i, Field::kMicro), HasField(i, Field::kBucket),
+            HasField(i, Field::kPipe),  HasField(i, Field::kPeer),  HasField(i, Field::kSent)};
   }
 
   std::string Pattern(const Instruction& i, const Needs& needs) const {

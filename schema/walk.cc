@@ -469,6 +469,16 @@ ValueBytes::ValueBytes(const Program& program) {
 
 Status WalkList(const Program& program, int device, std::span<const Instruction> list,
                 const WalkArgs& args) {
+  // Every micro-batch takes at least one instruction on each stage. Tables that grow with
+  // both are not made for a list that cannot be right.
+  const int64_t least = int64_t{program.microbatches} *
+                        static_cast<int64_t>(program.StagesOf(device).size()) /
+                        static_cast<int64_t>(program.pipes.size());
+  if (least > static_cast<int64_t>(list.size()) + 4096)
+    return Status::Invalid(
+        fmt::format("device {}: {} instructions for {} micro-batches (at least one for each on "
+                    "each of its stages)",
+                    device, list.size(), program.microbatches));
   return Walker(program, device, list, args).Run();
 }
 

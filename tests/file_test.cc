@@ -302,9 +302,9 @@ TEST_CASE("plans whose numbers make no sense") {
   CHECK(ErrorOf([](Program& p) { p.scheme = ""; }) == "x.plan: no scheme (its name)");
   CHECK(ErrorOf([](Program& p) { p.p2p = static_cast<pp::P2p>(7); }) ==
         "x.plan: p2p 7 (0, async, or 1, blocking)");
-  CHECK(ErrorOf([](Program& p) { p.devices = 0; }) == "x.plan: 0 devices (1 or more)");
-  CHECK(ErrorOf([](Program& p) { p.stages = -1; }) == "x.plan: -1 stages (1 or more)");
-  CHECK(ErrorOf([](Program& p) { p.microbatches = 0; }) == "x.plan: 0 micro-batches (1 or more)");
+  CHECK(ErrorOf([](Program& p) { p.devices = 0; }) == "x.plan: 0 devices (1 to 16777216)");
+  CHECK(ErrorOf([](Program& p) { p.stages = -1; }) == "x.plan: -1 stages (1 to 16777216)");
+  CHECK(ErrorOf([](Program& p) { p.microbatches = 0; }) == "x.plan: 0 micro-batches (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.microbatches = 9; }) == "x.plan: pipe_of has 8 numbers (9)");
   CHECK(ErrorOf([](Program& p) { p.lists.pop_back(); }) ==
         "x.plan: 3 lists for 4 devices (one a device)");

@@ -2,6 +2,8 @@
 #include "runtime/transformer.h"
 
 #include <catch2/catch.hpp>
+#include <omp.h>
+
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -48,6 +50,7 @@ enum class How { kWhole, kRecomputed, kHalves };
 class Pipeline {
  public:
   Pipeline(std::vector<int> split, float dropout, How how) : how_(how) {
+    omp_set_num_threads(1);
     Result<ModelConfig> model = LoadModelConfig(std::string(kDir) + "/config.json");
     REQUIRE(model.ok());
     model->embd_pdrop = model->attn_pdrop = model->resid_pdrop = dropout;

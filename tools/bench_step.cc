@@ -1,6 +1,7 @@
 // One training step of GPT-2 124M (B=4, T=64, fp32, one stage, one thread), phase by phase, without
 // plan or interpreter. Prints one line; tools/bench_step.sh sets it beside bench_torch.py.
 #include <fmt/format.h>
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
@@ -125,5 +126,6 @@ int main(int argc, char** argv) {
   app.add_option("--dropout", dropout)->check(CLI::Range(0.0, 0.99));
   app.add_option("--steps", steps)->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
+  omp_set_num_threads(1);
   return pp::Run(dropout, steps);
 }

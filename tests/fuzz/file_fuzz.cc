@@ -1,6 +1,5 @@
 // Plan files past the checksum: whatever the bytes, reading them ends in an error or in a program;
 // a program can be verified, stored and printed, and comes back from both as it was.
-#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -30,6 +29,7 @@ pp::Program WithoutMemory(pp::Program program) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
+  (void)pp::Decode(bytes, "fuzz");
   const auto program = pp::DecodeUnsealed(bytes, "fuzz");
   if (!program.ok()) return 0;
 
@@ -46,6 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (pp::Depth depth : {pp::Depth::kSchedule, pp::Depth::kLists, pp::Depth::kPlan}) {
     (void)pp::Verify(*program, depth);
   }
+  (void)pp::VerifyDevice(*program, 0, pp::Depth::kPlan, nullptr);
   return 0;
 }
 

@@ -1,7 +1,7 @@
 // Runs a fuzz target on inputs that are the same every time, with any compiler: what
 // `bazel test` does. tools/fuzz searches for longer, guided by coverage.
 //
-//     file_fuzz [inputs, 20000] [seed, 1]
+//     file_fuzz [inputs, 10000] [seed, 1]
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -49,7 +49,7 @@ extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size) 
 }
 
 int main(int argc, char** argv) {
-  const long inputs = argc > 1 ? std::atol(argv[1]) : 20000;
+  const long inputs = argc > 1 ? std::atol(argv[1]) : 10000;
   engine.seed(argc > 2 ? static_cast<unsigned>(std::atol(argv[2])) : 1);
   std::vector<std::vector<uint8_t>> pool(kPool);
   std::vector<uint8_t> input;

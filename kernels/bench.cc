@@ -1,0 +1,268 @@
+// What each kernel does in a GPT-2 124M step of 256 tokens, on one thread: milliseconds, GFLOP/s
+// and GB/s of memory that it must touch, beside a plain copy and, for matrix products, oneDNN.
+//
+//   bazel run //kernels:bench [-- TOKENS [SEQUENCE]]
+#include <fmt/format.h>
+#include <omp.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <dnnl.hpp>
+#include <memory>
+#include <vector>
+
+#include "kernels/isa.h"
+
+namespace pp::kernels {
+namespace {
+
+constexpr int64_t kChannels = 768, kHeads = 12, kVocabulary = 50257, kLayers = 12;
+constexpr int kRepeats = 8;
+
+struct Free {
+  void operator()(float* p) const { std::free(p); }
+};
+using Buffer = std::unique_ptr<float, Free>;
+
+// n floats, a few thousand different small values.
+Buffer Make(int64_t n) {
+  auto* p = static_cast<float*>(std::aligned_alloc(64, (n * 4 + 63) / 64 * 64));
+  for (int64_t i = 0; i < n; ++i) p[i] = static_cast<float>(i * 7919 % 4001) * 5e-4f - 1;
+  return Buffer(p);
+}
+
+// Time of this thread, so that what else runs on the machine counts less.
+double Now() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+template <typename F>
+double Seconds(const F& f) {
+  const double start = Now();
+  f();
+  return Now() - start;
+}
+
+template <typename F>
+double BestSeconds(const F& f) {
+  double best = 1e9;
+  for (int i = 0; i < kRepeats; ++i) best = std::min(best, Seconds(f));
+  return best;
+}
+
+// Sums up a step as it goes: `times` is how often a kernel runs in it.
+class Table {
+ public:
+  void Row(const char* name, int64_t times, double seconds, double flops, double bytes) {
+    total_ += times * seconds;
+    fmt::print("{:28} {:3} x {:9.3f} ms {:8.1f} GF/s {:8.1f} GB/s\n", name, times, seconds * 1e3,
+               flops / seconds * 1e-9, bytes / seconds * 1e-9);
+  }
+  double total() const { return total_; }
+
+ private:
+  double total_ = 0;
+};
+
+// oneDNN on the same product: its sgemm, the faster of its two ways to it.
+double OneDnnSeconds(const MatmulShape& s, const MatmulArgs& args) {
+  const bool tn = s.operands == Operands::kTN, nt = s.operands == Operands::kNT;
+  return Seconds([&] {
+    dnnl_sgemm(tn ? 'T' : 'N', nt ? 'T' : 'N', s.m, s.n, s.k, 1, args.a, tn ? s.m : s.k, args.b,
+               nt ? s.k : s.n, s.update == Update::kAdd, args.c, s.n);
+  });
+}
+
+struct Product {
+  const char* name;
+  int64_t times;
+  MatmulShape shape;
+};
+
+double Matmuls(int64_t tokens) {
+  constexpr int64_t c = kChannels;
+  const auto nn = Operands::kNN, nt = Operands::kNT, tn = Operands::kTN;
+  const auto set = Update::kSet, add = Update::kAdd;
+  const Product products[] = {
+      {"qkv", kLayers, {tokens, 3 * c, c, nn, set}},
+      {"proj", kLayers, {tokens, c, c, nn, set}},
+      {"fc", kLayers, {tokens, 4 * c, c, nn, set}},
+      {"fcproj", kLayers, {tokens, c, 4 * c, nn, set}},
+      {"qkv dx", kLayers, {tokens, c, 3 * c, nt, set}},
+      {"proj dx", kLayers, {tokens, c, c, nt, set}},
+      {"fc dx", kLayers, {tokens, c, 4 * c, nt, set}},
+      {"fcproj dx", kLayers, {tokens, 4 * c, c, nt, set}},
+      {"qkv dw", kLayers, {c, 3 * c, tokens, tn, add}},
+      {"proj dw", kLayers, {c, c, tokens, tn, add}},
+      {"fc dw", kLayers, {c, 4 * c, tokens, tn, add}},
+      {"fcproj dw", kLayers, {4 * c, c, tokens, tn, add}},
+      {"head", 1, {tokens, kVocabulary, c, nt, set}},
+      {"head dx", 1, {tokens, c, kVocabulary, nn, set}},
+      {"head dw", 1, {kVocabulary, c, tokens, tn, set}},
+  };
+  cpu::Matmul matmul;
+  const Buffer scratch = Make(static_cast<int64_t>(matmul.ScratchBytes() / 4));
+  double ours = 0, theirs = 0;
+  for (const Product& p : products) {
+    const MatmulShape& s = p.shape;
+    const Buffer a = Make(s.m * s.k), b = Make(s.k * s.n), out = Make(s.m * s.n);
+    const MatmulArgs args = {.a = a.get(), .b = b.get(), .c = out.get(), .scratch = scratch.get()};
+    const int id = matmul.Prepare(s);
+    double best[2] = {1e9, 1e9};
+    for (int i = 0; i < kRepeats; ++i) {  // by turns, as other load on the machine comes and goes
+      best[0] = std::min(best[0], Seconds([&] { matmul.Run(id, args); }));
+      best[1] = std::min(best[1], OneDnnSeconds(s, args));
+    }
+    const double flops = 2e-9 * s.m * s.n * s.k;
+    fmt::print("{:28} {:3} x {:9.3f} ms {:8.1f} GF/s   oneDNN {:8.1f} GF/s\n", p.name, p.times,
+               best[0] * 1e3, flops / best[0], flops / best[1]);
+    ours += p.times * best[0];
+    theirs += p.times * best[1];
+  }
+  fmt::print("{:28}       {:9.3f} ms                 oneDNN {:8.3f} ms\n\n", "all products",
+             ours * 1e3, theirs * 1e3);
+  return ours;
+}
+
+void Attention(Table& table, int64_t tokens, int64_t sequence, float p) {
+  const AttentionShape shape = {tokens / sequence, sequence, kHeads, kChannels / kHeads};
+  const int64_t n = tokens * kChannels;
+  const Buffer qkv = Make(3 * n), out = Make(n), dout = Make(n), dqkv = Make(3 * n);
+  const Buffer lse = Make(tokens * kHeads);
+  const Buffer scratch = Make(static_cast<int64_t>(cpu::AttentionScratchBytes(shape, 1) / 4));
+  const DropoutKey key = {.seed = 1, .site = 2, .first_sequence = 3, .p = p};
+  const double flops = 2.0 * n * (sequence + 1);  // the triangle, two products
+  table.Row(p > 0 ? "attention, dropout" : "attention", kLayers, BestSeconds([&] {
+              cpu::AttentionForward({shape, qkv.get(), out.get(), lse.get(), key, scratch.get()});
+            }),
+            flops, 16.0 * n);
+  table.Row(p > 0 ? "attention backward, dropout" : "attention backward", kLayers, BestSeconds([&] {
+              cpu::AttentionBackward({shape, qkv.get(), out.get(), lse.get(), dout.get(),
+                                      dqkv.get(), key, scratch.get()});
+            }),
+            2.5 * flops, 32.0 * n);
+}
+
+void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
+  const int64_t c = kChannels, n = tokens * c;
+  const Buffer x = Make(4 * n), y = Make(4 * n), dx = Make(4 * n), gamma = Make(c), beta = Make(c);
+  const Buffer mean = Make(tokens), rstd = Make(tokens), sums = Make(4 * c), sums2 = Make(c);
+  const DropoutKey key = {.seed = 1, .site = 2, .first_sequence = 3, .p = p};
+  const int64_t batch = tokens / sequence, elements = sequence * c;
+  if (p > 0) {
+    table.Row("residual, dropout", 2 * kLayers, BestSeconds([&] {
+                cpu::Residual({batch, elements, x.get(), y.get(), dx.get(), key});
+              }),
+              0, 12.0 * n);
+    table.Row("dropout", 2 * kLayers, BestSeconds([&] {
+                cpu::Dropout({batch, elements, x.get(), dx.get(), key});
+              }),
+              0, 8.0 * n);
+    return;
+  }
+  table.Row("layer norm", 2 * kLayers + 1, BestSeconds([&] {
+              cpu::LayerNormForward(
+                  {tokens, c, x.get(), gamma.get(), beta.get(), y.get(), mean.get(), rstd.get()});
+            }),
+            0, 8.0 * n);
+  table.Row(
+      "layer norm backward", 2 * kLayers + 1, BestSeconds([&] {
+        cpu::LayerNormBackward({tokens, c, y.get(), x.get(), gamma.get(), mean.get(), rstd.get(),
+                                dx.get(), Update::kAdd, sums.get(), sums2.get(), Update::kAdd});
+      }),
+      0, 16.0 * n);
+  table.Row("gelu", kLayers, BestSeconds([&] {
+              cpu::GeluForward({4 * n, x.get(), y.get()});
+            }),
+            0, 32.0 * n);
+  table.Row("gelu backward", kLayers, BestSeconds([&] {
+              cpu::GeluBackward({4 * n, x.get(), y.get(), dx.get()});
+            }),
+            0, 48.0 * n);
+  table.Row("bias gradient, 4C", kLayers, BestSeconds([&] {
+              cpu::BiasGradient({tokens, 4 * c, x.get(), sums.get(), Update::kAdd});
+            }),
+            0, 16.0 * n);
+  table.Row("bias gradient, 3C", kLayers, BestSeconds([&] {
+              cpu::BiasGradient({tokens, 3 * c, x.get(), sums.get(), Update::kAdd});
+            }),
+            0, 12.0 * n);
+  table.Row("bias gradient, C", 2 * kLayers, BestSeconds([&] {
+              cpu::BiasGradient({tokens, c, x.get(), sums.get(), Update::kAdd});
+            }),
+            0, 4.0 * n);
+  table.Row("residual", 2 * kLayers, BestSeconds([&] {
+              cpu::Residual({batch, elements, x.get(), y.get(), dx.get(), key});
+            }),
+            0, 12.0 * n);
+}
+
+void Ends(Table& table, int64_t tokens) {
+  const Buffer logits = Make(tokens * kVocabulary), lse = Make(tokens);
+  const std::vector<int32_t> target(tokens, 7);
+  double loss = 0;
+  const double bytes = 4.0 * tokens * kVocabulary;
+  table.Row("cross entropy", 1, BestSeconds([&] {
+              cpu::CrossEntropyForward(
+                  {tokens, kVocabulary, 0, logits.get(), target.data(), lse.get(), &loss});
+            }),
+            0, bytes);
+  table.Row("cross entropy backward", 1, BestSeconds([&] {
+              cpu::CrossEntropyBackward(
+                  {tokens, kVocabulary, 0, logits.get(), target.data(), lse.get(), 1.0f / tokens});
+            }),
+            0, 2 * bytes);
+  const int64_t n = kVocabulary * kChannels, all = 124439808;
+  const Buffer w = Make(n), m = Make(n), v = Make(n), g = Make(n);
+  std::vector<double> partial(SumSquaresBlocks(n));
+  for (int64_t i = 0; i < n; ++i) v.get()[i] = 1;
+  const double share = static_cast<double>(all) / n;  // of the model beside this tensor
+  table.Row("adamw, all weights", 1, share * BestSeconds([&] {
+                                       cpu::AdamW({.n = n,
+                                                   .weights = w.get(),
+                                                   .m = m.get(),
+                                                   .v = v.get(),
+                                                   .gradient = g.get(),
+                                                   .learning_rate = 1e-4f,
+                                                   .decay = 0.1f});
+                                     }),
+            0, 28.0 * all);
+  table.Row("sum of squares, all", 1, share * BestSeconds([&] {
+                                        cpu::SumSquares({n, g.get(), partial.data()});
+                                      }),
+            0, 4.0 * all);
+  table.Row("fill, wte", 1, BestSeconds([&] { cpu::Fill({n, g.get(), 0}); }), 0, 4.0 * n);
+  table.Row("add, wte", 1, BestSeconds([&] { cpu::Add({n, g.get(), w.get()}); }), 0, 12.0 * n);
+  fmt::print("{:28} {:31.1f} GB/s\n", "(memcpy of the same)",
+             8.0 * n * 1e-9 / BestSeconds([&] { std::memcpy(w.get(), g.get(), 4 * n); }));
+  fmt::print("{:28} {:20.3f} s for 124M\n", "(random normal)",
+             share * Seconds([&] {
+               cpu::RandomNormal({w.get(), n, 0, 1, 2, 0.02f});
+             }));
+}
+
+}  // namespace
+}  // namespace pp::kernels
+
+int main(int argc, char** argv) {
+  using namespace pp::kernels;
+  const int64_t tokens = argc > 1 ? std::atol(argv[1]) : 256;
+  const int64_t sequence = argc > 2 ? std::atol(argv[2]) : std::min<int64_t>(64, tokens);
+  omp_set_num_threads(1);
+  fmt::print("{} tokens in sequences of {}, {}\n\n", tokens, sequence,
+             SupportedCpuKernels().back().isa);
+  const double products = Matmuls(tokens);
+  Table plain, dropout;
+  Attention(plain, tokens, sequence, 0);
+  Layer(plain, tokens, sequence, 0);
+  Ends(plain, tokens);
+  fmt::print("{:28}       {:9.3f} ms\n\n", "all but products", plain.total() * 1e3);
+  Attention(dropout, tokens, sequence, 0.1f);
+  Layer(dropout, tokens, sequence, 0.1f);
+  fmt::print("\n{:28}       {:9.3f} ms\n", "a step without dropout",
+             (products + plain.total()) * 1e3);
+}

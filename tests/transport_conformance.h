@@ -1,0 +1,13 @@
+// What every transport must do. Each rank of a run calls CheckTransport at the same time, on
+// a thread or in a process of its own.
+#pragma once
+
+#include "runtime/transport.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// The first thing that is wrong, or OK.
+Status CheckTransport(Transport& transport);
+
+}  // namespace pp

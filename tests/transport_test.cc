@@ -1,0 +1,32 @@
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "runtime/in_process_transport.h"
+#include "tests/transport_conformance.h"
+
+namespace pp {
+namespace {
+
+TEST_CASE("threads of one process") {
+  const int ranks = GENERATE(2, 3, 4, 8);
+  auto transports = MakeInProcessTransports(ranks);
+  std::vector<Status> results(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] { results[rank] = CheckTransport(*transports[rank]); });
+  for (auto& thread : threads) thread.join();
+  for (const Status& result : results) {
+    INFO(result.message());
+    CHECK(result.ok());
+  }
+}
+
+TEST_CASE("a peer that does not come") {
+  auto transports = MakeInProcessTransports(2);
+  int number = 0;
+  CHECK(Transfer(*transports[0], {Way::kSend, Channel::kMessage, 1}, &number, sizeof number, 0.05)
+            .message() == "rank 0: no answer from rank 1 for 0.05 s");
+}
+
+}  // namespace
+}  // namespace pp
