@@ -16,8 +16,9 @@
 namespace pp::kernels::PP_ISA {
 namespace {
 
-constexpr int kOutVectors = 2;  // of a tile of an output that is head_dim wide
-constexpr int64_t kOutColumns = kOutVectors * kLanes;
+// Tiles are narrower than those of matmul, as 64 tokens and 64 channels are to be whole tiles.
+constexpr int kVectors = 2;
+constexpr int64_t kColumns = kVectors * kLanes;
 
 struct Head {
   AttentionShape shape;
@@ -46,12 +47,12 @@ constexpr auto kNoPrefetch = []() PP_LAMBDA {};
 
 int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// All tokens of K or V, transposed, as panels of kTileColumns tokens.
+// All tokens of K or V, transposed, as panels of kColumns tokens.
 void CopyPanels(const Head& head, const float* in, float* panels) {
-  for (int64_t t = 0; t < head.shape.tokens; t += kTileColumns) {
-    CopyTransposedPanel(in + t * head.row_stride(), head.row_stride(),
-                        Least(kTileColumns, head.shape.tokens - t), head.shape.head_dim,
-                        panels + t * head.shape.head_dim);
+  for (int64_t t = 0; t < head.shape.tokens; t += kColumns) {
+    CopyTransposedPanel<kColumns>(in + t * head.row_stride(), head.row_stride(),
+                                  Least(kColumns, head.shape.tokens - t), head.shape.head_dim,
+                                  panels + t * head.shape.head_dim);
   }
 }
 
@@ -69,18 +70,18 @@ void CopyRows(const Head& head, const float* in, int64_t stride, int64_t rows, f
 void MultiplyBand(const Head& head, const QueryBlock& block, const float* in, int64_t stride,
                   const float* panels, float* band) {
   const int64_t depth = head.shape.head_dim;
-  for (int64_t key = 0; key < block.first + block.rows; key += kTileColumns) {
+  for (int64_t key = 0; key < block.first + block.rows; key += kColumns) {
     for (int64_t i = 0; i < block.rows; i += kTileRows) {
       if (block.first + i + kTileRows <= key) continue;
       const float* a[kTileRows];
       for (int r = 0; r < kTileRows; ++r) a[r] = in + Least(i + r, block.rows - 1) * stride;
-      Tile<kTileRows, kTileVectors> tile;
+      Tile<kTileRows, kVectors> tile;
       MultiplyTile(
           tile, [&a](int r, int64_t k) PP_LAMBDA { return a[r][k]; }, panels + key * depth,
-          kTileColumns, depth, kNoPrefetch);
+          kColumns, depth, kNoPrefetch);
       for (int r = 0; r < kTileRows; ++r) {
         float* row = band + (i + r) * head.layout.band + key;
-        for (int j = 0; j < kTileVectors; ++j) Store(row + j * kLanes, tile.acc[r][j]);
+        for (int j = 0; j < kVectors; ++j) Store(row + j * kLanes, tile.acc[r][j]);
       }
     }
   }
@@ -151,14 +152,14 @@ void MultiplyByRows(const Head& head, const QueryBlock& block, const float* band
   const int64_t ld = head.layout.band, width = head.layout.width, n = head.shape.head_dim;
   for (int64_t i = 0; i < block.rows; i += kTileRows) {
     const int64_t depth = Least(TileKeys(block, i), head.shape.tokens);
-    for (int64_t c = 0; c < n; c += kOutColumns) {
-      Tile<kTileRows, kOutVectors> tile;
+    for (int64_t c = 0; c < n; c += kColumns) {
+      Tile<kTileRows, kVectors> tile;
       const float* a = band + i * ld;
       MultiplyTile(
           tile, [a, ld](int r, int64_t k) PP_LAMBDA { return a[r * ld + k]; }, rows + c, width,
           depth, kNoPrefetch);
       for (int r = 0; r < kTileRows && i + r < block.rows; ++r) {
-        for (int j = 0; j < kOutVectors && c + j * kLanes < n; ++j) {
+        for (int j = 0; j < kVectors && c + j * kLanes < n; ++j) {
           const Vec v = factor ? tile.acc[r][j] * factor[i + r] : tile.acc[r][j];
           float* p = out + (i + r) * stride + c + j * kLanes;
           const int64_t left = n - c - j * kLanes;
@@ -175,14 +176,14 @@ void AddTransposed(const Head& head, const QueryBlock& block, const float* band,
   const int64_t ld = head.layout.band, width = head.layout.width;
   for (int64_t key = 0; key < block.first + block.rows; key += kTileRows) {
     const int64_t skip = key > block.first ? key - block.first : 0;  // earlier queries see no key
-    for (int64_t c = 0; c < head.shape.head_dim; c += kOutColumns) {
-      Tile<kTileRows, kOutVectors> tile;
+    for (int64_t c = 0; c < head.shape.head_dim; c += kColumns) {
+      Tile<kTileRows, kVectors> tile;
       const float* a = band + skip * ld + key;
       MultiplyTile(
           tile, [a, ld](int r, int64_t k) PP_LAMBDA { return a[k * ld + r]; },
           rows + skip * width + c, width, block.rows - skip, kNoPrefetch);
       for (int r = 0; r < kTileRows; ++r) {
-        for (int j = 0; j < kOutVectors; ++j) {
+        for (int j = 0; j < kVectors; ++j) {
           float* p = sums + (key + r) * width + c + j * kLanes;
           Store(p, Load(p) + tile.acc[r][j]);
         }

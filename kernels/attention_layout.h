@@ -11,7 +11,7 @@ namespace pp::kernels {
 inline constexpr int64_t kQueryBlock = 64;  // queries whose scores exist at the same time
 
 struct AttentionLayout {
-  int64_t rows;   // tokens, and room for a tile to reach beyond them
+  int64_t rows;   // tokens, and room for a panel to reach beyond them
   int64_t width;  // head_dim, in whole vectors
   int64_t band;   // floats from one query's scores to the next: an odd number of cache lines
   int64_t by_token[5], block[2], scores[2], factors, total;  // offsets in floats
@@ -27,8 +27,7 @@ inline AttentionLayout LayOutAttention(const AttentionShape& shape) {
     layout.total += (floats + 15) / 16 * 16;
     return at;
   };
-  // Panels of K and V transposed need up to 48 columns more than there are tokens.
-  for (auto& at : layout.by_token) at = take((layout.rows + 48) * layout.width);
+  for (auto& at : layout.by_token) at = take(layout.rows * layout.width);
   for (auto& at : layout.block) at = take(kQueryBlock * layout.width);
   for (auto& at : layout.scores) at = take(kQueryBlock * layout.band);
   layout.factors = take(layout.band + 64);

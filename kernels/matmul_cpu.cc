@@ -33,7 +33,7 @@ void CopyPanelOfB(const Block& block, int64_t column, int64_t columns) {
   const int64_t ldb = block.shape.ldb;
   if (block.shape.operands == Operands::kNT) {
     const float* b = block.args.b + column * ldb + block.k;
-    CopyTransposedPanel(b, ldb, columns, block.depth, block.panel_b);
+    CopyTransposedPanel<kTileColumns>(b, ldb, columns, block.depth, block.panel_b);
     return;
   }
   const float* b = block.args.b + block.k * ldb + column;

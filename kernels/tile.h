@@ -89,19 +89,20 @@ PP_INLINE void Transpose(const float* in, int64_t ld_in, float* out, int64_t ld_
 }
 
 // A panel for MultiplyTile from rows of a matrix: panel[k][j] = in[j][k] for k < depth, with zeros
-// for columns <= j < kTileColumns.
+// for columns <= j < kWidth.
+template <int64_t kWidth>
 PP_INLINE void CopyTransposedPanel(const float* in, int64_t ld_in, int64_t columns, int64_t depth,
                                    float* panel) {
-  for (int64_t j = 0; j < kTileColumns; j += kLanes) {
+  for (int64_t j = 0; j < kWidth; j += kLanes) {
     int64_t k = 0;
     if (j + kLanes <= columns) {
       for (; k + kLanes <= depth; k += kLanes) {
-        Transpose(in + j * ld_in + k, ld_in, panel + k * kTileColumns + j, kTileColumns);
+        Transpose(in + j * ld_in + k, ld_in, panel + k * kWidth + j, kWidth);
       }
     }
     for (; k < depth; ++k) {
       for (int64_t i = j; i < j + kLanes; ++i) {
-        panel[k * kTileColumns + i] = i < columns ? in[i * ld_in + k] : 0;
+        panel[k * kWidth + i] = i < columns ? in[i * ld_in + k] : 0;
       }
     }
   }

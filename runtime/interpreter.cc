@@ -78,13 +78,6 @@ Status Interpreter::Explain(const Status& status, int index, int64_t step) const
                                          : Status::Failed(std::move(text));
 }
 
-Status Interpreter::Compute(int index, int64_t step) {
-  const double begin = ThreadSeconds();
-  Status status = Execute(index, step);
-  kernel_cpu_ += ThreadSeconds() - begin;
-  return status;
-}
-
 Status Interpreter::Execute(int index, int64_t step) {
   const Instruction& instruction = args_.list->list[index];
   const Addresses& at = args_.list->addresses[index];
@@ -150,7 +143,9 @@ void Interpreter::Sleep(const Over& over) {
 
 Status Interpreter::CheckLoss(const Addresses& at) const {
   if (at.loss == nullptr || std::isfinite(*at.loss)) return {};
-  return Status::Failed(fmt::format("loss of micro-batch {} is {}", at.micro, *at.loss));
+  // Without the sign that a NaN may have.
+  const double loss = std::isnan(*at.loss) ? std::abs(*at.loss) : *at.loss;
+  return Status::Failed(fmt::format("loss of micro-batch {} is {}", at.micro, loss));
 }
 
 Status Interpreter::StepStage(const Addresses& at, int64_t step) {
@@ -159,7 +154,7 @@ Status Interpreter::StepStage(const Addresses& at, int64_t step) {
   for (int64_t i = 0; i < norm_block_count_; ++i) sum += args_.norm_blocks[i];
   grad_norm_ = std::sqrt(sum);
   if (!std::isfinite(grad_norm_))
-    return Status::Failed(fmt::format("the gradient's norm is {}", grad_norm_));
+    return Status::Failed(fmt::format("the gradient's norm is {}", std::abs(grad_norm_)));
   const double clip = args_.optimizer.grad_clip;
   StepArgs args{.step = step, .learning_rate = LearningRate(args_.optimizer, step)};
   if (clip > 0 && grad_norm_ > clip) args.gradient_scale = clip / (grad_norm_ + 1e-6);

@@ -10,7 +10,10 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace pp {
@@ -19,24 +22,25 @@ namespace {
 // MPI counts in int: longer transfers go in pieces, one after the other.
 constexpr int64_t kPiece = int64_t{1} << 30;
 
+// How long the ranks have for ending together.
+constexpr std::chrono::seconds kDrainTime{5};
+
 class MpiTransport : public Transport {
  public:
   MpiTransport(int rank, int ranks) : Transport(rank, ranks), transfers_(port_count()) {}
 
-  // With transfers under way the run has failed, and MPI_Finalize might wait for ranks
-  // that are gone: the process just ends, which mpiexec takes for the failure that it is.
+  // MPI ends in order only when nothing is under way, on any rank. Where a rank does not
+  // answer the process just ends, which mpiexec takes for the failure that it is.
   ~MpiTransport() override {
-    if (broken_) return;
-    for (const Transfer& transfer : transfers_)
-      if (transfer.busy) return;
-    MPI_Finalize();
+    Settle();
+    if (!broken_) MPI_Finalize();
   }
 
   Status Start(const Port& port, void* data, int64_t bytes) override {
     if (broken_) return Status::Failed("MPI has failed before");
     Transfer& transfer = transfers_[IndexOf(port)];
     PP_CHECK(!transfer.busy);
-    transfer = {MPI_REQUEST_NULL, static_cast<char*>(data), bytes, true};
+    transfer = {MPI_REQUEST_NULL, static_cast<char*>(data), bytes, bytes, true};
     return StartPiece(port, &transfer);
   }
 
@@ -56,13 +60,93 @@ class MpiTransport : public Transport {
 
   bool polls() const override { return true; }
 
+  // Every send without a receive gets one, and the other way round; the bytes go nowhere.
+  void Settle() override {
+    if (!std::exchange(settled_, true) && !broken_) broken_ = !Drain();
+  }
+
  private:
   struct Transfer {
     MPI_Request request = MPI_REQUEST_NULL;
     char* data = nullptr;
-    int64_t left = 0;  // not yet started
+    int64_t left = 0;   // not yet started
+    int64_t bytes = 0;  // in all
     bool busy = false;
   };
+
+  // What one rank still has under way with another.
+  struct Pending {
+    int64_t bytes[2][kChannels];  // by way and channel; -1: nothing
+  };
+
+  // False: not all ranks took part in time.
+  bool Drain() {
+    const auto end = std::chrono::steady_clock::now() + kDrainTime;
+    std::vector<Pending> mine(ranks()), theirs(ranks());
+    std::vector<MPI_Request> requests;
+    for (int peer = 0; peer < ranks(); ++peer) {
+      if (peer == rank()) continue;
+      mine[peer] = PendingWith(peer);
+      MPI_Irecv(&theirs[peer], sizeof(Pending), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
+                &requests.emplace_back());
+      MPI_Isend(&mine[peer], sizeof(Pending), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
+                &requests.emplace_back());
+    }
+    auto all_told = [&] {
+      int done = 0;
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+      return done != 0;
+    };
+    if (!Poll(all_told, end)) return false;
+    std::vector<std::vector<char>> nowhere;
+    for (int peer = 0; peer < ranks(); ++peer)
+      if (peer != rank()) Match(peer, theirs[peer], &nowhere);
+    return Poll([&] { return AllOver(); }, end);
+  }
+
+  Pending PendingWith(int peer) const {
+    Pending pending;
+    for (const Way way : {Way::kSend, Way::kRecv})
+      for (int channel = 0; channel < kChannels; ++channel) {
+        const Transfer& transfer = transfers_[IndexOf({way, static_cast<Channel>(channel), peer})];
+        pending.bytes[static_cast<int>(way)][channel] = transfer.busy ? transfer.bytes : -1;
+      }
+    return pending;
+  }
+
+  void Match(int peer, const Pending& theirs, std::vector<std::vector<char>>* nowhere) {
+    for (const Way way : {Way::kSend, Way::kRecv})
+      for (int channel = 0; channel < kChannels; ++channel) {
+        const Port port{way, static_cast<Channel>(channel), peer};
+        const int other_way = 1 - static_cast<int>(way);
+        const int64_t bytes = theirs.bytes[other_way][channel];
+        if (bytes < 0 || transfers_[IndexOf(port)].busy) continue;
+        nowhere->emplace_back(bytes);
+        if (!Start(port, nowhere->back().data(), bytes).ok()) return;
+      }
+  }
+
+  bool AllOver() {
+    bool all = true;
+    for (const Way way : {Way::kSend, Way::kRecv})
+      for (int channel = 0; channel < kChannels; ++channel)
+        for (int peer = 0; peer < ranks(); ++peer) {
+          const Port port{way, static_cast<Channel>(channel), peer};
+          bool over = !transfers_[IndexOf(port)].busy;
+          if (!over && !Test(port, &over).ok()) return false;
+          all = all && over;
+        }
+    return all;
+  }
+
+  template <typename Done>
+  bool Poll(const Done& done, std::chrono::steady_clock::time_point end) {
+    while (!done()) {
+      if (broken_ || std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return !broken_;
+  }
 
   Status StartPiece(const Port& port, Transfer* transfer) {
     const int bytes = static_cast<int>(std::min(transfer->left, kPiece));
@@ -90,6 +174,7 @@ class MpiTransport : public Transport {
 
   std::vector<Transfer> transfers_;
   bool broken_ = false;
+  bool settled_ = false;
 };
 
 }  // namespace

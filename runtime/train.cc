@@ -221,6 +221,8 @@ class Supervisor {
       const Status status = GatherReports(*options_.transport, &report_.time, &report_.events);
       if (report_.status.ok()) report_.status = status;
     }
+    // Before the arenas go.
+    if (options_.transport != nullptr) options_.transport->Settle();
     double first = report_.events.empty() ? 0 : report_.events[0].start;
     for (const Event& event : report_.events) first = std::min(first, event.start);
     for (Event& event : report_.events) event.start -= first;

@@ -19,6 +19,7 @@ constexpr int kMaxLayers = 1 << 16;
 constexpr int kMaxPositions = 1 << 24;
 constexpr int kMaxMicroBatch = 1 << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 26;
+constexpr double kMaxBytes = 1e16;  // of one copy of the model with one micro-batch
 
 // Reads the members of one JSON object; keeps the first error.
 class Reader {
@@ -334,6 +335,17 @@ void LayoutScratch(const Job& job, StageLayout* layout) {
   layout->drop_scratch_bytes = std::max(backward.end(), drop.end());
 }
 
+// About as many bytes as all values of a micro-batch, the weights, their gradients and moments
+// take together; as a double, which does not overflow.
+double EstimateBytes(const Job& job) {
+  const ModelConfig& m = job.model;
+  const double layers = m.n_layer, c = m.n_embd, inner = m.n_inner, vocabulary = m.vocab_size;
+  const double values = layers * (20 * c + 4 * inner + m.n_head) + 8 * c + vocabulary;
+  const double weights =
+      layers * (4 * c * c + 2 * c * inner) + (2 * vocabulary + m.n_positions) * c;
+  return 4 * (values * static_cast<double>(job.tokens()) + 4 * weights);
+}
+
 }  // namespace
 
 Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file) {
@@ -455,6 +467,11 @@ Status CheckJob(const Job& job) {
     return Status::Invalid(fmt::format(
         "--micro-batch-size: {} sequences of {} tokens are {} in one micro-batch (at most {})",
         job.micro_batch_size, job.sequence_length, job.tokens(), kMaxTokens));
+  }
+  if (const double bytes = EstimateBytes(job); bytes > kMaxBytes) {
+    return Status::Invalid(fmt::format(
+        "model: its weights and one micro-batch take about {:.1e} bytes (at most {:.0e})", bytes,
+        kMaxBytes));
   }
   return CheckSplit(job.layers_per_stage, job.model.n_layer, std::max(1, job.stages()))
       .In("--layers-per-stage");

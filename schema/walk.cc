@@ -499,7 +499,7 @@ MemoryCheck::MemoryCheck(const Program& program, int device, std::span<const Ins
     : blocks_(
           new Blocks{{}, program.lists[device].arena_bytes, list, program.lists[device].regions}) {
   for (const Region& region : blocks_->regions)
-    blocks_->at[region.offset] = {region.bytes, true, -1};
+    if (region.bytes > 0) blocks_->at[region.offset] = {region.bytes, true, -1};
 }
 
 MemoryCheck::~MemoryCheck() = default;

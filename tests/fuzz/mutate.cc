@@ -226,9 +226,9 @@ void MutateShape(Random& random, Program* program) {
 
 Program AnyProgram(Random& random) {
   SampleArgs args;
-  args.devices = 1 + random.Below(4);
+  args.devices = random.OneIn(16) ? 4 : 1 + random.Below(3);
   args.stages_per_device = 1 + random.Below(2);
-  args.microbatches = 1 + random.Below(4);
+  args.microbatches = 1 + random.Below(3);
   args.backward = static_cast<SampleBackward>(random.Below(3));
   args.model = random.OneIn(3);
   if (args.stages_per_device == 1) {
