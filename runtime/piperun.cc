@@ -175,6 +175,11 @@ class Run {
  public:
   Run(const Arguments& a, TrainOptions options) : arguments_(a), options_(std::move(options)) {}
 
+  // Whether this rank is the one that says what went wrong.
+  bool Speaks() const {
+    return First() || (orphaned_ && options_.transport->rank() == 1);
+  }
+
   Status Main(Transport* transport) {
     options_.transport = transport;
     Status status = Prepare();
@@ -184,6 +189,7 @@ class Run {
     options_.stop_requests = &stop_requests;
     options_.on_step = [this](const StepReport& step) { return OnStep(step); };
     TrainReport report = Train(*program_, options_);
+    orphaned_ = report.orphaned;
     if (!First()) return report.status;
     if (trace_) {
       const Status written =
@@ -249,6 +255,7 @@ class Run {
   std::optional<Program> program_;
   std::optional<OutputFile> log_, trace_;
   double seconds_ = 0;
+  bool orphaned_ = false;
 };
 
 void Describe(CLI::App& app, Arguments& a) {
@@ -277,27 +284,29 @@ void Describe(CLI::App& app, Arguments& a) {
 
 int Main(int argc, char** argv) {
   const Launch launch = ReadLaunch();
+  const bool first = launch.rank == 0;
   CLI::App app("Trains a model by executing a compiled schedule.", "piperun");
   Arguments arguments;
   Describe(app, arguments);
-  auto end = [&](int rank, const Status& status) {
-    if (!status.ok() && rank == 0)
+  auto end = [](bool speaks, const Status& status) {
+    if (!status.ok() && speaks)
       fmt::print(std::cerr, "piperun: error: {}\n", status.message());
     return static_cast<int>(status.code());
   };
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return launch.rank == 0 ? app.exit(error) : 0;
-    return end(launch.rank, Status::Invalid(fmt::format("{} (piperun --help)", error.what())));
+    if (error.get_exit_code() == 0) return first ? app.exit(error) : 0;
+    return end(first, Status::Invalid(fmt::format("{} (piperun --help)", error.what())));
   }
   TrainOptions options;
   const Status parsed = ParseOptions(arguments, &options);
-  if (!parsed.ok()) return end(launch.rank, parsed);
+  if (!parsed.ok()) return end(first, parsed);
   auto transport = JoinRun(arguments, launch);
-  if (!transport.ok()) return end(launch.rank, transport.status());
-  const int rank = *transport ? (*transport)->rank() : 0;
-  return end(rank, Run(arguments, std::move(options)).Main(transport->get()));
+  if (!transport.ok()) return end(first, transport.status());
+  Run run(arguments, std::move(options));
+  const Status status = run.Main(transport->get());
+  return end(run.Speaks(), status);
 }
 
 }  // namespace

@@ -207,7 +207,9 @@ class Supervisor {
       const bool watched = Steers() || rank != 0;
       watch_.Sign(rank, watched ? sign.executed : ++signs_of_steerer_, sign.text);
     });
-    if (watch_.Tick(kTickSeconds)) ranks_[0]->Fail(Status::Failed(watch_.Text()));
+    if (!watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
+    report_.orphaned = !Steers();
+    ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
   }
 
   void Finish() {
@@ -249,7 +251,7 @@ TrainReport Train(const Program& program, const TrainOptions& options) {
 Status CheckRunnable(const Program& program, const std::string& plan, int ranks) {
   if (!program.job)
     return Status::Invalid(fmt::format("{}: compiled without a model (pipec compile --model "
-                                       "config.json --sequence-length T)",
+                                       "config.json --seq-length T)",
                                        plan));
   if (ranks > 0 && ranks != program.devices)
     return Status::Invalid(fmt::format("{}: compiled for {} devices, started with {} ranks (mpiexec "

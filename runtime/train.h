@@ -54,13 +54,16 @@ struct TrainOptions {
   std::function<std::unique_ptr<Backend>(int device)> make_backend;
 };
 
-// What rank 0's process knows in the end; other processes have the last two alone.
+// What rank 0's process knows in the end. Others have only their own times and events, and
+// the last three.
 struct TrainReport {
   std::vector<StepReport> steps;
   std::vector<TimeSpent> time;  // by rank
   std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
   int64_t last_step = 0;
   Status status;  // why it failed, if it did
+  // Rank 0, which would say so, is silent: this one noticed by itself.
+  bool orphaned = false;
 };
 
 // All ranks get the same status. REQUIRES: `program` has at least the lists of this

@@ -1,0 +1,103 @@
+// No thread of a rank takes memory inside a step: malloc is replaced by one that counts.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "compiler/compile.h"
+#include "runtime/train.h"
+
+namespace {
+
+thread_local bool inside = false;
+std::atomic<int64_t> allocations{0};
+
+void Count() {
+  if (inside) ++allocations;
+}
+
+}  // namespace
+
+// What glibc calls its own functions behind the public names.
+extern "C" {
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* old, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+
+void* malloc(size_t size) {
+  Count();
+  return __libc_malloc(size);
+}
+void* calloc(size_t count, size_t size) {
+  Count();
+  return __libc_calloc(count, size);
+}
+void* realloc(void* old, size_t size) {
+  Count();
+  return __libc_realloc(old, size);
+}
+void* aligned_alloc(size_t alignment, size_t size) {
+  Count();
+  return __libc_memalign(alignment, size);
+}
+int posix_memalign(void** out, size_t alignment, size_t size) {
+  Count();
+  *out = __libc_memalign(alignment, size);
+  return *out == nullptr;
+}
+}
+
+namespace pp {
+namespace {
+
+class Watch : public StepObserver {
+ public:
+  void Enter(int, int64_t) override { inside = true; }
+  void Leave(int, int64_t) override { inside = false; }
+};
+
+TEST_CASE("the hook counts") {
+  inside = true;
+  free(malloc(10));
+  delete new int;
+  inside = false;
+  CHECK(allocations.exchange(0) == 2);
+}
+
+TEST_CASE("no memory is taken inside a step") {
+  const auto text = std::filesystem::temp_directory_path() / "allocation_test.txt";
+  {
+    std::ofstream out(text);
+    for (int i = 0; i < 2000; ++i) out << "line " << i << "\n";
+  }
+  const P2p p2p = GENERATE(P2p::kAsync, P2p::kBlocking);
+  CompileOptions compile;
+  compile.scheme = "1f1b";
+  compile.shape = {.devices = 2, .microbatches = 4, .stages_per_device = 0};
+  compile.p2p = p2p;
+  compile.micro_batch_size = 2;
+  ModelConfig model;
+  model.vocab_size = 256;
+  model.n_positions = 32;
+  model.n_embd = 48;
+  model.n_layer = 4;
+  model.n_head = 3;
+  model.n_inner = 192;
+  compile.model = model;
+  auto program = Compile(compile);
+  REQUIRE(program.ok());
+  Watch watch;
+  TrainOptions options;
+  options.data = text.string();
+  options.optimizer.steps = 4;
+  options.record = true;
+  options.observer = &watch;
+  const TrainReport report = Train(*program, options);
+  INFO(report.status.message());
+  CHECK(report.status.ok());
+  CHECK(allocations.load() == 0);
+}
+
+}  // namespace
+}  // namespace pp
