@@ -11,6 +11,8 @@ void SumSquares(const SumSquaresArgs& args) {
     double sum[kStrands] = {};
     int64_t i = begin;
     for (; i + kStrands <= end; i += kStrands) {
+      __builtin_prefetch(args.x + i + 1024);
+      __builtin_prefetch(args.x + i + 1024 + 16);
       for (int s = 0; s < kStrands; ++s) {
         sum[s] += static_cast<double>(args.x[i + s]) * static_cast<double>(args.x[i + s]);
       }

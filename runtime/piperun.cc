@@ -25,6 +25,7 @@
 #include "runtime/train.h"
 #include "schema/file.h"
 #include "schema/timeline.h"
+#include "schema/verify.h"
 
 namespace pp {
 namespace {
@@ -208,14 +209,15 @@ class Run {
 
   Status Prepare() {
     Transport* transport = options_.transport;
-    // Rank 0 writes the names of all ranks' instructions into the trace.
-    const bool all = transport == nullptr || (First() && options_.record);
-    auto program = all ? Load(arguments_.plan) : LoadDevice(arguments_.plan, transport->rank());
+    // Each rank reads its own list; the first one reads all and proves the whole plan again,
+    // which somebody else may have made.
+    auto program = First() ? Load(arguments_.plan) : LoadDevice(arguments_.plan, transport->rank());
     PP_RETURN_IF_ERROR(program.status());
     PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
     program_ = std::move(*program);
     options_.fingerprint ^= PlanChecksum(arguments_.plan);
     if (!First()) return {};
+    PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.plan));
     PP_RETURN_IF_ERROR(Open(arguments_.log, &log_));
     return Open(arguments_.trace, &trace_);
   }

@@ -1,9 +1,9 @@
 // A stage's forward and backward against PyTorch, and against itself in other splits and halves.
 #include "runtime/transformer.h"
 
-#include <catch2/catch.hpp>
 #include <omp.h>
 
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -49,8 +49,8 @@ enum class How { kWhole, kRecomputed, kHalves };
 // All stages of the tiny GPT-2 in one thread, as a rank would hold each.
 class Pipeline {
  public:
-  Pipeline(std::vector<int> split, float dropout, How how) : how_(how) {
-    omp_set_num_threads(1);
+  Pipeline(std::vector<int> split, float dropout, How how, int threads = 1)
+      : how_(how), threads_(threads), workspace_(threads) {
     Result<ModelConfig> model = LoadModelConfig(std::string(kDir) + "/config.json");
     REQUIRE(model.ok());
     model->embd_pdrop = model->attn_pdrop = model->resid_pdrop = dropout;
@@ -87,6 +87,7 @@ class Pipeline {
   // Forward and backward of all micro-batches; returns the mean loss. `logits`, where not null,
   // takes those of all of them, [M, B, T, V].
   double Run(float* logits) {
+    omp_set_num_threads(threads_);
     double loss = 0;
     for (int m = 0; m < kMicrobatches; ++m) {
       loss += Forward(m);
@@ -205,8 +206,9 @@ class Pipeline {
   }
 
   How how_;
+  int threads_;
   Job job_;
-  Workspace workspace_{1};
+  Workspace workspace_;
   std::vector<std::unique_ptr<Stage>> stages_;
   Memory tokens_{kMicrobatches * kRows * 4};
   Memory targets_{kMicrobatches * kRows * 4};
@@ -256,9 +258,9 @@ TEST_CASE("loss, logits, gradients and ten steps are PyTorch's") {
   }
 }
 
-// Loss and all gradients of three steps with dropout must have the same bits.
-void CheckSameBits(Pipeline* one, Pipeline* other) {
-  for (int step = 1; step <= 3; ++step) {
+// Loss and all gradients of so many steps must have the same bits.
+void CheckSameBits(Pipeline* one, Pipeline* other, int steps = 3) {
+  for (int step = 1; step <= steps; ++step) {
     CHECK(one->Run(nullptr) == other->Run(nullptr));
     for (const Tensor& tensor : one->stage(0).layout().tensors) {
       INFO(tensor.name);
@@ -282,6 +284,11 @@ TEST_CASE("a recomputed forward and a split backward have the bits of the whole"
       CheckSameBits(&one, &other);
     }
   }
+}
+
+TEST_CASE("two threads have the bits of one") {
+  Pipeline one({4}, 0.1f, How::kWhole), other({2, 2}, 0.1f, How::kWhole, 2);
+  CheckSameBits(&one, &other, 1);
 }
 
 TEST_CASE("a new model is the same in every split") {

@@ -1,0 +1,49 @@
+// Sizes that are mistakes: an error comes before the memory is taken, or a sum overflows.
+#include <catch2/catch.hpp>
+
+#include "schema/model.h"
+#include "schema/text.h"
+#include "schema/verify.h"
+#include "tests/sample_program.h"
+
+TEST_CASE("a text with two billion micro-batches") {
+  const auto program =
+      pp::Parse("program x stages 1 microbatches 2147483647\ndevice 0 holds s0\n", "x");
+  CHECK(program.status().message() ==
+        "x: line 1: 'program x stages 1 microbatches 2147483647' (at most 16777216 stages or "
+        "micro-batches)");
+}
+
+TEST_CASE("a text with many micro-batches and no instructions") {
+  const auto program =
+      pp::Parse("program x stages 1 microbatches 10000000\ndevice 0 holds s0\n", "x");
+  REQUIRE(program.ok());
+  CHECK(pp::Verify(*program, pp::Depth::kLists).message() ==
+        "device 0: 0 instructions for 10000000 micro-batches (at least one for each on each of "
+        "its stages)");
+}
+
+TEST_CASE("a model whose sizes do not fit 64 bits") {
+  pp::Job job;
+  job.model = {.vocab_size = 1 << 24,
+               .n_positions = 1 << 24,
+               .n_embd = 1 << 18,
+               .n_layer = 1 << 16,
+               .n_head = 1 << 18,
+               .n_inner = 1 << 20};
+  job.micro_batch_size = 4;
+  job.sequence_length = 1 << 24;
+  job.layers_per_stage = {1 << 16};
+  CHECK(pp::CheckJob(job).message() ==
+        "model: its weights and one micro-batch take about 1.7e+20 bytes (at most 1e+16)");
+}
+
+TEST_CASE("an empty region hides no other") {
+  pp::Program program = pp::SampleProgram({.devices = 1, .microbatches = 1});
+  pp::DeviceList& list = program.lists[0];
+  const int64_t begin = list.regions[0].offset;
+  list.regions.insert(list.regions.begin(), {pp::Kind::kExchange, -1, begin, 0});
+  list.body[0].offset[0] = begin;  // tokens on the weights
+  CHECK_THAT(pp::Verify(program, pp::Depth::kPlan).message(),
+             Catch::EndsWith("overlaps a value in use"));
+}
