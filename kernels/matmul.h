@@ -8,9 +8,11 @@
 // A row of a matrix starts `lda`, `ldb`, `ldc` floats after the one before (0: no gap). A residual
 // has the layout of C, and may not be asked for together with kAdd.
 //
-// A Matmul owns oneDNN primitives, all of them made before the first step. Shapes are cut into
-// pieces that depend on the shape alone, each computed by one thread, and no sum is ever split: the
-// result has the same bits for any number of threads.
+// A product is cut into blocks that depend on its shape alone, each computed by one thread, and no
+// sum is ever split: the result has the same bits for any number of threads. Nothing but the given
+// memory is used. (oneDNN 2.6.3 can do neither: its sgemm takes its buffers from the heap at every
+// call, and its other kernel needs whole rows without gaps and falls to half the speed where the
+// rows of B are a large power of two apart. kernels/bench.cc prints both beside this one.)
 #pragma once
 
 #include <cstddef>

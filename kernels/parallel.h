@@ -14,6 +14,9 @@ namespace pp::kernels::PP_ISA {
 // 0. Inside another parallel region, or for one block, it is a plain loop of thread 0.
 template <typename F>
 void ParallelFor(int64_t blocks, int threads, const F& f) {
+#if defined(__SANITIZE_THREAD__)
+  threads = 1;  // the sanitizer does not see how libgomp's threads wait for each other
+#endif
   if (threads <= 1 || blocks <= 1 || omp_in_parallel()) {
     for (int64_t block = 0; block < blocks; ++block) f(block, 0);
     return;

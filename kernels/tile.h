@@ -53,6 +53,7 @@ PP_INLINE void MultiplyTile(Tile<kRows, kVectors>& tile, const A& a, const float
   int64_t k = 0;
   for (; k + kPrefetchSteps <= depth; k += kPrefetchSteps) {
     prefetch();
+#pragma GCC unroll 8
     for (int64_t i = 0; i < kPrefetchSteps; ++i) step(k + i);
   }
   for (; k < depth; ++k) step(k);

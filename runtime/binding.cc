@@ -124,7 +124,8 @@ BoundList Bind(const Program& program, int device, std::span<const Instruction> 
     const Lane lane = Info(list[index].op).lane;
     const bool message = lane == Lane::kSend || lane == Lane::kRecv;
     // A blocking message has its place in the compute lane, like a WAIT for itself.
-    if (message && blocking) bound.waits_for[index] = bound.compute.empty() ? -1 : bound.compute.back();
+    if (message && blocking)
+      bound.waits_for[index] = bound.compute.empty() ? -1 : bound.compute.back();
     if (lane != Lane::kCompute && bound.waits_for[index] >= 0)
       bound.releases[bound.waits_for[index]] = true;
     if (lane == Lane::kCompute || (message && blocking)) bound.compute.push_back(index);

@@ -43,8 +43,7 @@ Status TiedSum::Start() {
 Status TiedSum::StartPiece() {
   const int64_t bytes = std::min(piece_, count_ - done_) * static_cast<int64_t>(sizeof(float));
   sending_ = receiving_ = true;
-  PP_RETURN_IF_ERROR(
-      transport_->Start({Way::kRecv, Channel::kReduce, peer_}, receive_, bytes));
+  PP_RETURN_IF_ERROR(transport_->Start({Way::kRecv, Channel::kReduce, peer_}, receive_, bytes));
   return transport_->Start({Way::kSend, Channel::kReduce, peer_}, mine_ + done_, bytes);
 }
 
@@ -69,8 +68,7 @@ Status TiedSum::Test(bool* over) {
   return *over ? Status() : StartPiece();
 }
 
-NormGather::NormGather(const Program& program, int device, const Arena& arena,
-                       Transport* transport)
+NormGather::NormGather(const Program& program, int device, const Arena& arena, Transport* transport)
     : transport_(transport), parts_(program.devices) {
   const Region* norm = FindRegion(program.lists[device], Kind::kNorm, -1);
   if (norm == nullptr) return;

@@ -56,9 +56,7 @@ class CpuBackend : public Backend {
   void BackwardWeight(const Addresses& at, int64_t step) override {
     Stage(at).BackwardWeight(Values(at, step));
   }
-  void NormGrad(const Addresses& at) override {
-    SumSquares(Stage(at).layout(), at.wgrad, at.norm);
-  }
+  void NormGrad(const Addresses& at) override { SumSquares(Stage(at).layout(), at.wgrad, at.norm); }
   void Step(const Addresses& at, const StepArgs& args) override {
     AdamWOptions options;
     options.learning_rate = static_cast<float>(args.learning_rate);

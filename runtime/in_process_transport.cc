@@ -48,8 +48,7 @@ class InProcessTransport : public Transport {
         return {};
       }
       PP_CHECK(meeting.bytes == bytes);
-      if (bytes > 0)
-        std::memcpy(send ? meeting.target : data, send ? data : meeting.source, bytes);
+      if (bytes > 0) std::memcpy(send ? meeting.target : data, send ? data : meeting.source, bytes);
       partner_waits = false;
       meeting.sent.store(true, std::memory_order_release);
       meeting.received.store(true, std::memory_order_release);

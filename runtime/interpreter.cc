@@ -28,8 +28,7 @@ double LearningRate(const OptimizerOptions& options, int64_t step) {
   if (!options.cosine) return options.learning_rate;
   const double part = (done - warmup) / std::max(1.0, static_cast<double>(options.steps) - warmup);
   const double height = 0.5 * (1 + std::cos(std::numbers::pi * std::min(part, 1.0)));
-  return options.min_learning_rate +
-         height * (options.learning_rate - options.min_learning_rate);
+  return options.min_learning_rate + height * (options.learning_rate - options.min_learning_rate);
 }
 
 Interpreter::Interpreter(const Args& args)

@@ -37,9 +37,9 @@ class Interpreter {
     Lanes* lanes = nullptr;
     Backend* backend = nullptr;
     OptimizerOptions optimizer;
-    const double* norm_blocks = nullptr;  // of the whole model
-    Recorder* recorder = nullptr;         // null: none
-    Bell* bell = nullptr;                 // the compute thread's
+    const double* norm_blocks = nullptr;      // of the whole model
+    Recorder* recorder = nullptr;             // null: none
+    Bell* bell = nullptr;                     // the compute thread's
     const std::atomic<bool>* stop = nullptr;  // another rank has failed: leave
   };
   explicit Interpreter(const Args& args);

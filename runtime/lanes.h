@@ -35,7 +35,9 @@ class Lanes {
   // The compute thread: instruction `index` of the compute lane is over.
   void Passed(int index);
   // Any thread: instruction `index` of another lane is over.
-  bool Over(int index) const { return over_[index].load(std::memory_order_acquire) == step_.load(); }
+  bool Over(int index) const {
+    return over_[index].load(std::memory_order_acquire) == step_.load();
+  }
   // Any thread: the step that has begun.
   int64_t step() const { return step_.load(); }
   // Any thread: all lanes are at their ends.
@@ -66,7 +68,7 @@ class Lanes {
   std::atomic<int32_t> passed_{-1};  // the last finished compute instruction
   std::atomic<int64_t> left_{0};
   std::unique_ptr<std::atomic<int64_t>[]> over_;  // the step in which it was last over
-  int64_t running_ = 0;  // the step that the queues are in
+  int64_t running_ = 0;                           // the step that the queues are in
   int in_flight_ = 0;
 };
 

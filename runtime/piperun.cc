@@ -77,8 +77,7 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   PP_RETURN_IF_ERROR(ParseWhole("--seed", a.seed, 0, INT64_MAX, &seed));
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
-  if (a.backend == "cuda")
-    return Status::Invalid("--backend: 'cuda' is not in this build (cpu)");
+  if (a.backend == "cuda") return Status::Invalid("--backend: 'cuda' is not in this build (cpu)");
   PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "mpi"}));
   PP_RETURN_IF_ERROR(OneOf("--schedule", a.schedule, {"constant", "cosine"}));
   PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer.learning_rate));
@@ -149,8 +148,9 @@ void CatchSignals() {
 Result<std::unique_ptr<Transport>> JoinRun(const Arguments& a, const Launch& launch) {
   const bool mpi = a.transport == "mpi" || (a.transport == "auto" && launch.mpi);
   if (!mpi && launch.ranks > 1)
-    return Status::Invalid(fmt::format(
-        "--transport: 'threads' under mpiexec -n {} (mpi, or start without mpiexec)", launch.ranks));
+    return Status::Invalid(
+        fmt::format("--transport: 'threads' under mpiexec -n {} (mpi, or start without mpiexec)",
+                    launch.ranks));
   if (!mpi) return std::unique_ptr<Transport>();
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -177,9 +177,7 @@ class Run {
   Run(const Arguments& a, TrainOptions options) : arguments_(a), options_(std::move(options)) {}
 
   // Whether this rank is the one that says what went wrong.
-  bool Speaks() const {
-    return First() || (orphaned_ && options_.transport->rank() == 1);
-  }
+  bool Speaks() const { return First() || (orphaned_ && options_.transport->rank() == 1); }
 
   Status Main(Transport* transport) {
     options_.transport = transport;
@@ -213,7 +211,8 @@ class Run {
     // which somebody else may have made.
     auto program = First() ? Load(arguments_.plan) : LoadDevice(arguments_.plan, transport->rank());
     PP_RETURN_IF_ERROR(program.status());
-    PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
+    PP_RETURN_IF_ERROR(
+        CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
     program_ = std::move(*program);
     options_.fingerprint ^= PlanChecksum(arguments_.plan);
     if (!First()) return {};
@@ -291,8 +290,7 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   Describe(app, arguments);
   auto end = [](bool speaks, const Status& status) {
-    if (!status.ok() && speaks)
-      fmt::print(std::cerr, "piperun: error: {}\n", status.message());
+    if (!status.ok() && speaks) fmt::print(std::cerr, "piperun: error: {}\n", status.message());
     return static_cast<int>(status.code());
   };
   try {

@@ -1,6 +1,7 @@
 #include "runtime/rank.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +17,11 @@ namespace {
 using std::chrono::microseconds;
 
 // How long the communication thread sleeps between two tests where the transport polls:
-// while the compute thread computes, and while nothing but control messages may come.
+// while the compute thread waits (after a few tests in a row), while it computes, and while
+// nothing but control messages may come. There may be more ranks than cores, and who spins
+// takes the core from one who computes.
+constexpr int kTestsInARow = 20;
+constexpr microseconds kWaitNap{30};
 constexpr microseconds kBusyNap{80};
 constexpr microseconds kIdleNap{2000};
 // After a failure the other ranks get so long to say good-bye.
@@ -62,15 +67,16 @@ Status Rank::Setup() {
     PP_RETURN_IF_ERROR(backend_->Init(BindStage(program, device, stage, *arena_)));
   if (args_.record) {
     const auto all = static_cast<int64_t>(list.body.size());
-    const auto computed = static_cast<int64_t>(body_.compute.size());
+    const auto computed = std::count_if(list.body.begin(), list.body.end(), [](const auto& i) {
+      return Info(i.op).lane == Lane::kCompute;
+    });
     compute_recorder_.Reserve(computed, all, args_.optimizer.steps);
     lane_recorder_.Reserve(all - computed, all, args_.optimizer.steps);
   }
   tied_ = std::make_unique<TiedSum>(program, device, *arena_, args_.transport);
   norm_ = std::make_unique<NormGather>(program, device, *arena_, args_.transport);
-  lanes_ = std::make_unique<Lanes>(
-      Lanes::Args{&body_, args_.transport, tied_.get(), norm_.get(),
-                  args_.record ? &lane_recorder_ : nullptr, &bell_});
+  lanes_ = std::make_unique<Lanes>(Lanes::Args{&body_, args_.transport, tied_.get(), norm_.get(),
+                                               args_.record ? &lane_recorder_ : nullptr, &bell_});
   const Region* norm = FindRegion(list, Kind::kNorm, -1);
   interpreter_ = std::make_unique<Interpreter>(Interpreter::Args{
       .program = &program,
@@ -165,7 +171,8 @@ bool Rank::MayBegin(int64_t step) {
   if (stop_.load() || step > last_step_.load()) return false;
   if (rank_ == 0 && step < args_.optimizer.steps) {
     if (asked_to_stop_.load()) last_step_.store(std::min(last_step_.load(), step));
-    control_.PostAll({.type = ControlMessage::Type::kGo, .step = step + 1, .last = last_step_.load()});
+    control_.PostAll(
+        {.type = ControlMessage::Type::kGo, .step = step + 1, .last = last_step_.load()});
   }
   return true;
 }
@@ -261,6 +268,7 @@ void Rank::AppendEvents(std::vector<Event>* events) const {
 }
 
 void Rank::CommunicationMain() {
+  prctl(PR_SET_TIMERSLACK, 1000);  // this thread's naps end within a microsecond
   double parting = 0;
   while (true) {
     const uint64_t seen = args_.transport->bell().rings();
@@ -273,6 +281,7 @@ void Rank::CommunicationMain() {
       if (parting == 0) parting = Now() + kPartingSeconds;
       if (Now() > parting) break;
     }
+    quiet_tests_ = moved ? 0 : quiet_tests_ + 1;
     if (!moved) Nap(seen);
   }
   ended_.store(true);
@@ -294,8 +303,10 @@ void Rank::Nap(uint64_t seen) {
     bell.WaitFor(seen, kIdleNap);
   } else if (!args_.transport->polls()) {
     bell.Wait(seen);
-  } else if (interpreter_->waiting()) {
+  } else if (interpreter_->waiting() && quiet_tests_ < kTestsInARow) {
     sched_yield();
+  } else if (interpreter_->waiting()) {
+    bell.WaitFor(seen, kWaitNap);
   } else {
     bell.WaitFor(seen, lanes_->in_flight() ? kBusyNap : kIdleNap);
   }

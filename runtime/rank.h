@@ -43,7 +43,7 @@ class Rank {
     OptimizerOptions optimizer;
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
-    Bell* news = nullptr;  // the caller's; rung when there is something for it to do
+    Bell* news = nullptr;              // the caller's; rung when there is something for it to do
     // Reports (at rank 0) and signs of life, on any thread; from itself, too.
     Control::Handler on_message;
   };
@@ -123,6 +123,7 @@ class Rank {
   Status failure_;
   bool left_cleanly_ = false;
   int64_t done_steps_ = 0;
+  int quiet_tests_ = 0;  // of the communication thread, one after the other
   std::thread compute_, communication_;
 };
 

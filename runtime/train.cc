@@ -6,6 +6,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "runtime/cpu_backend.h"
 #include "runtime/dataset.h"
@@ -116,26 +117,25 @@ class Supervisor {
 
   Status OpenData() {
     const Job& job = *program_.job;
-    Result<Dataset> dataset = Dataset::Open(
-        options_.data,
-        {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
+    Result<Dataset> dataset =
+        Dataset::Open(options_.data,
+                      {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
     PP_RETURN_IF_ERROR(dataset.status());
     dataset_ = std::make_unique<Dataset>(std::move(*dataset));
     return {};
   }
 
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
-    return std::make_unique<Rank>(
-        Rank::Args{.program = &program_,
-                   .transport = transport,
-                   .make_backend = [this, device = transport->rank()] { return MakeBackend(device); },
-                   .optimizer = options_.optimizer,
-                   .record = options_.record,
-                   .observer = options_.observer,
-                   .news = &news_,
-                   .on_message = [this](int from, const ControlMessage& message) {
-                     board_.Put(from, message);
-                   }});
+    return std::make_unique<Rank>(Rank::Args{
+        .program = &program_,
+        .transport = transport,
+        .make_backend = [this, device = transport->rank()] { return MakeBackend(device); },
+        .optimizer = options_.optimizer,
+        .record = options_.record,
+        .observer = options_.observer,
+        .news = &news_,
+        .on_message = [this](int from,
+                             const ControlMessage& message) { board_.Put(from, message); }});
   }
 
   std::unique_ptr<Backend> MakeBackend(int device) const {
@@ -149,11 +149,14 @@ class Supervisor {
                            .weights = options_.weights});
   }
 
+  // This thread watches; another one tells the caller, who may take his time: a terminal that
+  // is held must neither hide Ctrl-C nor look like a stalled run.
   void Supervise() {
+    std::thread reporter;
+    if (Steers()) reporter = std::thread([this] { ReportSteps(); });
     double last = Now();
     while (!std::all_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->ended(); })) {
       const uint64_t seen = news_.rings();
-      if (Steers()) TakeReports();
       PassRequests();
       const double now = Now();
       if (now - last >= kTickSeconds) {
@@ -162,19 +165,32 @@ class Supervisor {
       }
       news_.WaitFor(seen, std::chrono::microseconds(static_cast<int64_t>(kTickSeconds * 1e6)));
     }
-    if (Steers()) TakeReports();
+    ended_.store(true);
+    news_.Ring();
+    if (reporter.joinable()) reporter.join();
   }
 
-  void TakeReports() {
+  void ReportSteps() {
     std::vector<ControlMessage> reports;
-    while (board_.Take(report_.last_step + 1, &reports)) {
-      report_.steps.push_back(Combine(reports));
-      ++report_.last_step;
-      Status status;
-      if (options_.on_step) status = options_.on_step(report_.steps.back());
-      if (!status.ok()) ranks_[0]->Fail(status);
-      ranks_[0]->Consumed(report_.last_step);
+    while (true) {
+      const uint64_t seen = news_.rings();
+      const bool ended = ended_.load();
+      while (board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
+      if (ended) return;
+      news_.Wait(seen);
     }
+  }
+
+  void ReportStep(const std::vector<ControlMessage>& reports) {
+    report_.steps.push_back(Combine(reports));
+    ++report_.last_step;
+    if (options_.on_step) {
+      reporting_.store(true);
+      const Status status = options_.on_step(report_.steps.back());
+      reporting_.store(false);
+      if (!status.ok()) ranks_[0]->Fail(status);
+    }
+    ranks_[0]->Consumed(report_.last_step);
   }
 
   StepReport Combine(const std::vector<ControlMessage>& reports) const {
@@ -207,7 +223,7 @@ class Supervisor {
       const bool watched = Steers() || rank != 0;
       watch_.Sign(rank, watched ? sign.executed : ++signs_of_steerer_, sign.text);
     });
-    if (!watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
+    if (reporting_.load() || !watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
     report_.orphaned = !Steers();
     ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
   }
@@ -239,6 +255,8 @@ class Supervisor {
   Board board_;
   StallWatch watch_;
   int64_t signs_of_steerer_ = 0;
+  std::atomic<bool> ended_{false};      // all ranks
+  std::atomic<bool> reporting_{false};  // the caller has a report
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
@@ -250,13 +268,15 @@ TrainReport Train(const Program& program, const TrainOptions& options) {
 
 Status CheckRunnable(const Program& program, const std::string& plan, int ranks) {
   if (!program.job)
-    return Status::Invalid(fmt::format("{}: compiled without a model (pipec compile --model "
-                                       "config.json --seq-length T)",
-                                       plan));
+    return Status::Invalid(
+        fmt::format("{}: compiled without a model (pipec compile --model "
+                    "config.json --seq-length T)",
+                    plan));
   if (ranks > 0 && ranks != program.devices)
-    return Status::Invalid(fmt::format("{}: compiled for {} devices, started with {} ranks (mpiexec "
-                                       "-n {})",
-                                       plan, program.devices, ranks, program.devices));
+    return Status::Invalid(
+        fmt::format("{}: compiled for {} devices, started with {} ranks (mpiexec "
+                    "-n {})",
+                    plan, program.devices, ranks, program.devices));
   if (program.pipes.size() != 1)
     return Status::Invalid(fmt::format("{}: has {} copies of the model (this version trains one)",
                                        plan, program.pipes.size()));

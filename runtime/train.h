@@ -23,9 +23,9 @@ namespace pp {
 
 // One step, of all ranks.
 struct StepReport {
-  int64_t step = 0;       // counts from 1
-  double loss = 0;        // mean over the step's tokens, before the update
-  double grad_norm = 0;   // before clipping
+  int64_t step = 0;      // counts from 1
+  double loss = 0;       // mean over the step's tokens, before the update
+  double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   double seconds = 0;
   double tokens_per_second = 0;
@@ -33,18 +33,18 @@ struct StepReport {
 };
 
 struct TrainOptions {
-  std::string data;           // see dataset.h
-  OptimizerOptions optimizer; // and how many steps
+  std::string data;            // see dataset.h
+  OptimizerOptions optimizer;  // and how many steps
   double weight_decay = 0.1;
-  uint64_t seed = 1;          // of new weights and dropout
-  int threads = 1;            // compute threads a rank
-  std::string weights;        // a folder with model.safetensors; empty: a new model
-  double stall_timeout = 300; // seconds; 0: wait forever
-  bool record = false;        // keep events
+  uint64_t seed = 1;           // of new weights and dropout
+  int threads = 1;             // compute threads a rank
+  std::string weights;         // a folder with model.safetensors; empty: a new model
+  double stall_timeout = 300;  // seconds; 0: wait forever
+  bool record = false;         // keep events
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   uint64_t fingerprint = 0;        // of plan and options: must be the same on all ranks
-  // Rank 0's process: each step, in order. An error stops the run with it.
+  // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
   std::function<Status(const StepReport&)> on_step;
   // How often somebody asked to stop: once, and all ranks stop after a common step; twice,
   // and they stop where they are. May be null.

@@ -41,8 +41,7 @@ Status ToStatus(const Opinion& opinion) {
 
 }  // namespace
 
-Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes,
-                double seconds) {
+Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   PP_RETURN_IF_ERROR(transport.Start(port, data, bytes));
   while (true) {

@@ -17,9 +17,9 @@ namespace pp {
 struct Event {
   int32_t rank = 0;
   int32_t device = 0;
-  int32_t index = 0;   // in the device's body
-  int32_t step = 1;    // counts from 1
-  double start = 0;    // seconds
+  int32_t index = 0;    // in the device's body
+  int32_t step = 1;     // counts from 1
+  double start = 0;     // seconds
   double duration = 0;  // seconds
 };
 

@@ -5,12 +5,15 @@
 #include <algorithm>
 
 #include "schema/execute.h"
+#include "schema/regions.h"
+#include "schema/text.h"
 
 namespace pp {
 namespace {
 
-// Regions lie inside the arena and not on each other.
-Status CheckRegions(const DeviceList& list) {
+// Regions lie inside the arena and not on each other, and what the model needs is there.
+Status CheckRegions(const Program& program, int device) {
+  const DeviceList& list = program.lists[device];
   std::vector<Region> regions = list.regions;
   std::sort(regions.begin(), regions.end(),
             [](const Region& a, const Region& b) { return a.offset < b.offset; });
@@ -23,6 +26,15 @@ Status CheckRegions(const DeviceList& list) {
           Info(region.kind).text, region.offset, region.offset + region.bytes, list.arena_bytes));
     end = region.offset + region.bytes;
   }
+  for (const Region& needed : RegionsOf(program, device)) {
+    const bool there = std::any_of(regions.begin(), regions.end(), [&](const Region& region) {
+      return region.kind == needed.kind && region.stage == needed.stage &&
+             region.bytes >= needed.bytes && region.offset % kAlign == 0;
+    });
+    if (!there)
+      return Status::Invalid(fmt::format("no region of {} bytes for {}", needed.bytes,
+                                         ToText(Value{needed.kind, needed.stage})));
+  }
   return {};
 }
 
@@ -34,7 +46,7 @@ Status CheckList(const Program& program, int device, Depth depth, const ValueByt
         fmt::format("device {}: a prologue or an epilogue (only bodies can be verified)", device));
   WalkArgs args{.depth = depth, .waits_for = waits_for};
   if (depth != Depth::kPlan) return WalkList(program, device, list.body, args);
-  PP_RETURN_IF_ERROR(CheckRegions(list).In(fmt::format("device {}", device)));
+  PP_RETURN_IF_ERROR(CheckRegions(program, device).In(fmt::format("device {}", device)));
   MemoryCheck memory(program, device, list.body);
   args.memory = &memory;
   args.bytes = &bytes;

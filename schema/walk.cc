@@ -469,10 +469,11 @@ ValueBytes::ValueBytes(const Program& program) {
 
 Status WalkList(const Program& program, int device, std::span<const Instruction> list,
                 const WalkArgs& args) {
+  const std::vector<int32_t> held = program.StagesOf(device);
+  if (held.empty()) return Status::Invalid(fmt::format("device {} holds no stage", device));
   // Every micro-batch takes at least one instruction on each stage. Tables that grow with
   // both are not made for a list that cannot be right.
-  const int64_t least = int64_t{program.microbatches} *
-                        static_cast<int64_t>(program.StagesOf(device).size()) /
+  const int64_t least = int64_t{program.microbatches} * static_cast<int64_t>(held.size()) /
                         static_cast<int64_t>(program.pipes.size());
   if (least > static_cast<int64_t>(list.size()) + 4096)
     return Status::Invalid(

@@ -1,8 +1,6 @@
 // No thread of a rank takes memory inside a step: malloc is replaced by one that counts.
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <execinfo.h>
-#include <unistd.h>
 #include <filesystem>
 #include <fstream>
 
@@ -15,7 +13,7 @@ thread_local bool inside = false;
 std::atomic<int64_t> allocations{0};
 
 void Count() {
-  if (inside) { ++allocations; inside=false; void* b[30]; int n=backtrace(b,30); backtrace_symbols_fd(b,n,2); write(2,"--\n",3); inside=true; }
+  if (inside) ++allocations;
 }
 
 }  // namespace

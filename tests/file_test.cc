@@ -304,7 +304,8 @@ TEST_CASE("plans whose numbers make no sense") {
         "x.plan: p2p 7 (0, async, or 1, blocking)");
   CHECK(ErrorOf([](Program& p) { p.devices = 0; }) == "x.plan: 0 devices (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.stages = -1; }) == "x.plan: -1 stages (1 to 16777216)");
-  CHECK(ErrorOf([](Program& p) { p.microbatches = 0; }) == "x.plan: 0 micro-batches (1 to 16777216)");
+  CHECK(ErrorOf([](Program& p) { p.microbatches = 0; }) ==
+        "x.plan: 0 micro-batches (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.microbatches = 9; }) == "x.plan: pipe_of has 8 numbers (9)");
   CHECK(ErrorOf([](Program& p) { p.lists.pop_back(); }) ==
         "x.plan: 3 lists for 4 devices (one a device)");
@@ -324,6 +325,7 @@ TEST_CASE("plans whose numbers make no sense") {
         "x.plan: device 2, region 0: stage 4 (0 to 3, or -1)");
   CHECK(ErrorOf([](Program& p) {
           p.lists[2].arena_bytes = 1 << 20;
+          p.lists[2].regions[0].offset = 0;
           p.lists[2].regions[0].bytes = INT64_MAX;
         }) ==
         "x.plan: device 2, region 0: 9223372036854775807 bytes at 0 (inside the arena of 1048576)");

@@ -47,3 +47,24 @@ TEST_CASE("an empty region hides no other") {
   CHECK_THAT(pp::Verify(program, pp::Depth::kPlan).message(),
              Catch::EndsWith("overlaps a value in use"));
 }
+
+TEST_CASE("a device that holds no stage") {
+  const auto program = pp::Parse(
+      "program x stages 1 microbatches 1\ndevice 0 holds s0\n  LOAD s0 m0\n  FW s0 m0\n  BW s0 m0\n"
+      "device 1 holds\n",
+      "x");
+  REQUIRE(program.status().message() == "");
+  CHECK(pp::Verify(*program, pp::Depth::kSchedule).message() == "device 1 holds no stage");
+}
+
+TEST_CASE("a plan without a region that its model needs") {
+  const pp::Program right = pp::SampleProgram({.devices = 2, .model = true});
+  for (size_t i = 0; i < right.lists[1].regions.size(); ++i) {
+    pp::Program program = right;
+    pp::Region& region = program.lists[1].regions[i];
+    region.bytes -= 1;
+    const std::string error = pp::Verify(program, pp::Depth::kPlan).message();
+    CHECK(error == "device 1: no region of " + std::to_string(region.bytes + 1) + " bytes for " +
+                       pp::ToText(pp::Value{region.kind, region.stage}));
+  }
+}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schema/regions.h"
 #include "schema/walk.h"
 
 namespace pp {
@@ -50,14 +51,14 @@ class Writer {
         last_(program->stages - 1) {}
 
   void Run() {
-    for (int stage : program_.StagesOf(device_)) {
-      list_.regions.push_back({Kind::kWeights, stage, Take(100), 100});
-    }
-    list_.regions.push_back({Kind::kScratch, -1, Take(64), 64});
     args_.one_f_one_b ? OneFOneB() : AllForwardsFirst();
     for (const Instruction& wait : sends_) list_.body.push_back(wait);
     Finish();
-    list_.arena_bytes = end_;
+    list_.regions = RegionsOf(program_, device_);
+    if (list_.regions.empty()) list_.regions = {{Kind::kScratch, -1, 0, 64}};
+    const int64_t begin = Take(0);
+    for (Region& region : list_.regions) region.offset += begin;
+    list_.arena_bytes = list_.regions.back().offset + list_.regions.back().bytes;
   }
 
  private:

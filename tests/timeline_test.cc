@@ -19,12 +19,18 @@ TEST_CASE("one event an instruction, under its own text") {
   const std::string text = ChromeTrace(program, events);
   CHECK(text ==
         "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-        R"({"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"rank 1"}},)" "\n"
-        R"({"ph":"M","name":"process_sort_index","pid":1,"tid":0,"args":{"sort_index":1}},)" "\n"
-        R"({"ph":"M","name":"thread_name","pid":1,"tid":0,"args":{"name":"compute"}},)" "\n"
-        R"({"ph":"M","name":"thread_sort_index","pid":1,"tid":0,"args":{"sort_index":0}},)" "\n"
-        R"({"ph":"M","name":"thread_name","pid":1,"tid":3,"args":{"name":"receive from d0"}},)" "\n"
-        R"({"ph":"M","name":"thread_sort_index","pid":1,"tid":3,"args":{"sort_index":3}},)" "\n"
+        R"({"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"rank 1"}},)"
+        "\n"
+        R"({"ph":"M","name":"process_sort_index","pid":1,"tid":0,"args":{"sort_index":1}},)"
+        "\n"
+        R"({"ph":"M","name":"thread_name","pid":1,"tid":0,"args":{"name":"compute"}},)"
+        "\n"
+        R"({"ph":"M","name":"thread_sort_index","pid":1,"tid":0,"args":{"sort_index":0}},)"
+        "\n"
+        R"({"ph":"M","name":"thread_name","pid":1,"tid":3,"args":{"name":"receive from d0"}},)"
+        "\n"
+        R"({"ph":"M","name":"thread_sort_index","pid":1,"tid":3,"args":{"sort_index":3}},)"
+        "\n"
         R"({"ph":"X","name":"RECV_act s0 m0 from d0","cat":"RECV_act","pid":1,"tid":3,)"
         R"("ts":500000.000,"dur":250000.000,"args":{"step":2,"index":)" +
             std::to_string(receive) + "}},\n" +
@@ -34,7 +40,8 @@ TEST_CASE("one event an instruction, under its own text") {
 }
 
 TEST_CASE("no events") {
-  CHECK(ChromeTrace(SampleProgram({}), {}) == "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n\n]}\n");
+  CHECK(ChromeTrace(SampleProgram({}), {}) ==
+        "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n\n]}\n");
 }
 
 }  // namespace

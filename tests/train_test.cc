@@ -24,8 +24,8 @@ struct Plan {
 Program MakeProgram(const Plan& plan) {
   CompileOptions options;
   options.scheme = plan.scheme;
-  options.shape = {.devices = plan.devices, .microbatches = plan.microbatches,
-                   .stages_per_device = 0};
+  options.shape = {
+      .devices = plan.devices, .microbatches = plan.microbatches, .stages_per_device = 0};
   options.p2p = plan.p2p;
   ModelConfig model;
   model.vocab_size = 50;
@@ -174,8 +174,8 @@ TEST_CASE("a plan that cannot run is refused") {
 }
 
 TEST_CASE("warm-up and cosine") {
-  OptimizerOptions options{.learning_rate = 1, .min_learning_rate = 0.1, .warmup_steps = 4,
-                           .cosine = true, .steps = 14};
+  OptimizerOptions options{
+      .learning_rate = 1, .min_learning_rate = 0.1, .warmup_steps = 4, .cosine = true, .steps = 14};
   CHECK(LearningRate(options, 1) == 0.25);
   CHECK(LearningRate(options, 4) == 1);
   CHECK(LearningRate(options, 5) == 1);
@@ -187,8 +187,12 @@ TEST_CASE("warm-up and cosine") {
 }
 
 TEST_CASE("a step as JSON and as a line") {
-  const StepReport report{.step = 12, .loss = 2.3456789123, .grad_norm = 1.25,
-                          .learning_rate = 3e-4, .seconds = 0.25, .tokens_per_second = 8192,
+  const StepReport report{.step = 12,
+                          .loss = 2.3456789123,
+                          .grad_norm = 1.25,
+                          .learning_rate = 3e-4,
+                          .seconds = 0.25,
+                          .tokens_per_second = 8192,
                           .peak_bytes = {100, 200}};
   CHECK(ToJson(report) ==
         "{\"step\":12,\"loss\":2.34567891,\"grad_norm\":1.25,\"lr\":0.0003,\"step_seconds\":0.25,"

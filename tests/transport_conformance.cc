@@ -12,7 +12,8 @@ constexpr double kSeconds = 30;
 
 std::vector<uint32_t> Pattern(int from, int to, int salt, size_t count) {
   std::vector<uint32_t> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), static_cast<uint32_t>((from * 64 + to) * 64 + salt) << 12);
+  std::iota(numbers.begin(), numbers.end(),
+            static_cast<uint32_t>((from * 64 + to) * 64 + salt) << 12);
   return numbers;
 }
 
@@ -46,7 +47,8 @@ Status Ring(Transport& transport) {
   for (const size_t count : {0, 1, 100, 5000, 1 << 20}) {
     auto out = Pattern(rank, right, 1, count);
     std::vector<uint32_t> in(count);
-    PP_RETURN_IF_ERROR(transport.Start({Way::kRecv, Channel::kMessage, left}, in.data(), Bytes(in)));
+    PP_RETURN_IF_ERROR(
+        transport.Start({Way::kRecv, Channel::kMessage, left}, in.data(), Bytes(in)));
     PP_RETURN_IF_ERROR(
         transport.Start({Way::kSend, Channel::kMessage, right}, out.data(), Bytes(out)));
     PP_RETURN_IF_ERROR(FinishAll(transport, {{Way::kRecv, Channel::kMessage, left},
@@ -87,9 +89,9 @@ Status Order(Transport& transport) {
   const int rank = transport.rank();
   for (int32_t i = 0; rank < 2 && i < 300; ++i) {
     int32_t number = rank == 0 ? i : -1;
-    PP_RETURN_IF_ERROR(Transfer(
-        transport, {rank == 0 ? Way::kSend : Way::kRecv, Channel::kMessage, 1 - rank}, &number,
-        sizeof number, kSeconds));
+    PP_RETURN_IF_ERROR(Transfer(transport,
+                                {rank == 0 ? Way::kSend : Way::kRecv, Channel::kMessage, 1 - rank},
+                                &number, sizeof number, kSeconds));
     if (number != i) return Status::Failed(fmt::format("message {} comes as number {}", number, i));
   }
   return {};

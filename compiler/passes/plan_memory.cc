@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "compiler/pass.h"
+#include "schema/regions.h"
 #include "schema/walk.h"
 
 namespace pp {
@@ -45,52 +46,13 @@ class Planner : public MemoryPolicy {
   int64_t end_, peak_;
 };
 
-// The two ends of a tied embedding exchange their gradients piece by piece.
-constexpr int64_t kExchangePiece = 1 << 20;
-
-int64_t ExchangeBytes(const Program& program, const std::vector<int32_t>& held) {
-  const ModelConfig& model = program.job->model;
-  const bool first = held.front() == 0, last = held.back() == program.stages - 1;
-  if (!model.tie_word_embeddings || first == last) return 0;
-  return std::min(kExchangePiece, int64_t{model.vocab_size} * model.n_embd * 4);
-}
-
-// What the device holds all the time, one behind the other.
-std::vector<Region> PlanRegions(const Program& program, int device) {
-  std::vector<Region> regions;
-  if (!program.job) return regions;
-  int64_t end = 0;
-  auto add = [&](Kind kind, int stage, int64_t bytes) {
-    if (bytes == 0) return;
-    regions.push_back({kind, stage, end, bytes});
-    end = (end + bytes + kAlign - 1) / kAlign * kAlign;
-  };
-  int64_t scratch = 0, loss = 0, norm = 0;
-  const std::vector<int32_t> held = program.StagesOf(device);
-  for (int stage = 0; stage < program.stages; ++stage) {
-    const StageLayout layout = LayoutStage(*program.job, stage);
-    norm += layout.norm_blocks * sizeof(double);
-    if (!std::binary_search(held.begin(), held.end(), stage)) continue;
-    add(Kind::kWeights, stage, layout.weights_bytes);
-    add(Kind::kWgrad, stage, layout.wgrad_bytes);
-    add(Kind::kOptimizer, stage, layout.optimizer_bytes);
-    scratch = std::max(scratch, layout.scratch_bytes);
-    loss += layout.loss_bytes * program.microbatches;
-  }
-  add(Kind::kScratch, -1, scratch);
-  add(Kind::kLoss, program.stages - 1, loss);
-  add(Kind::kNorm, -1, norm);
-  add(Kind::kExchange, -1, ExchangeBytes(program, held));
-  return regions;
-}
-
 }  // namespace
 
 Status PlanMemory(Program& program, const PassContext&) {
   const ValueBytes bytes(program);
   for (int device = 0; device < program.devices; ++device) {
     DeviceList& list = program.lists[device];
-    list.regions = PlanRegions(program, device);
+    list.regions = RegionsOf(program, device);
     int64_t begin = 0;
     if (!list.regions.empty()) begin = list.regions.back().offset + list.regions.back().bytes;
     Planner planner(&list.body, (begin + kAlign - 1) / kAlign * kAlign);
