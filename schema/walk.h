@@ -5,11 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "schema/memory.h"
 #include "schema/program.h"
 #include "schema/status.h"
 
@@ -20,38 +19,6 @@ enum class Depth {
   kSchedule,  // compute instructions only; what other devices make is simply there
   kLists,     // with communication, reductions and steps
   kPlan,      // with memory
-};
-
-// Bytes that a value adds on a device, by kind and stage. A program without a model has
-// nominal values of one byte.
-class ValueBytes {
- public:
-  explicit ValueBytes(const Program& program);
-  int64_t operator()(Kind kind, int stage) const {
-    return bytes_[static_cast<size_t>(kind)][stage];
-  }
-
- private:
-  std::vector<int64_t> bytes_[16];
-};
-
-// What the walk tells of memory. The planner chooses offsets here, the verifier checks
-// them.
-class MemoryPolicy {
- public:
-  virtual ~MemoryPolicy() = default;
-  // list[index] writes `value` (its writes in order: slot 0, 1). Sets *offset to where,
-  // and *last_use to the last compute instruction that used any of these bytes (-1:
-  // none in this list).
-  struct Claim {
-    Value value;
-    int64_t bytes;
-    int index;
-    int slot;
-  };
-  virtual Status Take(const Claim& claim, int64_t* offset, int32_t* last_use) = 0;
-  // list[index] was the last to use them.
-  virtual void Free(int64_t offset, int64_t bytes, int index) = 0;
 };
 
 // What one list waits for; as long as the list.
@@ -73,19 +40,5 @@ struct WalkArgs {
 // Errors say "device D, 'TEXT' (instruction I): what is wrong".
 Status WalkList(const Program& program, int device, std::span<const Instruction> list,
                 const WalkArgs& args);
-
-// Checks offsets that a plan already has: inside the arena, no two live values on the
-// same bytes. For WalkArgs::memory.
-class MemoryCheck : public MemoryPolicy {
- public:
-  MemoryCheck(const Program& program, int device, std::span<const Instruction> list);
-  ~MemoryCheck() override;
-  Status Take(const Claim& claim, int64_t* offset, int32_t* last_use) override;
-  void Free(int64_t offset, int64_t bytes, int index) override;
-
- private:
-  struct Blocks;
-  std::unique_ptr<Blocks> blocks_;
-};
 
 }  // namespace pp

@@ -1,0 +1,88 @@
+#!/bin/bash
+# piperun under mpiexec: one line of error from all ranks together, one exit status, files
+# that are whole, and never a run that hangs.
+set -uo pipefail
+here=$PWD
+pipec=$here/compiler/pipec piperun=$here/runtime/piperun
+cd "$(mktemp -d)"
+cat > config.json <<END
+{"model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2}
+END
+yes "some text" | head -c 5000 > text.txt
+"$pipec" compile --scheme 1f1b --devices 4 --microbatches 4 --model config.json -o a.plan || exit 1
+
+failures=0
+fail() { echo "FAILED: $*"; cat err.txt; failures=$((failures + 1)); }
+# expect STATUS ERROR-PATTERN RANKS OPTION...
+expect() {
+  local status=$1 pattern=$2 ranks=$3
+  shift 3
+  timeout 60 mpiexec -n "$ranks" "$piperun" "$@" > out.txt 2> err.txt
+  local got=$?
+  [[ $got == "$status" ]] || fail "$*: exit $got instead of $status"
+  if [[ -z $pattern ]]; then
+    [[ ! -s err.txt ]] || fail "$*: errors"
+  else
+    [[ $(wc -l < err.txt) == 1 ]] && grep -qE "^piperun: error: $pattern$" err.txt || fail "$*"
+  fi
+}
+
+expect 0 "" 4 a.plan --data text.txt --steps 3 --log log.jsonl --trace trace.json
+[[ $(wc -l < log.jsonl) == 3 ]] || fail "log: $(cat log.jsonl)"
+instructions=$("$pipec" show a.plan | grep -cE "^  *[A-Z]")
+[[ $(grep -c '"ph":"X"' trace.json) == $((3 * instructions)) ]] ||
+  fail "trace: $(grep -c '"ph":"X"' trace.json) events of 3 x $instructions"
+
+expect 2 "a\.plan: compiled for 4 devices, started with 3 ranks \(mpiexec -n 4\)" 3 a.plan --data text.txt
+expect 2 "b\.plan: cannot be read.*" 4 b.plan --data text.txt
+expect 2 "b\.txt: .*" 4 a.plan --data b.txt
+expect 2 "--steps: 'few' .*" 4 a.plan --data text.txt --steps few
+expect 2 "--transport: 'threads' under mpiexec -n 4 .*" 4 a.plan --data text.txt --transport threads
+expect 2 "nowhere/model\.safetensors: .*" 4 a.plan --data text.txt --weights nowhere
+expect 2 "nowhere/log: cannot be written: .*" 4 a.plan --data text.txt --log nowhere/log
+expect 1 "/dev/full: cannot be written: .*" 4 a.plan --data text.txt --log /dev/full
+expect 1 "rank 3: step [0-9]+: loss of micro-batch [0-3] is nan \('FW s3 m[0-3]', instruction [0-9]+\)" \
+  4 a.plan --data text.txt --lr 1e38 --grad-clip 0
+
+# Starts an endless run and comes back when its first steps are logged.
+start() {
+  rm -f log.jsonl trace.json
+  mpiexec -n 4 "$piperun" a.plan --data text.txt --steps 2000000000 --log log.jsonl \
+    --trace trace.json "$@" > out.txt 2> err.txt &
+  run=$!
+  until [[ -s log.jsonl ]]; do
+    kill -0 $run 2> kill.txt || { fail "the run did not start"; return; }
+    sleep 0.05
+  done
+}
+# The run's ranks, by process id.
+ranks() { for proxy in $(pgrep -P "$run"); do pgrep -P "$proxy" piperun; done; }
+# Ends what did not end.
+finish() {
+  ( for _ in $(seq 600); do kill -0 $run 2> /dev/null || exit; sleep 0.1; done; kill -9 $run ) &
+  wait $run
+  got=$?
+}
+
+for signal in INT TERM; do
+  start
+  kill -$signal $run
+  finish
+  [[ $got == 1 ]] || fail "SIG$signal: exit $got"
+  grep -qE "^piperun: error: stopped after step $(wc -l < log.jsonl)$" err.txt || fail "SIG$signal"
+  [[ $(tail -n 1 trace.json) == "]}" ]] || fail "SIG$signal: the trace is cut"
+done
+
+start
+kill -KILL "$(ranks | sed -n 3p)"
+finish
+[[ $got != 0 ]] || fail "a killed rank: exit $got"
+
+start --stall-timeout 1
+kill -STOP "$(ranks | sed -n 3p)"
+finish
+[[ $got != 0 ]] || fail "a stopped rank: exit $got"
+grep -qE "^piperun: error: no progress for 1 s: rank 0 at '.*'; .*; rank [0-3] does not answer" err.txt ||
+  fail "a stopped rank"
+[[ -z $(ranks) ]] || fail "ranks are left over"
+exit $((failures > 0))

@@ -1,0 +1,42 @@
+// Trains five steps and prints the bits of each loss and norm, as one rank under mpiexec or
+// as threads:  train_main PLAN DATA [DIRECTORY-OF-THE-MPI-LIBRARY]
+#include <bit>
+#include <cinttypes>
+#include <cstdio>
+
+#include "runtime/mpi_transport.h"
+#include "runtime/train.h"
+#include "schema/file.h"
+
+namespace pp {
+namespace {
+
+Status Run(const std::string& plan, const std::string& data, const std::string& directory) {
+  std::unique_ptr<Transport> transport;
+  if (!directory.empty()) {
+    auto joined = JoinMpi(directory);
+    PP_RETURN_IF_ERROR(joined.status());
+    transport = std::move(*joined);
+  }
+  auto program = transport ? LoadDevice(plan, transport->rank()) : Load(plan);
+  PP_RETURN_IF_ERROR(program.status());
+  TrainOptions options;
+  options.data = data;
+  options.optimizer.steps = 5;
+  options.optimizer.learning_rate = 1e-2;
+  options.transport = transport.get();
+  const TrainReport report = Train(*program, options);
+  for (const StepReport& step : report.steps)
+    std::printf("%016" PRIx64 " %016" PRIx64 "\n", std::bit_cast<uint64_t>(step.loss),
+                std::bit_cast<uint64_t>(step.grad_norm));
+  return report.status;
+}
+
+}  // namespace
+}  // namespace pp
+
+int main(int argc, char** argv) {
+  const pp::Status status = pp::Run(argv[1], argv[2], argc > 3 ? argv[3] : "");
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
+  return static_cast<int>(status.code());
+}
