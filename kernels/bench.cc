@@ -68,7 +68,7 @@ class Table {
   double total_ = 0;
 };
 
-// oneDNN on the same product: its sgemm, the faster of its two ways to it.
+// oneDNN on the same product: its sgemm, which is faster than its matmul primitive.
 double OneDnnSeconds(const MatmulShape& s, const MatmulArgs& args) {
   const bool tn = s.operands == Operands::kTN, nt = s.operands == Operands::kNT;
   return Seconds([&] {

@@ -40,7 +40,7 @@ class MpiTransport : public Transport {
     if (broken_) return Status::Failed("MPI has failed before");
     Transfer& transfer = transfers_[IndexOf(port)];
     PP_CHECK(!transfer.busy);
-    transfer = {MPI_REQUEST_NULL, static_cast<char*>(data), bytes, bytes, true};
+    transfer = {MPI_REQUEST_NULL, static_cast<char*>(data), bytes, bytes, transfer.count + 1, true};
     return StartPiece(port, &transfer);
   }
 
@@ -71,25 +71,28 @@ class MpiTransport : public Transport {
     char* data = nullptr;
     int64_t left = 0;   // not yet started
     int64_t bytes = 0;  // in all
+    int64_t count = 0;  // transfers so far, with this one
     bool busy = false;
   };
 
-  // What one rank still has under way with another.
-  struct Pending {
-    int64_t bytes[2][kChannels];  // by way and channel; -1: nothing
+  // What one rank has started with another, by way and channel. A transfer starts when the
+  // one before it is over at both ends, so one rank is at most one ahead.
+  struct Started {
+    int64_t count[2][kChannels];
+    int64_t bytes[2][kChannels];  // of the last one
   };
 
   // False: not all ranks took part in time.
   bool Drain() {
     const auto end = std::chrono::steady_clock::now() + kDrainTime;
-    std::vector<Pending> mine(ranks()), theirs(ranks());
+    std::vector<Started> mine(ranks()), theirs(ranks());
     std::vector<MPI_Request> requests;
     for (int peer = 0; peer < ranks(); ++peer) {
       if (peer == rank()) continue;
-      mine[peer] = PendingWith(peer);
-      MPI_Irecv(&theirs[peer], sizeof(Pending), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
+      mine[peer] = StartedWith(peer);
+      MPI_Irecv(&theirs[peer], sizeof(Started), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
                 &requests.emplace_back());
-      MPI_Isend(&mine[peer], sizeof(Pending), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
+      MPI_Isend(&mine[peer], sizeof(Started), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
                 &requests.emplace_back());
     }
     auto all_told = [&] {
@@ -99,44 +102,42 @@ class MpiTransport : public Transport {
     };
     if (!Poll(all_told, end)) return false;
     std::vector<std::vector<char>> nowhere;
-    for (int peer = 0; peer < ranks(); ++peer)
-      if (peer != rank()) Match(peer, theirs[peer], &nowhere);
-    return Poll([&] { return AllOver(); }, end);
+    for (const Port& port : AllPorts()) {
+      const int other_way = 1 - static_cast<int>(port.way),
+                channel = static_cast<int>(port.channel);
+      if (theirs[port.peer].count[other_way][channel] <= transfers_[IndexOf(port)].count) continue;
+      if (!Poll([&] { return Over(port); }, end)) return false;
+      nowhere.emplace_back(theirs[port.peer].bytes[other_way][channel]);
+      if (!Start(port, nowhere.back().data(), nowhere.back().size()).ok()) return false;
+    }
+    for (const Port& port : AllPorts())
+      if (!Poll([&] { return Over(port); }, end)) return false;
+    return true;
   }
 
-  Pending PendingWith(int peer) const {
-    Pending pending;
-    for (const Way way : {Way::kSend, Way::kRecv})
-      for (int channel = 0; channel < kChannels; ++channel) {
-        const Transfer& transfer = transfers_[IndexOf({way, static_cast<Channel>(channel), peer})];
-        pending.bytes[static_cast<int>(way)][channel] = transfer.busy ? transfer.bytes : -1;
-      }
-    return pending;
+  Started StartedWith(int peer) const {
+    Started started{};
+    for (const Port& port : AllPorts()) {
+      if (port.peer != peer) continue;
+      const Transfer& transfer = transfers_[IndexOf(port)];
+      started.count[static_cast<int>(port.way)][static_cast<int>(port.channel)] = transfer.count;
+      started.bytes[static_cast<int>(port.way)][static_cast<int>(port.channel)] = transfer.bytes;
+    }
+    return started;
   }
 
-  void Match(int peer, const Pending& theirs, std::vector<std::vector<char>>* nowhere) {
-    for (const Way way : {Way::kSend, Way::kRecv})
-      for (int channel = 0; channel < kChannels; ++channel) {
-        const Port port{way, static_cast<Channel>(channel), peer};
-        const int other_way = 1 - static_cast<int>(way);
-        const int64_t bytes = theirs.bytes[other_way][channel];
-        if (bytes < 0 || transfers_[IndexOf(port)].busy) continue;
-        nowhere->emplace_back(bytes);
-        if (!Start(port, nowhere->back().data(), bytes).ok()) return;
-      }
-  }
-
-  bool AllOver() {
-    bool all = true;
+  std::vector<Port> AllPorts() const {
+    std::vector<Port> ports;
     for (const Way way : {Way::kSend, Way::kRecv})
       for (int channel = 0; channel < kChannels; ++channel)
-        for (int peer = 0; peer < ranks(); ++peer) {
-          const Port port{way, static_cast<Channel>(channel), peer};
-          bool over = !transfers_[IndexOf(port)].busy;
-          if (!over && !Test(port, &over).ok()) return false;
-          all = all && over;
-        }
-    return all;
+        for (int peer = 0; peer < ranks(); ++peer)
+          if (peer != rank()) ports.push_back({way, static_cast<Channel>(channel), peer});
+    return ports;
+  }
+
+  bool Over(const Port& port) {
+    bool over = !transfers_[IndexOf(port)].busy;
+    return over || (Test(port, &over).ok() && over);
   }
 
   template <typename Done>

@@ -181,29 +181,35 @@ class Run {
 
   Status Main(Transport* transport) {
     options_.transport = transport;
-    Status status = Prepare();
-    if (transport != nullptr) status = Agree(*transport, status, options_.fingerprint);
-    PP_RETURN_IF_ERROR(status);
+    PP_RETURN_IF_ERROR(Together(Prepare(), options_.fingerprint));
     CatchSignals();
     options_.stop_requests = &stop_requests;
     options_.on_step = [this](const StepReport& step) { return OnStep(step); };
     TrainReport report = Train(*program_, options_);
     orphaned_ = report.orphaned;
-    if (!First()) return report.status;
-    if (trace_) {
+    Status status = report.status;
+    if (status.ok() && report.last_step < options_.optimizer.steps)
+      status = Status::Failed(fmt::format("stopped after step {}", report.last_step));
+    if (First() && trace_) {
       const Status written =
           WriteChromeTrace(*program_, report.events,
                            [this](std::string_view piece) { return trace_->Write(piece); });
-      if (report.status.ok()) report.status = written;
+      if (status.ok()) status = written;
     }
-    PP_RETURN_IF_ERROR(report.status);
-    if (report.last_step < options_.optimizer.steps)
-      return Status::Failed(fmt::format("stopped after step {}", report.last_step));
-    return PrintOut(Summary(report));
+    if (First() && status.ok()) status = PrintOut(Summary(report));
+    // mpiexec's exit status is sure only when that of all ranks is the same.
+    return orphaned_ ? status : Together(status, 0);
   }
 
  private:
   bool First() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
+
+  // The status of the first rank that has an error, on all ranks.
+  Status Together(const Status& status, uint64_t fingerprint) {
+    if (options_.transport == nullptr) return status;
+    const Status agreed = Agree(*options_.transport, status, fingerprint);
+    return status.ok() ? agreed : status;
+  }
 
   Status Prepare() {
     Transport* transport = options_.transport;

@@ -47,8 +47,8 @@ class Transport {
   // transfer of this rank is over.
   virtual bool polls() const = 0;
 
-  // Every rank calls this once, when it needs nothing more: transfers that a failed run has
-  // left under way end somehow. Afterwards nothing touches the memory of any of them.
+  // Every rank calls this once, when its run is over: transfers that a failed run has left
+  // under way end somehow. Afterwards nothing touches the memory of any of them.
   virtual void Settle() = 0;
 
   // The bell that the calling thread sleeps on.

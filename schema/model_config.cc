@@ -198,9 +198,10 @@ Status CheckModelConfig(const ModelConfig& config, const std::string& file) {
         fmt::format("{}: n_embd is {}, which n_head {} does not divide ({} would)", file,
                     config.n_embd, config.n_head, Divisors(config.n_embd)));
   }
-  if (!(config.layer_norm_epsilon > 0 && config.layer_norm_epsilon < 1)) {
-    return Status::Invalid(fmt::format("{}: layer_norm_epsilon is {} (a number between 0 and 1)",
-                                       file, config.layer_norm_epsilon));
+  if (!(config.layer_norm_epsilon >= 1e-12f && config.layer_norm_epsilon < 1)) {
+    return Status::Invalid(
+        fmt::format("{}: layer_norm_epsilon is {} (a number of at least 1e-12 and less than 1)",
+                    file, config.layer_norm_epsilon));
   }
   if (!(config.initializer_range >= 0 && config.initializer_range < 100)) {
     return Status::Invalid(fmt::format("{}: initializer_range is {} (a number from 0 to 100)", file,

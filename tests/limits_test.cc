@@ -68,3 +68,16 @@ TEST_CASE("a plan without a region that its model needs") {
                        pp::ToText(pp::Value{region.kind, region.stage}));
   }
 }
+
+TEST_CASE("what a file may hold, a text may hold: the model's numbers") {
+  pp::Program program = pp::SampleProgram({.devices = 1, .model = true});
+  for (float epsilon : {1e-12f, 0x1.fffffep-1f}) {
+    program.job->model.layer_norm_epsilon = epsilon;
+    CHECK(pp::CheckJob(*program.job).ok());
+    const auto parsed = pp::Parse(pp::Print(program), "x");
+    REQUIRE(parsed.status().message() == "");
+    CHECK(parsed->job->model.layer_norm_epsilon == epsilon);
+  }
+  program.job->model.layer_norm_epsilon = 1e-13f;
+  CHECK(!pp::CheckJob(*program.job).ok());
+}
