@@ -20,9 +20,9 @@ using std::chrono::microseconds;
 // while the compute thread waits (after a few tests in a row), while it computes, and while
 // nothing but control messages may come. There may be more ranks than cores, and who spins
 // takes the core from one who computes.
-constexpr int kTestsInARow = 20;
-constexpr microseconds kWaitNap{30};
-constexpr microseconds kBusyNap{80};
+constexpr int kTestsInARow = 5;
+constexpr microseconds kWaitNap{60};
+constexpr microseconds kBusyNap{150};
 constexpr microseconds kIdleNap{2000};
 // After a failure the other ranks get so long to say good-bye.
 constexpr double kPartingSeconds = 3;

@@ -33,6 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto program = pp::DecodeUnsealed(bytes, "fuzz");
   if (!program.ok()) return 0;
 
+  PP_CHECK(!pp::Encode(*program, /*most_bytes=*/100).ok());
   const auto encoded = pp::Encode(*program);
   PP_CHECK(encoded.ok());
   const auto again = pp::Decode(*encoded, "fuzz");
