@@ -1,20 +1,45 @@
 #!/bin/bash
-# A training step of GPT-2 124M, ours and PyTorch's in turn, so that both see the same machine.
+# A training step of GPT-2 124M by piperun (one rank, one thread, fp32, B=4, T=64) and the
+# same step in PyTorch, in turn, so that both see the same machine. Then what the runtime
+# itself takes: the time that is neither kernels nor waiting, per instruction.
 #
-#   tools/bench //tools:bench_step            PYTHON=… a python that has torch
+#   tools/bench //tools:bench_step       PYTHON=… a python that has torch (else it is installed
+#                                        from PyPI into out/torch)
 set -euo pipefail
 
-own=$(dirname "$0")/bench_step_own
+pipec=bazel-bin/compiler/pipec
+piperun=bazel-bin/runtime/piperun
 python=${PYTHON:-out/torch/bin/python}
+steps=5
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 
 if ! "$python" -c 'import torch' 2>/dev/null; then
-  echo "no PyTorch to compare with (python3 -m venv out/torch && out/torch/bin/pip install torch numpy)"
-  python=
+  tools/setup --with torch
+  python3 -m venv out/torch
+  out/torch/bin/pip install -q torch numpy
+  python=out/torch/bin/python
 fi
+
+LC_ALL=C find /usr/share/common-licenses -type f -print0 | sort -z | xargs -0 cat >"$folder/text"
 for dropout in 0.1 0; do
-  echo "GPT-2 124M, B=4, T=64, fp32, one thread, dropout $dropout"
+  echo "GPT-2 124M, B=4, T=64, fp32, one thread, dropout $dropout: seconds a step"
+  sed -E "s/(pdrop\": )0.1/\1$dropout/" tools/gpt2_124m.json >"$folder/model.json"
+  "$pipec" compile --scheme gpipe --devices 1 --microbatches 1 --model "$folder/model.json" \
+    --micro-batch-size 4 --seq-length 64 -o "$folder/plan"
   for round in 1 2 3; do
-    "$own" --dropout "$dropout" --steps 5
-    [[ -z $python ]] || "$python" tools/bench_torch.py --dropout "$dropout" --steps 5
+    "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --log "$folder/log" >/dev/null
+    sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" | sort -g |
+      awk '{t[NR] = $1} END {printf "piperun:             best %.3f s, median %.3f s\n", t[1], t[int((NR + 1) / 2)]}'
+    "$python" tools/bench_torch.py --dropout "$dropout" --steps "$steps"
   done
 done
+
+echo
+echo "The runtime itself: four ranks, 1F1B, 32 micro-batches of a very small model"
+cat >"$folder/model.json" <<END
+{"model_type": "gpt2", "vocab_size": 256, "n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2}
+END
+"$pipec" compile --scheme 1f1b --devices 4 --microbatches 32 --model "$folder/model.json" -o "$folder/plan"
+"$piperun" "$folder/plan" --data "$folder/text" --steps 200 | tail -n 1
+mpiexec -n 4 "$piperun" "$folder/plan" --data "$folder/text" --steps 200 | tail -n 1

@@ -1,7 +1,7 @@
 """One training step of GPT-2 124M in PyTorch: the yardstick of tools/bench.
 
 Eager, one thread, fp32, fused AdamW (decay for matrices only), clipping by the global norm, tied
-head, attention by scaled_dot_product_attention: the same step as bench_step.cc. Prints one line.
+head, attention by scaled_dot_product_attention: the same step as piperun's. Prints one line.
 """
 
 import argparse
