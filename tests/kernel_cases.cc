@@ -1,0 +1,521 @@
+#include "tests/kernel_cases.h"
+
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace pp::kernels {
+namespace {
+
+constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
+
+// 0 or 1/(1-p), for element i of row b.
+double Mask(const DropoutKey& key, int64_t b, int64_t i) {
+  if (key.p == 0) return 1;
+  const uint32_t counter[4] = {static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32),
+                               key.first_sequence + static_cast<uint32_t>(b), key.site};
+  uint32_t words[4];
+  Philox(key.seed, counter, words);
+  return words[i % 4] >= key.p * 4294967296.0 ? 1 / (1.0 - key.p) : 0;
+}
+
+constexpr DropoutKey kDropouts[] = {
+    {}, {.seed = 0x123456789abcdef0, .site = 17, .first_sequence = 5, .p = 0.25f}};
+
+Comparison Matmul(const CpuKernels& kernels) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  // Edges of tiles, panels (48 columns), blocks (256 x 768) and chunks of k (768).
+  constexpr Size kSizes[] = {{1, 1, 1},    {3, 1, 5},    {8, 48, 16},  {7, 257, 33},
+                             {259, 50, 9}, {5, 800, 18}, {9, 65, 801}, {64, 96, 64}};
+  Comparison result;
+  for (const Size& s : kSizes) {
+    for (const Operands operands : {Operands::kNN, Operands::kNT, Operands::kTN}) {
+      for (const int variant : {0, 1, 2, 3}) {  // plain, bias, += and bias, residual
+        const Floats a = Numbers(s.m * s.k, 1), b = Numbers(s.k * s.n, 2), bias = Numbers(s.n, 3);
+        const Floats old = Numbers(s.m * s.n, 4), residual = Numbers(s.m * s.n, 5);
+        MatmulShape shape = {.m = s.m, .n = s.n, .k = s.k, .operands = operands};
+        if (variant == 1 || variant == 2) shape.bias = WithBias::kYes;
+        if (variant == 2) shape.update = Update::kAdd;
+        if (variant == 3) shape.residual = WithResidual::kYes;
+        const bool a_turned = operands == Operands::kTN, b_turned = operands == Operands::kNT;
+        shape.lda = a_turned ? s.m : s.k, shape.ldb = b_turned ? s.k : s.n, shape.ldc = s.n;
+        Floats c = old;
+        cpu::Matmul sizes(2);
+        Scratch scratch(sizes.ScratchBytes());
+        kernels.MatmulRun({.shape = shape,
+                           .args = {.a = a.data(),
+                                    .b = b.data(),
+                                    .c = c.data(),
+                                    .bias = bias.data(),
+                                    .residual = residual.data(),
+                                    .scratch = scratch.get()},
+                           .threads = omp_get_max_threads()});
+        Doubles want(s.m * s.n);
+        for (int64_t i = 0; i < s.m; ++i) {
+          for (int64_t j = 0; j < s.n; ++j) {
+            double sum = variant == 2 ? old[i * s.n + j] : 0;
+            if (variant == 1 || variant == 2) sum += bias[j];
+            if (variant == 3) sum += residual[i * s.n + j];
+            for (int64_t k = 0; k < s.k; ++k) {
+              sum += static_cast<double>(a_turned ? a[k * s.m + i] : a[i * s.k + k]) *
+                     (b_turned ? b[j * s.k + k] : b[k * s.n + j]);
+            }
+            want[i * s.n + j] = sum;
+          }
+        }
+        result.Add(c, want, kEpsilon * (s.k + 4));
+      }
+    }
+  }
+  return result;
+}
+
+// Leading dimensions larger than the rows, and columns that are not C's left alone.
+Comparison MatmulInPlace(const CpuKernels& kernels) {
+  const int64_t m = 10, n = 50, k = 20, lda = 23, ldb = 57, ldc = 61;
+  const Floats a = Numbers(m * lda, 1), b = Numbers(k * ldb, 2), old = Numbers(m * ldc, 3);
+  Floats c = old;
+  cpu::Matmul sizes(2);
+  Scratch scratch(sizes.ScratchBytes());
+  kernels.MatmulRun({.shape = {.m = m,
+                               .n = n,
+                               .k = k,
+                               .residual = WithResidual::kYes,
+                               .lda = lda,
+                               .ldb = ldb,
+                               .ldc = ldc},
+                     .args = {.a = a.data(),
+                              .b = b.data(),
+                              .c = c.data(),
+                              .residual = c.data(),
+                              .scratch = scratch.get()},
+                     .threads = omp_get_max_threads()});
+  Doubles want(old.begin(), old.end());
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t x = 0; x < k; ++x) {
+        want[i * ldc + j] += static_cast<double>(a[i * lda + x]) * b[x * ldb + j];
+      }
+    }
+  }
+  Comparison result;
+  result.Add(c, want, kEpsilon * (k + 4));
+  return result;
+}
+
+Comparison Embedding(const CpuKernels& kernels) {
+  Comparison result;
+  for (const DropoutKey& key : kDropouts) {
+    const int64_t batch = 2, tokens = 5, channels = 37, vocabulary = 7;
+    const Floats wte = Numbers(vocabulary * channels, 1), wpe = Numbers(tokens * channels, 2);
+    const std::vector<int32_t> token = {3, 0, 3, 6, 1, 3, 3, 2, 0, 5};
+    Floats out(batch * tokens * channels);
+    kernels.EmbeddingForward({.batch = batch,
+                              .tokens = tokens,
+                              .channels = channels,
+                              .token = token.data(),
+                              .wte = wte.data(),
+                              .wpe = wpe.data(),
+                              .out = out.data(),
+                              .dropout = key});
+    const Floats dout = Numbers(out.size(), 3);
+    Floats dwte = Numbers(wte.size(), 4), dwpe = Numbers(wpe.size(), 5);
+    Doubles want(out.size()), want_dwte(dwte.begin(), dwte.end()),
+        want_dwpe(dwpe.begin(), dwpe.end());
+    kernels.EmbeddingBackward({.batch = batch,
+                               .tokens = tokens,
+                               .channels = channels,
+                               .token = token.data(),
+                               .dout = dout.data(),
+                               .dwte = dwte.data(),
+                               .dwpe = dwpe.data(),
+                               .dropout = key});
+    for (int64_t row = 0; row < batch * tokens; ++row) {
+      const int64_t b = row / tokens, t = row % tokens;
+      for (int64_t c = 0; c < channels; ++c) {
+        const double mask = Mask(key, b, t * channels + c);
+        const double sum =
+            static_cast<double>(wte[token[row] * channels + c]) + wpe[t * channels + c];
+        want[row * channels + c] = mask * sum;
+        want_dwte[token[row] * channels + c] += mask * dout[row * channels + c];
+        want_dwpe[t * channels + c] += mask * dout[row * channels + c];
+      }
+    }
+    result.Add(out, want, 4 * kEpsilon);
+    result.Add(dwte, want_dwte, 8 * kEpsilon);  // up to four rows meet in one
+    result.Add(dwpe, want_dwpe, 8 * kEpsilon);
+  }
+  return result;
+}
+
+Comparison LayerNorm(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t channels : {1, 5, 64, 768, 771}) {
+    for (const Update update : {Update::kSet, Update::kAdd}) {
+      const int64_t rows = 19, n = rows * channels;
+      const Floats x = Numbers(n, 1), gamma = Numbers(channels, 2), beta = Numbers(channels, 3);
+      const Floats dy = Numbers(n, 4), old = Numbers(n, 5);
+      Floats y(n), mean(rows), rstd(rows), dx = old, dgamma = old, dbeta = old;
+      dgamma.resize(channels), dbeta.resize(channels);
+      const float epsilon = 1e-2f;  // keeps rstd, and with it errors, small where channels = 1
+      kernels.LayerNormForward({rows, channels, x.data(), gamma.data(), beta.data(), y.data(),
+                                mean.data(), rstd.data(), epsilon});
+      kernels.LayerNormBackward({.rows = rows,
+                                 .channels = channels,
+                                 .dy = dy.data(),
+                                 .x = x.data(),
+                                 .gamma = gamma.data(),
+                                 .mean = mean.data(),
+                                 .rstd = rstd.data(),
+                                 .dx = dx.data(),
+                                 .dx_update = update,
+                                 .dgamma = dgamma.data(),
+                                 .dbeta = dbeta.data(),
+                                 .update = update});
+      const bool add = update == Update::kAdd;
+      Doubles want_y(n), want_dx(n), want_dgamma(channels), want_dbeta(channels);
+      for (int64_t c = 0; add && c < channels; ++c) want_dgamma[c] = want_dbeta[c] = old[c];
+      for (int64_t r = 0; r < rows; ++r) {
+        double m = 0, v = 0, g_mean = 0, gn_mean = 0;
+        for (int64_t c = 0; c < channels; ++c) m += x[r * channels + c] / double(channels);
+        for (int64_t c = 0; c < channels; ++c) {
+          v += std::pow(x[r * channels + c] - m, 2) / double(channels);
+        }
+        const double s = 1 / std::sqrt(v + double(epsilon));
+        const auto normal = [&](int64_t c) { return (x[r * channels + c] - m) * s; };
+        for (int64_t c = 0; c < channels; ++c) {
+          const double d = dy[r * channels + c], g = d * gamma[c];
+          want_y[r * channels + c] = normal(c) * gamma[c] + beta[c];
+          want_dgamma[c] += d * normal(c);
+          want_dbeta[c] += d;
+          g_mean += g / double(channels);
+          gn_mean += g * normal(c) / double(channels);
+        }
+        for (int64_t c = 0; c < channels; ++c) {
+          const double d =
+              s * (dy[r * channels + c] * double(gamma[c]) - g_mean - normal(c) * gn_mean);
+          want_dx[r * channels + c] = d + (add ? old[r * channels + c] : 0);
+        }
+      }
+      // Errors of the means are multiplied by rstd, here at most 10.
+      result.Add(y, want_y, 40 * kEpsilon);
+      result.Add(dx, want_dx, 80 * kEpsilon);
+      result.Add(dgamma, want_dgamma, 10 * kEpsilon * rows);
+      result.Add(dbeta, want_dbeta, kEpsilon * rows);
+    }
+  }
+  return result;
+}
+
+// Attention of one head, with T x T matrices.
+struct PlainHead {
+  int64_t tokens, dim;
+  Doubles p, mask;  // [tokens, tokens]
+
+  PlainHead(const AttentionShape& s, const Floats& qkv, const DropoutKey& key, int64_t b, int64_t h)
+      : tokens(s.tokens), dim(s.head_dim), p(tokens * tokens), mask(tokens * tokens) {
+    const int64_t c = s.heads * dim;
+    for (int64_t i = 0; i < tokens; ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j <= i; ++j) {
+        double score = 0;
+        for (int64_t d = 0; d < dim; ++d) {
+          score += static_cast<double>(qkv[(b * tokens + i) * 3 * c + h * dim + d]) *
+                   qkv[(b * tokens + j) * 3 * c + c + h * dim + d];
+        }
+        sum += p[i * tokens + j] = std::exp(score / std::sqrt(double(dim)));
+        mask[i * tokens + j] = Mask(key, b, (h * tokens + i) * tokens + j);
+      }
+      for (int64_t j = 0; j <= i; ++j) p[i * tokens + j] /= sum;
+    }
+  }
+};
+
+Comparison Attention(const CpuKernels& kernels) {
+  Comparison result;
+  constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},    {2, 7, 2, 5},   {1, 64, 2, 64},
+                                        {1, 130, 1, 64}, {2, 49, 3, 33}, {1, 97, 1, 100}};
+  for (const AttentionShape& s : kShapes) {
+    for (const DropoutKey& key : kDropouts) {
+      const int64_t c = s.heads * s.head_dim, rows = s.batch * s.tokens;
+      const Floats qkv = Numbers(rows * 3 * c, 1), dout = Numbers(rows * c, 2);
+      Floats out(rows * c), lse(s.batch * s.heads * s.tokens), dqkv(rows * 3 * c);
+      Scratch scratch(cpu::AttentionScratchBytes(s, 2));
+      kernels.AttentionForward({s, qkv.data(), out.data(), lse.data(), key, scratch.get()});
+      kernels.AttentionBackward(
+          {s, qkv.data(), out.data(), lse.data(), dout.data(), dqkv.data(), key, scratch.get()});
+      Doubles want(out.size()), want_d(dqkv.size());
+      for (int64_t b = 0; b < s.batch; ++b) {
+        for (int64_t h = 0; h < s.heads; ++h) {
+          const PlainHead head(s, qkv, key, b, h);
+          const auto in = [&](int part, int64_t t, int64_t d) {
+            return (b * s.tokens + t) * 3 * c + part * c + h * s.head_dim + d;
+          };
+          const auto at = [&](int64_t t, int64_t d) {
+            return (b * s.tokens + t) * c + h * s.head_dim + d;
+          };
+          for (int64_t i = 0; i < s.tokens; ++i) {
+            const double* p = &head.p[i * s.tokens];
+            const double* mask = &head.mask[i * s.tokens];
+            double dot = 0;
+            for (int64_t d = 0; d < s.head_dim; ++d) {
+              for (int64_t j = 0; j <= i; ++j) want[at(i, d)] += p[j] * mask[j] * qkv[in(2, j, d)];
+              dot += want[at(i, d)] * dout[at(i, d)];
+            }
+            for (int64_t j = 0; j <= i; ++j) {
+              double dp = 0;
+              for (int64_t d = 0; d < s.head_dim; ++d)
+                dp += double(dout[at(i, d)]) * qkv[in(2, j, d)];
+              const double ds = p[j] * (dp * mask[j] - dot) / std::sqrt(double(s.head_dim));
+              for (int64_t d = 0; d < s.head_dim; ++d) {
+                want_d[in(0, i, d)] += ds * qkv[in(1, j, d)];
+                want_d[in(1, j, d)] += ds * qkv[in(0, i, d)];
+                want_d[in(2, j, d)] += p[j] * mask[j] * dout[at(i, d)];
+              }
+            }
+          }
+        }
+      }
+      // Scores err by eps*sqrt(D) of numbers of order 1, and so, relatively, do probabilities.
+      result.Add(out, want, 8 * kEpsilon * std::sqrt(s.head_dim));
+      result.Add(dqkv, want_d, 16 * kEpsilon * std::sqrt(s.head_dim + s.tokens));
+    }
+  }
+  return result;
+}
+
+Comparison Gelu(const CpuKernels& kernels) {
+  Comparison result;
+  for (const float range : {1.0f, 10.0f}) {
+    Floats x = Numbers(1003, 1);
+    for (float& v : x) v *= range;
+    const int64_t n = static_cast<int64_t>(x.size());
+    const Floats dy = Numbers(n, 2);
+    Floats y(n), dx(n);
+    kernels.GeluForward({n, x.data(), y.data()});
+    kernels.GeluBackward({n, x.data(), dy.data(), dx.data()});
+    for (int64_t i = 0; i < n; ++i) {
+      const double root = std::sqrt(2 / M_PI), v = x[i], u = root * (v + 0.044715 * v * v * v);
+      const double t = std::tanh(u), du = root * (1 + 3 * 0.044715 * v * v);
+      const double want = 0.5 * v * (1 + t);
+      const double slope = 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * du;
+      // Relative, but for what u itself loses to rounding: exp(2u) errs by 2u eps.
+      result.Add({y[i]}, {want}, 4 * kEpsilon * std::abs(want) * (1 + std::abs(u)) + 1e-15);
+      result.Add({dx[i]}, {dy[i] * slope}, 8 * kEpsilon * (1 + std::abs(v)));
+    }
+  }
+  return result;
+}
+
+Comparison BiasGradient(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t columns : {1, 513, 1100}) {
+    for (const Update update : {Update::kSet, Update::kAdd}) {
+      const int64_t rows = 77;
+      const Floats dy = Numbers(rows * columns, 1), old = Numbers(columns, 2);
+      Floats dbias = old;
+      kernels.BiasGradient({rows, columns, dy.data(), dbias.data(), update});
+      Doubles want(columns);
+      for (int64_t c = 0; c < columns; ++c) {
+        if (update == Update::kAdd) want[c] = old[c];
+        for (int64_t r = 0; r < rows; ++r) want[c] += dy[r * columns + c];
+      }
+      result.Add(dbias, want, kEpsilon * rows);
+    }
+  }
+  return result;
+}
+
+Comparison DropoutAndResidual(const CpuKernels& kernels) {
+  Comparison result;
+  for (const DropoutKey& key : kDropouts) {
+    for (const int64_t elements : {1, 30, 31, 64, 20001}) {
+      const int64_t batch = 3, n = batch * elements;
+      const Floats x = Numbers(n, 1), y = Numbers(n, 2);
+      Floats dropped(n), out(n);
+      kernels.Dropout({batch, elements, y.data(), dropped.data(), key});
+      kernels.Residual({batch, elements, x.data(), y.data(), out.data(), key});
+      Doubles want_dropped(n), want_out(n);
+      for (int64_t i = 0; i < n; ++i) {
+        want_dropped[i] = y[i] * Mask(key, i / elements, i % elements);
+        want_out[i] = x[i] + want_dropped[i];
+      }
+      result.Add(dropped, want_dropped, 2 * kEpsilon);
+      result.Add(out, want_out, 3 * kEpsilon);
+    }
+  }
+  return result;
+}
+
+Comparison CrossEntropy(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t vocabulary : {1, 15, 257, 1000}) {
+    const int64_t rows = 9, stride = vocabulary + 3;
+    const float scale = 0.25f;
+    Floats logits = Numbers(rows * stride, 1), lse(rows);
+    for (float& x : logits) x *= 10;
+    std::vector<int32_t> target(rows);
+    for (int64_t r = 0; r < rows; ++r) target[r] = static_cast<int32_t>(r * 37 % vocabulary);
+    Doubles want(logits.begin(), logits.end());
+    double loss = 0, want_loss = 0;
+    kernels.CrossEntropyForward(
+        {rows, vocabulary, stride, logits.data(), target.data(), lse.data(), &loss});
+    kernels.CrossEntropyBackward(
+        {rows, vocabulary, stride, logits.data(), target.data(), lse.data(), scale});
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0;
+      for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(want[r * stride + v]);
+      want_loss += std::log(sum) - want[r * stride + target[r]];
+      for (int64_t v = 0; v < vocabulary; ++v) {
+        double& x = want[r * stride + v];
+        x = (std::exp(x) / sum - (v == target[r])) * scale;
+      }
+    }
+    // exp(x - lse) errs relatively by eps times |x|, here up to 10, and by the error of lse.
+    result.Add(logits, want, 20 * kEpsilon * scale);
+    result.Add({static_cast<float>(loss)}, {want_loss}, 20 * kEpsilon * rows);
+  }
+  return result;
+}
+
+Comparison AdamW(const CpuKernels& kernels) {
+  const int64_t n = 70001;
+  const Floats gradient = Numbers(n, 1);
+  Floats w = Numbers(n, 2), m = Numbers(n, 3), v = Numbers(n, 4);
+  for (float& x : v) x = std::abs(x);
+  const Floats w0 = w, m0 = m, v0 = v;
+  const AdamWArgs args = {.n = n,
+                          .weights = w.data(),
+                          .m = m.data(),
+                          .v = v.data(),
+                          .gradient = gradient.data(),
+                          .gradient_scale = 0.5f,
+                          .learning_rate = 1e-2f,
+                          .decay = 0.1f,
+                          .correction1 = 0.271f,
+                          .correction2 = 0.002997f};
+  kernels.AdamW(args);
+  Doubles want_w(n), want_m(n), want_v(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const double g = 0.5 * gradient[i];
+    want_m[i] = args.beta1 * m0[i] + (1.0 - args.beta1) * g;
+    want_v[i] = args.beta2 * v0[i] + (1.0 - args.beta2) * g * g;
+    const double step =
+        want_m[i] / args.correction1 / (std::sqrt(want_v[i] / args.correction2) + args.epsilon);
+    want_w[i] = w0[i] - args.learning_rate * (step + args.decay * w0[i]);
+  }
+  Comparison result;
+  result.Add(w, want_w, 4 * kEpsilon);
+  result.Add(m, want_m, 2 * kEpsilon);
+  result.Add(v, want_v, 2 * kEpsilon);
+  return result;
+}
+
+Comparison Elementwise(const CpuKernels& kernels) {
+  const int64_t n = 66000;
+  const Floats x = Numbers(n, 1), y = Numbers(n, 2);
+  Floats filled(n), sum = y, scaled(n);
+  kernels.Fill({n, filled.data(), 1.5f});
+  kernels.Add({n, x.data(), sum.data()});
+  kernels.Scale({n, x.data(), scaled.data(), 3});
+  Doubles want_sum(n), want_scaled(n);
+  for (int64_t i = 0; i < n; ++i) want_sum[i] = double(x[i]) + y[i], want_scaled[i] = 3.0 * x[i];
+  Comparison result;
+  result.Add(filled, Doubles(n, 1.5), 0);
+  result.Add(sum, want_sum, kEpsilon);
+  result.Add(scaled, want_scaled, 2 * kEpsilon);
+  return result;
+}
+
+}  // namespace
+
+Floats Numbers(int64_t n, uint32_t seed) {
+  Floats out(n);
+  uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (float& x : out) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    x = static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-31f;
+  }
+  return out;
+}
+
+void Philox(uint64_t key, const uint32_t (&counter)[4], uint32_t (&c)[4]) {
+  uint32_t k[2] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
+  std::memcpy(c, counter, sizeof(c));
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * c[0], p1 = uint64_t{0xCD9E8D57} * c[2];
+    const uint32_t next[4] = {
+        static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(p1),
+        static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(p0)};
+    std::memcpy(c, next, sizeof(next));
+    k[0] += 0x9E3779B9;
+    k[1] += 0xBB67AE85;
+  }
+}
+
+Comparison RandomNormal(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t first : {0, 3, 1022}) {
+    const int64_t n = 9001;
+    const float std = 0.02f;
+    Floats out(n);
+    kernels.RandomNormal({out.data(), n, first, 42, 7, std});
+    Doubles want(n);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = first + i;
+      const uint32_t counter[4] = {static_cast<uint32_t>(at / 4), 0, 7, 0xffffffff};
+      uint32_t words[4];
+      Philox(42, counter, words);
+      const double u = (words[at % 4 / 2 * 2] + 0.5) * 0x1p-32;
+      const double angle = 2 * M_PI * (words[at % 4 / 2 * 2 + 1] * 0x1p-32);
+      const double normal =
+          std::sqrt(-2 * std::log(u)) * (at % 2 ? std::sin(angle) : std::cos(angle));
+      want[i] = std * normal;
+    }
+    result.Add(out, want, 8 * kEpsilon * std);
+  }
+  return result;
+}
+
+Comparison SumSquares(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t n : {int64_t{1}, int64_t{100}, kSumSquaresBlock, 2 * kSumSquaresBlock + 33}) {
+    const Floats x = Numbers(n, 1);
+    Doubles partial(SumSquaresBlocks(n)), want(partial.size());
+    kernels.SumSquares({n, x.data(), partial.data()});
+    for (int64_t i = 0; i < n; ++i) want[i / kSumSquaresBlock] += double(x[i]) * x[i];
+    // Sums of doubles, kept as doubles: the error relative to the sum is below that of a float.
+    for (size_t i = 0; i < want.size(); ++i) {
+      result.Add({static_cast<float>(partial[i] / want[i] - 1)}, {0}, 1e-12);
+    }
+  }
+  return result;
+}
+
+namespace {
+
+constexpr Case kCases[] = {
+    {"matmul", Matmul},
+    {"matmul with leading dimensions", MatmulInPlace},
+    {"embedding", Embedding},
+    {"layer norm", LayerNorm},
+    {"attention", Attention},
+    {"gelu", Gelu},
+    {"bias gradient", BiasGradient},
+    {"dropout and residual", DropoutAndResidual},
+    {"random normal", RandomNormal},
+    {"cross entropy", CrossEntropy},
+    {"adamw", AdamW},
+    {"sum of squares", SumSquares},
+    {"fill, add, scale", Elementwise},
+};
+
+}  // namespace
+
+std::span<const Case> KernelCases() { return kCases; }
+
+}  // namespace pp::kernels
