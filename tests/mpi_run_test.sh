@@ -55,8 +55,9 @@ start() {
     sleep 0.05
   done
 }
-# The run's ranks, by process id.
-ranks() { for proxy in $(pgrep -P "$run"); do pgrep -P "$proxy" piperun; done; }
+# The run's ranks, by process id: the children of mpiexec's child. (A small system has no pgrep.)
+children() { grep -slE "^PPid:[[:space:]]$1\$" /proc/[0-9]*/status | cut -d/ -f3 || true; }
+ranks() { for proxy in $(children "$run"); do children "$proxy"; done; }
 # Ends what did not end.
 finish() {
   ( for _ in $(seq 600); do kill -0 $run 2> /dev/null || exit; sleep 0.1; done; kill -9 $run ) &
@@ -79,10 +80,14 @@ finish
 [[ $got != 0 ]] || fail "a killed rank: exit $got"
 
 start --stall-timeout 1
-kill -STOP "$(ranks | sed -n 3p)"
+all=$(ranks)
+[[ $(wc -w <<< "$all") == 4 ]] || fail "not four ranks: $all"
+kill -STOP "$(sed -n 3p <<< "$all")"
 finish
 [[ $got != 0 ]] || fail "a stopped rank: exit $got"
 grep -qE "^piperun: error: no progress for 1 s: rank 0 at '.*'; .*; rank [0-3] does not answer" err.txt ||
   fail "a stopped rank"
-[[ -z $(ranks) ]] || fail "ranks are left over"
+for rank in $all; do
+  [[ ! -e /proc/$rank ]] || fail "rank with process $rank is left over"
+done
 exit $((failures > 0))
