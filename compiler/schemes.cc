@@ -19,7 +19,7 @@ constexpr Scheme kSchemes[] = {
 
 // A plan cannot hold more than FlatBuffers' 2 GiB; about ten instructions come of one
 // forward and its backward.
-constexpr int64_t kMostForwards = 20'000'000;
+constexpr int64_t kMostForwards = 6'000'000;
 
 }  // namespace
 
