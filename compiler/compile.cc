@@ -24,7 +24,6 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
                const PassObserver& observer) {
   PP_RETURN_IF_ERROR(
       Timed(observer, pass.name, program, [&] { return pass.run(program, context); }));
-  // What follows a pass that lowers nothing proves the same again.
   return Timed(observer, "verify", program,
                [&] { return Verify(program, pass.depth).In(fmt::format("after {}", pass.name)); });
 }

@@ -10,7 +10,7 @@
 
 namespace pp {
 
-// The process's exit status (see README, "Errors").
+// The process's exit status (see README, "What you can rely on").
 enum class Code { kOk = 0, kFailed = 1, kInvalid = 2 };
 
 // A result without a value. The message is one line without a full stop:

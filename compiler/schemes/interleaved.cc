@@ -8,8 +8,8 @@
 // last device to the first from stalling.
 //
 //   D = 2, V = 2, M = 2; 2F1 is the forward of stage 2 on micro-batch 1
-//   d0 | 0F0 0F1 2F0 2F1  .  2B0 --- 2B1 --- 0B0 --- 0B1 ---
-//   d1 |  .  1F0 1F1 3F0 3B0 --- 3F1 3B1 --- 1B0 --- 1B1 ---  .   .
+//   d0 | 0F0 0F1 2F0 2F1   .   . 2B0 ---   . 2B1 --- 0B0 --- 0B1 ---
+//   d1 |   . 1F0 1F1 3F0 3B0 --- 3F1 3B1 --- 1B0 --- 1B1 ---   .   .
 #include <fmt/format.h>
 
 #include <algorithm>
