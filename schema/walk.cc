@@ -133,7 +133,7 @@ class Walker {
       const Value v = Resolve(operand, i, program_.stages);
       if (v.kind == Kind::kNone || v.kind == Kind::kLoss) continue;
       if (v.kind == Kind::kWgrad) {
-        PP_RETURN_IF_ERROR(AddPart(i));
+        AddPart(i);
         continue;
       }
       int32_t last_use = -1;
@@ -161,7 +161,7 @@ class Walker {
         break;
     }
     track.state = State::kGone;
-    Chain2(track.extent, kept);
+    Prepend(track.extent, kept);
     return {};
   }
 
@@ -181,11 +181,10 @@ class Walker {
     return {};
   }
 
-  Status AddPart(const Instruction& i) {
+  void AddPart(const Instruction& i) {
     Sum& sum = SumOf(i.stage, program_.pipe_of[i.micro]);
     ++sum.parts;
     sum.last_part = index_;
-    return {};
   }
 
   Status Message(const Instruction& i) {
@@ -406,9 +405,9 @@ class Walker {
   }
 
   // The value behind `track` takes over the chain *kept, which is empty afterwards.
-  void Chain(Track& track, int32_t* kept) { Chain2(std::exchange(*kept, -1), &track.extent); }
+  void Chain(Track& track, int32_t* kept) { Prepend(std::exchange(*kept, -1), &track.extent); }
   // Puts the chain `head` in front of *kept.
-  void Chain2(int32_t head, int32_t* kept) {
+  void Prepend(int32_t head, int32_t* kept) {
     if (head < 0) return;
     int32_t last = head;
     while (extents_[last].next >= 0) last = extents_[last].next;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "compiler/compile.h"
@@ -122,12 +123,12 @@ TEST_CASE("what runs is the plan, instruction by instruction") {
         REQUIRE(events.size() == list.size());
         std::stable_sort(events.begin(), events.end(),
                          [](const Event& a, const Event& b) { return a.start < b.start; });
-        std::vector<std::string> ran, planned;
-        for (const Event& event : events)
-          if (Info(list[event.index].op).lane == Lane::kCompute)
-            ran.push_back(ToText(list[event.index]));
-        for (const Instruction& i : list)
-          if (Info(i.op).lane == Lane::kCompute) planned.push_back(ToText(i));
+        std::map<std::pair<Lane, int>, std::vector<std::string>> ran, planned;
+        auto add = [](auto& lanes, const Instruction& i) {
+          lanes[{Info(i.op).lane, i.peer}].push_back(ToText(i));
+        };
+        for (const Event& event : events) add(ran, list[event.index]);
+        for (const Instruction& i : list) add(planned, i);
         CHECK(ran == planned);
         std::set<int> indices;
         for (const Event& event : events) indices.insert(event.index);
