@@ -97,12 +97,14 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     auto built = BuildSchedule(options.scheme, options.shape);
     if (!built.ok()) return built.status();
     program = std::move(*built);
+    program.replicas = options.replicas;
+    program.zero = options.zero;
     return AddJob(options, program);
   }));
   program.passes = options.passes;
   auto costs = ParseCosts(options.costs.empty() ? "f=1" : options.costs, program.stages);
   if (!costs.ok()) return costs.status();
-  const PassContext context{*costs, options.p2p};
+  const PassContext context{*costs, options.p2p, options.reduce};
   for (const Pass* pass : *passes) PP_RETURN_IF_ERROR(RunPass(*pass, program, context, observer));
   PP_RETURN_IF_ERROR(Lower(program, Depth::kSchedule, context, observer));
   return program;

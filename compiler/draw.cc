@@ -34,7 +34,7 @@ std::string CellOf(const Instruction& i, bool several) {
                  : fmt::format("{}{}", LetterOf(i.op), i.micro);
 }
 
-std::string JsonOf(const Instruction& i, const char* overlap = "") {
+std::string JsonOf(const Instruction& i) {
   std::string out = fmt::format(R"({{"op":"{}")", Info(i.op).text);
   auto to = std::back_inserter(out);
   if (i.op == Op::kWait) fmt::format_to(to, R"(,"value":"{}")", Info(i.value).text);
@@ -43,8 +43,10 @@ std::string JsonOf(const Instruction& i, const char* overlap = "") {
   if (i.bucket >= 0) fmt::format_to(to, R"(,"bucket":{})", i.bucket);
   if (i.pipe >= 0) fmt::format_to(to, R"(,"pipe":{})", i.pipe);
   if (i.peer >= 0) fmt::format_to(to, R"(,"peer":{})", i.peer);
+  if (i.version >= 0) fmt::format_to(to, R"(,"version":{})", i.version);
   if (i.sent) out += R"(,"sent":true)";
-  return out + overlap + "}";
+  if (i.overlap) out += R"(,"overlap":true)";
+  return out + "}";
 }
 
 std::string JsonOf(const std::vector<Instruction>& list) {
@@ -102,7 +104,8 @@ std::string ShowJson(const Program& program) {
   for (size_t p = 0; p < program.pipes.size(); ++p)
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",
                        fmt::join(program.pipes[p].device_of, ","));
-  out += fmt::format(R"(],"pipe_of":[{}],"lists":[)", fmt::join(program.pipe_of, ","));
+  out += fmt::format(R"(],"pipe_of":[{}],)", fmt::join(program.pipe_of, ","));
+  out += fmt::format(R"("replicas":{},"zero":{},"lists":[)", program.replicas, program.zero);
   for (int d = 0; d < program.devices; ++d) {
     const DeviceList& list = program.lists[d];
     out += fmt::format(R"({}{{"device":{},"prologue":)", d > 0 ? ",\n" : "\n", d);

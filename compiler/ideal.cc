@@ -7,6 +7,17 @@ namespace {
 
 constexpr double kTiny = 1e-6;  // of the longest instruction
 
+// Calls visit(instruction, first, last) for each instruction and the list indices of what runs as
+// one with it: two that overlap, or itself.
+template <typename Visit>
+void ForEachUnit(const std::vector<Instruction>& list, Visit visit) {
+  const int size = static_cast<int>(list.size());
+  for (int first = 0, last = 0; first < size; first = last + 1) {
+    last = list[first].overlap && first + 1 < size ? first + 1 : first;
+    for (int i = first; i <= last; ++i) visit(list[i], first, last);
+  }
+}
+
 // Where each device uses the acts and grads that other devices make: (kind, stage,
 // micro) -> list index.
 class Consumers {
@@ -15,11 +26,8 @@ class Consumers {
       : stages_(program.stages), micros_(program.microbatches) {
     at_.assign(size_t{2} * stages_ * micros_, -1);
     for (int d = 0; d < program.devices; ++d) {
-      const auto& list = program.lists[d].body;
-      for (size_t i = 0; i < list.size(); ++i)
-        for (const Operand& operand : Info(list[i].op).reads)
-          if (const Value v = Resolve(operand, list[i], stages_); IsMessage(v))
-            At(v) = static_cast<int>(i);
+      ForEachUnit(program.lists[d].body,
+                  [&](const Instruction& i, int first, int) { AddUses(i, first); });
     }
   }
   static bool IsMessage(const Value& v) { return v.kind == Kind::kAct || v.kind == Kind::kGrad; }
@@ -29,6 +37,14 @@ class Consumers {
   }
 
  private:
+  void AddUses(const Instruction& i, int index) {
+    if (i.op == Op::kWait) return Use({i.value, i.stage, i.micro}, index);
+    for (const Operand& operand : Info(i.op).reads) Use(Resolve(operand, i, stages_), index);
+  }
+  void Use(const Value& v, int index) {
+    if (IsMessage(v) && At(v) < 0) At(v) = index;
+  }
+
   const size_t stages_, micros_;
   std::vector<int> at_;
 };
@@ -39,17 +55,16 @@ std::vector<Message> FindMessages(const Program& program) {
   Consumers consumers(program);
   std::vector<Message> messages;
   for (int d = 0; d < program.devices; ++d) {
-    const auto& list = program.lists[d].body;
-    for (size_t i = 0; i < list.size(); ++i) {
-      for (const Operand& operand : Info(list[i].op).writes) {
-        const Value v = Resolve(operand, list[i], program.stages);
+    ForEachUnit(program.lists[d].body, [&](const Instruction& i, int, int producer) {
+      for (const Operand& operand : Info(i.op).writes) {
+        const Value v = Resolve(operand, i, program.stages);
         if (!Consumers::IsMessage(v)) continue;
         // act(s) is used on the device of s+1, grad(s) on that of s.
         const int user = program.pipes[program.pipe_of[v.micro]]
                              .device_of[v.kind == Kind::kAct ? v.stage + 1 : v.stage];
-        if (user != d) messages.push_back({v, d, user, static_cast<int>(i), consumers.At(v)});
+        if (user != d) messages.push_back({v, d, user, producer, consumers.At(v)});
       }
-    }
+    });
   }
   return messages;
 }
@@ -57,12 +72,19 @@ std::vector<Message> FindMessages(const Program& program) {
 Durations PositiveDurations(const CostModel& costs, const Program& program) {
   CostModel positive = costs;
   double longest = 0;
-  for (const PerStage* values : {&costs.f, &costs.b, &costs.r, &costs.bi, &costs.bw})
+  for (const PerStage* values : {&costs.f, &costs.b, &costs.r, &costs.bi, &costs.bw, &costs.fb})
     for (double value : *values) longest = std::max(longest, value);
   const double least = longest > 0 ? longest * kTiny : 1;
-  for (PerStage* values : {&positive.f, &positive.b, &positive.r, &positive.bi, &positive.bw})
+  for (PerStage* values :
+       {&positive.f, &positive.b, &positive.r, &positive.bi, &positive.bw, &positive.fb})
     for (double& value : *values) value = std::max(value, least);
   return Durations(positive, program);
+}
+
+double DelayOf(const Message& message, const Durations& durations) {
+  const Instruction send{.op = message.value.kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad,
+                         .stage = message.value.stage};
+  return durations(send) + durations.Latency(send);
 }
 
 Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
@@ -98,7 +120,10 @@ Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
     for (; next[d] < list.size() && uses[d][next[d]].missing == 0; ++next[d]) {
       Span& span = spans[d][next[d]];
       span.start = std::max(time[d], uses[d][next[d]].ready);
-      span.end = time[d] = span.start + durations(list[next[d]]);
+      const bool pair = list[next[d]].overlap;
+      span.end = time[d] = span.start + (pair ? durations.Pair(list[next[d]], list[next[d] + 1])
+                                              : durations(list[next[d]]));
+      if (pair) spans[d][++next[d]] = span;
       const int producer = static_cast<int>(next[d]);
       if (first_message[d][producer] < 0) continue;
       for (size_t m = first_message[d][producer];
@@ -106,7 +131,7 @@ Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
         const Message& message = messages[m];
         if (message.consumer < 0) continue;
         Use& use = uses[message.to][message.consumer];
-        use.ready = std::max(use.ready, span.end);
+        use.ready = std::max(use.ready, span.end + DelayOf(message, durations));
         if (--use.missing == 0 && static_cast<int>(next[message.to]) == message.consumer)
           awake.push_back(message.to);
       }

@@ -1,6 +1,6 @@
 // The ideal timeline of a compute-only program: when each instruction would run if
-// messages took no time and needed no place in the lists. Passes that place messages ask
-// it; schemes never do.
+// messages needed no place in the lists and never waited for one another. Passes that place
+// messages or move instructions ask it; schemes never do.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,9 @@ namespace pp {
 struct Message {
   Value value;
   int from, to;
-  int producer, consumer;  // list indices
+  // List indices. Of two instructions that overlap, the second produces and the first consumes for
+  // both. A WAIT for the value counts as its consumer. -1: nothing uses it.
+  int producer, consumer;
 };
 
 // All messages that a compute-only program needs, those of a channel in the order in
@@ -25,6 +27,9 @@ std::vector<Message> FindMessages(const Program& program);
 
 // Durations of which none is 0, so that the order of a timeline is the order of time.
 Durations PositiveDurations(const CostModel& costs, const Program& program);
+
+// From the end of its producer to its arrival, on a channel that is free.
+double DelayOf(const Message& message, const Durations& durations);
 
 // device -> instruction -> when. Error: "deadlock: ..." where the lists wait for one
 // another in a circle.

@@ -11,9 +11,14 @@
 
 namespace pp {
 
+// When a stage's gradients are summed over its copies: as soon as they are complete, or behind all
+// backwards.
+enum class Reduce { kEarly, kLate };
+
 struct PassContext {
   CostModel costs;
   P2p p2p = P2p::kAsync;
+  Reduce reduce = Reduce::kEarly;
 };
 
 // A row of the table of passes.

@@ -22,7 +22,8 @@ namespace {
 // What the user typed. Numbers stay text until they are checked, so that every wrong one
 // gets the same kind of error.
 struct Arguments {
-  std::string scheme, devices, microbatches, stages_per_device, group_size;
+  std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
+  std::string replicas, zero = "0", reduce = "early";
   std::string passes, p2p = "async", costs, model, micro_batch_size, seq_length, layers_per_stage;
   std::string output, print_after, format = "text", device;
   bool time_passes = false;
@@ -83,6 +84,13 @@ Status CompileCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(ParseNumber("--group-size", a.group_size, 1, &options.shape.group_size));
   PP_RETURN_IF_ERROR(OneOf("--p2p", a.p2p, {"async", "blocking"}));
   options.p2p = a.p2p == "async" ? P2p::kAsync : P2p::kBlocking;
+  PP_RETURN_IF_ERROR(ParseNumber("--pipe-pairs", a.pipe_pairs, 1, &options.shape.pipe_pairs));
+  PP_RETURN_IF_ERROR(ParseNumbers("--stage-map", a.stage_map, &options.shape.device_of));
+  PP_RETURN_IF_ERROR(ParseNumber("--dp", a.replicas, 1, &options.replicas));
+  PP_RETURN_IF_ERROR(OneOf("--zero", a.zero, {"0", "1"}));
+  options.zero = a.zero == "1";
+  PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
+  options.reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
   options.passes = a.passes;
   options.costs = a.costs;
   if (!a.model.empty()) {
@@ -167,9 +175,10 @@ Status SimulateCommand(const Arguments& a) {
   if (!prediction.ok()) return prediction.status().In(a.plans[0]);
   if (a.format == "json") return PrintOut(ToJson(*prediction));
   if (a.format == "text") return PrintOut(ToText(*prediction));
-  if (a.format == "grid") return PrintOut(Grid(plan->program, prediction->execution));
+  const Program paper = OnPaper(std::move(plan->program));
+  if (a.format == "grid") return PrintOut(Grid(paper, prediction->execution));
   std::vector<Event> events;
-  for (int d = 0; d < plan->program.devices; ++d)
+  for (int d = 0; d < paper.devices; ++d)
     for (size_t i = 0; i < prediction->execution.spans[d].size(); ++i) {
       const Span& span = prediction->execution.spans[d][i];
       events.push_back({.rank = d,
@@ -178,7 +187,7 @@ Status SimulateCommand(const Arguments& a) {
                         .start = span.start,
                         .duration = span.end - span.start});
     }
-  return PrintOut(ChromeTrace(plan->program, events));
+  return PrintOut(ChromeTrace(paper, events));
 }
 
 Status ImportCommand(const Arguments& a) {
@@ -251,6 +260,11 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   compile->add_option("-o,--output", a.output, "the plan to write")->required();
   compile->add_option("--stages-per-device", a.stages_per_device, "V");
   compile->add_option("--group-size", a.group_size, "N of interleaved (default D)");
+  compile->add_option("--pipe-pairs", a.pipe_pairs, "pairs of pipes of chimera (default 1)");
+  compile->add_option("--stage-map", a.stage_map, "the device of each stage, as in 0,1,1,0");
+  compile->add_option("--dp", a.replicas, "data-parallel replicas (default 1)");
+  compile->add_option("--zero", a.zero, "1: spread the optimizer over a stage's copies");
+  compile->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
   compile->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
   compile->add_option("--print-after", a.print_after, "print the program after a pass, or all");
   compile->add_flag("--time-passes", a.time_passes, "print how long each pass took");

@@ -2,6 +2,7 @@
 // and nothing else: no times, no messages, no memory. Those follow in passes.
 #pragma once
 
+#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,47 +15,80 @@ namespace pp {
 
 // REQUIRES: a scheme's `check` has accepted it.
 struct Shape {
-  int devices = 1;            // D
-  int microbatches = 1;       // M
-  int stages_per_device = 1;  // V, for each pipe
-  int group_size = 0;         // N of interleaved; 0: D
-  int stages() const { return devices * stages_per_device; }
+  int devices = 1;                  // D
+  int microbatches = 1;             // M
+  int stages_per_device = 1;        // V, for each pipe
+  int group_size = 0;               // N of interleaved; 0: D
+  int pipe_pairs = 1;               // f of chimera
+  std::vector<int> device_of = {};  // stage -> device; empty: the scheme's own map
+  int stages() const {
+    return device_of.empty() ? devices * stages_per_device : static_cast<int>(device_of.size());
+  }
 };
 
-// The list of one device as a scheme writes it. F and B take the stage's micro-batches
-// in order; LOAD comes by itself before the forward that needs it.
+// The list of one device as a scheme writes it. F, B, I and W without a micro-batch take
+// the next one of the pipe that lays the stage here; LOAD comes by itself before the
+// forward that needs it. What they return may be given a version.
 class Row {
  public:
-  Row(const Shape& shape, std::vector<Instruction>* list)
-      : stages_(shape.stages()), list_(list), forward_(stages_), backward_(stages_) {}
+  // REQUIRES: pipes and pipe_of of `program` are there.
+  Row(Program* program, int device);
 
-  void F(int stage) { F(stage, forward_[stage]++); }
-  void B(int stage) { B(stage, backward_[stage]++); }
-  void F(int stage, int micro) {
-    if (stage == 0 || stage == stages_ - 1) Add(Op::kLoad, stage, micro);
-    Add(Op::kForward, stage, micro);
-  }
-  void B(int stage, int micro) { Add(Op::kBackward, stage, micro); }
+  Instruction& F(int stage) { return F(stage, Next(forward_, stage)); }
+  Instruction& B(int stage) { return B(stage, Next(backward_, stage)); }
+  Instruction& I(int stage) { return I(stage, Next(backward_, stage)); }
+  Instruction& F(int stage, int micro);
+  Instruction& B(int stage, int micro) { return Add(Op::kBackward, stage, micro); }
+  // The input half of a backward; its weight half goes to the end of a queue.
+  Instruction& I(int stage, int micro);
+  // The weight half that waits longest, of `stage` or of any.
+  void W(int stage);
+  void W();
+  bool HasW() const { return !weights_.empty(); }
+  // One forward and one backward, run as one (DualPipe).
+  void FB(int forward, int backward);
+  // Here the reduction of the stage's gradients may start: behind the wait for the gradient that
+  // the next backward, of (next_stage, micro), takes.
+  void Reduce(int stage, int next_stage, int micro);
+  // An optimizer step that other micro-batches do not wait for.
+  void Step(int stage);
+
+  // The stages that the device holds, ascending.
+  const std::vector<int>& stages() const { return stages_; }
 
  private:
-  void Add(Op op, int stage, int micro) {
-    list_->push_back({.op = op, .stage = stage, .micro = micro});
-  }
-  const int stages_;
-  std::vector<Instruction>* list_;
-  std::vector<int> forward_, backward_;  // the next micro-batch of each stage
+  Instruction& Add(Op op, int stage, int micro);
+  int Next(std::vector<int>& counters, int stage);
+
+  const Program& program_;
+  const int device_;
+  std::vector<Instruction>& list_;
+  std::vector<int> stages_;
+  std::vector<std::vector<int>> micros_;     // by stage: those of its pipe
+  std::vector<int> forward_, backward_;      // by stage: how many it has had
+  std::deque<std::pair<int, int>> weights_;  // stage, micro: input halves without weight half
+};
+
+// How stages lie on devices.
+enum class StageMap {
+  kLoop,   // 0 1 2 3 0 1 2 3
+  kSnake,  // 0 1 2 3 3 2 1 0
+  kBoth,   // two pipes: 0 1 2 3 and 3 2 1 0
 };
 
 // A row of the table of schemes.
 struct Scheme {
   std::string_view name;
   std::string_view summary;
-  int stages_per_device;  // default V
-  bool fixed;             // whether that is the only one
-  bool has_groups;        // whether --group-size means something
+  int stages_per_device;         // default V
+  enum { kFixed, kFree } parts;  // whether V may be another
+  StageMap map;
+  enum { kNone, kGroups, kPipePairs, kAnyMap } option;  // what it can be given besides
   // What sizes are legal: the error names the option, its value and what would be right.
   Status (*check)(const Shape&);
+  // The list of one device; or those of all devices, where one cannot be told alone.
   void (*fill)(const Shape&, int device, Row&);
+  void (*fill_all)(const Shape&, std::span<Row>);
 };
 
 std::span<const Scheme> Schemes();
@@ -64,6 +98,27 @@ void GPipe(const Shape& shape, int device, Row& row);
 void OneFOneB(const Shape& shape, int device, Row& row);
 void Interleaved(const Shape& shape, int device, Row& row);
 Status CheckInterleaved(const Shape& shape);
+void Chimera(const Shape& shape, int device, Row& row);
+Status CheckChimera(const Shape& shape);
+void FoldAiao(const Shape& shape, int device, Row& row);
+Status CheckFoldAiao(const Shape& shape);
+void FoldFifo(const Shape& shape, int device, Row& row);
+Status CheckFoldFifo(const Shape& shape);
+void PipeDream(const Shape& shape, int device, Row& row);
+void PipeDream2BW(const Shape& shape, int device, Row& row);
+Status CheckPipeDream(const Shape& shape);
+void ZbH1(const Shape& shape, int device, Row& row);
+void ZbH2(const Shape& shape, int device, Row& row);
+Status CheckZbH2(const Shape& shape);
+void ZbV(const Shape& shape, int device, Row& row);
+void VHalf(const Shape& shape, int device, Row& row);
+void VMin(const Shape& shape, int device, Row& row);
+void Hanayo(const Shape& shape, std::span<Row> rows);
+Status CheckHanayo(const Shape& shape);
+void DualPipe(const Shape& shape, int device, Row& row);
+Status CheckDualPipe(const Shape& shape);
+void DualPipeV(const Shape& shape, int device, Row& row);
+Status CheckDualPipeV(const Shape& shape);
 
 // The compute-only program of a scheme. Errors name the option.
 Result<Program> BuildSchedule(const std::string& scheme, Shape shape);

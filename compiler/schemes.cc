@@ -5,43 +5,83 @@
 #include <algorithm>
 
 #include "compiler/scheme.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
 
 Status AnySize(const Shape&) { return {}; }
 
+using enum StageMap;
+using S = Scheme;
+
+// clang-format off
 constexpr Scheme kSchemes[] = {
-    {"gpipe", "all forwards, then all backwards", 1, true, false, AnySize, GPipe},
-    {"1f1b", "one forward, one backward (PipeDream-Flush)", 1, true, false, AnySize, OneFOneB},
-    {"interleaved", "1F1B with V stages a device", 2, false, true, CheckInterleaved, Interleaved},
+    // name, summary, V, whether it may be another, map, option, check, fill
+    {"gpipe", "all forwards, then all backwards",
+     1, S::kFixed, kLoop, S::kAnyMap, AnySize, GPipe, nullptr},
+    {"1f1b", "one forward, one backward (PipeDream-Flush)",
+     1, S::kFixed, kLoop, S::kNone, AnySize, OneFOneB, nullptr},
+    {"interleaved", "1F1B with V stages a device",
+     2, S::kFree, kLoop, S::kGroups, CheckInterleaved, Interleaved, nullptr},
+    {"chimera", "two or more pipes in opposite directions",
+     1, S::kFixed, kBoth, S::kPipePairs, CheckChimera, Chimera, nullptr},
+    {"fold-aiao", "all in, all out: V segments a device, each reduced while the next one runs",
+     2, S::kFree, kLoop, S::kNone, CheckFoldAiao, FoldAiao, nullptr},
+    {"fold-fifo", "interleaved 1F1B whose segments are reduced in the cool-down",
+     2, S::kFree, kLoop, S::kNone, CheckFoldFifo, FoldFifo, nullptr},
+    {"pipedream", "1F1B without a flush; a step a micro-batch, D-d versions of the weights",
+     1, S::kFixed, kLoop, S::kNone, CheckPipeDream, PipeDream, nullptr},
+    {"pipedream-2bw", "1F1B without a flush; two versions of the weights",
+     1, S::kFixed, kLoop, S::kNone, CheckPipeDream, PipeDream2BW, nullptr},
+    {"zb-h1", "zero bubble with the memory of 1F1B",
+     1, S::kFixed, kLoop, S::kNone, AnySize, ZbH1, nullptr},
+    {"zb-h2", "zero bubble with twice the memory of 1F1B",
+     1, S::kFixed, kLoop, S::kNone, CheckZbH2, ZbH2, nullptr},
+    {"zb-v", "zero bubble, two stages a device in a V",
+     2, S::kFixed, kSnake, S::kNone, AnySize, ZbV, nullptr},
+    {"v-half", "a V with half the memory of 1F1B",
+     2, S::kFixed, kSnake, S::kNone, AnySize, VHalf, nullptr},
+    {"v-min", "a V with a third of the memory of 1F1B",
+     2, S::kFixed, kSnake, S::kNone, AnySize, VMin, nullptr},
+    {"hanayo", "waves: V/2 times down and up the devices",
+     2, S::kFree, kSnake, S::kAnyMap, CheckHanayo, nullptr, Hanayo},
+    {"dualpipe", "two pipes in opposite directions, forward and backward overlapped",
+     1, S::kFixed, kBoth, S::kNone, CheckDualPipe, DualPipe, nullptr},
+    {"dualpipe-v", "one half of DualPipe, two stages a device in a V",
+     2, S::kFixed, kSnake, S::kNone, CheckDualPipeV, DualPipeV, nullptr},
 };
+// clang-format on
 
 // A plan cannot hold more than FlatBuffers' 2 GiB; about ten instructions come of one
 // forward and its backward.
 constexpr int64_t kMostForwards = 6'000'000;
 
-}  // namespace
-
-std::span<const Scheme> Schemes() { return kSchemes; }
-
-Result<Program> BuildSchedule(const std::string& name, Shape shape) {
-  const auto scheme = std::find_if(std::begin(kSchemes), std::end(kSchemes),
-                                   [&](const Scheme& row) { return row.name == name; });
-  if (scheme == std::end(kSchemes)) {
-    std::string names;
-    for (const Scheme& row : kSchemes)
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
-    return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({})", name, names));
+Result<const Scheme*> FindScheme(const std::string& name) {
+  std::string names;
+  for (const Scheme& row : kSchemes) {
+    if (row.name == name) return &row;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
   }
-  if (shape.stages_per_device == 0) shape.stages_per_device = scheme->stages_per_device;
-  if (scheme->fixed && shape.stages_per_device != scheme->stages_per_device)
+  return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({})", name, names));
+}
+
+// That the shape has no option that the scheme lacks, and is not too large.
+Status CheckShape(const Scheme& scheme, const Shape& shape) {
+  if (scheme.parts == Scheme::kFixed && shape.stages_per_device != scheme.stages_per_device)
     return Status::Invalid(fmt::format("--stages-per-device: {} ({} has {})",
-                                       shape.stages_per_device, name, scheme->stages_per_device));
-  if (shape.group_size > 0 && !scheme->has_groups)
+                                       shape.stages_per_device, scheme.name,
+                                       scheme.stages_per_device));
+  if (shape.group_size > 0 && scheme.option != Scheme::kGroups)
     return Status::Invalid(
-        fmt::format("--group-size: {} ({} has no groups)", shape.group_size, name));
-  const __int128 forwards = __int128{shape.devices} * shape.stages_per_device * shape.microbatches;
+        fmt::format("--group-size: {} ({} has no groups)", shape.group_size, scheme.name));
+  if (shape.pipe_pairs != 1 && scheme.option != Scheme::kPipePairs)
+    return Status::Invalid(
+        fmt::format("--pipe-pairs: {} ({} has none)", shape.pipe_pairs, scheme.name));
+  const __int128 stages = shape.device_of.empty()
+                              ? __int128{shape.devices} * shape.stages_per_device
+                              : shape.device_of.size();
+  const __int128 forwards = stages * shape.microbatches;
   if (forwards > kMostForwards)
     return Status::Invalid(fmt::format(
         "--devices {} --microbatches {}: {} forwards (at most {}, to stay within the 2 GiB of a "
@@ -49,21 +89,109 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
         shape.devices, shape.microbatches,
         forwards > INT64_MAX ? "more than 2^63" : fmt::format("{}", static_cast<int64_t>(forwards)),
         kMostForwards));
-  PP_RETURN_IF_ERROR(scheme->check(shape));
+  return scheme.check(shape);
+}
+
+// The device of stage s in pipe p.
+int DeviceOf(const Scheme& scheme, const Shape& shape, int p, int s) {
+  const int devices = shape.devices;
+  switch (scheme.map) {
+    case kLoop:
+      return s % devices;
+    case kSnake:
+      return s / devices % 2 == 0 ? s % devices : devices - 1 - s % devices;
+    case kBoth: {
+      // Pipe pair p/2 starts at device p/2 * D/f; its second pipe runs the other way.
+      const int start = p / 2 * (devices / shape.pipe_pairs);
+      return ((p % 2 == 0 ? s : devices - 1 - s) + start) % devices;
+    }
+  }
+  return 0;
+}
+
+// Which pipe a micro-batch takes: of each unit of D, every pipe takes an equal part.
+std::vector<int32_t> PipesOfMicros(const Shape& shape, int pipes) {
+  std::vector<int32_t> pipe_of;
+  for (int m = 0; m < shape.microbatches; ++m) {
+    const int unit = m / shape.devices * shape.devices;
+    const int size = std::min(shape.devices, shape.microbatches - unit);
+    pipe_of.push_back(pipes == 1 ? 0 : (m - unit) / std::max(1, size / pipes));
+  }
+  return pipe_of;
+}
+
+// Puts the devices of a program where `wanted` says, which must be its own stage map but for the
+// devices' numbers.
+Status Renumber(const std::vector<int>& wanted, Program& program) {
+  const std::vector<int32_t>& own = program.pipes[0].device_of;
+  std::vector<int> number(program.devices, -1), from(program.devices, -1);
+  bool fits = wanted.size() == own.size();
+  for (size_t s = 0; s < own.size() && fits; ++s) {
+    int &to = number[own[s]], &back = from[wanted[s]];
+    if (to < 0 && back < 0) to = wanted[s], back = own[s];
+    fits = to == wanted[s] && back == own[s];
+  }
+  if (!fits)
+    return Status::Invalid(
+        fmt::format("--stage-map: {} ({} lays its stages as {}, on devices of any "
+                    "order)",
+                    fmt::join(wanted, ","), program.scheme, fmt::join(own, ",")));
+  for (Pipe& pipe : program.pipes)
+    for (int32_t& device : pipe.device_of) device = number[device];
+  std::vector<DeviceList> lists(program.devices);
+  for (int d = 0; d < program.devices; ++d) lists[number[d]] = std::move(program.lists[d]);
+  program.lists = std::move(lists);
+  return {};
+}
+
+// That every device has a stage, and no other is named.
+Status CheckStageMap(const Shape& shape) {
+  std::vector<bool> used(shape.devices, false);
+  for (int device : shape.device_of) {
+    if (device >= shape.devices)
+      return Status::Invalid(
+          fmt::format("--stage-map: device {} (0 to {})", device, shape.devices - 1));
+    used[device] = true;
+  }
+  const auto idle = std::find(used.begin(), used.end(), false);
+  if (idle == used.end()) return {};
+  return Status::Invalid(fmt::format("--stage-map: device {} has no stage (every one needs one)",
+                                     idle - used.begin()));
+}
+
+}  // namespace
+
+std::span<const Scheme> Schemes() { return kSchemes; }
+
+Result<Program> BuildSchedule(const std::string& name, Shape shape) {
+  const auto found = FindScheme(name);
+  if (!found.ok()) return found.status();
+  const Scheme& scheme = **found;
+  if (shape.stages_per_device == 0) shape.stages_per_device = scheme.stages_per_device;
+  if (!shape.device_of.empty()) PP_RETURN_IF_ERROR(CheckStageMap(shape));
+  const std::vector<int> wanted = shape.device_of;
+  if (scheme.option != Scheme::kAnyMap) shape.device_of.clear();
+  PP_RETURN_IF_ERROR(CheckShape(scheme, shape));
 
   Program program;
   program.scheme = name;
   program.devices = shape.devices;
   program.stages = shape.stages();
   program.microbatches = shape.microbatches;
-  program.pipe_of.assign(shape.microbatches, 0);
-  Pipe& pipe = program.pipes.emplace_back();
-  for (int s = 0; s < program.stages; ++s) pipe.device_of.push_back(s % shape.devices);
+  program.pipes.resize(scheme.map == kBoth ? 2 * shape.pipe_pairs : 1);
+  for (size_t p = 0; p < program.pipes.size(); ++p)
+    for (int s = 0; s < program.stages; ++s)
+      program.pipes[p].device_of.push_back(shape.device_of.empty()
+                                               ? DeviceOf(scheme, shape, static_cast<int>(p), s)
+                                               : shape.device_of[s]);
+  program.pipe_of = PipesOfMicros(shape, static_cast<int>(program.pipes.size()));
   program.lists.resize(shape.devices);
-  for (int device = 0; device < shape.devices; ++device) {
-    Row row(shape, &program.lists[device].body);
-    scheme->fill(shape, device, row);
-  }
+  std::vector<Row> rows;
+  for (int d = 0; d < shape.devices; ++d) rows.emplace_back(&program, d);
+  if (scheme.fill_all != nullptr) scheme.fill_all(shape, rows);
+  for (int d = 0; d < shape.devices && scheme.fill != nullptr; ++d) scheme.fill(shape, d, rows[d]);
+  if (!wanted.empty() && shape.device_of.empty()) PP_RETURN_IF_ERROR(Renumber(wanted, program));
+  DeriveSections(program);
   return program;
 }
 

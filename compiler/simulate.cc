@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -18,20 +21,53 @@ double PeakActivations(const Program& program, int device) {
   return static_cast<double>(peak) / program.StagesPerDevice();
 }
 
+double BusyTime(const std::vector<Instruction>& list, const Durations& durations) {
+  double busy = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].overlap) {
+      busy += durations.Pair(list[i], list[i + 1]);
+      ++i;
+    } else if (Info(list[i].op).lane == Lane::kCompute) {
+      busy += durations(list[i]);
+    }
+  }
+  return busy;
+}
+
+// From the end of the first body to that of the second, both in the steady state.
+double Period(const Program& program, const Execution& unrolled) {
+  double period = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    const size_t body = program.lists[d].body.size();
+    const size_t first = program.lists[d].prologue.size() + body - 1;
+    if (body > 0)
+      period = std::max(period, unrolled.spans[d][first + body].end - unrolled.spans[d][first].end);
+  }
+  return period;
+}
+
 }  // namespace
+
+Program OnPaper(Program program) {
+  return HasSections(program) ? Unroll(program, 2) : std::move(program);
+}
 
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs) {
   Prediction prediction;
-  PP_RETURN_IF_ERROR(Execute(program, waits_for, costs, &prediction.execution));
-  prediction.makespan = prediction.execution.makespan;
+  const bool overlaps = HasSections(program);
+  std::optional<Program> unrolled;
+  if (overlaps) unrolled = OnPaper(program);
+  const Program& paper = overlaps ? *unrolled : program;
+  PP_RETURN_IF_ERROR(Execute(paper, waits_for, costs, &prediction.execution));
+  prediction.makespan =
+      overlaps ? Period(program, prediction.execution) : prediction.execution.makespan;
   const Durations durations(costs, program);
   double busy = 0;
   for (int d = 0; d < program.devices; ++d) {
     DevicePrediction& device = prediction.devices.emplace_back();
-    for (const Instruction& i : program.lists[d].body)
-      if (Info(i.op).lane == Lane::kCompute) device.busy += durations(i);
-    device.peak_activations = PeakActivations(program, d);
+    device.busy = BusyTime(program.lists[d].body, durations);
+    device.peak_activations = PeakActivations(paper, d);
     if (program.job) device.peak_bytes = program.lists[d].arena_bytes;
     busy += device.busy;
   }

@@ -121,8 +121,10 @@ Status Interpreter::Execute(int index, int64_t step) {
       return {};
     // Only started, by their lane.
     case Op::kReduceGrad:
+    case Op::kScatterGrad:
     case Op::kReduceTied:
     case Op::kReduceNorm:
+    case Op::kGatherWeights:
       return {};
   }
   return {};

@@ -277,6 +277,9 @@ Status CheckRunnable(const Program& program, const std::string& plan, int ranks)
         fmt::format("{}: compiled for {} devices, started with {} ranks (mpiexec "
                     "-n {})",
                     plan, program.devices, ranks, program.devices));
+  if (program.replicas != 1)
+    return Status::Invalid(fmt::format("{}: compiled for {} replicas (this version trains one)",
+                                       plan, program.replicas));
   if (program.pipes.size() != 1)
     return Status::Invalid(fmt::format("{}: has {} copies of the model (this version trains one)",
                                        plan, program.pipes.size()));

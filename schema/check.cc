@@ -31,12 +31,14 @@ constexpr FieldRow kFields[] = {
     {Field::kPeer, "peer", [](const Instruction& i) { return i.peer; }},
     {Field::kBucket, "bucket", [](const Instruction& i) -> int32_t { return i.bucket; }},
     {Field::kPipe, "pipe", [](const Instruction& i) -> int32_t { return i.pipe; }},
+    {Field::kVersion, "version", [](const Instruction& i) -> int32_t { return i.version; }},
 };
 
 // What may stand in an instruction. {-1, -1}: it does not have that field.
 struct Rule {
   bool known = false;
   bool may_be_sent = false;
+  bool may_overlap = false;
   std::array<Range, std::size(kFields)> ranges;
 };
 
@@ -45,15 +47,19 @@ Range RangeOf(const Program& program, Field field) {
     case Field::kStage:
       return {0, program.stages - 1};
     case Field::kMicro:
-      return {0, program.microbatches - 1};
+      // The second half only where steps overlap; ListCheck knows.
+      return {0, int64_t{2} * program.microbatches - 1};
     case Field::kPeer:
       return {0, program.devices - 1};
     case Field::kBucket:
       return {0, INT16_MAX - 1};
     case Field::kPipe:
       return {-1, static_cast<int64_t>(program.pipes.size()) - 1};
+    case Field::kVersion:
+      return {-1, INT16_MAX - 1};
     case Field::kValue:
     case Field::kSent:
+    case Field::kOverlap:
       break;
   }
   return {};
@@ -63,6 +69,7 @@ Rule RuleOf(const Program& program, const Instruction& instruction) {
   Rule rule;
   rule.known = true;
   rule.may_be_sent = HasField(instruction, Field::kSent);
+  rule.may_overlap = HasField(instruction, Field::kOverlap);
   for (size_t f = 0; f < rule.ranges.size(); ++f) {
     const Field field = kFields[f].field;
     if (HasField(instruction, field)) rule.ranges[f] = RangeOf(program, field);
@@ -97,7 +104,13 @@ class Rules {
 class ListCheck {
  public:
   ListCheck(const Program& program, const Rules& rules, int device)
-      : list_(program.lists[device]), rules_(rules), device_(device), stages_(program.stages) {}
+      : list_(program.lists[device]),
+        rules_(rules),
+        device_(device),
+        stages_(program.stages),
+        pipes_(static_cast<int32_t>(program.pipes.size())),
+        micros_(int64_t{program.microbatches} *
+                (list_.prologue.empty() && list_.epilogue.empty() ? 1 : 2)) {}
 
   Status Run() const {
     constexpr int64_t kMostArena = int64_t{1} << 62;
@@ -121,6 +134,10 @@ class ListCheck {
       return Wrong("device {}, region {}: stage {} (0 to {}, or -1)", device_, index, r.stage,
                    stages_ - 1);
     }
+    if (r.pipe < -1 || r.pipe >= pipes_) {
+      return Wrong("device {}, region {}: pipe {} (0 to {}, or -1)", device_, index, r.pipe,
+                   pipes_ - 1);
+    }
     if (r.offset < 0 || r.bytes < 0 || r.offset > list_.arena_bytes ||
         r.bytes > list_.arena_bytes - r.offset) {
       return Wrong("device {}, region {}: {} bytes at {} (inside the arena of {})", device_, index,
@@ -140,11 +157,12 @@ class ListCheck {
   // The same conditions as in Explain, in a form that is over in a few nanoseconds.
   bool IsRight(const Instruction& i) const {
     const Rule& rule = rules_.Find(i);
-    bool right = rule.known && (!i.sent || rule.may_be_sent) && i.peer != device_ &&
-                 (i.value == Kind::kNone || i.op == Op::kWait);
+    bool right = rule.known && (!i.sent || rule.may_be_sent) && (!i.overlap || rule.may_overlap) &&
+                 i.peer != device_ && (i.value == Kind::kNone || i.op == Op::kWait);
     for (size_t f = 0; f < std::size(kFields); ++f) {
       right &= rule.ranges[f].Has(kFields[f].get(i));
     }
+    right &= i.micro < micros_;
     for (int64_t offset : i.offset) right &= offset >= -1 && offset <= list_.arena_bytes;
     return right;
   }
@@ -156,16 +174,19 @@ class ListCheck {
     const Rule& rule = rules_.Find(i);
     const std::string_view op = Info(i.op).text;
     if (!rule.known) {
-      return Wrong("{} for kind of value {} (act, grad, wgrad, tied or norm)", op,
+      return Wrong("{} for kind of value {} (act, grad, wgrad, tied, norm or weights)", op,
                    static_cast<int>(i.value));
     }
     if (i.value != Kind::kNone && i.op != Op::kWait) {
       return Wrong("{} with value {} (it has none)", op, static_cast<int>(i.value));
     }
     if (i.sent && !rule.may_be_sent) return Wrong("{} with 'sent' (it is for messages)", op);
+    if (i.overlap && !rule.may_overlap) return Wrong("{} with 'overlap' (it cannot)", op);
     for (size_t f = 0; f < std::size(kFields); ++f) {
       const Range range = rule.ranges[f];
       const int32_t number = kFields[f].get(i);
+      if (kFields[f].field == Field::kMicro && range.Has(number) && number >= micros_)
+        return Wrong("micro-batch {} (0 to {})", number, micros_ - 1);
       if (range.Has(number)) continue;
       if (range.high == -1)
         return Wrong("{} with {} {} (it has none)", op, kFields[f].text, number);
@@ -181,7 +202,8 @@ class ListCheck {
   const DeviceList& list_;
   const Rules& rules_;
   const int device_;
-  const int32_t stages_;
+  const int32_t stages_, pipes_;
+  const int64_t micros_;  // those of the next step too, where steps overlap
 };
 
 // A word of the text form.
@@ -229,6 +251,8 @@ Status CheckHead(const Program& p) {
                                     p.stages, p.devices));
   }
   PP_RETURN_IF_ERROR(CheckNumbers("pipe_of", p.pipe_of, p.microbatches, p.pipes.size()));
+  PP_RETURN_IF_ERROR(CheckCount("replicas", p.replicas));
+  if (p.zero != 0 && p.zero != 1) return Wrong("zero {} (0 or 1)", p.zero);
   if (!p.job) return {};
   PP_RETURN_IF_ERROR(
       CheckNumbers("layers_per_stage", p.job->layers_per_stage, p.stages, size_t{INT32_MAX} + 1));

@@ -7,6 +7,8 @@
 #include <map>
 #include <string_view>
 
+#include "schema/buckets.h"
+
 namespace pp {
 namespace {
 
@@ -26,18 +28,29 @@ double At(const PerStage& values, int stage) { return values[values.size() == 1 
 
 Result<CostModel> ParseCosts(const std::string& text, int stages) {
   CostModel costs;
-  const std::map<std::string_view, PerStage*> keys = {
-      {"f", &costs.f},       {"b", &costs.b},           {"r", &costs.r},
-      {"bi", &costs.bi},     {"bw", &costs.bw},         {"comm", &costs.comm},
-      {"step", &costs.step}, {"reduce", &costs.reduce}, {"in", &costs.in}};
+  PerStage bandwidth{0};
+  const std::map<std::string_view, PerStage*> keys = {{"f", &costs.f},
+                                                      {"b", &costs.b},
+                                                      {"r", &costs.r},
+                                                      {"bi", &costs.bi},
+                                                      {"bw", &costs.bw},
+                                                      {"comm", &costs.comm},
+                                                      {"step", &costs.step},
+                                                      {"reduce", &costs.reduce},
+                                                      {"in", &costs.in},
+                                                      {"fb", &costs.fb},
+                                                      {"latency", &costs.latency},
+                                                      {"bandwidth", &bandwidth}};
   std::map<std::string_view, bool> seen;
   for (std::string_view item : Split(text, ',')) {
     const size_t equals = item.find('=');
     const auto key = keys.find(item.substr(0, equals));
     if (equals == std::string_view::npos || key == keys.end() || seen[key->first])
-      return Status::Invalid(fmt::format(
-          "--costs: '{}' (f, b, r, bi, bw, comm, reduce, step, in, each once, as in f=1,b=2)",
-          item));
+      return Status::Invalid(
+          fmt::format("--costs: '{}' (f, b, r, bi, bw, fb, comm, latency, bandwidth, reduce, step, "
+                      "in, each once, "
+                      "as in f=1,b=2)",
+                      item));
     seen[key->first] = true;
     PerStage values;
     for (std::string_view word : Split(item.substr(equals + 1), ':')) {
@@ -48,12 +61,15 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
         return Status::Invalid(fmt::format("--costs: '{}' (a number of at least 0)", item));
       values.push_back(value);
     }
+    if (key->second == &bandwidth && values.size() != 1)
+      return Status::Invalid(fmt::format("--costs: '{}' (one number)", item));
     if (values.size() != 1 && static_cast<int>(values.size()) != stages)
       return Status::Invalid(
           fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)", item,
                       values.size(), stages));
     *key->second = values;
   }
+  costs.bandwidth = bandwidth[0];
   return costs;
 }
 
@@ -73,9 +89,35 @@ Durations::Durations(const CostModel& costs, const Program& program) {
   fill(Op::kBackwardInput, costs.bi, half, share);
   fill(Op::kBackwardWeight, costs.bw, half, share);
   fill(Op::kStep, costs.step, {}, share);
+  // The halves of an all-reduce; each is cut into buckets by bytes.
   fill(Op::kReduceGrad, costs.reduce, {}, share);
+  fill(Op::kScatterGrad, costs.reduce, {}, share / 2);
+  fill(Op::kGatherWeights, costs.reduce, {}, share / 2);
+  for (int s = 0; s < program.stages; ++s) {
+    pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * share);
+    latency_.push_back(At(costs.latency, s));
+    std::vector<double>& shares = shares_.emplace_back();
+    int64_t bytes = 0;
+    for (const Bucket& bucket : BucketsOf(program, s)) {
+      bytes += bucket.bytes;
+      shares.push_back(bucket.bytes);
+    }
+    for (double& share : shares) share = bytes > 0 ? share / bytes : 1;
+  }
   for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
     fill(op, costs.comm, {}, 1);
+  if (!program.job || costs.bandwidth == 0) return;
+  for (int s = 0; s + 1 < program.stages; ++s) {
+    const double transfer = LayoutStage(*program.job, s).act_bytes / costs.bandwidth;
+    for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
+      rows_[static_cast<size_t>(op)][s] += transfer;
+  }
+}
+
+double Durations::Pair(const Instruction& a, const Instruction& b) const {
+  const bool first = a.op == Op::kForward || a.op == Op::kForwardDrop;
+  const double given = pairs_[first ? a.stage : b.stage];
+  return given >= 0 ? given : (*this)(a) + (*this)(b);
 }
 
 }  // namespace pp

@@ -14,18 +14,21 @@ namespace pp {
 using PerStage = std::vector<double>;
 
 struct CostModel {
-  PerStage f{1};       // forward
-  PerStage b{2};       // whole backward
-  PerStage r;          // recompute; empty: as f
-  PerStage bi, bw;     // input and weight half; empty: b/2
-  PerStage comm{0};    // a message of stage s
-  PerStage reduce{0};  // a REDUCE_grad
-  PerStage step{0};    // a STEP
-  PerStage in{0};      // what a CFW keeps, in activations (memory, not time)
+  PerStage f{1};         // forward
+  PerStage b{2};         // whole backward
+  PerStage r;            // recompute; empty: as f
+  PerStage bi, bw;       // input and weight half; empty: b/2
+  PerStage fb;           // a forward of stage s that overlaps a backward (DualPipe); empty: f + b
+  PerStage comm{0};      // a message of stage s: how long it occupies its channel
+  PerStage latency{0};   // and how much later it arrives
+  double bandwidth = 0;  // bytes a unit of time, added to comm where there is a model; 0: no limit
+  PerStage reduce{0};    // a REDUCE_grad
+  PerStage step{0};      // a STEP
+  PerStage in{0};        // what a CFW keeps, in activations (memory, not time)
 };
 
-// "f=1,b=2,r=1,bi=1,bw=1,comm=0,reduce=0,step=0,in=0", each key at most once, a value
-// being one number >= 0 or one for each stage: "f=1:1:2:1".
+// "f=1,b=2,r=1,bi=1,bw=1,fb=3,comm=0,latency=0,bandwidth=0,reduce=0,step=0,in=0", each key at
+// most once, a value being one number >= 0 or one for each stage: "f=1:1:2:1".
 Result<CostModel> ParseCosts(const std::string& text, int stages);
 
 // The number for one stage.
@@ -37,11 +40,23 @@ class Durations {
   Durations(const CostModel& costs, const Program& program);
   double operator()(const Instruction& i) const {
     const auto& row = rows_[static_cast<size_t>(i.op)];
-    return row.empty() || i.stage < 0 ? 0 : row[i.stage];
+    if (row.empty() || i.stage < 0) return 0;
+    return i.bucket < 0 ? row[i.stage] : row[i.stage] * Share(i.stage, i.bucket);
   }
+  // Of two instructions that overlap.
+  double Pair(const Instruction& a, const Instruction& b) const;
+  // From the end of a message on its channel to its arrival.
+  double Latency(const Instruction& i) const { return latency_[i.stage]; }
 
  private:
+  // Of a stage's gradients that a bucket has.
+  double Share(int stage, size_t bucket) const {
+    return bucket < shares_[stage].size() ? shares_[stage][bucket] : 0;
+  }
+
   std::vector<double> rows_[256];
+  std::vector<std::vector<double>> shares_;  // by stage and bucket
+  std::vector<double> pairs_, latency_;
 };
 
 }  // namespace pp

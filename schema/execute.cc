@@ -43,9 +43,15 @@ class Executor {
     execution.spans.resize(program_.devices);
     for (int d = 0; d < program_.devices; ++d) {
       auto& spans = execution.spans[d];
-      for (size_t i = 0; i < ends_[d].size(); ++i) {
-        spans.push_back({ends_[d][i] - durations_(ListOf(d)[i]), ends_[d][i]});
+      const auto& list = ListOf(d);
+      spans.reserve(list.size());
+      for (size_t i = 0; i < list.size(); ++i) {
+        spans.push_back({ends_[d][i] - durations_(list[i]), ends_[d][i]});
         execution.makespan = std::max(execution.makespan, ends_[d][i]);
+        if (!list[i].overlap) continue;
+        spans.push_back({ends_[d][i] - durations_.Pair(list[i], list[i + 1]), ends_[d][i]});
+        spans[i] = spans[i + 1];
+        ++i;
       }
     }
     return execution;
@@ -57,10 +63,12 @@ class Executor {
     size_t next = 0;  // in its list: the compute lane has finished all before
     double time = 0;  // of its compute lane
     bool awake = false;
-    std::vector<int> channels;    // those it is an end of
-    std::vector<int> reductions;  // those it takes part in, in list order (indices)
+    std::vector<int> channels;      // those it is an end of
+    std::vector<int> reductions;    // those it takes part in, in list order (indices)
+    std::vector<int> reduction_of;  // and their numbers in reductions_
     size_t next_reduction = 0;
-    bool arrived = false;  // at that one
+    double reduce_time = 0;  // of its reduce lane
+    bool arrived = false;    // at that one
   };
   // A direction between two devices, with the list indices of its messages.
   struct Channel {
@@ -140,8 +148,8 @@ class Executor {
     return {};
   }
 
-  // A reduction is known by its op, stage, bucket and how often it came before.
-  using Key = std::tuple<Op, int, int>;
+  // The copies of a stage reduce together; the tied embedding's ends do so in each pipe.
+  using Key = std::tuple<Op, int, int, int>;
 
   void FindReductions() {
     for (int d = 0; d < program_.devices; ++d) {
@@ -149,11 +157,29 @@ class Executor {
       for (size_t i = 0; i < list.size(); ++i) {
         if (Info(list[i].op).lane != Lane::kReduce) continue;
         places_[d].reductions.push_back(static_cast<int>(i));
-        ++reductions_[KeyOf(list[i])].members;
+      }
+    }
+    // The k-th of a device meets the k-th of another.
+    std::map<Key, std::vector<int>> rounds;
+    for (Place& place : places_) {
+      std::map<Key, size_t> seen;
+      const int d = static_cast<int>(&place - places_.data());
+      for (int index : place.reductions) {
+        const Key key = KeyOf(ListOf(d)[index]);
+        std::vector<int>& round = rounds[key];
+        const size_t k = seen[key]++;
+        if (k == round.size()) {
+          round.push_back(static_cast<int>(reductions_.size()));
+          reductions_.emplace_back();
+        }
+        ++reductions_[round[k]].members;
+        place.reduction_of.push_back(round[k]);
       }
     }
   }
-  static Key KeyOf(const Instruction& i) { return {i.op, i.stage, i.bucket}; }
+  static Key KeyOf(const Instruction& i) {
+    return {i.op, i.stage, i.bucket, i.op == Op::kReduceTied ? i.pipe : -1};
+  }
 
   void Advance(int device) {
     Place& place = places_[device];
@@ -170,6 +196,9 @@ class Executor {
         const double over = ends_[device][waits_for_[device][place.next]];
         if (over == kPending) break;
         end = place.time = std::max(place.time, over);
+      } else if (i.overlap) {
+        end = place.time += durations_.Pair(i, list[place.next + 1]);
+        ends_[device][++place.next] = place.time;
       } else {
         end = place.time += durations_(i);
       }
@@ -192,7 +221,7 @@ class Executor {
                           (other.op == Op::kSendAct || other.op == Op::kRecvAct) ==
                               (i.op == Op::kSendAct || i.op == Op::kRecvAct);
     if (!partners) return false;
-    const double end = std::max(here.time, there.time) + durations_(i);
+    const double end = std::max(here.time, there.time) + durations_(i) + durations_.Latency(i);
     ends_[device][here.next] = here.time = end;
     ends_[i.peer][there.next] = there.time = end;
     ++there.next;
@@ -215,8 +244,10 @@ class Executor {
       if (!Passed(channel.from, wait_send) || !Passed(channel.to, wait_receive)) break;
       const double start =
           std::max({channel.time, EndOf(channel.from, wait_send), EndOf(channel.to, wait_receive)});
-      channel.time = start + durations_(ListOf(channel.from)[send]);
-      ends_[channel.from][send] = ends_[channel.to][receive] = channel.time;
+      const Instruction& i = ListOf(channel.from)[send];
+      channel.time = start + durations_(i);
+      ends_[channel.from][send] = channel.time;
+      ends_[channel.to][receive] = channel.time + durations_.Latency(i);
       any = true;
     }
     if (!any) return;
@@ -230,16 +261,16 @@ class Executor {
       const int index = place.reductions[place.next_reduction];
       const int after = waits_for_[device][index];
       if (!Passed(device, after)) return;
-      Reduction& reduction = reductions_[KeyOf(ListOf(device)[index])];
+      Reduction& reduction = reductions_[place.reduction_of[place.next_reduction]];
       if (!place.arrived) {
         place.arrived = true;
         reduction.arrived.push_back({device, index});
-        reduction.time = std::max(reduction.time, EndOf(device, after));
+        reduction.time = std::max({reduction.time, EndOf(device, after), place.reduce_time});
       }
       if (static_cast<int>(reduction.arrived.size()) < reduction.members) return;
       const double end = reduction.time + durations_(ListOf(device)[index]);
       for (auto [member, at] : reduction.arrived) {
-        ends_[member][at] = end;
+        ends_[member][at] = places_[member].reduce_time = end;
         ++places_[member].next_reduction;
         places_[member].arrived = false;
         Wake(member);
@@ -258,7 +289,7 @@ class Executor {
   const Durations durations_;
   std::vector<Place> places_;
   std::vector<Channel> channels_;
-  std::map<Key, Reduction> reductions_;
+  std::vector<Reduction> reductions_;
   std::vector<std::vector<double>> ends_;  // when an instruction is over
   std::vector<int> awake_;
 };

@@ -4,8 +4,9 @@
 // The rules are those of the runtime. A device runs its lanes side by side. Compute
 // instructions and WAITs follow one another; a message starts when both its ends have
 // done what it waits for (WaitsFor) and the message before it on its channel is over;
-// a reduction starts when all who take part have come to it. With blocking sends, SEND
-// and RECV stand in the compute lane and meet each other. Nothing is buffered between
+// a reduction starts when all who take part have come to it. A message occupies its channel for
+// its cost and arrives a latency later. Two instructions that overlap run as one. With blocking
+// sends, SEND and RECV stand in the compute lane and meet each other. Nothing is buffered between
 // the two ends of a message: a program that gets through here gets through on any
 // transport.
 #pragma once

@@ -37,7 +37,7 @@ using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
 
 // More than the FlatBuffer will take, so that it is built without being copied.
 int64_t EstimateBytes(const Program& program) {
-  constexpr int64_t kTable = 128, kInstruction = 31;
+  constexpr int64_t kTable = 128, kInstruction = 34;
   int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size();
   bytes += 4 * program.pipe_of.size();
   for (const Pipe& pipe : program.pipes) bytes += kTable + 4 * pipe.device_of.size();
@@ -71,7 +71,7 @@ class Encoder {
         builder_,
         plan::CreatePlan(builder_, kFormat, scheme, passes, static_cast<plan::P2p>(program_.p2p),
                          program_.devices, program_.stages, program_.microbatches, all_pipes,
-                         pipe_of, job, all_lists));
+                         pipe_of, job, all_lists, program_.replicas, program_.zero));
     return builder_.Release();
   }
 
@@ -105,8 +105,10 @@ class Encoder {
     const auto pipe = AddColumn<int16_t>(list, [](const I& i) { return i.pipe; });
     const auto offset0 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[0]; });
     const auto offset1 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[1]; });
+    const auto version = AddColumn<int16_t>(list, [](const I& i) { return i.version; });
+    const auto overlap = AddColumn<uint8_t>(list, [](const I& i) { return i.overlap; });
     return plan::CreateInstructions(builder_, ops, stage, micro, peer, value, sent, bucket, pipe,
-                                    offset0, offset1);
+                                    offset0, offset1, version, overlap);
   }
 
   flatbuffers::Offset<plan::Device> AddDevice(const DeviceList& list) {
@@ -116,7 +118,7 @@ class Encoder {
     std::vector<flatbuffers::Offset<plan::Region>> regions;
     for (const Region& region : list.regions) {
       regions.push_back(plan::CreateRegion(builder_, static_cast<uint8_t>(region.kind),
-                                           region.stage, region.offset, region.bytes));
+                                           region.stage, region.offset, region.bytes, region.pipe));
     }
     const auto all_regions = builder_.CreateVector(regions);
     return plan::CreateDevice(builder_, prologue, body, epilogue, all_regions, list.arena_bytes);
@@ -246,6 +248,8 @@ class Decoder {
     program_.devices = plan_->devices();
     program_.stages = plan_->stages();
     program_.microbatches = plan_->microbatches();
+    program_.replicas = plan_->replicas();
+    program_.zero = plan_->zero();
     PP_RETURN_IF_ERROR(Spend(SizeOf(plan_->pipes())));
     program_.pipes.resize(SizeOf(plan_->pipes()));
     for (size_t i = 0; i < program_.pipes.size(); ++i) {
@@ -285,7 +289,8 @@ class Decoder {
     PP_RETURN_IF_ERROR(Spend(SizeOf(from->regions())));
     for (size_t i = 0; i < SizeOf(from->regions()); ++i) {
       const plan::Region* r = from->regions()->Get(i);
-      list.regions.push_back({static_cast<Kind>(r->kind()), r->stage(), r->offset(), r->bytes()});
+      list.regions.push_back(
+          {static_cast<Kind>(r->kind()), r->stage(), r->pipe(), r->offset(), r->bytes()});
     }
     const std::string where = fmt::format("device {}", device);
     PP_RETURN_IF_ERROR(ReadList(from->prologue(), &list.prologue).In(where + ", prologue"));
@@ -307,9 +312,9 @@ class Decoder {
     if (from == nullptr) return {};
     const size_t n = SizeOf(from->op());
     PP_RETURN_IF_ERROR(Spend(n));
-    Column<uint8_t> op, value, sent;
+    Column<uint8_t> op, value, sent, overlap;
     Column<int32_t> stage{.absent = -1}, micro{.absent = -1}, peer{.absent = -1};
-    Column<int16_t> bucket{.absent = -1}, pipe{.absent = -1};
+    Column<int16_t> bucket{.absent = -1}, pipe{.absent = -1}, version{.absent = -1};
     Column<int64_t> offset0{.absent = -1}, offset1{.absent = -1};
     PP_RETURN_IF_ERROR(Open("op", from->op(), n, &op));
     PP_RETURN_IF_ERROR(Open("stage", from->stage(), n, &stage));
@@ -321,14 +326,19 @@ class Decoder {
     PP_RETURN_IF_ERROR(Open("pipe", from->pipe(), n, &pipe));
     PP_RETURN_IF_ERROR(Open("offset0", from->offset0(), n, &offset0));
     PP_RETURN_IF_ERROR(Open("offset1", from->offset1(), n, &offset1));
+    PP_RETURN_IF_ERROR(Open("version", from->version(), n, &version));
+    PP_RETURN_IF_ERROR(Open("overlap", from->overlap(), n, &overlap));
     out->reserve(n);
     for (size_t i = 0; i < n; ++i) {
       if (sent[i] > 1) return Wrong("instruction {}: sent {} (0 or 1)", i, sent[i]);
+      if (overlap[i] > 1) return Wrong("instruction {}: overlap {} (0 or 1)", i, overlap[i]);
       out->push_back({.op = static_cast<Op>(op[i]),
                       .value = static_cast<Kind>(value[i]),
                       .sent = sent[i] == 1,
+                      .overlap = overlap[i] == 1,
                       .bucket = bucket[i],
                       .pipe = pipe[i],
+                      .version = version[i],
                       .stage = stage[i],
                       .micro = micro[i],
                       .peer = peer[i],

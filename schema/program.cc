@@ -92,7 +92,7 @@ const OpInfo* FindOp(int number) {
 
 bool CanWaitFor(Kind kind) {
   return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad || kind == Kind::kTied ||
-         kind == Kind::kNorm;
+         kind == Kind::kNorm || kind == Kind::kWeights;
 }
 
 bool HasField(const Instruction& instruction, Field field) {
@@ -101,17 +101,21 @@ bool HasField(const Instruction& instruction, Field field) {
   }
   const Kind kind = instruction.value;
   const bool message = kind == Kind::kAct || kind == Kind::kGrad;
+  const bool bucket = kind == Kind::kWgrad || kind == Kind::kWeights;
   switch (field) {
     case Field::kStage:
-      return message || kind == Kind::kWgrad;
+      return message || bucket;
     case Field::kMicro:
     case Field::kSent:
       return message;
     case Field::kBucket:
+      return bucket;
     case Field::kPipe:
-      return kind == Kind::kWgrad;
+      return bucket || kind == Kind::kTied;
     case Field::kPeer:
+    case Field::kVersion:
     case Field::kValue:
+    case Field::kOverlap:
       return false;
   }
   return false;
@@ -144,6 +148,13 @@ std::vector<int32_t> Program::StagesOf(int device) const {
   std::sort(held.begin(), held.end());
   held.erase(std::unique(held.begin(), held.end()), held.end());
   return held;
+}
+
+std::vector<int32_t> Program::PipesOf(int stage, int device) const {
+  std::vector<int32_t> found;
+  for (size_t pipe = 0; pipe < pipes.size(); ++pipe)
+    if (pipes[pipe].device_of[stage] == device) found.push_back(static_cast<int32_t>(pipe));
+  return found;
 }
 
 int Program::StagesPerDevice() const { return std::max(1, stages / std::max(1, devices)); }

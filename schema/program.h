@@ -32,7 +32,17 @@ enum class Op : uint8_t {
 // one lane a direction and peer.
 enum class Lane : uint8_t { kCompute, kSend, kRecv, kReduce };
 
-enum class Field : uint8_t { kStage, kMicro, kPeer, kBucket, kPipe, kValue, kSent };
+enum class Field : uint8_t {
+  kStage,
+  kMicro,
+  kPeer,
+  kBucket,
+  kPipe,
+  kVersion,
+  kValue,
+  kSent,
+  kOverlap
+};
 
 struct KindInfo {
   Kind kind;
@@ -74,8 +84,13 @@ struct Instruction {
   Op op = Op::kLoad;
   Kind value = Kind::kNone;  // WAIT: what for
   bool sent = false;         // WAIT: for the end of its send
+  bool overlap = false;      // with its neighbour, which says so too: the two run as one (DualPipe)
   int16_t bucket = -1;
   int16_t pipe = -1;  // given only where there are several
+  // Weights that are so many updates older than the newest, or the first ones where there
+  // are not so many; given only where a device keeps several versions. STEP: 0, it makes the
+  // newest.
+  int16_t version = -1;
   int32_t stage = -1;
   int32_t micro = -1;
   int32_t peer = -1;  // the other device
@@ -120,15 +135,18 @@ struct Pipe {
 struct Region {
   Kind kind;
   int32_t stage;  // -1 where it belongs to the whole device
+  int32_t pipe;   // of the stage's copy; -1 where there is one, or no stage
   int64_t offset;
   int64_t bytes;
   bool operator==(const Region&) const = default;
 };
 
+// A program without prologue and epilogue runs K steps as K bodies. With them, steps overlap:
+// prologue, K - 1 bodies, epilogue. Micro-batches from M on are those of the next step.
 struct DeviceList {
-  std::vector<Instruction> prologue;  // once, before the first step
-  std::vector<Instruction> body;      // one step, repeated
-  std::vector<Instruction> epilogue;  // once, after the last step
+  std::vector<Instruction> prologue;
+  std::vector<Instruction> body;
+  std::vector<Instruction> epilogue;
   std::vector<Region> regions;
   int64_t arena_bytes = 0;  // the peak: regions and values, 0 before plan-memory
   bool operator==(const DeviceList&) const = default;
@@ -143,12 +161,18 @@ struct Program {
   int32_t microbatches = 0;
   std::vector<Pipe> pipes;
   std::vector<int32_t> pipe_of;  // micro-batch -> pipe
-  std::optional<Job> job;        // the model, where one was given
+  int32_t replicas = 1;          // data-parallel copies of all that; all have the same lists
+  int32_t zero = 0;        // 1: the optimizer's state is spread over a stage's copies (ZeRO-1)
+  std::optional<Job> job;  // the model, where one was given
   std::vector<DeviceList> lists;
   bool operator==(const Program&) const = default;
 
   // The stages that a device holds, ascending.
   std::vector<int32_t> StagesOf(int device) const;
+  // The pipes that lay `stage` on `device`, ascending.
+  std::vector<int32_t> PipesOf(int stage, int device) const;
+  // Ranks that hold a copy of a stage's weights: pipes times replicas.
+  int Copies() const { return static_cast<int>(pipes.size()) * replicas; }
   // Stages that one pipe lays on a device (V).
   int StagesPerDevice() const;
 };

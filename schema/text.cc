@@ -31,7 +31,9 @@ void AppendFields(std::string& out, const Instruction& i) {
   if (i.pipe >= 0) fmt::format_to(to, " p{}", i.pipe);
   if (i.peer >= 0)
     fmt::format_to(to, " {} d{}", Info(i.op).lane == Lane::kSend ? "to" : "from", i.peer);
+  if (i.version >= 0) fmt::format_to(to, " v{}", i.version);
   if (i.sent) out += " sent";
+  if (i.overlap) out += " overlap";
   if (i.op != Op::kWait && out.size() > start) out.erase(start, 1);
 }
 
@@ -144,6 +146,11 @@ class Parser {
       p.passes = second;
       return {};
     }
+    if (first == "replicas" && words_.size() == 2 && Number(second, "", &p.replicas) &&
+        p.replicas > 0 && p.replicas <= kMostCount)
+      return {};
+    if (first == "zero" && words_.size() == 2 && Number(second, "", &p.zero) && p.zero <= 1)
+      return {};
     if (first == "p2p" && words_.size() == 2 && (second == "async" || second == "blocking")) {
       p.p2p = second == "async" ? P2p::kAsync : P2p::kBlocking;
       return {};
@@ -195,7 +202,7 @@ class Parser {
     if (op.op == Op::kWait) {
       const KindInfo* kind = FindKind(word());
       if (kind == nullptr || !CanWaitFor(kind->kind))
-        return Wrong(fmt::format("WAIT '{}' (act, grad, wgrad, tied or norm)", word()));
+        return Wrong(fmt::format("WAIT '{}' (act, grad, wgrad, tied, norm or weights)", word()));
       i.value = kind->kind;
       ++next;
     }
@@ -208,29 +215,43 @@ class Parser {
     };
     const Needs needs = NeedsOf(i);
     const bool right = (!needs.stage || take("s", &i.stage, program_.stages)) &&
-                       (!needs.micro || take("m", &i.micro, program_.microbatches)) &&
+                       (!needs.micro || take("m", &i.micro, MostMicros())) &&
                        (!needs.bucket || take("b", &i.bucket, INT16_MAX)) &&
                        (!needs.pipe || !word().starts_with("p") || take("p", &i.pipe, INT16_MAX)) &&
                        (!needs.peer || (word() == (op.lane == Lane::kSend ? "to" : "from") &&
                                         ++next && take("d", &i.peer, INT32_MAX)));
+    if (right && needs.version && word().starts_with("v")) take("v", &i.version, INT16_MAX);
     if (right && needs.sent && word() == "sent") {
       i.sent = true;
       ++next;
     }
-    if (!right || next != words_.size())
-      return Wrong(fmt::format("'{}' ({})", std::string(line_.substr(line_.find(words_[0]))),
-                               Pattern(i, needs)));
+    if (right && needs.overlap && word() == "overlap") {
+      i.overlap = true;
+      ++next;
+    }
+    if (!right || next != words_.size()) return WrongInstruction(i, needs);
+    if (i.micro >= program_.microbatches &&
+        (next_step_.empty() || next_step_.back().first + 1 < program_.lists.size()))
+      next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, needs)});
     SectionsOf(program_.lists.back())[section_]->push_back(i);
     return {};
   }
 
   struct Needs {
-    bool stage, micro, bucket, pipe, peer, sent;
+    bool stage, micro, bucket, pipe, version, peer, sent, overlap;
   };
 
+  // Those of the next step follow where steps overlap; Finish looks whether they do.
+  int64_t MostMicros() const { return int64_t{2} * program_.microbatches; }
+
   static Needs NeedsOf(const Instruction& i) {
-    return {HasField(i, Field::kStage), HasField(i, Field::kMicro), HasField(i, Field::kBucket),
-            HasField(i, Field::kPipe),  HasField(i, Field::kPeer),  HasField(i, Field::kSent)};
+    return {HasField(i, Field::kStage), HasField(i, Field::kMicro),   HasField(i, Field::kBucket),
+            HasField(i, Field::kPipe),  HasField(i, Field::kVersion), HasField(i, Field::kPeer),
+            HasField(i, Field::kSent),  HasField(i, Field::kOverlap)};
+  }
+
+  Status WrongInstruction(const Instruction& i, const Needs& needs) const {
+    return Wrong(fmt::format("'{}' ({})", line_.substr(line_.find(words_[0])), Pattern(i, needs)));
   }
 
   std::string Pattern(const Instruction& i, const Needs& needs) const {
@@ -241,7 +262,9 @@ class Parser {
     if (needs.bucket) out += ", bN";
     if (needs.pipe) out += ", perhaps pN";
     if (needs.peer) out += Info(i.op).lane == Lane::kSend ? ", to dN" : ", from dN";
+    if (needs.version) out += ", perhaps vN";
     if (needs.sent) out += ", perhaps 'sent'";
+    if (needs.overlap) out += ", perhaps 'overlap'";
     return out;
   }
 
@@ -263,6 +286,8 @@ class Parser {
         *std::max_element(p.pipe_of.begin(), p.pipe_of.end()) >= pipes)
       return Wrong(
           fmt::format("'micro-batches on pipes' ({} numbers below {})", p.microbatches, pipes));
+    for (const auto& [device, error] : next_step_)
+      if (p.lists[device].prologue.empty() && p.lists[device].epilogue.empty()) return error;
     for (size_t d = 0; d < p.lists.size(); ++d)
       for (auto* section : SectionsOf(p.lists[d]))
         for (const Instruction& i : *section)
@@ -307,6 +332,8 @@ class Parser {
   Job job_;
   bool have_model_ = false;
   std::vector<std::pair<int32_t, int32_t>> holds_;  // stage, device
+  // The first micro-batch from M on in a device's list, an error unless its steps overlap.
+  std::vector<std::pair<size_t, Status>> next_step_;
   int section_ = 1;
 };
 
@@ -332,6 +359,8 @@ std::string Print(const Program& program) {
                                 program.stages, program.microbatches);
   if (!program.passes.empty()) out += fmt::format("passes {}\n", program.passes);
   if (program.p2p == P2p::kBlocking) out += "p2p blocking\n";
+  if (program.replicas > 1) out += fmt::format("replicas {}\n", program.replicas);
+  if (program.zero > 0) out += fmt::format("zero {}\n", program.zero);
   if (program.job) {
     out += fmt::format("model {}\n", ToJson(program.job->model));
     out += fmt::format("batch {} sequence {}\n", program.job->micro_batch_size,

@@ -10,8 +10,8 @@
 //     ...
 //
 // Further lines before the first device, each where it says something:
-//   passes mario | p2p blocking | model {...} | batch 2 sequence 64 | layers 2 2 2 3
-//   pipe d0 d1 d2 d3 | pipe d3 d2 d1 d0 | micro-batches on pipes 0 1 0 1
+//   passes mario | p2p blocking | replicas 2 | zero 1 | model {...} | batch 2 sequence 64 | layers
+//   2 2 2 3 pipe d0 d1 d2 d3 | pipe d3 d2 d1 d0 | micro-batches on pipes 0 1 0 1
 #pragma once
 
 #include <string>

@@ -6,10 +6,15 @@
 
 #include "schema/execute.h"
 #include "schema/regions.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {
 namespace {
+
+// Enough to see every section behind every other.
+constexpr int kBodies = 2;
+constexpr const char* kUnrolled = "prologue, 2 bodies, epilogue";
 
 // Regions lie inside the arena and not on each other, and what the model needs is there.
 Status CheckRegions(const Program& program, int device) {
@@ -41,9 +46,6 @@ Status CheckRegions(const Program& program, int device) {
 Status CheckList(const Program& program, int device, Depth depth, const ValueBytes& bytes,
                  WaitsFor* waits_for) {
   const DeviceList& list = program.lists[device];
-  if (!list.prologue.empty() || !list.epilogue.empty())
-    return Status::Invalid(
-        fmt::format("device {}: a prologue or an epilogue (only bodies can be verified)", device));
   WalkArgs args{.depth = depth, .waits_for = waits_for};
   if (depth != Depth::kPlan) return WalkList(program, device, list.body, args);
   PP_RETURN_IF_ERROR(CheckRegions(program, device).In(fmt::format("device {}", device)));
@@ -56,10 +58,13 @@ Status CheckList(const Program& program, int device, Depth depth, const ValueByt
 }  // namespace
 
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
+  if (HasSections(program))
+    return VerifyDevice(Unroll(program, kBodies), device, depth, waits_for).In(kUnrolled);
   return CheckList(program, device, depth, ValueBytes(program), waits_for);
 }
 
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for) {
+  if (HasSections(program)) return Verify(Unroll(program, kBodies), depth, waits_for).In(kUnrolled);
   std::vector<WaitsFor> own;
   if (waits_for == nullptr) waits_for = &own;
   waits_for->assign(program.devices, {});

@@ -15,7 +15,8 @@
 namespace pp {
 
 // Verifies as far as the program has been lowered. kPlan is what piperun asks for.
-// On success `waits_for`, if given, has what each device's body waits for.
+// On success `waits_for`, if given, has what each device's body waits for; where steps overlap
+// (sections.h), what it waits for in the program unrolled with two bodies.
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for = nullptr);
 
 // One device alone: values and memory. What a rank checks of its own list.

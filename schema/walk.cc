@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "schema/sums.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -18,15 +19,17 @@ class Walker {
  public:
   Walker(const Program& program, int device, std::span<const Instruction> list,
          const WalkArgs& args)
-      : program_(program), device_(device), list_(list), args_(args) {
-    held_ = program.StagesOf(device);
+      : program_(program),
+        device_(device),
+        list_(list),
+        args_(args),
+        sums_(program, device, args.depth) {
     slot_.assign(program.stages + 1, -1);
-    for (int stage : held_) {
+    for (int stage : program.StagesOf(device)) {
       if (slot_[stage + 1] < 0) slot_[stage + 1] = slots_++;
       if (slot_[stage] < 0) slot_[stage] = slots_++;  // slot_[s + 1] is that of stage s
     }
     tracks_.assign(static_cast<size_t>(kValueKinds) * slots_ * program.microbatches, {});
-    sums_.assign(static_cast<size_t>(slots_) * program.pipes.size(), {});
     if (args.waits_for) args.waits_for->assign(list.size(), -1);
   }
 
@@ -40,8 +43,9 @@ class Walker {
 
  private:
   struct Track {
-    int32_t writer = -1;  // index of the instruction that wrote, received or last sent it
-    int32_t extent = -1;  // the first of its pieces of memory
+    int32_t writer = -1;   // index of the instruction that wrote, received or last sent it
+    int32_t extent = -1;   // the first of its pieces of memory
+    int32_t version = -1;  // stash, input, work: of the weights that made it
     State state = State::kNone;
   };
   // A piece of memory; a value that takes over others has a chain of them.
@@ -49,18 +53,6 @@ class Walker {
     int64_t offset, bytes;
     int32_t next;
   };
-  // The weight gradients of one copy of a stage.
-  struct Sum {
-    int32_t parts = 0;       // micro-batches that have added to it
-    int32_t last_part = -1;  // index of the last one
-    int32_t flying = 0;      // reductions that nobody has waited for
-    bool normed = false, stepped = false;
-  };
-  struct Flying {
-    Kind kind;
-    int stage, bucket, pipe, index;
-  };
-
   Status At(int index, const Status& status) const {
     return Status::Invalid(fmt::format("device {}, '{}' (instruction {}): {}", device_,
                                        ToText(list_[index]), index, status.message()));
@@ -73,10 +65,6 @@ class Walker {
     const int slot = slot_[v.stage + 1];
     return tracks_[(static_cast<size_t>(v.kind) * slots_ + slot) * program_.microbatches + v.micro];
   }
-  Sum& SumOf(int stage, int pipe) {
-    return sums_[slot_[stage + 1] * program_.pipes.size() + std::max(pipe, 0)];
-  }
-  bool Holds(int stage) const { return std::binary_search(held_.begin(), held_.end(), stage); }
   bool Blocking() const { return program_.p2p == P2p::kBlocking; }
   void WaitsFor(int after) {
     if (args_.waits_for) (*args_.waits_for)[index_] = after;
@@ -106,11 +94,17 @@ class Walker {
       case Op::kWait:
         return Wait(i);
       case Op::kReduceGrad:
+      case Op::kScatterGrad:
       case Op::kReduceTied:
-      case Op::kReduceNorm:
       case Op::kNormGrad:
+      case Op::kReduceNorm:
       case Op::kStep:
-        return Finish(i);
+      case Op::kGatherWeights: {
+        int after = -1;
+        PP_RETURN_IF_ERROR(sums_.Visit(i, index_, &after));
+        WaitsFor(after);
+        return {};
+      }
     }
     return Status::Invalid("unknown instruction");
   }
@@ -121,7 +115,9 @@ class Walker {
                                          i.micro, DeviceOf(i.stage, i.micro)));
     if (i.op == Op::kLoad && i.stage != 0 && i.stage != program_.stages - 1)
       return Status::Invalid(fmt::format("only stages 0 and {} load", program_.stages - 1));
+    if (i.overlap) PP_RETURN_IF_ERROR(CheckOverlap());
     const OpInfo& op = Info(i.op);
+    version_ = sums_.VersionOf(i);
     int32_t kept = -1;  // memory of what was read
     for (const Operand& operand : op.reads) {
       const Value v = Resolve(operand, i, program_.stages);
@@ -133,7 +129,7 @@ class Walker {
       const Value v = Resolve(operand, i, program_.stages);
       if (v.kind == Kind::kNone || v.kind == Kind::kLoss) continue;
       if (v.kind == Kind::kWgrad) {
-        AddPart(i);
+        sums_.AddPart(i, index_);
         continue;
       }
       int32_t last_use = -1;
@@ -160,9 +156,29 @@ class Walker {
       case State::kHere:
         break;
     }
+    if (list_[index_].overlap && overlap_second_ && track.writer == index_ - 1)
+      return Status::Invalid(fmt::format("overlaps what makes {}", ToText(v)));
+    if (KeepsVersion(v.kind) && track.version != version_)
+      return Status::Invalid(
+          fmt::format("has weights after {} updates, but {} was made with those after {}", version_,
+                      ToText(v), track.version));
     track.state = State::kGone;
     Prepend(track.extent, kept);
     return {};
+  }
+
+  // Whether it is used with the weights that made it.
+  static bool KeepsVersion(Kind kind) {
+    return kind == Kind::kStash || kind == Kind::kInput || kind == Kind::kWork;
+  }
+
+  // Two neighbours run as one: the first and the second of a pair, taken from the left.
+  Status CheckOverlap() {
+    overlap_second_ = index_ > 0 && list_[index_ - 1].overlap && !overlap_second_;
+    const bool paired = overlap_second_ ||
+                        (index_ + 1 < static_cast<int>(list_.size()) && list_[index_ + 1].overlap);
+    if (paired) return {};
+    return Status::Invalid("has no neighbour to overlap with");
   }
 
   Status Write(const Value& v, State state, int* slot, int32_t* last_use) {
@@ -172,6 +188,7 @@ class Walker {
       return Status::Invalid(fmt::format("writes {} a second time", ToText(v)));
     track.state = state;
     track.writer = index_;
+    track.version = version_;
     if (!args_.memory) return {};
     const int64_t bytes = (*args_.bytes)(v.kind, v.stage);
     if (bytes == 0) return {};
@@ -179,12 +196,6 @@ class Walker {
     PP_RETURN_IF_ERROR(args_.memory->Take({v, bytes, index_, (*slot)++}, &offset, last_use));
     track.extent = NewExtent({offset, bytes, -1});
     return {};
-  }
-
-  void AddPart(const Instruction& i) {
-    Sum& sum = SumOf(i.stage, program_.pipe_of[i.micro]);
-    ++sum.parts;
-    sum.last_part = index_;
   }
 
   Status Message(const Instruction& i) {
@@ -228,13 +239,18 @@ class Walker {
       case Kind::kAct:
       case Kind::kGrad:
         return WaitMessage(i);
-      default:
-        return WaitReduction(i);
+      default: {
+        int after = -1;
+        PP_RETURN_IF_ERROR(sums_.Wait(i, index_, &after));
+        WaitsFor(after);
+        return {};
+      }
     }
   }
 
   Status WaitMessage(const Instruction& i) {
     const Value v{i.value, i.stage, i.micro};
+    if (args_.depth == Depth::kSchedule) return WaitInSchedule(i, v);
     if (Blocking()) return Status::Invalid("a blocking SEND or RECV needs no WAIT");
     if (slot_[i.stage + 1] < 0)
       return Status::Invalid(fmt::format("{} never comes to device {}", ToText(v), device_));
@@ -254,107 +270,13 @@ class Walker {
     return {};
   }
 
-  Status WaitReduction(const Instruction& i) {
-    const auto found = std::find_if(flying_.begin(), flying_.end(), [&](const Flying& f) {
-      return f.kind == i.value && f.stage == i.stage && f.bucket == i.bucket && f.pipe == i.pipe;
-    });
-    if (found == flying_.end()) return Status::Invalid("no such reduction is under way");
-    WaitsFor(found->index);
-    flying_.erase(found);
-    if (i.value == Kind::kWgrad) --SumOf(i.stage, i.pipe).flying;
-    if (i.value == Kind::kTied) {
-      for (Sum* sum : TiedSums()) --sum->flying;
-      tied_here_ = true;
-    }
-    if (i.value == Kind::kNorm) norm_here_ = true;
-    return {};
-  }
-
-  // The sums of the first and the last stage where this device holds them.
-  std::vector<Sum*> TiedSums() {
-    std::vector<Sum*> sums;
-    for (size_t pipe = 0; pipe < program_.pipes.size(); ++pipe)
-      for (int stage : {0, program_.stages - 1})
-        if (program_.pipes[pipe].device_of[stage] == device_) {
-          Sum* sum = &SumOf(stage, static_cast<int>(pipe));
-          if (std::find(sums.begin(), sums.end(), sum) == sums.end()) sums.push_back(sum);
-        }
-    return sums;
-  }
-
-  // Every micro-batch of its pipe must have added its part.
-  Status Closed(const Sum& sum, int stage, int pipe) const {
-    const auto parts = std::count(program_.pipe_of.begin(), program_.pipe_of.end(),
-                                  static_cast<int32_t>(std::max(pipe, 0)));
-    if (sum.parts != parts)
-      return Status::Invalid(fmt::format("wgrad s{} has the parts of {} micro-batches out of {}",
-                                         stage, sum.parts, parts));
-    if (sum.flying > 0)
-      return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", stage));
-    if (sum.stepped) return Status::Invalid(fmt::format("after STEP s{}", stage));
-    return {};
-  }
-
-  // Reductions, the norm and the optimizer step.
-  Status Finish(const Instruction& i) {
-    if (i.op == Op::kReduceTied) return StartTied();
-    if (i.op == Op::kReduceNorm) return StartNorm();
-    const size_t pipe = std::max<int>(i.pipe, 0);
-    if (program_.pipes[pipe].device_of[i.stage] != device_)
-      return Status::Invalid(fmt::format("stage {} is on device {}", i.stage,
-                                         program_.pipes[pipe].device_of[i.stage]));
-    Sum& sum = SumOf(i.stage, i.pipe);
-    if (i.op == Op::kReduceGrad) {
-      const int flying = std::exchange(sum.flying, 0);  // other buckets may be under way
-      PP_RETURN_IF_ERROR(Closed(sum, i.stage, i.pipe));
-      sum.flying = flying + 1;
-      flying_.push_back({Kind::kWgrad, i.stage, i.bucket, i.pipe, index_});
-      WaitsFor(sum.last_part);
-      return {};
-    }
-    PP_RETURN_IF_ERROR(Closed(sum, i.stage, i.pipe));
-    if (i.op == Op::kNormGrad) {
-      if (sum.normed) return Status::Invalid("a second time");
-      const bool tied = program_.job && program_.job->model.tie_word_embeddings;
-      if (tied && !tied_here_ && (i.stage == 0 || i.stage == program_.stages - 1))
-        return Status::Invalid("NORM_grad before 'WAIT tied'");
-      sum.normed = true;
-      last_norm_ = index_;
-      return {};
-    }
-    if (!norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
-    sum.stepped = true;
-    return {};
-  }
-
-  Status StartTied() {
-    if (program_.stages == 1 ? !Holds(0) : !(Holds(0) || Holds(program_.stages - 1)))
+  // A schedule may say where it waits for what another device makes; that is simply there.
+  Status WaitInSchedule(const Instruction& i, const Value& v) {
+    const bool user = v.stage + 1 < program_.stages && !i.sent && !StaysHere(v) &&
+                      DeviceOf(v.kind == Kind::kAct ? v.stage + 1 : v.stage, v.micro) == device_;
+    if (!user)
       return Status::Invalid(
-          fmt::format("device {} holds neither the first nor the last stage", device_));
-    int after = -1;
-    for (Sum* sum : TiedSums()) {
-      const auto at = sum - sums_.data();
-      const int pipe = static_cast<int>(at % program_.pipes.size());
-      PP_RETURN_IF_ERROR(Closed(*sum, Holds(0) ? 0 : program_.stages - 1, pipe));
-      if (sum->normed) return Status::Invalid("after NORM_grad");
-      ++sum->flying;
-      after = std::max(after, sum->last_part);
-    }
-    flying_.push_back({Kind::kTied, -1, -1, -1, index_});
-    WaitsFor(after);
-    return {};
-  }
-
-  Status StartNorm() {
-    for (size_t pipe = 0; pipe < program_.pipes.size(); ++pipe)
-      for (int stage : held_)
-        if (program_.pipes[pipe].device_of[stage] == device_ &&
-            !SumOf(stage, static_cast<int>(pipe)).normed)
-          return Status::Invalid(fmt::format("before NORM_grad s{}", stage));
-    if (norm_started_) return Status::Invalid("a second time");
-    norm_started_ = true;
-    flying_.push_back({Kind::kNorm, -1, -1, -1, index_});
-    WaitsFor(last_norm_);
+          fmt::format("{} does not come from another device to device {}", ToText(v), device_));
     return {};
   }
 
@@ -368,21 +290,9 @@ class Walker {
                                                           : "is written but never read";
       return At(track.writer, Status::Invalid(fmt::format("{} {}", ToText(ValueAt(t)), what)));
     }
-    if (!flying_.empty()) return At(flying_.front().index, Status::Invalid("is never waited for"));
-    for (size_t pipe = 0; pipe < program_.pipes.size(); ++pipe)
-      for (int stage : held_)
-        if (program_.pipes[pipe].device_of[stage] == device_)
-          PP_RETURN_IF_ERROR(CheckSum(stage, pipe));
-    return {};
-  }
-
-  Status CheckSum(int stage, size_t pipe) {
-    Sum& sum = SumOf(stage, static_cast<int>(pipe));
-    if (args_.depth != Depth::kSchedule && !sum.stepped)
-      return Status::Invalid(fmt::format("device {}: no STEP s{}", device_, stage));
-    sum.stepped = false;
-    const Status status = Closed(sum, stage, static_cast<int>(pipe));
-    return status.ok() ? status : status.In(fmt::format("device {}, at the end", device_));
+    int index = -1;
+    const Status status = sums_.CheckEnd(&index);
+    return index >= 0 ? At(index, status) : status;
   }
 
   Value ValueAt(size_t track) const {
@@ -426,17 +336,15 @@ class Walker {
   const int device_;
   const std::span<const Instruction> list_;
   const WalkArgs& args_;
-  std::vector<int32_t> held_;
   std::vector<int32_t> slot_;
   int slots_ = 0;
   std::vector<Track> tracks_;
-  std::vector<Sum> sums_;
-  std::vector<Flying> flying_;
+  Sums sums_;
   std::vector<Extent> extents_;
   std::vector<int32_t> free_extents_;
   int index_ = 0;
-  int last_norm_ = -1;
-  bool norm_started_ = false, norm_here_ = false, tied_here_ = false;
+  int32_t version_ = -1;  // of the weights that the instruction uses
+  bool overlap_second_ = false;
 };
 
 }  // namespace

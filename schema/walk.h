@@ -11,15 +11,9 @@
 #include "schema/memory.h"
 #include "schema/program.h"
 #include "schema/status.h"
+#include "schema/sums.h"
 
 namespace pp {
-
-// How far a program has been lowered.
-enum class Depth {
-  kSchedule,  // compute instructions only; what other devices make is simply there
-  kLists,     // with communication, reductions and steps
-  kPlan,      // with memory
-};
 
 // What one list waits for; as long as the list.
 //   SEND, RECV, REDUCE: the last compute-lane instruction (an index) that must be over

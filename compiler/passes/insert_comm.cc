@@ -30,6 +30,7 @@
 
 #include "compiler/ideal.h"
 #include "compiler/pass.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -59,9 +60,17 @@ Instruction WaitSent(const Message& m) {
 // Instructions to be put in front of those of a list.
 class Insertions {
  public:
+  struct Added {
+    int position;
+    double order;  // at one position
+    Instruction instruction;
+  };
   explicit Insertions(const std::vector<Instruction>& list) : list_(list) {}
 
-  void Add(int position, const Instruction& i) { added_.push_back({position, i}); }
+  void Add(int position, double order, const Instruction& i) {
+    added_.push_back({position, order, i});
+  }
+  std::vector<Added>& added() { return added_; }
 
   // In the order of position and, at one position, of Add.
   std::vector<Instruction> Merge() const {
@@ -76,10 +85,6 @@ class Insertions {
   }
 
  private:
-  struct Added {
-    int position;
-    Instruction instruction;
-  };
   const std::vector<Instruction>& list_;
   std::vector<Added> added_;
 };
@@ -106,7 +111,22 @@ int FirstStartingFrom(const std::vector<Span>& spans, double time) {
       spans.begin());
 }
 
-void PlaceAsync(Program& program, const std::vector<Message>& messages, const Spans& spans) {
+// A position that does not come between two instructions that overlap. Neighbours in pairs make
+// one piece; a position inside it is an even number of them from its beginning.
+bool InsidePair(const std::vector<Instruction>& list, int at) {
+  int before = 0;
+  while (at - before > 0 && list[at - before - 1].overlap) ++before;
+  return before % 2 == 1;
+}
+int BeforePair(const std::vector<Instruction>& list, int at) {
+  return InsidePair(list, at) ? at - 1 : at;
+}
+int BehindPair(const std::vector<Instruction>& list, int at) {
+  return InsidePair(list, at) ? at + 1 : at;
+}
+
+std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Message>& messages,
+                                   const Spans& spans) {
   // Where each message is received; on a channel never behind a later message.
   std::vector<int> receive_at(messages.size());
   std::map<std::pair<int, int>, int> latest;
@@ -114,6 +134,7 @@ void PlaceAsync(Program& program, const std::vector<Message>& messages, const Sp
     const Message& message = messages[m];
     const double made = spans[message.from][message.producer].end;
     int at = std::min(FirstEndingAfter(spans[message.to], made), message.consumer);
+    at = BeforePair(program.lists[message.to].body, at);
     const auto [later, first] = latest.try_emplace({message.from, message.to}, at);
     if (!first) at = later->second = std::min(at, later->second);
     receive_at[m] = at;
@@ -121,17 +142,21 @@ void PlaceAsync(Program& program, const std::vector<Message>& messages, const Sp
   // At one position: sends, then receives, then ends of sends, then waits. A receive must
   // not stand behind the end of a send there, whose buffer it might get: two devices that
   // exchange values would wait for each other.
+  enum Order { kSend, kReceive, kWaitSent, kWait };
   std::vector<Insertions> insertions = StartInsertions(program);
-  for (const Message& m : messages) insertions[m.from].Add(m.producer + 1, Send(m));
+  for (const Message& m : messages) insertions[m.from].Add(m.producer + 1, kSend, Send(m));
   for (size_t m = 0; m < messages.size(); ++m)
-    insertions[messages[m].to].Add(receive_at[m], Receive(messages[m]));
+    insertions[messages[m].to].Add(receive_at[m], kReceive, Receive(messages[m]));
   for (const Message& m : messages) {
     const int used = FirstStartingFrom(spans[m.from], spans[m.to][m.consumer].start);
     const int last = static_cast<int>(program.lists[m.from].body.size());
-    insertions[m.from].Add(std::min(std::max(used, m.producer + 1) + 1, last), WaitSent(m));
+    const int at = std::min(std::max(used, m.producer + 1) + 1, last);
+    insertions[m.from].Add(BehindPair(program.lists[m.from].body, at), kWaitSent, WaitSent(m));
   }
-  for (const Message& m : messages) insertions[m.to].Add(m.consumer, Wait(m));
-  for (int d = 0; d < program.devices; ++d) program.lists[d].body = insertions[d].Merge();
+  for (const Message& m : messages)
+    if (program.lists[m.to].body[m.consumer].op != Op::kWait)
+      insertions[m.to].Add(m.consumer, kWait, Wait(m));
+  return insertions;
 }
 
 // Plays the program through in time and hands messages over when both devices are free.
@@ -146,7 +171,7 @@ class Meetings {
     for (int d = 0; d < program.devices; ++d)
       devices_[d].missing.assign(program.lists[d].body.size(), 0);
     for (size_t m = messages.size(); m-- > 0;) {
-      ++devices_[messages[m].to].missing[messages[m].consumer];
+      if (messages[m].consumer >= 0) ++devices_[messages[m].to].missing[messages[m].consumer];
       devices_[messages[m].from].next_message = m;
     }
   }
@@ -154,13 +179,13 @@ class Meetings {
   std::vector<Insertions> Run() {
     std::vector<int> free;  // devices that may hand over or start at this instant
     for (int d = 0; d < program_.devices; ++d) free.push_back(d);
-    for (double now = 0;;) {
+    while (true) {
       HandOver(free);
-      for (int d : free) Start(d, now);
+      for (int d : free) Start(d);
       free.clear();
       if (events_.empty()) return std::move(insertions_);
-      now = events_.top().first;
-      while (!events_.empty() && events_.top().first <= now * (1 + kSameTime)) {
+      now_ = events_.top().first;
+      while (!events_.empty() && events_.top().first <= now_ * (1 + kSameTime)) {
         Finish(events_.top().second);
         free.push_back(events_.top().second);
         events_.pop();
@@ -191,9 +216,11 @@ class Meetings {
     now.erase(std::unique(now.begin(), now.end()), now.end());
     for (int m : now) {
       const Message& message = messages_[m];
-      insertions_[message.from].Add(static_cast<int>(devices_[message.from].next), Send(message));
-      insertions_[message.to].Add(static_cast<int>(devices_[message.to].next), Receive(message));
-      --devices_[message.to].missing[message.consumer];
+      insertions_[message.from].Add(static_cast<int>(devices_[message.from].next), now_,
+                                    Send(message));
+      insertions_[message.to].Add(static_cast<int>(devices_[message.to].next), now_,
+                                  Receive(message));
+      if (message.consumer >= 0) --devices_[message.to].missing[message.consumer];
       for (int d : {message.from, message.to}) {
         std::erase(devices_[d].pending, m);
         free.push_back(d);
@@ -205,17 +232,20 @@ class Meetings {
     return {message.value.kind != Kind::kGrad, std::min(message.from, message.to), m};
   }
 
-  void Start(int d, double now) {
+  void Start(int d) {
     Device& device = devices_[d];
     const auto& list = program_.lists[d].body;
     if (device.computing || device.next == list.size() || device.missing[device.next] > 0) return;
     device.computing = true;
-    events_.push({now + durations_(list[device.next]), d});
+    const Instruction& i = list[device.next];
+    events_.push(
+        {now_ + (i.overlap ? durations_.Pair(i, list[device.next + 1]) : durations_(i)), d});
   }
 
   void Finish(int d) {
     Device& device = devices_[d];
     device.computing = false;
+    if (program_.lists[d].body[device.next].overlap) ++device.next;
     const int done = static_cast<int>(device.next++);
     // messages_ is in the order of devices and, on one, of producers.
     for (size_t& m = device.next_message;
@@ -230,27 +260,122 @@ class Meetings {
   const Durations& durations_;
   std::vector<Insertions> insertions_;
   std::vector<Device> devices_;
+  double now_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+std::vector<Insertions> Place(const Program& program, const std::vector<Message>& messages,
+                              const Durations& durations, const Spans& spans, P2p p2p) {
+  if (p2p == P2p::kAsync) return PlaceAsync(program, messages, spans);
+  return Meetings(program, messages, durations).Run();
+}
+
+// A blocking RECV is its own wait.
+void DropWaits(std::vector<Instruction>& list) {
+  std::erase_if(list, [](const Instruction& i) {
+    return i.op == Op::kWait && (i.value == Kind::kAct || i.value == Kind::kGrad);
+  });
+}
+
+Status CheckUsed(const std::vector<Message>& messages) {
+  for (const Message& m : messages)
+    if (m.consumer < 0)
+      return Status::Invalid("device " + std::to_string(m.to) + ": nothing uses " +
+                             ToText(m.value));
+  return {};
+}
+
+// Steps that overlap. The program is placed as several bodies one behind the other, on a clock
+// on which a forward takes as long as a backward, so that it repeats itself from body to body.
+// What the messages of a step in the middle get is what every step gets.
+class OverlappingSteps {
+ public:
+  OverlappingSteps(const Program& program, P2p p2p) : program_(program), p2p_(p2p) {
+    Program plain = program;
+    for (DeviceList& list : plain.lists) list.epilogue.clear();
+    unrolled_ = Unroll(plain, kBodies);
+  }
+
+  Result<std::vector<Insertions>> Run() {
+    std::vector<Message> messages = FindMessages(unrolled_);
+    std::erase_if(messages, [](const Message& m) { return m.consumer < 0; });
+    const Durations durations(
+        CostModel{.f = {1}, .b = {1}, .r = {1}, .bi = {1}, .bw = {1}, .step = {0}}, unrolled_);
+    const auto spans = IdealTimeline(unrolled_, messages, durations);
+    if (!spans.ok()) return spans.status();
+    std::vector<Insertions> placed = Place(unrolled_, messages, durations, *spans, p2p_);
+    const double period =
+        spans->front()[IndexOf(0, kMiddle + 1)].start - spans->front()[IndexOf(0, kMiddle)].start;
+    std::vector<Insertions> folded = StartInsertions(program_);
+    for (int d = 0; d < program_.devices; ++d) Fold(d, period, placed[d].added(), &folded[d]);
+    return folded;
+  }
+
+ private:
+  static constexpr int kBodies = 5, kMiddle = 2;
+
+  // Where a body begins.
+  size_t IndexOf(int device, int body) const {
+    const DeviceList& list = program_.lists[device];
+    return list.prologue.size() + body * list.body.size();
+  }
+
+  // Takes what belongs to the micro-batches of the step kMiddle, and gives it its place in the
+  // body that names it: its own step's, or the one before as a micro-batch of the next step.
+  void Fold(int device, double period, const std::vector<Insertions::Added>& placed,
+            Insertions* folded) const {
+    const int micros = program_.microbatches;
+    const int length = static_cast<int>(program_.lists[device].body.size());
+    std::vector<Insertions::Added> added;
+    for (Insertions::Added a : placed) {
+      const int micro = a.instruction.micro - kMiddle * micros;
+      if (micro < 0 || micro >= micros) continue;
+      const int position = a.position - static_cast<int>(IndexOf(device, kMiddle));
+      const bool before = position < 0;
+      a.instruction.micro = before ? micro + micros : micro;
+      a.position = std::clamp(before ? position + length : position, 0, length);
+      if (p2p_ == P2p::kBlocking && before) a.order += period;
+      added.push_back(a);
+    }
+    std::stable_sort(added.begin(), added.end(), [](const auto& a, const auto& b) {
+      return std::tuple(a.position, a.order, Rank(a)) < std::tuple(b.position, b.order, Rank(b));
+    });
+    for (const Insertions::Added& a : added) folded->Add(a.position, a.order, a.instruction);
+  }
+  // Gradients first, then in the order of the micro-batches.
+  static std::tuple<bool, int> Rank(const Insertions::Added& a) {
+    const bool act = a.instruction.op == Op::kSendAct || a.instruction.op == Op::kRecvAct;
+    return {act, a.instruction.micro};
+  }
+
+  const Program& program_;
+  const P2p p2p_;
+  Program unrolled_;
 };
 
 }  // namespace
 
 Status InsertComm(Program& program, const PassContext& context) {
-  const std::vector<Message> messages = FindMessages(program);
-  for (const Message& m : messages)
-    if (m.consumer < 0)
-      return Status::Invalid("device " + std::to_string(m.to) + ": nothing uses " +
-                             ToText(m.value));
-  const Durations durations = PositiveDurations(context.costs, program);
-  const auto spans = IdealTimeline(program, messages, durations);
-  if (!spans.ok()) return spans.status();
-  program.p2p = context.p2p;
-  if (context.p2p == P2p::kAsync) {
-    PlaceAsync(program, messages, *spans);
-    return {};
+  std::vector<Insertions> insertions;
+  if (HasSections(program)) {
+    auto placed = OverlappingSteps(program, context.p2p).Run();
+    if (!placed.ok()) return placed.status();
+    insertions = std::move(*placed);
+  } else {
+    const std::vector<Message> messages = FindMessages(program);
+    PP_RETURN_IF_ERROR(CheckUsed(messages));
+    const Durations durations = PositiveDurations(context.costs, program);
+    const auto spans = IdealTimeline(program, messages, durations);
+    if (!spans.ok()) return spans.status();
+    insertions = Place(program, messages, durations, *spans, context.p2p);
   }
-  std::vector<Insertions> insertions = Meetings(program, messages, durations).Run();
-  for (int d = 0; d < program.devices; ++d) program.lists[d].body = insertions[d].Merge();
+  program.p2p = context.p2p;
+  for (int d = 0; d < program.devices; ++d) {
+    auto& list = program.lists[d].body;
+    list = insertions[d].Merge();
+    if (context.p2p == P2p::kBlocking) DropWaits(list);
+  }
+  DeriveSections(program);
   return {};
 }
 

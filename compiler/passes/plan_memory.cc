@@ -9,10 +9,13 @@
 //   FW s0 m0  =>  FW s0 m0   act at 4096, stash at 8192
 //   FW s0 m1  =>  FW s0 m1   act at 4096, stash at 73728
 #include <algorithm>
+#include <climits>
+#include <tuple>
 #include <unordered_map>
 
 #include "compiler/pass.h"
 #include "schema/regions.h"
+#include "schema/sections.h"
 #include "schema/walk.h"
 
 namespace pp {
@@ -46,6 +49,75 @@ class Planner : public MemoryPolicy {
   int64_t end_, peak_;
 };
 
+// Notes when each value of an unrolled list begins and ends. Gives every value a place of its own.
+class LifeRecorder : public MemoryPolicy {
+ public:
+  struct Life {
+    int64_t bytes;
+    int begin, slot;
+    int end = INT_MAX;  // list indices
+  };
+  Status Take(const Claim& claim, int64_t* offset, int32_t* last_use) override {
+    *offset = static_cast<int64_t>(lives_.size());
+    *last_use = -1;
+    lives_.push_back({claim.bytes, claim.index, claim.slot});
+    return {};
+  }
+  void Free(int64_t offset, int64_t, int index) override { lives_[offset].end = index; }
+  const std::vector<Life>& lives() const { return lives_; }
+
+ private:
+  std::vector<Life> lives_;
+};
+
+// Where steps overlap, a value that is handed on to the next body must lie at one place in all
+// of them: such values get blocks that nothing else uses, the others share as ever.
+Status PlanOverlapping(Program& program, int device, const ValueBytes& bytes, int64_t begin) {
+  constexpr int kBodies = 3, kMiddle = 1;
+  DeviceList& list = program.lists[device];
+  const int length = static_cast<int>(list.body.size());
+  const int first = static_cast<int>(list.prologue.size()) + kMiddle * length;
+  const Program unrolled = Unroll(program, kBodies);
+  LifeRecorder recorder;
+  PP_RETURN_IF_ERROR(WalkList(unrolled, device, unrolled.lists[device].body,
+                              {.depth = Depth::kPlan, .memory = &recorder, .bytes = &bytes}));
+  // The lives that begin and end in the middle body, as events in its order.
+  struct Event {
+    int index;
+    bool begins;
+    const LifeRecorder::Life* life;
+  };
+  std::vector<Event> events;
+  int64_t end = begin;
+  for (const auto& life : recorder.lives()) {
+    if (life.begin < first || life.begin >= first + length) continue;
+    if (life.end < first + length) {
+      events.push_back({life.begin - first, true, &life});
+      events.push_back({life.end - first, false, &life});
+    } else {
+      list.body[life.begin - first].offset[life.slot] = end;
+      end = (end + life.bytes + kAlign - 1) / kAlign * kAlign;
+    }
+  }
+  // What an instruction reads is free only behind it.
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return std::tuple(a.index, !a.begins) < std::tuple(b.index, !b.begins);
+  });
+  Planner shared(&list.body, end);
+  for (const Event& event : events) {
+    int64_t& offset = list.body[event.life->begin - first].offset[event.life->slot];
+    int32_t last_use = -1;
+    if (event.begins) {
+      PP_RETURN_IF_ERROR(
+          shared.Take({{}, event.life->bytes, event.index, event.life->slot}, &offset, &last_use));
+    } else {
+      shared.Free(offset, event.life->bytes, event.index);
+    }
+  }
+  list.arena_bytes = std::max(end, shared.peak());
+  return {};
+}
+
 }  // namespace
 
 Status PlanMemory(Program& program, const PassContext&) {
@@ -55,11 +127,17 @@ Status PlanMemory(Program& program, const PassContext&) {
     list.regions = RegionsOf(program, device);
     int64_t begin = 0;
     if (!list.regions.empty()) begin = list.regions.back().offset + list.regions.back().bytes;
-    Planner planner(&list.body, (begin + kAlign - 1) / kAlign * kAlign);
+    begin = (begin + kAlign - 1) / kAlign * kAlign;
+    if (HasSections(program)) {
+      PP_RETURN_IF_ERROR(PlanOverlapping(program, device, bytes, begin));
+      continue;
+    }
+    Planner planner(&list.body, begin);
     PP_RETURN_IF_ERROR(WalkList(program, device, list.body,
                                 {.depth = Depth::kPlan, .memory = &planner, .bytes = &bytes}));
     list.arena_bytes = planner.peak();
   }
+  DeriveSections(program);
   return {};
 }
 

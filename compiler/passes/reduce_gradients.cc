@@ -1,60 +1,268 @@
 // reduce-gradients: what comes behind the last backwards.
 //
-// Tied embeddings (one matrix at both ends of the model) have a gradient on the first
-// and one on the last stage's device; they are summed as soon as both are complete. Then
-// the norm of all gradients is taken, block by block in model order, and every stage
-// steps.
+// Where a stage has several copies (replicas, pipes), its gradients are summed over them bucket by
+// bucket (schema/buckets.h), as soon as the last backward has added its part, or where the scheme
+// says so, or at the end. Tied embeddings (one matrix at both ends of the model) have a gradient on
+// the first and one on the last stage's device, which are summed, too. Then the norm of all
+// gradients is taken, block by block in model order, and every stage steps.
 //
 //   device 0 holds s0         device 0 holds s0
 //     ...                       ...
 //     BW        s0 m1     =>    BW        s0 m1
-//                               REDUCE_tied
+//                               REDUCE_grad s0 b0        two replicas
+//                               WAIT      wgrad s0 b0
+//                               REDUCE_tied              tied embeddings
 //                               WAIT      tied
 //                               NORM_grad s0
 //                               REDUCE_norm
 //                               WAIT      norm
 //                               STEP      s0
+//
+// With --zero 1 a copy keeps only its shard of each bucket (SCATTER_grad), updates it, and gathers
+// the others' weights behind its step (GATHER_weights). The tied gradients are then summed first.
+//
+// Where the scheme has steps of its own (PipeDream), each gets its reductions in front of it; there
+// is no norm, which would drain the pipeline.
 #include <algorithm>
+#include <map>
 
+#include "compiler/ideal.h"
 #include "compiler/pass.h"
+#include "schema/buckets.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
 
-bool IsTied(const Program& program) {
-  return program.job && program.job->model.tie_word_embeddings;
-}
+using List = std::vector<Instruction>;
 
-// Behind the last backward of this device that adds to a tied gradient.
-size_t BehindTied(const Program& program, const std::vector<Instruction>& list) {
-  for (size_t i = list.size(); i > 0; --i) {
-    const Instruction& last = list[i - 1];
-    const bool adds = last.op == Op::kBackward || last.op == Op::kBackwardWeight;
-    if (adds && (last.stage == 0 || last.stage == program.stages - 1)) return i;
+// One copy of a stage on a device.
+struct Copy {
+  int stage;
+  int16_t pipe;  // -1 where there is one
+};
+
+class Reducer {
+ public:
+  Reducer(Program& program, const PassContext& context)
+      : program_(program),
+        context_(context),
+        late_(context.reduce == Reduce::kLate),
+        reduces_(program.Copies() > 1),
+        shards_(reduces_ && program.zero == 1),
+        tied_(program.job && program.job->model.tie_word_embeddings) {}
+
+  Status Run() {
+    if (HasSteps()) return AroundSteps();
+    std::map<int, double> ready;  // by stage, where copies on several devices must agree
+    if (program_.pipes.size() > 1) PP_RETURN_IF_ERROR(FindReady(&ready));
+    for (int device = 0; device < program_.devices; ++device) {
+      const std::map<int, size_t> marks = TakeMarks(ListOf(device));
+      if (reduces_) StartReductions(device, ready, marks);
+      if (tied_ && !reduces_) StartTied(device);
+      Finish(device);
+    }
+    return {};
   }
-  return list.size();
-}
+
+ private:
+  List& ListOf(int device) { return program_.lists[device].body; }
+  bool IsEnd(int stage) const { return stage == 0 || stage == program_.stages - 1; }
+  static bool AddsPart(const Instruction& i) {
+    return i.op == Op::kBackward || i.op == Op::kBackwardWeight;
+  }
+
+  std::vector<Copy> CopiesOn(int device) const {
+    std::vector<Copy> copies;
+    for (int stage : program_.StagesOf(device))
+      for (int pipe : program_.PipesOf(stage, device))
+        copies.push_back({stage, static_cast<int16_t>(program_.pipes.size() > 1 ? pipe : -1)});
+    return copies;
+  }
+  // The pipes of which the device holds an end.
+  std::vector<int16_t> EndsOn(int device) const {
+    std::vector<int16_t> pipes;
+    for (const Copy& copy : CopiesOn(device))
+      if (IsEnd(copy.stage) && std::find(pipes.begin(), pipes.end(), copy.pipe) == pipes.end())
+        pipes.push_back(copy.pipe);
+    std::sort(pipes.begin(), pipes.end());
+    return pipes;
+  }
+
+  // One instruction a bucket.
+  List Buckets(Instruction i, const Copy& copy) const {
+    List out;
+    i.stage = copy.stage;
+    i.pipe = copy.pipe;
+    const size_t buckets = BucketsOf(program_, copy.stage).size();
+    for (size_t b = 0; b < buckets; ++b) {
+      i.bucket = static_cast<int16_t>(b);
+      out.push_back(i);
+    }
+    return out;
+  }
+  List Starts(const Copy& copy) const {
+    return Buckets({.op = shards_ ? Op::kScatterGrad : Op::kReduceGrad}, copy);
+  }
+  List Waits(Kind kind, const Copy& copy) const {
+    return Buckets({.op = Op::kWait, .value = kind}, copy);
+  }
+  static void Append(List& list, const List& more) {
+    list.insert(list.end(), more.begin(), more.end());
+  }
+
+  // ---- A flush: one step behind all backwards.
+
+  // When the last copy of each stage is complete.
+  Status FindReady(std::map<int, double>* ready) {
+    const std::vector<Message> messages = FindMessages(program_);
+    const auto spans =
+        IdealTimeline(program_, messages, PositiveDurations(context_.costs, program_));
+    if (!spans.ok()) return spans.status();
+    for (int d = 0; d < program_.devices; ++d)
+      for (size_t i = 0; i < ListOf(d).size(); ++i)
+        if (const Instruction& at = ListOf(d)[i]; AddsPart(at))
+          (*ready)[at.stage] = std::max((*ready)[at.stage], (*spans)[d][i].end);
+    return {};
+  }
+
+  // Takes the scheme's own marks out of a list. Stage -> where its mark stood.
+  static std::map<int, size_t> TakeMarks(List& list) {
+    std::map<int, size_t> marks;
+    size_t kept = 0;
+    for (const Instruction& i : list) {
+      if (i.op == Op::kReduceGrad) {
+        marks[i.stage] = kept;
+      } else {
+        list[kept++] = i;
+      }
+    }
+    list.resize(kept);
+    return marks;
+  }
+
+  // Behind the last backward that adds to a copy.
+  size_t BehindLastPart(const List& list, const Copy& copy) const {
+    for (size_t i = list.size(); i > 0; --i) {
+      const Instruction& at = list[i - 1];
+      if (AddsPart(at) && at.stage == copy.stage &&
+          (copy.pipe < 0 || program_.pipe_of[at.micro] == copy.pipe))
+        return i;
+    }
+    return list.size();
+  }
+
+  void StartReductions(int device, const std::map<int, double>& ready,
+                       const std::map<int, size_t>& marks) {
+    List& list = ListOf(device);
+    struct Start {
+      double ready;
+      size_t position;
+      Copy copy;
+    };
+    std::vector<Start> starts;
+    for (const Copy& copy : CopiesOn(device)) {
+      if (tied_ && shards_ && IsEnd(copy.stage)) continue;  // behind the tied sum, see Finish
+      const auto time = ready.find(copy.stage);
+      const auto mark = marks.find(copy.stage);
+      const size_t position = late_                 ? list.size()
+                              : mark != marks.end() ? mark->second
+                                                    : BehindLastPart(list, copy);
+      starts.push_back({time == ready.end() ? 0 : time->second, position, copy});
+    }
+    // All devices that share a stage reduce their stages in one order.
+    std::sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
+      return std::tuple(a.ready, a.position, -a.copy.stage) <
+             std::tuple(b.ready, b.position, -b.copy.stage);
+    });
+    for (size_t s = 1; s < starts.size(); ++s)
+      starts[s].position = std::max(starts[s].position, starts[s - 1].position);
+    for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
+      const List buckets = Starts(start->copy);
+      list.insert(list.begin() + start->position, buckets.begin(), buckets.end());
+    }
+  }
+
+  // Behind the last backward of this device that adds to a tied gradient.
+  void StartTied(int device) {
+    List& list = ListOf(device);
+    if (EndsOn(device).empty()) return;
+    size_t behind = list.size();
+    while (behind > 0 && !(AddsPart(list[behind - 1]) && IsEnd(list[behind - 1].stage))) --behind;
+    list.insert(list.begin() + behind, {.op = Op::kReduceTied});
+  }
+
+  void Finish(int device) {
+    List& list = ListOf(device);
+    const std::vector<Copy> copies = CopiesOn(device);
+    if (tied_ && reduces_ && shards_) SumTied(device);
+    for (const Copy& copy : copies) {
+      if (tied_ && shards_ && IsEnd(copy.stage)) Append(list, Starts(copy));
+      if (reduces_) Append(list, Waits(Kind::kWgrad, copy));
+    }
+    if (tied_ && reduces_ && !shards_) SumTied(device);
+    if (tied_ && !reduces_ && !EndsOn(device).empty())
+      list.push_back({.op = Op::kWait, .value = Kind::kTied});
+    for (const Copy& copy : copies)
+      if (copy.pipe <= 0 || shards_)
+        list.push_back({.op = Op::kNormGrad, .pipe = copy.pipe, .stage = copy.stage});
+    list.push_back({.op = Op::kReduceNorm});
+    list.push_back({.op = Op::kWait, .value = Kind::kNorm});
+    for (const Copy& copy : copies) {
+      list.push_back({.op = Op::kStep, .pipe = copy.pipe, .stage = copy.stage});
+      if (shards_) Append(list, Buckets({.op = Op::kGatherWeights}, copy));
+    }
+    for (const Copy& copy : copies)
+      if (shards_) Append(list, Waits(Kind::kWeights, copy));
+  }
+
+  void SumTied(int device) {
+    List& list = ListOf(device);
+    const std::vector<int16_t> pipes = EndsOn(device);
+    for (int16_t pipe : pipes) list.push_back({.op = Op::kReduceTied, .pipe = pipe});
+    for (int16_t pipe : pipes)
+      list.push_back({.op = Op::kWait, .value = Kind::kTied, .pipe = pipe});
+  }
+
+  // ---- No flush: the scheme says when it steps.
+
+  bool HasSteps() const {
+    return std::any_of(program_.lists.begin(), program_.lists.end(), [](const DeviceList& list) {
+      return std::any_of(list.body.begin(), list.body.end(),
+                         [](const Instruction& i) { return i.op == Op::kStep; });
+    });
+  }
+
+  Status AroundSteps() {
+    if (tied_)
+      return Status::Invalid("--model: tied embeddings need a flush, " + program_.scheme +
+                             " has none (tie_word_embeddings: false, or another scheme)");
+    for (int device = 0; device < program_.devices && reduces_; ++device) {
+      List with;
+      for (const Instruction& i : ListOf(device)) {
+        const Copy copy{i.stage, i.pipe};
+        if (i.op == Op::kStep) Append(with, Starts(copy)), Append(with, Waits(Kind::kWgrad, copy));
+        with.push_back(i);
+        if (i.op == Op::kStep && shards_) {
+          Append(with, Buckets({.op = Op::kGatherWeights}, copy));
+          Append(with, Waits(Kind::kWeights, copy));
+        }
+      }
+      ListOf(device) = std::move(with);
+    }
+    DeriveSections(program_);
+    return {};
+  }
+
+  Program& program_;
+  const PassContext& context_;
+  const bool late_, reduces_, shards_, tied_;
+};
 
 }  // namespace
 
-Status ReduceGradients(Program& program, const PassContext&) {
-  for (int device = 0; device < program.devices; ++device) {
-    auto& list = program.lists[device].body;
-    const std::vector<int32_t> held = program.StagesOf(device);
-    const bool tied =
-        IsTied(program) && (std::count(held.begin(), held.end(), 0) +
-                                std::count(held.begin(), held.end(), program.stages - 1) >
-                            0);
-    if (tied) {
-      list.insert(list.begin() + BehindTied(program, list), {.op = Op::kReduceTied});
-      list.push_back({.op = Op::kWait, .value = Kind::kTied});
-    }
-    for (int stage : held) list.push_back({.op = Op::kNormGrad, .stage = stage});
-    list.push_back({.op = Op::kReduceNorm});
-    list.push_back({.op = Op::kWait, .value = Kind::kNorm});
-    for (int stage : held) list.push_back({.op = Op::kStep, .stage = stage});
-  }
-  return {};
+Status ReduceGradients(Program& program, const PassContext& context) {
+  return Reducer(program, context).Run();
 }
 
 }  // namespace pp

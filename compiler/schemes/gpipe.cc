@@ -1,17 +1,23 @@
 // GPipe (Huang et al., 2019).
 //
-// Every device runs all forwards, then all backwards, each in the order of the
-// micro-batches. Simple, and M activations alive on every device.
+// All forwards, then all backwards. Every micro-batch is alive at once. A device may hold any
+// stages; it takes them in the order in which a wave of micro-batches passes.
 //
-//   d0 | F0 F1 F2 F3  .  .  . B0 -- B1 -- B2 -- B3 --
-//   d1 |  . F0 F1 F2 F3 B0 -- B1 -- B2 -- B3 --  .  .
+//   d0 | F0  F1   .   .   .  B0  --  B1  --
+//   d1 |  .  F0  F1  B0  --  B1  --   .   .
 #include "compiler/scheme.h"
 
 namespace pp {
 
-void GPipe(const Shape& shape, int device, Row& row) {
-  for (int i = 0; i < shape.microbatches; ++i) row.F(device);
-  for (int i = 0; i < shape.microbatches; ++i) row.B(device);
+void GPipe(const Shape& shape, int, Row& row) {
+  const int stages = shape.stages(), waves = shape.microbatches + stages - 1;
+  for (int wave = 0; wave < waves; ++wave)
+    for (int s : row.stages())
+      if (wave >= s && wave - s < shape.microbatches) row.F(s);
+  for (int wave = 0; wave < waves; ++wave)
+    for (auto s = row.stages().rbegin(); s != row.stages().rend(); ++s)
+      if (const int micro = wave - (stages - 1 - *s); micro >= 0 && micro < shape.microbatches)
+        row.B(*s);
 }
 
 }  // namespace pp

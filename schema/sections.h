@@ -1,0 +1,26 @@
+// Steps that overlap (PipeDream): a program with a prologue and an epilogue, laid out as the one
+// list that its devices run.
+//
+//   prologue | body | body | epilogue      K - 1 bodies for K steps
+//     F0 F1  | F2 B0 .. F0' B1' .. |       in a body, micro M + m is the next step's m
+//
+// Verifier and simulator look at such a program unrolled: with two bodies it shows the prologue
+// in front of a body, a body in front of a body, and a body in front of the epilogue.
+#pragma once
+
+#include "schema/program.h"
+
+namespace pp {
+
+bool HasSections(const Program& program);
+
+// The same program with everything in the bodies and (bodies + 1) * M micro-batches, step k's m
+// being number k * M + m. REQUIRES: HasSections(program).
+Program Unroll(const Program& program, int bodies);
+
+// Makes prologue and epilogue of a body in which micro-batches from M on belong to the next
+// step: the prologue is what of it belongs to the next step, the epilogue what does not. For a
+// body without such micro-batches it does nothing.
+void DeriveSections(Program& program);
+
+}  // namespace pp

@@ -1,0 +1,90 @@
+// The weight gradients of one device while its list is walked: has every micro-batch added its
+// part, are they reduced over all copies, is the norm taken, has every stage made its step.
+//
+//   BW ..  -> REDUCE_grad b0 .. WAIT -> REDUCE_tied WAIT -> NORM_grad -> REDUCE_norm WAIT -> STEP
+//   BW ..  -> REDUCE_tied WAIT -> SCATTER_grad b0 .. WAIT -> NORM_grad -> .. STEP -> GATHER_weights
+//             (zero 1: a copy keeps, norms and updates its shard, then gathers the others')
+//
+// What a program needs none of may be left out: without other copies nothing is reduced or
+// gathered, without a tied embedding there is no REDUCE_tied. Where a device keeps several
+// versions of its weights (STEP with a version), a step takes what has been added since the last
+// one, and there is no norm.
+#pragma once
+
+#include <vector>
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// How far a program has been lowered.
+enum class Depth {
+  kSchedule,  // compute instructions only; what other devices make is simply there
+  kLists,     // with communication, reductions and steps
+  kPlan,      // with memory
+};
+
+class Sums {
+ public:
+  Sums(const Program& program, int device, Depth depth);
+
+  // list[index], a backward, adds its part.
+  void AddPart(const Instruction& i, int index);
+  // A reduction, the norm or a step. *after: the compute instruction that must be over before a
+  // reduction may start, -1: none.
+  Status Visit(const Instruction& i, int index, int* after);
+  // The end of a reduction, whose index is *after.
+  Status Wait(const Instruction& i, int index, int* after);
+  // Nothing may be left over. *index: the instruction that the error is about, -1: none.
+  Status CheckEnd(int* index);
+
+  // How many updates the weights have had that `i` uses; -1 where nobody asks.
+  int32_t VersionOf(const Instruction& i) const;
+
+ private:
+  // One copy of a stage.
+  struct Sum {
+    int stage = 0, pipe = 0;
+    int64_t parts = 0;                  // micro-batches that have added to it since the last step
+    int32_t last_part = -1;             // index of the last one
+    int32_t flying = 0;                 // reductions that nobody has waited for
+    int32_t reduced = 0, gathered = 0;  // buckets
+    bool tied = false, normed = false, stepped = false;
+    int64_t stepped_parts = 0;
+    int32_t steps = 0, last_step = -1, last_wait = -1;
+  };
+  struct Flying {
+    Instruction wait;
+    int index;
+  };
+
+  // Null where the device does not hold that copy.
+  const Sum* Find(int stage, int pipe) const;
+  Sum* Find(int stage, int pipe);
+  int64_t PartsOf(const Sum& sum) const;
+  int Buckets(int stage);
+  bool Sharded() const { return program_.zero == 1 && program_.Copies() > 1; }
+  bool HasNorm(const Sum& sum) const { return sum.pipe == 0 || Sharded(); }
+  bool IsTied(int stage) const;
+  Status Complete(const Sum& sum) const;
+  Status Final(const Sum& sum);
+  Status StartBucket(Sum& sum, const Instruction& i, int index, int* after);
+  Status StartTied(const Instruction& i, int index, int* after);
+  Status Norm(Sum& sum, int index);
+  Status StartNorm(int index, int* after);
+  Status Step(Sum& sum, const Instruction& i, int index);
+  std::vector<Sum*> TiedSums(int pipe);
+
+  const Program& program_;
+  const int device_;
+  const Depth depth_;
+  std::vector<Sum> sums_;
+  std::vector<Flying> flying_;
+  std::vector<int> buckets_;  // by stage, 0: not asked yet
+  int last_norm_ = -1;
+  bool versions_ = false;  // a STEP makes a new version of the weights
+  bool norm_started_ = false, norm_here_ = false;
+};
+
+}  // namespace pp
