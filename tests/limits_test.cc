@@ -42,7 +42,7 @@ TEST_CASE("an empty region hides no other") {
   pp::Program program = pp::SampleProgram({.devices = 1, .microbatches = 1});
   pp::DeviceList& list = program.lists[0];
   const int64_t begin = list.regions[0].offset;
-  list.regions.insert(list.regions.begin(), {pp::Kind::kExchange, -1, begin, 0});
+  list.regions.insert(list.regions.begin(), {pp::Kind::kExchange, -1, -1, begin, 0});
   list.body[0].offset[0] = begin;  // tokens on the weights
   CHECK_THAT(pp::Verify(program, pp::Depth::kPlan).message(),
              Catch::EndsWith("overlaps a value in use"));

@@ -55,7 +55,7 @@ class Writer {
     for (const Instruction& wait : sends_) list_.body.push_back(wait);
     Finish();
     list_.regions = RegionsOf(program_, device_);
-    if (list_.regions.empty()) list_.regions = {{Kind::kScratch, -1, 0, 64}};
+    if (list_.regions.empty()) list_.regions = {{Kind::kScratch, -1, -1, 0, 64}};
     const int64_t begin = Take(0);
     for (Region& region : list_.regions) region.offset += begin;
     list_.arena_bytes = list_.regions.back().offset + list_.regions.back().bytes;
@@ -136,12 +136,15 @@ class Writer {
         Add({.op = Op::kWait, .value = Kind::kWgrad, .bucket = 0, .pipe = p, .stage = s});
       }
     }
-    const std::vector<int32_t> held = program_.StagesOf(device_);
-    if (args_.model && (held.front() == 0 || held.back() == last_)) {
-      Add({.op = Op::kReduceTied});
-      Add({.op = Op::kWait, .value = Kind::kTied});
+    for (int16_t p = 0; args_.model && p < args_.pipes; ++p) {
+      const std::vector<int32_t>& device_of = program_.pipes[p].device_of;
+      if (device_of.front() != device_ && device_of.back() != device_) continue;
+      const int16_t pipe = args_.pipes > 1 ? p : -1;
+      Add({.op = Op::kReduceTied, .pipe = pipe});
+      Add({.op = Op::kWait, .value = Kind::kTied, .pipe = pipe});
     }
-    for (auto [s, p] : copies) Add({.op = Op::kNormGrad, .pipe = p, .stage = s});
+    for (auto [s, p] : copies)
+      if (p <= 0) Add({.op = Op::kNormGrad, .pipe = p, .stage = s});
     Add({.op = Op::kReduceNorm});
     Add({.op = Op::kWait, .value = Kind::kNorm});
     for (auto [s, p] : copies) Add({.op = Op::kStep, .pipe = p, .stage = s});
