@@ -18,8 +18,9 @@ namespace pp {
 struct Arguments {
   std::string scheme, devices, microbatches, stages_per_device, group_size;
   std::string passes, p2p = "async", costs, model, micro_batch_size, seq_length, layers_per_stage;
-  std::string output, print_after, format = "text", device;
+  std::string output, print_after, format = "text", device, color = "auto";
   bool time_passes = false;
+  bool terminal = false;  // standard output is one that wants colours
   std::vector<std::string> plans;
 };
 

@@ -1,8 +1,10 @@
 // pipec: the command line. What each command does is in the files beside this one.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -125,8 +127,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->callback([command, run] { *command = run; });
     return sub;
   };
-  auto plan = [&](CLI::App* sub, const char* name) {
-    sub->add_option(name, a.plans)->required()->expected(1)->type_name("");
+  auto plans = [&](CLI::App* sub) { sub->add_option("PLAN", a.plans)->required()->type_name(""); };
+  auto colour = [&](CLI::App* sub) {
+    sub->add_option("--color", a.color, "of a grid: auto (default), always or never");
   };
   CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
   compile->add_option("--scheme", a.scheme, "what `pipec schemes` lists")->required();
@@ -147,20 +150,22 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   compile->add_option("--layers-per-stage", a.layers_per_stage, "as in 2,3,3,2 (default equal)");
 
   CLI::App* show = add("show", "print a plan", ShowCommand);
-  plan(show, "PLAN");
+  plans(show);
   show->add_option("--device", a.device, "this list alone");
-  show->add_option("--format", a.format, "text, grid, json or chrome-trace");
+  show->add_option("--format", a.format, "text, grid, json, svg, html or chrome-trace");
+  colour(show);
 
   CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);
-  verify->add_option("PLAN", a.plans)->required()->type_name("");
+  plans(verify);
 
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
-  plan(simulate, "PLAN");
+  plans(simulate);
   simulate->add_option("--costs", a.costs, "as for compile");
-  simulate->add_option("--format", a.format, "text, json, grid or chrome-trace");
+  simulate->add_option("--format", a.format, "text, json, grid, svg, html or chrome-trace");
+  colour(simulate);
 
   CLI::App* import = add("import", "make a plan of a schedule in text form", ImportCommand);
-  plan(import, "FILE");
+  import->add_option("FILE", a.plans)->required()->expected(1)->type_name("");
   import->add_option("--format", a.format, "text");
   import->add_option("--costs", a.costs, "as for compile");
   import->add_option("-o,--output", a.output, "the plan to write")->required();
@@ -191,6 +196,8 @@ int Main(int argc, char** argv) {
     fmt::print(std::cerr, "pipec: error: {} (pipec --help)\n", error.what());
     return static_cast<int>(Code::kInvalid);
   }
+  const char* no_color = std::getenv("NO_COLOR");  // no-color.org
+  arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
   const Status status = command(arguments);
   if (!status.ok()) fmt::print(std::cerr, "pipec: error: {}\n", status.message());
   return static_cast<int>(status.code());
