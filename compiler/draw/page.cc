@@ -42,11 +42,11 @@ class PlanData {
     for (int d = 0; d < program_.devices; ++d)
       devices += (d > 0 ? ",\n" : "\n") + Device(d, tracks[d]);
     const bool several = program_.stages > program_.devices || program_.pipes.size() > 1;
-    return fmt::format(
-        R"({{"scheme":{},"about":{},"summary":{},"makespan":{:.9g},"activation":{:.9g},)"
-        R"("several":{},"kinds":[{}],"devices":[{}]}})",
-        Quoted(program_.scheme), Quoted(Title(program_)), Quoted(Summary(program_, prediction_)),
-        prediction_.makespan, 1.0 / program_.StagesPerDevice(), several, kinds_json_, devices);
+    return fmt::format(R"({{"scheme":{},"about":{},"summary":{},"end":{:.9g},"activation":{:.9g},)"
+                       R"("several":{},"kinds":[{}],"devices":[{}]}})",
+                       Quoted(program_.scheme), Quoted(Title(program_)),
+                       Quoted(Summary(program_, prediction_)), prediction_.execution.makespan,
+                       1.0 / program_.StagesPerDevice(), several, kinds_json_, devices);
   }
 
  private:

@@ -24,6 +24,9 @@ function firstOf(count, holds) {
   return low;
 }
 
+// The highest of numbers that may be too many for an argument list; 0 if none is above.
+const most = (numbers) => numbers.reduce((a, b) => Math.max(a, b), 0);
+
 for (const plan of plans) {
   for (const device of plan.devices) {
     const lanes = new Map(device.lanes.map(([id, name]) => [id, { id, name, boxes: [] }]));
@@ -32,17 +35,20 @@ for (const plan of plans) {
     device.end = Float64Array.from(device.start, (start, i) => start + device.duration[i]);
     device.upper = new Set(device.upper);
     device.lower = new Set(device.lower);
-    for (const lane of device.lanes) lane.takesTime = lane.boxes.some((i) => device.duration[i] > 0);
+    for (const lane of device.lanes)
+      lane.takesTime = lane.boxes.some((i) => device.duration[i] > 0);
     device.curve = curveOf(plan, device);
-    device.peak = plan.activation * device.curve.reduce((most, { alive }) => Math.max(most, alive), 0);
+    device.peak = plan.activation * most(device.curve.map((point) => point.alive));
   }
 }
 // Digits of the longest label: equal boxes shall all have one, or none.
-for (const plan of plans)
-  plan.widest = Math.max(...plan.devices.map((device) => String(device.micro.reduce((a, b) => Math.max(a, b), 0)).length)) +
-    (plan.several ? 0.75 * String(Math.max(...plan.kinds.map((kind) => kind.stage))).length : 0);
-const longest = Math.max(...plans.map((plan) => plan.makespan)) || 1;
-const highest = Math.max(...plans.flatMap((plan) => plan.devices.map((d) => d.peak))) || 1;
+for (const plan of plans) {
+  const micro = most(plan.devices.map((device) => most(device.micro)));
+  const stage = most(plan.kinds.map((kind) => kind.stage));
+  plan.widest = String(micro).length + (plan.several ? 0.75 * String(stage).length : 0);
+}
+const longest = most(plans.map((plan) => plan.end)) || 1;
+const highest = most(plans.flatMap((plan) => plan.devices.map((d) => d.peak))) || 1;
 
 // Full activations alive over time, as points from which on a number holds: one more from
 // the start of a forward, one less from the end of its backward.
@@ -53,8 +59,9 @@ function curveOf(plan, device) {
   device.kind.forEach((kind, i) => {
     const { change } = plan.kinds[kind];
     if (change === 0) return;
-    for (const end of ends.filter((end) => end <= device.start[i] + 1e-9 * plan.makespan)) add(end, -1);
-    ends = ends.filter((end) => end > device.start[i] + 1e-9 * plan.makespan);
+    const now = device.start[i] + 1e-9 * plan.end;
+    for (const end of ends.filter((end) => end <= now)) add(end, -1);
+    ends = ends.filter((end) => end > now);
     if (change > 0) add(device.start[i], 1);
     else ends.push(device.end[i]);
   });
@@ -80,6 +87,7 @@ let pointer = null;  // { x, y } over the canvas
 let drawn = 0;       // instructions in the last picture
 
 const fitting = () => (view.width - LEFT - RIGHT) / longest;
+const bounded = (scale) => Math.min(Math.max(scale, fitting()), fitting() * 1e6);
 const xOf = (time) => LEFT + (time - view.start) * view.scale;
 const timeOf = (x) => view.start + (x - LEFT) / view.scale;
 const short = (number) => String(parseFloat(number.toPrecision(6)));
@@ -118,7 +126,7 @@ function layout() {
 
 // Shows time from `start` on at `scale`, within bounds.
 function move(start, scale) {
-  view.scale = Math.min(Math.max(scale, fitting()), fitting() * 1e6);
+  view.scale = bounded(scale);
   const shown = (view.width - LEFT - RIGHT) / view.scale;
   view.start = Math.min(Math.max(start, 0), Math.max(0, longest - shown));
   redraw();
@@ -126,7 +134,7 @@ function move(start, scale) {
 
 // Zooms so that the time at x stays there.
 function zoom(factor, x) {
-  const time = timeOf(x), scale = Math.min(Math.max(view.scale * factor, fitting()), fitting() * 1e6);
+  const time = timeOf(x), scale = bounded(view.scale * factor);
   move(time - (x - LEFT) / scale, scale);
 }
 
@@ -153,9 +161,9 @@ function draw() {
     if (row.curve) drawCurve(row, y);
     else if (row.lane) drawLane(row, y, under);
     else drawTitle(row, y);
-    if (row.device && row.plan.makespan < longest) {
+    if (row.device && row.plan.end < longest) {
       context.fillStyle = "#999";
-      context.fillRect(xOf(row.plan.makespan), y, 1, row.height + 8);
+      context.fillRect(xOf(row.plan.end), y, 1, row.height + 8);
     }
   }
   drawAxis();
@@ -195,7 +203,7 @@ function drawLane(row, y, under) {
   else text(lane.name, LEFT - 6, y + height - 1, "9px", "#777", "right");
   clipped(y, row.height, () => {
     context.fillStyle = "#f7f7f7";
-    context.fillRect(LEFT, y, xOf(plan.makespan) - LEFT, height);
+    context.fillRect(LEFT, y, xOf(plan.end) - LEFT, height);
     const { boxes } = lane;
     const last = firstOf(boxes.length, (b) => device.start[boxes[b]] > timeOf(view.width));
     let next = firstOf(last, (b) => device.end[boxes[b]] >= view.start);
@@ -217,17 +225,18 @@ function drawBox({ plan, device, lane }, index, y, height, under) {
   ++drawn;
   if (width === 0) {
     context.fillStyle = "#444";
-    context.fillRect(x - 0.5, y + height * 0.6, 1.5, height * 0.4);
+    context.fillRect(x - 2, y + height * 0.6, 1.5, height * 0.4);
   } else {
     context.fillStyle = box.op === "WAIT" ? "#ebebeb" : box.colour;
     context.fillRect(x, y, width > 3 ? width - 0.75 : Math.max(width, 0.6), height);
   }
-  if (under && under.micro >= 0 && under.micro === box.micro && box.op !== "WAIT" && width > 2) {
+  if (box.op === "WAIT") return;
+  if (box.micro >= 0 && under && under.micro === box.micro && width > 2) {
     context.strokeStyle = "#000";
     context.lineWidth = 1.5;
     context.strokeRect(x + 0.5, y + 0.75, width - 1.75, height - 1.5);
   }
-  if (lane.id === 0 && box.micro >= 0 && box.op !== "WAIT" && height > 8) drawLabel(plan, box, x, width, y, height);
+  if (lane.id === 0 && box.micro >= 0 && height > 8) drawLabel(plan, box, x, width, y, height);
 }
 
 // The micro-batch and, smaller and lower, the stage.
@@ -240,7 +249,8 @@ function drawLabel(plan, box, x, width, y, height) {
   const wide = digit * (micro.length + 0.75 * stage.length);
   const begin = (left + right - wide) / 2, base = y + height / 2 + size * 0.35;
   text(micro, begin, base, size + "px", "#111");
-  if (stage) text(stage, begin + digit * micro.length, base + size * 0.2, size * 0.75 + "px", "#111");
+  if (stage)
+    text(stage, begin + digit * micro.length, base + size * 0.2, size * 0.75 + "px", "#111");
 }
 
 function drawCurve({ plan, device, curve, height }, y) {
@@ -257,7 +267,7 @@ function drawCurve({ plan, device, curve, height }, y) {
       context.lineTo(x, bottom - (i > 0 ? curve[i - 1].alive : 0) * scale);
       context.lineTo(x, bottom - curve[i].alive * scale);
     }
-    const end = Math.min(view.width, xOf(plan.makespan));
+    const end = Math.min(view.width, xOf(plan.end));
     context.lineTo(end, bottom - (last > 0 ? curve[last - 1].alive : 0) * scale);
     context.lineTo(end, bottom);
     context.fillStyle = "#b9a7d6";
@@ -292,7 +302,8 @@ function at(x, y) {
   const where = { plan: plans.indexOf(plan), device: d, time };
   if (row.curve) {
     const point = row.curve[firstOf(row.curve.length, (i) => row.curve[i].time > time) - 1];
-    return time > plan.makespan || !point ? null : { ...where, alive: point.alive * plan.activation, peak: device.peak };
+    if (time > plan.end || !point) return null;
+    return { ...where, alive: point.alive * plan.activation, peak: device.peak };
   }
   const near = 3 / view.scale;  // what takes no time still has to be hit
   const covers = (i) => device.duration[i] > 0
@@ -317,7 +328,8 @@ function halfOf(device, index, row, y) {
 function describe(under) {
   const where = "d" + under.device;
   if (under.alive !== undefined)
-    return `${short(under.alive)} full activations\n${where} at ${short(under.time)} ${unit}, peak ${short(under.peak)}`;
+    return `${short(under.alive)} full activations\n` +
+      `${where} at ${short(under.time)} ${unit}, peak ${short(under.peak)}`;
   return `${under.text}\n${where}, instruction ${under.index}\n` +
     `${short(under.start)} to ${short(under.end)} ${unit}, takes ${short(under.duration)}`;
 }
@@ -335,7 +347,9 @@ function hover(x, y) {
 }
 
 let drag = null;  // where the pointer was last while it is down
-canvas.addEventListener("pointerdown", (event) => { drag = { x: event.clientX, y: event.clientY }; });
+canvas.addEventListener("pointerdown", (event) => {
+  drag = { x: event.clientX, y: event.clientY };
+});
 addEventListener("pointerup", () => { drag = null; });
 addEventListener("pointermove", (event) => {
   if (!drag) return;
@@ -377,7 +391,8 @@ function showLegend() {
       device.kind.forEach((number, i) => {
         const kind = plan.kinds[number];
         if (device.duration[i] === 0 || kind.op === "WAIT") return;
-        if (!entries.has(kind.legend)) entries.set(kind.legend, { colours: new Set(), thin: kind.lane > 0 });
+        if (!entries.has(kind.legend))
+          entries.set(kind.legend, { colours: new Set(), thin: kind.lane > 0 });
         entries.get(kind.legend).colours.add(kind.colour);
       });
   const ordered = [...entries].sort(([, a], [, b]) => a.thin - b.thin);

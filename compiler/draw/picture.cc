@@ -66,7 +66,7 @@ std::vector<std::vector<Track>> Tracks(const Program& program, const Execution& 
   std::vector<std::vector<Track>> devices(program.devices);
   for (int d = 0; d < program.devices; ++d) {
     const auto& list = program.lists[d].body;
-    std::map<int, Track> tracks;
+    std::map<int, Track> tracks = {{0, {{0, "compute"}, {}}}};
     for (size_t i = 0; i < list.size(); ++i) {
       LaneName lane = LaneOf(list[i]);
       Track& track = tracks[lane.id];
@@ -91,7 +91,7 @@ Shade ShadeOf(const Program& program, int device, const Instruction& instruction
   if (program.pipes.size() > 1) {
     int pipe = instruction.pipe;
     if (pipe < 0 && instruction.micro >= 0)
-      pipe = program.pipe_of[instruction.micro % program.microbatches];
+      pipe = program.pipe_of[instruction.micro % program.pipe_of.size()];
     return {std::max(pipe, 0), static_cast<int>(program.pipes.size())};
   }
   const std::vector<int32_t> stages = program.StagesOf(device);

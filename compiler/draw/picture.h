@@ -28,7 +28,7 @@ struct Track {
   bool TakesTime() const;
 };
 
-// Each device's lanes, the compute lane first.
+// Each device's lanes, the compute lane first (always there).
 std::vector<std::vector<Track>> Tracks(const Program& program, const Execution& execution);
 
 // When each instruction of each device runs. A WAIT begins where the device comes to it, as a

@@ -59,6 +59,7 @@ class Figure {
       : program_(program),
         prediction_(prediction),
         devices_(Tracks(program, prediction.execution)),
+        end_(prediction.execution.makespan),
         several_(program.stages > program.devices || program.pipes.size() > 1) {
     Measure();
   }
@@ -93,7 +94,7 @@ class Figure {
     for (int d = 0; d < program_.devices; ++d)
       for (const Box& box : devices_[d].front().boxes)
         if (Visible(d, box)) busy += box.end - box.start, ++boxes;
-    const double span = std::max(prediction_.makespan, 1e-300);
+    const double span = std::max(end_, 1e-300);
     width_ = std::clamp(boxes > 0 ? 34 * span * boxes / busy : 0, 420.0, 1600.0);
     scale_ = width_ / span;
     row_ = std::clamp(560.0 / program_.devices, 15.0, 26.0);
@@ -189,7 +190,7 @@ class Figure {
     Add(R"(<path d="M{:.1f} {:.1f}h{:.1f}" stroke="#888" fill="none"/>)"
         "\n",
         left_, y, width_);
-    for (int tick = 0; tick * step <= prediction_.makespan * (1 + 1e-9); ++tick) {
+    for (int tick = 0; tick * step <= end_ * (1 + 1e-9); ++tick) {
       Add(R"(<path d="M{:.1f} {:.1f}v4" stroke="#888" fill="none"/>)"
           "\n",
           X(tick * step), y);
@@ -242,6 +243,7 @@ class Figure {
   const Program& program_;
   const Prediction& prediction_;
   const std::vector<std::vector<Track>> devices_;
+  const double end_;          // of the picture; several steps of a program that overlaps them
   const bool several_;        // stages on a device, so that a label names its stage
   double width_, scale_;      // of the axis; pixels a unit of time
   double left_;               // where it begins
