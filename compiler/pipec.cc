@@ -1,77 +1,21 @@
 // pipec: the command line. What each command does is in the files beside this one.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <fstream>
+#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "compiler/command.h"
 #include "compiler/compile.h"
-#include "compiler/draw.h"
-#include "compiler/simulate.h"
 #include "schema/file.h"
 #include "schema/text.h"
-#include "schema/timeline.h"
 #include "schema/verify.h"
 
 namespace pp {
 namespace {
-
-// What the user typed. Numbers stay text until they are checked, so that every wrong one
-// gets the same kind of error.
-struct Arguments {
-  std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
-  std::string replicas, zero = "0", reduce = "early";
-  std::string passes, p2p = "async", costs, model, micro_batch_size, seq_length, layers_per_stage;
-  std::string output, print_after, format = "text", device;
-  bool time_passes = false;
-  std::vector<std::string> plans;
-};
-
-Status ParseNumber(const char* option, const std::string& text, int least, int* number) {
-  if (text.empty()) return {};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  if (error == std::errc() && end == text.data() + text.size() && *number >= least) return {};
-  return Status::Invalid(
-      fmt::format("{}: '{}' (a whole number from {} to {})", option, text, least, INT32_MAX));
-}
-
-Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers) {
-  for (size_t begin = 0; begin < text.size() || (begin > 0 && begin == text.size());) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    if (word.empty())
-      return Status::Invalid(fmt::format("{}: '{}' (numbers with commas between)", option, text));
-    PP_RETURN_IF_ERROR(ParseNumber(option, word, 0, &numbers->emplace_back()));
-    begin = end + 1;
-  }
-  return {};
-}
-
-Status OneOf(const char* option, const std::string& text,
-             std::initializer_list<const char*> known) {
-  std::string names;
-  for (const char* name : known) {
-    if (text == name) return {};
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  }
-  return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, names));
-}
-
-Status ReadFile(const std::string& path, std::string* text) {
-  std::ifstream file(path, std::ios::binary);
-  if (file.is_open()) text->assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) return Status::Invalid(path + ": cannot be read");
-  return {};
-}
-
-// Standard output may be a full disk or a closed pipe.
-Status PrintOut(const std::string& text) {
-  std::cout << text << std::flush;
-  return std::cout ? Status() : Status::Failed("standard output: cannot be written");
-}
 
 Status CompileCommand(const Arguments& a) {
   CompileOptions options;
@@ -119,39 +63,6 @@ Status CompileCommand(const Arguments& a) {
   return Save(*program, a.output);
 }
 
-Status SimulateCommand(const Arguments& a);
-
-Status ShowCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "grid", "json", "chrome-trace"}));
-  // Pictures of time are the simulator's, with the default costs.
-  if (a.format == "grid" || a.format == "chrome-trace") return SimulateCommand(a);
-  int device = -1;
-  PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
-  if (device >= 0) {
-    if (a.format != "text")
-      return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
-    auto program = LoadDevice(a.plans[0], device);
-    return program.ok() ? PrintOut(PrintDevice(*program, device)) : program.status();
-  }
-  auto program = Load(a.plans[0]);
-  if (!program.ok()) return program.status();
-  if (a.format == "text") return PrintOut(Print(*program));
-  return PrintOut(ShowJson(*program));
-}
-
-// A loaded plan that has been proved safe.
-struct VerifiedPlan {
-  Program program;
-  std::vector<WaitsFor> waits_for;
-};
-Result<VerifiedPlan> LoadVerified(const std::string& path) {
-  auto program = Load(path);
-  if (!program.ok()) return program.status();
-  VerifiedPlan plan{std::move(*program), {}};
-  PP_RETURN_IF_ERROR(Verify(plan.program, Depth::kPlan, &plan.waits_for).In(path));
-  return plan;
-}
-
 Status VerifyCommand(const Arguments& a) {
   for (const std::string& path : a.plans) {
     auto plan = LoadVerified(path);
@@ -163,31 +74,6 @@ Status VerifyCommand(const Arguments& a) {
         plan->program.scheme, plan->program.devices, plan->program.microbatches, instructions)));
   }
   return {};
-}
-
-Status SimulateCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json", "grid", "chrome-trace"}));
-  auto plan = LoadVerified(a.plans[0]);
-  if (!plan.ok()) return plan.status();
-  auto costs = ParseCosts(a.costs.empty() ? "f=1" : a.costs, plan->program.stages);
-  if (!costs.ok()) return costs.status();
-  auto prediction = Simulate(plan->program, plan->waits_for, *costs);
-  if (!prediction.ok()) return prediction.status().In(a.plans[0]);
-  if (a.format == "json") return PrintOut(ToJson(*prediction));
-  if (a.format == "text") return PrintOut(ToText(*prediction));
-  const Program paper = OnPaper(std::move(plan->program));
-  if (a.format == "grid") return PrintOut(Grid(paper, prediction->execution));
-  std::vector<Event> events;
-  for (int d = 0; d < paper.devices; ++d)
-    for (size_t i = 0; i < prediction->execution.spans[d].size(); ++i) {
-      const Span& span = prediction->execution.spans[d][i];
-      events.push_back({.rank = d,
-                        .device = d,
-                        .index = static_cast<int32_t>(i),
-                        .start = span.start,
-                        .duration = span.end - span.start});
-    }
-  return PrintOut(ChromeTrace(paper, events));
 }
 
 Status ImportCommand(const Arguments& a) {
@@ -240,8 +126,6 @@ Status OpsCommand(const Arguments& a) {
       [](const OpInfo& row) { return std::string(row.meaning); });
 }
 
-using Command = Status (*)(const Arguments&);
-
 // The commands and their options. Returns what the user chose through *command.
 void Describe(CLI::App& app, Arguments& a, Command* command) {
   app.require_subcommand(1);
@@ -250,8 +134,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->callback([command, run] { *command = run; });
     return sub;
   };
-  auto plan = [&](CLI::App* sub, const char* name) {
-    sub->add_option(name, a.plans)->required()->expected(1)->type_name("");
+  auto plans = [&](CLI::App* sub) { sub->add_option("PLAN", a.plans)->required()->type_name(""); };
+  auto colour = [&](CLI::App* sub) {
+    sub->add_option("--color", a.color, "of a grid: auto (default), always or never");
   };
   CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
   compile->add_option("--scheme", a.scheme, "what `pipec schemes` lists")->required();
@@ -277,20 +162,22 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   compile->add_option("--layers-per-stage", a.layers_per_stage, "as in 2,3,3,2 (default equal)");
 
   CLI::App* show = add("show", "print a plan", ShowCommand);
-  plan(show, "PLAN");
+  plans(show);
   show->add_option("--device", a.device, "this list alone");
-  show->add_option("--format", a.format, "text, grid, json or chrome-trace");
+  show->add_option("--format", a.format, "text, grid, json, svg, html or chrome-trace");
+  colour(show);
 
   CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);
-  verify->add_option("PLAN", a.plans)->required()->type_name("");
+  plans(verify);
 
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
-  plan(simulate, "PLAN");
+  plans(simulate);
   simulate->add_option("--costs", a.costs, "as for compile");
-  simulate->add_option("--format", a.format, "text, json, grid or chrome-trace");
+  simulate->add_option("--format", a.format, "text, json, grid, svg, html or chrome-trace");
+  colour(simulate);
 
   CLI::App* import = add("import", "make a plan of a schedule in text form", ImportCommand);
-  plan(import, "FILE");
+  import->add_option("FILE", a.plans)->required()->expected(1)->type_name("");
   import->add_option("--format", a.format, "text");
   import->add_option("--costs", a.costs, "as for compile");
   import->add_option("-o,--output", a.output, "the plan to write")->required();
@@ -321,6 +208,8 @@ int Main(int argc, char** argv) {
     fmt::print(std::cerr, "pipec: error: {} (pipec --help)\n", error.what());
     return static_cast<int>(Code::kInvalid);
   }
+  const char* no_color = std::getenv("NO_COLOR");  // no-color.org
+  arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
   const Status status = command(arguments);
   if (!status.ok()) fmt::print(std::cerr, "pipec: error: {}\n", status.message());
   return static_cast<int>(status.code());

@@ -10,13 +10,12 @@
 namespace pp {
 namespace {
 
-// An activation lives from the start of FW or RE to the end of BW, or of BW_weight where
-// the backward is split. On one device this follows from the order of the list alone.
+// On one device it follows from the order of the list alone.
 double PeakActivations(const Program& program, int device) {
   int alive = 0, peak = 0;
   for (const Instruction& i : program.lists[device].body) {
-    if (i.op == Op::kForward || i.op == Op::kRecompute) peak = std::max(peak, ++alive);
-    if (i.op == Op::kBackward || i.op == Op::kBackwardWeight) --alive;
+    alive += ActivationChange(i.op);
+    peak = std::max(peak, alive);
   }
   return static_cast<double>(peak) / program.StagesPerDevice();
 }
@@ -50,6 +49,11 @@ double Period(const Program& program, const Execution& unrolled) {
 
 Program OnPaper(Program program) {
   return HasSections(program) ? Unroll(program, 2) : std::move(program);
+}
+
+int ActivationChange(Op op) {
+  if (op == Op::kForward || op == Op::kRecompute) return 1;
+  return op == Op::kBackward || op == Op::kBackwardWeight ? -1 : 0;
 }
 
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,

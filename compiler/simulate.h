@@ -19,13 +19,17 @@ struct DevicePrediction {
 
 struct Prediction {
   double makespan = 0;  // of a step; where steps overlap, from the end of one to that of the next
-  double bubble = 0;  // 1 - mean busy / makespan
+  double bubble = 0;    // 1 - mean busy / makespan
   std::vector<DevicePrediction> devices;
   Execution execution;  // of OnPaper(program)
 };
 
 // The program with one list a device: itself, or where steps overlap unrolled with two bodies.
 Program OnPaper(Program program);
+
+// What an instruction does to the number of full activations alive: +1 from its start (FW,
+// RE), -1 from its end (BW, or BW_weight where the backward is split).
+int ActivationChange(Op op);
 
 // REQUIRES: `waits_for` from Verify(program).
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,

@@ -11,26 +11,6 @@
 namespace pp {
 namespace {
 
-struct Thread {
-  int id;
-  std::string name;
-};
-
-// Compute first, then reductions, then each peer's two lanes.
-Thread ThreadOf(const Instruction& instruction) {
-  switch (Info(instruction.op).lane) {
-    case Lane::kCompute:
-      return {0, "compute"};
-    case Lane::kReduce:
-      return {1, "reduce"};
-    case Lane::kSend:
-      return {2 + 2 * instruction.peer, fmt::format("send to d{}", instruction.peer)};
-    case Lane::kRecv:
-      return {3 + 2 * instruction.peer, fmt::format("receive from d{}", instruction.peer)};
-  }
-  return {};
-}
-
 using Names = std::map<std::pair<int, int>, std::string>;  // rank, thread -> name
 
 void AppendNames(const Names& names, fmt::memory_buffer* out) {
@@ -54,6 +34,20 @@ void AppendNames(const Names& names, fmt::memory_buffer* out) {
 
 }  // namespace
 
+LaneName LaneOf(const Instruction& instruction) {
+  switch (Info(instruction.op).lane) {
+    case Lane::kCompute:
+      return {0, "compute"};
+    case Lane::kReduce:
+      return {1, "reduce"};
+    case Lane::kSend:
+      return {2 + 2 * instruction.peer, fmt::format("send to d{}", instruction.peer)};
+    case Lane::kRecv:
+      return {3 + 2 * instruction.peer, fmt::format("receive from d{}", instruction.peer)};
+  }
+  return {};
+}
+
 Status WriteChromeTrace(const Program& program, std::span<const Event> events,
                         const std::function<Status(std::string_view)>& write) {
   constexpr size_t kPiece = 1 << 16;
@@ -62,8 +56,8 @@ Status WriteChromeTrace(const Program& program, std::span<const Event> events,
   append("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
   Names names;
   for (const Event& event : events) {
-    const Thread thread = ThreadOf(program.lists[event.device].body[event.index]);
-    names.try_emplace({event.rank, thread.id}, thread.name);
+    const LaneName lane = LaneOf(program.lists[event.device].body[event.index]);
+    names.try_emplace({event.rank, lane.id}, lane.name);
   }
   AppendNames(names, &out);
   bool first = true;
@@ -73,7 +67,7 @@ Status WriteChromeTrace(const Program& program, std::span<const Event> events,
                    R"({}{{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{:.3f},)"
                    R"("dur":{:.3f},"args":{{"step":{},"index":{}}}}})",
                    first ? "" : ",\n", ToText(instruction), Info(instruction.op).text, event.rank,
-                   ThreadOf(instruction).id, event.start * 1e6, event.duration * 1e6, event.step,
+                   LaneOf(instruction).id, event.start * 1e6, event.duration * 1e6, event.step,
                    event.index);
     first = false;
     if (out.size() < kPiece) continue;

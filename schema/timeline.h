@@ -23,6 +23,14 @@ struct Event {
   double duration = 0;  // seconds
 };
 
+// The lane that an instruction runs in: compute first, then reductions, then each peer's
+// two directions.
+struct LaneName {
+  int id;  // ascending in that order
+  std::string name;
+};
+LaneName LaneOf(const Instruction& instruction);
+
 // Chrome's trace format, which Perfetto opens: pid = rank, tid = lane, one complete event
 // an instruction with its text as name, and its step and index as arguments. The lane of a
 // message is its direction and peer.

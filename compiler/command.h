@@ -1,0 +1,49 @@
+// What the commands of pipec have in common: what the user typed, and how it is checked.
+// A command is a function of its arguments; pipec.cc has the small ones, commands/ those
+// that need a room of their own.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "schema/program.h"
+#include "schema/status.h"
+#include "schema/walk.h"
+
+namespace pp {
+
+// What the user typed. Numbers stay text until they are checked, so that every wrong one
+// gets the same kind of error.
+struct Arguments {
+  std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
+  std::string replicas, zero = "0", reduce = "early";
+  std::string passes, p2p = "async", costs, model, micro_batch_size, seq_length, layers_per_stage;
+  std::string output, print_after, format = "text", device, color = "auto";
+  bool time_passes = false;
+  bool terminal = false;  // standard output is one that wants colours
+  std::vector<std::string> plans;
+};
+
+using Command = Status (*)(const Arguments&);
+
+Status ShowCommand(const Arguments& a);
+Status SimulateCommand(const Arguments& a);
+
+// A whole number of at least `least`; *number stays as it is where `text` is empty.
+Status ParseNumber(const char* option, const std::string& text, int least, int* number);
+// Whole numbers with commas between.
+Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers);
+Status OneOf(const char* option, const std::string& text, std::initializer_list<const char*> known);
+Status ReadFile(const std::string& path, std::string* text);
+// Standard output may be a full disk or a closed pipe.
+Status PrintOut(const std::string& text);
+
+// A loaded plan that has been proved safe.
+struct VerifiedPlan {
+  Program program;
+  std::vector<WaitsFor> waits_for;
+};
+Result<VerifiedPlan> LoadVerified(const std::string& path);
+
+}  // namespace pp

@@ -1,0 +1,102 @@
+// pipec show and pipec simulate: a plan as text, as data and as a picture.
+#include <fmt/format.h>
+
+#include "compiler/command.h"
+#include "compiler/draw.h"
+#include "compiler/draw/picture.h"
+#include "compiler/simulate.h"
+#include "schema/file.h"
+#include "schema/text.h"
+#include "schema/timeline.h"
+
+namespace pp {
+
+namespace {
+
+// A plan and what the simulator says of it.
+struct Simulated {
+  VerifiedPlan plan;
+  Prediction prediction;
+};
+
+Result<Simulated> SimulatePlan(const std::string& path, const std::string& costs_text) {
+  auto plan = LoadVerified(path);
+  if (!plan.ok()) return plan.status();
+  auto costs = ParseCosts(costs_text.empty() ? "f=1" : costs_text, plan->program.stages);
+  if (!costs.ok()) return costs.status();
+  auto prediction = Simulate(plan->program, plan->waits_for, *costs);
+  if (!prediction.ok()) return prediction.status().In(path);
+  plan->program = OnPaper(std::move(plan->program));
+  return Simulated{std::move(*plan), std::move(*prediction)};
+}
+
+std::string Trace(const Program& program, const Execution& execution) {
+  std::vector<Event> events;
+  const auto spans = SpansWithWaits(program, execution);
+  for (int d = 0; d < program.devices; ++d)
+    for (size_t i = 0; i < spans[d].size(); ++i)
+      events.push_back({.rank = d,
+                        .device = d,
+                        .index = static_cast<int32_t>(i),
+                        .start = spans[d][i].start,
+                        .duration = spans[d][i].end - spans[d][i].start});
+  return ChromeTrace(program, events);
+}
+
+// Pictures are the only format with several plans.
+Status OnePlan(const Arguments& a) {
+  if (a.plans.size() == 1 || a.format == "html") return {};
+  return Status::Invalid(
+      fmt::format("{}: a second plan (--format html puts plans above one another, {} shows one)",
+                  a.plans[1], a.format));
+}
+
+}  // namespace
+
+Status ShowCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(
+      OneOf("--format", a.format, {"text", "grid", "json", "svg", "html", "chrome-trace"}));
+  int device = -1;
+  PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
+  if (device >= 0 && a.format != "text")
+    return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
+  // Pictures of time are the simulator's, with the default costs.
+  if (a.format != "text" && a.format != "json") return SimulateCommand(a);
+  PP_RETURN_IF_ERROR(OnePlan(a));
+  if (device >= 0) {
+    auto program = LoadDevice(a.plans[0], device);
+    return program.ok() ? PrintOut(PrintDevice(*program, device)) : program.status();
+  }
+  auto program = Load(a.plans[0]);
+  if (!program.ok()) return program.status();
+  return PrintOut(a.format == "text" ? Print(*program) : ShowJson(*program));
+}
+
+Status SimulateCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(
+      OneOf("--format", a.format, {"text", "json", "grid", "svg", "html", "chrome-trace"}));
+  PP_RETURN_IF_ERROR(OneOf("--color", a.color, {"auto", "always", "never"}));
+  PP_RETURN_IF_ERROR(OnePlan(a));
+  std::vector<Simulated> plans;
+  for (const std::string& path : a.plans) {
+    auto simulated = SimulatePlan(path, a.costs);
+    if (!simulated.ok()) return simulated.status();
+    plans.push_back(std::move(*simulated));
+  }
+  const Program& program = plans[0].plan.program;
+  const Prediction& prediction = plans[0].prediction;
+  if (a.format == "json") return PrintOut(ToJson(prediction));
+  if (a.format == "text") return PrintOut(ToText(prediction));
+  if (a.format == "svg") return PrintOut(Svg(program, prediction));
+  if (a.format == "chrome-trace") return PrintOut(Trace(program, prediction.execution));
+  if (a.format == "grid") {
+    const bool colour = a.color == "always" || (a.color == "auto" && a.terminal);
+    auto grid = Grid(program, prediction.execution, colour ? Paint::kColour : Paint::kPlain);
+    return grid.ok() ? PrintOut(*grid) : grid.status();
+  }
+  std::vector<Drawn> drawn;
+  for (const Simulated& one : plans) drawn.push_back({&one.plan.program, &one.prediction});
+  return PrintOut(Page(drawn));
+}
+
+}  // namespace pp

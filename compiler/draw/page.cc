@@ -1,0 +1,130 @@
+// The page's data: draw/page.html with draw/page.js and the plans inside.
+//
+// An instruction is four numbers in four arrays: its kind, its micro-batch, when it starts
+// and how long it takes. A kind is what instructions have in common that differ in the
+// micro-batch alone: the text in front of its number and behind, lane and colour.
+#include <fmt/format.h>
+
+#include <array>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "compiler/draw.h"
+#include "compiler/draw/page_files.h"
+#include "compiler/draw/picture.h"
+#include "schema/text.h"
+
+namespace pp {
+namespace {
+
+// JSON that may stand inside <script>: no text in it can end the element.
+std::string Quoted(const std::string& text) {
+  std::string out;
+  for (char c : nlohmann::json(text).dump()) {
+    if (c == '<')
+      out += "\\u003c";
+    else
+      out += c;
+  }
+  return out;
+}
+
+class PlanData {
+ public:
+  explicit PlanData(const Drawn& drawn)
+      : program_(*drawn.program), prediction_(*drawn.prediction) {}
+
+  std::string Json() {
+    std::string devices;
+    const auto tracks = Tracks(program_, prediction_.execution);
+    for (int d = 0; d < program_.devices; ++d)
+      devices += (d > 0 ? ",\n" : "\n") + Device(d, tracks[d]);
+    const bool several = program_.stages > program_.devices || program_.pipes.size() > 1;
+    return fmt::format(R"({{"scheme":{},"about":{},"summary":{},"end":{:.9g},"activation":{:.9g},)"
+                       R"("several":{},"kinds":[{}],"devices":[{}]}})",
+                       Quoted(program_.scheme), Quoted(Title(program_)),
+                       Quoted(Summary(program_, prediction_)), prediction_.execution.makespan,
+                       1.0 / program_.StagesPerDevice(), several, kinds_json_, devices);
+  }
+
+ private:
+  std::string Device(int device, const std::vector<Track>& tracks) {
+    const auto& list = program_.lists[device].body;
+    std::vector<int> kind(list.size());
+    std::vector<Box> boxes(list.size());
+    std::string lanes;
+    std::vector<int> upper, lower;
+    for (const Track& track : tracks) {
+      lanes +=
+          fmt::format("{}[{},\"{}\"]", lanes.empty() ? "" : ",", track.lane.id, track.lane.name);
+      for (const Box& box : track.boxes) {
+        boxes[box.index] = box;
+        kind[box.index] = KindOf(device, list[box.index], track.lane.id);
+        if (box.part == Part::kUpper) upper.push_back(box.index);
+        if (box.part == Part::kLower) lower.push_back(box.index);
+      }
+    }
+    fmt::memory_buffer micro, start, duration;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const char* comma = i > 0 ? "," : "";
+      fmt::format_to(std::back_inserter(micro), "{}{}", comma, list[i].micro);
+      fmt::format_to(std::back_inserter(start), "{}{:.9g}", comma, boxes[i].start);
+      fmt::format_to(std::back_inserter(duration), "{}{:.9g}", comma,
+                     boxes[i].end - boxes[i].start);
+    }
+    const int64_t bytes = prediction_.devices[device].peak_bytes;
+    return fmt::format(
+        R"({{"memory":"{}","lanes":[{}],"upper":[{}],"lower":[{}],"kind":[{}],"micro":[{}],)"
+        R"("start":[{}],"duration":[{}]}})",
+        bytes > 0 ? BytesText(bytes) : "", lanes, fmt::join(upper, ","), fmt::join(lower, ","),
+        fmt::join(kind, ","), fmt::to_string(micro), fmt::to_string(start),
+        fmt::to_string(duration));
+  }
+
+  int KindOf(int device, const Instruction& instruction, int lane) {
+    std::string before = ToText(instruction), after;
+    if (instruction.micro >= 0) {
+      const std::string micro = fmt::format("{}", instruction.micro);
+      const size_t at = before.find(" m" + micro) + 2;
+      after = before.substr(at + micro.size());
+      before.resize(at);
+    }
+    const std::string colour = ColourOf(instruction.op, ShadeOf(program_, device, instruction));
+    const auto [kind, is_new] = kinds_.try_emplace({before, after, colour}, kinds_.size());
+    if (is_new)
+      kinds_json_ += fmt::format(
+          R"({}{{"before":"{}","after":"{}","op":"{}","legend":"{}","lane":{},"stage":{},)"
+          R"("change":{},"colour":"{}"}})",
+          kinds_json_.empty() ? "\n" : ",\n", before, after, Info(instruction.op).text,
+          StyleOf(instruction.op).legend, lane, instruction.stage, ActivationChange(instruction.op),
+          colour);
+    return kind->second;
+  }
+
+  const Program& program_;
+  const Prediction& prediction_;
+  std::map<std::array<std::string, 3>, int> kinds_;
+  std::string kinds_json_;
+};
+
+std::string Replaced(std::string text, std::string_view what, std::string_view by) {
+  const size_t at = text.find(what);
+  PP_CHECK(at != std::string::npos);
+  return text.replace(at, what.size(), by);
+}
+
+}  // namespace
+
+std::string Page(std::span<const Drawn> plans) {
+  std::string data = R"({"unit":"T","plans":[)";
+  for (const Drawn& drawn : plans)
+    data += (&drawn != &plans[0] ? ",\n" : "\n") + PlanData(drawn).Json();
+  data += "]}";
+  const std::string page = Replaced(kPageHtml, R"(<script src="page.js"></script>)",
+                                    fmt::format("<script>\n{}</script>", kPageJs));
+  return Replaced(page, "{{plans}}", data);
+}
+
+}  // namespace pp

@@ -1,0 +1,64 @@
+// A schedule as boxes on lanes, before it is drawn in any form: which instruction stands
+// where, how long, in which colour.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compiler/simulate.h"
+#include "schema/program.h"
+#include "schema/timeline.h"
+
+namespace pp {
+
+// Two instructions that run as one share their lane's height.
+enum class Part : uint8_t { kWhole, kUpper, kLower };
+
+struct Box {
+  int32_t index;      // in the device's body
+  double start, end;  // equal where it takes no time
+  Part part = Part::kWhole;
+};
+
+// One lane of one device, in the order of its list.
+struct Track {
+  LaneName lane;
+  std::vector<Box> boxes;
+  bool TakesTime() const;
+};
+
+// Each device's lanes, the compute lane first (always there).
+std::vector<std::vector<Track>> Tracks(const Program& program, const Execution& execution);
+
+// When each instruction of each device runs. A WAIT begins where the device comes to it, as a
+// run records it, so that idle time has the name of what it waits for.
+std::vector<std::vector<Span>> SpansWithWaits(const Program& program, const Execution& execution);
+
+// How a kind of instruction looks: Paul Tol's "light" scheme, made for labelled cells that
+// colour-blind readers can tell apart (personal.sron.nl/~pault).
+struct Style {
+  Op op;
+  const char* legend;
+  uint32_t colour;   // 0xRRGGBB
+  uint8_t terminal;  // the nearest of a terminal's 256 colours, and of it darkened
+  uint8_t terminal_dark;
+};
+const Style& StyleOf(Op op);
+
+// What tells the copies of an instruction apart on one device: its pipe where there are
+// several, else which of the device's stages it works on. Shade 0 of 1 is the plain colour.
+struct Shade {
+  int number = 0, count = 1;
+};
+Shade ShadeOf(const Program& program, int device, const Instruction& instruction);
+// "#77aadd", darker with the shade's number.
+std::string ColourOf(Op op, const Shade& shade);
+
+// What stands above a picture.
+std::string Title(const Program& program);                                  // "D = 4, M = 8"
+std::string Summary(const Program& program, const Prediction& prediction);  // "makespan 33 T ..."
+// "1.5 GiB".
+std::string BytesText(int64_t bytes);
+
+}  // namespace pp

@@ -1,0 +1,57 @@
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "compiler/draw.h"
+
+namespace pp {
+namespace {
+
+std::string JsonOf(const Instruction& i) {
+  std::string out = fmt::format(R"({{"op":"{}")", Info(i.op).text);
+  auto to = std::back_inserter(out);
+  if (i.op == Op::kWait) fmt::format_to(to, R"(,"value":"{}")", Info(i.value).text);
+  if (i.stage >= 0) fmt::format_to(to, R"(,"stage":{})", i.stage);
+  if (i.micro >= 0) fmt::format_to(to, R"(,"micro":{})", i.micro);
+  if (i.bucket >= 0) fmt::format_to(to, R"(,"bucket":{})", i.bucket);
+  if (i.pipe >= 0) fmt::format_to(to, R"(,"pipe":{})", i.pipe);
+  if (i.peer >= 0) fmt::format_to(to, R"(,"peer":{})", i.peer);
+  if (i.version >= 0) fmt::format_to(to, R"(,"version":{})", i.version);
+  if (i.sent) out += R"(,"sent":true)";
+  if (i.overlap) out += R"(,"overlap":true)";
+  return out + "}";
+}
+
+std::string JsonOf(const std::vector<Instruction>& list) {
+  std::string out = "[";
+  for (const Instruction& i : list) {
+    if (out.size() > 1) out += ',';
+    out += JsonOf(i);
+  }
+  return out + "]";
+}
+
+}  // namespace
+
+std::string ShowJson(const Program& program) {
+  std::string out = fmt::format(
+      R"({{"scheme":{},"passes":{},"p2p":"{}","devices":{},"stages":{},"microbatches":{},"pipes":[)",
+      nlohmann::json(program.scheme).dump(), nlohmann::json(program.passes).dump(),
+      program.p2p == P2p::kAsync ? "async" : "blocking", program.devices, program.stages,
+      program.microbatches);
+  for (size_t p = 0; p < program.pipes.size(); ++p)
+    out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",
+                       fmt::join(program.pipes[p].device_of, ","));
+  out += fmt::format(R"(],"pipe_of":[{}],)", fmt::join(program.pipe_of, ","));
+  out += fmt::format(R"("replicas":{},"zero":{},"lists":[)", program.replicas, program.zero);
+  for (int d = 0; d < program.devices; ++d) {
+    const DeviceList& list = program.lists[d];
+    out += fmt::format(R"({}{{"device":{},"prologue":)", d > 0 ? ",\n" : "\n", d);
+    out += JsonOf(list.prologue) + R"(,"body":)" + JsonOf(list.body) + R"(,"epilogue":)" +
+           JsonOf(list.epilogue) + "}";
+  }
+  return out + "]}\n";
+}
+
+}  // namespace pp
