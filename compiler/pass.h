@@ -33,6 +33,11 @@ struct Pass {
 std::span<const Pass> Passes();
 
 // Each in its file under passes/.
+Status ApplyCheckpoint(Program& program, const PassContext& context);
+Status OverlapRecompute(Program& program, const PassContext& context);
+Status RemoveRedundancy(Program& program, const PassContext& context);
+Status PreposeForward(Program& program, const PassContext& context);
+Status SplitBackward(Program& program, const PassContext& context);
 Status ReduceGradients(Program& program, const PassContext& context);
 Status InsertComm(Program& program, const PassContext& context);
 Status PlanMemory(Program& program, const PassContext& context);

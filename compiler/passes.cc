@@ -6,6 +6,16 @@ namespace pp {
 namespace {
 
 constexpr Pass kPasses[] = {
+    {"apply-checkpoint", "forwards keep their input alone and are run again before the backward",
+     false, Depth::kSchedule, ApplyCheckpoint},
+    {"overlap-recompute", "recomputes run in front of the wait for their gradient", false,
+     Depth::kSchedule, OverlapRecompute},
+    {"remove-redundancy", "a forward whose recompute follows at once is made plain", false,
+     Depth::kSchedule, RemoveRedundancy},
+    {"prepose-forward", "checkpointed forwards move into earlier bubbles", false, Depth::kSchedule,
+     PreposeForward},
+    {"split-backward", "backwards in two halves; the weight halves fill bubbles", false,
+     Depth::kSchedule, SplitBackward},
     {"reduce-gradients", "tied embedding, gradient norm and optimizer step behind the backwards",
      true, Depth::kSchedule, ReduceGradients},
     {"insert-comm", "messages between devices, asynchronous or blocking", true, Depth::kLists,

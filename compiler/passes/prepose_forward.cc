@@ -1,0 +1,136 @@
+// prepose-forward: the fourth of Mario's passes (Liu et al., 2025, section 4.1). A checkpointed
+// forward moves into an earlier bubble of its device; the slot that it leaves lets what stood
+// behind it start earlier. It keeps little memory, so that it may wait for its recompute.
+//
+//   d2 | C0 C1 R0 .. B0 -- C2 R1 B1 --   =>   d2 | C0 C1 C2 R0 B0 -- R1 B1 --
+//
+// Whether a move helps is asked of the timeline, not of the bubble's length: a forward that does
+// not fit may still push less than it frees. A move is kept if the makespan gets shorter, or
+// stays and the device is done with what it passed by no later than before. Where the move passes
+// a message's producer or consumer, insert-comm places that message anew, the producer's SEND too.
+#include <algorithm>
+
+#include "compiler/ideal.h"
+#include "compiler/pass.h"
+#include "compiler/passes/recompute.h"
+
+namespace pp {
+namespace {
+
+class Preposer {
+ public:
+  Preposer(Program& program, const CostModel& costs)
+      : program_(program), durations_(costs, program) {}
+
+  Status Run() {
+    PP_RETURN_IF_ERROR(Retime());
+    makespan_ = Makespan();
+    for (bool better = true; better && work_ < kMostWork;) {
+      const double before = makespan_;
+      for (int d = program_.devices - 1; d >= 0; --d) PreposeOn(d);
+      better = makespan_ < before;
+    }
+    return {};
+  }
+
+ private:
+  using List = std::vector<Instruction>;
+  static constexpr int64_t kMostWork = 200'000'000;  // instructions timed: a few seconds
+  static constexpr double kSame = 1e-9;
+
+  List& ListOf(int device) { return program_.lists[device].body; }
+
+  Status Retime() {
+    messages_ = FindMessages(program_);
+    auto spans = IdealTimeline(program_, messages_, durations_);
+    if (!spans.ok()) return spans.status();
+    spans_ = std::move(*spans);
+    for (const auto& list : spans_) work_ += static_cast<int64_t>(list.size());
+    return {};
+  }
+  double Makespan() const {
+    double end = 0;
+    for (const auto& list : spans_)
+      if (!list.empty()) end = std::max(end, list.back().end);
+    return end;
+  }
+
+  void PreposeOn(int device) {
+    for (size_t i = 1; i < ListOf(device).size() && work_ < kMostWork; ++i) {
+      if (ListOf(device)[i].op != Op::kForwardDrop) continue;
+      for (size_t to : Bubbles(device, i))
+        if (Try(device, i, to)) break;
+    }
+  }
+
+  // Positions in front of which the device idles after the forward's input has come, first the
+  // earliest.
+  std::vector<size_t> Bubbles(int device, size_t forward) const {
+    const List& list = program_.lists[device].body;
+    const auto& spans = spans_[device];
+    const double ready = ReadyTime(device, forward);
+    std::vector<size_t> bubbles;
+    for (size_t at = forward; at > 0 && spans[at - 1].start > ready; --at) {
+      const size_t i = at - 1;
+      const double idle_from = i == 0 ? 0 : spans[i - 1].end;
+      if (spans[i].start > idle_from + kSame && list[i].op != Op::kLoad) bubbles.push_back(i);
+    }
+    std::reverse(bubbles.begin(), bubbles.end());
+    return bubbles;
+  }
+
+  // When the input of a forward is there.
+  double ReadyTime(int device, size_t forward) const {
+    const Instruction& i = program_.lists[device].body[forward];
+    if (i.stage == 0) return 0;
+    const int maker = program_.pipes[program_.pipe_of[i.micro]].device_of[i.stage - 1];
+    const List& list = program_.lists[maker].body;
+    for (size_t k = 0; k < list.size(); ++k)
+      if ((list[k].op == Op::kForward || list[k].op == Op::kForwardDrop) &&
+          list[k].stage == i.stage - 1 && list[k].micro == i.micro)
+        return spans_[maker][k].end +
+               (maker == device
+                    ? 0
+                    : DelayOf({.value = {Kind::kAct, i.stage - 1, i.micro}}, durations_));
+    return 0;
+  }
+
+  // Moves list[from] in front of list[to], with its LOAD, and back if that does not help.
+  bool Try(int device, size_t from, size_t to) {
+    const List before = ListOf(device);
+    const auto spans = spans_;
+    const size_t with = from - (before[from - 1].op == Op::kLoad);
+    if (to > with) return false;
+    const double done = spans_[device][from].end;
+    auto begin = ListOf(device).begin();
+    std::rotate(begin + to, begin + with, begin + from + 1);
+    const bool runs = Retime().ok();
+    const double makespan = runs ? Makespan() : 0;
+    const bool better = runs && makespan < makespan_ - kSame * makespan_;
+    const bool free = runs && makespan <= makespan_ * (1 + kSame) &&
+                      spans_[device][from].end <= done * (1 + kSame);
+    if (better || free) {
+      makespan_ = std::min(makespan_, makespan);
+      return true;
+    }
+    ListOf(device) = before;
+    spans_ = spans;
+    return false;
+  }
+
+  Program& program_;
+  const Durations durations_;
+  std::vector<Message> messages_;
+  std::vector<std::vector<Span>> spans_;
+  double makespan_ = 0;
+  int64_t work_ = 0;
+};
+
+}  // namespace
+
+Status PreposeForward(Program& program, const PassContext& context) {
+  PP_RETURN_IF_ERROR(CheckWholeBackwards(program, "prepose-forward"));
+  return Preposer(program, context.costs).Run();
+}
+
+}  // namespace pp

@@ -1,0 +1,22 @@
+#include "compiler/passes/recompute.h"
+
+#include "schema/sections.h"
+#include "schema/text.h"
+
+namespace pp {
+
+Status CheckWholeBackwards(const Program& program, const std::string& pass) {
+  auto error = [&](const std::string& what) {
+    return Status::Invalid("--passes: " + pass + " with " + program.scheme + ": " + what +
+                           " (a scheme with a flush and whole backwards that do not overlap)");
+  };
+  for (const DeviceList& list : program.lists)
+    for (const Instruction& i : list.body) {
+      if (i.op == Op::kBackwardInput || i.op == Op::kBackwardWeight || i.overlap)
+        return error("'" + ToText(i) + "'");
+      if (i.version >= 0) return error("several versions of the weights");
+    }
+  return {};
+}
+
+}  // namespace pp

@@ -1,0 +1,19 @@
+// What the passes that recompute have in common.
+#pragma once
+
+#include <string>
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// On the compute lane and not a WAIT: what the passes count as neighbours.
+inline bool IsCompute(const Instruction& i) {
+  return Info(i.op).lane == Lane::kCompute && i.op != Op::kWait && i.op != Op::kLoad;
+}
+
+// Mario's passes are made for flushes and whole backwards. The error names `pass`.
+Status CheckWholeBackwards(const Program& program, const std::string& pass);
+
+}  // namespace pp
