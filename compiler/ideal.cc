@@ -81,10 +81,14 @@ Durations PositiveDurations(const CostModel& costs, const Program& program) {
   return Durations(positive, program);
 }
 
-double DelayOf(const Message& message, const Durations& durations) {
+double Arrivals::Of(const Message& message, double time) {
   const Instruction send{.op = message.value.kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad,
                          .stage = message.value.stage};
-  return durations(send) + durations.Latency(send);
+  if (const double takes = durations_(send); takes > 0) {
+    double& free = free_[{message.from, message.to}];
+    time = free = std::max(free, time) + takes;
+  }
+  return time + durations_.Latency(send);
 }
 
 Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
@@ -109,6 +113,7 @@ Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
     if (messages[m].consumer >= 0) ++uses[messages[m].to][messages[m].consumer].missing;
     first_message[messages[m].from][messages[m].producer] = static_cast<int>(m);
   }
+  Arrivals arrivals(durations);
   std::vector<size_t> next(devices, 0);
   std::vector<double> time(devices, 0);
   std::vector<int> awake;
@@ -131,7 +136,7 @@ Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
         const Message& message = messages[m];
         if (message.consumer < 0) continue;
         Use& use = uses[message.to][message.consumer];
-        use.ready = std::max(use.ready, span.end + DelayOf(message, durations));
+        use.ready = std::max(use.ready, arrivals.Of(message, span.end));
         if (--use.missing == 0 && static_cast<int>(next[message.to]) == message.consumer)
           awake.push_back(message.to);
       }

@@ -1,8 +1,10 @@
 // The ideal timeline of a compute-only program: when each instruction would run if
-// messages needed no place in the lists and never waited for one another. Passes that place
+// messages needed no place in the lists. Passes that place
 // messages or move instructions ask it; schemes never do.
 #pragma once
 
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "schema/cost_model.h"
@@ -28,8 +30,17 @@ std::vector<Message> FindMessages(const Program& program);
 // Durations of which none is 0, so that the order of a timeline is the order of time.
 Durations PositiveDurations(const CostModel& costs, const Program& program);
 
-// From the end of its producer to its arrival, on a channel that is free.
-double DelayOf(const Message& message, const Durations& durations);
+// When messages arrive: one after the other on each channel, and a latency later.
+class Arrivals {
+ public:
+  explicit Arrivals(const Durations& durations) : durations_(durations) {}
+  // Of a message that is made at `time`. Those of a channel come in the order of their making.
+  double Of(const Message& message, double time);
+
+ private:
+  const Durations& durations_;
+  std::map<std::pair<int, int>, double> free_;  // channel -> when its last message is over
+};
 
 // device -> instruction -> when. Error: "deadlock: ..." where the lists wait for one
 // another in a circle.

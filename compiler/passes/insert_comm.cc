@@ -236,10 +236,16 @@ class Meetings {
     Device& device = devices_[d];
     const auto& list = program_.lists[d].body;
     if (device.computing || device.next == list.size() || device.missing[device.next] > 0) return;
+    if (WaitsForOthers(list[device.next]) && !device.pending.empty()) return;
     device.computing = true;
     const Instruction& i = list[device.next];
     events_.push(
         {now_ + (i.overlap ? durations_.Pair(i, list[device.next + 1]) : durations_(i)), d});
+  }
+
+  // The end of a reduction may hang on what the device still has to hand over.
+  static bool WaitsForOthers(const Instruction& i) {
+    return i.op == Op::kWait && i.value != Kind::kAct && i.value != Kind::kGrad;
   }
 
   void Finish(int d) {

@@ -79,7 +79,7 @@ class Preposer {
     return bubbles;
   }
 
-  // When the input of a forward is there.
+  // When the input of a forward is made.
   double ReadyTime(int device, size_t forward) const {
     const Instruction& i = program_.lists[device].body[forward];
     if (i.stage == 0) return 0;
@@ -88,10 +88,7 @@ class Preposer {
     for (size_t k = 0; k < list.size(); ++k)
       if ((list[k].op == Op::kForward || list[k].op == Op::kForwardDrop) &&
           list[k].stage == i.stage - 1 && list[k].micro == i.micro)
-        return spans_[maker][k].end +
-               (maker == device
-                    ? 0
-                    : DelayOf({.value = {Kind::kAct, i.stage - 1, i.micro}}, durations_));
+        return spans_[maker][k].end;
     return 0;
   }
 

@@ -5,6 +5,13 @@
 
 namespace pp {
 
+void DropMarks(Program& program) {
+  for (DeviceList& list : program.lists)
+    std::erase_if(list.body, [](const Instruction& i) {
+      return i.op == Op::kReduceGrad || i.op == Op::kWait;
+    });
+}
+
 Status CheckWholeBackwards(const Program& program, const std::string& pass) {
   auto error = [&](const std::string& what) {
     return Status::Invalid("--passes: " + pass + " with " + program.scheme + ": " + what +

@@ -38,6 +38,7 @@ class Filler {
   Filler(const Program& program, const CostModel& costs, const std::vector<int>& most, double least)
       : program_(program),
         durations_(costs, program),
+        arrivals_(durations_),
         messages_(FindMessages(program)),
         most_(most),
         least_(least),
@@ -124,7 +125,7 @@ class Filler {
       if (messages_[m].consumer < 0) continue;
       Use& use = devices_[messages_[m].to].uses[messages_[m].consumer];
       --use.missing;
-      use.ready = std::max(use.ready, device.time + DelayOf(messages_[m], durations_));
+      use.ready = std::max(use.ready, arrivals_.Of(messages_[m], device.time));
     }
     return true;
   }
@@ -138,6 +139,7 @@ class Filler {
 
   const Program& program_;
   const Durations durations_;
+  Arrivals arrivals_;
   const std::vector<Message> messages_;
   const std::vector<int>& most_;
   const double least_;
@@ -149,6 +151,7 @@ class Filler {
 
 Status SplitBackward(Program& program, const PassContext& context) {
   PP_RETURN_IF_ERROR(CheckWholeBackwards(program, "split-backward"));
+  DropMarks(program);
   int peak = 0;
   for (const DeviceList& list : program.lists) peak = std::max(peak, PeakOf(list.body));
   const std::vector<int> most(program.devices, peak);

@@ -2,7 +2,8 @@
 //
 // Stages run down the devices and up again, V/2 times, with one copy of the weights. Every device
 // takes what is there: the backward of the oldest micro-batch, else the forward of the oldest in
-// its furthest stage; at most D micro-batches are under way. With backwards as long as forwards,
+// its furthest stage. A micro-batch enters when every device has room for all of it, D
+// micro-batches being the most that one holds. With backwards as long as forwards,
 // M = D and w = V/2 waves the bubble is (D-1)(F+B)/2w. The same rule works for any stages on any
 // devices (--stage-map).
 //
@@ -24,14 +25,20 @@ namespace {
 class Player {
  public:
   Player(const Shape& shape, std::span<Row> rows)
-      : shape_(shape), rows_(rows), last_(shape.stages() - 1), ready_(rows.size()) {
+      : shape_(shape),
+        rows_(rows),
+        last_(shape.stages() - 1),
+        ready_(rows.size()),
+        room_(rows.size()) {
     device_of_.resize(shape.stages());
-    for (size_t d = 0; d < rows.size(); ++d)
+    for (size_t d = 0; d < rows.size(); ++d) {
       for (int s : rows[d].stages()) device_of_[s] = static_cast<int>(d);
+      room_[d] = shape.devices * static_cast<int64_t>(rows[d].stages().size());
+    }
   }
 
   void Run() {
-    for (int m = 0; m < std::min(shape_.devices, shape_.microbatches); ++m) Offer(Forward(0, m));
+    Admit();
     while (left_ > 0) {
       std::vector<Task> done;
       for (size_t d = 0; d < rows_.size(); ++d) {
@@ -57,6 +64,16 @@ class Player {
   static Task Forward(int stage, int micro) { return {false, micro, stage}; }
   static Task Backward(int stage, int micro) { return {true, micro, stage}; }
 
+  void Admit() {
+    auto full = [&](size_t d) { return room_[d] < static_cast<int64_t>(rows_[d].stages().size()); };
+    while (entered_ < shape_.microbatches) {
+      for (size_t d = 0; d < rows_.size(); ++d)
+        if (full(d)) return;
+      for (size_t d = 0; d < rows_.size(); ++d) room_[d] -= rows_[d].stages().size();
+      Offer(Forward(0, entered_++));
+    }
+  }
+
   void Offer(const Task& task) {
     ready_[device_of_[task.stage]].insert(task);
     ++left_;
@@ -65,11 +82,11 @@ class Player {
     --left_;
     if (!task.backward) {
       Offer(task.stage < last_ ? Forward(task.stage + 1, task.micro) : Backward(last_, task.micro));
-    } else if (task.stage > 0) {
-      Offer(Backward(task.stage - 1, task.micro));
-    } else if (task.micro + shape_.devices < shape_.microbatches) {
-      Offer(Forward(0, task.micro + shape_.devices));
+      return;
     }
+    ++room_[device_of_[task.stage]];
+    if (task.stage > 0) Offer(Backward(task.stage - 1, task.micro));
+    Admit();
   }
 
   const Shape& shape_;
@@ -77,7 +94,8 @@ class Player {
   const int last_;
   std::vector<int> device_of_;
   std::vector<std::set<Task>> ready_;  // by device
-  int left_ = 0;
+  std::vector<int64_t> room_;          // by device: stages of micro-batches yet to enter
+  int entered_ = 0, left_ = 0;
 };
 
 }  // namespace
