@@ -6,6 +6,8 @@ namespace pp {
 namespace {
 
 constexpr Pass kPasses[] = {
+    {"fit-memory", "the fastest order and choice of recomputes within --memory-limit", false,
+     Depth::kSchedule, FitMemory},
     {"reduce-gradients", "tied embedding, gradient norm and optimizer step behind the backwards",
      true, Depth::kSchedule, ReduceGradients},
     {"insert-comm", "messages between devices, asynchronous or blocking", true, Depth::kLists,
