@@ -20,6 +20,7 @@ struct Arguments {
   std::string replicas, zero = "0", reduce = "early";
   std::string passes, p2p = "async", costs, model, micro_batch_size, seq_length, layers_per_stage;
   std::string output, print_after, format = "text", device, color = "auto";
+  std::string memory_limit, search_seconds;
   bool time_passes = false;
   bool terminal = false;  // standard output is one that wants colours
   std::vector<std::string> plans;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "schema/verify.h"
@@ -110,7 +111,13 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   program.passes = options.passes;
   auto costs = ParseCosts(options.costs.empty() ? "f=1" : options.costs, program.stages);
   if (!costs.ok()) return costs.status();
-  const PassContext context{*costs, options.p2p, options.reduce};
+  const PassContext context{*costs, options.p2p, options.reduce, options.fit};
+  if (!options.fit.limit.values.empty()) {
+    auto fit = FindPasses("fit-memory");
+    if (!fit.ok()) return fit.status();
+    if (std::find(passes->begin(), passes->end(), fit->front()) == passes->end())
+      passes->push_back(fit->front());
+  }
   for (const Pass* pass : *passes) PP_RETURN_IF_ERROR(RunPass(*pass, program, context, observer));
   PP_RETURN_IF_ERROR(Lower(program, Depth::kSchedule, context, observer));
   return program;

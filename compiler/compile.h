@@ -26,6 +26,7 @@ struct CompileOptions {
   int micro_batch_size = 1;
   int sequence_length = 0;            // 0: the model's n_positions
   std::vector<int> layers_per_stage;  // empty: equal
+  MemoryFit fit;                      // a limit runs fit-memory behind `passes`
 };
 
 // Called after the scheme ("scheme") and after each pass, with the seconds it took and,

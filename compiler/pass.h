@@ -1,9 +1,12 @@
 // A pass changes a program. Its file's head shows before and after in the text form.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include "compiler/memory_limit.h"
 #include "schema/cost_model.h"
 #include "schema/program.h"
 #include "schema/status.h"
@@ -15,10 +18,26 @@ namespace pp {
 // backwards.
 enum class Reduce { kEarly, kLate };
 
+// What fit-memory found.
+struct FitReport {
+  double makespan = 0;
+  double lower_bound = 0;     // no plan within the limit is faster
+  std::vector<double> peaks;  // by device, in the limit's unit
+};
+
+// What fit-memory is asked for.
+struct MemoryFit {
+  MemoryLimit limit;
+  double search_seconds = 0;                      // 0: a fixed amount of work
+  std::function<void(double makespan)> progress;  // with each better plan
+  std::function<void(const FitReport&)> report;   // at the end
+};
+
 struct PassContext {
   CostModel costs;
   P2p p2p = P2p::kAsync;
   Reduce reduce = Reduce::kEarly;
+  MemoryFit fit = {};
 };
 
 // A row of the table of passes.
@@ -33,11 +52,15 @@ struct Pass {
 std::span<const Pass> Passes();
 
 // Each in its file under passes/.
+<<<<<<< HEAD
 Status ApplyCheckpoint(Program& program, const PassContext& context);
 Status OverlapRecompute(Program& program, const PassContext& context);
 Status RemoveRedundancy(Program& program, const PassContext& context);
 Status PreposeForward(Program& program, const PassContext& context);
 Status SplitBackward(Program& program, const PassContext& context);
+=======
+Status FitMemory(Program& program, const PassContext& context);
+>>>>>>> 90dcabff0407393d27ec9437de4fe5b3553269cf
 Status ReduceGradients(Program& program, const PassContext& context);
 Status InsertComm(Program& program, const PassContext& context);
 Status PlanMemory(Program& program, const PassContext& context);

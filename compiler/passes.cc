@@ -16,6 +16,8 @@ constexpr Pass kPasses[] = {
      PreposeForward},
     {"split-backward", "backwards in two halves; the weight halves fill bubbles", false,
      Depth::kSchedule, SplitBackward},
+    {"fit-memory", "the fastest order and choice of recomputes within --memory-limit", false,
+     Depth::kSchedule, FitMemory},
     {"reduce-gradients", "tied embedding, gradient norm and optimizer step behind the backwards",
      true, Depth::kSchedule, ReduceGradients},
     {"insert-comm", "messages between devices, asynchronous or blocking", true, Depth::kLists,

@@ -17,6 +17,31 @@
 namespace pp {
 namespace {
 
+// What fit-memory is to do, and how it tells what it found.
+Status AddFit(const Arguments& a, MemoryFit* fit) {
+  if (a.memory_limit.empty())
+    return a.search_seconds.empty() ? Status()
+                                    : Status::Invalid("--search-seconds: needs --memory-limit");
+  auto limit = ParseMemoryLimit(a.memory_limit);
+  if (!limit.ok()) return limit.status();
+  fit->limit = *limit;
+  int seconds = 0;
+  PP_RETURN_IF_ERROR(ParseNumber("--search-seconds", a.search_seconds, 1, &seconds));
+  fit->search_seconds = seconds;
+  if (seconds > 0)
+    fit->progress = [](double makespan) {
+      fmt::print(std::cerr, "fit-memory: makespan {:g}\n", makespan);
+    };
+  fit->report = [](const FitReport& report) {
+    const double gap = report.makespan / std::max(report.lower_bound, 1e-300) - 1;
+    fmt::print(std::cerr,
+               "fit-memory: makespan {:g}, lower bound {:g} (gap {:.1f} %), peaks {:g}\n",
+               report.makespan, report.lower_bound, report.lower_bound > 0 ? gap * 100 : 0,
+               fmt::join(report.peaks, " "));
+  };
+  return {};
+}
+
 Status CompileCommand(const Arguments& a) {
   CompileOptions options;
   options.scheme = a.scheme;
@@ -53,6 +78,7 @@ Status CompileCommand(const Arguments& a) {
                    [&](const Pass& pass) { return pass.name == a.print_after; }))
     return Status::Invalid(
         fmt::format("--print-after: '{}' (all, scheme or a pass)", a.print_after));
+  PP_RETURN_IF_ERROR(AddFit(a, &options.fit));
   auto observer = [&](std::string_view name, const Program& program, double seconds) {
     if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
     if (name != "verify" && (a.print_after == "all" || a.print_after == name))
@@ -151,6 +177,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   compile->add_option("--zero", a.zero, "1: spread the optimizer over a stage's copies");
   compile->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
   compile->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
+  compile->add_option("--memory-limit", a.memory_limit,
+                      "fit-memory: activations a device (1.5, 2:2:1) or bytes (40GiB)");
+  compile->add_option("--search-seconds", a.search_seconds, "fit-memory searches so long");
   compile->add_option("--print-after", a.print_after, "print the program after a pass, or all");
   compile->add_flag("--time-passes", a.time_passes, "print how long each pass took");
   compile->add_option("--p2p", a.p2p, "async (default) or blocking");

@@ -1,0 +1,64 @@
+// fit-memory: the fastest plan within a limit of memory. For each micro-batch and stage it
+// chooses whether to keep the activation or to recompute it, and it orders the lists anew.
+//
+//   1f1b, 4 devices, 4 micro-batches, in=0.1          --memory-limit 1.3
+//   d0 | F0 F1 F2 F3 .. B0 .. B1 .. B2 .. B3     =>   d0 | F0 C1 C2 C3 .. B0 R1 B1 R2 B2 R3 B3
+//   makespan 21 with 4 activations                    makespan 21 with 1 + 3 * 0.1
+//
+// It stands in for Mario's four passes (Liu et al., 2025), which recompute all of a stage's
+// micro-batches or none; the search is in compiler/search.
+#include <fmt/format.h>
+
+#include "compiler/pass.h"
+#include "compiler/search/ledger.h"
+#include "compiler/search/search.h"
+
+namespace pp {
+namespace {
+
+Status CheckRoom(const Program& program, const search::Problem& problem,
+                 const std::vector<double>& limits) {
+  for (int d = 0; d < program.devices; ++d) {
+    const int64_t least = search::SmallestLimit(problem, d);
+    if (least > problem.memory.limit[d])
+      return Status::Invalid(fmt::format(
+          "--memory-limit: {:g} is too little for device {} ({:g} is the least that fits)",
+          At(limits, d), d, static_cast<double>(least) * problem.memory.unit));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status FitMemory(Program& program, const PassContext& context) {
+  const MemoryFit& fit = context.fit;
+  const std::vector<double>& limits = fit.limit.values;
+  if (limits.empty()) return Status::Invalid("--passes: fit-memory needs --memory-limit");
+  if (limits.size() != 1 && static_cast<int>(limits.size()) != program.devices)
+    return Status::Invalid(fmt::format("--memory-limit: {} numbers (1, or {}: one for each device)",
+                                       limits.size(), program.devices));
+  if (fit.limit.unit == MemoryLimit::kBytes)
+    return Status::Invalid("--memory-limit: bytes (activations, as in 1.5)");
+  for (const DeviceList& list : program.lists)
+    if (!list.prologue.empty() || !list.epilogue.empty())
+      return Status::Invalid(fmt::format(
+          "--memory-limit: {} overlaps its steps (a scheme that ends a step before the next)",
+          program.scheme));
+
+  const search::Problem problem = search::MakeProblem(
+      program, context.costs, search::ActivationMemory(program, context.costs, limits));
+  PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
+  const search::SearchOutcome outcome =
+      search::Search(problem, search::MakePlan(program, problem),
+                     {.seconds = fit.search_seconds, .progress = fit.progress});
+  search::SetPlan(problem, outcome.plan, program);
+  if (!fit.report) return {};
+  FitReport report{outcome.makespan, outcome.lower_bound, {}};
+  for (int d = 0; d < program.devices; ++d)
+    report.peaks.push_back(static_cast<double>(search::Peak(problem, outcome.plan, d)) *
+                           problem.memory.unit);
+  fit.report(report);
+  return {};
+}
+
+}  // namespace pp

@@ -1,0 +1,154 @@
+#include "compiler/search/bound.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace pp::search {
+namespace {
+
+// The cells of one device that are alike: one stage, one pipe.
+struct Group {
+  int64_t count = 0;
+  double f, r, b, w;
+  double head, tail;  // what must run before the forward, after the backward
+  double residence;   // from the forward's start to the backward's end at least
+  Held held;
+  bool split;
+  double work() const { return f + b + w; }
+  // Memory x time of a cell that keeps its activation, and of one that recomputes it.
+  double kept() const {
+    return static_cast<double>(held.forward) * residence + static_cast<double>(held.input_half) * w;
+  }
+  double recomputed() const {
+    return static_cast<double>(held.dropped) * (std::max(residence, f + r + b) - r - b) +
+           static_cast<double>(held.recomputed) * (r + b) +
+           static_cast<double>(held.recomputed_half) * w;
+  }
+};
+
+Group MakeGroup(const Problem& problem, int cell) {
+  const int stage = problem.StageOf(cell), micro = problem.MicroOf(cell);
+  auto time = [&](int s, Part part) { return problem.Time(problem.Cell(s, micro), part); };
+  Group group{.f = time(stage, Part::kForward),
+              .r = time(stage, Part::kRecompute),
+              .b = time(stage, Part::kBackward),
+              .w = time(stage, Part::kWeight),
+              .head = 0,
+              .tail = 0,
+              .residence = time(stage, Part::kForward) + time(stage, Part::kBackward),
+              .held = problem.memory.held[stage],
+              .split = problem.split[cell] != 0};
+  for (int s = 0; s < problem.stages; ++s) {
+    const Task forward = MakeTask(problem.Cell(s, micro), Part::kForward);
+    const Task backward = MakeTask(problem.Cell(s, micro), Part::kBackward);
+    if (s <= stage) group.head += problem.lag[forward];
+    if (s < stage) group.head += problem.time[forward], group.tail += problem.time[backward];
+    if (s < stage) group.tail += problem.lag[backward];
+    if (s > stage) group.residence += problem.time[forward] + problem.time[backward];
+    if (s > stage) group.residence += problem.lag[forward];
+    if (s >= stage) group.residence += problem.lag[backward];
+  }
+  return group;
+}
+
+// The smallest window of a device with one group, given n recomputes.
+double Window(const Group& g, int64_t n, double limit) {
+  const double m = static_cast<double>(g.count), x = static_cast<double>(n);
+  double window = m * g.work() + x * g.r;
+  window = std::max(window, ((m - x) * g.kept() + x * g.recomputed()) / limit);
+  if (g.split) return window;
+  // At most q full activations at once; in the ramps at both ends fewer.
+  const double full = static_cast<double>(g.held.forward);
+  const double q = std::floor(limit / full), in_ramp = std::min(q, m);
+  window = std::max(window, ((m - x) * g.residence + x * (g.r + g.b) +
+                             in_ramp * (in_ramp - 1) / 2 * (std::min(g.f, g.r) + g.b)) /
+                                q);
+  // At most so many micro-batches in flight.
+  const double input = static_cast<double>(g.held.dropped);
+  if (input <= 0 || input > full) return window;
+  const double in_flight = (n < g.count ? 1 : 0) + std::floor((limit - full) / input);
+  if (in_flight < 1) return window;
+  const double filled = std::min(in_flight, m);
+  return std::max(window, ((m - x) * g.residence + x * std::max(g.residence, g.f + g.r + g.b) +
+                           filled * (filled - 1) / 2 * (g.f + g.b)) /
+                              in_flight);
+}
+
+struct DeviceBound {
+  double window, recomputes;
+};
+
+DeviceBound OneGroup(const Group& group, double limit) {
+  DeviceBound best{HUGE_VAL, 0};
+  for (int64_t n = 0; n <= group.count; ++n)
+    if (const double window = Window(group, n, limit); window < best.window)
+      best = {window, static_cast<double>(n)};
+  return best;
+}
+
+// Several groups: recompute where a recompute frees most memory, in fractions of a cell.
+DeviceBound SeveralGroups(std::vector<Group> groups, double limit) {
+  auto gain = [](const Group& g) { return (g.kept() - g.recomputed()) / std::max(g.r, 1e-12); };
+  std::stable_sort(groups.begin(), groups.end(),
+                   [&](const Group& a, const Group& b) { return gain(a) > gain(b); });
+  double work = 0, memory = 0;
+  for (const Group& g : groups) {
+    work += static_cast<double>(g.count) * g.work();
+    memory += static_cast<double>(g.count) * g.kept();
+  }
+  DeviceBound bound{std::max(work, memory / limit), 0};
+  double recomputes = 0;
+  for (const Group& g : groups) {
+    const double saved = g.kept() - g.recomputed();
+    if (saved <= 0 || memory / limit <= work) break;
+    // work + n r == (memory - n saved) / limit
+    const double n =
+        std::min(static_cast<double>(g.count), (memory / limit - work) / (g.r + saved / limit));
+    work += n * g.r;
+    memory -= n * saved;
+    recomputes += n;
+    bound = {std::max(work, memory / limit), recomputes};
+  }
+  return bound;
+}
+
+}  // namespace
+
+Bound LowerBound(const Problem& problem) {
+  std::vector<std::map<int, Group>> groups(problem.devices);
+  for (int cell = 0; cell < problem.cells(); ++cell) {
+    auto& row = groups[problem.device[cell]];
+    auto found = row.find(problem.sum[cell]);
+    if (found == row.end()) found = row.emplace(problem.sum[cell], MakeGroup(problem, cell)).first;
+    ++found->second.count;
+  }
+  Bound bound;
+  for (int d = 0; d < problem.devices; ++d) {
+    std::vector<Group> row;
+    double head = HUGE_VAL, tail = HUGE_VAL, cells = 0, before_weights = 0;
+    for (const auto& [sum, group] : groups[d]) {
+      row.push_back(group);
+      head = std::min(head, group.head);
+      tail = std::min(tail, group.split ? 0 : group.tail);
+      cells += static_cast<double>(group.count);
+      before_weights += static_cast<double>(group.count) * (group.f + group.b);
+      // One micro-batch alone, there and back.
+      bound.makespan =
+          std::max(bound.makespan, group.head + group.residence + std::max(group.tail, group.w));
+    }
+    bound.recomputes.push_back(0);
+    if (row.empty()) continue;
+    const double limit = static_cast<double>(problem.memory.limit[d]);
+    const DeviceBound device =
+        row.size() == 1 ? OneGroup(row[0], limit) : SeveralGroups(row, limit);
+    bound.makespan = std::max(bound.makespan, head + device.window + tail);
+    bound.recomputes.back() = device.recomputes / cells;
+    double least_tail = HUGE_VAL;
+    for (const Group& group : row) least_tail = std::min(least_tail, group.tail);
+    bound.makespan = std::max(bound.makespan, head + before_weights + least_tail);
+  }
+  return bound;
+}
+
+}  // namespace pp::search

@@ -1,0 +1,29 @@
+// What no plan can beat: lower bounds of the makespan under the memory limit, for any
+// order of the tasks and any choice of cells to recompute.
+//
+// A device works in the window W = T - head - tail that the stages before it leave. Its
+// micro-batches cannot be alive for a shorter time than their way to the last stage and
+// back. So, with n recomputes on the device, both its time and its memory x time must
+// have room:
+//
+//   work          M (F + B) + n R                           <= W
+//   memory        (M - n) full L + n (input L + full (R + B)) <= limit W
+//
+// and, where it has one stage alone, two counts of what is alive at once. The bound is the
+// smallest T over n of the device where that is largest.
+#pragma once
+
+#include <vector>
+
+#include "compiler/search/problem.h"
+
+namespace pp::search {
+
+struct Bound {
+  double makespan = 0;
+  std::vector<double> recomputes;  // by device: the share of its cells that the bound recomputes
+};
+
+Bound LowerBound(const Problem& problem);
+
+}  // namespace pp::search

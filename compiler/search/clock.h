@@ -1,0 +1,47 @@
+// When each task of a plan runs: as early as possible, or as late as possible within the
+// same makespan. A device takes its list in order; a result from another device is there
+// `lag` after its maker's end. Linear in the number of tasks.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "compiler/search/problem.h"
+
+namespace pp::search {
+
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
+
+class Clock {
+ public:
+  explicit Clock(const Problem& problem);
+
+  // As early as possible. The makespan; kNever where the lists wait for one another in a
+  // circle, or where it is certain to be above `cutoff`.
+  double Earliest(const Plan& plan, double cutoff = kNever);
+  // As late as possible. REQUIRES: Earliest ran on this plan and reached its end.
+  void Latest(const Plan& plan);
+
+  // By task; REQUIRES: Earliest, Latest.
+  double start(Task task) const { return end_[task] - problem_.time[task]; }
+  double end(Task task) const { return end_[task]; }
+  double latest_start(Task task) const { return latest_[task]; }
+  double makespan() const { return makespan_; }
+  // The tasks in an order in which they could run one by one.
+  const std::vector<Task>& order() const { return order_; }
+  // How many tasks have been timed so far: the search's measure of work.
+  int64_t work() const { return work_; }
+
+ private:
+  const Problem& problem_;
+  double makespan_ = 0;
+  int64_t work_ = 0;
+  std::vector<double> end_, latest_;
+  std::vector<double> tail_;  // by task: what follows it at least, on other devices too
+  std::vector<Task> order_;
+  std::vector<size_t> next_;
+  std::vector<double> free_;
+  std::vector<int> awake_;
+};
+
+}  // namespace pp::search

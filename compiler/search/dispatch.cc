@@ -1,0 +1,258 @@
+#include "compiler/search/dispatch.h"
+
+#include <algorithm>
+
+namespace pp::search {
+namespace {
+
+constexpr double kTiny = 1e-9;
+
+}  // namespace
+
+Dispatcher::Dispatcher(const Problem& problem)
+    : problem_(problem),
+      places_(problem.devices),
+      state_(problem.cells()),
+      rank_(problem.cells()),
+      arrival_(problem.time.size()) {
+  plan_.lists.resize(problem.devices);
+}
+
+void Dispatcher::Reset() {
+  plan_.dropped.assign(problem_.cells(), 0);
+  std::fill(state_.begin(), state_.end(), State::kWaiting);
+  for (size_t task = 0; task < arrival_.size(); ++task)
+    arrival_[task] = problem_.source[task] < 0 ? 0 : kNever;
+  events_.clear();
+  for (int d = 0; d < problem_.devices; ++d) {
+    plan_.lists[d].clear();
+    places_[d] = {0, 0, 0, 0, problem_.memory.limit[d], 0, 0, {}};
+    const auto& forwards = rules_->forwards[d];
+    for (size_t i = 0; i < forwards.size(); ++i) rank_[forwards[i]] = static_cast<int>(i);
+    Wake(0, d);
+  }
+}
+
+void Dispatcher::Wake(double time, int device) {
+  events_.push_back({time, device});
+  std::push_heap(events_.begin(), events_.end());
+}
+
+int64_t Dispatcher::HalfOf(int cell) const {
+  const Held& held = problem_.HeldBy(cell);
+  return plan_.dropped[cell] ? held.recomputed_half : held.input_half;
+}
+
+// Plays the rest of the device through in the thriftiest way that keeps both orders: a
+// backward at a time, missing forwards just before it without their activation.
+bool Dispatcher::Drains(int device) const {
+  const Place& place = places_[device];
+  const auto& forwards = rules_->forwards[device];
+  const auto& backwards = rules_->backwards[device];
+  int64_t memory = place.memory;
+  for (size_t i = place.next_weight; i < place.weights.size(); ++i)
+    memory -= HalfOf(place.weights[i]);
+  int alive = place.in_flight;
+  size_t forward = place.next_forward;
+  for (size_t b = place.next_backward; b < backwards.size(); ++b) {
+    if (alive == 0 && forward == b) return true;  // empty: nothing of now matters any more
+    const int cell = backwards[b];
+    const Held& held = problem_.HeldBy(cell);
+    const State state = state_[cell];
+    if (state == State::kKept || state == State::kRecomputed) {
+      memory -= state == State::kKept ? held.forward : held.recomputed;
+      --alive;
+      continue;
+    }
+    const size_t rank = static_cast<size_t>(rank_[cell]);
+    if (state == State::kWaiting && rank >= forward) {
+      for (; forward < rank; ++forward) {
+        memory += problem_.HeldBy(forwards[forward]).dropped;
+        if (memory > place.limit) return false;
+      }
+      ++forward;
+      if (memory + held.forward > place.limit) return false;  // its backward follows at once
+      continue;
+    }
+    if (state == State::kDropped) --alive;
+    memory += held.recomputed - held.dropped;
+    if (memory > place.limit) return false;
+    memory -= held.recomputed;
+  }
+  return true;
+}
+
+bool Dispatcher::MayForward(int device, int cell, State state) {
+  Place& place = places_[device];
+  const Held& held = problem_.HeldBy(cell);
+  const int64_t more = state == State::kKept ? held.forward : held.dropped;
+  if (place.memory + more > place.limit) return false;
+  place.memory += more;
+  state_[cell] = state;
+  ++place.next_forward;
+  ++place.in_flight;
+  const bool drains = Drains(device);
+  place.memory -= more;
+  state_[cell] = State::kWaiting;
+  --place.next_forward;
+  --place.in_flight;
+  return drains;
+}
+
+bool Dispatcher::MayRecompute(int device, int cell) {
+  Place& place = places_[device];
+  const Held& held = problem_.HeldBy(cell);
+  const int64_t more = held.recomputed - held.dropped;
+  if (place.memory + more > place.limit) return false;
+  place.memory += more;
+  state_[cell] = State::kRecomputed;
+  const bool drains = Drains(device);
+  place.memory -= more;
+  state_[cell] = State::kDropped;
+  return drains;
+}
+
+// The cell to recompute next, in the order of the backwards; -1 if there is none.
+int Dispatcher::FirstDropped(int device) const {
+  const Place& place = places_[device];
+  const auto& backwards = rules_->backwards[device];
+  int seen = 0;
+  for (size_t b = place.next_backward; b < backwards.size() && seen < place.in_flight; ++b) {
+    if (state_[backwards[b]] == State::kDropped) return backwards[b];
+    if (state_[backwards[b]] != State::kWaiting) ++seen;
+  }
+  return -1;
+}
+
+// Whether the device of the next stage has nothing to do until this cell's forward.
+bool Dispatcher::Starves(int cell, double now) const {
+  const Task sink = problem_.sink[MakeTask(cell, Part::kForward)];
+  if (sink < 0) return false;
+  const int device = problem_.device[CellOf(sink)];
+  const Place& next = places_[device];
+  const auto& forwards = rules_->forwards[device];
+  return next.free_at <= now && next.next_forward < forwards.size() &&
+         forwards[next.next_forward] == CellOf(sink);
+}
+
+Task Dispatcher::ChooseForward(int device, double now) {
+  Place& place = places_[device];
+  const auto& forwards = rules_->forwards[device];
+  if (place.next_forward >= forwards.size()) return -1;
+  const int cell = forwards[place.next_forward];
+  const CellRule& rule = rules_->cells[cell];
+  const Task task = MakeTask(cell, Part::kForward);
+  const int weights = static_cast<int>(place.weights.size() - place.next_weight);
+  if (arrival_[task] > now || place.in_flight >= rule.window || weights > rule.weights) return -1;
+  const Held& held = problem_.HeldBy(cell);
+  const int inputs = std::max(0, rule.reserve - place.in_flight - 1);
+  const bool keep = rule.keep && place.memory + held.forward + held.dropped * inputs <= place.limit;
+  const bool at_once = place.in_flight == 0 && problem_.sink[task] < 0;
+  plan_.dropped[cell] = 0;
+  if ((keep || at_once) && MayForward(device, cell, State::kKept)) return task;
+  if (!MayForward(device, cell, State::kDropped)) return -1;
+  plan_.dropped[cell] = 1;
+  return task;
+}
+
+Task Dispatcher::Choose(int device, double now) {
+  Place& place = places_[device];
+  const auto& backwards = rules_->backwards[device];
+  Task backward = -1, urgent = -1, early = -1;
+  if (place.next_backward < backwards.size()) {
+    const int cell = backwards[place.next_backward];
+    const Task task = MakeTask(cell, Part::kBackward);
+    const bool resident = state_[cell] == State::kKept || state_[cell] == State::kRecomputed;
+    if (resident && arrival_[task] <= now) backward = task;
+    const int dropped = FirstDropped(device);
+    if (dropped >= 0 && MayRecompute(device, dropped)) {
+      early = MakeTask(dropped, Part::kRecompute);
+      if (dropped == cell && arrival_[task] <= now + problem_.time[early] + kTiny) urgent = early;
+    }
+  }
+  const Task forward = ChooseForward(device, now);
+  if (forward >= 0) {
+    const First first = rules_->cells[CellOf(forward)].first;
+    const bool if_starving =
+        first == First::kForwardIfStarving || first == First::kForwardAlwaysIfStarving;
+    const bool goes_first =
+        first != First::kRecompute && (!if_starving || Starves(CellOf(forward), now));
+    const bool before_backward =
+        first == First::kForwardAlways || first == First::kForwardAlwaysIfStarving;
+    if (goes_first && (before_backward || backward < 0)) return forward;
+  }
+  if (backward >= 0) return backward;
+  if (urgent >= 0) return urgent;
+  if (forward >= 0) return forward;
+  if (place.next_weight < place.weights.size())
+    return MakeTask(place.weights[place.next_weight], Part::kWeight);
+  return early >= 0 && rules_->cells[CellOf(early)].early ? early : -1;
+}
+
+void Dispatcher::Start(int device, Task task, double now) {
+  Place& place = places_[device];
+  const int cell = CellOf(task);
+  const Held& held = problem_.HeldBy(cell);
+  const double end = now + problem_.time[task];
+  switch (PartOf(task)) {
+    case Part::kForward:
+      state_[cell] = plan_.dropped[cell] ? State::kDropped : State::kKept;
+      place.memory += plan_.dropped[cell] ? held.dropped : held.forward;
+      ++place.next_forward;
+      ++place.in_flight;
+      break;
+    case Part::kRecompute:
+      state_[cell] = State::kRecomputed;
+      place.memory += held.recomputed - held.dropped;
+      break;
+    case Part::kBackward:
+      place.memory -= state_[cell] == State::kKept ? held.forward : held.recomputed;
+      if (problem_.split[cell]) {
+        place.memory += HalfOf(cell);
+        place.weights.push_back(cell);
+      }
+      state_[cell] = State::kDone;
+      ++place.next_backward;
+      --place.in_flight;
+      break;
+    case Part::kWeight:
+      place.memory -= HalfOf(cell);
+      ++place.next_weight;
+      break;
+  }
+  plan_.lists[device].push_back(task);
+  place.free_at = end;
+  Wake(end, device);
+  const Task sink = problem_.sink[task];
+  if (sink < 0) return;
+  const int other = problem_.device[CellOf(sink)];
+  arrival_[sink] = end + problem_.lag[sink];
+  Wake(arrival_[sink], other);
+  if (PartOf(task) == Part::kBackward)
+    Wake(std::max(now, arrival_[sink] - problem_.Time(CellOf(sink), Part::kRecompute)), other);
+}
+
+double Dispatcher::Run(const Rules& rules, double cutoff) {
+  rules_ = &rules;
+  Reset();
+  double makespan = 0;
+  while (!events_.empty()) {
+    std::pop_heap(events_.begin(), events_.end());
+    const auto [now, device] = events_.back();
+    events_.pop_back();
+    ++work_;
+    if (places_[device].free_at > now) continue;
+    const Task task = Choose(device, now);
+    if (task < 0) continue;
+    Start(device, task, now);
+    makespan = std::max(makespan, places_[device].free_at);
+    if (makespan > cutoff) return kNever;
+  }
+  for (int d = 0; d < problem_.devices; ++d)
+    if (places_[d].next_backward < rules.backwards[d].size() ||
+        places_[d].next_weight < places_[d].weights.size())
+      return kNever;
+  return makespan;
+}
+
+}  // namespace pp::search

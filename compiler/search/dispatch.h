@@ -1,0 +1,69 @@
+// Builds a plan from nothing, event by event: whenever a device is free it takes the best
+// task that it may start, or waits. Forwards and backwards of a device each keep their
+// order; how they mix, which cells recompute, and where, follows from rules and time.
+//
+// A task that takes memory starts only if the device can still be drained afterwards: all
+// backwards in order, whatever they still need done first. So no device gets stuck.
+#pragma once
+
+#include <vector>
+
+#include "compiler/search/clock.h"
+#include "compiler/search/problem.h"
+#include "compiler/search/rules.h"
+
+namespace pp::search {
+
+class Dispatcher {
+ public:
+  explicit Dispatcher(const Problem& problem);
+
+  // The makespan; kNever where the orders cannot be followed within the limit, or where it
+  // would be above `cutoff`.
+  double Run(const Rules& rules, double cutoff = kNever);
+  const Plan& plan() const { return plan_; }
+  int64_t work() const { return work_; }  // events so far
+
+ private:
+  enum class State : uint8_t { kWaiting, kKept, kDropped, kRecomputed, kDone };
+  struct Event {
+    double time;
+    int device;
+    // Ties: the devices behind decide first.
+    bool operator<(const Event& other) const {
+      return time != other.time ? time > other.time : device < other.device;
+    }
+  };
+  // One device while the plan grows.
+  struct Place {
+    size_t next_forward, next_backward, next_weight;
+    int64_t memory, limit;
+    int in_flight;
+    double free_at;
+    std::vector<int> weights;  // cells whose weight half is still to come
+  };
+
+  void Reset();
+  void Wake(double time, int device);
+  Task Choose(int device, double now);
+  Task ChooseForward(int device, double now);
+  bool Starves(int cell, double now) const;
+  void Start(int device, Task task, double now);
+  bool Drains(int device) const;
+  bool MayForward(int device, int cell, State state);
+  bool MayRecompute(int device, int cell);
+  int FirstDropped(int device) const;
+  int64_t HalfOf(int cell) const;
+
+  const Problem& problem_;
+  const Rules* rules_ = nullptr;
+  Plan plan_;
+  std::vector<Place> places_;
+  std::vector<State> state_;     // by cell
+  std::vector<int> rank_;        // by cell: its place among its device's forwards
+  std::vector<double> arrival_;  // by task: when its source's result is there
+  std::vector<Event> events_;    // a heap
+  int64_t work_ = 0;
+};
+
+}  // namespace pp::search

@@ -1,0 +1,94 @@
+#include "compiler/search/ledger.h"
+
+#include <algorithm>
+
+namespace pp::search {
+
+Change ChangeOf(const Problem& problem, const Plan& plan, Task task) {
+  const int cell = CellOf(task);
+  const Held& held = problem.HeldBy(cell);
+  const bool dropped = plan.dropped[cell] != 0;
+  const int64_t full = dropped ? held.recomputed : held.forward;
+  const int64_t half = dropped ? held.recomputed_half : held.input_half;
+  auto step = [](int64_t change) {
+    return Change{std::max<int64_t>(change, 0), std::min<int64_t>(change, 0)};
+  };
+  switch (PartOf(task)) {
+    case Part::kForward:
+      return step(dropped ? held.dropped : held.forward);
+    case Part::kRecompute:
+      return step(held.recomputed - held.dropped);
+    case Part::kBackward:
+      return step(problem.split[cell] ? half - full : -full);
+    case Part::kWeight:
+      return step(-half);
+  }
+  return {};
+}
+
+bool MaySwap(const Problem& problem, Task a, Task b) {
+  const int cell_a = CellOf(a), cell_b = CellOf(b);
+  if (cell_a == cell_b || problem.source[a] == b || problem.source[b] == a) return false;
+  if (problem.sum[cell_a] != problem.sum[cell_b] || PartOf(a) != PartOf(b)) return true;
+  return PartOf(a) != Part::kBackward && PartOf(a) != Part::kWeight;
+}
+
+int64_t Peak(const Problem& problem, const Plan& plan, int device) {
+  int64_t level = 0, peak = 0;
+  for (Task task : plan.lists[device]) {
+    const Change change = ChangeOf(problem, plan, task);
+    peak = std::max(peak, level + change.up);
+    level += change.net();
+  }
+  return peak;
+}
+
+bool Fits(const Problem& problem, const Plan& plan) {
+  for (int d = 0; d < problem.devices; ++d)
+    if (Peak(problem, plan, d) > problem.memory.limit[d]) return false;
+  return true;
+}
+
+Ledger::Ledger(const Problem& problem, Plan& plan, int device)
+    : problem_(problem),
+      plan_(plan),
+      list_(plan.lists[device]),
+      limit_(problem.memory.limit[device]) {
+  int64_t level = 0;
+  for (Task task : list_) {
+    const Change change = ChangeOf(problem, plan, task);
+    use_.push_back(level + change.up);
+    level += change.net();
+  }
+}
+
+bool Ledger::FitsBefore(int at, int before) const {
+  const Task task = list_[at], other = list_[before];
+  if (!MaySwap(problem_, other, task)) return false;
+  const Change change = ChangeOf(problem_, plan_, task);
+  const int64_t level = use_[before] - ChangeOf(problem_, plan_, other).up;
+  return use_[before] + change.net() <= limit_ && level + change.up <= limit_;
+}
+
+void Ledger::Move(int from, int to) {
+  const Task task = list_[from];
+  const Change change = ChangeOf(problem_, plan_, task);
+  if (to < from) {
+    const int64_t level = use_[to] - ChangeOf(problem_, plan_, list_[to]).up;
+    for (int i = from; i > to; --i) {
+      list_[i] = list_[i - 1];
+      use_[i] = use_[i - 1] + change.net();
+    }
+    use_[to] = level + change.up;
+  } else {
+    const int64_t level = use_[to] + ChangeOf(problem_, plan_, list_[to]).down;
+    for (int i = from; i < to; ++i) {
+      list_[i] = list_[i + 1];
+      use_[i] = use_[i + 1] - change.net();
+    }
+    use_[to] = level - change.net() + change.up;
+  }
+  list_[to] = task;
+}
+
+}  // namespace pp::search

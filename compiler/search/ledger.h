@@ -1,0 +1,50 @@
+// The memory along one device's list, which follows from the order alone.
+//
+//   list    F0   C1   B0   R1   B1
+//   use      1  1.1  1.1  1.1  1.1     while the task runs; a limit holds for each of them
+#pragma once
+
+#include "compiler/search/problem.h"
+
+namespace pp::search {
+
+// What a task adds at its start and takes away at its end.
+struct Change {
+  int64_t up = 0, down = 0;
+  int64_t net() const { return up + down; }
+};
+Change ChangeOf(const Problem& problem, const Plan& plan, Task task);
+
+// Whether two neighbours of a list may change places: not those of one cell, not maker and
+// user of a value, and gradients are summed in the order in which they stood.
+bool MaySwap(const Problem& problem, Task a, Task b);
+
+// The most memory that a device's list holds at once.
+int64_t Peak(const Problem& problem, const Plan& plan, int device);
+bool Fits(const Problem& problem, const Plan& plan);
+
+// One device's list, with its memory kept up to date while tasks move. Every move keeps
+// the limit; those that cannot are refused.
+class Ledger {
+ public:
+  Ledger(const Problem& problem, Plan& plan, int device);
+
+  int size() const { return static_cast<int>(list_.size()); }
+  Task task(int at) const { return list_[at]; }
+  int64_t use(int at) const { return use_[at]; }
+  int64_t limit() const { return limit_; }
+  // Whether task `at` may stand directly in front of `before`, at > before, given that it
+  // may stand in front of before + 1.
+  bool FitsBefore(int at, int before) const;
+  // Moves the task to another place; all between make room. REQUIRES: legal.
+  void Move(int from, int to);
+
+ private:
+  const Problem& problem_;
+  const Plan& plan_;
+  std::vector<Task>& list_;
+  std::vector<int64_t> use_;
+  int64_t limit_;
+};
+
+}  // namespace pp::search

@@ -1,0 +1,132 @@
+#include "compiler/search/problem.h"
+
+#include <cmath>
+#include <optional>
+
+namespace pp::search {
+namespace {
+
+// Fractions of an activation are counted in whole numbers, so that ten times 0.1 is 1.
+constexpr double kScale = 1e12;
+// Thirds do not add up to 1: this much over the limit is within it.
+constexpr double kTolerance = 1e-6;
+
+std::optional<Part> PartOfOp(Op op) {
+  switch (op) {
+    case Op::kForward:
+    case Op::kForwardDrop:
+      return Part::kForward;
+    case Op::kRecompute:
+      return Part::kRecompute;
+    case Op::kBackward:
+    case Op::kBackwardInput:
+      return Part::kBackward;
+    case Op::kBackwardWeight:
+      return Part::kWeight;
+    default:
+      return std::nullopt;
+  }
+}
+
+// A task's result goes to the next stage's forward or the one before's backward.
+void Link(Problem& problem, int from_cell, int to_cell, Part part, double comm) {
+  const Task from = MakeTask(from_cell, part), to = MakeTask(to_cell, part);
+  problem.sink[from] = to;
+  problem.source[to] = from;
+  if (problem.device[from_cell] != problem.device[to_cell]) problem.lag[to] = comm;
+}
+
+}  // namespace
+
+MemoryModel ActivationMemory(const Program& program, const CostModel& costs,
+                             const std::vector<double>& limits) {
+  MemoryModel memory{.unit = 1 / kScale};
+  for (int s = 0; s < program.stages; ++s) {
+    const int64_t full = std::llround(kScale / program.StagesPerDevice());
+    const int64_t input = std::llround(kScale * At(costs.in, s));
+    memory.held.push_back({full, input, full + input, full, full + input});
+  }
+  for (int d = 0; d < program.devices; ++d)
+    memory.limit.push_back(std::llround(kScale * (At(limits, d) + kTolerance)));
+  return memory;
+}
+
+Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel memory) {
+  Problem problem{program.devices, program.stages, program.microbatches};
+  problem.memory = std::move(memory);
+  const int cells = problem.cells();
+  problem.device.resize(cells);
+  problem.sum.resize(cells);
+  problem.split.assign(cells, 0);
+  problem.time.assign(4 * cells, 0);
+  problem.source.assign(4 * cells, -1);
+  problem.sink.assign(4 * cells, -1);
+  problem.lag.assign(4 * cells, 0);
+  for (const DeviceList& list : program.lists)
+    for (const Instruction& i : list.body)
+      if (i.op == Op::kBackwardWeight) problem.split[problem.Cell(i.stage, i.micro)] = 1;
+
+  const Durations durations(costs, program);
+  auto time = [&](Op op, int stage) { return durations({.op = op, .stage = stage}); };
+  for (int s = 0; s < problem.stages; ++s)
+    for (int m = 0; m < problem.micros; ++m) {
+      const int cell = problem.Cell(s, m), pipe = program.pipe_of[m];
+      problem.device[cell] = program.pipes[pipe].device_of[s];
+      problem.sum[cell] = s * static_cast<int>(program.pipes.size()) + pipe;
+      const bool split = problem.split[cell] != 0;
+      problem.time[MakeTask(cell, Part::kForward)] = time(Op::kForward, s);
+      problem.time[MakeTask(cell, Part::kRecompute)] = time(Op::kRecompute, s);
+      problem.time[MakeTask(cell, Part::kBackward)] =
+          time(split ? Op::kBackwardInput : Op::kBackward, s);
+      problem.time[MakeTask(cell, Part::kWeight)] = split ? time(Op::kBackwardWeight, s) : 0;
+      if (s == 0) continue;
+      const int below = problem.Cell(s - 1, m);
+      Link(problem, below, cell, Part::kForward, At(costs.comm, s - 1));
+      Link(problem, cell, below, Part::kBackward, At(costs.comm, s - 1));
+    }
+  return problem;
+}
+
+Plan MakePlan(const Program& program, const Problem& problem) {
+  Plan plan;
+  plan.dropped.assign(problem.cells(), 0);
+  for (const DeviceList& list : program.lists) {
+    auto& tasks = plan.lists.emplace_back();
+    for (const Instruction& i : list.body) {
+      const auto part = PartOfOp(i.op);
+      if (!part) continue;
+      const int cell = problem.Cell(i.stage, i.micro);
+      tasks.push_back(MakeTask(cell, *part));
+      if (i.op == Op::kForwardDrop) plan.dropped[cell] = 1;
+    }
+  }
+  return plan;
+}
+
+void SetPlan(const Problem& problem, const Plan& plan, Program& program) {
+  // What an instruction has besides stage and micro-batch stays.
+  std::vector<Instruction> before(4 * problem.cells());
+  for (const DeviceList& list : program.lists)
+    for (const Instruction& i : list.body)
+      if (const auto part = PartOfOp(i.op); part && part != Part::kRecompute)
+        before[MakeTask(problem.Cell(i.stage, i.micro), *part)] = i;
+  for (int d = 0; d < problem.devices; ++d) {
+    auto& body = program.lists[d].body;
+    body.clear();
+    for (Task task : plan.lists[d]) {
+      const int cell = CellOf(task), stage = problem.StageOf(cell), micro = problem.MicroOf(cell);
+      const Task same = PartOf(task) == Part::kRecompute ? MakeTask(cell, Part::kForward) : task;
+      Instruction instruction = before[same];
+      instruction.overlap = false;
+      if (PartOf(task) == Part::kForward) {
+        if (stage == 0 || stage == problem.stages - 1)
+          body.push_back({.op = Op::kLoad, .stage = stage, .micro = micro});
+        instruction.op = plan.dropped[cell] ? Op::kForwardDrop : Op::kForward;
+      }
+      if (PartOf(task) == Part::kRecompute) instruction.op = Op::kRecompute;
+      body.push_back(instruction);
+    }
+  }
+}
+
+}  // namespace pp::search

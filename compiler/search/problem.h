@@ -1,0 +1,87 @@
+// A schedule as the search sees it: numbers, no instructions.
+//
+// A *cell* is one micro-batch on one stage. Each cell has up to four *tasks*: forward,
+// recompute, backward (its input half, where it is split) and weight half. A *plan* is the
+// order of each device's tasks, and which cells drop their activation after the forward
+// and recompute it before the backward. When each task runs follows from the order
+// (clock.h), and so does the memory, from the order of one list alone (ledger.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "schema/cost_model.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp::search {
+
+using Task = int32_t;  // 4 * cell + Part
+enum class Part : int8_t { kForward, kRecompute, kBackward, kWeight };
+
+constexpr Task MakeTask(int cell, Part part) { return 4 * cell + static_cast<int>(part); }
+constexpr int CellOf(Task task) { return task >> 2; }
+constexpr Part PartOf(Task task) { return static_cast<Part>(task & 3); }
+
+// What one micro-batch of a stage holds on its device, in the limit's unit times
+// kMemoryScale, from the start of each instruction to that of the next; nothing behind
+// the last one's end.
+struct Held {
+  int64_t forward = 0;          // behind FW
+  int64_t dropped = 0;          // behind CFW
+  int64_t recomputed = 0;       // behind RE
+  int64_t input_half = 0;       // behind FW and BW_input
+  int64_t recomputed_half = 0;  // behind RE and BW_input
+};
+
+// The limit, and what counts under it.
+struct MemoryModel {
+  std::vector<Held> held;      // by stage
+  std::vector<int64_t> limit;  // by device
+  double unit = 1;             // of one step of these numbers, for messages
+};
+
+// In activations of a micro-batch of a whole device: FW and RE hold 1/V until the end of BW
+// or BW_weight, CFW `in` of the costs. `limits`: one for all devices, or one for each.
+MemoryModel ActivationMemory(const Program& program, const CostModel& costs,
+                             const std::vector<double>& limits);
+
+struct Plan {
+  std::vector<std::vector<Task>> lists;  // by device
+  std::vector<uint8_t> dropped;          // by cell: 1 if it has a recompute
+};
+
+struct Problem {
+  int devices = 0, stages = 0, micros = 0;
+  std::vector<int> device;     // by cell
+  std::vector<int> sum;        // by cell: the gradient it adds to; those of one keep their order
+  std::vector<uint8_t> split;  // by cell: whether the backward has two halves
+  std::vector<double> time;    // by task
+  std::vector<Task> source;    // by task: the one whose result it takes from another stage; or -1
+  std::vector<Task> sink;      // by task: the one that takes its result; or -1
+  std::vector<double> lag;     // by task: from its source's end to its own start at the earliest
+  MemoryModel memory;
+
+  int cells() const { return stages * micros; }
+  int Cell(int stage, int micro) const { return stage * micros + micro; }
+  int StageOf(int cell) const { return cell / micros; }
+  int MicroOf(int cell) const { return cell % micros; }
+  const Held& HeldBy(int cell) const { return memory.held[cell / micros]; }
+  double Time(int cell, Part part) const { return time[MakeTask(cell, part)]; }
+  Task LastTask(int cell) const {
+    return MakeTask(cell, split[cell] ? Part::kWeight : Part::kBackward);
+  }
+};
+
+// REQUIRES: `program` is a verified compute-only one without prologue and epilogue. WAITs
+// are left out.
+Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel memory);
+// The program's own order.
+Plan MakePlan(const Program& program, const Problem& problem);
+// Gives the program the plan's lists. WAITs, marks for reductions and overlaps go: they belong to
+// the old order.
+void SetPlan(const Problem& problem, const Plan& plan, Program& program);
+
+}  // namespace pp::search

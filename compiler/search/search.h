@@ -1,0 +1,32 @@
+// The fastest plan that fits, as far as it is found: starts from several policies and from
+// the given plan, polishes each, and improves the best by local search.
+#pragma once
+
+#include <functional>
+
+#include "compiler/search/problem.h"
+#include "schema/status.h"
+
+namespace pp::search {
+
+struct SearchOptions {
+  double seconds = 0;  // 0: a fixed amount of work, well under a second
+  // Called with each better makespan.
+  std::function<void(double makespan)> progress;
+};
+
+struct SearchOutcome {
+  Plan plan;
+  double makespan = 0;
+  double lower_bound = 0;
+};
+
+// `start`: the scheme's order or what passes made of it. The outcome is never slower than
+// it, where it fits, nor than the same order without recomputes, nor than Mario's passes
+// make of that. REQUIRES: no device's limit is below SmallestLimit.
+SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options);
+
+// The least memory with which the device can do its part, whatever the time.
+int64_t SmallestLimit(const Problem& problem, int device);
+
+}  // namespace pp::search

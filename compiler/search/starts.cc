@@ -1,0 +1,100 @@
+#include "compiler/search/starts.h"
+
+#include <algorithm>
+
+namespace pp::search {
+namespace {
+
+// One micro-batch's cells on one device, the first stage first: drops what it can within
+// `limit`. The memory it takes; above `limit` where it cannot.
+int64_t Choose(const Problem& problem, const std::vector<int>& cells, int64_t limit,
+               std::vector<uint8_t>& dropped) {
+  int64_t held = 0, peak = 0;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const Held& h = problem.HeldBy(cells[i]);
+    const bool last = i + 1 == cells.size();  // its backward follows at once
+    const bool drop = !last && h.dropped < h.forward && held + h.recomputed <= limit;
+    dropped[cells[i]] = drop;
+    peak = std::max(peak, held + (drop ? h.recomputed : h.forward));
+    held += drop ? h.dropped : h.forward;
+  }
+  return peak;
+}
+
+int64_t Least(const Problem& problem, const std::vector<int>& cells,
+              std::vector<uint8_t>& dropped) {
+  int64_t low = 0, high = 0;  // enough is in (low, high]
+  for (int cell : cells)
+    high += std::max(problem.HeldBy(cell).recomputed, problem.HeldBy(cell).forward);
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (Choose(problem, cells, middle, dropped) <= middle ? high : low) = middle;
+  }
+  return Choose(problem, cells, high, dropped);
+}
+
+}  // namespace
+
+Thrifty OneByOne(const Problem& problem) {
+  Thrifty thrifty;
+  thrifty.plan.lists.resize(problem.devices);
+  thrifty.plan.dropped.assign(problem.cells(), 0);
+  thrifty.limit.assign(problem.devices, 0);
+  for (int m = 0; m < problem.micros; ++m) {
+    std::vector<std::vector<int>> cells(problem.devices);
+    for (int s = 0; s < problem.stages; ++s)
+      cells[problem.device[problem.Cell(s, m)]].push_back(problem.Cell(s, m));
+    for (int d = 0; d < problem.devices; ++d) {
+      auto& dropped = thrifty.plan.dropped;
+      thrifty.limit[d] = std::max(thrifty.limit[d], Least(problem, cells[d], dropped));
+      auto& list = thrifty.plan.lists[d];
+      for (int cell : cells[d]) list.push_back(MakeTask(cell, Part::kForward));
+      for (size_t i = cells[d].size(); i-- > 0;) {
+        const int cell = cells[d][i];
+        if (dropped[cell]) list.push_back(MakeTask(cell, Part::kRecompute));
+        list.push_back(MakeTask(cell, Part::kBackward));
+        if (problem.split[cell]) list.push_back(MakeTask(cell, Part::kWeight));
+      }
+    }
+  }
+  return thrifty;
+}
+
+Plan KeepAll(const Plan& plan) {
+  Plan kept = plan;
+  std::fill(kept.dropped.begin(), kept.dropped.end(), 0);
+  for (auto& list : kept.lists)
+    std::erase_if(list, [](Task task) { return PartOf(task) == Part::kRecompute; });
+  return kept;
+}
+
+Plan DropAll(const Plan& plan) {
+  Plan dropped = plan;
+  std::fill(dropped.dropped.begin(), dropped.dropped.end(), 1);
+  for (auto& list : dropped.lists) {
+    std::vector<Task> tasks;
+    for (Task task : list) {
+      if (PartOf(task) == Part::kRecompute) continue;
+      if (PartOf(task) == Part::kBackward)
+        tasks.push_back(MakeTask(CellOf(task), Part::kRecompute));
+      tasks.push_back(task);
+    }
+    list = std::move(tasks);
+  }
+  return dropped;
+}
+
+Plan InGroups(const Problem& problem, const Plan& plan, int size) {
+  Plan grouped = KeepAll(plan);
+  for (auto& list : grouped.lists) {
+    auto rank = [&](Task task) {  // (all forwards first,) group, stage there or back
+      const int cell = CellOf(task), stage = problem.StageOf(cell);
+      const bool forward = PartOf(task) == Part::kForward;
+      return std::tuple(!forward, problem.MicroOf(cell) / size, forward ? stage : -stage);
+    };
+    std::stable_sort(list.begin(), list.end(), [&](Task a, Task b) { return rank(a) < rank(b); });
+  }
+  return grouped;
+}
+
+}  // namespace pp::search

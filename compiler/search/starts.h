@@ -1,0 +1,27 @@
+// Plans and orders to start from.
+#pragma once
+
+#include <vector>
+
+#include "compiler/search/problem.h"
+
+namespace pp::search {
+
+// One micro-batch after the other: the plan that needs least memory. `limit` is what each
+// device then takes.
+struct Thrifty {
+  Plan plan;
+  std::vector<int64_t> limit;
+};
+Thrifty OneByOne(const Problem& problem);
+
+// The same orders with every activation kept, and with every activation dropped and
+// recomputed just before its backward.
+Plan KeepAll(const Plan& plan);
+Plan DropAll(const Plan& plan);
+
+// The plan's orders with the micro-batches of a device that has several stages in groups of
+// `size`: each group goes through all its stages before the next one starts.
+Plan InGroups(const Problem& problem, const Plan& plan, int size);
+
+}  // namespace pp::search

@@ -1,0 +1,65 @@
+// What all parts of the search share: the tools, the best plan so far, and how much work
+// is left. Work is counted, not timed, so that the same input gives the same plan; a
+// longer search may set a deadline instead.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <random>
+
+#include "compiler/search/clock.h"
+#include "compiler/search/dispatch.h"
+#include "compiler/search/polish.h"
+#include "compiler/search/problem.h"
+
+namespace pp::search {
+
+// A fixed sequence on every machine, unlike the distributions of <random>.
+class Random {
+ public:
+  // A whole number in [0, n). REQUIRES: n > 0.
+  int Below(int n) { return static_cast<int>(bits_() % static_cast<uint64_t>(n)); }
+  // A number in (0, 1].
+  double Unit() { return static_cast<double>((bits_() >> 11) + 1) * 0x1p-53; }
+
+ private:
+  std::mt19937_64 bits_{1};
+};
+
+class Workbench {
+ public:
+  // `bound`: a lower bound of the makespan, at which the search is over. `observer`, if
+  // given, is called with each better makespan.
+  Workbench(const Problem& problem, double bound, std::function<void(double)> observer);
+
+  const Problem& problem;
+  const double bound;
+  Clock clock;
+  Dispatcher dispatcher;
+  Random random;
+
+  const Plan& best() const { return best_; }
+  double best_makespan() const { return best_makespan_; }
+  // Keeps the plan if it is the best so far.
+  void Offer(const Plan& plan, double makespan);
+
+  // Allows so much more work, or time.
+  void Allow(int64_t work);
+  void AllowSeconds(double seconds);
+  // Whether the work is done, or nothing better can be found.
+  bool Over() const;
+  // The share of the work that is done, in [0, 1].
+  double Done() const;
+
+ private:
+  int64_t Work() const;
+  using SteadyClock = std::chrono::steady_clock;
+  std::function<void(double)> observer_;
+  Plan best_;
+  double best_makespan_ = kNever;
+  int64_t work_begin_ = 0, work_end_ = 0;
+  std::optional<SteadyClock::time_point> time_begin_, time_end_;
+};
+
+}  // namespace pp::search
