@@ -64,11 +64,14 @@ Row RowOf(const Program& program, const Execution& execution, int device, double
     const int colour = shade.number % 2 == 0 ? style.terminal : style.terminal_dark;
     const auto begin = static_cast<size_t>(std::lround(execution.spans[device][i].start / unit));
     const auto end = static_cast<size_t>(std::lround(execution.spans[device][i].end / unit));
+    if (begin >= std::min(end, row.size())) continue;
+    std::string text = several ? fmt::format("{}{}{}", list[i].stage, letter, list[i].micro)
+                               : fmt::format("{}{}", letter, list[i].micro);
+    // Two that run as one: "F3&B1".
+    if (!row[begin].text.empty()) text = row[begin].text + "&" + text;
     for (size_t column = begin; column < std::min(end, row.size()); ++column)
       row[column] = {"-", colour, column > begin};
-    if (begin < std::min(end, row.size()))
-      row[begin].text = several ? fmt::format("{}{}{}", list[i].stage, letter, list[i].micro)
-                                : fmt::format("{}{}", letter, list[i].micro);
+    row[begin].text = text;
   }
   return row;
 }

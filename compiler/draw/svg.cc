@@ -236,7 +236,8 @@ class Figure {
     if (several_) note += ", small: stage";
     if (shades_ > 1)
       note += program_.pipes.size() > 1 ? ", shade: pipe" : ", shade: which of a device's stages";
-    Text(item(5.6 * note.size()), y, 10, "start", kFaint, note);
+    const double at = item(5.6 * note.size());  // may begin a line
+    Text(at, y, 10, "start", kFaint, note);
     return y;
   }
 
