@@ -118,7 +118,7 @@ std::string Title(const Program& program) {
 }
 
 std::string Summary(const Program& program, const Prediction& prediction) {
-  std::string out = fmt::format("makespan {:.6g} T, bubble {:.1f} %", prediction.makespan,
+  std::string out = fmt::format("makespan {:.6g} {}, bubble {:.1f} %", prediction.makespan, kUnit,
                                 prediction.bubble * 100);
   if (!program.passes.empty()) out += ", passes " + program.passes;
   if (program.p2p == P2p::kBlocking) out += ", blocking messages";
