@@ -116,10 +116,11 @@ std::string Page(std::span<const Drawn> plans) {
   for (const Drawn& drawn : plans)
     data += (&drawn != &plans[0] ? ",\n" : "\n") + PlanData(drawn).Json();
   data += "]}";
-  constexpr std::string_view kPage(kPageHtml + 1), kMark = "{{plans}}";  // not the first line's end
-  constexpr size_t kAt = kPage.find(kMark);
-  static_assert(kAt != kPage.npos);
-  return fmt::format("{}{}{}", kPage.substr(0, kAt), data, kPage.substr(kAt + kMark.size()));
+  const std::string_view page(kPageHtml + 1);  // without the line's end behind its R"page(
+  const std::string_view mark = "{{plans}}";
+  const size_t at = page.find(mark);
+  PP_CHECK(at != page.npos);
+  return fmt::format("{}{}{}", page.substr(0, at), data, page.substr(at + mark.size()));
 }
 
 }  // namespace pp
