@@ -32,7 +32,7 @@ struct Drawn {
 };
 
 // One self-contained HTML page on which the plans stand above one another over one time
-// axis, to zoom, to pan and to ask (draw/page.html, draw/page.js).
+// axis, to zoom, to pan and to ask (draw/page/).
 std::string Page(std::span<const Drawn> plans);
 
 // The whole program as one JSON object; the fields are those of README, "Formats".

@@ -52,6 +52,11 @@ TEST_CASE("two instructions that run as one share the height") {
   CHECK(boxes[1].part == Part::kWhole);  // the WAIT
   CHECK(boxes[2].part == Part::kUpper);
   CHECK(boxes[3].part == Part::kLower);
+  const auto grid = Grid(program, execution, Paint::kPlain);
+  REQUIRE(grid.ok());
+  CHECK(*grid ==
+        "d0 |    F0     .     . F1&B0 ----- -----\n"
+        "d1 |     .     .     .     .     .     .\n");
 }
 
 TEST_CASE("pipes have shades, and without pipes a device's stages") {

@@ -24,15 +24,15 @@ function send(type, x, y, more = {}) {
   const place = { clientX: box.left + x, clientY: box.top + y, bubbles: true };
   canvas.dispatchEvent(new Kind(type, { ...place, ...more }));
 }
-function tipAt(plan, d, wanted, time) {
+function tipAt(plan, d, wanted, time, share = 0.5) {  // share of the row's height
   const row = rowOf(plan, d, wanted);
-  send("pointermove", pipe.xOf(time), row.y + row.height / 2);
+  send("pointermove", pipe.xOf(time), row.y + row.height * share);
   return document.getElementById("tip").textContent;
 }
 const press = (key) => dispatchEvent(new KeyboardEvent("keydown", { key }));
 
 // Every instruction is there, in order, as the text form has it.
-equal(pipe.plans.length, 2, "plans");
+equal(pipe.plans.map((plan) => plan.devices.length), [4, 2, 4], "plans");
 equal(pipe.plans[1].scheme, "<" + '/script><img/src=x/onerror=hacked=1>&amp;"', "scheme");
 check(typeof hacked === "undefined", "a scheme's name was run");
 let instructions = 0, boxes = 0;
@@ -87,6 +87,11 @@ for (const [plan, row, time, wanted] of [
 ]) {
   const tip = tipAt(plan, 0, row, time);
   check(tip.startsWith(wanted), `hover at ${time}: '${tip}' instead of '${wanted}'`);
+}
+const dual = pipe.plans[2].devices[0], [pair] = dual.upper;  // two that run as one
+for (const [share, i] of [[0.25, pair], [0.75, pair + 1]]) {
+  const tip = tipAt(2, 0, compute, (dual.start[pair] + dual.end[pair]) / 2, share);
+  check(tip.startsWith(textOf(pipe.plans[2], dual, i) + "\n"), `hover at ${share}: '${tip}'`);
 }
 equal(tipAt(0, 0, compute, 1e9), "", "hover beside all");
 

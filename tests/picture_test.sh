@@ -1,5 +1,5 @@
 #!/bin/bash
-# The pictures as a browser sees them: picture_test.js checks one page with two plans, and
+# The pictures as a browser sees them: picture_test.js checks one page with three plans, and
 # their figures, inside the page. One of the plans has a name that tries to break out.
 set -euo pipefail
 pipec=$PWD/compiler/pipec checks=$PWD/tests/picture_test.js figure=$PWD/tests/golden/1f1b.svg
@@ -13,7 +13,8 @@ cd "$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")"
 "$pipec" compile --scheme interleaved --devices 2 --microbatches 4 -o b.plan
 "$pipec" show b.plan | sed '1s|interleaved|</script><img/src=x/onerror=hacked=1>\&amp;"|' >b.txt
 "$pipec" import b.txt -o b.plan
-"$pipec" simulate a.plan b.plan --costs f=1,b=2,comm=0.25 --format html >page.html
+"$pipec" compile --scheme dualpipe --devices 4 --microbatches 8 -o c.plan
+"$pipec" simulate a.plan b.plan c.plan --costs f=1,b=2,comm=0.25 --format html >page.html
 
 # The page, with what catches its errors in front, and the plans in other forms and the
 # checks behind.
@@ -21,7 +22,7 @@ cd "$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")"
   echo "<script>errors = []; onerror = (text) => { errors.push(text); }</script>"
   cat page.html
   echo "<script>expected = ["
-  for plan in a.plan b.plan; do
+  for plan in a.plan b.plan c.plan; do
     simulate() { "$pipec" simulate "$plan" --costs f=1,b=2,comm=0.25 --format "$1"; }
     echo "{ prediction: $(simulate json), text: atob('$("$pipec" show "$plan" | base64 -w 0)'),"
     echo "  svg: atob('$(simulate svg | base64 -w 0)') },"

@@ -64,11 +64,14 @@ Row RowOf(const Program& program, const Execution& execution, int device, double
     const int colour = shade.number % 2 == 0 ? style.terminal : style.terminal_dark;
     const auto begin = static_cast<size_t>(std::lround(execution.spans[device][i].start / unit));
     const auto end = static_cast<size_t>(std::lround(execution.spans[device][i].end / unit));
+    if (begin >= std::min(end, row.size())) continue;
+    std::string text = several ? fmt::format("{}{}{}", list[i].stage, letter, list[i].micro)
+                               : fmt::format("{}{}", letter, list[i].micro);
+    // Two that run as one: "F3&B1".
+    if (!row[begin].text.empty()) text = row[begin].text + "&" + text;
     for (size_t column = begin; column < std::min(end, row.size()); ++column)
       row[column] = {"-", colour, column > begin};
-    if (begin < std::min(end, row.size()))
-      row[begin].text = several ? fmt::format("{}{}{}", list[i].stage, letter, list[i].micro)
-                                : fmt::format("{}{}", letter, list[i].micro);
+    row[begin].text = text;
   }
   return row;
 }
@@ -96,8 +99,8 @@ Result<std::string> Grid(const Program& program, const Execution& execution, Pai
   const double unit = Unit(program, execution);
   if (execution.makespan / unit > kMostColumns)
     return Status::Invalid(fmt::format(
-        "--format grid: {:.0f} columns of {:g} T (at most {}; svg and html have no columns)",
-        execution.makespan / unit, unit, kMostColumns));
+        "--format grid: {:.0f} columns of {:g} {} (at most {}; svg and html have no columns)",
+        execution.makespan / unit, unit, kUnit, kMostColumns));
   std::vector<Row> rows;
   size_t width = 2;
   for (int d = 0; d < program.devices; ++d) {

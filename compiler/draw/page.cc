@@ -1,4 +1,4 @@
-// The page's data: draw/page.html with draw/page.js and the plans inside.
+// The page's data: what stands in draw/page/page.html.
 //
 // An instruction is four numbers in four arrays: its kind, its micro-batch, when it starts
 // and how long it takes. A kind is what instructions have in common that differ in the
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "compiler/draw.h"
-#include "compiler/draw/page_files.h"
+#include "compiler/draw/page_html.h"
 #include "compiler/draw/picture.h"
 #include "schema/text.h"
 
@@ -109,22 +109,18 @@ class PlanData {
   std::string kinds_json_;
 };
 
-std::string Replaced(std::string text, std::string_view what, std::string_view by) {
-  const size_t at = text.find(what);
-  PP_CHECK(at != std::string::npos);
-  return text.replace(at, what.size(), by);
-}
-
 }  // namespace
 
 std::string Page(std::span<const Drawn> plans) {
-  std::string data = R"({"unit":"T","plans":[)";
+  std::string data = R"({"unit":")" + std::string(kUnit) + R"(","plans":[)";
   for (const Drawn& drawn : plans)
     data += (&drawn != &plans[0] ? ",\n" : "\n") + PlanData(drawn).Json();
   data += "]}";
-  const std::string page = Replaced(kPageHtml, R"(<script src="page.js"></script>)",
-                                    fmt::format("<script>\n{}</script>", kPageJs));
-  return Replaced(page, "{{plans}}", data);
+  const std::string_view page(kPageHtml + 1);  // without the line's end behind its R"page(
+  const std::string_view mark = "{{plans}}";
+  const size_t at = page.find(mark);
+  PP_CHECK(at != page.npos);
+  return fmt::format("{}{}{}", page.substr(0, at), data, page.substr(at + mark.size()));
 }
 
 }  // namespace pp

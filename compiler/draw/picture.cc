@@ -19,6 +19,8 @@ constexpr Style kStyles[] = {
     {Op::kReduceGrad, "reductions", 0xAAAA00, 142, 100},
     {Op::kReduceTied, "reductions", 0xAAAA00, 142, 100},
     {Op::kReduceNorm, "reductions", 0xAAAA00, 142, 100},
+    {Op::kScatterGrad, "reductions", 0xAAAA00, 142, 100},
+    {Op::kGatherWeights, "reductions", 0xAAAA00, 142, 100},
     {Op::kSendAct, "messages (act)", 0x77AADD, 110, 67},
     {Op::kRecvAct, "messages (act)", 0x77AADD, 110, 67},
     {Op::kSendGrad, "messages (grad)", 0x44BB99, 79, 36},
@@ -118,8 +120,10 @@ std::string Title(const Program& program) {
 }
 
 std::string Summary(const Program& program, const Prediction& prediction) {
-  std::string out = fmt::format("makespan {:.6g} T, bubble {:.1f} %", prediction.makespan,
+  std::string out = fmt::format("makespan {:.6g} {}, bubble {:.1f} %", prediction.makespan, kUnit,
                                 prediction.bubble * 100);
+  if (prediction.execution.makespan > prediction.makespan * (1 + 1e-9))
+    out += ", the steps overlap (makespan is of one)";
   if (!program.passes.empty()) out += ", passes " + program.passes;
   if (program.p2p == P2p::kBlocking) out += ", blocking messages";
   return out;

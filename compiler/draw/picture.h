@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/simulate.h"
@@ -11,6 +12,8 @@
 #include "schema/timeline.h"
 
 namespace pp {
+
+inline constexpr std::string_view kUnit = "T";  // of all times
 
 // Two instructions that run as one share their lane's height.
 enum class Part : uint8_t { kWhole, kUpper, kLower };

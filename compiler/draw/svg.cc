@@ -158,10 +158,10 @@ class Figure {
     if (box.part == Part::kLower) y += height;
     const double width = (box.end - box.start) * scale_;
     Add(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}">)"
-        R"(<title>{}: {:.6g} to {:.6g} T</title></rect>)"
+        R"(<title>{}: {:.6g} to {:.6g} {}</title></rect>)"
         "\n",
         X(box.start), y, width, height, ColourOf(instruction.op, shade), ToText(instruction),
-        box.start, box.end);
+        box.start, box.end, kUnit);
     shades_ = std::max(shades_, shade.count);
     if (std::none_of(ops_.begin(), ops_.end(), [&](Op op) {
           return std::string_view(StyleOf(op).legend) == StyleOf(instruction.op).legend;
@@ -196,7 +196,7 @@ class Figure {
           X(tick * step), y);
       Text(X(tick * step), y + 15, 10, "middle", kFaint, fmt::format("{:.6g}", tick * step));
     }
-    Text(left_ + width_ / 2, y + 30, 11, "middle", kInk, "time (T)");
+    Text(left_ + width_ / 2, y + 30, 11, "middle", kInk, fmt::format("time ({})", kUnit));
   }
 
   void DrawPeaks() {
@@ -236,7 +236,8 @@ class Figure {
     if (several_) note += ", small: stage";
     if (shades_ > 1)
       note += program_.pipes.size() > 1 ? ", shade: pipe" : ", shade: which of a device's stages";
-    Text(item(5.6 * note.size()), y, 10, "start", kFaint, note);
+    const double at = item(5.6 * note.size());  // may begin a line
+    Text(at, y, 10, "start", kFaint, note);
     return y;
   }
 
