@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "schema/cost_model.h"
 #include "schema/program.h"
@@ -15,10 +16,14 @@ namespace pp {
 // backwards.
 enum class Reduce { kEarly, kLate };
 
+// Each device's compute instructions with SEND and RECV between them.
+using GivenComm = std::vector<std::vector<Instruction>>;
+
 struct PassContext {
   CostModel costs;
   P2p p2p = P2p::kAsync;
   Reduce reduce = Reduce::kEarly;
+  const GivenComm* comm = nullptr;  // the user's order of the messages; null: insert-comm finds one
 };
 
 // A row of the table of passes.
@@ -40,6 +45,7 @@ Status PreposeForward(Program& program, const PassContext& context);
 Status SplitBackward(Program& program, const PassContext& context);
 Status ReduceGradients(Program& program, const PassContext& context);
 Status InsertComm(Program& program, const PassContext& context);
+Status KeepComm(Program& program, const PassContext& context);  // called by insert-comm
 Status PlanMemory(Program& program, const PassContext& context);
 
 }  // namespace pp
