@@ -17,9 +17,9 @@ namespace pp {
 // gets the same kind of error.
 struct Arguments {
   std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
-  std::string replicas, zero = "0", reduce = "early";
-  std::string passes, p2p = "async", costs, model, micro_batch_size, seq_length, layers_per_stage;
-  std::string output, print_after, format = "text", device, color = "auto";
+  std::string replicas, zero, reduce = "early";
+  std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage;
+  std::string output, print_after, format = "text", import_format, device, color = "auto";
   std::string memory_limit, search_seconds;
   bool time_passes = false;
   bool terminal = false;  // standard output is one that wants colours

@@ -86,6 +86,52 @@ Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   return found;
 }
 
+bool IsMessage(const Instruction& i) {
+  return Info(i.op).lane == Lane::kSend || Info(i.op).lane == Lane::kRecv;
+}
+
+// How far a user's lists go.
+struct Content {
+  bool messages = false;  // SEND, RECV
+  bool more = false;      // WAIT, REDUCE, STEP ...: what is not about one micro-batch
+};
+Content ContentOf(const Program& program) {
+  Content content;
+  for (const DeviceList& list : program.lists)
+    for (const auto* section : {&list.prologue, &list.body, &list.epilogue})
+      for (const Instruction& i : *section) {
+        content.messages |= IsMessage(i);
+        content.more |= !Info(i.op).Has(Field::kMicro);
+      }
+  return content;
+}
+
+// What the options ask for, checked.
+struct Prepared {
+  std::vector<const Pass*> passes;
+  PassContext context;
+};
+Result<Prepared> Prepare(const CompileOptions& options, int stages) {
+  auto passes = FindPasses(options.passes);
+  if (!passes.ok()) return passes.status();
+  auto costs = ParseCosts(options.costs.empty() ? "f=1" : options.costs, stages);
+  if (!costs.ok()) return costs.status();
+  if (!options.fit.limit.values.empty()) {
+    auto fit = FindPasses("fit-memory");
+    if (!fit.ok()) return fit.status();
+    if (std::find(passes->begin(), passes->end(), fit->front()) == passes->end())
+      passes->push_back(fit->front());
+  }
+  return Prepared{std::move(*passes), {*costs, options.p2p, options.reduce, options.fit}};
+}
+
+// From a schedule to a plan.
+Status Finish(Program& program, const Prepared& prepared, const PassObserver& observer) {
+  for (const Pass* pass : prepared.passes)
+    PP_RETURN_IF_ERROR(RunPass(*pass, program, prepared.context, observer));
+  return Lower(program, Depth::kSchedule, prepared.context, observer);
+}
+
 }  // namespace
 
 Status Lower(Program& program, Depth depth, const PassContext& context,
@@ -97,8 +143,6 @@ Status Lower(Program& program, Depth depth, const PassContext& context,
 }
 
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer) {
-  auto passes = FindPasses(options.passes);
-  if (!passes.ok()) return passes.status();
   Program program;
   PP_RETURN_IF_ERROR(Timed(observer, "scheme", program, [&]() -> Status {
     auto built = BuildSchedule(options.scheme, options.shape);
@@ -109,17 +153,41 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     return AddJob(options, program);
   }));
   program.passes = options.passes;
-  auto costs = ParseCosts(options.costs.empty() ? "f=1" : options.costs, program.stages);
-  if (!costs.ok()) return costs.status();
-  const PassContext context{*costs, options.p2p, options.reduce, options.fit};
-  if (!options.fit.limit.values.empty()) {
-    auto fit = FindPasses("fit-memory");
-    if (!fit.ok()) return fit.status();
-    if (std::find(passes->begin(), passes->end(), fit->front()) == passes->end())
-      passes->push_back(fit->front());
+  auto prepared = Prepare(options, program.stages);
+  if (!prepared.ok()) return prepared.status();
+  PP_RETURN_IF_ERROR(Finish(program, *prepared, observer));
+  return program;
+}
+
+Result<Program> CompileLists(Program program, const std::string& origin,
+                             const CompileOptions& options, const PassObserver& observer) {
+  PP_RETURN_IF_ERROR(AddJob(options, program));
+  auto prepared = Prepare(options, program.stages);
+  if (!prepared.ok()) return prepared.status();
+  const Content content = ContentOf(program);
+  if (!prepared->passes.empty() && (content.messages || content.more))
+    return Status::Invalid(
+        fmt::format("--passes: '{}' (for lists of compute instructions alone)", options.passes));
+  if (content.more) {
+    if (options.p2p != program.p2p || options.replicas != program.replicas ||
+        options.zero != program.zero)
+      return Status::Invalid(fmt::format(
+          "--p2p, --dp, --zero: {} has its messages and reductions (none of these)", origin));
+    PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin));
+    PP_RETURN_IF_ERROR(Lower(program, Depth::kLists, prepared->context, observer).In(origin));
+    return program;
   }
-  for (const Pass* pass : *passes) PP_RETURN_IF_ERROR(RunPass(*pass, program, context, observer));
-  PP_RETURN_IF_ERROR(Lower(program, Depth::kSchedule, context, observer));
+  GivenComm comm;
+  for (DeviceList& list : program.lists) {
+    if (content.messages) comm.push_back(list.body);
+    std::erase_if(list.body, IsMessage);
+  }
+  if (content.messages) prepared->context.comm = &comm;
+  program.replicas = options.replicas;
+  program.zero = options.zero;
+  if (!options.passes.empty()) program.passes = options.passes;
+  PP_RETURN_IF_ERROR(Verify(program, Depth::kSchedule).In(origin));
+  PP_RETURN_IF_ERROR(Finish(program, *prepared, observer).In(origin));
   return program;
 }
 

@@ -37,6 +37,13 @@ using PassObserver =
 // A verified plan. Errors name the option.
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer = {});
 
+// A verified plan of lists that a user brought; of the options, scheme and shape do not
+// count. Compute instructions alone become a plan as a scheme's do. SENDs and RECVs between
+// them keep their order. Lists that go further (WAIT, REDUCE, STEP) are taken as they stand
+// and get their memory. Errors name the option or `origin`, the lists' file.
+Result<Program> CompileLists(Program program, const std::string& origin,
+                             const CompileOptions& options, const PassObserver& observer = {});
+
 // Runs what every plan needs on a schedule or on lists that have their communication:
 // for imported programs. `depth` says how far `program` is lowered.
 Status Lower(Program& program, Depth depth, const PassContext& context,

@@ -69,7 +69,7 @@ std::vector<Message> FindMessages(const Program& program) {
   return messages;
 }
 
-Durations PositiveDurations(const CostModel& costs, const Program& program) {
+CostModel PositiveCosts(const CostModel& costs) {
   CostModel positive = costs;
   double longest = 0;
   for (const PerStage* values : {&costs.f, &costs.b, &costs.r, &costs.bi, &costs.bw, &costs.fb})
@@ -78,7 +78,11 @@ Durations PositiveDurations(const CostModel& costs, const Program& program) {
   for (PerStage* values :
        {&positive.f, &positive.b, &positive.r, &positive.bi, &positive.bw, &positive.fb})
     for (double& value : *values) value = std::max(value, least);
-  return Durations(positive, program);
+  return positive;
+}
+
+Durations PositiveDurations(const CostModel& costs, const Program& program) {
+  return Durations(PositiveCosts(costs), program);
 }
 
 double Arrivals::Of(const Message& message, double time) {

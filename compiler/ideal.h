@@ -27,7 +27,9 @@ struct Message {
 // which they are made.
 std::vector<Message> FindMessages(const Program& program);
 
-// Durations of which none is 0, so that the order of a timeline is the order of time.
+// Costs of which none is 0 where something is computed, so that the order of a timeline is the
+// order of time.
+CostModel PositiveCosts(const CostModel& costs);
 Durations PositiveDurations(const CostModel& costs, const Program& program);
 
 // When messages arrive: one after the other on each channel, and a latency later.

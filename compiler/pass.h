@@ -33,11 +33,15 @@ struct MemoryFit {
   std::function<void(const FitReport&)> report;   // at the end
 };
 
+// Each device's compute instructions with SEND and RECV between them.
+using GivenComm = std::vector<std::vector<Instruction>>;
+
 struct PassContext {
   CostModel costs;
   P2p p2p = P2p::kAsync;
   Reduce reduce = Reduce::kEarly;
   MemoryFit fit = {};
+  const GivenComm* comm = nullptr;  // the user's order of the messages; null: insert-comm finds one
 };
 
 // A row of the table of passes.
@@ -52,17 +56,15 @@ struct Pass {
 std::span<const Pass> Passes();
 
 // Each in its file under passes/.
-<<<<<<< HEAD
 Status ApplyCheckpoint(Program& program, const PassContext& context);
 Status OverlapRecompute(Program& program, const PassContext& context);
 Status RemoveRedundancy(Program& program, const PassContext& context);
 Status PreposeForward(Program& program, const PassContext& context);
 Status SplitBackward(Program& program, const PassContext& context);
-=======
 Status FitMemory(Program& program, const PassContext& context);
->>>>>>> 90dcabff0407393d27ec9437de4fe5b3553269cf
 Status ReduceGradients(Program& program, const PassContext& context);
 Status InsertComm(Program& program, const PassContext& context);
+Status KeepComm(Program& program, const PassContext& context);  // called by insert-comm
 Status PlanMemory(Program& program, const PassContext& context);
 
 }  // namespace pp

@@ -10,6 +10,7 @@
 
 #include "compiler/command.h"
 #include "compiler/compile.h"
+#include "compiler/interop.h"
 #include "schema/file.h"
 #include "schema/text.h"
 #include "schema/verify.h"
@@ -42,6 +43,47 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
   return {};
 }
 
+// The options that compile and import share.
+Status ReadLowering(const Arguments& a, CompileOptions* options) {
+  if (!a.p2p.empty()) {
+    PP_RETURN_IF_ERROR(OneOf("--p2p", a.p2p, {"async", "blocking"}));
+    options->p2p = a.p2p == "async" ? P2p::kAsync : P2p::kBlocking;
+  }
+  PP_RETURN_IF_ERROR(ParseNumber("--dp", a.replicas, 1, &options->replicas));
+  if (!a.zero.empty()) {
+    PP_RETURN_IF_ERROR(OneOf("--zero", a.zero, {"0", "1"}));
+    options->zero = a.zero == "1";
+  }
+  PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
+  options->reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
+  options->passes = a.passes;
+  options->costs = a.costs;
+  if (!a.model.empty()) {
+    auto model = LoadModelConfig(a.model);
+    if (!model.ok()) return model.status();
+    options->model = *model;
+  }
+  PP_RETURN_IF_ERROR(
+      ParseNumber("--micro-batch-size", a.micro_batch_size, 1, &options->micro_batch_size));
+  PP_RETURN_IF_ERROR(ParseNumber("--seq-length", a.seq_length, 1, &options->sequence_length));
+  PP_RETURN_IF_ERROR(
+      ParseNumbers("--layers-per-stage", a.layers_per_stage, &options->layers_per_stage));
+  if (!a.print_after.empty() && a.print_after != "all" && a.print_after != "scheme" &&
+      std::none_of(Passes().begin(), Passes().end(),
+                   [&](const Pass& pass) { return pass.name == a.print_after; }))
+    return Status::Invalid(
+        fmt::format("--print-after: '{}' (all, scheme or a pass)", a.print_after));
+  return AddFit(a, &options->fit);
+}
+
+PassObserver ObserverOf(const Arguments& a) {
+  return [&a](std::string_view name, const Program& program, double seconds) {
+    if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
+    if (name != "verify" && (a.print_after == "all" || a.print_after == name))
+      fmt::print(std::cout, "# after {}\n{}", name, Print(program));
+  };
+}
+
 Status CompileCommand(const Arguments& a) {
   CompileOptions options;
   options.scheme = a.scheme;
@@ -51,40 +93,10 @@ Status CompileCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(
       ParseNumber("--stages-per-device", a.stages_per_device, 1, &options.shape.stages_per_device));
   PP_RETURN_IF_ERROR(ParseNumber("--group-size", a.group_size, 1, &options.shape.group_size));
-  PP_RETURN_IF_ERROR(OneOf("--p2p", a.p2p, {"async", "blocking"}));
-  options.p2p = a.p2p == "async" ? P2p::kAsync : P2p::kBlocking;
   PP_RETURN_IF_ERROR(ParseNumber("--pipe-pairs", a.pipe_pairs, 1, &options.shape.pipe_pairs));
   PP_RETURN_IF_ERROR(ParseNumbers("--stage-map", a.stage_map, &options.shape.device_of));
-  PP_RETURN_IF_ERROR(ParseNumber("--dp", a.replicas, 1, &options.replicas));
-  PP_RETURN_IF_ERROR(OneOf("--zero", a.zero, {"0", "1"}));
-  options.zero = a.zero == "1";
-  PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
-  options.reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
-  options.passes = a.passes;
-  options.costs = a.costs;
-  if (!a.model.empty()) {
-    auto model = LoadModelConfig(a.model);
-    if (!model.ok()) return model.status();
-    options.model = *model;
-  }
-  PP_RETURN_IF_ERROR(
-      ParseNumber("--micro-batch-size", a.micro_batch_size, 1, &options.micro_batch_size));
-  PP_RETURN_IF_ERROR(ParseNumber("--seq-length", a.seq_length, 1, &options.sequence_length));
-  PP_RETURN_IF_ERROR(
-      ParseNumbers("--layers-per-stage", a.layers_per_stage, &options.layers_per_stage));
-
-  if (!a.print_after.empty() && a.print_after != "all" && a.print_after != "scheme" &&
-      std::none_of(Passes().begin(), Passes().end(),
-                   [&](const Pass& pass) { return pass.name == a.print_after; }))
-    return Status::Invalid(
-        fmt::format("--print-after: '{}' (all, scheme or a pass)", a.print_after));
-  PP_RETURN_IF_ERROR(AddFit(a, &options.fit));
-  auto observer = [&](std::string_view name, const Program& program, double seconds) {
-    if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
-    if (name != "verify" && (a.print_after == "all" || a.print_after == name))
-      fmt::print(std::cout, "# after {}\n{}", name, Print(program));
-  };
-  auto program = Compile(options, observer);
+  PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  auto program = Compile(options, ObserverOf(a));
   if (!program.ok()) return program.status();
   return Save(*program, a.output);
 }
@@ -103,22 +115,22 @@ Status VerifyCommand(const Arguments& a) {
 }
 
 Status ImportCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text"}));
+  const std::string& path = a.plans[0];
+  const std::string by_name = path.ends_with(".csv") ? "torch-csv" : "text";
+  const std::string& format = a.import_format.empty() ? by_name : a.import_format;
+  PP_RETURN_IF_ERROR(OneOf("--format", format, {"torch-csv", "text"}));
   std::string text;
-  PP_RETURN_IF_ERROR(ReadFile(a.plans[0], &text));
-  auto program = Parse(text, a.plans[0]);
+  PP_RETURN_IF_ERROR(ReadFile(path, &text));
+  auto program = format == "text" ? Parse(text, path) : ParseTorchCsv(text, path);
   if (!program.ok()) return program.status();
-  // A list that states its communication is taken as it stands; one without gets it.
-  bool has_communication = false;
-  for (const DeviceList& list : program->lists)
-    for (const Instruction& i : list.body)
-      has_communication |= Info(i.op).lane != Lane::kCompute || i.op == Op::kStep;
-  const Depth depth = has_communication ? Depth::kLists : Depth::kSchedule;
-  auto costs = ParseCosts(a.costs.empty() ? "f=1" : a.costs, program->stages);
-  if (!costs.ok()) return costs.status();
-  PP_RETURN_IF_ERROR(Verify(*program, depth).In(a.plans[0]));
-  PP_RETURN_IF_ERROR(Lower(*program, depth, {*costs, program->p2p}).In(a.plans[0]));
-  return Save(*program, a.output);
+  CompileOptions options;
+  options.p2p = program->p2p;
+  options.replicas = program->replicas;
+  options.zero = program->zero;
+  PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  auto plan = CompileLists(std::move(*program), path, options, ObserverOf(a));
+  if (!plan.ok()) return plan.status();
+  return Save(*plan, a.output);
 }
 
 // A table of names and meanings, for people or for programs.
@@ -164,36 +176,39 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   auto colour = [&](CLI::App* sub) {
     sub->add_option("--color", a.color, "of a grid: auto (default), always or never");
   };
+  auto lowering = [&](CLI::App* sub) {
+    sub->add_option("-o,--output", a.output, "the plan to write")->required();
+    sub->add_option("--dp", a.replicas, "data-parallel replicas (default 1)");
+    sub->add_option("--zero", a.zero, "1: spread the optimizer over a stage's copies");
+    sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
+    sub->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
+    sub->add_option("--memory-limit", a.memory_limit,
+                    "fit-memory: activations a device (1.5, 2:2:1) or bytes (40GiB)");
+    sub->add_option("--search-seconds", a.search_seconds, "fit-memory searches so long");
+    sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
+    sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");
+    sub->add_option("--p2p", a.p2p, "async (default) or blocking");
+    sub->add_option("--costs", a.costs, "f=1,b=2,r=1,bi=1,bw=1,comm=0,reduce=0,step=0,in=0");
+    sub->add_option("--model", a.model, "config.json of a Hugging Face GPT-2");
+    sub->add_option("--micro-batch-size", a.micro_batch_size,
+                    "sequences a micro-batch (default 1)");
+    sub->add_option("--seq-length", a.seq_length, "tokens a sequence (default n_positions)");
+    sub->add_option("--layers-per-stage", a.layers_per_stage, "as in 2,3,3,2 (default equal)");
+  };
   CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
   compile->add_option("--scheme", a.scheme, "what `pipec schemes` lists")->required();
   compile->add_option("--devices", a.devices, "D")->required();
   compile->add_option("--microbatches", a.microbatches, "M")->required();
-  compile->add_option("-o,--output", a.output, "the plan to write")->required();
   compile->add_option("--stages-per-device", a.stages_per_device, "V");
   compile->add_option("--group-size", a.group_size, "N of interleaved (default D)");
   compile->add_option("--pipe-pairs", a.pipe_pairs, "pairs of pipes of chimera (default 1)");
   compile->add_option("--stage-map", a.stage_map, "the device of each stage, as in 0,1,1,0");
-  compile->add_option("--dp", a.replicas, "data-parallel replicas (default 1)");
-  compile->add_option("--zero", a.zero, "1: spread the optimizer over a stage's copies");
-  compile->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
-  compile->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
-  compile->add_option("--memory-limit", a.memory_limit,
-                      "fit-memory: activations a device (1.5, 2:2:1) or bytes (40GiB)");
-  compile->add_option("--search-seconds", a.search_seconds, "fit-memory searches so long");
-  compile->add_option("--print-after", a.print_after, "print the program after a pass, or all");
-  compile->add_flag("--time-passes", a.time_passes, "print how long each pass took");
-  compile->add_option("--p2p", a.p2p, "async (default) or blocking");
-  compile->add_option("--costs", a.costs, "f=1,b=2,r=1,bi=1,bw=1,comm=0,reduce=0,step=0,in=0");
-  compile->add_option("--model", a.model, "config.json of a Hugging Face GPT-2");
-  compile->add_option("--micro-batch-size", a.micro_batch_size,
-                      "sequences a micro-batch (default 1)");
-  compile->add_option("--seq-length", a.seq_length, "tokens a sequence (default n_positions)");
-  compile->add_option("--layers-per-stage", a.layers_per_stage, "as in 2,3,3,2 (default equal)");
+  lowering(compile);
 
   CLI::App* show = add("show", "print a plan", ShowCommand);
   plans(show);
   show->add_option("--device", a.device, "this list alone");
-  show->add_option("--format", a.format, "text, grid, json, svg, html or chrome-trace");
+  show->add_option("--format", a.format, "text, grid, json, svg, html, chrome-trace or torch-csv");
   colour(show);
 
   CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);
@@ -205,11 +220,11 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   simulate->add_option("--format", a.format, "text, json, grid, svg, html or chrome-trace");
   colour(simulate);
 
-  CLI::App* import = add("import", "make a plan of a schedule in text form", ImportCommand);
+  CLI::App* import =
+      add("import", "make a plan of lists in text form or of PyTorch's CSV", ImportCommand);
   import->add_option("FILE", a.plans)->required()->expected(1)->type_name("");
-  import->add_option("--format", a.format, "text");
-  import->add_option("--costs", a.costs, "as for compile");
-  import->add_option("-o,--output", a.output, "the plan to write")->required();
+  import->add_option("--format", a.import_format, "text, or torch-csv (default for FILE.csv)");
+  lowering(import);
 
   auto listing = [&](const char* name, const char* text, Command run) {
     add(name, text, run)->add_option("--format", a.format, "text or json");

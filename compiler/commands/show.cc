@@ -4,6 +4,7 @@
 #include "compiler/command.h"
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
+#include "compiler/interop.h"
 #include "compiler/simulate.h"
 #include "schema/file.h"
 #include "schema/text.h"
@@ -54,14 +55,15 @@ Status OnePlan(const Arguments& a) {
 }  // namespace
 
 Status ShowCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(
-      OneOf("--format", a.format, {"text", "grid", "json", "svg", "html", "chrome-trace"}));
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format,
+                           {"text", "grid", "json", "svg", "html", "chrome-trace", "torch-csv"}));
   int device = -1;
   PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
   if (device >= 0 && a.format != "text")
     return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
   // Pictures of time are the simulator's, with the default costs.
-  if (a.format != "text" && a.format != "json") return SimulateCommand(a);
+  if (a.format != "text" && a.format != "json" && a.format != "torch-csv")
+    return SimulateCommand(a);
   PP_RETURN_IF_ERROR(OnePlan(a));
   if (device >= 0) {
     auto program = LoadDevice(a.plans[0], device);
@@ -69,6 +71,10 @@ Status ShowCommand(const Arguments& a) {
   }
   auto program = Load(a.plans[0]);
   if (!program.ok()) return program.status();
+  if (a.format == "torch-csv") {
+    const auto csv = PrintTorchCsv(*program);
+    return csv.ok() ? PrintOut(*csv) : csv.status().In(a.plans[0]);
+  }
   return PrintOut(a.format == "text" ? Print(*program) : ShowJson(*program));
 }
 

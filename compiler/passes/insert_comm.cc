@@ -362,6 +362,7 @@ class OverlappingSteps {
 }  // namespace
 
 Status InsertComm(Program& program, const PassContext& context) {
+  if (context.comm) return KeepComm(program, context);
   std::vector<Insertions> insertions;
   if (HasSections(program)) {
     auto placed = OverlappingSteps(program, context.p2p).Run();

@@ -1,0 +1,39 @@
+// Schedules of other systems, read and written.
+//
+// torch-csv is what PyTorch's torch.distributed.pipelining loads and stores
+// (_PipelineScheduleRuntime._load_csv, _dump_csv): a row a rank, a cell an action, STAGE
+// TYPE MICRO; an empty cell is an idle step.
+//
+//   0F0,0F1,,0B0,0B1            d0 | F0 F1  . B0 B1
+//   ,1F0,1B0,1F1,1B1            d1 |  . F0 B0 F1 B1
+//
+//   F        FW            SEND_F, RECV_F   the output, the input of the stage
+//   B        BW            SEND_B, RECV_B   the gradient of the input, of the output
+//   I, W     BW_input, BW_weight            (7F4;0B0)OVERLAP_F_B   two that overlap
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// The lists that the file states, with LOADs where forwards need them. Stages, devices and
+// micro-batches are those that occur. Files with SEND and RECV keep them, without WAITs:
+// CompileLists in compile.h makes a plan of either kind.
+//
+// Actions of FSDP (UNSHARD, RESHARD, REDUCE_GRAD) and WAIT_* are passed over: what stands
+// for them in a plan comes with lowering. Older files write B for the input half and BW for
+// the whole backward; they are known by a W without any I.
+//
+// Errors: "FILE: row 2, column 7: what is wrong". Whether the schedule is right is verify's
+// question.
+Result<Program> ParseTorchCsv(std::string_view text, const std::string& origin);
+
+// The compute instructions, in PyTorch's "compute_only" form. Error: the first thing that
+// PyTorch cannot express: a recomputation, a stage on two devices, work outside of the body.
+Result<std::string> PrintTorchCsv(const Program& program);
+
+}  // namespace pp

@@ -1,0 +1,173 @@
+// The other way of insert-comm: the messages of an imported schedule, in its own order.
+//
+// SEND and RECV come back to where they stood between the compute instructions. With
+// blocking sends that is all. Asynchronous ones get their WAITs: in front of the use, and
+// for the end of the send where it holds nobody up. The lists are played through with every
+// such WAIT at the end; it then moves behind the first instruction that starts when the
+// other side starts to use the value.
+//
+//   device 0 holds s0                device 0 holds s0
+//     FW        s0 m0                  FW        s0 m0
+//     SEND_act  s0 m0 to d1            SEND_act  s0 m0 to d1
+//     FW        s0 m1           =>     FW        s0 m1
+//     ...                              WAIT      act s0 m0 sent
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "compiler/ideal.h"
+#include "compiler/pass.h"
+#include "schema/execute.h"
+#include "schema/verify.h"
+
+namespace pp {
+namespace {
+
+bool IsMessage(const Instruction& i) {
+  return Info(i.op).lane == Lane::kSend || Info(i.op).lane == Lane::kRecv;
+}
+bool IsCompute(const Instruction& i) {
+  return Info(i.op).lane == Lane::kCompute && i.op != Op::kWait;
+}
+
+// `list` has the compute instructions of `given`, and others.
+std::vector<Instruction> Merge(const std::vector<Instruction>& list,
+                               const std::vector<Instruction>& given) {
+  std::vector<Instruction> merged;
+  auto next = given.begin();
+  auto take_messages = [&] {
+    while (next != given.end() && IsMessage(*next)) merged.push_back(*next++);
+  };
+  for (const Instruction& i : list) {
+    take_messages();
+    if (next != given.end() && *next == i) ++next;
+    merged.push_back(i);
+  }
+  take_messages();
+  PP_CHECK(next == given.end());
+  return merged;
+}
+
+// What an act or a grad is called on all devices.
+using Name = std::tuple<Kind, int, int>;
+
+Name NameOf(const Instruction& message) {
+  const bool act = message.op == Op::kSendAct || message.op == Op::kRecvAct;
+  return {act ? Kind::kAct : Kind::kGrad, message.stage, message.micro};
+}
+enum class Wait { kArrival, kSent };
+Instruction WaitFor(const Name& name, Wait what) {
+  const auto [kind, stage, micro] = name;
+  return {
+      .op = Op::kWait, .value = kind, .sent = what == Wait::kSent, .stage = stage, .micro = micro};
+}
+
+// Messages that devices receive: when each begins to be used.
+using Received = std::map<Name, double>;
+
+// Calls use(iterator) for what `i` reads of `received`.
+template <typename Use>
+void ForReads(const Program& program, const Instruction& i, Received& received, Use use) {
+  for (const Operand& operand : Info(i.op).reads) {
+    const Value v = Resolve(operand, i, program.stages);
+    const auto found = received.find({v.kind, v.stage, v.micro});
+    if (found != received.end()) use(found);
+  }
+}
+
+// Whether each instruction is the first of two that overlap: nothing may stand behind it.
+std::vector<bool> FirstHalves(const std::vector<Instruction>& list) {
+  std::vector<bool> first(list.size());
+  for (size_t i = 0; i < list.size(); ++i) first[i] = list[i].overlap && (i == 0 || !first[i - 1]);
+  return first;
+}
+
+// WAITs in front of the uses, and last those for the ends of the sends.
+std::vector<Instruction> WithWaits(const Program& program, const std::vector<Instruction>& list) {
+  std::vector<Instruction> out, ends;
+  Received received;
+  auto wait = [&](const Instruction& i) {
+    ForReads(program, i, received, [&](Received::iterator found) {
+      out.push_back(WaitFor(found->first, Wait::kArrival));
+      received.erase(found);
+    });
+  };
+  const std::vector<bool> first_half = FirstHalves(list);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Lane lane = Info(list[i].op).lane;
+    if (lane == Lane::kRecv) received.emplace(NameOf(list[i]), 0);
+    if (lane == Lane::kSend) ends.push_back(WaitFor(NameOf(list[i]), Wait::kSent));
+    wait(list[i]);
+    if (first_half[i] && i + 1 < list.size()) wait(list[i + 1]);
+    out.push_back(list[i]);
+  }
+  out.insert(out.end(), ends.begin(), ends.end());
+  return out;
+}
+
+Received FindUses(const Program& program, const Execution& execution) {
+  Received received;
+  for (const DeviceList& list : program.lists)
+    for (const Instruction& i : list.body)
+      if (Info(i.op).lane == Lane::kRecv) received.emplace(NameOf(i), 0);
+  for (int d = 0; d < program.devices; ++d) {
+    const auto& list = program.lists[d].body;
+    for (size_t i = 0; i < list.size(); ++i)
+      ForReads(program, list[i], received,
+               [&](Received::iterator found) { found->second = execution.spans[d][i].start; });
+  }
+  return received;
+}
+
+// The list with its last WAITs, those for the ends of sends, where they hold nobody up.
+std::vector<Instruction> WithWaitsMoved(std::vector<Instruction> list,
+                                        const std::vector<Span>& spans, const Received& received) {
+  const auto sends = std::count_if(list.begin(), list.end(), [](const Instruction& i) {
+    return Info(i.op).lane == Lane::kSend;
+  });
+  list.resize(list.size() - sends);
+  const std::vector<bool> first_half = FirstHalves(list);
+  std::vector<std::pair<double, size_t>> starts;  // of what takes time, ascending
+  for (size_t i = 0; i < list.size(); ++i)
+    if (IsCompute(list[i]) && !first_half[i] && spans[i].end > spans[i].start)
+      starts.push_back({spans[i].start, i});
+
+  std::vector<std::vector<Instruction>> behind(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (Info(list[i].op).lane != Lane::kSend) continue;
+    const Name name = NameOf(list[i]);
+    const auto next =
+        std::lower_bound(starts.begin(), starts.end(), std::pair(received.at(name), i));
+    size_t at = std::max(i, next == starts.end() ? list.size() - 1 : next->second);
+    // Not between messages: the given order is theirs.
+    while (at + 1 < list.size() && IsMessage(list[at + 1])) ++at;
+    behind[at].push_back(WaitFor(name, Wait::kSent));
+  }
+  std::vector<Instruction> out;
+  for (size_t i = 0; i < list.size(); ++i) {
+    out.push_back(list[i]);
+    out.insert(out.end(), behind[i].begin(), behind[i].end());
+  }
+  return out;
+}
+
+}  // namespace
+
+Status KeepComm(Program& program, const PassContext& context) {
+  program.p2p = context.p2p;
+  for (int d = 0; d < program.devices; ++d)
+    program.lists[d].body = Merge(program.lists[d].body, (*context.comm)[d]);
+  if (program.p2p == P2p::kBlocking) return {};
+
+  for (DeviceList& list : program.lists) list.body = WithWaits(program, list.body);
+  std::vector<WaitsFor> waits_for;
+  PP_RETURN_IF_ERROR(Verify(program, Depth::kLists, &waits_for));
+  Execution execution;
+  PP_RETURN_IF_ERROR(Execute(program, waits_for, PositiveCosts(context.costs), &execution));
+  const Received received = FindUses(program, execution);
+  for (int d = 0; d < program.devices; ++d)
+    program.lists[d].body = WithWaitsMoved(program.lists[d].body, execution.spans[d], received);
+  return {};
+}
+
+}  // namespace pp

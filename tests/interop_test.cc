@@ -1,0 +1,213 @@
+// Schedules of PyTorch, in and out. The vectors are PyTorch's own (reference/torch/README).
+#include "compiler/interop.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+
+#include "compiler/compile.h"
+#include "compiler/simulate.h"
+#include "schema/verify.h"
+
+namespace pp {
+namespace {
+
+std::string ReadVector(const std::string& name) {
+  std::ifstream file("tests/reference/torch/" + name + ".csv");
+  REQUIRE(file.is_open());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Program MustParse(const std::string& text) {
+  auto program = ParseTorchCsv(text, "csv");
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  return *program;
+}
+
+Result<Program> Lowered(const Program& lists, P2p p2p) {
+  CompileOptions options;
+  options.p2p = p2p;
+  return CompileLists(lists, "csv", options);
+}
+
+// "" or the error.
+std::string ErrorOf(const Program& lists, P2p p2p) {
+  const auto plan = Lowered(lists, p2p);
+  return plan.ok() ? Verify(*plan, Depth::kPlan).message() : plan.status().message();
+}
+
+// What a file states: without what lowering adds.
+using Lists = std::vector<std::vector<Instruction>>;
+Lists StatedIn(const Program& program) {
+  Lists lists;
+  for (const DeviceList& list : program.lists)
+    for (auto& stated = lists.emplace_back(); Instruction i : list.body)
+      if (Info(i.op).Has(Field::kMicro)) {
+        i.offset[0] = i.offset[1] = -1;
+        stated.push_back(i);
+      }
+  return lists;
+}
+
+std::string WithoutIdle(std::string text) {
+  for (size_t at; (at = text.find(",,")) != text.npos;) text.erase(at, 1);
+  for (size_t at; (at = text.find("\n,")) != text.npos;) text.erase(at + 1, 1);
+  for (size_t at; (at = text.find(",\n")) != text.npos;) text.erase(at, 1);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("compute-only vectors become plans and come back cell by cell") {
+  for (const char* name : {"dualpipev_4rank_10mb", "schedule_v_shaped", "schedule_unbalanced",
+                           "schedule_with_w", "simple_2_rank_2_stage_compute"}) {
+    INFO(name);
+    const std::string text = ReadVector(name);
+    const Program lists = MustParse(text);
+    CHECK(PrintTorchCsv(lists).ok());
+    CHECK(*PrintTorchCsv(lists) == WithoutIdle(text));
+    for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+      REQUIRE(ErrorOf(lists, p2p) == "");
+      CHECK(*PrintTorchCsv(*Lowered(lists, p2p)) == WithoutIdle(text));
+    }
+  }
+}
+
+TEST_CASE("in the older notation, B is the input half") {
+  for (const char* name : {"zb1p_2rank_2stagep_compute", "v_2_rank_4_stage_compute"}) {
+    INFO(name);
+    std::string text = WithoutIdle(ReadVector(name));
+    const Program lists = MustParse(text);
+    CHECK(ErrorOf(lists, P2p::kAsync) == "");
+    std::replace(text.begin(), text.end(), 'B', 'I');
+    CHECK(*PrintTorchCsv(lists) == text);
+  }
+  CHECK(*PrintTorchCsv(MustParse("0F0,0F1,0BW0,0B1,0W1")) == "0F0,0F1,0B0,0I1,0W1\n");
+}
+
+TEST_CASE("given messages keep their order, and deadlocks are found") {
+  const struct {
+    const char* name;
+    const char* blocking;  // the error with blocking sends
+  } kVectors[] = {
+      {"zb1p_2rank_2stagep_comms", ""},
+      {"schedule_with_reordered_b", ""},
+      {"simple_2_rank_2_stage_comms", ""},
+      {"v_2_rank_4_stage_comms", ""},
+      {"simple_2_rank_2_stage_deferred",
+       "csv: after insert-comm: deadlock: device 0 stops at 'SEND_act s0 m1 to d1'; device 1 stops "
+       "at 'SEND_grad s0 m0 to d0'"},
+      {"v_2_rank_4_stage_deferred",
+       "csv: after insert-comm: deadlock: device 0 stops at 'SEND_act s0 m1 to d1'; device 1 stops "
+       "at 'SEND_act s2 m0 to d0'"},
+      {"iw_split_deferred",
+       "csv: after insert-comm: deadlock: device 0 stops at 'RECV_grad s0 m0 from d1'; device 1 "
+       "stops at 'RECV_act s0 m0 from d0'"},
+  };
+  for (const auto& vector : kVectors) {
+    INFO(vector.name);
+    const Program lists = MustParse(ReadVector(vector.name));
+    REQUIRE(ErrorOf(lists, P2p::kAsync) == "");
+    CHECK(StatedIn(*Lowered(lists, P2p::kAsync)) == StatedIn(lists));
+    REQUIRE(ErrorOf(lists, P2p::kBlocking) == vector.blocking);
+    if (*vector.blocking == '\0')
+      CHECK(StatedIn(*Lowered(lists, P2p::kBlocking)) == StatedIn(lists));
+  }
+}
+
+TEST_CASE("messages in an order that cannot work are refused") {
+  // d1 sends the second gradient first, d0 receives the first one first.
+  const Program crossed = MustParse(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B1,1SEND_B0\n");
+  for (P2p p2p : {P2p::kAsync, P2p::kBlocking})
+    CHECK_THAT(ErrorOf(crossed, p2p), Catch::StartsWith("csv: "));
+  // A use in front of its receive, and a message that is missing.
+  CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), P2p::kAsync) ==
+        "csv: device 1, 'FW s1 m0' (instruction 1): reads act s0 m0, which nothing has written");
+  CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0"), P2p::kAsync) ==
+        "csv: device 0, 'BW s0 m0' (instruction 3): reads grad s0 m0, which nothing has written");
+}
+
+// One copy of the model and steps one behind the other: what PyTorch's CSV can express.
+bool Expressible(const Program& plan) {
+  return plan.pipes.size() == 1 && plan.lists[0].prologue.empty();
+}
+
+CompileOptions OptionsOf(const Scheme& scheme, P2p p2p) {
+  CompileOptions options;
+  options.scheme = scheme.name;
+  options.shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0};
+  options.p2p = p2p;
+  return options;
+}
+
+// The same plan again, with the same bytes of memory.
+TEST_CASE("every scheme goes out and comes back") {
+  ModelConfig model;
+  model.vocab_size = 16;
+  model.n_positions = model.n_embd = 8;
+  model.n_layer = 16;
+  model.n_head = 2;
+  model.n_inner = 32;
+  for (const Scheme& scheme : Schemes())
+    for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+      INFO(scheme.name);
+      CompileOptions options = OptionsOf(scheme, p2p);
+      auto plan = Compile(options);
+      REQUIRE(plan.ok());
+      REQUIRE(PrintTorchCsv(*plan).ok() == Expressible(*plan));
+      if (!Expressible(*plan)) continue;
+      options.model = model;
+      plan = Compile(options);
+      REQUIRE(plan.ok());
+      const auto text = PrintTorchCsv(*plan);
+      REQUIRE(text.ok());
+      auto again = CompileLists(MustParse(*text), "csv", options);
+      INFO(again.status().message());
+      REQUIRE(again.ok());
+      CHECK(*PrintTorchCsv(*again) == *text);
+      // The fold schemes also say where to reduce, which the CSV cannot.
+      if (scheme.name.starts_with("fold")) continue;
+      again->scheme = plan->scheme;
+      CHECK(*again == *plan);
+    }
+}
+
+TEST_CASE("dualpipe-v is PyTorch's DualPipeV") {
+  const auto plan = Compile({.scheme = "dualpipe-v",
+                             .shape = {.devices = 4, .microbatches = 10, .stages_per_device = 0}});
+  REQUIRE(plan.ok());
+  CHECK(*PrintTorchCsv(*plan) == ReadVector("dualpipev_4rank_10mb"));
+}
+
+// The SENDs and RECVs that pipec itself has placed are as good when a user gives them.
+TEST_CASE("a plan's own messages, given back, make a plan as fast") {
+  for (const Scheme& scheme : Schemes())
+    for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+      INFO(scheme.name);
+      const CompileOptions options = OptionsOf(scheme, p2p);
+      const auto plan = Compile(options);
+      REQUIRE(plan.ok());
+      if (!Expressible(*plan)) continue;
+      Program lists = *plan;
+      const Lists stated = StatedIn(*plan);
+      for (int d = 0; d < lists.devices; ++d) lists.lists[d].body = stated[d];
+      const auto again = CompileLists(lists, "lists", options);
+      INFO(again.status().message());
+      REQUIRE(again.ok());
+      CHECK(StatedIn(*again) == stated);
+      double makespans[2];
+      for (const Program* program : {&*plan, &*again}) {
+        std::vector<WaitsFor> waits_for;
+        REQUIRE(Verify(*program, Depth::kPlan, &waits_for).ok());
+        const auto prediction = Simulate(*program, waits_for, CostModel());
+        REQUIRE(prediction.ok());
+        makespans[program == &*again] = prediction->execution.makespan;
+      }
+      CHECK(makespans[1] == Approx(makespans[0]));
+    }
+}
+
+}  // namespace pp
