@@ -99,7 +99,7 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
   if (Sharded() == (i.op == Op::kReduceGrad) && depth_ != Depth::kSchedule)
     return Status::Invalid(fmt::format("in a program with zero {}", program_.zero));
   int32_t& buckets = gather ? sum.gathered : sum.reduced;
-  if (gather && !sum.stepped) return Status::Invalid(fmt::format("before STEP s{}", i.stage));
+  if (gather && sum.steps == 0) return Status::Invalid(fmt::format("before STEP s{}", i.stage));
   if (!gather) PP_RETURN_IF_ERROR(Complete(sum));
   if (!gather && (sum.normed || (sum.tied && !Sharded())))
     return Status::Invalid("after the sum over the tied embedding or NORM_grad");
@@ -175,11 +175,13 @@ Status Sums::Step(Sum& sum, const Instruction& i, int index) {
   if ((i.version >= 0) != versions_) return Status::Invalid("some STEPs have a version");
   PP_RETURN_IF_ERROR(Final(sum));
   if (!versions_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
+  if (Sharded() && sum.steps > 0 && sum.gathered < Buckets(sum.stage))
+    return Status::Invalid(fmt::format("before weights s{} are gathered", sum.stage));
   sum.stepped_parts += sum.parts;
   sum.last_step = index;
   ++sum.steps;
   if (versions_) {
-    sum.parts = sum.reduced = 0;
+    sum.parts = sum.reduced = sum.gathered = 0;
   } else {
     sum.stepped = true;
   }

@@ -34,7 +34,8 @@ Status CheckRegions(const Program& program, int device) {
   for (const Region& needed : RegionsOf(program, device)) {
     const bool there = std::any_of(regions.begin(), regions.end(), [&](const Region& region) {
       return region.kind == needed.kind && region.stage == needed.stage &&
-             region.bytes >= needed.bytes && region.offset % kAlign == 0;
+             region.pipe == needed.pipe && region.bytes >= needed.bytes &&
+             region.offset % kAlign == 0;
     });
     if (!there)
       return Status::Invalid(fmt::format("no region of {} bytes for {}", needed.bytes,
@@ -43,36 +44,43 @@ Status CheckRegions(const Program& program, int device) {
   return {};
 }
 
-Status CheckList(const Program& program, int device, Depth depth, const ValueBytes& bytes,
-                 WaitsFor* waits_for) {
-  const DeviceList& list = program.lists[device];
+// `paper` is the program with one list a device: itself, or unrolled.
+Status CheckList(const Program& program, const Program& paper, int device, Depth depth,
+                 const ValueBytes& bytes, WaitsFor* waits_for) {
+  const std::vector<Instruction>& list = paper.lists[device].body;
   WalkArgs args{.depth = depth, .waits_for = waits_for};
-  if (depth != Depth::kPlan) return WalkList(program, device, list.body, args);
+  if (depth != Depth::kPlan) return WalkList(paper, device, list, args);
   PP_RETURN_IF_ERROR(CheckRegions(program, device).In(fmt::format("device {}", device)));
-  MemoryCheck memory(program, device, list.body);
+  MemoryCheck memory(paper, device, list);
   args.memory = &memory;
   args.bytes = &bytes;
-  return WalkList(program, device, list.body, args);
+  return WalkList(paper, device, list, args);
+}
+
+Status CheckLists(const Program& program, const Program& paper, Depth depth,
+                  std::vector<WaitsFor>* waits_for) {
+  const ValueBytes bytes(program);
+  for (int d = 0; d < program.devices; ++d)
+    PP_RETURN_IF_ERROR(CheckList(program, paper, d, depth, bytes, &(*waits_for)[d]));
+  if (depth == Depth::kSchedule) return {};
+  return Execute(paper, *waits_for, CostModel(), nullptr);
 }
 
 }  // namespace
 
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
-  if (HasSections(program))
-    return VerifyDevice(Unroll(program, kBodies), device, depth, waits_for).In(kUnrolled);
-  return CheckList(program, device, depth, ValueBytes(program), waits_for);
+  const ValueBytes bytes(program);
+  if (!HasSections(program)) return CheckList(program, program, device, depth, bytes, waits_for);
+  return CheckList(program, Unroll(program, kBodies), device, depth, bytes, waits_for)
+      .In(kUnrolled);
 }
 
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for) {
-  if (HasSections(program)) return Verify(Unroll(program, kBodies), depth, waits_for).In(kUnrolled);
   std::vector<WaitsFor> own;
   if (waits_for == nullptr) waits_for = &own;
   waits_for->assign(program.devices, {});
-  const ValueBytes bytes(program);
-  for (int d = 0; d < program.devices; ++d)
-    PP_RETURN_IF_ERROR(CheckList(program, d, depth, bytes, &(*waits_for)[d]));
-  if (depth == Depth::kSchedule) return {};
-  return Execute(program, *waits_for, CostModel(), nullptr);
+  if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);
+  return CheckLists(program, Unroll(program, kBodies), depth, waits_for).In(kUnrolled);
 }
 
 }  // namespace pp

@@ -148,9 +148,11 @@ std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Mes
   for (size_t m = 0; m < messages.size(); ++m)
     insertions[messages[m].to].Add(receive_at[m], kReceive, Receive(messages[m]));
   for (const Message& m : messages) {
-    const int used = FirstStartingFrom(spans[m.from], spans[m.to][m.consumer].start);
-    const int last = static_cast<int>(program.lists[m.from].body.size());
-    const int at = std::min(std::max(used, m.producer + 1) + 1, last);
+    const std::vector<Span>& sender = spans[m.from];
+    const int last = static_cast<int>(sender.size());
+    int used = std::max(FirstStartingFrom(sender, spans[m.to][m.consumer].start), m.producer + 1);
+    while (used < last && sender[used].end <= sender[used].start) ++used;  // LOAD takes no time
+    const int at = std::min(used + 1, last);
     insertions[m.from].Add(BehindPair(program.lists[m.from].body, at), kWaitSent, WaitSent(m));
   }
   for (const Message& m : messages)
