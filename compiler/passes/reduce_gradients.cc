@@ -165,9 +165,8 @@ class Reducer {
       if (tied_ && shards_ && IsEnd(copy.stage)) continue;  // behind the tied sum, see Finish
       const auto time = ready.find(copy.stage);
       const auto mark = marks.find(copy.stage);
-      const size_t position = late_                 ? list.size()
-                              : mark != marks.end() ? mark->second
-                                                    : BehindLastPart(list, copy);
+      const size_t position =
+          mark != marks.end() && !late_ ? mark->second : BehindLastPart(list, copy);
       starts.push_back({time == ready.end() ? 0 : time->second, position, copy});
     }
     // All devices that share a stage reduce their stages in one order.
@@ -175,6 +174,9 @@ class Reducer {
       return std::tuple(a.ready, a.position, -a.copy.stage) <
              std::tuple(b.ready, b.position, -b.copy.stage);
     });
+    // A reduction waits for its gradients and its lane alone, wherever it stands. At the end means
+    // behind the one that is ready last, which goes first.
+    if (late_) std::reverse(starts.begin(), starts.end());
     for (size_t s = 1; s < starts.size(); ++s)
       starts[s].position = std::max(starts[s].position, starts[s - 1].position);
     for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
