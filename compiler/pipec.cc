@@ -33,12 +33,15 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
     fit->progress = [](double makespan) {
       fmt::print(std::cerr, "fit-memory: makespan {:g}\n", makespan);
     };
-  fit->report = [](const FitReport& report) {
+  const bool bytes = fit->limit.unit == MemoryLimit::kBytes;
+  fit->report = [bytes](const FitReport& report) {
     const double gap = report.makespan / std::max(report.lower_bound, 1e-300) - 1;
+    std::vector<double> peaks = report.peaks;
+    for (double& peak : peaks) peak /= bytes ? 1 << 30 : 1;
     fmt::print(std::cerr,
-               "fit-memory: makespan {:g}, lower bound {:g} (gap {:.1f} %), peaks {:g}\n",
+               "fit-memory: makespan {:g}, lower bound {:g} (gap {:.1f} %), peaks {:.4g}{}\n",
                report.makespan, report.lower_bound, report.lower_bound > 0 ? gap * 100 : 0,
-               fmt::join(report.peaks, " "));
+               fmt::join(peaks, " "), bytes ? " GiB" : "");
   };
   return {};
 }

@@ -7,11 +7,12 @@
 //
 // It stands in for Mario's four passes (Liu et al., 2025), which recompute all of a stage's
 // micro-batches or none; the search is in compiler/search.
+#include "compiler/passes/fit_memory.h"
+
 #include <fmt/format.h>
 
-#include "compiler/pass.h"
+#include "compiler/passes/recompute.h"
 #include "compiler/search/ledger.h"
-#include "compiler/search/search.h"
 
 namespace pp {
 namespace {
@@ -30,6 +31,18 @@ Status CheckRoom(const Program& program, const search::Problem& problem,
 
 }  // namespace
 
+FitReport FitOnce(Program& program, const PassContext& context, const search::Problem& problem) {
+  const search::SearchOutcome outcome =
+      search::Search(problem, search::MakePlan(program, problem),
+                     {.seconds = context.fit.search_seconds, .progress = context.fit.progress});
+  search::SetPlan(problem, outcome.plan, program);
+  FitReport report{outcome.makespan, outcome.lower_bound, {}};
+  for (int d = 0; d < program.devices; ++d)
+    report.peaks.push_back(static_cast<double>(search::Peak(problem, outcome.plan, d)) *
+                           problem.memory.unit);
+  return report;
+}
+
 Status FitMemory(Program& program, const PassContext& context) {
   const MemoryFit& fit = context.fit;
   const std::vector<double>& limits = fit.limit.values;
@@ -37,27 +50,19 @@ Status FitMemory(Program& program, const PassContext& context) {
   if (limits.size() != 1 && static_cast<int>(limits.size()) != program.devices)
     return Status::Invalid(fmt::format("--memory-limit: {} numbers (1, or {}: one for each device)",
                                        limits.size(), program.devices));
-  if (fit.limit.unit == MemoryLimit::kBytes)
-    return Status::Invalid("--memory-limit: bytes (activations, as in 1.5)");
   for (const DeviceList& list : program.lists)
     if (!list.prologue.empty() || !list.epilogue.empty())
       return Status::Invalid(fmt::format(
           "--memory-limit: {} overlaps its steps (a scheme that ends a step before the next)",
           program.scheme));
 
+  DropMarks(program);
+  if (fit.limit.unit == MemoryLimit::kBytes) return FitBytes(program, context);
   const search::Problem problem = search::MakeProblem(
       program, context.costs, search::ActivationMemory(program, context.costs, limits));
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
-  const search::SearchOutcome outcome =
-      search::Search(problem, search::MakePlan(program, problem),
-                     {.seconds = fit.search_seconds, .progress = fit.progress});
-  search::SetPlan(problem, outcome.plan, program);
-  if (!fit.report) return {};
-  FitReport report{outcome.makespan, outcome.lower_bound, {}};
-  for (int d = 0; d < program.devices; ++d)
-    report.peaks.push_back(static_cast<double>(search::Peak(problem, outcome.plan, d)) *
-                           problem.memory.unit);
-  fit.report(report);
+  const FitReport report = FitOnce(program, context, problem);
+  if (fit.report) fit.report(report);
   return {};
 }
 
