@@ -50,6 +50,12 @@ Status Uncounted(const Program& program, const PassContext& context,
 // Rounded up, so that it can be given back.
 std::string Bytes(double bytes) { return fmt::format("{:.0f}MiB", std::ceil(bytes / (1 << 20))); }
 
+Status TooLittle(const PassContext& context, int device, double needed) {
+  return Status::Invalid(
+      fmt::format("--memory-limit: {} is too little for device {} ({} is the least that fits)",
+                  Bytes(At(context.fit.limit.values, device)), device, Bytes(needed)));
+}
+
 // That every device has room for its part: where it seems to have none, what a plan with just
 // that takes besides is set aside instead. The error names its arena.
 Status MakeRoom(const Program& program, const PassContext& context, search::MemoryModel& memory) {
@@ -65,10 +71,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
     const auto needed = static_cast<double>(least + uncounted[d]);
-    if (needed > limit)
-      return Status::Invalid(
-          fmt::format("--memory-limit: {} is too little for device {} ({} is the least that fits)",
-                      Bytes(limit), d, Bytes(needed)));
+    if (needed > limit) return TooLittle(context, d, needed);
     memory.limit[d] = static_cast<int64_t>(limit) - uncounted[d];
   }
   return {};
@@ -83,6 +86,10 @@ Status FitBytes(Program& program, const PassContext& context) {
   memory.limit.assign(program.devices, INT64_MAX);
   std::vector<int64_t> set_aside;
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
+  struct Excess {
+    int device = -1;
+    double over = 0;  // bytes
+  } least;            // of the plans that did not fit
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     for (int d = 0; d < program.devices; ++d)
       memory.limit[d] = static_cast<int64_t>(At(limits, d)) - set_aside[d];
@@ -92,20 +99,23 @@ Status FitBytes(Program& program, const PassContext& context) {
     FitReport report = FitOnce(fitted, context, problem);
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(fitted, context, memory, &uncounted));
-    bool fits = true;
+    Excess excess;
     for (int d = 0; d < program.devices; ++d) {
       report.peaks[d] += static_cast<double>(uncounted[d]);
-      if (report.peaks[d] <= At(limits, d)) continue;
-      fits = false;
+      const double over = report.peaks[d] - At(limits, d);
+      if (over <= 0) continue;
+      if (over > excess.over) excess = {d, over};
       set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
     }
-    if (!fits) continue;
+    if (excess.over > 0) {
+      if (least.device < 0 || excess.over < least.over) least = excess;
+      continue;
+    }
     program = std::move(fitted);
     if (context.fit.report) context.fit.report(report);
     return {};
   }
-  return Status::Invalid(
-      "--memory-limit: no plan was found that still fits when it is lowered (a little more)");
+  return TooLittle(context, least.device, At(limits, least.device) + least.over);
 }
 
 }  // namespace pp
