@@ -167,7 +167,8 @@ Result<Program> CompileLists(Program program, const std::string& origin,
   const Content content = ContentOf(program);
   if (!prepared->passes.empty() && (content.messages || content.more))
     return Status::Invalid(
-        fmt::format("--passes: '{}' (for lists of compute instructions alone)", options.passes));
+        fmt::format("{}: {} has its messages (without them the lists can be changed)",
+                    options.passes.empty() ? "--memory-limit" : "--passes", origin));
   if (content.more) {
     if (options.p2p != program.p2p || options.replicas != program.replicas ||
         options.zero != program.zero)

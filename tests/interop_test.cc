@@ -175,6 +175,27 @@ TEST_CASE("every scheme goes out and comes back") {
     }
 }
 
+TEST_CASE("imported lists take the options of a scheme") {
+  CompileOptions options;
+  options.scheme = "1f1b";
+  options.shape = {.devices = 3, .microbatches = 6, .stages_per_device = 0};
+  const auto plain = Compile(options);
+  REQUIRE(plain.ok());
+  options.passes = "mario";
+  options.replicas = 2;
+  options.zero = 1;
+  const auto plan = Compile(options);
+  REQUIRE(plan.ok());
+  auto imported = CompileLists(MustParse(*PrintTorchCsv(*plain)), "csv", options);
+  INFO(imported.status().message());
+  REQUIRE(imported.ok());
+  imported->scheme = plan->scheme;
+  CHECK(*imported == *plan);
+  // And what comes of it is nothing for PyTorch.
+  CHECK_THAT(PrintTorchCsv(*plan).status().message(),
+             Catch::EndsWith("PyTorch's schedules have no recomputation"));
+}
+
 TEST_CASE("dualpipe-v is PyTorch's DualPipeV") {
   const auto plan = Compile({.scheme = "dualpipe-v",
                              .shape = {.devices = 4, .microbatches = 10, .stages_per_device = 0}});

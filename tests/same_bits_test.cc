@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
 #include "compiler/compile.h"
+#include "compiler/interop.h"
 #include "runtime/train.h"
 #include "schema/text.h"
 
@@ -127,6 +129,23 @@ TEST_CASE("so has every scheme with one pipe, and every pass") {
         check(options);
       }
   }
+}
+
+TEST_CASE("so have schedules of PyTorch, with its order of messages or ours") {
+  for (const char* name :
+       {"zb1p_2rank_2stagep_compute", "zb1p_2rank_2stagep_comms", "dualpipev_4rank_10mb"})
+    for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+      std::ifstream file(std::string("tests/reference/torch/") + name + ".csv");
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      const auto lists = ParseTorchCsv(text, name);
+      REQUIRE(lists.ok());
+      const int micros = lists->microbatches;
+      const auto program = CompileLists(*lists, name, Options("", 0, 0, p2p));
+      INFO(program.status().message());
+      REQUIRE(program.ok());
+      CHECK(BitsOf(MustTrain(*program)) ==
+            BitsOf(MustTrain(MustCompile(Options("gpipe", 1, micros)))));
+    }
 }
 
 TEST_CASE("the masks of dropout are part of the bits") {

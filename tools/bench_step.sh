@@ -3,23 +3,15 @@
 # same step in PyTorch, in turn, so that both see the same machine. Then what the runtime
 # itself takes: the time that is neither kernels nor waiting, per instruction.
 #
-#   tools/bench //tools:bench_step       PYTHON=… a python that has torch (else it is installed
-#                                        from PyPI into out/torch)
+#   tools/bench //tools:bench_step       PYTHON=… a python that has torch
 set -euo pipefail
 
 pipec=bazel-bin/compiler/pipec
 piperun=bazel-bin/runtime/piperun
-python=${PYTHON:-out/torch/bin/python}
+python=$(tools/torch_python)
 steps=5
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-
-if ! "$python" -c 'import torch' 2>/dev/null; then
-  tools/setup --with torch
-  python3 -m venv out/torch
-  out/torch/bin/pip install -q torch numpy
-  python=out/torch/bin/python
-fi
 
 LC_ALL=C find /usr/share/common-licenses -type f -print0 | sort -z | xargs -0 cat >"$folder/text"
 for dropout in 0.1 0; do

@@ -1,0 +1,123 @@
+"""Executes schedules in PyTorch's own pipeline runtime, and compares with one device.
+
+    run.py FILE.csv...        one process a rank (gloo, CPU)
+
+Each file is a "compute_only" CSV, as `pipec show --format torch-csv` writes it. The model is a
+stack of small stages: an embedding, blocks, and a head with cross-entropy. The loss and every
+gradient must be those of the same stages run one after the other on the same batch, up to
+rounding. Prints a line a file; exit status 1 if any differs.
+"""
+
+import datetime
+import re
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.nn import functional as F
+
+VOCABULARY, WIDTH, TOKENS, SEQUENCES = 61, 32, 16, 2  # sequences a micro-batch
+TIMEOUT = datetime.timedelta(seconds=60)
+
+
+class Stage(nn.Module):
+    def __init__(self, index, count):
+        super().__init__()
+        torch.manual_seed(index)
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH) if index == 0 else None
+        self.norm, self.up, self.down = (nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH),
+                                         nn.Linear(4 * WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, VOCABULARY) if index == count - 1 else None
+
+    def forward(self, x):
+        if self.embedding is not None:
+            x = self.embedding(x)
+        x = x + self.down(F.gelu(self.up(self.norm(x))))
+        return x if self.head is None else self.head(x)
+
+
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Schedule:
+    """What a file says of sizes: the stages of each rank, and the micro-batches."""
+
+    def __init__(self, path):
+        with open(path) as file:
+            rows = [re.findall(r"(\d+)[FIBW](\d+)", row) for row in file]
+        self.path = path
+        self.stages = [sorted({int(stage) for stage, _ in row}) for row in rows]
+        self.count = 1 + max(map(max, self.stages))
+        self.micros = 1 + max(int(micro) for row in rows for _, micro in row)
+
+    def batch(self):
+        generator = torch.Generator().manual_seed(1)
+        size = (self.micros * SEQUENCES, TOKENS + 1)
+        text = torch.randint(VOCABULARY, size, generator=generator)
+        return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def one_device(schedule):
+    """The loss, and the gradients of each stage."""
+    stages = [Stage(index, schedule.count) for index in range(schedule.count)]
+    tokens, targets = schedule.batch()
+    loss = loss_of(nn.Sequential(*stages)(tokens), targets)
+    loss.backward()
+    return loss.detach(), [[p.grad for p in stage.parameters()] for stage in stages]
+
+
+def pipeline_stage(schedule, index):
+    activation = torch.empty(SEQUENCES, TOKENS, WIDTH, requires_grad=True)
+    tokens = torch.empty(SEQUENCES, TOKENS, dtype=torch.long)
+    logits = torch.empty(SEQUENCES, TOKENS, VOCABULARY, requires_grad=True)
+    return PipelineStage(Stage(index, schedule.count), index, schedule.count, torch.device("cpu"),
+                         input_args=tokens if index == 0 else activation,
+                         output_args=logits if index == schedule.count - 1 else activation)
+
+
+def run_rank(rank, schedule, store):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
+                            world_size=len(schedule.stages), timeout=TIMEOUT)
+    stages = [pipeline_stage(schedule, index) for index in schedule.stages[rank]]
+    runtime = _PipelineScheduleRuntime(stages, schedule.micros, loss_fn=loss_of)
+    runtime._load_csv(schedule.path, format="compute_only")
+    tokens, targets = schedule.batch()
+    losses = []
+    runtime.step(*([tokens] if 0 in schedule.stages[rank] else []), target=targets, losses=losses)
+    loss, gradients = one_device(schedule)
+    if losses:
+        torch.testing.assert_close(torch.stack(losses).mean(), loss)
+    for stage in stages:
+        for parameter, expected in zip(stage.submod.parameters(), gradients[stage.stage_index],
+                                       strict=True):
+            torch.testing.assert_close(parameter.grad, expected)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main():
+    failed = False
+    for path in sys.argv[1:]:
+        schedule = Schedule(path)
+        text = (f"{path}: {len(schedule.stages)} ranks, {schedule.count} stages, "
+                f"{schedule.micros} micro-batches")
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                mp.spawn(run_rank, (schedule, f"{folder}/store"), nprocs=len(schedule.stages))
+            print(f"{text}: loss {one_device(schedule)[0]:.6f} and gradients as on one device",
+                  flush=True)
+        except Exception as error:
+            failed = True
+            print(f"{text}: {error}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
