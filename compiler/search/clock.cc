@@ -76,9 +76,8 @@ double Clock::Earliest(const Plan& plan, double cutoff) {
   return makespan_;
 }
 
-void Clock::Latest(const Plan& plan) {
+void Clock::Latest() {
   free_.assign(problem_.devices, makespan_);
-  (void)plan;
   for (size_t i = order_.size(); i-- > 0;) {
     const Task task = order_[i], sink = problem_.sink[task];
     double& limit = free_[problem_.device[CellOf(task)]];

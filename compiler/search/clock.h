@@ -19,8 +19,8 @@ class Clock {
   // As early as possible. The makespan; kNever where the lists wait for one another in a
   // circle, or where it is certain to be above `cutoff`.
   double Earliest(const Plan& plan, double cutoff = kNever);
-  // As late as possible. REQUIRES: Earliest ran on this plan and reached its end.
-  void Latest(const Plan& plan);
+  // As late as possible. REQUIRES: Earliest reached its end.
+  void Latest();
 
   // By task; REQUIRES: Earliest, Latest.
   double start(Task task) const { return end_[task] - problem_.time[task]; }

@@ -49,46 +49,41 @@ bool Fits(const Problem& problem, const Plan& plan) {
   return true;
 }
 
-Ledger::Ledger(const Problem& problem, Plan& plan, int device)
-    : problem_(problem),
-      plan_(plan),
-      list_(plan.lists[device]),
-      limit_(problem.memory.limit[device]) {
+void Ledger::Open(int device) {
+  list_ = &plan_.lists[device];
+  limit_ = problem_.memory.limit[device];
+  use_.clear();
+  changes_.clear();
   int64_t level = 0;
-  for (Task task : list_) {
-    const Change change = ChangeOf(problem, plan, task);
+  for (Task task : *list_) {
+    const Change change = ChangeOf(problem_, plan_, task);
+    changes_.push_back(change);
     use_.push_back(level + change.up);
     level += change.net();
   }
 }
 
 bool Ledger::FitsBefore(int at, int before) const {
-  const Task task = list_[at], other = list_[before];
-  if (!MaySwap(problem_, other, task)) return false;
-  const Change change = ChangeOf(problem_, plan_, task);
-  const int64_t level = use_[before] - ChangeOf(problem_, plan_, other).up;
-  return use_[before] + change.net() <= limit_ && level + change.up <= limit_;
+  const Change change = changes_[at];
+  const int64_t level = use_[before] - changes_[before].up;
+  return use_[before] + change.net() <= limit_ && level + change.up <= limit_ &&
+         MaySwap(problem_, (*list_)[before], (*list_)[at]);
 }
 
 void Ledger::Move(int from, int to) {
-  const Task task = list_[from];
-  const Change change = ChangeOf(problem_, plan_, task);
-  if (to < from) {
-    const int64_t level = use_[to] - ChangeOf(problem_, plan_, list_[to]).up;
-    for (int i = from; i > to; --i) {
-      list_[i] = list_[i - 1];
-      use_[i] = use_[i - 1] + change.net();
-    }
-    use_[to] = level + change.up;
-  } else {
-    const int64_t level = use_[to] + ChangeOf(problem_, plan_, list_[to]).down;
-    for (int i = from; i < to; ++i) {
-      list_[i] = list_[i + 1];
-      use_[i] = use_[i + 1] - change.net();
-    }
-    use_[to] = level - change.net() + change.up;
+  const Task task = (*list_)[from];
+  const Change change = changes_[from];
+  const int64_t level =
+      to < from ? use_[to] - changes_[to].up : use_[to] + changes_[to].down - change.net();
+  const int step = to < from ? -1 : 1;
+  for (int i = from; i != to; i += step) {
+    (*list_)[i] = (*list_)[i + step];
+    changes_[i] = changes_[i + step];
+    use_[i] = use_[i + step] - step * change.net();
   }
-  list_[to] = task;
+  (*list_)[to] = task;
+  changes_[to] = change;
+  use_[to] = level + change.up;
 }
 
 }  // namespace pp::search

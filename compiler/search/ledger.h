@@ -23,28 +23,31 @@ bool MaySwap(const Problem& problem, Task a, Task b);
 int64_t Peak(const Problem& problem, const Plan& plan, int device);
 bool Fits(const Problem& problem, const Plan& plan);
 
-// One device's list, with its memory kept up to date while tasks move. Every move keeps
-// the limit; those that cannot are refused.
+// One device's list, with its memory kept up to date while tasks move.
 class Ledger {
  public:
-  Ledger(const Problem& problem, Plan& plan, int device);
+  Ledger(const Problem& problem, Plan& plan) : problem_(problem), plan_(plan) {}
 
-  int size() const { return static_cast<int>(list_.size()); }
-  Task task(int at) const { return list_[at]; }
+  // Turns to a device's list as it stands now.
+  void Open(int device);
+
+  int size() const { return static_cast<int>(list_->size()); }
+  Task task(int at) const { return (*list_)[at]; }
   int64_t use(int at) const { return use_[at]; }
   int64_t limit() const { return limit_; }
   // Whether task `at` may stand directly in front of `before`, at > before, given that it
   // may stand in front of before + 1.
   bool FitsBefore(int at, int before) const;
-  // Moves the task to another place; all between make room. REQUIRES: legal.
+  // Moves the task to another place; all between make room. REQUIRES: legal, and fits.
   void Move(int from, int to);
 
  private:
   const Problem& problem_;
-  const Plan& plan_;
-  std::vector<Task>& list_;
+  Plan& plan_;
+  std::vector<Task>* list_ = nullptr;
   std::vector<int64_t> use_;
-  int64_t limit_;
+  std::vector<Change> changes_;
+  int64_t limit_ = 0;
 };
 
 }  // namespace pp::search

@@ -43,7 +43,11 @@ std::vector<Window> DroppedCells(const Plan& plan, const std::vector<Task>& list
 class Polisher {
  public:
   Polisher(const Problem& problem, Clock& clock, Plan& plan)
-      : problem_(problem), clock_(clock), plan_(plan), index_(problem.cells()) {}
+      : problem_(problem),
+        clock_(clock),
+        plan_(plan),
+        ledger_(problem, plan),
+        index_(problem.cells()) {}
 
   // Each returns how many tasks it removed or moved.
   int Keep(int device, KeepOrder order);
@@ -54,7 +58,11 @@ class Polisher {
   const Problem& problem_;
   Clock& clock_;
   Plan& plan_;
+  Ledger ledger_;
+  // Working space.
   std::vector<int> index_;
+  std::vector<int64_t> use_;
+  std::vector<double> start_, end_;
 };
 
 int Polisher::Keep(int device, KeepOrder order) {
@@ -66,20 +74,20 @@ int Polisher::Keep(int device, KeepOrder order) {
     std::stable_sort(windows.begin(), windows.end(), [](const Window& a, const Window& b) {
       return a.recompute - a.forward < b.recompute - b.forward;
     });
-  std::vector<int64_t> use;
-  const Ledger ledger(problem_, plan_, device);
-  for (int i = 0; i < ledger.size(); ++i) use.push_back(ledger.use(i));
+  ledger_.Open(device);
+  use_.clear();
+  for (int i = 0; i < ledger_.size(); ++i) use_.push_back(ledger_.use(i));
   int kept = 0;
   for (const Window& w : windows) {
     const Held& held = problem_.HeldBy(w.cell);
     const int64_t more = held.forward - held.dropped;
-    const auto begin = use.begin();
+    const auto begin = use_.begin();
     const int64_t peak = *std::max_element(begin + w.forward, begin + w.recompute);
-    if (peak + more > ledger.limit()) continue;
-    for (int i = w.forward; i < w.recompute; ++i) use[i] += more;
-    for (int i = w.recompute; i <= w.backward; ++i) use[i] += held.forward - held.recomputed;
+    if (peak + more > ledger_.limit()) continue;
+    for (int i = w.forward; i < w.recompute; ++i) use_[i] += more;
+    for (int i = w.recompute; i <= w.backward; ++i) use_[i] += held.forward - held.recomputed;
     for (int i = w.backward + 1; i <= w.weight; ++i)
-      use[i] += held.input_half - held.recomputed_half;
+      use_[i] += held.input_half - held.recomputed_half;
     plan_.dropped[w.cell] = 0;
     ++kept;
   }
@@ -91,63 +99,65 @@ int Polisher::Keep(int device, KeepOrder order) {
 }
 
 int Polisher::Prepose(int device) {
-  Ledger ledger(problem_, plan_, device);
-  std::vector<double> start(ledger.size()), end(ledger.size());
-  for (int i = 0; i < ledger.size(); ++i) {
-    start[i] = clock_.start(ledger.task(i));
-    end[i] = clock_.end(ledger.task(i));
+  ledger_.Open(device);
+  start_.resize(ledger_.size());
+  end_.resize(ledger_.size());
+  for (int i = 0; i < ledger_.size(); ++i) {
+    start_[i] = clock_.start(ledger_.task(i));
+    end_[i] = clock_.end(ledger_.task(i));
   }
   int moved = 0;
-  for (int i = 1; i < ledger.size(); ++i) {
-    const Task task = ledger.task(i), source = problem_.source[task];
+  for (int i = 1; i < ledger_.size(); ++i) {
+    const Task task = ledger_.task(i), source = problem_.source[task];
     const double time = problem_.time[task];
     const double ready = source < 0 ? 0 : clock_.end(source) + problem_.lag[task];
     int best = i;
-    for (int k = i - 1; k >= 0 && start[k] - ready >= time - kTiny; --k) {
-      if (!ledger.FitsBefore(i, k)) break;
-      const double begin = std::max(ready, k > 0 ? end[k - 1] : 0);
-      if (start[k] - begin >= time - kTiny) best = k;
+    for (int k = i - 1; k >= 0 && start_[k] - ready >= time - kTiny; --k) {
+      if (!ledger_.FitsBefore(i, k)) break;
+      const double begin = std::max(ready, k > 0 ? end_[k - 1] : 0);
+      if (start_[k] - begin >= time - kTiny) best = k;
     }
     if (best == i) continue;
-    const double begin = std::max(ready, best > 0 ? end[best - 1] : 0);
-    ledger.Move(i, best);
-    std::rotate(start.begin() + best, start.begin() + i, start.begin() + i + 1);
-    std::rotate(end.begin() + best, end.begin() + i, end.begin() + i + 1);
-    start[best] = begin;
-    end[best] = begin + time;
+    const double begin = std::max(ready, best > 0 ? end_[best - 1] : 0);
+    ledger_.Move(i, best);
+    std::rotate(start_.begin() + best, start_.begin() + i, start_.begin() + i + 1);
+    std::rotate(end_.begin() + best, end_.begin() + i, end_.begin() + i + 1);
+    start_[best] = begin;
+    end_[best] = begin + time;
     ++moved;
   }
   return moved;
 }
 
 int Polisher::Postpone(int device) {
-  Ledger ledger(problem_, plan_, device);
-  const int size = ledger.size();
-  std::vector<double> start(size), end(size);
+  ledger_.Open(device);
+  const int size = ledger_.size();
+  start_.resize(size);
+  end_.resize(size);
   for (int i = 0; i < size; ++i) {
-    start[i] = clock_.latest_start(ledger.task(i));
-    end[i] = start[i] + problem_.time[ledger.task(i)];
+    start_[i] = clock_.latest_start(ledger_.task(i));
+    end_[i] = start_[i] + problem_.time[ledger_.task(i)];
   }
   int moved = 0;
   for (int i = size - 2; i >= 0; --i) {
-    const Task task = ledger.task(i), sink = problem_.sink[task];
+    const Task task = ledger_.task(i), sink = problem_.sink[task];
     if (PartOf(task) != Part::kForward && PartOf(task) != Part::kRecompute) continue;
     const double time = problem_.time[task];
     const double due =
         sink < 0 ? clock_.makespan() : clock_.latest_start(sink) - problem_.lag[sink];
     int best = i;
-    for (int k = i + 1; k < size && due - end[k] >= time - kTiny; ++k) {
-      if (!MaySwap(problem_, ledger.task(k), task)) break;
-      const double until = std::min(due, k + 1 < size ? start[k + 1] : clock_.makespan());
-      if (until - end[k] >= time - kTiny) best = k;
+    for (int k = i + 1; k < size && due - end_[k] >= time - kTiny; ++k) {
+      if (!MaySwap(problem_, ledger_.task(k), task)) break;
+      const double until = std::min(due, k + 1 < size ? start_[k + 1] : clock_.makespan());
+      if (until - end_[k] >= time - kTiny) best = k;
     }
     if (best == i) continue;
-    const double until = std::min(due, best + 1 < size ? start[best + 1] : clock_.makespan());
-    ledger.Move(i, best);
-    std::rotate(start.begin() + i, start.begin() + i + 1, start.begin() + best + 1);
-    std::rotate(end.begin() + i, end.begin() + i + 1, end.begin() + best + 1);
-    start[best] = until - time;
-    end[best] = until;
+    const double until = std::min(due, best + 1 < size ? start_[best + 1] : clock_.makespan());
+    ledger_.Move(i, best);
+    std::rotate(start_.begin() + i, start_.begin() + i + 1, start_.begin() + best + 1);
+    std::rotate(end_.begin() + i, end_.begin() + i + 1, end_.begin() + best + 1);
+    start_[best] = until - time;
+    end_[best] = until;
     ++moved;
   }
   return moved;
@@ -168,9 +178,10 @@ double Polish(const Problem& problem, const PolishOptions& options, Clock& clock
     for (int d = 0; d < problem.devices; ++d) {
       const int moved = polisher.Prepose(d);
       changes += moved;
-      if (moved > 0) makespan = clock.Earliest(plan);
+      if (moved > 0 && options.retime == Retime::kEachDevice) clock.Earliest(plan);
     }
-    clock.Latest(plan);
+    clock.Earliest(plan);
+    clock.Latest();
     for (int d = 0; d < problem.devices; ++d) polisher.Postpone(d);
     makespan = clock.Earliest(plan);
   }

@@ -20,9 +20,14 @@ namespace pp::search {
 // In which order `keep` gives memory to cells.
 enum class KeepOrder { kAsListed, kBackwards, kShortestFirst };
 
+// When to look at the clock again: after each device's moves, which gives the next one
+// more gaps, or after all of them, which is much faster with many devices.
+enum class Retime { kEachDevice, kEachRound };
+
 struct PolishOptions {
   KeepOrder keep = KeepOrder::kAsListed;
   enum { kKeep, kPrepose } first = kKeep;
+  Retime retime = Retime::kEachDevice;
   int rounds = 12;
 };
 

@@ -23,7 +23,7 @@ double Cutoff(Workbench& bench, double makespan) {
   return makespan - kWarm * MeanTime(bench.problem) * std::log(bench.random.Unit()) + kTiny;
 }
 
-void VaryRule(Random& random, int what, int value, int cells, CellRule& rule) {
+void VaryRule(int what, int value, int cells, CellRule& rule) {
   switch (what) {
     case 0:
       rule.keep = value % 2 == 0;
@@ -41,7 +41,6 @@ void VaryRule(Random& random, int what, int value, int cells, CellRule& rule) {
       rule.weights = value % 4 == 0 ? cells : value % 8;
       break;
   }
-  (void)random;
 }
 
 // Lets two neighbours of an order change places, unless that order is bound.
@@ -63,8 +62,7 @@ void ChangeRules(const Problem& problem, Random& random, Rules& rules) {
   }
   const int begin = random.Below(size), value = random.Below(1 << 20);
   const int count = random.Below(3) > 0 ? 1 : 1 + random.Below(size - begin);
-  for (int i = begin; i < begin + count; ++i)
-    VaryRule(random, what, value, size, rules.cells[cells[i]]);
+  for (int i = begin; i < begin + count; ++i) VaryRule(what, value, size, rules.cells[cells[i]]);
 }
 
 // Makes up to `count` cells from place `at` on recompute, just before their backwards.
@@ -115,29 +113,30 @@ void VaryRules(Workbench& bench, Rules rules) {
     rules.cells[cell].reserve = 0;
   }
   makespan = dispatcher.Run(rules);
-  Plan last;
+  Rules changed;
+  Plan last, plan;
   while (!bench.Over()) {
-    Rules changed = rules;
+    changed = rules;
     for (int changes = 1 + bench.random.Below(3); changes > 0; --changes)
       ChangeRules(bench.problem, bench.random, changed);
     const double result = dispatcher.Run(changed, Cutoff(bench, makespan));
     if (result == kNever) continue;
-    rules = std::move(changed);
+    std::swap(rules, changed);
     const bool promising = result <= makespan + MeanTime(bench.problem);
     makespan = result;
     if (!promising || dispatcher.plan().lists == last.lists) continue;
     last = dispatcher.plan();
-    Plan plan = last;
+    plan = last;
     const double polished = Polish(bench.problem, {}, bench.clock, plan);
     bench.Offer(plan, polished);
   }
 }
 
 void VaryPlan(Workbench& bench) {
-  Plan plan = bench.best();
+  Plan plan = bench.best(), changed;
   double makespan = bench.best_makespan();
   while (!bench.Over()) {
-    Plan changed = plan;
+    changed = plan;
     for (int changes = 1 + bench.random.Below(2); changes > 0; --changes)
       ChangePlan(bench.problem, bench.random, changed);
     if (!Fits(bench.problem, changed) || bench.clock.Earliest(changed) == kNever) continue;
@@ -145,7 +144,7 @@ void VaryPlan(Workbench& bench) {
     const double result = Polish(bench.problem, options, bench.clock, changed);
     if (result > Cutoff(bench, makespan)) continue;
     makespan = result;
-    plan = std::move(changed);
+    std::swap(plan, changed);
     bench.Offer(plan, makespan);
   }
 }

@@ -30,28 +30,13 @@ void Workbench::Offer(const Plan& plan, double makespan) {
 
 int64_t Workbench::Work() const { return clock.work() + kEvent * dispatcher.work(); }
 
-void Workbench::Allow(int64_t work) {
-  work_begin_ = Work();
-  work_end_ = work_begin_ + work;
-  time_begin_ = time_end_ = std::nullopt;
+void Workbench::StopAfter(double seconds) {
+  deadline_ = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
+                                       std::chrono::duration<double>(seconds));
 }
 
-void Workbench::AllowSeconds(double seconds) {
-  time_begin_ = SteadyClock::now();
-  time_end_ = *time_begin_ + std::chrono::duration_cast<SteadyClock::duration>(
-                                 std::chrono::duration<double>(seconds));
+bool Workbench::Finished() const {
+  return best_makespan_ <= bound + kTiny || (deadline_ && SteadyClock::now() >= *deadline_);
 }
-
-double Workbench::Done() const {
-  if (time_end_) {
-    const std::chrono::duration<double> gone = SteadyClock::now() - *time_begin_;
-    const std::chrono::duration<double> all = *time_end_ - *time_begin_;
-    return std::min(1.0, gone / all);
-  }
-  return std::min(1.0, static_cast<double>(Work() - work_begin_) /
-                           static_cast<double>(std::max<int64_t>(1, work_end_ - work_begin_)));
-}
-
-bool Workbench::Over() const { return best_makespan_ <= bound + kTiny || Done() >= 1; }
 
 }  // namespace pp::search

@@ -41,25 +41,27 @@ class Workbench {
 
   const Plan& best() const { return best_; }
   double best_makespan() const { return best_makespan_; }
-  // Keeps the plan if it is the best so far.
+  // Keeps the plan if it is the best so far. REQUIRES: it fits.
   void Offer(const Plan& plan, double makespan);
 
-  // Allows so much more work, or time.
-  void Allow(int64_t work);
-  void AllowSeconds(double seconds);
-  // Whether the work is done, or nothing better can be found.
-  bool Over() const;
-  // The share of the work that is done, in [0, 1].
-  double Done() const;
+  // Allows so much more work.
+  void Allow(int64_t work) { work_end_ = Work() + work; }
+  // Nothing goes on after so many seconds from now.
+  void StopAfter(double seconds);
+  // Whether the allowed work is done.
+  bool Over() const { return Finished() || Work() >= work_end_; }
+  // Whether no more work can help: the bound is reached, or the time is up.
+  bool Finished() const;
 
  private:
   int64_t Work() const;
   using SteadyClock = std::chrono::steady_clock;
+
   std::function<void(double)> observer_;
   Plan best_;
   double best_makespan_ = kNever;
-  int64_t work_begin_ = 0, work_end_ = 0;
-  std::optional<SteadyClock::time_point> time_begin_, time_end_;
+  int64_t work_end_ = 0;
+  std::optional<SteadyClock::time_point> deadline_;
 };
 
 }  // namespace pp::search
