@@ -53,9 +53,11 @@ Status PrintOut(const std::string& text) {
   return std::cout ? Status() : Status::Failed("standard output: cannot be written");
 }
 
-Result<VerifiedPlan> LoadVerified(const std::string& path) {
+Result<VerifiedPlan> LoadVerified(const Arguments& a, const std::string& path) {
+  a.progress->Doing("reading " + path);
   auto program = Load(path);
   if (!program.ok()) return program.status();
+  a.progress->Doing("verifying " + path);
   VerifiedPlan plan{std::move(*program), {}};
   PP_RETURN_IF_ERROR(Verify(plan.program, Depth::kPlan, &plan.waits_for).In(path));
   return plan;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/progress.h"
 #include "schema/program.h"
 #include "schema/status.h"
 #include "schema/walk.h"
@@ -24,6 +25,7 @@ struct Arguments {
   bool time_passes = false;
   bool terminal = false;  // standard output is one that wants colours
   std::vector<std::string> plans;
+  Progress* progress = nullptr;  // REQUIRED by every command
 };
 
 using Command = Status (*)(const Arguments&);
@@ -45,6 +47,6 @@ struct VerifiedPlan {
   Program program;
   std::vector<WaitsFor> waits_for;
 };
-Result<VerifiedPlan> LoadVerified(const std::string& path);
+Result<VerifiedPlan> LoadVerified(const Arguments& a, const std::string& path);
 
 }  // namespace pp

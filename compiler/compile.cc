@@ -14,10 +14,11 @@ namespace {
 template <typename Work>
 Status Timed(const PassObserver& observer, std::string_view name, const Program& program,
              Work work) {
+  if (observer.begin) observer.begin(name);
   const auto begin = std::chrono::steady_clock::now();
   PP_RETURN_IF_ERROR(work());
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  if (observer) observer(name, program, taken.count());
+  if (observer.end) observer.end(name, program, taken.count());
   return {};
 }
 

@@ -29,10 +29,11 @@ struct CompileOptions {
   MemoryFit fit;                      // a limit runs fit-memory behind `passes`
 };
 
-// Called after the scheme ("scheme") and after each pass, with the seconds it took and,
-// under "verify", those of its proof.
-using PassObserver =
-    std::function<void(std::string_view name, const Program& program, double seconds)>;
+// Called before and after the scheme ("scheme"), each pass and, under "verify", its proof.
+struct PassObserver {
+  std::function<void(std::string_view name)> begin;
+  std::function<void(std::string_view name, const Program& program, double seconds)> end;
+};
 
 // A verified plan. Errors name the option.
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer = {});

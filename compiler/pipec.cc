@@ -80,11 +80,19 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
 }
 
 PassObserver ObserverOf(const Arguments& a) {
-  return [&a](std::string_view name, const Program& program, double seconds) {
+  PassObserver observer;
+  observer.begin = [&a](std::string_view name) { a.progress->Doing(std::string(name)); };
+  observer.end = [&a](std::string_view name, const Program& program, double seconds) {
     if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
     if (name != "verify" && (a.print_after == "all" || a.print_after == name))
       fmt::print(std::cout, "# after {}\n{}", name, Print(program));
   };
+  return observer;
+}
+
+Status SavePlan(const Arguments& a, const Program& program) {
+  a.progress->Doing("writing " + a.output);
+  return Save(program, a.output);
 }
 
 Status CompileCommand(const Arguments& a) {
@@ -101,12 +109,12 @@ Status CompileCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto program = Compile(options, ObserverOf(a));
   if (!program.ok()) return program.status();
-  return Save(*program, a.output);
+  return SavePlan(a, *program);
 }
 
 Status VerifyCommand(const Arguments& a) {
   for (const std::string& path : a.plans) {
-    auto plan = LoadVerified(path);
+    auto plan = LoadVerified(a, path);
     if (!plan.ok()) return plan.status();
     size_t instructions = 0;
     for (const DeviceList& list : plan->program.lists) instructions += list.body.size();
@@ -133,7 +141,7 @@ Status ImportCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto plan = CompileLists(std::move(*program), path, options, ObserverOf(a));
   if (!plan.ok()) return plan.status();
-  return Save(*plan, a.output);
+  return SavePlan(a, *plan);
 }
 
 // A table of names and meanings, for people or for programs.
@@ -257,6 +265,8 @@ int Main(int argc, char** argv) {
   }
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
+  Progress progress;
+  arguments.progress = &progress;
   const Status status = command(arguments);
   if (!status.ok()) fmt::print(std::cerr, "pipec: error: {}\n", status.message());
   return static_cast<int>(status.code());

@@ -40,9 +40,9 @@ Phases Measure(int devices, int microbatches, const std::string& path) {
   Phases phases;
   const double begin = Now();
   auto program = Compile({.scheme = "1f1b", .shape = {devices, microbatches, 1}},
-                         [&](std::string_view name, const Program&, double seconds) {
+                         {.end = [&](std::string_view name, const Program&, double seconds) {
                            phases.Add(std::string(name), seconds);
-                         });
+                         }});
   Stop(program.status());
   const double compiled = Now();
   Stop(Save(*program, path));

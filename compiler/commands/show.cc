@@ -20,10 +20,11 @@ struct Simulated {
   Prediction prediction;
 };
 
-Result<Simulated> SimulatePlan(const std::string& path, const std::string& costs_text) {
-  auto plan = LoadVerified(path);
+Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
+  auto plan = LoadVerified(a, path);
   if (!plan.ok()) return plan.status();
-  auto costs = ParseCosts(costs_text.empty() ? "f=1" : costs_text, plan->program.stages);
+  auto costs = ParseCosts(a.costs.empty() ? "f=1" : a.costs, plan->program.stages);
+  a.progress->Doing("simulating " + path);
   if (!costs.ok()) return costs.status();
   auto prediction = Simulate(plan->program, plan->waits_for, *costs);
   if (!prediction.ok()) return prediction.status().In(path);
@@ -69,6 +70,7 @@ Status ShowCommand(const Arguments& a) {
     auto program = LoadDevice(a.plans[0], device);
     return program.ok() ? PrintOut(PrintDevice(*program, device)) : program.status();
   }
+  a.progress->Doing("printing " + a.plans[0]);
   auto program = Load(a.plans[0]);
   if (!program.ok()) return program.status();
   if (a.format == "torch-csv") {
@@ -85,7 +87,7 @@ Status SimulateCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(OnePlan(a));
   std::vector<Simulated> plans;
   for (const std::string& path : a.plans) {
-    auto simulated = SimulatePlan(path, a.costs);
+    auto simulated = SimulatePlan(a, path);
     if (!simulated.ok()) return simulated.status();
     plans.push_back(std::move(*simulated));
   }

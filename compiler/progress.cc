@@ -1,0 +1,37 @@
+#include "compiler/progress.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <chrono>
+#include <iostream>
+
+namespace pp {
+
+Progress::Progress() : what_("starting"), thread_([this] { Watch(); }) {}
+
+Progress::~Progress() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  over_.notify_one();
+  thread_.join();
+}
+
+void Progress::Doing(std::string what) {
+  const std::lock_guard lock(mutex_);
+  what_ = std::move(what);
+}
+
+void Progress::Watch() {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  for (int seconds = 1;; seconds *= 2) {
+    if (over_.wait_until(lock, begin + std::chrono::seconds(seconds), [this] { return stop_; }))
+      return;
+    fmt::print(std::cerr, "pipec: {} ({} s)\n", what_, seconds);
+  }
+}
+
+}  // namespace pp
