@@ -167,8 +167,12 @@ Known KnownOf(const Case& c) {
     if (micros >= 2 * devices - 1) known.idle = (devices - 1) / 2.0;
     if (micros >= 2 * devices - 1) known.peak = devices;
   } else if (name == "v-half") {
+    if (micros >= devices && devices > 1)
+      known.idle = devices % 2 == 0 ? 1.5 * (devices - 1) : 1.5 * devices - 2;
     if (micros >= 2 * devices) known.peak = (devices + 2) / 2;
   } else if (name == "v-min") {
+    if (micros >= devices && devices > 1)
+      known.idle = 2 * devices - (devices % 3 == 0 ? 1.5 : 2.5);
     if (micros >= 2 * devices) known.peak = (devices + 4) / 3;
   } else if (name == "dualpipe") {
     known.idle = 2 * (devices / 2 - 1);
@@ -218,6 +222,35 @@ TEST_CASE("every scheme verifies after every pass list, with its bubble and its 
   }
   std::printf("%d plans verified; blocking takes at most %.3f of the time (%s)\n", plans, worst,
               worst_case.c_str());
+}
+
+TEST_CASE("fit-memory's plans verify, fit, and are not slower than Mario's") {
+  const size_t every = all_plans ? 12 : 40;  // a search takes a third of a second
+  int plans = 0;
+  const std::vector<Case> cases = Sample(LegalCases(), 600);
+  for (size_t k = 0; k < cases.size(); k += every) {
+    const Case& c = cases[k];
+    if (!HasFlush(*c.scheme)) continue;
+    const Prediction plain = MustSimulate(MustCompile(OptionsOf(c, "", P2p::kAsync)), "f=1,b=2");
+    double peak = 0;
+    for (const auto& device : plain.devices) peak = std::max(peak, device.peak_activations);
+    const double limit = std::max(1.0, peak / 2);
+    INFO(c.Name() << " limit " << limit);
+    double makespan = 0;
+    for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+      CompileOptions options = OptionsOf(c, "", p2p);
+      options.fit.limit.values = {limit};
+      const Prediction prediction = MustSimulate(MustCompile(options), "f=1,b=2");
+      for (const auto& device : prediction.devices) CHECK(device.peak_activations <= limit + 1e-9);
+      if (p2p == P2p::kAsync) makespan = prediction.makespan;
+      CHECK(prediction.makespan <= 1.2 * makespan);
+      ++plans;
+    }
+    if (!HasWholeBackwards(*c.scheme)) continue;
+    const Program mario = MustCompile(OptionsOf(c, "mario", P2p::kAsync));
+    CHECK(makespan <= MustSimulate(mario, "f=1,b=2").makespan + 1e-9);
+  }
+  std::printf("%d plans of fit-memory verified\n", plans);
 }
 
 TEST_CASE("an illegal size is refused with the legal ones") {

@@ -169,10 +169,12 @@ class Reducer {
           mark != marks.end() && !late_ ? mark->second : BehindLastPart(list, copy);
       starts.push_back({time == ready.end() ? 0 : time->second, position, copy});
     }
-    // All devices that share a stage reduce their stages in one order.
-    std::sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
-      return std::tuple(a.ready, a.position, -a.copy.stage) <
-             std::tuple(b.ready, b.position, -b.copy.stage);
+    // All devices that share a stage reduce their stages in one order, that of `ready`. Where none
+    // is shared, in the order of the list.
+    const bool shared = program_.pipes.size() > 1;
+    std::sort(starts.begin(), starts.end(), [shared](const Start& a, const Start& b) {
+      return std::tuple(a.ready, shared ? size_t{0} : a.position, -a.copy.stage) <
+             std::tuple(b.ready, shared ? size_t{0} : b.position, -b.copy.stage);
     });
     // A reduction waits for its gradients and its lane alone, wherever it stands. At the end means
     // behind the one that is ready last, which goes first.
