@@ -151,6 +151,9 @@ Status CheckStageMap(const Shape& shape) {
     return Status::Invalid(fmt::format("--stage-map: {} stages ({} devices with {} each)",
                                        shape.device_of.size(), shape.devices,
                                        shape.stages_per_device));
+  if (std::ssize(shape.device_of) < shape.devices)
+    return Status::Invalid(fmt::format("--stage-map: {} stages for {} devices (at least one each)",
+                                       shape.device_of.size(), shape.devices));
   std::vector<bool> used(shape.devices, false);
   for (int device : shape.device_of) {
     if (device >= shape.devices)
