@@ -36,6 +36,7 @@ Status AddJob(const CompileOptions& options, Program& program) {
     if (!options.layers_per_stage.empty())
       return Status::Invalid("--layers-per-stage: needs --model");
     if (options.sequence_length > 0) return Status::Invalid("--seq-length: needs --model");
+    if (options.micro_batch_size > 1) return Status::Invalid("--micro-batch-size: needs --model");
     return {};
   }
   const ModelConfig& model = *options.model;
@@ -63,7 +64,7 @@ constexpr std::string_view kMario =
 // The passes that were asked for, by name.
 Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   std::vector<const Pass*> found;
-  for (size_t begin = 0; begin < names.size();) {
+  for (size_t begin = 0; begin <= names.size() && !names.empty();) {
     const size_t end = std::min(names.find(',', begin), names.size());
     const std::string name = names.substr(begin, end - begin);
     begin = end + 1;

@@ -18,7 +18,7 @@ constexpr Pass kPasses[] = {
      Depth::kSchedule, SplitBackward},
     {"fit-memory", "the fastest order and choice of recomputes within --memory-limit", false,
      Depth::kSchedule, FitMemory},
-    {"reduce-gradients", "tied embedding, gradient norm and optimizer step behind the backwards",
+    {"reduce-gradients", "sums over copies and tied embeddings, gradient norm, optimizer step",
      true, Depth::kSchedule, ReduceGradients},
     {"insert-comm", "messages between devices, asynchronous or blocking", true, Depth::kLists,
      InsertComm},

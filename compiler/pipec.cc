@@ -53,6 +53,8 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
     options->p2p = a.p2p == "async" ? P2p::kAsync : P2p::kBlocking;
   }
   PP_RETURN_IF_ERROR(ParseNumber("--dp", a.replicas, 1, &options->replicas));
+  if (options->replicas > kMostCount)
+    return Status::Invalid(fmt::format("--dp: {} (at most {})", options->replicas, kMostCount));
   if (!a.zero.empty()) {
     PP_RETURN_IF_ERROR(OneOf("--zero", a.zero, {"0", "1"}));
     options->zero = a.zero == "1";
@@ -117,7 +119,8 @@ Status VerifyCommand(const Arguments& a) {
     auto plan = LoadVerified(a, path);
     if (!plan.ok()) return plan.status();
     size_t instructions = 0;
-    for (const DeviceList& list : plan->program.lists) instructions += list.body.size();
+    for (const DeviceList& list : plan->program.lists)
+      instructions += list.prologue.size() + list.body.size() + list.epilogue.size();
     PP_RETURN_IF_ERROR(PrintOut(fmt::format(
         "{}: safe: {} on {} devices, {} micro-batches, {} instructions\n", path,
         plan->program.scheme, plan->program.devices, plan->program.microbatches, instructions)));

@@ -24,31 +24,31 @@ constexpr Scheme kSchemes[] = {
      1, S::kFixed, kLoop, S::kNone, AnySize, OneFOneB, nullptr},
     {"interleaved", "1F1B with V stages a device",
      2, S::kFree, kLoop, S::kGroups, CheckInterleaved, Interleaved, nullptr},
-    {"chimera", "two or more pipes in opposite directions",
+    {"chimera", "one or more pairs of pipes in opposite directions",
      1, S::kFixed, kBoth, S::kPipePairs, CheckChimera, Chimera, nullptr},
     {"fold-aiao", "all in, all out: V segments a device, each reduced while the next one runs",
      2, S::kFree, kLoop, S::kNone, CheckFoldAiao, FoldAiao, nullptr},
-    {"fold-fifo", "interleaved 1F1B whose segments are reduced in the cool-down",
+    {"fold-fifo", "interleaved 1F1B, V segments a device, reduced in the cool-down",
      2, S::kFree, kLoop, S::kNone, CheckFoldFifo, FoldFifo, nullptr},
-    {"pipedream", "1F1B without a flush; a step a micro-batch, D-d versions of the weights",
+    {"pipedream", "1F1B without a flush; a step a micro-batch, up to D versions of the weights",
      1, S::kFixed, kLoop, S::kNone, CheckPipeDream, PipeDream, nullptr},
     {"pipedream-2bw", "1F1B without a flush; two versions of the weights",
      1, S::kFixed, kLoop, S::kNone, CheckPipeDream, PipeDream2BW, nullptr},
     {"zb-h1", "zero bubble with the memory of 1F1B",
      1, S::kFixed, kLoop, S::kNone, AnySize, ZbH1, nullptr},
-    {"zb-h2", "zero bubble with twice the memory of 1F1B",
+    {"zb-h2", "zero bubble with almost twice the memory of 1F1B",
      1, S::kFixed, kLoop, S::kNone, CheckZbH2, ZbH2, nullptr},
-    {"zb-v", "zero bubble, two stages a device in a V",
+    {"zb-v", "zero bubble in a V with the memory of 1F1B",
      2, S::kFixed, kSnake, S::kNone, AnySize, ZbV, nullptr},
-    {"v-half", "a V with half the memory of 1F1B",
+    {"v-half", "zero bubble in a V with about half the memory of 1F1B",
      2, S::kFixed, kSnake, S::kNone, AnySize, nullptr, VHalf},
-    {"v-min", "a V with a third of the memory of 1F1B",
+    {"v-min", "zero bubble in a V with about a third of the memory of 1F1B",
      2, S::kFixed, kSnake, S::kNone, AnySize, nullptr, VMin},
     {"hanayo", "waves: V/2 times down and up the devices",
      2, S::kFree, kSnake, S::kAnyMap, CheckHanayo, nullptr, Hanayo},
     {"dualpipe", "two pipes in opposite directions, forward and backward overlapped",
      1, S::kFixed, kBoth, S::kNone, CheckDualPipe, DualPipe, nullptr},
-    {"dualpipe-v", "one half of DualPipe, two stages a device in a V",
+    {"dualpipe-v", "one half of DualPipe, its two stages a device in a V",
      2, S::kFixed, kSnake, S::kNone, CheckDualPipeV, DualPipeV, nullptr},
 };
 // clang-format on
@@ -144,8 +144,16 @@ Status Renumber(const std::vector<int>& wanted, Program& program) {
   return {};
 }
 
-// That every device has a stage, and no other is named.
+// That every device has a stage, and no other is named; and as many as V says, where it is given.
 Status CheckStageMap(const Shape& shape) {
+  if (shape.stages_per_device > 0 &&
+      int64_t{shape.devices} * shape.stages_per_device != std::ssize(shape.device_of))
+    return Status::Invalid(fmt::format("--stage-map: {} stages ({} devices with {} each)",
+                                       shape.device_of.size(), shape.devices,
+                                       shape.stages_per_device));
+  if (std::ssize(shape.device_of) < shape.devices)
+    return Status::Invalid(fmt::format("--stage-map: {} stages for {} devices (at least one each)",
+                                       shape.device_of.size(), shape.devices));
   std::vector<bool> used(shape.devices, false);
   for (int device : shape.device_of) {
     if (device >= shape.devices)
@@ -167,8 +175,8 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
   const auto found = FindScheme(name);
   if (!found.ok()) return found.status();
   const Scheme& scheme = **found;
-  if (shape.stages_per_device == 0) shape.stages_per_device = scheme.stages_per_device;
   if (!shape.device_of.empty()) PP_RETURN_IF_ERROR(CheckStageMap(shape));
+  if (shape.stages_per_device == 0) shape.stages_per_device = scheme.stages_per_device;
   const std::vector<int> wanted = shape.device_of;
   if (scheme.option != Scheme::kAnyMap) shape.device_of.clear();
   PP_RETURN_IF_ERROR(CheckShape(scheme, shape));

@@ -25,7 +25,7 @@ std::vector<Bucket> BucketsOf(const Program& program, int stage) {
   return buckets;
 }
 
-int64_t ShardedOptimizerBytes(const std::vector<Bucket>& buckets, int copies) {
+int64_t ShardedOptimizerBytes(const std::vector<Bucket>& buckets, int64_t copies) {
   int64_t bytes = 0;
   for (const Bucket& bucket : buckets) {
     const int64_t share = (bucket.bytes + copies - 1) / copies;

@@ -30,6 +30,6 @@ std::vector<Bucket> BucketsOf(const Program& program, int stage);
 
 // What one of `copies` ranks keeps of the optimizer's two moments under ZeRO-1: of each bucket the
 // same share, rounded up to kAlign.
-int64_t ShardedOptimizerBytes(const std::vector<Bucket>& buckets, int copies);
+int64_t ShardedOptimizerBytes(const std::vector<Bucket>& buckets, int64_t copies);
 
 }  // namespace pp

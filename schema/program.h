@@ -172,7 +172,7 @@ struct Program {
   // The pipes that lay `stage` on `device`, ascending.
   std::vector<int32_t> PipesOf(int stage, int device) const;
   // Ranks that hold a copy of a stage's weights: pipes times replicas.
-  int Copies() const { return static_cast<int>(pipes.size()) * replicas; }
+  int64_t Copies() const { return static_cast<int64_t>(pipes.size()) * replicas; }
   // Stages that one pipe lays on a device (V).
   int StagesPerDevice() const;
 };

@@ -11,6 +11,8 @@
 //                               WAIT      grad s0 m1
 //                               RE        s0 m1
 //                               BW        s0 m1
+#include <set>
+
 #include "compiler/pass.h"
 #include "compiler/passes/recompute.h"
 
@@ -39,10 +41,12 @@ Status ApplyCheckpoint(Program& program, const PassContext&) {
   PP_RETURN_IF_ERROR(CheckWholeBackwards(program, "apply-checkpoint"));
   for (int device = 0; device < program.devices; ++device) {
     std::vector<Instruction> list;
+    std::set<std::pair<int, int>> dropped;  // stage and micro-batch; others have their recompute
     for (Instruction i : program.lists[device].body) {
       if (i.op == Op::kForward) {
         i.op = Op::kForwardDrop;
-      } else if (i.op == Op::kBackward && (list.empty() || list.back().op != Op::kRecompute)) {
+        dropped.insert({i.stage, i.micro});
+      } else if (i.op == Op::kBackward && dropped.contains({i.stage, i.micro})) {
         if (Arrives(program, device, i) && !Waits(list, i))
           list.push_back(
               {.op = Op::kWait, .value = Kind::kGrad, .stage = i.stage, .micro = i.micro});

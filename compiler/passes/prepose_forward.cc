@@ -2,7 +2,7 @@
 // forward moves into an earlier bubble of its device; the slot that it leaves lets what stood
 // behind it start earlier. It keeps little memory, so that it may wait for its recompute.
 //
-//   d2 | C0 C1 R0 .. B0 -- C2 R1 B1 --   =>   d2 | C0 C1 C2 R0 B0 -- R1 B1 --
+//   d2 | C0 C1 R0  . B0 -- C2 R1 B1 --   =>   d2 | C0 C1 R0 C2 B0 -- R1 B1 --
 //
 // Whether a move helps is asked of the timeline, not of the bubble's length: a forward that does
 // not fit may still push less than it frees. A move is kept if the makespan gets shorter, or

@@ -1,7 +1,8 @@
 // split-backward: every backward in two halves (Qi et al., 2024). The input half stands where the
 // backward stood, since the stage before waits for it; the weight half waits for a bubble.
 //
-//   d0 | F0 F1 .. B0 -- F2 B1 -- B2 --   =>   d0 | F0 F1 .. I0 F2 I1 W0 I2 W1 W2
+//   d0 | F0 F1  .  . B0 -- F2 B1 --  . B2 --   =>   d0 | F0 F1  . I0 W0 F2 I1 W1 I2 W2
+//   d1 |  . F0 B0 -- F1 B1 -- F2 B2 --  .  .   =>   d1 |  . F0 I0 F1 I1 W0 F2 I2 W1 W2
 //
 // The lists are played through. A device that waits, or that has no memory left for its next
 // forward, runs its oldest weight half. Memory: as much as the fullest device had before, or

@@ -7,14 +7,16 @@
 // when the first micro-batch has left stage 0, 2D slots later (direct concatenation).
 //
 // With f pipe pairs (--pipe-pairs), pair i starts at device iD/f, and each of the 2f pipes
-// takes D/2f micro-batches of a unit.
+// takes D/2f micro-batches of a unit. Where two then fall on one slot, the forward goes first,
+// then the lower stage.
 //
-//   D = M = 4, slots of one forward or backward; 0 and 1 run down, 2 and 3 up
-//   d0 | F0   .  F1  F2  F3  B2  B3  B0   .  B1
-//   d1 |  .  F0  F2  F1  F3  B2  B0  B3  B1   .
-//   d2 |  .  F2  F0  F3  F1  B0  B2  B1  B3   .
-//   d3 | F2   .  F3  F0  F1  B0  B1  B2   .  B3
-//        (the second halves of d1, d2 as their slots fall)
+// That is the order; a device starts as early as it can.
+//
+//   D = M = 4, F and B equally long; micro-batches 0 and 1 run down, 2 and 3 up
+//   d0 | F0 F1  . F2 B2 F3 B3 B0  . B1
+//   d1 |  . F0 F2 F1 F3 B2 B0 B3 B1  .
+//   d2 |  . F2 F0 F3 F1 B0 B2 B1 B3  .
+//   d3 | F2 F3  . F0 B0 F1 B1 B2  . B3
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,12 +27,13 @@
 namespace pp {
 
 Status CheckChimera(const Shape& shape) {
-  const int pairs = shape.pipe_pairs, pipes = 2 * pairs;
+  const int pairs = shape.pipe_pairs, half = shape.devices / 2;
   if (shape.devices % 2 != 0)
     return Status::Invalid(fmt::format("--devices: {} (chimera: an even number)", shape.devices));
-  if (pairs < 1 || shape.devices % pipes != 0)
+  if (pairs < 1 || half % pairs != 0)
     return Status::Invalid(fmt::format("--pipe-pairs: {} with {} devices (a divisor of {})", pairs,
-                                       shape.devices, shape.devices / 2));
+                                       shape.devices, half));
+  const int pipes = 2 * pairs;
   if (shape.microbatches % pipes != 0)
     return Status::Invalid(
         fmt::format("--microbatches: {} (chimera with {} pipes: a multiple of {})",

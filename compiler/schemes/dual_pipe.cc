@@ -1,14 +1,16 @@
 // DualPipe (DeepSeek-V3 technical report, 2024, section 3.2.1) and DualPipeV (Qi et al., 2025,
 // "cut in half": the same order without a second copy of the weights).
 //
-// A device holds a stage of each of two directions, and a forward of one overlaps a backward of
-// the other: the pair runs as one, which hides the communication inside. Eight phases; with h
-// devices of the half that lie between this one and the middle, weight halves (W) put off where
-// a bubble waits for them.
+// A device holds two stages, one near the beginning of the model and one near its end: in
+// DualPipe those of two pipes in opposite directions, in DualPipeV those of a V. A forward of one
+// overlaps a backward of the other: the pair runs as one, which hides the communication inside.
+// Plain forwards fill the pipes before, plain backwards drain them behind; at both ends some
+// backwards are in halves: the input half where the next device waits for it, the weight half
+// where this one would.
 //
-//   D = 2 (one half of DualPipe), M = 4; [..] runs as one
-//   d0 | F0 F0 F0 G0 ... [F G'] ...          F forward and B backward of the stage nearer to
-//   d1 |    F0 G0 ...                        the beginning, G and C of the one nearer to the end
+//   dualpipe, D = 2, M = 4; 0 and 2 run down, 1 and 3 up; F3&B0 runs as one
+//   d0 |    F0    F1    F2    B1 ----- F3&B0 ----- -----    B3 -----    I2    W2
+//   d1 |    F1    F0    F3    B0 ----- F2&B1 ----- -----    B2 -----    I3    W3
 #include <fmt/format.h>
 
 #include "compiler/scheme.h"

@@ -3,8 +3,8 @@
 // All forwards, then all backwards. Every micro-batch is alive at once. A device may hold any
 // stages; it takes them in the order in which a wave of micro-batches passes.
 //
-//   d0 | F0  F1   .   .   .  B0  --  B1  --
-//   d1 |  .  F0  F1  B0  --  B1  --   .   .
+//   d0 | F0 F1  .  .  . B0 -- B1 --
+//   d1 |  . F0 F1 B0 -- B1 --  .  .
 #include "compiler/scheme.h"
 
 namespace pp {

@@ -3,12 +3,12 @@
 // Stages run down the devices and up again, V/2 times, with one copy of the weights. Every device
 // takes what is there: the backward of the oldest micro-batch, else the forward of the oldest in
 // its furthest stage. A micro-batch enters when every device has room for all of it, D
-// micro-batches being the most that one holds. With backwards as long as forwards,
-// M = D and w = V/2 waves the bubble is (D-1)(F+B)/2w. The same rule works for any stages on any
+// micro-batches being the most that one holds. With backwards as long as forwards, M a multiple
+// of D and w = V/2 waves the bubble is (D-1)(F+B)/2w. The same rule works for any stages on any
 // devices (--stage-map).
 //
 //   D = 2, V = 2, M = 2, F and B equally long; 3F0 is the forward of stage 3 on micro-batch 0
-//   d0 | 0F0 0F1   . 3F0 3B0 3F1 3B1   . 0B0 0B1
+//   d0 | 0F0 0F1   . 3F0 3B0 3F1 3B1 0B0   . 0B1
 //   d1 |   . 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1   .
 #include <fmt/format.h>
 

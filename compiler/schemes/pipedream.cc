@@ -2,18 +2,27 @@
 // drains.
 //
 // A device keeps the weights that a forward used until its backward is over, so that the
-// pipeline need not wait for an optimizer step. A version v is v updates older than the newest.
+// pipeline need not wait for an optimizer step. Version v is v updates older than the newest.
 //
 // pipedream steps after every backward; a forward takes the newest weights, and its backward the
 // same ones, by then D-1-d updates older: D-d versions.
-// pipedream-2bw steps after M backwards; step k uses the weights after k-1 updates: two versions.
+// pipedream-2bw steps after M backwards; step k, counted from 0, uses the weights after k-1
+// updates (the first two the first ones): two versions.
 //
-// A body is one step (M micro-batches); what it runs ahead belongs to the next one (0' is its
-// first micro-batch).
+// A body is M micro-batches; what it runs ahead belongs to the next body, as m2 on d0 below,
+// which is that one's m0.
 //
-//   D = 2, M = 3, the body; v1 are the weights of the update before
-//   d0 | F1  B0 v1 STEP  F2  B1 v1 STEP  F0' B2 v1 STEP
-//   d1 | F0  B0    STEP  F1  B1    STEP  F2  B2    STEP
+//   D = 2, M = 2; prologue, two bodies, epilogue
+//   d0 | F0 F1  .  . B0 -- F2 B1 -- F3 B2 -- F4 B3 -- F5 B4 --  . B5 --
+//   d1 |  . F0 B0 -- F1 B1 -- F2 B2 -- F3 B3 -- F4 B4 -- F5 B5 --  .  .
+//
+//   pipedream, body of d0       pipedream-2bw
+//     FW        s0 m1 v0          FW        s0 m1 v1
+//     BW        s0 m0 v1          BW        s0 m0 v1
+//     STEP      s0 v0             FW        s0 m2 v0
+//     FW        s0 m2 v0          BW        s0 m1 v1
+//     BW        s0 m1 v1          STEP      s0 v0
+//     STEP      s0 v0
 #include <fmt/format.h>
 
 #include "compiler/scheme.h"

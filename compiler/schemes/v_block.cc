@@ -4,17 +4,16 @@
 //
 // In slots, on device i of p, for micro-batch 0 (m comes 6m later):
 //
-//             F down   F up       I up          I down        most stages alive
-//   V-Half    2i       3p-2-i     3p-1+t+2i     6p-2+t-i      2 floor((p+2)/2)  t = 3 for even p
-//   V-Min     i        2p-1-i     2p+t+i        4p-1+t-i      2 floor((p+4)/3)  t = 2 if 3 divides
-//   p
+//             F down  F up      I up         I down      most stages alive
+//   V-Half    2i      3p-2-i    3p-1+t+2i    6p-2+t-i    2 floor((p+2)/2)     t = 3 for even p
+//   V-Min     i       2p-1-i    2p+t+i       4p-1+t-i    2 floor((p+4)/3)     t = 2 if 3 divides p
 //
-// That is the order of forwards and input halves. A device runs its oldest weight half where it
-// would wait, or where the next forward would be one alive too many.
+// (t = 0 otherwise.) That is the order of forwards and input halves. A device runs its oldest
+// weight half where it would wait, or where the next forward would be one alive too many.
 //
-//   V-Half, D = 2, M = 2, F, I and W equally long; 3F0 is the forward of stage 3 on micro-batch 0
-//   d0 | 0F0 0F1   . 3F0 3I0 3F1 3I1 3W0 0I0 3W1 0W0 0I1 0W1
-//   d1 |   . 1F0 2F0 1F1 2F1 2I0 2W0 2I1 1I0 1W0 ...
+//   V-Half, D = 2, M = 2; 3F0 is the forward of stage 3 on micro-batch 0
+//   d0 | 0F0   .   . 3F0 0F1 3I0 3W0 3F1   . 0I0 3I1 0W0 3W1 0I1 0W1
+//   d1 |   . 1F0 2F0   .   . 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1
 #include <algorithm>
 #include <tuple>
 

@@ -1,12 +1,12 @@
 // ZB-V (Qi et al., 2024, section 6): zero bubble with the memory of 1F1B.
 //
 // Stages go down the devices and up again, so that a device holds stage d and stage 2D-1-d, and
-// the last stage lies where the first does. With F, I and W equally long nothing waits but at the
-// two ends.
+// the last stage lies where the first does. With F, I and W equally long and 2D-1 micro-batches
+// or more, nothing waits but at the two ends.
 //
 //   D = 2, M = 3; 3F0 is the forward of stage 3 on micro-batch 0
-//   d0 | 0F0 0F1 0F2   . 3F0 3I0 3W0 ...
-//   d1 |   . 1F0 2F0 1F1 2I0 2W0 ...
+//   d0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2   .
+//   d1 |   . 1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
 #include <algorithm>
 
 #include "compiler/scheme.h"

@@ -2,12 +2,16 @@
 //
 // A backward is cut into its input half I, which the stage before waits for, and its weight half
 // W, which nobody waits for and which fills bubbles. H1 runs ahead as far as 1F1B and puts W off
-// by d micro-batches, so that every device holds D; H2 runs ahead further, until the bubbles at
-// both ends have the same length, and holds 2D-1.
+// by d micro-batches, so that every device holds D; H2 runs ahead further, until nobody waits
+// between its first forward and its last W, and holds 2D-1.
 //
-//   ZB-H1, D = 2, M = 4, I and W as long as F
-//   d0 | F0  F1   .  I0  W0  F2  I1  W1  F3  I2  W2   .  I3  W3
-//   d1 |  .  F0  I0  F1  I1  W0  F2  I2  W1  F3  I3  W2  W3   .
+//   D = 2, M = 4, I and W as long as F
+//   zb-h1
+//   d0 | F0 F1  . I0 W0 F2 I1 W1 F3 I2 W2 I3 W3
+//   d1 |  . F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3
+//   zb-h2
+//   d0 | F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3  .
+//   d1 |  . F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 #include <fmt/format.h>
 
 #include <algorithm>
