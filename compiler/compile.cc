@@ -88,10 +88,6 @@ Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   return found;
 }
 
-bool IsMessage(const Instruction& i) {
-  return Info(i.op).lane == Lane::kSend || Info(i.op).lane == Lane::kRecv;
-}
-
 // How far a user's lists go.
 struct Content {
   bool messages = false;  // SEND, RECV

@@ -88,10 +88,6 @@ class Executor {
   }
   bool AtEnd(int device) const { return places_[device].next == ListOf(device).size(); }
   bool Blocking() const { return program_.p2p == P2p::kBlocking; }
-  static bool IsMessage(const Instruction& i) {
-    const Lane lane = Info(i.op).lane;
-    return lane == Lane::kSend || lane == Lane::kRecv;
-  }
 
   void Wake(int device) {
     if (places_[device].awake) return;

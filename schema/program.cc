@@ -90,6 +90,11 @@ const OpInfo* FindOp(int number) {
   return known ? &kOps[kOpRow[number]] : nullptr;
 }
 
+bool IsMessage(const Instruction& instruction) {
+  const Lane lane = Info(instruction.op).lane;
+  return lane == Lane::kSend || lane == Lane::kRecv;
+}
+
 bool CanWaitFor(Kind kind) {
   return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad || kind == Kind::kTied ||
          kind == Kind::kNorm || kind == Kind::kWeights;

@@ -101,6 +101,8 @@ struct Instruction {
   bool operator==(const Instruction&) const = default;
 };
 
+// SEND or RECV.
+bool IsMessage(const Instruction& instruction);
 // What a WAIT can wait for: what a message or a collective brings.
 bool CanWaitFor(Kind kind);
 // Whether `instruction` has the field: the table's fields, and for a WAIT those of the

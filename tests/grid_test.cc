@@ -171,8 +171,7 @@ Known KnownOf(const Case& c) {
       known.idle = devices % 2 == 0 ? 1.5 * (devices - 1) : 1.5 * devices - 2;
     if (micros >= 2 * devices) known.peak = (devices + 2) / 2;
   } else if (name == "v-min") {
-    if (micros >= devices && devices > 1)
-      known.idle = 2 * devices - (devices % 3 == 0 ? 1.5 : 2.5);
+    if (micros >= devices && devices > 1) known.idle = 2 * devices - (devices % 3 == 0 ? 1.5 : 2.5);
     if (micros >= 2 * devices) known.peak = (devices + 4) / 3;
   } else if (name == "dualpipe") {
     known.idle = 2 * (devices / 2 - 1);

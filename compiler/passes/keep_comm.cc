@@ -23,9 +23,6 @@
 namespace pp {
 namespace {
 
-bool IsMessage(const Instruction& i) {
-  return Info(i.op).lane == Lane::kSend || Info(i.op).lane == Lane::kRecv;
-}
 bool IsCompute(const Instruction& i) {
   return Info(i.op).lane == Lane::kCompute && i.op != Op::kWait;
 }
