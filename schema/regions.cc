@@ -22,7 +22,8 @@ int64_t ExchangeBytes(const Program& program, int device) {
   return 0;
 }
 
-// Versions of its weights that a device keeps: as many as it uses.
+// Versions of its weights that a device keeps: as many as it uses (prologue and epilogue are parts
+// of the body).
 int64_t Versions(const DeviceList& list) {
   int versions = 1;
   for (const Instruction& i : list.body) versions = std::max(versions, i.version + 1);

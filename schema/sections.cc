@@ -40,16 +40,18 @@ void DeriveSections(Program& program) {
         return std::any_of(list.body.begin(), list.body.end(), of_next_step);
       }))
     return;
-  for (DeviceList& list : program.lists) {
-    list.prologue.clear();
-    list.epilogue.clear();
-    for (Instruction i : list.body) {
-      if (!of_next_step(i)) {
-        list.epilogue.push_back(i);
-      } else {
-        i.micro -= program.microbatches;
-        list.prologue.push_back(i);
-      }
+  for (DeviceList& list : program.lists) DeriveSections(program.microbatches, list);
+}
+
+void DeriveSections(int microbatches, DeviceList& list) {
+  list.prologue.clear();
+  list.epilogue.clear();
+  for (Instruction i : list.body) {
+    if (i.micro < microbatches) {
+      list.epilogue.push_back(i);
+    } else {
+      i.micro -= microbatches;
+      list.prologue.push_back(i);
     }
   }
 }

@@ -23,4 +23,7 @@ Program Unroll(const Program& program, int bodies);
 // body without such micro-batches it does nothing.
 void DeriveSections(Program& program);
 
+// The same for the list of one device of a program whose steps overlap.
+void DeriveSections(int microbatches, DeviceList& list);
+
 }  // namespace pp

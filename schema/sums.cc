@@ -42,6 +42,12 @@ int64_t Sums::PartsOf(const Sum& sum) const {
   return std::count(program_.pipe_of.begin(), program_.pipe_of.end(), sum.pipe);
 }
 
+Status Sums::CheckVersion(const Instruction& i) const {
+  if (!Info(i.op).Has(Field::kVersion) || (i.version >= 0) == versions_) return {};
+  return Status::Invalid(versions_ ? "has no version (this device's STEPs make versions)"
+                                   : "has a version (this device's STEPs make none)");
+}
+
 int32_t Sums::VersionOf(const Instruction& i) const {
   if (i.version < 0) return -1;
   const Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
@@ -172,7 +178,8 @@ Status Sums::StartNorm(int index, int* after) {
 }
 
 Status Sums::Step(Sum& sum, const Instruction& i, int index) {
-  if ((i.version >= 0) != versions_) return Status::Invalid("some STEPs have a version");
+  PP_RETURN_IF_ERROR(CheckVersion(i));
+  if (i.version > 0) return Status::Invalid("makes the newest version (v0)");
   PP_RETURN_IF_ERROR(Final(sum));
   if (!versions_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
   if (Sharded() && sum.steps > 0 && sum.gathered < Buckets(sum.stage))

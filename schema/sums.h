@@ -39,7 +39,9 @@ class Sums {
   // Nothing may be left over. *index: the instruction that the error is about, -1: none.
   Status CheckEnd(int* index);
 
-  // How many updates the weights have had that `i` uses; -1 where nobody asks.
+  // That `i`, which uses weights, says which, where there are several.
+  Status CheckVersion(const Instruction& i) const;
+  // How many updates they have had; -1 where there is one version.
   int32_t VersionOf(const Instruction& i) const;
 
  private:

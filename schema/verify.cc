@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "schema/execute.h"
 #include "schema/regions.h"
@@ -44,6 +45,29 @@ Status CheckRegions(const Program& program, int device) {
   return {};
 }
 
+// The first place where a section is not `derived`, what the body makes it.
+Status CheckSection(const char* name, const std::vector<Instruction>& section,
+                    const std::vector<Instruction>& derived) {
+  const auto [here, there] =
+      std::mismatch(section.begin(), section.end(), derived.begin(), derived.end());
+  if (here == section.end() && there == derived.end()) return {};
+  return Status::Invalid(fmt::format(
+      "{} instruction {} is {}, which its body has as {} (the prologue is what of the body belongs "
+      "to the next step, the epilogue is the rest; at the same offsets)",
+      name, here - section.begin(), here == section.end() ? "missing" : "'" + ToText(*here) + "'",
+      there == derived.end() ? "nothing" : "'" + ToText(*there) + "'"));
+}
+
+Status CheckSections(const Program& program, int device) {
+  const DeviceList& list = program.lists[device];
+  DeviceList derived{.body = list.body};
+  DeriveSections(program.microbatches, derived);
+  PP_RETURN_IF_ERROR(CheckSection("prologue", list.prologue, derived.prologue)
+                         .In(fmt::format("device {}", device)));
+  return CheckSection("epilogue", list.epilogue, derived.epilogue)
+      .In(fmt::format("device {}", device));
+}
+
 // `paper` is the program with one list a device: itself, or unrolled.
 Status CheckList(const Program& program, const Program& paper, int device, Depth depth,
                  const ValueBytes& bytes, WaitsFor* waits_for) {
@@ -57,12 +81,31 @@ Status CheckList(const Program& program, const Program& paper, int device, Depth
   return WalkList(paper, device, list, args);
 }
 
+// Every stage steps as often as every other.
+Status CheckSteps(const Program& program) {
+  int64_t all = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    std::map<std::pair<int, int>, int64_t> steps;  // by stage and pipe
+    for (const Instruction& i : program.lists[d].body)
+      if (i.op == Op::kStep) ++steps[{i.stage, i.pipe}];
+    for (const auto& [copy, count] : steps) {
+      if (all == 0) all = count;
+      if (count != all)
+        return Status::Invalid(
+            fmt::format("device {}: stage {} makes {} steps (device 0 makes {} of each of its own)",
+                        d, copy.first, count, all));
+    }
+  }
+  return {};
+}
+
 Status CheckLists(const Program& program, const Program& paper, Depth depth,
                   std::vector<WaitsFor>* waits_for) {
   const ValueBytes bytes(program);
   for (int d = 0; d < program.devices; ++d)
     PP_RETURN_IF_ERROR(CheckList(program, paper, d, depth, bytes, &(*waits_for)[d]));
   if (depth == Depth::kSchedule) return {};
+  PP_RETURN_IF_ERROR(CheckSteps(paper));
   return Execute(paper, *waits_for, CostModel(), nullptr);
 }
 
@@ -71,8 +114,9 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
   const ValueBytes bytes(program);
   if (!HasSections(program)) return CheckList(program, program, device, depth, bytes, waits_for);
-  return CheckList(program, Unroll(program, kBodies), device, depth, bytes, waits_for)
-      .In(kUnrolled);
+  PP_RETURN_IF_ERROR(
+      CheckList(program, Unroll(program, kBodies), device, depth, bytes, waits_for).In(kUnrolled));
+  return CheckSections(program, device);
 }
 
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for) {
@@ -80,7 +124,9 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   if (waits_for == nullptr) waits_for = &own;
   waits_for->assign(program.devices, {});
   if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);
-  return CheckLists(program, Unroll(program, kBodies), depth, waits_for).In(kUnrolled);
+  PP_RETURN_IF_ERROR(CheckLists(program, Unroll(program, kBodies), depth, waits_for).In(kUnrolled));
+  for (int d = 0; d < program.devices; ++d) PP_RETURN_IF_ERROR(CheckSections(program, d));
+  return {};
 }
 
 }  // namespace pp

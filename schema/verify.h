@@ -1,10 +1,13 @@
 // Whether a program is right. It is if
 //   values     each is written once, on the device where it is read, before it is read,
-//              once; sums are closed before they are used; every stage steps once
+//              once; sums are closed before they are used; every stage steps, all equally often
 //   channels   between two devices the receives stand in the order of the sends
 //   progress   nobody waits forever, on a transport that buffers nothing, with the
 //              planned buffers and no others
 //   memory     every value lies inside the arena and on no other value's bytes
+//   sections   where steps overlap, prologue and epilogue are the parts of the body that
+//              sections.h makes of it, so that what one body hands on to the next has the same
+//              name and place in all of them
 // The first thing that is wrong is the error.
 #pragma once
 

@@ -117,6 +117,7 @@ class Walker {
       return Status::Invalid(fmt::format("only stages 0 and {} load", program_.stages - 1));
     if (i.overlap) PP_RETURN_IF_ERROR(CheckOverlap());
     const OpInfo& op = Info(i.op);
+    PP_RETURN_IF_ERROR(sums_.CheckVersion(i));
     version_ = sums_.VersionOf(i);
     int32_t kept = -1;  // memory of what was read
     for (const Operand& operand : op.reads) {

@@ -1,0 +1,232 @@
+// Right plans of every kind, broken in one place: the verifier refuses every one.
+#include <catch2/catch.hpp>
+
+#include "compiler/compile.h"
+#include "schema/text.h"
+#include "schema/verify.h"
+
+namespace pp {
+namespace {
+
+// A kind of plan, tiny.
+struct Case {
+  const char* name;
+  CompileOptions options;
+};
+
+ModelConfig TinyModel(int layers) {
+  ModelConfig model;
+  model.vocab_size = 16;
+  model.n_positions = model.n_embd = 8;
+  model.n_layer = layers;
+  model.n_head = 2;
+  model.n_inner = 32;
+  return model;
+}
+
+std::vector<Case> Cases() {
+  ModelConfig untied = TinyModel(2);
+  untied.tie_word_embeddings = false;
+  const ModelConfig two = TinyModel(2), four = TinyModel(4);
+  return {
+      {"replicas", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .model = two}},
+      {"shards", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .zero = 1, .model = two}},
+      {"shards, blocking",
+       {.scheme = "1f1b",
+        .shape = {2, 2},
+        .p2p = P2p::kBlocking,
+        .replicas = 2,
+        .zero = 1,
+        .model = untied}},
+      {"two pipes", {.scheme = "chimera", .shape = {2, 2}, .model = two}},
+      {"two pipes, shards", {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .model = untied}},
+      {"versions", {.scheme = "pipedream", .shape = {2, 2}, .model = untied}},
+      {"versions, replicas",
+       {.scheme = "pipedream", .shape = {2, 2}, .replicas = 2, .zero = 1, .model = untied}},
+      {"two versions", {.scheme = "pipedream-2bw", .shape = {2, 2}, .model = untied}},
+      {"pairs", {.scheme = "dualpipe-v", .shape = {2, 4, 2}, .model = four}},
+      {"recomputes", {.scheme = "1f1b", .shape = {2, 2}, .passes = "mario", .model = two}},
+      {"halves", {.scheme = "1f1b", .shape = {2, 2}, .passes = "split-backward", .model = two}},
+      {"segments", {.scheme = "fold-aiao", .shape = {2, 2, 2}, .replicas = 2, .model = four}},
+  };
+}
+
+Program MustCompile(const CompileOptions& options) {
+  auto program = Compile(options);
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  return *program;
+}
+
+std::string ErrorOf(const Program& program, Depth depth = Depth::kPlan) {
+  const Status status = Verify(program, depth);
+  return status.ok() ? "right" : status.message();
+}
+
+using Section = std::vector<Instruction> DeviceList::*;
+constexpr Section kSections[] = {&DeviceList::prologue, &DeviceList::body, &DeviceList::epilogue};
+constexpr const char* kNames[] = {"prologue", "body", "epilogue"};
+
+// Calls change(list, i) with each instruction of a copy of `plan`, and wants an error.
+template <typename Change>
+void BreakEach(const Program& plan, Change change) {
+  for (size_t d = 0; d < plan.lists.size(); ++d)
+    for (int section = 0; section < 3; ++section)
+      for (size_t i = 0; i < (plan.lists[d].*kSections[section]).size(); ++i) {
+        Program broken = plan;
+        std::vector<Instruction>& list = broken.lists[d].*kSections[section];
+        INFO("device " << d << ' ' << kNames[section] << ' ' << i << " '" << ToText(list[i])
+                       << "'");
+        change(list, i);
+        if (list == plan.lists[d].*kSections[section]) continue;
+        CHECK(ErrorOf(broken) != "right");
+      }
+}
+
+// The text of a plan with `line` of device 1 elsewhere: in front of `before`, or, with "", nowhere.
+std::string Moved(const Program& plan, const std::string& line, const std::string& before) {
+  std::string text = Print(plan);
+  auto find = [&](const std::string& what) {
+    const size_t at = text.find("  " + what + "\n", text.find("device 1"));
+    INFO(text << what);
+    REQUIRE(at != std::string::npos);
+    return at;
+  };
+  text.erase(find(line), line.size() + 3);
+  if (!before.empty()) text.insert(find(before), "  " + line + "\n");
+  return text;
+}
+
+// What is said of a text with messages, reductions and steps.
+std::string ErrorOfText(const std::string& text) {
+  const auto program = Parse(text, "text");
+  return program.ok() ? ErrorOf(*program, Depth::kLists) : program.status().message();
+}
+
+std::string Replaced(std::string text, const std::string& what, const std::string& with) {
+  const size_t at = text.find(what);
+  INFO(text << what);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, what.size(), with);
+}
+
+}  // namespace
+
+TEST_CASE("a plan of any kind without one of its instructions is refused") {
+  for (const Case& c : Cases()) {
+    const Program plan = MustCompile(c.options);
+    INFO(c.name);
+    REQUIRE(ErrorOf(plan) == "right");
+    BreakEach(plan, [](auto& list, size_t i) { list.erase(list.begin() + i); });
+  }
+}
+
+TEST_CASE("a plan of any kind with one of its instructions twice is refused") {
+  for (const Case& c : Cases()) {
+    INFO(c.name);
+    BreakEach(MustCompile(c.options), [](auto& list, size_t i) {
+      const Instruction copy = list[i];
+      list.insert(list.begin() + i, copy);
+    });
+  }
+}
+
+TEST_CASE("a version older or newer by one is refused") {
+  for (const Case& c : Cases()) {
+    INFO(c.name);
+    for (int change : {-1, 1})
+      BreakEach(MustCompile(c.options), [&](auto& list, size_t i) {
+        if (list[i].version >= 0) list[i].version += static_cast<int16_t>(change);
+      });
+  }
+}
+
+TEST_CASE("what a body hands on lies at the same place in every section") {
+  for (const char* scheme : {"pipedream", "pipedream-2bw"}) {
+    const Program plan = MustCompile({.scheme = scheme, .shape = {3, 3}});
+    REQUIRE(ErrorOf(plan) == "right");
+    int carried = 0;
+    for (size_t d = 0; d < plan.lists.size(); ++d)
+      for (size_t i = 0; i < plan.lists[d].prologue.size(); ++i) {
+        Program broken = plan;
+        DeviceList& list = broken.lists[d];
+        if (list.prologue[i].op != Op::kForward) continue;
+        // To where nothing else is, so that only the difference is wrong.
+        list.prologue[i].offset[1] = list.arena_bytes;
+        list.arena_bytes += 64;
+        CHECK_THAT(ErrorOf(broken), Catch::Contains("at the same offsets"));
+        ++carried;
+      }
+    CHECK(carried == 2 + 1);
+  }
+}
+
+TEST_CASE("all stages step equally often") {
+  Program plan = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
+  for (auto* section : {&plan.lists[1].body, &plan.lists[1].epilogue}) {
+    const auto is_step = [](const Instruction& i) { return i.op == Op::kStep; };
+    section->erase(std::find_if(section->begin(), section->end(), is_step));
+  }
+  CHECK(ErrorOf(plan) ==
+        "prologue, 2 bodies, epilogue: device 1: stage 1 makes 3 steps (device 0 makes 6 of each "
+        "of its own)");
+}
+
+TEST_CASE("a section that its body does not make is refused") {
+  Program plan = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
+  std::swap(plan.lists[0].epilogue[6], plan.lists[0].epilogue[7]);
+  CHECK_THAT(ErrorOf(plan),
+             Catch::StartsWith("device 0: epilogue instruction 6 is 'STEP s0 v0', which its body "
+                               "has as 'WAIT act s0 m1 sent' ("));
+}
+
+TEST_CASE("messages about buckets, shards and the norm") {
+  const Program reduced = MustCompile(Cases()[0].options);
+  CHECK_THAT(ErrorOfText(Moved(reduced, "NORM_grad s1", "WAIT      wgrad s1 b0")),
+             Catch::EndsWith("wgrad s1 is being reduced (WAIT for it)"));
+  CHECK_THAT(ErrorOfText(Moved(reduced, "REDUCE_grad s1 b0", "BW        s1 m1")),
+             Catch::EndsWith("wgrad s1 has the parts of 1 micro-batches out of 2"));
+  CHECK_THAT(ErrorOfText(Replaced(Print(reduced), "REDUCE_grad s0 b0", "REDUCE_grad s0 b1")),
+             Catch::EndsWith("bucket 1 (b0 is next, of 1)"));
+  CHECK_THAT(ErrorOfText(Replaced(Print(reduced), "REDUCE_grad s0 b0", "SCATTER_grad s0 b0")),
+             Catch::EndsWith("in a program with zero 0"));
+  CHECK_THAT(
+      ErrorOfText(Replaced(Print(reduced), "STEP      s0\n", "STEP      s0\n  STEP      s0\n")),
+      Catch::EndsWith("after STEP s0"));
+  CHECK_THAT(ErrorOfText(Replaced(Print(reduced), "replicas 2\n", "")),
+             Catch::EndsWith("stage 0 has one copy"));
+
+  const Program shards = MustCompile(Cases()[1].options);
+  CHECK_THAT(ErrorOfText(Moved(shards, "GATHER_weights s1 b0", "STEP      s1")),
+             Catch::EndsWith("before STEP s1"));
+  CHECK_THAT(ErrorOfText(Moved(shards, "SCATTER_grad s1 b0", "REDUCE_tied")),
+             Catch::EndsWith("before 'WAIT tied' of s1"));
+}
+
+TEST_CASE("messages about versions") {
+  const std::string text = Print(MustCompile({.scheme = "pipedream", .shape = {2, 2}}));
+  CHECK_THAT(ErrorOfText(Replaced(text, "BW        s0 m1 v1", "BW        s0 m1 v0")),
+             Catch::EndsWith("has weights after 1 updates, but stash s0 m1 was made with those "
+                             "after 0"));
+  CHECK_THAT(ErrorOfText(Replaced(text, "FW        s0 m0 v0", "FW        s0 m0")),
+             Catch::EndsWith("has no version (this device's STEPs make versions)"));
+  CHECK_THAT(ErrorOfText(Replaced(text, "STEP      s0 v0", "STEP      s0 v1")),
+             Catch::EndsWith("makes the newest version (v0)"));
+  const std::string plain = Print(MustCompile({.scheme = "1f1b", .shape = {2, 2}}));
+  CHECK_THAT(ErrorOfText(Replaced(plain, "FW        s0 m0", "FW        s0 m0 v0")),
+             Catch::EndsWith("has a version (this device's STEPs make none)"));
+}
+
+TEST_CASE("messages about overlapping pairs") {
+  const std::string text = Print(MustCompile({.scheme = "dualpipe-v", .shape = {2, 4, 2}}));
+  CHECK_THAT(
+      ErrorOfText(Replaced(text, "BW        s3 m1 overlap", "BW        s3 m1")),
+      Catch::Contains("'FW s0 m3 overlap'") && Catch::EndsWith("has no neighbour to overlap with"));
+  const std::string plain = Print(MustCompile({.scheme = "1f1b", .shape = {2, 2}}));
+  const std::string wait = "  WAIT      grad s0 m0 sent\n";
+  CHECK_THAT(ErrorOfText(Replaced(plain, "FW        s1 m1\n" + wait + "  BW        s1 m1\n",
+                                  "FW s1 m1 overlap\n  BW s1 m1 overlap\n" + wait)),
+             Catch::EndsWith("overlaps what makes stash s1 m1"));
+}
+
+}  // namespace pp
