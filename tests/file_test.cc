@@ -55,16 +55,23 @@ void Write(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// Two pipes, halves of backwards and a model: no field has its default everywhere.
+// Two pipes, replicas, halves of backwards and a model: no field has its default everywhere.
 Program Everything() {
   Program program = pp::SampleProgram({.devices = 2,
                                        .microbatches = 2,
                                        .pipes = 2,
                                        .backward = pp::SampleBackward::kHalves,
+                                       .replicas = 3,
+                                       .zero = 1,
                                        .model = true});
   program.passes = "apply-checkpoint,overlap-recompute";
   program.job->model.tie_word_embeddings = false;
   program.job->model.attn_pdrop = 0.25f;
+  for (Instruction& i : program.lists[0].body) {
+    if (i.op != pp::Op::kBackwardInput) continue;
+    i.version = 2;
+    i.overlap = true;
+  }
   program.lists[1].prologue = {{.op = pp::Op::kLoad, .stage = 1, .micro = 1}};
   program.lists[1].epilogue = {{.op = pp::Op::kStep, .pipe = 1, .stage = 0}};
   return program;
@@ -132,6 +139,8 @@ TEST_CASE("the sample programs are right") {
                                      {.devices = 3, .stages_per_device = 2, .model = true},
                                      {.devices = 2, .p2p = pp::P2p::kBlocking},
                                      {.devices = 4, .microbatches = 4, .pipes = 2},
+                                     {.devices = 2, .replicas = 2, .model = true},
+                                     {.devices = 2, .pipes = 2, .zero = 1, .model = true},
                                      {.devices = 2, .backward = B::kHalves, .one_f_one_b = true},
                                      {.devices = 2, .backward = B::kRecompute, .model = true}}) {
     const Program program = pp::SampleProgram(args);

@@ -15,6 +15,8 @@ Program Head(const SampleArgs& args) {
   program.devices = args.devices;
   program.stages = args.devices * args.stages_per_device;
   program.microbatches = args.microbatches;
+  program.replicas = args.replicas;
+  program.zero = args.zero;
   for (int pipe = 0; pipe < args.pipes; ++pipe) {
     Pipe& to = program.pipes.emplace_back();
     for (int s = 0; s < program.stages; ++s) {
@@ -130,12 +132,29 @@ class Writer {
       for (int p = 0; p < args_.pipes; ++p)
         if (program_.pipes[p].device_of[s] == device_)
           copies.emplace_back(s, static_cast<int16_t>(args_.pipes > 1 ? p : -1));
-    if (args_.pipes > 1) {
-      for (auto [s, p] : copies) Add({.op = Op::kReduceGrad, .bucket = 0, .pipe = p, .stage = s});
-      for (auto [s, p] : copies) {
-        Add({.op = Op::kWait, .value = Kind::kWgrad, .bucket = 0, .pipe = p, .stage = s});
-      }
+    const bool shards = program_.Copies() > 1 && args_.zero == 1;
+    if (shards) SumTied();
+    if (program_.Copies() > 1) {
+      ForBuckets(shards ? Op::kScatterGrad : Op::kReduceGrad, Kind::kNone, copies);
+      ForBuckets(Op::kWait, Kind::kWgrad, copies);
     }
+    if (!shards) SumTied();
+    for (auto [s, p] : copies)
+      if (p <= 0 || shards) Add({.op = Op::kNormGrad, .pipe = p, .stage = s});
+    Add({.op = Op::kReduceNorm});
+    Add({.op = Op::kWait, .value = Kind::kNorm});
+    for (auto [s, p] : copies) Add({.op = Op::kStep, .pipe = p, .stage = s});
+    if (!shards) return;
+    ForBuckets(Op::kGatherWeights, Kind::kNone, copies);
+    ForBuckets(Op::kWait, Kind::kWeights, copies);
+  }
+
+  // The models are so small that there is one bucket.
+  void ForBuckets(Op op, Kind value, const std::vector<std::pair<int, int16_t>>& copies) {
+    for (auto [s, p] : copies) Add({.op = op, .value = value, .bucket = 0, .pipe = p, .stage = s});
+  }
+
+  void SumTied() {
     for (int16_t p = 0; args_.model && p < args_.pipes; ++p) {
       const std::vector<int32_t>& device_of = program_.pipes[p].device_of;
       if (device_of.front() != device_ && device_of.back() != device_) continue;
@@ -143,11 +162,6 @@ class Writer {
       Add({.op = Op::kReduceTied, .pipe = pipe});
       Add({.op = Op::kWait, .value = Kind::kTied, .pipe = pipe});
     }
-    for (auto [s, p] : copies)
-      if (p <= 0) Add({.op = Op::kNormGrad, .pipe = p, .stage = s});
-    Add({.op = Op::kReduceNorm});
-    Add({.op = Op::kWait, .value = Kind::kNorm});
-    for (auto [s, p] : copies) Add({.op = Op::kStep, .pipe = p, .stage = s});
   }
 
   int64_t Take(int64_t bytes) {

@@ -21,6 +21,8 @@ struct SampleArgs {
   int pipes = 1;
   P2p p2p = P2p::kAsync;  // REQUIRES for kBlocking: one stage a device
   SampleBackward backward = SampleBackward::kWhole;
+  int replicas = 1;
+  int32_t zero = 0;
   // One forward, one backward in the steady state. Otherwise all forwards, then all backwards.
   bool one_f_one_b = false;  // REQUIRES: one stage a device, one pipe, asynchronous
   bool model = false;        // a tiny GPT-2 with tied embeddings

@@ -23,6 +23,8 @@
 //
 // Where the scheme has steps of its own (PipeDream), each gets its reductions in front of it; there
 // is no norm, which would drain the pipeline.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -266,6 +268,12 @@ class Reducer {
 }  // namespace
 
 Status ReduceGradients(Program& program, const PassContext& context) {
+  for (int stage = 0; stage < program.stages && program.Copies() > 1; ++stage)
+    if (const size_t buckets = BucketsOf(program, stage).size(); buckets >= INT16_MAX)
+      return Status::Invalid(
+          fmt::format("--model: the gradients of stage {} take {} buckets (at "
+                      "most {}: smaller stages)",
+                      stage, buckets, INT16_MAX - 1));
   return Reducer(program, context).Run();
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <sstream>
 
+#include "schema/sections.h"
 #include "tests/sample_program.h"
 
 namespace pp {
@@ -38,7 +39,8 @@ Instruction AnyInstruction(Random& random, const Program& program, int device) {
   Instruction i;
   i.op = Ops()[random.Below(Ops().size())].op;
   if (i.op == Op::kWait) {
-    constexpr Kind kKinds[] = {Kind::kAct, Kind::kGrad, Kind::kWgrad, Kind::kTied, Kind::kNorm};
+    constexpr Kind kKinds[] = {Kind::kAct,  Kind::kGrad, Kind::kWgrad,
+                               Kind::kTied, Kind::kNorm, Kind::kWeights};
     i.value = kKinds[random.Below(std::size(kKinds))];
   }
   if (HasField(i, Field::kStage)) i.stage = below(program.stages);
@@ -50,11 +52,14 @@ Instruction AnyInstruction(Random& random, const Program& program, int device) {
     i.pipe = static_cast<int16_t>(random.Below(program.pipes.size()));
   }
   if (HasField(i, Field::kSent)) i.sent = random.OneIn(2);
+  if (HasField(i, Field::kVersion) && random.OneIn(4))
+    i.version = static_cast<int16_t>(random.Below(3));
+  if (HasField(i, Field::kOverlap)) i.overlap = random.OneIn(8);
   return i;
 }
 
 void MutateInstruction(Random& random, Instruction* i) {
-  switch (random.Below(10)) {
+  switch (random.Below(12)) {
     case 0:
       i->op = static_cast<Op>(random.OneIn(8) ? random.Below(256) : 1 + random.Below(Ops().size()));
       return;
@@ -78,6 +83,12 @@ void MutateInstruction(Random& random, Instruction* i) {
       return;
     case 7:
       i->peer = Other(random, i->peer);
+      return;
+    case 8:
+      i->version = Other(random, i->version);
+      return;
+    case 9:
+      i->overlap = !i->overlap;
       return;
     default:
       i->offset[random.Below(2)] = Other(random, i->offset[random.Below(2)]);
@@ -120,11 +131,11 @@ void MutateList(Random& random, const Program& program, int device,
 
 void MutateRegions(Random& random, DeviceList* list) {
   if (list->regions.empty() || random.OneIn(4)) {
-    list->regions.push_back({Kind::kScratch, -1, random.Below(256), random.Below(256)});
+    list->regions.push_back({Kind::kScratch, -1, -1, random.Below(256), random.Below(256)});
     return;
   }
   Region& region = OneOf(random, list->regions);
-  switch (random.Below(5)) {
+  switch (random.Below(6)) {
     case 0:
       region.kind = static_cast<Kind>(random.Below(Kinds().size() + 2));
       return;
@@ -136,6 +147,9 @@ void MutateRegions(Random& random, DeviceList* list) {
       return;
     case 3:
       region.bytes = Other(random, region.bytes);
+      return;
+    case 4:
+      region.pipe = Other(random, region.pipe);
       return;
     default:
       list->arena_bytes = Other(random, list->arena_bytes);
@@ -184,7 +198,7 @@ void MutateShape(Random& random, Program* program) {
   const auto resize = [&](std::vector<int32_t>& numbers) {
     numbers.resize(random.Below(numbers.size() + 3), 0);
   };
-  switch (random.Below(9)) {
+  switch (random.Below(11)) {
     case 0:
       program->p2p = program->p2p == P2p::kAsync ? P2p::kBlocking : P2p::kAsync;
       return;
@@ -218,9 +232,28 @@ void MutateShape(Random& random, Program* program) {
     case 7:
       program->stages = Other(random, program->stages);
       return;
+    case 8:
+      program->replicas = Other(random, program->replicas);
+      return;
+    case 9:
+      program->zero = Other(random, program->zero);
+      return;
     default:
       (random.OneIn(2) ? program->scheme : program->passes) += static_cast<char>(random.Below(256));
   }
+}
+
+// The forwards of a micro-batch belong to the next step.
+void OverlapSteps(Random& random, Program* program) {
+  const int32_t micro = random.Below(std::max(program->microbatches, 1));
+  for (DeviceList& list : program->lists)
+    for (Instruction& i : list.body) {
+      const bool forward = i.op == Op::kLoad || i.op == Op::kForward || i.op == Op::kForwardDrop ||
+                           i.op == Op::kSendAct || i.op == Op::kRecvAct || i.value == Kind::kAct;
+      if (forward && i.micro == micro && i.micro <= INT32_MAX - program->microbatches)
+        i.micro += program->microbatches;
+    }
+  DeriveSections(*program);
 }
 
 }  // namespace
@@ -235,6 +268,8 @@ Program AnyProgram(Random& random) {
   if (args.stages_per_device == 1) {
     if (random.OneIn(3)) args.p2p = P2p::kBlocking;
     if (args.p2p == P2p::kAsync && args.devices % 2 == 0 && random.OneIn(2)) args.pipes = 2;
+    if (args.p2p == P2p::kAsync && random.OneIn(3)) args.replicas = 2;
+    args.zero = random.Below(2);
     args.one_f_one_b = args.p2p == P2p::kAsync && args.pipes == 1 && random.OneIn(2);
   }
   return SampleProgram(args);
@@ -247,7 +282,7 @@ void Mutate(Random& random, Program* program) {
   }
   const int device = random.Below(program->lists.size());
   DeviceList& list = program->lists[device];
-  switch (random.Below(20)) {
+  switch (random.Below(24)) {
     case 0:
       return MutateShape(random, program);
     case 1:
@@ -266,6 +301,8 @@ void Mutate(Random& random, Program* program) {
       to.insert(to.begin() + random.Below(to.size() + 1), moved);
       return;
     }
+    case 5:
+      return OverlapSteps(random, program);
     default:
       return MutateList(random, *program, device, &list.body);
   }
@@ -293,6 +330,12 @@ void Mutate(Random& random, std::string* text) {
                                            "body",
                                            "epilogue",
                                            "sent",
+                                           "overlap",
+                                           "replicas",
+                                           "zero",
+                                           "weights",
+                                           "v0",
+                                           "v1",
                                            "to",
                                            "from",
                                            "act",
