@@ -1,7 +1,9 @@
-// Right plans of every kind, broken in one place: the verifier refuses every one.
+// Plans of every kind: they come back from text and file, and broken in one place the verifier
+// refuses every one.
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
+#include "schema/file.h"
 #include "schema/text.h"
 #include "schema/verify.h"
 
@@ -111,6 +113,21 @@ std::string Replaced(std::string text, const std::string& what, const std::strin
 }
 
 }  // namespace
+
+// Text forgets the memory, which plan-memory finds again; the file forgets nothing.
+TEST_CASE("a plan of any kind comes back from text and file") {
+  for (const Case& c : Cases()) {
+    const Program plan = MustCompile(c.options);
+    INFO(c.name);
+    auto parsed = Parse(Print(plan), "text");
+    REQUIRE(parsed.status().message() == "");
+    REQUIRE(Lower(*parsed, Depth::kLists, {}).ok());
+    CHECK(*parsed == plan);
+    const auto decoded = Decode(*Encode(plan), "file");
+    REQUIRE(decoded.status().message() == "");
+    CHECK(*decoded == plan);
+  }
+}
 
 TEST_CASE("a plan of any kind without one of its instructions is refused") {
   for (const Case& c : Cases()) {
