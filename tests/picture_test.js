@@ -71,13 +71,13 @@ equal(pipe.drawn(), instructions, "drawn in all");
 all.checked = false;
 all.dispatchEvent(new Event("change"));
 
-// Under the pointer. 1F1B: d1 runs micro-batch 1 from 2.5 to 3.5, d0 idles until 10.75.
+// Under the pointer. 1F1B: d1 runs micro-batch 1 from 2.25 to 3.25, d0 idles until 11.5.
 const memory = (row) => row.curve, sends = (row) => row.lane && row.lane.name === "send to d1";
 const index = pipe.plans[0].devices[1].kind.findIndex(
   (_, i) => textOf(pipe.plans[0], pipe.plans[0].devices[1], i) === "FW s1 m1");
 const end = expected[0].prediction.makespan;
 equal(tipAt(0, 1, compute, 3),
-      `FW s1 m1\nd1, instruction ${index}\n2.5 to 3.5 T, takes 1`, "hover");
+      `FW s1 m1\nd1, instruction ${index}\n2.25 to 3.25 T, takes 1`, "hover");
 for (const [plan, row, time, wanted] of [
   [0, compute, 8, "WAIT grad s0 m0\n"],  // what an idle device waits for
   [0, sends, 1.1, "SEND_act s0 m0 to d1\n"],
