@@ -120,9 +120,7 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
 
 }  // namespace
 
-int64_t SmallestLimit(const Problem& problem, int device) {
-  return OneByOne(problem).limit[device];
-}
+std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(problem).limit; }
 
 SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options) {
   const double bound = LowerBound(problem).makespan;
