@@ -60,8 +60,9 @@ Status TooLittle(const PassContext& context, int device, double needed) {
 // that takes besides is set aside instead. The error names its arena.
 Status MakeRoom(const Program& program, const PassContext& context, search::MemoryModel& memory) {
   search::Problem problem = search::MakeProblem(program, context.costs, memory);
+  const std::vector<int64_t> smallest_limits = search::SmallestLimits(problem);
   for (int d = 0; d < program.devices; ++d) {
-    const int64_t least = search::SmallestLimit(problem, d);
+    const int64_t least = smallest_limits[d];
     if (least <= memory.limit[d]) continue;
     problem.memory.limit.assign(program.devices, INT64_MAX);
     problem.memory.limit[d] = least;

@@ -19,13 +19,12 @@ namespace {
 
 Status CheckRoom(const Program& program, const search::Problem& problem,
                  const std::vector<double>& limits) {
-  for (int d = 0; d < program.devices; ++d) {
-    const int64_t least = search::SmallestLimit(problem, d);
-    if (least > problem.memory.limit[d])
+  const std::vector<int64_t> least = search::SmallestLimits(problem);
+  for (int d = 0; d < program.devices; ++d)
+    if (least[d] > problem.memory.limit[d])
       return Status::Invalid(fmt::format(
           "--memory-limit: {:g} is too little for device {} ({:g} is the least that fits)",
-          At(limits, d), d, static_cast<double>(least) * problem.memory.unit));
-  }
+          At(limits, d), d, static_cast<double>(least[d]) * problem.memory.unit));
   return {};
 }
 

@@ -45,7 +45,7 @@ int64_t Dispatcher::HalfOf(int cell) const {
 
 // Plays the rest of the device through in the thriftiest way that keeps both orders: a
 // backward at a time, missing forwards just before it without their activation.
-bool Dispatcher::Drains(int device) const {
+bool Dispatcher::Drains(int device, Until until) const {
   const Place& place = places_[device];
   const auto& forwards = rules_->forwards[device];
   const auto& backwards = rules_->backwards[device];
@@ -55,7 +55,8 @@ bool Dispatcher::Drains(int device) const {
   int alive = place.in_flight;
   size_t forward = place.next_forward;
   for (size_t b = place.next_backward; b < backwards.size(); ++b) {
-    if (alive == 0 && forward == b) return true;  // empty: nothing of now matters any more
+    // Empty: nothing of now matters any more.
+    if (until == Until::kEmpty && alive == 0 && forward == b) return true;
     const int cell = backwards[b];
     const Held& held = problem_.HeldBy(cell);
     const State state = state_[cell];
@@ -91,7 +92,7 @@ bool Dispatcher::MayForward(int device, int cell, State state) {
   state_[cell] = state;
   ++place.next_forward;
   ++place.in_flight;
-  const bool drains = Drains(device);
+  const bool drains = Drains(device, Until::kEmpty);
   place.memory -= more;
   state_[cell] = State::kWaiting;
   --place.next_forward;
@@ -106,7 +107,7 @@ bool Dispatcher::MayRecompute(int device, int cell) {
   if (place.memory + more > place.limit) return false;
   place.memory += more;
   state_[cell] = State::kRecomputed;
-  const bool drains = Drains(device);
+  const bool drains = Drains(device, Until::kEmpty);
   place.memory -= more;
   state_[cell] = State::kDropped;
   return drains;
@@ -230,6 +231,14 @@ void Dispatcher::Start(int device, Task task, double now) {
   Wake(arrival_[sink], other);
   if (PartOf(task) == Part::kBackward)
     Wake(std::max(now, arrival_[sink] - problem_.Time(CellOf(sink), Part::kRecompute)), other);
+}
+
+bool Dispatcher::MayFollow(const Rules& rules) {
+  rules_ = &rules;
+  Reset();
+  for (int d = 0; d < problem_.devices; ++d)
+    if (!Drains(d, Until::kEnd)) return false;
+  return true;
 }
 
 double Dispatcher::Run(const Rules& rules, double cutoff) {

@@ -21,6 +21,8 @@ class Dispatcher {
   // The makespan; kNever where the orders cannot be followed within the limit, or where it
   // would be above `cutoff`.
   double Run(const Rules& rules, double cutoff = kNever);
+  // Whether each device could follow its orders within its limit, if it had all it waits for.
+  bool MayFollow(const Rules& rules);
   const Plan& plan() const { return plan_; }
   int64_t work() const { return work_; }  // events so far
 
@@ -49,7 +51,8 @@ class Dispatcher {
   Task ChooseForward(int device, double now);
   bool Starves(int cell, double now) const;
   void Start(int device, Task task, double now);
-  bool Drains(int device) const;
+  enum class Until { kEmpty, kEnd };
+  bool Drains(int device, Until until) const;
   bool MayForward(int device, int cell, State state);
   bool MayRecompute(int device, int cell);
   int FirstDropped(int device) const;

@@ -165,6 +165,12 @@ int Polisher::Postpone(int device) {
 
 }  // namespace
 
+PolishOptions PolishFor(const Problem& problem) {
+  constexpr int kManyCells = 1'500, kVeryManyCells = 10'000;
+  if (problem.cells() < kManyCells) return {};
+  return {.retime = Retime::kEachRound, .rounds = problem.cells() < kVeryManyCells ? 3 : 1};
+}
+
 double Polish(const Problem& problem, const PolishOptions& options, Clock& clock, Plan& plan) {
   Polisher polisher(problem, clock, plan);
   double makespan = clock.Earliest(plan);

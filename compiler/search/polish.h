@@ -31,6 +31,9 @@ struct PolishOptions {
   int rounds = 12;
 };
 
+// Thorough for a few thousand tasks, short for more.
+PolishOptions PolishFor(const Problem& problem);
+
 // The makespan. REQUIRES: the plan fits and its lists have no circle.
 double Polish(const Problem& problem, const PolishOptions& options, Clock& clock, Plan& plan);
 

@@ -13,22 +13,26 @@ namespace {
 
 // The work of a search without a time: a third of a second or so.
 constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000;
-// So many micro-batches on stages are too many for local search, and for more than a short polish.
-constexpr int kManyCells = 20'000;
+// So many micro-batches on stages are too many for local search.
+constexpr int kManyCells = 6'000;
 // How many policies' rules the local search starts from.
 constexpr size_t kBestRules = 3;
+// How many orders the policies follow.
+constexpr size_t kMostOrders = 4;
 
-// In the order in which they help: each is the one that gained most over those before it, on some
-// hundred pipelines of 2 to 16 devices, with even and uneven costs.
+// Roughly in the order in which they help: most are the ones that gained most over those before
+// them, on some hundred pipelines of 2 to 16 devices, with even and uneven costs.
 constexpr Policy kPolicies[] = {
-    {Policy::kRoundTrip, 0.5, Policy::kInputs, First::kForwardAlways},
     {Policy::kFlow, 1, Policy::kInputs, First::kForwardAlways},
+    {Policy::kOpen, 1, Policy::kInputs, First::kForward},
+    {Policy::kRoundTrip, 0.5, Policy::kInputs, First::kForwardAlways},
+    {Policy::kFlow, 2, Policy::kInputs, First::kForwardAlways},
+    {Policy::kOpen, 1, Policy::kNothing, First::kForward},
+    {Policy::kFlow, 1.5, Policy::kInputs, First::kRecompute},
     {Policy::kOpen, 1, Policy::kNothing, First::kRecompute},
     {Policy::kRoundTrip, 1, Policy::kInputs, First::kForwardAlways},
-    {Policy::kOpen, 1, Policy::kInputs, First::kForward},
     {Policy::kFlow, 1.5, Policy::kInputs, First::kForwardAlways},
     {Policy::kRoundTrip, 1, Policy::kNothing, First::kForwardAlways},
-    {Policy::kOpen, 1, Policy::kNothing, First::kForward},
     {Policy::kRoundTrip, 1, Policy::kInputs, First::kForwardAlwaysIfStarving},
     {Policy::kRoundTrip, 1, Policy::kNothing, First::kRecompute},
     {Policy::kFlow, 1, Policy::kNothing, First::kForwardAlways},
@@ -38,11 +42,6 @@ constexpr Policy kPolicies[] = {
     {Policy::kRoundTrip, 0.75, Policy::kInputs, First::kForwardAlwaysIfStarving},
     {Policy::kFlow, 1, Policy::kNothing, First::kRecompute},
 };
-
-PolishOptions PolishFor(const Problem& problem) {
-  if (problem.cells() < kManyCells) return {};
-  return {.retime = Retime::kEachRound, .rounds = 1};
-}
 
 // Tries a plan as it is and polished.
 void TryPlan(Workbench& bench, const Plan& start, const PolishOptions& options) {
@@ -63,12 +62,22 @@ void TryStarts(Workbench& bench, const Plan& start) {
   TryPlan(bench, DropAll(start), options);
 }
 
-// The orders that the dispatcher is to follow.
-std::vector<Plan> Orders(const Problem& problem, const Plan& start) {
-  std::vector<Plan> orders = {KeepAll(start)};
+// The orders for the dispatcher to follow: the given one and, where a device has several stages, a
+// few in groups. Small groups need less memory, groups of D micro-batches fill the pipeline.
+std::vector<Plan> Orders(Workbench& bench, const Plan& start) {
+  const Problem& problem = bench.problem;
+  std::vector<Plan> orders;
+  auto add = [&](Plan plan) {
+    if (bench.dispatcher.MayFollow(MakeRules(problem, plan, {}))) orders.push_back(std::move(plan));
+  };
+  add(KeepAll(start));
   const int sums = *std::max_element(problem.sum.begin(), problem.sum.end()) + 1;
-  for (int size = 1; sums > problem.devices && size <= problem.micros; size *= 2)
-    orders.push_back(InGroups(problem, start, size));
+  if (sums <= problem.devices) return orders;
+  const int fill = std::min(problem.devices, problem.micros);
+  for (int size = fill; size > 0; size -= 1 + size / 8)
+    if (orders.size() < kMostOrders) add(InGroups(problem, start, size));
+  for (int size : {2 * fill, problem.micros})
+    if (size > fill && size <= problem.micros) add(InGroups(problem, start, size));
   return orders;
 }
 
@@ -80,7 +89,7 @@ struct TriedRules {
 // Builds a plan by each policy. The rules whose unpolished plans are fastest.
 std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   std::vector<TriedRules> tried;
-  const std::vector<Plan> all_orders = Orders(bench.problem, start);
+  const std::vector<Plan> all_orders = Orders(bench, start);
   for (const Policy& policy : kPolicies)
     for (const Plan& orders : all_orders) {
       if (bench.Over()) return tried;
@@ -111,9 +120,7 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
 
 }  // namespace
 
-int64_t SmallestLimit(const Problem& problem, int device) {
-  return OneByOne(problem).limit[device];
-}
+std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(problem).limit; }
 
 SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options) {
   const double bound = LowerBound(problem).makespan;

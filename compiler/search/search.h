@@ -22,11 +22,11 @@ struct SearchOutcome {
 };
 
 // `start`: the scheme's order or what passes made of it. The outcome is never slower than
-// it, where it fits, nor than the same order without recomputes, nor than Mario's passes
-// make of that. REQUIRES: no device's limit is below SmallestLimit.
+// it, where it fits, nor than the same order without recomputes. REQUIRES: no device's limit
+// is below SmallestLimits.
 SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options);
 
-// The least memory with which the device can do its part, whatever the time.
-int64_t SmallestLimit(const Problem& problem, int device);
+// The least memory with which each device can do its part, whatever the time.
+std::vector<int64_t> SmallestLimits(const Problem& problem);
 
 }  // namespace pp::search

@@ -127,7 +127,7 @@ void VaryRules(Workbench& bench, Rules rules) {
     if (!promising || dispatcher.plan().lists == last.lists) continue;
     last = dispatcher.plan();
     plan = last;
-    const double polished = Polish(bench.problem, {}, bench.clock, plan);
+    const double polished = Polish(bench.problem, PolishFor(bench.problem), bench.clock, plan);
     bench.Offer(plan, polished);
   }
 }
