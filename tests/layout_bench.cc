@@ -78,15 +78,15 @@ Layout Structs() {
     for (size_t i = 0; i < rows->size(); ++i) {
       Row row;
       std::memcpy(&row, rows->Data() + i * sizeof(row), sizeof(row));
-      list->push_back({static_cast<pp::Op>(row.op),
-                       static_cast<pp::Kind>(row.value),
-                       row.sent != 0,
-                       row.bucket,
-                       row.pipe,
-                       row.stage,
-                       row.micro,
-                       row.peer,
-                       {row.offset0, row.offset1}});
+      list->push_back({.op = static_cast<pp::Op>(row.op),
+                       .value = static_cast<pp::Kind>(row.value),
+                       .sent = row.sent != 0,
+                       .bucket = row.bucket,
+                       .pipe = row.pipe,
+                       .stage = row.stage,
+                       .micro = row.micro,
+                       .peer = row.peer,
+                       .offset = {row.offset0, row.offset1}});
     }
   };
   return layout;
