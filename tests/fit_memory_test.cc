@@ -352,6 +352,13 @@ TEST_CASE("the least limit is named, and is enough") {
   CheckFit({"zb-v", 4, 8, 2, "in=0.1", "0.6", 0});
 }
 
+TEST_CASE("a limit or an input beyond all measure") {
+  CheckFit({"1f1b", 4, 8, 1, "in=0.1", "1e300", 33});
+  const Fitted fitted = Fit({"1f1b", 4, 8, 1, "in=1e300", "2", 0});
+  for (const DeviceList& list : fitted.program.lists)
+    for (const Instruction& i : list.body) CHECK(i.op != Op::kForwardDrop);
+}
+
 TEST_CASE("the same input gives the same plan") {
   const Case c{"1f1b", 4, 8, 1, "in=0.1", "2", 0};
   CHECK(Fit(c).program == Fit(c).program);

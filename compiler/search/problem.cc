@@ -1,5 +1,6 @@
 #include "compiler/search/problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -10,6 +11,8 @@ namespace {
 constexpr double kScale = 1e12;
 // Thirds do not add up to 1: this much over the limit is within it.
 constexpr double kTolerance = 1e-6;
+// More activations than this are no limit; their number still fits.
+constexpr double kMostLimit = 8e6, kMostInput = 100;
 
 std::optional<Part> PartOfOp(Op op) {
   switch (op) {
@@ -43,11 +46,11 @@ MemoryModel ActivationMemory(const Program& program, const CostModel& costs,
   MemoryModel memory{.unit = 1 / kScale};
   for (int s = 0; s < program.stages; ++s) {
     const int64_t full = std::llround(kScale / program.StagesPerDevice());
-    const int64_t input = std::llround(kScale * At(costs.in, s));
+    const int64_t input = std::llround(kScale * std::min(At(costs.in, s), kMostInput));
     memory.held.push_back({full, input, full + input, full, full + input});
   }
   for (int d = 0; d < program.devices; ++d)
-    memory.limit.push_back(std::llround(kScale * (At(limits, d) + kTolerance)));
+    memory.limit.push_back(std::llround(kScale * std::min(At(limits, d) + kTolerance, kMostLimit)));
   return memory;
 }
 

@@ -8,13 +8,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "schema/cost_model.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp::search {
 
@@ -70,9 +67,6 @@ struct Problem {
   int MicroOf(int cell) const { return cell % micros; }
   const Held& HeldBy(int cell) const { return memory.held[cell / micros]; }
   double Time(int cell, Part part) const { return time[MakeTask(cell, part)]; }
-  Task LastTask(int cell) const {
-    return MakeTask(cell, split[cell] ? Part::kWeight : Part::kBackward);
-  }
 };
 
 // REQUIRES: `program` is a verified compute-only one without prologue and epilogue. WAITs

@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "compiler/search/problem.h"
-#include "schema/status.h"
 
 namespace pp::search {
 

@@ -1,6 +1,7 @@
 #include "compiler/search/starts.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace pp::search {
 namespace {
