@@ -11,7 +11,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "compiler/passes/recompute.h"
+#include "compiler/search/clock.h"
 #include "compiler/search/ledger.h"
 
 namespace pp {
@@ -28,12 +31,30 @@ Status CheckRoom(const Program& program, const search::Problem& problem,
   return {};
 }
 
+// What Mario's four passes make of the program, where they apply and the result fits.
+std::optional<search::Plan> MarioPlan(Program program, const PassContext& context,
+                                      const search::Problem& problem) {
+  for (auto* pass : {ApplyCheckpoint, OverlapRecompute, RemoveRedundancy, PreposeForward})
+    if (!pass(program, context).ok()) return std::nullopt;
+  search::Plan plan = search::MakePlan(program, problem);
+  for (int d = 0; d < program.devices; ++d)
+    if (search::Peak(problem, plan, d) > problem.memory.limit[d]) return std::nullopt;
+  return plan;
+}
+
 }  // namespace
 
 FitReport FitOnce(Program& program, const PassContext& context, const search::Problem& problem) {
-  const search::SearchOutcome outcome =
+  search::SearchOutcome outcome =
       search::Search(problem, search::MakePlan(program, problem),
                      {.seconds = context.fit.search_seconds, .progress = context.fit.progress});
+  if (auto mario = MarioPlan(program, context, problem)) {
+    search::Clock clock(problem);
+    if (const double makespan = clock.Earliest(*mario); makespan < outcome.makespan) {
+      outcome.makespan = makespan;
+      outcome.plan = std::move(*mario);
+    }
+  }
   search::SetPlan(problem, outcome.plan, program);
   FitReport report{outcome.makespan, outcome.lower_bound, {}};
   for (int d = 0; d < program.devices; ++d)

@@ -25,7 +25,8 @@ class Preposer {
   Status Run() {
     PP_RETURN_IF_ERROR(Retime());
     makespan_ = Makespan();
-    for (bool better = true; better && work_ < kMostWork;) {
+    bound_ = Bound();
+    for (bool better = true; better && !Done();) {
       const double before = makespan_;
       for (int d = program_.devices - 1; d >= 0; --d) PreposeOn(d);
       better = makespan_ < before;
@@ -35,7 +36,7 @@ class Preposer {
 
  private:
   using List = std::vector<Instruction>;
-  static constexpr int64_t kMostWork = 200'000'000;  // instructions timed: a few seconds
+  static constexpr int64_t kMostWork = 50'000'000;  // instructions timed: a few seconds
   static constexpr double kSame = 1e-9;
 
   List& ListOf(int device) { return program_.lists[device].body; }
@@ -55,8 +56,24 @@ class Preposer {
     return end;
   }
 
+  // No order of the same instructions is faster: a device's first micro-batch comes through the
+  // stages in front of it, and its last gradient goes back through them.
+  double Bound() const {
+    double bound = 0;
+    for (int d = 0; d < program_.devices; ++d) {
+      double time = 0;
+      for (const Instruction& i : program_.lists[d].body) time += durations_(i);
+      for (int s = 0; s < program_.StagesOf(d).front(); ++s)
+        time += durations_({.op = Op::kForward, .stage = s}) +
+                durations_({.op = Op::kBackward, .stage = s});
+      bound = std::max(bound, time);
+    }
+    return bound;
+  }
+  bool Done() const { return work_ >= kMostWork || makespan_ <= bound_ * (1 + kSame); }
+
   void PreposeOn(int device) {
-    for (size_t i = 1; i < ListOf(device).size() && work_ < kMostWork; ++i) {
+    for (size_t i = 1; i < ListOf(device).size() && !Done(); ++i) {
       if (ListOf(device)[i].op != Op::kForwardDrop) continue;
       for (size_t to : Bubbles(device, i))
         if (Try(device, i, to)) break;
@@ -119,7 +136,7 @@ class Preposer {
   const Durations durations_;
   std::vector<Message> messages_;
   std::vector<std::vector<Span>> spans_;
-  double makespan_ = 0;
+  double makespan_ = 0, bound_ = 0;
   int64_t work_ = 0;
 };
 
