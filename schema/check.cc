@@ -109,8 +109,9 @@ class ListCheck {
         device_(device),
         stages_(program.stages),
         pipes_(static_cast<int32_t>(program.pipes.size())),
-        micros_(int64_t{program.microbatches} *
-                (list_.prologue.empty() && list_.epilogue.empty() ? 1 : 2)) {}
+        micros_(program.microbatches),
+        body_micros_(int64_t{program.microbatches} *
+                     (list_.prologue.empty() && list_.epilogue.empty() ? 1 : 2)) {}
 
   Status Run() const {
     constexpr int64_t kMostArena = int64_t{1} << 62;
@@ -118,9 +119,9 @@ class ListCheck {
       return Wrong("device {}: an arena of {} bytes (0 to 2^62)", device_, list_.arena_bytes);
     }
     for (size_t i = 0; i < list_.regions.size(); ++i) PP_RETURN_IF_ERROR(CheckRegion(i));
-    PP_RETURN_IF_ERROR(CheckSection("prologue ", list_.prologue));
-    PP_RETURN_IF_ERROR(CheckSection("", list_.body));
-    return CheckSection("epilogue ", list_.epilogue);
+    PP_RETURN_IF_ERROR(CheckSection("prologue ", list_.prologue, micros_));
+    PP_RETURN_IF_ERROR(CheckSection("", list_.body, body_micros_));
+    return CheckSection("epilogue ", list_.epilogue, micros_);
   }
 
  private:
@@ -146,28 +147,30 @@ class ListCheck {
     return {};
   }
 
-  Status CheckSection(const char* section, const std::vector<Instruction>& list) const {
+  Status CheckSection(const char* section, const std::vector<Instruction>& list,
+                      int64_t micros) const {
     for (size_t i = 0; i < list.size(); ++i) {
-      if (IsRight(list[i])) continue;
-      return Explain(list[i]).In(fmt::format("device {}, {}instruction {}", device_, section, i));
+      if (IsRight(list[i], micros)) continue;
+      return Explain(list[i], micros)
+          .In(fmt::format("device {}, {}instruction {}", device_, section, i));
     }
     return {};
   }
 
   // The same conditions as in Explain, in a form that is over in a few nanoseconds.
-  bool IsRight(const Instruction& i) const {
+  bool IsRight(const Instruction& i, int64_t micros) const {
     const Rule& rule = rules_.Find(i);
     bool right = rule.known && (!i.sent || rule.may_be_sent) && (!i.overlap || rule.may_overlap) &&
                  i.peer != device_ && (i.value == Kind::kNone || i.op == Op::kWait);
     for (size_t f = 0; f < std::size(kFields); ++f) {
       right &= rule.ranges[f].Has(kFields[f].get(i));
     }
-    right &= i.micro < micros_;
+    right &= i.micro < micros;
     for (int64_t offset : i.offset) right &= offset >= -1 && offset <= list_.arena_bytes;
     return right;
   }
 
-  Status Explain(const Instruction& i) const {
+  Status Explain(const Instruction& i, int64_t micros) const {
     if (FindOp(static_cast<int>(i.op)) == nullptr) {
       return Wrong("unknown op {} (1 to {})", static_cast<int>(i.op), Ops().size());
     }
@@ -184,7 +187,7 @@ class ListCheck {
     if (i.overlap && !rule.may_overlap) return Wrong("{} with 'overlap' (it cannot)", op);
     for (size_t f = 0; f < std::size(kFields); ++f) {
       Range range = rule.ranges[f];
-      if (kFields[f].field == Field::kMicro) range.high = std::min(range.high, micros_ - 1);
+      if (kFields[f].field == Field::kMicro) range.high = std::min(range.high, micros - 1);
       const int32_t number = kFields[f].get(i);
       if (range.Has(number)) continue;
       if (range.high == -1)
@@ -202,7 +205,7 @@ class ListCheck {
   const Rules& rules_;
   const int device_;
   const int32_t stages_, pipes_;
-  const int64_t micros_;  // those of the next step too, where steps overlap
+  const int64_t micros_, body_micros_;  // a body has those of the next step, too, if steps overlap
 };
 
 // A word of the text form.

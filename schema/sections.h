@@ -15,7 +15,8 @@ namespace pp {
 bool HasSections(const Program& program);
 
 // The same program with everything in the bodies and (bodies + 1) * M micro-batches, step k's m
-// being number k * M + m. REQUIRES: HasSections(program).
+// being number k * M + m. REQUIRES: HasSections(program); prologue and
+// epilogue have micro-batches below M (Load and Parse see to that).
 Program Unroll(const Program& program, int bodies);
 
 // Makes prologue and epilogue of a body in which micro-batches from M on belong to the next

@@ -241,8 +241,11 @@ class Parser {
     bool stage, micro, bucket, pipe, version, peer, sent, overlap;
   };
 
-  // Those of the next step follow where steps overlap; Finish looks whether they do.
-  int64_t MostMicros() const { return int64_t{2} * program_.microbatches; }
+  // In a body those of the next step follow where steps overlap; Finish looks whether they do.
+  int64_t MostMicros() const {
+    constexpr int kBody = 1;
+    return int64_t{section_ == kBody ? 2 : 1} * program_.microbatches;
+  }
 
   static Needs NeedsOf(const Instruction& i) {
     return {HasField(i, Field::kStage), HasField(i, Field::kMicro),   HasField(i, Field::kBucket),

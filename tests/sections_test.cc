@@ -2,8 +2,10 @@
 #include "schema/sections.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 
 #include "compiler/compile.h"
+#include "schema/check.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -54,6 +56,20 @@ TEST_CASE("a body that keeps to its step has no sections") {
   DeriveSections(program);
   CHECK(program == before);
   CHECK(!HasSections(program));
+}
+
+// The epilogue of the last step would have a micro-batch of a step that is not there.
+TEST_CASE("a micro-batch of the next step stands in a body alone") {
+  const std::string text = Print(MustCompile("pipedream-2bw", {2, 2}));
+  for (const char* section : {" prologue\n", " epilogue\n"}) {
+    std::string wrong = text;
+    wrong.insert(wrong.find(section) + std::strlen(section), "  FW        s0 m2 v0\n");
+    CHECK_THAT(Parse(wrong, "text").status().message(),
+               Catch::Contains("'FW        s0 m2 v0' (FW s0 to s1, m0 to m1"));
+    Program program = MustCompile("pipedream-2bw", {2, 2});
+    program.lists[0].epilogue[0].micro = 2;
+    CHECK_THAT(CheckFields(program).message(), Catch::EndsWith("micro-batch 2 (0 to 1)"));
+  }
 }
 
 TEST_CASE("unrolled, micro-batches count on") {
