@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "schema/sections.h"
 #include "schema/verify.h"
 
 namespace pp {
@@ -176,6 +177,9 @@ Result<Program> CompileLists(Program program, const std::string& origin,
     PP_RETURN_IF_ERROR(Lower(program, Depth::kLists, prepared->context, observer).In(origin));
     return program;
   }
+  if (content.messages && HasSections(program))
+    return Status::Invalid(
+        origin + ": SEND and RECV without WAIT, and a prologue or an epilogue (one of the two)");
   GivenComm comm;
   for (DeviceList& list : program.lists) {
     if (content.messages) comm.push_back(list.body);

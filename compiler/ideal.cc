@@ -85,6 +85,12 @@ Durations PositiveDurations(const CostModel& costs, const Program& program) {
   return Durations(PositiveCosts(costs), program);
 }
 
+double ComputeTime(const std::vector<Instruction>& list, size_t index, const Durations& durations) {
+  const Instruction& i = list[index];
+  if (i.overlap) return durations.Pair(i, list[index + 1]);
+  return Info(i.op).lane == Lane::kCompute ? durations(i) : 0;
+}
+
 double Arrivals::Of(const Message& message, double time) {
   const Instruction send{.op = message.value.kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad,
                          .stage = message.value.stage};
@@ -129,10 +135,8 @@ Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
     for (; next[d] < list.size() && uses[d][next[d]].missing == 0; ++next[d]) {
       Span& span = spans[d][next[d]];
       span.start = std::max(time[d], uses[d][next[d]].ready);
-      const bool pair = list[next[d]].overlap;
-      span.end = time[d] = span.start + (pair ? durations.Pair(list[next[d]], list[next[d] + 1])
-                                              : durations(list[next[d]]));
-      if (pair) spans[d][++next[d]] = span;
+      span.end = time[d] = span.start + ComputeTime(list, next[d], durations);
+      if (list[next[d]].overlap) spans[d][++next[d]] = span;
       const int producer = static_cast<int>(next[d]);
       if (first_message[d][producer] < 0) continue;
       for (size_t m = first_message[d][producer];

@@ -1,6 +1,6 @@
 // The ideal timeline of a compute-only program: when each instruction would run if
-// messages needed no place in the lists. Passes that place
-// messages or move instructions ask it; schemes never do.
+// messages needed no place in the lists. Passes that place messages or move instructions ask it;
+// schemes never do.
 #pragma once
 
 #include <map>
@@ -26,6 +26,10 @@ struct Message {
 // All messages that a compute-only program needs, those of a channel in the order in
 // which they are made.
 std::vector<Message> FindMessages(const Program& program);
+
+// How long an instruction, or two that overlap, keep the compute lane; a reduction only starts
+// there.
+double ComputeTime(const std::vector<Instruction>& list, size_t index, const Durations& durations);
 
 // Costs of which none is 0 where something is computed, so that the order of a timeline is the
 // order of time.

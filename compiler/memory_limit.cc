@@ -39,6 +39,8 @@ Result<MemoryLimit> ParseMemoryLimit(const std::string& text) {
     const auto unit = *bytes > 0 ? MemoryLimit::kBytes : MemoryLimit::kActivations;
     if (begin > 0 && unit != limit.unit) return wrong;
     limit.unit = unit;
+    constexpr double kMostBytes = int64_t{1} << 62;
+    if (*bytes > 0 && value * *bytes > kMostBytes) return wrong;
     limit.values.push_back(*bytes > 0 ? value * *bytes : value);
     begin = end + 1;
   }

@@ -47,10 +47,6 @@ double Period(const Program& program, const Execution& unrolled) {
 
 }  // namespace
 
-Program OnPaper(Program program) {
-  return HasSections(program) ? Unroll(program, 2) : std::move(program);
-}
-
 int ActivationChange(Op op) {
   if (op == Op::kForward || op == Op::kRecompute) return 1;
   return op == Op::kBackward || op == Op::kBackwardWeight ? -1 : 0;

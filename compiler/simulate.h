@@ -24,9 +24,6 @@ struct Prediction {
   Execution execution;  // of OnPaper(program)
 };
 
-// The program with one list a device: itself, or where steps overlap unrolled with two bodies.
-Program OnPaper(Program program);
-
 // What an instruction does to the number of full activations alive: +1 from its start (FW,
 // RE), -1 from its end (BW, or BW_weight where the backward is split).
 int ActivationChange(Op op);

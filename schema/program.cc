@@ -95,6 +95,12 @@ bool IsMessage(const Instruction& instruction) {
   return lane == Lane::kSend || lane == Lane::kRecv;
 }
 
+std::vector<bool> FirstHalves(std::span<const Instruction> list) {
+  std::vector<bool> first(list.size());
+  for (size_t i = 0; i < list.size(); ++i) first[i] = list[i].overlap && (i == 0 || !first[i - 1]);
+  return first;
+}
+
 bool CanWaitFor(Kind kind) {
   return kind == Kind::kAct || kind == Kind::kGrad || kind == Kind::kWgrad || kind == Kind::kTied ||
          kind == Kind::kNorm || kind == Kind::kWeights;

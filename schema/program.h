@@ -103,6 +103,8 @@ struct Instruction {
 
 // SEND or RECV.
 bool IsMessage(const Instruction& instruction);
+// Whether each instruction is the first of two that overlap: pairs are taken from the left.
+std::vector<bool> FirstHalves(std::span<const Instruction> list);
 // What a WAIT can wait for: what a message or a collective brings.
 bool CanWaitFor(Kind kind);
 // Whether `instruction` has the field: the table's fields, and for a WAIT those of the

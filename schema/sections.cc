@@ -1,6 +1,7 @@
 #include "schema/sections.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pp {
 
@@ -32,6 +33,10 @@ Program Unroll(const Program& program, int bodies) {
     append(from.epilogue, bodies);
   }
   return unrolled;
+}
+
+Program OnPaper(Program program) {
+  return HasSections(program) ? Unroll(program, kPaperBodies) : std::move(program);
 }
 
 void DeriveSections(Program& program) {

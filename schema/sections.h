@@ -19,6 +19,12 @@ bool HasSections(const Program& program);
 // epilogue have micro-batches below M (Load and Parse see to that).
 Program Unroll(const Program& program, int bodies);
 
+// Enough to see every section behind every other, and a body from its beginning to its end in the
+// steady state: what a body begins is over in the next one.
+inline constexpr int kPaperBodies = 2;
+// The program with one list a device: itself, or where steps overlap unrolled.
+Program OnPaper(Program program);
+
 // Makes prologue and epilogue of a body in which micro-batches from M on belong to the next
 // step: the prologue is what of it belongs to the next step, the epilogue what does not. For a
 // body without such micro-batches it does nothing.

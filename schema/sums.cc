@@ -28,7 +28,7 @@ Sums::Sum* Sums::Find(int stage, int pipe) {
   return const_cast<Sum*>(std::as_const(*this).Find(stage, pipe));
 }
 
-int Sums::Buckets(int stage) {
+int Sums::BucketCount(int stage) const {
   if (buckets_[stage] == 0) buckets_[stage] = static_cast<int>(BucketsOf(program_, stage).size());
   return buckets_[stage];
 }
@@ -43,7 +43,13 @@ int64_t Sums::PartsOf(const Sum& sum) const {
 }
 
 Status Sums::CheckVersion(const Instruction& i) const {
-  if (!Info(i.op).Has(Field::kVersion) || (i.version >= 0) == versions_) return {};
+  if (!Info(i.op).Has(Field::kVersion)) return {};
+  if (versions_ && i.op != Op::kStep && Sharded()) {
+    const Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
+    if (sum->steps > 0 && (sum->flying > 0 || sum->gathered < BucketCount(i.stage)))
+      return Status::Invalid(fmt::format("before weights s{} are gathered", i.stage));
+  }
+  if ((i.version >= 0) == versions_) return {};
   return Status::Invalid(versions_ ? "has no version (this device's STEPs make versions)"
                                    : "has a version (this device's STEPs make none)");
 }
@@ -54,10 +60,13 @@ int32_t Sums::VersionOf(const Instruction& i) const {
   return sum == nullptr ? -1 : std::max(0, sum->steps - i.version);
 }
 
-void Sums::AddPart(const Instruction& i, int index) {
+Status Sums::AddPart(const Instruction& i, int index) {
   Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
+  if (sum->reduced > 0 || sum->tied || sum->normed)
+    return Status::Invalid(fmt::format("adds to wgrad s{} after its reduction", i.stage));
   ++sum->parts;
   sum->last_part = index;
+  return {};
 }
 
 // Every micro-batch of its pipe must have added its part, or, between two versions of the
@@ -78,9 +87,9 @@ Status Sums::Final(const Sum& sum) {
     return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", sum.stage));
   if (IsTied(sum.stage) && !sum.tied)
     return Status::Invalid(fmt::format("before 'WAIT tied' of s{}", sum.stage));
-  if (program_.Copies() > 1 && sum.reduced < Buckets(sum.stage))
+  if (program_.Copies() > 1 && sum.reduced < BucketCount(sum.stage))
     return Status::Invalid(fmt::format("wgrad s{} has {} of {} buckets reduced over its copies",
-                                       sum.stage, sum.reduced, Buckets(sum.stage)));
+                                       sum.stage, sum.reduced, BucketCount(sum.stage)));
   return {};
 }
 
@@ -111,9 +120,9 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
     return Status::Invalid("after the sum over the tied embedding or NORM_grad");
   if (!gather && Sharded() && IsTied(sum.stage) && !sum.tied)
     return Status::Invalid(fmt::format("before 'WAIT tied' of s{}", sum.stage));
-  if (i.bucket != buckets || i.bucket >= Buckets(i.stage))
+  if (i.bucket != buckets || i.bucket >= BucketCount(i.stage))
     return Status::Invalid(
-        fmt::format("bucket {} (b{} is next, of {})", i.bucket, buckets, Buckets(i.stage)));
+        fmt::format("bucket {} (b{} is next, of {})", i.bucket, buckets, BucketCount(i.stage)));
   ++buckets;
   ++sum.flying;
   *after = gather ? sum.last_step : sum.last_part;
@@ -148,7 +157,7 @@ Status Sums::StartTied(const Instruction& i, int index, int* after) {
       return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", sum->stage));
     if (sum->normed) return Status::Invalid("after NORM_grad");
     if (sum->tied) return Status::Invalid("a second time");
-    if (!Sharded() && program_.Copies() > 1 && sum->reduced < Buckets(sum->stage))
+    if (!Sharded() && program_.Copies() > 1 && sum->reduced < BucketCount(sum->stage))
       return Status::Invalid(fmt::format("before wgrad s{} is reduced", sum->stage));
     ++sum->flying;
     *after = std::max(*after, std::max(sum->last_part, sum->last_wait));
@@ -179,10 +188,11 @@ Status Sums::StartNorm(int index, int* after) {
 
 Status Sums::Step(Sum& sum, const Instruction& i, int index) {
   PP_RETURN_IF_ERROR(CheckVersion(i));
+  if (versions_ && IsTied(sum.stage)) return Status::Invalid("several versions of tied embeddings");
   if (i.version > 0) return Status::Invalid("makes the newest version (v0)");
   PP_RETURN_IF_ERROR(Final(sum));
   if (!versions_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
-  if (Sharded() && sum.steps > 0 && sum.gathered < Buckets(sum.stage))
+  if (Sharded() && sum.steps > 0 && sum.gathered < BucketCount(sum.stage))
     return Status::Invalid(fmt::format("before weights s{} are gathered", sum.stage));
   sum.stepped_parts += sum.parts;
   sum.last_step = index;
@@ -233,10 +243,10 @@ Status Sums::CheckEnd(int* index) {
       return Status::Invalid(
           fmt::format("{}, at the end: wgrad s{} has the parts of {} micro-batches out of {}",
                       where, sum.stage, parts, PartsOf(sum)));
-    if (depth_ != Depth::kSchedule && Sharded() && sum.gathered < Buckets(sum.stage))
+    if (depth_ != Depth::kSchedule && Sharded() && sum.gathered < BucketCount(sum.stage))
       return Status::Invalid(
           fmt::format("{}, at the end: weights s{} has {} of {} buckets gathered", where, sum.stage,
-                      sum.gathered, Buckets(sum.stage)));
+                      sum.gathered, BucketCount(sum.stage)));
   }
   return {};
 }

@@ -30,7 +30,7 @@ class Sums {
   Sums(const Program& program, int device, Depth depth);
 
   // list[index], a backward, adds its part.
-  void AddPart(const Instruction& i, int index);
+  Status AddPart(const Instruction& i, int index);
   // A reduction, the norm or a step. *after: the compute instruction that must be over before a
   // reduction may start, -1: none.
   Status Visit(const Instruction& i, int index, int* after);
@@ -65,7 +65,7 @@ class Sums {
   const Sum* Find(int stage, int pipe) const;
   Sum* Find(int stage, int pipe);
   int64_t PartsOf(const Sum& sum) const;
-  int Buckets(int stage);
+  int BucketCount(int stage) const;
   bool Sharded() const { return program_.zero == 1 && program_.Copies() > 1; }
   bool HasNorm(const Sum& sum) const { return sum.pipe == 0 || Sharded(); }
   bool IsTied(int stage) const;
@@ -83,7 +83,7 @@ class Sums {
   const Depth depth_;
   std::vector<Sum> sums_;
   std::vector<Flying> flying_;
-  std::vector<int> buckets_;  // by stage, 0: not asked yet
+  mutable std::vector<int> buckets_;  // by stage, 0: not asked yet
   int last_norm_ = -1;
   bool versions_ = false;  // a STEP makes a new version of the weights
   bool norm_started_ = false, norm_here_ = false;

@@ -13,8 +13,6 @@
 namespace pp {
 namespace {
 
-// Enough to see every section behind every other.
-constexpr int kBodies = 2;
 constexpr const char* kUnrolled = "prologue, 2 bodies, epilogue";
 
 // Regions lie inside the arena and not on each other, and what the model needs is there.
@@ -92,8 +90,8 @@ Status CheckSteps(const Program& program) {
       if (all == 0) all = count;
       if (count != all)
         return Status::Invalid(
-            fmt::format("device {}: stage {} makes {} steps (device 0 makes {} of each of its own)",
-                        d, copy.first, count, all));
+            fmt::format("device {}: stage {} makes {} steps (those before it make {})", d,
+                        copy.first, count, all));
     }
   }
   return {};
@@ -115,7 +113,8 @@ Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* w
   const ValueBytes bytes(program);
   if (!HasSections(program)) return CheckList(program, program, device, depth, bytes, waits_for);
   PP_RETURN_IF_ERROR(
-      CheckList(program, Unroll(program, kBodies), device, depth, bytes, waits_for).In(kUnrolled));
+      CheckList(program, Unroll(program, kPaperBodies), device, depth, bytes, waits_for)
+          .In(kUnrolled));
   return CheckSections(program, device);
 }
 
@@ -124,7 +123,8 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   if (waits_for == nullptr) waits_for = &own;
   waits_for->assign(program.devices, {});
   if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);
-  PP_RETURN_IF_ERROR(CheckLists(program, Unroll(program, kBodies), depth, waits_for).In(kUnrolled));
+  PP_RETURN_IF_ERROR(
+      CheckLists(program, Unroll(program, kPaperBodies), depth, waits_for).In(kUnrolled));
   for (int d = 0; d < program.devices; ++d) PP_RETURN_IF_ERROR(CheckSections(program, d));
   return {};
 }

@@ -130,7 +130,7 @@ class Walker {
       const Value v = Resolve(operand, i, program_.stages);
       if (v.kind == Kind::kNone || v.kind == Kind::kLoss) continue;
       if (v.kind == Kind::kWgrad) {
-        sums_.AddPart(i, index_);
+        PP_RETURN_IF_ERROR(sums_.AddPart(i, index_));
         continue;
       }
       int32_t last_use = -1;

@@ -7,6 +7,7 @@
 #include "compiler/interop.h"
 #include "compiler/simulate.h"
 #include "schema/file.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "schema/timeline.h"
 

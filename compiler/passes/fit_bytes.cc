@@ -47,13 +47,14 @@ Status Uncounted(const Program& program, const PassContext& context,
   return {};
 }
 
-// Rounded up, so that it can be given back.
-std::string Bytes(double bytes) { return fmt::format("{:.0f}MiB", std::ceil(bytes / (1 << 20))); }
+std::string MiB(double bytes) { return fmt::format("{:.2f}MiB", bytes / (1 << 20)); }
 
 Status TooLittle(const PassContext& context, int device, double needed) {
+  // Rounded up, so that it can be given back.
+  const double enough = std::ceil(needed / (1 << 20) * 100) / 100 * (1 << 20);
   return Status::Invalid(
-      fmt::format("--memory-limit: {} is too little for device {} ({} is the least that fits)",
-                  Bytes(At(context.fit.limit.values, device)), device, Bytes(needed)));
+      fmt::format("--memory-limit: {} is too little for device {} ({} is the least that was found)",
+                  MiB(At(context.fit.limit.values, device)), device, MiB(enough)));
 }
 
 // That every device has room for its part: where it seems to have none, what a plan with just
@@ -67,7 +68,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     problem.memory.limit.assign(program.devices, INT64_MAX);
     problem.memory.limit[d] = least;
     Program smallest = program;
-    FitOnce(smallest, context, problem);
+    FitOnce(smallest, std::nullopt, context, problem);
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
@@ -87,6 +88,7 @@ Status FitBytes(Program& program, const PassContext& context) {
   memory.limit.assign(program.devices, INT64_MAX);
   std::vector<int64_t> set_aside;
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
+  const std::optional<Program> mario = MarioPlan(program, context);
   struct Excess {
     int device = -1;
     double over = 0;  // bytes
@@ -97,7 +99,7 @@ Status FitBytes(Program& program, const PassContext& context) {
     PP_RETURN_IF_ERROR(MakeRoom(program, context, memory));
     const search::Problem problem = search::MakeProblem(program, context.costs, memory);
     Program fitted = program;
-    FitReport report = FitOnce(fitted, context, problem);
+    FitReport report = FitOnce(fitted, mario, context, problem);
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(fitted, context, memory, &uncounted));
     Excess excess;

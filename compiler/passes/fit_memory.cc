@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <algorithm>
 
 #include "compiler/passes/recompute.h"
 #include "compiler/search/clock.h"
@@ -31,28 +31,26 @@ Status CheckRoom(const Program& program, const search::Problem& problem,
   return {};
 }
 
-// What Mario's four passes make of the program, where they apply and the result fits.
-std::optional<search::Plan> MarioPlan(Program program, const PassContext& context,
-                                      const search::Problem& problem) {
-  for (auto* pass : {ApplyCheckpoint, OverlapRecompute, RemoveRedundancy, PreposeForward})
-    if (!pass(program, context).ok()) return std::nullopt;
-  search::Plan plan = search::MakePlan(program, problem);
-  for (int d = 0; d < program.devices; ++d)
-    if (search::Peak(problem, plan, d) > problem.memory.limit[d]) return std::nullopt;
-  return plan;
-}
-
 }  // namespace
 
-FitReport FitOnce(Program& program, const PassContext& context, const search::Problem& problem) {
+std::optional<Program> MarioPlan(Program program, const PassContext& context) {
+  for (auto* pass : {ApplyCheckpoint, OverlapRecompute, RemoveRedundancy, PreposeForward})
+    if (!pass(program, context).ok()) return std::nullopt;
+  return program;
+}
+
+FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
+                  const search::Problem& problem) {
   search::SearchOutcome outcome =
       search::Search(problem, search::MakePlan(program, problem),
                      {.seconds = context.fit.search_seconds, .progress = context.fit.progress});
-  if (auto mario = MarioPlan(program, context, problem)) {
+  if (mario) {
+    search::Plan plan = search::MakePlan(*mario, problem);
     search::Clock clock(problem);
-    if (const double makespan = clock.Earliest(*mario); makespan < outcome.makespan) {
+    const double makespan = clock.Earliest(plan);
+    if (makespan < outcome.makespan && search::Fits(problem, plan)) {
       outcome.makespan = makespan;
-      outcome.plan = std::move(*mario);
+      outcome.plan = std::move(plan);
     }
   }
   search::SetPlan(problem, outcome.plan, program);
@@ -71,7 +69,8 @@ Status FitMemory(Program& program, const PassContext& context) {
     return Status::Invalid(fmt::format("--memory-limit: {} numbers (1, or {}: one for each device)",
                                        limits.size(), program.devices));
   for (const DeviceList& list : program.lists)
-    if (!list.prologue.empty() || !list.epilogue.empty())
+    if (std::any_of(list.body.begin(), list.body.end(),
+                    [](const Instruction& i) { return i.op == Op::kStep; }))
       return Status::Invalid(fmt::format(
           "--memory-limit: {} overlaps its steps (a scheme that ends a step before the next)",
           program.scheme));
@@ -81,7 +80,7 @@ Status FitMemory(Program& program, const PassContext& context) {
   const search::Problem problem = search::MakeProblem(
       program, context.costs, search::ActivationMemory(program, context.costs, limits));
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
-  const FitReport report = FitOnce(program, context, problem);
+  const FitReport report = FitOnce(program, MarioPlan(program, context), context, problem);
   if (fit.report) fit.report(report);
   return {};
 }

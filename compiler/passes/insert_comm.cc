@@ -111,22 +111,11 @@ int FirstStartingFrom(const std::vector<Span>& spans, double time) {
       spans.begin());
 }
 
-// A position that does not come between two instructions that overlap. Neighbours in pairs make
-// one piece; a position inside it is an even number of them from its beginning.
-bool InsidePair(const std::vector<Instruction>& list, int at) {
-  int before = 0;
-  while (at - before > 0 && list[at - before - 1].overlap) ++before;
-  return before % 2 == 1;
-}
-int BeforePair(const std::vector<Instruction>& list, int at) {
-  return InsidePair(list, at) ? at - 1 : at;
-}
-int BehindPair(const std::vector<Instruction>& list, int at) {
-  return InsidePair(list, at) ? at + 1 : at;
-}
-
 std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Message>& messages,
                                    const Spans& spans) {
+  // Nothing comes between two instructions that overlap.
+  std::vector<std::vector<bool>> first_half;
+  for (const DeviceList& list : program.lists) first_half.push_back(FirstHalves(list.body));
   // Where each message is received; on a channel never behind a later message.
   std::vector<int> receive_at(messages.size());
   std::map<std::pair<int, int>, int> latest;
@@ -134,7 +123,7 @@ std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Mes
     const Message& message = messages[m];
     const double made = spans[message.from][message.producer].end;
     int at = std::min(FirstEndingAfter(spans[message.to], made), message.consumer);
-    at = BeforePair(program.lists[message.to].body, at);
+    if (at > 0 && first_half[message.to][at - 1]) --at;
     const auto [later, first] = latest.try_emplace({message.from, message.to}, at);
     if (!first) at = later->second = std::min(at, later->second);
     receive_at[m] = at;
@@ -153,7 +142,8 @@ std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Mes
     int used = std::max(FirstStartingFrom(sender, spans[m.to][m.consumer].start), m.producer + 1);
     while (used < last && sender[used].end <= sender[used].start) ++used;  // LOAD takes no time
     const int at = std::min(used + 1, last);
-    insertions[m.from].Add(BehindPair(program.lists[m.from].body, at), kWaitSent, WaitSent(m));
+    const bool inside = first_half[m.from][at - 1];
+    insertions[m.from].Add(at + inside, kWaitSent, WaitSent(m));
   }
   for (const Message& m : messages)
     if (program.lists[m.to].body[m.consumer].op != Op::kWait)
@@ -240,9 +230,7 @@ class Meetings {
     if (device.computing || device.next == list.size() || device.missing[device.next] > 0) return;
     if (WaitsForOthers(list[device.next]) && !device.pending.empty()) return;
     device.computing = true;
-    const Instruction& i = list[device.next];
-    events_.push(
-        {now_ + (i.overlap ? durations_.Pair(i, list[device.next + 1]) : durations_(i)), d});
+    events_.push({now_ + ComputeTime(list, device.next, durations_), d});
   }
 
   // The end of a reduction may hang on what the device still has to hand over.

@@ -72,13 +72,6 @@ void ForReads(const Program& program, const Instruction& i, Received& received, 
   }
 }
 
-// Whether each instruction is the first of two that overlap: nothing may stand behind it.
-std::vector<bool> FirstHalves(const std::vector<Instruction>& list) {
-  std::vector<bool> first(list.size());
-  for (size_t i = 0; i < list.size(); ++i) first[i] = list[i].overlap && (i == 0 || !first[i - 1]);
-  return first;
-}
-
 // WAITs in front of the uses, and last those for the ends of the sends.
 std::vector<Instruction> WithWaits(const Program& program, const std::vector<Instruction>& list) {
   std::vector<Instruction> out, ends;

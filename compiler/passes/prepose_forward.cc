@@ -62,7 +62,8 @@ class Preposer {
     double bound = 0;
     for (int d = 0; d < program_.devices; ++d) {
       double time = 0;
-      for (const Instruction& i : program_.lists[d].body) time += durations_(i);
+      const List& list = program_.lists[d].body;
+      for (size_t i = 0; i < list.size(); ++i) time += ComputeTime(list, i, durations_);
       for (int s = 0; s < program_.StagesOf(d).front(); ++s)
         time += durations_({.op = Op::kForward, .stage = s}) +
                 durations_({.op = Op::kBackward, .stage = s});

@@ -5,11 +5,10 @@
 //   d1 |  . F0 B0 -- F1 B1 -- F2 B2 --  .  .   =>   d1 |  . F0 I0 F1 I1 W0 F2 I2 W1 W2
 //
 // The lists are played through. A device that waits, or that has no memory left for its next
-// forward, runs its oldest weight half. Memory: as much as the fullest device had before, or
-// --memory-limit. Several rules for how short a bubble may be are tried; the fastest stays.
+// forward, runs its oldest weight half. Memory: as much as the fullest device had before. Several
+// rules for how short a bubble may be are tried; the fastest stays.
 #include <algorithm>
 #include <deque>
-#include <optional>
 
 #include "compiler/ideal.h"
 #include "compiler/pass.h"
@@ -36,7 +35,7 @@ int PeakOf(const List& list) {
 class Filler {
  public:
   // A bubble must be at least `least` of a weight half long to take it.
-  Filler(const Program& program, const CostModel& costs, const std::vector<int>& most, double least)
+  Filler(const Program& program, const CostModel& costs, int most, double least)
       : program_(program),
         durations_(costs, program),
         arrivals_(durations_),
@@ -55,11 +54,13 @@ class Filler {
     }
   }
 
-  // The lists; nothing where they wait for one another.
-  std::optional<std::vector<List>> Run() {
-    while (Device* next = Earliest()) {
-      if (!Step(*next)) return std::nullopt;
-    }
+  // Error: a deadlock.
+  Result<std::vector<List>> Run() {
+    while (Device* next = Earliest()) Step(*next);
+    std::vector<size_t> next;
+    for (const Device& device : devices_) next.push_back(device.next);
+    for (const Device& device : devices_)
+      if (device.next < ListOf(device).size()) return Deadlock(program_, next);
     std::vector<List> lists;
     for (Device& device : devices_) {
       while (!device.weights.empty()) RunWeight(device);
@@ -102,13 +103,12 @@ class Filler {
     return std::max(device.time, device.uses[device.next].ready);
   }
 
-  bool Step(Device& device) {
+  void Step(Device& device) {
     const Instruction i = ListOf(device)[device.next];
-    const int most = most_[&device - devices_.data()];
     while (!device.weights.empty()) {
       const double bubble = StartOf(device) - device.time;
       const bool fits = bubble > 0 && bubble >= least_ * durations_(device.weights.front());
-      const bool full = Change(i.op) > 0 && device.alive + Change(i.op) > most;
+      const bool full = Change(i.op) > 0 && device.alive + Change(i.op) > most_;
       if (!fits && !full) break;
       RunWeight(device);
     }
@@ -119,7 +119,7 @@ class Filler {
       device.weights.push_back({.op = Op::kBackwardWeight, .stage = i.stage, .micro = i.micro});
     const int from = static_cast<int>(&device - devices_.data());
     const int producer = static_cast<int>(device.next++);
-    if (device.first_message[producer] < 0) return true;
+    if (device.first_message[producer] < 0) return;
     for (size_t m = device.first_message[producer];
          m < messages_.size() && messages_[m].from == from && messages_[m].producer == producer;
          ++m) {
@@ -128,7 +128,6 @@ class Filler {
       --use.missing;
       use.ready = std::max(use.ready, arrivals_.Of(messages_[m], device.time));
     }
-    return true;
   }
 
   void RunWeight(Device& device) {
@@ -142,7 +141,7 @@ class Filler {
   const Durations durations_;
   Arrivals arrivals_;
   const std::vector<Message> messages_;
-  const std::vector<int>& most_;
+  const int most_;
   const double least_;
   std::vector<Device> devices_;
   double makespan_ = 0;
@@ -155,21 +154,20 @@ Status SplitBackward(Program& program, const PassContext& context) {
   DropMarks(program);
   int peak = 0;
   for (const DeviceList& list : program.lists) peak = std::max(peak, PeakOf(list.body));
-  const std::vector<int> most(program.devices, peak);
   for (DeviceList& list : program.lists)
     for (Instruction& i : list.body)
       if (i.op == Op::kBackward) i.op = Op::kBackwardInput;
-  std::optional<std::vector<List>> best;
+  std::vector<List> best;
   double makespan = 0;
   for (double least : {0.0, 0.5, 1.0}) {
-    Filler filler(program, context.costs, most, least);
+    Filler filler(program, context.costs, peak, least);
     auto lists = filler.Run();
-    if (!lists || (best && filler.makespan() >= makespan)) continue;
+    if (!lists.ok()) return lists.status();
+    if (!best.empty() && filler.makespan() >= makespan) continue;
     makespan = filler.makespan();
-    best = std::move(lists);
+    best = std::move(*lists);
   }
-  if (!best) return Status::Invalid("--passes: split-backward: the lists wait for one another");
-  for (int d = 0; d < program.devices; ++d) program.lists[d].body = std::move((*best)[d]);
+  for (int d = 0; d < program.devices; ++d) program.lists[d].body = std::move(best[d]);
   return {};
 }
 

@@ -75,20 +75,14 @@ double Window(const Group& g, int64_t n, double limit) {
                               in_flight);
 }
 
-struct DeviceBound {
-  double window, recomputes;
-};
-
-DeviceBound OneGroup(const Group& group, double limit) {
-  DeviceBound best{HUGE_VAL, 0};
-  for (int64_t n = 0; n <= group.count; ++n)
-    if (const double window = Window(group, n, limit); window < best.window)
-      best = {window, static_cast<double>(n)};
+double OneGroup(const Group& group, double limit) {
+  double best = HUGE_VAL;
+  for (int64_t n = 0; n <= group.count; ++n) best = std::min(best, Window(group, n, limit));
   return best;
 }
 
 // Several groups: recompute where a recompute frees most memory, in fractions of a cell.
-DeviceBound SeveralGroups(std::vector<Group> groups, double limit) {
+double SeveralGroups(std::vector<Group> groups, double limit) {
   auto gain = [](const Group& g) { return (g.kept() - g.recomputed()) / std::max(g.r, 1e-12); };
   std::stable_sort(groups.begin(), groups.end(),
                    [&](const Group& a, const Group& b) { return gain(a) > gain(b); });
@@ -97,8 +91,6 @@ DeviceBound SeveralGroups(std::vector<Group> groups, double limit) {
     work += static_cast<double>(g.count) * g.work();
     memory += static_cast<double>(g.count) * g.kept();
   }
-  DeviceBound bound{std::max(work, memory / limit), 0};
-  double recomputes = 0;
   for (const Group& g : groups) {
     const double saved = g.kept() - g.recomputed();
     if (saved <= 0 || memory / limit <= work) break;
@@ -107,15 +99,13 @@ DeviceBound SeveralGroups(std::vector<Group> groups, double limit) {
         std::min(static_cast<double>(g.count), (memory / limit - work) / (g.r + saved / limit));
     work += n * g.r;
     memory -= n * saved;
-    recomputes += n;
-    bound = {std::max(work, memory / limit), recomputes};
   }
-  return bound;
+  return std::max(work, memory / limit);
 }
 
 }  // namespace
 
-Bound LowerBound(const Problem& problem) {
+double LowerBound(const Problem& problem) {
   std::vector<std::map<int, Group>> groups(problem.devices);
   for (int cell = 0; cell < problem.cells(); ++cell) {
     auto& row = groups[problem.device[cell]];
@@ -123,30 +113,25 @@ Bound LowerBound(const Problem& problem) {
     if (found == row.end()) found = row.emplace(problem.sum[cell], MakeGroup(problem, cell)).first;
     ++found->second.count;
   }
-  Bound bound;
+  double bound = 0;
   for (int d = 0; d < problem.devices; ++d) {
     std::vector<Group> row;
-    double head = HUGE_VAL, tail = HUGE_VAL, cells = 0, before_weights = 0;
+    double head = HUGE_VAL, tail = HUGE_VAL, before_weights = 0;
     for (const auto& [sum, group] : groups[d]) {
       row.push_back(group);
       head = std::min(head, group.head);
       tail = std::min(tail, group.split ? 0 : group.tail);
-      cells += static_cast<double>(group.count);
       before_weights += static_cast<double>(group.count) * (group.f + group.b);
       // One micro-batch alone, there and back.
-      bound.makespan =
-          std::max(bound.makespan, group.head + group.residence + std::max(group.tail, group.w));
+      bound = std::max(bound, group.head + group.residence + std::max(group.tail, group.w));
     }
-    bound.recomputes.push_back(0);
     if (row.empty()) continue;
     const double limit = static_cast<double>(problem.memory.limit[d]);
-    const DeviceBound device =
-        row.size() == 1 ? OneGroup(row[0], limit) : SeveralGroups(row, limit);
-    bound.makespan = std::max(bound.makespan, head + device.window + tail);
-    bound.recomputes.back() = device.recomputes / cells;
+    const double window = row.size() == 1 ? OneGroup(row[0], limit) : SeveralGroups(row, limit);
+    bound = std::max(bound, head + window + tail);
     double least_tail = HUGE_VAL;
     for (const Group& group : row) least_tail = std::min(least_tail, group.tail);
-    bound.makespan = std::max(bound.makespan, head + before_weights + least_tail);
+    bound = std::max(bound, head + before_weights + least_tail);
   }
   return bound;
 }

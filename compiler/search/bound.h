@@ -13,17 +13,11 @@
 // smallest T over n of the device where that is largest.
 #pragma once
 
-#include <vector>
-
 #include "compiler/search/problem.h"
 
 namespace pp::search {
 
-struct Bound {
-  double makespan = 0;
-  std::vector<double> recomputes;  // by device: the share of its cells that the bound recomputes
-};
-
-Bound LowerBound(const Problem& problem);
+// Of the makespan.
+double LowerBound(const Problem& problem);
 
 }  // namespace pp::search

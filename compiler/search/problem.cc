@@ -32,11 +32,11 @@ std::optional<Part> PartOfOp(Op op) {
 }
 
 // A task's result goes to the next stage's forward or the one before's backward.
-void Link(Problem& problem, int from_cell, int to_cell, Part part, double comm) {
+void Link(Problem& problem, int from_cell, int to_cell, Part part, double lag) {
   const Task from = MakeTask(from_cell, part), to = MakeTask(to_cell, part);
   problem.sink[from] = to;
   problem.source[to] = from;
-  if (problem.device[from_cell] != problem.device[to_cell]) problem.lag[to] = comm;
+  if (problem.device[from_cell] != problem.device[to_cell]) problem.lag[to] = lag;
 }
 
 }  // namespace
@@ -84,8 +84,10 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
       problem.time[MakeTask(cell, Part::kWeight)] = split ? time(Op::kBackwardWeight, s) : 0;
       if (s == 0) continue;
       const int below = problem.Cell(s - 1, m);
-      Link(problem, below, cell, Part::kForward, At(costs.comm, s - 1));
-      Link(problem, cell, below, Part::kBackward, At(costs.comm, s - 1));
+      const Instruction send{.op = Op::kSendAct, .stage = s - 1};  // a gradient is as large
+      const double lag = durations(send) + durations.Latency(send);
+      Link(problem, below, cell, Part::kForward, lag);
+      Link(problem, cell, below, Part::kBackward, lag);
     }
   return problem;
 }

@@ -58,7 +58,8 @@ struct Problem {
   std::vector<double> time;    // by task
   std::vector<Task> source;    // by task: the one whose result it takes from another stage; or -1
   std::vector<Task> sink;      // by task: the one that takes its result; or -1
-  std::vector<double> lag;     // by task: from its source's end to its own start at the earliest
+  std::vector<double> lag;     // by task: from its source's end to its own start at the earliest; a
+                               // message never waits for another one on its channel
   MemoryModel memory;
 
   int cells() const { return stages * micros; }

@@ -123,7 +123,7 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
 std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(problem).limit; }
 
 SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options) {
-  const double bound = LowerBound(problem).makespan;
+  const double bound = LowerBound(problem);
   Workbench bench(problem, bound, options.progress);
   if (options.seconds > 0) bench.StopAfter(options.seconds);
   bench.Allow(kPolicyWork);
