@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -42,6 +43,11 @@ Status OneOf(const char* option, const std::string& text,
 }
 
 Status ReadFile(const std::string& path, std::string* text) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_type type = fs::status(path, ignored).type();
+  if (type == fs::file_type::directory || type == fs::file_type::character)
+    return Status::Invalid(path + ": not a file that can be read to its end");
   std::ifstream file(path, std::ios::binary);
   if (file.is_open()) text->assign(std::istreambuf_iterator<char>(file), {});
   if (!file.is_open() || file.bad()) return Status::Invalid(path + ": cannot be read");

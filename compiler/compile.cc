@@ -105,6 +105,27 @@ Content ContentOf(const Program& program) {
   return content;
 }
 
+// LOAD in front of the forwards that need one, for lists that have none.
+void AddLoads(Program& program) {
+  for (const DeviceList& list : program.lists)
+    for (const Instruction& i : list.body)
+      if (i.op == Op::kLoad) return;
+  for (DeviceList& device : program.lists) {
+    std::vector<Instruction> list;
+    for (const Instruction& i : device.body) {
+      const bool forward = i.op == Op::kForward || i.op == Op::kForwardDrop;
+      if (forward && (i.stage == 0 || i.stage == program.stages - 1)) {
+        // Not between two that overlap.
+        const bool second = i.overlap && !list.empty() && list.back().overlap &&
+                            list.back().op != Op::kForward && list.back().op != Op::kForwardDrop;
+        list.insert(list.end() - second, {.op = Op::kLoad, .stage = i.stage, .micro = i.micro});
+      }
+      list.push_back(i);
+    }
+    device.body = std::move(list);
+  }
+}
+
 // What the options ask for, checked.
 struct Prepared {
   std::vector<const Pass*> passes;
@@ -121,6 +142,11 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
     if (std::find(passes->begin(), passes->end(), fit->front()) == passes->end())
       passes->push_back(fit->front());
   }
+  const auto is_fit = [](const Pass* pass) { return pass->name == "fit-memory"; };
+  const auto fit = std::find_if(passes->begin(), passes->end(), is_fit);
+  if (fit != passes->end() && fit + 1 != passes->end())
+    return Status::Invalid(fmt::format(
+        "--passes: '{}' behind fit-memory (nothing may change what fits)", (*(fit + 1))->name));
   return Prepared{std::move(*passes), {*costs, options.p2p, options.reduce, options.fit}};
 }
 
@@ -189,6 +215,7 @@ Result<Program> CompileLists(Program program, const std::string& origin,
   program.replicas = options.replicas;
   program.zero = options.zero;
   if (!options.passes.empty()) program.passes = options.passes;
+  AddLoads(program);
   PP_RETURN_IF_ERROR(Verify(program, Depth::kSchedule).In(origin));
   PP_RETURN_IF_ERROR(Finish(program, *prepared, observer).In(origin));
   return program;

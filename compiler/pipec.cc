@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -111,6 +112,7 @@ Status CompileCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto program = Compile(options, ObserverOf(a));
   if (!program.ok()) return program.status();
+  PP_RETURN_IF_ERROR(PrintOut(""));  // what --print-after wrote
   return SavePlan(a, *program);
 }
 
@@ -202,7 +204,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
     sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");
     sub->add_option("--p2p", a.p2p, "async (default) or blocking");
-    sub->add_option("--costs", a.costs, "f=1,b=2,r=1,bi=1,bw=1,comm=0,reduce=0,step=0,in=0");
+    sub->add_option("--costs", a.costs,
+                    "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,"
+                    "reduce=0,step=0,in=0; each may be a list by stage, f=1:1:2:1");
     sub->add_option("--model", a.model, "config.json of a Hugging Face GPT-2");
     sub->add_option("--micro-batch-size", a.micro_batch_size,
                     "sequences a micro-batch (default 1)");
@@ -246,6 +250,14 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   listing("schemes", "what schemes there are", SchemesCommand);
   listing("passes", "what passes there are", PassesCommand);
   listing("ops", "what instructions there are", OpsCommand);
+
+  // An unset variable in a script is a mistake. No passes are passes, too.
+  for (CLI::App* sub : app.get_subcommands({}))
+    for (CLI::Option* option : sub->get_options())
+      if (option->get_expected_max() > 0 && option->get_name() != "--passes")
+        option->check([](const std::string& value) {
+          return std::string(value.empty() ? "is empty (a value)" : "");
+        });
 }
 
 int Main(int argc, char** argv) {
@@ -268,6 +280,7 @@ int Main(int argc, char** argv) {
   }
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
+  std::signal(SIGXFSZ, SIG_IGN);  // a write that is too long shall be an error like any other
   Progress progress;
   arguments.progress = &progress;
   const Status status = command(arguments);

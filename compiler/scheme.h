@@ -13,11 +13,11 @@
 
 namespace pp {
 
-// REQUIRES: a scheme's `check` has accepted it.
+// Sizes as a user gives them; a scheme's `fill` sees those that its `check` has accepted.
 struct Shape {
   int devices = 1;                  // D
   int microbatches = 1;             // M
-  int stages_per_device = 1;        // V, for each pipe
+  int stages_per_device = 1;        // V, for each pipe; 0 for BuildSchedule: the default
   int group_size = 0;               // N of interleaved; 0: D
   int pipe_pairs = 1;               // f of chimera
   std::vector<int> device_of = {};  // stage -> device; empty: the scheme's own map

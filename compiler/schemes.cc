@@ -194,10 +194,15 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
                                                : shape.device_of[s]);
   program.pipe_of = PipesOfMicros(shape, static_cast<int>(program.pipes.size()));
   program.lists.resize(shape.devices);
-  std::vector<Row> rows;
-  for (int d = 0; d < shape.devices; ++d) rows.emplace_back(&program, d);
-  if (scheme.fill_all != nullptr) scheme.fill_all(shape, rows);
-  for (int d = 0; d < shape.devices && scheme.fill != nullptr; ++d) scheme.fill(shape, d, rows[d]);
+  if (scheme.fill_all != nullptr) {
+    std::vector<Row> rows;
+    for (int d = 0; d < shape.devices; ++d) rows.emplace_back(&program, d);
+    scheme.fill_all(shape, rows);
+  }
+  for (int d = 0; d < shape.devices && scheme.fill != nullptr; ++d) {
+    Row row(&program, d);
+    scheme.fill(shape, d, row);
+  }
   if (!wanted.empty() && shape.device_of.empty()) PP_RETURN_IF_ERROR(Renumber(wanted, program));
   DeriveSections(program);
   return program;

@@ -12,12 +12,14 @@ namespace {
 
 // On one device it follows from the order of the list alone.
 double PeakActivations(const Program& program, int device) {
+  const std::vector<int32_t> held = program.StagesOf(device);
+  const double share = held.empty() ? 1 : program.Shares()[held.front()];
   int alive = 0, peak = 0;
   for (const Instruction& i : program.lists[device].body) {
     alive += ActivationChange(i.op);
     peak = std::max(peak, alive);
   }
-  return static_cast<double>(peak) / program.StagesPerDevice();
+  return peak * share;
 }
 
 double BusyTime(const std::vector<Instruction>& list, const Durations& durations) {

@@ -18,7 +18,9 @@ std::vector<Bucket> BucketsOf(const Program& program, int stage) {
     const int64_t furthest = std::max<int64_t>(0, end - most);
     const auto fits = std::lower_bound(begins.begin(), begins.end(), furthest);
     const bool whole = fits != begins.end() && *fits < end;
-    const int64_t begin = furthest == 0 ? 0 : whole ? *fits : furthest / kAlign * kAlign + kAlign;
+    const int64_t begin = furthest == 0 ? 0
+                          : whole       ? *fits
+                                        : (furthest + kAlign - 1) / kAlign * kAlign;
     buckets.push_back({begin, end - begin});
     end = begin;
   }

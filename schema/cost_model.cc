@@ -24,6 +24,9 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
 
 }  // namespace
 
+// Sums of all that a plan can have stay far from the end of double.
+constexpr double kMostCost = 1e15;
+
 double At(const PerStage& values, int stage) { return values[values.size() == 1 ? 0 : stage]; }
 
 Result<CostModel> ParseCosts(const std::string& text, int stages) {
@@ -57,8 +60,9 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
       double value = 0;
       const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
       if (error != std::errc() || end != word.data() + word.size() || !(value >= 0) ||
-          !std::isfinite(value))
-        return Status::Invalid(fmt::format("--costs: '{}' (a number of at least 0)", item));
+          value > kMostCost)
+        return Status::Invalid(
+            fmt::format("--costs: '{}' (numbers from 0 to {:g})", item, kMostCost));
       values.push_back(value);
     }
     if (key->second == &bandwidth && values.size() != 1)
@@ -76,25 +80,27 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
 Durations::Durations(const CostModel& costs, const Program& program) {
   PerStage half = costs.b;
   for (double& value : half) value /= 2;
-  const double share = 1.0 / program.StagesPerDevice();
-  auto fill = [&](Op op, const PerStage& values, const PerStage& fallback, double factor) {
+  const std::vector<double> shares_of = program.Shares();
+  const std::vector<double> whole(program.stages, 1);
+  auto fill = [&](Op op, const PerStage& values, const PerStage& fallback,
+                  const std::vector<double>& factors, double factor = 1) {
     auto& row = rows_[static_cast<size_t>(op)];
     for (int s = 0; s < program.stages; ++s)
-      row.push_back(At(values.empty() ? fallback : values, s) * factor);
+      row.push_back(At(values.empty() ? fallback : values, s) * factors[s] * factor);
   };
-  fill(Op::kForward, costs.f, {}, share);
-  fill(Op::kForwardDrop, costs.f, {}, share);
-  fill(Op::kRecompute, costs.r, costs.f, share);
-  fill(Op::kBackward, costs.b, {}, share);
-  fill(Op::kBackwardInput, costs.bi, half, share);
-  fill(Op::kBackwardWeight, costs.bw, half, share);
-  fill(Op::kStep, costs.step, {}, share);
+  fill(Op::kForward, costs.f, {}, shares_of);
+  fill(Op::kForwardDrop, costs.f, {}, shares_of);
+  fill(Op::kRecompute, costs.r, costs.f, shares_of);
+  fill(Op::kBackward, costs.b, {}, shares_of);
+  fill(Op::kBackwardInput, costs.bi, half, shares_of);
+  fill(Op::kBackwardWeight, costs.bw, half, shares_of);
+  fill(Op::kStep, costs.step, {}, shares_of);
   // The halves of an all-reduce; each is cut into buckets by bytes.
-  fill(Op::kReduceGrad, costs.reduce, {}, share);
-  fill(Op::kScatterGrad, costs.reduce, {}, share / 2);
-  fill(Op::kGatherWeights, costs.reduce, {}, share / 2);
+  fill(Op::kReduceGrad, costs.reduce, {}, shares_of);
+  fill(Op::kScatterGrad, costs.reduce, {}, shares_of, 0.5);
+  fill(Op::kGatherWeights, costs.reduce, {}, shares_of, 0.5);
   for (int s = 0; s < program.stages; ++s) {
-    pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * share);
+    pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * shares_of[s]);
     latency_.push_back(At(costs.latency, s));
     std::vector<double>& shares = shares_.emplace_back();
     int64_t bytes = 0;
@@ -105,7 +111,7 @@ Durations::Durations(const CostModel& costs, const Program& program) {
     for (double& share : shares) share = bytes > 0 ? share / bytes : 1;
   }
   for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
-    fill(op, costs.comm, {}, 1);
+    fill(op, costs.comm, {}, whole);
   if (!program.job || costs.bandwidth == 0) return;
   for (int s = 0; s + 1 < program.stages; ++s) {
     const double transfer = LayoutStage(*program.job, s).act_bytes / costs.bandwidth;

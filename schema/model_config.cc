@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -178,9 +179,14 @@ std::string ToJson(const ModelConfig& c) {
 }
 
 Result<ModelConfig> LoadModelConfig(const std::string& path) {
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  const bool endless = type == std::filesystem::file_type::character;
   std::ifstream stream(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream.is_open() || stream.bad() || text.empty()) {
+  std::string text;
+  if (type != std::filesystem::file_type::directory && !endless && stream.is_open())
+    text.assign(std::istreambuf_iterator<char>(stream), {});
+  if (stream.bad() || text.empty()) {
     return Status::Invalid(path + ": cannot be read (a Hugging Face config.json of GPT-2)");
   }
   return ParseModelConfig(text, path);

@@ -168,6 +168,15 @@ std::vector<int32_t> Program::PipesOf(int stage, int device) const {
   return found;
 }
 
+std::vector<double> Program::Shares() const {
+  const std::vector<int32_t>& device_of = pipes.front().device_of;
+  std::vector<int> held(devices, 0);
+  for (int32_t device : device_of) ++held[device];
+  std::vector<double> shares;
+  for (int32_t device : device_of) shares.push_back(1.0 / held[device]);
+  return shares;
+}
+
 int Program::StagesPerDevice() const { return std::max(1, stages / std::max(1, devices)); }
 
 }  // namespace pp

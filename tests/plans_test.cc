@@ -185,8 +185,8 @@ TEST_CASE("all stages step equally often") {
     section->erase(std::find_if(section->begin(), section->end(), is_step));
   }
   CHECK(ErrorOf(plan) ==
-        "prologue, 2 bodies, epilogue: device 1: stage 1 makes 3 steps (device 0 makes 6 of each "
-        "of its own)");
+        "prologue, 2 bodies, epilogue: device 1: stage 1 makes 3 steps (those before "
+        "it make 6)");
 }
 
 TEST_CASE("a section that its body does not make is refused") {

@@ -42,11 +42,11 @@ class PlanData {
     for (int d = 0; d < program_.devices; ++d)
       devices += (d > 0 ? ",\n" : "\n") + Device(d, tracks[d]);
     const bool several = program_.stages > program_.devices || program_.pipes.size() > 1;
-    return fmt::format(R"({{"scheme":{},"about":{},"summary":{},"end":{:.9g},"activation":{:.9g},)"
+    return fmt::format(R"({{"scheme":{},"about":{},"summary":{},"end":{:.9g},)"
                        R"("several":{},"kinds":[{}],"devices":[{}]}})",
                        Quoted(program_.scheme), Quoted(Title(program_)),
                        Quoted(Summary(program_, prediction_)), prediction_.execution.makespan,
-                       1.0 / program_.StagesPerDevice(), several, kinds_json_, devices);
+                       several, kinds_json_, devices);
   }
 
  private:
@@ -76,11 +76,11 @@ class PlanData {
     }
     const int64_t bytes = prediction_.devices[device].peak_bytes;
     return fmt::format(
-        R"({{"memory":"{}","lanes":[{}],"upper":[{}],"lower":[{}],"kind":[{}],"micro":[{}],)"
+        R"({{"activation":{:.9g},"memory":"{}","lanes":[{}],"upper":[{}],"lower":[{}],"kind":[{}],"micro":[{}],)"
         R"("start":[{}],"duration":[{}]}})",
-        bytes > 0 ? BytesText(bytes) : "", lanes, fmt::join(upper, ","), fmt::join(lower, ","),
-        fmt::join(kind, ","), fmt::to_string(micro), fmt::to_string(start),
-        fmt::to_string(duration));
+        program_.Shares()[program_.StagesOf(device).front()], bytes > 0 ? BytesText(bytes) : "",
+        lanes, fmt::join(upper, ","), fmt::join(lower, ","), fmt::join(kind, ","),
+        fmt::to_string(micro), fmt::to_string(start), fmt::to_string(duration));
   }
 
   int KindOf(int device, const Instruction& instruction, int lane) {

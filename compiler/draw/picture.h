@@ -59,7 +59,7 @@ Shade ShadeOf(const Program& program, int device, const Instruction& instruction
 std::string ColourOf(Op op, const Shade& shade);
 
 // What stands above a picture.
-std::string Title(const Program& program);                                  // "D = 4, M = 8"
+std::string Title(const Program& program);  // "4 devices, 8 micro-batches"
 std::string Summary(const Program& program, const Prediction& prediction);  // "makespan 33 T ..."
 // "1.5 GiB".
 std::string BytesText(int64_t bytes);

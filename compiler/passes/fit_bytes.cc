@@ -47,14 +47,17 @@ Status Uncounted(const Program& program, const PassContext& context,
   return {};
 }
 
-std::string MiB(double bytes) { return fmt::format("{:.2f}MiB", bytes / (1 << 20)); }
+std::string Bytes(double bytes) {
+  return bytes < 1 << 20 ? fmt::format("{:.0f}B", bytes)
+                         : fmt::format("{:.2f}MiB", bytes / (1 << 20));
+}
 
 Status TooLittle(const PassContext& context, int device, double needed) {
   // Rounded up, so that it can be given back.
   const double enough = std::ceil(needed / (1 << 20) * 100) / 100 * (1 << 20);
   return Status::Invalid(
       fmt::format("--memory-limit: {} is too little for device {} ({} is the least that was found)",
-                  MiB(At(context.fit.limit.values, device)), device, MiB(enough)));
+                  Bytes(At(context.fit.limit.values, device)), device, Bytes(enough)));
 }
 
 // That every device has room for its part: where it seems to have none, what a plan with just

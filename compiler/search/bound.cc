@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 namespace pp::search {
@@ -103,9 +104,32 @@ double SeveralGroups(std::vector<Group> groups, double limit) {
   return std::max(work, memory / limit);
 }
 
+// Where some backwards are split and some are whole: a device's work behind the forwards in front.
+double WorkBound(const Problem& problem) {
+  std::vector<double> work(problem.devices, 0), head(problem.devices, HUGE_VAL);
+  for (int cell = 0; cell < problem.cells(); ++cell) {
+    double ahead = 0;
+    for (int s = 0; s <= problem.StageOf(cell); ++s) {
+      const Task forward = MakeTask(problem.Cell(s, problem.MicroOf(cell)), Part::kForward);
+      ahead += problem.lag[forward] + (s < problem.StageOf(cell) ? problem.time[forward] : 0);
+    }
+    const int d = problem.device[cell];
+    head[d] = std::min(head[d], ahead);
+    for (Part part : {Part::kForward, Part::kBackward, Part::kWeight})
+      work[d] += problem.Time(cell, part);
+  }
+  double bound = 0;
+  for (int d = 0; d < problem.devices; ++d)
+    if (work[d] > 0) bound = std::max(bound, head[d] + work[d]);
+  return bound;
+}
+
 }  // namespace
 
 double LowerBound(const Problem& problem) {
+  const auto& split = problem.split;
+  if (std::adjacent_find(split.begin(), split.end(), std::not_equal_to()) != split.end())
+    return WorkBound(problem);
   std::vector<std::map<int, Group>> groups(problem.devices);
   for (int cell = 0; cell < problem.cells(); ++cell) {
     auto& row = groups[problem.device[cell]];

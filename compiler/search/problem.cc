@@ -44,8 +44,9 @@ void Link(Problem& problem, int from_cell, int to_cell, Part part, double lag) {
 MemoryModel ActivationMemory(const Program& program, const CostModel& costs,
                              const std::vector<double>& limits) {
   MemoryModel memory{.unit = 1 / kScale};
+  const std::vector<double> shares = program.Shares();
   for (int s = 0; s < program.stages; ++s) {
-    const int64_t full = std::llround(kScale / program.StagesPerDevice());
+    const int64_t full = std::llround(kScale * shares[s]);
     const int64_t input = std::llround(kScale * std::min(At(costs.in, s), kMostInput));
     memory.held.push_back({full, input, full + input, full, full + input});
   }

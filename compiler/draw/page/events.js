@@ -11,7 +11,7 @@ function at(x, y) {
   if (row.curve) {
     const point = row.curve[firstOf(row.curve.length, (i) => row.curve[i].time > time) - 1];
     if (time > plan.end || !point) return null;
-    return { ...where, alive: point.alive * plan.activation, peak: device.peak };
+    return { ...where, alive: point.alive * device.activation, peak: device.peak };
   }
   const near = 3 / view.scale;  // what takes no time still has to be hit
   const covers = (i) => device.duration[i] > 0

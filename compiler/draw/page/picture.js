@@ -184,7 +184,7 @@ function drawLabel(plan, box, x, width, y, height) {
 }
 
 function drawCurve({ plan, device, curve, height }, y) {
-  const bottom = y + height - 1, scale = (height - 6) / highest * plan.activation;
+  const bottom = y + height - 1, scale = (height - 6) / highest * device.activation;
   text("peak " + short(device.peak), LEFT - 6, bottom - height / 2 + 4, "10px", "#777", "right");
   if (device.memory) text(device.memory, 14, bottom - height / 2 + 4, "10px", "#777");
   clipped(y, height, () => {

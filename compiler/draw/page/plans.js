@@ -29,7 +29,7 @@ for (const plan of plans) {
     for (const lane of device.lanes)
       lane.takesTime = lane.boxes.some((i) => device.duration[i] > 0);
     device.curve = curveOf(plan, device);
-    device.peak = plan.activation * most(device.curve.map((point) => point.alive));
+    device.peak = device.activation * most(device.curve.map((point) => point.alive));
   }
 }
 // Digits of the longest label: equal boxes shall all have one, or none.
