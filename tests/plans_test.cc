@@ -1,5 +1,6 @@
 // Plans of every kind: they come back from text and file, and broken in one place the verifier
 // refuses every one.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
@@ -229,6 +230,15 @@ TEST_CASE("messages about versions") {
              Catch::EndsWith("has no version (this device's STEPs make versions)"));
   CHECK_THAT(ErrorOfText(Replaced(text, "STEP      s0 v0", "STEP      s0 v1")),
              Catch::EndsWith("makes the newest version (v0)"));
+  // Between two steps a reduction is started behind all that the second one takes.
+  Program reduced = MustCompile({.scheme = "pipedream-2bw", .shape = {2, 2}, .replicas = 2});
+  auto& list = reduced.lists[1].body;
+  const auto reduce = std::find_if(list.begin(), list.end(),
+                                   [](const Instruction& i) { return i.op == Op::kReduceGrad; });
+  auto last = reduce;
+  while (last->op != Op::kBackward) --last;
+  std::rotate(last, reduce, reduce + 1);
+  CHECK_THAT(ErrorOf(reduced), Catch::EndsWith("adds to wgrad s1 after its reduction"));
   const std::string plain = Print(MustCompile({.scheme = "1f1b", .shape = {2, 2}}));
   CHECK_THAT(ErrorOfText(Replaced(plain, "FW        s0 m0", "FW        s0 m0 v0")),
              Catch::EndsWith("has a version (this device's STEPs make none)"));
