@@ -111,14 +111,14 @@ void AddLoads(Program& program) {
     for (const Instruction& i : list.body)
       if (i.op == Op::kLoad) return;
   for (DeviceList& device : program.lists) {
+    const std::vector<bool> first_half = FirstHalves(device.body);
     std::vector<Instruction> list;
-    for (const Instruction& i : device.body) {
+    for (size_t k = 0; k < device.body.size(); ++k) {
+      const Instruction& i = device.body[k];
       const bool forward = i.op == Op::kForward || i.op == Op::kForwardDrop;
       if (forward && (i.stage == 0 || i.stage == program.stages - 1)) {
-        // Not between two that overlap.
-        const bool second = i.overlap && !list.empty() && list.back().overlap &&
-                            list.back().op != Op::kForward && list.back().op != Op::kForwardDrop;
-        list.insert(list.end() - second, {.op = Op::kLoad, .stage = i.stage, .micro = i.micro});
+        const bool inside = k > 0 && first_half[k - 1];  // nothing comes between two that overlap
+        list.insert(list.end() - inside, {.op = Op::kLoad, .stage = i.stage, .micro = i.micro});
       }
       list.push_back(i);
     }
