@@ -59,9 +59,6 @@ Status AddJob(const CompileOptions& options, Program& program) {
   return {};
 }
 
-constexpr std::string_view kMario =
-    "apply-checkpoint,overlap-recompute,remove-redundancy,prepose-forward";
-
 // The passes that were asked for, by name.
 Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   std::vector<const Pass*> found;
@@ -70,8 +67,7 @@ Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
     const std::string name = names.substr(begin, end - begin);
     begin = end + 1;
     if (name == "mario") {
-      const auto four = FindPasses(std::string(kMario));
-      found.insert(found.end(), four->begin(), four->end());
+      for (const Pass& pass : MarioPasses()) found.push_back(&pass);
       continue;
     }
     const Pass* match = nullptr;

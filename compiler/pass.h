@@ -54,6 +54,8 @@ struct Pass {
 };
 
 std::span<const Pass> Passes();
+// The four of Mario (Liu et al., 2025), in its order.
+std::span<const Pass> MarioPasses();
 
 // Each in its file under passes/.
 Status ApplyCheckpoint(Program& program, const PassContext& context);

@@ -49,11 +49,6 @@ double Period(const Program& program, const Execution& unrolled) {
 
 }  // namespace
 
-int ActivationChange(Op op) {
-  if (op == Op::kForward || op == Op::kRecompute) return 1;
-  return op == Op::kBackward || op == Op::kBackwardWeight ? -1 : 0;
-}
-
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs) {
   Prediction prediction;

@@ -24,10 +24,6 @@ struct Prediction {
   Execution execution;  // of OnPaper(program)
 };
 
-// What an instruction does to the number of full activations alive: +1 from its start (FW,
-// RE), -1 from its end (BW, or BW_weight where the backward is split).
-int ActivationChange(Op op);
-
 // REQUIRES: `waits_for` from Verify(program).
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs);

@@ -95,6 +95,11 @@ bool IsMessage(const Instruction& instruction) {
   return lane == Lane::kSend || lane == Lane::kRecv;
 }
 
+int ActivationChange(Op op) {
+  if (op == Op::kForward || op == Op::kRecompute) return 1;
+  return op == Op::kBackward || op == Op::kBackwardWeight ? -1 : 0;
+}
+
 std::vector<bool> FirstHalves(std::span<const Instruction> list) {
   std::vector<bool> first(list.size());
   for (size_t i = 0; i < list.size(); ++i) first[i] = list[i].overlap && (i == 0 || !first[i - 1]);

@@ -103,6 +103,9 @@ struct Instruction {
 
 // SEND or RECV.
 bool IsMessage(const Instruction& instruction);
+// What an instruction does to the number of full activations alive: +1 from its start (FW,
+// RE), -1 from its end (BW, or BW_weight where the backward is split).
+int ActivationChange(Op op);
 // Whether each instruction is the first of two that overlap: pairs are taken from the left.
 std::vector<bool> FirstHalves(std::span<const Instruction> list);
 // What a WAIT can wait for: what a message or a collective brings.

@@ -14,7 +14,7 @@
 #include <set>
 
 #include "compiler/pass.h"
-#include "compiler/passes/recompute.h"
+#include "compiler/passes/schedule.h"
 
 namespace pp {
 namespace {

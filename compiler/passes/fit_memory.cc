@@ -15,7 +15,7 @@
 #include <cmath>
 
 #include "compiler/ideal.h"
-#include "compiler/passes/recompute.h"
+#include "compiler/passes/schedule.h"
 #include "compiler/search/ledger.h"
 
 namespace pp {
@@ -59,8 +59,8 @@ double Makespan(const Program& program, const PassContext& context) {
 }  // namespace
 
 std::optional<Program> MarioPlan(Program program, const PassContext& context) {
-  for (auto* pass : {ApplyCheckpoint, OverlapRecompute, RemoveRedundancy, PreposeForward})
-    if (!pass(program, context).ok()) return std::nullopt;
+  for (const Pass& pass : MarioPasses())
+    if (!pass.run(program, context).ok()) return std::nullopt;
   return program;
 }
 

@@ -17,15 +17,12 @@
 
 #include "compiler/ideal.h"
 #include "compiler/pass.h"
+#include "compiler/passes/schedule.h"
 #include "schema/execute.h"
 #include "schema/verify.h"
 
 namespace pp {
 namespace {
-
-bool IsCompute(const Instruction& i) {
-  return Info(i.op).lane == Lane::kCompute && i.op != Op::kWait;
-}
 
 // `list` has the compute instructions of `given`, and others.
 std::vector<Instruction> Merge(const std::vector<Instruction>& list,

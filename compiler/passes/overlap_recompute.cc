@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "compiler/pass.h"
-#include "compiler/passes/recompute.h"
+#include "compiler/passes/schedule.h"
 
 namespace pp {
 

@@ -12,7 +12,7 @@
 
 #include "compiler/ideal.h"
 #include "compiler/pass.h"
-#include "compiler/passes/recompute.h"
+#include "compiler/passes/schedule.h"
 
 namespace pp {
 namespace {

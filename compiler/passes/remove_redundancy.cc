@@ -6,7 +6,7 @@
 //   RE        s1 m0        =>    BW        s1 m0
 //   BW        s1 m0
 #include "compiler/pass.h"
-#include "compiler/passes/recompute.h"
+#include "compiler/passes/schedule.h"
 
 namespace pp {
 

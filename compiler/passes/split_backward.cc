@@ -12,22 +12,16 @@
 
 #include "compiler/ideal.h"
 #include "compiler/pass.h"
-#include "compiler/passes/recompute.h"
+#include "compiler/passes/schedule.h"
 
 namespace pp {
 namespace {
 
 using List = std::vector<Instruction>;
 
-// What an instruction adds to the activations alive, before and behind a weight half is run.
-int Change(Op op) {
-  if (op == Op::kForward || op == Op::kRecompute) return 1;
-  return op == Op::kBackward || op == Op::kBackwardWeight ? -1 : 0;
-}
-
 int PeakOf(const List& list) {
   int alive = 0, peak = 0;
-  for (const Instruction& i : list) peak = std::max(peak, alive += Change(i.op));
+  for (const Instruction& i : list) peak = std::max(peak, alive += ActivationChange(i.op));
   return peak;
 }
 
@@ -108,12 +102,12 @@ class Filler {
     while (!device.weights.empty()) {
       const double bubble = StartOf(device) - device.time;
       const bool fits = bubble > 0 && bubble >= least_ * durations_(device.weights.front());
-      const bool full = Change(i.op) > 0 && device.alive + Change(i.op) > most_;
+      const bool full = ActivationChange(i.op) > 0 && device.alive + ActivationChange(i.op) > most_;
       if (!fits && !full) break;
       RunWeight(device);
     }
     device.time = StartOf(device) + durations_(i);
-    device.alive += Change(i.op);
+    device.alive += ActivationChange(i.op);
     device.list.push_back(i);
     if (i.op == Op::kBackwardInput)
       device.weights.push_back({.op = Op::kBackwardWeight, .stage = i.stage, .micro = i.micro});
@@ -134,7 +128,7 @@ class Filler {
     device.list.push_back(device.weights.front());
     device.weights.pop_front();
     device.time += durations_(device.list.back());
-    device.alive += Change(Op::kBackwardWeight);
+    device.alive += ActivationChange(Op::kBackwardWeight);
   }
 
   const Program& program_;

@@ -1,4 +1,4 @@
-// What the passes that recompute have in common.
+// What the passes that change a schedule have in common.
 #pragma once
 
 #include <string>

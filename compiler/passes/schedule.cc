@@ -1,4 +1,4 @@
-#include "compiler/passes/recompute.h"
+#include "compiler/passes/schedule.h"
 
 #include "schema/sections.h"
 #include "schema/text.h"
