@@ -213,12 +213,13 @@ void Rank::Fail(const Status& status) {
     std::lock_guard<std::mutex> lock(failure_mutex_);
     if (stop_.load()) return;
     failure_ = status;
+    ControlMessage message{.type = ControlMessage::Type::kFail,
+                           .code = static_cast<int32_t>(status.code())};
+    SetText(status.message(), &message);
+    // Before the compute thread can see the stop and say good-bye: nothing goes after that.
+    control_.PostAll(message);
     stop_.store(true);
   }
-  ControlMessage message{.type = ControlMessage::Type::kFail,
-                         .code = static_cast<int32_t>(status.code())};
-  SetText(status.message(), &message);
-  control_.PostAll(message);
   bell_.Ring();
   args_.transport->bell().Ring();
   args_.news->Ring();
