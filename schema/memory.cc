@@ -62,7 +62,8 @@ MemoryCheck::~MemoryCheck() = default;
 Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use) {
   auto& at = blocks_->at;
   const int64_t begin = blocks_->list[claim.index].offset[claim.slot & 1];
-  const int64_t end = begin + claim.bytes;
+  // Of a block beyond any address, the last one.
+  const int64_t end = claim.bytes + std::min(begin, INT64_MAX - claim.bytes);
   auto place = [&] { return fmt::format("{} at bytes {} to {}", ToText(claim.value), begin, end); };
   if (claim.slot > 1 || begin < 0 || begin > blocks_->arena_bytes || end > blocks_->arena_bytes)
     return Status::Invalid(
