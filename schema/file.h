@@ -1,4 +1,4 @@
-// Plan files, and the only code that sees FlatBuffers. A file is a plain FlatBuffer
+// Plan files. A file is a plain FlatBuffer
 // (schema/program.fbs) followed by 16 bytes: its length and its checksum (XXH3).
 #pragma once
 

@@ -1,0 +1,29 @@
+// A program as a FlatBuffer (program.fbs) and back: the only code that sees FlatBuffers, behind
+// file.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "schema/program.h"
+#include "schema/program_generated.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// Columns are written and read as they lie in memory.
+static_assert(FLATBUFFERS_LITTLEENDIAN, "plan files are little-endian");
+
+inline constexpr uint32_t kPlanFormat = 1;
+// What errors say would be right.
+inline constexpr const char* kRightPlan = "a plan that pipec wrote";
+
+// Invalid: it would take more than `most_bytes`.
+Result<flatbuffers::DetachedBuffer> ToFlat(const Program& program, int64_t most_bytes);
+
+// `only`: the one device whose lists are wanted. Invalid: the bytes, whatever they are, are no
+// plan, or one that CheckFields refuses.
+Result<Program> FromFlat(std::string_view flatbuffer, std::optional<int> only);
+
+}  // namespace pp

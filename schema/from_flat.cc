@@ -1,0 +1,214 @@
+// FlatBuffer => Program, of bytes that may be anything.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "schema/check.h"
+#include "schema/file.h"
+#include "schema/flat.h"
+
+namespace pp {
+namespace {
+
+template <typename T>
+size_t SizeOf(const flatbuffers::Vector<T>* vector) {
+  return vector == nullptr ? 0 : vector->size();
+}
+
+// A column's entries. FlatBuffers does not promise their alignment in a damaged file.
+template <typename T>
+struct Column {
+  const uint8_t* data = nullptr;
+  T absent = 0;
+  T operator[](size_t i) const {
+    T entry = absent;
+    if (data != nullptr) std::memcpy(&entry, data + i * sizeof(T), sizeof(T));
+    return entry;
+  }
+};
+
+// Takes a program out of a FlatBuffer. It reads nothing outside; whether the numbers make
+// sense is CheckFields' question.
+class Decoder {
+ public:
+  explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
+
+  // `only`: the one device whose lists are wanted.
+  Result<Program> Run(std::optional<int> only) {
+    PP_RETURN_IF_ERROR(CheckForm());
+    PP_RETURN_IF_ERROR(ReadHead());
+    PP_RETURN_IF_ERROR(ReadJob());
+    const size_t devices = SizeOf(plan_->lists());
+    if (only && (*only < 0 || static_cast<size_t>(*only) >= devices)) {
+      return Wrong("device {} (0 to {})", *only, devices - 1);
+    }
+    PP_RETURN_IF_ERROR(Spend(devices));
+    program_.lists.resize(devices);
+    for (size_t d = 0; d < devices; ++d) {
+      if (!only || *only == static_cast<int>(d)) PP_RETURN_IF_ERROR(ReadDevice(d));
+    }
+    PP_RETURN_IF_ERROR(CheckFields(program_));
+    return std::move(program_);
+  }
+
+ private:
+  template <typename... Args>
+  static Status Wrong(fmt::format_string<Args...> format, Args&&... args) {
+    return Status::Invalid(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  Status CheckForm() {
+    if (static_cast<int64_t>(bytes_.size()) > kMostPlanBytes) {
+      return Wrong("{} bytes (a plan has at most {})", bytes_.size(), kMostPlanBytes);
+    }
+    if (bytes_.size() < 8 || !plan::PlanBufferHasIdentifier(bytes_.data())) {
+      return Wrong("not a plan ({})", kRightPlan);
+    }
+    // Every table takes bytes: a file with more of them is wound into itself.
+    const auto* data = reinterpret_cast<const uint8_t*>(bytes_.data());
+    const auto most_tables = static_cast<flatbuffers::uoffset_t>(bytes_.size() / 4);
+    flatbuffers::Verifier verifier(data, bytes_.size(), /*max_depth=*/16, most_tables);
+    if (!plan::VerifyPlanBuffer(verifier)) return Wrong("damaged inside ({})", kRightPlan);
+    plan_ = plan::GetPlan(data);
+    if (plan_->format() > kPlanFormat) {
+      return Wrong("written by a newer pipec (format {}; this one reads up to {})", plan_->format(),
+                   kPlanFormat);
+    }
+    if (plan_->format() == 0) return Wrong("has no format number (1 to {})", kPlanFormat);
+    return {};
+  }
+
+  // Everything that is read takes at least a byte in the file. Lists that lie on top of each
+  // other would make a huge program of a small file.
+  Status Spend(size_t items) {
+    if (items > bytes_.size() - spent_)
+      return Wrong("damaged inside: lists overlap ({})", kRightPlan);
+    spent_ += items;
+    return {};
+  }
+
+  Status ReadNumbers(const flatbuffers::Vector<int32_t>* from, std::vector<int32_t>* out) {
+    PP_RETURN_IF_ERROR(Spend(SizeOf(from)));
+    for (size_t i = 0; i < SizeOf(from); ++i) out->push_back(from->Get(i));
+    return {};
+  }
+
+  Status ReadHead() {
+    if (plan_->scheme() != nullptr) program_.scheme = plan_->scheme()->str();
+    if (plan_->passes() != nullptr) program_.passes = plan_->passes()->str();
+    program_.p2p = static_cast<P2p>(plan_->p2p());
+    program_.devices = plan_->devices();
+    program_.stages = plan_->stages();
+    program_.microbatches = plan_->microbatches();
+    program_.replicas = plan_->replicas();
+    program_.zero = plan_->zero();
+    PP_RETURN_IF_ERROR(Spend(SizeOf(plan_->pipes())));
+    program_.pipes.resize(SizeOf(plan_->pipes()));
+    for (size_t i = 0; i < program_.pipes.size(); ++i) {
+      PP_RETURN_IF_ERROR(
+          ReadNumbers(plan_->pipes()->Get(i)->device_of(), &program_.pipes[i].device_of));
+    }
+    return ReadNumbers(plan_->pipe_of(), &program_.pipe_of);
+  }
+
+  Status ReadJob() {
+    const plan::Job* from = plan_->job();
+    if (from == nullptr) return {};
+    const plan::Model* m = from->model();
+    if (m == nullptr) return Wrong("a job without a model (both or neither)");
+    Job& job = program_.job.emplace();
+    job.model = {.vocab_size = m->vocab_size(),
+                 .n_positions = m->n_positions(),
+                 .n_embd = m->n_embd(),
+                 .n_layer = m->n_layer(),
+                 .n_head = m->n_head(),
+                 .n_inner = m->n_inner(),
+                 .layer_norm_epsilon = m->layer_norm_epsilon(),
+                 .embd_pdrop = m->embd_pdrop(),
+                 .attn_pdrop = m->attn_pdrop(),
+                 .resid_pdrop = m->resid_pdrop(),
+                 .initializer_range = m->initializer_range(),
+                 .tie_word_embeddings = m->tie_word_embeddings()};
+    job.micro_batch_size = from->micro_batch_size();
+    job.sequence_length = from->sequence_length();
+    return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
+  }
+
+  Status ReadDevice(size_t device) {
+    const plan::Device* from = plan_->lists()->Get(device);
+    DeviceList& list = program_.lists[device];
+    list.arena_bytes = from->arena_bytes();
+    PP_RETURN_IF_ERROR(Spend(SizeOf(from->regions())));
+    for (size_t i = 0; i < SizeOf(from->regions()); ++i) {
+      const plan::Region* r = from->regions()->Get(i);
+      list.regions.push_back(
+          {static_cast<Kind>(r->kind()), r->stage(), r->pipe(), r->offset(), r->bytes()});
+    }
+    const std::string where = fmt::format("device {}", device);
+    PP_RETURN_IF_ERROR(ReadList(from->prologue(), &list.prologue).In(where + ", prologue"));
+    PP_RETURN_IF_ERROR(ReadList(from->body(), &list.body).In(where));
+    return ReadList(from->epilogue(), &list.epilogue).In(where + ", epilogue");
+  }
+
+  template <typename T>
+  Status Open(const char* name, const flatbuffers::Vector<T>* from, size_t size, Column<T>* out) {
+    if (from == nullptr) return {};
+    if (from->size() != size) {
+      return Wrong("column '{}' has {} entries (as many as 'op', {})", name, from->size(), size);
+    }
+    out->data = from->Data();
+    return {};
+  }
+
+  Status ReadList(const plan::Instructions* from, std::vector<Instruction>* out) {
+    if (from == nullptr) return {};
+    const size_t n = SizeOf(from->op());
+    PP_RETURN_IF_ERROR(Spend(n));
+    Column<uint8_t> op, value, sent, overlap;
+    Column<int32_t> stage{.absent = -1}, micro{.absent = -1}, peer{.absent = -1};
+    Column<int16_t> bucket{.absent = -1}, pipe{.absent = -1}, version{.absent = -1};
+    Column<int64_t> offset0{.absent = -1}, offset1{.absent = -1};
+    PP_RETURN_IF_ERROR(Open("op", from->op(), n, &op));
+    PP_RETURN_IF_ERROR(Open("stage", from->stage(), n, &stage));
+    PP_RETURN_IF_ERROR(Open("micro", from->micro(), n, &micro));
+    PP_RETURN_IF_ERROR(Open("peer", from->peer(), n, &peer));
+    PP_RETURN_IF_ERROR(Open("value", from->value(), n, &value));
+    PP_RETURN_IF_ERROR(Open("sent", from->sent(), n, &sent));
+    PP_RETURN_IF_ERROR(Open("bucket", from->bucket(), n, &bucket));
+    PP_RETURN_IF_ERROR(Open("pipe", from->pipe(), n, &pipe));
+    PP_RETURN_IF_ERROR(Open("offset0", from->offset0(), n, &offset0));
+    PP_RETURN_IF_ERROR(Open("offset1", from->offset1(), n, &offset1));
+    PP_RETURN_IF_ERROR(Open("version", from->version(), n, &version));
+    PP_RETURN_IF_ERROR(Open("overlap", from->overlap(), n, &overlap));
+    out->reserve(n);
+    for (size_t i = 0; i < n; ++i) {
+      if (sent[i] > 1) return Wrong("instruction {}: sent {} (0 or 1)", i, sent[i]);
+      if (overlap[i] > 1) return Wrong("instruction {}: overlap {} (0 or 1)", i, overlap[i]);
+      out->push_back({.op = static_cast<Op>(op[i]),
+                      .value = static_cast<Kind>(value[i]),
+                      .sent = sent[i] == 1,
+                      .overlap = overlap[i] == 1,
+                      .bucket = bucket[i],
+                      .pipe = pipe[i],
+                      .version = version[i],
+                      .stage = stage[i],
+                      .micro = micro[i],
+                      .peer = peer[i],
+                      .offset = {offset0[i], offset1[i]}});
+    }
+    return {};
+  }
+
+  const std::string_view bytes_;
+  const plan::Plan* plan_ = nullptr;
+  size_t spent_ = 0;
+  Program program_;
+};
+
+}  // namespace
+
+Result<Program> FromFlat(std::string_view flatbuffer, std::optional<int> only) {
+  return Decoder(flatbuffer).Run(only);
+}
+
+}  // namespace pp

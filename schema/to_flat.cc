@@ -1,0 +1,132 @@
+// Program => FlatBuffer.
+#include <fmt/format.h>
+
+#include "schema/flat.h"
+
+namespace pp {
+namespace {
+
+template <typename T>
+using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
+
+// More than the FlatBuffer will take, so that it is built without being copied.
+int64_t EstimateBytes(const Program& program) {
+  constexpr int64_t kTable = 128, kInstruction = 34;
+  int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size();
+  bytes += 4 * program.pipe_of.size();
+  for (const Pipe& pipe : program.pipes) bytes += kTable + 4 * pipe.device_of.size();
+  if (program.job) bytes += 2 * kTable + 4 * program.job->layers_per_stage.size();
+  for (const DeviceList& list : program.lists) {
+    const size_t n = list.prologue.size() + list.body.size() + list.epilogue.size();
+    bytes += 8 * kTable + kInstruction * n + kTable * list.regions.size();
+  }
+  return bytes;
+}
+
+class Encoder {
+ public:
+  Encoder(const Program& program, int64_t capacity)
+      : program_(program), builder_(static_cast<size_t>(capacity)) {}
+
+  flatbuffers::DetachedBuffer Run() {
+    std::vector<flatbuffers::Offset<plan::Device>> lists;
+    for (const DeviceList& list : program_.lists) lists.push_back(AddDevice(list));
+    std::vector<flatbuffers::Offset<plan::Pipe>> pipes;
+    for (const Pipe& pipe : program_.pipes) {
+      pipes.push_back(plan::CreatePipe(builder_, builder_.CreateVector(pipe.device_of)));
+    }
+    const auto scheme = builder_.CreateString(program_.scheme);
+    const auto passes = builder_.CreateString(program_.passes);
+    const auto all_pipes = builder_.CreateVector(pipes);
+    const auto pipe_of = builder_.CreateVector(program_.pipe_of);
+    const auto job = program_.job ? AddJob(*program_.job) : 0;
+    const auto all_lists = builder_.CreateVector(lists);
+    plan::FinishPlanBuffer(
+        builder_, plan::CreatePlan(builder_, kPlanFormat, scheme, passes,
+                                   static_cast<plan::P2p>(program_.p2p), program_.devices,
+                                   program_.stages, program_.microbatches, all_pipes, pipe_of, job,
+                                   all_lists, program_.replicas, program_.zero));
+    return builder_.Release();
+  }
+
+ private:
+  using List = std::vector<Instruction>;
+
+  // One field of all instructions; nothing where it is the default everywhere.
+  template <typename T, typename Get>
+  Vector<T> AddColumn(const List& list, Get get) {
+    const T absent = static_cast<T>(get(Instruction{}));
+    const auto given = [&](const Instruction& i) { return static_cast<T>(get(i)) != absent; };
+    if (std::none_of(list.begin(), list.end(), given)) return 0;
+    T* out = nullptr;
+    const Vector<T> column = builder_.CreateUninitializedVector<T>(list.size(), &out);
+    for (const Instruction& i : list) *out++ = static_cast<T>(get(i));
+    return column;
+  }
+
+  flatbuffers::Offset<plan::Instructions> AddList(const List& list) {
+    if (list.empty()) return 0;
+    uint8_t* op = nullptr;
+    const auto ops = builder_.CreateUninitializedVector<uint8_t>(list.size(), &op);
+    for (const Instruction& i : list) *op++ = static_cast<uint8_t>(i.op);
+    using I = Instruction;
+    const auto stage = AddColumn<int32_t>(list, [](const I& i) { return i.stage; });
+    const auto micro = AddColumn<int32_t>(list, [](const I& i) { return i.micro; });
+    const auto peer = AddColumn<int32_t>(list, [](const I& i) { return i.peer; });
+    const auto value = AddColumn<uint8_t>(list, [](const I& i) { return i.value; });
+    const auto sent = AddColumn<uint8_t>(list, [](const I& i) { return i.sent; });
+    const auto bucket = AddColumn<int16_t>(list, [](const I& i) { return i.bucket; });
+    const auto pipe = AddColumn<int16_t>(list, [](const I& i) { return i.pipe; });
+    const auto offset0 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[0]; });
+    const auto offset1 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[1]; });
+    const auto version = AddColumn<int16_t>(list, [](const I& i) { return i.version; });
+    const auto overlap = AddColumn<uint8_t>(list, [](const I& i) { return i.overlap; });
+    return plan::CreateInstructions(builder_, ops, stage, micro, peer, value, sent, bucket, pipe,
+                                    offset0, offset1, version, overlap);
+  }
+
+  flatbuffers::Offset<plan::Device> AddDevice(const DeviceList& list) {
+    const auto prologue = AddList(list.prologue);
+    const auto body = AddList(list.body);
+    const auto epilogue = AddList(list.epilogue);
+    std::vector<flatbuffers::Offset<plan::Region>> regions;
+    for (const Region& region : list.regions) {
+      regions.push_back(plan::CreateRegion(builder_, static_cast<uint8_t>(region.kind),
+                                           region.stage, region.offset, region.bytes, region.pipe));
+    }
+    const auto all_regions = builder_.CreateVector(regions);
+    return plan::CreateDevice(builder_, prologue, body, epilogue, all_regions, list.arena_bytes);
+  }
+
+  flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
+    const ModelConfig& m = job.model;
+    const auto model =
+        plan::CreateModel(builder_, m.vocab_size, m.n_positions, m.n_embd, m.n_layer, m.n_head,
+                          m.n_inner, m.layer_norm_epsilon, m.embd_pdrop, m.attn_pdrop,
+                          m.resid_pdrop, m.initializer_range, m.tie_word_embeddings);
+    const auto layers = builder_.CreateVector(job.layers_per_stage);
+    return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers);
+  }
+
+  const Program& program_;
+  flatbuffers::FlatBufferBuilder builder_;
+};
+
+}  // namespace
+
+Result<flatbuffers::DetachedBuffer> ToFlat(const Program& program, int64_t most_bytes) {
+  const int64_t bytes = EstimateBytes(program);
+  if (bytes > most_bytes) {
+    size_t n = 0;
+    for (const DeviceList& list : program.lists) {
+      n += list.prologue.size() + list.body.size() + list.epilogue.size();
+    }
+    return Status::Invalid(
+        fmt::format("{} instructions take up to {} bytes (a plan file has at most {}: fewer "
+                    "micro-batches or devices)",
+                    n, bytes, most_bytes));
+  }
+  return Encoder(program, bytes).Run();
+}
+
+}  // namespace pp
