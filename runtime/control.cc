@@ -82,6 +82,11 @@ Status Control::Receive(Link* link, bool* moved) {
   return transport_->Start(port, &link->receiving, sizeof link->receiving);
 }
 
+bool Control::others_left() const {
+  return std::all_of(links_.begin(), links_.end(),
+                     [](const Link& link) { return link.bye_received; });
+}
+
 bool Control::closed() const {
   return std::all_of(links_.begin(), links_.end(),
                      [](const Link& link) { return link.bye_sent && link.bye_received; });

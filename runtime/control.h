@@ -48,6 +48,8 @@ class Control {
 
   // The communication thread.
   Status Advance(bool* moved);
+  // Byes have come on all connections.
+  bool others_left() const;
   // Byes have gone and come on all connections.
   bool closed() const;
 

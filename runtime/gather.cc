@@ -7,7 +7,8 @@
 namespace pp {
 namespace {
 
-constexpr double kSeconds = 60;
+// For one transfer; for a rank's turn, which comes after those of the ranks before it.
+constexpr double kSeconds = 60, kTurnSeconds = 600;
 constexpr int kPings = 9;
 
 template <typename T>
@@ -17,8 +18,8 @@ Status Send(Transport& transport, int peer, const T& value) {
 }
 
 template <typename T>
-Status Receive(Transport& transport, int peer, T* value) {
-  return Transfer(transport, {Way::kRecv, Channel::kControl, peer}, value, sizeof *value, kSeconds);
+Status Receive(Transport& transport, int peer, T* value, double seconds = kSeconds) {
+  return Transfer(transport, {Way::kRecv, Channel::kControl, peer}, value, sizeof *value, seconds);
 }
 
 // What to add to the peer's clock, from the fastest of a few round trips. Ranks of one
@@ -42,7 +43,7 @@ Status MeasureOffset(Transport& transport, int peer, double* offset) {
 Status AnswerPings(Transport& transport) {
   for (int i = 0; i < kPings; ++i) {
     double begin = 0;
-    PP_RETURN_IF_ERROR(Receive(transport, 0, &begin));
+    PP_RETURN_IF_ERROR(Receive(transport, 0, &begin, i == 0 ? kTurnSeconds : kSeconds));
     PP_RETURN_IF_ERROR(Send(transport, 0, Now()));
   }
   return {};
@@ -73,11 +74,16 @@ Status GatherReports(Transport& transport, std::vector<TimeSpent>* time,
     PP_RETURN_IF_ERROR(AnswerPings(transport));
     PP_RETURN_IF_ERROR(Send(transport, 0, time->front()));
     PP_RETURN_IF_ERROR(Send(transport, 0, static_cast<int64_t>(events->size())));
-    return Transfer(transport, {Way::kSend, Channel::kControl, 0}, events->data(),
-                    events->size() * sizeof(Event), kSeconds);
+    PP_RETURN_IF_ERROR(Transfer(transport, {Way::kSend, Channel::kControl, 0}, events->data(),
+                                events->size() * sizeof(Event), kSeconds));
+    bool all = false;
+    return Receive(transport, 0, &all, kTurnSeconds);
   }
   for (int peer = 1; peer < transport.ranks(); ++peer)
     PP_RETURN_IF_ERROR(TakeFrom(transport, peer, time, events));
+  // Nobody leaves before: the ranks have little time to end together (Settle).
+  for (int peer = 1; peer < transport.ranks(); ++peer)
+    PP_RETURN_IF_ERROR(Send(transport, peer, true));
   return {};
 }
 

@@ -1,6 +1,5 @@
 // piperun: the command line. What it does is in train.h.
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <climits>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -121,20 +121,19 @@ Launch ReadLaunch() {
 
 // Written by the signal handler, where little is allowed.
 std::atomic<int> stop_requests{0};
-std::atomic<int64_t> first_request{0};
+std::atomic<int64_t> last_request{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-// One Ctrl-C may reach a rank twice, from the terminal and from mpiexec: a second signal
-// counts only when it is at least a second later.
-void OnSignal(int) {
+// One Ctrl-C may reach a rank twice, from the terminal and from mpiexec: another signal counts
+// only when it is at least a second later. The third one ends the process, whatever it is at.
+void OnSignal(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (stop_requests.load() == 0) {
-    first_request.store(now.tv_sec);
-    stop_requests.store(1);
-  } else if (now.tv_sec - first_request.load() >= 2) {
-    stop_requests.store(2);
-  }
+  if (stop_requests.load() > 0 && now.tv_sec - last_request.load() < 2) return;
+  last_request.store(now.tv_sec);
+  if (++stop_requests < 3) return;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 void CatchSignals() {
@@ -176,6 +175,11 @@ uint64_t PlanChecksum(const std::string& path) {
   return checksum;
 }
 
+// Not by std::cerr, which waits for std::cout, which may wait for its reader.
+void PrintError(const Status& status) {
+  fmt::print(stderr, "piperun: error: {}\n", status.message());
+}
+
 Status PrintOut(const std::string& text) {
   std::cout << text << std::flush;
   return std::cout ? Status() : Status::Failed("standard output: cannot be written");
@@ -186,8 +190,8 @@ class Run {
  public:
   Run(const Arguments& a, TrainOptions options) : arguments_(a), options_(std::move(options)) {}
 
-  // Whether this rank is the one that says what went wrong.
-  bool Speaks() const { return First() || (orphaned_ && options_.transport->rank() == 1); }
+  // Whether this rank is the one that says what went wrong, and has not done so.
+  bool Speaks() const { return First() && !spoken_; }
 
   Status Main(Transport* transport) {
     options_.transport = transport;
@@ -195,8 +199,12 @@ class Run {
     CatchSignals();
     options_.stop_requests = &stop_requests;
     options_.on_step = [this](const StepReport& step) { return OnStep(step); };
+    options_.on_failure = [this](const Status& status) {
+      spoken_ = true;
+      PrintError(status);
+    };
+    options_.on_stuck = [] { std::_Exit(static_cast<int>(Code::kFailed)); };
     TrainReport report = Train(*program_, options_);
-    orphaned_ = report.orphaned;
     Status status = report.status;
     if (status.ok() && report.last_step < options_.optimizer.steps)
       status = Status::Failed(fmt::format("stopped after step {}", report.last_step));
@@ -208,7 +216,7 @@ class Run {
     }
     if (First() && status.ok()) status = PrintOut(Summary(report));
     // mpiexec's exit status is sure only when that of all ranks is the same.
-    return orphaned_ ? status : Together(status, 0);
+    return report.orphaned ? status : Together(status, 0);
   }
 
  private:
@@ -272,7 +280,7 @@ class Run {
   std::optional<Program> program_;
   std::optional<OutputFile> log_, trace_;
   double seconds_ = 0;
-  bool orphaned_ = false;
+  bool spoken_ = false;
 };
 
 void Describe(CLI::App& app, Arguments& a) {
@@ -306,7 +314,7 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   Describe(app, arguments);
   auto end = [](bool speaks, const Status& status) {
-    if (!status.ok() && speaks) fmt::print(std::cerr, "piperun: error: {}\n", status.message());
+    if (!status.ok() && speaks) PrintError(status);
     return static_cast<int>(status.code());
   };
   try {

@@ -133,9 +133,9 @@ void Rank::ComputeMain() {
   }
   if (gate_.load() == Gate::kOpen) {
     RunSteps();
-    control_.PostAll({.type = ControlMessage::Type::kBye});
     computed_.store(true);
     args_.transport->bell().Ring();
+    args_.news->Ring();
   }
   backend_.reset();  // where it was made
 }
@@ -208,21 +208,22 @@ void Rank::Consumed(int64_t step) {
   bell_.Ring();
 }
 
-void Rank::Fail(const Status& status) {
+bool Rank::Fail(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    if (stop_.load()) return;
+    if (stop_.load()) return false;
     failure_ = status;
     ControlMessage message{.type = ControlMessage::Type::kFail,
                            .code = static_cast<int32_t>(status.code())};
     SetText(status.message(), &message);
-    // Before the compute thread can see the stop and say good-bye: nothing goes after that.
+    // Before anyone can see the stop and say good-bye: nothing goes after that.
     control_.PostAll(message);
     stop_.store(true);
   }
   bell_.Ring();
   args_.transport->bell().Ring();
   args_.news->Ring();
+  return true;
 }
 
 void Rank::OnMessage(int from, const ControlMessage& message) {
@@ -241,9 +242,8 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
       args_.on_message(from, message);
       break;
     case ControlMessage::Type::kSign:
-      args_.on_message(from, message);
-      break;
     case ControlMessage::Type::kBye:
+      args_.on_message(from, message);
       break;
   }
   args_.news->Ring();
@@ -271,12 +271,18 @@ void Rank::AppendEvents(std::vector<Event>* events) const {
 void Rank::CommunicationMain() {
   prctl(PR_SET_TIMERSLACK, 1000);  // this thread's naps end within a microsecond
   double parting = 0;
+  bool said_bye = false;
   while (true) {
     const uint64_t seen = args_.transport->bell().rings();
     bool moved = false;
     const Status status = Communicate(&moved);
     if (!status.ok()) Fail(status);
-    left_cleanly_ = computed_.load() && control_.closed();
+    // Rank 0 says it last: until then somebody may fail, which it passes on.
+    if (!said_bye && computed_.load() && (rank_ != 0 || stop_.load() || control_.others_left())) {
+      control_.PostAll({.type = ControlMessage::Type::kBye});
+      said_bye = true;
+    }
+    left_cleanly_ = said_bye && control_.closed();
     if (left_cleanly_) break;
     if (stop_.load()) {
       if (parting == 0) parting = Now() + kPartingSeconds;

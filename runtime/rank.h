@@ -44,7 +44,7 @@ class Rank {
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
     Bell* news = nullptr;              // the caller's; rung when there is something for it to do
-    // Reports (at rank 0) and signs of life, on any thread; from itself, too.
+    // Reports (at rank 0), signs of life and good-byes, on any thread; from itself, too.
     Control::Handler on_message;
   };
   // Rank 0 begins step k when the caller has dealt with the reports of step k - kReportsAhead.
@@ -65,20 +65,21 @@ class Rank {
 
   // Any thread. Stop after the next step that rank 0 can still announce.
   void AskToStop() { asked_to_stop_.store(true); }
-  // Any thread. Stop at once; the first error stays.
-  void Fail(const Status& status);
+  // Any thread. Stop at once. False: it has failed before, and the first error stays.
+  bool Fail(const Status& status);
   // Any thread; rank 0: the caller has dealt with the reports up to `step`.
   void Consumed(int64_t step);
   // Any thread: tells the other ranks that this one lives, and where it is.
   void PostSign();
 
-  // Any thread.
-  bool ended() const { return ended_.load(); }
+  // Any thread: both threads are at their ends. After a failure the communication thread leaves
+  // when it must, but a kernel cannot be stopped.
+  bool ended() const { return ended_.load() && computed_.load(); }
   bool failed() const { return stop_.load(); }
   int64_t executed() const;
   std::string CurrentText() const;
 
-  // After Join.
+  // After Join, or once it has failed.
   Status status() const { return failure_; }
   bool left_cleanly() const { return left_cleanly_; }
   int64_t last_step() const { return done_steps_; }  // steps that it finished

@@ -10,7 +10,7 @@ void StallWatch::Sign(int rank, int64_t executed, const char* text) {
     quiet_ = 0;
     for (Seen& other : seen_) other.answers = false;
   }
-  seen = {executed, true, text};
+  seen = {executed, true, false, text};
 }
 
 bool StallWatch::Tick(double seconds) {
@@ -22,7 +22,11 @@ std::string StallWatch::Text() const {
   std::string text = fmt::format("no progress for {:g} s", seconds_);
   for (size_t rank = 0; rank < seen_.size(); ++rank) {
     text += fmt::format("{} rank {} ", rank == 0 ? ":" : ";", rank);
-    text += seen_[rank].answers ? fmt::format("at '{}'", seen_[rank].text) : "does not answer";
+    if (seen_[rank].finished) {
+      text += "has finished";
+    } else {
+      text += seen_[rank].answers ? fmt::format("at '{}'", seen_[rank].text) : "does not answer";
+    }
   }
   return text;
 }

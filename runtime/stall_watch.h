@@ -18,6 +18,8 @@ class StallWatch {
   // A sign from a rank: how many instructions it has finished and what it is at.
   void Sign(int rank, int64_t executed, const char* text);
 
+  void Finished(int rank) { seen_[rank].finished = true; }
+
   // `seconds` have passed since the last tick. True: no rank has finished an instruction
   // for the whole time.
   bool Tick(double seconds);
@@ -29,6 +31,7 @@ class StallWatch {
   struct Seen {
     int64_t executed = -1;
     bool answers = false;  // gave a sign during the quiet time
+    bool finished = false;
     std::string text;
   };
   const double seconds_;

@@ -29,7 +29,7 @@ class Board {
 
   void Put(int from, const ControlMessage& message) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (message.type == ControlMessage::Type::kSign) {
+    if (message.type != ControlMessage::Type::kReport) {
       signs_[from].message = message;
       signs_[from].fresh = true;
       return;
@@ -153,21 +153,39 @@ class Supervisor {
   // is held must neither hide Ctrl-C nor look like a stalled run.
   void Supervise() {
     std::thread reporter;
+    reported_.store(!Steers());
     if (Steers()) reporter = std::thread([this] { ReportSteps(); });
     double last = Now();
-    while (!std::all_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->ended(); })) {
+    while (!(ended_.load() && reported_.load())) {
       const uint64_t seen = news_.rings();
       PassRequests();
       const double now = Now();
       if (now - last >= kTickSeconds) {
-        Tick();
+        if (!ended_.load()) Tick();
         last = now;
       }
-      news_.WaitFor(seen, std::chrono::microseconds(static_cast<int64_t>(kTickSeconds * 1e6)));
+      if (ranks_[0]->failed()) FollowFailure(now);
+      if (!ended_.load() && AllEnded()) {
+        ended_.store(true);
+        news_.Ring();
+      } else {
+        news_.WaitFor(seen, std::chrono::microseconds(static_cast<int64_t>(kTickSeconds * 1e6)));
+      }
     }
-    ended_.store(true);
-    news_.Ring();
     if (reporter.joinable()) reporter.join();
+  }
+
+  bool AllEnded() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->ended(); });
+  }
+
+  void FollowFailure(double now) {
+    if (failed_at_ == 0) {
+      failed_at_ = now;
+      const bool speaks = Steers() || (report_.orphaned && options_.transport->rank() == 1);
+      if (speaks && options_.on_failure) options_.on_failure(ranks_[0]->status());
+    }
+    if (now - failed_at_ > options_.grace && options_.on_stuck) options_.on_stuck();
   }
 
   void ReportSteps() {
@@ -176,9 +194,11 @@ class Supervisor {
       const uint64_t seen = news_.rings();
       const bool ended = ended_.load();
       while (board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
-      if (ended) return;
+      if (ended) break;
       news_.Wait(seen);
     }
+    reported_.store(true);
+    news_.Ring();
   }
 
   void ReportStep(const std::vector<ControlMessage>& reports) {
@@ -219,13 +239,15 @@ class Supervisor {
   void Tick() {
     for (auto& rank : ranks_) rank->PostSign();
     board_.TakeSigns([&](int rank, const ControlMessage& sign) {
+      if (sign.type == ControlMessage::Type::kBye) return watch_.Finished(rank);
       // Elsewhere any sign from rank 0 will do: it is the one that watches.
       const bool watched = Steers() || rank != 0;
       watch_.Sign(rank, watched ? sign.executed : ++signs_of_steerer_, sign.text);
     });
     if (reporting_.load() || !watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
-    report_.orphaned = !Steers();
-    ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
+    const bool first =
+        ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
+    report_.orphaned = first && !Steers();
   }
 
   void Finish() {
@@ -255,7 +277,9 @@ class Supervisor {
   Board board_;
   StallWatch watch_;
   int64_t signs_of_steerer_ = 0;
+  double failed_at_ = 0;                // when this thread saw it; 0: it has not
   std::atomic<bool> ended_{false};      // all ranks
+  std::atomic<bool> reported_{false};   // all steps, to the caller
   std::atomic<bool> reporting_{false};  // the caller has a report
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

@@ -46,6 +46,14 @@ struct TrainOptions {
   uint64_t fingerprint = 0;        // of plan and options: must be the same on all ranks
   // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
   std::function<Status(const StepReport&)> on_step;
+  // Rank 0's process, or rank 1's where rank 0 is silent: the run has failed. Called at once, on
+  // this process's own thread: ranks may still be in long kernels, and other processes may go
+  // before this one.
+  std::function<void(const Status&)> on_failure;
+  // Any process: `grace` seconds after a failure a kernel or on_step has still not come back.
+  // Called again and again until it does; empty: wait.
+  std::function<void()> on_stuck;
+  double grace = 10;
   // How often somebody asked to stop: once, and all ranks stop after a common step; twice,
   // and they stop where they are. May be null.
   const std::atomic<int>* stop_requests = nullptr;
@@ -62,7 +70,7 @@ struct TrainReport {
   std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
   int64_t last_step = 0;
   Status status;  // why it failed, if it did
-  // Rank 0, which would say so, is silent: this one noticed by itself.
+  // Rank 0 is silent: this one noticed by itself.
   bool orphaned = false;
 };
 

@@ -79,15 +79,22 @@ kill -KILL "$(ranks | sed -n 3p)"
 finish
 [[ $got != 0 ]] || fail "a killed rank: exit $got"
 
-start --stall-timeout 1
-all=$(ranks)
-[[ $(wc -w <<< "$all") == 4 ]] || fail "not four ranks: $all"
-kill -STOP "$(sed -n 3p <<< "$all")"
-finish
-[[ $got != 0 ]] || fail "a stopped rank: exit $got"
-grep -qE "^piperun: error: no progress for 1 s: rank 0 at '.*'; .*; rank [0-3] does not answer" err.txt ||
-  fail "a stopped rank"
-for rank in $all; do
-  [[ ! -e /proc/$rank ]] || fail "rank with process $rank is left over"
-done
+# stop_rank RANK PATTERN: a rank that does not answer any more; another one says so.
+stop_rank() {
+  start --stall-timeout 1
+  local all process
+  all=$(ranks)
+  [[ $(wc -w <<< "$all") == 4 ]] || fail "not four ranks: $all"
+  for process in $all; do
+    tr '\0' '\n' < "/proc/$process/environ" | grep -qx "PMI_RANK=$1" && kill -STOP "$process"
+  done
+  finish
+  [[ $got != 0 ]] || fail "stopped rank $1: exit $got"
+  grep -qE "^piperun: error: $2$" err.txt || fail "stopped rank $1"
+  for process in $all; do
+    [[ ! -e /proc/$process ]] || fail "rank with process $process is left over"
+  done
+}
+stop_rank 2 "no progress for 1 s: rank 0 at '.*'; .*; rank 2 does not answer; .*"
+stop_rank 0 "rank 0 does not answer"
 exit $((failures > 0))

@@ -152,15 +152,54 @@ TEST_CASE("a run that does not go on ends with what each rank is at") {
   harness.backend.before = [&](Op op, const Addresses& at, int64_t step) {
     if (op == Op::kBackward && at.stage == 1 && at.micro == 1 && step == 2) wait.wait();
   };
-  // The kernel that hangs has to end before its thread can.
-  auto release = std::async(std::launch::async, [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  // It is said at once: the kernel that hangs has to end before the run can.
+  std::string said;
+  harness.options.on_failure = [&](const Status& status) {
+    said = status.message();
     stalled.set_value();
-  });
+  };
   const TrainReport report = harness.Run();
   CHECK(report.status.code() == Code::kFailed);
-  CHECK_THAT(report.status.message(), Catch::StartsWith("no progress for 0.3 s: rank 0 at 'WAIT "));
-  CHECK_THAT(report.status.message(), Catch::Contains("; rank 1 at 'BW s1 m1'"));
+  CHECK(said == report.status.message());
+  CHECK_THAT(said, Catch::StartsWith("no progress for 0.3 s: rank 0 at 'WAIT "));
+  CHECK_THAT(said, Catch::Contains("; rank 1 at 'BW s1 m1'"));
+}
+
+TEST_CASE("a rank that hangs when the others have finished ends with them") {
+  Harness harness(MakeProgram({.devices = 4}));
+  harness.options.stall_timeout = 0.3;
+  std::promise<void> stalled;
+  auto wait = stalled.get_future().share();
+  harness.backend.before = [&](Op op, const Addresses& at, int64_t step) {
+    if (op != Op::kStep || at.stage != 3 || step != 3) return;
+    wait.wait();
+    // Longer than the others wait for its good-bye.
+    std::this_thread::sleep_for(std::chrono::milliseconds(3300));
+  };
+  harness.options.on_failure = [&](const Status&) { stalled.set_value(); };
+  CHECK(harness.Run().status.message() ==
+        "no progress for 0.3 s: rank 0 at 'STEP s0'; rank 1 has finished; rank 2 has finished; "
+        "rank 3 at 'STEP s3'");
+}
+
+TEST_CASE("a caller that does not come back is found stuck") {
+  Harness harness(MakeProgram({.devices = 1}));
+  std::promise<void> held;
+  auto wait = held.get_future().share();
+  std::atomic<int> requests{0};
+  harness.options.stop_requests = &requests;
+  harness.options.on_step = [&](const StepReport&) -> Status {
+    requests = 2;
+    wait.wait();
+    return {};
+  };
+  harness.options.grace = 0.2;
+  bool stuck = false;
+  harness.options.on_stuck = [&] {
+    if (!std::exchange(stuck, true)) held.set_value();
+  };
+  CHECK(harness.Run().status.message() == "stopped in the middle of a step");
+  CHECK(stuck);
 }
 
 TEST_CASE("a plan that cannot run is refused") {
