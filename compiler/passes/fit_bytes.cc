@@ -18,6 +18,7 @@ namespace pp {
 namespace {
 
 constexpr int kAttempts = 12;
+constexpr int kRaises = 8;
 
 // Bytes that a micro-batch of each stage holds: what its forward read stays in its stash.
 search::MemoryModel ByteMemory(const Program& program) {
@@ -52,19 +53,24 @@ std::string Bytes(double bytes) {
                          : fmt::format("{:.2f}MiB", bytes / (1 << 20));
 }
 
-Status TooLittle(const PassContext& context, int device, double needed) {
-  // Rounded up, so that it can be given back.
-  const double enough = std::ceil(needed / (1 << 20) * 100) / 100 * (1 << 20);
-  return Status::Invalid(
-      fmt::format("--memory-limit: {} is too little for device {} ({} is the least that was found)",
-                  Bytes(At(context.fit.limit.values, device)), device, Bytes(enough)));
+// A device that has too little, and bytes that would do for it as far as is known.
+struct Lack {
+  int device = -1;  // none
+  double needed = 0;
+};
+
+// Rounded up as it is printed, so that it can be given back.
+double Printable(double bytes) {
+  return bytes < 1 << 20 ? bytes : std::ceil(bytes / (1 << 20) * 100) / 100 * (1 << 20);
 }
 
 // That every device has room for its part: where it seems to have none, what a plan with just
-// that takes besides is set aside instead. The error names its arena.
-Status MakeRoom(const Program& program, const PassContext& context, search::MemoryModel& memory) {
+// that takes besides is set aside instead. `lack`: the device that has least.
+Status MakeRoom(const Program& program, const PassContext& context, search::MemoryModel& memory,
+                Lack* lack) {
   search::Problem problem = search::MakeProblem(program, context.costs, memory);
   const std::vector<int64_t> smallest_limits = search::SmallestLimits(problem);
+  double most = 0;
   for (int d = 0; d < program.devices; ++d) {
     const int64_t least = smallest_limits[d];
     if (least <= memory.limit[d]) continue;
@@ -76,8 +82,90 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
     const auto needed = static_cast<double>(least + uncounted[d]);
-    if (needed > limit) return TooLittle(context, d, needed);
+    if (needed > limit) {
+      if (needed - limit > most) most = needed - limit, *lack = {d, needed};
+      continue;
+    }
     memory.limit[d] = static_cast<int64_t>(limit) - uncounted[d];
+  }
+  return {};
+}
+
+// Makes of `program` the plan of one search, and says what the plan lacks.
+Status FitAndLower(Program& program, const std::optional<Program>& mario,
+                   const PassContext& context, const search::MemoryModel& memory, FitReport* report,
+                   std::vector<int64_t>* uncounted, Lack* lack) {
+  const search::Problem problem = search::MakeProblem(program, context.costs, memory);
+  *report = FitOnce(program, mario, context, problem);
+  PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
+  double most = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    report->peaks[d] += static_cast<double>((*uncounted)[d]);
+    const double over = report->peaks[d] - At(context.fit.limit.values, d);
+    if (over > most) most = over, *lack = {d, report->peaks[d]};
+  }
+  return {};
+}
+
+// Searches, with more and more set aside, until a plan fits, and then for so many seconds for a
+// faster one. `lack`: of the plan that lacked least, if none fits.
+Status Fit(Program& program, const PassContext& full_context, FitReport* report, Lack* lack) {
+  PassContext context = full_context;
+  context.fit.search_seconds = 0;
+  const std::vector<double>& limits = context.fit.limit.values;
+  search::MemoryModel memory = ByteMemory(program);
+  memory.limit.assign(program.devices, INT64_MAX);
+  std::vector<int64_t> set_aside;
+  PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
+  const std::optional<Program> mario = MarioPlan(program, context);
+  Lack least;
+  double least_over = HUGE_VAL;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    for (int d = 0; d < program.devices; ++d)
+      memory.limit[d] = static_cast<int64_t>(At(limits, d)) - set_aside[d];
+    *lack = {};
+    PP_RETURN_IF_ERROR(MakeRoom(program, context, memory, lack));
+    if (lack->device >= 0) break;
+    Program fitted = program;
+    std::vector<int64_t> uncounted;
+    PP_RETURN_IF_ERROR(FitAndLower(fitted, mario, context, memory, report, &uncounted, lack));
+    if (lack->device < 0) {
+      if (full_context.fit.search_seconds > 0) {
+        Program longer = program;
+        FitReport second;
+        Lack too_little;
+        PP_RETURN_IF_ERROR(
+            FitAndLower(longer, mario, full_context, memory, &second, &uncounted, &too_little));
+        if (too_little.device < 0 && second.makespan < report->makespan)
+          fitted = std::move(longer), *report = std::move(second);
+      }
+      program = std::move(fitted);
+      return {};
+    }
+    const double over = lack->needed - At(limits, lack->device);
+    if (over < least_over) least_over = over, least = *lack;
+    for (int d = 0; d < program.devices; ++d)
+      if (report->peaks[d] > At(limits, d)) set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
+  }
+  if (least.device >= 0) *lack = least;
+  return {};
+}
+
+// Raises the limit that is too little until what the error will name has been seen to fit. One
+// limit is that of all devices; of several, only the one that is named is raised.
+Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
+  PassContext more = context;
+  more.fit.search_seconds = 0;
+  more.fit.progress = nullptr;
+  std::vector<double>& limits = more.fit.limit.values;
+  for (int raise = 0; raise < kRaises; ++raise) {
+    limits[limits.size() == 1 ? 0 : lack->device] = Printable(lack->needed);
+    Program plan = program;
+    FitReport report;
+    Lack next;
+    PP_RETURN_IF_ERROR(Fit(plan, more, &report, &next));
+    if (next.device < 0 || (limits.size() > 1 && next.device != lack->device)) break;
+    *lack = next;
   }
   return {};
 }
@@ -86,42 +174,19 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
 
 Status FitBytes(Program& program, const PassContext& context) {
   if (!program.job) return Status::Invalid("--memory-limit: bytes need --model");
-  const std::vector<double>& limits = context.fit.limit.values;
-  search::MemoryModel memory = ByteMemory(program);
-  memory.limit.assign(program.devices, INT64_MAX);
-  std::vector<int64_t> set_aside;
-  PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
-  const std::optional<Program> mario = MarioPlan(program, context);
-  struct Excess {
-    int device = -1;
-    double over = 0;  // bytes
-  } least;            // of the plans that did not fit
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    for (int d = 0; d < program.devices; ++d)
-      memory.limit[d] = static_cast<int64_t>(At(limits, d)) - set_aside[d];
-    PP_RETURN_IF_ERROR(MakeRoom(program, context, memory));
-    const search::Problem problem = search::MakeProblem(program, context.costs, memory);
-    Program fitted = program;
-    FitReport report = FitOnce(fitted, mario, context, problem);
-    std::vector<int64_t> uncounted;
-    PP_RETURN_IF_ERROR(Uncounted(fitted, context, memory, &uncounted));
-    Excess excess;
-    for (int d = 0; d < program.devices; ++d) {
-      report.peaks[d] += static_cast<double>(uncounted[d]);
-      const double over = report.peaks[d] - At(limits, d);
-      if (over <= 0) continue;
-      if (over > excess.over) excess = {d, over};
-      set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
-    }
-    if (excess.over > 0) {
-      if (least.device < 0 || excess.over < least.over) least = excess;
-      continue;
-    }
-    program = std::move(fitted);
-    if (context.fit.report) context.fit.report(report);
-    return {};
+  FitReport report;
+  Lack lack;
+  PP_RETURN_IF_ERROR(Fit(program, context, &report, &lack));
+  if (lack.device >= 0) {
+    PP_RETURN_IF_ERROR(TryMore(program, context, &lack));
+    return Status::Invalid(
+        fmt::format("--memory-limit: {} is too little for device {} ({} is the least that was "
+                    "found)",
+                    Bytes(At(context.fit.limit.values, lack.device)), lack.device,
+                    Bytes(Printable(lack.needed))));
   }
-  return TooLittle(context, least.device, At(limits, least.device) + least.over);
+  if (context.fit.report) context.fit.report(report);
+  return {};
 }
 
 }  // namespace pp

@@ -59,6 +59,8 @@ double Window(const Group& g, int64_t n, double limit) {
   double window = m * g.work() + x * g.r;
   window = std::max(window, ((m - x) * g.kept() + x * g.recomputed()) / limit);
   if (g.split) return window;
+  const auto after_recompute = static_cast<double>(g.held.recomputed);
+  if (n > 0 && after_recompute > limit) return HUGE_VAL;
   // At most q full activations at once; in the ramps at both ends fewer.
   const double full = static_cast<double>(g.held.forward);
   const double q = std::floor(limit / full), in_ramp = std::min(q, m);
@@ -68,8 +70,9 @@ double Window(const Group& g, int64_t n, double limit) {
   // At most so many micro-batches in flight.
   const double input = static_cast<double>(g.held.dropped);
   if (input <= 0 || input > full) return window;
-  const double in_flight = (n < g.count ? 1 : 0) + std::floor((limit - full) / input);
-  if (in_flight < 1) return window;
+  // The one that is first to end is full by then.
+  const double first = n < g.count ? full : after_recompute;
+  const double in_flight = 1 + std::floor((limit - first) / input);
   const double filled = std::min(in_flight, m);
   return std::max(window, ((m - x) * g.residence + x * std::max(g.residence, g.f + g.r + g.b) +
                            filled * (filled - 1) / 2 * (g.f + g.b)) /

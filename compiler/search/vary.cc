@@ -11,6 +11,8 @@ namespace {
 constexpr double kTiny = 1e-9;
 // Accepted losses at the start of the search, in mean durations of a task.
 constexpr double kWarm = 0.1;
+// So many changes of a plan in a row do not fit: there is no way on from it.
+constexpr int kMostMisfits = 20'000;
 
 double MeanTime(const Problem& problem) {
   double sum = 0;
@@ -135,11 +137,17 @@ void VaryRules(Workbench& bench, Rules rules) {
 void VaryPlan(Workbench& bench) {
   Plan plan = bench.best(), changed;
   double makespan = bench.best_makespan();
-  while (!bench.Over()) {
+  // Where hardly anything fits, no plan nearby may; finding that out is not counted as work.
+  for (int misfits = 0; misfits < kMostMisfits && !bench.Over();) {
     changed = plan;
     for (int changes = 1 + bench.random.Below(2); changes > 0; --changes)
       ChangePlan(bench.problem, bench.random, changed);
-    if (!Fits(bench.problem, changed) || bench.clock.Earliest(changed) == kNever) continue;
+    if (!Fits(bench.problem, changed)) {
+      ++misfits;
+      continue;
+    }
+    if (bench.clock.Earliest(changed) == kNever) continue;
+    misfits = 0;
     const PolishOptions options{.keep = static_cast<KeepOrder>(bench.random.Below(3)), .rounds = 1};
     const double result = Polish(bench.problem, options, bench.clock, changed);
     if (result > Cutoff(bench, makespan)) continue;
