@@ -143,7 +143,8 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
   if (fit != passes->end() && fit + 1 != passes->end())
     return Status::Invalid(fmt::format(
         "--passes: '{}' behind fit-memory (nothing may change what fits)", (*(fit + 1))->name));
-  return Prepared{std::move(*passes), {*costs, options.p2p, options.reduce, options.fit}};
+  return Prepared{std::move(*passes),
+                  {*costs, options.p2p, options.reduce.value_or(Reduce::kEarly), options.fit}};
 }
 
 // From a schedule to a plan.
@@ -192,9 +193,10 @@ Result<Program> CompileLists(Program program, const std::string& origin,
                     options.passes.empty() ? "--memory-limit" : "--passes", origin));
   if (content.more) {
     if (options.p2p != program.p2p || options.replicas != program.replicas ||
-        options.zero != program.zero)
+        options.zero != program.zero || options.reduce)
       return Status::Invalid(fmt::format(
-          "--p2p, --dp, --zero: {} has its messages and reductions (none of these)", origin));
+          "--p2p, --dp, --zero, --reduce: {} has its messages and reductions (none of these)",
+          origin));
     PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin));
     PP_RETURN_IF_ERROR(Lower(program, Depth::kLists, prepared->context, observer).In(origin));
     return program;

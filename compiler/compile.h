@@ -18,8 +18,8 @@ struct CompileOptions {
   Shape shape;  // stages_per_device 0: the scheme's default
   std::string passes;
   P2p p2p = P2p::kAsync;
-  Reduce reduce = Reduce::kEarly;
-  int replicas = 1;  // --dp
+  std::optional<Reduce> reduce;  // empty: early
+  int replicas = 1;              // --dp
   int zero = 0;
   std::string costs;
   std::optional<ModelConfig> model;

@@ -17,9 +17,7 @@ void Strip(std::string* cell) {
 }  // namespace
 
 CsvReader::CsvReader(std::string_view text, std::string origin)
-    : text_(text), origin_(std::move(origin)) {
-  if (text_.starts_with("\xEF\xBB\xBF")) position_ = 3;
-}
+    : text_(text), origin_(std::move(origin)) {}
 
 Result<bool> CsvReader::Next(std::string* cell) {
   cell->clear();

@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -60,13 +62,18 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
     PP_RETURN_IF_ERROR(OneOf("--zero", a.zero, {"0", "1"}));
     options->zero = a.zero == "1";
   }
-  PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
-  options->reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
+  if (!a.reduce.empty()) {
+    PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
+    options->reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
+  }
   options->passes = a.passes;
   options->costs = a.costs;
   if (!a.model.empty()) {
     auto model = LoadModelConfig(a.model);
     if (!model.ok()) return model.status();
+    // Layers that lists came with are those of a model as deep as theirs.
+    if (options->model && options->model->n_layer != model->n_layer)
+      options->layers_per_stage.clear();
     options->model = *model;
   }
   PP_RETURN_IF_ERROR(
@@ -94,6 +101,11 @@ PassObserver ObserverOf(const Arguments& a) {
 }
 
 Status SavePlan(const Arguments& a, const Program& program) {
+  for (const std::string& input : {a.plans.empty() ? "" : a.plans[0], a.model}) {
+    std::error_code none;
+    if (std::filesystem::equivalent(input, a.output, none))
+      return Status::Invalid(fmt::format("-o: {} is the input (another file)", a.output));
+  }
   a.progress->Doing("writing " + a.output);
   return Save(program, a.output);
 }
@@ -137,12 +149,19 @@ Status ImportCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(OneOf("--format", format, {"torch-csv", "text"}));
   std::string text;
   PP_RETURN_IF_ERROR(ReadFile(path, &text));
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
   auto program = format == "text" ? Parse(text, path) : ParseTorchCsv(text, path);
   if (!program.ok()) return program.status();
   CompileOptions options;
   options.p2p = program->p2p;
   options.replicas = program->replicas;
   options.zero = program->zero;
+  if (program->job) {
+    options.model = program->job->model;
+    options.micro_batch_size = program->job->micro_batch_size;
+    options.sequence_length = program->job->sequence_length;
+    options.layers_per_stage = program->job->layers_per_stage;
+  }
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto plan = CompileLists(std::move(*program), path, options, ObserverOf(a));
   if (!plan.ok()) return plan.status();
@@ -271,6 +290,14 @@ int Main(int argc, char** argv) {
     fmt::print(std::cerr, "pipec: error: unknown command '{}' (pipec --help)\n", argv[1]);
     return static_cast<int>(Code::kInvalid);
   }
+  // Nor which option it does not know, where a file may be given too.
+  for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
+    for (int i = 2; i < argc && sub->get_name() == argv[1]; ++i) {
+      const std::string name(argv[i], std::strcspn(argv[i], "="));
+      if (!name.starts_with("--") || name == "--" || sub->get_option_no_throw(name)) continue;
+      fmt::print(std::cerr, "pipec: error: unknown option '{}' (pipec {} --help)\n", name, argv[1]);
+      return static_cast<int>(Code::kInvalid);
+    }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
