@@ -53,10 +53,16 @@ std::string Bytes(double bytes) {
                          : fmt::format("{:.2f}MiB", bytes / (1 << 20));
 }
 
-// A device that has too little, and bytes that would do for it as far as is known.
+// Of all devices the one that has too little by most, and bytes that would do for it as far as is
+// known.
 struct Lack {
   int device = -1;  // none
   double needed = 0;
+  double over = 0;
+
+  void Consider(int d, double bytes, double limit) {
+    if (bytes - limit > over) *this = {d, bytes, bytes - limit};
+  }
 };
 
 // Rounded up as it is printed, so that it can be given back.
@@ -70,7 +76,6 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
                 Lack* lack) {
   search::Problem problem = search::MakeProblem(program, context.costs, memory);
   const std::vector<int64_t> smallest_limits = search::SmallestLimits(problem);
-  double most = 0;
   for (int d = 0; d < program.devices; ++d) {
     const int64_t least = smallest_limits[d];
     if (least <= memory.limit[d]) continue;
@@ -82,10 +87,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
     const auto needed = static_cast<double>(least + uncounted[d]);
-    if (needed > limit) {
-      if (needed - limit > most) most = needed - limit, *lack = {d, needed};
-      continue;
-    }
+    lack->Consider(d, needed, limit);
     memory.limit[d] = static_cast<int64_t>(limit) - uncounted[d];
   }
   return {};
@@ -98,11 +100,9 @@ Status FitAndLower(Program& program, const std::optional<Program>& mario,
   const search::Problem problem = search::MakeProblem(program, context.costs, memory);
   *report = FitOnce(program, mario, context, problem);
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
-  double most = 0;
   for (int d = 0; d < program.devices; ++d) {
     report->peaks[d] += static_cast<double>((*uncounted)[d]);
-    const double over = report->peaks[d] - At(context.fit.limit.values, d);
-    if (over > most) most = over, *lack = {d, report->peaks[d]};
+    lack->Consider(d, report->peaks[d], At(context.fit.limit.values, d));
   }
   return {};
 }
@@ -119,7 +119,6 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
   const std::optional<Program> mario = MarioPlan(program, context);
   Lack least;
-  double least_over = HUGE_VAL;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     for (int d = 0; d < program.devices; ++d)
       memory.limit[d] = static_cast<int64_t>(At(limits, d)) - set_aside[d];
@@ -142,8 +141,7 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
       program = std::move(fitted);
       return {};
     }
-    const double over = lack->needed - At(limits, lack->device);
-    if (over < least_over) least_over = over, least = *lack;
+    if (least.device < 0 || lack->over < least.over) least = *lack;
     for (int d = 0; d < program.devices; ++d)
       if (report->peaks[d] > At(limits, d)) set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
   }
