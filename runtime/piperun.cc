@@ -20,10 +20,10 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/mpi_transport.h"
-#include "runtime/output_file.h"
-#include "runtime/step_log.h"
-#include "runtime/train.h"
+#include "runtime/comm/mpi_transport.h"
+#include "runtime/files/output_file.h"
+#include "runtime/run/step_log.h"
+#include "runtime/run/train.h"
 #include "schema/file.h"
 #include "schema/timeline.h"
 #include "schema/verify.h"

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "compiler/compile.h"
-#include "runtime/train.h"
+#include "runtime/run/train.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend.h"
+#include "runtime/device/backend.h"
 #include "schema/program.h"
 #include "schema/walk.h"
 

@@ -1,10 +1,10 @@
-#include "runtime/collectives.h"
+#include "runtime/comm/collectives.h"
 
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
-#include "runtime/binding.h"
-#include "runtime/in_process_transport.h"
+#include "runtime/comm/in_process_transport.h"
+#include "runtime/plan/binding.h"
 
 namespace pp {
 namespace {

@@ -1,5 +1,5 @@
 // The three formats of a data file, and the text of every error.
-#include "runtime/dataset.h"
+#include "runtime/files/dataset.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

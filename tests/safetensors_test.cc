@@ -1,4 +1,4 @@
-#include "runtime/safetensors.h"
+#include "runtime/files/safetensors.h"
 
 #include <catch2/catch.hpp>
 #include <cstdio>

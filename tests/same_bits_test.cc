@@ -12,7 +12,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/interop.h"
-#include "runtime/train.h"
+#include "runtime/run/train.h"
 #include "schema/text.h"
 
 namespace pp {

@@ -4,8 +4,8 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "runtime/mpi_transport.h"
-#include "runtime/train.h"
+#include "runtime/comm/mpi_transport.h"
+#include "runtime/run/train.h"
 #include "schema/file.h"
 
 namespace pp {

@@ -1,6 +1,6 @@
 // The training loop on a backend that checks every value: schedules, transports of threads,
 // starting, stopping and failing together.
-#include "runtime/train.h"
+#include "runtime/run/train.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "compiler/compile.h"
-#include "runtime/step_log.h"
+#include "runtime/run/step_log.h"
 #include "tests/checking_backend.h"
 
 namespace pp {

@@ -1,5 +1,5 @@
 // A stage's forward and backward against PyTorch, and against itself in other splits and halves.
-#include "runtime/transformer.h"
+#include "runtime/model/transformer.h"
 
 #include <omp.h>
 
@@ -10,8 +10,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "runtime/parameters.h"
-#include "runtime/safetensors.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/model/parameters.h"
 
 namespace pp {
 namespace {

@@ -2,7 +2,7 @@
 // a thread or in a process of its own.
 #pragma once
 
-#include "runtime/transport.h"
+#include "runtime/comm/transport.h"
 #include "schema/status.h"
 
 namespace pp {

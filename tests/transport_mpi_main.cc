@@ -1,7 +1,7 @@
 // One rank of the transport suite over MPI: transport_mpi_main DIRECTORY-OF-THE-LIBRARY.
 #include <cstdio>
 
-#include "runtime/mpi_transport.h"
+#include "runtime/comm/mpi_transport.h"
 #include "tests/transport_conformance.h"
 
 int main(int, char** argv) {

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "runtime/in_process_transport.h"
+#include "runtime/comm/in_process_transport.h"
 #include "tests/transport_conformance.h"
 
 namespace pp {

@@ -1,0 +1,28 @@
+// Finds and loads the MPI transport.
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "runtime/comm/mpi_transport.h"
+
+namespace pp {
+
+Result<std::unique_ptr<Transport>> JoinMpi(const std::string& directory) {
+  const std::string path = directory + "/" + kMpiPlugin;
+  // MPI looks for its own symbols in what is loaded globally. It stays loaded for good.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr)
+    return Status::Invalid(
+        fmt::format("--transport mpi: {} (build it on a machine with MPI, or use "
+                    "--transport threads)",
+                    dlerror()));
+  auto* make = reinterpret_cast<MakeMpiTransport*>(dlsym(library, kMpiEntry));
+  if (make == nullptr)
+    return Status::Invalid(
+        fmt::format("--transport mpi: {} is not this program's MPI library", path));
+  char error[512] = {};
+  std::unique_ptr<Transport> transport(make(error, sizeof error));
+  if (!transport) return Status::Invalid(fmt::format("--transport mpi: {}", error));
+  return transport;
+}
+
+}  // namespace pp

@@ -1,0 +1,200 @@
+// The plugin: ranks are processes, and messages go through MPI.
+//
+// MPI waits by spinning, which is a catastrophe with more ranks than cores (a blocking
+// 8-byte all-reduce of 4 ranks on 2 cores takes 10 ms). So nothing here blocks: only
+// Issend, Irecv and Test, and the caller decides how to pass the time in between.
+// Issend, because a buffered send would hide what another transport shows.
+#include "runtime/comm/mpi_transport.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace pp {
+namespace {
+
+// MPI counts in int: longer transfers go in pieces, one after the other.
+constexpr int64_t kPiece = int64_t{1} << 30;
+
+// How long the ranks have for ending together.
+constexpr std::chrono::seconds kDrainTime{5};
+
+class MpiTransport : public Transport {
+ public:
+  MpiTransport(int rank, int ranks) : Transport(rank, ranks), transfers_(port_count()) {}
+
+  // MPI ends in order only when nothing is under way, on any rank. Where a rank does not
+  // answer the process just ends, which mpiexec takes for the failure that it is.
+  ~MpiTransport() override {
+    Settle();
+    if (!broken_) MPI_Finalize();
+  }
+
+  Status Start(const Port& port, void* data, int64_t bytes) override {
+    if (broken_) return Status::Failed("MPI has failed before");
+    Transfer& transfer = transfers_[IndexOf(port)];
+    PP_CHECK(!transfer.busy);
+    transfer = {MPI_REQUEST_NULL, static_cast<char*>(data), bytes, bytes, transfer.count + 1, true};
+    return StartPiece(port, &transfer);
+  }
+
+  Status Test(const Port& port, bool* over) override {
+    Transfer& transfer = transfers_[IndexOf(port)];
+    if (broken_) return Status::Failed("MPI has failed before");
+    PP_CHECK(transfer.busy);
+    int done = 0;
+    *over = false;
+    PP_RETURN_IF_ERROR(Check(MPI_Test(&transfer.request, &done, MPI_STATUS_IGNORE), port));
+    if (!done) return {};
+    if (transfer.left > 0) return StartPiece(port, &transfer);
+    transfer.busy = false;
+    *over = true;
+    return {};
+  }
+
+  bool polls() const override { return true; }
+
+  // Every send without a receive gets one, and the other way round; the bytes go nowhere.
+  void Settle() override {
+    if (!std::exchange(settled_, true) && !broken_) broken_ = !Drain();
+  }
+
+ private:
+  struct Transfer {
+    MPI_Request request = MPI_REQUEST_NULL;
+    char* data = nullptr;
+    int64_t left = 0;   // not yet started
+    int64_t bytes = 0;  // in all
+    int64_t count = 0;  // transfers so far, with this one
+    bool busy = false;
+  };
+
+  // What one rank has started with another, by way and channel. A transfer starts when the
+  // one before it is over at both ends, so one rank is at most one ahead.
+  struct Started {
+    int64_t count[2][kChannels];
+    int64_t bytes[2][kChannels];  // of the last one
+  };
+
+  // False: not all ranks took part in time.
+  bool Drain() {
+    const auto end = std::chrono::steady_clock::now() + kDrainTime;
+    std::vector<Started> mine(ranks()), theirs(ranks());
+    std::vector<MPI_Request> requests;
+    for (int peer = 0; peer < ranks(); ++peer) {
+      if (peer == rank()) continue;
+      mine[peer] = StartedWith(peer);
+      MPI_Irecv(&theirs[peer], sizeof(Started), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
+                &requests.emplace_back());
+      MPI_Isend(&mine[peer], sizeof(Started), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
+                &requests.emplace_back());
+    }
+    auto all_told = [&] {
+      int done = 0;
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+      return done != 0;
+    };
+    if (!Poll(all_told, end)) return false;
+    std::vector<std::vector<char>> nowhere;
+    for (const Port& port : AllPorts()) {
+      const int other_way = 1 - static_cast<int>(port.way),
+                channel = static_cast<int>(port.channel);
+      if (theirs[port.peer].count[other_way][channel] <= transfers_[IndexOf(port)].count) continue;
+      if (!Poll([&] { return Over(port); }, end)) return false;
+      nowhere.emplace_back(theirs[port.peer].bytes[other_way][channel]);
+      if (!Start(port, nowhere.back().data(), nowhere.back().size()).ok()) return false;
+    }
+    for (const Port& port : AllPorts())
+      if (!Poll([&] { return Over(port); }, end)) return false;
+    return true;
+  }
+
+  Started StartedWith(int peer) const {
+    Started started{};
+    for (const Port& port : AllPorts()) {
+      if (port.peer != peer) continue;
+      const Transfer& transfer = transfers_[IndexOf(port)];
+      started.count[static_cast<int>(port.way)][static_cast<int>(port.channel)] = transfer.count;
+      started.bytes[static_cast<int>(port.way)][static_cast<int>(port.channel)] = transfer.bytes;
+    }
+    return started;
+  }
+
+  std::vector<Port> AllPorts() const {
+    std::vector<Port> ports;
+    for (const Way way : {Way::kSend, Way::kRecv})
+      for (int channel = 0; channel < kChannels; ++channel)
+        for (int peer = 0; peer < ranks(); ++peer)
+          if (peer != rank()) ports.push_back({way, static_cast<Channel>(channel), peer});
+    return ports;
+  }
+
+  bool Over(const Port& port) {
+    bool over = !transfers_[IndexOf(port)].busy;
+    return over || (Test(port, &over).ok() && over);
+  }
+
+  template <typename Done>
+  bool Poll(const Done& done, std::chrono::steady_clock::time_point end) {
+    while (!done()) {
+      if (broken_ || std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return !broken_;
+  }
+
+  Status StartPiece(const Port& port, Transfer* transfer) {
+    const int bytes = static_cast<int>(std::min(transfer->left, kPiece));
+    const int tag = static_cast<int>(port.channel);
+    const int error = port.way == Way::kSend
+                          ? MPI_Issend(transfer->data, bytes, MPI_BYTE, port.peer, tag,
+                                       MPI_COMM_WORLD, &transfer->request)
+                          : MPI_Irecv(transfer->data, bytes, MPI_BYTE, port.peer, tag,
+                                      MPI_COMM_WORLD, &transfer->request);
+    transfer->data += bytes;
+    transfer->left -= bytes;
+    return Check(error, port);
+  }
+
+  Status Check(int error, const Port& port) {
+    if (error == MPI_SUCCESS) return {};
+    broken_ = true;
+    // The text of an error has several lines, that of its class has one.
+    char text[MPI_MAX_ERROR_STRING] = {};
+    int length = 0, error_class = error;
+    MPI_Error_class(error, &error_class);
+    MPI_Error_string(error_class, text, &length);
+    return Status::Failed(fmt::format("rank {}: MPI, with rank {}: {}", rank(), port.peer, text));
+  }
+
+  std::vector<Transfer> transfers_;
+  bool broken_ = false;
+  bool settled_ = false;
+};
+
+}  // namespace
+}  // namespace pp
+
+extern "C" pp::Transport* pp_make_mpi_transport(char* error, int error_bytes) {
+  // One thread at a time calls MPI, but not always the same one.
+  int provided = MPI_THREAD_SINGLE, rank = 0, ranks = 1;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) {
+    std::snprintf(error, error_bytes, "MPI_Init_thread failed");
+    return nullptr;
+  }
+  if (provided < MPI_THREAD_SERIALIZED) {
+    std::snprintf(error, error_bytes, "this MPI does not allow MPI_THREAD_SERIALIZED");
+    MPI_Finalize();
+    return nullptr;
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  return new pp::MpiTransport(rank, ranks);
+}

@@ -1,0 +1,78 @@
+// How bytes get from one rank to another.
+//
+// A rank has one end of the transport, with ports: a direction, a channel and a peer. A
+// port carries one transfer at a time, and what one rank sends through (channel, peer)
+// arrives in order. Nothing is buffered: a send is over when its receive has taken the
+// bytes, so that a program which hangs on one transport hangs on every one.
+//
+// One thread of the rank calls everything here. Nothing blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/comm/bell.h"
+#include "schema/status.h"
+
+namespace pp {
+
+enum class Way : uint8_t { kSend, kRecv };
+// Of the same two ranks, what goes through different channels is not ordered.
+enum class Channel : uint8_t { kMessage, kReduce, kControl };
+inline constexpr int kChannels = 3;
+
+struct Port {
+  Way way;
+  Channel channel;
+  int peer;
+};
+
+class Transport {
+ public:
+  Transport(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+
+  // Starts to send from, or receive into, `data`. Both ends give the same number of bytes,
+  // any number from 0. REQUIRES: port.peer != rank(); the port is free.
+  virtual Status Start(const Port& port, void* data, int64_t bytes) = 0;
+
+  // Whether the port's transfer is over; the port is then free again.
+  virtual Status Test(const Port& port, bool* over) = 0;
+
+  // True: transfers advance only while somebody tests. False: the bell rings when a
+  // transfer of this rank is over.
+  virtual bool polls() const = 0;
+
+  // Every rank calls this once, when its run is over: transfers that a failed run has left
+  // under way end somehow. Afterwards nothing touches the memory of any of them.
+  virtual void Settle() = 0;
+
+  // The bell that the calling thread sleeps on.
+  Bell& bell() { return bell_; }
+
+ protected:
+  int IndexOf(const Port& port) const {
+    return (static_cast<int>(port.channel) * 2 + static_cast<int>(port.way)) * ranks_ + port.peer;
+  }
+  int port_count() const { return kChannels * 2 * ranks_; }
+
+ private:
+  const int rank_;
+  const int ranks_;
+  Bell bell_;
+};
+
+// Carries one transfer to its end; for the times before and after the steps. Failed: the
+// peer did not answer within `seconds`.
+Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds);
+
+// All ranks bring what they know and leave with one answer: the error of the first rank
+// that has one, else whether all came with the same `fingerprint` (else Invalid). Every
+// rank must call it.
+Status Agree(Transport& transport, const Status& status, uint64_t fingerprint);
+
+}  // namespace pp

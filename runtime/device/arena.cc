@@ -1,0 +1,43 @@
+#include "runtime/device/arena.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace pp {
+namespace {
+
+// A signalling NaN as float, and far from any token id, loss or sum of squares.
+constexpr unsigned char kCanary[4] = {0xC1, 0xA9, 0xA7, 0xFF};
+
+}  // namespace
+
+void Arena::Unmap::operator()(std::byte* base) const {
+  if (bytes > 0) munmap(base, bytes);
+}
+
+Result<Arena> Arena::Take(int64_t bytes) {
+  if (bytes == 0) return Arena(nullptr, 0);
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED)
+    return Status::Invalid(fmt::format(
+        "the plan takes {} bytes on one rank, which this machine does not have", bytes));
+  // Fewer page faults where the system gives large pages; no harm where it does not.
+  madvise(base, bytes, MADV_HUGEPAGE);
+  uint32_t word = 0;
+  std::memcpy(&word, kCanary, sizeof word);
+  std::fill_n(static_cast<uint32_t*>(base), bytes / 4, word);
+  std::memcpy(static_cast<char*>(base) + bytes / 4 * 4, kCanary, bytes % 4);
+  return Arena(static_cast<std::byte*>(base), bytes);
+}
+
+int64_t Arena::HighWater() const {
+  int64_t end = bytes_;
+  while (end > 0 && static_cast<unsigned char>(base_[end - 1]) == kCanary[(end - 1) & 3]) --end;
+  // Part of a number may look like the pattern; numbers have four bytes or eight.
+  return std::min((end + 3) & ~int64_t{3}, bytes_);
+}
+
+}  // namespace pp

@@ -1,0 +1,196 @@
+#include "runtime/files/safetensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+namespace pp {
+namespace {
+
+constexpr int64_t kMaxHeader = 100 << 20;  // the format's own limit
+constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 16;
+
+// Bytes of one number; 0 for an unknown type.
+int64_t DtypeBytes(std::string_view dtype) {
+  constexpr std::pair<std::string_view, int64_t> kTypes[] = {
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
+      {"U16", 2},  {"I16", 2}, {"F16", 2}, {"BF16", 2},    {"U32", 4},
+      {"I32", 4},  {"F32", 4}, {"U64", 8}, {"I64", 8},     {"F64", 8}};
+  for (const auto& [name, bytes] : kTypes) {
+    if (name == dtype) return bytes;
+  }
+  return 0;
+}
+
+// The numbers of a JSON array; false if it has anything but numbers of 0 or more.
+bool Numbers(const nlohmann::json& array, std::vector<int64_t>* out) {
+  if (!array.is_array()) return false;
+  for (const nlohmann::json& value : array) {
+    if (!value.is_number_unsigned()) return false;
+    const uint64_t number = value.get<uint64_t>();
+    if (number > static_cast<uint64_t>(kMaxElements)) return false;
+    out->push_back(static_cast<int64_t>(number));
+  }
+  return true;
+}
+
+// Product of the dimensions; -1 where it is absurd.
+int64_t Elements(const std::vector<int64_t>& shape) {
+  int64_t product = 1;
+  for (const int64_t size : shape) {
+    if (size != 0 && product > kMaxElements / size) return -1;
+    product *= size;
+  }
+  return product;
+}
+
+bool ParseEntry(const nlohmann::json& value, SafetensorsEntry* entry) {
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets") || !value["dtype"].is_string()) {
+    return false;
+  }
+  entry->dtype = value["dtype"].get<std::string>();
+  std::vector<int64_t> offsets;
+  if (!Numbers(value["shape"], &entry->shape)) return false;
+  if (!Numbers(value["data_offsets"], &offsets) || offsets.size() != 2) return false;
+  entry->begin = offsets[0];
+  entry->end = offsets[1];
+  return true;
+}
+
+// The JSON object of a header, or what is wrong with it. A name that is there twice is an error:
+// a reader that takes the last, and one that takes the first, would see two different models.
+Result<nlohmann::json> ParseJson(const std::string& header) {
+  std::vector<std::string> names;
+  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    if (depth == 1 && event == nlohmann::json::parse_event_t::key) {
+      names.push_back(value.get<std::string>());
+    }
+    return true;
+  };
+  nlohmann::json root = nlohmann::json::parse(header, watch, /*allow_exceptions=*/false);
+  if (!root.is_object()) return Status::Invalid("the header is not a JSON object");
+  std::sort(names.begin(), names.end());
+  const auto same = std::adjacent_find(names.begin(), names.end());
+  if (same != names.end()) return Status::Invalid(fmt::format("tensor {} is there twice", *same));
+  return root;
+}
+
+}  // namespace
+
+Result<Safetensors> Safetensors::Open(const std::string& path) {
+  Safetensors file;
+  file.path_ = path;
+  file.stream_.open(path, std::ios::binary);
+  file.stream_.seekg(0, std::ios::end);
+  const int64_t bytes = static_cast<int64_t>(file.stream_.tellg());
+  if (!file.stream_) {
+    return Status::Invalid(path + ": cannot be read (a safetensors file)");
+  }
+  unsigned char length_bytes[8] = {};
+  file.stream_.seekg(0);
+  file.stream_.read(reinterpret_cast<char*>(length_bytes), 8);
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | length_bytes[i];
+  if (!file.stream_ || length > static_cast<uint64_t>(std::min(kMaxHeader, bytes - 8))) {
+    return Status::Invalid(fmt::format(
+        "{}: has {} bytes and says its header has {} (a safetensors file)", path, bytes, length));
+  }
+  std::string header(length, '\0');
+  file.stream_.read(header.data(), static_cast<std::streamsize>(length));
+  if (!file.stream_) return Status::Invalid(path + ": cannot be read (a safetensors file)");
+  file.data_begin_ = 8 + static_cast<int64_t>(length);
+  PP_RETURN_IF_ERROR(file.ParseHeader(header, bytes - file.data_begin_).In(path));
+  return file;
+}
+
+Status Safetensors::ParseHeader(const std::string& header, int64_t data_bytes) {
+  const Result<nlohmann::json> root = ParseJson(header);
+  PP_RETURN_IF_ERROR(root.status());
+  for (const auto& [name, value] : root->items()) {
+    if (name == "__metadata__") continue;
+    SafetensorsEntry entry;
+    if (!ParseEntry(value, &entry)) {
+      return Status::Invalid(
+          fmt::format("tensor {} is not described by dtype, shape and "
+                      "data_offsets",
+                      name));
+    }
+    entries_.emplace(name, std::move(entry));
+  }
+  return CheckData(data_bytes);
+}
+
+Status Safetensors::CheckData(int64_t data_bytes) const {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const auto& [name, entry] : entries_) {
+    const int64_t elements = Elements(entry.shape);
+    const int64_t unit = DtypeBytes(entry.dtype);
+    if (unit == 0) {
+      return Status::Invalid(fmt::format("tensor {} has the unknown dtype {}", name, entry.dtype));
+    }
+    if (entry.begin > entry.end || elements < 0 || entry.end - entry.begin != elements * unit) {
+      return Status::Invalid(
+          fmt::format("tensor {} of shape [{}] and dtype {} is in bytes {} to {}", name,
+                      fmt::join(entry.shape, ", "), entry.dtype, entry.begin, entry.end));
+    }
+    ranges.emplace_back(entry.begin, entry.end);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  int64_t end = 0;
+  for (const auto& range : ranges) {
+    if (range.first != end) {
+      return Status::Invalid(fmt::format(
+          "a tensor begins at byte {} of the data ({} would be right)", range.first, end));
+    }
+    end = range.second;
+  }
+  if (end != data_bytes) {
+    return Status::Invalid(fmt::format("has {} bytes of data ({} by its header)", data_bytes, end));
+  }
+  return {};
+}
+
+const SafetensorsEntry* Safetensors::Find(const std::string& name) const {
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : &it->second;
+}
+
+Status Safetensors::ReadFloats(const std::string& name, const std::vector<int64_t>& shape,
+                               float* out) {
+  return Read(name, "F32", shape, reinterpret_cast<char*>(out));
+}
+
+Status Safetensors::ReadInts(const std::string& name, const std::vector<int64_t>& shape,
+                             int32_t* out) {
+  return Read(name, "I32", shape, reinterpret_cast<char*>(out));
+}
+
+Status Safetensors::Read(const std::string& name, const std::string& dtype,
+                         const std::vector<int64_t>& shape, char* out) {
+  const SafetensorsEntry* entry = Find(name);
+  if (entry == nullptr)
+    return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, name));
+  if (entry->dtype != dtype) {
+    return Status::Invalid(
+        fmt::format("{}: tensor {} is {} ({} is read)", path_, name, entry->dtype, dtype));
+  }
+  if (entry->shape != shape) {
+    return Status::Invalid(fmt::format("{}: tensor {} has the shape [{}] (the model's is [{}])",
+                                       path_, name, fmt::join(entry->shape, ", "),
+                                       fmt::join(shape, ", ")));
+  }
+  stream_.clear();
+  stream_.seekg(data_begin_ + entry->begin);
+  stream_.read(out, entry->end - entry->begin);
+  if (!stream_) return Status::Failed(fmt::format("{}: tensor {} cannot be read", path_, name));
+  return {};
+}
+
+}  // namespace pp

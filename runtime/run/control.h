@@ -1,0 +1,75 @@
+// What ranks tell each other beside the data: reports of steps to rank 0, and from rank 0
+// whether to go on. A star around rank 0, of small messages, each direction in order.
+//
+// Any thread may post. The communication thread delivers, and takes no memory for it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "runtime/comm/transport.h"
+
+namespace pp {
+
+struct ControlMessage {
+  enum class Type : int32_t {
+    kReport,  // to rank 0: `step` is over on this rank
+    kGo,      // from rank 0: step `step` may begin; the last one is `last`
+    kSign,    // either way, now and then: the sender lives, and is at `text`
+    kFail,    // either way: the run has failed; the code and text of a Status
+    kBye,     // either way: nothing follows
+  };
+  Type type = Type::kSign;
+  int32_t code = 0;
+  int64_t step = 0;
+  int64_t last = 0;        // kGo; kReport: 1 if this rank was asked to stop
+  int64_t peak_bytes = 0;  // kReport
+  int64_t executed = 0;    // kSign: instructions finished
+  double loss = 0;         // kReport: sum over the losses that this rank has
+  double grad_norm = 0;    // kReport
+  double seconds = 0;      // kReport: that the step took
+  char text[512] = {};
+};
+
+class Control {
+ public:
+  // Called on the communication thread with each message that comes in.
+  using Handler = std::function<void(int from, const ControlMessage&)>;
+  Control(Transport* transport, Handler handler);
+
+  // Any thread. A kSign is dropped where too many messages wait, and all that comes after a
+  // kBye.
+  void Post(int to, const ControlMessage& message);
+  // To all that this rank is connected with.
+  void PostAll(const ControlMessage& message);
+
+  // The communication thread.
+  Status Advance(bool* moved);
+  // Byes have come on all connections.
+  bool others_left() const;
+  // Byes have gone and come on all connections.
+  bool closed() const;
+
+ private:
+  static constexpr size_t kRoom = 32;
+  struct Link {
+    int peer;
+    std::array<ControlMessage, kRoom> out;  // a ring
+    size_t first = 0, count = 0;
+    bool ended = false;  // a kBye has been posted
+    ControlMessage sending, receiving;
+    bool send_busy = false, recv_busy = false, bye_sent = false, bye_received = false;
+  };
+  Status Send(Link* link, bool* moved);
+  Status Receive(Link* link, bool* moved);
+
+  Transport* const transport_;
+  const Handler handler_;
+  std::mutex mutex_;  // of the rings and `ended`
+  std::vector<Link> links_;
+};
+
+}  // namespace pp

@@ -1,0 +1,16 @@
+// After the last step: what the ranks recorded comes together at rank 0.
+#pragma once
+
+#include <vector>
+
+#include "runtime/comm/transport.h"
+#include "runtime/plan/recorder.h"
+
+namespace pp {
+
+// Each rank brings its own times and events. Rank 0 leaves with those of all ranks, in rank
+// order, the events on its own clock. Every rank must call it.
+Status GatherReports(Transport& transport, std::vector<TimeSpent>* time,
+                     std::vector<Event>* events);
+
+}  // namespace pp

@@ -1,0 +1,131 @@
+// One rank: its memory, its two threads, and its part in starting and stopping together.
+//
+// Rank r executes the list of device r.
+//
+//   compute thread         the compute lane, step after step
+//   communication thread   the other lanes, and what ranks tell each other
+//
+// Rank 0 steers. While it begins step k it says whether step k+1 will be, so that all ranks
+// stop after the same step and nobody waits for the answer. A rank that fails tells rank 0,
+// which tells all.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "runtime/device/arena.h"
+#include "runtime/device/backend.h"
+#include "runtime/plan/interpreter.h"
+#include "runtime/plan/recorder.h"
+#include "runtime/run/control.h"
+
+namespace pp {
+
+// Told when a thread of a rank begins and ends to work on a step: the compute thread once a
+// step, the communication thread many times. For tests that count what happens inside.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void Enter(int rank, int64_t step) = 0;
+  virtual void Leave(int rank, int64_t step) = 0;
+};
+
+class Rank {
+ public:
+  struct Args {
+    const Program* program = nullptr;
+    Transport* transport = nullptr;
+    std::function<std::unique_ptr<Backend>()> make_backend;  // on the compute thread
+    OptimizerOptions optimizer;
+    bool record = false;
+    StepObserver* observer = nullptr;  // null: none
+    Bell* news = nullptr;              // the caller's; rung when there is something for it to do
+    // Reports (at rank 0), signs of life and good-byes, on any thread; from itself, too.
+    Control::Handler on_message;
+  };
+  // Rank 0 begins step k when the caller has dealt with the reports of step k - kReportsAhead.
+  static constexpr int64_t kReportsAhead = 4;
+
+  explicit Rank(Args args);
+  ~Rank();
+
+  // Takes memory, checks and binds the list, makes the backend and the weights, on the
+  // compute thread, which stays.
+  void BeginSetup();
+  Status FinishSetup();
+  // Lets both threads go: into the steps, or, if not all ranks are ready, to their ends.
+  void Start();
+  void Cancel();
+  // Waits for both threads. REQUIRES: Start or Cancel.
+  void Join();
+
+  // Any thread. Stop after the next step that rank 0 can still announce.
+  void AskToStop() { asked_to_stop_.store(true); }
+  // Any thread. Stop at once. False: it has failed before, and the first error stays.
+  bool Fail(const Status& status);
+  // Any thread; rank 0: the caller has dealt with the reports up to `step`.
+  void Consumed(int64_t step);
+  // Any thread: tells the other ranks that this one lives, and where it is.
+  void PostSign();
+
+  // Any thread: both threads are at their ends. After a failure the communication thread leaves
+  // when it must, but a kernel cannot be stopped.
+  bool ended() const { return ended_.load() && computed_.load(); }
+  bool failed() const { return stop_.load(); }
+  int64_t executed() const;
+  std::string CurrentText() const;
+
+  // After Join, or once it has failed.
+  Status status() const { return failure_; }
+  bool left_cleanly() const { return left_cleanly_; }
+  int64_t last_step() const { return done_steps_; }  // steps that it finished
+  int64_t high_water() const { return arena_ ? arena_->HighWater() : 0; }
+  const TimeSpent& time() const { return interpreter_->time(); }
+  void AppendEvents(std::vector<Event>* events) const;
+
+ private:
+  enum class Gate { kClosed, kOpen, kCancelled };
+
+  Status Setup();
+  void ComputeMain();
+  void CommunicationMain();
+  Status Communicate(bool* moved);
+  void RunSteps();
+  bool MayBegin(int64_t step);
+  Status RunStep(int64_t step);
+  void Report(int64_t step, double seconds);
+  double LossSum() const;
+  void OnMessage(int from, const ControlMessage& message);
+  void Nap(uint64_t seen);
+
+  const Args args_;
+  const int rank_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Backend> backend_;
+  BoundList body_;
+  std::unique_ptr<TiedSum> tied_;
+  std::unique_ptr<NormGather> norm_;
+  std::unique_ptr<Lanes> lanes_;
+  std::unique_ptr<Interpreter> interpreter_;
+  Recorder compute_recorder_, lane_recorder_;
+  Control control_;
+
+  Bell bell_;  // the compute thread's
+  std::atomic<Gate> gate_{Gate::kClosed};
+  std::atomic<bool> ready_{false}, computed_{false}, ended_{false}, stop_{false};
+  std::atomic<bool> asked_to_stop_{false};
+  std::atomic<int64_t> go_step_{1}, last_step_, consumed_{0};
+  Status setup_status_;
+  std::mutex failure_mutex_;
+  Status failure_;
+  bool left_cleanly_ = false;
+  int64_t done_steps_ = 0;
+  int quiet_tests_ = 0;  // of the communication thread, one after the other
+  std::thread compute_, communication_;
+};
+
+}  // namespace pp

@@ -1,0 +1,36 @@
+#include "runtime/run/step_log.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+namespace pp {
+namespace {
+
+std::string Duration(double seconds) {
+  const auto all = static_cast<int64_t>(std::llround(seconds));
+  const int64_t hours = all / 3600, minutes = all / 60 % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, all % 60)
+                   : fmt::format("{}:{:02}", minutes, all % 60);
+}
+
+}  // namespace
+
+std::string ToJson(const StepReport& report) {
+  return fmt::format(
+      R"({{"step":{},"loss":{:.9g},"grad_norm":{:.9g},"lr":{:.9g},"step_seconds":{:.6g},)"
+      R"("tokens_per_second":{:.6g},"peak_bytes":[{}]}})"
+      "\n",
+      report.step, report.loss, report.grad_norm, report.learning_rate, report.seconds,
+      report.tokens_per_second, fmt::join(report.peak_bytes, ","));
+}
+
+std::string ToLine(const StepReport& report, int64_t steps, double seconds) {
+  const double left = seconds * static_cast<double>(steps - report.step);
+  return fmt::format("step {}/{}  loss {:.4f}  norm {:.2f}  lr {:.3g}  {:.0f} tok/s  {} left\n",
+                     report.step, steps, report.loss, report.grad_norm, report.learning_rate,
+                     report.tokens_per_second, Duration(left));
+}
+
+}  // namespace pp

@@ -1,0 +1,313 @@
+#include "runtime/run/train.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "runtime/comm/in_process_transport.h"
+#include "runtime/device/cpu_backend.h"
+#include "runtime/files/dataset.h"
+#include "runtime/run/gather.h"
+#include "runtime/run/stall_watch.h"
+
+namespace pp {
+namespace {
+
+// How often the supervisor looks at signals, and at most how often ranks give signs.
+constexpr double kTickSeconds = 0.1;
+
+// What the ranks' threads leave for the supervisor.
+class Board {
+ public:
+  explicit Board(int ranks) : signs_(ranks) {
+    for (Slot& slot : slots_) slot.reports.resize(ranks);
+  }
+
+  void Put(int from, const ControlMessage& message) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (message.type != ControlMessage::Type::kReport) {
+      signs_[from].message = message;
+      signs_[from].fresh = true;
+      return;
+    }
+    Slot& slot = slots_[message.step % slots_.size()];
+    slot.reports[from] = message;
+    ++slot.count;
+  }
+
+  // The reports of `step`, once all are here.
+  bool Take(int64_t step, std::vector<ControlMessage>* reports) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Slot& slot = slots_[step % slots_.size()];
+    if (slot.count < slot.reports.size()) return false;
+    slot.count = 0;
+    *reports = slot.reports;
+    return true;
+  }
+
+  template <typename F>
+  void TakeSigns(const F& f) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t rank = 0; rank < signs_.size(); ++rank)
+      if (std::exchange(signs_[rank].fresh, false)) f(static_cast<int>(rank), signs_[rank].message);
+  }
+
+ private:
+  struct Slot {
+    size_t count = 0;
+    std::vector<ControlMessage> reports;
+  };
+  struct Sign {
+    bool fresh = false;
+    ControlMessage message;
+  };
+  std::mutex mutex_;
+  std::array<Slot, 2 * Rank::kReportsAhead> slots_;
+  std::vector<Sign> signs_;
+};
+
+class Supervisor {
+ public:
+  Supervisor(const Program& program, const TrainOptions& options)
+      : program_(program),
+        options_(options),
+        board_(program.devices),
+        watch_(program.devices, Steers() ? options.stall_timeout : 1.5 * options.stall_timeout) {}
+
+  TrainReport Run() {
+    report_.status = Setup();
+    if (options_.transport != nullptr)
+      report_.status = Agree(*options_.transport, report_.status, options_.fingerprint);
+    if (!report_.status.ok()) {
+      for (auto& rank : ranks_) rank->Cancel();
+      for (auto& rank : ranks_) rank->Join();
+      return std::move(report_);
+    }
+    for (auto& rank : ranks_) rank->Start();
+    Supervise();
+    for (auto& rank : ranks_) rank->Join();
+    Finish();
+    return std::move(report_);
+  }
+
+ private:
+  bool Steers() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
+
+  Status Setup() {
+    if (!options_.make_backend) PP_RETURN_IF_ERROR(OpenData());
+    std::vector<Transport*> transports{options_.transport};
+    if (options_.transport == nullptr) {
+      own_transports_ = MakeInProcessTransports(program_.devices);
+      transports.clear();
+      for (auto& transport : own_transports_) transports.push_back(transport.get());
+    }
+    for (Transport* transport : transports) ranks_.push_back(MakeRank(transport));
+    for (auto& rank : ranks_) rank->BeginSetup();
+    Status status;
+    for (auto& rank : ranks_) {
+      const Status of_rank = rank->FinishSetup();
+      if (status.ok()) status = of_rank;
+    }
+    return status;
+  }
+
+  Status OpenData() {
+    const Job& job = *program_.job;
+    Result<Dataset> dataset =
+        Dataset::Open(options_.data,
+                      {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
+    PP_RETURN_IF_ERROR(dataset.status());
+    dataset_ = std::make_unique<Dataset>(std::move(*dataset));
+    return {};
+  }
+
+  std::unique_ptr<Rank> MakeRank(Transport* transport) {
+    return std::make_unique<Rank>(Rank::Args{
+        .program = &program_,
+        .transport = transport,
+        .make_backend = [this, device = transport->rank()] { return MakeBackend(device); },
+        .optimizer = options_.optimizer,
+        .record = options_.record,
+        .observer = options_.observer,
+        .news = &news_,
+        .on_message = [this](int from,
+                             const ControlMessage& message) { board_.Put(from, message); }});
+  }
+
+  std::unique_ptr<Backend> MakeBackend(int device) const {
+    if (options_.make_backend) return options_.make_backend(device);
+    return MakeCpuBackend({.program = &program_,
+                           .device = device,
+                           .dataset = dataset_.get(),
+                           .seed = options_.seed,
+                           .threads = options_.threads,
+                           .weight_decay = options_.weight_decay,
+                           .weights = options_.weights});
+  }
+
+  // This thread watches; another one tells the caller, who may take his time: a terminal that
+  // is held must neither hide Ctrl-C nor look like a stalled run.
+  void Supervise() {
+    std::thread reporter;
+    reported_.store(!Steers());
+    if (Steers()) reporter = std::thread([this] { ReportSteps(); });
+    double last = Now();
+    while (!(ended_.load() && reported_.load())) {
+      const uint64_t seen = news_.rings();
+      PassRequests();
+      const double now = Now();
+      if (now - last >= kTickSeconds) {
+        if (!ended_.load()) Tick();
+        last = now;
+      }
+      if (ranks_[0]->failed()) FollowFailure(now);
+      if (!ended_.load() && AllEnded()) {
+        ended_.store(true);
+        news_.Ring();
+      } else {
+        news_.WaitFor(seen, std::chrono::microseconds(static_cast<int64_t>(kTickSeconds * 1e6)));
+      }
+    }
+    if (reporter.joinable()) reporter.join();
+  }
+
+  bool AllEnded() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->ended(); });
+  }
+
+  void FollowFailure(double now) {
+    if (failed_at_ == 0) {
+      failed_at_ = now;
+      const bool speaks = Steers() || (report_.orphaned && options_.transport->rank() == 1);
+      if (speaks && options_.on_failure) options_.on_failure(ranks_[0]->status());
+    }
+    if (now - failed_at_ > options_.grace && options_.on_stuck) options_.on_stuck();
+  }
+
+  void ReportSteps() {
+    std::vector<ControlMessage> reports;
+    while (true) {
+      const uint64_t seen = news_.rings();
+      const bool ended = ended_.load();
+      while (board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
+      if (ended) break;
+      news_.Wait(seen);
+    }
+    reported_.store(true);
+    news_.Ring();
+  }
+
+  void ReportStep(const std::vector<ControlMessage>& reports) {
+    report_.steps.push_back(Combine(reports));
+    ++report_.last_step;
+    if (options_.on_step) {
+      reporting_.store(true);
+      const Status status = options_.on_step(report_.steps.back());
+      reporting_.store(false);
+      if (!status.ok()) ranks_[0]->Fail(status);
+    }
+    ranks_[0]->Consumed(report_.last_step);
+  }
+
+  StepReport Combine(const std::vector<ControlMessage>& reports) const {
+    const double tokens = static_cast<double>(program_.microbatches) * program_.job->tokens();
+    StepReport step;
+    step.step = reports[0].step;
+    for (const ControlMessage& report : reports) {
+      step.loss += report.loss;
+      step.peak_bytes.push_back(report.peak_bytes);
+    }
+    step.loss /= tokens;
+    step.grad_norm = reports[0].grad_norm;
+    step.learning_rate = LearningRate(options_.optimizer, step.step);
+    step.seconds = reports[0].seconds;
+    step.tokens_per_second = tokens / step.seconds;
+    return step;
+  }
+
+  void PassRequests() {
+    const int requests = options_.stop_requests == nullptr ? 0 : options_.stop_requests->load();
+    if (requests >= 1)
+      for (auto& rank : ranks_) rank->AskToStop();
+    if (requests >= 2) ranks_[0]->Fail(Status::Failed("stopped in the middle of a step"));
+  }
+
+  void Tick() {
+    for (auto& rank : ranks_) rank->PostSign();
+    board_.TakeSigns([&](int rank, const ControlMessage& sign) {
+      if (sign.type == ControlMessage::Type::kBye) return watch_.Finished(rank);
+      // Elsewhere any sign from rank 0 will do: it is the one that watches.
+      const bool watched = Steers() || rank != 0;
+      watch_.Sign(rank, watched ? sign.executed : ++signs_of_steerer_, sign.text);
+    });
+    if (reporting_.load() || !watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
+    const bool first =
+        ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
+    report_.orphaned = first && !Steers();
+  }
+
+  void Finish() {
+    report_.status = ranks_[0]->status();
+    if (!Steers()) report_.last_step = ranks_[0]->last_step();
+    for (auto& rank : ranks_) {
+      report_.time.push_back(rank->time());
+      rank->AppendEvents(&report_.events);
+    }
+    if (options_.transport != nullptr && ranks_[0]->left_cleanly()) {
+      const Status status = GatherReports(*options_.transport, &report_.time, &report_.events);
+      if (report_.status.ok()) report_.status = status;
+    }
+    // Before the arenas go.
+    if (options_.transport != nullptr) options_.transport->Settle();
+    double first = report_.events.empty() ? 0 : report_.events[0].start;
+    for (const Event& event : report_.events) first = std::min(first, event.start);
+    for (Event& event : report_.events) event.start -= first;
+  }
+
+  const Program& program_;
+  const TrainOptions& options_;
+  TrainReport report_;
+  std::unique_ptr<Dataset> dataset_;
+  std::vector<std::unique_ptr<Transport>> own_transports_;
+  Bell news_;
+  Board board_;
+  StallWatch watch_;
+  int64_t signs_of_steerer_ = 0;
+  double failed_at_ = 0;                // when this thread saw it; 0: it has not
+  std::atomic<bool> ended_{false};      // all ranks
+  std::atomic<bool> reported_{false};   // all steps, to the caller
+  std::atomic<bool> reporting_{false};  // the caller has a report
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace
+
+TrainReport Train(const Program& program, const TrainOptions& options) {
+  return Supervisor(program, options).Run();
+}
+
+Status CheckRunnable(const Program& program, const std::string& plan, int ranks) {
+  if (!program.job)
+    return Status::Invalid(
+        fmt::format("{}: compiled without a model (pipec compile --model "
+                    "config.json --seq-length T)",
+                    plan));
+  if (ranks > 0 && ranks != program.devices)
+    return Status::Invalid(
+        fmt::format("{}: compiled for {} devices, started with {} ranks (mpiexec "
+                    "-n {})",
+                    plan, program.devices, ranks, program.devices));
+  if (program.replicas != 1)
+    return Status::Invalid(fmt::format("{}: compiled for {} replicas (this version trains one)",
+                                       plan, program.replicas));
+  if (program.pipes.size() != 1)
+    return Status::Invalid(fmt::format("{}: has {} copies of the model (this version trains one)",
+                                       plan, program.pipes.size()));
+  return {};
+}
+
+}  // namespace pp

@@ -1,0 +1,84 @@
+// Trains: runs the ranks of this process through all steps, and gathers what they report.
+//
+// Prints nothing and writes no file. Either all ranks are threads of this process, or, with
+// a transport, this process is one rank of several.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/transport.h"
+#include "runtime/plan/interpreter.h"
+#include "runtime/plan/recorder.h"
+#include "runtime/run/rank.h"
+#include "schema/program.h"
+#include "schema/status.h"
+#include "schema/timeline.h"
+
+namespace pp {
+
+// One step, of all ranks.
+struct StepReport {
+  int64_t step = 0;      // counts from 1
+  double loss = 0;       // mean over the step's tokens, before the update
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  std::vector<int64_t> peak_bytes;  // by rank
+};
+
+struct TrainOptions {
+  std::string data;            // see dataset.h
+  OptimizerOptions optimizer;  // and how many steps
+  double weight_decay = 0.1;
+  uint64_t seed = 1;           // of new weights and dropout
+  int threads = 1;             // compute threads a rank
+  std::string weights;         // a folder with model.safetensors; empty: a new model
+  double stall_timeout = 300;  // seconds; 0: wait forever
+  bool record = false;         // keep events
+
+  Transport* transport = nullptr;  // null: all ranks are threads of this process
+  uint64_t fingerprint = 0;        // of plan and options: must be the same on all ranks
+  // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
+  std::function<Status(const StepReport&)> on_step;
+  // Rank 0's process, or rank 1's where rank 0 is silent: the run has failed. Called at once, on
+  // this process's own thread: ranks may still be in long kernels, and other processes may go
+  // before this one.
+  std::function<void(const Status&)> on_failure;
+  // Any process: `grace` seconds after a failure a kernel or on_step has still not come back.
+  // Called again and again until it does; empty: wait.
+  std::function<void()> on_stuck;
+  double grace = 10;
+  // How often somebody asked to stop: once, and all ranks stop after a common step; twice,
+  // and they stop where they are. May be null.
+  const std::atomic<int>* stop_requests = nullptr;
+  StepObserver* observer = nullptr;
+  // What computes; null: the CPU backend, on `data`.
+  std::function<std::unique_ptr<Backend>(int device)> make_backend;
+};
+
+// What rank 0's process knows in the end. Others have only their own times and events, and
+// the last three.
+struct TrainReport {
+  std::vector<StepReport> steps;
+  std::vector<TimeSpent> time;  // by rank
+  std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
+  int64_t last_step = 0;
+  Status status;  // why it failed, if it did
+  // Rank 0 is silent: this one noticed by itself.
+  bool orphaned = false;
+};
+
+// All ranks get the same status. REQUIRES: `program` has at least the lists of this
+// process's ranks.
+TrainReport Train(const Program& program, const TrainOptions& options);
+
+// What piperun asks of a program before anything else: a model, and as many devices as ranks.
+Status CheckRunnable(const Program& program, const std::string& plan, int ranks);
+
+}  // namespace pp
