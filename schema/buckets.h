@@ -1,11 +1,17 @@
 // Buckets: the pieces in which a stage's weight gradients are reduced over its copies (Li et
-// al., 2020, "PyTorch Distributed", section 3.2.3).
+// al., 2020, "PyTorch Distributed", section 3.2.3), and its weights gathered (ZeRO-1).
 //
 // Gradients become ready from the end of the stage to its beginning, so buckets are cut from the
 // end. The first is small, so that the reduction starts early; a tensor stays whole unless it is
-// larger than a bucket.
+// larger than a bucket. A tied tensor has buckets of its own, the last ones: REDUCE_tied sums its
+// gradients over both ends of the model at once, no REDUCE_grad or SCATTER_grad has a part in it.
 //
-//   wgrad(s) of 60 MiB   | b3 9 MiB | b2 25 MiB | b1 25 MiB | b0 1 MiB |
+//   wgrad(s) of 60 MiB     | b3 9 MiB | b2 25 MiB | b1 25 MiB | b0 1 MiB |
+//   a first stage, tied    | b2 wte   | b1 25 MiB | b0 1 MiB |
+//
+// A bucket is cut only where a tensor or one of its norm blocks begins (kNormBlock in model.h), and
+// so is a shard, the part of a bucket that one copy sums, norms and updates: the norm has the same
+// bits whoever sums its blocks.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +27,36 @@ inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 // A range of bytes in wgrad(s), and the same range in the weights that it belongs to.
 struct Bucket {
   int64_t begin = 0, bytes = 0;
+  bool tied = false;  // of the tied tensor: reduced by REDUCE_tied
   bool operator==(const Bucket&) const = default;
 };
 
-// In the order in which they are reduced; together all of wgrad(s). Without a model there is one
-// bucket without bytes.
+// In the order in which they are reduced, the tied ones last; together all tensors of the stage.
+// (Where one stage is both ends, the second accumulator of the tied tensor is in no bucket.)
+// Without a model there is one bucket without bytes.
 std::vector<Bucket> BucketsOf(const Program& program, int stage);
+// Those that REDUCE_grad or SCATTER_grad reduces: the first ones.
+int CountReduced(const std::vector<Bucket>& buckets);
 
-// What one of `copies` ranks keeps of the optimizer's two moments under ZeRO-1: of each bucket the
-// same share, rounded up to kAlign.
-int64_t ShardedOptimizerBytes(const std::vector<Bucket>& buckets, int64_t copies);
+// The part of `bucket` that copy number `copy` (replica * pipes + pipe) of `copies` keeps: cut
+// where the block begins that is nearest to its equal share. The shards of all copies cover the
+// bucket in their order; one may be empty.
+Bucket ShardOf(const StageLayout& layout, const Bucket& bucket, int64_t copies, int64_t copy);
+
+// The optimizer region of one copy under ZeRO-1: m of its shard of each bucket, in the order of the
+// buckets, each at a multiple of kAlign, and then v in the same way.
+struct OptimizerShards {
+  std::vector<Bucket> shards;    // by bucket
+  std::vector<int64_t> offsets;  // by bucket: of its shard's m; that of its v is v + offset
+  int64_t v = 0;
+  int64_t bytes = 0;
+};
+OptimizerShards OptimizerShardsOf(const StageLayout& layout, const std::vector<Bucket>& buckets,
+                                  int64_t copies, int64_t copy);
+
+// What one device of a pipe needs for it: the most over its replicas.
+int64_t MostOptimizerBytes(const Program& program, const StageLayout& layout, int pipe);
+// The largest shard of the buckets that are reduced, over all copies.
+int64_t LargestShard(const Program& program, const StageLayout& layout);
 
 }  // namespace pp

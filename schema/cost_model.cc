@@ -104,11 +104,12 @@ Durations::Durations(const CostModel& costs, const Program& program) {
     latency_.push_back(At(costs.latency, s));
     std::vector<double>& shares = shares_.emplace_back();
     int64_t bytes = 0;
-    for (const Bucket& bucket : BucketsOf(program, s)) {
-      bytes += bucket.bytes;
-      shares.push_back(bucket.bytes);
+    const std::vector<Bucket> buckets = BucketsOf(program, s);
+    for (const Bucket& bucket : buckets) bytes += bucket.bytes;
+    for (const Bucket& bucket : buckets) {
+      shares.push_back(bytes > 0 ? static_cast<double>(bucket.bytes) / bytes : 1);
+      if (s == 0 && bucket.tied) tied_ += At(costs.reduce, s) * shares_of[s] * shares.back();
     }
-    for (double& share : shares) share = bytes > 0 ? share / bytes : 1;
   }
   for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
     fill(op, costs.comm, {}, whole);

@@ -40,6 +40,7 @@ class Durations {
   Durations(const CostModel& costs, const Program& program);
   double operator()(const Instruction& i) const {
     const auto& row = rows_[static_cast<size_t>(i.op)];
+    if (i.op == Op::kReduceTied) return tied_;
     if (row.empty() || i.stage < 0) return 0;
     return i.bucket < 0 ? row[i.stage] : row[i.stage] * Share(i.stage, i.bucket);
   }
@@ -57,6 +58,7 @@ class Durations {
   std::vector<double> rows_[256];
   std::vector<std::vector<double>> shares_;  // by stage and bucket
   std::vector<double> pairs_, latency_;
+  double tied_ = 0;  // a REDUCE_tied: what its bytes would take among those of the first stage
 };
 
 }  // namespace pp

@@ -144,8 +144,8 @@ class Executor {
     return {};
   }
 
-  // The copies of a stage reduce together; the tied embedding's ends do so in each pipe.
-  using Key = std::tuple<Op, int, int, int>;
+  // The copies of a stage reduce together, and all ends of the model their tied embedding.
+  using Key = std::tuple<Op, int, int>;
 
   void FindReductions() {
     for (int d = 0; d < program_.devices; ++d) {
@@ -173,9 +173,7 @@ class Executor {
       }
     }
   }
-  static Key KeyOf(const Instruction& i) {
-    return {i.op, i.stage, i.bucket, i.op == Op::kReduceTied ? i.pipe : -1};
-  }
+  static Key KeyOf(const Instruction& i) { return {i.op, i.stage, i.bucket}; }
 
   void Advance(int device) {
     Place& place = places_[device];

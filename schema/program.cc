@@ -127,7 +127,7 @@ bool HasField(const Instruction& instruction, Field field) {
     case Field::kBucket:
       return bucket;
     case Field::kPipe:
-      return bucket || kind == Kind::kTied;
+      return bucket;
     case Field::kPeer:
     case Field::kVersion:
     case Field::kValue:

@@ -1,6 +1,7 @@
 #include "schema/regions.h"
 
 #include <algorithm>
+#include <set>
 
 #include "schema/buckets.h"
 #include "schema/model.h"
@@ -8,18 +9,22 @@
 namespace pp {
 namespace {
 
-// The two ends of a tied embedding exchange their gradients piece by piece.
+// A collective of n members sums by direct exchange: each of them receives the other n - 1's parts
+// of its own shard, a piece at a time, sums them in the order of the group, and all gather the
+// sums.
 constexpr int64_t kExchangePiece = 1 << 20;
 
-int64_t ExchangeBytes(const Program& program, int device) {
-  const ModelConfig& model = program.job->model;
-  if (!model.tie_word_embeddings) return 0;
-  for (const Pipe& pipe : program.pipes) {
-    const int first = pipe.device_of.front(), last = pipe.device_of.back();
-    if (first != last && (first == device || last == device))
-      return std::min(kExchangePiece, int64_t{model.vocab_size} * model.n_embd * 4);
-  }
-  return 0;
+// Room for a piece from each of the others.
+int64_t ExchangeOf(int64_t members, int64_t shard) {
+  return (members - 1) * std::min(kExchangePiece, (shard + kAlign - 1) / kAlign * kAlign);
+}
+
+// Ranks that hold an end of the model: those that REDUCE_tied sums over.
+int64_t TiedMembers(const Program& program) {
+  std::set<int> devices;
+  for (const Pipe& pipe : program.pipes)
+    devices.insert({pipe.device_of.front(), pipe.device_of.back()});
+  return static_cast<int64_t>(devices.size()) * program.replicas;
 }
 
 // Versions of its weights that a device keeps: as many as it uses (prologue and epilogue are parts
@@ -41,7 +46,7 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
     regions.push_back({kind, stage, pipe, end, bytes});
     end = (end + bytes + kAlign - 1) / kAlign * kAlign;
   };
-  int64_t scratch = 0, loss = 0, norm = 0;
+  int64_t scratch = 0, loss = 0, norm = 0, exchange = 0;
   const DeviceList& list = program.lists[device];
   const bool several = program.pipes.size() > 1, shards = program.zero == 1;
   const bool drops = std::any_of(list.body.begin(), list.body.end(),
@@ -54,17 +59,22 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
       add(Kind::kWeights, stage, copy, Versions(list) * layout.weights_bytes);
       add(Kind::kWgrad, stage, copy, layout.wgrad_bytes);
       add(Kind::kOptimizer, stage, copy,
-          shards && program.Copies() > 1
-              ? ShardedOptimizerBytes(BucketsOf(program, stage), program.Copies())
-              : layout.optimizer_bytes);
+          shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
+                                         : layout.optimizer_bytes);
       scratch = std::max(scratch, drops ? layout.drop_scratch_bytes : layout.scratch_bytes);
-      loss += layout.loss_bytes * std::count(program.pipe_of.begin(), program.pipe_of.end(), pipe);
+      loss = std::max(loss, layout.loss_bytes * program.microbatches);
+      if (program.Copies() > 1)
+        exchange = std::max(exchange, ExchangeOf(program.Copies(), LargestShard(program, layout)));
+      if (layout.tied_bytes == 0) continue;
+      const int64_t members = TiedMembers(program);
+      exchange =
+          std::max(exchange, ExchangeOf(members, (layout.tied_bytes + members - 1) / members));
     }
   }
   add(Kind::kScratch, -1, -1, scratch);
   add(Kind::kLoss, program.stages - 1, -1, loss);
   add(Kind::kNorm, -1, -1, norm);
-  add(Kind::kExchange, -1, -1, ExchangeBytes(program, device));
+  add(Kind::kExchange, -1, -1, exchange);
   return regions;
 }
 

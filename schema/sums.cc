@@ -11,7 +11,7 @@
 namespace pp {
 
 Sums::Sums(const Program& program, int device, Depth depth)
-    : program_(program), device_(device), depth_(depth), buckets_(program.stages, 0) {
+    : program_(program), device_(device), depth_(depth), buckets_(program.stages) {
   for (int stage : program.StagesOf(device))
     for (int pipe : program.PipesOf(stage, device)) sums_.push_back({.stage = stage, .pipe = pipe});
   const auto& list = program.lists[device].body;
@@ -28,8 +28,11 @@ Sums::Sum* Sums::Find(int stage, int pipe) {
   return const_cast<Sum*>(std::as_const(*this).Find(stage, pipe));
 }
 
-int Sums::BucketCount(int stage) const {
-  if (buckets_[stage] == 0) buckets_[stage] = static_cast<int>(BucketsOf(program_, stage).size());
+const Sums::BucketCount& Sums::BucketsIn(int stage) const {
+  if (buckets_[stage].all < 0) {
+    const std::vector<Bucket> buckets = BucketsOf(program_, stage);
+    buckets_[stage] = {static_cast<int>(buckets.size()), CountReduced(buckets)};
+  }
   return buckets_[stage];
 }
 
@@ -46,7 +49,7 @@ Status Sums::CheckVersion(const Instruction& i) const {
   if (!Info(i.op).Has(Field::kVersion)) return {};
   if (versions_ && i.op != Op::kStep && Sharded()) {
     const Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
-    if (sum->steps > 0 && (sum->flying > 0 || sum->gathered < BucketCount(i.stage)))
+    if (sum->steps > 0 && (sum->flying > 0 || sum->gathered < BucketsIn(i.stage).all))
       return Status::Invalid(fmt::format("before weights s{} are gathered", i.stage));
   }
   if ((i.version >= 0) == versions_) return {};
@@ -62,7 +65,7 @@ int32_t Sums::VersionOf(const Instruction& i) const {
 
 Status Sums::AddPart(const Instruction& i, int index) {
   Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
-  if (sum->reduced > 0 || sum->tied || sum->normed)
+  if (sum->reduced > 0 || sum->normed || (IsTied(sum->stage) && tied_started_))
     return Status::Invalid(fmt::format("adds to wgrad s{} after its reduction", i.stage));
   ++sum->parts;
   sum->last_part = index;
@@ -87,14 +90,14 @@ Status Sums::Final(const Sum& sum) {
     return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", sum.stage));
   if (IsTied(sum.stage) && !sum.tied)
     return Status::Invalid(fmt::format("before 'WAIT tied' of s{}", sum.stage));
-  if (program_.Copies() > 1 && sum.reduced < BucketCount(sum.stage))
+  if (const int all = BucketsIn(sum.stage).reduced; program_.Copies() > 1 && sum.reduced < all)
     return Status::Invalid(fmt::format("wgrad s{} has {} of {} buckets reduced over its copies",
-                                       sum.stage, sum.reduced, BucketCount(sum.stage)));
+                                       sum.stage, sum.reduced, all));
   return {};
 }
 
 Status Sums::Visit(const Instruction& i, int index, int* after) {
-  if (i.op == Op::kReduceTied) return StartTied(i, index, after);
+  if (i.op == Op::kReduceTied) return StartTied(index, after);
   if (i.op == Op::kReduceNorm) return StartNorm(index, after);
   Sum* sum = Find(i.stage, i.pipe);
   if (sum == nullptr)
@@ -116,13 +119,10 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
   int32_t& buckets = gather ? sum.gathered : sum.reduced;
   if (gather && sum.steps == 0) return Status::Invalid(fmt::format("before STEP s{}", i.stage));
   if (!gather) PP_RETURN_IF_ERROR(Complete(sum));
-  if (!gather && (sum.normed || (sum.tied && !Sharded())))
-    return Status::Invalid("after the sum over the tied embedding or NORM_grad");
-  if (!gather && Sharded() && IsTied(sum.stage) && !sum.tied)
-    return Status::Invalid(fmt::format("before 'WAIT tied' of s{}", sum.stage));
-  if (i.bucket != buckets || i.bucket >= BucketCount(i.stage))
-    return Status::Invalid(
-        fmt::format("bucket {} (b{} is next, of {})", i.bucket, buckets, BucketCount(i.stage)));
+  if (!gather && sum.normed) return Status::Invalid("after NORM_grad");
+  const int all = gather ? BucketsIn(i.stage).all : BucketsIn(i.stage).reduced;
+  if (i.bucket != buckets || i.bucket >= all)
+    return Status::Invalid(fmt::format("bucket {} (b{} is next, of {})", i.bucket, buckets, all));
   ++buckets;
   ++sum.flying;
   *after = gather ? sum.last_step : sum.last_part;
@@ -135,34 +135,28 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
   return {};
 }
 
-// The sums of the first and the last stage of a pipe where this device holds them.
-std::vector<Sums::Sum*> Sums::TiedSums(int pipe) {
+// The sums of the first and the last stage, of all pipes, that this device holds.
+std::vector<Sums::Sum*> Sums::TiedSums() {
   std::vector<Sum*> found;
-  for (int stage : {0, program_.stages - 1}) {
-    Sum* sum = Find(stage, pipe);
-    if (sum != nullptr && std::find(found.begin(), found.end(), sum) == found.end())
-      found.push_back(sum);
-  }
+  for (Sum& sum : sums_)
+    if (IsTied(sum.stage)) found.push_back(&sum);
   return found;
 }
 
-Status Sums::StartTied(const Instruction& i, int index, int* after) {
-  const std::vector<Sum*> ends = TiedSums(i.pipe);
+// It takes part with all its ends at once.
+Status Sums::StartTied(int index, int* after) {
+  const std::vector<Sum*> ends = TiedSums();
   if (ends.empty())
     return Status::Invalid(
-        fmt::format("device {} holds neither the first nor the last stage", device_));
+        fmt::format("device {} holds no end of a model with tied embeddings", device_));
+  if (tied_started_) return Status::Invalid("a second time");
+  tied_started_ = true;
   for (Sum* sum : ends) {
     PP_RETURN_IF_ERROR(Complete(*sum));
-    if (sum->flying > 0)
-      return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", sum->stage));
-    if (sum->normed) return Status::Invalid("after NORM_grad");
-    if (sum->tied) return Status::Invalid("a second time");
-    if (!Sharded() && program_.Copies() > 1 && sum->reduced < BucketCount(sum->stage))
-      return Status::Invalid(fmt::format("before wgrad s{} is reduced", sum->stage));
     ++sum->flying;
-    *after = std::max(*after, std::max(sum->last_part, sum->last_wait));
+    *after = std::max(*after, sum->last_part);
   }
-  flying_.push_back({{.op = Op::kWait, .value = Kind::kTied, .pipe = i.pipe}, index});
+  flying_.push_back({{.op = Op::kWait, .value = Kind::kTied}, index});
   return {};
 }
 
@@ -192,7 +186,7 @@ Status Sums::Step(Sum& sum, const Instruction& i, int index) {
   if (i.version > 0) return Status::Invalid("makes the newest version (v0)");
   PP_RETURN_IF_ERROR(Final(sum));
   if (!versions_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
-  if (Sharded() && sum.steps > 0 && sum.gathered < BucketCount(sum.stage))
+  if (Sharded() && sum.steps > 0 && sum.gathered < BucketsIn(sum.stage).all)
     return Status::Invalid(fmt::format("before weights s{} are gathered", sum.stage));
   sum.stepped_parts += sum.parts;
   sum.last_step = index;
@@ -205,7 +199,7 @@ Status Sums::Step(Sum& sum, const Instruction& i, int index) {
   return {};
 }
 
-Status Sums::Wait(const Instruction& i, int index, int* after) {
+Status Sums::Wait(const Instruction& i, int* after) {
   Instruction plain = i;
   plain.offset[0] = plain.offset[1] = -1;
   const auto found = std::find_if(flying_.begin(), flying_.end(),
@@ -215,16 +209,8 @@ Status Sums::Wait(const Instruction& i, int index, int* after) {
   flying_.erase(found);
   if (i.value == Kind::kNorm) norm_here_ = true;
   if (i.value == Kind::kTied)
-    for (Sum* sum : TiedSums(i.pipe)) {
-      --sum->flying;
-      sum->tied = true;
-      sum->last_wait = index;
-    }
-  if (i.value == Kind::kWgrad || i.value == Kind::kWeights) {
-    Sum* sum = Find(i.stage, i.pipe);
-    --sum->flying;
-    sum->last_wait = index;
-  }
+    for (Sum* sum : TiedSums()) --sum->flying, sum->tied = true;
+  if (i.value == Kind::kWgrad || i.value == Kind::kWeights) --Find(i.stage, i.pipe)->flying;
   return {};
 }
 
@@ -243,10 +229,11 @@ Status Sums::CheckEnd(int* index) {
       return Status::Invalid(
           fmt::format("{}, at the end: wgrad s{} has the parts of {} micro-batches out of {}",
                       where, sum.stage, parts, PartsOf(sum)));
-    if (depth_ != Depth::kSchedule && Sharded() && sum.gathered < BucketCount(sum.stage))
+    const int all = Sharded() && depth_ != Depth::kSchedule ? BucketsIn(sum.stage).all : 0;
+    if (sum.gathered < all)
       return Status::Invalid(
           fmt::format("{}, at the end: weights s{} has {} of {} buckets gathered", where, sum.stage,
-                      sum.gathered, BucketCount(sum.stage)));
+                      sum.gathered, all));
   }
   return {};
 }

@@ -1,9 +1,11 @@
 // The weight gradients of one device while its list is walked: has every micro-batch added its
 // part, are they reduced over all copies, is the norm taken, has every stage made its step.
 //
-//   BW ..  -> REDUCE_grad b0 .. WAIT -> REDUCE_tied WAIT -> NORM_grad -> REDUCE_norm WAIT -> STEP
-//   BW ..  -> REDUCE_tied WAIT -> SCATTER_grad b0 .. WAIT -> NORM_grad -> .. STEP -> GATHER_weights
-//             (zero 1: a copy keeps, norms and updates its shard, then gathers the others')
+//   BW ..  -> REDUCE_grad b0 .. WAIT  -> NORM_grad -> REDUCE_norm WAIT -> STEP
+//   BW ..  -> SCATTER_grad b0 .. WAIT -> NORM_grad -> REDUCE_norm WAIT -> STEP -> GATHER_weights
+//             (zero 1: a copy keeps, norms and updates its shard of each bucket, then gathers the
+//             others'; of a tied tensor it norms its shard in the first stage)
+//   BW ..  -> REDUCE_tied WAIT        -> NORM_grad        of both ends, beside their other buckets
 //
 // What a program needs none of may be left out: without other copies nothing is reduced or
 // gathered, without a tied embedding there is no REDUCE_tied. Where a device keeps several
@@ -35,7 +37,7 @@ class Sums {
   // reduction may start, -1: none.
   Status Visit(const Instruction& i, int index, int* after);
   // The end of a reduction, whose index is *after.
-  Status Wait(const Instruction& i, int index, int* after);
+  Status Wait(const Instruction& i, int* after);
   // Nothing may be left over. *index: the instruction that the error is about, -1: none.
   Status CheckEnd(int* index);
 
@@ -54,7 +56,7 @@ class Sums {
     int32_t reduced = 0, gathered = 0;  // buckets
     bool tied = false, normed = false, stepped = false;
     int64_t stepped_parts = 0;
-    int32_t steps = 0, last_step = -1, last_wait = -1;
+    int32_t steps = 0, last_step = -1;
   };
   struct Flying {
     Instruction wait;
@@ -65,28 +67,31 @@ class Sums {
   const Sum* Find(int stage, int pipe) const;
   Sum* Find(int stage, int pipe);
   int64_t PartsOf(const Sum& sum) const;
-  int BucketCount(int stage) const;
+  struct BucketCount {
+    int all = -1, reduced = 0;  // gathered, and reduced by REDUCE_grad or SCATTER_grad
+  };
+  const BucketCount& BucketsIn(int stage) const;
   bool Sharded() const { return program_.zero == 1 && program_.Copies() > 1; }
   bool HasNorm(const Sum& sum) const { return sum.pipe == 0 || Sharded(); }
   bool IsTied(int stage) const;
   Status Complete(const Sum& sum) const;
   Status Final(const Sum& sum);
   Status StartBucket(Sum& sum, const Instruction& i, int index, int* after);
-  Status StartTied(const Instruction& i, int index, int* after);
+  Status StartTied(int index, int* after);
   Status Norm(Sum& sum, int index);
   Status StartNorm(int index, int* after);
   Status Step(Sum& sum, const Instruction& i, int index);
-  std::vector<Sum*> TiedSums(int pipe);
+  std::vector<Sum*> TiedSums();
 
   const Program& program_;
   const int device_;
   const Depth depth_;
   std::vector<Sum> sums_;
   std::vector<Flying> flying_;
-  mutable std::vector<int> buckets_;  // by stage, 0: not asked yet
+  mutable std::vector<BucketCount> buckets_;  // by stage, all -1: not asked yet
   int last_norm_ = -1;
   bool versions_ = false;  // a STEP makes a new version of the weights
-  bool norm_started_ = false, norm_here_ = false;
+  bool tied_started_ = false, norm_started_ = false, norm_here_ = false;
 };
 
 }  // namespace pp

@@ -242,7 +242,7 @@ class Walker {
         return WaitMessage(i);
       default: {
         int after = -1;
-        PP_RETURN_IF_ERROR(sums_.Wait(i, index_, &after));
+        PP_RETURN_IF_ERROR(sums_.Wait(i, &after));
         WaitsFor(after);
         return {};
       }

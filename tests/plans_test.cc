@@ -42,7 +42,7 @@ std::vector<Case> Cases() {
         .zero = 1,
         .model = untied}},
       {"two pipes", {.scheme = "chimera", .shape = {2, 2}, .model = two}},
-      {"two pipes, shards", {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .model = untied}},
+      {"two pipes, shards", {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .model = two}},
       {"versions", {.scheme = "pipedream", .shape = {2, 2}, .model = untied}},
       {"versions, replicas",
        {.scheme = "pipedream", .shape = {2, 2}, .replicas = 2, .zero = 1, .model = untied}},
@@ -217,8 +217,13 @@ TEST_CASE("messages about buckets, shards and the norm") {
   const Program shards = MustCompile(Cases()[1].options);
   CHECK_THAT(ErrorOfText(Moved(shards, "GATHER_weights s1 b0", "STEP      s1")),
              Catch::EndsWith("before STEP s1"));
-  CHECK_THAT(ErrorOfText(Moved(shards, "SCATTER_grad s1 b0", "REDUCE_tied")),
-             Catch::EndsWith("before 'WAIT tied' of s1"));
+  // The tied tensor's weights are gathered, but REDUCE_tied sums its gradients.
+  CHECK_THAT(ErrorOfText(Replaced(Print(shards), "SCATTER_grad s0 b0", "SCATTER_grad s0 b1")),
+             Catch::EndsWith("bucket 1 (b0 is next, of 1)"));
+  CHECK_THAT(ErrorOfText(Moved(shards, "NORM_grad s1", "WAIT      tied")),
+             Catch::EndsWith("wgrad s1 is being reduced (WAIT for it)"));
+  CHECK_THAT(ErrorOfText(Moved(shards, "REDUCE_tied", "BW        s1 m1")),
+             Catch::EndsWith("wgrad s1 has the parts of 1 micro-batches out of 2"));
 }
 
 TEST_CASE("messages about versions") {

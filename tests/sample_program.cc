@@ -133,12 +133,11 @@ class Writer {
         if (program_.pipes[p].device_of[s] == device_)
           copies.emplace_back(s, static_cast<int16_t>(args_.pipes > 1 ? p : -1));
     const bool shards = program_.Copies() > 1 && args_.zero == 1;
-    if (shards) SumTied();
     if (program_.Copies() > 1) {
       ForBuckets(shards ? Op::kScatterGrad : Op::kReduceGrad, Kind::kNone, copies);
       ForBuckets(Op::kWait, Kind::kWgrad, copies);
     }
-    if (!shards) SumTied();
+    SumTied();
     for (auto [s, p] : copies)
       if (p <= 0 || shards) Add({.op = Op::kNormGrad, .pipe = p, .stage = s});
     Add({.op = Op::kReduceNorm});
@@ -149,19 +148,22 @@ class Writer {
     ForBuckets(Op::kWait, Kind::kWeights, copies);
   }
 
-  // The models are so small that there is one bucket.
+  // The models are so small that there is one bucket, and one for a tied tensor's weights.
   void ForBuckets(Op op, Kind value, const std::vector<std::pair<int, int16_t>>& copies) {
-    for (auto [s, p] : copies) Add({.op = op, .value = value, .bucket = 0, .pipe = p, .stage = s});
+    const bool gathers = op == Op::kGatherWeights || value == Kind::kWeights;
+    for (auto [s, p] : copies)
+      for (int16_t b = 0; b < (gathers && args_.model && (s == 0 || s == last_) ? 2 : 1); ++b)
+        Add({.op = op, .value = value, .bucket = b, .pipe = p, .stage = s});
   }
 
   void SumTied() {
-    for (int16_t p = 0; args_.model && p < args_.pipes; ++p) {
-      const std::vector<int32_t>& device_of = program_.pipes[p].device_of;
-      if (device_of.front() != device_ && device_of.back() != device_) continue;
-      const int16_t pipe = args_.pipes > 1 ? p : -1;
-      Add({.op = Op::kReduceTied, .pipe = pipe});
-      Add({.op = Op::kWait, .value = Kind::kTied, .pipe = pipe});
-    }
+    const bool holds_end =
+        std::any_of(program_.pipes.begin(), program_.pipes.end(), [&](const Pipe& pipe) {
+          return pipe.device_of.front() == device_ || pipe.device_of.back() == device_;
+        });
+    if (!args_.model || !holds_end) return;
+    Add({.op = Op::kReduceTied});
+    Add({.op = Op::kWait, .value = Kind::kTied});
   }
 
   int64_t Take(int64_t bytes) {

@@ -2,16 +2,16 @@
 //
 // Where a stage has several copies (replicas, pipes), its gradients are summed over them bucket by
 // bucket (schema/buckets.h), as soon as the last backward has added its part, or where the scheme
-// says so, or at the end. Tied embeddings (one matrix at both ends of the model) have a gradient on
-// the first and one on the last stage's device, which are summed, too. Then the norm of all
-// gradients is taken, block by block in model order, and every stage steps.
+// says so, or at the end. Tied embeddings (one matrix at both ends of the model) have a gradient in
+// every copy of the first and of the last stage; all of them are summed at once. Then the norm of
+// all gradients is taken, block by block in model order, and every stage steps.
 //
 //   device 0 holds s0         device 0 holds s0
 //     ...                       ...
 //     BW        s0 m1     =>    BW        s0 m1
 //                               REDUCE_grad s0 b0        two replicas
-//                               WAIT      wgrad s0 b0
 //                               REDUCE_tied              tied embeddings
+//                               WAIT      wgrad s0 b0
 //                               WAIT      tied
 //                               NORM_grad s0
 //                               REDUCE_norm
@@ -19,7 +19,7 @@
 //                               STEP      s0
 //
 // With --zero 1 a copy keeps only its shard of each bucket (SCATTER_grad), updates it, and gathers
-// the others' weights behind its step (GATHER_weights). The tied gradients are then summed first.
+// the others' weights behind its step (GATHER_weights).
 //
 // Where the scheme has steps of its own (PipeDream), each gets its reductions in front of it; there
 // is no norm, which would drain the pipeline.
@@ -60,8 +60,7 @@ class Reducer {
     if (program_.pipes.size() > 1) PP_RETURN_IF_ERROR(FindReady(&ready));
     for (int device = 0; device < program_.devices; ++device) {
       const std::map<int, size_t> marks = TakeMarks(ListOf(device));
-      if (reduces_) StartReductions(device, ready, marks);
-      if (tied_ && !reduces_) StartTied(device);
+      StartReductions(device, ready, marks);
       Finish(device);
     }
     return {};
@@ -81,23 +80,20 @@ class Reducer {
         copies.push_back({stage, static_cast<int16_t>(program_.pipes.size() > 1 ? pipe : -1)});
     return copies;
   }
-  // The pipes of which the device holds an end.
-  std::vector<int16_t> EndsOn(int device) const {
-    std::vector<int16_t> pipes;
-    for (const Copy& copy : CopiesOn(device))
-      if (IsEnd(copy.stage) && std::find(pipes.begin(), pipes.end(), copy.pipe) == pipes.end())
-        pipes.push_back(copy.pipe);
-    std::sort(pipes.begin(), pipes.end());
-    return pipes;
+  bool TakesPartInTied(int device) const {
+    const std::vector<int32_t> held = program_.StagesOf(device);
+    return tied_ && std::any_of(held.begin(), held.end(), [&](int stage) { return IsEnd(stage); });
   }
 
-  // One instruction a bucket.
+  // One instruction a bucket: those that are reduced, or all.
   List Buckets(Instruction i, const Copy& copy) const {
     List out;
     i.stage = copy.stage;
     i.pipe = copy.pipe;
-    const size_t buckets = BucketsOf(program_, copy.stage).size();
-    for (size_t b = 0; b < buckets; ++b) {
+    const std::vector<Bucket> buckets = BucketsOf(program_, copy.stage);
+    const bool gathers = i.op == Op::kGatherWeights || i.value == Kind::kWeights;
+    const int count = gathers ? static_cast<int>(buckets.size()) : CountReduced(buckets);
+    for (int b = 0; b < count; ++b) {
       i.bucket = static_cast<int16_t>(b);
       out.push_back(i);
     }
@@ -160,55 +156,51 @@ class Reducer {
     struct Start {
       double ready;
       size_t position;
-      Copy copy;
+      int stage;  // -1: the tied sum
+      List instructions;
     };
     std::vector<Start> starts;
+    auto ready_at = [&](int stage) {
+      const auto time = ready.find(stage);
+      return time == ready.end() ? 0 : time->second;
+    };
+    size_t behind_ends = 0;
     for (const Copy& copy : CopiesOn(device)) {
-      if (tied_ && shards_ && IsEnd(copy.stage)) continue;  // behind the tied sum, see Finish
-      const auto time = ready.find(copy.stage);
+      const size_t behind = BehindLastPart(list, copy);
+      if (IsEnd(copy.stage)) behind_ends = std::max(behind_ends, behind);
+      if (!reduces_) continue;
       const auto mark = marks.find(copy.stage);
-      const size_t position =
-          mark != marks.end() && !late_ ? mark->second : BehindLastPart(list, copy);
-      starts.push_back({time == ready.end() ? 0 : time->second, position, copy});
+      starts.push_back({ready_at(copy.stage), mark != marks.end() && !late_ ? mark->second : behind,
+                        copy.stage, Starts(copy)});
     }
-    // All devices that share a stage reduce their stages in one order, that of `ready`. Where none
-    // is shared, in the order of the list.
+    if (TakesPartInTied(device))
+      starts.push_back({std::max(ready_at(0), ready_at(program_.stages - 1)),
+                        behind_ends,
+                        -1,
+                        {{.op = Op::kReduceTied}}});
+    // All devices that share a stage or the tied tensor reduce them in one order, that of `ready`.
+    // Where they share the tied tensor alone, in the order of the list.
     const bool shared = program_.pipes.size() > 1;
     std::sort(starts.begin(), starts.end(), [shared](const Start& a, const Start& b) {
-      return std::tuple(a.ready, shared ? size_t{0} : a.position, -a.copy.stage) <
-             std::tuple(b.ready, shared ? size_t{0} : b.position, -b.copy.stage);
+      return std::tuple(a.ready, shared ? size_t{0} : a.position, -a.stage) <
+             std::tuple(b.ready, shared ? size_t{0} : b.position, -b.stage);
     });
     // A reduction waits for its gradients and its lane alone, wherever it stands. At the end means
     // behind the one that is ready last, which goes first.
     if (late_) std::reverse(starts.begin(), starts.end());
     for (size_t s = 1; s < starts.size(); ++s)
       starts[s].position = std::max(starts[s].position, starts[s - 1].position);
-    for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
-      const List buckets = Starts(start->copy);
-      list.insert(list.begin() + start->position, buckets.begin(), buckets.end());
-    }
-  }
-
-  // Behind the last backward of this device that adds to a tied gradient.
-  void StartTied(int device) {
-    List& list = ListOf(device);
-    if (EndsOn(device).empty()) return;
-    size_t behind = list.size();
-    while (behind > 0 && !(AddsPart(list[behind - 1]) && IsEnd(list[behind - 1].stage))) --behind;
-    list.insert(list.begin() + behind, {.op = Op::kReduceTied});
+    for (auto start = starts.rbegin(); start != starts.rend(); ++start)
+      list.insert(list.begin() + start->position, start->instructions.begin(),
+                  start->instructions.end());
   }
 
   void Finish(int device) {
     List& list = ListOf(device);
     const std::vector<Copy> copies = CopiesOn(device);
-    if (tied_ && reduces_ && shards_) SumTied(device);
-    for (const Copy& copy : copies) {
-      if (tied_ && shards_ && IsEnd(copy.stage)) Append(list, Starts(copy));
+    for (const Copy& copy : copies)
       if (reduces_) Append(list, Waits(Kind::kWgrad, copy));
-    }
-    if (tied_ && reduces_ && !shards_) SumTied(device);
-    if (tied_ && !reduces_ && !EndsOn(device).empty())
-      list.push_back({.op = Op::kWait, .value = Kind::kTied});
+    if (TakesPartInTied(device)) list.push_back({.op = Op::kWait, .value = Kind::kTied});
     for (const Copy& copy : copies)
       if (copy.pipe <= 0 || shards_)
         list.push_back({.op = Op::kNormGrad, .pipe = copy.pipe, .stage = copy.stage});
@@ -220,14 +212,6 @@ class Reducer {
     }
     for (const Copy& copy : copies)
       if (shards_) Append(list, Waits(Kind::kWeights, copy));
-  }
-
-  void SumTied(int device) {
-    List& list = ListOf(device);
-    const std::vector<int16_t> pipes = EndsOn(device);
-    for (int16_t pipe : pipes) list.push_back({.op = Op::kReduceTied, .pipe = pipe});
-    for (int16_t pipe : pipes)
-      list.push_back({.op = Op::kWait, .value = Kind::kTied, .pipe = pipe});
   }
 
   // ---- No flush: the scheme says when it steps.
