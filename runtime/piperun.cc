@@ -85,7 +85,7 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   optimizer.min_learning_rate = 0.1 * optimizer.learning_rate;
   if (!a.min_lr.empty())
     PP_RETURN_IF_ERROR(ParseReal("--min-lr", a.min_lr, &optimizer.min_learning_rate));
-  PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &options->weight_decay));
+  PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &optimizer.weight_decay));
   PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer.grad_clip));
   PP_RETURN_IF_ERROR(
       ParseWhole("--warmup-steps", a.warmup_steps, 0, INT32_MAX, &optimizer.warmup_steps));
@@ -233,7 +233,7 @@ class Run {
     Transport* transport = options_.transport;
     // Each rank reads its own list; the first one reads all and proves the whole plan again,
     // which somebody else may have made.
-    auto program = First() ? Load(arguments_.plan) : LoadDevice(arguments_.plan, transport->rank());
+    auto program = First() ? Load(arguments_.plan) : LoadRank(arguments_.plan, transport->rank());
     PP_RETURN_IF_ERROR(program.status());
     PP_RETURN_IF_ERROR(
         CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));

@@ -113,6 +113,16 @@ OptimizerShards OptimizerShardsOf(const StageLayout& layout, const std::vector<B
   return out;
 }
 
+std::vector<TensorPart> PartsIn(const StageLayout& layout, const Bucket& range) {
+  std::vector<TensorPart> parts;
+  for (const Tensor& tensor : layout.tensors) {
+    const int64_t begin = std::max(tensor.wgrad, range.begin);
+    const int64_t end = std::min(EndOf(tensor), range.begin + range.bytes);
+    if (begin < end) parts.push_back({&tensor, (begin - tensor.wgrad) / 4, (end - begin) / 4});
+  }
+  return parts;
+}
+
 int64_t MostOptimizerBytes(const Program& program, const StageLayout& layout, int pipe) {
   const auto pipes = static_cast<int64_t>(program.pipes.size());
   std::map<int64_t, int64_t> bytes_of;  // by copy; there may be many more copies than pieces

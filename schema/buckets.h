@@ -24,6 +24,9 @@ namespace pp {
 inline constexpr int64_t kFirstBucketBytes = int64_t{1} << 20;
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
+// Collectives that take sums do so in pieces of at most so many bytes of each member.
+inline constexpr int64_t kExchangePiece = int64_t{1} << 20;
+
 // A range of bytes in wgrad(s), and the same range in the weights that it belongs to.
 struct Bucket {
   int64_t begin = 0, bytes = 0;
@@ -53,6 +56,20 @@ struct OptimizerShards {
 };
 OptimizerShards OptimizerShardsOf(const StageLayout& layout, const std::vector<Bucket>& buckets,
                                   int64_t copies, int64_t copy);
+
+// A piece of one tensor, in numbers; it begins with a norm block.
+struct TensorPart {
+  const Tensor* tensor = nullptr;
+  int64_t begin = 0, count = 0;
+
+  // Its norm blocks, among those of the stage; none where the tensor's are counted elsewhere.
+  int64_t first_block() const { return tensor->first_block + begin / kNormBlock; }
+  int64_t blocks() const {
+    return tensor->blocks == 0 ? 0 : (count + kNormBlock - 1) / kNormBlock;
+  }
+};
+// What of each tensor lies in a bucket or in a shard of one; `layout` must outlive the result.
+std::vector<TensorPart> PartsIn(const StageLayout& layout, const Bucket& range);
 
 // What one device of a pipe needs for it: the most over its replicas.
 int64_t MostOptimizerBytes(const Program& program, const StageLayout& layout, int pipe);

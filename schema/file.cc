@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <cstring>
-#include <optional>
 
 #include "schema/disk.h"
 #include "schema/flat.h"
@@ -57,16 +56,16 @@ Result<std::string_view> Unseal(std::string_view bytes) {
 }
 
 Result<Program> DecodeSealed(std::string_view bytes, const std::string& name,
-                             std::optional<int> only) {
+                             const Selection& selection) {
   const Result<std::string_view> flatbuffer = Unseal(bytes);
   if (!flatbuffer.ok()) return flatbuffer.status().In(name);
-  return In(name, FromFlat(*flatbuffer, only));
+  return In(name, FromFlat(*flatbuffer, selection));
 }
 
-Result<Program> LoadFile(const std::string& path, std::optional<int> only) {
+Result<Program> LoadFile(const std::string& path, const Selection& selection) {
   const Result<MappedFile> file = MappedFile::Open(path, kRightPlan);
   if (!file.ok()) return file.status();
-  return DecodeSealed(file->bytes(), path, only);
+  return DecodeSealed(file->bytes(), path, selection);
 }
 
 }  // namespace
@@ -81,9 +80,15 @@ Status Save(const Program& program, const std::string& path) {
   return WriteWhole(path, parts);
 }
 
-Result<Program> Load(const std::string& path) { return LoadFile(path, std::nullopt); }
+Result<Program> Load(const std::string& path) { return LoadFile(path, {}); }
 
-Result<Program> LoadDevice(const std::string& path, int device) { return LoadFile(path, device); }
+Result<Program> LoadDevice(const std::string& path, int device) {
+  return LoadFile(path, {Selection::Whose::kDevice, device});
+}
+
+Result<Program> LoadRank(const std::string& path, int rank) {
+  return LoadFile(path, {Selection::Whose::kRank, rank});
+}
 
 Result<std::string> Encode(const Program& program, int64_t most_bytes) {
   const Result<flatbuffers::DetachedBuffer> buffer = ToFlat(program, most_bytes);
@@ -94,11 +99,11 @@ Result<std::string> Encode(const Program& program, int64_t most_bytes) {
 }
 
 Result<Program> Decode(std::string_view bytes, const std::string& name) {
-  return DecodeSealed(bytes, name, std::nullopt);
+  return DecodeSealed(bytes, name, {});
 }
 
 Result<Program> DecodeUnsealed(std::string_view flatbuffer, const std::string& name) {
-  return In(name, FromFlat(flatbuffer, std::nullopt));
+  return In(name, FromFlat(flatbuffer, {}));
 }
 
 }  // namespace pp

@@ -22,6 +22,8 @@ Result<Program> Load(const std::string& path);
 
 // The same, but the lists of all other devices stay empty.
 Result<Program> LoadDevice(const std::string& path, int device);
+// The same for the device that `rank` of a run has: replica after replica, device after device.
+Result<Program> LoadRank(const std::string& path, int rank);
 
 // The same without a file, for tests and fuzzing. `name` stands in errors for the path.
 

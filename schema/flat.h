@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 #include "schema/program.h"
@@ -22,8 +21,14 @@ inline constexpr const char* kRightPlan = "a plan that pipec wrote";
 // Invalid: it would take more than `most_bytes`.
 Result<flatbuffers::DetachedBuffer> ToFlat(const Program& program, int64_t most_bytes);
 
-// `only`: the one device whose lists are wanted. Invalid: the bytes, whatever they are, are no
-// plan, or one that CheckFields refuses.
-Result<Program> FromFlat(std::string_view flatbuffer, std::optional<int> only);
+// Whose lists are wanted.
+struct Selection {
+  enum class Whose { kAll, kDevice, kRank };
+  Whose whose = Whose::kAll;
+  int number = 0;  // of the device or rank; rank: of rank's device in its replica
+};
+
+// Invalid: the bytes, whatever they are, are no plan, or one that CheckFields refuses.
+Result<Program> FromFlat(std::string_view flatbuffer, const Selection& selection);
 
 }  // namespace pp

@@ -33,19 +33,21 @@ class Decoder {
  public:
   explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
 
-  // `only`: the one device whose lists are wanted.
-  Result<Program> Run(std::optional<int> only) {
+  Result<Program> Run(const Selection& selection) {
     PP_RETURN_IF_ERROR(CheckForm());
     PP_RETURN_IF_ERROR(ReadHead());
     PP_RETURN_IF_ERROR(ReadJob());
     const size_t devices = SizeOf(plan_->lists());
-    if (only && (*only < 0 || static_cast<size_t>(*only) >= devices)) {
-      return Wrong("device {} (0 to {})", *only, devices - 1);
+    auto only = static_cast<size_t>(selection.number);
+    if (selection.whose == Selection::Whose::kDevice && only >= devices) {
+      return Wrong("device {} (0 to {})", selection.number, devices - 1);
     }
+    if (selection.whose == Selection::Whose::kRank && devices > 0) only %= devices;
+    const bool all = selection.whose == Selection::Whose::kAll;
     PP_RETURN_IF_ERROR(Spend(devices));
     program_.lists.resize(devices);
     for (size_t d = 0; d < devices; ++d) {
-      if (!only || *only == static_cast<int>(d)) PP_RETURN_IF_ERROR(ReadDevice(d));
+      if (all || only == d) PP_RETURN_IF_ERROR(ReadDevice(d));
     }
     PP_RETURN_IF_ERROR(CheckFields(program_));
     return std::move(program_);
@@ -207,8 +209,8 @@ class Decoder {
 
 }  // namespace
 
-Result<Program> FromFlat(std::string_view flatbuffer, std::optional<int> only) {
-  return Decoder(flatbuffer).Run(only);
+Result<Program> FromFlat(std::string_view flatbuffer, const Selection& selection) {
+  return Decoder(flatbuffer).Run(selection);
 }
 
 }  // namespace pp

@@ -12,8 +12,6 @@ namespace {
 // A collective of n members sums by direct exchange: each of them receives the other n - 1's parts
 // of its own shard, a piece at a time, sums them in the order of the group, and all gather the
 // sums.
-constexpr int64_t kExchangePiece = 1 << 20;
-
 // Room for a piece from each of the others.
 int64_t ExchangeOf(int64_t members, int64_t shard) {
   return (members - 1) * std::min(kExchangePiece, (shard + kAlign - 1) / kAlign * kAlign);
@@ -73,7 +71,7 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
   }
   add(Kind::kScratch, -1, -1, scratch);
   add(Kind::kLoss, program.stages - 1, -1, loss);
-  add(Kind::kNorm, -1, -1, norm);
+  add(Kind::kNorm, -1, -1, norm + sizeof(double));  // and the norm itself
   add(Kind::kExchange, -1, -1, exchange);
   return regions;
 }

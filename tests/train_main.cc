@@ -18,7 +18,7 @@ Status Run(const std::string& plan, const std::string& data, const std::string& 
     PP_RETURN_IF_ERROR(joined.status());
     transport = std::move(*joined);
   }
-  auto program = transport ? LoadDevice(plan, transport->rank()) : Load(plan);
+  auto program = transport ? LoadRank(plan, transport->rank()) : Load(plan);
   PP_RETURN_IF_ERROR(program.status());
   TrainOptions options;
   options.data = data;

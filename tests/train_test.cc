@@ -1,15 +1,19 @@
-// The training loop on a backend that checks every value: schedules, transports of threads,
+// The training loop on an executor that checks every value: schedules, transports of threads,
 // starting, stopping and failing together.
 #include "runtime/run/train.h"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <mutex>
 
 #include "compiler/compile.h"
 #include "runtime/run/step_log.h"
-#include "tests/checking_backend.h"
+#include "tests/checking_executor.h"
 
 namespace pp {
 namespace {
@@ -41,23 +45,46 @@ Program MakeProgram(const Plan& plan) {
   return std::move(*program);
 }
 
+// Tokens below 50, no two sequences the same.
+std::string DataFile() {
+  static const std::string path = [] {
+    const auto file = std::filesystem::temp_directory_path() /
+                      ("train_test." + std::to_string(getpid()) + ".txt");
+    std::ofstream out(file, std::ios::binary);
+    for (int i = 0; i < 4000; ++i) out.put(static_cast<char>(1 + i * i % 47));
+    return file.string();
+  }();
+  return path;
+}
+
 // Collects what went wrong on any thread.
 class Harness {
  public:
   explicit Harness(Program program) : program(std::move(program)) {
+    options.data = DataFile();
     options.optimizer.steps = 3;
-    backend.program = &this->program;
-    backend.fail = [this](const std::string& text) {
+    const int length = this->program.job->sequence_length;
+    auto opened = Dataset::Open(options.data, {.vocab_size = 50, .sequence_length = length});
+    REQUIRE(opened.ok());
+    dataset = std::make_unique<Dataset>(std::move(*opened));
+    batches = std::make_unique<Batches>(Batches::Args{.dataset = dataset.get(),
+                                                      .microbatches = this->program.microbatches,
+                                                      .sequence_length = length});
+    executor.program = &this->program;
+    executor.batches = batches.get();
+    executor.fail = [this](const std::string& text) {
       std::lock_guard<std::mutex> lock(mutex_);
       failures.push_back(text);
     };
-    options.make_backend = [this](int) { return std::make_unique<CheckingBackend>(backend); };
+    options.make_executor = [this](int) { return std::make_unique<CheckingExecutor>(executor); };
   }
   TrainReport Run() { return Train(program, options); }
 
   Program program;
   TrainOptions options;
-  CheckingBackend::Args backend;
+  CheckingExecutor::Args executor;
+  std::unique_ptr<Dataset> dataset;
+  std::unique_ptr<Batches> batches;
   std::vector<std::string> failures;
 
  private:
@@ -110,7 +137,7 @@ TEST_CASE("a lane's events stand in list order") {
 
 TEST_CASE("a NaN loss stops all ranks and says where") {
   Harness harness(MakeProgram({.devices = 4}));
-  harness.backend.loss_of_micro_1 = NAN;
+  harness.executor.loss_of_micro_1 = NAN;
   const TrainReport report = harness.Run();
   CHECK(report.status.code() == Code::kFailed);
   CHECK_THAT(report.status.message(),
@@ -149,8 +176,8 @@ TEST_CASE("a run that does not go on ends with what each rank is at") {
   harness.options.stall_timeout = 0.3;
   std::promise<void> stalled;
   auto wait = stalled.get_future().share();
-  harness.backend.before = [&](Op op, const Addresses& at, int64_t step) {
-    if (op == Op::kBackward && at.stage == 1 && at.micro == 1 && step == 2) wait.wait();
+  harness.executor.before = [&](const StageCall& at) {
+    if (at.op == Op::kBackward && at.stage == 1 && at.micro == 1 && at.step == 2) wait.wait();
   };
   // It is said at once: the kernel that hangs has to end before the run can.
   std::string said;
@@ -170,8 +197,8 @@ TEST_CASE("a rank that hangs when the others have finished ends with them") {
   harness.options.stall_timeout = 0.3;
   std::promise<void> stalled;
   auto wait = stalled.get_future().share();
-  harness.backend.before = [&](Op op, const Addresses& at, int64_t step) {
-    if (op != Op::kStep || at.stage != 3 || step != 3) return;
+  harness.executor.before = [&](const StageCall& at) {
+    if (at.op != Op::kStep || at.stage != 3 || at.step != 3) return;
     wait.wait();
     // Longer than the others wait for its good-bye.
     std::this_thread::sleep_for(std::chrono::milliseconds(3300));

@@ -43,6 +43,14 @@ class Memory {
   mutable std::vector<Block> blocks_;
 };
 
+// All tensors of a stage.
+Status Fill(Result<WeightSource> source, const StageLayout& layout, std::byte* weights) {
+  PP_RETURN_IF_ERROR(source.status());
+  for (const Tensor& tensor : layout.tensors)
+    PP_RETURN_IF_ERROR(source->Read(tensor, reinterpret_cast<float*>(weights + tensor.weight)));
+  return {};
+}
+
 // What a schedule may do with one stage and micro-batch.
 enum class How { kWhole, kRecomputed, kHalves };
 
@@ -58,7 +66,8 @@ class Pipeline {
     REQUIRE(CheckJob(job_).ok());
     for (int s = 0; s < job_.stages(); ++s) {
       stages_.push_back(std::make_unique<Stage>(job_, s, &workspace_));
-      REQUIRE(LoadWeights(stages_[s]->layout(), kDir, stages_[s]->weights.data()).ok());
+      REQUIRE(
+          Fill(WeightSource::Open(kDir), stages_[s]->layout(), stages_[s]->weights.data()).ok());
     }
     Result<Safetensors> file = Safetensors::Open(std::string(kDir) + "/expected.safetensors");
     REQUIRE(file.ok());
@@ -102,7 +111,7 @@ class Pipeline {
   double Step(int64_t step) {
     std::vector<double> norms(NormBlocks(job_));
     for (auto& stage : stages_) {
-      SumSquares(stage->layout(), stage->wgrad.data(),
+      SumSquares(AllParts(stage->layout()), stage->wgrad.data(),
                  norms.data() + stage->layout().first_norm_block);
     }
     double sum = 0;
@@ -115,7 +124,7 @@ class Pipeline {
         .step = step};
     for (auto& stage : stages_) {
       if (step == 1) std::memset(stage->optimizer.data(), 0, stage->layout().optimizer_bytes);
-      StepAdamW(stage->layout(), options, stage->wgrad.data(), stage->optimizer.data(),
+      StepAdamW(AllParts(stage->layout()), options, stage->wgrad.data(), stage->optimizer.data(),
                 stage->weights.data());
     }
     return norm;
@@ -134,16 +143,16 @@ class Pipeline {
   }
 
  private:
-  StageValues Values(int s, int m) {
+  StageCall Values(int s, int m) {
     Stage& stage = *stages_[s];
-    StageValues values = {.weights = stage.weights.data(),
-                          .wgrad = stage.wgrad.data(),
-                          .scratch = stage.scratch.data(),
-                          .stash = stage.stash.data(),
-                          .work = stage.work.data(),
-                          .first_sequence = 100 + m * kBatch,
-                          .loss_scale = 1.0 / (kMicrobatches * kRows),
-                          .update = m == 0 ? kernels::Update::kSet : kernels::Update::kAdd};
+    StageCall values = {.weights = stage.weights.data(),
+                        .wgrad = stage.wgrad.data(),
+                        .scratch = stage.scratch.data(),
+                        .stash = stage.stash.data(),
+                        .work = stage.work.data(),
+                        .first_sequence = 100 + m * kBatch,
+                        .loss_scale = 1.0 / (kMicrobatches * kRows),
+                        .accumulate = m == 0 ? kernels::Update::kSet : kernels::Update::kAdd};
     if (s == 0) values.tokens = tokens_.as<int32_t>() + m * kRows;
     if (s > 0) values.act_before = stages_[s - 1]->act.as<float>();
     if (s > 0) values.grad_before = stages_[s - 1]->grad.as<float>();
@@ -159,7 +168,7 @@ class Pipeline {
   double Forward(int m) {
     double loss = 0;
     for (int s = 0; s < job_.stages(); ++s) {
-      StageValues values = Values(s, m);
+      StageCall values = Values(s, m);
       values.loss = &loss;
       Transformer& transformer = stages_[s]->transformer;
       if (how_ == How::kRecomputed) {
@@ -296,11 +305,11 @@ TEST_CASE("a new model is the same in every split") {
   REQUIRE(model.ok());
   const StageLayout whole = LayoutStage({*model, kBatch, kTokens, {4}}, 0);
   Memory all(whole.weights_bytes);
-  InitWeights(whole, 5, all.data());
+  REQUIRE(Fill(WeightSource::New(5), whole, all.data()).ok());
   for (int s = 0; s < 2; ++s) {
     const StageLayout half = LayoutStage({*model, kBatch, kTokens, {1, 3}}, s);
     Memory weights(half.weights_bytes);
-    InitWeights(half, 5, weights.data());
+    REQUIRE(Fill(WeightSource::New(5), half, weights.data()).ok());
     for (const Tensor& tensor : half.tensors) {
       INFO(tensor.name);
       const Tensor& same = whole.tensors[tensor.id];

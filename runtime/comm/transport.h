@@ -24,6 +24,7 @@ struct Port {
   Way way;
   Channel channel;
   int peer;
+  bool operator==(const Port&) const = default;
 };
 
 class Transport {

@@ -22,38 +22,61 @@ const float* Floats(const std::byte* base, int64_t offset) {
 
 }  // namespace
 
-void InitWeights(const StageLayout& layout, uint64_t seed, std::byte* weights) {
-  for (const Tensor& tensor : layout.tensors) {
-    float* out = Floats(weights, tensor.weight);
+Result<WeightSource> WeightSource::New(uint64_t seed) {
+  WeightSource source;
+  source.seed_ = seed;
+  return source;
+}
+
+Result<WeightSource> WeightSource::Open(const std::string& dir) {
+  WeightSource source;
+  source.path_ = dir + "/model.safetensors";
+  Result<Safetensors> file = Safetensors::Open(source.path_);
+  PP_RETURN_IF_ERROR(file.status());
+  source.file_.emplace(std::move(*file));
+  return source;
+}
+
+Status WeightSource::Read(const Tensor& tensor, float* out) {
+  if (!file_) {
     if (tensor.init_std == 0) {
       kernels::cpu::Fill({.n = tensor.elements(), .out = out, .value = tensor.init_mean});
     } else {
       kernels::cpu::RandomNormal({.out = out,
                                   .n = tensor.elements(),
-                                  .seed = seed,
+                                  .seed = seed_,
                                   .tensor = static_cast<uint32_t>(tensor.id),
                                   .std = tensor.init_std});
     }
+    return {};
   }
+  std::string name = tensor.name;
+  if (file_->Find(name) == nullptr) name = "transformer." + name;
+  if (file_->Find(name) == nullptr)
+    return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, tensor.name));
+  const std::vector<int64_t> shape = tensor.rows == 1
+                                         ? std::vector<int64_t>{tensor.cols}
+                                         : std::vector<int64_t>{tensor.rows, tensor.cols};
+  return file_->ReadFloats(name, shape, out);
 }
 
-Status LoadWeights(const StageLayout& layout, const std::string& dir, std::byte* weights) {
-  const std::string path = dir + "/model.safetensors";
-  Result<Safetensors> file = Safetensors::Open(path);
-  PP_RETURN_IF_ERROR(file.status());
-  for (const Tensor& tensor : layout.tensors) {
-    std::string name = tensor.name;
-    if (file->Find(name) == nullptr) name = "transformer." + name;
-    const SafetensorsEntry* entry = file->Find(name);
-    if (entry == nullptr) {
-      return Status::Invalid(fmt::format("{}: tensor {} is missing", path, tensor.name));
+std::vector<OwnedPart> AllParts(const StageLayout& layout) {
+  std::vector<OwnedPart> parts;
+  for (const Tensor& tensor : layout.tensors)
+    parts.push_back(
+        {{&tensor, 0, tensor.elements()}, tensor.weight, layout.optimizer_v + tensor.weight});
+  return parts;
+}
+
+std::vector<OwnedPart> PartsOfShards(const StageLayout& layout, const OptimizerShards& shards) {
+  std::vector<OwnedPart> parts;
+  for (size_t b = 0; b < shards.shards.size(); ++b)
+    for (const TensorPart& part : PartsIn(layout, shards.shards[b])) {
+      const int64_t inside = part.tensor->wgrad + part.begin * 4 - shards.shards[b].begin;
+      const int64_t m = shards.offsets[b] + inside;
+      parts.push_back({part, m, shards.v + m});
     }
-    const std::vector<int64_t> shape = tensor.rows == 1
-                                           ? std::vector<int64_t>{tensor.cols}
-                                           : std::vector<int64_t>{tensor.rows, tensor.cols};
-    PP_RETURN_IF_ERROR(file->ReadFloats(name, shape, Floats(weights, tensor.weight)));
-  }
-  return {};
+  return parts;
 }
 
 void AddTied(const StageLayout& layout, std::byte* wgrad) {
@@ -63,31 +86,33 @@ void AddTied(const StageLayout& layout, std::byte* wgrad) {
                      .out = Floats(wgrad, layout.tied_lookup)});
 }
 
-void SumSquares(const StageLayout& layout, const std::byte* wgrad, double* norm) {
-  for (const Tensor& tensor : layout.tensors) {
-    if (tensor.blocks == 0) continue;
-    kernels::cpu::SumSquares({.n = tensor.elements(),
-                              .x = Floats(wgrad, tensor.wgrad),
-                              .partial = norm + tensor.first_block});
+void SumSquares(const std::vector<OwnedPart>& parts, const std::byte* wgrad, double* norm) {
+  for (const OwnedPart& owned : parts) {
+    const TensorPart& part = owned.part;
+    if (part.blocks() == 0) continue;
+    kernels::cpu::SumSquares({.n = part.count,
+                              .x = Floats(wgrad, part.tensor->wgrad) + part.begin,
+                              .partial = norm + part.first_block()});
   }
 }
 
-void StepAdamW(const StageLayout& layout, const AdamWOptions& options, const std::byte* wgrad,
-               std::byte* optimizer, std::byte* weights) {
+void StepAdamW(const std::vector<OwnedPart>& parts, const AdamWOptions& options,
+               const std::byte* wgrad, std::byte* optimizer, std::byte* weights) {
   const double step = static_cast<double>(options.step);
-  for (const Tensor& tensor : layout.tensors) {
+  for (const OwnedPart& owned : parts) {
+    const TensorPart& part = owned.part;
     kernels::cpu::AdamW(
-        {.n = tensor.elements(),
-         .weights = Floats(weights, tensor.weight),
-         .m = Floats(optimizer, tensor.weight),
-         .v = Floats(optimizer, layout.optimizer_v + tensor.weight),
-         .gradient = Floats(wgrad, tensor.wgrad),
+        {.n = part.count,
+         .weights = Floats(weights, part.tensor->weight) + part.begin,
+         .m = Floats(optimizer, owned.m),
+         .v = Floats(optimizer, owned.v),
+         .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
          .gradient_scale = options.gradient_scale,
          .learning_rate = options.learning_rate,
          .beta1 = options.beta1,
          .beta2 = options.beta2,
          .epsilon = options.epsilon,
-         .decay = tensor.decay ? options.weight_decay : 0.0f,
+         .decay = part.tensor->decay ? options.weight_decay : 0.0f,
          .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
          .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
   }

@@ -4,26 +4,51 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "runtime/files/safetensors.h"
+#include "schema/buckets.h"
 #include "schema/model.h"
 #include "schema/status.h"
 
 namespace pp {
 
-// A new model's weights; the same numbers in every split.
-void InitWeights(const StageLayout& layout, uint64_t seed, std::byte* weights);
+// Where a stage's weights come from: a new model's, the same numbers in every split, or those of
+// DIR/model.safetensors of a Hugging Face GPT-2, fp32.
+class WeightSource {
+ public:
+  static Result<WeightSource> New(uint64_t seed);
+  static Result<WeightSource> Open(const std::string& dir);
 
-// Weights from DIR/model.safetensors of a Hugging Face GPT-2, fp32. A tensor that is missing or has
-// another shape or type is an error that names it; on an error the weights are undefined.
-Status LoadWeights(const StageLayout& layout, const std::string& dir, std::byte* weights);
+  // All numbers of the tensor. Invalid: it is missing or has another shape or type; the error names
+  // it.
+  Status Read(const Tensor& tensor, float* out);
+
+ private:
+  WeightSource() = default;
+  uint64_t seed_ = 0;
+  std::string path_;
+  std::optional<Safetensors> file_;  // none: a new model
+};
+
+// A part of a tensor that a rank updates: all of it, or what its shard has (ZeRO-1).
+struct OwnedPart {
+  TensorPart part;
+  int64_t m = 0, v = 0;  // offsets of its moments in the optimizer region
+};
+// `layout` must outlive the result.
+std::vector<OwnedPart> AllParts(const StageLayout& layout);
+std::vector<OwnedPart> PartsOfShards(const StageLayout& layout, const OptimizerShards& shards);
 
 // With one stage and tied embeddings: adds the head's gradient to the look-up's. With more, the two
 // are on two stages, and each adds what it receives: nothing happens here.
 void AddTied(const StageLayout& layout, std::byte* wgrad);
 
-// norm[i] = sum of the squares of this stage's norm block i. REQUIRES: tied gradients are added.
-void SumSquares(const StageLayout& layout, const std::byte* wgrad, double* norm);
+// norm[i] = sum of the squares of this stage's norm block i, for the blocks of the parts. REQUIRES:
+// tied gradients are added.
+void SumSquares(const std::vector<OwnedPart>& parts, const std::byte* wgrad, double* norm);
 
 struct AdamWOptions {
   float learning_rate = 0;
@@ -35,8 +60,8 @@ struct AdamWOptions {
   int64_t step = 1;          // counts from 1
 };
 
-// AdamW on all weights of the stage. REQUIRES: tied gradients are added.
-void StepAdamW(const StageLayout& layout, const AdamWOptions& options, const std::byte* wgrad,
-               std::byte* optimizer, std::byte* weights);
+// AdamW on the parts. REQUIRES: tied gradients are added.
+void StepAdamW(const std::vector<OwnedPart>& parts, const AdamWOptions& options,
+               const std::byte* wgrad, std::byte* optimizer, std::byte* weights);
 
 }  // namespace pp

@@ -94,11 +94,11 @@ kernels::AttentionShape Transformer::Heads() const {
   return {batch_, sequence_, model_.n_head, model_.n_embd / model_.n_head};
 }
 
-kernels::DropoutKey Transformer::Dropout(const StageValues& values, int layer, int operation,
+kernels::DropoutKey Transformer::Dropout(const StageCall& call, int layer, int operation,
                                          float p) const {
   return {.seed = seed_,
           .site = static_cast<uint32_t>((layout_.first_layer + layer) * 8 + operation),
-          .first_sequence = static_cast<uint32_t>(values.first_sequence),
+          .first_sequence = static_cast<uint32_t>(call.first_sequence),
           .p = p};
 }
 
@@ -120,24 +120,24 @@ int64_t Transformer::HeadGradient() const {
   return layout_.tied_head >= 0 ? layout_.tied_head : HeadTensor().wgrad;
 }
 
-const float* Transformer::Weight(const StageValues& values, const Tensor& tensor) {
-  return reinterpret_cast<const float*>(values.weights + tensor.weight);
+const float* Transformer::Weight(const StageCall& call, const Tensor& tensor) {
+  return reinterpret_cast<const float*>(call.weights + tensor.weight);
 }
 
-float* Transformer::Gradient(const StageValues& values, const Tensor& tensor) {
-  return At(values.wgrad, tensor.wgrad);
+float* Transformer::Gradient(const StageCall& call, const Tensor& tensor) {
+  return At(call.wgrad, tensor.wgrad);
 }
 
-Transformer::Saved Transformer::SavedAt(const StageValues& values, int layer, Keep keep) const {
-  std::byte* base = keep == Keep::kStash ? values.stash : values.scratch;
+Transformer::Saved Transformer::SavedAt(const StageCall& call, int layer, Keep keep) const {
+  std::byte* base = keep == Keep::kStash ? call.stash : call.scratch;
   const LayerStash& places = keep == Keep::kStash ? layout_.stash[layer] : layout_.scratch.stash;
   return {At(base, places.mean1), At(base, places.rstd1),   At(base, places.qkv),
           At(base, places.lse),   At(base, places.context), At(base, places.middle),
           At(base, places.mean2), At(base, places.rstd2),   At(base, places.hidden)};
 }
 
-Transformer::SavedHead Transformer::SavedHeadAt(const StageValues& values, Keep keep) const {
-  std::byte* base = keep == Keep::kStash ? values.stash : values.scratch;
+Transformer::SavedHead Transformer::SavedHeadAt(const StageCall& call, Keep keep) const {
+  std::byte* base = keep == Keep::kStash ? call.stash : call.scratch;
   const HeadStash& places = keep == Keep::kStash ? layout_.head_stash : layout_.scratch.head;
   return {At(base, places.mean), At(base, places.rstd), At(base, places.lse),
           At(base, places.logits)};
@@ -150,17 +150,17 @@ Transformer::Work Transformer::WorkAt(std::byte* base, const LayerWork& places) 
 
 // Where the residual stream lies before `layer`; before layer `layers` is after the last. In
 // scratch two places take turns.
-float* Transformer::Stream(const StageValues& values, int layer, Keep keep) const {
-  if (layer == layout_.layers && !layout_.last) return values.act;
+float* Transformer::Stream(const StageCall& call, int layer, Keep keep) const {
+  if (layer == layout_.layers && !layout_.last) return call.act;
   if (keep == Keep::kScratch) {
-    return At(values.scratch, layer % 2 == 0 ? layout_.scratch.flow : layout_.scratch.flow2);
+    return At(call.scratch, layer % 2 == 0 ? layout_.scratch.flow : layout_.scratch.flow2);
   }
   const bool end = layer == layout_.layers;
-  return At(values.stash, end ? layout_.head_stash.x : layout_.stash[layer].x);
+  return At(call.stash, end ? layout_.head_stash.x : layout_.stash[layer].x);
 }
 
-const float* Transformer::Input(const StageValues& values, int layer, Keep keep) const {
-  return layer == 0 && !layout_.first ? values.act_before : Stream(values, layer, keep);
+const float* Transformer::Input(const StageCall& call, int layer, Keep keep) const {
+  return layer == 0 && !layout_.first ? call.act_before : Stream(call, layer, keep);
 }
 
 }  // namespace pp

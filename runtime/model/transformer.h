@@ -16,7 +16,7 @@
 #include "kernels/attention.h"
 #include "kernels/dropout.h"
 #include "kernels/matmul.h"
-#include "kernels/update.h"
+#include "runtime/device/stage_call.h"
 #include "schema/model.h"
 
 namespace pp {
@@ -41,27 +41,6 @@ class Workspace {
   std::vector<std::byte> memory_;
 };
 
-// Where the values of one call lie. Those that the stage does not have, or the call does not use,
-// are null. Everything is aligned to kAlign.
-struct StageValues {
-  const std::byte* weights = nullptr;
-  std::byte* wgrad = nullptr;
-  std::byte* scratch = nullptr;       // drop_scratch_bytes for ForwardDrop, else scratch_bytes
-  const int32_t* tokens = nullptr;    // first stage: all calls but BackwardInput
-  const int32_t* targets = nullptr;   // last stage: forwards, Backward, BackwardInput
-  const float* act_before = nullptr;  // act(s-1,m), in place of tokens
-  float* act = nullptr;               // act(s,m); forwards
-  double* loss = nullptr;             // last stage, forwards: sum over the micro-batch's tokens
-  std::byte* stash = nullptr;         // all calls but ForwardDrop; a backward changes it
-  const float* grad = nullptr;        // grad(s,m), not in the last stage
-  float* grad_before = nullptr;       // grad(s-1,m), not in the first stage
-  std::byte* work = nullptr;          // BackwardInput, BackwardWeight
-  int64_t first_sequence = 0;         // number in the whole training of the first sequence
-  double loss_scale = 1;              // of the gradient: 1 / tokens of the step
-  // kSet for the first micro-batch of a step.
-  kernels::Update update = kernels::Update::kSet;
-};
-
 class Transformer {
  public:
   // `seed` is that of dropout. The workspace stays the caller's, who may give it to several stages
@@ -72,18 +51,18 @@ class Transformer {
   const StageLayout& layout() const { return layout_; }
 
   // act(s,m), or the loss in the last stage, and stash(s,m).
-  void Forward(const StageValues& values);
+  void Forward(const StageCall& call);
   // The same without a stash.
-  void ForwardDrop(const StageValues& values);
+  void ForwardDrop(const StageCall& call);
   // The stash alone.
-  void Recompute(const StageValues& values);
+  void Recompute(const StageCall& call);
 
   // grad(s-1,m), and wgrad(s) = or += this micro-batch's part.
-  void Backward(const StageValues& values);
+  void Backward(const StageCall& call);
   // grad(s-1,m) and work(s,m).
-  void BackwardInput(const StageValues& values);
+  void BackwardInput(const StageCall& call);
   // wgrad(s) = or += this micro-batch's part.
-  void BackwardWeight(const StageValues& values);
+  void BackwardWeight(const StageCall& call);
 
  private:
   enum class Keep { kStash, kScratch };  // where a forward puts what a backward would need
@@ -105,33 +84,33 @@ class Transformer {
 
   void PrepareProducts();
   kernels::AttentionShape Heads() const;
-  kernels::DropoutKey Dropout(const StageValues& values, int layer, int operation, float p) const;
+  kernels::DropoutKey Dropout(const StageCall& call, int layer, int operation, float p) const;
   // Layers count from the first of the stage.
   const Tensor& LayerTensor(int layer, int tensor) const;
   const Tensor& FinalNormTensor(int index) const;
   const Tensor& HeadTensor() const;
   int64_t HeadGradient() const;
-  static const float* Weight(const StageValues& values, const Tensor& tensor);
-  static float* Gradient(const StageValues& values, const Tensor& tensor);
+  static const float* Weight(const StageCall& call, const Tensor& tensor);
+  static float* Gradient(const StageCall& call, const Tensor& tensor);
 
-  Saved SavedAt(const StageValues& values, int layer, Keep keep) const;
-  SavedHead SavedHeadAt(const StageValues& values, Keep keep) const;
+  Saved SavedAt(const StageCall& call, int layer, Keep keep) const;
+  SavedHead SavedHeadAt(const StageCall& call, Keep keep) const;
   static Work WorkAt(std::byte* base, const LayerWork& places);
-  float* Stream(const StageValues& values, int layer, Keep keep) const;
-  const float* Input(const StageValues& values, int layer, Keep keep) const;
+  float* Stream(const StageCall& call, int layer, Keep keep) const;
+  const float* Input(const StageCall& call, int layer, Keep keep) const;
 
-  void RunForward(const StageValues& values, Keep keep);
-  void ForwardLayer(const StageValues& values, int layer, Keep keep);
-  void ForwardHead(const StageValues& values, Keep keep);
+  void RunForward(const StageCall& call, Keep keep);
+  void ForwardLayer(const StageCall& call, int layer, Keep keep);
+  void ForwardHead(const StageCall& call, Keep keep);
   void Normalize(const float* x, const float* gamma, const float* beta, float* mean, float* rstd,
                  float* y) const;
-  void AddToStream(const StageValues& values, const Branch& branch);
+  void AddToStream(const StageCall& call, const Branch& branch);
 
-  void StartFlow(const StageValues& values, float* d_final, float* flow);
-  void LayerBackwardInput(const StageValues& values, int layer, const Work& work, float* flow);
-  void LayerBackwardWeight(const StageValues& values, int layer, const Work& work);
-  void HeadBackwardWeight(const StageValues& values, const float* d_final);
-  void EmbeddingBackwardWeight(const StageValues& values, const float* d_embed);
+  void StartFlow(const StageCall& call, float* d_final, float* flow);
+  void LayerBackwardInput(const StageCall& call, int layer, const Work& work, float* flow);
+  void LayerBackwardWeight(const StageCall& call, int layer, const Work& work);
+  void HeadBackwardWeight(const StageCall& call, const float* d_final);
+  void EmbeddingBackwardWeight(const StageCall& call, const float* d_embed);
 
   StageLayout layout_;
   ModelConfig model_;

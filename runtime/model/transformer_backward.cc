@@ -29,57 +29,57 @@ void Accumulate(Update update, int64_t n, const float* part, float* accumulator)
 
 }  // namespace
 
-void Transformer::Backward(const StageValues& values) {
-  float* flow = layout_.first ? At(values.scratch, layout_.scratch.flow) : values.grad_before;
-  float* d_final = At(values.scratch, layout_.scratch.d_final);
-  const Work work = WorkAt(values.scratch, layout_.scratch.work);
-  StartFlow(values, d_final, flow);
-  if (layout_.last) HeadBackwardWeight(values, d_final);
+void Transformer::Backward(const StageCall& call) {
+  float* flow = layout_.first ? At(call.scratch, layout_.scratch.flow) : call.grad_before;
+  float* d_final = At(call.scratch, layout_.scratch.d_final);
+  const Work work = WorkAt(call.scratch, layout_.scratch.work);
+  StartFlow(call, d_final, flow);
+  if (layout_.last) HeadBackwardWeight(call, d_final);
   for (int layer = layout_.layers - 1; layer >= 0; --layer) {
-    LayerBackwardInput(values, layer, work, flow);
-    LayerBackwardWeight(values, layer, work);
+    LayerBackwardInput(call, layer, work, flow);
+    LayerBackwardWeight(call, layer, work);
   }
-  if (layout_.first) EmbeddingBackwardWeight(values, flow);
+  if (layout_.first) EmbeddingBackwardWeight(call, flow);
 }
 
-void Transformer::BackwardInput(const StageValues& values) {
-  float* flow = layout_.first ? At(values.work, layout_.work_embed) : values.grad_before;
-  StartFlow(values, At(values.work, layout_.work_final), flow);
+void Transformer::BackwardInput(const StageCall& call) {
+  float* flow = layout_.first ? At(call.work, layout_.work_embed) : call.grad_before;
+  StartFlow(call, At(call.work, layout_.work_final), flow);
   for (int layer = layout_.layers - 1; layer >= 0; --layer) {
-    LayerBackwardInput(values, layer, WorkAt(values.work, layout_.work[layer]), flow);
+    LayerBackwardInput(call, layer, WorkAt(call.work, layout_.work[layer]), flow);
   }
 }
 
-void Transformer::BackwardWeight(const StageValues& values) {
-  if (layout_.last) HeadBackwardWeight(values, At(values.work, layout_.work_final));
+void Transformer::BackwardWeight(const StageCall& call) {
+  if (layout_.last) HeadBackwardWeight(call, At(call.work, layout_.work_final));
   for (int layer = layout_.layers - 1; layer >= 0; --layer) {
-    LayerBackwardWeight(values, layer, WorkAt(values.work, layout_.work[layer]));
+    LayerBackwardWeight(call, layer, WorkAt(call.work, layout_.work[layer]));
   }
-  if (layout_.first) EmbeddingBackwardWeight(values, At(values.work, layout_.work_embed));
+  if (layout_.first) EmbeddingBackwardWeight(call, At(call.work, layout_.work_embed));
 }
 
 // The gradient with respect to the output of the last layer: received, or the head's.
-void Transformer::StartFlow(const StageValues& values, float* d_final, float* flow) {
+void Transformer::StartFlow(const StageCall& call, float* d_final, float* flow) {
   if (!layout_.last) {
-    std::memcpy(flow, values.grad, layout_.grad_bytes);
+    std::memcpy(flow, call.grad, layout_.grad_bytes);
     return;
   }
-  const SavedHead saved = SavedHeadAt(values, Keep::kStash);
-  float* d_normed = At(values.scratch, layout_.scratch.normed);
+  const SavedHead saved = SavedHeadAt(call, Keep::kStash);
+  float* d_normed = At(call.scratch, layout_.scratch.normed);
   cpu::CrossEntropyBackward({.rows = rows_,
                              .vocabulary = model_.vocab_size,
                              .row_stride = layout_.logits_stride,
                              .logits = saved.logits,
-                             .target = values.targets,
+                             .target = call.targets,
                              .lse = saved.lse,
-                             .scale = static_cast<float>(values.loss_scale)});
+                             .scale = static_cast<float>(call.loss_scale)});
   workspace_->Run(products_.d_logits,
-                  {.a = saved.logits, .b = Weight(values, HeadTensor()), .c = d_normed});
+                  {.a = saved.logits, .b = Weight(call, HeadTensor()), .c = d_normed});
   cpu::LayerNormBackward({.rows = rows_,
                           .channels = model_.n_embd,
                           .dy = d_normed,
-                          .x = Input(values, layout_.layers, Keep::kStash),
-                          .gamma = Weight(values, FinalNormTensor(0)),
+                          .x = Input(call, layout_.layers, Keep::kStash),
+                          .gamma = Weight(call, FinalNormTensor(0)),
                           .mean = saved.mean,
                           .rstd = saved.rstd,
                           .dx = flow,
@@ -88,18 +88,18 @@ void Transformer::StartFlow(const StageValues& values, float* d_final, float* fl
 }
 
 // flow: in, with respect to the output of the layer; out, to its input.
-void Transformer::LayerBackwardInput(const StageValues& values, int layer, const Work& work,
+void Transformer::LayerBackwardInput(const StageCall& call, int layer, const Work& work,
                                      float* flow) {
   const int64_t c = model_.n_embd;
-  const Saved saved = SavedAt(values, layer, Keep::kStash);
-  float* d_normed = At(values.scratch, layout_.scratch.normed);
-  const auto weight = [&](int tensor) { return Weight(values, LayerTensor(layer, tensor)); };
+  const Saved saved = SavedAt(call, layer, Keep::kStash);
+  float* d_normed = At(call.scratch, layout_.scratch.normed);
+  const auto weight = [&](int tensor) { return Weight(call, LayerTensor(layer, tensor)); };
   const auto drop = [&](int operation, float* out) {
     cpu::Dropout({.batch = batch_,
                   .sequence_elements = int64_t{sequence_} * c,
                   .x = flow,
                   .out = out,
-                  .dropout = Dropout(values, layer, operation, model_.resid_pdrop)});
+                  .dropout = Dropout(call, layer, operation, model_.resid_pdrop)});
   };
   const auto normalize = [&](const float* x, const float* gamma, const float* mean,
                              const float* rstd, float* d_parameters) {
@@ -132,29 +132,29 @@ void Transformer::LayerBackwardInput(const StageValues& values, int layer, const
                           .lse = saved.lse,
                           .dout = d_normed,
                           .dqkv = work.d_qkv,
-                          .dropout = Dropout(values, layer, kAttentionDropout, model_.attn_pdrop),
+                          .dropout = Dropout(call, layer, kAttentionDropout, model_.attn_pdrop),
                           .scratch = workspace_->scratch()});
   workspace_->Run(products_.d_qkv, {.a = work.d_qkv, .b = weight(kQkvWeight), .c = d_normed});
-  normalize(Input(values, layer, Keep::kStash), weight(kNorm1Weight), saved.mean1, saved.rstd1,
+  normalize(Input(call, layer, Keep::kStash), weight(kNorm1Weight), saved.mean1, saved.rstd1,
             work.d_norm);
 }
 
-void Transformer::LayerBackwardWeight(const StageValues& values, int layer, const Work& work) {
+void Transformer::LayerBackwardWeight(const StageCall& call, int layer, const Work& work) {
   const int64_t c = model_.n_embd;
-  const Saved saved = SavedAt(values, layer, Keep::kStash);
-  float* normed = At(values.scratch, layout_.scratch.normed);
-  float* gelu = At(values.scratch, layout_.scratch.wide);
-  const auto weight = [&](int tensor) { return Weight(values, LayerTensor(layer, tensor)); };
+  const Saved saved = SavedAt(call, layer, Keep::kStash);
+  float* normed = At(call.scratch, layout_.scratch.normed);
+  float* gelu = At(call.scratch, layout_.scratch.wide);
+  const auto weight = [&](int tensor) { return Weight(call, LayerTensor(layer, tensor)); };
   const auto linear = [&](const int product[2], const float* input, const float* d_output,
                           int tensor) {
     const Tensor& matrix = LayerTensor(layer, tensor);
-    workspace_->Run(product[static_cast<int>(values.update)],
-                    {.a = input, .b = d_output, .c = Gradient(values, matrix)});
+    workspace_->Run(product[static_cast<int>(call.accumulate)],
+                    {.a = input, .b = d_output, .c = Gradient(call, matrix)});
     cpu::BiasGradient({.rows = rows_,
                        .columns = matrix.cols,
                        .dy = d_output,
-                       .dbias = Gradient(values, LayerTensor(layer, tensor + 1)),
-                       .update = values.update});
+                       .dbias = Gradient(call, LayerTensor(layer, tensor + 1)),
+                       .update = call.accumulate});
   };
 
   cpu::GeluForward({.n = rows_ * model_.n_inner, .x = saved.hidden, .y = gelu});
@@ -163,44 +163,44 @@ void Transformer::LayerBackwardWeight(const StageValues& values, int layer, cons
             normed);
   linear(products_.w_hidden, normed, work.d_hidden, kHiddenWeight);
   linear(products_.w_proj, saved.context, work.d_proj, kProjWeight);
-  Normalize(Input(values, layer, Keep::kStash), weight(kNorm1Weight), weight(kNorm1Bias),
-            saved.mean1, saved.rstd1, normed);
+  Normalize(Input(call, layer, Keep::kStash), weight(kNorm1Weight), weight(kNorm1Bias), saved.mean1,
+            saved.rstd1, normed);
   linear(products_.w_qkv, normed, work.d_qkv, kQkvWeight);
 
   const int norms[] = {kNorm1Weight, kNorm1Bias, kNorm2Weight, kNorm2Bias};
   for (int i = 0; i < 4; ++i) {
-    Accumulate(values.update, c, work.d_norm + i * c,
-               Gradient(values, LayerTensor(layer, norms[i])));
+    Accumulate(call.accumulate, c, work.d_norm + i * c,
+               Gradient(call, LayerTensor(layer, norms[i])));
   }
 }
 
-void Transformer::HeadBackwardWeight(const StageValues& values, const float* d_final) {
-  const SavedHead saved = SavedHeadAt(values, Keep::kStash);
-  float* normed = At(values.scratch, layout_.scratch.normed);
-  Normalize(Input(values, layout_.layers, Keep::kStash), Weight(values, FinalNormTensor(0)),
-            Weight(values, FinalNormTensor(1)), saved.mean, saved.rstd, normed);
-  workspace_->Run(products_.w_logits[static_cast<int>(values.update)],
-                  {.a = saved.logits, .b = normed, .c = At(values.wgrad, HeadGradient())});
-  Accumulate(values.update, model_.n_embd, d_final, Gradient(values, FinalNormTensor(0)));
-  Accumulate(values.update, model_.n_embd, d_final + model_.n_embd,
-             Gradient(values, FinalNormTensor(1)));
+void Transformer::HeadBackwardWeight(const StageCall& call, const float* d_final) {
+  const SavedHead saved = SavedHeadAt(call, Keep::kStash);
+  float* normed = At(call.scratch, layout_.scratch.normed);
+  Normalize(Input(call, layout_.layers, Keep::kStash), Weight(call, FinalNormTensor(0)),
+            Weight(call, FinalNormTensor(1)), saved.mean, saved.rstd, normed);
+  workspace_->Run(products_.w_logits[static_cast<int>(call.accumulate)],
+                  {.a = saved.logits, .b = normed, .c = At(call.wgrad, HeadGradient())});
+  Accumulate(call.accumulate, model_.n_embd, d_final, Gradient(call, FinalNormTensor(0)));
+  Accumulate(call.accumulate, model_.n_embd, d_final + model_.n_embd,
+             Gradient(call, FinalNormTensor(1)));
 }
 
-void Transformer::EmbeddingBackwardWeight(const StageValues& values, const float* d_embed) {
+void Transformer::EmbeddingBackwardWeight(const StageCall& call, const float* d_embed) {
   const Tensor &wte = layout_.tensors[0], &wpe = layout_.tensors[1];
-  if (values.update == Update::kSet) {
+  if (call.accumulate == Update::kSet) {
     // A micro-batch touches only the rows of its tokens and positions.
-    cpu::Fill({.n = wte.elements(), .out = Gradient(values, wte)});
-    cpu::Fill({.n = wpe.elements(), .out = Gradient(values, wpe)});
+    cpu::Fill({.n = wte.elements(), .out = Gradient(call, wte)});
+    cpu::Fill({.n = wpe.elements(), .out = Gradient(call, wpe)});
   }
   cpu::EmbeddingBackward({.batch = batch_,
                           .tokens = sequence_,
                           .channels = model_.n_embd,
-                          .token = values.tokens,
+                          .token = call.tokens,
                           .dout = d_embed,
-                          .dwte = Gradient(values, wte),
-                          .dwpe = Gradient(values, wpe),
-                          .dropout = Dropout(values, 0, kEmbeddingDropout, model_.embd_pdrop)});
+                          .dwte = Gradient(call, wte),
+                          .dwpe = Gradient(call, wpe),
+                          .dropout = Dropout(call, 0, kEmbeddingDropout, model_.embd_pdrop)});
 }
 
 }  // namespace pp

@@ -13,40 +13,40 @@ namespace pp {
 
 namespace cpu = kernels::cpu;
 
-void Transformer::Forward(const StageValues& values) { RunForward(values, Keep::kStash); }
+void Transformer::Forward(const StageCall& call) { RunForward(call, Keep::kStash); }
 
-void Transformer::ForwardDrop(const StageValues& values) { RunForward(values, Keep::kScratch); }
+void Transformer::ForwardDrop(const StageCall& call) { RunForward(call, Keep::kScratch); }
 
-void Transformer::Recompute(const StageValues& values) {
+void Transformer::Recompute(const StageCall& call) {
   double loss = 0;
-  StageValues again = values;
+  StageCall again = call;
   again.act = nullptr;
   again.loss = &loss;
   RunForward(again, Keep::kStash);
 }
 
-void Transformer::RunForward(const StageValues& values, Keep keep) {
-  if (layout_.first && Stream(values, 0, keep) != nullptr) {
+void Transformer::RunForward(const StageCall& call, Keep keep) {
+  if (layout_.first && Stream(call, 0, keep) != nullptr) {
     cpu::EmbeddingForward({.batch = batch_,
                            .tokens = sequence_,
                            .channels = model_.n_embd,
-                           .token = values.tokens,
-                           .wte = Weight(values, layout_.tensors[0]),
-                           .wpe = Weight(values, layout_.tensors[1]),
-                           .out = Stream(values, 0, keep),
-                           .dropout = Dropout(values, 0, kEmbeddingDropout, model_.embd_pdrop)});
-  } else if (!layout_.first && !layout_.last && layout_.layers == 0 && values.act != nullptr) {
-    std::memcpy(values.act, values.act_before, layout_.act_bytes);
+                           .token = call.tokens,
+                           .wte = Weight(call, layout_.tensors[0]),
+                           .wpe = Weight(call, layout_.tensors[1]),
+                           .out = Stream(call, 0, keep),
+                           .dropout = Dropout(call, 0, kEmbeddingDropout, model_.embd_pdrop)});
+  } else if (!layout_.first && !layout_.last && layout_.layers == 0 && call.act != nullptr) {
+    std::memcpy(call.act, call.act_before, layout_.act_bytes);
   }
-  for (int layer = 0; layer < layout_.layers; ++layer) ForwardLayer(values, layer, keep);
-  if (layout_.last) ForwardHead(values, keep);
+  for (int layer = 0; layer < layout_.layers; ++layer) ForwardLayer(call, layer, keep);
+  if (layout_.last) ForwardHead(call, keep);
 }
 
-void Transformer::ForwardLayer(const StageValues& values, int layer, Keep keep) {
-  const Saved saved = SavedAt(values, layer, keep);
-  const float* x = Input(values, layer, keep);
-  float* normed = At(values.scratch, layout_.scratch.normed);
-  const auto weight = [&](int tensor) { return Weight(values, LayerTensor(layer, tensor)); };
+void Transformer::ForwardLayer(const StageCall& call, int layer, Keep keep) {
+  const Saved saved = SavedAt(call, layer, keep);
+  const float* x = Input(call, layer, keep);
+  float* normed = At(call.scratch, layout_.scratch.normed);
+  const auto weight = [&](int tensor) { return Weight(call, LayerTensor(layer, tensor)); };
 
   Normalize(x, weight(kNorm1Weight), weight(kNorm1Bias), saved.mean1, saved.rstd1, normed);
   workspace_->Run(products_.qkv,
@@ -55,32 +55,32 @@ void Transformer::ForwardLayer(const StageValues& values, int layer, Keep keep) 
                          .qkv = saved.qkv,
                          .out = saved.context,
                          .lse = saved.lse,
-                         .dropout = Dropout(values, layer, kAttentionDropout, model_.attn_pdrop),
+                         .dropout = Dropout(call, layer, kAttentionDropout, model_.attn_pdrop),
                          .scratch = workspace_->scratch()});
-  AddToStream(values, {.product = products_.proj,
-                       .input = saved.context,
-                       .weight = weight(kProjWeight),
-                       .bias = weight(kProjBias),
-                       .stream = x,
-                       .out = saved.middle,
-                       .dropout = Dropout(values, layer, kProjDropout, model_.resid_pdrop)});
+  AddToStream(call, {.product = products_.proj,
+                     .input = saved.context,
+                     .weight = weight(kProjWeight),
+                     .bias = weight(kProjBias),
+                     .stream = x,
+                     .out = saved.middle,
+                     .dropout = Dropout(call, layer, kProjDropout, model_.resid_pdrop)});
 
   Normalize(saved.middle, weight(kNorm2Weight), weight(kNorm2Bias), saved.mean2, saved.rstd2,
             normed);
   workspace_->Run(
       products_.hidden,
       {.a = normed, .b = weight(kHiddenWeight), .c = saved.hidden, .bias = weight(kHiddenBias)});
-  float* out = Stream(values, layer + 1, keep);
+  float* out = Stream(call, layer + 1, keep);
   if (out == nullptr) return;  // a recomputation, whose last output nobody needs
-  float* gelu = At(values.scratch, layout_.scratch.wide);
+  float* gelu = At(call.scratch, layout_.scratch.wide);
   cpu::GeluForward({.n = rows_ * model_.n_inner, .x = saved.hidden, .y = gelu});
-  AddToStream(values, {.product = products_.mlp,
-                       .input = gelu,
-                       .weight = weight(kMlpWeight),
-                       .bias = weight(kMlpBias),
-                       .stream = saved.middle,
-                       .out = out,
-                       .dropout = Dropout(values, layer, kMlpDropout, model_.resid_pdrop)});
+  AddToStream(call, {.product = products_.mlp,
+                     .input = gelu,
+                     .weight = weight(kMlpWeight),
+                     .bias = weight(kMlpBias),
+                     .stream = saved.middle,
+                     .out = out,
+                     .dropout = Dropout(call, layer, kMlpDropout, model_.resid_pdrop)});
 }
 
 void Transformer::Normalize(const float* x, const float* gamma, const float* beta, float* mean,
@@ -97,7 +97,7 @@ void Transformer::Normalize(const float* x, const float* gamma, const float* bet
 }
 
 // out = stream + dropout(input * weight + bias).
-void Transformer::AddToStream(const StageValues& values, const Branch& branch) {
+void Transformer::AddToStream(const StageCall& call, const Branch& branch) {
   if (branch.dropout.p == 0) {
     workspace_->Run(branch.product, {.a = branch.input,
                                      .b = branch.weight,
@@ -106,7 +106,7 @@ void Transformer::AddToStream(const StageValues& values, const Branch& branch) {
                                      .residual = branch.stream});
     return;
   }
-  float* product = At(values.scratch, layout_.scratch.normed);
+  float* product = At(call.scratch, layout_.scratch.normed);
   workspace_->Run(branch.product,
                   {.a = branch.input, .b = branch.weight, .c = product, .bias = branch.bias});
   cpu::Residual({.batch = batch_,
@@ -117,20 +117,20 @@ void Transformer::AddToStream(const StageValues& values, const Branch& branch) {
                  .dropout = branch.dropout});
 }
 
-void Transformer::ForwardHead(const StageValues& values, Keep keep) {
-  const SavedHead saved = SavedHeadAt(values, keep);
-  float* normed = At(values.scratch, layout_.scratch.normed);
-  Normalize(Input(values, layout_.layers, keep), Weight(values, FinalNormTensor(0)),
-            Weight(values, FinalNormTensor(1)), saved.mean, saved.rstd, normed);
+void Transformer::ForwardHead(const StageCall& call, Keep keep) {
+  const SavedHead saved = SavedHeadAt(call, keep);
+  float* normed = At(call.scratch, layout_.scratch.normed);
+  Normalize(Input(call, layout_.layers, keep), Weight(call, FinalNormTensor(0)),
+            Weight(call, FinalNormTensor(1)), saved.mean, saved.rstd, normed);
   workspace_->Run(products_.logits,
-                  {.a = normed, .b = Weight(values, HeadTensor()), .c = saved.logits});
+                  {.a = normed, .b = Weight(call, HeadTensor()), .c = saved.logits});
   cpu::CrossEntropyForward({.rows = rows_,
                             .vocabulary = model_.vocab_size,
                             .row_stride = layout_.logits_stride,
                             .logits = saved.logits,
-                            .target = values.targets,
+                            .target = call.targets,
                             .lse = saved.lse,
-                            .loss = values.loss});
+                            .loss = call.loss});
 }
 
 }  // namespace pp

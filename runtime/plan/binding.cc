@@ -5,38 +5,44 @@
 #include <tuple>
 #include <utility>
 
+#include "schema/memory.h"
+#include "schema/sections.h"
+
 namespace pp {
 namespace {
 
+using Copy = std::pair<int, int>;  // stage, pipe
+
 class Binder {
  public:
-  Binder(const Program& program, int device, const Arena& arena)
-      : program_(program), arena_(arena), bytes_(program) {
+  Binder(const Program& program, int device, const Device& memory, BoundList* bound)
+      : program_(program),
+        device_(device),
+        memory_(memory),
+        bytes_(program),
+        list_(program.lists[device].body),
+        bound_(*bound) {
     for (int stage : program.StagesOf(device))
-      stages_[stage] = BindStage(program, device, stage, arena);
+      for (int pipe : program.PipesOf(stage, device))
+        copies_[{stage, pipe}] = BindStage(program, device, stage, pipe, memory);
   }
 
-  void Visit(const Instruction& i, int index, BoundList* bound) {
-    Remember(i);
-    switch (Info(i.op).lane) {
-      case Lane::kCompute:
-        if (i.stage >= 0 && i.op != Op::kWait) bound->addresses[index] = Compute(i);
-        break;
-      case Lane::kSend:
-      case Lane::kRecv: {
-        const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
-        const Kind kind = act ? Kind::kAct : Kind::kGrad;
-        bound->data[index] = Find(kind, i.stage, i.micro);
-        bound->bytes[index] = bytes_(kind, i.stage);
-        break;
-      }
-      case Lane::kReduce:
-        break;
-    }
+  void Run() {
+    for (const Instruction& i : list_) Remember(i);
+    CountSteps();
+    // Twice: in the steady state a body begins where the one before has ended.
+    for (int round = 0; round < 2; ++round)
+      for (size_t index = 0; index < list_.size(); ++index) Visit(list_[index], index);
   }
 
  private:
   using Name = std::tuple<Kind, int, int>;
+
+  // A micro-batch of the next step has the place of this step's: a body makes each value once.
+  int MicroOf(int micro) const { return micro % program_.microbatches; }
+  Copy CopyOf(const Instruction& i) const {
+    return {i.stage, i.micro < 0 ? std::max<int>(i.pipe, 0) : program_.pipe_of[MicroOf(i.micro)]};
+  }
 
   // Where the values are that `i` writes.
   void Remember(const Instruction& i) {
@@ -45,90 +51,158 @@ class Binder {
       const Value v = Resolve(operand, i, program_.stages);
       if (v.kind == Kind::kNone || Info(v.kind).kind_class != KindClass::kValue) continue;
       if (bytes_(v.kind, v.stage) == 0) continue;
-      places_[{v.kind, v.stage, v.micro}] = arena_.at(i.offset[slot++]);
+      places_[{v.kind, v.stage, MicroOf(v.micro)}] = memory_.at(i.offset[slot++]);
     }
   }
 
-  std::byte* Find(Kind kind, int stage, int micro) const {
-    const auto found = places_.find({kind, stage, micro});
-    return found == places_.end() ? nullptr : found->second;
+  template <typename T = std::byte>
+  T* Find(Kind kind, int stage, int micro) const {
+    const auto found = places_.find({kind, stage, MicroOf(micro)});
+    return found == places_.end() ? nullptr : reinterpret_cast<T*>(found->second);
   }
 
-  // A name is written once in a list, so all that an instruction might use is found under
-  // its name. What it does not use may be stale or null.
-  Addresses Compute(const Instruction& i) {
-    Addresses at = stages_.at(i.stage);
-    if (i.micro < 0) return at;
-    at.micro = i.micro;
-    at.tokens = Find(Kind::kTokens, i.stage, i.micro);
-    at.targets = Find(Kind::kTargets, i.stage, i.micro);
-    at.act_before = Find(Kind::kAct, i.stage - 1, i.micro);
-    at.act = Find(Kind::kAct, i.stage, i.micro);
-    at.stash = Find(Kind::kStash, i.stage, i.micro);
-    at.grad = Find(Kind::kGrad, i.stage, i.micro);
-    at.grad_before = Find(Kind::kGrad, i.stage - 1, i.micro);
-    at.work = Find(Kind::kWork, i.stage, i.micro);
-    if (at.loss != nullptr) at.loss += i.micro;
+  void CountSteps() {
+    std::map<Copy, int32_t> steps;
+    for (size_t index = 0; index < list_.size(); ++index) {
+      if (list_[index].stage < 0) continue;
+      int32_t& count = steps[CopyOf(list_[index])];
+      bound_.steps_before[index] = count;
+      count += list_[index].op == Op::kStep;
+    }
+    for (size_t index = 0; index < list_.size(); ++index)
+      if (list_[index].stage >= 0) bound_.steps[index] = steps[CopyOf(list_[index])];
+  }
+
+  void Visit(const Instruction& i, size_t index) {
+    if (i.stage < 0 || i.op == Op::kWait) return;
+    const Lane lane = Info(i.op).lane;
+    if (lane == Lane::kSend || lane == Lane::kRecv) {
+      const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
+      const Kind kind = act ? Kind::kAct : Kind::kGrad;
+      bound_.data[index] = Find(kind, i.stage, i.micro);
+      bound_.bytes[index] = bytes_(kind, i.stage);
+      return;
+    }
+    const auto copy = copies_.find(CopyOf(i));
+    PP_CHECK(copy != copies_.end());  // verified
+    const int64_t one = LayoutStage(i.stage).weights_bytes;
+    const Region* weights =
+        FindRegion(program_.lists[device_], Kind::kWeights, copy->first.first, copy->first.second);
+    bound_.weights_bytes[index] = one;
+    bound_.versions[index] = one == 0 ? 1 : static_cast<int32_t>(weights->bytes / one);
+    if (lane == Lane::kCompute) bound_.calls[index] = Compute(i, copy->second);
+  }
+
+  // All that an instruction might use is found under its name. What it does not use may be stale or
+  // null.
+  StageCall Compute(const Instruction& i, StageCall call) {
+    call.op = i.op;
+    bool& has_part = has_part_[CopyOf(i)];
+    if (i.op == Op::kStep) has_part = false;
+    if (i.micro < 0) return call;
+    call.micro = MicroOf(i.micro);
+    call.tokens = Find<int32_t>(Kind::kTokens, i.stage, i.micro);
+    call.targets = Find<int32_t>(Kind::kTargets, i.stage, i.micro);
+    call.act_before = Find<float>(Kind::kAct, i.stage - 1, i.micro);
+    call.act = Find<float>(Kind::kAct, i.stage, i.micro);
+    call.stash = Find(Kind::kStash, i.stage, i.micro);
+    call.grad = Find<float>(Kind::kGrad, i.stage, i.micro);
+    call.grad_before = Find<float>(Kind::kGrad, i.stage - 1, i.micro);
+    call.work = Find(Kind::kWork, i.stage, i.micro);
+    if (call.loss != nullptr) call.loss += call.micro;
     if (i.op == Op::kBackward || i.op == Op::kBackwardWeight)
-      at.first = !std::exchange(has_part_[i.stage], true);
-    return at;
+      call.accumulate =
+          std::exchange(has_part, true) ? kernels::Update::kAdd : kernels::Update::kSet;
+    return call;
+  }
+
+  const StageLayout& LayoutStage(int stage) {
+    const auto [found, is_new] = layouts_.try_emplace(stage);
+    if (is_new) found->second = pp::LayoutStage(*program_.job, stage);
+    return found->second;
   }
 
   const Program& program_;
-  const Arena& arena_;
+  const int device_;
+  const Device& memory_;
   const ValueBytes bytes_;
-  std::map<int, Addresses> stages_;
-  std::map<int, bool> has_part_;
+  const std::vector<Instruction>& list_;
+  BoundList& bound_;
+  std::map<Copy, StageCall> copies_;
+  std::map<Copy, bool> has_part_;
   std::map<Name, std::byte*> places_;
+  std::map<int, StageLayout> layouts_;
 };
 
 }  // namespace
 
-const Region* FindRegion(const DeviceList& list, Kind kind, int stage) {
+int64_t BoundList::Updates(int index, const Iteration& iteration) const {
+  const int64_t bodies = iteration.number - (overlaps ? 2 : 1);  // before this one, with STEPs
+  return bodies < 0 ? 0 : bodies * steps[index] + steps_before[index];
+}
+
+int64_t BoundList::WeightsAt(int index, const Iteration& iteration, int64_t age) const {
+  const int64_t updates = Updates(index, iteration);
+  return (updates - std::min(age, updates)) % versions[index] * weights_bytes[index];
+}
+
+const Region* FindRegion(const DeviceList& list, Kind kind, int stage, int pipe) {
   for (const Region& region : list.regions)
-    if (region.kind == kind && (region.stage == stage || region.stage < 0)) return &region;
+    if (region.kind == kind && (region.stage == stage || region.stage < 0) &&
+        (region.pipe == pipe || region.pipe < 0))
+      return &region;
   return nullptr;
 }
 
-Addresses BindStage(const Program& program, int device, int stage, const Arena& arena) {
+StageCall BindStage(const Program& program, int device, int stage, int pipe, const Device& memory) {
   auto place = [&](Kind kind) -> std::byte* {
-    const Region* region = FindRegion(program.lists[device], kind, stage);
-    return region == nullptr ? nullptr : arena.at(region->offset);
+    const Region* region = FindRegion(program.lists[device], kind, stage, pipe);
+    return region == nullptr ? nullptr : memory.at(region->offset);
   };
-  Addresses at;
-  at.stage = stage;
-  at.weights = place(Kind::kWeights);
-  at.wgrad = place(Kind::kWgrad);
-  at.optimizer = place(Kind::kOptimizer);
-  at.scratch = place(Kind::kScratch);
-  if (stage == program.stages - 1) at.loss = reinterpret_cast<double*>(place(Kind::kLoss));
-  at.norm = reinterpret_cast<double*>(place(Kind::kNorm));
-  if (at.norm != nullptr) at.norm += LayoutStage(*program.job, stage).first_norm_block;
-  return at;
+  StageCall call;
+  call.stage = stage;
+  call.pipe = pipe;
+  call.weights = call.weights_old = place(Kind::kWeights);
+  call.wgrad = place(Kind::kWgrad);
+  call.optimizer = place(Kind::kOptimizer);
+  call.scratch = place(Kind::kScratch);
+  if (stage == program.stages - 1) call.loss = reinterpret_cast<double*>(place(Kind::kLoss));
+  call.norm = reinterpret_cast<double*>(place(Kind::kNorm));
+  return call;
 }
 
-BoundList Bind(const Program& program, int device, std::span<const Instruction> list,
-               WaitsFor waits_for, const Arena& arena) {
+BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& memory) {
+  const std::vector<Instruction>& list = program.lists[device].body;
   const size_t size = list.size();
   BoundList bound;
   bound.list = list;
-  bound.waits_for = std::move(waits_for);
-  bound.addresses.resize(size);
+  bound.microbatches = program.microbatches;
+  bound.overlaps = HasSections(program);
+  bound.waits_for = std::move(walk.waits_for);
+  bound.freed = std::move(walk.freed);
+  bound.calls.resize(size);
+  bound.versions.resize(size, 1);
+  bound.weights_bytes.resize(size);
+  bound.steps_before.resize(size);
+  bound.steps.resize(size);
   bound.data.resize(size);
   bound.bytes.resize(size);
   bound.releases.resize(size);
-  Binder binder(program, device, arena);
+  Binder(program, device, memory, &bound).Run();
   const bool blocking = program.p2p == P2p::kBlocking;
-  for (int index = 0; index < static_cast<int>(size); ++index) {
-    binder.Visit(list[index], index, &bound);
+  int32_t last = -1;  // of the compute lane
+  for (int32_t index = 0; index < static_cast<int32_t>(size); ++index)
+    if (Info(list[index].op).lane == Lane::kCompute || (IsMessage(list[index]) && blocking))
+      bound.compute.push_back(last = index);
+  Dependence before{-1, last};
+  for (int32_t index = 0; index < static_cast<int32_t>(size); ++index) {
     const Lane lane = Info(list[index].op).lane;
-    const bool message = lane == Lane::kSend || lane == Lane::kRecv;
     // A blocking message has its place in the compute lane, like a WAIT for itself.
-    if (message && blocking)
-      bound.waits_for[index] = bound.compute.empty() ? -1 : bound.compute.back();
-    if (lane != Lane::kCompute && bound.waits_for[index] >= 0)
-      bound.releases[bound.waits_for[index]] = true;
-    if (lane == Lane::kCompute || (message && blocking)) bound.compute.push_back(index);
+    const bool blocks = IsMessage(list[index]) && blocking;
+    if (blocks) bound.waits_for[index] = before;
+    if (lane != Lane::kCompute && bound.waits_for[index].index >= 0)
+      bound.releases[bound.waits_for[index].index] = true;
+    if (lane == Lane::kCompute || blocks) before = {0, index};
   }
   return bound;
 }

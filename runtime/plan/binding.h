@@ -1,37 +1,75 @@
-// From names to addresses. A list is bound once, before the first step: each instruction
+// From names to addresses. A device's body is bound once, before the first step: each instruction
 // gets the addresses of its values in the rank's arena, so that running it looks up nothing.
+//
+// A plan's sections are one stream: its body, again and again, each time an *iteration*, counted
+// from 1. Where steps overlap (schema/sections.h) a body has instructions of the next step, too:
+// the first iteration executes only those (the prologue), and the last one only the others (the
+// epilogue).
+//
+//   iteration        1     2     3          1          2          3          4
+//   plain          | body| body| body     | prologue | body     | body     | epilogue
+//   step             1     2     3          1          1 and 2    2 and 3    3
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "runtime/device/arena.h"
-#include "runtime/device/backend.h"
+#include "runtime/device/device.h"
+#include "schema/body_walk.h"
 #include "schema/program.h"
-#include "schema/walk.h"
 
 namespace pp {
 
-// A list, ready to run.
-struct BoundList {
-  std::span<const Instruction> list;
-  WaitsFor waits_for;                // see walk.h; blocking sends: also their place in the lane
-  std::vector<Addresses> addresses;  // of compute instructions
-  std::vector<std::byte*> data;      // of SEND and RECV: where the bytes are
-  std::vector<int64_t> bytes;        // and how many
-  std::vector<int32_t> compute;      // what the compute thread executes, in order
-  // Compute instructions that a SEND, RECV or REDUCE waits for.
-  std::vector<bool> releases;
+enum class Part : uint8_t { kAll, kAhead, kRest };
+
+// One time through the body.
+struct Iteration {
+  int64_t number = 0;
+  Part part = Part::kAll;
 };
 
-// REQUIRES: VerifyDevice(program, device, Depth::kPlan, &waits_for).ok().
-BoundList Bind(const Program& program, int device, std::span<const Instruction> list,
-               WaitsFor waits_for, const Arena& arena);
+// A device's body, ready to run. Vectors are as long as the body.
+struct BoundList {
+  std::span<const Instruction> list;
+  int microbatches = 0;
+  bool overlaps = false;  // steps do
+  std::vector<Dependence>
+      waits_for;                  // see body_walk.h; blocking sends: also their place in the lane
+  std::vector<StageCall> calls;   // of compute instructions
+  std::vector<int32_t> versions;  // of its copy's weights that the device keeps
+  std::vector<int64_t> weights_bytes;  // of one of them
+  std::vector<int32_t> steps_before;   // STEPs of its copy in the body before it
+  std::vector<int32_t> steps;          // and in all of it
+  std::vector<std::byte*> data;        // of SEND and RECV: where the bytes are
+  std::vector<int64_t> bytes;          // and how many
+  std::vector<int32_t> compute;        // what the compute lane executes, in order
+  std::vector<bool> releases;          // what another lane waits for
+  std::vector<Freed> freed;            // by index
 
-// The states of one stage, and what of the device it uses; no values.
-Addresses BindStage(const Program& program, int device, int stage, const Arena& arena);
+  bool Executes(int index, Part part) const {
+    if (part == Part::kAll) return true;
+    return (list[index].micro >= microbatches) == (part == Part::kAhead);
+  }
+  // The step that an instruction belongs to, from 1.
+  int64_t StepOf(int index, const Iteration& iteration) const {
+    return iteration.number - (overlaps && list[index].micro < microbatches ? 1 : 0);
+  }
+  // Where the version of the weights lies that is `age` updates older than the newest one before
+  // the instruction, or the first one where there are not so many; from the beginning of the
+  // region.
+  int64_t WeightsAt(int index, const Iteration& iteration, int64_t age) const;
+  // Updates that its copy has had before it.
+  int64_t Updates(int index, const Iteration& iteration) const;
+};
 
-// The region of `kind`, for `stage` or for the whole device; null where there is none.
-const Region* FindRegion(const DeviceList& list, Kind kind, int stage);
+// REQUIRES: `walk` from WalkBody(program, device).
+BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& memory);
+
+// The states of one copy of a stage, and what of the device it uses; no values.
+StageCall BindStage(const Program& program, int device, int stage, int pipe, const Device& memory);
+
+// The region of `kind`, for a copy of a stage or for the whole device; null where there is none.
+const Region* FindRegion(const DeviceList& list, Kind kind, int stage, int pipe);
 
 }  // namespace pp

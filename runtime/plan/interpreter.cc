@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
-#include <numbers>
 
 #include "schema/text.h"
 
@@ -21,103 +19,96 @@ double ThreadSeconds() {
 
 }  // namespace
 
-double LearningRate(const OptimizerOptions& options, int64_t step) {
-  const auto done = static_cast<double>(step - 1);
-  const auto warmup = static_cast<double>(options.warmup_steps);
-  if (done < warmup) return options.learning_rate * static_cast<double>(step) / warmup;
-  if (!options.cosine) return options.learning_rate;
-  const double part = (done - warmup) / std::max(1.0, static_cast<double>(options.steps) - warmup);
-  const double height = 0.5 * (1 + std::cos(std::numbers::pi * std::min(part, 1.0)));
-  return options.min_learning_rate + height * (options.learning_rate - options.min_learning_rate);
+Interpreter::Interpreter(const Args& args)
+    : args_(args),
+      queue_(args.device->compute()),
+      norm_blocks_(NormBlocks(*args.program->job)),
+      tokens_(args.program->job->tokens()) {
+  for (StepResult& result : results_) {
+    result.losses.resize(args.program->microbatches);
+    result.made_by.resize(args.program->microbatches);
+  }
 }
 
-Interpreter::Interpreter(const Args& args)
-    : args_(args), norm_block_count_(NormBlocks(*args.program->job)) {}
+StepResult& Interpreter::ResultOf(int64_t step) {
+  StepResult& result = results_[step % kResults];
+  if (result.step == step) return result;
+  result.step = step;
+  result.norm = 0;
+  std::fill(result.losses.begin(), result.losses.end(), 0);
+  std::fill(result.made_by.begin(), result.made_by.end(), -1);
+  return result;
+}
 
-Status Interpreter::Run(int64_t step) {
+Status Interpreter::Run(const Iteration& iteration) {
   const double begin = Now(), cpu_begin = ThreadSeconds(), kernel_cpu_begin = kernel_cpu_;
-  args_.lanes->Begin(step);
+  args_.lanes->Begin(iteration);
+  next_freed_ = 0;
   for (const int32_t index : args_.list->compute) {
     if (args_.stop->load(std::memory_order_relaxed)) return {};
+    if (!args_.list->Executes(index, iteration.part)) {
+      args_.lanes->Passed(index, queue_.last());
+      continue;
+    }
     current_.store(index, std::memory_order_relaxed);
-    const Status status = ExecuteTimed(index, step);
+    const Status status = ExecuteTimed(index, iteration);
     if (args_.stop->load(std::memory_order_relaxed)) return {};
-    if (!status.ok()) return Explain(status, index, step);
-    args_.lanes->Passed(index);
+    if (!status.ok())
+      return status.In(fmt::format("step {}, '{}' (instruction {})",
+                                   args_.list->StepOf(index, iteration),
+                                   ToText(args_.list->list[index]), index));
+    Drop(index);
+    args_.lanes->Passed(index, queue_.last());
     executed_.store(executed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
-  const double drained = Now();
-  Sleep([&] { return args_.lanes->finished(); });
-  const double end = Now();
-  time_.waiting += end - drained;
-  time_.total += end - begin;
+  const int64_t step = iteration.number - (args_.list->overlaps ? 1 : 0);  // that ends here
+  if (step > 0) ResultOf(step).end = queue_.last();
+  time_.total += Now() - begin;
   time_.own += ThreadSeconds() - cpu_begin - (kernel_cpu_ - kernel_cpu_begin);
   time_.instructions += static_cast<int64_t>(args_.list->list.size());
   return {};
 }
 
-Status Interpreter::ExecuteTimed(int index, int64_t step) {
-  // A WAIT, or a blocking message.
-  const bool waits = args_.list->waits_for[index] >= 0 || args_.list->data[index] != nullptr;
+Status Interpreter::ExecuteTimed(int index, const Iteration& iteration) {
+  const Instruction& instruction = args_.list->list[index];
+  const bool mine = Info(instruction.op).lane == Lane::kCompute;
+  const bool waits = instruction.op == Op::kWait || !mine;
   const double start = Now(), cpu_start = waits ? 0 : ThreadSeconds();
-  Status status = Execute(index, step);
+  Status status = Execute(index, iteration);
   if (!waits) kernel_cpu_ += ThreadSeconds() - cpu_start;
   const double end = Now();
   (waits ? time_.waiting : time_.kernels) += end - start;
   // Blocking messages are on the record of their lane.
-  const bool mine = Info(args_.list->list[index].op).lane == Lane::kCompute;
-  if (args_.recorder != nullptr && mine) args_.recorder->Add(index, step, start, end);
+  if (args_.recorder != nullptr && mine)
+    args_.recorder->Add(index, args_.list->StepOf(index, iteration), start, end);
   return status;
 }
 
-Status Interpreter::Explain(const Status& status, int index, int64_t step) const {
-  std::string text = fmt::format("step {}: {} ('{}', instruction {})", step, status.message(),
-                                 ToText(args_.list->list[index]), index);
-  return status.code() == Code::kInvalid ? Status::Invalid(std::move(text))
-                                         : Status::Failed(std::move(text));
-}
-
-Status Interpreter::Execute(int index, int64_t step) {
-  const Instruction& instruction = args_.list->list[index];
-  const Addresses& at = args_.list->addresses[index];
-  Backend& backend = *args_.backend;
-  switch (instruction.op) {
+Status Interpreter::Execute(int index, const Iteration& iteration) {
+  switch (args_.list->list[index].op) {
     case Op::kLoad:
-      return backend.Load(at, step);
+      return Load(args_.list->calls[index], args_.list->StepOf(index, iteration));
     case Op::kForward:
-      backend.Forward(at, step);
-      return CheckLoss(at);
     case Op::kForwardDrop:
-      backend.ForwardDrop(at, step);
-      return CheckLoss(at);
     case Op::kRecompute:
-      backend.Recompute(at, step);
-      return {};
     case Op::kBackward:
-      backend.Backward(at, step);
-      return {};
     case Op::kBackwardInput:
-      backend.BackwardInput(at, step);
-      return {};
     case Op::kBackwardWeight:
-      backend.BackwardWeight(at, step);
-      return {};
     case Op::kNormGrad:
-      backend.NormGrad(at);
-      return {};
     case Op::kStep:
-      return StepStage(at, step);
+      Compute(index, iteration);
+      return {};
     case Op::kWait: {
-      const int target = args_.list->waits_for[index];
-      Sleep([&] { return args_.lanes->Over(target); });
+      const Dependence& after = args_.list->waits_for[index];
+      args_.lanes->Await(after.index, iteration.number + after.body);
       return {};
     }
-    // Here only with blocking sends: the two ends meet.
+    // Here only with blocking sends: the two ends meet. The lane must see that this one is here.
     case Op::kSendAct:
     case Op::kRecvAct:
     case Op::kSendGrad:
     case Op::kRecvGrad:
-      Sleep([&] { return args_.lanes->Over(index); });
+      args_.lanes->Await(index, iteration.number);
       return {};
     // Only started, by their lane.
     case Op::kReduceGrad:
@@ -130,37 +121,57 @@ Status Interpreter::Execute(int index, int64_t step) {
   return {};
 }
 
-template <typename Over>
-void Interpreter::Sleep(const Over& over) {
-  if (over()) return;
-  waiting_.store(true, std::memory_order_relaxed);
-  while (true) {
-    const uint64_t seen = args_.bell->rings();
-    if (over() || args_.stop->load()) break;
-    args_.bell->Wait(seen);
+// Tokens come from the host, whatever the device is.
+Status Interpreter::Load(const StageCall& call, int64_t step) {
+  const int64_t bytes = static_cast<int64_t>(tokens_.size() * sizeof(int32_t));
+  if (call.tokens != nullptr) {
+    PP_RETURN_IF_ERROR(args_.batches->Inputs(step, args_.replica, call.micro, tokens_.data()));
+    queue_.CopyIn(call.tokens, tokens_.data(), bytes);
   }
-  waiting_.store(false, std::memory_order_relaxed);
-}
-
-Status Interpreter::CheckLoss(const Addresses& at) const {
-  if (at.loss == nullptr || std::isfinite(*at.loss)) return {};
-  // Without the sign that a NaN may have.
-  const double loss = std::isnan(*at.loss) ? std::abs(*at.loss) : *at.loss;
-  return Status::Failed(fmt::format("loss of micro-batch {} is {}", at.micro, loss));
-}
-
-Status Interpreter::StepStage(const Addresses& at, int64_t step) {
-  // In model order, so that every device and every split has the same bits.
-  double sum = 0;
-  for (int64_t i = 0; i < norm_block_count_; ++i) sum += args_.norm_blocks[i];
-  grad_norm_ = std::sqrt(sum);
-  if (!std::isfinite(grad_norm_))
-    return Status::Failed(fmt::format("the gradient's norm is {}", std::abs(grad_norm_)));
-  const double clip = args_.optimizer.grad_clip;
-  StepArgs args{.step = step, .learning_rate = LearningRate(args_.optimizer, step)};
-  if (clip > 0 && grad_norm_ > clip) args.gradient_scale = clip / (grad_norm_ + 1e-6);
-  args_.backend->Step(at, args);
+  if (call.targets != nullptr) {
+    PP_RETURN_IF_ERROR(args_.batches->Targets(step, args_.replica, call.micro, tokens_.data()));
+    queue_.CopyIn(call.targets, tokens_.data(), bytes);
+  }
   return {};
+}
+
+StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
+  const BoundList& list = *args_.list;
+  StageCall call = list.calls[index];
+  call.step = list.StepOf(index, iteration);
+  const int64_t age = std::max<int64_t>(0, list.list[index].version);
+  const int64_t used = list.WeightsAt(index, iteration, age);
+  if (call.op == Op::kStep) {
+    call.update = list.Updates(index, iteration) + 1;
+    call.weights_old += used;
+    call.weights += call.update % list.versions[index] * list.weights_bytes[index];
+  } else {
+    call.weights += used;
+  }
+  if (call.micro < 0) return call;
+  call.first_sequence = args_.batches->FirstSequence(call.step, args_.replica, call.micro);
+  call.loss_scale = 1 / static_cast<double>(args_.batches->Tokens(call.step));
+  return call;
+}
+
+void Interpreter::Compute(int index, const Iteration& iteration) {
+  const StageCall call = CallOf(index, iteration);
+  queue_.Submit(*args_.executor, call);
+  const bool forward = call.op == Op::kForward || call.op == Op::kForwardDrop;
+  StepResult& result = ResultOf(call.step);
+  if (forward && call.loss != nullptr) {
+    queue_.CopyOut(&result.losses[call.micro], call.loss, sizeof(double));
+    result.made_by[call.micro] = index;
+  }
+  if (call.op == Op::kStep && call.norm != nullptr)
+    queue_.CopyOut(&result.norm, call.norm + norm_blocks_, sizeof(double));
+}
+
+void Interpreter::Drop(int index) {
+  const std::vector<Freed>& freed = args_.list->freed;
+  while (next_freed_ < freed.size() && freed[next_freed_].index < index) ++next_freed_;
+  for (; next_freed_ < freed.size() && freed[next_freed_].index == index; ++next_freed_)
+    queue_.Drop(args_.device->at(freed[next_freed_].offset), freed[next_freed_].bytes);
 }
 
 }  // namespace pp

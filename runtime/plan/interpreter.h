@@ -1,81 +1,85 @@
-// Executes one device's list, one instruction after the other, and decides nothing: what
-// waits for what is in the program.
+// Executes one device's list, one instruction after the other, and decides nothing: what waits for
+// what is in the program.
 //
-// This is the compute lane. It runs on the thread that calls Run; the other lanes (see
-// lanes.h) advance on the rank's communication thread.
+// This is the compute lane. It runs on the thread that calls Run, and submits to the device's
+// queue; the other lanes (lanes.h) advance on the rank's communication thread. Losses and the
+// gradient's norm are values on the device, which are copied out behind the instructions that make
+// them: they are here when the step's ticket is done.
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <memory>
+#include <vector>
 
-#include "runtime/device/backend.h"
+#include "runtime/device/device.h"
+#include "runtime/files/batches.h"
 #include "runtime/plan/binding.h"
 #include "runtime/plan/lanes.h"
 #include "runtime/plan/recorder.h"
 
 namespace pp {
 
-// How large a step the optimizer takes.
-struct OptimizerOptions {
-  double learning_rate = 3e-4;
-  double min_learning_rate = 0;  // where the cosine ends
-  int64_t warmup_steps = 0;      // linear from 0
-  bool cosine = false;           // else constant after the warm-up
-  double grad_clip = 1;          // the largest norm; 0: any
-  int64_t steps = 1;             // of the whole training
+// What a device knows of one step. Valid when the compute queue is done with `end`.
+struct StepResult {
+  int64_t step = 0;
+  Ticket end = 0;
+  double norm = 0;  // of the gradient, before clipping; 0 where the plan takes none
+  // Of each micro-batch, the sum over its tokens, and the instruction that made it; -1: none here.
+  std::vector<double> losses;
+  std::vector<int32_t> made_by;
 };
-
-// The learning rate of `step`, which counts from 1.
-double LearningRate(const OptimizerOptions& options, int64_t step);
 
 class Interpreter {
  public:
   struct Args {
     const Program* program = nullptr;
-    int device = 0;
     const BoundList* list = nullptr;
     Lanes* lanes = nullptr;
-    Backend* backend = nullptr;
-    OptimizerOptions optimizer;
-    const double* norm_blocks = nullptr;      // of the whole model
+    Device* device = nullptr;
+    StageExecutor* executor = nullptr;
+    const Batches* batches = nullptr;
+    int replica = 0;
     Recorder* recorder = nullptr;             // null: none
-    Bell* bell = nullptr;                     // the compute thread's
     const std::atomic<bool>* stop = nullptr;  // another rank has failed: leave
   };
+  // A step's result is kept until so many steps later.
+  static constexpr int64_t kResults = 4;
+
   explicit Interpreter(const Args& args);
 
-  // Executes the list. The error says step, index and text of the instruction. With `stop`
-  // set it returns early, without an error.
-  Status Run(int64_t step);
+  // Submits all of an iteration. The error says step, index and text of the instruction. With
+  // `stop` set it returns early, without an error.
+  Status Run(const Iteration& iteration);
+
+  // REQUIRES: its iteration has been run, and at most kResults - 2 steps behind it.
+  const StepResult& result(int64_t step) const { return results_[step % kResults]; }
 
   // What the compute thread is at: an index of the list. Any thread may ask.
   int current() const { return current_.load(std::memory_order_relaxed); }
-  // Instructions that it has finished since it was made. Any thread may ask.
+  // Instructions that it has passed since it was made. Any thread may ask.
   int64_t executed() const { return executed_.load(std::memory_order_relaxed); }
-  // It waits for another lane. Any thread may ask.
-  bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
 
-  double grad_norm() const { return grad_norm_; }  // of the last step, before clipping
   const TimeSpent& time() const { return time_; }
 
  private:
-  Status ExecuteTimed(int index, int64_t step);
-  Status Execute(int index, int64_t step);
-  Status Explain(const Status& status, int index, int64_t step) const;
-  Status CheckLoss(const Addresses& at) const;
-  Status StepStage(const Addresses& at, int64_t step);
-  // Sleeps until `over()` or `stop`.
-  template <typename Over>
-  void Sleep(const Over& over);
+  StepResult& ResultOf(int64_t step);
+  Status ExecuteTimed(int index, const Iteration& iteration);
+  Status Execute(int index, const Iteration& iteration);
+  Status Load(const StageCall& call, int64_t step);
+  void Compute(int index, const Iteration& iteration);
+  StageCall CallOf(int index, const Iteration& iteration) const;
+  void Drop(int index);
 
   const Args args_;
-  int64_t norm_block_count_;
-  double grad_norm_ = 0;
+  Queue& queue_;
+  const int64_t norm_blocks_;
+  std::array<StepResult, kResults> results_;
+  std::vector<int32_t> tokens_;  // of one sequence group, on their way to the device
+  size_t next_freed_ = 0;        // in list->freed
   TimeSpent time_;
-  double kernel_cpu_ = 0;  // processor seconds in the backend
+  double kernel_cpu_ = 0;  // processor seconds in the device
   std::atomic<int> current_{0};
   std::atomic<int64_t> executed_{0};
-  std::atomic<bool> waiting_{false};
 };
 
 }  // namespace pp

@@ -9,60 +9,109 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Lanes::Lanes(const Args& args) : args_(args) {
-  const BoundList& bound = *args.list;
-  over_ = std::make_unique<std::atomic<int64_t>[]>(bound.list.size());
-  for (int i = 0; i < static_cast<int>(bound.list.size()); ++i) AddToQueue(i, bound.list[i]);
+Lanes::Lanes(Args args) : args_(std::move(args)) {
+  const auto size = static_cast<int>(args_.list->list.size());
+  marks_ = std::make_unique<Mark[]>(size);
+  collectives_.resize(size);
+  size_t next = 0;
+  for (int i = 0; i < size; ++i) {
+    AddToQueue(i);
+    if (Info(args_.list->list[i].op).lane != Lane::kReduce) continue;
+    collectives_[i] = std::make_unique<Collective>(args_.collectives[next++], args_.transport,
+                                                   &args_.device->reduce());
+  }
+  for (Queue& queue : queues_) queue.next = queue.indices.size();  // at the end of iteration 0
 }
 
-void Lanes::AddToQueue(int index, const Instruction& instruction) {
+void Lanes::AddToQueue(int index) {
+  const Instruction& instruction = args_.list->list[index];
   const Lane lane = Info(instruction.op).lane;
   if (lane == Lane::kCompute) return;
   Port port{Way::kSend, Channel::kReduce, -1};
-  if (lane != Lane::kReduce)
-    port = {lane == Lane::kSend ? Way::kSend : Way::kRecv, Channel::kMessage, instruction.peer};
-  const auto found = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& queue) {
-    return queue.port.channel == port.channel && queue.port.way == port.way &&
-           queue.port.peer == port.peer;
-  });
+  if (lane != Lane::kReduce) {
+    // Tensor parallel peers and replicas have channels of their own.
+    Place peer = args_.topology->PlaceOf(args_.transport->rank());
+    peer.device = instruction.peer;
+    port = {lane == Lane::kSend ? Way::kSend : Way::kRecv, Channel::kMessage,
+            args_.topology->RankOf(peer)};
+  }
+  const auto found = std::find_if(queues_.begin(), queues_.end(),
+                                  [&](const Queue& queue) { return queue.port == port; });
   if (found != queues_.end()) {
     found->indices.push_back(index);
   } else {
     queues_.push_back({port, {index}});
   }
-  ++total_;
 }
 
-void Lanes::Begin(int64_t step) {
-  PP_CHECK(finished() && step > 0 && step != step_.load());
-  passed_.store(-1, std::memory_order_relaxed);
-  left_.store(total_, std::memory_order_relaxed);
-  step_.store(step);
-  if (total_ > 0) args_.transport->bell().Ring();
+void Lanes::Begin(const Iteration& iteration) {
+  PP_CHECK(iteration.number == begun_.load() + 1);
+  if (iteration.part == Part::kRest) rest_.store(iteration.number);
+  begun_.store(iteration.number);
+  if (!queues_.empty()) args_.transport->bell().Ring();
 }
 
-void Lanes::Passed(int index) {
-  passed_.store(index, std::memory_order_release);
+void Lanes::Passed(int index, Ticket ticket) {
+  marks_[index].ticket.store(ticket, std::memory_order_relaxed);
+  marks_[index].iteration.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
   if (args_.list->releases[index]) args_.transport->bell().Ring();
 }
 
-Status Lanes::Advance(bool* moved) {
-  const int64_t step = step_.load();
-  if (step != running_) {
-    for (Queue& queue : queues_) queue.next = 0;
-    running_ = step;
+void Lanes::Await(int index, int64_t iteration) {
+  // A message of the iteration before the first, or one that was left out, is not awaited: the list
+  // is verified.
+  auto over = [&] { return Over(index, iteration); };
+  if (over()) return;
+  waiting_.store(true, std::memory_order_relaxed);
+  const double begin = Now();
+  while (true) {
+    const uint64_t seen = args_.compute_bell->rings();
+    if (over() || args_.stop->load()) break;
+    args_.compute_bell->Wait(seen);
   }
-  if (step == 0) return {};
+  waiting_.store(false, std::memory_order_relaxed);
+  // What comes before its start is not communication, but the work that it waits for.
+  const double start = marks_[index].start.load(std::memory_order_relaxed);
+  times_[CommKindOf(args_.list->list[index].op)].exposed += Now() - std::max(begin, start);
+}
+
+bool Lanes::Executes(int index, int64_t iteration) const {
+  if (!args_.list->overlaps) return true;
+  const Part part = iteration == 1              ? Part::kAhead
+                    : iteration == rest_.load() ? Part::kRest
+                                                : Part::kAll;
+  return args_.list->Executes(index, part);
+}
+
+bool Lanes::MayStart(int index, int64_t iteration) const {
+  const Dependence& after = args_.list->waits_for[index];
+  if (after.index < 0) return true;
+  const int64_t when = iteration + after.body;
+  if (when < 1) return true;
+  return Over(after.index, when) &&
+         args_.device->compute().Done(marks_[after.index].ticket.load(std::memory_order_relaxed));
+}
+
+Status Lanes::Advance(bool* moved) {
   for (Queue& queue : queues_) PP_RETURN_IF_ERROR(AdvanceQueue(&queue, moved));
   return {};
 }
 
 Status Lanes::AdvanceQueue(Queue* queue, bool* moved) {
-  while (queue->next < queue->indices.size()) {
+  while (true) {
+    if (queue->next == queue->indices.size()) {
+      if (queue->iteration >= begun_.load()) return {};
+      ++queue->iteration;
+      queue->next = 0;
+    }
     const int index = queue->indices[queue->next];
+    if (!Executes(index, queue->iteration)) {
+      ++queue->next;
+      continue;
+    }
     if (!queue->started) {
-      if (args_.list->waits_for[index] > passed_.load(std::memory_order_acquire)) return {};
-      if (args_.recorder != nullptr) queue->start = Now();
+      if (!MayStart(index, queue->iteration)) return {};
+      marks_[index].start.store(Now(), std::memory_order_relaxed);
       PP_RETURN_IF_ERROR(StartNext(*queue, index));
       queue->started = *moved = true;
       ++in_flight_;
@@ -70,39 +119,34 @@ Status Lanes::AdvanceQueue(Queue* queue, bool* moved) {
     bool over = false;
     PP_RETURN_IF_ERROR(TestNext(*queue, index, &over));
     if (!over) return {};
-    if (args_.recorder != nullptr) args_.recorder->Add(index, running_, queue->start, Now());
+    *moved = true;
     queue->started = false;
     ++queue->next;
     --in_flight_;
-    *moved = true;
-    over_[index].store(running_, std::memory_order_release);
-    left_.fetch_sub(1, std::memory_order_acq_rel);
-    args_.compute_bell->Ring();
+    End(index, *queue);
   }
-  return {};
+}
+
+void Lanes::End(int index, const Queue& queue) {
+  const double start = marks_[index].start.load(std::memory_order_relaxed), end = Now();
+  times_[CommKindOf(args_.list->list[index].op)].total += end - start;
+  if (args_.recorder != nullptr)
+    args_.recorder->Add(index, args_.list->StepOf(index, {queue.iteration}), start, end);
+  marks_[index].iteration.store(queue.iteration, std::memory_order_release);
+  args_.compute_bell->Ring();
 }
 
 Status Lanes::StartNext(const Queue& queue, int index) {
   const BoundList& bound = *args_.list;
-  switch (bound.list[index].op) {
-    case Op::kReduceTied:
-      return args_.tied->Start();
-    case Op::kReduceNorm:
-      return args_.norm->Start();
-    default:
-      return args_.transport->Start(queue.port, bound.data[index], bound.bytes[index]);
-  }
+  if (!collectives_[index])
+    return args_.transport->Start(queue.port, bound.data[index], bound.bytes[index]);
+  const bool weights = bound.list[index].op == Op::kGatherWeights;
+  return collectives_[index]->Start(weights ? bound.WeightsAt(index, {queue.iteration}, 0) : 0);
 }
 
 Status Lanes::TestNext(const Queue& queue, int index, bool* over) {
-  switch (args_.list->list[index].op) {
-    case Op::kReduceTied:
-      return args_.tied->Test(over);
-    case Op::kReduceNorm:
-      return args_.norm->Test(over);
-    default:
-      return args_.transport->Test(queue.port, over);
-  }
+  return collectives_[index] ? collectives_[index]->Test(over)
+                             : args_.transport->Test(queue.port, over);
 }
 
 }  // namespace pp

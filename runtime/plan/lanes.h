@@ -1,16 +1,17 @@
-// The lanes of one list beside the compute lane: one for sends and one for receives of each
-// peer, and one for reductions. Each runs its instructions in list order, one at a time,
-// and all lanes run side by side.
+// The lanes of one device beside the compute lane: one for sends and one for receives of each
+// peer, and one for reductions. Each runs its instructions in list order, one at a time, and all
+// lanes run side by side. A lane goes on into the next iteration (binding.h) when it has begun.
 //
-// Two threads meet here. The compute thread starts the list, says how far it has come and
-// waits for instructions; the communication thread makes the lanes advance.
+// Two threads meet here. The compute thread begins iterations, says how far it has come and waits
+// for instructions; the communication thread makes the lanes advance.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <vector>
 
-#include "runtime/comm/collectives.h"
+#include "runtime/comm/collective.h"
 #include "runtime/comm/transport.h"
 #include "runtime/plan/binding.h"
 #include "runtime/plan/recorder.h"
@@ -21,55 +22,72 @@ class Lanes {
  public:
   struct Args {
     const BoundList* list = nullptr;
+    const Topology* topology = nullptr;
     Transport* transport = nullptr;
-    TiedSum* tied = nullptr;
-    NormGather* norm = nullptr;
-    Recorder* recorder = nullptr;  // null: none
-    Bell* compute_bell = nullptr;  // rung when an instruction is over
+    // One for each reduction of the list, in its order.
+    std::vector<CollectiveArgs> collectives;
+    Device* device = nullptr;
+    Recorder* recorder = nullptr;             // null: none
+    Bell* compute_bell = nullptr;             // rung when an instruction is over
+    const std::atomic<bool>* stop = nullptr;  // set: nobody waits any more
   };
-  explicit Lanes(const Args& args);
+  explicit Lanes(Args args);
 
-  // The compute thread: begins the list again. REQUIRES: it is finished, or new; `step` is
-  // positive and another one than before.
-  void Begin(int64_t step);
-  // The compute thread: instruction `index` of the compute lane is over.
-  void Passed(int index);
-  // Any thread: instruction `index` of another lane is over.
-  bool Over(int index) const {
-    return over_[index].load(std::memory_order_acquire) == step_.load();
-  }
-  // Any thread: the step that has begun.
-  int64_t step() const { return step_.load(); }
-  // Any thread: all lanes are at their ends.
-  bool finished() const { return left_.load(std::memory_order_acquire) == 0; }
+  // The compute thread: the next iteration begins. REQUIRES: its number is the next one.
+  void Begin(const Iteration& iteration);
+  // The compute thread: it has passed instruction `index`; what that takes is done with `ticket`.
+  void Passed(int index, Ticket ticket);
+  // The compute thread: goes on when instruction `index` of another lane is over, or with `stop`.
+  void Await(int index, int64_t iteration);
+
+  // Any thread: the compute thread sleeps in Await.
+  bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
+  // Any thread: the iteration that has begun.
+  int64_t iteration() const { return begun_.load(); }
 
   // The communication thread: does what can be done now.
   Status Advance(bool* moved);
   // The communication thread: whether a transfer is under way.
   bool in_flight() const { return in_flight_ > 0; }
 
+  // When both threads have ended.
+  CommTimes times() const { return times_; }
+
  private:
   struct Queue {
     Port port;  // of SEND and RECV
     std::vector<int32_t> indices;
     size_t next = 0;
+    int64_t iteration = 0;
     bool started = false;
-    double start = 0;
   };
-  void AddToQueue(int index, const Instruction& instruction);
+  // What the two threads tell each other of an instruction, by its index.
+  struct Mark {
+    std::atomic<int64_t> iteration{0};  // in which it was last over, or passed
+    std::atomic<int64_t> ticket{0};     // of the compute lane
+    std::atomic<double> start{0};       // of the other lanes
+  };
+
+  void AddToQueue(int index);
+  bool Over(int index, int64_t iteration) const {
+    return marks_[index].iteration.load(std::memory_order_acquire) >= iteration;
+  }
+  bool Executes(int index, int64_t iteration) const;
+  bool MayStart(int index, int64_t iteration) const;
   Status AdvanceQueue(Queue* queue, bool* moved);
   Status StartNext(const Queue& queue, int index);
   Status TestNext(const Queue& queue, int index, bool* over);
+  void End(int index, const Queue& queue);
 
   const Args args_;
-  std::vector<Queue> queues_;  // the communication thread's
-  int64_t total_ = 0;
-  std::atomic<int64_t> step_{0};
-  std::atomic<int32_t> passed_{-1};  // the last finished compute instruction
-  std::atomic<int64_t> left_{0};
-  std::unique_ptr<std::atomic<int64_t>[]> over_;  // the step in which it was last over
-  int64_t running_ = 0;                           // the step that the queues are in
+  std::vector<Queue> queues_;                             // the communication thread's
+  std::vector<std::unique_ptr<Collective>> collectives_;  // by index; null: no reduction
+  std::unique_ptr<Mark[]> marks_;
+  std::atomic<int64_t> begun_{0};
+  std::atomic<int64_t> rest_{0};  // the number of the iteration that is an epilogue; 0: not yet
+  std::atomic<bool> waiting_{false};
   int in_flight_ = 0;
+  CommTimes times_;  // taken by the communication thread, exposed by the compute thread
 };
 
 // Seconds on the clock of all recorders.

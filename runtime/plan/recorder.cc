@@ -4,6 +4,38 @@
 
 namespace pp {
 
+CommKind CommKindOf(Op op) {
+  switch (op) {
+    case Op::kSendAct:
+    case Op::kRecvAct:
+    case Op::kSendGrad:
+    case Op::kRecvGrad:
+      return CommKind::kMessages;
+    case Op::kReduceGrad:
+    case Op::kScatterGrad:
+      return CommKind::kGradients;
+    case Op::kReduceTied:
+      return CommKind::kTied;
+    case Op::kReduceNorm:
+      return CommKind::kNorm;
+    case Op::kGatherWeights:
+      return CommKind::kWeights;
+    case Op::kLoad:
+    case Op::kForward:
+    case Op::kForwardDrop:
+    case Op::kRecompute:
+    case Op::kBackward:
+    case Op::kBackwardInput:
+    case Op::kBackwardWeight:
+    case Op::kWait:
+    case Op::kNormGrad:
+    case Op::kStep:
+      break;
+  }
+  PP_CHECK(false);
+  return CommKind::kMessages;
+}
+
 void Recorder::Reserve(int64_t per_step, int64_t body, int64_t steps) {
   last_step_ = std::min(steps, std::max<int64_t>(1, kMaxEvents / std::max<int64_t>(1, body)));
   events_.reserve(last_step_ * per_step);

@@ -2,12 +2,33 @@
 // step.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
+#include "schema/program.h"
 #include "schema/timeline.h"
 
 namespace pp {
+
+// What ranks send one another, by what it is for.
+enum class CommKind : uint8_t { kMessages, kGradients, kTied, kNorm, kWeights };
+inline constexpr std::array<std::string_view, 5> kCommNames = {"messages", "gradients", "tied",
+                                                               "norm", "weights"};
+// REQUIRES: not an instruction of the compute lane.
+CommKind CommKindOf(Op op);
+
+// The time of one kind, in seconds.
+struct CommTime {
+  double total = 0;    // from start to end, of all its instructions
+  double exposed = 0;  // of that, while the compute lane stood waiting for it
+};
+
+struct CommTimes {
+  std::array<CommTime, kCommNames.size()> kinds;
+  CommTime& operator[](CommKind kind) { return kinds[static_cast<size_t>(kind)]; }
+};
 
 // Where the time of the compute thread went, in seconds.
 struct TimeSpent {
@@ -18,6 +39,7 @@ struct TimeSpent {
   // kernels - waiting, which has what other processes took in between.)
   double own = 0;
   int64_t instructions = 0;  // executed, of all lanes
+  CommTimes communication;
 
   double OwnPerInstruction() const {
     return instructions == 0 ? 0 : own / static_cast<double>(instructions);

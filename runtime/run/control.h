@@ -30,7 +30,10 @@ struct ControlMessage {
   int64_t executed = 0;    // kSign: instructions finished
   double loss = 0;         // kReport: sum over the losses that this rank has
   double grad_norm = 0;    // kReport
-  double seconds = 0;      // kReport: that the step took
+  double seconds = 0;      // kReport: from the end of the step before to that of this one
+  // kReport: the first micro-batch whose loss is not a number, and that loss; `text` says where.
+  int32_t bad_micro = -1;
+  double bad_loss = 0;
   char text[512] = {};
 };
 

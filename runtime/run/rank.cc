@@ -1,15 +1,18 @@
 #include "runtime/run/rank.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "runtime/plan/bind_collective.h"
+#include "schema/buckets.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 
 namespace pp {
 namespace {
@@ -27,6 +30,9 @@ constexpr microseconds kIdleNap{2000};
 // After a failure the other ranks get so long to say good-bye.
 constexpr double kPartingSeconds = 3;
 
+// Moments are zeroed so many numbers at a time.
+constexpr int64_t kZeros = 1 << 16;
+
 void SetText(const std::string& text, ControlMessage* message) {
   const size_t length = std::min(text.size(), sizeof(message->text) - 1);
   std::memcpy(message->text, text.data(), length);
@@ -37,11 +43,13 @@ void SetText(const std::string& text, ControlMessage* message) {
 Rank::Rank(Args args)
     : args_(std::move(args)),
       rank_(args_.transport->rank()),
-      compute_recorder_(rank_, rank_),
-      lane_recorder_(rank_, rank_),
+      topology_(TopologyOf(*args_.program)),
+      place_(topology_.PlaceOf(rank_)),
+      compute_recorder_(rank_, place_.device),
+      lane_recorder_(rank_, place_.device),
       control_(args_.transport,
                [this](int from, const ControlMessage& message) { OnMessage(from, message); }),
-      last_step_(args_.optimizer.steps) {}
+      last_step_(args_.steps) {}
 
 Rank::~Rank() {
   if (compute_.joinable() || communication_.joinable()) {
@@ -52,43 +60,78 @@ Rank::~Rank() {
 
 Status Rank::Setup() {
   const Program& program = *args_.program;
-  const int device = rank_;
-  const DeviceList& list = program.lists[device];
-  if (!list.prologue.empty() || !list.epilogue.empty())
-    return Status::Invalid("the plan overlaps steps (this version runs plans with a body alone)");
-  WaitsFor waits_for;
-  PP_RETURN_IF_ERROR(VerifyDevice(program, device, Depth::kPlan, &waits_for));
-  Result<Arena> arena = Arena::Take(list.arena_bytes);
-  PP_RETURN_IF_ERROR(arena.status());
-  arena_ = std::make_unique<Arena>(std::move(*arena));
-  body_ = Bind(program, device, list.body, std::move(waits_for), *arena_);
-  backend_ = args_.make_backend();
-  for (int stage : program.StagesOf(device))
-    PP_RETURN_IF_ERROR(backend_->Init(BindStage(program, device, stage, *arena_)));
-  if (args_.record) {
-    const auto all = static_cast<int64_t>(list.body.size());
-    const auto computed = std::count_if(list.body.begin(), list.body.end(), [](const auto& i) {
-      return Info(i.op).lane == Lane::kCompute;
-    });
-    compute_recorder_.Reserve(computed, all, args_.optimizer.steps);
-    lane_recorder_.Reserve(all - computed, all, args_.optimizer.steps);
+  BodyWalk walk;
+  PP_RETURN_IF_ERROR(WalkBody(program, place_.device, &walk));
+  device_ = args_.make_device({&bell_, &args_.transport->bell()});
+  PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
+  body_ = Bind(program, place_.device, std::move(walk), *device_);
+  executor_ = args_.make_executor();
+  PP_RETURN_IF_ERROR(FillStates());
+  if (args_.record) Reserve();
+  lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &body_,
+                                               .topology = &topology_,
+                                               .transport = args_.transport,
+                                               .collectives = BindCollectives(),
+                                               .device = device_.get(),
+                                               .recorder = args_.record ? &lane_recorder_ : nullptr,
+                                               .compute_bell = &bell_,
+                                               .stop = &stop_});
+  interpreter_ = std::make_unique<Interpreter>(
+      Interpreter::Args{.program = &program,
+                        .list = &body_,
+                        .lanes = lanes_.get(),
+                        .device = device_.get(),
+                        .executor = executor_.get(),
+                        .batches = args_.batches,
+                        .replica = place_.replica,
+                        .recorder = args_.record ? &compute_recorder_ : nullptr,
+                        .stop = &stop_});
+  return {};
+}
+
+std::vector<CollectiveArgs> Rank::BindCollectives() const {
+  std::vector<CollectiveArgs> collectives;
+  for (const Instruction& i : List().body)
+    if (Info(i.op).lane == Lane::kReduce)
+      collectives.push_back(BindCollective(*args_.program, topology_, rank_, i, *device_));
+  return collectives;
+}
+
+void Rank::Reserve() {
+  const std::vector<Instruction>& body = List().body;
+  const auto all = static_cast<int64_t>(body.size());
+  const auto computed = std::count_if(body.begin(), body.end(), [](const Instruction& i) {
+    return Info(i.op).lane == Lane::kCompute;
+  });
+  compute_recorder_.Reserve(computed, all, args_.steps);
+  lane_recorder_.Reserve(all - computed, all, args_.steps);
+}
+
+// Weights and moments before the first step.
+Status Rank::FillStates() {
+  Result<WeightSource> weights = args_.open_weights();
+  PP_RETURN_IF_ERROR(weights.status());
+  for (int stage : args_.program->StagesOf(place_.device))
+    for (int pipe : args_.program->PipesOf(stage, place_.device))
+      PP_RETURN_IF_ERROR(FillCopy(&*weights, stage, pipe));
+  return {};
+}
+
+Status Rank::FillCopy(WeightSource* weights, int stage, int pipe) {
+  const Program& program = *args_.program;
+  const StageCall at = BindStage(program, place_.device, stage, pipe, *device_);
+  std::vector<float> numbers;
+  for (const Tensor& tensor : LayoutStage(*program.job, stage).tensors) {
+    numbers.resize(tensor.elements());
+    PP_RETURN_IF_ERROR(weights->Read(tensor, numbers.data()));
+    device_->compute().CopyIn(at.weights + tensor.weight, numbers.data(), tensor.bytes());
   }
-  tied_ = std::make_unique<TiedSum>(program, device, *arena_, args_.transport);
-  norm_ = std::make_unique<NormGather>(program, device, *arena_, args_.transport);
-  lanes_ = std::make_unique<Lanes>(Lanes::Args{&body_, args_.transport, tied_.get(), norm_.get(),
-                                               args_.record ? &lane_recorder_ : nullptr, &bell_});
-  const Region* norm = FindRegion(list, Kind::kNorm, -1);
-  interpreter_ = std::make_unique<Interpreter>(Interpreter::Args{
-      .program = &program,
-      .list = &body_,
-      .lanes = lanes_.get(),
-      .backend = backend_.get(),
-      .optimizer = args_.optimizer,
-      .norm_blocks =
-          norm == nullptr ? nullptr : reinterpret_cast<double*>(arena_->at(norm->offset)),
-      .recorder = args_.record ? &compute_recorder_ : nullptr,
-      .bell = &bell_,
-      .stop = &stop_});
+  const Region* moments = FindRegion(List(), Kind::kOptimizer, stage, pipe);
+  if (moments == nullptr) return {};
+  numbers.assign(kZeros, 0);
+  for (int64_t done = 0; done < moments->bytes; done += kZeros * 4)
+    device_->compute().CopyIn(at.optimizer + done, numbers.data(),
+                              std::min(kZeros * 4, moments->bytes - done));
   return {};
 }
 
@@ -137,30 +180,56 @@ void Rank::ComputeMain() {
     args_.transport->bell().Ring();
     args_.news->Ring();
   }
-  backend_.reset();  // where it was made
+  executor_.reset();  // where it was made
 }
 
 void Rank::RunSteps() {
-  for (int64_t step = 1; step <= args_.optimizer.steps && MayBegin(step); ++step) {
-    const double start = Now();
-    const Status status = RunStep(step);
+  last_end_ = Now();
+  const int64_t behind = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
+  for (int64_t number = 1;; ++number) {
+    Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
+    if (!MayBegin(number)) {
+      if (behind == 0 || number == 1 || stop_.load()) break;
+      iteration.part = Part::kRest;
+    }
+    Status status = RunIteration(iteration);
+    if (status.ok()) status = device_->status();
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
     if (stop_.load()) return;
-    done_steps_ = step;
-    Report(step, Now() - start);
+    ReportUpTo(number - behind, number - behind - 1);
+    if (iteration.part == Part::kRest) break;
   }
+  if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
 }
 
-Status Rank::RunStep(int64_t step) {
-  if (args_.observer == nullptr) return interpreter_->Run(step);
-  args_.observer->Enter(rank_, step);
-  Status status = interpreter_->Run(step);
-  args_.observer->Leave(rank_, step);
+Status Rank::RunIteration(const Iteration& iteration) {
+  if (args_.observer == nullptr) return interpreter_->Run(iteration);
+  args_.observer->Enter(rank_, iteration.number);
+  Status status = interpreter_->Run(iteration);
+  args_.observer->Leave(rank_, iteration.number);
   return status;
+}
+
+// Reports the steps that the device is done with, of those up to `finished`, and waits for those up
+// to `at_least`.
+void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
+  while (done_steps_ < finished) {
+    const StepResult& result = interpreter_->result(done_steps_ + 1);
+    auto done = [&] { return device_->compute().Done(result.end); };
+    if (!done() && done_steps_ >= at_least) return;
+    while (!done() && !stop_.load()) {
+      const uint64_t seen = bell_.rings();
+      if (!done() && !stop_.load()) bell_.Wait(seen);
+    }
+    if (stop_.load()) return;
+    ++done_steps_;
+    Report(result);
+  }
 }
 
 bool Rank::MayBegin(int64_t step) {
   auto may = [&] {
+    if (step > last_step_.load()) return true;
     return rank_ == 0 ? consumed_.load() >= step - kReportsAhead : go_step_.load() >= step;
   };
   while (!may() && !stop_.load()) {
@@ -169,7 +238,7 @@ bool Rank::MayBegin(int64_t step) {
     bell_.Wait(seen);
   }
   if (stop_.load() || step > last_step_.load()) return false;
-  if (rank_ == 0 && step < args_.optimizer.steps) {
+  if (rank_ == 0 && step < args_.steps) {
     if (asked_to_stop_.load()) last_step_.store(std::min(last_step_.load(), step));
     control_.PostAll(
         {.type = ControlMessage::Type::kGo, .step = step + 1, .last = last_step_.load()});
@@ -177,24 +246,24 @@ bool Rank::MayBegin(int64_t step) {
   return true;
 }
 
-double Rank::LossSum() const {
-  const Program& program = *args_.program;
-  const Region* region = FindRegion(program.lists[rank_], Kind::kLoss, program.stages - 1);
-  if (region == nullptr) return 0;
-  const auto* losses = reinterpret_cast<const double*>(arena_->at(region->offset));
-  double sum = 0;
-  for (int m = 0; m < program.microbatches; ++m) sum += losses[m];
-  return sum;
-}
-
-void Rank::Report(int64_t step, double seconds) {
-  const ControlMessage message{.type = ControlMessage::Type::kReport,
-                               .step = step,
-                               .last = asked_to_stop_.load(),
-                               .peak_bytes = arena_->HighWater(),
-                               .loss = LossSum(),
-                               .grad_norm = interpreter_->grad_norm(),
-                               .seconds = seconds};
+void Rank::Report(const StepResult& result) {
+  const double now = Now();
+  ControlMessage message{.type = ControlMessage::Type::kReport,
+                         .step = result.step,
+                         .last = asked_to_stop_.load(),
+                         .peak_bytes = device_->HighWater(),
+                         .grad_norm = result.norm,
+                         .seconds = now - std::exchange(last_end_, now)};
+  for (size_t m = 0; m < result.losses.size(); ++m) {
+    if (result.made_by[m] < 0) continue;
+    message.loss += result.losses[m];
+    if (std::isfinite(result.losses[m]) || message.bad_micro >= 0) continue;
+    message.bad_micro = static_cast<int32_t>(m);
+    message.bad_loss = result.losses[m];
+    SetText(fmt::format("'{}', instruction {}", ToText(body_.list[result.made_by[m]]),
+                        result.made_by[m]),
+            &message);
+  }
   if (rank_ == 0) {
     args_.on_message(0, message);
     args_.news->Ring();
@@ -263,6 +332,12 @@ std::string Rank::CurrentText() const {
   return ToText(body_.list[interpreter_->current()]);
 }
 
+TimeSpent Rank::time() const {
+  TimeSpent time = interpreter_->time();
+  time.communication = lanes_->times();
+  return time;
+}
+
 void Rank::AppendEvents(std::vector<Event>* events) const {
   for (const Recorder* recorder : {&compute_recorder_, &lane_recorder_})
     events->insert(events->end(), recorder->events().begin(), recorder->events().end());
@@ -296,7 +371,7 @@ void Rank::CommunicationMain() {
 }
 
 Status Rank::Communicate(bool* moved) {
-  const int64_t step = lanes_->step();
+  const int64_t step = lanes_->iteration();
   if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
   Status status = control_.Advance(moved);
   if (status.ok() && !stop_.load()) status = lanes_->Advance(moved);
@@ -310,9 +385,9 @@ void Rank::Nap(uint64_t seen) {
     bell.WaitFor(seen, kIdleNap);
   } else if (!args_.transport->polls()) {
     bell.Wait(seen);
-  } else if (interpreter_->waiting() && quiet_tests_ < kTestsInARow) {
+  } else if (lanes_->waiting() && quiet_tests_ < kTestsInARow) {
     sched_yield();
-  } else if (interpreter_->waiting()) {
+  } else if (lanes_->waiting()) {
     bell.WaitFor(seen, kWaitNap);
   } else {
     bell.WaitFor(seen, lanes_->in_flight() ? kBusyNap : kIdleNap);

@@ -1,6 +1,4 @@
-// One rank: its memory, its two threads, and its part in starting and stopping together.
-//
-// Rank r executes the list of device r.
+// One rank: its device, its two threads, and its part in starting and stopping together.
 //
 //   compute thread         the compute lane, step after step
 //   communication thread   the other lanes, and what ranks tell each other
@@ -17,8 +15,10 @@
 #include <string>
 #include <thread>
 
-#include "runtime/device/arena.h"
-#include "runtime/device/backend.h"
+#include "runtime/comm/topology.h"
+#include "runtime/device/device.h"
+#include "runtime/files/batches.h"
+#include "runtime/model/parameters.h"
 #include "runtime/plan/interpreter.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/control.h"
@@ -39,8 +39,13 @@ class Rank {
   struct Args {
     const Program* program = nullptr;
     Transport* transport = nullptr;
-    std::function<std::unique_ptr<Backend>()> make_backend;  // on the compute thread
-    OptimizerOptions optimizer;
+    const Batches* batches = nullptr;
+    // On the compute thread. The bells are for a device whose work is not done when it is
+    // submitted.
+    std::function<std::unique_ptr<Device>(const DeviceBells&)> make_device;
+    std::function<std::unique_ptr<StageExecutor>()> make_executor;
+    std::function<Result<WeightSource>()> open_weights;
+    int64_t steps = 1;
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
     Bell* news = nullptr;              // the caller's; rung when there is something for it to do
@@ -83,32 +88,37 @@ class Rank {
   Status status() const { return failure_; }
   bool left_cleanly() const { return left_cleanly_; }
   int64_t last_step() const { return done_steps_; }  // steps that it finished
-  int64_t high_water() const { return arena_ ? arena_->HighWater() : 0; }
-  const TimeSpent& time() const { return interpreter_->time(); }
+  int64_t high_water() const { return device_ ? device_->HighWater() : 0; }
+  TimeSpent time() const;
   void AppendEvents(std::vector<Event>* events) const;
 
  private:
   enum class Gate { kClosed, kOpen, kCancelled };
 
+  const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
+  Status FillStates();
+  Status FillCopy(WeightSource* weights, int stage, int pipe);
+  std::vector<CollectiveArgs> BindCollectives() const;
+  void Reserve();
   void ComputeMain();
   void CommunicationMain();
   Status Communicate(bool* moved);
   void RunSteps();
   bool MayBegin(int64_t step);
-  Status RunStep(int64_t step);
-  void Report(int64_t step, double seconds);
-  double LossSum() const;
+  Status RunIteration(const Iteration& iteration);
+  void ReportUpTo(int64_t finished, int64_t at_least);
+  void Report(const StepResult& result);
   void OnMessage(int from, const ControlMessage& message);
   void Nap(uint64_t seen);
 
   const Args args_;
   const int rank_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Backend> backend_;
+  const Topology topology_;
+  const Place place_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
-  std::unique_ptr<TiedSum> tied_;
-  std::unique_ptr<NormGather> norm_;
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
   Recorder compute_recorder_, lane_recorder_;
@@ -123,8 +133,9 @@ class Rank {
   std::mutex failure_mutex_;
   Status failure_;
   bool left_cleanly_ = false;
-  int64_t done_steps_ = 0;
-  int quiet_tests_ = 0;  // of the communication thread, one after the other
+  int64_t done_steps_ = 0;  // and reported
+  double last_end_ = 0;     // of a step
+  int quiet_tests_ = 0;     // of the communication thread, one after the other
   std::thread compute_, communication_;
 };
 

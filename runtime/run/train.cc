@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "runtime/comm/in_process_transport.h"
-#include "runtime/device/cpu_backend.h"
+#include "runtime/device/cpu_device.h"
+#include "runtime/files/batches.h"
 #include "runtime/files/dataset.h"
+#include "runtime/model/cpu_executor.h"
 #include "runtime/run/gather.h"
 #include "runtime/run/stall_watch.h"
 
@@ -75,8 +78,10 @@ class Supervisor {
   Supervisor(const Program& program, const TrainOptions& options)
       : program_(program),
         options_(options),
-        board_(program.devices),
-        watch_(program.devices, Steers() ? options.stall_timeout : 1.5 * options.stall_timeout) {}
+        topology_(TopologyOf(program)),
+        optimizer_(options.optimizer),
+        board_(topology_.ranks()),
+        watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout) {}
 
   TrainReport Run() {
     report_.status = Setup();
@@ -98,10 +103,10 @@ class Supervisor {
   bool Steers() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
 
   Status Setup() {
-    if (!options_.make_backend) PP_RETURN_IF_ERROR(OpenData());
+    PP_RETURN_IF_ERROR(OpenData());
     std::vector<Transport*> transports{options_.transport};
     if (options_.transport == nullptr) {
-      own_transports_ = MakeInProcessTransports(program_.devices);
+      own_transports_ = MakeInProcessTransports(topology_.ranks());
       transports.clear();
       for (auto& transport : own_transports_) transports.push_back(transport.get());
     }
@@ -122,15 +127,34 @@ class Supervisor {
                       {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
     PP_RETURN_IF_ERROR(dataset.status());
     dataset_ = std::make_unique<Dataset>(std::move(*dataset));
+    batches_ = std::make_unique<Batches>(Batches::Args{.dataset = dataset_.get(),
+                                                       .replicas = program_.replicas,
+                                                       .microbatches = program_.microbatches,
+                                                       .micro_batch_size = job.micro_batch_size,
+                                                       .sequence_length = job.sequence_length,
+                                                       .epochs = options_.epochs});
+    if (options_.epochs > 0) optimizer_.steps = batches_->Steps();
+    report_.planned_steps = optimizer_.steps;
     return {};
   }
 
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
+    const int rank = transport->rank();
     return std::make_unique<Rank>(Rank::Args{
         .program = &program_,
         .transport = transport,
-        .make_backend = [this, device = transport->rank()] { return MakeBackend(device); },
-        .optimizer = options_.optimizer,
+        .batches = batches_.get(),
+        .make_device =
+            [this, rank](const DeviceBells& bells) {
+              return options_.make_device ? options_.make_device(rank, bells) : MakeCpuDevice();
+            },
+        .make_executor = [this, rank] { return MakeExecutor(rank); },
+        .open_weights =
+            [this] {
+              return options_.weights.empty() ? WeightSource::New(options_.seed)
+                                              : WeightSource::Open(options_.weights);
+            },
+        .steps = optimizer_.steps,
         .record = options_.record,
         .observer = options_.observer,
         .news = &news_,
@@ -138,15 +162,15 @@ class Supervisor {
                              const ControlMessage& message) { board_.Put(from, message); }});
   }
 
-  std::unique_ptr<Backend> MakeBackend(int device) const {
-    if (options_.make_backend) return options_.make_backend(device);
-    return MakeCpuBackend({.program = &program_,
-                           .device = device,
-                           .dataset = dataset_.get(),
-                           .seed = options_.seed,
-                           .threads = options_.threads,
-                           .weight_decay = options_.weight_decay,
-                           .weights = options_.weights});
+  std::unique_ptr<StageExecutor> MakeExecutor(int rank) const {
+    if (options_.make_executor) return options_.make_executor(rank);
+    const Place place = topology_.PlaceOf(rank);
+    return MakeCpuExecutor({.program = &program_,
+                            .device = place.device,
+                            .replica = place.replica,
+                            .seed = options_.seed,
+                            .threads = options_.threads,
+                            .optimizer = optimizer_});
   }
 
   // This thread watches; another one tells the caller, who may take his time: a terminal that
@@ -193,7 +217,7 @@ class Supervisor {
     while (true) {
       const uint64_t seen = news_.rings();
       const bool ended = ended_.load();
-      while (board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
+      while (!diverged_ && board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
       if (ended) break;
       news_.Wait(seen);
     }
@@ -201,7 +225,28 @@ class Supervisor {
     news_.Ring();
   }
 
+  // What is no number, and where; a rank that only has its consequences comes last.
+  static Status CheckNumbers(const std::vector<ControlMessage>& reports) {
+    // Without the sign that a NaN may have.
+    auto text = [](double number) { return std::isnan(number) ? std::abs(number) : number; };
+    for (size_t rank = 0; rank < reports.size(); ++rank)
+      if (const ControlMessage& report = reports[rank]; report.bad_micro >= 0)
+        return Status::Failed(fmt::format("rank {}: step {}: loss of micro-batch {} is {} ({})",
+                                          rank, report.step, report.bad_micro,
+                                          text(report.bad_loss), report.text));
+    for (size_t rank = 0; rank < reports.size(); ++rank)
+      if (!std::isfinite(reports[rank].grad_norm))
+        return Status::Failed(fmt::format("rank {}: step {}: the gradient's norm is {}", rank,
+                                          reports[rank].step, text(reports[rank].grad_norm)));
+    return {};
+  }
+
   void ReportStep(const std::vector<ControlMessage>& reports) {
+    if (const Status numbers = CheckNumbers(reports); !numbers.ok()) {
+      diverged_ = true;
+      ranks_[0]->Fail(numbers);
+      return;
+    }
     report_.steps.push_back(Combine(reports));
     ++report_.last_step;
     if (options_.on_step) {
@@ -214,16 +259,16 @@ class Supervisor {
   }
 
   StepReport Combine(const std::vector<ControlMessage>& reports) const {
-    const double tokens = static_cast<double>(program_.microbatches) * program_.job->tokens();
     StepReport step;
     step.step = reports[0].step;
+    const auto tokens = static_cast<double>(batches_->Tokens(step.step));
     for (const ControlMessage& report : reports) {
       step.loss += report.loss;
       step.peak_bytes.push_back(report.peak_bytes);
     }
     step.loss /= tokens;
     step.grad_norm = reports[0].grad_norm;
-    step.learning_rate = LearningRate(options_.optimizer, step.step);
+    step.learning_rate = LearningRate(optimizer_, step.step);
     step.seconds = reports[0].seconds;
     step.tokens_per_second = tokens / step.seconds;
     return step;
@@ -270,12 +315,16 @@ class Supervisor {
 
   const Program& program_;
   const TrainOptions& options_;
+  const Topology topology_;
+  OptimizerOptions optimizer_;  // with the steps of all epochs
   TrainReport report_;
   std::unique_ptr<Dataset> dataset_;
+  std::unique_ptr<Batches> batches_;
   std::vector<std::unique_ptr<Transport>> own_transports_;
   Bell news_;
   Board board_;
   StallWatch watch_;
+  bool diverged_ = false;  // a loss or norm is no number; the reporter's
   int64_t signs_of_steerer_ = 0;
   double failed_at_ = 0;                // when this thread saw it; 0: it has not
   std::atomic<bool> ended_{false};      // all ranks
@@ -296,17 +345,12 @@ Status CheckRunnable(const Program& program, const std::string& plan, int ranks)
         fmt::format("{}: compiled without a model (pipec compile --model "
                     "config.json --seq-length T)",
                     plan));
-  if (ranks > 0 && ranks != program.devices)
+  const int needed = TopologyOf(program).ranks();
+  if (ranks > 0 && ranks != needed)
     return Status::Invalid(
-        fmt::format("{}: compiled for {} devices, started with {} ranks (mpiexec "
-                    "-n {})",
-                    plan, program.devices, ranks, program.devices));
-  if (program.replicas != 1)
-    return Status::Invalid(fmt::format("{}: compiled for {} replicas (this version trains one)",
-                                       plan, program.replicas));
-  if (program.pipes.size() != 1)
-    return Status::Invalid(fmt::format("{}: has {} copies of the model (this version trains one)",
-                                       plan, program.pipes.size()));
+        fmt::format("{}: compiled for {}{} devices, started with {} ranks (mpiexec -n {})", plan,
+                    program.replicas == 1 ? "" : fmt::format("{} replicas of ", program.replicas),
+                    program.devices, ranks, needed));
   return {};
 }
 

@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "runtime/comm/transport.h"
-#include "runtime/plan/interpreter.h"
+#include "runtime/device/device.h"
+#include "runtime/model/optimizer.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/rank.h"
 #include "schema/program.h"
@@ -35,7 +36,7 @@ struct StepReport {
 struct TrainOptions {
   std::string data;            // see dataset.h
   OptimizerOptions optimizer;  // and how many steps
-  double weight_decay = 0.1;
+  int64_t epochs = 0;          // of the data, in place of optimizer.steps; 0: those
   uint64_t seed = 1;           // of new weights and dropout
   int threads = 1;             // compute threads a rank
   std::string weights;         // a folder with model.safetensors; empty: a new model
@@ -58,8 +59,9 @@ struct TrainOptions {
   // and they stop where they are. May be null.
   const std::atomic<int>* stop_requests = nullptr;
   StepObserver* observer = nullptr;
-  // What computes; null: the CPU backend, on `data`.
-  std::function<std::unique_ptr<Backend>(int device)> make_backend;
+  // What a rank computes on, and with; null: the CPU.
+  std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;
+  std::function<std::unique_ptr<StageExecutor>(int rank)> make_executor;
 };
 
 // What rank 0's process knows in the end. Others have only their own times and events, and
@@ -69,7 +71,8 @@ struct TrainReport {
   std::vector<TimeSpent> time;  // by rank
   std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
   int64_t last_step = 0;
-  Status status;  // why it failed, if it did
+  int64_t planned_steps = 0;  // of all epochs, where epochs were asked for
+  Status status;              // why it failed, if it did
   // Rank 0 is silent: this one noticed by itself.
   bool orphaned = false;
 };
@@ -78,7 +81,8 @@ struct TrainReport {
 // process's ranks.
 TrainReport Train(const Program& program, const TrainOptions& options);
 
-// What piperun asks of a program before anything else: a model, and as many devices as ranks.
+// What piperun asks of a program before anything else: a model, and as many ranks as it is for.
+// `ranks` 0: as many as it takes.
 Status CheckRunnable(const Program& program, const std::string& plan, int ranks);
 
 }  // namespace pp

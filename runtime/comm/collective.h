@@ -1,0 +1,102 @@
+// What a group of ranks does together: an all-reduce, a reduce-scatter or an all-gather, by direct
+// exchange between all members.
+//
+//   scatter   member j gets of every other member what that one has of j's shard, piece by piece,
+//             and adds all parts in the group's order
+//   gather    every member sends its own shard to all others
+//
+//   kReduceScatter = scatter     kAllGather = gather     kAllReduce = scatter, then gather
+//
+// So all members have the same bits, whatever arrives first, and a shard has them in both reducing
+// kinds. A member sends and receives (n-1)/n of the bytes in each half, which is the least.
+//
+// It advances in steps that never block, on the communication thread; the sums are the device's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/comm/topology.h"
+#include "runtime/comm/transport.h"
+#include "runtime/device/device.h"
+#include "schema/buckets.h"
+
+namespace pp {
+
+enum class CollectiveKind : uint8_t { kAllReduce, kReduceScatter, kAllGather };
+
+// Bytes from the beginning of the value.
+struct ByteRange {
+  int64_t begin = 0, bytes = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
+// One member's part in a collective. What all members have to agree on: kind, group, shards.
+struct CollectiveArgs {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Group group;
+  int rank = 0;                                // of this member
+  std::vector<std::vector<ByteRange>> shards;  // by member; floats where sums are taken
+  // Where the value lies, which may be another place each time (Start). A member may bring a
+  // second part of the same size, which is added to its first one and gets the result, too.
+  std::byte* value = nullptr;
+  std::byte* second = nullptr;
+  // kAllReduce, kReduceScatter: room for others' parts: members - 1 times min(kExchangePiece, the
+  // largest range of the own shard).
+  std::byte* exchange = nullptr;
+};
+
+class Collective {
+ public:
+  // REQUIRES: `rank` is in the group.
+  Collective(CollectiveArgs args, Transport* transport, Queue* queue);
+
+  // Begins; REQUIRES: it is over, or new. `offset` is added to the place of the value.
+  Status Start(int64_t offset);
+  // Does what can be done now.
+  Status Test(bool* over);
+
+ private:
+  enum class Phase : uint8_t { kOwn, kScatter, kGather, kCopy, kOver };
+  // One direction to or from one peer: ranges that go one after the other.
+  struct Flow {
+    Port port;
+    std::vector<ByteRange> ranges;
+    size_t next = 0;
+    bool busy = false;
+    bool finished() const { return next == ranges.size(); }
+  };
+  // A peer's part of the piece that is being added.
+  enum class Arrival : uint8_t { kNotStarted, kUnderWay, kHere };
+
+  bool Reduces() const { return args_.kind != CollectiveKind::kAllGather; }
+  std::byte* Slot(size_t member) const;
+  void SumWhole(std::span<const float* const> parts, std::byte* out);
+  Status StepPhase(bool* over);
+  Status Scatter(bool* over);
+  Status Receive(bool* all_here);
+  Status AdvanceAll(std::vector<Flow>& flows, bool* over);
+  Status Advance(Flow& flow);
+
+  const CollectiveArgs args_;
+  Transport* const transport_;
+  Queue* const queue_;
+  size_t me_ = 0;      // in the group
+  int64_t whole_ = 0;  // bytes of the value
+  int64_t slot_ = 0;   // bytes of a slot of the exchange
+  std::vector<Flow> scatter_out_, gather_out_, gather_in_;
+  std::vector<ByteRange> rounds_;  // the own shard in pieces; each is received from all, then added
+  std::vector<Arrival> arrivals_;  // by member
+  std::vector<const float*> parts_;      // what is added, in the group's order
+  std::vector<const float*> own_parts_;  // value and second
+  // Of this time.
+  std::byte* value_ = nullptr;
+  Phase phase_ = Phase::kOver;
+  size_t round_ = 0;
+  bool summing_ = false;
+  Ticket sum_ = 0;
+};
+
+}  // namespace pp

@@ -1,0 +1,80 @@
+// A device is memory, queues and events.
+//
+// A queue carries out what is submitted to it in order, some time later: `submit` is not `done`. A
+// ticket is the event that one piece of work, and all before it in its queue, is done. Queues run
+// side by side; what one needs of another, or of a message, its owner waits for before it submits.
+//
+//   CPU    a queue is the thread that submits: what is submitted is done
+//   CUDA   a queue is a stream, a ticket an event in it
+//
+// Memory is the device's. The host does not look behind its addresses; CopyIn and CopyOut do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "runtime/comm/bell.h"
+#include "runtime/device/stage_call.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// Counts the work of a queue from 1. 0: nothing, which is always done.
+using Ticket = int64_t;
+
+// out[i] = parts[0][i] + parts[1][i] + ..., added in this order. `out` may be one of the parts. The
+// array of parts stays the caller's until the sum is done.
+struct SumArgs {
+  int64_t n = 0;
+  std::span<const float* const> parts;
+  float* out = nullptr;
+};
+
+// One thread submits; any thread may ask whether a ticket is done.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+
+  virtual Ticket Submit(StageExecutor& executor, const StageCall& call) = 0;
+  virtual Ticket Sum(const SumArgs& args) = 0;
+  // `from`, on the host, is the caller's again at once.
+  virtual Ticket CopyIn(void* to, const void* from, int64_t bytes) = 0;
+  // `to`, on the host, has the bytes when the ticket is done.
+  virtual Ticket CopyOut(void* to, const void* from, int64_t bytes) = 0;
+  // Behind all work so far, these bytes hold no value any more.
+  virtual Ticket Drop(void* at, int64_t bytes) = 0;
+  // Of the last work.
+  virtual Ticket last() const = 0;
+
+  virtual bool Done(Ticket ticket) const = 0;
+};
+
+// Whom a device tells that work is done, where it was not when it was submitted.
+struct DeviceBells {
+  Bell* compute = nullptr;
+  Bell* communication = nullptr;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Takes the arena, once. Invalid: the machine does not have so many bytes.
+  virtual Status Take(int64_t bytes) = 0;
+  // REQUIRES: Take was successful.
+  virtual std::byte* at(int64_t offset) const = 0;
+  // One past the last byte of the arena that was ever written.
+  virtual int64_t HighWater() const = 0;
+
+  // The compute lane's, whose owner is the compute thread, and that of reductions, whose owner is
+  // the communication thread.
+  virtual Queue& compute() = 0;
+  virtual Queue& reduce() = 0;
+
+  // Why work failed, if it did. Any thread.
+  virtual Status status() const { return {}; }
+};
+
+}  // namespace pp

@@ -1,0 +1,65 @@
+// One compute instruction as a device gets it: what to do, on which stage, and where its values
+// and states lie.
+//
+// Sizes and inner places are StageLayout's (schema/model.h). All addresses are the device's and
+// aligned to kAlign; the host does not look behind them. Those that the stage does not have, or
+// the instruction does not use, are null or stale.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/update.h"
+#include "schema/program.h"
+
+namespace pp {
+
+struct StageCall {
+  Op op = Op::kForward;  // LOAD, messages, WAITs and collectives never come here
+  int stage = -1;
+  int pipe = 0;    // of the stage's copy
+  int micro = -1;  // below M: of `step`
+
+  // States.
+  std::byte* weights = nullptr;  // of the version that is used, or, by STEP, made
+  std::byte* weights_old =
+      nullptr;  // STEP: what it starts from; the same where there is one version
+  std::byte* wgrad = nullptr;
+  std::byte* optimizer = nullptr;
+  std::byte* scratch = nullptr;  // drop_scratch_bytes for CFW, else scratch_bytes
+  // The squares of the whole model's gradients, a double a block, and behind them the norm, which
+  // STEP writes. Null where the plan takes no norm.
+  double* norm = nullptr;
+
+  // Values.
+  int32_t* tokens = nullptr;     // [B, T] first stage: all but BW_input
+  int32_t* targets = nullptr;    // [B, T] last stage: forwards, BW, BW_input; -1 takes no part
+  float* act_before = nullptr;   // act(s-1,m), in place of tokens
+  float* act = nullptr;          // act(s,m); forwards
+  double* loss = nullptr;        // last stage, forwards: sum over the micro-batch's tokens
+  std::byte* stash = nullptr;    // all but CFW; a backward changes it
+  float* grad = nullptr;         // grad(s,m), not in the last stage
+  float* grad_before = nullptr;  // grad(s-1,m), not in the first stage
+  std::byte* work = nullptr;     // BW_input, BW_weight
+
+  int64_t step = 1;            // of the training, from 1
+  int64_t update = 1;          // STEP: number of the weights' update, from 1
+  int64_t first_sequence = 0;  // number in the whole training of the micro-batch's first sequence
+  double loss_scale = 1;       // of the gradient: 1 / tokens of the step
+  // kSet for the first micro-batch that adds to wgrad since the last STEP.
+  kernels::Update accumulate = kernels::Update::kSet;
+};
+
+// A CUDA stream; nothing on a CPU.
+using Stream = void*;
+
+// Computes stages: knows the model and the kernels. A queue calls it when it comes to the call (on
+// a CPU), or when the call is submitted, to put kernels into `stream` (on a GPU).
+class StageExecutor {
+ public:
+  virtual ~StageExecutor() = default;
+  // Takes no memory.
+  virtual void Run(const StageCall& call, Stream stream) = 0;
+};
+
+}  // namespace pp

@@ -1,0 +1,56 @@
+// Which sequences of the data each micro-batch of each step has.
+//
+// With R replicas of M micro-batches of B sequences, sequence b of micro-batch m of replica r in
+// step k, counted from 0, is number ((k*R + r)*M + m)*B + b of the training. The file starts again
+// when it is over. Where whole epochs are trained instead, an epoch begins with the first sequence
+// of the file in a step of its own, and its last step, which the file may not fill, is filled with
+// sequences whose targets are all -1: they have no part in loss and gradient. The loss is the mean
+// over the tokens that count.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/files/dataset.h"
+#include "schema/status.h"
+
+namespace pp {
+
+class Batches {
+ public:
+  struct Args {
+    const Dataset* dataset = nullptr;  // stays the caller's
+    int replicas = 1;
+    int microbatches = 1;      // M
+    int micro_batch_size = 1;  // B
+    int sequence_length = 1;   // T
+    int64_t epochs = 0;        // 0: steps are counted, not epochs
+  };
+  explicit Batches(const Args& args) : args_(args) {}
+
+  // Steps of all epochs. REQUIRES: epochs > 0.
+  int64_t Steps() const { return args_.epochs * StepsPerEpoch(); }
+
+  // All steps count from 1. The number of a micro-batch's first sequence in the training.
+  int64_t FirstSequence(int64_t step, int replica, int micro) const {
+    return (((step - 1) * args_.replicas + replica) * args_.microbatches + micro) *
+           args_.micro_batch_size;
+  }
+  // Tokens of a step that count.
+  int64_t Tokens(int64_t step) const;
+
+  // [B, T] tokens of a micro-batch. Errors: an illegal token.
+  Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
+  Status Targets(int64_t step, int replica, int micro, int32_t* targets) const;
+
+ private:
+  int64_t PerStep() const {
+    return int64_t{args_.replicas} * args_.microbatches * args_.micro_batch_size;
+  }
+  int64_t StepsPerEpoch() const { return (args_.dataset->sequences() + PerStep() - 1) / PerStep(); }
+  // The sequence of the file that is number `sequence` of the training; -1: none.
+  int64_t InFile(int64_t sequence) const;
+
+  const Args args_;
+};
+
+}  // namespace pp

@@ -1,0 +1,114 @@
+#include "runtime/model/cpu_executor.h"
+
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "runtime/model/parameters.h"
+#include "runtime/model/transformer.h"
+#include "schema/buckets.h"
+
+namespace pp {
+namespace {
+
+class CpuExecutor : public StageExecutor {
+ public:
+  explicit CpuExecutor(const CpuExecutorArgs& args)
+      : args_(args), job_(*args.program->job), workspace_(args.threads) {
+    const Program& program = *args.program;
+    norm_blocks_ = NormBlocks(job_);
+    for (int stage : program.StagesOf(args.device)) {
+      const auto made = stages_.emplace(std::piecewise_construct, std::forward_as_tuple(stage),
+                                        std::forward_as_tuple(job_, stage, args.seed, &workspace_));
+      for (int pipe : program.PipesOf(stage, args.device))
+        owned_[{stage, pipe}] = OwnedParts(made.first->second.layout(), pipe);
+    }
+  }
+
+  void Run(const StageCall& call, Stream) override {
+    Transformer& stage = stages_.at(call.stage);
+    switch (call.op) {
+      case Op::kForward:
+        return stage.Forward(call);
+      case Op::kForwardDrop:
+        return stage.ForwardDrop(call);
+      case Op::kRecompute:
+        return stage.Recompute(call);
+      case Op::kBackward:
+        return stage.Backward(call);
+      case Op::kBackwardInput:
+        return stage.BackwardInput(call);
+      case Op::kBackwardWeight:
+        return stage.BackwardWeight(call);
+      case Op::kNormGrad:
+        return SumSquares(Owned(call), call.wgrad, call.norm + stage.layout().first_norm_block);
+      case Op::kStep:
+        return Step(call, stage.layout());
+      case Op::kLoad:
+      case Op::kSendAct:
+      case Op::kRecvAct:
+      case Op::kSendGrad:
+      case Op::kRecvGrad:
+      case Op::kWait:
+      case Op::kReduceGrad:
+      case Op::kReduceTied:
+      case Op::kReduceNorm:
+      case Op::kScatterGrad:
+      case Op::kGatherWeights:
+        PP_CHECK(false);  // not the executor's
+    }
+  }
+
+ private:
+  const std::vector<OwnedPart>& Owned(const StageCall& call) const {
+    return owned_.at({call.stage, call.pipe});
+  }
+
+  // All of the stage's tensors or, under ZeRO-1, the shards of this copy.
+  std::vector<OwnedPart> OwnedParts(const StageLayout& layout, int pipe) const {
+    const Program& program = *args_.program;
+    if (program.zero == 0 || program.Copies() == 1) return AllParts(layout);
+    const int64_t copy = int64_t{args_.replica} * program.pipes.size() + pipe;
+    const OptimizerShards mine =
+        OptimizerShardsOf(layout, BucketsOf(program, layout.stage), program.Copies(), copy);
+    return PartsOfShards(layout, mine);
+  }
+
+  // A step whose norm is no number changes nothing: the run ends when its report is read.
+  void Step(const StageCall& call, const StageLayout& layout) {
+    double norm = 0;
+    if (call.norm != nullptr) {
+      // In model order, so that every device and every split has the same bits.
+      for (int64_t i = 0; i < norm_blocks_; ++i) norm += call.norm[i];
+      norm = call.norm[norm_blocks_] = std::sqrt(norm);
+    }
+    if (call.weights != call.weights_old)
+      std::memcpy(call.weights, call.weights_old, layout.weights_bytes);
+    if (!std::isfinite(norm)) return;
+    AdamWOptions options;
+    options.learning_rate = static_cast<float>(LearningRate(args_.optimizer, call.step));
+    options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
+    options.gradient_scale = static_cast<float>(ClipScale(args_.optimizer, norm));
+    options.step = call.update;
+    StepAdamW(Owned(call), options, call.wgrad, call.optimizer, call.weights);
+  }
+
+  const CpuExecutorArgs args_;
+  const Job job_;
+  int64_t norm_blocks_ = 0;
+  Workspace workspace_;
+  std::map<int, Transformer> stages_;
+  std::map<std::pair<int, int>, std::vector<OwnedPart>> owned_;  // by stage and pipe
+};
+
+}  // namespace
+
+std::unique_ptr<StageExecutor> MakeCpuExecutor(const CpuExecutorArgs& args) {
+  omp_set_num_threads(args.threads);  // of this thread
+  return std::make_unique<CpuExecutor>(args);
+}
+
+}  // namespace pp

@@ -1,0 +1,24 @@
+// Computes stages of GPT-2 on CPUs: our kernels, in fp32. See transformer.h.
+#pragma once
+
+#include <memory>
+
+#include "runtime/device/stage_call.h"
+#include "runtime/model/optimizer.h"
+#include "schema/program.h"
+
+namespace pp {
+
+struct CpuExecutorArgs {
+  const Program* program = nullptr;  // has a job; stays the caller's
+  int device = 0;
+  int replica = 0;
+  uint64_t seed = 1;  // of dropout
+  int threads = 1;
+  OptimizerOptions optimizer;
+};
+
+// To be made on the thread that uses it, which it gives `threads` helpers.
+std::unique_ptr<StageExecutor> MakeCpuExecutor(const CpuExecutorArgs& args);
+
+}  // namespace pp

@@ -1,0 +1,24 @@
+// How large a step the optimizer takes.
+#pragma once
+
+#include <cstdint>
+
+namespace pp {
+
+struct OptimizerOptions {
+  double learning_rate = 3e-4;
+  double min_learning_rate = 0;  // where the cosine ends
+  int64_t warmup_steps = 0;      // linear from 0
+  bool cosine = false;           // else constant after the warm-up
+  double weight_decay = 0.1;     // of matrices
+  double grad_clip = 1;          // the largest norm; 0: any
+  int64_t steps = 1;             // of the whole training
+};
+
+// The learning rate of `step`, which counts from 1.
+double LearningRate(const OptimizerOptions& options, int64_t step);
+
+// What gradients of this norm are multiplied with, so that it is at most grad_clip.
+double ClipScale(const OptimizerOptions& options, double norm);
+
+}  // namespace pp

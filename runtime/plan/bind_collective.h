@@ -1,0 +1,17 @@
+// Which ranks meet in a collective, and what each of them brings.
+#pragma once
+
+#include "runtime/comm/collective.h"
+#include "runtime/comm/topology.h"
+#include "schema/program.h"
+
+namespace pp {
+
+// Ranks that hold a copy of a stage, copy number replica * pipes + pipe.
+Group CopiesOf(const Program& program, const Topology& topology, int stage, int tp_index);
+
+// REQUIRES: `instruction` is a reduction of the list of rank's device; the program is verified.
+CollectiveArgs BindCollective(const Program& program, const Topology& topology, int rank,
+                              const Instruction& instruction, const Device& memory);
+
+}  // namespace pp

@@ -1,0 +1,147 @@
+// Groups of ranks in one thread: who brings what, who gets what, and in which order sums are taken.
+#include "runtime/comm/collective.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <random>
+
+#include "runtime/comm/in_process_transport.h"
+#include "runtime/device/cpu_device.h"
+
+namespace pp {
+namespace {
+
+// Even shards of `count` floats, the last one with what is left over.
+std::vector<std::vector<ByteRange>> EvenShards(int members, int64_t count) {
+  std::vector<std::vector<ByteRange>> shards;
+  const int64_t share = count / members;
+  for (int k = 0; k < members; ++k)
+    shards.push_back({{k * share * 4, (k + 1 == members ? count - k * share : share) * 4}});
+  return shards;
+}
+
+struct Member {
+  std::vector<float> value, second;
+  std::vector<std::byte> exchange;
+  std::unique_ptr<Device> device = MakeCpuDevice();
+  std::unique_ptr<Collective> collective;
+  bool over = false;
+};
+
+// Ranks 0 to ranks-1, of which those of `group` meet.
+struct Meeting {
+  Meeting(CollectiveKind kind, int ranks, Group group, int64_t count)
+      : group(std::move(group)), transports(MakeInProcessTransports(ranks)), members(ranks) {
+    std::mt19937 random(7);
+    std::uniform_real_distribution<float> numbers(-1, 1);
+    for (const int rank : this->group) {
+      Member& member = members[rank];
+      for (int64_t i = 0; i < count; ++i) member.value.push_back(numbers(random));
+      member.exchange.resize(this->group.size() * (kExchangePiece + kAlign));
+    }
+    args.kind = kind;
+    args.group = this->group;
+    args.shards = EvenShards(static_cast<int>(this->group.size()), count);
+  }
+
+  // The members advance in a seeded order, some of them often before others begin.
+  void Run(unsigned seed) {
+    for (const int rank : group) {
+      Member& member = members[rank];
+      CollectiveArgs mine = args;
+      mine.rank = rank;
+      mine.value = reinterpret_cast<std::byte*>(member.value.data());
+      if (!member.second.empty()) mine.second = reinterpret_cast<std::byte*>(member.second.data());
+      mine.exchange = member.exchange.data();
+      member.collective =
+          std::make_unique<Collective>(mine, transports[rank].get(), &member.device->reduce());
+      CHECK(member.collective->Start(0).ok());
+      member.over = false;
+    }
+    std::mt19937 random(seed);
+    for (int round = 0; round < 100000; ++round) {
+      Member& member = members[group[random() % group.size()]];
+      if (!member.over) CHECK(member.collective->Test(&member.over).ok());
+      if (std::all_of(group.begin(), group.end(), [&](int r) { return members[r].over; })) return;
+    }
+    FAIL("does not end");
+  }
+
+  Group group;
+  std::vector<std::unique_ptr<Transport>> transports;
+  std::vector<Member> members;
+  CollectiveArgs args;
+};
+
+// The sums of all members' values, in the group's order.
+std::vector<float> OrderedSum(const Meeting& meeting) {
+  std::vector<float> sum = meeting.members[meeting.group[0]].value;
+  for (size_t k = 1; k < meeting.group.size(); ++k)
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += meeting.members[meeting.group[k]].value[i];
+  return sum;
+}
+
+TEST_CASE("an all-reduce adds in the group's order, whoever comes first") {
+  const Group group = GENERATE(Group{0}, Group{0, 1}, Group{2, 0, 3}, Group{4, 3, 2, 1, 0});
+  // The last one takes several pieces of the exchange.
+  const int64_t count = GENERATE(1, 100, 4099, 3 * kExchangePiece / 4 + 11);
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    Meeting meeting(CollectiveKind::kAllReduce, 5, group, count);
+    const std::vector<float> sum = OrderedSum(meeting);
+    meeting.Run(seed);
+    for (const int rank : group) CHECK(meeting.members[rank].value == sum);
+  }
+}
+
+TEST_CASE("a reduce-scatter gives each member its shard with the all-reduce's bits") {
+  const Group group{1, 2, 0};
+  Meeting meeting(CollectiveKind::kReduceScatter, 3, group, 1000);
+  const std::vector<float> sum = OrderedSum(meeting);
+  meeting.Run(4);
+  for (size_t k = 0; k < group.size(); ++k) {
+    const ByteRange shard = meeting.args.shards[k][0];
+    for (int64_t i = shard.begin / 4; i < (shard.begin + shard.bytes) / 4; ++i)
+      CHECK(meeting.members[group[k]].value[i] == sum[i]);
+  }
+}
+
+TEST_CASE("an all-gather brings all shards together, and may start at another place") {
+  Meeting meeting(CollectiveKind::kAllGather, 3, {0, 1, 2}, 90);
+  // Two ranges of one member, none of another.
+  meeting.args.shards = {{{0, 40}, {200, 160}}, {}, {{40, 160}}};
+  std::vector<float> all(90);
+  for (int k = 0; k < 3; ++k)
+    for (const ByteRange& range : meeting.args.shards[k])
+      for (int64_t i = range.begin / 4; i < (range.begin + range.bytes) / 4; ++i)
+        all[i] = meeting.members[k].value[i];
+  meeting.Run(5);
+  for (const Member& member : meeting.members) CHECK(member.value == all);
+}
+
+TEST_CASE("a member may bring two parts, which both get the sum") {
+  const int ranks = GENERATE(1, 2);
+  Group group;
+  for (int r = 0; r < ranks; ++r) group.push_back(r);
+  Meeting meeting(CollectiveKind::kAllReduce, 2, group, 50);
+  std::vector<float> sum(50);
+  meeting.members[0].second.assign(50, 0.25f);
+  for (int i = 0; i < 50; ++i) {
+    sum[i] = meeting.members[0].value[i] + 0.25f;
+    if (ranks == 2) sum[i] += meeting.members[1].value[i];
+  }
+  meeting.Run(6);
+  CHECK(meeting.members[0].second == sum);
+  for (const int rank : group) CHECK(meeting.members[rank].value == sum);
+}
+
+TEST_CASE("a collective can run again") {
+  Meeting meeting(CollectiveKind::kAllReduce, 2, {0, 1}, 10);
+  for (int time = 0; time < 3; ++time) {
+    const std::vector<float> sum = OrderedSum(meeting);
+    meeting.Run(8 + time);
+    CHECK(meeting.members[1].value == sum);
+  }
+}
+
+}  // namespace
+}  // namespace pp
