@@ -8,9 +8,9 @@
 //   BW ..  -> REDUCE_tied WAIT        -> NORM_grad        of both ends, beside their other buckets
 //
 // What a program needs none of may be left out: without other copies nothing is reduced or
-// gathered, without a tied embedding there is no REDUCE_tied. Where a device keeps several
-// versions of its weights (STEP with a version), a step takes what has been added since the last
-// one, and there is no norm.
+// gathered, without a tied embedding there is no REDUCE_tied, with clip off there is no norm. Where
+// a device keeps several versions of its weights (STEP with a version), a step takes what has been
+// added since the last one, and there is no norm either.
 #pragma once
 
 #include <vector>
@@ -91,6 +91,7 @@ class Sums {
   mutable std::vector<BucketCount> buckets_;  // by stage, all -1: not asked yet
   int last_norm_ = -1;
   bool versions_ = false;  // a STEP makes a new version of the weights
+  bool norm_ = false;      // a STEP needs the norm
   bool tied_started_ = false, norm_started_ = false, norm_here_ = false;
 };
 

@@ -1,7 +1,8 @@
 // Whether a program is right. It is if
 //   values     each is written once, on the device where it is read, before it is read,
 //              once; sums are closed before they are used; every stage steps, all equally often
-//   channels   between two devices the receives stand in the order of the sends
+//   channels   between two devices the receives stand in the order of the sends, and all members
+//              of a group start its collectives in one order
 //   progress   nobody waits forever, on a transport that buffers nothing, with the
 //              planned buffers and no others
 //   memory     every value lies inside the arena and on no other value's bytes
