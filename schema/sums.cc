@@ -10,8 +10,8 @@
 
 namespace pp {
 
-Sums::Sums(const Program& program, int device, Depth depth)
-    : program_(program), device_(device), depth_(depth), buckets_(program.stages) {
+Sums::Sums(const Program& program, int device, Depth depth, int bodies)
+    : program_(program), device_(device), depth_(depth), bodies_(bodies), buckets_(program.stages) {
   for (int stage : program.StagesOf(device))
     for (int pipe : program.PipesOf(stage, device)) sums_.push_back({.stage = stage, .pipe = pipe});
   const auto& list = program.lists[device].body;
@@ -43,7 +43,7 @@ bool Sums::IsTied(int stage) const {
 }
 
 int64_t Sums::PartsOf(const Sum& sum) const {
-  return std::count(program_.pipe_of.begin(), program_.pipe_of.end(), sum.pipe);
+  return std::count(program_.pipe_of.begin(), program_.pipe_of.end(), sum.pipe) / bodies_;
 }
 
 Status Sums::CheckVersion(const Instruction& i) const {
@@ -238,6 +238,14 @@ Status Sums::CheckEnd(int* index) {
           fmt::format("{}, at the end: weights s{} has {} of {} buckets gathered", where, sum.stage,
                       sum.gathered, all));
   }
+  return {};
+}
+
+Status Sums::NextBody(int* index) {
+  PP_RETURN_IF_ERROR(CheckEnd(index));
+  for (Sum& sum : sums_) sum = {.stage = sum.stage, .pipe = sum.pipe};
+  last_norm_ = -1;
+  tied_started_ = norm_started_ = norm_here_ = false;
   return {};
 }
 

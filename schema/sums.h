@@ -29,7 +29,8 @@ enum class Depth {
 
 class Sums {
  public:
-  Sums(const Program& program, int device, Depth depth);
+  // `bodies`: see WalkArgs.
+  Sums(const Program& program, int device, Depth depth, int bodies);
 
   // list[index], a backward, adds its part.
   Status AddPart(const Instruction& i, int index);
@@ -40,6 +41,8 @@ class Sums {
   Status Wait(const Instruction& i, int* after);
   // Nothing may be left over. *index: the instruction that the error is about, -1: none.
   Status CheckEnd(int* index);
+  // The same between two plain bodies; then all begins again.
+  Status NextBody(int* index);
 
   // That `i`, which uses weights, says which, where there are several.
   Status CheckVersion(const Instruction& i) const;
@@ -86,6 +89,7 @@ class Sums {
   const Program& program_;
   const int device_;
   const Depth depth_;
+  const int bodies_;
   std::vector<Sum> sums_;
   std::vector<Flying> flying_;
   mutable std::vector<BucketCount> buckets_;  // by stage, all -1: not asked yet

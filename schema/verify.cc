@@ -114,9 +114,9 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
   const ValueBytes bytes(program);
   if (!HasSections(program)) return CheckList(program, program, device, depth, bytes, waits_for);
-  PP_RETURN_IF_ERROR(
-      CheckList(program, Unroll(program, kPaperBodies), device, depth, bytes, waits_for)
-          .In(kUnrolled));
+  PP_RETURN_IF_ERROR(CheckList(program, UnrollDevice(program, device, kPaperBodies), device, depth,
+                               bytes, waits_for)
+                         .In(kUnrolled));
   return CheckSections(program, device);
 }
 

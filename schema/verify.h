@@ -9,6 +9,13 @@
 //   sections   where steps overlap, prologue and epilogue are the parts of the body that
 //              sections.h makes of it, so that what one body hands on to the next has the same
 //              name and place in all of them
+//
+// A plain body is proved once, not twice in a row. It leaves nothing behind: at its end every value
+// is gone and every collective waited for. So all devices can run all of one body before any of the
+// next, and that the next one may begin earlier on some of them changes nothing: which instruction
+// may go depends on what is over, never on who was first (as in a Kahn network), and the bytes that
+// it writes are free for it (body_walk.h).
+//
 // The first thing that is wrong is the error.
 #pragma once
 
