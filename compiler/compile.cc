@@ -59,6 +59,17 @@ Status AddJob(const CompileOptions& options, Program& program) {
   return {};
 }
 
+// Whether there is a gradient norm. Lists that say so themselves are asked first.
+Status AddClip(const CompileOptions& options, Program& program) {
+  const bool versions = program.MakesVersions();
+  if (versions && options.clip.value_or(false))
+    return Status::Invalid(fmt::format(
+        "--clip: exact, but {} steps before all gradients are there, so there is no norm (off)",
+        program.scheme));
+  program.clip = options.clip.value_or(program.clip && !versions);
+  return {};
+}
+
 // The passes that were asked for, by name.
 Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   std::vector<const Pass*> found;
@@ -172,6 +183,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     program = std::move(*built);
     program.replicas = options.replicas;
     program.zero = options.zero;
+    PP_RETURN_IF_ERROR(AddClip(options, program));
     return AddJob(options, program);
   }));
   program.passes = options.passes;
@@ -193,10 +205,13 @@ Result<Program> CompileLists(Program program, const std::string& origin,
                     options.passes.empty() ? "--memory-limit" : "--passes", origin));
   if (content.more) {
     if (options.p2p != program.p2p || options.replicas != program.replicas ||
-        options.zero != program.zero || options.reduce)
+        options.zero != program.zero || options.reduce ||
+        options.clip.value_or(program.clip) != program.clip)
       return Status::Invalid(fmt::format(
-          "--p2p, --dp, --zero, --reduce: {} has its messages and reductions (none of these)",
+          "--p2p, --dp, --zero, --reduce, --clip: {} has its messages and reductions (none of "
+          "these)",
           origin));
+    PP_RETURN_IF_ERROR(AddClip(options, program));
     PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin));
     PP_RETURN_IF_ERROR(Lower(program, Depth::kLists, prepared->context, observer).In(origin));
     return program;
@@ -212,6 +227,7 @@ Result<Program> CompileLists(Program program, const std::string& origin,
   if (content.messages) prepared->context.comm = &comm;
   program.replicas = options.replicas;
   program.zero = options.zero;
+  PP_RETURN_IF_ERROR(AddClip(options, program));
   if (!options.passes.empty()) program.passes = options.passes;
   AddLoads(program);
   PP_RETURN_IF_ERROR(Verify(program, Depth::kSchedule).In(origin));

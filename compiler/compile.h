@@ -21,6 +21,7 @@ struct CompileOptions {
   std::optional<Reduce> reduce;  // empty: early
   int replicas = 1;              // --dp
   int zero = 0;
+  std::optional<bool> clip;  // --clip exact or off; empty: exact, off where there can be no norm
   std::string costs;
   std::optional<ModelConfig> model;
   int micro_batch_size = 1;

@@ -66,6 +66,10 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
     PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
     options->reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
   }
+  if (!a.clip.empty()) {
+    PP_RETURN_IF_ERROR(OneOf("--clip", a.clip, {"exact", "off"}));
+    options->clip = a.clip == "exact";
+  }
   options->passes = a.passes;
   options->costs = a.costs;
   if (!a.model.empty()) {
@@ -216,6 +220,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--dp", a.replicas, "data-parallel replicas (default 1)");
     sub->add_option("--zero", a.zero, "1: spread the optimizer over a stage's copies");
     sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
+    sub->add_option("--clip", a.clip, "gradient norm: exact (default) or off");
     sub->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
     sub->add_option("--memory-limit", a.memory_limit,
                     "fit-memory: activations a device (1.5, 2:2:1) or bytes (40GiB)");

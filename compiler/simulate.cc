@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
+#include "compiler/period.h"
 #include "schema/sections.h"
 
 namespace pp {
@@ -35,8 +37,8 @@ double BusyTime(const std::vector<Instruction>& list, const Durations& durations
   return busy;
 }
 
-// From the end of the first body to that of the second, both in the steady state.
-double Period(const Program& program, const Execution& unrolled) {
+// Where steps overlap: from the end of the first body to that of the second, in the steady state.
+double OverlappingPeriod(const Program& program, const Execution& unrolled) {
   double period = 0;
   for (int d = 0; d < program.devices; ++d) {
     const size_t body = program.lists[d].body.size();
@@ -58,7 +60,13 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
   const Program& paper = overlaps ? *unrolled : program;
   PP_RETURN_IF_ERROR(Execute(paper, waits_for, costs, &prediction.execution));
   prediction.makespan =
-      overlaps ? Period(program, prediction.execution) : prediction.execution.makespan;
+      overlaps ? OverlappingPeriod(program, prediction.execution) : prediction.execution.makespan;
+  prediction.period = prediction.makespan;
+  if (!overlaps && !program.clip) {
+    const auto period = SteadyPeriod(program, costs);
+    if (!period.ok()) return period.status();
+    prediction.period = *period;
+  }
   const Durations durations(costs, program);
   double busy = 0;
   for (int d = 0; d < program.devices; ++d) {
@@ -73,8 +81,11 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
 }
 
 std::string ToText(const Prediction& prediction) {
-  std::string out = fmt::format("makespan {:g} T   bubble {:.1f} %\n", prediction.makespan,
+  std::string out = fmt::format("makespan {:g} T   bubble {:.1f} %", prediction.makespan,
                                 prediction.bubble * 100);
+  if (std::abs(prediction.period - prediction.makespan) > prediction.makespan * 1e-9)
+    out += fmt::format("   period {:g} T", prediction.period);
+  out += "\n";
   out += "device        busy        idle  peak activations      peak bytes\n";
   for (size_t d = 0; d < prediction.devices.size(); ++d) {
     const DevicePrediction& device = prediction.devices[d];
@@ -86,8 +97,9 @@ std::string ToText(const Prediction& prediction) {
 }
 
 std::string ToJson(const Prediction& prediction) {
-  std::string out = fmt::format(R"({{"makespan":{:.9g},"unit":"T","bubble":{:.9g},"devices":[)",
-                                prediction.makespan, prediction.bubble);
+  std::string out =
+      fmt::format(R"({{"makespan":{:.9g},"unit":"T","period":{:.9g},"bubble":{:.9g},"devices":[)",
+                  prediction.makespan, prediction.period, prediction.bubble);
   for (const DevicePrediction& device : prediction.devices) {
     if (out.back() == '}') out += ',';
     out += fmt::format(R"({{"busy":{:.9g},"peak_activations":{:.9g})", device.busy,

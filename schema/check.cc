@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 
 namespace pp {
@@ -232,6 +233,23 @@ Status CheckNumbers(const std::string& what, const std::vector<int32_t>& numbers
   return {};
 }
 
+}  // namespace
+
+Status CheckPipes(const Program& program) {
+  std::map<std::pair<int32_t, int32_t>, size_t> pipe_of;  // stage and device -> pipe
+  for (size_t pipe = 0; pipe < program.pipes.size() && program.pipes.size() > 1; ++pipe)
+    for (int32_t stage = 0; stage < program.stages; ++stage) {
+      const int32_t device = program.pipes[pipe].device_of[stage];
+      const auto [other, is_new] = pipe_of.try_emplace({stage, device}, pipe);
+      if (!is_new)
+        return Wrong("pipes {} and {} both lay stage {} on device {} (a device holds a stage once)",
+                     other->second, pipe, stage, device);
+    }
+  return {};
+}
+
+namespace {
+
 Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckWord("scheme", p.scheme));
   PP_RETURN_IF_ERROR(CheckWord("passes", p.passes));
@@ -252,6 +270,7 @@ Status CheckHead(const Program& p) {
     PP_RETURN_IF_ERROR(CheckNumbers(fmt::format("device_of of pipe {}", i), p.pipes[i].device_of,
                                     p.stages, p.devices));
   }
+  PP_RETURN_IF_ERROR(CheckPipes(p));
   PP_RETURN_IF_ERROR(CheckNumbers("pipe_of", p.pipe_of, p.microbatches, p.pipes.size()));
   PP_RETURN_IF_ERROR(CheckCount("replicas", p.replicas));
   if (p.zero != 0 && p.zero != 1) return Wrong("zero {} (0 or 1)", p.zero);

@@ -13,4 +13,8 @@ namespace pp {
 // Errors: "device 3, instruction 17: micro-batch 9 (0 to 7)". Lists may be empty.
 Status CheckFields(const Program& program);
 
+// That no two pipes lay a stage on one device: a device holds a stage once.
+// REQUIRES: the devices of all pipes exist.
+Status CheckPipes(const Program& program);
+
 }  // namespace pp

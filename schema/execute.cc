@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <unordered_map>
 
+#include "schema/collectives.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -144,36 +144,18 @@ class Executor {
     return {};
   }
 
-  // The copies of a stage reduce together, and all ends of the model their tied embedding.
-  using Key = std::tuple<Op, int, int>;
-
   void FindReductions() {
+    const Collectives collectives = FindCollectives(program_);
+    for (const Collective& collective : collectives.all)
+      reductions_.push_back({static_cast<int>(collective.members.size()), {}, 0});
     for (int d = 0; d < program_.devices; ++d) {
       const auto& list = ListOf(d);
-      for (size_t i = 0; i < list.size(); ++i) {
-        if (Info(list[i].op).lane != Lane::kReduce) continue;
-        places_[d].reductions.push_back(static_cast<int>(i));
-      }
-    }
-    // The k-th of a device meets the k-th of another.
-    std::map<Key, std::vector<int>> rounds;
-    for (Place& place : places_) {
-      std::map<Key, size_t> seen;
-      const int d = static_cast<int>(&place - places_.data());
-      for (int index : place.reductions) {
-        const Key key = KeyOf(ListOf(d)[index]);
-        std::vector<int>& round = rounds[key];
-        const size_t k = seen[key]++;
-        if (k == round.size()) {
-          round.push_back(static_cast<int>(reductions_.size()));
-          reductions_.emplace_back();
-        }
-        ++reductions_[round[k]].members;
-        place.reduction_of.push_back(round[k]);
-      }
+      for (size_t i = 0; i < list.size(); ++i)
+        if (Info(list[i].op).lane == Lane::kReduce)
+          places_[d].reductions.push_back(static_cast<int>(i));
+      places_[d].reduction_of = collectives.started_by[d];
     }
   }
-  static Key KeyOf(const Instruction& i) { return {i.op, i.stage, i.bucket}; }
 
   void Advance(int device) {
     Place& place = places_[device];

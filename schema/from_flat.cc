@@ -104,6 +104,7 @@ class Decoder {
     program_.microbatches = plan_->microbatches();
     program_.replicas = plan_->replicas();
     program_.zero = plan_->zero();
+    program_.clip = plan_->clip();
     PP_RETURN_IF_ERROR(Spend(SizeOf(plan_->pipes())));
     program_.pipes.resize(SizeOf(plan_->pipes()));
     for (size_t i = 0; i < program_.pipes.size(); ++i) {

@@ -156,6 +156,28 @@ Value Resolve(Operand operand, const Instruction& instruction, int stages) {
   }
 }
 
+Program Program::Head() const {
+  return {.scheme = scheme,
+          .passes = passes,
+          .p2p = p2p,
+          .devices = devices,
+          .stages = stages,
+          .microbatches = microbatches,
+          .pipes = pipes,
+          .pipe_of = pipe_of,
+          .replicas = replicas,
+          .zero = zero,
+          .clip = clip,
+          .job = job};
+}
+
+bool Program::MakesVersions() const {
+  return std::any_of(lists.begin(), lists.end(), [](const DeviceList& list) {
+    return std::any_of(list.body.begin(), list.body.end(),
+                       [](const Instruction& i) { return i.op == Op::kStep && i.version >= 0; });
+  });
+}
+
 std::vector<int32_t> Program::StagesOf(int device) const {
   std::vector<int32_t> held;
   for (const Pipe& pipe : pipes)

@@ -170,10 +170,15 @@ struct Program {
   std::vector<int32_t> pipe_of;  // micro-batch -> pipe
   int32_t replicas = 1;          // data-parallel copies of all that; all have the same lists
   int32_t zero = 0;        // 1: the optimizer's state is spread over a stage's copies (ZeRO-1)
+  bool clip = true;        // false: no gradient norm, so that no STEP waits for all devices
   std::optional<Job> job;  // the model, where one was given
   std::vector<DeviceList> lists;
   bool operator==(const Program&) const = default;
 
+  // The same without lists.
+  Program Head() const;
+  // Whether STEPs make versions of the weights (PipeDream). There is no norm then.
+  bool MakesVersions() const;
   // The stages that a device holds, ascending.
   std::vector<int32_t> StagesOf(int device) const;
   // The pipes that lay `stage` on `device`, ascending.

@@ -51,7 +51,7 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
                                  [](const Instruction& i) { return i.op == Op::kForwardDrop; });
   for (int stage = 0; stage < program.stages; ++stage) {
     const StageLayout layout = LayoutStage(*program.job, stage);
-    norm += layout.norm_blocks * sizeof(double);
+    if (program.clip) norm += layout.norm_blocks * sizeof(double);
     for (int pipe : program.PipesOf(stage, device)) {
       const int copy = several ? pipe : -1;
       add(Kind::kWeights, stage, copy, Versions(list) * layout.weights_bytes);

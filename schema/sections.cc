@@ -11,27 +11,46 @@ bool HasSections(const Program& program) {
   });
 }
 
+namespace {
+
+// Everything but the lists.
+Program UnrollHead(const Program& program, int bodies) {
+  Program head = program.Head();
+  const int steps = HasSections(program) ? bodies + 1 : bodies;
+  head.microbatches = program.microbatches * steps;
+  for (int step = 1; step < steps; ++step)
+    head.pipe_of.insert(head.pipe_of.end(), program.pipe_of.begin(), program.pipe_of.end());
+  head.lists.resize(program.lists.size());
+  return head;
+}
+
+void UnrollList(const Program& program, int device, int bodies, DeviceList* to) {
+  const DeviceList& from = program.lists[device];
+  to->regions = from.regions;
+  to->arena_bytes = from.arena_bytes;
+  to->body.reserve(from.prologue.size() + bodies * from.body.size() + from.epilogue.size());
+  auto append = [&](const std::vector<Instruction>& section, int step) {
+    for (Instruction i : section) {
+      if (i.micro >= 0) i.micro += step * program.microbatches;
+      to->body.push_back(i);
+    }
+  };
+  append(from.prologue, 0);
+  for (int step = 0; step < bodies; ++step) append(from.body, step);
+  append(from.epilogue, bodies);
+}
+
+}  // namespace
+
 Program Unroll(const Program& program, int bodies) {
-  Program unrolled = program;
-  unrolled.microbatches = program.microbatches * (bodies + 1);
-  for (int step = 1; step <= bodies; ++step)
-    unrolled.pipe_of.insert(unrolled.pipe_of.end(), program.pipe_of.begin(), program.pipe_of.end());
-  for (int d = 0; d < program.devices; ++d) {
-    const DeviceList& from = program.lists[d];
-    DeviceList& to = unrolled.lists[d];
-    to.prologue.clear();
-    to.body.clear();
-    to.epilogue.clear();
-    auto append = [&](const std::vector<Instruction>& section, int step) {
-      for (Instruction i : section) {
-        if (i.micro >= 0) i.micro += step * program.microbatches;
-        to.body.push_back(i);
-      }
-    };
-    append(from.prologue, 0);
-    for (int step = 0; step < bodies; ++step) append(from.body, step);
-    append(from.epilogue, bodies);
-  }
+  Program unrolled = UnrollHead(program, bodies);
+  for (int d = 0; d < program.devices; ++d) UnrollList(program, d, bodies, &unrolled.lists[d]);
+  return unrolled;
+}
+
+Program UnrollDevice(const Program& program, int device, int bodies) {
+  Program unrolled = UnrollHead(program, bodies);
+  UnrollList(program, device, bodies, &unrolled.lists[device]);
   return unrolled;
 }
 

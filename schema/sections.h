@@ -6,6 +6,9 @@
 //
 // Verifier and simulator look at such a program unrolled: with two bodies it shows the prologue
 // in front of a body, a body in front of a body, and a body in front of the epilogue.
+//
+// A program without sections runs one body after the other; unrolled it shows what a body waits for
+// in the one before (body_walk.h), and how soon the next one can follow (--clip off).
 #pragma once
 
 #include "schema/program.h"
@@ -14,10 +17,12 @@ namespace pp {
 
 bool HasSections(const Program& program);
 
-// The same program with everything in the bodies and (bodies + 1) * M micro-batches, step k's m
-// being number k * M + m. REQUIRES: HasSections(program); prologue and
+// The same program with everything in the bodies, step k's micro-batch m being number k * M + m.
+// Where steps overlap, there are (bodies + 1) * M of them, else bodies * M. REQUIRES: prologue and
 // epilogue have micro-batches below M (Load and Parse see to that).
 Program Unroll(const Program& program, int bodies);
+// Of one device alone; the other lists are empty.
+Program UnrollDevice(const Program& program, int device, int bodies);
 
 // Enough to see every section behind every other, and a body from its beginning to its end in the
 // steady state: what a body begins is over in the next one.

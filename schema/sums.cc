@@ -10,13 +10,14 @@
 
 namespace pp {
 
-Sums::Sums(const Program& program, int device, Depth depth)
-    : program_(program), device_(device), depth_(depth), buckets_(program.stages) {
+Sums::Sums(const Program& program, int device, Depth depth, int bodies)
+    : program_(program), device_(device), depth_(depth), bodies_(bodies), buckets_(program.stages) {
   for (int stage : program.StagesOf(device))
     for (int pipe : program.PipesOf(stage, device)) sums_.push_back({.stage = stage, .pipe = pipe});
   const auto& list = program.lists[device].body;
   versions_ = std::any_of(list.begin(), list.end(),
                           [](const Instruction& i) { return i.op == Op::kStep && i.version >= 0; });
+  norm_ = program.clip && !versions_;
 }
 
 const Sums::Sum* Sums::Find(int stage, int pipe) const {
@@ -42,7 +43,7 @@ bool Sums::IsTied(int stage) const {
 }
 
 int64_t Sums::PartsOf(const Sum& sum) const {
-  return std::count(program_.pipe_of.begin(), program_.pipe_of.end(), sum.pipe);
+  return std::count(program_.pipe_of.begin(), program_.pipe_of.end(), sum.pipe) / bodies_;
 }
 
 Status Sums::CheckVersion(const Instruction& i) const {
@@ -161,6 +162,7 @@ Status Sums::StartTied(int index, int* after) {
 }
 
 Status Sums::Norm(Sum& sum, int index) {
+  if (!norm_) return Status::Invalid("in a program without a gradient norm");
   PP_RETURN_IF_ERROR(Final(sum));
   if (sum.normed) return Status::Invalid("a second time");
   if (!HasNorm(sum)) return Status::Invalid("the norm takes the copy of pipe 0");
@@ -170,6 +172,7 @@ Status Sums::Norm(Sum& sum, int index) {
 }
 
 Status Sums::StartNorm(int index, int* after) {
+  if (!norm_) return Status::Invalid("in a program without a gradient norm");
   for (const Sum& sum : sums_)
     if (HasNorm(sum) && !sum.normed)
       return Status::Invalid(fmt::format("before NORM_grad s{}", sum.stage));
@@ -185,7 +188,7 @@ Status Sums::Step(Sum& sum, const Instruction& i, int index) {
   if (versions_ && IsTied(sum.stage)) return Status::Invalid("several versions of tied embeddings");
   if (i.version > 0) return Status::Invalid("makes the newest version (v0)");
   PP_RETURN_IF_ERROR(Final(sum));
-  if (!versions_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
+  if (norm_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
   if (Sharded() && sum.steps > 0 && sum.gathered < BucketsIn(sum.stage).all)
     return Status::Invalid(fmt::format("before weights s{} are gathered", sum.stage));
   sum.stepped_parts += sum.parts;
@@ -235,6 +238,14 @@ Status Sums::CheckEnd(int* index) {
           fmt::format("{}, at the end: weights s{} has {} of {} buckets gathered", where, sum.stage,
                       sum.gathered, all));
   }
+  return {};
+}
+
+Status Sums::NextBody(int* index) {
+  PP_RETURN_IF_ERROR(CheckEnd(index));
+  for (Sum& sum : sums_) sum = {.stage = sum.stage, .pipe = sum.pipe};
+  last_norm_ = -1;
+  tied_started_ = norm_started_ = norm_here_ = false;
   return {};
 }
 

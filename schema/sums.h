@@ -8,9 +8,9 @@
 //   BW ..  -> REDUCE_tied WAIT        -> NORM_grad        of both ends, beside their other buckets
 //
 // What a program needs none of may be left out: without other copies nothing is reduced or
-// gathered, without a tied embedding there is no REDUCE_tied. Where a device keeps several
-// versions of its weights (STEP with a version), a step takes what has been added since the last
-// one, and there is no norm.
+// gathered, without a tied embedding there is no REDUCE_tied, with clip off there is no norm. Where
+// a device keeps several versions of its weights (STEP with a version), a step takes what has been
+// added since the last one, and there is no norm either.
 #pragma once
 
 #include <vector>
@@ -29,7 +29,8 @@ enum class Depth {
 
 class Sums {
  public:
-  Sums(const Program& program, int device, Depth depth);
+  // `bodies`: see WalkArgs.
+  Sums(const Program& program, int device, Depth depth, int bodies);
 
   // list[index], a backward, adds its part.
   Status AddPart(const Instruction& i, int index);
@@ -40,6 +41,8 @@ class Sums {
   Status Wait(const Instruction& i, int* after);
   // Nothing may be left over. *index: the instruction that the error is about, -1: none.
   Status CheckEnd(int* index);
+  // The same between two plain bodies; then all begins again.
+  Status NextBody(int* index);
 
   // That `i`, which uses weights, says which, where there are several.
   Status CheckVersion(const Instruction& i) const;
@@ -86,11 +89,13 @@ class Sums {
   const Program& program_;
   const int device_;
   const Depth depth_;
+  const int bodies_;
   std::vector<Sum> sums_;
   std::vector<Flying> flying_;
   mutable std::vector<BucketCount> buckets_;  // by stage, all -1: not asked yet
   int last_norm_ = -1;
   bool versions_ = false;  // a STEP makes a new version of the weights
+  bool norm_ = false;      // a STEP needs the norm
   bool tied_started_ = false, norm_started_ = false, norm_here_ = false;
 };
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "schema/check.h"
+
 namespace pp {
 namespace {
 
@@ -151,6 +153,10 @@ class Parser {
       return {};
     if (first == "zero" && words_.size() == 2 && Number(second, "", &p.zero) && p.zero <= 1)
       return {};
+    if (first == "clip" && words_.size() == 2 && (second == "exact" || second == "off")) {
+      p.clip = second == "exact";
+      return {};
+    }
     if (first == "p2p" && words_.size() == 2 && (second == "async" || second == "blocking")) {
       p.p2p = second == "async" ? P2p::kAsync : P2p::kBlocking;
       return {};
@@ -285,6 +291,7 @@ class Parser {
       for (int device : pipe.device_of)
         if (device >= p.devices) return Wrong(fmt::format("a pipe names device {}", device));
     }
+    PP_RETURN_IF_ERROR(CheckPipes(p).In(origin_));
     if (static_cast<int>(p.pipe_of.size()) != p.microbatches ||
         *std::max_element(p.pipe_of.begin(), p.pipe_of.end()) >= pipes)
       return Wrong(
@@ -364,6 +371,7 @@ std::string Print(const Program& program) {
   if (program.p2p == P2p::kBlocking) out += "p2p blocking\n";
   if (program.replicas > 1) out += fmt::format("replicas {}\n", program.replicas);
   if (program.zero > 0) out += fmt::format("zero {}\n", program.zero);
+  if (!program.clip) out += "clip off\n";
   if (program.job) {
     out += fmt::format("model {}\n", ToJson(program.job->model));
     out += fmt::format("batch {} sequence {}\n", program.job->micro_batch_size,

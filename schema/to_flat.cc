@@ -45,7 +45,7 @@ class Encoder {
         builder_, plan::CreatePlan(builder_, kPlanFormat, scheme, passes,
                                    static_cast<plan::P2p>(program_.p2p), program_.devices,
                                    program_.stages, program_.microbatches, all_pipes, pipe_of, job,
-                                   all_lists, program_.replicas, program_.zero));
+                                   all_lists, program_.replicas, program_.zero, program_.clip));
     return builder_.Release();
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "schema/collectives.h"
 #include "schema/execute.h"
 #include "schema/regions.h"
 #include "schema/sections.h"
@@ -104,6 +105,7 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
     PP_RETURN_IF_ERROR(CheckList(program, paper, d, depth, bytes, &(*waits_for)[d]));
   if (depth == Depth::kSchedule) return {};
   PP_RETURN_IF_ERROR(CheckSteps(paper));
+  PP_RETURN_IF_ERROR(CheckCollectiveOrder(paper));
   return Execute(paper, *waits_for, CostModel(), nullptr);
 }
 
@@ -112,9 +114,9 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
   const ValueBytes bytes(program);
   if (!HasSections(program)) return CheckList(program, program, device, depth, bytes, waits_for);
-  PP_RETURN_IF_ERROR(
-      CheckList(program, Unroll(program, kPaperBodies), device, depth, bytes, waits_for)
-          .In(kUnrolled));
+  PP_RETURN_IF_ERROR(CheckList(program, UnrollDevice(program, device, kPaperBodies), device, depth,
+                               bytes, waits_for)
+                         .In(kUnrolled));
   return CheckSections(program, device);
 }
 

@@ -1,13 +1,21 @@
 // Whether a program is right. It is if
 //   values     each is written once, on the device where it is read, before it is read,
 //              once; sums are closed before they are used; every stage steps, all equally often
-//   channels   between two devices the receives stand in the order of the sends
+//   channels   between two devices the receives stand in the order of the sends, and all members
+//              of a group start its collectives in one order
 //   progress   nobody waits forever, on a transport that buffers nothing, with the
 //              planned buffers and no others
 //   memory     every value lies inside the arena and on no other value's bytes
 //   sections   where steps overlap, prologue and epilogue are the parts of the body that
 //              sections.h makes of it, so that what one body hands on to the next has the same
 //              name and place in all of them
+//
+// A plain body is proved once, not twice in a row. It leaves nothing behind: at its end every value
+// is gone and every collective waited for. So all devices can run all of one body before any of the
+// next, and that the next one may begin earlier on some of them changes nothing: which instruction
+// may go depends on what is over, never on who was first (as in a Kahn network), and the bytes that
+// it writes are free for it (body_walk.h).
+//
 // The first thing that is wrong is the error.
 #pragma once
 

@@ -23,7 +23,7 @@ class Walker {
         device_(device),
         list_(list),
         args_(args),
-        sums_(program, device, args.depth) {
+        sums_(program, device, args.depth, args.bodies) {
     slot_.assign(program.stages + 1, -1);
     for (int stage : program.StagesOf(device)) {
       if (slot_[stage + 1] < 0) slot_[stage + 1] = slots_++;
@@ -34,7 +34,9 @@ class Walker {
   }
 
   Status Run() {
+    const int body = static_cast<int>(list_.size()) / args_.bodies;
     for (index_ = 0; index_ < static_cast<int>(list_.size()); ++index_) {
+      if (args_.bodies > 1 && index_ > 0 && index_ % body == 0) PP_RETURN_IF_ERROR(NextBody());
       const Status status = Visit(list_[index_]);
       if (!status.ok()) return At(index_, status);
     }
@@ -279,6 +281,13 @@ class Walker {
       return Status::Invalid(
           fmt::format("{} does not come from another device to device {}", ToText(v), device_));
     return {};
+  }
+
+  // A plain body leaves nothing over: no sum here, no value either, as the end of the list shows.
+  Status NextBody() {
+    int index = -1;
+    const Status status = sums_.NextBody(&index);
+    return index >= 0 ? At(index, status) : status;
   }
 
   // At the end of the list nothing may be left over.

@@ -28,6 +28,7 @@ struct WalkArgs {
   MemoryPolicy* memory = nullptr;     // REQUIRED for kPlan
   const ValueBytes* bytes = nullptr;  // REQUIRED with memory
   WaitsFor* waits_for = nullptr;
+  int bodies = 1;  // the list is so many plain bodies, one behind the other (Unroll in sections.h)
 };
 
 // REQUIRES: fields of all instructions are in range (Load and Parse see to that).

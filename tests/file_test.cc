@@ -65,6 +65,7 @@ Program Everything() {
                                        .zero = 1,
                                        .model = true});
   program.passes = "apply-checkpoint,overlap-recompute";
+  program.clip = false;
   program.job->model.tie_word_embeddings = false;
   program.job->model.attn_pdrop = 0.25f;
   for (Instruction& i : program.lists[0].body) {
@@ -190,6 +191,8 @@ TEST_CASE("a plan that is cut off anywhere is refused") {
   CHECK(error(0) == "x.plan: empty (a plan that pipec wrote)");
   CHECK(error(7) == "x.plan: not a plan (a plan that pipec wrote)");
   for (size_t length = 8; length < bytes.size(); ++length) {
+    // A number inside may happen to be the length of what stands before it; its checksum is not.
+    if (error(length).starts_with("x.plan: damaged: its bytes have the checksum")) continue;
     REQUIRE(error(length) == "x.plan: truncated or damaged: " + std::to_string(length) +
                                  " bytes without their length at the end (compile it again)");
   }
@@ -319,6 +322,9 @@ TEST_CASE("plans whose numbers make no sense") {
   CHECK(ErrorOf([](Program& p) { p.lists.pop_back(); }) ==
         "x.plan: 3 lists for 4 devices (one a device)");
   CHECK(ErrorOf([](Program& p) { p.pipes.clear(); }) == "x.plan: 0 pipes (1 to 32767)");
+  CHECK(ErrorOf([](Program& p) {
+          p.pipes.push_back({{1, 0, 2, 3}});
+        }) == "x.plan: pipes 0 and 1 both lay stage 2 on device 2 (a device holds a stage once)");
   CHECK(ErrorOf([](Program& p) { p.pipes[0].device_of[1] = 4; }) ==
         "x.plan: device_of of pipe 0: number 1 is 4 (0 to 3)");
   CHECK(ErrorOf([](Program& p) { p.pipe_of[2] = 1; }) == "x.plan: pipe_of: number 2 is 1 (0 to 0)");

@@ -47,6 +47,9 @@ std::vector<Case> Cases() {
       {"versions, replicas",
        {.scheme = "pipedream", .shape = {2, 2}, .replicas = 2, .zero = 1, .model = untied}},
       {"two versions", {.scheme = "pipedream-2bw", .shape = {2, 2}, .model = untied}},
+      {"no norm",
+       {.scheme = "zb-h1", .shape = {2, 2}, .replicas = 2, .zero = 1, .clip = false, .model = two}},
+      {"no norm, two pipes", {.scheme = "chimera", .shape = {2, 2}, .clip = false, .model = two}},
       {"pairs", {.scheme = "dualpipe-v", .shape = {2, 4, 2}, .model = four}},
       {"recomputes", {.scheme = "1f1b", .shape = {2, 2}, .passes = "mario", .model = two}},
       {"halves", {.scheme = "1f1b", .shape = {2, 2}, .passes = "split-backward", .model = two}},
@@ -224,6 +227,33 @@ TEST_CASE("messages about buckets, shards and the norm") {
              Catch::EndsWith("wgrad s1 is being reduced (WAIT for it)"));
   CHECK_THAT(ErrorOfText(Moved(shards, "REDUCE_tied", "BW        s1 m1")),
              Catch::EndsWith("wgrad s1 has the parts of 1 micro-batches out of 2"));
+}
+
+TEST_CASE("without a norm a copy steps as soon as its gradients are complete") {
+  auto steps_of = [](const CompileOptions& options, int device) {
+    std::string steps;
+    for (const Instruction& i : MustCompile(options).lists[device].body)
+      if (Info(i.op).lane == Lane::kReduce || i.op == Op::kStep || i.op == Op::kNormGrad ||
+          (i.op == Op::kWait && i.value != Kind::kAct && i.value != Kind::kGrad))
+        steps += ToText(i) + "\n";
+    return steps;
+  };
+  CompileOptions options{.scheme = "interleaved", .shape = {2, 2, 2}, .clip = false};
+  CHECK(steps_of(options, 0) == "STEP s2\nSTEP s0\n");
+  options.model = TinyModel(4);
+  options.replicas = 2;
+  options.zero = 1;
+  CHECK(steps_of(options, 1) ==
+        "SCATTER_grad s3 b0\nREDUCE_tied\nSCATTER_grad s1 b0\nWAIT wgrad s3 b0\nWAIT tied\n"
+        "STEP s3\nGATHER_weights s3 b0\nGATHER_weights s3 b1\nWAIT wgrad s1 b0\nSTEP s1\n"
+        "GATHER_weights s1 b0\nWAIT weights s3 b0\nWAIT weights s3 b1\nWAIT weights s1 b0\n");
+  for (const Region& region : MustCompile(options).lists[0].regions)
+    CHECK(region.kind != Kind::kNorm);
+  const std::string text = Print(MustCompile(options));
+  CHECK_THAT(ErrorOfText(Replaced(text, "clip off\n", "")),
+             Catch::EndsWith("STEP before 'WAIT norm'"));
+  CHECK_THAT(ErrorOfText(Replaced(text, "STEP      s3\n", "NORM_grad s3\n  STEP      s3\n")),
+             Catch::EndsWith("in a program without a gradient norm"));
 }
 
 TEST_CASE("messages about versions") {

@@ -153,6 +153,48 @@ device 1 holds s1
         "device 1 stops at 'WAIT grad s0 m0 sent'");
 }
 
+TEST_CASE("all members of a group start their collectives in one order") {
+  for (const char* clip : {"exact", "off"}) {
+    ModelConfig model;
+    model.vocab_size = 16;
+    model.n_positions = model.n_embd = 8;
+    model.n_layer = 4;
+    model.n_head = 2;
+    model.n_inner = 32;
+    const auto plan = Compile({.scheme = "chimera",
+                               .shape = {4, 4},
+                               .zero = 1,
+                               .clip = std::string(clip) == "exact",
+                               .model = model});
+    INFO(plan.status().message());
+    REQUIRE(plan.ok());
+    REQUIRE(ErrorOf(*plan) == "right");
+    // Any two of a device that another one has, too.
+    int swaps = 0;
+    for (size_t d = 0; d < plan->lists.size(); ++d) {
+      std::vector<size_t> at;
+      const auto& list = plan->lists[d].body;
+      for (size_t i = 0; i < list.size(); ++i)
+        if (list[i].op == Op::kScatterGrad || list[i].op == Op::kReduceTied) at.push_back(i);
+      for (size_t k = 0; k + 1 < at.size(); ++k) {
+        Program broken = *plan;
+        auto& changed = broken.lists[d].body;
+        // Behind all backwards, so that the order alone is wrong.
+        const auto last = std::find_if(changed.rbegin(), changed.rend(), [](const Instruction& i) {
+                            return i.op == Op::kBackward;
+                          }).base();
+        if (changed.begin() + at[k + 1] < last) continue;
+        std::rotate(changed.begin() + at[k], changed.begin() + at[k] + 1,
+                    changed.begin() + at[k + 1] + 1);
+        CHECK_THAT(ErrorOf(broken), Catch::StartsWith("collectives ") &&
+                                        Catch::Contains("the other way round (all members of"));
+        ++swaps;
+      }
+    }
+    CHECK(swaps > 0);
+  }
+}
+
 TEST_CASE("blocking sends deadlock where both ends send first") {
   std::string text = Print(TinyPlan(P2p::kBlocking));
   const std::string first = "  SEND_act  s0 m1 to d1\n", second = "  RECV_grad s0 m0 from d1\n";

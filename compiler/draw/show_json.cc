@@ -44,7 +44,8 @@ std::string ShowJson(const Program& program) {
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",
                        fmt::join(program.pipes[p].device_of, ","));
   out += fmt::format(R"(],"pipe_of":[{}],)", fmt::join(program.pipe_of, ","));
-  out += fmt::format(R"("replicas":{},"zero":{},"lists":[)", program.replicas, program.zero);
+  out += fmt::format(R"("replicas":{},"zero":{},"clip":"{}","lists":[)", program.replicas,
+                     program.zero, program.clip ? "exact" : "off");
   for (int d = 0; d < program.devices; ++d) {
     const DeviceList& list = program.lists[d];
     out += fmt::format(R"({}{{"device":{},"prologue":)", d > 0 ? ",\n" : "\n", d);

@@ -21,6 +21,10 @@
 // With --zero 1 a copy keeps only its shard of each bucket (SCATTER_grad), updates it, and gathers
 // the others' weights behind its step (GATHER_weights).
 //
+// With --clip off there is no norm, and each copy steps as soon as its own gradients are complete:
+//
+//     WAIT wgrad s1 b0, STEP s1, WAIT wgrad s0 b0, WAIT tied, STEP s0
+//
 // Where the scheme has steps of its own (PipeDream), each gets its reductions in front of it; there
 // is no norm, which would drain the pipeline.
 #include <fmt/format.h>
@@ -60,8 +64,9 @@ class Reducer {
     if (program_.pipes.size() > 1) PP_RETURN_IF_ERROR(FindReady(&ready));
     for (int device = 0; device < program_.devices; ++device) {
       const std::map<int, size_t> marks = TakeMarks(ListOf(device));
-      StartReductions(device, ready, marks);
-      Finish(device);
+      const std::vector<Start> starts = StartsOn(device, ready, marks);
+      InsertStarts(device, starts);
+      program_.clip ? StepTogether(device) : StepOneByOne(device, starts);
     }
     return {};
   }
@@ -150,15 +155,18 @@ class Reducer {
     return list.size();
   }
 
-  void StartReductions(int device, const std::map<int, double>& ready,
-                       const std::map<int, size_t>& marks) {
-    List& list = ListOf(device);
-    struct Start {
-      double ready;
-      size_t position;
-      int stage;  // -1: the tied sum
-      List instructions;
-    };
+  // The reductions of one copy, or the tied sum.
+  struct Start {
+    double ready;
+    size_t position;
+    Copy copy;  // stage -1: the tied sum
+    List instructions;
+  };
+
+  // In the order in which they go; there is one for each copy, even if it has nothing to reduce.
+  std::vector<Start> StartsOn(int device, const std::map<int, double>& ready,
+                              const std::map<int, size_t>& marks) {
+    const List& list = ListOf(device);
     std::vector<Start> starts;
     auto ready_at = [&](int stage) {
       const auto time = ready.find(stage);
@@ -168,34 +176,39 @@ class Reducer {
     for (const Copy& copy : CopiesOn(device)) {
       const size_t behind = BehindLastPart(list, copy);
       if (IsEnd(copy.stage)) behind_ends = std::max(behind_ends, behind);
-      if (!reduces_) continue;
       const auto mark = marks.find(copy.stage);
       starts.push_back({ready_at(copy.stage), mark != marks.end() && !late_ ? mark->second : behind,
-                        copy.stage, Starts(copy)});
+                        copy, reduces_ ? Starts(copy) : List()});
     }
     if (TakesPartInTied(device))
       starts.push_back({std::max(ready_at(0), ready_at(program_.stages - 1)),
                         behind_ends,
-                        -1,
+                        {.stage = -1, .pipe = -1},
                         {{.op = Op::kReduceTied}}});
     // All devices that share a stage or the tied tensor reduce them in one order, that of `ready`.
     // Where they share the tied tensor alone, in the order of the list.
     const bool shared = program_.pipes.size() > 1;
     std::sort(starts.begin(), starts.end(), [shared](const Start& a, const Start& b) {
-      return std::tuple(a.ready, shared ? size_t{0} : a.position, -a.stage) <
-             std::tuple(b.ready, shared ? size_t{0} : b.position, -b.stage);
+      return std::tuple(a.ready, shared ? size_t{0} : a.position, -a.copy.stage) <
+             std::tuple(b.ready, shared ? size_t{0} : b.position, -b.copy.stage);
     });
     // A reduction waits for its gradients and its lane alone, wherever it stands. At the end means
     // behind the one that is ready last, which goes first.
     if (late_) std::reverse(starts.begin(), starts.end());
     for (size_t s = 1; s < starts.size(); ++s)
       starts[s].position = std::max(starts[s].position, starts[s - 1].position);
+    return starts;
+  }
+
+  void InsertStarts(int device, const std::vector<Start>& starts) {
+    List& list = ListOf(device);
     for (auto start = starts.rbegin(); start != starts.rend(); ++start)
       list.insert(list.begin() + start->position, start->instructions.begin(),
                   start->instructions.end());
   }
 
-  void Finish(int device) {
+  // Behind the norm of all gradients.
+  void StepTogether(int device) {
     List& list = ListOf(device);
     const std::vector<Copy> copies = CopiesOn(device);
     for (const Copy& copy : copies)
@@ -206,12 +219,38 @@ class Reducer {
         list.push_back({.op = Op::kNormGrad, .pipe = copy.pipe, .stage = copy.stage});
     list.push_back({.op = Op::kReduceNorm});
     list.push_back({.op = Op::kWait, .value = Kind::kNorm});
-    for (const Copy& copy : copies) {
-      list.push_back({.op = Op::kStep, .pipe = copy.pipe, .stage = copy.stage});
-      if (shards_) Append(list, Buckets({.op = Op::kGatherWeights}, copy));
-    }
+    for (const Copy& copy : copies) Step(list, copy);
     for (const Copy& copy : copies)
       if (shards_) Append(list, Waits(Kind::kWeights, copy));
+  }
+
+  // Each copy as soon as its own gradients are complete, in the order of the reductions; an end of
+  // a tied model not before the tied sum.
+  void StepOneByOne(int device, const std::vector<Start>& starts) {
+    List& list = ListOf(device);
+    std::vector<Copy> behind_tied;
+    bool tied_ahead = TakesPartInTied(device);
+    for (const Start& start : starts) {
+      if (start.copy.stage < 0) {
+        list.push_back({.op = Op::kWait, .value = Kind::kTied});
+        for (const Copy& copy : behind_tied) Step(list, copy);
+        tied_ahead = false;
+        continue;
+      }
+      if (reduces_) Append(list, Waits(Kind::kWgrad, start.copy));
+      if (tied_ahead && IsEnd(start.copy.stage)) {
+        behind_tied.push_back(start.copy);
+      } else {
+        Step(list, start.copy);
+      }
+    }
+    for (const Start& start : starts)
+      if (shards_ && start.copy.stage >= 0) Append(list, Waits(Kind::kWeights, start.copy));
+  }
+
+  void Step(List& list, const Copy& copy) const {
+    list.push_back({.op = Op::kStep, .pipe = copy.pipe, .stage = copy.stage});
+    if (shards_) Append(list, Buckets({.op = Op::kGatherWeights}, copy));
   }
 
   // ---- No flush: the scheme says when it steps.

@@ -1,0 +1,85 @@
+#include "compiler/period.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "schema/execute.h"
+#include "schema/sections.h"
+#include "schema/walk.h"
+
+namespace pp {
+namespace {
+
+constexpr int kFirstBodies = 4, kMostBodies = 64;
+constexpr double kMostInstructions = 2e7;  // unrolled, beyond the first bodies
+
+Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs, int bodies) {
+  const Program unrolled = Unroll(program, bodies);
+  const ValueBytes bytes(program);
+  std::vector<WaitsFor> waits_for(program.devices);
+  for (int d = 0; d < program.devices; ++d) {
+    const std::vector<Instruction>& list = unrolled.lists[d].body;
+    MemoryCheck memory(unrolled, d, list);
+    WalkArgs args{.depth = Depth::kLists, .waits_for = &waits_for[d], .bodies = bodies};
+    if (program.lists[d].arena_bytes > 0) {
+      args.depth = Depth::kPlan;
+      args.memory = &memory;
+      args.bytes = &bytes;
+    }
+    PP_RETURN_IF_ERROR(WalkList(unrolled, d, list, args));
+  }
+  Execution execution;
+  PP_RETURN_IF_ERROR(Execute(unrolled, waits_for, costs, &execution));
+  return execution;
+}
+
+// How much later every instruction of the last body ends than in the body `back` before it; -1
+// where that is not the same for all. A body waits for nothing older than the one before it, so
+// what is the same for all stays so: the steady state.
+double Shift(const Program& program, const Execution& execution, int bodies, int back) {
+  const double tolerance = execution.makespan * 1e-12;  // of sums taken in different orders
+  double shift = -1;
+  for (int d = 0; d < program.devices; ++d) {
+    const size_t length = program.lists[d].body.size();
+    const std::vector<Span>& spans = execution.spans[d];
+    for (size_t i = (bodies - 1) * length; i < bodies * length; ++i) {
+      const double later = spans[i].end - spans[i - back * length].end;
+      if (shift < 0) shift = later;
+      if (std::abs(later - shift) > tolerance) return -1;
+    }
+  }
+  return shift;
+}
+
+// Where no steady state was reached: the mean of the later half.
+double MeanShift(const Program& program, const Execution& execution, int bodies) {
+  double most = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    const size_t length = program.lists[d].body.size();
+    const std::vector<Span>& spans = execution.spans[d];
+    if (length == 0) continue;
+    const double end = spans[bodies * length - 1].end;
+    most = std::max(most, (end - spans[bodies / 2 * length - 1].end) / (bodies - bodies / 2));
+  }
+  return most;
+}
+
+}  // namespace
+
+Result<double> SteadyPeriod(const Program& program, const CostModel& costs) {
+  double instructions = 0;
+  for (const DeviceList& list : program.lists)
+    instructions += static_cast<double>(list.body.size());
+  for (int bodies = kFirstBodies;; bodies *= 2) {
+    const auto execution = ExecuteBodies(program, costs, bodies);
+    if (!execution.ok()) return execution.status();
+    // A steady state may take several bodies to come back to itself.
+    for (int back = 1; back <= bodies / 2; ++back)
+      if (const double shift = Shift(program, *execution, bodies, back); shift >= 0)
+        return shift / back;
+    if (bodies == kMostBodies || 2 * bodies * instructions > kMostInstructions)
+      return MeanShift(program, *execution, bodies);
+  }
+}
+
+}  // namespace pp

@@ -1,0 +1,17 @@
+// The time from step to step where nobody waits for a common end: bodies are executed one behind
+// the other until each repeats the one before.
+//
+//   d0 | F0 F1 F2 I0 W0 I1 W1 I2 W2 | F0 F1 ..          makespan: from the first instruction of a
+//   d1 |    F0 I0 F1 I1 F2 I2 W0 W1 W2 | F0 I0 ..       body to the last; period: from body to body
+#pragma once
+
+#include "schema/cost_model.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// REQUIRES: Verify(program).ok(); !HasSections(program).
+Result<double> SteadyPeriod(const Program& program, const CostModel& costs);
+
+}  // namespace pp

@@ -1,0 +1,38 @@
+// What a device's body waits for when it is repeated without anything drained in between: its own
+// instructions, and those of the body before.
+//
+//   prologue | body | body | epilogue      indices are those of the body, also in the two others:
+//                ^------^ waits for        the prologue is the body with the micro-batches from M
+//                                          on alone, the epilogue with those below M
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// What one instruction waits for, as in WaitsFor (walk.h).
+struct Dependence {
+  int32_t body = 0;    // 0: of the same iteration, -1: of the one before
+  int32_t index = -1;  // in the body; -1: nothing
+  bool operator==(const Dependence&) const = default;
+};
+
+// Behind body[index] these bytes of the arena hold no value, until an instruction writes there.
+struct Freed {
+  int32_t index;
+  int64_t offset, bytes;
+};
+
+struct BodyWalk {
+  std::vector<Dependence> waits_for;  // as long as the body
+  std::vector<Freed> freed;           // ascending by index
+};
+
+// Verifies the device's lists and memory (VerifyDevice, Depth::kPlan) on the way.
+Status WalkBody(const Program& program, int device, BodyWalk* out);
+
+}  // namespace pp

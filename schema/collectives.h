@@ -1,0 +1,28 @@
+// The order of collectives: all members of a group start theirs in one order, as NCCL and MPI ask
+// for. Two that meet the other way round would wait for each other forever.
+#pragma once
+
+#include <vector>
+
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// One instruction of each member. The k-th of a device meets the k-th of the same name of another.
+struct Collective {
+  Instruction instruction;   // that of the first member
+  std::vector<int> members;  // devices, ascending
+};
+
+// All collectives of the bodies, and which ones each device starts.
+struct Collectives {
+  std::vector<Collective> all;
+  std::vector<std::vector<int>> started_by;  // device -> indices in `all`, in list order
+};
+Collectives FindCollectives(const Program& program);
+
+// Error: the two collectives and the two devices that start them in different orders.
+Status CheckCollectiveOrder(const Program& program);
+
+}  // namespace pp

@@ -1,0 +1,207 @@
+// What the bodies of repeated programs wait for: by hand for small ones, and by a second way of
+// finding it for all kinds.
+#include "schema/body_walk.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "compiler/compile.h"
+#include "schema/execute.h"
+#include "schema/sections.h"
+#include "schema/text.h"
+
+namespace pp {
+namespace {
+
+// Untied, so that PipeDream takes it; act and grad have the same size, no other value has it.
+ModelConfig SmallModel() {
+  ModelConfig model;
+  model.vocab_size = 16;
+  model.n_positions = model.n_embd = 8;
+  model.n_layer = 4;
+  model.n_head = 2;
+  model.n_inner = 32;
+  model.tie_word_embeddings = false;
+  return model;
+}
+
+Program MustCompile(CompileOptions options) {
+  options.model = SmallModel();
+  auto program = Compile(options);
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  return *program;
+}
+
+BodyWalk MustWalk(const Program& program, int device) {
+  BodyWalk walk;
+  REQUIRE(WalkBody(program, device, &walk).message() == "");
+  REQUIRE(walk.waits_for.size() == program.lists[device].body.size());
+  return walk;
+}
+
+// What `text` waits for: "the same body: FW s0 m0", "the body before: ..." or "nothing".
+std::string WaitOf(const Program& program, int device, const std::string& text) {
+  const std::vector<Instruction>& body = program.lists[device].body;
+  const auto found = std::find_if(body.begin(), body.end(),
+                                  [&](const Instruction& i) { return ToText(i) == text; });
+  INFO(text);
+  REQUIRE(found != body.end());
+  const Dependence wait = MustWalk(program, device).waits_for[found - body.begin()];
+  if (wait.index < 0) return "nothing";
+  return (wait.body == 0 ? "the same body: " : "the body before: ") + ToText(body[wait.index]);
+}
+
+std::vector<CompileOptions> AllKinds() {
+  return {{.scheme = "1f1b", .shape = {2, 2}},
+          {.scheme = "1f1b", .shape = {4, 6}, .clip = false},
+          {.scheme = "1f1b", .shape = {4, 6}, .p2p = P2p::kBlocking},
+          {.scheme = "zb-h2", .shape = {2, 4}, .replicas = 2, .zero = 1, .clip = false},
+          {.scheme = "interleaved", .shape = {2, 4, 2}, .passes = "mario"},
+          {.scheme = "chimera", .shape = {4, 4}, .clip = false},
+          {.scheme = "pipedream", .shape = {2, 2}},
+          {.scheme = "pipedream", .shape = {4, 5}},
+          {.scheme = "pipedream", .shape = {4, 5}, .p2p = P2p::kBlocking},
+          {.scheme = "pipedream-2bw", .shape = {2, 4}, .replicas = 2, .zero = 1}};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "1f1b, async: a receive waits for the last use of its bytes, perhaps in the body before") {
+  const Program program = MustCompile({.scheme = "1f1b", .shape = {2, 2}});
+  auto wait = [&](const char* text) { return WaitOf(program, 0, text); };
+  CHECK(wait("FW s0 m0") == "nothing");
+  CHECK(wait("SEND_act s0 m0 to d1") == "the same body: FW s0 m0");
+  CHECK(wait("WAIT act s0 m0 sent") == "the same body: SEND_act s0 m0 to d1");
+  // grad m0 and grad m1 lie on the same bytes.
+  CHECK(wait("RECV_grad s0 m0 from d1") == "the body before: BW s0 m1");
+  CHECK(wait("RECV_grad s0 m1 from d1") == "the same body: BW s0 m0");
+  CHECK(wait("WAIT grad s0 m1") == "the same body: RECV_grad s0 m1 from d1");
+  CHECK(wait("REDUCE_norm") == "the same body: NORM_grad s0");
+  CHECK(wait("WAIT norm") == "the same body: REDUCE_norm");
+  // act m1 comes while m0's stash still holds its act.
+  CHECK(WaitOf(program, 1, "RECV_act s0 m0 from d0") == "the body before: BW s1 m0");
+  CHECK(WaitOf(program, 1, "RECV_act s0 m1 from d0") == "the body before: BW s1 m1");
+}
+
+TEST_CASE("1f1b, blocking: messages stand in the compute lane") {
+  const Program program = MustCompile({.scheme = "1f1b", .shape = {2, 2}, .p2p = P2p::kBlocking});
+  CHECK(WaitOf(program, 0, "SEND_act s0 m1 to d1") == "the same body: FW s0 m1");
+  CHECK(WaitOf(program, 1, "SEND_grad s0 m0 to d0") == "the same body: BW s1 m0");
+  CHECK(WaitOf(program, 1, "RECV_act s0 m0 from d0").starts_with("the body before: "));
+}
+
+TEST_CASE("pipedream: what a body begins is over in the next one") {
+  const Program program = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
+  auto wait = [&](const char* text) { return WaitOf(program, 0, text); };
+  CHECK(wait("BW s0 m0 v1") == "nothing");
+  CHECK(wait("SEND_act s0 m2 to d1") == "the same body: FW s0 m2 v0");
+  CHECK(wait("RECV_grad s0 m0 from d1") == "the body before: BW s0 m1 v1");
+  CHECK(wait("RECV_grad s0 m1 from d1") == "the same body: BW s0 m0 v1");
+  // The stash of m2 is carried over: the next body frees it as that of m0.
+  const BodyWalk walk = MustWalk(program, 0);
+  const auto& body = program.lists[0].body;
+  const auto at = [&](const char* text) {
+    return std::find_if(body.begin(), body.end(),
+                        [&](const Instruction& i) { return ToText(i) == text; }) -
+           body.begin();
+  };
+  CHECK(std::any_of(walk.freed.begin(), walk.freed.end(), [&](const Freed& freed) {
+    return freed.index == at("BW s0 m0 v1") && freed.offset == body[at("FW s0 m2 v0")].offset[1];
+  }));
+}
+
+TEST_CASE("waits name their message, receives the last use of their bytes") {
+  for (const CompileOptions& options : AllKinds()) {
+    const Program program = MustCompile(options);
+    const ValueBytes bytes(program);
+    for (int d = 0; d < program.devices; ++d) {
+      const std::vector<Instruction>& body = program.lists[d].body;
+      const BodyWalk walk = MustWalk(program, d);
+      CHECK(std::is_sorted(walk.freed.begin(), walk.freed.end(),
+                           [](const Freed& a, const Freed& b) { return a.index < b.index; }));
+      for (int i = 0; i < static_cast<int>(body.size()); ++i) {
+        INFO(options.scheme << " device " << d << " '" << ToText(body[i]) << "'");
+        const Dependence wait = walk.waits_for[i];
+        if (body[i].op == Op::kWait) {
+          REQUIRE(wait.index >= 0);
+          const Instruction& other = body[wait.index];
+          CHECK(other.stage == body[i].stage);
+          CHECK(other.bucket == body[i].bucket);
+          CHECK(other.micro ==
+                (wait.body == 0 ? body[i].micro : body[i].micro + program.microbatches));
+        }
+        if (Info(body[i].op).lane != Lane::kRecv) continue;
+        // The last that comes free on its bytes in front of it, going round.
+        const int64_t begin = body[i].offset[0];
+        const Kind kind = body[i].op == Op::kRecvAct ? Kind::kAct : Kind::kGrad;
+        const int64_t end = begin + bytes(kind, body[i].stage);
+        Dependence expected;
+        for (int of_body : {-1, 0})
+          for (const Freed& freed : walk.freed)
+            if (freed.offset < end && freed.offset + freed.bytes > begin &&
+                (of_body == 0) == (freed.index < i))
+              expected = {of_body, freed.index};
+        CHECK(wait == expected);
+      }
+    }
+  }
+}
+
+// As verify.h argues: a plain body that ends can be repeated.
+TEST_CASE("three plain bodies in a row get to their end") {
+  for (const CompileOptions& options : AllKinds()) {
+    const Program program = MustCompile(options);
+    if (HasSections(program)) continue;
+    INFO(options.scheme);
+    constexpr int kBodies = 3;
+    const Program unrolled = Unroll(program, kBodies);
+    CHECK(unrolled.microbatches == kBodies * program.microbatches);
+    const ValueBytes bytes(program);
+    std::vector<WaitsFor> waits_for(program.devices);
+    for (int d = 0; d < program.devices; ++d) {
+      const auto& list = unrolled.lists[d].body;
+      CHECK(list.size() == kBodies * program.lists[d].body.size());
+      MemoryCheck memory(unrolled, d, list);
+      const WalkArgs args{.depth = Depth::kPlan,
+                          .memory = &memory,
+                          .bytes = &bytes,
+                          .waits_for = &waits_for[d],
+                          .bodies = kBodies};
+      CHECK(WalkList(unrolled, d, list, args).message() == "");
+      // Not one long body: each has its own parts and its own STEP.
+      if (d == 0) {
+        WalkArgs one = args;
+        one.bodies = 1;
+        MemoryCheck again(unrolled, d, list);
+        one.memory = &again;
+        CHECK_THAT(WalkList(unrolled, d, list, one).message(),
+                   Catch::Contains("micro-batches out of"));
+      }
+    }
+    CHECK(Execute(unrolled, waits_for, CostModel(), nullptr).message() == "");
+  }
+}
+
+TEST_CASE("a body that is wrong is refused") {
+  Program program = MustCompile({.scheme = "1f1b", .shape = {2, 2}});
+  program.lists[0].body.pop_back();
+  BodyWalk walk;
+  CHECK_THAT(WalkBody(program, 0, &walk).message(), Catch::Contains("no STEP s0"));
+}
+
+TEST_CASE("the head of a program is all but its lists") {
+  const Program program = MustCompile({.scheme = "chimera",
+                                       .shape = {4, 4},
+                                       .passes = "",
+                                       .replicas = 2,
+                                       .zero = 1,
+                                       .clip = false});
+  Program head = program.Head();
+  CHECK(head.lists.empty());
+  head.lists = program.lists;
+  CHECK(head == program);
+}
+
+}  // namespace pp

@@ -1,0 +1,96 @@
+// The sizes of what a device holds all the time, by hand.
+#include "schema/regions.h"
+
+#include <catch2/catch.hpp>
+
+#include "compiler/compile.h"
+#include "schema/buckets.h"
+
+namespace pp {
+namespace {
+
+// Its embedding has 2 MiB, its other tensors little.
+ModelConfig WideModel(bool tied) {
+  ModelConfig model;
+  model.vocab_size = 4096;
+  model.n_positions = 16;
+  model.n_embd = 128;
+  model.n_layer = 4;
+  model.n_head = 2;
+  model.n_inner = 512;
+  model.tie_word_embeddings = tied;
+  return model;
+}
+
+// Bytes of the device's region, 0 where there is none; of a stage's, of its copy in any pipe.
+int64_t BytesOf(CompileOptions options, bool tied, int device, Kind kind, int stage = -1) {
+  options.model = WideModel(tied);
+  const auto program = Compile(options);
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  for (const Region& region : RegionsOf(*program, device))
+    if (region.kind == kind && (stage < 0 || region.stage == stage)) return region.bytes;
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("the exchange region has a piece for each other member") {
+  constexpr int64_t kMiB = 1 << 20;
+  auto exchange = [](const CompileOptions& options, bool tied, int device) {
+    return BytesOf(options, tied, device, Kind::kExchange);
+  };
+  // Nothing is reduced.
+  CHECK(exchange({.scheme = "1f1b", .shape = {4, 4}}, false, 0) == 0);
+  CHECK(exchange({.scheme = "1f1b", .shape = {1, 4}}, true, 0) == 0);
+  // Two ends: half the embedding from the other one.
+  for (int device : {0, 3})
+    CHECK(exchange({.scheme = "1f1b", .shape = {4, 4}}, true, device) == kMiB);
+  CHECK(exchange({.scheme = "1f1b", .shape = {4, 4}}, true, 1) == 0);
+  // Two ends of four replicas: of eight members a piece of 256 KiB from seven.
+  const CompileOptions replicas{.scheme = "1f1b", .shape = {4, 4}, .replicas = 4};
+  CHECK(exchange(replicas, true, 0) == 7 * kMiB / 4);
+  // In the middle four replicas of a stage of 0.76 MiB, in blocks of at most 256 KiB.
+  const int64_t middle = exchange(replicas, false, 1);
+  CHECK(middle % (3 * kAlign) == 0);
+  CHECK(middle <= 3 * (kMiB / 4 + kAlign) + 3 * kMiB / 16);
+  CHECK(middle >= 3 * 3 * kMiB / 16);
+  // Chimera: device 0 and device 3 hold both ends, each one of each pipe.
+  CHECK(exchange({.scheme = "chimera", .shape = {4, 4}}, true, 3) == kMiB);
+}
+
+TEST_CASE("the loss region has a double for each micro-batch, wherever the last stage is") {
+  for (int device : {0, 1})
+    CHECK(BytesOf({.scheme = "chimera", .shape = {2, 4}}, true, device, Kind::kLoss) == 4 * 8);
+  CHECK(BytesOf({.scheme = "1f1b", .shape = {2, 4}}, true, 0, Kind::kLoss) == 0);
+  // Of the program's step, not of several.
+  CHECK(BytesOf({.scheme = "pipedream", .shape = {2, 4}}, false, 1, Kind::kLoss) == 4 * 8);
+}
+
+TEST_CASE("without a norm there is no region for it") {
+  CHECK(BytesOf({.scheme = "1f1b", .shape = {2, 4}}, true, 0, Kind::kNorm) > 0);
+  CHECK(BytesOf({.scheme = "1f1b", .shape = {2, 4}, .clip = false}, true, 0, Kind::kNorm) == 0);
+  CHECK(BytesOf({.scheme = "pipedream", .shape = {2, 4}}, false, 0, Kind::kNorm) == 0);
+}
+
+TEST_CASE("the optimizer region has the two moments of the shards of the fullest copy") {
+  for (int zero : {0, 1}) {
+    const CompileOptions options{
+        .scheme = "1f1b", .shape = {4, 4}, .replicas = 3, .zero = zero, .model = WideModel(true)};
+    const auto program = Compile(options);
+    REQUIRE(program.ok());
+    for (int stage = 0; stage < 4; ++stage) {
+      const StageLayout layout = LayoutStage(*program->job, stage);
+      int64_t most = layout.optimizer_bytes;
+      if (zero == 1) {
+        most = 0;
+        for (int64_t copy = 0; copy < 3; ++copy)
+          most =
+              std::max(most, OptimizerShardsOf(layout, BucketsOf(*program, stage), 3, copy).bytes);
+      }
+      CHECK(BytesOf(options, true, stage, Kind::kOptimizer, stage) == most);
+    }
+  }
+}
+
+}  // namespace pp
