@@ -29,6 +29,8 @@ struct Port {
 class Transport {
  public:
   Transport(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  // With a bell that others ring directly: of another process, or of a transport inside.
+  Transport(int rank, int ranks, BellWords* bell) : rank_(rank), ranks_(ranks), bell_(bell) {}
   virtual ~Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
@@ -44,7 +46,7 @@ class Transport {
   virtual Status Test(const Port& port, bool* over) = 0;
 
   // True: transfers advance only while somebody tests. False: the bell rings when a
-  // transfer of this rank is over.
+  // transfer of this rank is over, or can advance if its port is tested.
   virtual bool polls() const = 0;
 
   // Every rank calls this once, when its run is over: transfers that a failed run has left
