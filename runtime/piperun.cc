@@ -34,7 +34,7 @@ namespace {
 // What the user typed. Numbers stay text until they are checked, so that every wrong one
 // gets the same kind of error.
 struct Arguments {
-  std::string plan, data, weights, log, trace;
+  std::string plan, data, weights, log, trace, net;
   std::string steps = "100", seed = "1", threads = "1", stall_timeout = "300";
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
@@ -80,6 +80,11 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
   if (a.backend == "cuda") return Status::Invalid("--backend: 'cuda' is not in this build (cpu)");
   PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "shm", "mpi"}));
+  if (!a.net.empty()) {
+    const Result<Network> network = ParseNetwork(a.net);
+    PP_RETURN_IF_ERROR(network.status());
+    options->network = *network;
+  }
   PP_RETURN_IF_ERROR(OneOf("--schedule", a.schedule, {"constant", "cosine"}));
   PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer.learning_rate));
   optimizer.min_learning_rate = 0.1 * optimizer.learning_rate;
@@ -300,6 +305,7 @@ void Describe(CLI::App& app, Arguments& a) {
   add("--backend", a.backend, "cpu");
   add("--transport", a.transport,
       "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts) or mpi");
+  add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");
   add("--lr", a.lr, "learning rate (3e-4)");
   add("--min-lr", a.min_lr, "where the cosine ends (a tenth of --lr)");
   add("--weight-decay", a.weight_decay, "of matrices (0.1)");

@@ -1,5 +1,6 @@
 #include "runtime/comm/routed_transport.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pp {
@@ -21,6 +22,7 @@ class RoutedTransport : public Transport {
   }
   Status Test(const Port& port, bool* over) override { return route_[port.peer]->Test(port, over); }
   bool polls() const override { return far_->polls(); }
+  double wake_at() const override { return std::min(near_->wake_at(), far_->wake_at()); }
   void Settle() override {
     near_->Settle();
     far_->Settle();

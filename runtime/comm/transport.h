@@ -8,7 +8,9 @@
 // One thread of the rank calls everything here. Nothing blocks.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <limits>
 
 #include "runtime/comm/bell.h"
 #include "schema/status.h"
@@ -49,6 +51,11 @@ class Transport {
   // transfer of this rank is over, or can advance if its port is tested.
   virtual bool polls() const = 0;
 
+  // When, on the steady clock, there is something to test for although no bell rings.
+  virtual double wake_at() const { return std::numeric_limits<double>::infinity(); }
+  // How long the calling thread may sleep on its bell, at most `longest` (max(): for ever).
+  std::chrono::nanoseconds MaySleep(std::chrono::nanoseconds longest) const;
+
   // Every rank calls this once, when its run is over: transfers that a failed run has left
   // under way end somehow. Afterwards nothing touches the memory of any of them.
   virtual void Settle() = 0;
@@ -67,6 +74,9 @@ class Transport {
   const int ranks_;
   Bell bell_;
 };
+
+// Seconds on the steady clock.
+double SteadySeconds();
 
 // Carries one transfer to its end; for the times before and after the steps. Failed: the
 // peer did not answer within `seconds`.
