@@ -88,6 +88,7 @@ TEST_CASE("a ring wakes all who sleep") {
   };
   std::thread one(sleep), two(sleep);
   while (bell.words()->sleepers.load() < 2) std::this_thread::yield();
+  std::this_thread::sleep_for(milliseconds(50));  // until the kernel has them, too
   go.store(true);
   bell.Ring();
   one.join();

@@ -42,13 +42,15 @@ TEST_CASE("a message takes its time") {
   std::vector<char> out(500000), in(500000);  // 50 ms
   const double start = SteadySeconds();
   double sent = 0;
+  Status sending;
   std::thread sender([&] {
-    CHECK(Transfer(ranks[0], kOut, out.data(), 500000, kSeconds).ok());
+    sending = Transfer(ranks[0], kOut, out.data(), 500000, kSeconds);
     sent = SteadySeconds();
   });
   CHECK(Transfer(ranks[1], kIn, in.data(), 500000, kSeconds).ok());
   CHECK(SteadySeconds() - start >= 0.08);
   sender.join();
+  CHECK(sending.ok());
   CHECK(sent - start >= 0.05);
 }
 
@@ -71,9 +73,11 @@ TEST_CASE("latency does not occupy the channel") {
 
 TEST_CASE("control messages are not slow") {
   Ranks ranks(2, "latency=1e9s,bandwidth=1B/s");
-  std::thread other([&] { CHECK(Agree(ranks[1], {}, 5).ok()); });
+  Status there;
+  std::thread other([&] { there = Agree(ranks[1], {}, 5); });
   CHECK(Agree(ranks[0], {}, 5).ok());
   other.join();
+  CHECK(there.ok());
 }
 
 TEST_CASE("networks in words") {
