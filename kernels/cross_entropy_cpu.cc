@@ -39,10 +39,12 @@ float LogSumExp(const float* x, int64_t n) {
 void CrossEntropyForward(const CrossEntropyForwardArgs& args) {
   const int64_t stride = args.row_stride ? args.row_stride : args.vocabulary;
   ParallelFor(args.rows, [&](int64_t row, int) {
-    args.lse[row] = LogSumExp(args.logits + row * stride, args.vocabulary);
+    args.lse[row] =
+        args.target[row] == kIgnored ? 0 : LogSumExp(args.logits + row * stride, args.vocabulary);
   });
   double loss = 0;
   for (int64_t row = 0; row < args.rows; ++row) {
+    if (args.target[row] == kIgnored) continue;
     loss += static_cast<double>(args.lse[row]) - args.logits[row * stride + args.target[row]];
   }
   *args.loss = loss;
@@ -53,6 +55,10 @@ void CrossEntropyBackward(const CrossEntropyBackwardArgs& args) {
   const int64_t stride = args.row_stride ? args.row_stride : n;
   ParallelFor(args.rows, [&](int64_t row, int) {
     float* x = args.logits + row * stride;
+    if (args.target[row] == kIgnored) {
+      for (int64_t i = 0; i < n; ++i) x[i] = 0;
+      return;
+    }
     const float lse = args.lse[row];
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) Store(x + i, Exp(Load(x + i) - lse) * args.scale);

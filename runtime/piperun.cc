@@ -20,7 +20,7 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/comm/mpi_transport.h"
+#include "runtime/comm/mpi_plugin.h"
 #include "runtime/files/output_file.h"
 #include "runtime/run/step_log.h"
 #include "runtime/run/train.h"
@@ -34,7 +34,7 @@ namespace {
 // What the user typed. Numbers stay text until they are checked, so that every wrong one
 // gets the same kind of error.
 struct Arguments {
-  std::string plan, data, weights, log, trace;
+  std::string plan, data, weights, log, trace, net;
   std::string steps = "100", seed = "1", threads = "1", stall_timeout = "300";
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
@@ -79,7 +79,12 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
   if (a.backend == "cuda") return Status::Invalid("--backend: 'cuda' is not in this build (cpu)");
-  PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "mpi"}));
+  PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "shm", "mpi"}));
+  if (!a.net.empty()) {
+    const Result<Network> network = ParseNetwork(a.net);
+    PP_RETURN_IF_ERROR(network.status());
+    options->network = *network;
+  }
   PP_RETURN_IF_ERROR(OneOf("--schedule", a.schedule, {"constant", "cosine"}));
   PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer.learning_rate));
   optimizer.min_learning_rate = 0.1 * optimizer.learning_rate;
@@ -146,15 +151,20 @@ void CatchSignals() {
 }
 
 Result<std::unique_ptr<Transport>> JoinRun(const Arguments& a, const Launch& launch) {
-  const bool mpi = a.transport == "mpi" || (a.transport == "auto" && launch.mpi);
-  if (!mpi && launch.ranks > 1)
+  const bool threads = a.transport == "threads" || (a.transport == "auto" && !launch.mpi);
+  if (threads && launch.ranks > 1)
     return Status::Invalid(
-        fmt::format("--transport: 'threads' under mpiexec -n {} (mpi, or start without mpiexec)",
+        fmt::format("--transport: 'threads' under mpiexec -n {} (shm or mpi, or start without "
+                    "mpiexec)",
                     launch.ranks));
-  if (!mpi) return std::unique_ptr<Transport>();
+  if (a.transport == "shm" && !launch.mpi)
+    return Status::Invalid(
+        "--transport: 'shm' without mpiexec (mpiexec -n N piperun, or --transport threads)");
+  if (threads) return std::unique_ptr<Transport>();
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return JoinMpi(error ? "." : program.parent_path().string());
+  return JoinMpi(error ? "." : program.parent_path().string(),
+                 a.transport == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory);
 }
 
 // OpenMP's threads spin at the end of a loop. Where another process has the core of one of
@@ -293,7 +303,9 @@ void Describe(CLI::App& app, Arguments& a) {
   add("--seed", a.seed, "of new weights and dropout (1)");
   add("--threads", a.threads, "compute threads a rank (1)");
   add("--backend", a.backend, "cpu");
-  add("--transport", a.transport, "auto (mpi under mpiexec, else threads), threads or mpi");
+  add("--transport", a.transport,
+      "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts) or mpi");
+  add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");
   add("--lr", a.lr, "learning rate (3e-4)");
   add("--min-lr", a.min_lr, "where the cosine ends (a tenth of --lr)");
   add("--weight-decay", a.weight_decay, "of matrices (0.1)");

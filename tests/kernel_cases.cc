@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -382,6 +383,48 @@ Comparison CrossEntropy(const CpuKernels& kernels) {
   return result;
 }
 
+// Rows without a target have no loss and no gradient, even where a logit is NaN, and leave all
+// other rows with the bits that they have when every row has a target.
+Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t vocabulary : {1, 257}) {
+    const int64_t rows = 7, stride = vocabulary + 3;
+    const Floats logits = Numbers(rows * stride, 1);
+    const std::vector<int32_t> all(rows, static_cast<int32_t>(vocabulary - 1));
+    auto run = [&](const std::vector<int32_t>& target, Floats* x, Floats* lse, double* loss) {
+      kernels.CrossEntropyForward(
+          {rows, vocabulary, stride, x->data(), target.data(), lse->data(), loss});
+      kernels.CrossEntropyBackward(
+          {rows, vocabulary, stride, x->data(), target.data(), lse->data(), 0.25f});
+    };
+    Floats full = logits, full_lse(rows), got = logits, lse(rows);
+    double full_loss = 0, loss = 0, want_loss = 0;
+    run(all, &full, &full_lse, &full_loss);
+    std::vector<int32_t> some = all;
+    for (const int64_t row : {0, 3, 6}) {
+      some[row] = kIgnored;
+      got[row * stride] = std::nanf("");
+    }
+    run(some, &got, &lse, &loss);
+    Doubles want(full.begin(), full.end()), want_lse(full_lse.begin(), full_lse.end());
+    for (int64_t row = 0; row < rows; ++row) {
+      if (some[row] == kIgnored) {
+        std::fill_n(want.begin() + row * stride, vocabulary, 0.0);
+        want_lse[row] = 0;
+      } else {
+        want_loss += want_lse[row] - logits[row * stride + some[row]];
+      }
+    }
+    result.Add(got, want, 0);
+    result.Add(lse, want_lse, 0);
+    result.Add({loss == want_loss ? 1.0f : 0.0f}, {1}, 0);
+    std::vector<int32_t> none(rows, kIgnored);
+    run(none, &got, &lse, &loss);
+    result.Add({static_cast<float>(loss)}, {0}, 0);
+  }
+  return result;
+}
+
 Comparison AdamW(const CpuKernels& kernels) {
   const int64_t n = 70001;
   const Floats gradient = Numbers(n, 1);
@@ -509,6 +552,7 @@ constexpr Case kCases[] = {
     {"dropout and residual", DropoutAndResidual},
     {"random normal", RandomNormal},
     {"cross entropy", CrossEntropy},
+    {"cross entropy, ignored rows", CrossEntropyIgnored},
     {"adamw", AdamW},
     {"sum of squares", SumSquares},
     {"fill, add, scale", Elementwise},

@@ -15,12 +15,12 @@ compile() {
 status=0
 check() {
   compile "$@"
-  timeout 120 mpiexec -n "$2" "$here/tests/train_main" a.plan text.txt "$here/runtime" > mpi.txt
+  timeout 120 mpiexec -n "$2" "$here/tests/train_main" a.plan text.txt "$here/runtime" "${5:-shm}" > mpi.txt
   same=yes
   cmp -s one.txt mpi.txt || same=NO status=1
-  printf '%-12s %2s %3s %-9s %s %s\n' "$1" "$2" "$3" "${4:-async}" "$(tail -n 1 mpi.txt | cut -d' ' -f1)" $same
+  printf '%-12s %2s %3s %-9s %-9s %s %s\n' "$1" "$2" "$3" "${4:-async}" "${5:-shm}" "$(tail -n 1 mpi.txt | cut -d' ' -f1)" $same
 }
-echo "scheme        D   M p2p       loss of step 5   same bits"
+echo "scheme        D   M p2p       transport loss of step 5   same bits"
 for micros in 4 8; do
   compile gpipe 1 $micros
   "$here/tests/train_main" a.plan text.txt > one.txt
@@ -30,4 +30,5 @@ for micros in 4 8; do
   done
 done
 check 1f1b 4 8 blocking
+check 1f1b 4 8 async mpi
 exit $status

@@ -38,6 +38,11 @@ expect 2 "b\.plan: cannot be read.*" 4 b.plan --data text.txt
 expect 2 "b\.txt: .*" 4 a.plan --data b.txt
 expect 2 "--steps: 'few' .*" 4 a.plan --data text.txt --steps few
 expect 2 "--transport: 'threads' under mpiexec -n 4 .*" 4 a.plan --data text.txt --transport threads
+expect 2 "--transport: 'rdma' \(auto, threads, shm, mpi\)" 4 a.plan --data text.txt --transport rdma
+expect 0 "" 4 a.plan --data text.txt --steps 3 --transport shm
+expect 0 "" 4 a.plan --data text.txt --steps 3 --transport mpi
+"$piperun" a.plan --data text.txt --transport shm > out.txt 2> err.txt
+[[ $? == 2 ]] && grep -q "^piperun: error: --transport: 'shm' without mpiexec" err.txt || fail "shm alone"
 expect 2 "nowhere/model\.safetensors: .*" 4 a.plan --data text.txt --weights nowhere
 expect 2 "nowhere/log: cannot be written: .*" 4 a.plan --data text.txt --log nowhere/log
 expect 1 "/dev/full: cannot be written: .*" 4 a.plan --data text.txt --log /dev/full
@@ -78,6 +83,9 @@ start
 kill -KILL "$(ranks | sed -n 3p)"
 finish
 [[ $got != 0 ]] || fail "a killed rank: exit $got"
+# Another test may just be starting.
+for _ in $(seq 50); do compgen -G "/dev/shm/piperun-*" > left.txt || break; sleep 0.1; done
+[[ ! -s left.txt ]] || fail "left over: $(cat left.txt)"
 
 # stop_rank RANK PATTERN: a rank that does not answer any more; another one says so.
 stop_rank() {

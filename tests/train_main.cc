@@ -1,20 +1,22 @@
 // Trains five steps and prints the bits of each loss and norm, as one rank under mpiexec or
-// as threads:  train_main PLAN DATA [DIRECTORY-OF-THE-MPI-LIBRARY]
+// as threads:  train_main PLAN DATA [DIRECTORY-OF-THE-MPI-LIBRARY shm|mpi]
 #include <bit>
 #include <cinttypes>
 #include <cstdio>
 
-#include "runtime/comm/mpi_transport.h"
+#include "runtime/comm/mpi_plugin.h"
 #include "runtime/run/train.h"
 #include "schema/file.h"
 
 namespace pp {
 namespace {
 
-Status Run(const std::string& plan, const std::string& data, const std::string& directory) {
+Status Run(const std::string& plan, const std::string& data, const std::string& directory,
+           const std::string& inside) {
   std::unique_ptr<Transport> transport;
   if (!directory.empty()) {
-    auto joined = JoinMpi(directory);
+    auto joined =
+        JoinMpi(directory, inside == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory);
     PP_RETURN_IF_ERROR(joined.status());
     transport = std::move(*joined);
   }
@@ -36,7 +38,8 @@ Status Run(const std::string& plan, const std::string& data, const std::string& 
 }  // namespace pp
 
 int main(int argc, char** argv) {
-  const pp::Status status = pp::Run(argv[1], argv[2], argc > 3 ? argv[3] : "");
+  const pp::Status status =
+      pp::Run(argv[1], argv[2], argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : "");
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   return static_cast<int>(status.code());
 }

@@ -1,11 +1,13 @@
-// One rank of the transport suite over MPI: transport_mpi_main DIRECTORY-OF-THE-LIBRARY.
+// One rank of the transport suite: transport_mpi_main DIRECTORY-OF-THE-LIBRARY shm|mpi.
 #include <cstdio>
+#include <string>
 
-#include "runtime/comm/mpi_transport.h"
+#include "runtime/comm/mpi_plugin.h"
 #include "tests/transport_conformance.h"
 
 int main(int, char** argv) {
-  auto transport = pp::JoinMpi(argv[1]);
+  const bool mpi = std::string(argv[2]) == "mpi";
+  auto transport = pp::JoinMpi(argv[1], mpi ? pp::InsideHost::kMpi : pp::InsideHost::kSharedMemory);
   const pp::Status status = transport.ok() ? pp::CheckTransport(**transport) : transport.status();
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   return static_cast<int>(status.code());

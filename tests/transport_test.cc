@@ -2,23 +2,39 @@
 #include <thread>
 
 #include "runtime/comm/in_process_transport.h"
+#include "runtime/comm/shm_transport.h"
 #include "tests/transport_conformance.h"
 
 namespace pp {
 namespace {
 
-TEST_CASE("threads of one process") {
-  const int ranks = GENERATE(2, 3, 4, 8);
-  auto transports = MakeInProcessTransports(ranks);
+using Transports = std::vector<std::unique_ptr<Transport>>;
+
+void CheckOnThreads(const Transports& transports) {
+  const size_t ranks = transports.size();
   std::vector<Status> results(ranks);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
+  for (size_t rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] { results[rank] = CheckTransport(*transports[rank]); });
   for (auto& thread : threads) thread.join();
   for (const Status& result : results) {
     INFO(result.message());
     CHECK(result.ok());
   }
+}
+
+TEST_CASE("threads of one process") {
+  const int ranks = GENERATE(2, 3, 4, 8);
+  CheckOnThreads(MakeInProcessTransports(ranks));
+}
+
+TEST_CASE("shared memory") {
+  const int ranks = GENERATE(2, 3, 4, 8);
+  auto segment = ShmSegment::Create(ranks);
+  REQUIRE(segment.ok());
+  Transports transports;
+  for (int rank = 0; rank < ranks; ++rank) transports.push_back(MakeShmTransport(*segment, rank));
+  CheckOnThreads(transports);
 }
 
 TEST_CASE("a peer that does not come") {

@@ -3,42 +3,53 @@
 //   uint64_t seen = bell.rings();
 //   ... look for work; there is none ...
 //   bell.Wait(seen);   // returns at once if it rang since
+//
+// A bell is two words that the kernel (futex(2)) puts threads to sleep on. They may lie in memory
+// that processes share, so that one process rings for another. Nobody asleep: a ring is no
+// system call. A process that dies in its sleep makes later rings slower, and nothing worse.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 
 namespace pp {
 
+struct BellWords {
+  std::atomic<uint32_t> rings{0};
+  std::atomic<uint32_t> sleepers{0};
+};
+static_assert(sizeof(BellWords) == 8 && std::atomic<uint32_t>::is_always_lock_free);
+
 class Bell {
  public:
-  uint64_t rings() const { return rings_.load(); }
+  Bell() = default;
+  // The bell in words that others see, too, which must outlive it.
+  explicit Bell(BellWords* shared) : words_(shared) {}
+  Bell(const Bell&) = delete;
+  Bell& operator=(const Bell&) = delete;
 
-  void Ring() {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      rings_.store(rings_.load(std::memory_order_relaxed) + 1);
-    }
-    changed_.notify_all();
+  // Counts modulo 2^32.
+  uint64_t rings() const { return words_->rings.load(); }
+  BellWords* words() { return words_; }
+
+  void Ring() { Ring(words_); }
+  static void Ring(BellWords* words) {
+    // One of two sees the other, because both are in one order with the sleeper's: this sees
+    // the sleeper, or the sleeper sees that the bell has rung.
+    words->rings.fetch_add(1);
+    if (words->sleepers.load() != 0) WakeAll(words);
   }
 
-  void Wait(uint64_t seen) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return rings_.load() != seen; });
-  }
-
-  void WaitFor(uint64_t seen, std::chrono::microseconds limit) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, limit, [&] { return rings_.load() != seen; });
-  }
+  void Wait(uint64_t seen) { Sleep(seen, std::chrono::nanoseconds::max()); }
+  void WaitFor(uint64_t seen, std::chrono::nanoseconds limit) { Sleep(seen, limit); }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::atomic<uint64_t> rings_{0};
+  static void WakeAll(BellWords* words);
+  void Sleep(uint64_t seen, std::chrono::nanoseconds limit);
+
+  BellWords own_;
+  BellWords* const words_ = &own_;
 };
 
 }  // namespace pp

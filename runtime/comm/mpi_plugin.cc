@@ -1,12 +1,12 @@
 // Finds and loads the MPI transport.
+#include "runtime/comm/mpi_plugin.h"
+
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "runtime/comm/mpi_transport.h"
-
 namespace pp {
 
-Result<std::unique_ptr<Transport>> JoinMpi(const std::string& directory) {
+Result<std::unique_ptr<Transport>> JoinMpi(const std::string& directory, InsideHost inside) {
   const std::string path = directory + "/" + kMpiPlugin;
   // MPI looks for its own symbols in what is loaded globally. It stays loaded for good.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -15,13 +15,13 @@ Result<std::unique_ptr<Transport>> JoinMpi(const std::string& directory) {
         fmt::format("--transport mpi: {} (build it on a machine with MPI, or use "
                     "--transport threads)",
                     dlerror()));
-  auto* make = reinterpret_cast<MakeMpiTransport*>(dlsym(library, kMpiEntry));
-  if (make == nullptr)
+  auto* join = reinterpret_cast<JoinMpiEntry*>(dlsym(library, kMpiEntry));
+  if (join == nullptr)
     return Status::Invalid(
         fmt::format("--transport mpi: {} is not this program's MPI library", path));
   char error[512] = {};
-  std::unique_ptr<Transport> transport(make(error, sizeof error));
-  if (!transport) return Status::Invalid(fmt::format("--transport mpi: {}", error));
+  std::unique_ptr<Transport> transport(join(inside, error, sizeof error));
+  if (!transport) return Status::Invalid(fmt::format("--transport: {}", error));
   return transport;
 }
 

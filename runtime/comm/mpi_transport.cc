@@ -1,4 +1,4 @@
-// The plugin: ranks are processes, and messages go through MPI.
+// Messages go through MPI.
 //
 // MPI waits by spinning, which is a catastrophe with more ranks than cores (a blocking
 // 8-byte all-reduce of 4 ranks on 2 cores takes 10 ms). So nothing here blocks: only
@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,13 +26,14 @@ constexpr std::chrono::seconds kDrainTime{5};
 
 class MpiTransport : public Transport {
  public:
-  MpiTransport(int rank, int ranks) : Transport(rank, ranks), transfers_(port_count()) {}
+  MpiTransport(int rank, int ranks, std::vector<int> peers)
+      : Transport(rank, ranks), peers_(std::move(peers)), transfers_(port_count()) {}
 
   // MPI ends in order only when nothing is under way, on any rank. Where a rank does not
   // answer the process just ends, which mpiexec takes for the failure that it is.
   ~MpiTransport() override {
     Settle();
-    if (!broken_) MPI_Finalize();
+    if (!broken_ && AllAreHere()) MPI_Finalize();
   }
 
   Status Start(const Port& port, void* data, int64_t bytes) override {
@@ -58,7 +58,7 @@ class MpiTransport : public Transport {
     return {};
   }
 
-  bool polls() const override { return true; }
+  bool polls() const override { return !peers_.empty(); }
 
   // Every send without a receive gets one, and the other way round; the bytes go nowhere.
   void Settle() override {
@@ -87,8 +87,7 @@ class MpiTransport : public Transport {
     const auto end = std::chrono::steady_clock::now() + kDrainTime;
     std::vector<Started> mine(ranks()), theirs(ranks());
     std::vector<MPI_Request> requests;
-    for (int peer = 0; peer < ranks(); ++peer) {
-      if (peer == rank()) continue;
+    for (int peer : peers_) {
       mine[peer] = StartedWith(peer);
       MPI_Irecv(&theirs[peer], sizeof(Started), MPI_BYTE, peer, kChannels, MPI_COMM_WORLD,
                 &requests.emplace_back());
@@ -115,6 +114,19 @@ class MpiTransport : public Transport {
     return true;
   }
 
+  // MPICH's MPI_Finalize closes connections, which hangs now and then between hosts when a peer
+  // is still in front of its own MPI_Finalize; not so when all have just met.
+  bool AllAreHere() {
+    MPI_Request barrier = MPI_REQUEST_NULL;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier) != MPI_SUCCESS) return false;
+    auto done = [&] {
+      int all = 0;
+      MPI_Test(&barrier, &all, MPI_STATUS_IGNORE);
+      return all != 0;
+    };
+    return Poll(done, std::chrono::steady_clock::now() + kDrainTime);
+  }
+
   Started StartedWith(int peer) const {
     Started started{};
     for (const Port& port : AllPorts()) {
@@ -130,8 +142,7 @@ class MpiTransport : public Transport {
     std::vector<Port> ports;
     for (const Way way : {Way::kSend, Way::kRecv})
       for (int channel = 0; channel < kChannels; ++channel)
-        for (int peer = 0; peer < ranks(); ++peer)
-          if (peer != rank()) ports.push_back({way, static_cast<Channel>(channel), peer});
+        for (int peer : peers_) ports.push_back({way, static_cast<Channel>(channel), peer});
     return ports;
   }
 
@@ -173,28 +184,16 @@ class MpiTransport : public Transport {
     return Status::Failed(fmt::format("rank {}: MPI, with rank {}: {}", rank(), port.peer, text));
   }
 
+  const std::vector<int> peers_;
   std::vector<Transfer> transfers_;
   bool broken_ = false;
   bool settled_ = false;
 };
 
 }  // namespace
-}  // namespace pp
 
-extern "C" pp::Transport* pp_make_mpi_transport(char* error, int error_bytes) {
-  // One thread at a time calls MPI, but not always the same one.
-  int provided = MPI_THREAD_SINGLE, rank = 0, ranks = 1;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) {
-    std::snprintf(error, error_bytes, "MPI_Init_thread failed");
-    return nullptr;
-  }
-  if (provided < MPI_THREAD_SERIALIZED) {
-    std::snprintf(error, error_bytes, "this MPI does not allow MPI_THREAD_SERIALIZED");
-    MPI_Finalize();
-    return nullptr;
-  }
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  return new pp::MpiTransport(rank, ranks);
+std::unique_ptr<Transport> MakeMpiTransport(int rank, int ranks, std::vector<int> peers) {
+  return std::make_unique<MpiTransport>(rank, ranks, std::move(peers));
 }
+
+}  // namespace pp

@@ -52,7 +52,8 @@ Status Transfer(Transport& transport, const Port& port, void* data, int64_t byte
     if (Clock::now() > end)
       return Status::Failed(fmt::format("rank {}: no answer from rank {} for {} s",
                                         transport.rank(), port.peer, seconds));
-    transport.bell().WaitFor(seen, std::chrono::microseconds(transport.polls() ? 50 : 100000));
+    const std::chrono::microseconds nap(transport.polls() ? 50 : 100000);
+    transport.bell().WaitFor(seen, transport.MaySleep(nap));
   }
 }
 

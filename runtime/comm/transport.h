@@ -8,7 +8,9 @@
 // One thread of the rank calls everything here. Nothing blocks.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <limits>
 
 #include "runtime/comm/bell.h"
 #include "schema/status.h"
@@ -30,6 +32,8 @@ struct Port {
 class Transport {
  public:
   Transport(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  // With a bell that others ring directly: of another process, or of a transport inside.
+  Transport(int rank, int ranks, BellWords* bell) : rank_(rank), ranks_(ranks), bell_(bell) {}
   virtual ~Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
@@ -45,8 +49,13 @@ class Transport {
   virtual Status Test(const Port& port, bool* over) = 0;
 
   // True: transfers advance only while somebody tests. False: the bell rings when a
-  // transfer of this rank is over.
+  // transfer of this rank is over, or can advance if its port is tested.
   virtual bool polls() const = 0;
+
+  // When, on the steady clock, there is something to test for although no bell rings.
+  virtual double wake_at() const { return std::numeric_limits<double>::infinity(); }
+  // How long the calling thread may sleep on its bell, at most `longest` (max(): for ever).
+  std::chrono::nanoseconds MaySleep(std::chrono::nanoseconds longest) const;
 
   // Every rank calls this once, when its run is over: transfers that a failed run has left
   // under way end somehow. Afterwards nothing touches the memory of any of them.
@@ -66,6 +75,9 @@ class Transport {
   const int ranks_;
   Bell bell_;
 };
+
+// Seconds on the steady clock.
+double SteadySeconds();
 
 // Carries one transfer to its end; for the times before and after the steps. Failed: the
 // peer did not answer within `seconds`.

@@ -380,17 +380,20 @@ Status Rank::Communicate(bool* moved) {
 }
 
 void Rank::Nap(uint64_t seen) {
-  Bell& bell = args_.transport->bell();
+  Transport& transport = *args_.transport;
+  const auto sleep = [&](std::chrono::nanoseconds longest) {
+    transport.bell().WaitFor(seen, transport.MaySleep(longest));
+  };
   if (stop_.load()) {
-    bell.WaitFor(seen, kIdleNap);
-  } else if (!args_.transport->polls()) {
-    bell.Wait(seen);
+    sleep(kIdleNap);
+  } else if (!transport.polls()) {
+    sleep(std::chrono::nanoseconds::max());
   } else if (lanes_->waiting() && quiet_tests_ < kTestsInARow) {
     sched_yield();
   } else if (lanes_->waiting()) {
-    bell.WaitFor(seen, kWaitNap);
+    sleep(kWaitNap);
   } else {
-    bell.WaitFor(seen, lanes_->in_flight() ? kBusyNap : kIdleNap);
+    sleep(lanes_->in_flight() ? kBusyNap : kIdleNap);
   }
 }
 

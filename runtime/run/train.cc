@@ -110,6 +110,11 @@ class Supervisor {
       transports.clear();
       for (auto& transport : own_transports_) transports.push_back(transport.get());
     }
+    if (options_.network)
+      for (Transport*& transport : transports) {
+        slow_transports_.push_back(MakeSlowTransport(transport, *options_.network));
+        transport = slow_transports_.back().get();
+      }
     for (Transport* transport : transports) ranks_.push_back(MakeRank(transport));
     for (auto& rank : ranks_) rank->BeginSetup();
     Status status;
@@ -320,7 +325,7 @@ class Supervisor {
   TrainReport report_;
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Batches> batches_;
-  std::vector<std::unique_ptr<Transport>> own_transports_;
+  std::vector<std::unique_ptr<Transport>> own_transports_, slow_transports_;
   Bell news_;
   Board board_;
   StallWatch watch_;

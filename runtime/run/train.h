@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/comm/slow_transport.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/device.h"
 #include "runtime/model/optimizer.h"
@@ -44,6 +46,7 @@ struct TrainOptions {
   bool record = false;         // keep events
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
+  std::optional<Network> network;  // null: as fast as it is
   uint64_t fingerprint = 0;        // of plan and options: must be the same on all ranks
   // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
   std::function<Status(const StepReport&)> on_step;

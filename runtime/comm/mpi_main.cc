@@ -1,0 +1,111 @@
+// The plugin: joins the ranks that mpiexec has started.
+//
+// MPI starts them, says who is on which host, and carries the name of the memory that the ranks
+// of a host share. Its calls here wait by spinning, but once.
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <vector>
+
+#include "runtime/comm/mpi_plugin.h"
+#include "runtime/comm/mpi_transport.h"
+#include "runtime/comm/routed_transport.h"
+#include "runtime/comm/shm_transport.h"
+
+namespace pp {
+namespace {
+
+constexpr int kTextBytes = 512;
+
+void Copy(const std::string& text, char* to) {
+  const size_t length = std::min<size_t>(text.size(), kTextBytes - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = 0;
+}
+
+// All ranks leave with the error of the first one that has one.
+Status TellAll(const Status& status, int rank) {
+  int first = status.ok() ? INT_MAX : rank;
+  MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  if (first == INT_MAX) return {};
+  char text[kTextBytes] = {};
+  Copy(status.message(), text);
+  MPI_Bcast(text, kTextBytes, MPI_BYTE, first, MPI_COMM_WORLD);
+  return Status::Invalid(text);
+}
+
+// The segment of this host, which all its ranks have open when this is over.
+Result<std::shared_ptr<ShmSegment>> ShareMemory(MPI_Comm host, int rank, int members) {
+  int member = 0;
+  MPI_Comm_rank(host, &member);
+  Result<std::shared_ptr<ShmSegment>> segment = Status();
+  char name[kTextBytes] = {};  // empty: it could not be made
+  if (member == 0) {
+    segment = ShmSegment::Create(members);
+    if (segment.ok()) Copy((*segment)->name(), name);
+  }
+  MPI_Bcast(name, kTextBytes, MPI_BYTE, 0, host);
+  if (member != 0 && name[0] != 0) segment = ShmSegment::Open(name);
+  PP_RETURN_IF_ERROR(TellAll(segment.status(), rank));
+  if (member == 0) (*segment)->Unlink();
+  return segment;
+}
+
+Result<std::unique_ptr<Transport>> Join(InsideHost inside) {
+  int rank = 0, ranks = 1, members = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  std::vector<int> here{rank}, elsewhere;
+  std::shared_ptr<ShmSegment> segment;
+  if (inside == InsideHost::kSharedMemory) {
+    MPI_Comm host = MPI_COMM_NULL;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
+    MPI_Comm_size(host, &members);
+    here.resize(members);
+    MPI_Allgather(&rank, 1, MPI_INT, here.data(), 1, MPI_INT, host);
+    auto shared = ShareMemory(host, rank, members);
+    PP_RETURN_IF_ERROR(shared.status());
+    segment = std::move(*shared);
+    MPI_Comm_free(&host);
+  }
+  for (int peer = 0; peer < ranks; ++peer)
+    if (std::find(here.begin(), here.end(), peer) == here.end()) elsewhere.push_back(peer);
+  auto far = MakeMpiTransport(rank, ranks, std::move(elsewhere));
+  if (!segment) return far;
+  auto near = MakeShmTransport({std::move(segment), rank, ranks, here});
+  return MakeRoutedTransport(std::move(near), std::move(far), here);
+}
+
+// One thread at a time calls MPI, but not always the same one.
+Status StartMpi() {
+  int provided = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+    return Status::Invalid("MPI_Init_thread failed");
+  if (provided >= MPI_THREAD_SERIALIZED) return {};
+  MPI_Finalize();
+  return Status::Invalid("this MPI does not allow MPI_THREAD_SERIALIZED");
+}
+
+Result<std::unique_ptr<Transport>> StartAndJoin(InsideHost inside) {
+  PP_RETURN_IF_ERROR(StartMpi());
+  auto transport = Join(inside);
+  if (transport.ok()) {
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  } else {
+    MPI_Finalize();
+  }
+  return transport;
+}
+
+}  // namespace
+}  // namespace pp
+
+extern "C" pp::Transport* pp_join_mpi(pp::InsideHost inside, char* error, int error_bytes) {
+  auto transport = pp::StartAndJoin(inside);
+  if (transport.ok()) return transport->release();
+  fmt::format_to_n(error, error_bytes - 1, "{}", transport.status().message());
+  return nullptr;
+}

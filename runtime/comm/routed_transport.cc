@@ -1,0 +1,44 @@
+#include "runtime/comm/routed_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pp {
+namespace {
+
+class RoutedTransport : public Transport {
+ public:
+  RoutedTransport(std::unique_ptr<Transport> near, std::unique_ptr<Transport> far,
+                  const std::vector<int>& near_ranks)
+      : Transport(near->rank(), near->ranks(), near->bell().words()),
+        near_(std::move(near)),
+        far_(std::move(far)),
+        route_(ranks(), far_.get()) {
+    for (int rank : near_ranks) route_[rank] = near_.get();
+  }
+
+  Status Start(const Port& port, void* data, int64_t bytes) override {
+    return route_[port.peer]->Start(port, data, bytes);
+  }
+  Status Test(const Port& port, bool* over) override { return route_[port.peer]->Test(port, over); }
+  bool polls() const override { return far_->polls(); }
+  double wake_at() const override { return std::min(near_->wake_at(), far_->wake_at()); }
+  void Settle() override {
+    near_->Settle();
+    far_->Settle();
+  }
+
+ private:
+  const std::unique_ptr<Transport> near_, far_;
+  std::vector<Transport*> route_;  // by peer
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeRoutedTransport(std::unique_ptr<Transport> near,
+                                               std::unique_ptr<Transport> far,
+                                               const std::vector<int>& near_ranks) {
+  return std::make_unique<RoutedTransport>(std::move(near), std::move(far), near_ranks);
+}
+
+}  // namespace pp

@@ -1,0 +1,82 @@
+// The memory that the ranks of one host share: what each transfer stands at, each rank's bell,
+// and for each (channel, from, to) a few pieces through which the bytes go.
+//
+//   | head | bells | channels | pieces of (0,0,1) | pieces of (0,0,2) | ...
+//
+// It is a POSIX shared-memory object. The first rank makes it, the others open it by its name, and
+// when all have it open the name goes, so that nothing is left over however the ranks
+// end. The pieces take memory when a channel is first used.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/comm/transport.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// One (channel, from, to). The sender puts pieces in, the receiver takes them out; both count
+// from the beginning of the run. INVARIANT: put - kPieces <= taken <= put.
+struct ShmChannel {
+  static constexpr int64_t kPieces = 2;  // so that the one is filled while the other is emptied
+  static constexpr int64_t kPieceBytes = 128 << 10;
+
+  struct alignas(64) Sender {
+    std::atomic<uint64_t> put{0};
+    int64_t bytes[kPieces] = {};  // of the whole transfer that a piece belongs to
+  } sender;
+  struct alignas(64) Receiver {
+    std::atomic<uint64_t> taken{0};
+    std::atomic<int64_t> refused{-1};  // the bytes of a receive whose send has others
+  } receiver;
+};
+
+class ShmSegment {
+ public:
+  // For `members` ranks, under a name that nobody else has. Failed: no memory.
+  static Result<std::shared_ptr<ShmSegment>> Create(int members);
+  static Result<std::shared_ptr<ShmSegment>> Open(const std::string& name);
+  ~ShmSegment();
+  ShmSegment(const ShmSegment&) = delete;
+  ShmSegment& operator=(const ShmSegment&) = delete;
+
+  // From now on nobody can open it. Whoever made it does so at the latest when it goes.
+  void Unlink();
+  const std::string& name() const { return name_; }
+
+  int members() const { return head()->members; }
+  BellWords* BellOf(int member) const;
+  ShmChannel& ChannelOf(Channel channel, int from, int to) const;
+  char* PieceOf(Channel channel, int from, int to, uint64_t number) const;
+  // Takes the memory of the channel's pieces; the sender, before it first puts one in.
+  Status Reserve(Channel channel, int from, int to) const;
+  // How many members have come to the n-th end, n = 0 or 1 (see ShmTransport::Settle).
+  std::atomic<int>& ArrivedAt(int n) const { return head()->arrived[n]; }
+
+ private:
+  struct Head {
+    int members;
+    std::atomic<int> arrived[2];
+  };
+  struct Layout {
+    explicit Layout(int members);
+    int64_t bells, channels, pieces, bytes;
+  };
+  ShmSegment(std::string name, int file) : name_(std::move(name)), file_(file) {}
+  Status Map(int members);
+  Head* head() const { return reinterpret_cast<Head*>(memory_); }
+  int64_t IndexOf(Channel channel, int from, int to) const {
+    return (static_cast<int64_t>(channel) * members() + from) * members() + to;
+  }
+
+  std::string name_;
+  const int file_;
+  bool linked_ = false;
+  char* memory_ = nullptr;
+  Layout layout_{0};
+};
+
+}  // namespace pp

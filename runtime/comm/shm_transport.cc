@@ -1,0 +1,190 @@
+#include "runtime/comm/shm_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace pp {
+namespace {
+
+// How long the ranks have for ending together.
+constexpr std::chrono::seconds kSettleTime{5};
+
+class ShmTransport : public Transport {
+ public:
+  ShmTransport(ShmTransportArgs args, int me)
+      : Transport(args.rank, args.ranks, args.segment->BellOf(me)),
+        segment_(std::move(args.segment)),
+        me_(me),
+        member_of_(args.ranks, -1),
+        transfers_(port_count()) {
+    for (size_t i = 0; i < args.members.size(); ++i)
+      member_of_[args.members[i]] = static_cast<int>(i);
+  }
+
+  Status Start(const Port& port, void* data, int64_t bytes) override {
+    Transfer& transfer = transfers_[IndexOf(port)];
+    PP_CHECK(!transfer.busy && member_of_[port.peer] >= 0);
+    if (lost_) return Lost();
+    if (port.way == Way::kSend && !std::exchange(transfer.reserved, true))
+      PP_RETURN_IF_ERROR(segment_->Reserve(port.channel, me_, member_of_[port.peer]));
+    transfer.data = static_cast<char*>(data);
+    transfer.bytes = bytes;
+    transfer.piece = 0;
+    transfer.busy = true;
+    transfer.over = false;
+    PP_RETURN_IF_ERROR(Advance(port, &transfer));
+    if (transfer.over) bell().Ring();
+    return {};
+  }
+
+  Status Test(const Port& port, bool* over) override {
+    Transfer& transfer = transfers_[IndexOf(port)];
+    PP_CHECK(transfer.busy);
+    if (lost_) return Lost();
+    if (!transfer.over) PP_RETURN_IF_ERROR(Advance(port, &transfer));
+    *over = transfer.over;
+    if (*over) transfer.busy = false;
+    return {};
+  }
+
+  bool polls() const override { return false; }
+
+  // At the first end everybody has stopped to send and to receive, and each empties the channels
+  // out of it; at the second all are empty.
+  void Settle() override {
+    const auto until = std::chrono::steady_clock::now() + kSettleTime;
+    if (!Meet(0, until)) return;
+    for (Transfer& transfer : transfers_) transfer.busy = false;
+    for (int channel = 0; channel < kChannels; ++channel)
+      for (int to = 0; to < segment_->members(); ++to) {
+        ShmChannel& empty = segment_->ChannelOf(static_cast<Channel>(channel), me_, to);
+        empty.sender.put.store(0);
+        empty.receiver.taken.store(0);
+        empty.receiver.refused.store(-1);
+      }
+    Meet(1, until);
+  }
+
+ private:
+  struct Transfer {
+    char* data = nullptr;
+    int64_t bytes = 0;
+    int64_t piece = 0;  // the next one
+    bool busy = false;  // until a test has said that it is over
+    bool over = false;
+    bool reserved = false;
+
+    // Nothing, too, goes as a piece.
+    int64_t pieces() const { return std::max<int64_t>(1, (bytes + kPieceBytes - 1) / kPieceBytes); }
+    char* at() const { return data + piece * kPieceBytes; }
+    size_t left() const {
+      return static_cast<size_t>(std::min(kPieceBytes, bytes - piece * kPieceBytes));
+    }
+  };
+  static constexpr int64_t kPieceBytes = ShmChannel::kPieceBytes;
+
+  Status Advance(const Port& port, Transfer* transfer) {
+    return port.way == Way::kSend ? Put(port, transfer) : Take(port, transfer);
+  }
+
+  Status Put(const Port& port, Transfer* transfer) {
+    const int to = member_of_[port.peer];
+    ShmChannel& channel = segment_->ChannelOf(port.channel, me_, to);
+    uint64_t put = channel.sender.put.load(std::memory_order_relaxed);
+    const uint64_t taken = channel.receiver.taken.load(std::memory_order_acquire);
+    for (; transfer->piece < transfer->pieces() && put < taken + ShmChannel::kPieces;
+         ++transfer->piece) {
+      channel.sender.bytes[put % ShmChannel::kPieces] = transfer->bytes;
+      if (transfer->bytes > 0)
+        std::memcpy(segment_->PieceOf(port.channel, me_, to, put), transfer->at(),
+                    transfer->left());
+      channel.sender.put.store(++put, std::memory_order_release);
+      Bell::Ring(segment_->BellOf(to));
+    }
+    const int64_t refused = channel.receiver.refused.load(std::memory_order_acquire);
+    if (refused >= 0) return Mismatch(port, transfer->bytes, refused);
+    transfer->over = transfer->piece == transfer->pieces() && taken == put;
+    return {};
+  }
+
+  Status Take(const Port& port, Transfer* transfer) {
+    const int from = member_of_[port.peer];
+    ShmChannel& channel = segment_->ChannelOf(port.channel, from, me_);
+    uint64_t taken = channel.receiver.taken.load(std::memory_order_relaxed);
+    const uint64_t put = channel.sender.put.load(std::memory_order_acquire);
+    for (; transfer->piece < transfer->pieces() && taken < put; ++transfer->piece) {
+      const int64_t sent = channel.sender.bytes[taken % ShmChannel::kPieces];
+      if (sent != transfer->bytes) {
+        channel.receiver.refused.store(transfer->bytes, std::memory_order_release);
+        Bell::Ring(segment_->BellOf(from));
+        return Mismatch(port, transfer->bytes, sent);
+      }
+      if (sent > 0)
+        std::memcpy(transfer->at(), segment_->PieceOf(port.channel, from, me_, taken),
+                    transfer->left());
+      channel.receiver.taken.store(++taken, std::memory_order_release);
+      Bell::Ring(segment_->BellOf(from));
+    }
+    transfer->over = transfer->piece == transfer->pieces();
+    return {};
+  }
+
+  Status Mismatch(const Port& port, int64_t mine, int64_t theirs) const {
+    const bool send = port.way == Way::kSend;
+    return Status::Failed(
+        fmt::format("rank {}: {} {} bytes {} rank {}, which {} {} (the same plan "
+                    "on all ranks)",
+                    rank(), send ? "sends" : "expects", mine, send ? "to" : "from", port.peer,
+                    send ? "expects" : "sends", theirs));
+  }
+
+  Status Lost() const {
+    return Status::Failed(
+        fmt::format("rank {}: the ranks of this host did not end together", rank()));
+  }
+
+  bool Meet(int n, std::chrono::steady_clock::time_point until) {
+    std::atomic<int>& arrived = segment_->ArrivedAt(n);
+    arrived.fetch_add(1);
+    for (int member = 0; member < segment_->members(); ++member)
+      Bell::Ring(segment_->BellOf(member));
+    while (true) {
+      const uint64_t seen = bell().rings();
+      if (arrived.load() == segment_->members()) return true;
+      const auto left = until - std::chrono::steady_clock::now();
+      if (left.count() <= 0) break;
+      bell().WaitFor(seen, left);
+    }
+    lost_ = true;
+    return false;
+  }
+
+  const std::shared_ptr<ShmSegment> segment_;
+  const int me_;                // as a member
+  std::vector<int> member_of_;  // rank -> member; -1: on another host
+  std::vector<Transfer> transfers_;
+  bool lost_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeShmTransport(ShmTransportArgs args) {
+  const auto me = std::find(args.members.begin(), args.members.end(), args.rank);
+  PP_CHECK(me != args.members.end());
+  const int member = static_cast<int>(me - args.members.begin());
+  return std::make_unique<ShmTransport>(std::move(args), member);
+}
+
+std::unique_ptr<Transport> MakeShmTransport(std::shared_ptr<ShmSegment> segment, int rank) {
+  std::vector<int> members(segment->members());
+  std::iota(members.begin(), members.end(), 0);
+  const int ranks = segment->members();
+  return MakeShmTransport({std::move(segment), rank, ranks, std::move(members)});
+}
+
+}  // namespace pp

@@ -1,0 +1,28 @@
+// The transport between processes of one host. The bytes go through memory that they share, in
+// pieces: the sender copies one in while the receiver copies the one before it out, each when
+// it starts or tests, and rings the other's bell. Who has nothing to do sleeps.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/shm_segment.h"
+#include "runtime/comm/transport.h"
+
+namespace pp {
+
+struct ShmTransportArgs {
+  std::shared_ptr<ShmSegment> segment;
+  int rank = 0;              // of all ranks
+  int ranks = 1;             // on all hosts
+  std::vector<int> members;  // the ranks of this host, in order; those that the segment is for
+};
+
+// REQUIRES: `rank` is a member, and of all that is started the peer is one.
+std::unique_ptr<Transport> MakeShmTransport(ShmTransportArgs args);
+
+// A segment for ranks that are all on this host, whose name has gone: for threads, and for
+// processes that this one forks.
+std::unique_ptr<Transport> MakeShmTransport(std::shared_ptr<ShmSegment> segment, int rank);
+
+}  // namespace pp

@@ -1,0 +1,113 @@
+#include "runtime/comm/slow_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+namespace pp {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+constexpr Unit kTimes[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+constexpr Unit kBandwidths[] = {
+    {"B/s", 1},        {"KB/s", 1e3},        {"MB/s", 1e6},          {"GB/s", 1e9},
+    {"KiB/s", 1024.0}, {"MiB/s", 1048576.0}, {"GiB/s", 1073741824.0}};
+
+// A number of at least 0 and one of the units.
+template <size_t kUnits>
+bool Parses(std::string_view text, const Unit (&units)[kUnits], double* value) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return false;
+  const std::string_view name(end, text.data() + text.size() - end);
+  const auto* unit = std::find_if(units, units + kUnits, [&](auto& u) { return u.name == name; });
+  if (unit == units + kUnits) return false;
+  *value = number * unit->factor;
+  return true;
+}
+
+class SlowTransport : public Transport {
+ public:
+  SlowTransport(Transport* fast, const Network& network)
+      : Transport(fast->rank(), fast->ranks(), fast->bell().words()),
+        fast_(fast),
+        network_(network),
+        transfers_(port_count()) {}
+
+  Status Start(const Port& port, void* data, int64_t bytes) override {
+    if (port.channel != Channel::kControl) transfers_[IndexOf(port)] = {bytes, kNever};
+    return fast_->Start(port, data, bytes);
+  }
+
+  Status Test(const Port& port, bool* over) override {
+    if (port.channel == Channel::kControl) return fast_->Test(port, over);
+    Held& held = transfers_[IndexOf(port)];
+    if (held.until == kNever) {
+      PP_RETURN_IF_ERROR(fast_->Test(port, over));
+      if (!*over) return {};
+      held.until = SteadySeconds() + static_cast<double>(held.bytes) * network_.seconds_per_byte;
+      if (port.way == Way::kRecv) held.until += network_.latency;
+    }
+    *over = SteadySeconds() >= held.until;
+    if (*over) held.until = kNever;
+    return {};
+  }
+
+  bool polls() const override { return fast_->polls(); }
+
+  double wake_at() const override {
+    const auto next = std::min_element(transfers_.begin(), transfers_.end(),
+                                       [](auto& a, auto& b) { return a.until < b.until; });
+    return std::min(next->until, fast_->wake_at());
+  }
+
+  void Settle() override { fast_->Settle(); }
+
+ private:
+  // A transfer that the fast transport has finished, until it may be over.
+  struct Held {
+    int64_t bytes = 0;
+    double until = kNever;
+  };
+
+  Transport* const fast_;
+  const Network network_;
+  std::vector<Held> transfers_;
+};
+
+}  // namespace
+
+Result<Network> ParseNetwork(const std::string& text) {
+  Network network;
+  std::string_view rest = text;
+  do {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const std::string_view key = item.substr(0, item.find('='));
+    const std::string_view value = item.substr(std::min(item.size(), key.size() + 1));
+    double bandwidth = 0;
+    const bool known =
+        (key == "latency" && Parses(value, kTimes, &network.latency)) ||
+        (key == "bandwidth" && Parses(value, kBandwidths, &bandwidth) && bandwidth >= 1);
+    if (!known)
+      return Status::Invalid(fmt::format("--net: '{}' (latency=50us,bandwidth=1GB/s)", item));
+    if (bandwidth > 0) network.seconds_per_byte = 1 / bandwidth;
+  } while (!rest.empty());
+  return network;
+}
+
+std::unique_ptr<Transport> MakeSlowTransport(Transport* fast, const Network& network) {
+  return std::make_unique<SlowTransport>(fast, network);
+}
+
+}  // namespace pp

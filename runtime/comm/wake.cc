@@ -1,0 +1,20 @@
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/comm/transport.h"
+
+namespace pp {
+
+double SteadySeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::chrono::nanoseconds Transport::MaySleep(std::chrono::nanoseconds longest) const {
+  const double wake = wake_at();
+  if (std::isinf(wake)) return longest;
+  // An hour is as good as longer, and does not overflow.
+  const double left = std::clamp(wake - SteadySeconds(), 0.0, 3600.0);
+  return std::min(longest, std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(1e9 * left))));
+}
+
+}  // namespace pp

@@ -1,0 +1,173 @@
+// Shared memory between processes: this one forks the ranks. (Between threads: transport_test.)
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "runtime/comm/shm_transport.h"
+#include "tests/transport_conformance.h"
+
+namespace pp {
+namespace {
+
+constexpr double kSeconds = 30;
+
+std::shared_ptr<ShmSegment> Make(int ranks) {
+  auto segment = ShmSegment::Create(ranks);
+  REQUIRE(segment.ok());
+  return *segment;
+}
+
+// A process that ends with the code of what `run` returns.
+pid_t Fork(const std::function<Status()>& run) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  const Status status = run();
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
+  _exit(static_cast<int>(status.code()));
+}
+
+int Join(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+bool Exists(const std::string& name) { return std::filesystem::exists("/dev/shm" + name); }
+
+TEST_CASE("processes of one host") {
+  const int ranks = GENERATE(2, 3, 4, 8);
+  auto segment = Make(ranks);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank)
+    children.push_back(Fork([&]() -> Status {
+      // Opened by its name, as between processes that did not fork.
+      auto opened = ShmSegment::Open(segment->name());
+      PP_RETURN_IF_ERROR(opened.status());
+      return CheckTransport(*MakeShmTransport(std::move(*opened), rank));
+    }));
+  for (pid_t child : children) CHECK(Join(child) == 0);
+}
+
+TEST_CASE("ranks that are numbered over several hosts") {
+  auto segment = Make(2);
+  auto echo = [&](int rank, int peer) -> Status {
+    auto transport = MakeShmTransport({segment, rank, 9, {3, 7}});
+    int number = rank;
+    const Way way = rank == 3 ? Way::kSend : Way::kRecv;
+    PP_RETURN_IF_ERROR(
+        Transfer(*transport, {way, Channel::kMessage, peer}, &number, sizeof number, kSeconds));
+    return number == 3 ? Status() : Status::Failed("not rank 3's number");
+  };
+  const pid_t child = Fork([&] { return echo(7, 3); });
+  CHECK(echo(3, 7).ok());
+  CHECK(Join(child) == 0);
+}
+
+TEST_CASE("both ends learn that the other has another number of bytes") {
+  auto segment = Make(2);
+  char bytes[200000] = {};
+  const pid_t child = Fork([&]() -> Status {
+    const Status status = Transfer(*MakeShmTransport(segment, 1), {Way::kRecv, Channel::kReduce, 0},
+                                   bytes, 4, kSeconds);
+    const char* want =
+        "rank 1: expects 4 bytes from rank 0, which sends 200000 (the same plan on all ranks)";
+    return status.message() == want ? Status() : Status::Failed(status.message());
+  });
+  CHECK(Transfer(*MakeShmTransport(segment, 0), {Way::kSend, Channel::kReduce, 1}, bytes,
+                 sizeof bytes, kSeconds)
+            .message() ==
+        "rank 0: sends 200000 bytes to rank 1, which expects 4 (the same plan on all ranks)");
+  CHECK(Join(child) == 0);
+}
+
+// After Settle the ports are free, whatever was under way, and nothing old arrives.
+TEST_CASE("a failed run settles and agrees") {
+  auto segment = Make(3);
+  auto run = [&](int rank) -> Status {
+    auto transport = MakeShmTransport(segment, rank);
+    std::vector<char> bytes(500000, 'x');
+    const int next = (rank + 1) % 3;
+    PP_RETURN_IF_ERROR(
+        transport->Start({Way::kSend, Channel::kControl, next}, bytes.data(), bytes.size()));
+    if (rank == 1)
+      PP_RETURN_IF_ERROR(
+          transport->Start({Way::kRecv, Channel::kControl, 0}, bytes.data(), 500000));
+    transport->Settle();
+    return Agree(*transport, {}, 5);
+  };
+  const pid_t one = Fork([&] { return run(1); }), two = Fork([&] { return run(2); });
+  const Status status = run(0);
+  INFO(status.message());
+  CHECK(status.ok());
+  CHECK(Join(one) == 0);
+  CHECK(Join(two) == 0);
+}
+
+TEST_CASE("settling does not wait for ever for a rank that is gone") {
+  auto transport = MakeShmTransport(Make(2), 0);
+  transport->Settle();
+  int number = 0;
+  CHECK(transport->Start({Way::kSend, Channel::kMessage, 1}, &number, sizeof number).message() ==
+        "rank 0: the ranks of this host did not end together");
+}
+
+TEST_CASE("nothing is left in /dev/shm") {
+  auto segment = Make(2);
+  const std::string name = segment->name();
+  CHECK(Exists(name));
+  segment->Unlink();
+  CHECK(!Exists(name));
+  CHECK(ShmSegment::Open(name).status().message() ==
+        "/dev/shm" + name + ": No such file or directory (a larger /dev/shm, or --transport mpi)");
+  // A process that is killed in the middle of a transfer.
+  std::vector<char> bytes(1 << 20);
+  const Port port{Way::kSend, Channel::kMessage, 1};
+  const pid_t child = Fork([&] {
+    return Transfer(*MakeShmTransport(segment, 0), port, bytes.data(), bytes.size(), kSeconds);
+  });
+  auto& channel = segment->ChannelOf(Channel::kMessage, 0, 1);
+  while (channel.sender.put.load() == 0) usleep(1000);
+  kill(child, SIGKILL);
+  CHECK(WIFSIGNALED(Join(child)));
+  CHECK(!Exists(name));
+  // One that nobody unlinked.
+  const std::string other = Make(2)->name();
+  CHECK(!Exists(other));
+}
+
+// In a world of its own with a small /dev/shm. Where a process must not make one (an old kernel, a
+// strict container) nothing is tested.
+TEST_CASE("no memory is an error, at the start and later") {
+  const pid_t child = Fork([]() -> Status {
+    const uid_t user = getuid();
+    const gid_t group = getgid();
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return {};
+    std::ofstream("/proc/self/setgroups") << "deny";
+    std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
+    std::ofstream("/proc/self/gid_map") << "0 " << group << " 1";
+    if (mount("none", "/dev/shm", "tmpfs", 0, "size=300k") != 0) return {};
+    const std::string reason = ": No space left on device (a larger /dev/shm, or --transport mpi)";
+    const Status early = ShmSegment::Create(40).status();
+    if (!early.message().ends_with(reason)) return Status::Failed("early: " + early.message());
+    auto segment = ShmSegment::Create(3);
+    PP_RETURN_IF_ERROR(segment.status());
+    auto transport = MakeShmTransport(*segment, 0);
+    int number = 0;
+    PP_RETURN_IF_ERROR(transport->Start({Way::kSend, Channel::kMessage, 1}, &number, 4));
+    const Status late = transport->Start({Way::kSend, Channel::kMessage, 2}, &number, 4);
+    if (!late.message().ends_with(reason)) return Status::Failed("late: " + late.message());
+    return {};
+  });
+  CHECK(Join(child) == 0);
+}
+
+}  // namespace
+}  // namespace pp
