@@ -35,7 +35,7 @@ namespace {
 // gets the same kind of error.
 struct Arguments {
   std::string plan, data, weights, log, trace, net;
-  std::string steps = "100", seed = "1", threads = "1", stall_timeout = "300";
+  std::string steps, epochs, seed = "1", threads = "1", stall_timeout = "300";
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
 };
@@ -74,7 +74,14 @@ Status OneOf(const char* option, const std::string& text,
 Status ParseOptions(const Arguments& a, TrainOptions* options) {
   int64_t seed = 0, threads = 0;
   OptimizerOptions& optimizer = options->optimizer;
-  PP_RETURN_IF_ERROR(ParseWhole("--steps", a.steps, 1, INT32_MAX, &optimizer.steps));
+  optimizer.steps = 100;
+  if (!a.steps.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--steps", a.steps, 1, INT32_MAX, &optimizer.steps));
+  if (!a.epochs.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--epochs", a.epochs, 1, INT32_MAX, &options->epochs));
+  if (!a.steps.empty() && !a.epochs.empty())
+    return Status::Invalid(
+        fmt::format("--epochs: {} with --steps {} (one of them)", a.epochs, a.steps));
   PP_RETURN_IF_ERROR(ParseWhole("--seed", a.seed, 0, INT64_MAX, &seed));
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
@@ -102,9 +109,9 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   options->weights = a.weights;
   options->record = !a.trace.empty();
   // Neither the folder nor the files have to have the same names everywhere.
-  options->fingerprint = std::hash<std::string>()(
-      fmt::format("{} {} {} {} {} {} {} {} {} {}", a.steps, a.seed, a.schedule, a.lr, a.min_lr,
-                  a.weight_decay, a.grad_clip, a.warmup_steps, a.trace.empty(), a.weights.empty()));
+  options->fingerprint = std::hash<std::string>()(fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {}", a.steps, a.epochs, a.seed, a.schedule, a.lr, a.min_lr,
+      a.weight_decay, a.grad_clip, a.warmup_steps, a.trace.empty(), a.weights.empty()));
   return {};
 }
 
@@ -216,7 +223,7 @@ class Run {
     options_.on_stuck = [] { std::_Exit(static_cast<int>(Code::kFailed)); };
     TrainReport report = Train(*program_, options_);
     Status status = report.status;
-    if (status.ok() && report.last_step < options_.optimizer.steps)
+    if (status.ok() && report.last_step < report.planned_steps)
       status = Status::Failed(fmt::format("stopped after step {}", report.last_step));
     if (First() && trace_) {
       const Status written =
@@ -248,6 +255,10 @@ class Run {
     PP_RETURN_IF_ERROR(
         CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
     program_ = std::move(*program);
+    if (!program_->clip && options_.optimizer.grad_clip > 0)
+      return Status::Invalid(
+          fmt::format("--grad-clip: {} ({} takes no gradient norm: --grad-clip 0)",
+                      arguments_.grad_clip, arguments_.plan));
     options_.fingerprint ^= PlanChecksum(arguments_.plan);
     if (!First()) return {};
     PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.plan));
@@ -266,8 +277,7 @@ class Run {
   Status OnStep(const StepReport& step) {
     seconds_ += step.seconds;
     if (log_) PP_RETURN_IF_ERROR(log_->Write(ToJson(step)));
-    return PrintOut(
-        ToLine(step, options_.optimizer.steps, seconds_ / static_cast<double>(step.step)));
+    return PrintOut(ToLine(step, seconds_ / static_cast<double>(step.step)));
   }
 
   // Where the time of the compute threads went.
@@ -279,10 +289,24 @@ class Run {
       all.waiting += rank.waiting;
       all.own += rank.own;
       all.instructions += rank.instructions;
+      for (size_t k = 0; k < kCommNames.size(); ++k) {
+        all.communication.kinds[k].total += rank.communication.kinds[k].total;
+        all.communication.kinds[k].exposed += rank.communication.kinds[k].exposed;
+      }
     }
-    return fmt::format("kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction\n",
-                       100 * all.kernels / all.total, 100 * all.waiting / all.total,
-                       1e6 * all.OwnPerInstruction());
+    std::string text =
+        fmt::format("kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction\n",
+                    100 * all.kernels / all.total, 100 * all.waiting / all.total,
+                    1e6 * all.OwnPerInstruction());
+    // From the start of an instruction to its end; hidden: nobody stood waiting for it.
+    for (size_t k = 0; k < kCommNames.size(); ++k) {
+      const CommTime& time = all.communication.kinds[k];
+      if (time.total > 0)
+        text += fmt::format("{:<9} {:.3f} s a rank, {:.1f} % hidden behind compute\n",
+                            kCommNames[k], time.total / static_cast<double>(report.time.size()),
+                            100 * (1 - time.exposed / time.total));
+    }
+    return text;
   }
 
   const Arguments arguments_;
@@ -300,6 +324,7 @@ void Describe(CLI::App& app, Arguments& a) {
   add("PLAN", a.plan, "what pipec compiled")->required()->type_name("");
   add("--data", a.data, "text, llm.c tokens or a Megatron dataset")->required();
   add("--steps", a.steps, "optimizer steps (100)");
+  add("--epochs", a.epochs, "in place of --steps: so often through the data");
   add("--seed", a.seed, "of new weights and dropout (1)");
   add("--threads", a.threads, "compute threads a rank (1)");
   add("--backend", a.backend, "cpu");

@@ -78,7 +78,7 @@ std::vector<uint64_t> BitsOf(const TrainReport& report) {
   std::vector<uint64_t> bits;
   for (const StepReport& step : report.steps) {
     bits.push_back(std::bit_cast<uint64_t>(step.loss));
-    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm));
+    bits.push_back(std::bit_cast<uint64_t>(step.grad_norm.value_or(0)));
   }
   return bits;
 }

@@ -30,7 +30,7 @@ Status Run(const std::string& plan, const std::string& data, const std::string& 
   const TrainReport report = Train(*program, options);
   for (const StepReport& step : report.steps)
     std::printf("%016" PRIx64 " %016" PRIx64 "\n", std::bit_cast<uint64_t>(step.loss),
-                std::bit_cast<uint64_t>(step.grad_norm));
+                std::bit_cast<uint64_t>(step.grad_norm.value_or(0)));
   return report.status;
 }
 

@@ -254,6 +254,7 @@ TEST_CASE("warm-up and cosine") {
 
 TEST_CASE("a step as JSON and as a line") {
   const StepReport report{.step = 12,
+                          .steps = 200,
                           .loss = 2.3456789123,
                           .grad_norm = 1.25,
                           .learning_rate = 3e-4,
@@ -263,7 +264,7 @@ TEST_CASE("a step as JSON and as a line") {
   CHECK(ToJson(report) ==
         "{\"step\":12,\"loss\":2.34567891,\"grad_norm\":1.25,\"lr\":0.0003,\"step_seconds\":0.25,"
         "\"tokens_per_second\":8192,\"peak_bytes\":[100,200]}\n");
-  CHECK(ToLine(report, 200, 0.25) ==
+  CHECK(ToLine(report, 0.25) ==
         "step 12/200  loss 2.3457  norm 1.25  lr 0.0003  8192 tok/s  0:47 left\n");
 }
 

@@ -13,6 +13,6 @@ std::string ToJson(const StepReport& report);
 
 // "step 12/200  loss 2.3456  norm 1.23  lr 0.0003  12345 tok/s  0:43 left" and a newline.
 // `seconds` is the mean over the steps so far.
-std::string ToLine(const StepReport& report, int64_t steps, double seconds);
+std::string ToLine(const StepReport& report, double seconds);
 
 }  // namespace pp

@@ -110,11 +110,14 @@ class Supervisor {
       transports.clear();
       for (auto& transport : own_transports_) transports.push_back(transport.get());
     }
-    if (options_.network)
-      for (Transport*& transport : transports) {
-        slow_transports_.push_back(MakeSlowTransport(transport, *options_.network));
-        transport = slow_transports_.back().get();
-      }
+    for (Transport*& transport : transports) {
+      auto wrap = [&](std::unique_ptr<Transport> around) {
+        wrappers_.push_back(std::move(around));
+        transport = wrappers_.back().get();
+      };
+      if (options_.network) wrap(MakeSlowTransport(transport, *options_.network));
+      if (options_.wrap_transport) wrap(options_.wrap_transport(transport));
+    }
     for (Transport* transport : transports) ranks_.push_back(MakeRank(transport));
     for (auto& rank : ranks_) rank->BeginSetup();
     Status status;
@@ -272,7 +275,8 @@ class Supervisor {
       step.peak_bytes.push_back(report.peak_bytes);
     }
     step.loss /= tokens;
-    step.grad_norm = reports[0].grad_norm;
+    step.steps = optimizer_.steps;
+    if (program_.clip) step.grad_norm = reports[0].grad_norm;
     step.learning_rate = LearningRate(optimizer_, step.step);
     step.seconds = reports[0].seconds;
     step.tokens_per_second = tokens / step.seconds;
@@ -325,7 +329,7 @@ class Supervisor {
   TrainReport report_;
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Batches> batches_;
-  std::vector<std::unique_ptr<Transport>> own_transports_, slow_transports_;
+  std::vector<std::unique_ptr<Transport>> own_transports_, wrappers_;
   Bell news_;
   Board board_;
   StallWatch watch_;

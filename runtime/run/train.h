@@ -26,9 +26,10 @@ namespace pp {
 
 // One step, of all ranks.
 struct StepReport {
-  int64_t step = 0;      // counts from 1
-  double loss = 0;       // mean over the step's tokens, before the update
-  double grad_norm = 0;  // before clipping
+  int64_t step = 0;                 // counts from 1
+  int64_t steps = 0;                // of the whole training
+  double loss = 0;                  // mean over the step's tokens, before the update
+  std::optional<double> grad_norm;  // before clipping; none where the plan takes none
   double learning_rate = 0;
   double seconds = 0;
   double tokens_per_second = 0;
@@ -65,6 +66,8 @@ struct TrainOptions {
   // What a rank computes on, and with; null: the CPU.
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;
   std::function<std::unique_ptr<StageExecutor>(int rank)> make_executor;
+  // Puts a transport around that of each rank of this process; null: none.
+  std::function<std::unique_ptr<Transport>(Transport*)> wrap_transport;
 };
 
 // What rank 0's process knows in the end. Others have only their own times and events, and
@@ -74,8 +77,8 @@ struct TrainReport {
   std::vector<TimeSpent> time;  // by rank
   std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
   int64_t last_step = 0;
-  int64_t planned_steps = 0;  // of all epochs, where epochs were asked for
-  Status status;              // why it failed, if it did
+  int64_t planned_steps = 0;
+  Status status;  // why it failed, if it did
   // Rank 0 is silent: this one noticed by itself.
   bool orphaned = false;
 };
