@@ -76,7 +76,7 @@ TEST_CASE("the period is never below the work of the busiest device, nor above t
 
 // The mean over many bodies, far from the first.
 double LongRun(const Program& program, const CostModel& costs) {
-  constexpr int kBodies = 121, kFrom = 60;
+  constexpr int kBodies = 61, kFrom = 30;
   const Program unrolled = Unroll(program, kBodies);
   const ValueBytes bytes(program);
   std::vector<WaitsFor> waits_for(program.devices);
@@ -108,10 +108,10 @@ TEST_CASE("the steady state is that of a long run") {
   for (int k = 0; k < 60; ++k) {
     const char* schemes[] = {"gpipe", "1f1b", "zb-h1", "chimera", "dualpipe"};
     CompileOptions options{
-        .scheme = schemes[k % 5], .shape = {4, 8}, .replicas = k % 2 + 1, .clip = false};
+        .scheme = schemes[k % 5], .shape = {8, 16}, .replicas = k % 2 + 1, .clip = false};
     auto list = [&] {
       std::string text;
-      for (int s = 0; s < 4; ++s) text += (s > 0 ? ":" : "") + std::to_string(1 + random() % 30);
+      for (int s = 0; s < 8; ++s) text += (s > 0 ? ":" : "") + std::to_string(1 + random() % 30);
       return text;
     };
     const std::string costs = "f=" + list() + ",b=" + list() + ",bi=" + list() + ",bw=" + list() +
