@@ -10,7 +10,7 @@
 namespace pp {
 namespace {
 
-constexpr int kFirstBodies = 4, kMostBodies = 64;
+constexpr int kFirstBodies = 2, kMostBodies = 64;
 constexpr double kMostInstructions = 2e7;  // unrolled, beyond the first bodies
 
 Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs, int bodies) {
@@ -33,17 +33,17 @@ Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs, 
   return execution;
 }
 
-// How much later every instruction of the last body ends than in the body `back` before it; -1
-// where that is not the same for all. A body waits for nothing older than the one before it, so
-// what is the same for all stays so: the steady state.
-double Shift(const Program& program, const Execution& execution, int bodies, int back) {
+// How much later every instruction of the last body ends than in the body before it; -1 where that
+// is not the same for all. A body waits for nothing older than the one before it, so what is the
+// same for all stays so: the steady state.
+double Shift(const Program& program, const Execution& execution, int bodies) {
   const double tolerance = execution.makespan * 1e-12;  // of sums taken in different orders
   double shift = -1;
   for (int d = 0; d < program.devices; ++d) {
     const size_t length = program.lists[d].body.size();
     const std::vector<Span>& spans = execution.spans[d];
     for (size_t i = (bodies - 1) * length; i < bodies * length; ++i) {
-      const double later = spans[i].end - spans[i - back * length].end;
+      const double later = spans[i].end - spans[i - length].end;
       if (shift < 0) shift = later;
       if (std::abs(later - shift) > tolerance) return -1;
     }
@@ -51,7 +51,7 @@ double Shift(const Program& program, const Execution& execution, int bodies, int
   return shift;
 }
 
-// Where no steady state was reached: the mean of the later half.
+// Where it takes several bodies to come back to itself: the mean of the later half.
 double MeanShift(const Program& program, const Execution& execution, int bodies) {
   double most = 0;
   for (int d = 0; d < program.devices; ++d) {
@@ -73,10 +73,7 @@ Result<double> SteadyPeriod(const Program& program, const CostModel& costs) {
   for (int bodies = kFirstBodies;; bodies *= 2) {
     const auto execution = ExecuteBodies(program, costs, bodies);
     if (!execution.ok()) return execution.status();
-    // A steady state may take several bodies to come back to itself.
-    for (int back = 1; back <= bodies / 2; ++back)
-      if (const double shift = Shift(program, *execution, bodies, back); shift >= 0)
-        return shift / back;
+    if (const double shift = Shift(program, *execution, bodies); shift >= 0) return shift;
     if (bodies == kMostBodies || 2 * bodies * instructions > kMostInstructions)
       return MeanShift(program, *execution, bodies);
   }

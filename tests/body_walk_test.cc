@@ -176,6 +176,7 @@ TEST_CASE("three plain bodies in a row get to their end") {
         one.bodies = 1;
         MemoryCheck again(unrolled, d, list);
         one.memory = &again;
+        one.waits_for = nullptr;
         CHECK_THAT(WalkList(unrolled, d, list, one).message(),
                    Catch::Contains("micro-batches out of"));
       }

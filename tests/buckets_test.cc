@@ -150,7 +150,7 @@ TEST_CASE("the copies' shards of the optimizer hold all of it, twice") {
   for (int64_t copies : kManyCopies) {
     INFO(copies);
     program.replicas = static_cast<int32_t>(copies);
-    int64_t sum = 0, most[2] = {0, 0};  // of even and odd copies
+    int64_t sum = 0, most = 0;
     for (int64_t copy = 0; copy < copies; ++copy) {
       const OptimizerShards mine = OptimizerShardsOf(layout, buckets, copies, copy);
       int64_t end = 0;
@@ -162,17 +162,36 @@ TEST_CASE("the copies' shards of the optimizer hold all of it, twice") {
       }
       CHECK(mine.v >= end);
       CHECK(mine.bytes == 2 * mine.v);
-      most[copy % 2] = std::max(most[copy % 2], mine.bytes);
+      most = std::max(most, mine.bytes);
     }
     CHECK(sum == all);
     program.pipes.resize(1);
-    CHECK(MostOptimizerBytes(program, layout, 0) == std::max(most[0], most[1]));
-    if (copies % 2 != 0) continue;
-    // Copies are numbered replica by replica.
-    program.pipes.resize(2);
-    program.replicas /= 2;
-    for (int pipe : {0, 1}) CHECK(MostOptimizerBytes(program, layout, pipe) == most[pipe]);
+    CHECK(MostOptimizerBytes(program, layout, 0) == most);
   }
+}
+
+TEST_CASE("copies are numbered replica by replica") {
+  int differ = 0;
+  for (int width : {8, 256, 768})
+    for (int32_t replicas : {1, 2, 3, 5, 8}) {
+      Program program = WithModel(width);
+      program.pipes.resize(2);
+      program.replicas = replicas;
+      for (int stage : {0, 1}) {
+        const StageLayout layout = LayoutStage(*program.job, stage);
+        const std::vector<Bucket> buckets = BucketsOf(program, stage);
+        int64_t most[2] = {0, 0};
+        for (int replica = 0; replica < replicas; ++replica)
+          for (int pipe : {0, 1}) {
+            const int64_t copy = replica * 2 + pipe;
+            const OptimizerShards mine = OptimizerShardsOf(layout, buckets, 2 * replicas, copy);
+            most[pipe] = std::max(most[pipe], mine.bytes);
+          }
+        for (int pipe : {0, 1}) CHECK(MostOptimizerBytes(program, layout, pipe) == most[pipe]);
+        differ += most[0] != most[1];
+      }
+    }
+  CHECK(differ > 0);
 }
 
 // GATHER_weights takes the same range of the weights as the gradients' bucket.

@@ -3,9 +3,11 @@
 
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <random>
 
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
+#include "schema/sections.h"
 #include "schema/verify.h"
 
 namespace pp {
@@ -70,6 +72,60 @@ TEST_CASE("the period is never below the work of the busiest device, nor above t
         CHECK(prediction.period <= prediction.makespan * (1 + 1e-9));
       }
     }
+}
+
+// The mean over many bodies, far from the first.
+double LongRun(const Program& program, const CostModel& costs) {
+  constexpr int kBodies = 61, kFrom = 30;
+  const Program unrolled = Unroll(program, kBodies);
+  const ValueBytes bytes(program);
+  std::vector<WaitsFor> waits_for(program.devices);
+  for (int d = 0; d < program.devices; ++d) {
+    MemoryCheck memory(unrolled, d, unrolled.lists[d].body);
+    REQUIRE(WalkList(unrolled, d, unrolled.lists[d].body,
+                     {.depth = Depth::kPlan,
+                      .memory = &memory,
+                      .bytes = &bytes,
+                      .waits_for = &waits_for[d],
+                      .bodies = kBodies})
+                .ok());
+  }
+  Execution execution;
+  REQUIRE(Execute(unrolled, waits_for, costs, &execution).ok());
+  double most = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    const size_t length = program.lists[d].body.size();
+    const std::vector<Span>& spans = execution.spans[d];
+    most = std::max(
+        most,
+        (spans[kBodies * length - 1].end - spans[(kBodies - kFrom) * length - 1].end) / kFrom);
+  }
+  return most;
+}
+
+TEST_CASE("the steady state is that of a long run") {
+  std::mt19937 random(1);
+  for (int k = 0; k < 60; ++k) {
+    const char* schemes[] = {"gpipe", "1f1b", "zb-h1", "chimera", "dualpipe"};
+    CompileOptions options{
+        .scheme = schemes[k % 5], .shape = {8, 16}, .replicas = k % 2 + 1, .clip = false};
+    auto list = [&] {
+      std::string text;
+      for (int s = 0; s < 8; ++s) text += (s > 0 ? ":" : "") + std::to_string(1 + random() % 30);
+      return text;
+    };
+    const std::string costs = "f=" + list() + ",b=" + list() + ",bi=" + list() + ",bw=" + list() +
+                              ",comm=" + list() + ",latency=" + list() + ",step=" + list() +
+                              ",reduce=" + list();
+    INFO(options.scheme << " " << costs);
+    const auto program = Compile(options);
+    REQUIRE(program.ok());
+    const auto model = ParseCosts(costs, program->stages);
+    REQUIRE(model.ok());
+    const auto period = SteadyPeriod(*program, *model);
+    REQUIRE(period.ok());
+    CHECK(*period == Approx(LongRun(*program, *model)).epsilon(1e-9));
+  }
 }
 
 TEST_CASE("one device goes on at once") {
