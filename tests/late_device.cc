@@ -47,11 +47,15 @@ class LateScheduler {
     lanes_.back()->bells = bells;
     return lanes_.back();
   }
-  // A device goes: its work must not run any more.
+  // A device goes. REQUIRES: Drain.
   void Remove(const std::shared_ptr<Lane>& lane) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return running_ != lane.get(); });
+    std::lock_guard<std::mutex> lock(mutex_);
     std::erase(lanes_, lane);
+  }
+  // Until the lane's work is done and its bells have rung.
+  void Drain(const Lane& lane) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return lane.work.empty() && running_ != &lane; });
   }
 
   Ticket Submit(Lane& lane, std::function<void()> work) {
@@ -81,8 +85,7 @@ class LateScheduler {
         lock.lock();
       }
       const std::shared_ptr<Lane> lane = ready[random_() % ready.size()];
-      if (lane->work.empty()) continue;  // removed meanwhile
-      const std::function<void()> work = std::move(lane->work.front());
+            const std::function<void()> work = std::move(lane->work.front());
       lane->work.pop_front();
       running_ = lane.get();
       lock.unlock();
@@ -133,6 +136,7 @@ class LateQueue : public Queue {
     return Later([=] { std::memset(at, kPoison, bytes); });
   }
   Ticket last() const override { return last_; }
+  void Finish() { scheduler_->Drain(*lane_); }
   bool Done(Ticket ticket) const override {
     return lane_->done.load(std::memory_order_acquire) >= ticket;
   }
@@ -160,6 +164,10 @@ class LateDevice : public Device {
   int64_t HighWater() const override { return inner_->HighWater(); }
   Queue& compute() override { return compute_; }
   Queue& reduce() override { return reduce_; }
+  void Finish() override {
+    compute_.Finish();
+    reduce_.Finish();
+  }
 
  private:
   const std::unique_ptr<Device> inner_;

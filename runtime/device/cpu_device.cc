@@ -59,6 +59,7 @@ class CpuDevice : public Device {
   int64_t HighWater() const override { return arena_ ? arena_->HighWater() : 0; }
   Queue& compute() override { return compute_; }
   Queue& reduce() override { return reduce_; }
+  void Finish() override {}
 
  private:
   std::optional<Arena> arena_;

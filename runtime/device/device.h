@@ -73,6 +73,9 @@ class Device {
   virtual Queue& compute() = 0;
   virtual Queue& reduce() = 0;
 
+  // Waits until all that was submitted is done. Their owners submit nothing any more.
+  virtual void Finish() = 0;
+
   // Why work failed, if it did. Any thread.
   virtual Status status() const { return {}; }
 };

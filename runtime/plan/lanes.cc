@@ -53,7 +53,7 @@ void Lanes::Begin(const Iteration& iteration) {
 
 void Lanes::Passed(int index, Ticket ticket) {
   marks_[index].ticket.store(ticket, std::memory_order_relaxed);
-  marks_[index].iteration.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
+  marks_[index].passed.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
   if (args_.list->releases[index]) args_.transport->bell().Ring();
 }
 
@@ -88,8 +88,9 @@ bool Lanes::MayStart(int index, int64_t iteration) const {
   if (after.index < 0) return true;
   const int64_t when = iteration + after.body;
   if (when < 1) return true;
-  return Over(after.index, when) &&
-         args_.device->compute().Done(marks_[after.index].ticket.load(std::memory_order_relaxed));
+  const Mark& mark = marks_[after.index];
+  return mark.passed.load(std::memory_order_acquire) >= when &&
+         args_.device->compute().Done(mark.ticket.load(std::memory_order_relaxed));
 }
 
 Status Lanes::Advance(bool* moved) {
@@ -132,7 +133,7 @@ void Lanes::End(int index, const Queue& queue) {
   times_[CommKindOf(args_.list->list[index].op)].total += end - start;
   if (args_.recorder != nullptr)
     args_.recorder->Add(index, args_.list->StepOf(index, {queue.iteration}), start, end);
-  marks_[index].iteration.store(queue.iteration, std::memory_order_release);
+  marks_[index].over.store(queue.iteration, std::memory_order_release);
   args_.compute_bell->Ring();
 }
 

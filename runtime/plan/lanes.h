@@ -63,14 +63,15 @@ class Lanes {
   };
   // What the two threads tell each other of an instruction, by its index.
   struct Mark {
-    std::atomic<int64_t> iteration{0};  // in which it was last over, or passed
-    std::atomic<int64_t> ticket{0};     // of the compute lane
-    std::atomic<double> start{0};       // of the other lanes
+    std::atomic<int64_t> passed{0};  // the last iteration in which the compute lane was past it
+    std::atomic<int64_t> ticket{0};  // of what the compute lane had submitted then
+    std::atomic<int64_t> over{0};    // other lanes: the last iteration in which it was over
+    std::atomic<double> start{0};    // and when it began
   };
 
   void AddToQueue(int index);
   bool Over(int index, int64_t iteration) const {
-    return marks_[index].iteration.load(std::memory_order_acquire) >= iteration;
+    return marks_[index].over.load(std::memory_order_acquire) >= iteration;
   }
   bool Executes(int index, int64_t iteration) const;
   bool MayStart(int index, int64_t iteration) const;

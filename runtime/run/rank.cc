@@ -180,6 +180,7 @@ void Rank::ComputeMain() {
     args_.transport->bell().Ring();
     args_.news->Ring();
   }
+  if (device_) device_->Finish();
   executor_.reset();  // where it was made
 }
 
