@@ -44,6 +44,7 @@ bool Exists(const std::string& name) { return std::filesystem::exists("/dev/shm"
 
 TEST_CASE("processes of one host") {
   const int ranks = GENERATE(2, 3, 4, 8);
+  const ShmCopy copy = GENERATE(ShmCopy::kDirect, ShmCopy::kInPieces);
   auto segment = Make(ranks);
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank)
@@ -51,7 +52,7 @@ TEST_CASE("processes of one host") {
       // Opened by its name, as between processes that did not fork.
       auto opened = ShmSegment::Open(segment->name());
       PP_RETURN_IF_ERROR(opened.status());
-      return CheckTransport(*MakeShmTransport(std::move(*opened), rank));
+      return CheckTransport(*MakeShmTransport(std::move(*opened), rank, copy));
     }));
   for (pid_t child : children) CHECK(Join(child) == 0);
 }
