@@ -79,12 +79,17 @@ for signal in INT TERM; do
   [[ $(tail -n 1 trace.json) == "]}" ]] || fail "SIG$signal: the trace is cut"
 done
 
+touch begin.txt
 start
 kill -KILL "$(ranks | sed -n 3p)"
 finish
 [[ $got != 0 ]] || fail "a killed rank: exit $got"
 # Another test may just be starting.
-for _ in $(seq 50); do compgen -G "/dev/shm/piperun-*" > left.txt || break; sleep 0.1; done
+for _ in $(seq 50); do
+  find /dev/shm -name "piperun-*" -newer begin.txt > left.txt
+  [[ -s left.txt ]] || break
+  sleep 0.1
+done
 [[ ! -s left.txt ]] || fail "left over: $(cat left.txt)"
 
 # stop_rank RANK PATTERN: a rank that does not answer any more; another one says so.

@@ -19,10 +19,16 @@ namespace {
 
 constexpr double kSeconds = 30;
 
-std::shared_ptr<ShmSegment> Make(int ranks) {
+std::shared_ptr<ShmSegment> MakeNamed(int ranks) {
   auto segment = ShmSegment::Create(ranks);
   REQUIRE(segment.ok());
   return *segment;
+}
+
+std::shared_ptr<ShmSegment> Make(int ranks) {
+  auto segment = MakeNamed(ranks);
+  segment->Unlink();
+  return segment;
 }
 
 // A process that ends with the code of what `run` returns.
@@ -44,15 +50,20 @@ bool Exists(const std::string& name) { return std::filesystem::exists("/dev/shm"
 
 TEST_CASE("processes of one host") {
   const int ranks = GENERATE(2, 3, 4, 8);
-  auto segment = Make(ranks);
+  const ShmCopy copy = GENERATE(ShmCopy::kDirect, ShmCopy::kInPieces);
+  // Each opened by its name, as between processes that did not fork.
+  auto named = MakeNamed(ranks);
+  std::vector<std::shared_ptr<ShmSegment>> segments;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto opened = ShmSegment::Open(named->name());
+    REQUIRE(opened.ok());
+    segments.push_back(*opened);
+  }
+  named->Unlink();
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank)
-    children.push_back(Fork([&]() -> Status {
-      // Opened by its name, as between processes that did not fork.
-      auto opened = ShmSegment::Open(segment->name());
-      PP_RETURN_IF_ERROR(opened.status());
-      return CheckTransport(*MakeShmTransport(std::move(*opened), rank));
-    }));
+    children.push_back(
+        Fork([&] { return CheckTransport(*MakeShmTransport(segments[rank], rank, copy)); }));
   for (pid_t child : children) CHECK(Join(child) == 0);
 }
 
@@ -120,7 +131,7 @@ TEST_CASE("settling does not wait for ever for a rank that is gone") {
 }
 
 TEST_CASE("nothing is left in /dev/shm") {
-  auto segment = Make(2);
+  auto segment = MakeNamed(2);
   const std::string name = segment->name();
   CHECK(Exists(name));
   segment->Unlink();
@@ -139,7 +150,7 @@ TEST_CASE("nothing is left in /dev/shm") {
   CHECK(WIFSIGNALED(Join(child)));
   CHECK(!Exists(name));
   // One that nobody unlinked.
-  const std::string other = Make(2)->name();
+  const std::string other = MakeNamed(2)->name();
   CHECK(!Exists(other));
 }
 

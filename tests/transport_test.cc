@@ -30,10 +30,12 @@ TEST_CASE("threads of one process") {
 
 TEST_CASE("shared memory") {
   const int ranks = GENERATE(2, 3, 4, 8);
+  const ShmCopy copy = GENERATE(ShmCopy::kDirect, ShmCopy::kInPieces);
   auto segment = ShmSegment::Create(ranks);
   REQUIRE(segment.ok());
   Transports transports;
-  for (int rank = 0; rank < ranks; ++rank) transports.push_back(MakeShmTransport(*segment, rank));
+  for (int rank = 0; rank < ranks; ++rank)
+    transports.push_back(MakeShmTransport(*segment, rank, copy));
   CheckOnThreads(transports);
 }
 

@@ -34,11 +34,10 @@ int Take(int file, int64_t offset, int64_t bytes) {
 
 }  // namespace
 
-ShmSegment::Layout::Layout(int members) {
-  const int64_t all = int64_t{kChannels} * members * members;
-  bells = 64;
-  // A cache line for each bell: their ranks are on different cores.
-  channels = bells + 64 * int64_t{members};
+ShmSegment::Layout::Layout(int count) {
+  const int64_t all = int64_t{kChannels} * count * count;
+  members = 64;
+  channels = members + count * static_cast<int64_t>(sizeof(ShmMember));
   pieces = RoundUp(channels + all * static_cast<int64_t>(sizeof(ShmChannel)));
   bytes = pieces + all * kRing;
 }
@@ -56,8 +55,8 @@ Result<std::shared_ptr<ShmSegment>> ShmSegment::Create(int members) {
   if (const int error = Take(file, 0, layout.pieces)) return Error(name, error);
   PP_RETURN_IF_ERROR(segment->Map(members));
   auto* head = new (segment->memory_) Head{members, {}};
-  PP_CHECK(sizeof *head <= static_cast<size_t>(layout.bells));
-  for (int member = 0; member < members; ++member) new (segment->BellOf(member)) BellWords;
+  PP_CHECK(sizeof *head <= static_cast<size_t>(layout.members));
+  for (int member = 0; member < members; ++member) new (&segment->MemberAt(member)) ShmMember;
   for (int64_t i = 0; i < int64_t{kChannels} * members * members; ++i)
     new (segment->memory_ + layout.channels + i * sizeof(ShmChannel)) ShmChannel;
   return segment;
@@ -93,8 +92,8 @@ void ShmSegment::Unlink() {
   linked_ = false;
 }
 
-BellWords* ShmSegment::BellOf(int member) const {
-  return reinterpret_cast<BellWords*>(memory_ + layout_.bells + 64 * int64_t{member});
+ShmMember& ShmSegment::MemberAt(int member) const {
+  return reinterpret_cast<ShmMember*>(memory_ + layout_.members)[member];
 }
 
 ShmChannel& ShmSegment::ChannelOf(Channel channel, int from, int to) const {

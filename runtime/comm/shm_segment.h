@@ -1,7 +1,7 @@
 // The memory that the ranks of one host share: what each transfer stands at, each rank's bell,
 // and for each (channel, from, to) a few pieces through which the bytes go.
 //
-//   | head | bells | channels | pieces of (0,0,1) | pieces of (0,0,2) | ...
+//   | head | members | channels | pieces of (0,0,1) | pieces of (0,0,2) | ...
 //
 // It is a POSIX shared-memory object. The first rank makes it, the others open it by its name, and
 // when all have it open the name goes, so that nothing is left over however the ranks
@@ -26,12 +26,20 @@ struct ShmChannel {
 
   struct alignas(64) Sender {
     std::atomic<uint64_t> put{0};
-    int64_t bytes[kPieces] = {};  // of the whole transfer that a piece belongs to
+    int64_t bytes[kPieces] = {};     // of the whole transfer that a piece belongs to
+    const char* from[kPieces] = {};  // where the transfer lies in the sender; null: in pieces
   } sender;
   struct alignas(64) Receiver {
     std::atomic<uint64_t> taken{0};
-    std::atomic<int64_t> refused{-1};  // the bytes of a receive whose send has others
+    std::atomic<int64_t> refused{-1};    // the bytes of a receive whose send has others
+    std::atomic<bool> in_pieces{false};  // it must not read the sender's memory
   } receiver;
+};
+
+// What a member shows the others.
+struct alignas(64) ShmMember {
+  BellWords bell;
+  std::atomic<int> process{0};
 };
 
 class ShmSegment {
@@ -48,7 +56,8 @@ class ShmSegment {
   const std::string& name() const { return name_; }
 
   int members() const { return head()->members; }
-  BellWords* BellOf(int member) const;
+  ShmMember& MemberAt(int member) const;
+  BellWords* BellOf(int member) const { return &MemberAt(member).bell; }
   ShmChannel& ChannelOf(Channel channel, int from, int to) const;
   char* PieceOf(Channel channel, int from, int to, uint64_t number) const;
   // Takes the memory of the channel's pieces; the sender, before it first puts one in.
@@ -62,8 +71,8 @@ class ShmSegment {
     std::atomic<int> arrived[2];
   };
   struct Layout {
-    explicit Layout(int members);
-    int64_t bells, channels, pieces, bytes;
+    explicit Layout(int count);
+    int64_t members, channels, pieces, bytes;
   };
   ShmSegment(std::string name, int file) : name_(std::move(name)), file_(file) {}
   Status Map(int members);

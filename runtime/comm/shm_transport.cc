@@ -1,6 +1,9 @@
 #include "runtime/comm/shm_transport.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,17 +16,24 @@ namespace {
 
 // How long the ranks have for ending together.
 constexpr std::chrono::seconds kSettleTime{5};
+// What goes in one piece is not worth a system call. More than kDirectStep at once would keep the
+// receiver from its other ports.
+constexpr int64_t kPieceBytes = ShmChannel::kPieceBytes, kDirectStep = 256 << 10;
 
 class ShmTransport : public Transport {
  public:
   ShmTransport(ShmTransportArgs args, int me)
       : Transport(args.rank, args.ranks, args.segment->BellOf(me)),
         segment_(std::move(args.segment)),
+        copy_(args.copy),
         me_(me),
         member_of_(args.ranks, -1),
         transfers_(port_count()) {
     for (size_t i = 0; i < args.members.size(); ++i)
       member_of_[args.members[i]] = static_cast<int>(i);
+    segment_->MemberAt(me).process.store(getpid());
+    // Where a system lets only a parent read a process's memory, this asks for more. It may fail.
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   }
 
   Status Start(const Port& port, void* data, int64_t bytes) override {
@@ -34,7 +44,8 @@ class ShmTransport : public Transport {
       PP_RETURN_IF_ERROR(segment_->Reserve(port.channel, me_, member_of_[port.peer]));
     transfer.data = static_cast<char*>(data);
     transfer.bytes = bytes;
-    transfer.piece = 0;
+    transfer.done = 0;
+    transfer.shown = false;
     transfer.busy = true;
     transfer.over = false;
     PP_RETURN_IF_ERROR(Advance(port, &transfer));
@@ -74,19 +85,14 @@ class ShmTransport : public Transport {
   struct Transfer {
     char* data = nullptr;
     int64_t bytes = 0;
-    int64_t piece = 0;  // the next one
-    bool busy = false;  // until a test has said that it is over
+    int64_t done = 0;    // bytes that are copied
+    bool shown = false;  // the send, to its receiver: nothing, too, goes as a piece
+    bool busy = false;   // until a test has said that it is over
     bool over = false;
     bool reserved = false;
 
-    // Nothing, too, goes as a piece.
-    int64_t pieces() const { return std::max<int64_t>(1, (bytes + kPieceBytes - 1) / kPieceBytes); }
-    char* at() const { return data + piece * kPieceBytes; }
-    size_t left() const {
-      return static_cast<size_t>(std::min(kPieceBytes, bytes - piece * kPieceBytes));
-    }
+    int64_t left() const { return bytes - done; }
   };
-  static constexpr int64_t kPieceBytes = ShmChannel::kPieceBytes;
 
   Status Advance(const Port& port, Transfer* transfer) {
     return port.way == Way::kSend ? Put(port, transfer) : Take(port, transfer);
@@ -97,18 +103,27 @@ class ShmTransport : public Transport {
     ShmChannel& channel = segment_->ChannelOf(port.channel, me_, to);
     uint64_t put = channel.sender.put.load(std::memory_order_relaxed);
     const uint64_t taken = channel.receiver.taken.load(std::memory_order_acquire);
-    for (; transfer->piece < transfer->pieces() && put < taken + ShmChannel::kPieces;
-         ++transfer->piece) {
-      channel.sender.bytes[put % ShmChannel::kPieces] = transfer->bytes;
-      if (transfer->bytes > 0)
-        std::memcpy(segment_->PieceOf(port.channel, me_, to, put), transfer->at(),
-                    transfer->left());
+    // Read after `taken`: a receiver says that it must not read before it takes what was shown.
+    const bool direct = transfer->bytes > kPieceBytes && !channel.receiver.in_pieces.load();
+    while ((!transfer->shown || (!direct && transfer->left() > 0)) &&
+           put < taken + ShmChannel::kPieces) {
+      const uint64_t slot = put % ShmChannel::kPieces;
+      channel.sender.bytes[slot] = transfer->bytes;
+      channel.sender.from[slot] = direct ? transfer->data : nullptr;
+      if (!direct) {
+        const int64_t bytes = std::min(kPieceBytes, transfer->left());
+        if (bytes > 0)
+          std::memcpy(segment_->PieceOf(port.channel, me_, to, put),
+                      transfer->data + transfer->done, bytes);
+        transfer->done += bytes;
+      }
+      transfer->shown = true;
       channel.sender.put.store(++put, std::memory_order_release);
       Bell::Ring(segment_->BellOf(to));
     }
     const int64_t refused = channel.receiver.refused.load(std::memory_order_acquire);
     if (refused >= 0) return Mismatch(port, transfer->bytes, refused);
-    transfer->over = transfer->piece == transfer->pieces() && taken == put;
+    transfer->over = taken == put && (direct || transfer->left() == 0);
     return {};
   }
 
@@ -117,21 +132,47 @@ class ShmTransport : public Transport {
     ShmChannel& channel = segment_->ChannelOf(port.channel, from, me_);
     uint64_t taken = channel.receiver.taken.load(std::memory_order_relaxed);
     const uint64_t put = channel.sender.put.load(std::memory_order_acquire);
-    for (; transfer->piece < transfer->pieces() && taken < put; ++transfer->piece) {
-      const int64_t sent = channel.sender.bytes[taken % ShmChannel::kPieces];
+    while (!transfer->over && taken < put) {
+      const uint64_t slot = taken % ShmChannel::kPieces;
+      const int64_t sent = channel.sender.bytes[slot];
       if (sent != transfer->bytes) {
         channel.receiver.refused.store(transfer->bytes, std::memory_order_release);
         Bell::Ring(segment_->BellOf(from));
         return Mismatch(port, transfer->bytes, sent);
       }
-      if (sent > 0)
-        std::memcpy(transfer->at(), segment_->PieceOf(port.channel, from, me_, taken),
-                    transfer->left());
+      const char* source = channel.sender.from[slot];
+      if (source == nullptr) {
+        const int64_t bytes = std::min(kPieceBytes, transfer->left());
+        if (bytes > 0)
+          std::memcpy(transfer->data + transfer->done,
+                      segment_->PieceOf(port.channel, from, me_, taken), bytes);
+        transfer->done += bytes;
+      } else if (!Read(from, source, transfer)) {
+        channel.receiver.in_pieces.store(true);
+        transfer->done = 0;
+      } else if (transfer->left() > 0) {
+        bell().Ring();
+        return {};
+      }
+      transfer->over = transfer->left() == 0;
       channel.receiver.taken.store(++taken, std::memory_order_release);
       Bell::Ring(segment_->BellOf(from));
     }
-    transfer->over = transfer->piece == transfer->pieces();
     return {};
+  }
+
+  // The next bytes of a transfer that begins at `source` in another process. False: this one
+  // must not read there.
+  bool Read(int member, const char* source, Transfer* transfer) const {
+    if (copy_ == ShmCopy::kInPieces) return false;
+    const auto bytes = static_cast<size_t>(std::min(kDirectStep, transfer->left()));
+    iovec here{transfer->data + transfer->done, bytes};
+    iovec there{const_cast<char*>(source) + transfer->done, bytes};
+    const int process = segment_->MemberAt(member).process.load();
+    const ssize_t copied = process_vm_readv(process, &here, 1, &there, 1, 0);
+    if (copied <= 0) return false;
+    transfer->done += copied;
+    return true;
   }
 
   Status Mismatch(const Port& port, int64_t mine, int64_t theirs) const {
@@ -165,6 +206,7 @@ class ShmTransport : public Transport {
   }
 
   const std::shared_ptr<ShmSegment> segment_;
+  const ShmCopy copy_;
   const int me_;                // as a member
   std::vector<int> member_of_;  // rank -> member; -1: on another host
   std::vector<Transfer> transfers_;
@@ -180,11 +222,12 @@ std::unique_ptr<Transport> MakeShmTransport(ShmTransportArgs args) {
   return std::make_unique<ShmTransport>(std::move(args), member);
 }
 
-std::unique_ptr<Transport> MakeShmTransport(std::shared_ptr<ShmSegment> segment, int rank) {
+std::unique_ptr<Transport> MakeShmTransport(std::shared_ptr<ShmSegment> segment, int rank,
+                                            ShmCopy copy) {
   std::vector<int> members(segment->members());
   std::iota(members.begin(), members.end(), 0);
   const int ranks = segment->members();
-  return MakeShmTransport({std::move(segment), rank, ranks, std::move(members)});
+  return MakeShmTransport({std::move(segment), rank, ranks, std::move(members), copy});
 }
 
 }  // namespace pp

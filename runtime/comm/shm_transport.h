@@ -1,6 +1,7 @@
-// The transport between processes of one host. The bytes go through memory that they share, in
-// pieces: the sender copies one in while the receiver copies the one before it out, each when
-// it starts or tests, and rings the other's bell. Who has nothing to do sleeps.
+// The transport between processes of one host. Many bytes the receiver copies straight out of the
+// sender's memory, if the system allows it (process_vm_readv(2)). Others go through memory that
+// both share, in pieces: the sender copies one in while the receiver copies the one before it out.
+// Each does so when it starts or tests, and rings the other's bell. Who has nothing to do sleeps.
 #pragma once
 
 #include <memory>
@@ -11,11 +12,14 @@
 
 namespace pp {
 
+enum class ShmCopy { kDirect, kInPieces };
+
 struct ShmTransportArgs {
   std::shared_ptr<ShmSegment> segment;
   int rank = 0;              // of all ranks
   int ranks = 1;             // on all hosts
   std::vector<int> members;  // the ranks of this host, in order; those that the segment is for
+  ShmCopy copy = ShmCopy::kDirect;  // what it receives
 };
 
 // REQUIRES: `rank` is a member, and of all that is started the peer is one.
@@ -23,6 +27,7 @@ std::unique_ptr<Transport> MakeShmTransport(ShmTransportArgs args);
 
 // A segment for ranks that are all on this host, whose name has gone: for threads, and for
 // processes that this one forks.
-std::unique_ptr<Transport> MakeShmTransport(std::shared_ptr<ShmSegment> segment, int rank);
+std::unique_ptr<Transport> MakeShmTransport(std::shared_ptr<ShmSegment> segment, int rank,
+                                            ShmCopy copy = ShmCopy::kDirect);
 
 }  // namespace pp
