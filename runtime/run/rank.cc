@@ -68,10 +68,12 @@ Status Rank::Setup() {
   executor_ = args_.make_executor();
   PP_RETURN_IF_ERROR(FillStates());
   if (args_.record) Reserve();
+  std::vector<CollectiveArgs> collectives = BindCollectives();
+  if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
   lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &body_,
                                                .topology = &topology_,
                                                .transport = args_.transport,
-                                               .collectives = BindCollectives(),
+                                               .collectives = std::move(collectives),
                                                .device = device_.get(),
                                                .recorder = args_.record ? &lane_recorder_ : nullptr,
                                                .compute_bell = &bell_,

@@ -45,6 +45,8 @@ class Rank {
     std::function<std::unique_ptr<Device>(const DeviceBells&)> make_device;
     std::function<std::unique_ptr<StageExecutor>()> make_executor;
     std::function<Result<WeightSource>()> open_weights;
+    // See TrainOptions.
+    std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
     int64_t steps = 1;
     bool record = false;
     StepObserver* observer = nullptr;  // null: none

@@ -162,6 +162,7 @@ class Supervisor {
               return options_.weights.empty() ? WeightSource::New(options_.seed)
                                               : WeightSource::Open(options_.weights);
             },
+        .after_bind = options_.after_bind,
         .steps = optimizer_.steps,
         .record = options_.record,
         .observer = options_.observer,

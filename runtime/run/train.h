@@ -66,6 +66,8 @@ struct TrainOptions {
   // What a rank computes on, and with; null: the CPU.
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;
   std::function<std::unique_ptr<StageExecutor>(int rank)> make_executor;
+  // Called when a rank's list is bound: for tests that plant bugs.
+  std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
   // Puts a transport around that of each rank of this process; null: none.
   std::function<std::unique_ptr<Transport>(Transport*)> wrap_transport;
 };
