@@ -187,7 +187,7 @@ void Rank::ComputeMain() {
 }
 
 void Rank::RunSteps() {
-  last_end_ = Now();
+  last_end_ = SteadySeconds();
   const int64_t behind = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
     Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
@@ -250,7 +250,7 @@ bool Rank::MayBegin(int64_t step) {
 }
 
 void Rank::Report(const StepResult& result) {
-  const double now = Now();
+  const double now = SteadySeconds();
   ControlMessage message{.type = ControlMessage::Type::kReport,
                          .step = result.step,
                          .last = asked_to_stop_.load(),
@@ -337,13 +337,16 @@ std::string Rank::CurrentText() const {
 
 TimeSpent Rank::time() const {
   TimeSpent time = interpreter_->time();
+  const QueueTime queue = device_->compute().time();
+  time.kernels = queue.busy;
+  time.own -= queue.processor;
   time.communication = lanes_->times();
   return time;
 }
 
 void Rank::AppendEvents(std::vector<Event>* events) const {
-  for (const Recorder* recorder : {&compute_recorder_, &lane_recorder_})
-    events->insert(events->end(), recorder->events().begin(), recorder->events().end());
+  compute_recorder_.AppendTo(events);
+  lane_recorder_.AppendTo(events);
 }
 
 void Rank::CommunicationMain() {
@@ -363,8 +366,8 @@ void Rank::CommunicationMain() {
     left_cleanly_ = said_bye && control_.closed();
     if (left_cleanly_) break;
     if (stop_.load()) {
-      if (parting == 0) parting = Now() + kPartingSeconds;
-      if (Now() > parting) break;
+      if (parting == 0) parting = SteadySeconds() + kPartingSeconds;
+      if (SteadySeconds() > parting) break;
     }
     quiet_tests_ = moved ? 0 : quiet_tests_ + 1;
     if (!moved) Nap(seen);
