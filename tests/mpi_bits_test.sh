@@ -1,6 +1,7 @@
 #!/bin/bash
 # The promise of same_bits_test, with ranks that are processes: five losses and norms have
-# the bits of one device, whatever the schedule.
+# the bits of one device, whatever the schedule. And a sample of training_grid_test: plans with
+# copies, or with older weights, have the bits that they have with ranks that are threads.
 set -euo pipefail
 here=$PWD
 cd "$(mktemp -d)"
@@ -31,4 +32,24 @@ for micros in 4 8; do
 done
 check 1f1b 4 8 blocking
 check 1f1b 4 8 async mpi
+
+# sample RANKS OPTIONS...: processes against threads.
+sample() {
+  local ranks=$1
+  shift
+  "$here/compiler/pipec" compile "$@" --model config.json --micro-batch-size 2 -o a.plan
+  "$here/tests/train_main" a.plan text.txt > threads.txt
+  [[ $(wc -l < threads.txt) == 5 ]]
+  timeout 120 mpiexec -n "$ranks" "$here/tests/train_main" a.plan text.txt "$here/runtime" shm > mpi.txt
+  same=yes
+  cmp -s threads.txt mpi.txt || same=NO status=1
+  printf '%-60s %s %s\n' "$*" "$(tail -n 1 mpi.txt | cut -d' ' -f1)" $same
+}
+echo "options                                                      loss of step 5   same bits"
+sample 4 --scheme chimera --devices 4 --microbatches 8
+sample 2 --scheme dualpipe --devices 2 --microbatches 8
+sample 4 --scheme 1f1b --devices 2 --microbatches 4 --dp 2 --zero 1
+sample 4 --scheme fold-aiao --devices 2 --microbatches 4 --dp 2
+sed -i 's/}/, "tie_word_embeddings": false}/' config.json
+sample 2 --scheme pipedream --devices 2 --microbatches 4
 exit $status

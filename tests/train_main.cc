@@ -26,6 +26,7 @@ Status Run(const std::string& plan, const std::string& data, const std::string& 
   options.data = data;
   options.optimizer.steps = 5;
   options.optimizer.learning_rate = 1e-2;
+  if (!program->clip) options.optimizer.grad_clip = 0;
   options.transport = transport.get();
   const TrainReport report = Train(*program, options);
   for (const StepReport& step : report.steps)

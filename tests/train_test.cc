@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "compiler/compile.h"
-#include "runtime/run/step_log.h"
 #include "tests/checking_executor.h"
 
 namespace pp {
@@ -237,35 +236,6 @@ TEST_CASE("a plan that cannot run is refused") {
   program.job.reset();
   CHECK_THAT(CheckRunnable(program, "x.plan", 4).message(),
              Catch::StartsWith("x.plan: compiled without a model"));
-}
-
-TEST_CASE("warm-up and cosine") {
-  OptimizerOptions options{
-      .learning_rate = 1, .min_learning_rate = 0.1, .warmup_steps = 4, .cosine = true, .steps = 14};
-  CHECK(LearningRate(options, 1) == 0.25);
-  CHECK(LearningRate(options, 4) == 1);
-  CHECK(LearningRate(options, 5) == 1);
-  CHECK(LearningRate(options, 10) == Approx(0.55));
-  CHECK(LearningRate(options, 14) > 0.1);
-  CHECK(LearningRate(options, 14) < 0.13);
-  options.cosine = false;
-  CHECK(LearningRate(options, 14) == 1);
-}
-
-TEST_CASE("a step as JSON and as a line") {
-  const StepReport report{.step = 12,
-                          .steps = 200,
-                          .loss = 2.3456789123,
-                          .grad_norm = 1.25,
-                          .learning_rate = 3e-4,
-                          .seconds = 0.25,
-                          .tokens_per_second = 8192,
-                          .peak_bytes = {100, 200}};
-  CHECK(ToJson(report) ==
-        "{\"step\":12,\"loss\":2.34567891,\"grad_norm\":1.25,\"lr\":0.0003,\"step_seconds\":0.25,"
-        "\"tokens_per_second\":8192,\"peak_bytes\":[100,200]}\n");
-  CHECK(ToLine(report, 0.25) ==
-        "step 12/200  loss 2.3457  norm 1.25  lr 0.0003  8192 tok/s  0:47 left\n");
 }
 
 }  // namespace

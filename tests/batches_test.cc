@@ -1,0 +1,137 @@
+// Which sequences micro-batches have, with files whose tokens are their own numbers.
+#include "runtime/files/batches.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <vector>
+
+namespace pp {
+namespace {
+
+constexpr int kLength = 4;
+
+// A text of exactly `sequences` sequences: token t is 1 + t modulo 251, which is no multiple of a
+// sequence, so that no two of them are the same.
+Dataset MakeData(int sequences) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("batches_test." + std::to_string(getpid()) + ".txt"))
+                               .string();
+  std::ofstream out(path, std::ios::binary);
+  for (int i = 0; i <= sequences * kLength; ++i) out.put(static_cast<char>(1 + i % 251));
+  out.close();
+  auto data = Dataset::Open(path, {.vocab_size = 256, .sequence_length = kLength});
+  std::filesystem::remove(path);  // it is mapped
+  REQUIRE(data.ok());
+  REQUIRE(data->sequences() == sequences);
+  return std::move(*data);
+}
+
+std::vector<int32_t> Sequence(int64_t n, int shift) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < kLength; ++i)
+    tokens.push_back(static_cast<int32_t>(1 + (n * kLength + i + shift) % 251));
+  return tokens;
+}
+
+struct Sequences {
+  std::vector<std::vector<int32_t>> inputs, targets;
+};
+
+Sequences Read(const Batches& batches, const Batches::Args& args, int64_t step, int replica,
+               int micro) {
+  std::vector<int32_t> inputs(args.micro_batch_size * kLength), targets = inputs;
+  REQUIRE(batches.Inputs(step, replica, micro, inputs.data()).ok());
+  REQUIRE(batches.Targets(step, replica, micro, targets.data()).ok());
+  Sequences sequences;
+  for (int b = 0; b < args.micro_batch_size; ++b) {
+    sequences.inputs.emplace_back(inputs.begin() + b * kLength, inputs.begin() + (b + 1) * kLength);
+    sequences.targets.emplace_back(targets.begin() + b * kLength,
+                                   targets.begin() + (b + 1) * kLength);
+  }
+  return sequences;
+}
+
+}  // namespace
+
+TEST_CASE("sequence b of micro-batch m of replica r in step k is number ((k R + r) M + m) B + b") {
+  const Dataset data = MakeData(40);
+  const Batches::Args args{.dataset = &data,
+                           .replicas = 2,
+                           .microbatches = 3,
+                           .micro_batch_size = 2,
+                           .sequence_length = kLength};
+  const Batches batches(args);
+  int64_t next = 0;
+  for (int64_t k = 0; k < 8; ++k)
+    for (int r = 0; r < 2; ++r)
+      for (int m = 0; m < 3; ++m) {
+        INFO("k " << k << " r " << r << " m " << m);
+        CHECK(batches.FirstSequence(k + 1, r, m) == next);
+        const Sequences read = Read(batches, args, k + 1, r, m);
+        for (int b = 0; b < 2; ++b, ++next) {
+          CHECK(next == ((k * 2 + r) * 3 + m) * 2 + b);
+          CHECK(read.inputs[b] == Sequence(next % 40, 0));  // the file starts again
+          CHECK(read.targets[b] == Sequence(next % 40, 1));
+        }
+      }
+  CHECK(batches.Tokens(1) == 2 * 3 * 2 * kLength);
+  CHECK(batches.Tokens(1000) == 2 * 3 * 2 * kLength);
+}
+
+TEST_CASE("an epoch has every sequence of the file once, in order, and nothing else that counts") {
+  for (const int sequences : {1, 11, 12, 13, 24, 35}) {
+    INFO(sequences << " sequences");
+    const Dataset data = MakeData(sequences);
+    const Batches::Args args{.dataset = &data,
+                             .replicas = 2,
+                             .microbatches = 3,
+                             .micro_batch_size = 2,
+                             .sequence_length = kLength,
+                             .epochs = 2};
+    const Batches batches(args);
+    const int64_t per_epoch = (sequences + 11) / 12;
+    REQUIRE(batches.Steps() == 2 * per_epoch);
+    int64_t number = 0;  // in the training; that of the file is `next`
+    for (int64_t step = 1; step <= batches.Steps(); ++step) {
+      int64_t next = (step - 1) % per_epoch * 12, tokens = 0;
+      for (int r = 0; r < 2; ++r)
+        for (int m = 0; m < 3; ++m) {
+          CHECK(batches.FirstSequence(step, r, m) == number);  // dropout goes on counting
+          const Sequences read = Read(batches, args, step, r, m);
+          for (int b = 0; b < 2; ++b, ++number, ++next) {
+            if (next < sequences) {
+              CHECK(read.inputs[b] == Sequence(next, 0));
+              CHECK(read.targets[b] == Sequence(next, 1));
+              tokens += kLength;
+            } else {
+              CHECK(read.inputs[b] == std::vector<int32_t>(kLength, 0));
+              CHECK(read.targets[b] == std::vector<int32_t>(kLength, -1));
+            }
+          }
+        }
+      CHECK(batches.Tokens(step) == tokens);
+      CHECK(tokens > 0);
+      CHECK((step % per_epoch != 0 || next >= sequences));
+    }
+  }
+}
+
+TEST_CASE("an epoch begins with the file's first sequence in a step of its own") {
+  const Dataset data = MakeData(5);
+  const Batches::Args args{
+      .dataset = &data, .microbatches = 4, .sequence_length = kLength, .epochs = 3};
+  const Batches batches(args);
+  CHECK(batches.Steps() == 6);
+  for (const int64_t step : {1, 3, 5}) {
+    CHECK(Read(batches, args, step, 0, 0).inputs[0] == Sequence(0, 0));
+    CHECK(batches.Tokens(step) == 4 * kLength);
+    CHECK(Read(batches, args, step + 1, 0, 0).inputs[0] == Sequence(4, 0));
+    CHECK(batches.Tokens(step + 1) == kLength);
+  }
+}
+
+}  // namespace pp

@@ -1,0 +1,43 @@
+// When a run counts as stalled, and what is said of it.
+#include "runtime/run/stall_watch.h"
+
+#include <catch2/catch.hpp>
+
+namespace pp {
+
+TEST_CASE("a run stalls when no rank has moved for the whole time") {
+  StallWatch watch(2, 3);
+  watch.Sign(0, 5, "FW s0 m0");
+  CHECK_FALSE(watch.Tick(2));
+  watch.Sign(1, 7, "FW s1 m0");  // is new
+  CHECK_FALSE(watch.Tick(2));
+  watch.Sign(1, 8, "BW s1 m0");
+  CHECK_FALSE(watch.Tick(2.5));
+  watch.Sign(0, 5, "FW s0 m0");  // signs of life without progress do not count
+  watch.Sign(1, 8, "BW s1 m0");
+  CHECK(watch.Tick(0.5));
+  CHECK(watch.Text() == "no progress for 3 s: rank 0 at 'FW s0 m0'; rank 1 at 'BW s1 m0'");
+}
+
+TEST_CASE("a rank without a sign in the quiet time does not answer") {
+  StallWatch watch(3, 1);
+  watch.Sign(1, 1, "WAIT act s0 m0");
+  watch.Sign(0, 1, "FW s0 m0");  // rank 1's sign was before the quiet time
+  watch.Finished(2);
+  CHECK(watch.Tick(1));
+  CHECK(watch.Text() ==
+        "no progress for 1 s: rank 0 at 'FW s0 m0'; rank 1 does not answer; rank 2 has finished");
+}
+
+TEST_CASE("0 seconds: never") {
+  StallWatch watch(1, 0);
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(watch.Tick(1e6));
+}
+
+TEST_CASE("fractions of a second are said") {
+  StallWatch watch(1, 0.25);
+  CHECK(watch.Tick(0.25));
+  CHECK(watch.Text() == "no progress for 0.25 s: rank 0 does not answer");
+}
+
+}  // namespace pp

@@ -1,0 +1,46 @@
+// A step as programs and people see it.
+#include "runtime/run/step_log.h"
+
+#include <catch2/catch.hpp>
+
+namespace pp {
+namespace {
+
+StepReport Sample() {
+  return {.step = 12,
+          .steps = 200,
+          .loss = 2.3456789123,
+          .grad_norm = 1.25,
+          .learning_rate = 3e-4,
+          .seconds = 0.25,
+          .tokens_per_second = 8192,
+          .peak_bytes = {100, 200}};
+}
+
+}  // namespace
+
+TEST_CASE("a step as JSON and as a line") {
+  CHECK(ToJson(Sample()) ==
+        "{\"step\":12,\"loss\":2.34567891,\"grad_norm\":1.25,\"lr\":0.0003,\"step_seconds\":0.25,"
+        "\"tokens_per_second\":8192,\"peak_bytes\":[100,200]}\n");
+  CHECK(ToLine(Sample(), 0.25) ==
+        "step 12/200  loss 2.3457  norm 1.25  lr 0.0003  8192 tok/s  0:47 left\n");
+}
+
+TEST_CASE("a step without a norm") {
+  StepReport report = Sample();
+  report.grad_norm.reset();
+  CHECK_THAT(ToJson(report), Catch::Contains("\"loss\":2.34567891,\"grad_norm\":null,\"lr\""));
+  CHECK(ToLine(report, 0.25) == "step 12/200  loss 2.3457  lr 0.0003  8192 tok/s  0:47 left\n");
+}
+
+TEST_CASE("hours are told only where there are some") {
+  StepReport report = Sample();
+  report.step = 100;
+  CHECK_THAT(ToLine(report, 35.99), Catch::EndsWith("  59:59 left\n"));
+  CHECK_THAT(ToLine(report, 36), Catch::EndsWith("  1:00:00 left\n"));
+  report.step = 200;
+  CHECK_THAT(ToLine(report, 36), Catch::EndsWith("  0:00 left\n"));
+}
+
+}  // namespace pp
