@@ -294,10 +294,10 @@ class Run {
         all.communication.kinds[k].exposed += rank.communication.kinds[k].exposed;
       }
     }
-    std::string text =
-        fmt::format("kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction\n",
-                    100 * all.kernels / all.total, 100 * all.waiting / all.total,
-                    1e6 * all.OwnPerInstruction());
+    std::string text = fmt::format(
+        "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction ({:.2f} %)\n",
+        100 * all.kernels / all.total, 100 * all.waiting / all.total, 1e6 * all.OwnPerInstruction(),
+        100 * all.own / all.total);
     // From the start of an instruction to its end; hidden: nobody stood waiting for it.
     for (size_t k = 0; k < kCommNames.size(); ++k) {
       const CommTime& time = all.communication.kinds[k];

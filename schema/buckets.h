@@ -64,9 +64,7 @@ struct TensorPart {
 
   // Its norm blocks, among those of the stage; none where the tensor's are counted elsewhere.
   int64_t first_block() const { return tensor->first_block + begin / kNormBlock; }
-  int64_t blocks() const {
-    return tensor->blocks == 0 ? 0 : (count + kNormBlock - 1) / kNormBlock;
-  }
+  int64_t blocks() const { return tensor->blocks == 0 ? 0 : (count + kNormBlock - 1) / kNormBlock; }
 };
 // What of each tensor lies in a bucket or in a shard of one; `layout` must outlive the result.
 std::vector<TensorPart> PartsIn(const StageLayout& layout, const Bucket& range);

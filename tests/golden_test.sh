@@ -12,12 +12,14 @@ pipec() { "$PIPEC" "$@" || echo "exit $?"; }
 piperun() { "$PIPERUN" "$@" || echo "exit $?"; }
 export -f pipec piperun
 
-# The output of the script in front of the dashes.
+# The output of the script in front of the dashes, without what pipec says when it takes long: how
+# long it takes is the machine's business.
 run() {
   local folder
   folder=$(mktemp -d)
   sed '/^-----*$/,$d' "$1" >"$folder.sh"
-  (cd "$folder" && bash "$folder.sh" 2>&1) || echo "the script failed"
+  { (cd "$folder" && bash "$folder.sh" 2>&1) || echo "the script failed"; } |
+    sed -E '/^pipec: .* \([0-9]+ s\)$/d'
   rm -rf "$folder" "$folder.sh"
 }
 whole() {

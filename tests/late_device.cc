@@ -85,7 +85,7 @@ class LateScheduler {
         lock.lock();
       }
       const std::shared_ptr<Lane> lane = ready[random_() % ready.size()];
-            const std::function<void()> work = std::move(lane->work.front());
+      const std::function<void()> work = std::move(lane->work.front());
       lane->work.pop_front();
       running_ = lane.get();
       lock.unlock();
@@ -135,7 +135,11 @@ class LateQueue : public Queue {
   Ticket Drop(void* at, int64_t bytes) override {
     return Later([=] { std::memset(at, kPoison, bytes); });
   }
+  Ticket Stamp(double* seconds) override {
+    return Later([=] { *seconds = SteadySeconds(); });
+  }
   Ticket last() const override { return last_; }
+  QueueTime time() const override { return inner_->time(); }
   void Finish() { scheduler_->Drain(*lane_); }
   bool Done(Ticket ticket) const override {
     return lane_->done.load(std::memory_order_acquire) >= ticket;

@@ -189,7 +189,7 @@ TEST_CASE("the group of another stage is found") {
     PP_CHECK((other == Group{1, 0, 3, 2}));
     group = other;
   };
-  CHECK(Found(program, plant) == std::size(kSeeds));
+  CHECK(Found(program, plant) == static_cast<int>(std::size(kSeeds)));
 }
 
 }  // namespace

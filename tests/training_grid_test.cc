@@ -56,18 +56,23 @@ struct Cell {
   std::string scheme, passes;
   P2p p2p = P2p::kAsync;
   int replicas = 1, zero = 0, devices = 1;
+  int pairs = 1;  // of chimera's pipes
 
   std::string Text() const {
-    return scheme + " " + (passes.empty() ? "plain" : passes) +
-           (p2p == P2p::kAsync ? " async" : " blocking") + " dp " + std::to_string(replicas) +
-           " zero " + std::to_string(zero) + " D " + std::to_string(devices);
+    return scheme + (pairs > 1 ? " --pipe-pairs " + std::to_string(pairs) : "") + " " +
+           (passes.empty() ? "plain" : passes) + (p2p == P2p::kAsync ? " async" : " blocking") +
+           " dp " + std::to_string(replicas) + " zero " + std::to_string(zero) + " D " +
+           std::to_string(devices);
   }
   bool tied() const { return !scheme.starts_with("pipedream"); }
 };
 
 Result<Program> CompileCell(const Cell& cell) {
   CompileOptions options{.scheme = cell.scheme,
-                         .shape = {cell.devices, kMicros, 0},
+                         .shape = {.devices = cell.devices,
+                                   .microbatches = kMicros,
+                                   .stages_per_device = 0,
+                                   .pipe_pairs = cell.pairs},
                          .passes = cell.passes,
                          .p2p = cell.p2p,
                          .replicas = cell.replicas,
@@ -181,9 +186,12 @@ std::vector<Cell> AllCells() {
     for (const char* passes : {"", "mario", "fit-memory", "split-backward"})
       for (P2p p2p : {P2p::kAsync, P2p::kBlocking})
         for (int replicas : {1, 2, 3})
-          for (int zero : {0, 1})
+          for (int zero : {0, 1}) {
             for (int devices : {1, 2, 4})
               cells.push_back({std::string(scheme.name), passes, p2p, replicas, zero, devices});
+            if (scheme.option == Scheme::kPipePairs)
+              cells.push_back({std::string(scheme.name), passes, p2p, replicas, zero, 4, 2});
+          }
   return cells;
 }
 

@@ -1,7 +1,8 @@
 #!/bin/bash
 # A training step of GPT-2 124M by piperun (one rank, one thread, fp32, B=4, T=64) and the
 # same step in PyTorch, in turn, so that both see the same machine. Then what the runtime
-# itself takes: the time that is neither kernels nor waiting, per instruction.
+# itself takes: the time that is neither kernels nor waiting, per instruction and as a share of
+# a step; of tools/demo's run it should be less than 1 %.
 #
 #   tools/bench //tools:bench_step       PYTHON=… a python that has torch
 set -euo pipefail
@@ -19,7 +20,7 @@ for dropout in 0.1 0; do
   sed -E "s/(pdrop\": )0.1/\1$dropout/" tools/gpt2_124m.json >"$folder/model.json"
   "$pipec" compile --scheme gpipe --devices 1 --microbatches 1 --model "$folder/model.json" \
     --micro-batch-size 4 --seq-length 64 -o "$folder/plan"
-  for round in 1 2 3; do
+  for _ in 1 2 3; do
     "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --log "$folder/log" >/dev/null
     sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" | sort -g |
       awk '{t[NR] = $1} END {printf "piperun:             best %.3f s, median %.3f s\n", t[1], t[int((NR + 1) / 2)]}'
@@ -27,11 +28,25 @@ for dropout in 0.1 0; do
   done
 done
 
+# What piperun says of its own time, with four ranks: steps, threads and processes in turn.
+itself() {
+  for _ in 1 2 3; do
+    "$piperun" "$folder/plan" --data "$folder/text" --steps "$1" | sed -n 's/^kernels/threads: &/p'
+    mpiexec -n 4 "$piperun" "$folder/plan" --data "$folder/text" --steps "$1" |
+      sed -n 's/^kernels/mpiexec: &/p'
+  done
+}
+
 echo
-echo "The runtime itself: four ranks, 1F1B, 32 micro-batches of a very small model"
+echo "The runtime itself: four ranks, 1F1B, GPT-2 3M, B=2, T=128, 8 micro-batches"
+"$pipec" compile --scheme 1f1b --devices 4 --microbatches 8 --model tools/demo.json \
+  --micro-batch-size 2 --seq-length 128 -o "$folder/plan"
+itself 10
+
+echo
+echo "Four ranks, 1F1B, 32 micro-batches of a very small model"
 cat >"$folder/model.json" <<END
 {"model_type": "gpt2", "vocab_size": 256, "n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2}
 END
 "$pipec" compile --scheme 1f1b --devices 4 --microbatches 32 --model "$folder/model.json" -o "$folder/plan"
-"$piperun" "$folder/plan" --data "$folder/text" --steps 200 | tail -n 1
-mpiexec -n 4 "$piperun" "$folder/plan" --data "$folder/text" --steps 200 | tail -n 1
+itself 200

@@ -16,16 +16,16 @@ LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 12, 12, 768, 50257, 1024
 
 
 class Block(nn.Module):
-    def __init__(self, dropout):
+    def __init__(self, dropout, width, heads):
         super().__init__()
-        self.dropout = dropout
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.c_attn, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.c_fc, self.c_proj = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout, self.heads = dropout, heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
         batch, tokens, width = x.shape
-        q, k, v = (part.view(batch, tokens, HEADS, -1).transpose(1, 2)
+        q, k, v = (part.view(batch, tokens, self.heads, -1).transpose(1, 2)
                    for part in self.c_attn(self.ln_1(x)).split(width, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=True)
         y = self.proj(y.transpose(1, 2).reshape(batch, tokens, width))
@@ -39,7 +39,7 @@ class Gpt2(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.wte, self.wpe = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(POSITIONS, WIDTH)
-        self.blocks = nn.ModuleList(Block(dropout) for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block(dropout, WIDTH, HEADS) for _ in range(LAYERS))
         self.ln_f = nn.LayerNorm(WIDTH)
         for parameter in self.parameters():
             if parameter.dim() > 1:

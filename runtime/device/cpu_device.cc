@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <optional>
 
 #include "kernels/elementwise.h"
+#include "runtime/comm/transport.h"
 #include "runtime/device/arena.h"
 
 namespace pp {
@@ -13,10 +15,20 @@ namespace {
 // Sums go piece by piece, so that a piece stays in the first cache.
 constexpr int64_t kSumPiece = 2048;
 
+// Processor time of the calling thread.
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 class CpuQueue : public Queue {
  public:
   Ticket Submit(StageExecutor& executor, const StageCall& call) override {
+    const double begin = SteadySeconds(), processor = ThreadSeconds();
     executor.Run(call, nullptr);
+    time_.busy += SteadySeconds() - begin;
+    time_.processor += ThreadSeconds() - processor;
     return ++last_;
   }
 
@@ -40,11 +52,17 @@ class CpuQueue : public Queue {
     return CopyIn(to, from, bytes);
   }
   Ticket Drop(void*, int64_t) override { return last_; }
+  Ticket Stamp(double* seconds) override {
+    *seconds = SteadySeconds();
+    return last_;
+  }
   Ticket last() const override { return last_; }
+  QueueTime time() const override { return time_; }
   bool Done(Ticket) const override { return true; }
 
  private:
-  Ticket last_ = 0;  // the owner's
+  Ticket last_ = 0;  // the owner's, as the time
+  QueueTime time_;
 };
 
 class CpuDevice : public Device {

@@ -32,6 +32,12 @@ struct SumArgs {
   float* out = nullptr;
 };
 
+// In seconds.
+struct QueueTime {
+  double busy = 0;       // in work that was submitted
+  double processor = 0;  // of that, processor time of the thread that submits
+};
+
 // One thread submits; any thread may ask whether a ticket is done.
 class Queue {
  public:
@@ -45,8 +51,13 @@ class Queue {
   virtual Ticket CopyOut(void* to, const void* from, int64_t bytes) = 0;
   // Behind all work so far, these bytes hold no value any more.
   virtual Ticket Drop(void* at, int64_t bytes) = 0;
+  // Notes when the queue comes here, in seconds on the host's steady clock; `seconds` is the
+  // queue's until the ticket is done.
+  virtual Ticket Stamp(double* seconds) = 0;
   // Of the last work.
   virtual Ticket last() const = 0;
+  // The owner, when all is done: how long the queue has worked.
+  virtual QueueTime time() const = 0;
 
   virtual bool Done(Ticket ticket) const = 0;
 };

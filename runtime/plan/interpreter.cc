@@ -41,7 +41,7 @@ StepResult& Interpreter::ResultOf(int64_t step) {
 }
 
 Status Interpreter::Run(const Iteration& iteration) {
-  const double begin = Now(), cpu_begin = ThreadSeconds(), kernel_cpu_begin = kernel_cpu_;
+  const double begin = SteadySeconds(), processor = ThreadSeconds();
   args_.lanes->Begin(iteration);
   next_freed_ = 0;
   for (const int32_t index : args_.list->compute) {
@@ -51,7 +51,7 @@ Status Interpreter::Run(const Iteration& iteration) {
       continue;
     }
     current_.store(index, std::memory_order_relaxed);
-    const Status status = ExecuteTimed(index, iteration);
+    const Status status = ExecuteRecorded(index, iteration);
     if (args_.stop->load(std::memory_order_relaxed)) return {};
     if (!status.ok())
       return status.In(fmt::format("step {}, '{}' (instruction {})",
@@ -63,25 +63,28 @@ Status Interpreter::Run(const Iteration& iteration) {
   }
   const int64_t step = iteration.number - (args_.list->overlaps ? 1 : 0);  // that ends here
   if (step > 0) ResultOf(step).end = queue_.last();
-  time_.total += Now() - begin;
-  time_.own += ThreadSeconds() - cpu_begin - (kernel_cpu_ - kernel_cpu_begin);
+  time_.total += SteadySeconds() - begin;
+  time_.own += ThreadSeconds() - processor;
   time_.instructions += static_cast<int64_t>(args_.list->list.size());
   return {};
 }
 
-Status Interpreter::ExecuteTimed(int index, const Iteration& iteration) {
-  const Instruction& instruction = args_.list->list[index];
-  const bool mine = Info(instruction.op).lane == Lane::kCompute;
-  const bool waits = instruction.op == Op::kWait || !mine;
-  const double start = Now(), cpu_start = waits ? 0 : ThreadSeconds();
+// Blocking messages are on the record of their lane.
+Status Interpreter::ExecuteRecorded(int index, const Iteration& iteration) {
+  Recorder::Times* times = nullptr;
+  if (args_.recorder != nullptr && Info(args_.list->list[index].op).lane == Lane::kCompute)
+    times = args_.recorder->Add(index, args_.list->StepOf(index, iteration));
+  if (times != nullptr) queue_.Stamp(&times->start);
   Status status = Execute(index, iteration);
-  if (!waits) kernel_cpu_ += ThreadSeconds() - cpu_start;
-  const double end = Now();
-  (waits ? time_.waiting : time_.kernels) += end - start;
-  // Blocking messages are on the record of their lane.
-  if (args_.recorder != nullptr && mine)
-    args_.recorder->Add(index, args_.list->StepOf(index, iteration), start, end);
+  if (times != nullptr) queue_.Stamp(&times->end);
   return status;
+}
+
+void Interpreter::Await(int index, int64_t iteration) {
+  if (args_.lanes->Over(index, iteration)) return;
+  const double begin = SteadySeconds();
+  args_.lanes->Await(index, iteration);
+  time_.waiting += SteadySeconds() - begin;
 }
 
 Status Interpreter::Execute(int index, const Iteration& iteration) {
@@ -100,7 +103,7 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
       return {};
     case Op::kWait: {
       const Dependence& after = args_.list->waits_for[index];
-      args_.lanes->Await(after.index, iteration.number + after.body);
+      Await(after.index, iteration.number + after.body);
       return {};
     }
     // Here only with blocking sends: the two ends meet. The lane must see that this one is here.
@@ -108,7 +111,7 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
     case Op::kRecvAct:
     case Op::kSendGrad:
     case Op::kRecvGrad:
-      args_.lanes->Await(index, iteration.number);
+      Await(index, iteration.number);
       return {};
     // Only started, by their lane.
     case Op::kReduceGrad:

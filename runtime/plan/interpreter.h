@@ -59,12 +59,14 @@ class Interpreter {
   // Instructions that it has passed since it was made. Any thread may ask.
   int64_t executed() const { return executed_.load(std::memory_order_relaxed); }
 
+  // Of the compute thread; the queue's part is the device's to say.
   const TimeSpent& time() const { return time_; }
 
  private:
   StepResult& ResultOf(int64_t step);
-  Status ExecuteTimed(int index, const Iteration& iteration);
+  Status ExecuteRecorded(int index, const Iteration& iteration);
   Status Execute(int index, const Iteration& iteration);
+  void Await(int index, int64_t iteration);
   Status Load(const StageCall& call, int64_t step);
   void Compute(int index, const Iteration& iteration);
   StageCall CallOf(int index, const Iteration& iteration) const;
@@ -77,7 +79,6 @@ class Interpreter {
   std::vector<int32_t> tokens_;  // of one sequence group, on their way to the device
   size_t next_freed_ = 0;        // in list->freed
   TimeSpent time_;
-  double kernel_cpu_ = 0;  // processor seconds in the device
   std::atomic<int> current_{0};
   std::atomic<int64_t> executed_{0};
 };

@@ -1,13 +1,8 @@
 #include "runtime/plan/lanes.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace pp {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Lanes::Lanes(Args args) : args_(std::move(args)) {
   const auto size = static_cast<int>(args_.list->list.size());
@@ -63,7 +58,7 @@ void Lanes::Await(int index, int64_t iteration) {
   auto over = [&] { return Over(index, iteration); };
   if (over()) return;
   waiting_.store(true, std::memory_order_relaxed);
-  const double begin = Now();
+  const double begin = SteadySeconds();
   while (true) {
     const uint64_t seen = args_.compute_bell->rings();
     if (over() || args_.stop->load()) break;
@@ -72,7 +67,8 @@ void Lanes::Await(int index, int64_t iteration) {
   waiting_.store(false, std::memory_order_relaxed);
   // What comes before its start is not communication, but the work that it waits for.
   const double start = marks_[index].start.load(std::memory_order_relaxed);
-  times_[CommKindOf(args_.list->list[index].op)].exposed += Now() - std::max(begin, start);
+  times_[CommKindOf(args_.list->list[index].op)].exposed +=
+      SteadySeconds() - std::max(begin, start);
 }
 
 bool Lanes::Executes(int index, int64_t iteration) const {
@@ -112,7 +108,7 @@ Status Lanes::AdvanceQueue(Queue* queue, bool* moved) {
     }
     if (!queue->started) {
       if (!MayStart(index, queue->iteration)) return {};
-      marks_[index].start.store(Now(), std::memory_order_relaxed);
+      marks_[index].start.store(SteadySeconds(), std::memory_order_relaxed);
       PP_RETURN_IF_ERROR(StartNext(*queue, index));
       queue->started = *moved = true;
       ++in_flight_;
@@ -129,10 +125,10 @@ Status Lanes::AdvanceQueue(Queue* queue, bool* moved) {
 }
 
 void Lanes::End(int index, const Queue& queue) {
-  const double start = marks_[index].start.load(std::memory_order_relaxed), end = Now();
+  const double start = marks_[index].start.load(std::memory_order_relaxed), end = SteadySeconds();
   times_[CommKindOf(args_.list->list[index].op)].total += end - start;
   if (args_.recorder != nullptr)
-    args_.recorder->Add(index, args_.list->StepOf(index, {queue.iteration}), start, end);
+    args_.recorder->Add(index, args_.list->StepOf(index, {queue.iteration}), {start, end});
   marks_[index].over.store(queue.iteration, std::memory_order_release);
   args_.compute_bell->Ring();
 }

@@ -37,6 +37,10 @@ class Lanes {
   void Begin(const Iteration& iteration);
   // The compute thread: it has passed instruction `index`; what that takes is done with `ticket`.
   void Passed(int index, Ticket ticket);
+  // Any thread: instruction `index` of another lane is over in that iteration.
+  bool Over(int index, int64_t iteration) const {
+    return marks_[index].over.load(std::memory_order_acquire) >= iteration;
+  }
   // The compute thread: goes on when instruction `index` of another lane is over, or with `stop`.
   void Await(int index, int64_t iteration);
 
@@ -70,9 +74,6 @@ class Lanes {
   };
 
   void AddToQueue(int index);
-  bool Over(int index, int64_t iteration) const {
-    return marks_[index].over.load(std::memory_order_acquire) >= iteration;
-  }
   bool Executes(int index, int64_t iteration) const;
   bool MayStart(int index, int64_t iteration) const;
   Status AdvanceQueue(Queue* queue, bool* moved);
@@ -90,8 +91,5 @@ class Lanes {
   int in_flight_ = 0;
   CommTimes times_;  // taken by the communication thread, exposed by the compute thread
 };
-
-// Seconds on the clock of all recorders.
-double Now();
 
 }  // namespace pp

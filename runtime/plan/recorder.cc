@@ -38,7 +38,14 @@ CommKind CommKindOf(Op op) {
 
 void Recorder::Reserve(int64_t per_step, int64_t body, int64_t steps) {
   last_step_ = std::min(steps, std::max<int64_t>(1, kMaxEvents / std::max<int64_t>(1, body)));
-  events_.reserve(last_step_ * per_step);
+  instructions_.reserve(last_step_ * per_step);
+  times_.reserve(last_step_ * per_step);
+}
+
+void Recorder::AppendTo(std::vector<Event>* events) const {
+  for (size_t i = 0; i < times_.size(); ++i)
+    events->push_back({rank_, device_, instructions_[i].index, instructions_[i].step,
+                       times_[i].start, times_[i].end - times_[i].start});
 }
 
 }  // namespace pp

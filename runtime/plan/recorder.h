@@ -33,9 +33,9 @@ struct CommTimes {
 // Where the time of the compute thread went, in seconds.
 struct TimeSpent {
   double total = 0;    // inside steps
-  double kernels = 0;  // in the backend
+  double kernels = 0;  // of the device
   double waiting = 0;  // for other lanes
-  // Processor time outside of the backend: what the runtime itself takes. (Not total -
+  // Processor time outside of the kernels: what the runtime itself takes. (Not total -
   // kernels - waiting, which has what other processes took in between.)
   double own = 0;
   int64_t instructions = 0;  // executed, of all lanes
@@ -58,17 +58,30 @@ class Recorder {
   // `body` instructions deciding how many steps fit.
   void Reserve(int64_t per_step, int64_t body, int64_t steps);
 
-  void Add(int index, int64_t step, double start, double end) {
-    if (step > last_step_) return;
-    events_.push_back({rank_, device_, index, static_cast<int32_t>(step), start, end - start});
+  // An event whose start and end are written later; null: no room. It stays where it is.
+  struct Times {
+    double start = 0, end = 0;
+  };
+  Times* Add(int index, int64_t step) {
+    if (step > last_step_) return nullptr;
+    instructions_.push_back({index, static_cast<int32_t>(step)});
+    return &times_.emplace_back();
+  }
+  void Add(int index, int64_t step, const Times& times) {
+    if (Times* mine = Add(index, step)) *mine = times;
   }
 
-  const std::vector<Event>& events() const { return events_; }
+  // When all times are written.
+  void AppendTo(std::vector<Event>* events) const;
 
  private:
   const int rank_, device_;
   int64_t last_step_ = 0;
-  std::vector<Event> events_;
+  struct What {
+    int32_t index, step;
+  };
+  std::vector<What> instructions_;
+  std::vector<Times> times_;  // as long; never more than reserved
 };
 
 }  // namespace pp

@@ -27,11 +27,11 @@ Status Receive(Transport& transport, int peer, T* value, double seconds = kSecon
 Status MeasureOffset(Transport& transport, int peer, double* offset) {
   double best = INFINITY;
   for (int i = 0; i < kPings; ++i) {
-    const double begin = Now();
+    const double begin = SteadySeconds();
     double there = 0;
     PP_RETURN_IF_ERROR(Send(transport, peer, begin));
     PP_RETURN_IF_ERROR(Receive(transport, peer, &there));
-    const double end = Now();
+    const double end = SteadySeconds();
     if (end - begin >= best) continue;
     best = end - begin;
     *offset = (begin + end) / 2 - there;
@@ -44,7 +44,7 @@ Status AnswerPings(Transport& transport) {
   for (int i = 0; i < kPings; ++i) {
     double begin = 0;
     PP_RETURN_IF_ERROR(Receive(transport, 0, &begin, i == 0 ? kTurnSeconds : kSeconds));
-    PP_RETURN_IF_ERROR(Send(transport, 0, Now()));
+    PP_RETURN_IF_ERROR(Send(transport, 0, SteadySeconds()));
   }
   return {};
 }

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "runtime/plan/bind_collective.h"
-#include "schema/buckets.h"
+#include "runtime/run/fill_states.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -29,9 +29,6 @@ constexpr microseconds kBusyNap{150};
 constexpr microseconds kIdleNap{2000};
 // After a failure the other ranks get so long to say good-bye.
 constexpr double kPartingSeconds = 3;
-
-// Moments are zeroed so many numbers at a time.
-constexpr int64_t kZeros = 1 << 16;
 
 void SetText(const std::string& text, ControlMessage* message) {
   const size_t length = std::min(text.size(), sizeof(message->text) - 1);
@@ -66,7 +63,9 @@ Status Rank::Setup() {
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
   body_ = Bind(program, place_.device, std::move(walk), *device_);
   executor_ = args_.make_executor();
-  PP_RETURN_IF_ERROR(FillStates());
+  Result<WeightSource> weights = args_.open_weights();
+  PP_RETURN_IF_ERROR(weights.status());
+  PP_RETURN_IF_ERROR(FillStates(program, place_.device, &*weights, device_.get()));
   if (args_.record) Reserve();
   std::vector<CollectiveArgs> collectives = BindCollectives();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
@@ -107,34 +106,6 @@ void Rank::Reserve() {
   });
   compute_recorder_.Reserve(computed, all, args_.steps);
   lane_recorder_.Reserve(all - computed, all, args_.steps);
-}
-
-// Weights and moments before the first step.
-Status Rank::FillStates() {
-  Result<WeightSource> weights = args_.open_weights();
-  PP_RETURN_IF_ERROR(weights.status());
-  for (int stage : args_.program->StagesOf(place_.device))
-    for (int pipe : args_.program->PipesOf(stage, place_.device))
-      PP_RETURN_IF_ERROR(FillCopy(&*weights, stage, pipe));
-  return {};
-}
-
-Status Rank::FillCopy(WeightSource* weights, int stage, int pipe) {
-  const Program& program = *args_.program;
-  const StageCall at = BindStage(program, place_.device, stage, pipe, *device_);
-  std::vector<float> numbers;
-  for (const Tensor& tensor : LayoutStage(*program.job, stage).tensors) {
-    numbers.resize(tensor.elements());
-    PP_RETURN_IF_ERROR(weights->Read(tensor, numbers.data()));
-    device_->compute().CopyIn(at.weights + tensor.weight, numbers.data(), tensor.bytes());
-  }
-  const Region* moments = FindRegion(List(), Kind::kOptimizer, stage, pipe);
-  if (moments == nullptr) return {};
-  numbers.assign(kZeros, 0);
-  for (int64_t done = 0; done < moments->bytes; done += kZeros * 4)
-    device_->compute().CopyIn(at.optimizer + done, numbers.data(),
-                              std::min(kZeros * 4, moments->bytes - done));
-  return {};
 }
 
 void Rank::BeginSetup() {
@@ -187,7 +158,7 @@ void Rank::ComputeMain() {
 }
 
 void Rank::RunSteps() {
-  last_end_ = Now();
+  last_end_ = SteadySeconds();
   const int64_t behind = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
     Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
@@ -250,7 +221,7 @@ bool Rank::MayBegin(int64_t step) {
 }
 
 void Rank::Report(const StepResult& result) {
-  const double now = Now();
+  const double now = SteadySeconds();
   ControlMessage message{.type = ControlMessage::Type::kReport,
                          .step = result.step,
                          .last = asked_to_stop_.load(),
@@ -337,13 +308,16 @@ std::string Rank::CurrentText() const {
 
 TimeSpent Rank::time() const {
   TimeSpent time = interpreter_->time();
+  const QueueTime queue = device_->compute().time();
+  time.kernels = queue.busy;
+  time.own -= queue.processor;
   time.communication = lanes_->times();
   return time;
 }
 
 void Rank::AppendEvents(std::vector<Event>* events) const {
-  for (const Recorder* recorder : {&compute_recorder_, &lane_recorder_})
-    events->insert(events->end(), recorder->events().begin(), recorder->events().end());
+  compute_recorder_.AppendTo(events);
+  lane_recorder_.AppendTo(events);
 }
 
 void Rank::CommunicationMain() {
@@ -363,8 +337,8 @@ void Rank::CommunicationMain() {
     left_cleanly_ = said_bye && control_.closed();
     if (left_cleanly_) break;
     if (stop_.load()) {
-      if (parting == 0) parting = Now() + kPartingSeconds;
-      if (Now() > parting) break;
+      if (parting == 0) parting = SteadySeconds() + kPartingSeconds;
+      if (SteadySeconds() > parting) break;
     }
     quiet_tests_ = moved ? 0 : quiet_tests_ + 1;
     if (!moved) Nap(seen);

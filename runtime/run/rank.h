@@ -99,8 +99,6 @@ class Rank {
 
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
-  Status FillStates();
-  Status FillCopy(WeightSource* weights, int stage, int pipe);
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
   void ComputeMain();

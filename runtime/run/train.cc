@@ -188,11 +188,11 @@ class Supervisor {
     std::thread reporter;
     reported_.store(!Steers());
     if (Steers()) reporter = std::thread([this] { ReportSteps(); });
-    double last = Now();
+    double last = SteadySeconds();
     while (!(ended_.load() && reported_.load())) {
       const uint64_t seen = news_.rings();
       PassRequests();
-      const double now = Now();
+      const double now = SteadySeconds();
       if (now - last >= kTickSeconds) {
         if (!ended_.load()) Tick();
         last = now;

@@ -1,0 +1,42 @@
+#include "runtime/run/fill_states.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/plan/binding.h"
+
+namespace pp {
+namespace {
+
+// Moments are zeroed so many numbers at a time.
+constexpr int64_t kZeros = 1 << 16;
+
+Status FillCopy(const Program& program, int device, const StageCall& copy, WeightSource* weights,
+                Device* memory) {
+  std::vector<float> numbers;
+  for (const Tensor& tensor : LayoutStage(*program.job, copy.stage).tensors) {
+    numbers.resize(tensor.elements());
+    PP_RETURN_IF_ERROR(weights->Read(tensor, numbers.data()));
+    memory->compute().CopyIn(copy.weights + tensor.weight, numbers.data(), tensor.bytes());
+  }
+  const Region* moments =
+      FindRegion(program.lists[device], Kind::kOptimizer, copy.stage, copy.pipe);
+  if (moments == nullptr) return {};
+  numbers.assign(kZeros, 0);
+  for (int64_t done = 0; done < moments->bytes; done += kZeros * 4)
+    memory->compute().CopyIn(copy.optimizer + done, numbers.data(),
+                             std::min(kZeros * 4, moments->bytes - done));
+  return {};
+}
+
+}  // namespace
+
+Status FillStates(const Program& program, int device, WeightSource* weights, Device* memory) {
+  for (int stage : program.StagesOf(device))
+    for (int pipe : program.PipesOf(stage, device))
+      PP_RETURN_IF_ERROR(FillCopy(program, device, BindStage(program, device, stage, pipe, *memory),
+                                  weights, memory));
+  return {};
+}
+
+}  // namespace pp

@@ -1,0 +1,15 @@
+// What a rank's states hold before the first step: weights, and moments of zero.
+#pragma once
+
+#include "runtime/device/device.h"
+#include "runtime/model/parameters.h"
+#include "schema/program.h"
+
+namespace pp {
+
+// Fills those of all copies that the program lays on `device`, one tensor at a time. The newest
+// version of the weights is the first one; older ones are never read before they are made.
+// Errors: WeightSource's.
+Status FillStates(const Program& program, int device, WeightSource* weights, Device* memory);
+
+}  // namespace pp

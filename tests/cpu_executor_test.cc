@@ -1,0 +1,90 @@
+// What STEP does on the device: it takes the norm, clips, and keeps its hands off where the norm is
+// no number.
+#include "runtime/model/cpu_executor.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+#include "compiler/compile.h"
+
+namespace pp {
+namespace {
+
+class Stage {
+ public:
+  explicit Stage(double clip) {
+    ModelConfig model;
+    model.vocab_size = 50;
+    model.n_positions = 8;
+    model.n_embd = 16;
+    model.n_layer = 1;
+    model.n_head = 2;
+    model.n_inner = 64;
+    auto compiled = Compile({.scheme = "gpipe", .shape = {1, 1, 0}, .model = model});
+    REQUIRE(compiled.ok());
+    program_ = std::move(*compiled);
+    executor_ = MakeCpuExecutor(
+        {.program = &program_,
+         .optimizer = {.learning_rate = 0.5, .weight_decay = 0, .grad_clip = clip}});
+    layout_ = LayoutStage(*program_.job, 0);
+    weights.assign(layout_.weights_bytes / 4, 1);
+    wgrad.assign(layout_.wgrad_bytes / 4, 2);
+    moments.assign(layout_.optimizer_bytes / 4, 0);
+    norm.resize(layout_.norm_blocks + 1);
+  }
+
+  void Run(Op op, int64_t update = 1) {
+    StageCall call;
+    call.op = op;
+    call.stage = 0;
+    call.weights = call.weights_old = reinterpret_cast<std::byte*>(weights.data());
+    call.wgrad = reinterpret_cast<std::byte*>(wgrad.data());
+    call.optimizer = reinterpret_cast<std::byte*>(moments.data());
+    call.norm = norm.data();
+    call.update = update;
+    executor_->Run(call, nullptr);
+  }
+
+  int64_t parameters() const { return layout_.parameters; }
+
+  std::vector<float> weights, wgrad, moments;
+  std::vector<double> norm;
+
+ private:
+  Program program_;
+  std::unique_ptr<StageExecutor> executor_;
+  StageLayout layout_;
+};
+
+TEST_CASE("STEP takes the norm of all blocks and writes it behind them") {
+  Stage stage(0);
+  stage.Run(Op::kNormGrad);
+  stage.Run(Op::kStep);
+  CHECK(stage.norm.back() == Approx(2 * std::sqrt(static_cast<double>(stage.parameters()))));
+  // The first step of AdamW is as long as the learning rate.
+  CHECK(stage.weights[0] == Approx(0.5));
+  CHECK(stage.moments[0] == Approx(0.1 * 2));
+}
+
+TEST_CASE("STEP clips by the norm") {
+  Stage stage(1);
+  stage.Run(Op::kNormGrad);
+  stage.Run(Op::kStep);
+  CHECK(stage.moments[0] == Approx(0.1 * 2 / stage.norm.back()));
+}
+
+TEST_CASE("a STEP whose norm is no number leaves weights and moments as they are") {
+  const float bad = GENERATE(NAN, INFINITY);
+  Stage stage(1);
+  stage.wgrad[7] = bad;
+  stage.Run(Op::kNormGrad);
+  const std::vector<float> weights = stage.weights, moments = stage.moments;
+  stage.Run(Op::kStep);
+  CHECK(!std::isfinite(stage.norm.back()));
+  CHECK(stage.weights == weights);
+  CHECK(stage.moments == moments);
+}
+
+}  // namespace
+}  // namespace pp
