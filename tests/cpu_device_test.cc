@@ -97,6 +97,19 @@ TEST_CASE("what a stage computes is done when it is submitted") {
   CHECK(executor.micros == std::vector<int>{0, 1, 2});
 }
 
+TEST_CASE("stamps stand in the queue's order, and what is between them was work") {
+  const auto device = MakeCpuDevice();
+  double begin = 0, end = 0;
+  const Parts parts(4, 5000);
+  std::vector<float> out(5000);
+  CHECK(device->reduce().Done(device->reduce().Stamp(&begin)));
+  device->reduce().Sum({.n = 5000, .parts = parts.pointers, .out = out.data()});
+  CHECK(device->reduce().Done(device->reduce().Stamp(&end)));
+  CHECK(begin > 0);
+  CHECK(begin <= end);
+  CHECK(device->compute().time().busy == 0);
+}
+
 TEST_CASE("more memory than there is") {
   CHECK(MakeCpuDevice()->Take(int64_t{1} << 60).code() == Code::kInvalid);
   CHECK(MakeCpuDevice()->HighWater() == 0);

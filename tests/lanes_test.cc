@@ -21,7 +21,9 @@ class SlowDevice : public Device {
     Ticket CopyIn(void*, const void*, int64_t) override { return 0; }
     Ticket CopyOut(void*, const void*, int64_t) override { return 0; }
     Ticket Drop(void*, int64_t) override { return 0; }
+    Ticket Stamp(double*) override { return 0; }
     Ticket last() const override { return 0; }
+    QueueTime time() const override { return {}; }
     bool Done(Ticket ticket) const override { return ticket <= done; }
     Ticket done = 0;
   };
@@ -120,7 +122,10 @@ TEST_CASE("nothing starts before its iteration begins") {
   CHECK_FALSE(f.PeerHasSent());
   f.lanes->Begin({1});
   CHECK(f.lanes->iteration() == 1);
+  CHECK_FALSE(f.lanes->Over(0, 1));
   CHECK(f.Advance());
+  CHECK(f.lanes->Over(0, 1));
+  CHECK_FALSE(f.lanes->Over(0, 2));
   CHECK(f.PeerHasSent());
   CHECK(f.values[0] == 11);
   f.lanes->Await(0, 1);  // is over
@@ -184,6 +189,7 @@ TEST_CASE("a lane does one thing at a time, and lanes run side by side") {
   CHECK(f.Advance());
   CHECK(f.lanes->in_flight());
   CHECK_FALSE(f.Advance());  // nobody takes the first, so the second does not start
+  CHECK_FALSE(f.lanes->Over(0, 1));
   f.PeerSends(5);
   CHECK(f.Advance());
   CHECK(f.values[2] == 5);  // whatever the sends do
@@ -262,11 +268,13 @@ TEST_CASE("messages are recorded with the step that they belong to") {
     f.Advance();
     CHECK(f.PeerHasSent());
   }
-  REQUIRE(recorder.events().size() == 3);
+  std::vector<Event> events;
+  recorder.AppendTo(&events);
+  REQUIRE(events.size() == 3);
   const int index_and_step[][2] = {{0, 1}, {0, 2}, {1, 1}};
   double total = 0;
   for (int k = 0; k < 3; ++k) {
-    const Event& event = recorder.events()[k];
+    const Event& event = events[k];
     CHECK(event.index == index_and_step[k][0]);
     CHECK(event.step == index_and_step[k][1]);
     CHECK(event.duration >= 0);
