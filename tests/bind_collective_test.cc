@@ -236,6 +236,17 @@ TEST_CASE("each norm block has one owner in a group, which made it") {
   });
 }
 
+// Where every replica has all gradients, none asks another one for its squares.
+TEST_CASE("a norm's group is one replica, or all where gradients are spread over them") {
+  ForAll([](const Ranks& ranks) {
+    const bool sharded = ranks.program.zero == 1 && ranks.program.Copies() > 1;
+    for (const auto& [name, members] : ranks.Meetings())
+      if (std::get<0>(name.first) == Op::kReduceNorm)
+        CHECK(members.size() ==
+              static_cast<size_t>(sharded ? ranks.topology.ranks() : ranks.topology.devices));
+  });
+}
+
 TEST_CASE("what a member brings lies where the plan says") {
   ForAll([](const Ranks& ranks) {
     for (int rank = 0; rank < ranks.topology.ranks(); ++rank) {

@@ -105,9 +105,9 @@ TEST_CASE("nothing goes after a good-bye, and all is closed when all have said i
   CHECK_FALSE(star.controls[1]->closed());
   // The others go on.
   star.controls[2]->Post(0, {.type = Type::kReport, .step = 1});
-  star.controls[0]->Post(2, {.type = Type::kGo, .step = 2});
+  star.controls[0]->PostAll({.type = Type::kGo, .step = 2});
   star.Advance();
-  CHECK(star.heard.size() == 3);
+  CHECK(star.heard.size() == 4);
   star.controls[2]->PostAll({.type = Type::kBye});
   star.Advance();
   CHECK(star.controls[0]->others_left());
