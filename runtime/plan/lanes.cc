@@ -65,10 +65,13 @@ void Lanes::Await(int index, int64_t iteration) {
     args_.compute_bell->Wait(seen);
   }
   waiting_.store(false, std::memory_order_relaxed);
-  // What comes before its start is not communication, but the work that it waits for.
+  if (!over()) return;  // stopped
+  // What comes before its start is not communication, but the work that it waits for; what comes
+  // behind its end is this thread's waking up.
   const double start = marks_[index].start.load(std::memory_order_relaxed);
+  const double end = marks_[index].end.load(std::memory_order_relaxed);
   times_[CommKindOf(args_.list->list[index].op)].exposed +=
-      SteadySeconds() - std::max(begin, start);
+      std::max(0.0, end - std::max(begin, start));
 }
 
 bool Lanes::Executes(int index, int64_t iteration) const {
@@ -129,6 +132,7 @@ void Lanes::End(int index, const Queue& queue) {
   times_[CommKindOf(args_.list->list[index].op)].total += end - start;
   if (args_.recorder != nullptr)
     args_.recorder->Add(index, args_.list->StepOf(index, {queue.iteration}), {start, end});
+  marks_[index].end.store(end, std::memory_order_relaxed);
   marks_[index].over.store(queue.iteration, std::memory_order_release);
   args_.compute_bell->Ring();
 }

@@ -70,7 +70,8 @@ class Lanes {
     std::atomic<int64_t> passed{0};  // the last iteration in which the compute lane was past it
     std::atomic<int64_t> ticket{0};  // of what the compute lane had submitted then
     std::atomic<int64_t> over{0};    // other lanes: the last iteration in which it was over
-    std::atomic<double> start{0};    // and when it began
+    std::atomic<double> start{0};    // when it began
+    std::atomic<double> end{0};      // and ended
   };
 
   void AddToQueue(int index);
