@@ -85,10 +85,8 @@ bool Lanes::Executes(int index, int64_t iteration) const {
 bool Lanes::MayStart(int index, int64_t iteration) const {
   const Dependence& after = args_.list->waits_for[index];
   if (after.index < 0) return true;
-  const int64_t when = iteration + after.body;
-  if (when < 1) return true;
-  const Mark& mark = marks_[after.index];
-  return mark.passed.load(std::memory_order_acquire) >= when &&
+  const Mark& mark = marks_[after.index];  // of iteration 0, which never was, all is passed
+  return mark.passed.load(std::memory_order_acquire) >= iteration + after.body &&
          args_.device->compute().Done(mark.ticket.load(std::memory_order_relaxed));
 }
 

@@ -60,7 +60,7 @@ class Rank {
   explicit Rank(Args args);
   ~Rank();
 
-  // Takes memory, checks and binds the list, makes the backend and the weights, on the
+  // Checks and binds the list, makes device, executor and weights, on the
   // compute thread, which stays.
   void BeginSetup();
   Status FinishSetup();
