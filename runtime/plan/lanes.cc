@@ -53,8 +53,7 @@ void Lanes::Passed(int index, Ticket ticket) {
 }
 
 void Lanes::Await(int index, int64_t iteration) {
-  // A message of the iteration before the first, or one that was left out, is not awaited: the list
-  // is verified.
+  // Nobody waits for what an iteration has left out: the list is verified.
   auto over = [&] { return Over(index, iteration); };
   if (over()) return;
   waiting_.store(true, std::memory_order_relaxed);
