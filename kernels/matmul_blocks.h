@@ -1,5 +1,6 @@
 // How a matrix product is cut into blocks: the same for every number of threads and every
-// instruction set. Sizes are measured: 256 rows of A and a panel of B stay in a cache of 1 MiB.
+// instruction set. Sizes are measured: a panel of B, the next one, the rows of A of a chunk and
+// those of C stay in a second-level cache.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@ namespace pp::kernels {
 
 inline constexpr int64_t kBlockRows = 256;
 inline constexpr int64_t kBlockColumns = 768;  // divides by the panel of every instruction set
-inline constexpr int64_t kChunkDepth = 768;
+inline constexpr int64_t kChunkDepth = 384;
 
 // Scratch of one thread: a panel of B, then, for a transposed A, a block of A.
 inline constexpr int64_t kPanelFloats = kChunkDepth * 48;

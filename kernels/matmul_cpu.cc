@@ -1,16 +1,16 @@
 // The matrix product on one instruction set.
 //
 // C is cut into blocks of kBlockRows x kBlockColumns, the work of one thread. In a block, k
-// advances by chunks, so that what is used again stays in the second-level cache; of a chunk, B is
-// copied in panels of kTileColumns columns, [k][kTileColumns], and a tile of registers walks down
-// the rows (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008). A is
-// read where it lies, unless it is transposed: then the block of A is copied in panels of kTileRows
-// rows, [k][kTileRows].
+// advances by chunks, so that what is used again stays in the caches; of a chunk, B is copied in
+// panels of up to kTileColumns columns, [k][columns], and a tile of registers walks down the rows
+// (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008). A is read
+// where it lies, unless it is transposed: then the chunk of A is copied in strips of kLanes rows,
+// [k][kLanes].
 //
 //        columns ->  |panel|panel|…         The copies matter: rows of a weight matrix lie a large
 //   rows   [tile]    |     |                power of two apart, and without them the caches hold
-//   only
-//     v    [tile]    |     |                a small part of a panel.
+//     v    [tile]    |     |                only a small part of a panel. Where rows of B are rows
+//                                           of a panel, the first tile copies while it multiplies.
 #include "kernels/isa.h"
 #include "kernels/matmul_blocks.h"
 #include "kernels/parallel.h"
@@ -19,78 +19,86 @@
 namespace pp::kernels::PP_ISA {
 namespace {
 
+constexpr int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 // One block of C and the chunk of k that is being added to it.
 struct Block {
   const MatmulShape& shape;  // with lda, ldb, ldc filled in
   const MatmulArgs& args;
   int64_t row, rows, column, columns, k, depth;
-  float* panel_a;  // kTranspose only
+  float* strips_a;  // kTranspose only
   float* panel_b;
 };
 
 // panel[k][column] = op(B)[k, column], with zeros in the columns beyond B.
+template <int kVectors>
 void CopyPanelOfB(const Block& block, int64_t column, int64_t columns) {
+  constexpr int kColumns = kVectors * kLanes;
   const int64_t ldb = block.shape.ldb;
   if (block.shape.operands == Operands::kNT) {
     const float* b = block.args.b + column * ldb + block.k;
-    CopyTransposedPanel<kTileColumns>(b, ldb, columns, block.depth, block.panel_b);
+    CopyTransposedPanel<kColumns>(b, ldb, columns, block.depth, block.panel_b);
     return;
   }
   const float* b = block.args.b + block.k * ldb + column;
   float* panel = block.panel_b;
-  for (int64_t k = 0; k < block.depth; ++k, b += ldb, panel += kTileColumns) {
-    if (columns == kTileColumns) {
-      for (int j = 0; j < kTileColumns; j += kLanes) Store(panel + j, Load(b + j));
-    } else {
-      for (int j = 0; j < kTileColumns; ++j) panel[j] = j < columns ? b[j] : 0;
-    }
+  for (int64_t k = 0; k < block.depth; ++k, b += ldb, panel += kColumns) {
+    for (int j = 0; j < kColumns; ++j) panel[j] = j < columns ? b[j] : 0;
   }
 }
 
-// Of A[k, m]: panel_a[tile][k][row of the tile], with zeros in the rows beyond A. Goes down a
-// strip of 64 columns of A, so that each line of it is read once.
+// Of A[k, m]: strips[strip][k][row of the strip], with zeros in the rows beyond A.
 void CopyTransposedA(const Block& block) {
-  constexpr int64_t kStrip = 64;
   const int64_t lda = block.shape.lda;
-  for (int64_t strip = 0; strip < block.rows; strip += kStrip) {
-    const int64_t rows = block.rows - strip < kStrip ? block.rows - strip : kStrip;
-    const float* a = block.args.a + block.k * lda + block.row + strip;
-    for (int64_t k = 0; k < block.depth; ++k, a += lda) {
-      float* panel = block.panel_a + strip * block.depth + k * kTileRows;
-      int64_t row = 0;
-      for (; row + kTileRows <= rows; row += kTileRows, panel += kTileRows * block.depth) {
-        for (int i = 0; i < kTileRows; ++i) panel[i] = a[row + i];
-      }
-      for (int i = 0; row < rows && i < kTileRows; ++i) panel[i] = row + i < rows ? a[row + i] : 0;
+  float* strip = block.strips_a;
+  for (int64_t i = 0; i < block.rows; i += kLanes) {
+    const int64_t rows = Least(block.rows - i, kLanes);
+    const float* a = block.args.a + block.k * lda + block.row + i;
+    for (int64_t k = 0; k < block.depth; ++k, a += lda, strip += kLanes) {
+      Store(strip, rows == kLanes ? Load(a) : LoadPart(a, rows));
     }
   }
 }
 
-// Asks, line by line, for a region of memory: `rows` rows of `length` floats, `stride` apart.
-struct Prefetcher {
-  const float* row;
-  int64_t rows, length, stride;
-  int64_t at = 0;
+// Asks, line by line, for a region of memory, `rows` rows of `length` floats, `stride` apart, so
+// that `calls` calls of Next() ask for all of it.
+class Prefetcher {
+ public:
+  Prefetcher(const float* first, int64_t rows, int64_t length, int64_t stride, int64_t calls)
+      : rows_(rows), stride_(stride) {
+    const int64_t into_line = static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) / 4 % kLine);
+    row_ = first - into_line;
+    length_ = length + into_line;
+    const int64_t lines = rows * ((length_ + kLine - 1) / kLine);
+    each_ = calls > 0 ? (lines + calls - 1) / calls : 0;
+  }
 
   PP_INLINE void Next() {
-    if (rows <= 0) return;
-    __builtin_prefetch(row + at, 0, 2);
-    at += 16;
-    if (at < length) return;
-    at = 0;
-    row += stride;
-    --rows;
+    for (int64_t i = 0; i < each_ && rows_ > 0; ++i) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < length_) continue;
+      at_ = 0;
+      row_ += stride_;
+      --rows_;
+    }
   }
+
+ private:
+  static constexpr int64_t kLine = 16;  // floats of a cache line
+  const float* row_;
+  int64_t rows_, length_, stride_, each_, at_ = 0;
 };
 
-// What CopyPanelOfB will read at `column`.
-Prefetcher PanelOfB(const Block& block, int64_t column) {
-  const int64_t left = block.shape.n - column, ldb = block.shape.ldb;
-  const int64_t columns = left < kTileColumns ? left : kTileColumns;
+// What the panel at `column` will read of B.
+Prefetcher PanelOfB(const Block& block, int64_t column, int64_t calls) {
+  const int64_t left = block.column + block.columns - column, ldb = block.shape.ldb;
+  const int64_t columns = left < 0 ? 0 : Least(left, kTileColumns);
   if (block.shape.operands == Operands::kNT) {
-    return {block.args.b + column * ldb + block.k, columns, block.depth, ldb};
+    return {block.args.b + column * ldb + block.k, columns, block.depth, ldb, calls};
   }
-  return {block.args.b + block.k * ldb + column, block.depth, columns + 15, ldb};
+  return {block.args.b + block.k * ldb + column, columns > 0 ? block.depth : 0, columns, ldb,
+          calls};
 }
 
 // Adds to `sum` what belongs to vector c of C besides the product.
@@ -118,75 +126,148 @@ PP_INLINE float Finish(const Block& block, float sum, int64_t row, int64_t colum
   return sum;
 }
 
-void StoreTile(const Block& block, const Tile<kTileRows, kTileVectors>& tile, int64_t row,
-               int64_t rows, int64_t column, int64_t columns) {
-  if (rows == kTileRows && columns == kTileColumns) {
+// c[i][j] = value(acc[i][j], i, j, where c[i][j] lies) for a whole tile.
+template <int kVectors, typename F>
+PP_INLINE void StoreWhole(const Tile<kTileRows, kVectors>& tile, float* c, int64_t ldc,
+                          const F& value) {
 #pragma GCC unroll 64
-    for (int i = 0; i < kTileRows; ++i) {
-#pragma GCC unroll 64
-      for (int j = 0; j < kTileVectors; ++j) {
-        const int64_t c = column + j * kLanes;
-        Store(block.args.c + (row + i) * block.shape.ldc + c,
-              Finish(block, tile.acc[i][j], row + i, c));
-      }
-    }
-    return;
-  }
-  float sums[kTileRows][kTileColumns];
   for (int i = 0; i < kTileRows; ++i) {
-    for (int j = 0; j < kTileVectors; ++j) Store(&sums[i][j * kLanes], tile.acc[i][j]);
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      block.args.c[(row + i) * block.shape.ldc + column + j] =
-          Finish(block, sums[i][j], row + i, column + j);
+#pragma GCC unroll 64
+    for (int j = 0; j < kVectors; ++j) {
+      float* p = c + i * ldc + j * kLanes;
+      Store(p, value(tile.acc[i][j], i, j, p));
     }
   }
 }
 
-// One chunk of k, one panel of B, all rows of the block.
-void MultiplyPanel(const Block& block, int64_t column, int64_t columns) {
+template <int kVectors>
+PP_INLINE void StoreTile(const Block& block, const Tile<kTileRows, kVectors>& tile, int64_t row,
+                         int64_t rows, int64_t column, int64_t columns) {
   const MatmulShape& shape = block.shape;
-  Prefetcher next_panel = PanelOfB(block, column + kTileColumns);
+  float* c = block.args.c + row * shape.ldc + column;
+  if (rows == kTileRows && columns == kVectors * kLanes) {
+    // The frequent cases have loops without conditions.
+    const bool nothing_else = shape.bias == WithBias::kNo && shape.residual == WithResidual::kNo;
+    if (nothing_else && block.k == 0 && shape.update == Update::kSet) {
+      StoreWhole(tile, c, shape.ldc, [](Vec sum, int, int, float*) PP_LAMBDA { return sum; });
+    } else if (nothing_else) {
+      StoreWhole(tile, c, shape.ldc,
+                 [](Vec sum, int, int, float* p) PP_LAMBDA { return Load(p) + sum; });
+    } else {
+      StoreWhole(tile, c, shape.ldc, [&](Vec sum, int i, int j, float*) PP_LAMBDA {
+        return Finish(block, sum, row + i, column + j * kLanes);
+      });
+    }
+    return;
+  }
+  float sums[kTileRows][kVectors * kLanes];
+  for (int i = 0; i < kTileRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) Store(&sums[i][j * kLanes], tile.acc[i][j]);
+  }
+  for (int64_t i = 0; i < rows; ++i, c += shape.ldc) {
+    int64_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes) {
+      Store(c + j, Finish(block, Load(&sums[i][j]), row + i, column + j));
+    }
+    for (; j < columns; ++j) c[j] = Finish(block, sums[i][j], row + i, column + j);
+  }
+}
+
+// kTileRows rows of A where they lie, `lda` apart. Few pointers, so that all stay in registers.
+struct RowsOfA {
+  const float *a, *a3, *a6;
+  int64_t lda;
+
+  RowsOfA(const float* a, int64_t lda) : a(a), a3(a + 3 * lda), a6(a + 6 * lda), lda(lda) {}
+
+  PP_INLINE float operator()(int row, int64_t k) const {
+    const float* p = row < 3 ? a : row < 6 ? a3 : a6;
+    return p[row % 3 * lda + k];
+  }
+};
+
+// A tile at row i of the block. b: the rows of the panel, ldb apart.
+template <int kVectors, CopyRows kCopy, typename Prefetch>
+PP_INLINE void MultiplyRows(const Block& block, int64_t i, int64_t column, int64_t columns,
+                            const float* b, int64_t ldb, const Prefetch& prefetch) {
+  const MatmulShape& shape = block.shape;
+  const int64_t rows = Least(block.rows - i, kTileRows);
+  Tile<kTileRows, kVectors> tile;
+  if (shape.operands == Operands::kTN) {
+    const float* a = block.strips_a + i / kLanes * kLanes * block.depth + i % kLanes;
+    MultiplyTile<kCopy>(
+        tile, [a](int row, int64_t k) PP_LAMBDA { return a[k * kLanes + row]; }, b, ldb,
+        block.depth, prefetch, block.panel_b);
+  } else if (rows == kTileRows) {
+    const RowsOfA a(block.args.a + (block.row + i) * shape.lda + block.k, shape.lda);
+    MultiplyTile<kCopy>(tile, a, b, ldb, block.depth, prefetch, block.panel_b);
+  } else {
+    const float* a[kTileRows];
+    for (int row = 0; row < kTileRows; ++row) {
+      const int64_t inside = row < rows ? row : 0;  // computes row 0 again, which is dropped
+      a[row] = block.args.a + (block.row + i + inside) * shape.lda + block.k;
+    }
+    MultiplyTile<kCopy>(
+        tile, [&a](int row, int64_t k) PP_LAMBDA { return a[row][k]; }, b, ldb, block.depth,
+        prefetch, block.panel_b);
+  }
+  StoreTile<kVectors>(block, tile, block.row + i, rows, column, columns);
+}
+
+// One chunk of k, one panel of B, all rows of the block.
+template <int kVectors>
+void MultiplyPanel(const Block& block, int64_t column, int64_t columns) {
+  constexpr int kColumns = kVectors * kLanes;
+  const MatmulShape& shape = block.shape;
+  const int64_t calls = block.depth / kPrefetchSteps;  // in one tile
+  Prefetcher next_panel =
+      PanelOfB(block, column + columns, calls * ((block.rows + kTileRows - 1) / kTileRows));
+  const bool copy_first = shape.operands == Operands::kNT || columns < kColumns;
+  if (copy_first) CopyPanelOfB<kVectors>(block, column, columns);
   for (int64_t i = 0; i < block.rows; i += kTileRows) {
-    const int64_t rows = block.rows - i < kTileRows ? block.rows - i : kTileRows;
-    Prefetcher next_c = {block.args.c + (block.row + i + kTileRows) * shape.ldc + column,
-                         block.rows - i - rows, columns + 15, shape.ldc};
+    const int64_t next = i + kTileRows;
+    Prefetcher next_c(block.args.c + (block.row + next) * shape.ldc + column,
+                      next < block.rows ? Least(block.rows - next, kTileRows) : 0, columns,
+                      shape.ldc, calls);
     const auto prefetch = [&]() PP_LAMBDA {
       next_panel.Next();
       next_c.Next();
     };
-    Tile<kTileRows, kTileVectors> tile;
-    if (shape.operands == Operands::kTN) {
-      const float* a = block.panel_a + i * block.depth;
-      MultiplyTile(
-          tile, [a](int r, int64_t k) { return a[k * kTileRows + r]; }, block.panel_b, kTileColumns,
-          block.depth, prefetch);
+    if (i == 0 && !copy_first) {
+      const float* b = block.args.b + block.k * shape.ldb + column;
+      MultiplyRows<kVectors, CopyRows::kYes>(block, i, column, columns, b, shape.ldb, prefetch);
     } else {
-      const float* a[kTileRows];
-#pragma GCC unroll 64
-      for (int r = 0; r < kTileRows; ++r) {
-        const int64_t inside = r < rows ? r : 0;  // an edge computes row 0 again, and drops it
-        a[r] = block.args.a + (block.row + i + inside) * shape.lda + block.k;
-      }
-      MultiplyTile(
-          tile, [&a](int r, int64_t k) { return a[r][k]; }, block.panel_b, kTileColumns,
-          block.depth, prefetch);
+      MultiplyRows<kVectors, CopyRows::kNo>(block, i, column, columns, block.panel_b, kColumns,
+                                            prefetch);
     }
-    StoreTile(block, tile, block.row + i, rows, column, columns);
+  }
+}
+
+// Panels have three vectors while there are enough, then what is left; of four the next takes two,
+// as a panel of one alone keeps the arithmetic waiting for its loads.
+void MultiplyChunk(const Block& block) {
+  for (int64_t j = 0; j < block.columns;) {
+    const int64_t left = block.columns - j, column = block.column + j;
+    const int64_t vectors = (left + kLanes - 1) / kLanes;
+    if (vectors == 3 || vectors > 4) {
+      MultiplyPanel<3>(block, column, Least(left, 3 * kLanes));
+      j += 3 * kLanes;
+    } else if (vectors == 2 || vectors == 4) {
+      MultiplyPanel<2>(block, column, Least(left, 2 * kLanes));
+      j += 2 * kLanes;
+    } else {
+      MultiplyPanel<1>(block, column, left);
+      j += kLanes;
+    }
   }
 }
 
 void MultiplyBlock(Block block) {
   const int64_t step = ChunkDepth(block.shape.k);
   for (block.k = 0; block.k < block.shape.k; block.k += step) {
-    block.depth = block.shape.k - block.k < step ? block.shape.k - block.k : step;
+    block.depth = Least(block.shape.k - block.k, step);
     if (block.shape.operands == Operands::kTN) CopyTransposedA(block);
-    for (int64_t j = 0; j < block.columns; j += kTileColumns) {
-      const int64_t columns = block.columns - j < kTileColumns ? block.columns - j : kTileColumns;
-      CopyPanelOfB(block, block.column + j, columns);
-      MultiplyPanel(block, block.column + j, columns);
-    }
+    MultiplyChunk(block);
   }
 }
 
@@ -202,12 +283,12 @@ void MatmulRun(const MatmulRunArgs& run) {
     MultiplyBlock({.shape = shape,
                    .args = run.args,
                    .row = row,
-                   .rows = shape.m - row < kBlockRows ? shape.m - row : kBlockRows,
+                   .rows = Least(shape.m - row, kBlockRows),
                    .column = column,
-                   .columns = shape.n - column < kBlockColumns ? shape.n - column : kBlockColumns,
+                   .columns = Least(shape.n - column, kBlockColumns),
                    .k = 0,
                    .depth = 0,
-                   .panel_a = scratch + kPanelFloats,
+                   .strips_a = scratch + kPanelFloats,
                    .panel_b = scratch});
   });
 }

@@ -29,11 +29,15 @@ struct Tile {
 // Steps of k between two calls of the `prefetch` below.
 inline constexpr int kPrefetchSteps = 8;
 
+// What MultiplyTile does with the rows of b beside the product: kYes copies row k to copy +
+// k*kVectors*kLanes, which costs next to nothing, as the rows are in registers anyway.
+enum class CopyRows { kNo, kYes };
+
 // b: row k starts at b + k*ldb. `a(i, k)` is inlined; so is `prefetch()`, called now and then to
 // ask for memory that will be used later (asking for all of it at once would stall the arithmetic).
-template <int kRows, int kVectors, typename A, typename Prefetch>
+template <CopyRows kCopy = CopyRows::kNo, int kRows, int kVectors, typename A, typename Prefetch>
 PP_INLINE void MultiplyTile(Tile<kRows, kVectors>& tile, const A& a, const float* b, int64_t ldb,
-                            int64_t depth, const Prefetch& prefetch) {
+                            int64_t depth, const Prefetch& prefetch, float* copy = nullptr) {
 #pragma GCC unroll 64
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 64
@@ -43,6 +47,10 @@ PP_INLINE void MultiplyTile(Tile<kRows, kVectors>& tile, const A& a, const float
     Vec row[kVectors];
 #pragma GCC unroll 64
     for (int j = 0; j < kVectors; ++j) row[j] = Load(b + k * ldb + j * kLanes);
+    if constexpr (kCopy == CopyRows::kYes) {
+#pragma GCC unroll 64
+      for (int j = 0; j < kVectors; ++j) Store(copy + (k * kVectors + j) * kLanes, row[j]);
+    }
 #pragma GCC unroll 64
     for (int i = 0; i < kRows; ++i) {
       const Vec factor = Broadcast(a(i, k));

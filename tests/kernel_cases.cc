@@ -29,18 +29,19 @@ Comparison Matmul(const CpuKernels& kernels) {
   struct Size {
     int64_t m, n, k;
   };
-  // Edges of tiles, panels (48 columns), blocks (256 x 768) and chunks of k (768).
+  // Edges of tiles, panels (48 columns, and two of 32 for 64), blocks (256 x 768) and chunks of k
+  // (384).
   constexpr Size kSizes[] = {{1, 1, 1},    {3, 1, 5},    {8, 48, 16},  {7, 257, 33},
-                             {259, 50, 9}, {5, 800, 18}, {9, 65, 801}, {64, 96, 64}};
+                             {259, 50, 9}, {5, 800, 18}, {9, 65, 801}, {24, 64, 390}};
   Comparison result;
   for (const Size& s : kSizes) {
     for (const Operands operands : {Operands::kNN, Operands::kNT, Operands::kTN}) {
-      for (const int variant : {0, 1, 2, 3}) {  // plain, bias, += and bias, residual
+      for (const int variant : {0, 1, 2, 3, 4}) {  // plain, bias, += and bias, residual, +=
         const Floats a = Numbers(s.m * s.k, 1), b = Numbers(s.k * s.n, 2), bias = Numbers(s.n, 3);
         const Floats old = Numbers(s.m * s.n, 4), residual = Numbers(s.m * s.n, 5);
         MatmulShape shape = {.m = s.m, .n = s.n, .k = s.k, .operands = operands};
         if (variant == 1 || variant == 2) shape.bias = WithBias::kYes;
-        if (variant == 2) shape.update = Update::kAdd;
+        if (variant == 2 || variant == 4) shape.update = Update::kAdd;
         if (variant == 3) shape.residual = WithResidual::kYes;
         const bool a_turned = operands == Operands::kTN, b_turned = operands == Operands::kNT;
         shape.lda = a_turned ? s.m : s.k, shape.ldb = b_turned ? s.k : s.n, shape.ldc = s.n;
@@ -58,7 +59,7 @@ Comparison Matmul(const CpuKernels& kernels) {
         Doubles want(s.m * s.n);
         for (int64_t i = 0; i < s.m; ++i) {
           for (int64_t j = 0; j < s.n; ++j) {
-            double sum = variant == 2 ? old[i * s.n + j] : 0;
+            double sum = shape.update == Update::kAdd ? old[i * s.n + j] : 0;
             if (variant == 1 || variant == 2) sum += bias[j];
             if (variant == 3) sum += residual[i * s.n + j];
             for (int64_t k = 0; k < s.k; ++k) {
