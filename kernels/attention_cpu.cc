@@ -218,16 +218,21 @@ void Forward(const AttentionForwardArgs& args, const Head& head) {
   }
 }
 
+float Dot(const float* a, const float* b, int64_t n) {
+  Vec sum = Broadcast(0);
+  int64_t c = 0;
+  for (; c + kLanes <= n; c += kLanes) sum += Load(a + c) * Load(b + c);
+  if (c < n) sum += LoadPart(a + c, n - c) * LoadPart(b + c, n - c);
+  return Sum(sum);
+}
+
 // dP of the block is in `dband` and the scores in `band`; see SoftmaxBackward.
 void BackwardRows(const AttentionBackwardArgs& args, const Head& head, const QueryBlock& block,
                   const float* dout, float* band, float* dband) {
   const DropoutMask mask = MaskOf(head);
   for (int64_t i = 0; i < block.rows; ++i) {
     const float* out = args.out + head.in_out() + (block.first + i) * head.out_stride();
-    float dot = 0;
-    for (int64_t c = 0; c < head.shape.head_dim; ++c) {
-      dot += out[c] * dout[i * head.layout.width + c];
-    }
+    const float dot = Dot(out, dout + i * head.layout.width, head.shape.head_dim);
     float* row = band + i * head.layout.band;
     HideLaterKeys(block, i, row);
     const float* factors = Factors(head, mask, block.first + i, TileKeys(block, i));

@@ -90,15 +90,34 @@ class Prefetcher {
   int64_t rows_, length_, stride_, each_, at_ = 0;
 };
 
-// What the panel at `column` will read of B.
-Prefetcher PanelOfB(const Block& block, int64_t column, int64_t calls) {
-  const int64_t left = block.column + block.columns - column, ldb = block.shape.ldb;
-  const int64_t columns = left < 0 ? 0 : Least(left, kTileColumns);
-  if (block.shape.operands == Operands::kNT) {
-    return {block.args.b + column * ldb + block.k, columns, block.depth, ldb, calls};
+// What the panel behind `column` will read of B: of this chunk, or else of the next one.
+Prefetcher NextPanelOfB(const Block& block, int64_t column, int64_t calls) {
+  const int64_t ldb = block.shape.ldb, end = block.column + block.columns;
+  int64_t k = block.k, depth = block.depth;
+  if (column >= end) {
+    column = block.column;
+    k += depth;
+    depth = Least(block.shape.k - k, depth);
   }
-  return {block.args.b + block.k * ldb + column, columns > 0 ? block.depth : 0, columns, ldb,
-          calls};
+  const int64_t columns = Least(end - column, kTileColumns);
+  if (block.shape.operands == Operands::kNT) {
+    return {block.args.b + column * ldb + k, depth > 0 ? columns : 0, depth, ldb, calls};
+  }
+  return {block.args.b + k * ldb + column, depth, columns, ldb, calls};
+}
+
+// What the tile behind row i of the block and `column` will read of C: below it, or else on top of
+// the next panel.
+Prefetcher NextTileOfC(const Block& block, int64_t i, int64_t column, int64_t columns,
+                       int64_t calls) {
+  i += kTileRows;
+  if (i >= block.rows) {
+    i = 0;
+    column += columns;
+    columns = Least(block.column + block.columns - column, kTileColumns);
+  }
+  const float* c = block.args.c + (block.row + i) * block.shape.ldc + column;
+  return {c, columns > 0 ? Least(block.rows - i, kTileRows) : 0, columns, block.shape.ldc, calls};
 }
 
 // Adds to `sum` what belongs to vector c of C besides the product.
@@ -220,17 +239,14 @@ void MultiplyPanel(const Block& block, int64_t column, int64_t columns) {
   constexpr int kColumns = kVectors * kLanes;
   const MatmulShape& shape = block.shape;
   const int64_t calls = block.depth / kPrefetchSteps;  // in one tile
-  Prefetcher next_panel =
-      PanelOfB(block, column + columns, calls * ((block.rows + kTileRows - 1) / kTileRows));
+  Prefetcher next_b =
+      NextPanelOfB(block, column + columns, calls * ((block.rows + kTileRows - 1) / kTileRows));
   const bool copy_first = shape.operands == Operands::kNT || columns < kColumns;
   if (copy_first) CopyPanelOfB<kVectors>(block, column, columns);
   for (int64_t i = 0; i < block.rows; i += kTileRows) {
-    const int64_t next = i + kTileRows;
-    Prefetcher next_c(block.args.c + (block.row + next) * shape.ldc + column,
-                      next < block.rows ? Least(block.rows - next, kTileRows) : 0, columns,
-                      shape.ldc, calls);
+    Prefetcher next_c = NextTileOfC(block, i, column, columns, calls);
     const auto prefetch = [&]() PP_LAMBDA {
-      next_panel.Next();
+      next_b.Next();
       next_c.Next();
     };
     if (i == 0 && !copy_first) {
