@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "compiler/balance.h"
 #include "schema/sections.h"
 #include "schema/verify.h"
 
@@ -34,7 +35,7 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
 // The model's part of the program.
 Status AddJob(const CompileOptions& options, Program& program) {
   if (!options.model) {
-    if (!options.layers_per_stage.empty())
+    if (!options.layers_per_stage.empty() || options.balance_layers)
       return Status::Invalid("--layers-per-stage: needs --model");
     if (options.sequence_length > 0) return Status::Invalid("--seq-length: needs --model");
     if (options.micro_batch_size > 1) return Status::Invalid("--micro-batch-size: needs --model");
@@ -45,7 +46,9 @@ Status AddJob(const CompileOptions& options, Program& program) {
           options.micro_batch_size,
           options.sequence_length > 0 ? options.sequence_length : model.n_positions,
           {}};
-  if (options.layers_per_stage.empty()) {
+  if (options.balance_layers) {
+    job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
+  } else if (options.layers_per_stage.empty()) {
     auto split = SplitLayers(model.n_layer, program.stages);
     if (!split.ok()) return split.status().In("--model");
     job.layers_per_stage = *split;

@@ -27,6 +27,7 @@ struct CompileOptions {
   int micro_batch_size = 1;
   int sequence_length = 0;            // 0: the model's n_positions
   std::vector<int> layers_per_stage;  // empty: equal
+  bool balance_layers = false;        // instead of those
   MemoryFit fit;                      // a limit runs fit-memory behind `passes`
 };
 

@@ -83,8 +83,10 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
   PP_RETURN_IF_ERROR(
       ParseNumber("--micro-batch-size", a.micro_batch_size, 1, &options->micro_batch_size));
   PP_RETURN_IF_ERROR(ParseNumber("--seq-length", a.seq_length, 1, &options->sequence_length));
-  PP_RETURN_IF_ERROR(
-      ParseNumbers("--layers-per-stage", a.layers_per_stage, &options->layers_per_stage));
+  options->balance_layers = a.layers_per_stage == "auto";
+  if (!options->balance_layers)
+    PP_RETURN_IF_ERROR(
+        ParseNumbers("--layers-per-stage", a.layers_per_stage, &options->layers_per_stage));
   if (!a.print_after.empty() && a.print_after != "all" && a.print_after != "scheme" &&
       std::none_of(Passes().begin(), Passes().end(),
                    [&](const Pass& pass) { return pass.name == a.print_after; }))
@@ -235,7 +237,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--micro-batch-size", a.micro_batch_size,
                     "sequences a micro-batch (default 1)");
     sub->add_option("--seq-length", a.seq_length, "tokens a sequence (default n_positions)");
-    sub->add_option("--layers-per-stage", a.layers_per_stage, "as in 2,3,3,2 (default equal)");
+    sub->add_option("--layers-per-stage", a.layers_per_stage,
+                    "as in 2,3,3,2, or auto: least for the busiest device (default equal)");
   };
   CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
   compile->add_option("--scheme", a.scheme, "what `pipec schemes` lists")->required();

@@ -279,7 +279,7 @@ void MultiplyChunk(const Block& block) {
 }
 
 void MultiplyBlock(Block block) {
-  const int64_t step = ChunkDepth(block.shape.k);
+  const int64_t step = ChunkDepth(block.shape.m, block.shape.k);
   for (block.k = 0; block.k < block.shape.k; block.k += step) {
     block.depth = Least(block.shape.k - block.k, step);
     if (block.shape.operands == Operands::kTN) CopyTransposedA(block);

@@ -26,13 +26,13 @@ STAGES = 2
 
 
 class Stage(nn.Module):
-    """The first half of the layers with the embeddings, or the second with the head."""
+    """The first so many layers with the embeddings, or the others with the head."""
 
-    def __init__(self, index, config):
+    def __init__(self, index, layers, config):
         super().__init__()
         self.first, self.last = index == 0, index == STAGES - 1
         self.dropout = config["embd_pdrop"]
-        width, layers = config["n_embd"], config["n_layer"] // STAGES
+        width = config["n_embd"]
         self.wte = nn.Embedding(config["vocab_size"], width)
         if self.first:
             self.wpe = nn.Embedding(config["n_positions"], width)
@@ -70,7 +70,7 @@ def work(rank, args, config, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
                             world_size=STAGES)
     torch.manual_seed(1)  # both ends of the model draw the same tied embedding
-    stage = Stage(rank, config)
+    stage = Stage(rank, args.layers[rank], config)
     matrices = [p for p in stage.parameters() if p.dim() > 1]
     vectors = [p for p in stage.parameters() if p.dim() == 1]
     others = [p for p in stage.parameters() if p is not stage.wte.weight]
@@ -112,10 +112,13 @@ def main():
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--microbatches", type=int, required=True)
+    parser.add_argument("--layers", help="of each stage, as in 9,3 (default: as many)")
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()
     with open(args.model, encoding="utf-8") as file:
         config = json.load(file)
+    args.layers = ([int(n) for n in args.layers.split(",")] if args.layers
+                   else [config["n_layer"] // STAGES] * STAGES)
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(work, (args, config, folder), nprocs=STAGES)

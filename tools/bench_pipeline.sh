@@ -2,7 +2,8 @@
 # A pipeline of two ranks: tokens a second of piperun, its ranks as threads and as processes, and
 # of torch.distributed.pipelining (1F1B, two processes over gloo) on the same steps: GPT-2 of 3 and
 # of 124 million parameters, dropout 0.1, forward, backward, clipping by the norm of both stages,
-# AdamW; one compute thread a rank. In turn, so that all see the same machine.
+# AdamW; one compute thread a rank. pipec splits the layers (auto); PyTorch, which leaves that to its
+# user, runs with the same split (torch) and in halves. In turn, so that all see the same machine.
 #
 #   tools/bench //tools:bench_pipeline   PYTHON=… a python that has torch
 set -euo pipefail
@@ -49,7 +50,10 @@ compare() {
   echo "$name, B=$batch, T=$tokens, $micros micro-batches, fp32, two ranks of one thread"
   sed -E 's/(pdrop": )[0-9.]+/\10.1/' "$model" >"$folder/model.json"
   "$pipec" compile --scheme 1f1b --devices 2 --microbatches "$micros" --model "$folder/model.json" \
-    --micro-batch-size "$batch" --seq-length "$tokens" -o "$folder/plan"
+    --layers-per-stage auto --micro-batch-size "$batch" --seq-length "$tokens" -o "$folder/plan"
+  local layers
+  layers=$("$pipec" show "$folder/plan" | sed -nE 's/^layers +//p' | tr ' ' ,)
+  echo "  layers a stage: $layers"
   : >"$folder/rounds"
   for ((round = 0; round < rounds; ++round)); do
     show threads "$(ours "$piperun")"

@@ -1,0 +1,47 @@
+#include "compiler/balance.h"
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+
+namespace pp {
+
+std::vector<int> BalanceLayers(const Program& program, const ModelConfig& model,
+                               int sequence_length) {
+  const double width = model.n_embd, inner = model.n_inner;
+  const double layer = 4 * width * width + 2 * width * inner + width * sequence_length;
+  const double head = width * model.vocab_size;
+  std::vector<int> layers(program.stages, 0);
+  std::vector<double> of_stage(program.stages, 0), of_device(program.devices, 0);
+  const auto add = [&](int stage, double cost) {
+    of_stage[stage] += cost;
+    for (const Pipe& pipe : program.pipes) of_device[pipe.device_of[stage]] += cost;
+  };
+  add(program.stages - 1, head);
+
+  // One layer after the other to the stage after which its devices have least; of equals, to the
+  // stage that has least itself, then to the first. What a stage would lead to only grows, so a
+  // place in the queue may be out of date, but never too far back.
+  using Place = std::tuple<double, double, int>;
+  const auto place = [&](int stage) {
+    double most = 0;
+    for (const Pipe& pipe : program.pipes) most = std::max(most, of_device[pipe.device_of[stage]]);
+    return Place(most, of_stage[stage], stage);
+  };
+  std::priority_queue<Place, std::vector<Place>, std::greater<>> queue;
+  for (int stage = 0; stage < program.stages; ++stage) queue.push(place(stage));
+  for (int left = model.n_layer; left > 0;) {
+    const Place first = queue.top();
+    const int stage = std::get<int>(first);
+    queue.pop();
+    if (place(stage) == first) {
+      add(stage, layer);
+      ++layers[stage];
+      --left;
+    }
+    queue.push(place(stage));
+  }
+  return layers;
+}
+
+}  // namespace pp

@@ -1,0 +1,91 @@
+// --layers-per-stage auto against all splits there are.
+#include "compiler/balance.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+
+#include "compiler/compile.h"
+
+namespace pp {
+namespace {
+
+ModelConfig Gpt2(int layers) {
+  ModelConfig model;
+  model.vocab_size = 50257;
+  model.n_positions = 1024;
+  model.n_embd = 768;
+  model.n_layer = layers;
+  model.n_head = 12;
+  model.n_inner = 3072;
+  return model;
+}
+
+Program MustCompile(const CompileOptions& options) {
+  const auto program = Compile(options);
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  return *program;
+}
+
+// Multiplications of the busiest device for one token, 64 tokens a sequence.
+double Most(const Program& program, const std::vector<int>& layers) {
+  std::vector<double> of_device(program.devices, 0);
+  for (const Pipe& pipe : program.pipes) {
+    for (int stage = 0; stage < program.stages; ++stage)
+      of_device[pipe.device_of[stage]] += layers[stage] * (12.0 * 768 * 768 + 768 * 64);
+    of_device[pipe.device_of.back()] += 50257.0 * 768;
+  }
+  return *std::max_element(of_device.begin(), of_device.end());
+}
+
+double BestOfAll(const Program& program, int layers) {
+  double best = HUGE_VAL;
+  std::vector<int> split(program.stages, 0);
+  const std::function<void(int, int)> rest = [&](int stage, int left) {
+    if (stage == program.stages - 1) {
+      split[stage] = left;
+      best = std::min(best, Most(program, split));
+      return;
+    }
+    for (split[stage] = 0; split[stage] <= left; ++split[stage])
+      rest(stage + 1, left - split[stage]);
+  };
+  rest(0, layers);
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("no split has less for the busiest device") {
+  for (const char* scheme : {"1f1b", "interleaved", "fold-fifo", "chimera", "zb-v"}) {
+    for (int devices : {1, 2, 4}) {
+      for (int layers : {8, 9, 12}) {
+        if (devices == 1 && std::string_view(scheme) == "chimera") continue;
+        CAPTURE(scheme, devices, layers);
+        CompileOptions options = {
+            .scheme = scheme, .shape = {devices, 8, 0}, .sequence_length = 64};
+        options.model = Gpt2(layers);
+        options.balance_layers = true;
+        const Program program = MustCompile(options);
+        const std::vector<int>& split = program.job->layers_per_stage;
+        CHECK(Most(program, split) == BestOfAll(program, layers));
+        // Of the stages without a head none has two layers more than another.
+        if (std::string_view(scheme) == "1f1b" && devices == 4) {
+          const auto [least, most] = std::minmax_element(split.begin(), split.end() - 1);
+          CHECK(*most - *least <= 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("GPT-2 124M on two devices: the head weighs as much as five layers and a half") {
+  CompileOptions options = {.scheme = "1f1b", .shape = {2, 4}, .sequence_length = 64};
+  options.model = Gpt2(12);
+  options.balance_layers = true;
+  CHECK(MustCompile(options).job->layers_per_stage == std::vector<int>{9, 3});
+}
+
+}  // namespace pp
