@@ -62,6 +62,14 @@ TEST_CASE("a sum may go where one of its parts is") {
       INFO("into part " << which << " of " << count);
       CHECK(parts.parts[which] == right);
     }
+  Parts parts(2, 3001);
+  const std::vector<float> right = parts.InOrder();
+  device->compute().Sum({.n = 3001,
+                         .parts = parts.pointers,
+                         .out = parts.parts[0].data(),
+                         .also = parts.parts[1].data()});
+  CHECK(parts.parts[0] == right);
+  CHECK(parts.parts[1] == right);
 }
 
 TEST_CASE("copies in and out, and tickets that count") {

@@ -52,8 +52,9 @@ std::byte* Collective::Slot(size_t member) const {
   return args_.exchange + static_cast<int64_t>(member < me_ ? member : member - 1) * slot_;
 }
 
-void Collective::SumWhole(std::span<const float* const> parts, std::byte* out) {
-  sum_ = queue_->Sum({.n = whole_ / 4, .parts = parts, .out = Floats(out)});
+void Collective::SumWhole(std::span<const float* const> parts, std::byte* out, std::byte* also) {
+  sum_ = queue_->Sum(
+      {.n = whole_ / 4, .parts = parts, .out = Floats(out), .also = also ? Floats(also) : nullptr});
 }
 
 Status Collective::Start(int64_t offset) {
@@ -67,7 +68,7 @@ Status Collective::Start(int64_t offset) {
   phase_ = Phase::kOwn;
   if (args_.second == nullptr) return {};
   own_parts_ = {Floats(value_), Floats(args_.second)};
-  SumWhole(own_parts_, value_);
+  SumWhole(own_parts_, value_, args_.group.size() == 1 ? args_.second : nullptr);
   return {};
 }
 
@@ -78,7 +79,7 @@ Status Collective::Test(bool* over) {
     PP_RETURN_IF_ERROR(StepPhase(&next));
     if (!next) return {};
     phase_ = static_cast<Phase>(static_cast<int>(phase_) + 1);
-    if (phase_ == Phase::kCopy && args_.second != nullptr)
+    if (phase_ == Phase::kCopy && args_.second != nullptr && args_.group.size() > 1)
       SumWhole(std::span(own_parts_).first(1), args_.second);
     *over = phase_ == Phase::kOver;
   }

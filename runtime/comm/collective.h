@@ -73,7 +73,7 @@ class Collective {
 
   bool Reduces() const { return args_.kind != CollectiveKind::kAllGather; }
   std::byte* Slot(size_t member) const;
-  void SumWhole(std::span<const float* const> parts, std::byte* out);
+  void SumWhole(std::span<const float* const> parts, std::byte* out, std::byte* also = nullptr);
   Status StepPhase(bool* over);
   Status Scatter(bool* over);
   Status Receive(bool* all_here);

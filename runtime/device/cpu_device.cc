@@ -40,6 +40,7 @@ class CpuQueue : public Queue {
       for (const float* part : args.parts.subspan(1))
         kernels::cpu::Add({.n = n, .x = part + begin, .out = sum});
       std::memcpy(args.out + begin, sum, n * sizeof(float));
+      if (args.also != nullptr) std::memcpy(args.also + begin, sum, n * sizeof(float));
     }
     return ++last_;
   }
