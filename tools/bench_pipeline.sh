@@ -96,5 +96,5 @@ compare() {
 }
 
 schedules=(1f1b zb-v)
-compare "GPT-2 3M" tools/demo.json 2 128 8 10 4
+compare "GPT-2 3M" tools/demo.json 2 128 8 15 6
 compare "GPT-2 124M" tools/gpt2_124m.json 1 64 4 4 3
