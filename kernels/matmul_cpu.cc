@@ -26,7 +26,7 @@ struct Block {
   const MatmulShape& shape;  // with lda, ldb, ldc filled in
   const MatmulArgs& args;
   int64_t row, rows, column, columns, k, depth;
-  float* strips_a;  // kTranspose only
+  float* strips_a;  // kTN only
   float* panel_b;
 };
 
