@@ -201,7 +201,8 @@ struct RowsOfA {
   const float *a, *a3, *a6;
   int64_t lda;
 
-  RowsOfA(const float* a, int64_t lda) : a(a), a3(a + 3 * lda), a6(a + 6 * lda), lda(lda) {}
+  RowsOfA(const float* a, int64_t lda)
+      : a(a), a3(a + 3 * lda), a6(kTileRows > 6 ? a + 6 * lda : nullptr), lda(lda) {}
 
   PP_INLINE float operator()(int row, int64_t k) const {
     const float* p = row < 3 ? a : row < 6 ? a3 : a6;

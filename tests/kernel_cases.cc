@@ -30,9 +30,9 @@ Comparison Matmul(const CpuKernels& kernels) {
     int64_t m, n, k;
   };
   // Edges of tiles, panels (48 columns, and two of 32 for 64), blocks (256 x 768) and chunks of k
-  // (384).
-  constexpr Size kSizes[] = {{1, 1, 1},    {3, 1, 5},    {8, 48, 16},  {7, 257, 33},
-                             {259, 50, 9}, {5, 800, 18}, {9, 65, 801}, {24, 64, 390}};
+  // (384, and 192 up to 128 rows).
+  constexpr Size kSizes[] = {{1, 1, 1},    {3, 1, 5},    {8, 48, 16},   {7, 257, 33},  {259, 50, 9},
+                             {5, 800, 18}, {9, 65, 801}, {24, 64, 390}, {130, 20, 400}};
   Comparison result;
   for (const Size& s : kSizes) {
     for (const Operands operands : {Operands::kNN, Operands::kNT, Operands::kTN}) {
