@@ -1,5 +1,9 @@
 #include "kernels/isa.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 namespace pp::kernels {
 namespace {
 
@@ -10,7 +14,23 @@ constexpr CpuKernels kAll[] = {
     {"v1", PP_CPU_KERNELS(PP_V1)},
     {"v3", PP_CPU_KERNELS(PP_V3)},
     {"v4", PP_CPU_KERNELS(PP_V4)},
+    [] {
+      CpuKernels kernels = {"amx", PP_CPU_KERNELS(PP_V4)};
+      kernels.MatmulRun = amx::MatmulRun;
+      return kernels;
+    }(),
 };
+
+// Whether the processor has AMX for bfloat16 and Linux lends this process its registers, for which
+// it wants to be asked, as they are 8 kB more to save (Documentation/arch/x86/xstate.rst).
+bool HasAmx() {
+  constexpr unsigned kBfloat16 = 1u << 22, kTile = 1u << 24;
+  constexpr int kAskForRegisters = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, of tile data
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if ((d & kBfloat16) == 0 || (d & kTile) == 0) return false;
+  return syscall(SYS_arch_prctl, kAskForRegisters, kTileData) == 0;
+}
 
 // What GCC understands by -march=x86-64-v3 and -v4, as far as the kernels can tell.
 int Supported() {
@@ -20,18 +40,23 @@ int Supported() {
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                   __builtin_cpu_supports("avx512vl");
-  return v4 ? 3 : v3 ? 2 : 1;
+  return v4 && HasAmx() ? 4 : v4 ? 3 : v3 ? 2 : 1;
+}
+
+int SupportedOnce() {
+  static const int supported = Supported();
+  return supported;
 }
 
 const CpuKernels& Best() {
-  static const CpuKernels& best = kAll[Supported() - 1];
+  static const CpuKernels& best = kAll[SupportedOnce() - 1];
   return best;
 }
 
 }  // namespace
 
 std::span<const CpuKernels> SupportedCpuKernels() {
-  return std::span(kAll, static_cast<size_t>(Supported()));
+  return std::span(kAll, static_cast<size_t>(SupportedOnce()));
 }
 
 namespace cpu {

@@ -5,6 +5,7 @@
 // and a row here.
 //
 //   v1  SSE2, every x86-64      v3  AVX2 and FMA      v4  AVX-512
+//   amx  v4, and matrix products on the tile registers of AMX
 #pragma once
 
 #include <span>
@@ -64,6 +65,9 @@ PP_CPU_KERNELS(PP_DECLARE)
 }
 namespace v4 {
 PP_CPU_KERNELS(PP_DECLARE)
+}
+namespace amx {
+PP_DECLARE(MatmulRun)
 }
 #undef PP_DECLARE
 

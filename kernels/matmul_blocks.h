@@ -1,6 +1,5 @@
-// How a matrix product is cut into blocks: the same for every number of threads and every
-// instruction set. Sizes are measured: a panel of B, the next one, the rows of A of a chunk and
-// those of C stay in a second-level cache.
+// How a matrix product is cut into blocks, and the scratch that it needs. Sizes are measured: a
+// panel of B, the next one, the rows of A of a chunk and those of C stay in a second-level cache.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +14,8 @@ inline constexpr int64_t kChunkDepth = 384;
 // chunk is short enough that all of that is used while it is in the cache.
 inline constexpr int64_t kFewRows = 128, kShortChunkDepth = 192;
 
-// Scratch of one thread: a panel of B, then, for a transposed A, a block of A.
+// A panel of B, then, for a transposed A, a block of A.
 inline constexpr int64_t kPanelFloats = kChunkDepth * 48;
-inline constexpr int64_t kBlockScratchFloats = kPanelFloats + kChunkDepth * kBlockRows;
 
 // k, of a product of m rows, in chunks of about the same depth, a multiple of 16.
 inline constexpr int64_t ChunkDepth(int64_t m, int64_t k) {
@@ -25,5 +23,22 @@ inline constexpr int64_t ChunkDepth(int64_t m, int64_t k) {
   const int64_t chunks = (k + most - 1) / most;
   return ((k + chunks - 1) / chunks + 15) / 16 * 16;
 }
+
+// With AMX a panel of an operand is kPanel rows, packed in tiles of kSide x kSide words, of which
+// kParts x 2 hold kStep steps of k. Two panels of B and a block of A are kept.
+namespace amx_blocks {
+
+inline constexpr int64_t kRows = 256, kChunk = 256;
+inline constexpr int64_t kSide = 16, kPanel = 2 * kSide, kStep = 32, kParts = 3;
+inline constexpr int64_t kTileWords = kSide * kSide, kStepWords = kParts * 2 * kTileWords;
+inline constexpr int64_t kScratchWords = kChunk / kStep * kStepWords * (2 + kRows / kPanel);
+
+}  // namespace amx_blocks
+
+// Scratch of one thread, enough for every instruction set.
+inline constexpr int64_t kStripFloats = kChunkDepth * kBlockRows;
+inline constexpr int64_t kBlockScratchFloats =
+    kPanelFloats + kStripFloats > amx_blocks::kScratchWords ? kPanelFloats + kStripFloats
+                                                            : amx_blocks::kScratchWords;
 
 }  // namespace pp::kernels

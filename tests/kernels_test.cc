@@ -121,6 +121,62 @@ TEST_CASE("a NaN or an infinity in the logits reaches the loss") {
   }
 }
 
+TEST_CASE("a NaN or an infinity in an operand reaches the product, but no other row or column") {
+  const int64_t m = 35, n = 40, k = 300;
+  const uint32_t bad[] = {0x7fc00000, 0x7fffffff, 0xffffffff, 0x7f800001, 0x7f800000, 0xff800000};
+  for (const CpuKernels& kernels : SupportedCpuKernels()) {
+    for (const uint32_t bits : bad) {
+      for (const bool in_a : {true, false}) {
+        Floats a = Numbers(m * k, 1), b = Numbers(k * n, 2), c(m * n);
+        const int64_t row = 33, column = 5, x = 290;
+        std::memcpy(in_a ? &a[row * k + x] : &b[x * n + column], &bits, sizeof(bits));
+        cpu::Matmul sizes;
+        Scratch scratch(sizes.ScratchBytes());
+        kernels.MatmulRun(
+            {.shape = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n},
+             .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()}});
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            wrong += std::isfinite(c[i * n + j]) == (in_a ? i == row : j == column);
+          }
+        }
+        INFO(kernels.isa << ", bits " << std::hex << bits << (in_a ? " in A" : " in B"));
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+// Numbers whose lower halves matter: 1 + small, of both signs, so that the sums cancel.
+TEST_CASE("a product is as precise as fused multiply-adds") {
+  const int64_t m = 48, n = 64, k = 1024;
+  Floats a = Numbers(m * k, 1), b = Numbers(k * n, 2);
+  for (float& x : a) x += std::copysign(1.0f, x);
+  for (float& x : b) x += std::copysign(1.0f, x);
+  double least = HUGE_VAL;
+  for (const CpuKernels& kernels : SupportedCpuKernels()) {
+    Floats c(m * n);
+    cpu::Matmul sizes;
+    Scratch scratch(sizes.ScratchBytes());
+    kernels.MatmulRun(
+        {.shape = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n},
+         .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()}});
+    double squares = 0;
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double want = 0;
+        for (int64_t x = 0; x < k; ++x) want += static_cast<double>(a[i * k + x]) * b[x * n + j];
+        squares += (c[i * n + j] - want) * (c[i * n + j] - want);
+      }
+    }
+    const double error = std::sqrt(squares / static_cast<double>(m * n));
+    INFO(kernels.isa << ": " << error << ", the best so far " << least);
+    CHECK(error <= 1.1 * least);
+    least = std::min(least, error);
+  }
+}
+
 TEST_CASE("extreme numbers go through GELU") {
   const Floats x = {-100, -20, 0, 20, 100, 1e20f, std::nanf("")};
   const int64_t n = static_cast<int64_t>(x.size());

@@ -1,0 +1,366 @@
+// The matrix product on the tile registers of AMX, which multiply bfloat16 and add fp32.
+//
+// A float has 24 significant bits and a bfloat16 has 8, so a float x is the exact sum of three:
+// x = x0 + x1 + x2, each what the ones before it leave, rounded. Of the nine products in x y six
+// are computed, x0 y0 + x0 y1 + x1 y0 + x1 y1 + x0 y2 + x2 y0; the others are below 2^-24 |x y|,
+// half a unit in the last place (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
+// intelligence datatype for higher-precision computations", ARITH 2019). An element of C takes 32
+// steps of k at once, so its sum is rounded less often than a chain of fused multiply-adds and is
+// nearer to the exact one. It is fp32 in all but its ends: infinity and what is above 3.39e38
+// become NaN, and below 2^-109, where x2 is no normal number, precision fades.
+//
+//   A, rows 0-31   [k 0-31][k 32-63]…   A chunk of k of a block of A is packed once; panels of 32
+//   A, rows 32-63  [      ][       ]…   columns of B are packed one after the other and multiplied
+//                                       by all of it. A step of k of a panel is 3 parts x 2 tiles.
+//
+// The tile registers work for 16 cycles at each instruction. What else is to be done, packing the
+// next panel and adding the last sums to C, is strewn among those in small portions; so it costs
+// little time.
+#include "kernels/isa.h"
+#include "kernels/matmul_blocks.h"
+#include "kernels/parallel.h"
+#include "kernels/tile.h"
+
+namespace pp::kernels::PP_ISA {
+namespace {
+
+using namespace amx_blocks;
+
+constexpr int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+PP_INLINE __mmask16 First(int64_t n) {
+  return static_cast<__mmask16>(n >= kLanes ? 0xffff : n > 0 ? (1 << n) - 1 : 0);
+}
+
+// Element k of row i of an operand lies at p[i * ld + k] if `along` k, else at p[k * ld + i].
+struct Operand {
+  const float* p;
+  int64_t ld;
+  bool along;
+};
+
+// Packs a panel of an operand, one row of a tile at a time.
+//
+// A word of a tile has the elements at k and k + 16 of a step. A row of a left tile is a row of the
+// panel; a right tile is the transpose of that. Memory along k gives the rows of a left tile,
+// other memory those of a right one; what is to be the other kind is transposed afterwards.
+class Packer {
+ public:
+  // Rows [first, first + count) of the operand, k in [k, k + depth), and zeros beyond.
+  Packer(const Operand& from, int64_t first, int64_t count, int64_t k, int64_t depth,
+         bool transpose, uint32_t* out)
+      : ld_(from.ld),
+        along_(from.along),
+        transpose_(transpose),
+        p_(from.p + (along_ ? first * ld_ + k : k * ld_ + first)),
+        count_(count),
+        depth_(depth),
+        left_(count > 0 ? DivideUp(depth, kStep) * kPanel : 0),
+        out_(out) {
+    StartTile();
+  }
+
+  int64_t left() const { return left_; }
+
+  // Packs so many rows more, or what is left.
+  PP_INLINE void Pack(int64_t rows) {
+    rows = Least(rows, left_);
+    left_ -= rows;
+    for (; rows > 0; --rows) {
+      __builtin_prefetch(a_ + to_next_, 0, 2);
+      __builtin_prefetch(a_ + to_b_ + to_next_, 0, 2);
+      const __mmask16 a = row_ < rows_a_ ? mask_a_ : 0, b = row_ < rows_b_ ? mask_b_ : 0;
+      Split(_mm512_maskz_loadu_ps(a, a_), _mm512_maskz_loadu_ps(b, a_ + to_b_),
+            out_ + row_ * kSide);
+      a_ += ld_;
+      if (++row_ == kSide) EndTile();
+    }
+  }
+
+ private:
+  void StartTile() {
+    const int64_t left = depth_ - k_, count = count_ - half_ * kSide;
+    if (along_) {
+      a_ = p_ + half_ * kSide * ld_ + k_;
+      to_b_ = kSide;
+      to_next_ = kPanel * ld_;
+      mask_a_ = First(left);
+      mask_b_ = First(left - kSide);
+      rows_a_ = rows_b_ = count;
+    } else {
+      a_ = p_ + k_ * ld_ + half_ * kSide;
+      to_b_ = kSide * ld_;
+      to_next_ = kPanel;
+      mask_a_ = mask_b_ = First(count);
+      rows_a_ = left;
+      rows_b_ = left - kSide;
+    }
+    row_ = 0;
+  }
+
+  void EndTile() {
+    if (transpose_) {
+      for (int part = 0; part < kParts; ++part) {
+        float* tile = reinterpret_cast<float*>(out_ + part * 2 * kTileWords);
+        Transpose(tile, kSide, tile, kSide);
+      }
+    }
+    half_ = 1 - half_;
+    if (half_ == 0) k_ += kStep;
+    out_ += half_ == 0 ? kStepWords - kTileWords : kTileWords;
+    StartTile();
+  }
+
+  // Adding half a unit of what remains and cutting off rounds to nearest. Some part of a NaN is
+  // one.
+  static PP_INLINE void Split(__m512 a, __m512 b, uint32_t* out) {
+    const __m512i half_unit = _mm512_set1_epi32(0x8000);
+    const __m512i top = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+#pragma GCC unroll 3
+    for (int part = 0; part < kParts; ++part, out += 2 * kTileWords) {
+      __m512i x = _mm512_castps_si512(a), y = _mm512_castps_si512(b);
+      if (part < kParts - 1) {
+        x = _mm512_add_epi32(x, half_unit);
+        y = _mm512_add_epi32(y, half_unit);
+      }
+      _mm512_storeu_si512(out, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, 16), y));
+      a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(x, top)));
+      b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(y, top)));
+    }
+  }
+
+  const int64_t ld_;
+  const bool along_, transpose_;
+  const float* const p_;
+  const int64_t count_, depth_;
+  int64_t left_;
+  uint32_t* out_;
+  int64_t k_ = 0, half_ = 0, row_ = 0, rows_a_ = 0, rows_b_ = 0, to_b_ = 0, to_next_ = 0;
+  const float* a_ = nullptr;
+  __mmask16 mask_a_ = 0, mask_b_ = 0;
+};
+
+// One block of C and the chunk of k that is being added to it.
+struct Block {
+  const MatmulShape& shape;  // with lda, ldb, ldc filled in
+  const MatmulArgs& args;
+  int64_t row, rows, column, columns, k, depth;
+};
+
+void TransposeSums(float* sums) {
+  float* upper = sums + kSide;
+  float* lower = sums + kSide * kPanel;
+  Transpose(sums, kPanel, sums, kPanel);
+  Transpose(lower + kSide, kPanel, lower + kSide, kPanel);
+  alignas(64) float other[kTileWords];
+  Transpose(upper, kPanel, other, kSide);
+  Transpose(lower, kPanel, upper, kPanel);
+  for (int64_t i = 0; i < kSide; ++i) Store(lower + i * kPanel, Load(other + i * kSide));
+}
+
+// Adds the sums of two panels to C, a row at a time.
+class Finisher {
+ public:
+  explicit Finisher(const Block& block)
+      : block_(block),
+        add_(block.k > 0 || block.shape.update == Update::kAdd),
+        last_(block.k + block.depth == block.shape.k) {}
+
+  void Start(float* sums, bool transpose, int64_t row, int64_t column) {
+    const int64_t columns = block_.columns - column;
+    const int64_t at = (block_.row + row) * block_.shape.ldc + block_.column + column;
+    const bool bias = last_ && block_.shape.bias == WithBias::kYes;
+    const bool residual = last_ && block_.shape.residual == WithResidual::kYes;
+    sums_ = sums;
+    transpose_ = transpose;
+    rows_ = Least(block_.rows - row, kPanel);
+    masks_[0] = First(columns);
+    masks_[1] = First(columns - kSide);
+    c_ = block_.args.c + at;
+    bias_ = bias ? block_.args.bias + block_.column + column : nullptr;
+    residual_ = residual ? block_.args.residual + at : nullptr;
+    next_ = row + kPanel < block_.rows ? c_ + kPanel * block_.shape.ldc
+                                       : c_ - row * block_.shape.ldc + kPanel;
+  }
+
+  PP_INLINE void Finish(int64_t rows) {
+    rows = Least(rows, rows_);
+    rows_ -= rows;
+    for (; rows > 0; --rows) {
+      if (transpose_) {
+        TransposeSums(sums_);
+        transpose_ = false;
+      }
+      __builtin_prefetch(next_, 1, 2);
+      __builtin_prefetch(next_ + kSide, 1, 2);
+      next_ += block_.shape.ldc;
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        const int64_t at = j * kSide;
+        __m512 sum = _mm512_load_ps(sums_ + at);
+        if (add_) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(masks_[j], c_ + at), sum);
+        if (bias_) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(masks_[j], bias_ + at));
+        if (residual_) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(masks_[j], residual_ + at));
+        _mm512_mask_storeu_ps(c_ + at, masks_[j], sum);
+      }
+      sums_ += kPanel;
+      c_ += block_.shape.ldc;
+      if (residual_) residual_ += block_.shape.ldc;
+    }
+  }
+
+ private:
+  const Block& block_;
+  const bool add_, last_;
+  float* sums_ = nullptr;
+  bool transpose_ = false;
+  int64_t rows_ = 0;
+  __mmask16 masks_[2] = {};
+  float *c_ = nullptr, *next_ = nullptr;
+  const float *bias_ = nullptr, *residual_ = nullptr;
+};
+
+// sums[i][j] = the product of two panels, kPanel x kPanel. `between` is called kCalls times in each
+// step of k.
+constexpr int64_t kCalls = 6;
+
+template <typename Between>
+PP_INLINE void MultiplyPanels(const uint32_t* left, const uint32_t* right, int64_t steps,
+                              float* sums, const Between& between) {
+  constexpr int kRowBytes = 64, kSumsRowBytes = 4 * kPanel;
+  const auto load_left = [&](int part) PP_LAMBDA {
+    _tile_loadd(4, left + 2 * part * kTileWords, kRowBytes);
+    _tile_loadd(5, left + (2 * part + 1) * kTileWords, kRowBytes);
+  };
+  const auto load_right = [&](int part) PP_LAMBDA {
+    _tile_loadd(6, right + 2 * part * kTileWords, kRowBytes);
+    _tile_loadd(7, right + (2 * part + 1) * kTileWords, kRowBytes);
+  };
+  const auto multiply = [&]() PP_LAMBDA {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    between();
+  };
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t s = 0; s < steps; ++s, left += kStepWords, right += kStepWords) {
+    load_left(2);
+    load_right(0);
+    multiply();
+    load_left(1);
+    multiply();
+    load_right(1);
+    multiply();
+    load_left(0);
+    multiply();
+    load_right(2);
+    multiply();
+    load_right(0);
+    multiply();
+  }
+  _tile_stored(0, sums, kSumsRowBytes);
+  _tile_stored(1, sums + kSide, kSumsRowBytes);
+  _tile_stored(2, sums + kSide * kPanel, kSumsRowBytes);
+  _tile_stored(3, sums + kSide * kPanel + kSide, kSumsRowBytes);
+}
+
+// In kNT rows of B are rows of a left operand, so that B needs no transposition, which would cost
+// more than those of A and of the sums.
+void MultiplyChunk(const Block& block, uint32_t* scratch) {
+  const MatmulShape& shape = block.shape;
+  const bool nt = shape.operands == Operands::kNT, tn = shape.operands == Operands::kTN;
+  const Operand a = {block.args.a + block.row * (tn ? 1 : shape.lda), shape.lda, !tn};
+  const Operand b = {block.args.b + block.column * (nt ? shape.ldb : 1), shape.ldb, nt};
+  const int64_t steps = DivideUp(block.depth, kStep), panel_words = steps * kStepWords;
+  const int64_t panels = DivideUp(block.rows, kPanel);
+  uint32_t *panel_b = scratch, *next_b = scratch + panel_words;
+  uint32_t* panels_a = scratch + 2 * panel_words;
+  const auto pack_a = [&](int64_t i) {
+    return Packer(a, i * kPanel, block.rows - i * kPanel, block.k, block.depth, nt || tn,
+                  panels_a + i * panel_words);
+  };
+  const auto pack_b = [&](int64_t j, uint32_t* out) {
+    return Packer(b, j, block.columns - j, block.k, block.depth, false, out);
+  };
+  pack_a(0).Pack(steps * kPanel);
+  pack_b(0, panel_b).Pack(steps * kPanel);
+
+  // The first panel of B is multiplied while A is packed, the others while the next is packed.
+  alignas(64) float sums[2][kPanel * kPanel];
+  int sums_now = 0;
+  Finisher finisher(block);
+  const int64_t calls = steps * kCalls, finish_rows = DivideUp(kPanel, calls);
+  for (int64_t j = 0; j < block.columns; j += kPanel) {
+    Packer packer = pack_b(j + kPanel, next_b);
+    const int64_t pack_rows = DivideUp(packer.left(), panels * calls);
+    for (int64_t i = 0; i < panels; ++i) {
+      const uint32_t* panel_a = panels_a + i * panel_words;
+      float* out = sums[sums_now];
+      const uint32_t *left = nt ? panel_b : panel_a, *right = nt ? panel_a : panel_b;
+      if (j > 0) {
+        MultiplyPanels(left, right, steps, out, [&]() PP_LAMBDA {
+          finisher.Finish(finish_rows);
+          packer.Pack(pack_rows);
+        });
+      } else {
+        Packer next = pack_a(i + 1);
+        const int64_t rows = DivideUp(next.left(), calls);
+        MultiplyPanels(left, right, steps, out, [&]() PP_LAMBDA {
+          finisher.Finish(finish_rows);
+          next.Pack(rows);
+        });
+      }
+      finisher.Start(out, nt, i * kPanel, j);
+      sums_now = 1 - sums_now;
+    }
+    packer.Pack(packer.left());
+    uint32_t* used = panel_b;
+    panel_b = next_b;
+    next_b = used;
+  }
+  finisher.Finish(kPanel);
+}
+
+struct __attribute__((packed)) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+}  // namespace
+
+void MatmulRun(const MatmulRunArgs& run) {
+  const MatmulShape& shape = run.shape;
+  const int64_t down = DivideUp(shape.m, kRows);
+  const int64_t rows = DivideUp(DivideUp(shape.m, down), kPanel) * kPanel;
+  const int64_t across = down % run.threads == 0 ? 1 : run.threads;
+  const int64_t columns = DivideUp(DivideUp(shape.n, across), kPanel) * kPanel;
+  ParallelFor(down * across, run.threads, [&](int64_t i, int thread) {
+    Block block = {.shape = shape,
+                   .args = run.args,
+                   .row = i / across * rows,
+                   .rows = 0,
+                   .column = i % across * columns,
+                   .columns = 0,
+                   .k = 0,
+                   .depth = 0};
+    block.rows = Least(shape.m - block.row, rows);
+    block.columns = Least(shape.n - block.column, columns);
+    if (block.rows <= 0 || block.columns <= 0) return;
+    uint32_t* scratch = static_cast<uint32_t*>(run.args.scratch) + thread * kScratchWords;
+    const TileConfig config;
+    _tile_loadconfig(&config);
+    for (; block.k < shape.k; block.k += kChunk) {
+      block.depth = Least(shape.k - block.k, kChunk);
+      MultiplyChunk(block, scratch);
+    }
+    _tile_release();
+  });
+}
+
+}  // namespace pp::kernels::PP_ISA
