@@ -121,20 +121,28 @@ TEST_CASE("a NaN or an infinity in the logits reaches the loss") {
   }
 }
 
+// [m, k] times [k, n]
+Floats Product(const CpuKernels& kernels, const Floats& a, const Floats& b, int64_t m, int64_t n,
+               int64_t k) {
+  Floats c(m * n);
+  cpu::Matmul sizes;
+  Scratch scratch(sizes.ScratchBytes());
+  kernels.MatmulRun(
+      {.shape = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n},
+       .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()}});
+  return c;
+}
+
 TEST_CASE("a NaN or an infinity in an operand reaches the product, but no other row or column") {
   const int64_t m = 35, n = 40, k = 300;
   const uint32_t bad[] = {0x7fc00000, 0x7fffffff, 0xffffffff, 0x7f800001, 0x7f800000, 0xff800000};
   for (const CpuKernels& kernels : SupportedCpuKernels()) {
     for (const uint32_t bits : bad) {
       for (const bool in_a : {true, false}) {
-        Floats a = Numbers(m * k, 1), b = Numbers(k * n, 2), c(m * n);
+        Floats a = Numbers(m * k, 1), b = Numbers(k * n, 2);
         const int64_t row = 33, column = 5, x = 290;
         std::memcpy(in_a ? &a[row * k + x] : &b[x * n + column], &bits, sizeof(bits));
-        cpu::Matmul sizes;
-        Scratch scratch(sizes.ScratchBytes());
-        kernels.MatmulRun(
-            {.shape = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n},
-             .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()}});
+        const Floats c = Product(kernels, a, b, m, n, k);
         int64_t wrong = 0;
         for (int64_t i = 0; i < m; ++i) {
           for (int64_t j = 0; j < n; ++j) {
@@ -156,12 +164,7 @@ TEST_CASE("a product is as precise as fused multiply-adds") {
   for (float& x : b) x += std::copysign(1.0f, x);
   double least = HUGE_VAL;
   for (const CpuKernels& kernels : SupportedCpuKernels()) {
-    Floats c(m * n);
-    cpu::Matmul sizes;
-    Scratch scratch(sizes.ScratchBytes());
-    kernels.MatmulRun(
-        {.shape = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n},
-         .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()}});
+    const Floats c = Product(kernels, a, b, m, n, k);
     double squares = 0;
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < n; ++j) {
