@@ -8,8 +8,8 @@
 // A row of a matrix starts `lda`, `ldb`, `ldc` floats after the one before (0: no gap). A residual
 // has the layout of C, and may not be asked for together with kAdd.
 //
-// A product is cut into blocks, each computed by one thread, and a sum is cut by the shape alone: the
-// result has the same bits for any number of threads. Nothing but the given memory is used.
+// A product is cut into blocks, each computed by one thread, and a sum is cut by the shape alone:
+// the result has the same bits for any number of threads. Nothing but the given memory is used.
 //
 // The arithmetic is fp32, by fused multiply-adds, or on processors with AMX by products of bfloat16
 // that are as precise; matmul_amx.cc says how, and what becomes of infinities.

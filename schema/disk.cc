@@ -16,6 +16,8 @@
 namespace pp {
 namespace {
 
+constexpr int64_t kMostAtOnce = int64_t{1} << 30;  // a system call takes at most 2 GiB
+
 std::string Text(int error) { return std::generic_category().message(error); }
 
 // Closes itself on every way out of a function.
@@ -35,6 +37,10 @@ class Descriptor {
   int fd_;
 };
 
+Status CannotRead(const std::string& path, int error, const std::string& right) {
+  return Status::Invalid(fmt::format("{}: cannot be read: {} ({})", path, Text(error), right));
+}
+
 Status WriteError(const std::string& path, int error, size_t bytes) {
   switch (error) {
     case ENOSPC:
@@ -52,10 +58,9 @@ Status WriteError(const std::string& path, int error, size_t bytes) {
 
 // 0, or what errno says.
 int WriteAll(int fd, std::span<const std::string_view> parts) {
-  constexpr size_t kMost = size_t{1} << 30;  // one write(2) takes at most 2 GiB
   for (std::string_view part : parts) {
     while (!part.empty()) {
-      const ssize_t written = write(fd, part.data(), std::min(part.size(), kMost));
+      const ssize_t written = write(fd, part.data(), std::min<size_t>(part.size(), kMostAtOnce));
       if (written < 0 && errno != EINTR) return errno;
       if (written > 0) part.remove_prefix(static_cast<size_t>(written));
     }
@@ -80,6 +85,52 @@ int WriteDevice(const std::string& path, std::span<const std::string_view> parts
 
 }  // namespace
 
+void KeepStandardDescriptors() {
+  // open gives the least number that is free; writing to what is open for reading fails.
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != descriptor) return;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(other.bytes_) {}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+Result<InputFile> InputFile::Open(const std::string& path, const std::string& right) {
+  // Without O_NONBLOCK, opening a FIFO waits for somebody to write.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return CannotRead(path, errno, right);
+  InputFile file(path, descriptor, 0);
+  struct stat stat;
+  if (fstat(descriptor, &stat) != 0) return CannotRead(path, errno, right);
+  if (!S_ISREG(stat.st_mode)) {
+    const char* what = S_ISDIR(stat.st_mode) ? "a directory" : "not a regular file";
+    return Status::Invalid(fmt::format("{}: is {} ({})", path, what, right));
+  }
+  file.bytes_ = stat.st_size;
+  return file;
+}
+
+Status InputFile::Read(int64_t offset, void* out, int64_t bytes) const {
+  auto* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = pread(descriptor_, to, std::min<int64_t>(bytes, kMostAtOnce), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Status::Failed(fmt::format("{}: cannot be read: {}", path_, Text(errno)));
+    if (got == 0)
+      return Status::Failed(fmt::format("{}: cut short while it is read: byte {} of {} is missing",
+                                        path_, offset, bytes_));
+    to += got;
+    offset += got;
+    bytes -= got;
+  }
+  return {};
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
@@ -88,21 +139,12 @@ MappedFile::~MappedFile() {
 }
 
 Result<MappedFile> MappedFile::Open(const std::string& path, const std::string& right) {
-  const auto cannot = [&](int error) {
-    return Status::Invalid(fmt::format("{}: cannot be read: {} ({})", path, Text(error), right));
-  };
-  // Without O_NONBLOCK, opening a FIFO waits for somebody to write.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat stat;
-  if (file.get() < 0 || fstat(file.get(), &stat) != 0) return cannot(errno);
-  if (!S_ISREG(stat.st_mode)) {
-    const char* what = S_ISDIR(stat.st_mode) ? "a directory" : "not a regular file";
-    return Status::Invalid(fmt::format("{}: is {} ({})", path, what, right));
-  }
-  const auto size = static_cast<size_t>(stat.st_size);
+  const Result<InputFile> file = InputFile::Open(path, right);
+  PP_RETURN_IF_ERROR(file.status());
+  const auto size = static_cast<size_t>(file->bytes());
   if (size == 0) return MappedFile(nullptr, 0);
-  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data == MAP_FAILED) return cannot(errno);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->descriptor_, 0);
+  if (data == MAP_FAILED) return CannotRead(path, errno, right);
   madvise(data, size, MADV_WILLNEED);
   return MappedFile(static_cast<const char*>(data), size);
 }

@@ -1,19 +1,51 @@
-// Whole files: reading one without copying it, and writing one completely or not at all.
+// Files: reading a piece of one or all of it, and writing one completely or not at all.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "schema/status.h"
 
 namespace pp {
 
+// Where a program was started without standard input, output or error, no file that it opens gets
+// their number; what is written there is an error. Call it before anything is opened.
+void KeepStandardDescriptors();
+
+// A regular file, open for reading. What is read is copied, so that a file which somebody cuts
+// short meanwhile is an error and no signal. Any number of threads may read.
+class InputFile {
+ public:
+  // Invalid: there is no such file, it cannot be read, or it is a directory, a pipe or a device.
+  // `right` ends the error: what kind of file it should be.
+  static Result<InputFile> Open(const std::string& path, const std::string& right);
+
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+  ~InputFile();
+
+  // When it was opened.
+  int64_t bytes() const { return bytes_; }
+  // Takes no memory unless there is an error. Failed: the file does not have the bytes any more,
+  // or the disk is broken.
+  Status Read(int64_t offset, void* out, int64_t bytes) const;
+
+ private:
+  friend class MappedFile;
+  InputFile(std::string path, int descriptor, int64_t bytes)
+      : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
+  std::string path_;
+  int descriptor_;
+  int64_t bytes_;
+};
+
 // A file's bytes, mapped into memory for reading; page-aligned.
 class MappedFile {
  public:
-  // Invalid: there is no such file, it cannot be read, or it is a directory or a device.
-  // `right` ends the error: what kind of file it should be.
+  // Errors: those of InputFile.
   static Result<MappedFile> Open(const std::string& path, const std::string& right);
 
   MappedFile(MappedFile&& other) noexcept;

@@ -38,6 +38,24 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+// `text` with the control characters that a file name may have written out, so that it stays one
+// line.
+inline std::string OneLine(const std::string& text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      line += c;
+    } else if (c == '\n') {
+      line += "\\n";
+    } else {
+      line += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return line;
+}
+
 // A value or the reason why there is none.
 template <typename T>
 class [[nodiscard]] Result {

@@ -1,6 +1,8 @@
 // The three formats of a data file, and the text of every error.
 #include "runtime/files/dataset.h"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -159,8 +161,9 @@ TEST_CASE("a path that leads to no data") {
   Folder folder;
   std::filesystem::create_directory(folder / "d");
   folder.Write("empty", "");
-  CHECK(folder.Error("x.txt") == std::string("x.txt: No such file or directory") + kNeeded);
-  CHECK(folder.Error("d") == std::string("d: not a file") + kNeeded);
+  CHECK(folder.Error("x.txt") ==
+        std::string("x.txt: cannot be read: No such file or directory") + kNeeded);
+  CHECK(folder.Error("d") == std::string("d: is a directory") + kNeeded);
   CHECK(folder.Error("empty") == std::string("empty: an empty file") + kNeeded);
   folder.Write("x.gz", std::string("\x1f\x8b\x08\0\0", 5));
   CHECK(folder.Error("x.gz") == std::string("x.gz: not a text: byte 3 is 0") + kNeeded);
@@ -211,7 +214,8 @@ TEST_CASE("a damaged Megatron index") {
   folder.Write("x.bin", "1234567890123");
   CHECK(error(Index()) == "x.bin: 13 bytes (14 by x.idx)");
   std::filesystem::remove(folder / "x.bin");
-  CHECK(error(Index()) == std::string("x.bin: No such file or directory") + kNeeded);
+  CHECK(error(Index()) ==
+        std::string("x.bin: cannot be read: No such file or directory") + kNeeded);
 }
 
 TEST_CASE("too few tokens for one sequence") {
@@ -259,6 +263,65 @@ TEST_CASE("a token that turns bad after opening is refused before it is used") {
   CHECK(data->Inputs(0, out).ok());
   CHECK(data->Targets(0, out).message() ==
         folder / "x.txt" + ": token 238 at position 4 is not in the vocabulary (0 to 127)");
+}
+
+// Only its first 4096 bytes were looked at once.
+TEST_CASE("a 0 anywhere in a text is found, when it is opened or when it is read") {
+  Folder folder;
+  std::string text(200000, 'x');
+  text[150000] = 0;
+  folder.Write("x.txt", text);
+  CHECK(folder.Error("x.txt") == std::string("x.txt: not a text: byte 150000 is 0") + kNeeded);
+  text[150000] = 'x';
+  folder.Write("x.txt", text);
+  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  REQUIRE(data.ok());
+  text[40] = 0;
+  folder.Write("x.txt", text);
+  int32_t out[4];
+  CHECK(data->Inputs(9, out).ok());
+  CHECK_THAT(data->Inputs(10, out).message(), Catch::Contains("x.txt: not a text: byte 40 is 0"));
+}
+
+TEST_CASE("a file that is cut short while it is read is an error") {
+  Folder folder;
+  folder.Write("x.txt", std::string(100000, 'x'));
+  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  REQUIRE(data.ok());
+  std::filesystem::resize_file(folder / "x.txt", 50000);
+  int32_t out[4];
+  CHECK(data->Inputs(12499, out).ok());
+  const Status status = data->Targets(12499, out);
+  CHECK(status.code() == Code::kFailed);
+  CHECK_THAT(status.message(),
+             Catch::Contains("x.txt: cut short while it is read: byte 50000 of 100000 is missing"));
+}
+
+TEST_CASE("a pipe is refused, and does not wait for a writer") {
+  Folder folder;
+  REQUIRE(mkfifo((folder / "x").c_str(), 0600) == 0);
+  CHECK(folder.Error("x") == std::string("x: is not a regular file") + kNeeded);
+}
+
+TEST_CASE("two files have one digest where they have the same bytes") {
+  Folder folder;
+  const auto digest = [&](const std::string& text) {
+    folder.Write("x.txt", text);
+    const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+    REQUIRE(data.ok());
+    const Result<uint64_t> digest = data->Digest();
+    REQUIRE(digest.ok());
+    return *digest;
+  };
+  std::string text(150000, 'x');
+  const uint64_t one = digest(text);
+  CHECK(digest(text) == one);
+  CHECK(digest(text + 'x') != one);
+  for (const size_t at : {0, 70000, 149999}) {
+    text[at] = 'y';
+    CHECK(digest(text) != one);
+    text[at] = 'x';
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "compiler/compile.h"
 #include "runtime/run/train.h"
 #include "schema/text.h"
+#include "tests/kept_report.h"
 #include "tests/late_device.h"
 
 namespace pp {
@@ -68,7 +69,7 @@ Outcome Run(const Program& program, const LateDevices* late, const Plant& plant)
   // A plant may make ranks wait for each other for ever; nothing else waits for so long.
   options.stall_timeout = plant ? 0.5 : 60;
   if (late != nullptr) late->AddTo(&options);
-  const TrainReport report = Train(program, options);
+  const KeptReport report = TrainAndKeep(program, options);
   Outcome outcome{report.status, {}};
   for (const StepReport& step : report.steps) {
     outcome.numbers.push_back(step.loss);

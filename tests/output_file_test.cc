@@ -1,6 +1,7 @@
 // A file that a run writes, and one that it cannot write.
 #include "runtime/files/output_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -31,14 +32,57 @@ TEST_CASE("what is written is there at once, and behind what was written before"
     auto file = OutputFile::Open(path);
     REQUIRE(file.ok());
     CHECK(file->path() == path);
-    CHECK(ContentOf(path).empty());  // emptied
+    CHECK(ContentOf(path) == "what was there");  // until the run begins
+    CHECK(file->Begin().ok());
+    CHECK(ContentOf(path).empty());
     CHECK(file->Write("one\n").ok());
     CHECK(ContentOf(path) == "one\n");
     CHECK(file->Write("").ok());
     OutputFile moved = std::move(*file);
     CHECK(moved.Write(std::string(100000, 'x')).ok());
+    CHECK(moved.Close().ok());
   }
   CHECK(ContentOf(path) == "one\n" + std::string(100000, 'x'));
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("a run that never begins leaves nothing and takes nothing") {
+  const std::string path = FreshPath();
+  { REQUIRE(OutputFile::Open(path).ok()); }
+  CHECK(!std::filesystem::exists(path));
+  std::ofstream(path) << "kept";
+  { REQUIRE(OutputFile::Open(path).ok()); }
+  CHECK(ContentOf(path) == "kept");
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("a file belongs to one run, and is known under all its names") {
+  const std::string path = FreshPath(), link = path + ".link", other = path + ".other";
+  {
+    auto file = OutputFile::Open(path);
+    REQUIRE(file.ok());
+    CHECK(OutputFile::Open(path).status().message() ==
+          path + ": another run is writing it (another file)");
+    std::filesystem::create_symlink(path, link);
+    std::ofstream(other) << "x";
+    CHECK(file->Is(path));
+    CHECK(file->Is(link));
+    CHECK(!file->Is(other));
+    CHECK(!file->Is("/nowhere"));
+  }
+  CHECK(OutputFile::Open(link).ok());  // which leads nowhere now
+  auto null = OutputFile::Open("/dev/null");
+  REQUIRE(null.ok());
+  CHECK(!null->Is("/dev/null"));
+  CHECK(OutputFile::Open("/dev/null").ok());
+  for (const std::string& name : {path, link, other}) std::filesystem::remove(name);
+}
+
+TEST_CASE("a pipe that nobody reads is refused, and does not wait") {
+  const std::string path = FreshPath();
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  CHECK(OutputFile::Open(path).status().message() ==
+        path + ": cannot be written: No such device or address");
   std::filesystem::remove(path);
 }
 

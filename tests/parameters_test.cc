@@ -178,7 +178,9 @@ TEST_CASE("a new model depends on the seed, the tensor, and nothing else") {
 }
 
 TEST_CASE("what a file of weights lacks is named") {
-  auto source = WeightSource::Open(kDir);
+  Result<ModelConfig> model = LoadModelConfig(std::string(kDir) + "/config.json");
+  REQUIRE(model.ok());
+  auto source = WeightSource::Open(kDir, *model);
   REQUIRE(source.ok());
   std::vector<float> out(97 * 36);
   Tensor tensor{.name = "wte.weight", .rows = 97, .cols = 36};
@@ -189,7 +191,17 @@ TEST_CASE("what a file of weights lacks is named") {
   const Tensor wrong{.name = "wte.weight", .rows = 36, .cols = 97};
   CHECK(source->Read(wrong, out.data()).code() == Code::kInvalid);
   CHECK_THAT(source->Read(wrong, out.data()).message(), Catch::Contains("wte.weight"));
-  CHECK(WeightSource::Open("tests/nowhere").status().code() == Code::kInvalid);
+  CHECK(WeightSource::Open("tests/nowhere", *model).status().code() == Code::kInvalid);
+  // Weights of the same shapes, but of another model.
+  model->n_head *= 2;
+  CHECK(WeightSource::Open(kDir, *model).status().message() ==
+        std::string(kDir) + "/config.json: n_head is " + std::to_string(model->n_head / 2) +
+            " (the plan's model has " + std::to_string(model->n_head) + ")");
+  model->n_head /= 2;
+  model->layer_norm_epsilon = 1e-6f;
+  CHECK_THAT(
+      WeightSource::Open(kDir, *model).status().message(),
+      Catch::Contains("config.json: layer_norm_epsilon is 1e-05 (the plan's model has 1e-06)"));
 }
 
 }  // namespace pp

@@ -25,6 +25,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/model/transformer.h"
 #include "runtime/run/train.h"
+#include "tests/kept_report.h"
 #include "tests/late_device.h"
 
 namespace pp {
@@ -253,7 +254,7 @@ std::vector<double> Run(const Case& what, const LateDevices* late = nullptr,
   options.stall_timeout = 60;
   options.after_bind = after_bind;
   if (late != nullptr) late->AddTo(&options);
-  const TrainReport report = Train(*program, options);
+  const KeptReport report = TrainAndKeep(*program, options);
   INFO(report.status.message());
   REQUIRE(report.status.ok());
   std::vector<double> losses;

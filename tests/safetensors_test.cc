@@ -1,5 +1,7 @@
 #include "runtime/files/safetensors.h"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <fstream>
@@ -84,7 +86,12 @@ TEST_CASE("a damaged file is an error") {
   CHECK(Safetensors::Open(File::kName).status().message() ==
         "safetensors_test.tmp: has 10 bytes and says its header has 1000 (a safetensors file)");
   CHECK(Safetensors::Open("no/such").status().message() ==
-        "no/such: cannot be read (a safetensors file)");
+        "no/such: cannot be read: No such file or directory (a safetensors file)");
+  CHECK(Safetensors::Open(".").status().message() == ".: is a directory (a safetensors file)");
+  REQUIRE(mkfifo("safetensors_test.fifo", 0600) == 0);
+  CHECK(Safetensors::Open("safetensors_test.fifo").status().message() ==
+        "safetensors_test.fifo: is not a regular file (a safetensors file)");
+  std::remove("safetensors_test.fifo");
 }
 
 TEST_CASE("a file that is cut anywhere is an error") {

@@ -14,6 +14,7 @@
 #include "compiler/interop.h"
 #include "runtime/run/train.h"
 #include "schema/text.h"
+#include "tests/kept_report.h"
 
 namespace pp {
 namespace {
@@ -61,20 +62,20 @@ std::string DataFile() {
   return path;
 }
 
-TrainReport MustTrain(const Program& program, bool record = false) {
+KeptReport MustTrain(const Program& program, bool record = false) {
   TrainOptions options;
   options.data = DataFile();
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-2;
   options.record = record;
-  const TrainReport report = Train(program, options);
+  const KeptReport report = TrainAndKeep(program, options);
   INFO(report.status.message());
   REQUIRE(report.status.ok());
   REQUIRE(report.steps.size() == kSteps);
   return report;
 }
 
-std::vector<uint64_t> BitsOf(const TrainReport& report) {
+std::vector<uint64_t> BitsOf(const KeptReport& report) {
   std::vector<uint64_t> bits;
   for (const StepReport& step : report.steps) {
     bits.push_back(std::bit_cast<uint64_t>(step.loss));
@@ -89,12 +90,12 @@ TEST_CASE("every schedule has the bits of one device") {
   std::printf("%-12s %2s %3s %-9s  %-17s %-17s same bits\n", "scheme", "D", "M", "p2p",
               "loss of step 1", "loss of step 5");
   for (int micros : {4, 8}) {
-    const TrainReport one = MustTrain(MustCompile(Options("gpipe", 1, micros)));
+    const KeptReport one = MustTrain(MustCompile(Options("gpipe", 1, micros)));
     CHECK(one.steps.back().loss < one.steps.front().loss);
     for (const char* scheme : {"gpipe", "1f1b", "interleaved"})
       for (int devices : {1, 2, 4})
         for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
-          const TrainReport report = MustTrain(MustCompile(Options(scheme, devices, micros, p2p)));
+          const KeptReport report = MustTrain(MustCompile(Options(scheme, devices, micros, p2p)));
           const bool same = BitsOf(report) == BitsOf(one);
           std::printf("%-12s %2d %3d %-9s  %.15f %.15f %s\n", scheme, devices, micros,
                       p2p == P2p::kAsync ? "async" : "blocking", report.steps.front().loss,
@@ -106,9 +107,9 @@ TEST_CASE("every schedule has the bits of one device") {
 
 TEST_CASE("so has every scheme with one pipe, and every pass") {
   const int micros = 8;
-  const TrainReport one = MustTrain(MustCompile(Options("gpipe", 1, micros)));
+  const KeptReport one = MustTrain(MustCompile(Options("gpipe", 1, micros)));
   auto check = [&](CompileOptions options) {
-    const TrainReport report = MustTrain(MustCompile(options));
+    const KeptReport report = MustTrain(MustCompile(options));
     const bool same = BitsOf(report) == BitsOf(one);
     std::printf("%-12s %2d %3d %-9s  %s %s\n", options.scheme.c_str(), options.shape.devices,
                 micros, options.p2p == P2p::kAsync ? "async" : "blocking", options.passes.c_str(),
@@ -158,7 +159,7 @@ TEST_CASE("the masks of dropout are part of the bits") {
 TEST_CASE("what runs is the plan, instruction by instruction") {
   for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
     const Program program = MustCompile(Options("1f1b", 4, 4, p2p));
-    const TrainReport report = MustTrain(program, true);
+    const KeptReport report = MustTrain(program, true);
     for (int d = 0; d < program.devices; ++d) {
       const auto& list = program.lists[d].body;
       for (int step = 1; step <= kSteps; ++step) {
@@ -194,7 +195,7 @@ TEST_CASE("a rank holds the weights of its own stages only") {
     CHECK(stages == std::set<int>(held.begin(), held.end()));
   }
   // And the arena is all that it holds: its high-water mark is the predicted peak.
-  const TrainReport report = MustTrain(program);
+  const KeptReport report = MustTrain(program);
   for (int d = 0; d < 2; ++d)
     CHECK(report.steps.back().peak_bytes[d] == program.lists[d].arena_bytes);
 }
@@ -216,7 +217,7 @@ TEST_CASE("a plan reordered by hand runs in its new order, with the same losses"
   const Status status = Lower(*reordered, Depth::kLists, {});
   INFO(status.message());
   REQUIRE(status.ok());
-  const TrainReport report = MustTrain(*reordered, true);
+  const KeptReport report = MustTrain(*reordered, true);
   double backward_start = 0, forward_start = 0;
   for (const Event& event : report.events) {
     if (event.rank != 1 || event.step != 1) continue;

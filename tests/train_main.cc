@@ -7,6 +7,7 @@
 #include "runtime/comm/mpi_plugin.h"
 #include "runtime/run/train.h"
 #include "schema/file.h"
+#include "tests/kept_report.h"
 
 namespace pp {
 namespace {
@@ -15,10 +16,10 @@ Status Run(const std::string& plan, const std::string& data, const std::string& 
            const std::string& inside) {
   std::unique_ptr<Transport> transport;
   if (!directory.empty()) {
-    auto joined =
-        JoinMpi(directory, inside == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory);
-    PP_RETURN_IF_ERROR(joined.status());
-    transport = std::move(*joined);
+    Joined joined = JoinMpi(
+        directory, {inside == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory, Status()});
+    PP_RETURN_IF_ERROR(joined.status);
+    transport = std::move(joined.transport);
   }
   auto program = transport ? LoadRank(plan, transport->rank()) : Load(plan);
   PP_RETURN_IF_ERROR(program.status());
@@ -28,7 +29,7 @@ Status Run(const std::string& plan, const std::string& data, const std::string& 
   options.optimizer.learning_rate = 1e-2;
   if (!program->clip) options.optimizer.grad_clip = 0;
   options.transport = transport.get();
-  const TrainReport report = Train(*program, options);
+  const KeptReport report = TrainAndKeep(*program, options);
   for (const StepReport& step : report.steps)
     std::printf("%016" PRIx64 " %016" PRIx64 "\n", std::bit_cast<uint64_t>(step.loss),
                 std::bit_cast<uint64_t>(step.grad_norm.value_or(0)));

@@ -13,6 +13,7 @@
 
 #include "compiler/compile.h"
 #include "tests/checking_executor.h"
+#include "tests/kept_report.h"
 
 namespace pp {
 namespace {
@@ -77,7 +78,7 @@ class Harness {
     };
     options.make_executor = [this](int) { return std::make_unique<CheckingExecutor>(executor); };
   }
-  TrainReport Run() { return Train(program, options); }
+  KeptReport Run() { return TrainAndKeep(program, options); }
 
   Program program;
   TrainOptions options;
@@ -98,7 +99,7 @@ TEST_CASE("every value arrives, whatever the schedule") {
   INFO(scheme << " D=" << devices << " M=" << microbatches << " p2p " << static_cast<int>(p2p));
   Harness harness(MakeProgram({scheme, devices, microbatches, p2p}));
   harness.options.record = true;
-  const TrainReport report = harness.Run();
+  const KeptReport report = harness.Run();
   INFO(report.status.message());
   REQUIRE(report.status.ok());
   CHECK(harness.failures == std::vector<std::string>());
@@ -118,7 +119,7 @@ TEST_CASE("every value arrives, whatever the schedule") {
 TEST_CASE("a lane's events stand in list order") {
   Harness harness(MakeProgram({.devices = 4}));
   harness.options.record = true;
-  const TrainReport report = harness.Run();
+  const KeptReport report = harness.Run();
   for (int d = 0; d < 4; ++d) {
     int last = -1;
     double end = 0;
@@ -137,7 +138,7 @@ TEST_CASE("a lane's events stand in list order") {
 TEST_CASE("a NaN loss stops all ranks and says where") {
   Harness harness(MakeProgram({.devices = 4}));
   harness.executor.loss_of_micro_1 = NAN;
-  const TrainReport report = harness.Run();
+  const KeptReport report = harness.Run();
   CHECK(report.status.code() == Code::kFailed);
   CHECK_THAT(report.status.message(),
              Catch::StartsWith("rank 3: step 1: loss of micro-batch 1 is nan ('FW s3 m1', "
@@ -154,7 +155,7 @@ TEST_CASE("a request stops all ranks after a common step") {
     if (step.step == 5) requests = 1;
     return {};
   };
-  const TrainReport report = harness.Run();
+  const KeptReport report = harness.Run();
   CHECK(report.status.ok());
   CHECK(report.last_step >= 5);
   CHECK(report.last_step < 1000000);
@@ -184,7 +185,7 @@ TEST_CASE("a run that does not go on ends with what each rank is at") {
     said = status.message();
     stalled.set_value();
   };
-  const TrainReport report = harness.Run();
+  const KeptReport report = harness.Run();
   CHECK(report.status.code() == Code::kFailed);
   CHECK(said == report.status.message());
   CHECK_THAT(said, Catch::StartsWith("no progress for 0.3 s: rank 0 at 'WAIT "));

@@ -27,6 +27,7 @@
 
 #include "compiler/compile.h"
 #include "runtime/run/train.h"
+#include "tests/kept_report.h"
 #include "tests/late_device.h"
 
 namespace pp {
@@ -110,7 +111,7 @@ Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   options.optimizer.grad_clip = program.clip ? 1 : 0;
   options.stall_timeout = 60;
   if (late != nullptr) late->AddTo(&options);
-  const TrainReport report = Train(program, options);
+  const KeptReport report = TrainAndKeep(program, options);
   INFO(report.status.message());
   REQUIRE(report.status.ok());
   Numbers numbers;

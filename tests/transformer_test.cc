@@ -67,7 +67,8 @@ class Pipeline {
     for (int s = 0; s < job_.stages(); ++s) {
       stages_.push_back(std::make_unique<Stage>(job_, s, &workspace_));
       REQUIRE(
-          Fill(WeightSource::Open(kDir), stages_[s]->layout(), stages_[s]->weights.data()).ok());
+          Fill(WeightSource::Open(kDir, *model), stages_[s]->layout(), stages_[s]->weights.data())
+              .ok());
     }
     Result<Safetensors> file = Safetensors::Open(std::string(kDir) + "/expected.safetensors");
     REQUIRE(file.ok());

@@ -113,9 +113,10 @@ class Bench {
 };
 
 Status Run(const std::string& directory, const std::string& way) {
-  auto transport = JoinMpi(directory, way == "shm" ? InsideHost::kSharedMemory : InsideHost::kMpi);
-  PP_RETURN_IF_ERROR(transport.status());
-  return Bench(**transport, way != "mpi-yield").Run(way);
+  const Joined joined =
+      JoinMpi(directory, {way == "shm" ? InsideHost::kSharedMemory : InsideHost::kMpi, Status()});
+  PP_RETURN_IF_ERROR(joined.status);
+  return Bench(*joined.transport, way != "mpi-yield").Run(way);
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <utility>
 #include <vector>
+
+#include "runtime/comm/agree.h"
 
 namespace pp {
 namespace {
@@ -123,12 +126,18 @@ Status Rendezvous(Transport& transport) {
 
 Status Agreement(Transport& transport) {
   const int rank = transport.rank(), last = transport.ranks() - 1;
-  PP_RETURN_IF_ERROR(Agree(transport, {}, 5).In("agree"));
-  Status status = Agree(transport, rank == last ? Status::Invalid("x") : Status(), 5);
+  const auto bring = [](Status status, uint64_t digest) {
+    return Readiness{.status = std::move(status), .items = {{"--seed", digest}}};
+  };
+  PP_RETURN_IF_ERROR(Agree(transport, kSeconds, bring({}, 5)).In("agree"));
+  Status status =
+      Agree(transport, kSeconds, bring(rank == last ? Status::Invalid("x") : Status(), 5));
   if (status.code() != Code::kInvalid || status.message() != "x")
     return Status::Failed("agree: not the last rank's error");
-  status = Agree(transport, {}, rank == last ? 6 : 5);
-  if (status.ok()) return Status::Failed("agree: different fingerprints pass");
+  status = Agree(transport, kSeconds, bring({}, rank == last ? 6 : 5));
+  if (status.message() !=
+      fmt::format("--seed: rank {} has another one than rank 0 (the same on all ranks)", last))
+    return Status::Failed("agree: different items give: " + status.message());
   return {};
 }
 

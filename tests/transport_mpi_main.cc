@@ -7,8 +7,10 @@
 
 int main(int, char** argv) {
   const bool mpi = std::string(argv[2]) == "mpi";
-  auto transport = pp::JoinMpi(argv[1], mpi ? pp::InsideHost::kMpi : pp::InsideHost::kSharedMemory);
-  const pp::Status status = transport.ok() ? pp::CheckTransport(**transport) : transport.status();
+  const pp::Joined joined = pp::JoinMpi(
+      argv[1], {mpi ? pp::InsideHost::kMpi : pp::InsideHost::kSharedMemory, pp::Status()});
+  const pp::Status status =
+      joined.status.ok() ? pp::CheckTransport(*joined.transport) : joined.status;
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   return static_cast<int>(status.code());
 }

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <functional>
 
+#include "runtime/comm/agree.h"
 #include "runtime/comm/shm_transport.h"
 #include "tests/transport_conformance.h"
 
@@ -112,7 +113,7 @@ TEST_CASE("a failed run settles and agrees") {
       PP_RETURN_IF_ERROR(
           transport->Start({Way::kRecv, Channel::kControl, 0}, bytes.data(), 500000));
     transport->Settle();
-    return Agree(*transport, {}, 5);
+    return Agree(*transport, kSeconds, Readiness());
   };
   const pid_t one = Fork([&] { return run(1); }), two = Fork([&] { return run(2); });
   const Status status = run(0);

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "runtime/comm/agree.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/comm/slow_transport.h"
 #include "tests/transport_conformance.h"
@@ -74,8 +75,8 @@ TEST_CASE("latency does not occupy the channel") {
 TEST_CASE("control messages are not slow") {
   Ranks ranks(2, "latency=1e9s,bandwidth=1B/s");
   Status there;
-  std::thread other([&] { there = Agree(ranks[1], {}, 5); });
-  CHECK(Agree(ranks[0], {}, 5).ok());
+  std::thread other([&] { there = Agree(ranks[1], kSeconds, Readiness()); });
+  CHECK(Agree(ranks[0], kSeconds, Readiness()).ok());
   other.join();
   CHECK(there.ok());
 }

@@ -2,7 +2,6 @@
 //
 // MPI starts them, says who is on which host, and carries the name of the memory that the ranks
 // of a host share. Its calls here wait by spinning, but once.
-#include <fmt/format.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -32,9 +31,19 @@ Status TellAll(const Status& status, int rank) {
   MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   if (first == INT_MAX) return {};
   char text[kTextBytes] = {};
+  int code = static_cast<int>(status.code());
   Copy(status.message(), text);
+  MPI_Bcast(&code, 1, MPI_INT, first, MPI_COMM_WORLD);
   MPI_Bcast(text, kTextBytes, MPI_BYTE, first, MPI_COMM_WORLD);
-  return Status::Invalid(text);
+  return code == static_cast<int>(Code::kInvalid) ? Status::Invalid(text) : Status::Failed(text);
+}
+
+// Whether all ranks carry messages inside a host in the same way.
+Status SameInside(InsideHost inside) {
+  int least_and_most[2] = {static_cast<int>(inside), -static_cast<int>(inside)};
+  MPI_Allreduce(MPI_IN_PLACE, least_and_most, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  if (least_and_most[0] == -least_and_most[1]) return {};
+  return Status::Invalid("--transport: not the same on all ranks (the same on all ranks)");
 }
 
 // The segment of this host, which all its ranks have open when this is over.
@@ -54,13 +63,15 @@ Result<std::shared_ptr<ShmSegment>> ShareMemory(MPI_Comm host, int rank, int mem
   return segment;
 }
 
-Result<std::unique_ptr<Transport>> Join(InsideHost inside) {
+Result<std::unique_ptr<Transport>> Join(const JoinMpiArgs& args) {
   int rank = 0, ranks = 1, members = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  PP_RETURN_IF_ERROR(TellAll(args.status, rank));
+  PP_RETURN_IF_ERROR(SameInside(args.inside));
   std::vector<int> here{rank}, elsewhere;
   std::shared_ptr<ShmSegment> segment;
-  if (inside == InsideHost::kSharedMemory) {
+  if (args.inside == InsideHost::kSharedMemory) {
     MPI_Comm host = MPI_COMM_NULL;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
     MPI_Comm_size(host, &members);
@@ -89,23 +100,20 @@ Status StartMpi() {
   return Status::Invalid("this MPI does not allow MPI_THREAD_SERIALIZED");
 }
 
-Result<std::unique_ptr<Transport>> StartAndJoin(InsideHost inside) {
-  PP_RETURN_IF_ERROR(StartMpi());
-  auto transport = Join(inside);
-  if (transport.ok()) {
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  } else {
-    MPI_Finalize();
-  }
-  return transport;
-}
-
 }  // namespace
 }  // namespace pp
 
-extern "C" pp::Transport* pp_join_mpi(pp::InsideHost inside, char* error, int error_bytes) {
-  auto transport = pp::StartAndJoin(inside);
-  if (transport.ok()) return transport->release();
-  fmt::format_to_n(error, error_bytes - 1, "{}", transport.status().message());
-  return nullptr;
+extern "C" void pp_join_mpi(const pp::JoinMpiArgs& args, pp::Joined* joined) {
+  joined->status = pp::StartMpi();
+  if (!joined->status.ok()) return;
+  auto transport = pp::Join(args);
+  joined->met = true;
+  if (transport.ok()) {
+    joined->transport = std::move(*transport);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  } else {
+    joined->status = transport.status();
+    MPI_Barrier(MPI_COMM_WORLD);  // see MpiTransport::AllAreHere
+    MPI_Finalize();
+  }
 }

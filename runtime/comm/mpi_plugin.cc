@@ -6,23 +6,22 @@
 
 namespace pp {
 
-Result<std::unique_ptr<Transport>> JoinMpi(const std::string& directory, InsideHost inside) {
+Joined JoinMpi(const std::string& directory, const JoinMpiArgs& args) {
   const std::string path = directory + "/" + kMpiPlugin;
   // MPI looks for its own symbols in what is loaded globally. It stays loaded for good.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr)
-    return Status::Invalid(
-        fmt::format("--transport mpi: {} (build it on a machine with MPI, or use "
-                    "--transport threads)",
-                    dlerror()));
+    return {.status = Status::Invalid(
+                fmt::format("--transport mpi: {} (build it on a machine with MPI, or use "
+                            "--transport threads)",
+                            dlerror()))};
   auto* join = reinterpret_cast<JoinMpiEntry*>(dlsym(library, kMpiEntry));
   if (join == nullptr)
-    return Status::Invalid(
-        fmt::format("--transport mpi: {} is not this program's MPI library", path));
-  char error[512] = {};
-  std::unique_ptr<Transport> transport(join(inside, error, sizeof error));
-  if (!transport) return Status::Invalid(fmt::format("--transport: {}", error));
-  return transport;
+    return {.status = Status::Invalid(
+                fmt::format("--transport mpi: {} is not this program's MPI library", path))};
+  Joined joined;
+  join(args, &joined);
+  return joined;
 }
 
 }  // namespace pp

@@ -15,11 +15,24 @@ enum class InsideHost : int { kSharedMemory, kMpi };
 inline constexpr char kMpiPlugin[] = "libpiperun_mpi.so";
 inline constexpr char kMpiEntry[] = "pp_join_mpi";
 
-// What the library exports under kMpiEntry. Null: `error` says why.
-using JoinMpiEntry = Transport*(InsideHost inside, char* error, int error_bytes);
+struct JoinMpiArgs {
+  InsideHost inside = InsideHost::kSharedMemory;  // the same on all ranks
+  Status status;                                  // an error, and no rank joins
+};
+
+struct Joined {
+  std::unique_ptr<Transport> transport;
+  // Why there is none: the error of the first rank that has one, on all ranks, where they have met;
+  // else this process's own.
+  Status status;
+  bool met = false;
+};
+
+// What the library exports under kMpiEntry.
+using JoinMpiEntry = void(const JoinMpiArgs& args, Joined* joined);
 
 // Loads the library from `directory` and joins the run. Destroying the transport leaves
 // it. Invalid: there is no such library, MPI is too old, or there is no shared memory.
-Result<std::unique_ptr<Transport>> JoinMpi(const std::string& directory, InsideHost inside);
+Joined JoinMpi(const std::string& directory, const JoinMpiArgs& args);
 
 }  // namespace pp

@@ -11,6 +11,9 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "runtime/comm/bell.h"
 #include "schema/status.h"
@@ -61,6 +64,12 @@ class Transport {
   // under way end somehow. Afterwards nothing touches the memory of any of them.
   virtual void Settle() = 0;
 
+  // Nobody waits any more for transfers from or into `buffers`, which live as long as they may
+  // still be touched. Afterwards the transport is good for Settle alone.
+  void Abandon(std::shared_ptr<void> buffers) { abandoned_.push_back(std::move(buffers)); }
+  // Failed: something has been abandoned.
+  Status CheckUsable() const;
+
   // The bell that the calling thread sleeps on.
   Bell& bell() { return bell_; }
 
@@ -74,18 +83,14 @@ class Transport {
   const int rank_;
   const int ranks_;
   Bell bell_;
+  std::vector<std::shared_ptr<void>> abandoned_;
 };
 
 // Seconds on the steady clock.
 double SteadySeconds();
 
 // Carries one transfer to its end; for the times before and after the steps. Failed: the
-// peer did not answer within `seconds`.
+// peer did not answer within `seconds`; then the transfer is abandoned.
 Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds);
-
-// All ranks bring what they know and leave with one answer: the error of the first rank
-// that has one, else whether all came with the same `fingerprint` (else Invalid). Every
-// rank must call it.
-Status Agree(Transport& transport, const Status& status, uint64_t fingerprint);
 
 }  // namespace pp

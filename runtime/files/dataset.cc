@@ -1,71 +1,40 @@
 #include "runtime/files/dataset.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <string_view>
-#include <system_error>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace pp {
 namespace {
 
 constexpr int32_t kTokenFile = 20240520;
-constexpr size_t kTokenFileHeader = 256 * sizeof(int32_t);
+constexpr int64_t kTokenFileHeader = 256 * sizeof(int32_t);
 constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
-constexpr size_t kIndexHeader = 34;
+constexpr int64_t kIndexHeader = 34;
 constexpr int64_t kScannedTokens = int64_t{1} << 29;
 constexpr const char* kNeeded = "a text, an llm.c .bin or a Megatron .bin/.idx is needed";
 
-struct Mapping {
-  std::shared_ptr<const std::byte> data;
-  size_t size;
+Result<InputFile> Open(const std::string& path) {
+  Result<InputFile> file = InputFile::Open(path, kNeeded);
+  if (file.ok() && file->bytes() == 0)
+    return Status::Invalid(fmt::format("{}: an empty file ({})", path, kNeeded));
+  return file;
+}
 
-  std::string_view Start(size_t count) const {
-    return {reinterpret_cast<const char*>(data.get()), std::min(count, size)};
-  }
-};
-
-// The number at a byte offset, aligned or not.
+// The number at a byte of `bytes`, aligned or not.
 template <typename T>
-T Load(const Mapping& map, size_t offset) {
+T At(const char* bytes, size_t offset) {
   T value;
-  std::memcpy(&value, map.data.get() + offset, sizeof value);
+  std::memcpy(&value, bytes + offset, sizeof value);
   return value;
-}
-
-Status SystemError(const std::string& path) {
-  return Status::Invalid(
-      fmt::format("{}: {} ({})", path, std::generic_category().message(errno), kNeeded));
-}
-
-Result<Mapping> Map(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return SystemError(path);
-  struct stat status;
-  const bool known = fstat(file, &status) == 0;
-  const size_t size = known ? status.st_size : 0;
-  void* data = MAP_FAILED;
-  if (known && S_ISREG(status.st_mode) && size > 0)
-    data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-  const int error = errno;
-  close(file);
-  errno = error;
-  if (!known) return SystemError(path);
-  if (!S_ISREG(status.st_mode))
-    return Status::Invalid(fmt::format("{}: not a file ({})", path, kNeeded));
-  if (size == 0) return Status::Invalid(fmt::format("{}: an empty file ({})", path, kNeeded));
-  if (data == MAP_FAILED) return SystemError(path);
-  const auto unmap = [size](const std::byte* p) { munmap(const_cast<std::byte*>(p), size); };
-  return Mapping{{static_cast<const std::byte*>(data), unmap}, size};
 }
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -76,170 +45,209 @@ std::string WithoutExtension(const std::string& path) {
 }
 
 // The number of tokens in an llm.c token file.
-Result<int64_t> TokenFileTokens(const std::string& path, const Mapping& map) {
-  if (map.size < kTokenFileHeader)
+Result<int64_t> TokenFileTokens(const std::string& path, const InputFile& file) {
+  if (file.bytes() < kTokenFileHeader)
     return Status::Invalid(fmt::format("{}: truncated: {} bytes (the header alone has {})", path,
-                                       map.size, kTokenFileHeader));
-  const int32_t version = Load<int32_t>(map, 4), tokens = Load<int32_t>(map, 8);
+                                       file.bytes(), kTokenFileHeader));
+  std::array<int32_t, 3> header;  // kTokenFile, version, tokens
+  PP_RETURN_IF_ERROR(file.Read(0, header.data(), sizeof header));
+  const auto [magic, version, tokens] = header;
   if (version != 1)
     return Status::Invalid(
         fmt::format("{}: an llm.c token file of version {} (1 is read)", path, version));
   if (tokens < 0)
     return Status::Invalid(
         fmt::format("{}: damaged: {} tokens (a number from 0 is needed)", path, tokens));
-  const size_t expected = kTokenFileHeader + size_t{2} * tokens;
-  if (map.size != expected)
+  const int64_t expected = kTokenFileHeader + int64_t{2} * tokens;
+  if (file.bytes() != expected)
     return Status::Invalid(fmt::format("{}: {}: {} bytes ({} by its header: {} tokens)", path,
-                                       map.size < expected ? "truncated" : "damaged", map.size,
-                                       expected, tokens));
+                                       file.bytes() < expected ? "truncated" : "damaged",
+                                       file.bytes(), expected, tokens));
   return tokens;
 }
 
-// The bytes of a token, or 0 for what is no integer type.
+// The bytes of a token, or 0 for what is no integer type of Megatron's.
 int64_t TypeSize(int code) {
   constexpr int64_t kSize[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
   return code >= 0 && code <= 8 ? kSize[code] : 0;
 }
 
-// The number of bytes that the sequences of a Megatron index take in its .bin. They must lie
-// there back to back, as its own writer leaves them.
-Result<int64_t> IndexedBytes(const std::string& path, const Mapping& map) {
+// What a Megatron index says of its .bin: the token type, and the bytes that all sequences take.
+// They must lie there back to back, as Megatron's own writer leaves them.
+struct Indexed {
+  int type = 0;
+  int64_t bytes = 0;
+};
+
+Result<Indexed> ReadIndex(const std::string& path) {
   const auto damaged = [&](const std::string& what) {
     return Status::Invalid(fmt::format("{}: damaged index: {}", path, what));
   };
-  if (map.Start(kIndexMagic.size()) != kIndexMagic) return damaged("no MMIDIDX at its start");
-  if (map.size < kIndexHeader)
-    return damaged(fmt::format("{} bytes (the header alone has {})", map.size, kIndexHeader));
-  const uint64_t version = Load<uint64_t>(map, 9);
+  const Result<InputFile> file = Open(path);
+  PP_RETURN_IF_ERROR(file.status());
+  char header[kIndexHeader] = {};
+  PP_RETURN_IF_ERROR(file->Read(0, header, std::min(kIndexHeader, file->bytes())));
+  if (!std::string_view(header, kIndexHeader).starts_with(kIndexMagic))
+    return damaged("no MMIDIDX at its start");
+  if (file->bytes() < kIndexHeader)
+    return damaged(fmt::format("{} bytes (the header alone has {})", file->bytes(), kIndexHeader));
+  const auto version = At<uint64_t>(header, 9);
   if (version != 1) return damaged(fmt::format("version {} (1 is read)", version));
-  const int code = Load<uint8_t>(map, 17);
-  if (TypeSize(code) == 0)
-    return damaged(fmt::format("token type {} (integers are read: 1 to 5 and 8)", code));
+  Indexed indexed{.type = At<uint8_t>(header, 17)};
+  if (TypeSize(indexed.type) == 0)
+    return damaged(fmt::format("token type {} (integers are read: 1 to 5 and 8)", indexed.type));
 
   // A sum that wrapped around is caught: the counts themselves are then too large.
-  const uint64_t sequences = Load<uint64_t>(map, 18), documents = Load<uint64_t>(map, 26);
-  const uint64_t arrays = 12 * sequences + 8 * documents;
-  if (sequences > map.size || documents > map.size ||
-      (map.size != kIndexHeader + arrays && map.size != kIndexHeader + arrays + sequences))
+  const auto sequences = At<uint64_t>(header, 18), documents = At<uint64_t>(header, 26);
+  const uint64_t arrays = 12 * sequences + 8 * documents, bytes = file->bytes();
+  if (sequences > bytes || documents > bytes ||
+      (bytes != kIndexHeader + arrays && bytes != kIndexHeader + arrays + sequences))
     return damaged(fmt::format("{} sequences and {} document ends do not fit its {} bytes",
-                               sequences, documents, map.size));
-  const size_t pointers = kIndexHeader + 4 * sequences;
-  int64_t bytes = 0;
-  for (uint64_t i = 0; i < sequences; ++i) {
-    const int32_t length = Load<int32_t>(map, kIndexHeader + 4 * i);
-    const int64_t start = Load<int64_t>(map, pointers + 8 * i);
-    if (length < 0 || start != bytes)
-      return damaged(
-          fmt::format("sequence {} has {} tokens from byte {} (from byte {}, the end of "
-                      "its predecessor)",
-                      i, length, start, bytes));
-    bytes += length * TypeSize(code);
+                               sequences, documents, bytes));
+  constexpr uint64_t kBlock = 4096;
+  std::vector<int32_t> lengths(kBlock);
+  std::vector<int64_t> starts(kBlock);
+  for (uint64_t first = 0; first < sequences; first += kBlock) {
+    const uint64_t count = std::min(kBlock, sequences - first);
+    PP_RETURN_IF_ERROR(file->Read(kIndexHeader + 4 * first, lengths.data(), 4 * count));
+    PP_RETURN_IF_ERROR(
+        file->Read(kIndexHeader + 4 * sequences + 8 * first, starts.data(), 8 * count));
+    for (uint64_t i = 0; i < count; ++i) {
+      if (lengths[i] < 0 || starts[i] != indexed.bytes)
+        return damaged(
+            fmt::format("sequence {} has {} tokens from byte {} (from byte {}, the end of "
+                        "its predecessor)",
+                        first + i, lengths[i], starts[i], indexed.bytes));
+      indexed.bytes += lengths[i] * TypeSize(indexed.type);
+    }
   }
-  return bytes;
+  return indexed;
 }
 
 }  // namespace
 
 Result<Dataset::Layout> Dataset::FindMegatron(const std::string& prefix) {
   const std::string index_path = prefix + ".idx", path = prefix + ".bin";
-  Result<Mapping> index = Map(index_path);
-  if (!index.ok()) return index.status();
-  const Result<int64_t> bytes = IndexedBytes(index_path, *index);
-  if (!bytes.ok()) return bytes.status();
-  Result<Mapping> map = Map(path);
-  if (!map.ok()) return map.status();
-  if (static_cast<int64_t>(map->size) != *bytes)
+  const Result<Indexed> index = ReadIndex(index_path);
+  PP_RETURN_IF_ERROR(index.status());
+  Result<InputFile> file = ::pp::Open(path);
+  PP_RETURN_IF_ERROR(file.status());
+  if (file->bytes() != index->bytes)
     return Status::Invalid(
-        fmt::format("{}: {} bytes ({} by {})", path, map->size, *bytes, index_path));
-  const int code = Load<uint8_t>(*index, 17);
-  return Layout{path, map->data, 0, *bytes / TypeSize(code), static_cast<Type>(code)};
+        fmt::format("{}: {} bytes ({} by {})", path, file->bytes(), index->bytes, index_path));
+  const int64_t size = TypeSize(index->type);
+  return Layout{
+      path, std::move(*file), 0, index->bytes / size, size, static_cast<Type>(index->type)};
 }
 
 Result<Dataset::Layout> Dataset::Find(const std::string& path) {
   const std::string prefix = WithoutExtension(path);
   if (!Exists(path) && Exists(path + ".idx")) return FindMegatron(path);
-  Result<Mapping> map = Map(path);
-  if (!map.ok()) return map.status();
-  if (map->size >= sizeof kTokenFile && Load<int32_t>(*map, 0) == kTokenFile) {
-    const Result<int64_t> tokens = TokenFileTokens(path, *map);
-    if (!tokens.ok()) return tokens.status();
-    return Layout{path, map->data, kTokenFileHeader, *tokens, Type::kUint16};
+  Result<InputFile> file = ::pp::Open(path);
+  PP_RETURN_IF_ERROR(file.status());
+  int32_t start = 0;
+  PP_RETURN_IF_ERROR(file->Read(0, &start, std::min<int64_t>(sizeof start, file->bytes())));
+  if (start == kTokenFile) {
+    const Result<int64_t> tokens = TokenFileTokens(path, *file);
+    PP_RETURN_IF_ERROR(tokens.status());
+    return Layout{path, std::move(*file), kTokenFileHeader, *tokens, 2, Type::kUint16};
   }
   if (path.ends_with(".idx") || (path.ends_with(".bin") && Exists(prefix + ".idx")))
     return FindMegatron(prefix);
-  // Other binary files would train without a complaint, on garbage.
-  const size_t zero = map->Start(4096).find('\0');
-  if (zero != std::string_view::npos)
-    return Status::Invalid(fmt::format("{}: not a text: byte {} is 0 ({})", path, zero, kNeeded));
-  return Layout{path, map->data, 0, static_cast<int64_t>(map->size), Type::kUint8};
+  const int64_t bytes = file->bytes();
+  return Layout{path, std::move(*file), 0, bytes, 1, Type::kText};
 }
 
 Result<Dataset> Dataset::Open(const std::string& path, const Options& options) {
   PP_CHECK(options.vocab_size >= 1 && options.sequence_length >= 1);
   Result<Layout> layout = Find(path);
   if (!layout.ok()) return layout.status();
-  Dataset dataset(*std::move(layout), options);
-  if (dataset.tokens_ <= options.sequence_length)
-    return Status::Invalid(fmt::format("{}: {} tokens (sequences of {} need at least {})",
-                                       dataset.path_, dataset.tokens_, options.sequence_length,
-                                       int64_t{options.sequence_length} + 1));
-  PP_RETURN_IF_ERROR(dataset.Check(0, std::min(dataset.tokens_, kScannedTokens)));
+  Dataset dataset(std::move(*layout), options);
+  if (dataset.tokens() <= options.sequence_length)
+    return Status::Invalid(fmt::format(
+        "{}: {} tokens (sequences of {} need at least {})", dataset.layout_.path, dataset.tokens(),
+        options.sequence_length, int64_t{options.sequence_length} + 1));
+  PP_RETURN_IF_ERROR(dataset.Scan());
   return dataset;
 }
 
+// Calls f with a pointer to `bytes` in the type that the file's tokens have.
 template <typename F>
-auto Dataset::Visit(int64_t first, F f) const {
-  switch (type_) {
+auto Dataset::Visit(const std::byte* bytes, F f) const {
+  switch (layout_.type) {
     case Type::kInt8:
-      return f(reinterpret_cast<const int8_t*>(data_) + first);
+      return f(reinterpret_cast<const int8_t*>(bytes));
     case Type::kInt16:
-      return f(reinterpret_cast<const int16_t*>(data_) + first);
+      return f(reinterpret_cast<const int16_t*>(bytes));
     case Type::kInt32:
-      return f(reinterpret_cast<const int32_t*>(data_) + first);
+      return f(reinterpret_cast<const int32_t*>(bytes));
     case Type::kInt64:
-      return f(reinterpret_cast<const int64_t*>(data_) + first);
+      return f(reinterpret_cast<const int64_t*>(bytes));
     case Type::kUint16:
-      return f(reinterpret_cast<const uint16_t*>(data_) + first);
+      return f(reinterpret_cast<const uint16_t*>(bytes));
     case Type::kUint8:
+    case Type::kText:
       break;
   }
-  return f(reinterpret_cast<const uint8_t*>(data_) + first);
+  return f(reinterpret_cast<const uint8_t*>(bytes));
 }
 
-// An error if one of `count` tokens from `first` on is not in the vocabulary.
-Status Dataset::Check(int64_t first, int64_t count) const {
-  return Visit(first, [&](auto* tokens) {
+// An error if one of the `count` tokens in `bytes`, the file's from `first` on, is not legal.
+Status Dataset::Check(const std::byte* bytes, int64_t first, int64_t count) const {
+  return Visit(bytes, [&](auto* tokens) {
     using Token = std::remove_cvref_t<decltype(*tokens)>;
     using Unsigned = std::make_unsigned_t<Token>;
     constexpr Token kMax = std::numeric_limits<Token>::max();
-    const bool all_fit = std::cmp_greater(options_.vocab_size, kMax);
-    if (std::is_unsigned_v<Token> && all_fit) return Status();
-    // As an unsigned number a negative token is a large one.
-    const Unsigned end = all_fit ? static_cast<Unsigned>(kMax) + 1 : options_.vocab_size;
-    // Blocks without an early exit, so that the compiler can use vector instructions.
-    constexpr int64_t kBlock = 4096;
-    for (int64_t start = 0; start < count; start += kBlock) {
-      const int64_t stop = std::min(start + kBlock, count);
-      bool bad = false;
-      for (int64_t i = start; i < stop; ++i) bad |= static_cast<Unsigned>(tokens[i]) >= end;
-      if (!bad) continue;
-      int64_t i = start;
-      while (static_cast<Unsigned>(tokens[i]) < end) ++i;
+    // As an unsigned number a negative token is a large one. A text has no 0.
+    const Unsigned least = layout_.type == Type::kText ? 1 : 0;
+    const Unsigned most =
+        std::cmp_greater(options_.vocab_size, kMax) ? kMax : options_.vocab_size - 1;
+    const auto is_bad = [&](Unsigned token) { return token < least || token > most; };
+    bool bad = false;  // no early exit, so that the compiler can use vector instructions
+    for (int64_t i = 0; i < count; ++i) bad |= is_bad(tokens[i]);
+    if (!bad) return Status();
+    int64_t i = 0;
+    while (!is_bad(tokens[i])) ++i;
+    // Other binary files would train without a complaint, on garbage.
+    if (layout_.type == Type::kText && tokens[i] == 0)
       return Status::Invalid(
-          fmt::format("{}: token {} at position {} is not in the vocabulary (0 to {})", path_,
-                      int64_t{tokens[i]}, first + i, options_.vocab_size - 1));
-    }
-    return Status();
+          fmt::format("{}: not a text: byte {} is 0 ({})", layout_.path, first + i, kNeeded));
+    return Status::Invalid(
+        fmt::format("{}: token {} at position {} is not in the vocabulary (0 to {})", layout_.path,
+                    int64_t{tokens[i]}, first + i, options_.vocab_size - 1));
   });
 }
 
+// Tokens, as they stand in the file, all of them legal.
+Status Dataset::Read(int64_t first, int64_t count, std::byte* bytes) const {
+  const int64_t size = layout_.token_bytes;
+  PP_RETURN_IF_ERROR(layout_.file.Read(layout_.offset + first * size, bytes, count * size));
+  return Check(bytes, first, count);
+}
+
+Status Dataset::Scan() const {
+  constexpr int64_t kBlock = 1 << 16;
+  std::vector<std::byte> bytes(kBlock * layout_.token_bytes);
+  const int64_t end = std::min(layout_.tokens, kScannedTokens);
+  for (int64_t first = 0; first < end; first += kBlock) {
+    const int64_t count = std::min(kBlock, end - first);
+    PP_RETURN_IF_ERROR(Read(first, count, bytes.data()));
+  }
+  return {};
+}
+
 Status Dataset::Copy(int64_t first, int32_t* out) const {
-  const int count = options_.sequence_length;
-  PP_RETURN_IF_ERROR(Check(first, count));
-  Visit(first, [&](auto* tokens) {
-    for (int i = 0; i < count; ++i) out[i] = static_cast<int32_t>(tokens[i]);
-  });
-  return Status();
+  constexpr int64_t kBlock = 1024;
+  alignas(int64_t) std::array<std::byte, kBlock * sizeof(int64_t)> bytes;
+  const int64_t end = first + options_.sequence_length;
+  for (; first < end; first += kBlock) {
+    const int64_t count = std::min(kBlock, end - first);
+    PP_RETURN_IF_ERROR(Read(first, count, bytes.data()));
+    Visit(bytes.data(), [&](auto* tokens) {
+      for (int64_t i = 0; i < count; ++i) *out++ = static_cast<int32_t>(tokens[i]);
+    });
+  }
+  return {};
 }
 
 }  // namespace pp

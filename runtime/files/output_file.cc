@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,19 +11,59 @@
 #include <utility>
 
 namespace pp {
+namespace {
+
+Status CannotWrite(const std::string& path, int error) {
+  return Status::Invalid(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
+}
+
+bool IsRegular(int descriptor) {
+  struct stat stat;
+  return fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode);
+}
+
+}  // namespace
 
 Result<OutputFile> OutputFile::Open(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor < 0)
-    return Status::Invalid(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
-  return OutputFile(path, descriptor);
+  // A named pipe without a reader is an error, not a wait.
+  constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NONBLOCK;
+  int descriptor = open(path.c_str(), kFlags);
+  bool is_new = false;
+  if (descriptor < 0 && errno == ENOENT) {
+    descriptor = open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666);
+    is_new = descriptor >= 0;
+    // A link that leads nowhere yet.
+    if (descriptor < 0 && errno == EEXIST) descriptor = open(path.c_str(), kFlags | O_CREAT, 0666);
+  }
+  if (descriptor < 0) return CannotWrite(path, errno);
+  OutputFile file(path, descriptor, is_new);
+  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
+  if (IsRegular(descriptor) && flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return Status::Invalid(fmt::format("{}: another run is writing it (another file)", path));
+  return file;
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      is_new_(std::exchange(other.is_new_, false)) {}
 
 OutputFile::~OutputFile() {
+  if (is_new_) unlink(path_.c_str());
   if (descriptor_ >= 0) close(descriptor_);
+}
+
+bool OutputFile::Is(const std::string& path) const {
+  struct stat mine, other;
+  return fstat(descriptor_, &mine) == 0 && S_ISREG(mine.st_mode) &&
+         stat(path.c_str(), &other) == 0 && mine.st_dev == other.st_dev &&
+         mine.st_ino == other.st_ino;
+}
+
+Status OutputFile::Begin() {
+  is_new_ = false;
+  if (IsRegular(descriptor_) && ftruncate(descriptor_, 0) != 0) return CannotWrite(path_, errno);
+  return {};
 }
 
 Status OutputFile::Write(std::string_view text) {
@@ -33,6 +75,11 @@ Status OutputFile::Write(std::string_view text) {
     text.remove_prefix(written);
   }
   return {};
+}
+
+Status OutputFile::Close() {
+  if (close(std::exchange(descriptor_, -1)) == 0) return {};
+  return Status::Failed(fmt::format("{}: cannot be written: {}", path_, std::strerror(errno)));
 }
 
 }  // namespace pp

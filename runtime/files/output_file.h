@@ -1,5 +1,5 @@
-// A file that a run writes: opened before training begins, so that a path that cannot be
-// written is known in time.
+// A file that a run writes: opened before training begins, so that a path that cannot be written
+// is known in time, and emptied only when the run is sure to begin.
 #pragma once
 
 #include <string>
@@ -11,24 +11,35 @@ namespace pp {
 
 class OutputFile {
  public:
-  // Creates or empties the file. Invalid: it cannot be written.
+  // Opens the file, which keeps what it has, or makes a new one. It belongs to this run alone until
+  // it is closed. Invalid: it cannot be written, or another run writes it.
   static Result<OutputFile> Open(const std::string& path);
 
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
+  // Removes a new file that was never begun.
   ~OutputFile();
 
+  // Whether the name, or a link, leads to the same file. A device is nobody's.
+  bool Is(const std::string& path) const;
+
+  // Empties it: from now on it is this run's.
+  Status Begin();
   // Appends all of `text` at once: what is written survives a crash. Failed: the disk is full.
   Status Write(std::string_view text);
+  // Some file systems say only here that the disk is full.
+  Status Close();
 
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }
 
  private:
-  OutputFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  OutputFile(std::string path, int descriptor, bool is_new)
+      : path_(std::move(path)), descriptor_(descriptor), is_new_(is_new) {}
 
   std::string path_;
   int descriptor_;
+  bool is_new_;  // and not begun
 };
 
 }  // namespace pp

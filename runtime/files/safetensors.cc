@@ -85,26 +85,20 @@ Result<nlohmann::json> ParseJson(const std::string& header) {
 }  // namespace
 
 Result<Safetensors> Safetensors::Open(const std::string& path) {
-  Safetensors file;
-  file.path_ = path;
-  file.stream_.open(path, std::ios::binary);
-  file.stream_.seekg(0, std::ios::end);
-  const int64_t bytes = static_cast<int64_t>(file.stream_.tellg());
-  if (!file.stream_) {
-    return Status::Invalid(path + ": cannot be read (a safetensors file)");
-  }
+  Result<InputFile> opened = InputFile::Open(path, "a safetensors file");
+  PP_RETURN_IF_ERROR(opened.status());
+  Safetensors file(path, std::move(*opened));
+  const int64_t bytes = file.file_.bytes();
   unsigned char length_bytes[8] = {};
-  file.stream_.seekg(0);
-  file.stream_.read(reinterpret_cast<char*>(length_bytes), 8);
+  PP_RETURN_IF_ERROR(file.file_.Read(0, length_bytes, std::min<int64_t>(8, bytes)));
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | length_bytes[i];
-  if (!file.stream_ || length > static_cast<uint64_t>(std::min(kMaxHeader, bytes - 8))) {
+  if (bytes < 8 || length > static_cast<uint64_t>(std::min(kMaxHeader, bytes - 8))) {
     return Status::Invalid(fmt::format(
         "{}: has {} bytes and says its header has {} (a safetensors file)", path, bytes, length));
   }
   std::string header(length, '\0');
-  file.stream_.read(header.data(), static_cast<std::streamsize>(length));
-  if (!file.stream_) return Status::Invalid(path + ": cannot be read (a safetensors file)");
+  PP_RETURN_IF_ERROR(file.file_.Read(8, header.data(), static_cast<int64_t>(length)));
   file.data_begin_ = 8 + static_cast<int64_t>(length);
   PP_RETURN_IF_ERROR(file.ParseHeader(header, bytes - file.data_begin_).In(path));
   return file;
@@ -186,11 +180,7 @@ Status Safetensors::Read(const std::string& name, const std::string& dtype,
                                        path_, name, fmt::join(entry->shape, ", "),
                                        fmt::join(shape, ", ")));
   }
-  stream_.clear();
-  stream_.seekg(data_begin_ + entry->begin);
-  stream_.read(out, entry->end - entry->begin);
-  if (!stream_) return Status::Failed(fmt::format("{}: tensor {} cannot be read", path_, name));
-  return {};
+  return file_.Read(data_begin_ + entry->begin, out, entry->end - entry->begin);
 }
 
 }  // namespace pp

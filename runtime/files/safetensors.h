@@ -9,11 +9,12 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "schema/disk.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -37,13 +38,14 @@ class Safetensors {
   Status ReadInts(const std::string& name, const std::vector<int64_t>& shape, int32_t* out);
 
  private:
+  Safetensors(std::string path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
   Status ParseHeader(const std::string& header, int64_t data_bytes);
   Status CheckData(int64_t data_bytes) const;
   Status Read(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
               char* out);
 
   std::string path_;
-  std::ifstream stream_;
+  InputFile file_;
   int64_t data_begin_ = 0;
   std::map<std::string, SafetensorsEntry> entries_;
 };

@@ -26,6 +26,7 @@ class CpuExecutor : public StageExecutor {
       for (int pipe : program.PipesOf(stage, args.device))
         owned_[{stage, pipe}] = OwnedParts(made.first->second.layout(), pipe);
     }
+    FindTied();
   }
 
   void Run(const StageCall& call, Stream) override {
@@ -77,6 +78,53 @@ class CpuExecutor : public StageExecutor {
     return PartsOfShards(layout, mine);
   }
 
+  // Where this rank has both ends of a tied tensor, whole, they have the same gradient, moments and
+  // weights: the end whose STEP comes first is computed, the other one copied.
+  struct Tied {
+    const Tensor* ends[2] = {};      // of the first and of the last stage
+    std::vector<OwnedPart> rest[2];  // what the stage has beside it
+    int64_t update = 0;              // whose weights are
+    const std::byte* weights = nullptr;
+  };
+
+  void FindTied() {
+    const int last = job_.stages() - 1;
+    const bool sharded = args_.program->zero > 0 && args_.program->Copies() > 1;
+    if (sharded || last == 0 || !stages_.contains(0) || !stages_.contains(last)) return;
+    for (size_t pipe = 0; pipe < args_.program->pipes.size(); ++pipe) {
+      Tied tied;
+      for (const int end : {0, 1}) {
+        const StageLayout& layout = stages_.at(end * last).layout();
+        const auto owned = owned_.find({end * last, pipe});
+        if (owned == owned_.end() || layout.tied_bytes == 0) continue;
+        const int64_t wgrad = end == 0 ? layout.tied_lookup : layout.tied_head;
+        for (const OwnedPart& part : owned->second) {
+          if (part.part.tensor->wgrad == wgrad) {
+            tied.ends[end] = part.part.tensor;
+          } else {
+            tied.rest[end].push_back(part);
+          }
+        }
+      }
+      if (tied.ends[0] != nullptr && tied.ends[1] != nullptr) tied_[pipe] = std::move(tied);
+    }
+  }
+
+  // What STEP has to compute; what it need not is copied.
+  const std::vector<OwnedPart>& ToStep(const StageCall& call, const StageLayout& layout) {
+    const auto found = layout.first || layout.last ? tied_.find(call.pipe) : tied_.end();
+    if (found == tied_.end()) return Owned(call);
+    Tied& tied = found->second;
+    const int end = layout.last ? 1 : 0;
+    const Tensor& tensor = *tied.ends[end];
+    if (std::exchange(tied.update, call.update) != call.update) {
+      tied.weights = call.weights + tensor.weight;
+      return Owned(call);
+    }
+    std::memcpy(call.weights + tensor.weight, tied.weights, tensor.bytes());
+    return tied.rest[end];
+  }
+
   // A step whose norm is no number changes nothing: the run ends when its report is read.
   void Step(const StageCall& call, const StageLayout& layout) {
     double norm = 0;
@@ -93,7 +141,7 @@ class CpuExecutor : public StageExecutor {
     options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
     options.gradient_scale = static_cast<float>(ClipScale(args_.optimizer, norm));
     options.step = call.update;
-    StepAdamW(Owned(call), options, call.wgrad, call.optimizer, call.weights);
+    StepAdamW(ToStep(call, layout), options, call.wgrad, call.optimizer, call.weights);
   }
 
   const CpuExecutorArgs args_;
@@ -102,6 +150,7 @@ class CpuExecutor : public StageExecutor {
   Workspace workspace_;
   std::map<int, Transformer> stages_;
   std::map<std::pair<int, int>, std::vector<OwnedPart>> owned_;  // by stage and pipe
+  std::map<int, Tied> tied_;                                     // by pipe
 };
 
 }  // namespace

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
 #include "kernels/random.h"
 #include "kernels/sum_squares.h"
+#include "runtime/files/digest.h"
 #include "runtime/files/safetensors.h"
 
 namespace pp {
@@ -20,6 +22,31 @@ const float* Floats(const std::byte* base, int64_t offset) {
   return reinterpret_cast<const float*>(base + offset);
 }
 
+std::string WeightsIn(const std::string& dir) { return dir + "/model.safetensors"; }
+
+// Weights of one shape make different models, by what else a configuration says. How a model is
+// made anew and its dropout belong to a training, not to the weights.
+Status CheckConfig(const std::string& path, const ModelConfig& model) {
+  if (!std::filesystem::exists(path)) return {};
+  const Result<ModelConfig> config = LoadModelConfig(path);
+  PP_RETURN_IF_ERROR(config.status());
+  Status status;
+  const auto same = [&](const char* name, auto theirs, auto ours) {
+    if (status.ok() && theirs != ours)
+      status = Status::Invalid(
+          fmt::format("{}: {} is {} (the plan's model has {})", path, name, theirs, ours));
+  };
+  same("vocab_size", config->vocab_size, model.vocab_size);
+  same("n_positions", config->n_positions, model.n_positions);
+  same("n_embd", config->n_embd, model.n_embd);
+  same("n_layer", config->n_layer, model.n_layer);
+  same("n_head", config->n_head, model.n_head);
+  same("n_inner", config->n_inner, model.n_inner);
+  same("layer_norm_epsilon", config->layer_norm_epsilon, model.layer_norm_epsilon);
+  same("tie_word_embeddings", config->tie_word_embeddings, model.tie_word_embeddings);
+  return status;
+}
+
 }  // namespace
 
 Result<WeightSource> WeightSource::New(uint64_t seed) {
@@ -28,9 +55,16 @@ Result<WeightSource> WeightSource::New(uint64_t seed) {
   return source;
 }
 
-Result<WeightSource> WeightSource::Open(const std::string& dir) {
+Result<uint64_t> WeightSource::Digest(const std::string& dir) {
+  const Result<InputFile> file = InputFile::Open(WeightsIn(dir), "a safetensors file");
+  PP_RETURN_IF_ERROR(file.status());
+  return pp::Digest(*file);
+}
+
+Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfig& model) {
+  PP_RETURN_IF_ERROR(CheckConfig(dir + "/config.json", model));
   WeightSource source;
-  source.path_ = dir + "/model.safetensors";
+  source.path_ = WeightsIn(dir);
   Result<Safetensors> file = Safetensors::Open(source.path_);
   PP_RETURN_IF_ERROR(file.status());
   source.file_.emplace(std::move(*file));

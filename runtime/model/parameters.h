@@ -20,7 +20,10 @@ namespace pp {
 class WeightSource {
  public:
   static Result<WeightSource> New(uint64_t seed);
-  static Result<WeightSource> Open(const std::string& dir);
+  // Invalid: no such file, or DIR/config.json, where there is one, is not this model's.
+  static Result<WeightSource> Open(const std::string& dir, const ModelConfig& model);
+  // Of DIR/model.safetensors (see digest.h).
+  static Result<uint64_t> Digest(const std::string& dir);
 
   // All numbers of the tensor. Invalid: it is missing or has another shape or type; the error names
   // it.

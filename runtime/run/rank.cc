@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "runtime/plan/bind_collective.h"
@@ -108,29 +110,28 @@ void Rank::Reserve() {
   lane_recorder_.Reserve(all - computed, all, args_.steps);
 }
 
-void Rank::BeginSetup() {
-  compute_ = std::thread([this] { ComputeMain(); });
-}
-
-Status Rank::FinishSetup() {
-  while (!ready_.load()) {
-    const uint64_t seen = args_.news->rings();
-    if (ready_.load()) break;
-    args_.news->Wait(seen);
+Status Rank::BeginSetup() {
+  // Both threads now: a machine that has none left says so before the first step.
+  try {
+    compute_ = std::thread([this] { ComputeMain(); });
+    communication_ = std::thread([this] { CommunicationMain(); });
+  } catch (const std::system_error& error) {
+    return Status::Failed(fmt::format("rank {}: no thread: {}", rank_, error.what()));
   }
-  return setup_status_;
+  return {};
 }
 
 void Rank::Start() {
-  communication_ = std::thread([this] { CommunicationMain(); });
   gate_.store(Gate::kOpen);
   bell_.Ring();
+  args_.transport->bell().Ring();
 }
 
 void Rank::Cancel() {
   if (gate_.load() == Gate::kClosed) gate_.store(Gate::kCancelled);
   stop_.store(true);
   bell_.Ring();
+  args_.transport->bell().Ring();
 }
 
 void Rank::Join() {
@@ -139,15 +140,14 @@ void Rank::Join() {
 }
 
 void Rank::ComputeMain() {
-  setup_status_ = Setup();
+  try {
+    setup_status_ = Setup();
+  } catch (const std::bad_alloc&) {
+    setup_status_ = Status::Failed(fmt::format("rank {}: out of memory", rank_));
+  }
   ready_.store(true);
   args_.news->Ring();
-  while (gate_.load() == Gate::kClosed) {
-    const uint64_t seen = bell_.rings();
-    if (gate_.load() != Gate::kClosed) break;
-    bell_.Wait(seen);
-  }
-  if (gate_.load() == Gate::kOpen) {
+  if (PassGate(bell_)) {
     RunSteps();
     computed_.store(true);
     args_.transport->bell().Ring();
@@ -155,6 +155,15 @@ void Rank::ComputeMain() {
   }
   if (device_) device_->Finish();
   executor_.reset();  // where it was made
+}
+
+// Whether the steps begin; waits for the answer.
+bool Rank::PassGate(Bell& bell) {
+  while (gate_.load() == Gate::kClosed) {
+    const uint64_t seen = bell.rings();
+    if (gate_.load() == Gate::kClosed) bell.Wait(seen);
+  }
+  return gate_.load() == Gate::kOpen;
 }
 
 void Rank::RunSteps() {
@@ -322,6 +331,7 @@ void Rank::AppendEvents(std::vector<Event>* events) const {
 
 void Rank::CommunicationMain() {
   prctl(PR_SET_TIMERSLACK, 1000);  // this thread's naps end within a microsecond
+  if (!PassGate(args_.transport->bell())) return;
   double parting = 0;
   bool said_bye = false;
   while (true) {

@@ -60,10 +60,13 @@ class Rank {
   explicit Rank(Args args);
   ~Rank();
 
-  // Checks and binds the list, makes device, executor and weights, on the
-  // compute thread, which stays.
-  void BeginSetup();
-  Status FinishSetup();
+  // Checks and binds the list, makes device, executor and weights, on the compute thread, which
+  // stays. Failed: there is no thread left.
+  Status BeginSetup();
+  // Any thread; `news` rings when it becomes true.
+  bool ready() const { return ready_.load(); }
+  // Once it is ready.
+  Status setup_status() const { return setup_status_; }
   // Lets both threads go: into the steps, or, if not all ranks are ready, to their ends.
   void Start();
   void Cancel();
@@ -101,6 +104,7 @@ class Rank {
   Status Setup();
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
+  bool PassGate(Bell& bell);
   void ComputeMain();
   void CommunicationMain();
   Status Communicate(bool* moved);

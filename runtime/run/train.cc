@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/comm/agree.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/device/cpu_device.h"
 #include "runtime/files/batches.h"
@@ -84,26 +85,51 @@ class Supervisor {
         watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout) {}
 
   TrainReport Run() {
-    report_.status = Setup();
-    if (options_.transport != nullptr)
-      report_.status = Agree(*options_.transport, report_.status, options_.fingerprint);
-    if (!report_.status.ok()) {
+    report_.status = Begin();
+    if (report_.status.ok()) {
+      for (auto& rank : ranks_) rank->Start();
+      Supervise();
+    } else {
       for (auto& rank : ranks_) rank->Cancel();
-      for (auto& rank : ranks_) rank->Join();
-      return std::move(report_);
     }
-    for (auto& rank : ranks_) rank->Start();
-    Supervise();
     for (auto& rank : ranks_) rank->Join();
-    Finish();
+    if (report_.status.ok()) Finish();
     return std::move(report_);
   }
 
  private:
   bool Steers() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
 
-  Status Setup() {
+  // All ranks are ready, and the caller wants it.
+  Status Begin() {
+    const Status begun = BeginSetup();
+    auto ready = [&]() -> std::optional<Readiness> {
+      if (!begun.ok()) return Readiness{.status = begun};
+      Readiness mine{.items = items_};
+      for (auto& rank : ranks_) {
+        if (!rank->ready()) return std::nullopt;
+        if (mine.status.ok()) mine.status = rank->setup_status();
+      }
+      return mine;
+    };
+    PP_RETURN_IF_ERROR(Together(ready));
+    const Status wanted = options_.on_begin ? options_.on_begin() : Status();
+    return Together([&] { return Readiness{.status = wanted}; });
+  }
+
+  Status Together(const AskReady& ready) {
+    if (options_.transport != nullptr)
+      return Agree(*options_.transport, options_.stall_timeout, ready);
+    while (true) {
+      const uint64_t seen = news_.rings();
+      if (const auto mine = ready()) return mine->status;
+      news_.Wait(seen);
+    }
+  }
+
+  Status BeginSetup() {
     PP_RETURN_IF_ERROR(OpenData());
+    if (options_.transport != nullptr) PP_RETURN_IF_ERROR(DigestInputs());
     std::vector<Transport*> transports{options_.transport};
     if (options_.transport == nullptr) {
       own_transports_ = MakeInProcessTransports(topology_.ranks());
@@ -119,13 +145,20 @@ class Supervisor {
       if (options_.wrap_transport) wrap(options_.wrap_transport(transport));
     }
     for (Transport* transport : transports) ranks_.push_back(MakeRank(transport));
-    for (auto& rank : ranks_) rank->BeginSetup();
-    Status status;
-    for (auto& rank : ranks_) {
-      const Status of_rank = rank->FinishSetup();
-      if (status.ok()) status = of_rank;
-    }
-    return status;
+    for (auto& rank : ranks_) PP_RETURN_IF_ERROR(rank->BeginSetup());
+    return {};
+  }
+
+  // What must be the same on all ranks, although each one has read its own.
+  Status DigestInputs() {
+    const Result<uint64_t> data = dataset_->Digest();
+    PP_RETURN_IF_ERROR(data.status());
+    items_.push_back({"--data", *data});
+    if (options_.weights.empty()) return {};
+    const Result<uint64_t> weights = WeightSource::Digest(options_.weights);
+    PP_RETURN_IF_ERROR(weights.status());
+    items_.push_back({"--weights", *weights});
+    return {};
   }
 
   Status OpenData() {
@@ -159,8 +192,9 @@ class Supervisor {
         .make_executor = [this, rank] { return MakeExecutor(rank); },
         .open_weights =
             [this] {
-              return options_.weights.empty() ? WeightSource::New(options_.seed)
-                                              : WeightSource::Open(options_.weights);
+              return options_.weights.empty()
+                         ? WeightSource::New(options_.seed)
+                         : WeightSource::Open(options_.weights, program_.job->model);
             },
         .after_bind = options_.after_bind,
         .steps = optimizer_.steps,
@@ -256,11 +290,10 @@ class Supervisor {
       ranks_[0]->Fail(numbers);
       return;
     }
-    report_.steps.push_back(Combine(reports));
     ++report_.last_step;
     if (options_.on_step) {
       reporting_.store(true);
-      const Status status = options_.on_step(report_.steps.back());
+      const Status status = options_.on_step(Combine(reports));
       reporting_.store(false);
       if (!status.ok()) ranks_[0]->Fail(status);
     }
@@ -328,6 +361,7 @@ class Supervisor {
   const Topology topology_;
   OptimizerOptions optimizer_;  // with the steps of all epochs
   TrainReport report_;
+  std::vector<Item> items_;
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Batches> batches_;
   std::vector<std::unique_ptr<Transport>> own_transports_, wrappers_;

@@ -48,7 +48,8 @@ struct TrainOptions {
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   std::optional<Network> network;  // null: as fast as it is
-  uint64_t fingerprint = 0;        // of plan and options: must be the same on all ranks
+  // Any process: all ranks are ready, the first step has not begun. An error and it never does.
+  std::function<Status()> on_begin;
   // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
   std::function<Status(const StepReport&)> on_step;
   // Rank 0's process, or rank 1's where rank 0 is silent: the run has failed. Called at once, on
@@ -73,9 +74,8 @@ struct TrainOptions {
 };
 
 // What rank 0's process knows in the end. Others have only their own times and events, and
-// the last three.
+// the last three. Its size does not depend on the number of steps, but for the events.
 struct TrainReport {
-  std::vector<StepReport> steps;
   std::vector<TimeSpent> time;  // by rank
   std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
   int64_t last_step = 0;

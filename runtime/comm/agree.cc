@@ -1,0 +1,195 @@
+#include "runtime/comm/agree.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/comm/host_memory.h"
+
+namespace pp {
+namespace {
+
+// How often a rank that is not ready says that it lives.
+constexpr double kSignSeconds = 0.2;
+
+// What goes between rank 0 and the others: signs of life, then the word of a rank, and last the
+// answer of rank 0.
+struct Note {
+  bool last = false;
+  int32_t code = 0;
+  HostMemory memory;
+  uint64_t digests[kMostItems] = {};
+  char text[1024] = {};
+};
+
+void SetStatus(const Status& status, Note* note) {
+  note->code = static_cast<int32_t>(status.code());
+  const size_t length = std::min(status.message().size(), sizeof(note->text) - 1);
+  std::memcpy(note->text, status.message().data(), length);
+  note->text[length] = 0;
+}
+
+Status StatusOf(const Note& note) {
+  switch (static_cast<Code>(note.code)) {
+    case Code::kOk:
+      return {};
+    case Code::kFailed:
+      return Status::Failed(note.text);
+    case Code::kInvalid:
+      return Status::Invalid(note.text);
+  }
+  return Status::Failed("an answer without a meaning");
+}
+
+// The two ends of the conversation with one rank.
+struct Line {
+  int peer = 0;
+  Note out, in;
+  bool sending = false, receiving = false;
+  bool told = false;  // the last note has gone
+  double sent_at = 0, heard_at = 0;
+  bool heard() const { return in.last && !receiving; }
+};
+
+class Agreement {
+ public:
+  Agreement(Transport& transport, double patience)
+      : transport_(transport),
+        patience_(patience),
+        lines_(transport.rank() == 0 ? transport.ranks() - 1 : 1) {
+    const double now = SteadySeconds();
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      lines_[i].peer = transport.rank() == 0 ? static_cast<int>(i) + 1 : 0;
+      lines_[i].sent_at = lines_[i].heard_at = now;
+    }
+  }
+
+  // False after Run: transfers are still under way.
+  bool finished() const { return finished_; }
+
+  Status Run(const AskReady& ready) {
+    while (true) {
+      const uint64_t seen = transport_.bell().rings();
+      if (!ready_) {
+        ready_ = ready();
+        if (ready_ && transport_.rank() != 0) last_ = Word();
+      }
+      if (transport_.rank() == 0 && ready_ && !last_ && AllHeard()) last_ = Answer();
+      for (Line& line : lines_) PP_RETURN_IF_ERROR(Advance(&line));
+      if (last_ && std::all_of(lines_.begin(), lines_.end(), [](auto& l) { return l.told; }) &&
+          AllHeard()) {
+        finished_ = true;
+        return StatusOf(transport_.rank() == 0 ? *last_ : lines_[0].in);
+      }
+      const std::chrono::microseconds nap(transport_.polls() ? 50 : ready_ ? 100000 : 1000);
+      transport_.bell().WaitFor(seen, transport_.MaySleep(nap));
+    }
+  }
+
+ private:
+  bool AllHeard() const {
+    return std::all_of(lines_.begin(), lines_.end(), [](auto& l) { return l.heard(); });
+  }
+
+  Status Advance(Line* line) {
+    const double now = SteadySeconds();
+    const Port send{Way::kSend, Channel::kControl, line->peer},
+        receive{Way::kRecv, Channel::kControl, line->peer};
+    if (line->sending) {
+      bool over = false;
+      PP_RETURN_IF_ERROR(transport_.Test(send, &over));
+      line->sending = !over;
+      if (over) line->told = line->out.last;
+    }
+    if (!line->sending && !line->told && (last_ || now - line->sent_at > kSignSeconds)) {
+      line->out = last_ ? *last_ : Note{};
+      line->sent_at = now;
+      line->sending = true;
+      PP_RETURN_IF_ERROR(transport_.Start(send, &line->out, sizeof line->out));
+    }
+    if (line->receiving) {
+      bool over = false;
+      PP_RETURN_IF_ERROR(transport_.Test(receive, &over));
+      line->receiving = !over;
+      if (over) line->heard_at = now;
+    }
+    if (!line->receiving && !line->in.last) {
+      line->receiving = true;
+      PP_RETURN_IF_ERROR(transport_.Start(receive, &line->in, sizeof line->in));
+    }
+    // Rank 0 has nothing more to hear from a rank that has given its word, until it takes the
+    // answer.
+    if (line->heard() && !line->sending) line->heard_at = now;
+    if (patience_ > 0 && now - line->heard_at > patience_)
+      return Status::Failed(fmt::format("rank {}: no answer from rank {} for {} s",
+                                        transport_.rank(), line->peer, patience_));
+    return {};
+  }
+
+  // What this rank brings.
+  Note Word() const {
+    Note note;
+    note.last = true;
+    note.memory = ThisHost();
+    SetStatus(ready_->status, &note);
+    PP_CHECK(ready_->items.size() <= kMostItems);
+    for (size_t i = 0; i < ready_->items.size(); ++i) note.digests[i] = ready_->items[i].digest;
+    return note;
+  }
+
+  // What comes of all words.
+  Note Answer() const {
+    Note answer = Word();
+    std::vector<const Note*> words{&answer};
+    for (const Line& line : lines_) words.push_back(&line.in);
+    const auto failed =
+        std::find_if(words.begin(), words.end(), [](const Note* word) { return word->code != 0; });
+    if (failed != words.end()) {
+      SetStatus(StatusOf(**failed), &answer);
+    } else {
+      SetStatus(Compare(words), &answer);
+    }
+    return answer;
+  }
+
+  Status Compare(const std::vector<const Note*>& words) const {
+    for (size_t rank = 1; rank < words.size(); ++rank)
+      for (size_t i = 0; i < ready_->items.size(); ++i)
+        if (words[rank]->digests[i] != words[0]->digests[i])
+          return Status::Invalid(
+              fmt::format("{}: rank {} has another one than rank 0 (the same on all ranks)",
+                          ready_->items[i].name, rank));
+    if (ready_->arena_bytes.empty()) return {};
+    std::vector<HostMemory> hosts;
+    for (const Note* word : words) hosts.push_back(word->memory);
+    return CheckMemory(hosts, ready_->arena_bytes);
+  }
+
+  Transport& transport_;
+  const double patience_;
+  std::vector<Line> lines_;  // at rank 0 with all others, elsewhere with rank 0
+  std::optional<Readiness> ready_;
+  std::optional<Note> last_;  // what this rank has to say in the end
+  bool finished_ = false;
+};
+
+}  // namespace
+
+Status Agree(Transport& transport, double patience, const AskReady& ready) {
+  PP_RETURN_IF_ERROR(transport.CheckUsable());
+  auto agreement = std::make_shared<Agreement>(transport, patience);
+  const Status status = agreement->Run(ready);
+  if (!agreement->finished()) transport.Abandon(agreement);
+  return status;
+}
+
+Status Agree(Transport& transport, double patience, Readiness ready) {
+  return Agree(transport, patience, [&] { return std::optional(std::move(ready)); });
+}
+
+}  // namespace pp

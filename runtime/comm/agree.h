@@ -1,0 +1,40 @@
+// All ranks become ready, or none starts: they have the same inputs, and each host has the memory
+// for its ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "runtime/comm/transport.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// Something that must be the same on all ranks.
+struct Item {
+  const char* name;  // an option; in the error
+  uint64_t digest;
+};
+inline constexpr size_t kMostItems = 24;
+
+// What a rank brings.
+struct Readiness {
+  Status status;
+  std::vector<Item> items;           // the same names on all ranks
+  std::vector<int64_t> arena_bytes;  // rank 0: of each rank; empty: memory is no question
+};
+
+// All ranks leave with one answer: the error of the first rank that has one, else Invalid for the
+// first item whose digest is not rank 0's, or for a host whose ranks take more memory together
+// than it has. Every rank must call it.
+//
+// `ready` is asked now and then until it answers. However long that takes, the rank gives signs of
+// life meanwhile. Failed: a rank gives none for `patience` seconds (0: wait for ever); then what
+// is under way is abandoned, and no later exchange on this transport begins.
+using AskReady = std::function<std::optional<Readiness>()>;
+Status Agree(Transport& transport, double patience, const AskReady& ready);
+Status Agree(Transport& transport, double patience, Readiness ready);
+
+}  // namespace pp

@@ -1,0 +1,109 @@
+#include "runtime/main/launch.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "runtime/comm/mpi_plugin.h"
+
+namespace pp {
+namespace {
+
+std::optional<int> EnvironmentNumber(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const char* text = std::getenv(name);
+    if (text == nullptr) continue;
+    const std::string_view digits = text;
+    int number = 0;
+    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+    if (error == std::errc() && end == digits.end()) return number;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<Launch> ReadLaunch(const std::string& transport) {
+  // MPICH's and Open MPI's launchers leave these, and srun --mpi=pmi2.
+  const auto ranks = EnvironmentNumber({"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"});
+  const auto rank = EnvironmentNumber({"PMI_RANK", "OMPI_COMM_WORLD_RANK"});
+  if (ranks) return Launch{rank.value_or(0), *ranks, true};
+  if (transport == "threads") return Launch{};  // somebody wants several runs
+  const int tasks = EnvironmentNumber({"SLURM_STEP_NUM_TASKS"}).value_or(1);
+  if (tasks > 1)
+    return Status::Invalid(
+        fmt::format("--transport: srun started {} processes, each of which would train by itself "
+                    "(srun --mpi=pmi2 or mpiexec; --transport threads for runs of their own)",
+                    tasks));
+  if (std::getenv("PMIX_RANK") != nullptr)
+    return Status::Invalid(
+        "--transport: started through PMIx, where each process would train by itself (the mpiexec "
+        "of MPICH, or srun --mpi=pmi2; --transport threads for runs of their own)");
+  return Launch{};
+}
+
+Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
+               double patience) {
+  Status wrong = status;
+  if (wrong.ok() && transport == "threads" && launch.ranks > 1)
+    wrong = Status::Invalid(
+        fmt::format("--transport: 'threads' under mpiexec -n {} (shm or mpi, or start without "
+                    "mpiexec)",
+                    launch.ranks));
+  if (wrong.ok() && transport == "shm" && !launch.mpi)
+    wrong = Status::Invalid(
+        "--transport: 'shm' without mpiexec (mpiexec -n N piperun, or --transport threads)");
+  const bool alone = !launch.mpi && transport != "mpi";
+  if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const Deadline deadline(patience, [&] {
+    fmt::print(stderr,
+               "piperun: error: rank {}: not all of {} ranks have started within {} s (each on "
+               "its host, with the same piperun)\n",
+               launch.rank, launch.ranks, patience);
+    std::_Exit(static_cast<int>(Code::kFailed));
+  });
+  Joined joined =
+      JoinMpi(error ? "." : program.parent_path().string(),
+              {transport == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory, wrong});
+  if (joined.transport && joined.transport->ranks() != launch.ranks)
+    return {.status = Status::Invalid(
+                fmt::format("--transport: started as one of {} processes, of which MPI joins {} "
+                            "(the mpiexec of the MPI that piperun was built with)",
+                            launch.ranks, joined.transport->ranks()))};
+  return joined;
+}
+
+Deadline::Deadline(double seconds, std::function<void()> late) {
+  if (seconds <= 0) return;
+  const auto watch = [this, seconds, late = std::move(late)] {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!condition_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return over_; }))
+      late();
+  };
+  try {
+    thread_ = std::thread(watch);
+  } catch (const std::system_error&) {
+    // Without a thread to spare nobody watches.
+  }
+}
+
+Deadline::~Deadline() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    over_ = true;
+  }
+  condition_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace pp

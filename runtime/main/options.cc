@@ -1,0 +1,137 @@
+#include "runtime/main/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <cmath>
+#include <functional>
+#include <initializer_list>
+
+namespace pp {
+namespace {
+
+template <typename Number>
+bool Parses(const std::string& text, Number* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Status ParseWhole(const char* option, const std::string& text, int64_t least, int64_t most,
+                  int64_t* number) {
+  if (Parses(text, number) && *number >= least && *number <= most) return {};
+  return Status::Invalid(
+      fmt::format("{}: '{}' (a whole number from {} to {})", option, text, least, most));
+}
+
+Status ParseReal(const char* option, const std::string& text, double* number) {
+  if (Parses(text, number) && std::isfinite(*number) && *number >= 0) return {};
+  return Status::Invalid(fmt::format("{}: '{}' (a number from 0)", option, text));
+}
+
+Status OneOf(const char* option, const std::string& text,
+             std::initializer_list<const char*> known) {
+  if (std::find(known.begin(), known.end(), text) != known.end()) return {};
+  return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, fmt::join(known, ", ")));
+}
+
+}  // namespace
+
+Status ParseOptions(const Arguments& a, TrainOptions* options) {
+  int64_t seed = 0, threads = 0;
+  OptimizerOptions& optimizer = options->optimizer;
+  optimizer.steps = 100;
+  if (!a.steps.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--steps", a.steps, 1, INT32_MAX, &optimizer.steps));
+  if (!a.epochs.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--epochs", a.epochs, 1, INT32_MAX, &options->epochs));
+  if (!a.steps.empty() && !a.epochs.empty())
+    return Status::Invalid(
+        fmt::format("--epochs: {} with --steps {} (one of them)", a.epochs, a.steps));
+  PP_RETURN_IF_ERROR(ParseWhole("--seed", a.seed, 0, INT64_MAX, &seed));
+  PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
+  PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
+  if (a.backend == "cuda") return Status::Invalid("--backend: 'cuda' is not in this build (cpu)");
+  PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "shm", "mpi"}));
+  if (!a.net.empty()) {
+    const Result<Network> network = ParseNetwork(a.net);
+    PP_RETURN_IF_ERROR(network.status());
+    options->network = *network;
+  }
+  PP_RETURN_IF_ERROR(OneOf("--schedule", a.schedule, {"constant", "cosine"}));
+  PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer.learning_rate));
+  optimizer.min_learning_rate = 0.1 * optimizer.learning_rate;
+  if (!a.min_lr.empty())
+    PP_RETURN_IF_ERROR(ParseReal("--min-lr", a.min_lr, &optimizer.min_learning_rate));
+  PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &optimizer.weight_decay));
+  PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer.grad_clip));
+  PP_RETURN_IF_ERROR(
+      ParseWhole("--warmup-steps", a.warmup_steps, 0, INT32_MAX, &optimizer.warmup_steps));
+  // Ranks give signs of life ten times a second: less than a second would say nothing.
+  PP_RETURN_IF_ERROR(ParseReal("--stall-timeout", a.stall_timeout, &options->stall_timeout));
+  if (options->stall_timeout > 0 && options->stall_timeout < 1)
+    return Status::Invalid(
+        fmt::format("--stall-timeout: '{}' (0, or a number of seconds from 1)", a.stall_timeout));
+  optimizer.cosine = a.schedule == "cosine";
+  options->seed = static_cast<uint64_t>(seed);
+  options->threads = static_cast<int>(threads);
+  options->data = a.data;
+  options->weights = a.weights;
+  options->record = !a.trace.empty();
+  return {};
+}
+
+std::vector<Item> DigestOptions(const TrainOptions& options) {
+  const OptimizerOptions& o = options.optimizer;
+  const auto item = [](const char* name, const auto& value) {
+    return Item{name, std::hash<std::remove_cvref_t<decltype(value)>>()(value)};
+  };
+  return {item("--steps", o.steps),
+          item("--epochs", options.epochs),
+          item("--seed", options.seed),
+          item("--schedule", o.cosine),
+          item("--lr", o.learning_rate),
+          item("--min-lr", o.min_learning_rate),
+          item("--weight-decay", o.weight_decay),
+          item("--grad-clip", o.grad_clip),
+          item("--warmup-steps", o.warmup_steps),
+          item("--trace", options.record),
+          item("--weights", options.weights.empty())};
+}
+
+void DescribeOptions(CLI::App& app, Arguments& a) {
+  auto add = [&](const char* name, std::string& value, const char* text) {
+    return app.add_option(name, value, text);
+  };
+  add("PLAN", a.plan, "what pipec compiled")->required()->type_name("");
+  add("--data", a.data, "text, llm.c tokens or a Megatron dataset")->required();
+  add("--steps", a.steps, "optimizer steps (100)");
+  add("--epochs", a.epochs, "in place of --steps: so often through the data");
+  add("--seed", a.seed, "of new weights and dropout (1)");
+  add("--threads", a.threads, "compute threads a rank (1)");
+  add("--backend", a.backend, "cpu");
+  add("--transport", a.transport,
+      "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts) or mpi");
+  add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");
+  add("--lr", a.lr, "learning rate (3e-4)");
+  add("--min-lr", a.min_lr, "where the cosine ends (a tenth of --lr)");
+  add("--weight-decay", a.weight_decay, "of matrices (0.1)");
+  add("--grad-clip", a.grad_clip, "largest norm of the gradient (1; 0: any)");
+  add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
+  add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
+  add("--weights", a.weights, "a folder with model.safetensors, to start from");
+  add("--log", a.log, "write a JSON object a step");
+  add("--trace", a.trace, "write a Chrome trace of the first million instructions a rank");
+  add("--stall-timeout", a.stall_timeout,
+      "give up when nothing goes on for so many seconds (300; 0: never)");
+  // An unset variable in a script is a mistake.
+  for (CLI::Option* option : app.get_options())
+    if (option->get_expected_max() > 0)
+      option->check([](const std::string& value) {
+        return std::string(value.empty() ? "is empty (a value)" : "");
+      });
+}
+
+}  // namespace pp

@@ -1,0 +1,31 @@
+// The options of piperun.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/agree.h"
+#include "runtime/run/train.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// What the user typed. Numbers stay text until they are checked, so that every wrong one
+// gets the same kind of error.
+struct Arguments {
+  std::string plan, data, weights, log, trace, net;
+  std::string steps, epochs, seed = "1", threads = "1", stall_timeout = "300";
+  std::string backend = "cpu", transport = "auto", schedule = "constant";
+  std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
+};
+
+void DescribeOptions(CLI::App& app, Arguments& arguments);
+
+// Invalid: the first option whose value is wrong.
+Status ParseOptions(const Arguments& arguments, TrainOptions* options);
+
+// The options that must be the same on all ranks; files need not have the same names everywhere.
+std::vector<Item> DigestOptions(const TrainOptions& options);
+
+}  // namespace pp

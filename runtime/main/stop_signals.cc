@@ -1,0 +1,60 @@
+#include "runtime/main/stop_signals.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "schema/status.h"
+
+namespace pp {
+namespace {
+
+// What a signal handler may touch.
+std::atomic<bool> speaks{false}, counts{false};
+std::atomic<int> requests{0};
+// A Ctrl-C reaches a rank from the terminal, from mpiexec, or from both: the two are counted by
+// themselves, and what counts is the larger number.
+std::atomic<int> from_terminal{0}, from_processes{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+constexpr char kStopped[] = "piperun: error: stopped before the first step\n";
+
+void OnSignal(int signal, siginfo_t* info, void*) {
+  if (!counts.load()) {
+    if (speaks.load() && write(STDERR_FILENO, kStopped, std::strlen(kStopped)) < 0) {
+      // Nobody listens.
+    }
+    _exit(static_cast<int>(Code::kFailed));
+  }
+  ++(info->si_code == SI_KERNEL ? from_terminal : from_processes);
+  requests.store(std::max(from_terminal.load(), from_processes.load()));
+  if (requests.load() < 3) return;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+}  // namespace
+
+void CatchStopSignals(bool speaks_now) {
+  speaks.store(speaks_now);
+  struct sigaction action {};
+  action.sa_sigaction = OnSignal;
+  action.sa_flags = SA_SIGINFO;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(signal, nullptr, &before);
+    // A shell ignores SIGINT for what it starts in the background; kill -INT shall work all the
+    // same.
+    if (before.sa_handler == SIG_IGN && signal == SIGHUP) continue;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+const std::atomic<int>* CountStopRequests() {
+  counts.store(true);
+  return &requests;
+}
+
+}  // namespace pp
