@@ -9,11 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "compiler/command.h"
 #include "compiler/compile.h"
 #include "compiler/interop.h"
+#include "schema/disk.h"
 #include "schema/file.h"
 #include "schema/text.h"
 #include "schema/verify.h"
@@ -287,7 +290,13 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
         });
 }
 
+int Fail(const Status& status) {
+  fmt::print(std::cerr, "pipec: error: {}\n", OneLine(status.message()));
+  return static_cast<int>(status.code());
+}
+
 int Main(int argc, char** argv) {
+  KeepStandardDescriptors();
   CLI::App app("Compiles, checks, shows and predicts pipeline schedules.", "pipec");
   Arguments arguments;
   Command command = nullptr;
@@ -295,23 +304,21 @@ int Main(int argc, char** argv) {
   // CLI11 would only say that a command is missing.
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](CLI::App* sub) { return sub->get_name() == argv[1]; }).empty()) {
-    fmt::print(std::cerr, "pipec: error: unknown command '{}' (pipec --help)\n", argv[1]);
-    return static_cast<int>(Code::kInvalid);
+    return Fail(Status::Invalid(fmt::format("unknown command '{}' (pipec --help)", argv[1])));
   }
   // Nor which option it does not know, where a file may be given too.
   for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
     for (int i = 2; i < argc && sub->get_name() == argv[1]; ++i) {
       const std::string name(argv[i], std::strcspn(argv[i], "="));
       if (!name.starts_with("--") || name == "--" || sub->get_option_no_throw(name)) continue;
-      fmt::print(std::cerr, "pipec: error: unknown option '{}' (pipec {} --help)\n", name, argv[1]);
-      return static_cast<int>(Code::kInvalid);
+      return Fail(
+          Status::Invalid(fmt::format("unknown option '{}' (pipec {} --help)", name, argv[1])));
     }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(std::cerr, "pipec: error: {} (pipec --help)\n", error.what());
-    return static_cast<int>(Code::kInvalid);
+    return Fail(Status::Invalid(fmt::format("{} (pipec --help)", error.what())));
   }
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
@@ -319,11 +326,18 @@ int Main(int argc, char** argv) {
   Progress progress;
   arguments.progress = &progress;
   const Status status = command(arguments);
-  if (!status.ok()) fmt::print(std::cerr, "pipec: error: {}\n", status.message());
-  return static_cast<int>(status.code());
+  return status.ok() ? 0 : Fail(status);
 }
 
 }  // namespace
 }  // namespace pp
 
-int main(int argc, char** argv) { return pp::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return pp::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return pp::Fail(pp::Status::Failed("out of memory"));
+  } catch (const std::system_error& error) {
+    return pp::Fail(pp::Status::Failed(error.what()));
+  }
+}

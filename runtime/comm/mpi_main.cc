@@ -113,7 +113,7 @@ extern "C" void pp_join_mpi(const pp::JoinMpiArgs& args, pp::Joined* joined) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   } else {
     joined->status = transport.status();
-    MPI_Barrier(MPI_COMM_WORLD);  // see MpiTransport::AllAreHere
-    MPI_Finalize();
+    MPI_Barrier(MPI_COMM_WORLD);
+    pp::LeaveMpi();
   }
 }

@@ -8,9 +8,13 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,7 +26,7 @@ namespace {
 constexpr int64_t kPiece = int64_t{1} << 30;
 
 // How long the ranks have for ending together.
-constexpr std::chrono::seconds kDrainTime{5};
+constexpr std::chrono::seconds kDrainTime{3};
 
 class MpiTransport : public Transport {
  public:
@@ -33,7 +37,7 @@ class MpiTransport : public Transport {
   // answer the process just ends, which mpiexec takes for the failure that it is.
   ~MpiTransport() override {
     Settle();
-    if (!broken_ && AllAreHere()) MPI_Finalize();
+    if (!broken_ && AllAreHere()) LeaveMpi();
   }
 
   Status Start(const Port& port, void* data, int64_t bytes) override {
@@ -114,8 +118,7 @@ class MpiTransport : public Transport {
     return true;
   }
 
-  // MPICH's MPI_Finalize closes connections, which hangs now and then between hosts when a peer
-  // is still in front of its own MPI_Finalize; not so when all have just met.
+  // All ranks have come to their ends: nobody is in front of a transfer any more.
   bool AllAreHere() {
     MPI_Request barrier = MPI_REQUEST_NULL;
     if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier) != MPI_SUCCESS) return false;
@@ -191,6 +194,23 @@ class MpiTransport : public Transport {
 };
 
 }  // namespace
+
+void LeaveMpi() {
+  const char* manager = std::getenv("PMI_FD");
+  const int connection = manager == nullptr ? 0 : std::atoi(manager);
+  constexpr std::string_view kFinalize = "cmd=finalize\n";
+  if (connection <= 0 || write(connection, kFinalize.data(), kFinalize.size()) !=
+                             static_cast<ssize_t>(kFinalize.size())) {
+    MPI_Finalize();
+    return;
+  }
+  // Its answer, for which it is not worth to wait long.
+  pollfd answer{.fd = connection, .events = POLLIN, .revents = 0};
+  char text[64];
+  if (poll(&answer, 1, 1000) > 0 && read(connection, text, sizeof text) < 0) {
+    // It has gone before us.
+  }
+}
 
 std::unique_ptr<Transport> MakeMpiTransport(int rank, int ranks, std::vector<int> peers) {
   return std::make_unique<MpiTransport>(rank, ranks, std::move(peers));
