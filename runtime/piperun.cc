@@ -261,12 +261,15 @@ int Main(int argc, char** argv) {
     return static_cast<int>(Code::kInvalid);
   }
   const bool first = launch->rank == 0;
-  CatchStopSignals(first);
+  // mpiexec ends all ranks when one of them that has not joined yet is ended by a signal, not when
+  // it exits.
+  if (!launch->mpi) CatchStopSignals(first);
   Joined joined = JoinRun(*launch, arguments.transport, status, options.stall_timeout);
   if (!joined.status.ok()) {
     if (first || !joined.met) PrintError(joined.status);
     return static_cast<int>(joined.status.code());
   }
+  if (launch->mpi) CatchStopSignals(first);
   bool speaks = false;
   {
     Run run(arguments, std::move(options));

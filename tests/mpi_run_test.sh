@@ -33,6 +33,35 @@ instructions=$("$pipec" show a.plan | grep -cE "^  *[A-Z]")
 [[ $(grep -c '"ph":"X"' trace.json) == $((3 * instructions)) ]] ||
   fail "trace: $(grep -c '"ph":"X"' trace.json) events of 3 x $instructions"
 
+# mixed STATUS ERROR-PATTERN COMMAND-OF-RANK-3: the other three are good.
+mixed() {
+  local status=$1 pattern=$2
+  shift 2
+  timeout 60 mpiexec -n 3 "$piperun" a.plan --data text.txt --steps 3 --stall-timeout 2 : -n 1 "$@" \
+    > out.txt 2> err.txt
+  local got=$?
+  [[ $got == $status ]] || fail "mixed $*: exit $got instead of $status"
+  [[ $(grep -c "piperun: error" err.txt) == 1 ]] && grep -qE "^piperun: error: $pattern$" err.txt ||
+    fail "mixed $*"
+}
+same="rank 3 has another one than rank 0 \(the same on all ranks\)"
+tr t T < text.txt > other.txt
+cp -r "$here/tests/reference/gpt2_tiny" tiny
+mkdir changed
+cp tiny/model.safetensors changed/
+printf x | dd of=changed/model.safetensors bs=1 seek=200000 conv=notrunc 2> dd.txt
+"$pipec" compile --scheme gpipe --devices 4 --microbatches 4 --model config.json -o b.plan
+mixed 2 "--data: $same" "$piperun" a.plan --data other.txt --steps 3
+mixed 2 "PLAN: $same" "$piperun" b.plan --data text.txt --steps 3
+mixed 2 "--steps: $same" "$piperun" a.plan --data text.txt --steps 4
+mixed 2 "--seed: $same" "$piperun" a.plan --data text.txt --steps 3 --seed 2
+mixed 2 "--steps: 'x' .*" "$piperun" a.plan --data text.txt --steps x
+mixed 2 "--transport: not the same on all ranks .*" "$piperun" a.plan --data text.txt --transport mpi
+mixed 2 ".*unknown.* .*" "$piperun" a.plan --data text.txt --unknown
+# Here the ranks that wait are ended by mpiexec, whose status is theirs or its own.
+mixed "[19]" "rank 0: not all of 4 ranks have started within 2 s .*" true
+rm b.plan
+
 expect 2 "a\.plan: compiled for 4 devices, started with 3 ranks \(mpiexec -n 4\)" 3 a.plan --data text.txt
 expect 2 "b\.plan: cannot be read.*" 4 b.plan --data text.txt
 expect 2 "b\.txt: .*" 4 a.plan --data b.txt

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -65,7 +66,8 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const Deadline deadline(patience, [&] {
+  // The first rank that is there speaks: when it ends, mpiexec ends the others.
+  const Deadline deadline(patience > 0 ? patience + std::min(launch.rank, 5) : 0, [&] {
     fmt::print(stderr,
                "piperun: error: rank {}: not all of {} ranks have started within {} s (each on "
                "its host, with the same piperun)\n",

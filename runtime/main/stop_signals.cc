@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 
 #include "schema/status.h"
 
@@ -12,7 +13,7 @@ namespace pp {
 namespace {
 
 // What a signal handler may touch.
-std::atomic<bool> speaks{false}, counts{false};
+std::atomic<bool> first{false}, counts{false};
 std::atomic<int> requests{0};
 // A Ctrl-C reaches a rank from the terminal, from mpiexec, or from both: the two are counted by
 // themselves, and what counts is the larger number.
@@ -23,7 +24,10 @@ constexpr char kStopped[] = "piperun: error: stopped before the first step\n";
 
 void OnSignal(int signal, siginfo_t* info, void*) {
   if (!counts.load()) {
-    if (speaks.load() && write(STDERR_FILENO, kStopped, std::strlen(kStopped)) < 0) {
+    // Where all ranks are told, the first one speaks, and mpiexec ends the others when it goes.
+    const timespec later{.tv_sec = 0, .tv_nsec = 500'000'000};
+    if (!first.load()) nanosleep(&later, nullptr);
+    if (write(STDERR_FILENO, kStopped, std::strlen(kStopped)) < 0) {
       // Nobody listens.
     }
     _exit(static_cast<int>(Code::kFailed));
@@ -37,8 +41,8 @@ void OnSignal(int signal, siginfo_t* info, void*) {
 
 }  // namespace
 
-void CatchStopSignals(bool speaks_now) {
-  speaks.store(speaks_now);
+void CatchStopSignals(bool is_first) {
+  first.store(is_first);
   struct sigaction action {};
   action.sa_sigaction = OnSignal;
   action.sa_flags = SA_SIGINFO;

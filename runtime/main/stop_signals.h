@@ -9,9 +9,9 @@
 
 namespace pp {
 
-// From now on. `speaks`: this process writes the line of error. Signals that whoever started us had
+// From now on. `is_first`: this is rank 0. Signals that whoever started us had
 // ignored (nohup, for SIGHUP) stay ignored.
-void CatchStopSignals(bool speaks);
+void CatchStopSignals(bool is_first);
 
 // The first step begins: from now on requests are counted.
 const std::atomic<int>* CountStopRequests();

@@ -2,10 +2,14 @@
 
 #include <omp.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/model/parameters.h"
 #include "runtime/model/transformer.h"
@@ -155,8 +159,36 @@ class CpuExecutor : public StageExecutor {
 
 }  // namespace
 
+namespace {
+
+// OpenMP ends the process where it gets no thread: ours are tried first, and throw. Then its threads
+// begin, before anything else wants their memory.
+void BeginThreads(int threads) {
+  std::atomic<bool> go{false};
+  std::vector<std::thread> tried;
+  const auto join = [&] {
+    go.store(true);
+    go.notify_all();
+    for (std::thread& thread : tried) thread.join();
+  };
+  try {
+    while (static_cast<int>(tried.size()) < threads - 1)
+      tried.emplace_back([&go] { go.wait(false); });
+  } catch (const std::system_error&) {
+    join();
+    throw;
+  }
+  join();
+  omp_set_num_threads(threads);  // of this thread
+#pragma omp parallel
+  {
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<StageExecutor> MakeCpuExecutor(const CpuExecutorArgs& args) {
-  omp_set_num_threads(args.threads);  // of this thread
+  BeginThreads(args.threads);
   return std::make_unique<CpuExecutor>(args);
 }
 

@@ -18,7 +18,8 @@ struct CpuExecutorArgs {
   OptimizerOptions optimizer;
 };
 
-// To be made on the thread that uses it, which it gives `threads` helpers.
+// To be made on the thread that uses it, which it gives `threads` helpers. Throws std::bad_alloc or
+// std::system_error where the machine has no memory or no thread left.
 std::unique_ptr<StageExecutor> MakeCpuExecutor(const CpuExecutorArgs& args);
 
 }  // namespace pp

@@ -144,6 +144,8 @@ void Rank::ComputeMain() {
     setup_status_ = Setup();
   } catch (const std::bad_alloc&) {
     setup_status_ = Status::Failed(fmt::format("rank {}: out of memory", rank_));
+  } catch (const std::system_error& error) {
+    setup_status_ = Status::Failed(fmt::format("rank {}: no thread: {}", rank_, error.what()));
   }
   ready_.store(true);
   args_.news->Ring();
