@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -10,13 +11,20 @@
 namespace pp {
 namespace {
 
-constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-
-// How many bytes a unit has; 0 for no unit; empty where there is none of that name.
+// How many bytes a unit has, in letters of either case: B; KiB, MiB, ... or K, M, ... are powers of
+// 1024, KB, MB, ... of 1000. 0 for no unit; empty where there is none of that name.
 std::optional<double> BytesOf(std::string_view unit) {
   if (unit.empty()) return 0;
-  for (size_t i = 0; i < std::size(kUnits); ++i)
-    if (unit == kUnits[i]) return std::pow(1024.0, static_cast<double>(i));
+  std::string lower(unit);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (lower == "b") return 1;
+  constexpr std::string_view kPrefixes = "kmgt";
+  const size_t prefix = kPrefixes.find(lower[0]);
+  if (prefix == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = std::string_view(lower).substr(1);
+  const auto power = static_cast<double>(prefix + 1);
+  if (rest == "b") return std::pow(1000.0, power);
+  if (rest.empty() || rest == "ib") return std::pow(1024.0, power);
   return std::nullopt;
 }
 

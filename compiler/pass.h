@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,9 @@ enum class Reduce { kEarly, kLate };
 // What fit-memory found.
 struct FitReport {
   double makespan = 0;
-  double lower_bound = 0;     // no plan within the limit is faster
+  // No plan within the limit is faster. None where overlapping a forward with a backward saves time,
+  // which the bound does not know.
+  std::optional<double> lower_bound;
   std::vector<double> peaks;  // by device, in the limit's unit
 };
 

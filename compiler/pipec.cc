@@ -41,12 +41,14 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
     };
   const bool bytes = fit->limit.unit == MemoryLimit::kBytes;
   fit->report = [bytes](const FitReport& report) {
-    const double gap = report.makespan / std::max(report.lower_bound, 1e-300) - 1;
+    std::string bound = "no lower bound (pairs overlap)";
+    if (report.lower_bound)
+      bound = fmt::format(
+          "lower bound {:g} (gap {:.1f} %)", *report.lower_bound,
+          *report.lower_bound > 0 ? 100 * (report.makespan / *report.lower_bound - 1) : 0);
     std::vector<double> peaks = report.peaks;
     for (double& peak : peaks) peak /= bytes ? 1 << 30 : 1;
-    fmt::print(std::cerr,
-               "fit-memory: makespan {:g}, lower bound {:g} (gap {:.1f} %), peaks {:.4g}{}\n",
-               report.makespan, report.lower_bound, report.lower_bound > 0 ? gap * 100 : 0,
+    fmt::print(std::cerr, "fit-memory: makespan {:g}, {}, peaks {:.4g}{}\n", report.makespan, bound,
                fmt::join(peaks, " "), bytes ? " GiB" : "");
   };
   return {};
@@ -228,7 +230,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--clip", a.clip, "gradient norm: exact (default) or off");
     sub->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
     sub->add_option("--memory-limit", a.memory_limit,
-                    "fit-memory: activations a device (1.5, 2:2:1) or bytes (40GiB)");
+                    "fit-memory: activations a device (1.5, 2:2:1) or bytes (40GiB, 24GB)");
     sub->add_option("--search-seconds", a.search_seconds, "fit-memory searches so long");
     sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
     sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");

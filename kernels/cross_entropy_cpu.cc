@@ -9,8 +9,9 @@ namespace {
 
 constexpr int kStrands = 4;
 
-// log(sum of exp(x)). A NaN is lost in the maximum, but not in the sum.
-float LogSumExp(const float* x, int64_t n) {
+// statistics = the largest x, log(sum of exp(x - largest)). A NaN is lost in the first, but not in
+// the second.
+void Statistics(const float* x, int64_t n, float* statistics) {
   const float lowest = -__builtin_inff();
   Vec most[kStrands], sum[kStrands];
   for (int s = 0; s < kStrands; ++s) most[s] = Broadcast(lowest), sum[s] = Broadcast(0);
@@ -31,7 +32,8 @@ float LogSumExp(const float* x, int64_t n) {
     const Vec v = i + kLanes <= n ? Load(x + i) : LoadPart(x + i, n - i, lowest);
     sum[0] += Exp(v - largest);
   }
-  return largest + logf(Sum((sum[0] + sum[1]) + (sum[2] + sum[3])));
+  statistics[0] = largest;
+  statistics[1] = logf(Sum((sum[0] + sum[1]) + (sum[2] + sum[3])));
 }
 
 }  // namespace
@@ -39,13 +41,18 @@ float LogSumExp(const float* x, int64_t n) {
 void CrossEntropyForward(const CrossEntropyForwardArgs& args) {
   const int64_t stride = args.row_stride ? args.row_stride : args.vocabulary;
   ParallelFor(args.rows, [&](int64_t row, int) {
-    args.lse[row] =
-        args.target[row] == kIgnored ? 0 : LogSumExp(args.logits + row * stride, args.vocabulary);
+    float* statistics = args.statistics + 2 * row;
+    if (args.target[row] == kIgnored) {
+      statistics[0] = statistics[1] = 0;
+    } else {
+      Statistics(args.logits + row * stride, args.vocabulary, statistics);
+    }
   });
   double loss = 0;
   for (int64_t row = 0; row < args.rows; ++row) {
     if (args.target[row] == kIgnored) continue;
-    loss += static_cast<double>(args.lse[row]) - args.logits[row * stride + args.target[row]];
+    const double largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
+    loss += largest - args.logits[row * stride + args.target[row]] + log_sum;
   }
   *args.loss = loss;
 }
@@ -59,10 +66,12 @@ void CrossEntropyBackward(const CrossEntropyBackwardArgs& args) {
       for (int64_t i = 0; i < n; ++i) x[i] = 0;
       return;
     }
-    const float lse = args.lse[row];
+    const float largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
+    const auto part = [&](Vec logits)
+                          PP_LAMBDA { return Exp(logits - largest - log_sum) * args.scale; };
     int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) Store(x + i, Exp(Load(x + i) - lse) * args.scale);
-    if (i < n) StorePart(x + i, Exp(LoadPart(x + i, n - i) - lse) * args.scale, n - i);
+    for (; i + kLanes <= n; i += kLanes) Store(x + i, part(Load(x + i)));
+    if (i < n) StorePart(x + i, part(LoadPart(x + i, n - i)), n - i);
     x[args.target[row]] -= args.scale;
   });
 }

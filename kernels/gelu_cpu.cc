@@ -15,9 +15,16 @@ PP_INLINE Vec ExpOfMinus2U(Vec x) {
   return Exp(v > 88 ? Broadcast(88) : v);
 }
 
-PP_INLINE Vec Gelu(Vec x) { return x / (1 + ExpOfMinus2U(x)); }
+// Beyond, GELU is 0 or x, and its slope 0 or 1, to the last bit of a normal number. (A comparison
+// leaves a NaN alone.)
+constexpr float kFar = 16;
+
+// Far below 0: 0, and NaN for minus infinity, as the formula has it.
+PP_INLINE Vec Gelu(Vec x) { return (x < -kFar ? x * 0 : x) / (1 + ExpOfMinus2U(x)); }
 
 PP_INLINE Vec GeluSlope(Vec x) {
+  x = x > kFar ? Broadcast(kFar) : x;  // its square must not overflow
+  x = x < -kFar ? Broadcast(-kFar) : x;
   const Vec e = ExpOfMinus2U(x);
   const Vec s = 1 / (1 + e);  // and e*s = 1 - s
   return s + x * s * (e * s) * (kTwoRoot * (1 + 3 * kCubic * x * x));

@@ -45,29 +45,40 @@ void ForwardRow(const LayerNormForwardArgs& args, int64_t row) {
   args.rstd[row] = rstd;
 }
 
+// The product, rounded: the compiler must not fuse it with a sum. With one channel g - sum(g)/1 is
+// 0, where a fused product would leave its rounding error, times rstd, which may be large.
+PP_INLINE Vec Rounded(Vec v) {
+  asm("" : "+v"(v));
+  return v;
+}
+
 template <Update kUpdate>
 void BackwardRow(const LayerNormBackwardArgs& args, int64_t row) {
   const int64_t n = args.channels;
   const float* x = args.x + row * n;
   const float* dy = args.dy + row * n;
-  const float* gamma = args.gamma;
   float* dx = args.dx + row * n;
   const float mean = args.mean[row], rstd = args.rstd[row];
-  const float g_mean =
-      SumOver(n, [&](int64_t c, int64_t k)
-                     PP_LAMBDA { return LoadUpTo(dy + c, k) * LoadUpTo(gamma + c, k); }) /
-      n;
-  const float gn_mean = SumOver(n,
-                                [&](int64_t c, int64_t k) PP_LAMBDA {
-                                  const Vec g = LoadUpTo(dy + c, k) * LoadUpTo(gamma + c, k);
-                                  return g * ((LoadUpTo(x + c, k) - mean) * rstd);
-                                }) /
-                        n;
-  for (int64_t c = 0; c < n; ++c) {
-    const float normal = (x[c] - mean) * rstd;
-    const float d = rstd * (dy[c] * gamma[c] - g_mean - normal * gn_mean);
-    dx[c] = kUpdate == Update::kSet ? d : dx[c] + d;
-  }
+  const auto g = [&](int64_t c, int64_t k) PP_LAMBDA {
+    return Rounded(LoadUpTo(dy + c, k) * LoadUpTo(args.gamma + c, k));
+  };
+  const auto normal = [&](int64_t c, int64_t k)
+                          PP_LAMBDA { return (LoadUpTo(x + c, k) - mean) * rstd; };
+  const float g_mean = SumOver(n, g) / n;
+  const float gn_mean =
+      SumOver(n, [&](int64_t c, int64_t k) PP_LAMBDA { return g(c, k) * normal(c, k); }) / n;
+  const auto put = [&](int64_t c, int64_t k) PP_LAMBDA {
+    const Vec d = rstd * (g(c, k) - g_mean - normal(c, k) * gn_mean);
+    const Vec sum = kUpdate == Update::kSet ? d : LoadUpTo(dx + c, k) + d;
+    if (k == kLanes) {
+      Store(dx + c, sum);
+    } else {
+      StorePart(dx + c, sum, k);
+    }
+  };
+  int64_t c = 0;
+  for (; c + kLanes <= n; c += kLanes) put(c, kLanes);
+  if (c < n) put(c, n - c);
 }
 
 void ParameterGradients(const LayerNormBackwardArgs& args) {

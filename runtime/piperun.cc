@@ -267,7 +267,9 @@ int Main(int argc, char** argv) {
   Joined joined = JoinRun(*launch, arguments.transport, status, options.stall_timeout);
   if (!joined.status.ok()) {
     if (first || !joined.met) PrintError(joined.status);
-    return static_cast<int>(joined.status.code());
+    const int code = static_cast<int>(joined.status.code());
+    if (joined.met) std::_Exit(code);  // see JoinMpi
+    return code;
   }
   if (launch->mpi) CatchStopSignals(first);
   bool speaks = false;

@@ -43,24 +43,24 @@ class TensorList {
     const float residual_std = std / std::sqrt(2.0f * static_cast<float>(model_.n_layer));
     const std::string h = fmt::format("h.{}.", layer);
     const int id = 2 + 12 * layer;
-    Add(h + "ln_1.weight", id, {1, c}, 1, 0);
-    Add(h + "ln_1.bias", id + 1, {1, c}, 0, 0);
+    Add(h + "ln_1.weight", id, Vector(c), 1, 0);
+    Add(h + "ln_1.bias", id + 1, Vector(c), 0, 0);
     Add(h + "attn.c_attn.weight", id + 2, {c, 3 * c}, 0, std);
-    Add(h + "attn.c_attn.bias", id + 3, {1, 3 * c}, 0, 0);
+    Add(h + "attn.c_attn.bias", id + 3, Vector(3 * c), 0, 0);
     Add(h + "attn.c_proj.weight", id + 4, {c, c}, 0, residual_std);
-    Add(h + "attn.c_proj.bias", id + 5, {1, c}, 0, 0);
-    Add(h + "ln_2.weight", id + 6, {1, c}, 1, 0);
-    Add(h + "ln_2.bias", id + 7, {1, c}, 0, 0);
+    Add(h + "attn.c_proj.bias", id + 5, Vector(c), 0, 0);
+    Add(h + "ln_2.weight", id + 6, Vector(c), 1, 0);
+    Add(h + "ln_2.bias", id + 7, Vector(c), 0, 0);
     Add(h + "mlp.c_fc.weight", id + 8, {c, inner}, 0, std);
-    Add(h + "mlp.c_fc.bias", id + 9, {1, inner}, 0, 0);
+    Add(h + "mlp.c_fc.bias", id + 9, Vector(inner), 0, 0);
     Add(h + "mlp.c_proj.weight", id + 10, {inner, c}, 0, residual_std);
-    Add(h + "mlp.c_proj.bias", id + 11, {1, c}, 0, 0);
+    Add(h + "mlp.c_proj.bias", id + 11, Vector(c), 0, 0);
   }
 
   void Final() {
     const int id = 2 + 12 * model_.n_layer;
-    Add("ln_f.weight", id, {1, model_.n_embd}, 1, 0);
-    Add("ln_f.bias", id + 1, {1, model_.n_embd}, 0, 0);
+    Add("ln_f.weight", id, Vector(model_.n_embd), 1, 0);
+    Add("ln_f.bias", id + 1, Vector(model_.n_embd), 0, 0);
     const Shape shape = {model_.vocab_size, model_.n_embd};
     if (!model_.tie_word_embeddings) {
       Add("lm_head.weight", id + 2, shape, 0, model_.initializer_range);
@@ -94,7 +94,9 @@ class TensorList {
  private:
   struct Shape {
     int64_t rows, cols;
+    bool matrix = true;
   };
+  static Shape Vector(int64_t numbers) { return {1, numbers, false}; }
 
   void Add(std::string name, int id, Shape shape, float mean, float std) {
     Tensor tensor;
@@ -102,7 +104,7 @@ class TensorList {
     tensor.rows = shape.rows;
     tensor.cols = shape.cols;
     tensor.id = id;
-    tensor.decay = shape.rows > 1;
+    tensor.matrix = shape.matrix;
     tensor.init_mean = mean;
     tensor.init_std = std;
     tensor.weight = weights_.Take(tensor.elements());
@@ -159,7 +161,7 @@ HeadStash TakeHead(const Job& job, int64_t logits_stride, Places* places) {
   HeadStash head;
   head.mean = places->Take(n);
   head.rstd = places->Take(n);
-  head.lse = places->Take(n);
+  head.statistics = places->Take(2 * n);
   head.logits = places->Take(n * logits_stride);
   return head;
 }

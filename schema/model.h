@@ -81,14 +81,14 @@ Status CheckJob(const Job& job);
 // One parameter of a stage.
 struct Tensor {
   std::string name;         // as Hugging Face's, without "transformer."
-  int64_t rows = 1;         // 1 for a vector
+  int64_t rows = 1;         // 1 for a vector, and for some matrices
   int64_t cols = 0;         // a matrix is [in, out] row-major (Conv1D), an embedding [token, C]
   int64_t weight = 0;       // offset in the stage's weights
   int64_t wgrad = 0;        // offset in the stage's wgrad
   int64_t first_block = 0;  // its first norm block, among those of the stage
   int64_t blocks = 0;       // ceil(elements / kNormBlock); 0 for the last stage's copy of wte
   int id = 0;               // number along the model, the same in every split
-  bool decay = false;       // weight decay: for matrices, not for vectors
+  bool matrix = false;      // even where it has one row; only matrices have weight decay
   float init_mean = 0;      // a new model's weights are N(mean, std)
   float init_std = 0;
 
@@ -118,11 +118,11 @@ struct LayerStash {
 
 // And once, in the last stage. The backward turns the logits into their gradient, in place.
 struct HeadStash {
-  int64_t x = -1;      // [N, C] output of the last layer; -1 in a stage without layers
-  int64_t mean = 0;    // [N]
-  int64_t rstd = 0;    // [N]
-  int64_t lse = 0;     // [N]
-  int64_t logits = 0;  // [N, logits_stride]
+  int64_t x = -1;          // [N, C] output of the last layer; -1 in a stage without layers
+  int64_t mean = 0;        // [N]
+  int64_t rstd = 0;        // [N]
+  int64_t statistics = 0;  // [N, 2]
+  int64_t logits = 0;      // [N, logits_stride]
 };
 
 // work: what BW_input saves for BW_weight beyond the stash, which it contains. Per layer:

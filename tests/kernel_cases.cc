@@ -163,7 +163,7 @@ Comparison LayerNorm(const CpuKernels& kernels) {
       const Floats dy = Numbers(n, 4), old = Numbers(n, 5);
       Floats y(n), mean(rows), rstd(rows), dx = old, dgamma = old, dbeta = old;
       dgamma.resize(channels), dbeta.resize(channels);
-      const float epsilon = 1e-2f;  // keeps rstd, and with it errors, small where channels = 1
+      const float epsilon = 1e-5f;  // with one channel rstd is 316, and dx exactly 0
       kernels.LayerNormForward({rows, channels, x.data(), gamma.data(), beta.data(), y.data(),
                                 mean.data(), rstd.data(), epsilon});
       kernels.LayerNormBackward({.rows = rows,
@@ -313,6 +313,21 @@ Comparison Gelu(const CpuKernels& kernels) {
   return result;
 }
 
+// Where the square of x is infinite, and where its exponential is.
+Comparison GeluFar(const CpuKernels& kernels) {
+  const Floats x = {1e20f, -1e20f, 3e38f, -3e38f, 20, -20, 16, -16}, dy(x.size(), 2);
+  const int64_t n = static_cast<int64_t>(x.size());
+  Floats y(n), dx(n);
+  kernels.GeluForward({n, x.data(), y.data()});
+  kernels.GeluBackward({n, x.data(), dy.data(), dx.data()});
+  Comparison result;
+  for (int64_t i = 0; i < n; ++i) {
+    result.Add({y[i]}, {x[i] > 0 ? x[i] : 0}, 1e-30);
+    result.Add({dx[i]}, {x[i] > 0 ? 2 : 0}, 1e-30);
+  }
+  return result;
+}
+
 Comparison BiasGradient(const CpuKernels& kernels) {
   Comparison result;
   for (const int64_t columns : {1, 513, 1100}) {
@@ -355,29 +370,31 @@ Comparison DropoutAndResidual(const CpuKernels& kernels) {
 
 Comparison CrossEntropy(const CpuKernels& kernels) {
   Comparison result;
-  for (const int64_t vocabulary : {1, 15, 257, 1000}) {
-    const int64_t rows = 9, stride = vocabulary + 3;
-    const float scale = 0.25f;
-    Floats logits = Numbers(rows * stride, 1), lse(rows);
-    for (float& x : logits) x *= 10;
+  const int64_t vocabularies[] = {1, 15, 257, 1000};
+  for (int i = 0; i < 8; ++i) {
+    const int64_t vocabulary = vocabularies[i / 2], rows = 9, stride = vocabulary + 3;
+    const float scale = 0.25f, offset = i % 2 == 0 ? 0 : 1000;
+    Floats logits = Numbers(rows * stride, 1), statistics(2 * rows);
+    for (float& x : logits) x = x * 10 + offset;
     std::vector<int32_t> target(rows);
     for (int64_t r = 0; r < rows; ++r) target[r] = static_cast<int32_t>(r * 37 % vocabulary);
     Doubles want(logits.begin(), logits.end());
     double loss = 0, want_loss = 0;
     kernels.CrossEntropyForward(
-        {rows, vocabulary, stride, logits.data(), target.data(), lse.data(), &loss});
+        {rows, vocabulary, stride, logits.data(), target.data(), statistics.data(), &loss});
     kernels.CrossEntropyBackward(
-        {rows, vocabulary, stride, logits.data(), target.data(), lse.data(), scale});
+        {rows, vocabulary, stride, logits.data(), target.data(), statistics.data(), scale});
     for (int64_t r = 0; r < rows; ++r) {
       double sum = 0;
-      for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(want[r * stride + v]);
+      for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(want[r * stride + v] -= offset);
       want_loss += std::log(sum) - want[r * stride + target[r]];
       for (int64_t v = 0; v < vocabulary; ++v) {
         double& x = want[r * stride + v];
         x = (std::exp(x) / sum - (v == target[r])) * scale;
       }
     }
-    // exp(x - lse) errs relatively by eps times |x|, here up to 10, and by the error of lse.
+    // exp(x) errs relatively by eps times |x|, here up to 20 below the largest; what is added to
+    // all logits makes no difference.
     result.Add(logits, want, 20 * kEpsilon * scale);
     result.Add({static_cast<float>(loss)}, {want_loss}, 20 * kEpsilon * rows);
   }
@@ -392,35 +409,38 @@ Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
     const int64_t rows = 7, stride = vocabulary + 3;
     const Floats logits = Numbers(rows * stride, 1);
     const std::vector<int32_t> all(rows, static_cast<int32_t>(vocabulary - 1));
-    auto run = [&](const std::vector<int32_t>& target, Floats* x, Floats* lse, double* loss) {
+    auto run = [&](const std::vector<int32_t>& target, Floats* x, Floats* statistics,
+                   double* loss) {
       kernels.CrossEntropyForward(
-          {rows, vocabulary, stride, x->data(), target.data(), lse->data(), loss});
+          {rows, vocabulary, stride, x->data(), target.data(), statistics->data(), loss});
       kernels.CrossEntropyBackward(
-          {rows, vocabulary, stride, x->data(), target.data(), lse->data(), 0.25f});
+          {rows, vocabulary, stride, x->data(), target.data(), statistics->data(), 0.25f});
     };
-    Floats full = logits, full_lse(rows), got = logits, lse(rows);
+    Floats full = logits, full_statistics(2 * rows), got = logits, statistics(2 * rows);
     double full_loss = 0, loss = 0, want_loss = 0;
-    run(all, &full, &full_lse, &full_loss);
+    run(all, &full, &full_statistics, &full_loss);
     std::vector<int32_t> some = all;
     for (const int64_t row : {0, 3, 6}) {
       some[row] = kIgnored;
       got[row * stride] = std::nanf("");
     }
-    run(some, &got, &lse, &loss);
-    Doubles want(full.begin(), full.end()), want_lse(full_lse.begin(), full_lse.end());
+    run(some, &got, &statistics, &loss);
+    Doubles want(full.begin(), full.end()),
+        want_statistics(full_statistics.begin(), full_statistics.end());
     for (int64_t row = 0; row < rows; ++row) {
       if (some[row] == kIgnored) {
         std::fill_n(want.begin() + row * stride, vocabulary, 0.0);
-        want_lse[row] = 0;
+        want_statistics[2 * row] = want_statistics[2 * row + 1] = 0;
       } else {
-        want_loss += want_lse[row] - logits[row * stride + some[row]];
+        want_loss += want_statistics[2 * row] + want_statistics[2 * row + 1] -
+                     logits[row * stride + some[row]];
       }
     }
     result.Add(got, want, 0);
-    result.Add(lse, want_lse, 0);
+    result.Add(statistics, want_statistics, 0);
     result.Add({loss == want_loss ? 1.0f : 0.0f}, {1}, 0);
     std::vector<int32_t> none(rows, kIgnored);
-    run(none, &got, &lse, &loss);
+    run(none, &got, &statistics, &loss);
     result.Add({static_cast<float>(loss)}, {0}, 0);
   }
   return result;
@@ -549,6 +569,7 @@ constexpr Case kCases[] = {
     {"layer norm", LayerNorm},
     {"attention", Attention},
     {"gelu", Gelu},
+    {"gelu, far from 0", GeluFar},
     {"bias gradient", BiasGradient},
     {"dropout and residual", DropoutAndResidual},
     {"random normal", RandomNormal},

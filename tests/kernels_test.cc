@@ -109,11 +109,11 @@ TEST_CASE("a NaN or an infinity in the logits reaches the loss") {
   for (const CpuKernels& kernels : SupportedCpuKernels()) {
     for (const float value : bad) {
       for (const int64_t at : {0, 31, 99, 100}) {
-        Floats logits = Numbers(101, 1), lse(1);
+        Floats logits = Numbers(101, 1), statistics(2);
         logits[at] = value;
         const int32_t target = 5;
         double loss = 0;
-        kernels.CrossEntropyForward({1, 101, 0, logits.data(), &target, lse.data(), &loss});
+        kernels.CrossEntropyForward({1, 101, 0, logits.data(), &target, statistics.data(), &loss});
         INFO(kernels.isa << ", " << value << " at " << at);
         CHECK_FALSE(std::isfinite(loss));
       }
@@ -228,14 +228,14 @@ TEST_CASE("no kernel takes memory") {
   const int id = matmul.Prepare({.m = 64, .n = 96, .k = 64});
   const AttentionShape shape = {1, 64, 1, 32};
   const Floats x = Numbers(64 * 96, 1);
-  Floats out(64 * 96), lse(64);
+  Floats out(64 * 96), lse(64), statistics(2 * 64);
   Scratch scratch(std::max(matmul.ScratchBytes(), cpu::AttentionScratchBytes(shape, 1)));
   double loss = 0;
   const int32_t target[64] = {};
   const int64_t before = allocations;
   matmul.Run(id, {.a = x.data(), .b = x.data(), .c = out.data(), .scratch = scratch.get()});
   cpu::AttentionForward({shape, x.data(), out.data(), lse.data(), {}, scratch.get()});
-  cpu::CrossEntropyForward({64, 96, 0, x.data(), target, lse.data(), &loss});
+  cpu::CrossEntropyForward({64, 96, 0, x.data(), target, statistics.data(), &loss});
   cpu::GeluForward({64 * 96, x.data(), out.data()});
   CHECK(allocations == before);
 }

@@ -33,7 +33,7 @@ int Main() {
     const PassObserver observer{.end = [&](std::string_view name, const Program&, double taken) {
       if (name == "fit-memory") seconds = taken;
     }};
-    options.fit = {.limit = {.values = {1e6}}, .report = [&](const FitReport& r) { free = r; }};
+    options.fit = {.limit = {.values = {1.0 * row.microbatches}}, .report = [&](const FitReport& r) { free = r; }};
     Status status = Compile(options).status();
     options.fit = {.limit = {.values = {row.limit}},
                    .report = [&](const FitReport& r) { report = r; }};
@@ -44,7 +44,7 @@ int Main() {
     }
     fmt::print("{:<12} {:>3} {:>5} {:>6} {:>9g} {:>10g} {:>11.6g} {:>6.1f} % {:>8.2f}\n",
                row.scheme, row.devices, row.microbatches, row.limit, free.makespan, report.makespan,
-               report.lower_bound, (report.makespan / report.lower_bound - 1) * 100, seconds);
+               *report.lower_bound, (report.makespan / *report.lower_bound - 1) * 100, seconds);
   }
   return 0;
 }

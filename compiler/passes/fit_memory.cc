@@ -32,6 +32,34 @@ Status CheckRoom(const Program& program, const search::Problem& problem,
   return {};
 }
 
+// More than all micro-batches is no limit, but most likely a number of bytes.
+Status CheckUnit(const Program& program, const CostModel& costs,
+                 const std::vector<double>& limits) {
+  double most = program.microbatches;
+  for (const double in : costs.in) most = std::max(most, in * program.microbatches);
+  for (const double limit : limits)
+    if (limit > most)
+      return Status::Invalid(
+          fmt::format("--memory-limit: {:.15g} activations, where {} micro-batches have at most "
+                      "{:g} (that number "
+                      "or less; bytes have a unit, {:.15g}B or 40GiB)",
+                      limit, program.microbatches, most, limit));
+  return {};
+}
+
+// Whether some pair that overlaps takes less than one instruction behind the other.
+bool OverlapSaves(const Program& program, const PassContext& context) {
+  const Durations durations(context.costs, program);
+  for (const DeviceList& list : program.lists) {
+    const std::vector<bool> first = FirstHalves(list.body);
+    for (size_t i = 0; i + 1 < list.body.size(); ++i) {
+      const Instruction &a = list.body[i], &b = list.body[i + 1];
+      if (first[i] && durations.Pair(a, b) < durations(a) + durations(b)) return true;
+    }
+  }
+  return false;
+}
+
 constexpr double kSame = 1e-9;
 
 // Of a schedule; with blocking messages, which take both devices' time, once they are in it.
@@ -66,6 +94,7 @@ std::optional<Program> MarioPlan(Program program, const PassContext& context) {
 
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
                   const search::Problem& problem) {
+  const bool overlap_saves = OverlapSaves(program, context);
   const search::SearchOutcome outcome =
       search::Search(problem, search::MakePlan(program, problem),
                      {.seconds = context.fit.search_seconds, .progress = context.fit.progress});
@@ -81,7 +110,8 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
   consider(program);
   if (mario) consider(*mario);
   const search::Plan plan = search::MakePlan(best, problem);
-  FitReport report{makespan, std::min(outcome.lower_bound, makespan), {}};
+  FitReport report{.makespan = makespan};
+  if (!overlap_saves) report.lower_bound = outcome.lower_bound;
   for (int d = 0; d < program.devices; ++d)
     report.peaks.push_back(static_cast<double>(search::Peak(problem, plan, d)) *
                            problem.memory.unit);
@@ -105,6 +135,7 @@ Status FitMemory(Program& program, const PassContext& context) {
 
   DropMarks(program);
   if (fit.limit.unit == MemoryLimit::kBytes) return FitBytes(program, context);
+  PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
   const search::Problem problem = search::MakeProblem(
       program, context.costs, search::ActivationMemory(program, context.costs, limits));
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));

@@ -156,6 +156,17 @@ Task Dispatcher::ChooseForward(int device, double now) {
   return task;
 }
 
+// Where whole backwards and weight halves add to one gradient, they do so in the order of the
+// backwards: a weight half that is due before `backward` goes first.
+Task Dispatcher::AfterItsSum(int device, Task backward) const {
+  if (!problem_.AddsToSum(backward)) return backward;
+  const Place& place = places_[device];
+  const auto same = [&](int cell) { return problem_.sum[cell] == problem_.sum[CellOf(backward)]; };
+  const auto next = place.weights.begin() + static_cast<std::ptrdiff_t>(place.next_weight);
+  if (std::none_of(next, place.weights.end(), same)) return backward;
+  return MakeTask(*next, Part::kWeight);
+}
+
 Task Dispatcher::Choose(int device, double now) {
   Place& place = places_[device];
   const auto& backwards = rules_->backwards[device];
@@ -182,7 +193,7 @@ Task Dispatcher::Choose(int device, double now) {
         first == First::kForwardAlways || first == First::kForwardAlwaysIfStarving;
     if (goes_first && (before_backward || backward < 0)) return forward;
   }
-  if (backward >= 0) return backward;
+  if (backward >= 0) return AfterItsSum(device, backward);
   if (urgent >= 0) return urgent;
   if (forward >= 0) return forward;
   if (place.next_weight < place.weights.size())

@@ -48,6 +48,7 @@ class Dispatcher {
   void Reset();
   void Wake(double time, int device);
   Task Choose(int device, double now);
+  Task AfterItsSum(int device, Task backward) const;
   Task ChooseForward(int device, double now);
   bool Starves(int cell, double now) const;
   void Start(int device, Task task, double now);

@@ -29,8 +29,9 @@ Change ChangeOf(const Problem& problem, const Plan& plan, Task task) {
 bool MaySwap(const Problem& problem, Task a, Task b) {
   const int cell_a = CellOf(a), cell_b = CellOf(b);
   if (cell_a == cell_b || problem.source[a] == b || problem.source[b] == a) return false;
-  if (problem.sum[cell_a] != problem.sum[cell_b] || PartOf(a) != PartOf(b)) return true;
-  return PartOf(a) != Part::kBackward && PartOf(a) != Part::kWeight;
+  if (problem.sum[cell_a] != problem.sum[cell_b]) return true;
+  if (PartOf(a) == Part::kBackward && PartOf(b) == Part::kBackward) return false;
+  return !problem.AddsToSum(a) || !problem.AddsToSum(b);
 }
 
 int64_t Peak(const Problem& problem, const Plan& plan, int device) {

@@ -67,6 +67,11 @@ struct Problem {
   int StageOf(int cell) const { return cell / micros; }
   int MicroOf(int cell) const { return cell % micros; }
   const Held& HeldBy(int cell) const { return memory.held[cell / micros]; }
+  // Whether the task adds to its cell's gradient: a weight half, or a backward that has none.
+  bool AddsToSum(Task task) const {
+    return PartOf(task) == Part::kWeight ||
+           (PartOf(task) == Part::kBackward && !split[CellOf(task)]);
+  }
   double Time(int cell, Part part) const { return time[MakeTask(cell, part)]; }
 };
 

@@ -32,7 +32,8 @@ struct Joined {
 using JoinMpiEntry = void(const JoinMpiArgs& args, Joined* joined);
 
 // Loads the library from `directory` and joins the run. Destroying the transport leaves
-// it. Invalid: there is no such library, MPI is too old, or there is no shared memory.
+// it; then the process should end by _Exit, without what MPI does at an ordinary end. Invalid:
+// there is no such library, MPI is too old, or there is no shared memory.
 Joined JoinMpi(const std::string& directory, const JoinMpiArgs& args);
 
 }  // namespace pp

@@ -15,7 +15,7 @@ Status Transport::CheckUsable() const {
 Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds) {
   PP_RETURN_IF_ERROR(transport.CheckUsable());
   const std::shared_ptr<char[]> buffer(new char[bytes]);
-  if (port.way == Way::kSend) std::memcpy(buffer.get(), data, bytes);
+  if (port.way == Way::kSend && bytes > 0) std::memcpy(buffer.get(), data, bytes);
   const double end = SteadySeconds() + seconds;
   PP_RETURN_IF_ERROR(transport.Start(port, buffer.get(), bytes));
   while (true) {
@@ -31,7 +31,7 @@ Status Transfer(Transport& transport, const Port& port, void* data, int64_t byte
     const std::chrono::microseconds nap(transport.polls() ? 50 : 100000);
     transport.bell().WaitFor(seen, transport.MaySleep(nap));
   }
-  if (port.way == Way::kRecv) std::memcpy(data, buffer.get(), bytes);
+  if (port.way == Way::kRecv && bytes > 0) std::memcpy(data, buffer.get(), bytes);
   return {};
 }
 

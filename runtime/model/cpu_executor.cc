@@ -161,8 +161,8 @@ class CpuExecutor : public StageExecutor {
 
 namespace {
 
-// OpenMP ends the process where it gets no thread: ours are tried first, and throw. Then its threads
-// begin, before anything else wants their memory.
+// OpenMP ends the process where it gets no thread: ours are tried first, and throw. Then its
+// threads begin, before anything else wants their memory.
 void BeginThreads(int threads) {
   std::atomic<bool> go{false};
   std::vector<std::thread> tried;
@@ -181,8 +181,7 @@ void BeginThreads(int threads) {
   join();
   omp_set_num_threads(threads);  // of this thread
 #pragma omp parallel
-  {
-  }
+  {}
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ Status WeightSource::Read(const Tensor& tensor, float* out) {
   if (file_->Find(name) == nullptr) name = "transformer." + name;
   if (file_->Find(name) == nullptr)
     return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, tensor.name));
-  const std::vector<int64_t> shape = tensor.rows == 1
+  const std::vector<int64_t> shape = !tensor.matrix
                                          ? std::vector<int64_t>{tensor.cols}
                                          : std::vector<int64_t>{tensor.rows, tensor.cols};
   return file_->ReadFloats(name, shape, out);
@@ -146,7 +146,7 @@ void StepAdamW(const std::vector<OwnedPart>& parts, const AdamWOptions& options,
          .beta1 = options.beta1,
          .beta2 = options.beta2,
          .epsilon = options.epsilon,
-         .decay = part.tensor->decay ? options.weight_decay : 0.0f,
+         .decay = part.tensor->matrix ? options.weight_decay : 0.0f,
          .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
          .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
   }

@@ -139,7 +139,7 @@ Transformer::Saved Transformer::SavedAt(const StageCall& call, int layer, Keep k
 Transformer::SavedHead Transformer::SavedHeadAt(const StageCall& call, Keep keep) const {
   std::byte* base = keep == Keep::kStash ? call.stash : call.scratch;
   const HeadStash& places = keep == Keep::kStash ? layout_.head_stash : layout_.scratch.head;
-  return {At(base, places.mean), At(base, places.rstd), At(base, places.lse),
+  return {At(base, places.mean), At(base, places.rstd), At(base, places.statistics),
           At(base, places.logits)};
 }
 

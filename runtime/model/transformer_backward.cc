@@ -71,7 +71,7 @@ void Transformer::StartFlow(const StageCall& call, float* d_final, float* flow) 
                              .row_stride = layout_.logits_stride,
                              .logits = saved.logits,
                              .target = call.targets,
-                             .lse = saved.lse,
+                             .statistics = saved.statistics,
                              .scale = static_cast<float>(call.loss_scale)});
   workspace_->Run(products_.d_logits,
                   {.a = saved.logits, .b = Weight(call, HeadTensor()), .c = d_normed});

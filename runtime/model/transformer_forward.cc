@@ -129,7 +129,7 @@ void Transformer::ForwardHead(const StageCall& call, Keep keep) {
                             .row_stride = layout_.logits_stride,
                             .logits = saved.logits,
                             .target = call.targets,
-                            .lse = saved.lse,
+                            .statistics = saved.statistics,
                             .loss = call.loss});
 }
 

@@ -40,7 +40,7 @@ struct Transformer::Saved {
 };
 
 struct Transformer::SavedHead {
-  float *mean, *rstd, *lse, *logits;
+  float *mean, *rstd, *statistics, *logits;
 };
 
 // LayerWork as pointers.
