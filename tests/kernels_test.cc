@@ -254,5 +254,35 @@ TEST_CASE("a matmul that was prepared has one id") {
   CHECK(c[0] == Approx(a[0] * b[0] + a[1] * b[3] + a[2] * b[6] + a[3] * b[9]));
 }
 
+// Large enough for several tasks in each direction.
+TEST_CASE("large products have the bits of one thread on any number of threads") {
+  const int64_t m = 700, n = 900, k = 520;
+  const Floats a = Numbers(m * k, 1), b = Numbers(k * n, 2);
+  for (const CpuKernels& kernels : SupportedCpuKernels())
+    for (const Operands operands : {Operands::kNN, Operands::kNT, Operands::kTN}) {
+      Floats one;
+      for (const int threads : {1, 2, 3, 5}) {
+        omp_set_num_threads(threads);
+        cpu::Matmul sizes(threads);
+        Scratch scratch(sizes.ScratchBytes());
+        Floats c(m * n);
+        kernels.MatmulRun(
+            {.shape = {.m = m,
+                       .n = n,
+                       .k = k,
+                       .operands = operands,
+                       .lda = operands == Operands::kTN ? m : k,
+                       .ldb = operands == Operands::kNT ? k : n,
+                       .ldc = n},
+             .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()},
+             .threads = threads});
+        if (threads == 1) one = c;
+        INFO(kernels.isa << ", " << threads << " threads, operands " << static_cast<int>(operands));
+        CHECK(SameBits(c, one));
+      }
+      omp_set_num_threads(1);
+    }
+}
+
 }  // namespace
 }  // namespace pp::kernels

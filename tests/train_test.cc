@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
@@ -120,8 +121,9 @@ TEST_CASE("a lane's events stand in list order") {
   Harness harness(MakeProgram({.devices = 4}));
   harness.options.record = true;
   const KeptReport report = harness.Run();
+  REQUIRE(report.status.message() == "");
   for (int d = 0; d < 4; ++d) {
-    int last = -1;
+    int last = -1, seen = 0;
     double end = 0;
     for (const Event& event : report.events) {
       if (event.device != d || event.step != 2) continue;
@@ -129,9 +131,14 @@ TEST_CASE("a lane's events stand in list order") {
       if (Info(op).lane != Lane::kCompute) continue;
       CHECK(event.index > last);
       CHECK(event.start >= end);
+      ++seen;
       last = event.index;
       end = event.start;
     }
+    const auto& body = harness.program.lists[d].body;
+    CHECK(seen == std::count_if(body.begin(), body.end(), [](const Instruction& i) {
+            return Info(i.op).lane == Lane::kCompute;
+          }));
   }
 }
 
