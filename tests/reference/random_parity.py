@@ -1,0 +1,153 @@
+"""Random GPT-2 configurations, piperun beside transformers: see random_parity.
+
+Odd widths, head sizes from 1 to 128, sequences of 1 to 1024 tokens, stages without layers, several
+schemes, weights and offsets up to large ones. The error of either program is its distance from
+transformers in fp64, relative for the norm; that of transformers in fp32 counts as at least a few
+roundings of the value, because it may be 0 by chance.
+"""
+
+import json
+import math
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+import numpy
+import torch
+import transformers
+from transformers import GPT2Config, GPT2LMHeadModel
+
+FACTOR = 8
+FLOOR = 2.0**-22  # relative: four roundings to fp32, the least that an error counts as
+# scheme, devices, stages a device
+SCHEMES = [("gpipe", 1, 1), ("1f1b", 2, 1), ("1f1b", 3, 1), ("interleaved", 2, 2), ("zb-v", 2, 2),
+           ("zb-h1", 2, 1), ("dualpipe-v", 2, 2)]
+
+
+def make_case(rng):
+    head = rng.choice([1, 2, 3, 5, 7, 8, 16, 20, 31, 32, 48, 64, 80, 96, 127, 128])
+    heads = rng.randint(1, max(1, min(12, 384 // head)))
+    tokens = rng.choice([1, 2, 3, 7, 16, 33, 64, 100, 129, 256, 400, 1024])
+    if head * heads * tokens > 100_000:
+        heads = max(1, 100_000 // (head * tokens))
+    scheme, devices, per_device = rng.choice(SCHEMES)
+    micros = rng.choice([4, 8]) if scheme == "dualpipe-v" else rng.choice([devices, 2 * devices])
+    stages, layers = devices * per_device, rng.randint(1, 4)
+    cuts = sorted(rng.randint(0, layers) for _ in range(stages - 1))
+    split = [b - a for a, b in zip([0] + cuts, cuts + [layers])]
+    return dict(head=head, heads=heads, tokens=tokens, scheme=scheme, devices=devices,
+                per_device=per_device, micros=micros, layers=layers, split=split,
+                batch=rng.randint(1, 3 if tokens < 200 else 1),
+                vocabulary=rng.choice([2, 3, 17, 97, 256, 1000, 5003]),
+                inner=rng.choice([None, 1, 3, 50, 257]),
+                extra_positions=rng.choice([0, 0, 1, 17]),
+                tied=rng.random() < 0.5, epsilon=rng.choice([1e-5, 1e-6, 1e-3]),
+                weights=rng.choice([0.02, 0.1, 0.5, 2.0]),
+                offset=rng.choice([0.0, 0.0, 1.0, 30.0, 1000.0]), seed=rng.randint(0, 2**31))
+
+
+def make_model(case):
+    config = GPT2Config(
+        vocab_size=case["vocabulary"], n_positions=case["tokens"] + case["extra_positions"],
+        n_embd=case["head"] * case["heads"], n_layer=case["layers"], n_head=case["heads"],
+        n_inner=case["inner"], layer_norm_epsilon=case["epsilon"], resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, tie_word_embeddings=case["tied"], bos_token_id=0, eos_token_id=0,
+        attn_implementation="eager")
+    model = GPT2LMHeadModel(config).float()
+    generator = torch.Generator().manual_seed(case["seed"])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if ".ln_" in name and name.endswith("weight"):
+                parameter.copy_(1 + 0.1 * noise)
+            elif name.endswith("ln_f.bias"):
+                # What the head adds to all logits of a token.
+                head = model.lm_head.weight
+                parameter.copy_(0.1 * noise + case["offset"] * head.mean(0) /
+                                max(float((head.mean(0) ** 2).sum()), 1e-30) ** 0.5)
+            else:
+                parameter.copy_(case["weights"] * noise / max(1, parameter.shape[0]) ** 0.5
+                                if parameter.dim() == 2 and "wte" not in name else
+                                case["weights"] * noise)
+    return model
+
+
+def reference(model, inputs, targets, dtype):
+    model = model.to(dtype)
+    model.zero_grad()
+    micros = len(inputs)
+    loss = 0.0
+    for x, y in zip(inputs, targets):
+        logits = model(x).logits
+        one = torch.nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten()) / micros
+        one.backward()
+        loss += one.item()
+    squares = sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()
+                  if p.grad is not None)
+    return loss, math.sqrt(squares)
+
+
+def run(case, folder):
+    model = make_model(case)
+    model.save_pretrained(folder)
+    rng = numpy.random.default_rng(case["seed"])
+    count = case["micros"] * case["batch"] * case["tokens"]
+    data = rng.integers(0, case["vocabulary"], count + 1)
+    header = numpy.zeros(256, dtype="<i4")
+    header[:3] = [20240520, 1, count + 1]
+    (folder / "data.bin").write_bytes(header.tobytes() + data.astype("<u2").tobytes())
+    shape = (case["micros"], case["batch"], case["tokens"])
+    inputs = torch.from_numpy(data[:-1].reshape(shape))
+    targets = torch.from_numpy(data[1:].reshape(shape))
+
+    def call(*command):
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip() or f"exit {done.returncode}")
+
+    compile_ = ["bazel-bin/compiler/pipec", "compile", "--scheme", case["scheme"], "--devices",
+                case["devices"], "--microbatches", case["micros"], "--model",
+                folder / "config.json", "--micro-batch-size", case["batch"], "--seq-length",
+                case["tokens"], "--layers-per-stage", ",".join(map(str, case["split"])), "-o",
+                folder / "plan"]
+    if case["scheme"] in ("interleaved",):
+        compile_ += ["--stages-per-device", case["per_device"]]
+    call(*compile_)
+    call("bazel-bin/runtime/piperun", folder / "plan", "--data", folder / "data.bin", "--steps", 1,
+         "--weights", folder, "--log", folder / "log", "--grad-clip", 1)
+    step = json.loads((folder / "log").read_text())
+    ours = (step["loss"], step["grad_norm"])
+    fp32 = reference(model, inputs, targets, torch.float32)
+    fp64 = reference(model, inputs, targets, torch.float64)
+    worst = 0.0
+    for mine, single, double in zip(ours, fp32, fp64):
+        allowed = max(abs(single - double), FLOOR * abs(double), 1e-30)
+        worst = max(worst, abs(mine - double) / allowed if math.isfinite(mine) else math.inf)
+    return worst, ours, fp32, fp64
+
+
+def main(count, seed):
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    rng = random.Random(seed)
+    outside, worst = [], 0.0
+    for i in range(count):
+        case = make_case(rng)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                ratio, *values = run(case, pathlib.Path(folder))
+            except RuntimeError as error:
+                ratio, values = math.inf, [str(error)]
+        worst = max(worst, min(ratio, 1e9))
+        if not ratio <= FACTOR:
+            outside.append(i)
+            print(f"{i}: {ratio:.3g} times the error of fp32: {case}\n    {values}", flush=True)
+    print(f"{count} configurations, seed {seed}: {count - len(outside)} within {FACTOR} times the "
+          f"error of fp32 transformers, worst ratio {worst:.3g}, outside: {outside}")
+    return bool(outside)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
