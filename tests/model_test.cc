@@ -149,6 +149,18 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
   CHECK(b.tensors.back().blocks == 0);
 }
 
+TEST_CASE("a matrix with one row is a matrix") {
+  ModelConfig model = Gpt2();
+  model.n_inner = model.n_positions = 1;
+  for (const Tensor& tensor : LayoutStage({model, 1, 1, {12}}, 0).tensors) {
+    INFO(tensor.name);
+    const bool norm = tensor.name.find("ln_") != std::string::npos;
+    CHECK(tensor.matrix == (!norm && tensor.name.ends_with(".weight")));
+    if (tensor.name == "wpe.weight" || tensor.name == "h.3.mlp.c_proj.weight")
+      CHECK(tensor.rows == 1);
+  }
+}
+
 TEST_CASE("an untied head is a tensor of its own") {
   ModelConfig model = Gpt2();
   model.tie_word_embeddings = false;

@@ -1,5 +1,8 @@
 """Random GPT-2 configurations, piperun beside transformers: see random_parity.
 
+    random_parity.py COUNT SEED
+    random_parity.py --fixtures tests/reference/random COUNT SEED     made 8 with seed 3
+
 Odd widths, head sizes from 1 to 128, sequences of 1 to 1024 tokens, stages without layers, several
 schemes, weights and offsets up to large ones. The error of either program is its distance from
 transformers in fp64, relative for the norm; that of transformers in fp32 counts as at least a few
@@ -89,7 +92,16 @@ def reference(model, inputs, targets, dtype):
     return loss, math.sqrt(squares)
 
 
-def run(case, folder):
+def compile_options(case):
+    options = ["--scheme", case["scheme"], "--devices", case["devices"], "--microbatches",
+               case["micros"], "--micro-batch-size", case["batch"], "--seq-length", case["tokens"],
+               "--layers-per-stage", ",".join(map(str, case["split"]))]
+    if case["scheme"] == "interleaved":
+        options += ["--stages-per-device", case["per_device"]]
+    return [str(option) for option in options]
+
+
+def write_inputs(case, folder):
     model = make_model(case)
     model.save_pretrained(folder)
     rng = numpy.random.default_rng(case["seed"])
@@ -101,20 +113,23 @@ def run(case, folder):
     shape = (case["micros"], case["batch"], case["tokens"])
     inputs = torch.from_numpy(data[:-1].reshape(shape))
     targets = torch.from_numpy(data[1:].reshape(shape))
+    return model, inputs, targets
+
+
+def allowed(single, double):
+    return max(abs(single - double), FLOOR * abs(double), 1e-30)
+
+
+def run(case, folder):
+    model, inputs, targets = write_inputs(case, folder)
 
     def call(*command):
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip() or f"exit {done.returncode}")
 
-    compile_ = ["bazel-bin/compiler/pipec", "compile", "--scheme", case["scheme"], "--devices",
-                case["devices"], "--microbatches", case["micros"], "--model",
-                folder / "config.json", "--micro-batch-size", case["batch"], "--seq-length",
-                case["tokens"], "--layers-per-stage", ",".join(map(str, case["split"])), "-o",
-                folder / "plan"]
-    if case["scheme"] in ("interleaved",):
-        compile_ += ["--stages-per-device", case["per_device"]]
-    call(*compile_)
+    call("bazel-bin/compiler/pipec", "compile", *compile_options(case), "--model",
+         folder / "config.json", "-o", folder / "plan")
     call("bazel-bin/runtime/piperun", folder / "plan", "--data", folder / "data.bin", "--steps", 1,
          "--weights", folder, "--log", folder / "log", "--grad-clip", 1)
     step = json.loads((folder / "log").read_text())
@@ -123,9 +138,30 @@ def run(case, folder):
     fp64 = reference(model, inputs, targets, torch.float64)
     worst = 0.0
     for mine, single, double in zip(ours, fp32, fp64):
-        allowed = max(abs(single - double), FLOOR * abs(double), 1e-30)
-        worst = max(worst, abs(mine - double) / allowed if math.isfinite(mine) else math.inf)
+        error = abs(mine - double) if math.isfinite(mine) else math.inf
+        worst = max(worst, error / allowed(single, double))
     return worst, ours, fp32, fp64
+
+
+def make_fixtures(folder, count, seed):
+    """Small configurations for a test that needs no Python: see random_parity_test.sh."""
+    rng, made = random.Random(seed), 0
+    while made < count:
+        case = make_case(rng)
+        case["offset"] = [1000.0, 0.0, 30.0][made % 3]
+        case["inner"] = 1 if made == 4 else case["inner"]  # a matrix of one row
+        if case["head"] * case["heads"] > 40 or case["tokens"] > 64 or case["vocabulary"] > 100:
+            continue
+        place = pathlib.Path(folder) / str(made)
+        place.mkdir(parents=True, exist_ok=True)
+        model, inputs, targets = write_inputs(case, place)
+        (place / "generation_config.json").unlink(missing_ok=True)
+        single = reference(model, inputs, targets, torch.float32)
+        double = reference(model, inputs, targets, torch.float64)
+        (place / "options").write_text(" ".join(compile_options(case)) + "\n")
+        (place / "expected").write_text("".join(
+            f"{want!r} {FACTOR * allowed(one, want)!r}\n" for one, want in zip(single, double)))
+        made += 1
 
 
 def main(count, seed):
@@ -150,4 +186,8 @@ def main(count, seed):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--fixtures":
+        torch.set_num_threads(1)
+        transformers.utils.logging.disable_progress_bar()
+        sys.exit(make_fixtures(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
     sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
