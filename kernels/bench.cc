@@ -1,5 +1,7 @@
 // What each kernel does in a GPT-2 124M step of 256 tokens, on one thread: milliseconds, GFLOP/s
-// and GB/s of memory that it must touch, beside a plain copy and, for matrix products, oneDNN.
+// and GB/s of memory that it must touch, beside a plain copy. Matrix products beside oneDNN and the
+// processor's peak of fused multiply-adds, with operands in the caches and with cold ones, and on
+// two threads.
 //
 //   bazel run //kernels:bench [-- TOKENS [SEQUENCE]]
 #include <fmt/format.h>
@@ -7,6 +9,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <dnnl.hpp>
@@ -38,6 +41,50 @@ double Now() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+double Wall() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// A bare loop of fused multiply-adds in twelve registers, as wide as the processor has: FLOP/s of
+// one thread.
+template <typename Step>
+double FlopsOf(int lanes, const Step& step) {
+  constexpr int kSteps = 200000, kRegisters = 12;
+  double best = 1e9;
+  for (int i = 0; i < 5 * kRepeats; ++i) {
+    const double begin = Now();
+    step(kSteps);
+    best = std::min(best, Now() - begin);
+  }
+  return 2.0 * lanes * kRegisters * kSteps / best;
+}
+
+#define PP_TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+__attribute__((target("avx512f"))) void Fma512(int steps) {
+#define PP_FMA(i) "vfmadd231ps %%zmm30, %%zmm31, %%zmm" #i "\n\t"
+  for (int i = 0; i < steps; ++i) asm volatile(PP_TWELVE(PP_FMA)::: "memory");
+#undef PP_FMA
+}
+__attribute__((target("fma"))) void Fma256(int steps) {
+#define PP_FMA(i) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #i "\n\t"
+  for (int i = 0; i < steps; ++i) asm volatile(PP_TWELVE(PP_FMA)::: "memory");
+#undef PP_FMA
+}
+
+double PeakFlops() {
+  if (__builtin_cpu_supports("avx512f")) return FlopsOf(16, Fma512);
+  if (__builtin_cpu_supports("fma")) return FlopsOf(8, Fma256);
+  return NAN;
+}
+
+// Drops n floats from all caches.
+void MakeCold(const float* p, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) __builtin_ia32_clflush(p + i);
+  __builtin_ia32_mfence();
 }
 
 template <typename F>
@@ -83,7 +130,7 @@ struct Product {
   MatmulShape shape;
 };
 
-double Matmuls(int64_t tokens) {
+double Matmuls(int64_t tokens, double peak) {
   constexpr int64_t c = kChannels;
   const auto nn = Operands::kNN, nt = Operands::kNT, tn = Operands::kTN;
   const auto set = Update::kSet, add = Update::kAdd;
@@ -104,27 +151,43 @@ double Matmuls(int64_t tokens) {
       {"head dx", 1, {tokens, c, kVocabulary, nn, set}},
       {"head dw", 1, {kVocabulary, c, tokens, tn, set}},
   };
-  cpu::Matmul matmul;
-  const Buffer scratch = Make(static_cast<int64_t>(matmul.ScratchBytes() / 4));
-  double ours = 0, theirs = 0;
+  cpu::Matmul matmul, pair(2);
+  const Buffer scratch = Make(static_cast<int64_t>(pair.ScratchBytes() / 4));
+  double ours = 0, theirs = 0, cold = 0, two = 0, flops_of_all = 0;
+  fmt::print("{:22}      {:>10} {:>10} {:>6} {:>10} {:>6} {:>10} {:>12}\n", "GF/s", "ms", "warm",
+             "peak", "cold", "peak", "oneDNN", "two threads");
   for (const Product& p : products) {
     const MatmulShape& s = p.shape;
     const Buffer a = Make(s.m * s.k), b = Make(s.k * s.n), out = Make(s.m * s.n);
     const MatmulArgs args = {.a = a.get(), .b = b.get(), .c = out.get(), .scratch = scratch.get()};
-    const int id = matmul.Prepare(s);
-    double best[2] = {1e9, 1e9};
+    const int id = matmul.Prepare(s), pair_id = pair.Prepare(s);
+    double best[4] = {1e9, 1e9, 1e9, 1e9};
     for (int i = 0; i < kRepeats; ++i) {  // by turns, as other load on the machine comes and goes
       best[0] = std::min(best[0], Seconds([&] { matmul.Run(id, args); }));
       best[1] = std::min(best[1], OneDnnSeconds(s, args));
+      omp_set_num_threads(2);
+      const double begin = Wall();
+      pair.Run(pair_id, args);
+      best[2] = std::min(best[2], Wall() - begin);
+      omp_set_num_threads(1);
+      MakeCold(a.get(), s.m * s.k), MakeCold(b.get(), s.k * s.n), MakeCold(out.get(), s.m * s.n);
+      best[3] = std::min(best[3], Seconds([&] { matmul.Run(id, args); }));
     }
     const double flops = 2e-9 * s.m * s.n * s.k;
-    fmt::print("{:28} {:3} x {:9.3f} ms {:8.1f} GF/s   oneDNN {:8.1f} GF/s\n", p.name, p.times,
-               best[0] * 1e3, flops / best[0], flops / best[1]);
+    fmt::print("{:22} {:3} x {:10.3f} {:10.1f} {:6.2f} {:10.1f} {:6.2f} {:10.1f} {:8.2f} of one\n",
+               p.name, p.times, best[0] * 1e3, flops / best[0], 1e9 * flops / best[0] / peak,
+               flops / best[3], 1e9 * flops / best[3] / peak, flops / best[1], best[2] / best[0]);
     ours += p.times * best[0];
     theirs += p.times * best[1];
+    two += p.times * best[2];
+    cold += p.times * best[3];
+    flops_of_all += 1e9 * p.times * flops;
   }
-  fmt::print("{:28}       {:9.3f} ms                 oneDNN {:8.3f} ms\n\n", "all products",
-             ours * 1e3, theirs * 1e3);
+  fmt::print(
+      "all products: {:.1f} ms, {:.2f} of the peak; cold {:.1f} ms, {:.2f}; two threads {:.2f} "
+      "of one; oneDNN {:.1f} ms\nfloor, all at the peak: {:.1f} ms\n\n",
+      ours * 1e3, flops_of_all / ours / peak, cold * 1e3, flops_of_all / cold / peak, two / ours,
+      theirs * 1e3, flops_of_all / peak * 1e3);
   return ours;
 }
 
@@ -202,18 +265,18 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
 }
 
 void Ends(Table& table, int64_t tokens) {
-  const Buffer logits = Make(tokens * kVocabulary), lse = Make(tokens);
+  const Buffer logits = Make(tokens * kVocabulary), statistics = Make(2 * tokens);
   const std::vector<int32_t> target(tokens, 7);
   double loss = 0;
   const double bytes = 4.0 * tokens * kVocabulary;
   table.Row("cross entropy", 1, BestSeconds([&] {
               cpu::CrossEntropyForward(
-                  {tokens, kVocabulary, 0, logits.get(), target.data(), lse.get(), &loss});
+                  {tokens, kVocabulary, 0, logits.get(), target.data(), statistics.get(), &loss});
             }),
             0, bytes);
   table.Row("cross entropy backward", 1, BestSeconds([&] {
-              cpu::CrossEntropyBackward(
-                  {tokens, kVocabulary, 0, logits.get(), target.data(), lse.get(), 1.0f / tokens});
+              cpu::CrossEntropyBackward({tokens, kVocabulary, 0, logits.get(), target.data(),
+                                         statistics.get(), 1.0f / tokens});
             }),
             0, 2 * bytes);
   const int64_t n = kVocabulary * kChannels, all = 124439808;
@@ -255,7 +318,9 @@ int main(int argc, char** argv) {
   omp_set_num_threads(1);
   fmt::print("{} tokens in sequences of {}, {}\n\n", tokens, sequence,
              SupportedCpuKernels().back().isa);
-  const double products = Matmuls(tokens);
+  const double peak = PeakFlops();
+  fmt::print("peak of fused multiply-adds, one thread: {:.1f} GF/s\n\n", peak * 1e-9);
+  const double products = Matmuls(tokens, peak);
   Table plain, dropout;
   Attention(plain, tokens, sequence, 0);
   Layer(plain, tokens, sequence, 0);

@@ -1,6 +1,6 @@
 // The matrix product on one instruction set.
 //
-// C is cut into blocks of kBlockRows x kBlockColumns, the work of one thread. In a block, k
+// C is cut into blocks of at most kBlockRows x kBlockColumns, the work of one thread. In a block, k
 // advances by chunks, so that what is used again stays in the caches; of a chunk, B is copied in
 // panels of up to kTileColumns columns, [k][columns], and a tile of registers walks down the rows
 // (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008). A is read
@@ -297,16 +297,21 @@ void MultiplyBlock(Block block) {
 void MatmulRun(const MatmulRunArgs& run) {
   const MatmulShape& shape = run.shape;
   const int64_t down = (shape.m + kBlockRows - 1) / kBlockRows;
-  const int64_t across = (shape.n + kBlockColumns - 1) / kBlockColumns;
+  int64_t across = (shape.n + kBlockColumns - 1) / kBlockColumns;
+  // As many blocks for each thread. Where columns are cut makes no difference to any number of C.
+  while (down * across % run.threads != 0) ++across;
+  constexpr int64_t kPanel = kTileColumns;
+  const int64_t columns = ((shape.n + across - 1) / across + kPanel - 1) / kPanel * kPanel;
   ParallelFor(down * across, run.threads, [&](int64_t i, int thread) {
-    const int64_t row = i / across * kBlockRows, column = i % across * kBlockColumns;
+    const int64_t row = i / across * kBlockRows, column = i % across * columns;
+    if (column >= shape.n) return;
     float* scratch = static_cast<float*>(run.args.scratch) + thread * kBlockScratchFloats;
     MultiplyBlock({.shape = shape,
                    .args = run.args,
                    .row = row,
                    .rows = Least(shape.m - row, kBlockRows),
                    .column = column,
-                   .columns = Least(shape.n - column, kBlockColumns),
+                   .columns = Least(shape.n - column, columns),
                    .k = 0,
                    .depth = 0,
                    .strips_a = scratch + kPanelFloats,

@@ -33,7 +33,8 @@ int Main() {
     const PassObserver observer{.end = [&](std::string_view name, const Program&, double taken) {
       if (name == "fit-memory") seconds = taken;
     }};
-    options.fit = {.limit = {.values = {1.0 * row.microbatches}}, .report = [&](const FitReport& r) { free = r; }};
+    options.fit = {.limit = {.values = {1.0 * row.microbatches}},
+                   .report = [&](const FitReport& r) { free = r; }};
     Status status = Compile(options).status();
     options.fit = {.limit = {.values = {row.limit}},
                    .report = [&](const FitReport& r) { report = r; }};

@@ -28,6 +28,20 @@ for dropout in 0.1 0; do
   done
 done
 
+echo
+echo "The same step on one thread and on two, in turn, dropout 0: best seconds"
+for _ in 1 2 3; do
+  for threads in 1 2; do
+    "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --threads "$threads" \
+      --log "$folder/log" >/dev/null
+    sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" >>"$folder/threads.$threads"
+    sed -E 's/.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1/' "$folder/log" >"$folder/bits.$threads"
+  done
+  cmp "$folder/bits.1" "$folder/bits.2"
+done
+for threads in 1 2; do sort -g "$folder/threads.$threads" | head -n 1; done | xargs |
+  awk '{printf "one thread %.3f s, two %.3f s: %.2f of it, same bits\n", $1, $2, $2 / $1}'
+
 # What piperun says of its own time, with four ranks: steps, threads and processes in turn.
 itself() {
   for _ in 1 2 3; do

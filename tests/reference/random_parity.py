@@ -13,6 +13,7 @@ import json
 import math
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 FACTOR = 8
 FLOOR = 2.0**-22  # relative: four roundings to fp32, the least that an error counts as
+# Copies: a build beside this run changes nothing.
+PROGRAMS = pathlib.Path(tempfile.mkdtemp())
 # scheme, devices, stages a device
 SCHEMES = [("gpipe", 1, 1), ("1f1b", 2, 1), ("1f1b", 3, 1), ("interleaved", 2, 2), ("zb-v", 2, 2),
            ("zb-h1", 2, 1), ("dualpipe-v", 2, 2)]
@@ -128,9 +131,9 @@ def run(case, folder):
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip() or f"exit {done.returncode}")
 
-    call("bazel-bin/compiler/pipec", "compile", *compile_options(case), "--model",
+    call(PROGRAMS / "pipec", "compile", *compile_options(case), "--model",
          folder / "config.json", "-o", folder / "plan")
-    call("bazel-bin/runtime/piperun", folder / "plan", "--data", folder / "data.bin", "--steps", 1,
+    call(PROGRAMS / "piperun", folder / "plan", "--data", folder / "data.bin", "--steps", 1,
          "--weights", folder, "--log", folder / "log", "--grad-clip", 1)
     step = json.loads((folder / "log").read_text())
     ours = (step["loss"], step["grad_norm"])
@@ -165,6 +168,8 @@ def make_fixtures(folder, count, seed):
 
 
 def main(count, seed):
+    for program in ("bazel-bin/compiler/pipec", "bazel-bin/runtime/piperun"):
+        shutil.copy(program, PROGRAMS)
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     rng = random.Random(seed)
