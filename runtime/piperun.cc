@@ -3,13 +3,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <iostream>
 #include <memory>
 #include <new>
@@ -82,30 +83,41 @@ class Run {
     };
     options_.on_stuck = [] { std::_Exit(static_cast<int>(Code::kFailed)); };
     TrainReport report = Train(*program_, options_);
-    Status status = report.status;
-    if (status.ok() && report.last_step < report.planned_steps)
-      status = Status::Failed(fmt::format("stopped after step {}", report.last_step));
-    if (First()) {
-      const Status written = Finish(report);
-      if (status.ok()) status = written;
-    }
+    const auto end = [&] {
+      Status status = report.status;
+      if (status.ok() && report.last_step < report.planned_steps)
+        status = Status::Failed(fmt::format("stopped after step {}", report.last_step));
+      const Status written = First() ? Finish(report) : Status();
+      return Readiness{.status = status.ok() ? written : status};
+    };
     // mpiexec's exit status is sure only when that of all ranks is the same.
-    return report.orphaned ? status : Together({.status = status});
+    return report.orphaned ? end().status : Together(end);
   }
 
  private:
   bool First() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
 
-  // The status of the first rank that has an error, on all ranks.
-  Status Together(const Readiness& mine) {
-    if (options_.transport == nullptr) return mine.status;
-    const Status agreed = Agree(*options_.transport, options_.stall_timeout, mine);
-    return mine.status.ok() ? agreed : mine.status;
+  // The status of the first rank that has an error, on all ranks. `work` says what this one brings,
+  // on a thread of its own: however long it takes, the others hear that this rank lives.
+  Status Together(const std::function<Readiness()>& work) {
+    if (options_.transport == nullptr) return work().status;
+    std::future<Readiness> future = std::async(std::launch::async, work);
+    Status mine;
+    const Status agreed =
+        Agree(*options_.transport, options_.stall_timeout, [&]() -> std::optional<Readiness> {
+          if (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+            return std::nullopt;
+          Readiness ready = future.get();
+          mine = ready.status;
+          return ready;
+        });
+    return mine.ok() ? agreed : mine;
   }
 
   Status Prepare() {
-    Readiness mine{.status = Read(), .items = DigestOptions(options_)};
-    if (mine.status.ok()) {
+    return Together([this] {
+      Readiness mine{.status = Read(), .items = DigestOptions(options_)};
+      if (!mine.status.ok()) return mine;
       mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
       const Topology topology = TopologyOf(*program_);
       for (int rank = 0; First() && rank < topology.ranks(); ++rank)
@@ -113,8 +125,8 @@ class Run {
       if (options_.transport == nullptr)
         mine.status =
             CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.arena_bytes);
-    }
-    return Together(mine);
+      return mine;
+    });
   }
 
   Status Read() {

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "runtime/comm/agree.h"
@@ -15,6 +15,7 @@
 #include "runtime/files/batches.h"
 #include "runtime/files/dataset.h"
 #include "runtime/model/cpu_executor.h"
+#include "runtime/run/board.h"
 #include "runtime/run/gather.h"
 #include "runtime/run/stall_watch.h"
 
@@ -23,56 +24,6 @@ namespace {
 
 // How often the supervisor looks at signals, and at most how often ranks give signs.
 constexpr double kTickSeconds = 0.1;
-
-// What the ranks' threads leave for the supervisor.
-class Board {
- public:
-  explicit Board(int ranks) : signs_(ranks) {
-    for (Slot& slot : slots_) slot.reports.resize(ranks);
-  }
-
-  void Put(int from, const ControlMessage& message) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (message.type != ControlMessage::Type::kReport) {
-      signs_[from].message = message;
-      signs_[from].fresh = true;
-      return;
-    }
-    Slot& slot = slots_[message.step % slots_.size()];
-    slot.reports[from] = message;
-    ++slot.count;
-  }
-
-  // The reports of `step`, once all are here.
-  bool Take(int64_t step, std::vector<ControlMessage>* reports) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Slot& slot = slots_[step % slots_.size()];
-    if (slot.count < slot.reports.size()) return false;
-    slot.count = 0;
-    *reports = slot.reports;
-    return true;
-  }
-
-  template <typename F>
-  void TakeSigns(const F& f) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t rank = 0; rank < signs_.size(); ++rank)
-      if (std::exchange(signs_[rank].fresh, false)) f(static_cast<int>(rank), signs_[rank].message);
-  }
-
- private:
-  struct Slot {
-    size_t count = 0;
-    std::vector<ControlMessage> reports;
-  };
-  struct Sign {
-    bool fresh = false;
-    ControlMessage message;
-  };
-  std::mutex mutex_;
-  std::array<Slot, 2 * Rank::kReportsAhead> slots_;
-  std::vector<Sign> signs_;
-};
 
 class Supervisor {
  public:
@@ -102,9 +53,20 @@ class Supervisor {
 
   // All ranks are ready, and the caller wants it.
   Status Begin() {
-    const Status begun = BeginSetup();
+    // Beside other processes on a thread of its own: opening the data may take longer than they
+    // wait for a sign of life.
+    const bool alone = options_.transport == nullptr;
+    std::future<Status> setup = std::async(alone ? std::launch::deferred : std::launch::async,
+                                           [this] { return BeginSetup(); });
+    std::optional<Status> begun;
+    if (alone) begun = setup.get();
     auto ready = [&]() -> std::optional<Readiness> {
-      if (!begun.ok()) return Readiness{.status = begun};
+      if (!begun) {
+        if (setup.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+          return std::nullopt;
+        begun = setup.get();
+      }
+      if (!begun->ok()) return Readiness{.status = *begun};
       Readiness mine{.items = items_};
       for (auto& rank : ranks_) {
         if (!rank->ready()) return std::nullopt;
