@@ -46,8 +46,9 @@ once() {
   wait $run 2> kill.txt
   got=$?
   ((got == 0)) && ! tail -n 5 out.txt | grep -q "^kernels" && fail "$what: exit 0 without an end"
-  # What is killed cannot speak; under mpiexec mpiexec speaks for it, on standard output.
-  ((got == 0 || got == 137)) || [[ -s err.txt ]] || grep -q "BAD TERMINATION" out.txt ||
+  # What is ended by a signal, or before main, cannot speak; under mpiexec mpiexec speaks for it, on
+  # standard output.
+  ((got == 0 || got == 137 || got == 143)) || [[ -s err.txt ]] || grep -q "BAD TERMINATION" out.txt ||
     fail "$what: exit $got without a word"
   endings[$((got == 0))]=$((endings[$((got == 0))] + 1))
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -157,13 +158,11 @@ class CpuExecutor : public StageExecutor {
   std::map<int, Tied> tied_;                                     // by pipe
 };
 
-}  // namespace
-
-namespace {
-
-// OpenMP ends the process where it gets no thread: ours are tried first, and throw. Then its
-// threads begin, before anything else wants their memory.
+// OpenMP ends the process where it gets no thread: ours are tried first, twice as many, and throw.
+// Then its threads begin, before another rank of this process wants their memory.
 void BeginThreads(int threads) {
+  static std::mutex one_rank;
+  const std::lock_guard<std::mutex> lock(one_rank);
   std::atomic<bool> go{false};
   std::vector<std::thread> tried;
   const auto join = [&] {
@@ -172,7 +171,7 @@ void BeginThreads(int threads) {
     for (std::thread& thread : tried) thread.join();
   };
   try {
-    while (static_cast<int>(tried.size()) < threads - 1)
+    while (static_cast<int>(tried.size()) < 2 * (threads - 1))
       tried.emplace_back([&go] { go.wait(false); });
   } catch (const std::system_error&) {
     join();
