@@ -53,7 +53,8 @@ struct Line {
   bool sending = false, receiving = false;
   bool told = false;  // the last note has gone
   double sent_at = 0, heard_at = 0;
-  bool heard() const { return in.last && !receiving; }
+  // What is being received is not looked at.
+  bool heard() const { return !receiving && in.last; }
 };
 
 class Agreement {
