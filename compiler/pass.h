@@ -22,8 +22,8 @@ enum class Reduce { kEarly, kLate };
 // What fit-memory found.
 struct FitReport {
   double makespan = 0;
-  // No plan within the limit is faster. None where overlapping a forward with a backward saves time,
-  // which the bound does not know.
+  // No plan within the limit is faster. None where overlapping a forward with a backward saves
+  // time, which the bound does not know.
   std::optional<double> lower_bound;
   std::vector<double> peaks;  // by device, in the limit's unit
 };
