@@ -36,18 +36,16 @@ Buffer Make(int64_t n) {
   return Buffer(p);
 }
 
-// Time of this thread, so that what else runs on the machine counts less.
-double Now() {
+double SecondsOf(clockid_t clock) {
   timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  clock_gettime(clock, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-double Wall() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
+// Time of this thread, so that what else runs on the machine counts less.
+double Now() { return SecondsOf(CLOCK_THREAD_CPUTIME_ID); }
+// For what several threads do.
+double Wall() { return SecondsOf(CLOCK_MONOTONIC); }
 
 // A bare loop of fused multiply-adds in twelve registers, as wide as the processor has: FLOP/s of
 // one thread.
