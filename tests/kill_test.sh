@@ -4,21 +4,11 @@
 #
 #   kill_test.sh [INSTANTS [SEED]]
 set -uo pipefail
-here=$PWD
-pipec=$here/compiler/pipec piperun=$here/runtime/piperun
+source tests/small_run.sh
 instants=${1:-15}
 RANDOM=${2:-$$}
 echo "seed ${2:-$$}"
-folder=$(mktemp -d)
-cd "$folder"
-cat > config.json <<END
-{"model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2}
-END
-yes "some text" | head -c 5000 > text.txt
-"$pipec" compile --scheme 1f1b --devices 4 --microbatches 4 --model config.json -o a.plan || exit 1
 
-failures=0
-fail() { echo "FAILED: $*"; cat err.txt; failures=$((failures + 1)); }
 now() { date +%s%N; }
 # The ranks of this run, by process id: all that have this folder's plan on their command line.
 ranks() { grep -sl "$folder/a.plan" /proc/[0-9]*/cmdline | grep -v "/$$/" | cut -d/ -f3; }

@@ -2,17 +2,8 @@
 # piperun under mpiexec: one line of error from all ranks together, one exit status, files
 # that are whole, and never a run that hangs.
 set -uo pipefail
-here=$PWD
-pipec=$here/compiler/pipec piperun=$here/runtime/piperun
-cd "$(mktemp -d)"
-cat > config.json <<END
-{"model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2}
-END
-yes "some text" | head -c 5000 > text.txt
-"$pipec" compile --scheme 1f1b --devices 4 --microbatches 4 --model config.json -o a.plan || exit 1
+source tests/small_run.sh
 
-failures=0
-fail() { echo "FAILED: $*"; cat err.txt; failures=$((failures + 1)); }
 # expect STATUS ERROR-PATTERN RANKS OPTION...
 expect() {
   local status=$1 pattern=$2 ranks=$3

@@ -2,22 +2,13 @@
 # Runs whose ranks are threads, stopped by signals at every time: what they say, how soon they end,
 # and that their files are whole.
 set -uo pipefail
-here=$PWD
-pipec=$here/compiler/pipec piperun=$here/runtime/piperun
-cd "$(mktemp -d)"
-cat > config.json <<END
-{"model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2}
-END
+source tests/small_run.sh
 # A model whose weights take seconds to make.
 cat > large.json <<END
 {"model_type": "gpt2", "vocab_size": 50000, "n_positions": 64, "n_embd": 1024, "n_layer": 8, "n_head": 16}
 END
-yes "some text" | head -c 5000 > text.txt
-"$pipec" compile --scheme 1f1b --devices 4 --microbatches 4 --model config.json -o a.plan || exit 1
 "$pipec" compile --scheme 1f1b --devices 2 --microbatches 2 --model large.json -o large.plan || exit 1
 
-failures=0
-fail() { echo "FAILED: $*"; cat err.txt; failures=$((failures + 1)); }
 start() {
   rm -f log.jsonl trace.json
   "$piperun" a.plan --data text.txt --steps 2000000000 --log log.jsonl --trace trace.json \

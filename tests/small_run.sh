@@ -1,0 +1,14 @@
+# Sourced by tests of whole runs: the programs, and a folder of the test's own with a small model, a
+# text and a plan for four devices.
+here=$PWD
+pipec=$here/compiler/pipec piperun=$here/runtime/piperun
+folder=$(mktemp -d)
+cd "$folder" || exit 1
+cat > config.json <<END
+{"model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2}
+END
+yes "some text" | head -c 5000 > text.txt
+"$pipec" compile --scheme 1f1b --devices 4 --microbatches 4 --model config.json -o a.plan || exit 1
+
+failures=0
+fail() { echo "FAILED: $*"; cat err.txt; failures=$((failures + 1)); }
