@@ -40,105 +40,112 @@ struct Operand {
   bool along;
 };
 
-// Packs a panel of an operand, one row of a tile at a time.
+// The three parts of a and b: a word of each has that of a in its lower half and that of b in its
+// upper one. Adding half a unit of what remains and cutting off rounds to nearest. Some part of a
+// NaN is one.
+PP_INLINE void Split(__m512 a, __m512 b, uint32_t* out) {
+  const __m512i half_unit = _mm512_set1_epi32(0x8000);
+  const __m512i top = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+#pragma GCC unroll 3
+  for (int part = 0; part < kParts; ++part, out += 2 * kTileWords) {
+    __m512i x = _mm512_castps_si512(a), y = _mm512_castps_si512(b);
+    if (part < kParts - 1) {
+      x = _mm512_add_epi32(x, half_unit);
+      y = _mm512_add_epi32(y, half_unit);
+    }
+    _mm512_storeu_si512(out, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, 16), y));
+    a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(x, top)));
+    b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(y, top)));
+  }
+}
+
+// Packs a panel of an operand, a row of both tiles of a step at a time.
 //
 // A word of a tile has the elements at k and k + 16 of a step. A row of a left tile is a row of the
 // panel; a right tile is the transpose of that. Memory along k gives the rows of a left tile,
 // other memory those of a right one; what is to be the other kind is transposed afterwards.
+//
+// What is not inlined gets values and not the object's address, so that this lives in registers.
 class Packer {
  public:
   // Rows [first, first + count) of the operand, k in [k, k + depth), and zeros beyond.
-  Packer(const Operand& from, int64_t first, int64_t count, int64_t k, int64_t depth,
-         bool transpose, uint32_t* out)
+  PP_INLINE Packer(const Operand& from, int64_t first, int64_t count, int64_t k, int64_t depth,
+                   bool transpose, uint32_t* out)
       : ld_(from.ld),
+        to_b_(from.along ? kSide : kSide * ld_),
+        to_tile_(from.along ? kSide * ld_ : kSide),
+        to_step_(from.along ? kStep - kSide * ld_ : kSide * ld_),
+        to_next_(from.along ? kPanel * ld_ : kPanel),
         along_(from.along),
         transpose_(transpose),
-        p_(from.p + (along_ ? first * ld_ + k : k * ld_ + first)),
         count_(count),
         depth_(depth),
-        left_(count > 0 ? DivideUp(depth, kStep) * kPanel : 0),
-        out_(out) {
-    StartTile();
-  }
+        left_(count > 0 ? DivideUp(depth, kStep) * kSide : 0),
+        p_(from.p + (along_ ? first * ld_ + k : k * ld_ + first)),
+        out_(out) {}
 
   int64_t left() const { return left_; }
 
   // Packs so many rows more, or what is left.
   PP_INLINE void Pack(int64_t rows) {
     rows = Least(rows, left_);
+    if (rows <= 0) return;
     left_ -= rows;
     for (; rows > 0; --rows) {
-      __builtin_prefetch(a_ + to_next_, 0, 2);
-      __builtin_prefetch(a_ + to_b_ + to_next_, 0, 2);
-      const __mmask16 a = row_ < rows_a_ ? mask_a_ : 0, b = row_ < rows_b_ ? mask_b_ : 0;
-      Split(_mm512_maskz_loadu_ps(a, a_), _mm512_maskz_loadu_ps(b, a_ + to_b_),
-            out_ + row_ * kSide);
-      a_ += ld_;
-      if (++row_ == kSide) EndTile();
+      if (count_ >= kPanel && depth_ >= kStep) {
+#pragma GCC unroll 2
+        for (int tile = 0; tile < 2; ++tile) {
+          const float* a = p_ + tile * to_tile_;
+          __builtin_prefetch(a + to_next_, 0, 2);
+          __builtin_prefetch(a + to_next_ + to_b_, 0, 2);
+          Split(_mm512_loadu_ps(a), _mm512_loadu_ps(a + to_b_), out_ + tile * kTileWords);
+        }
+      } else {
+        PackEdge(p_, to_b_, to_tile_, along_ ? depth_ : count_, (along_ ? count_ : depth_) - row_,
+                 along_, out_);
+      }
+      p_ += ld_;
+      out_ += kSide;
+      if (++row_ == kSide) {
+        if (transpose_) TransposeStep(out_ - kTileWords);
+        row_ = 0;
+        depth_ -= kStep;
+        p_ += to_step_;
+        out_ += kStepWords - kTileWords;
+      }
     }
   }
 
  private:
-  void StartTile() {
-    const int64_t left = depth_ - k_, count = count_ - half_ * kSide;
-    if (along_) {
-      a_ = p_ + half_ * kSide * ld_ + k_;
-      to_b_ = kSide;
-      to_next_ = kPanel * ld_;
-      mask_a_ = First(left);
-      mask_b_ = First(left - kSide);
-      rows_a_ = rows_b_ = count;
-    } else {
-      a_ = p_ + k_ * ld_ + half_ * kSide;
-      to_b_ = kSide * ld_;
-      to_next_ = kPanel;
-      mask_a_ = mask_b_ = First(count);
-      rows_a_ = left;
-      rows_b_ = left - kSide;
-    }
-    row_ = 0;
-  }
-
-  void EndTile() {
-    if (transpose_) {
-      for (int part = 0; part < kParts; ++part) {
-        float* tile = reinterpret_cast<float*>(out_ + part * 2 * kTileWords);
-        Transpose(tile, kSide, tile, kSide);
-      }
-    }
-    half_ = 1 - half_;
-    if (half_ == 0) k_ += kStep;
-    out_ += half_ == 0 ? kStepWords - kTileWords : kTileWords;
-    StartTile();
-  }
-
-  // Adding half a unit of what remains and cutting off rounds to nearest. Some part of a NaN is
-  // one.
-  static PP_INLINE void Split(__m512 a, __m512 b, uint32_t* out) {
-    const __m512i half_unit = _mm512_set1_epi32(0x8000);
-    const __m512i top = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-#pragma GCC unroll 3
-    for (int part = 0; part < kParts; ++part, out += 2 * kTileWords) {
-      __m512i x = _mm512_castps_si512(a), y = _mm512_castps_si512(b);
-      if (part < kParts - 1) {
-        x = _mm512_add_epi32(x, half_unit);
-        y = _mm512_add_epi32(y, half_unit);
-      }
-      _mm512_storeu_si512(out, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, 16), y));
-      a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(x, top)));
-      b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(y, top)));
+  // The same with zeros beyond `columns` and `rows`, counted from p.
+  static __attribute__((noinline)) void PackEdge(const float* p, int64_t to_b, int64_t to_tile,
+                                                 int64_t columns, int64_t rows, bool along,
+                                                 uint32_t* out) {
+    const auto load = [&](int tile, int b) PP_LAMBDA {
+      const int right = along ? b : tile, below = along ? tile : b;
+      const __mmask16 mask = rows > below * kSide ? First(columns - right * kSide) : 0;
+      return _mm512_maskz_loadu_ps(mask, p + tile * to_tile + b * to_b);
+    };
+    for (int tile = 0; tile < 2; ++tile) {
+      Split(load(tile, 0), load(tile, 1), out + tile * kTileWords);
     }
   }
 
-  const int64_t ld_;
+  static __attribute__((noinline)) void TransposeStep(uint32_t* tiles) {
+    for (int i = 0; i < 2 * kParts; ++i) {
+      float* tile = reinterpret_cast<float*>(tiles + i * kTileWords);
+      Transpose(tile, kSide, tile, kSide);
+    }
+  }
+
+  // From an element of A to that of b, to that of the other tile; from the last row of a step to
+  // the first of the next; to the next panel, which will be wanted soon.
+  const int64_t ld_, to_b_, to_tile_, to_step_, to_next_;
   const bool along_, transpose_;
-  const float* const p_;
-  const int64_t count_, depth_;
-  int64_t left_;
+  const int64_t count_;
+  int64_t depth_, left_, row_ = 0;
+  const float* p_;
   uint32_t* out_;
-  int64_t k_ = 0, half_ = 0, row_ = 0, rows_a_ = 0, rows_b_ = 0, to_b_ = 0, to_next_ = 0;
-  const float* a_ = nullptr;
-  __mmask16 mask_a_ = 0, mask_b_ = 0;
 };
 
 // One block of C and the chunk of k that is being added to it.
@@ -237,12 +244,12 @@ PP_INLINE void MultiplyPanels(const uint32_t* left, const uint32_t* right, int64
     _tile_loadd(6, right + 2 * part * kTileWords, kRowBytes);
     _tile_loadd(7, right + (2 * part + 1) * kTileWords, kRowBytes);
   };
-  const auto multiply = [&]() PP_LAMBDA {
+  const auto multiply = [&](int64_t s) PP_LAMBDA {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-    between();
+    between(s);
   };
   _tile_zero(0);
   _tile_zero(1);
@@ -251,17 +258,17 @@ PP_INLINE void MultiplyPanels(const uint32_t* left, const uint32_t* right, int64
   for (int64_t s = 0; s < steps; ++s, left += kStepWords, right += kStepWords) {
     load_left(2);
     load_right(0);
-    multiply();
+    multiply(s);
     load_left(1);
-    multiply();
+    multiply(s);
     load_right(1);
-    multiply();
+    multiply(s);
     load_left(0);
-    multiply();
+    multiply(s);
     load_right(2);
-    multiply();
+    multiply(s);
     load_right(0);
-    multiply();
+    multiply(s);
   }
   _tile_stored(0, sums, kSumsRowBytes);
   _tile_stored(1, sums + kSide, kSumsRowBytes);
@@ -278,50 +285,50 @@ void MultiplyChunk(const Block& block, uint32_t* scratch) {
   const Operand b = {block.args.b + block.column * (nt ? shape.ldb : 1), shape.ldb, nt};
   const int64_t steps = DivideUp(block.depth, kStep), panel_words = steps * kStepWords;
   const int64_t panels = DivideUp(block.rows, kPanel);
-  uint32_t *panel_b = scratch, *next_b = scratch + panel_words;
-  uint32_t* panels_a = scratch + 2 * panel_words;
-  const auto pack_a = [&](int64_t i) {
+  uint32_t *panel_b = scratch, *panels_a = scratch + panel_words;
+  const auto pack_a = [&](int64_t i) PP_LAMBDA {
     return Packer(a, i * kPanel, block.rows - i * kPanel, block.k, block.depth, nt || tn,
                   panels_a + i * panel_words);
   };
-  const auto pack_b = [&](int64_t j, uint32_t* out) {
-    return Packer(b, j, block.columns - j, block.k, block.depth, false, out);
+  const auto pack_b = [&](int64_t j) PP_LAMBDA {
+    return Packer(b, j, block.columns - j, block.k, block.depth, false, panel_b);
   };
-  pack_a(0).Pack(steps * kPanel);
-  pack_b(0, panel_b).Pack(steps * kPanel);
+  pack_a(0).Pack(steps * kSide);
+  pack_b(0).Pack(steps * kSide);
 
-  // The first panel of B is multiplied while A is packed, the others while the next is packed.
+  // While the first panel of B is multiplied, the next one of A is packed, and while the last one
+  // of A is, that of B, each step where the one was that has just been used: it is in the nearest
+  // cache.
   alignas(64) float sums[2][kPanel * kPanel];
   int sums_now = 0;
   Finisher finisher(block);
-  const int64_t calls = steps * kCalls, finish_rows = DivideUp(kPanel, calls);
+  const int64_t calls = steps * kCalls;
+  const int64_t finish_rows = DivideUp(kPanel, calls), pack_rows = DivideUp(kSide, kCalls);
   for (int64_t j = 0; j < block.columns; j += kPanel) {
-    Packer packer = pack_b(j + kPanel, next_b);
-    const int64_t pack_rows = DivideUp(packer.left(), panels * calls);
     for (int64_t i = 0; i < panels; ++i) {
       const uint32_t* panel_a = panels_a + i * panel_words;
       float* out = sums[sums_now];
       const uint32_t *left = nt ? panel_b : panel_a, *right = nt ? panel_a : panel_b;
-      if (j > 0) {
-        MultiplyPanels(left, right, steps, out, [&]() PP_LAMBDA {
+      if (i + 1 == panels) {
+        Packer next = pack_b(j + kPanel);
+        MultiplyPanels(left, right, steps, out, [&](int64_t step) PP_LAMBDA {
           finisher.Finish(finish_rows);
-          packer.Pack(pack_rows);
+          next.Pack(Least(pack_rows, next.left() - (steps - step) * kSide));
+        });
+        next.Pack(next.left());
+      } else if (j == 0) {
+        Packer next = pack_a(i + 1);
+        MultiplyPanels(left, right, steps, out, [&](int64_t) PP_LAMBDA {
+          finisher.Finish(finish_rows);
+          next.Pack(pack_rows);
         });
       } else {
-        Packer next = pack_a(i + 1);
-        const int64_t rows = DivideUp(next.left(), calls);
-        MultiplyPanels(left, right, steps, out, [&]() PP_LAMBDA {
-          finisher.Finish(finish_rows);
-          next.Pack(rows);
-        });
+        MultiplyPanels(left, right, steps, out,
+                       [&](int64_t) PP_LAMBDA { finisher.Finish(finish_rows); });
       }
       finisher.Start(out, nt, i * kPanel, j);
       sums_now = 1 - sums_now;
     }
-    packer.Pack(packer.left());
-    uint32_t* used = panel_b;
-    panel_b = next_b;
-    next_b = used;
   }
   finisher.Finish(kPanel);
 }
@@ -340,6 +347,7 @@ void MatmulRun(const MatmulRunArgs& run) {
   const int64_t rows = DivideUp(DivideUp(shape.m, down), kPanel) * kPanel;
   const int64_t across = down % run.threads == 0 ? 1 : run.threads;
   const int64_t columns = DivideUp(DivideUp(shape.n, across), kPanel) * kPanel;
+  const int64_t chunk = DivideUp(DivideUp(shape.k, DivideUp(shape.k, kChunk)), kStep) * kStep;
   ParallelFor(down * across, run.threads, [&](int64_t i, int thread) {
     Block block = {.shape = shape,
                    .args = run.args,
@@ -355,8 +363,8 @@ void MatmulRun(const MatmulRunArgs& run) {
     uint32_t* scratch = static_cast<uint32_t*>(run.args.scratch) + thread * kScratchWords;
     const TileConfig config;
     _tile_loadconfig(&config);
-    for (; block.k < shape.k; block.k += kChunk) {
-      block.depth = Least(shape.k - block.k, kChunk);
+    for (; block.k < shape.k; block.k += chunk) {
+      block.depth = Least(shape.k - block.k, chunk);
       MultiplyChunk(block, scratch);
     }
     _tile_release();

@@ -25,13 +25,13 @@ inline constexpr int64_t ChunkDepth(int64_t m, int64_t k) {
 }
 
 // With AMX a panel of an operand is kPanel rows, packed in tiles of kSide x kSide words, of which
-// kParts x 2 hold kStep steps of k. Two panels of B and a block of A are kept.
+// kParts x 2 hold kStep steps of k. One panel of B and a block of A are kept.
 namespace amx_blocks {
 
-inline constexpr int64_t kRows = 256, kChunk = 256;
+inline constexpr int64_t kRows = 256, kChunk = 384;
 inline constexpr int64_t kSide = 16, kPanel = 2 * kSide, kStep = 32, kParts = 3;
 inline constexpr int64_t kTileWords = kSide * kSide, kStepWords = kParts * 2 * kTileWords;
-inline constexpr int64_t kScratchWords = kChunk / kStep * kStepWords * (2 + kRows / kPanel);
+inline constexpr int64_t kScratchWords = kChunk / kStep * kStepWords * (1 + kRows / kPanel);
 
 }  // namespace amx_blocks
 
