@@ -4,8 +4,8 @@
 
 namespace pp::kernels::cpu {
 
-size_t AttentionScratchBytes(const AttentionShape& shape, int threads) {
-  return static_cast<size_t>(threads) * LayOutAttention(shape).total * sizeof(float);
+size_t AttentionScratchBytes(const AttentionShape& shape) {
+  return LayOutAttention(shape).total * sizeof(float);
 }
 
 }  // namespace pp::kernels::cpu

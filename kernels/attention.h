@@ -28,6 +28,7 @@ struct AttentionForwardArgs {
   float* lse = nullptr;        // [batch, heads, tokens], =
   DropoutKey dropout;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
+  void* helpers = nullptr;  // as much for each further thread, one behind the other
 };
 
 struct AttentionBackwardArgs {
@@ -39,12 +40,13 @@ struct AttentionBackwardArgs {
   float* dqkv = nullptr;        // [batch, tokens, 3*heads*head_dim], =; may not be qkv
   DropoutKey dropout;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
+  void* helpers = nullptr;  // as much for each further thread, one behind the other
 };
 
 namespace cpu {
 
-// Enough for a forward or a backward on `threads` threads. O(tokens * head_dim) a thread.
-size_t AttentionScratchBytes(const AttentionShape& shape, int threads);
+// Of one thread, enough for a forward or a backward: O(tokens * head_dim).
+size_t AttentionScratchBytes(const AttentionShape& shape);
 
 void AttentionForward(const AttentionForwardArgs& args);
 void AttentionBackward(const AttentionBackwardArgs& args);

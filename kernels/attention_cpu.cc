@@ -1,12 +1,17 @@
 // Attention of one sequence and head is the work of one thread.
 //
-// kQueryBlock queries are taken at a time, and their scores with all earlier keys lie in a band
-// [kQueryBlock][tokens], small enough for a cache; so the softmax of a row needs no correction
-// afterwards. In a band, tiles whose keys are all later than their queries are left out.
+// The scores of kQueryBlock queries with kKeyBlock keys lie in a band [kQueryBlock][kKeyBlock],
+// small enough for a cache. In a band, tiles whose keys are all later than their queries are left
+// out.
 //
 //            keys ->                       x  computed
 //   queries  x x x x .  . .  .             .  later than the query: not computed, or zero
 //      v     x x x x x  . .  .
+//
+// The forward goes through the blocks of keys for each block of queries, and corrects what it has
+// when a later block has a larger score (Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", 2018). The backward goes through the blocks of queries for each block of keys, so that
+// all it has of those keys stays in the cache; it adds to the queries' gradients.
 #include "kernels/attention_layout.h"
 #include "kernels/isa.h"
 #include "kernels/parallel.h"
@@ -43,15 +48,21 @@ struct QueryBlock {
   int64_t first, rows;
 };
 
+// Keys [first, first + keys) of a head, where first is a multiple of kKeyBlock. In a band, and in
+// what is kept of a block of keys, keys count from its first one.
+struct KeyBlock {
+  int64_t first, keys;
+};
+
 constexpr auto kNoPrefetch = []() PP_LAMBDA {};
 
 int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// All tokens of K or V, transposed, as panels of kColumns tokens.
-void CopyPanels(const Head& head, const float* in, float* panels) {
-  for (int64_t t = 0; t < head.shape.tokens; t += kColumns) {
+// So many tokens of K or V, transposed, as panels of kColumns tokens.
+void CopyPanels(const Head& head, const float* in, int64_t tokens, float* panels) {
+  for (int64_t t = 0; t < tokens; t += kColumns) {
     CopyTransposedPanel<kColumns>(in + t * head.row_stride(), head.row_stride(),
-                                  Least(kColumns, head.shape.tokens - t), head.shape.head_dim,
+                                  Least(kColumns, tokens - t), head.shape.head_dim,
                                   panels + t * head.shape.head_dim);
   }
 }
@@ -67,12 +78,12 @@ void CopyRows(const Head& head, const float* in, int64_t stride, int64_t rows, f
 
 // band[query][key] = in[query] . (column `key` of the panels), for the keys that the last query of
 // the same tile may see, and some more.
-void MultiplyBand(const Head& head, const QueryBlock& block, const float* in, int64_t stride,
-                  const float* panels, float* band) {
-  const int64_t depth = head.shape.head_dim;
-  for (int64_t key = 0; key < block.first + block.rows; key += kColumns) {
+void MultiplyBand(const Head& head, const QueryBlock& block, const KeyBlock& keys, const float* in,
+                  int64_t stride, const float* panels, float* band) {
+  const int64_t depth = head.shape.head_dim, first = block.first - keys.first;
+  for (int64_t key = 0; key < Least(keys.keys, first + block.rows); key += kColumns) {
     for (int64_t i = 0; i < block.rows; i += kTileRows) {
-      if (block.first + i + kTileRows <= key) continue;
+      if (first + i + kTileRows <= key) continue;
       const float* a[kTileRows];
       for (int r = 0; r < kTileRows; ++r) a[r] = in + Least(i + r, block.rows - 1) * stride;
       Tile<kTileRows, kVectors> tile;
@@ -87,23 +98,25 @@ void MultiplyBand(const Head& head, const QueryBlock& block, const float* in, in
   }
 }
 
-// The keys that a tile of queries reads of the band: those of its last query.
-int64_t TileKeys(const QueryBlock& block, int64_t i) {
-  return block.first + i / kTileRows * kTileRows + kTileRows;
+// The keys that a tile of queries reads of the band: up to that of its last query.
+int64_t TileKeys(const QueryBlock& block, const KeyBlock& keys, int64_t i) {
+  return Least(block.first - keys.first + i / kTileRows * kTileRows + kTileRows, kKeyBlock);
 }
 
 // Makes the scores of keys later than the query -inf, so that their probability is 0.
-void HideLaterKeys(const QueryBlock& block, int64_t i, float* row) {
-  const int64_t end = TileKeys(block, i) + kLanes;
-  for (int64_t key = block.first + i + 1; key < end; ++key) row[key] = -__builtin_inff();
+void HideLaterKeys(const QueryBlock& block, const KeyBlock& keys, int64_t i, float* row) {
+  const int64_t end = TileKeys(block, keys, i) + kLanes;
+  for (int64_t key = block.first - keys.first + i + 1; key < end; ++key)
+    row[key] = -__builtin_inff();
 }
 
-// Factors of dropout for one query, or null.
-const float* Factors(const Head& head, const DropoutMask& mask, int64_t query, int64_t keys) {
+// Factors of dropout for one query and so many keys, or null.
+const float* Factors(const Head& head, const DropoutMask& mask, int64_t query, int64_t first,
+                     int64_t keys) {
   if (!(head.dropout.p > 0)) return nullptr;
   float* factors = head.scratch + head.layout.factors;
   const int64_t row = head.head * head.shape.tokens + query;
-  mask.Factors(row * head.shape.tokens, keys + kLanes, factors);
+  mask.Factors(row * head.shape.tokens + first, keys + kLanes, factors);
   return factors;
 }
 
@@ -113,22 +126,26 @@ DropoutMask MaskOf(const Head& head) {
                      key.p);
 }
 
-struct RowStatistics {
-  float lse, inverse_sum;
+// Of a query's softmax over the keys so far.
+struct Normalizer {
+  float largest, sum;
 };
 
-// Scores become exp(score - largest), and after that dropout.
-RowStatistics Softmax(float* row, int64_t keys, float scale, const float* factors) {
+// Scores become exp(score - largest), and after that dropout. Returns what the sums over earlier
+// keys are to be multiplied by, as `largest` has grown.
+float Softmax(float* row, int64_t keys, float scale, const float* factors, Normalizer& normalizer) {
   Vec most = Broadcast(-__builtin_inff()), sum = Broadcast(0);
   for (int64_t c = 0; c < keys; c += kLanes) most = Max(Load(row + c), most);
-  const float largest = Largest(most) * scale;
+  const float before = normalizer.largest, here = Largest(most) * scale;
+  const float largest = here > before ? here : before;
   for (int64_t c = 0; c < keys; c += kLanes) {
     const Vec e = Exp(Load(row + c) * scale - largest);
     sum += e;
     Store(row + c, factors ? e * Load(factors + c) : e);
   }
-  const float total = Sum(sum);
-  return {largest + __builtin_logf(total), 1 / total};
+  const float correction = largest > before ? Exp(Broadcast(before - largest))[0] : 1;
+  normalizer = {largest, normalizer.sum * correction + Sum(sum)};
+  return correction;
 }
 
 // Scores become dropout(P), and the band of dP becomes dS.
@@ -146,12 +163,14 @@ void SoftmaxBackward(float* row, float* drow, int64_t keys, float scale, float l
   }
 }
 
-// out[query] = sum over keys of band[query][key] * rows[key], times factor[query] if there is one.
-void MultiplyByRows(const Head& head, const QueryBlock& block, const float* band, const float* rows,
-                    const float* factor, float* out, int64_t stride) {
+// put(query, column, sum over keys of band[query][key] * rows[key][column...]), kLanes columns at a
+// time.
+template <typename Put>
+PP_INLINE void MultiplyByRows(const Head& head, const QueryBlock& block, const KeyBlock& keys,
+                              const float* band, const float* rows, const Put& put) {
   const int64_t ld = head.layout.band, width = head.layout.width, n = head.shape.head_dim;
   for (int64_t i = 0; i < block.rows; i += kTileRows) {
-    const int64_t depth = Least(TileKeys(block, i), head.shape.tokens);
+    const int64_t depth = Least(TileKeys(block, keys, i), keys.keys);
     for (int64_t c = 0; c < n; c += kColumns) {
       Tile<kTileRows, kVectors> tile;
       const float* a = band + i * ld;
@@ -160,22 +179,29 @@ void MultiplyByRows(const Head& head, const QueryBlock& block, const float* band
           depth, kNoPrefetch);
       for (int r = 0; r < kTileRows && i + r < block.rows; ++r) {
         for (int j = 0; j < kVectors && c + j * kLanes < n; ++j) {
-          const Vec v = factor ? tile.acc[r][j] * factor[i + r] : tile.acc[r][j];
-          float* p = out + (i + r) * stride + c + j * kLanes;
-          const int64_t left = n - c - j * kLanes;
-          left >= kLanes ? Store(p, v) : StorePart(p, v, left);
+          put(i + r, c + j * kLanes, tile.acc[r][j]);
         }
       }
     }
   }
 }
 
+// Up to kLanes of `left` floats.
+PP_INLINE Vec LoadUpTo(const float* p, int64_t left) {
+  return left >= kLanes ? Load(p) : LoadPart(p, left);
+}
+
+PP_INLINE void StoreUpTo(float* p, Vec v, int64_t left) {
+  left >= kLanes ? Store(p, v) : StorePart(p, v, left);
+}
+
 // sums[key] += sum over queries of the block of band[query][key] * rows[query].
-void AddTransposed(const Head& head, const QueryBlock& block, const float* band, const float* rows,
-                   float* sums) {
+void AddTransposed(const Head& head, const QueryBlock& block, const KeyBlock& keys,
+                   const float* band, const float* rows, float* sums) {
   const int64_t ld = head.layout.band, width = head.layout.width;
-  for (int64_t key = 0; key < block.first + block.rows; key += kTileRows) {
-    const int64_t skip = key > block.first ? key - block.first : 0;  // earlier queries see no key
+  const int64_t first = block.first - keys.first;
+  for (int64_t key = 0; key < Least(keys.keys, first + block.rows); key += kTileRows) {
+    const int64_t skip = key > first ? key - first : 0;  // earlier queries see no key
     for (int64_t c = 0; c < head.shape.head_dim; c += kColumns) {
       Tile<kTileRows, kVectors> tile;
       const float* a = band + skip * ld + key;
@@ -192,29 +218,55 @@ void AddTransposed(const Head& head, const QueryBlock& block, const float* band,
   }
 }
 
+KeyBlock KeysFrom(const Head& head, int64_t first) {
+  return {first, Least(kKeyBlock, head.shape.tokens - first)};
+}
+
+QueryBlock QueriesFrom(const Head& head, int64_t first) {
+  return {first, Least(kQueryBlock, head.shape.tokens - first)};
+}
+
 void Forward(const AttentionForwardArgs& args, const Head& head) {
   const AttentionLayout& layout = head.layout;
-  float* k_panels = head.scratch + layout.by_token[0];
-  float* v_rows = head.scratch + layout.by_token[1];
+  const int64_t tokens = head.shape.tokens, n = head.shape.head_dim;
+  float* k_panels = head.scratch + layout.forward[0];
+  float* v_rows = head.scratch + layout.forward[1];
   float* band = head.scratch + layout.scores[0];
+  float* sums = head.scratch + layout.block[0];
   const DropoutMask mask = MaskOf(head);
-  CopyPanels(head, args.qkv + head.in_qkv(1), k_panels);
-  CopyRows(head, args.qkv + head.in_qkv(2), head.row_stride(), head.shape.tokens, v_rows);
-  for (int64_t first = 0; first < head.shape.tokens; first += kQueryBlock) {
-    const QueryBlock block = {first, Least(kQueryBlock, head.shape.tokens - first)};
+  CopyPanels(head, args.qkv + head.in_qkv(1), tokens, k_panels);
+  CopyRows(head, args.qkv + head.in_qkv(2), head.row_stride(), tokens, v_rows);
+  for (int64_t first = 0; first < tokens; first += kQueryBlock) {
+    const QueryBlock block = QueriesFrom(head, first);
     const float* q = args.qkv + head.in_qkv(0) + first * head.row_stride();
-    MultiplyBand(head, block, q, head.row_stride(), k_panels, band);
-    float inverse_sum[kQueryBlock];
-    for (int64_t i = 0; i < block.rows; ++i) {
-      float* row = band + i * layout.band;
-      HideLaterKeys(block, i, row);
-      const float* factors = Factors(head, mask, first + i, TileKeys(block, i));
-      const RowStatistics s = Softmax(row, TileKeys(block, i), head.scale(), factors);
-      args.lse[head.in_lse() + first + i] = s.lse;
-      inverse_sum[i] = s.inverse_sum;
-    }
     float* out = args.out + head.in_out() + first * head.out_stride();
-    MultiplyByRows(head, block, band, v_rows, inverse_sum, out, head.out_stride());
+    Normalizer normalizers[kQueryBlock];
+    for (auto& normalizer : normalizers) normalizer = {-__builtin_inff(), 0};
+    for (int64_t key = 0; key <= first; key += kKeyBlock) {
+      const KeyBlock keys = KeysFrom(head, key);
+      MultiplyBand(head, block, keys, q, head.row_stride(), k_panels + key * n, band);
+      float corrections[kQueryBlock];
+      for (int64_t i = 0; i < block.rows; ++i) {
+        float* row = band + i * layout.band;
+        const int64_t read = TileKeys(block, keys, i);
+        HideLaterKeys(block, keys, i, row);
+        const float* factors = Factors(head, mask, first + i, key, read);
+        corrections[i] = Softmax(row, read, head.scale(), factors, normalizers[i]);
+      }
+      const bool last = key + kKeyBlock > first;
+      MultiplyByRows(head, block, keys, band, v_rows + key * layout.width,
+                     [&](int64_t i, int64_t c, Vec sum) PP_LAMBDA {
+                       float* before = sums + i * layout.width + c;
+                       if (key > 0) sum += Load(before) * corrections[i];
+                       if (!last) return Store(before, sum);
+                       const float factor = 1 / normalizers[i].sum;
+                       StoreUpTo(out + i * head.out_stride() + c, sum * factor, n - c);
+                     });
+    }
+    for (int64_t i = 0; i < block.rows; ++i) {
+      const Normalizer& of = normalizers[i];
+      args.lse[head.in_lse() + first + i] = of.largest + __builtin_logf(of.sum);
+    }
   }
 }
 
@@ -228,53 +280,71 @@ float Dot(const float* a, const float* b, int64_t n) {
 
 // dP of the block is in `dband` and the scores in `band`; see SoftmaxBackward.
 void BackwardRows(const AttentionBackwardArgs& args, const Head& head, const QueryBlock& block,
-                  const float* dout, float* band, float* dband) {
+                  const KeyBlock& keys, float* band, float* dband) {
   const DropoutMask mask = MaskOf(head);
+  const float* dots = head.scratch + head.layout.dots;
   for (int64_t i = 0; i < block.rows; ++i) {
-    const float* out = args.out + head.in_out() + (block.first + i) * head.out_stride();
-    const float dot = Dot(out, dout + i * head.layout.width, head.shape.head_dim);
+    const int64_t query = block.first + i, read = TileKeys(block, keys, i);
     float* row = band + i * head.layout.band;
-    HideLaterKeys(block, i, row);
-    const float* factors = Factors(head, mask, block.first + i, TileKeys(block, i));
-    SoftmaxBackward(row, dband + i * head.layout.band, TileKeys(block, i), head.scale(),
-                    args.lse[head.in_lse() + block.first + i], dot, factors);
+    HideLaterKeys(block, keys, i, row);
+    const float* factors = Factors(head, mask, query, keys.first, read);
+    SoftmaxBackward(row, dband + i * head.layout.band, read, head.scale(),
+                    args.lse[head.in_lse() + query], dots[query], factors);
   }
 }
 
-void Backward(const AttentionBackwardArgs& args, const Head& head) {
+void BackwardKeys(const AttentionBackwardArgs& args, const Head& head, const KeyBlock& keys) {
   const AttentionLayout& layout = head.layout;
-  const int64_t tokens = head.shape.tokens, stride = head.row_stride(), width = layout.width;
-  float* k_panels = head.scratch + layout.by_token[0];
-  float* v_panels = head.scratch + layout.by_token[1];
-  float* k_rows = head.scratch + layout.by_token[2];
-  float* dk = head.scratch + layout.by_token[3];
-  float* dv = head.scratch + layout.by_token[4];
+  const int64_t n = head.shape.head_dim, stride = head.row_stride(), width = layout.width;
+  float* k_panels = head.scratch + layout.backward[0];
+  float* v_panels = head.scratch + layout.backward[1];
+  float* k_rows = head.scratch + layout.backward[2];
+  float* dk = head.scratch + layout.backward[3];
+  float* dv = head.scratch + layout.backward[4];
   float* q_rows = head.scratch + layout.block[0];
   float* dout_rows = head.scratch + layout.block[1];
   float* band = head.scratch + layout.scores[0];
   float* dband = head.scratch + layout.scores[1];
-  CopyPanels(head, args.qkv + head.in_qkv(1), k_panels);
-  CopyPanels(head, args.qkv + head.in_qkv(2), v_panels);
-  CopyRows(head, args.qkv + head.in_qkv(1), stride, tokens, k_rows);
-  for (int64_t i = 0; i < layout.rows * width; ++i) dk[i] = dv[i] = 0;
-  for (int64_t first = 0; first < tokens; first += kQueryBlock) {
-    const QueryBlock block = {first, Least(kQueryBlock, tokens - first)};
+  const float* k = args.qkv + head.in_qkv(1) + keys.first * stride;
+  CopyPanels(head, k, keys.keys, k_panels);
+  CopyPanels(head, args.qkv + head.in_qkv(2) + keys.first * stride, keys.keys, v_panels);
+  CopyRows(head, k, stride, keys.keys, k_rows);
+  for (int64_t i = 0; i < layout.keys * width; ++i) dk[i] = dv[i] = 0;
+  for (int64_t first = keys.first; first < head.shape.tokens; first += kQueryBlock) {
+    const QueryBlock block = QueriesFrom(head, first);
     CopyRows(head, args.qkv + head.in_qkv(0) + first * stride, stride, block.rows, q_rows);
     CopyRows(head, args.dout + head.in_out() + first * head.out_stride(), head.out_stride(),
              block.rows, dout_rows);
-    MultiplyBand(head, block, q_rows, width, k_panels, band);
-    MultiplyBand(head, block, dout_rows, width, v_panels, dband);
-    BackwardRows(args, head, block, dout_rows, band, dband);
-    AddTransposed(head, block, band, dout_rows, dv);
-    AddTransposed(head, block, dband, q_rows, dk);
+    MultiplyBand(head, block, keys, q_rows, width, k_panels, band);
+    MultiplyBand(head, block, keys, dout_rows, width, v_panels, dband);
+    BackwardRows(args, head, block, keys, band, dband);
+    AddTransposed(head, block, keys, band, dout_rows, dv);
+    AddTransposed(head, block, keys, dband, q_rows, dk);
     float* dq = args.dqkv + head.in_qkv(0) + first * stride;
-    MultiplyByRows(head, block, dband, k_rows, nullptr, dq, stride);
+    MultiplyByRows(head, block, keys, dband, k_rows, [&](int64_t i, int64_t c, Vec sum) PP_LAMBDA {
+      float* p = dq + i * stride + c;
+      if (keys.first > 0) sum += LoadUpTo(p, n - c);
+      StoreUpTo(p, sum, n - c);
+    });
   }
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (int64_t c = 0; c < head.shape.head_dim; ++c) {
-      args.dqkv[head.in_qkv(1) + t * stride + c] = dk[t * width + c];
-      args.dqkv[head.in_qkv(2) + t * stride + c] = dv[t * width + c];
+  float* dkv = args.dqkv + head.in_qkv(1) + keys.first * stride;
+  for (int64_t t = 0; t < keys.keys; ++t) {
+    for (int64_t c = 0; c < n; ++c) {
+      dkv[t * stride + c] = dk[t * width + c];
+      dkv[t * stride + head.out_stride() + c] = dv[t * width + c];
     }
+  }
+}
+
+void Backward(const AttentionBackwardArgs& args, const Head& head) {
+  const int64_t tokens = head.shape.tokens, stride = head.out_stride();
+  float* dots = head.scratch + head.layout.dots;
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t at = head.in_out() + t * stride;
+    dots[t] = Dot(args.out + at, args.dout + at, head.shape.head_dim);
+  }
+  for (int64_t key = 0; key < tokens; key += kKeyBlock) {
+    BackwardKeys(args, head, KeysFrom(head, key));
   }
 }
 
@@ -287,7 +357,7 @@ void ForEachHead(const Args& args, const F& f) {
                  .dropout = args.dropout,
                  .batch = i / args.shape.heads,
                  .head = i % args.shape.heads,
-                 .scratch = static_cast<float*>(args.scratch) + thread * layout.total});
+                 .scratch = ScratchOf(thread, layout.total, args.scratch, args.helpers)});
   });
 }
 

@@ -8,29 +8,40 @@
 
 namespace pp::kernels {
 
-inline constexpr int64_t kQueryBlock = 64;  // queries whose scores exist at the same time
+// Scores of kQueryBlock queries with kKeyBlock keys exist at the same time. A block of queries
+// never lies in two blocks of keys.
+inline constexpr int64_t kQueryBlock = 64, kKeyBlock = 512;
+static_assert(kKeyBlock % kQueryBlock == 0);
 
 struct AttentionLayout {
-  int64_t rows;   // tokens, and room for a panel to reach beyond them
   int64_t width;  // head_dim, in whole vectors
+  int64_t keys;   // of a block, and room for a panel to reach beyond them
   int64_t band;   // floats from one query's scores to the next: an odd number of cache lines
-  int64_t by_token[5], block[2], scores[2], factors, total;  // offsets in floats
+  // Offsets in floats. A forward has all keys and values, a backward those of a block of keys.
+  int64_t forward[2], backward[5];
+  int64_t block[2], scores[2], factors, dots, total;
 };
 
 inline AttentionLayout LayOutAttention(const AttentionShape& shape) {
   AttentionLayout layout = {};
-  layout.rows = (shape.tokens + 63) / 32 * 32;
+  const int64_t tokens = (shape.tokens + 63) / 32 * 32;
+  layout.keys = tokens < kKeyBlock + 32 ? tokens : kKeyBlock + 32;
   layout.width = (shape.head_dim + 31) / 32 * 32;
-  layout.band = layout.rows + 16;
+  layout.band = layout.keys + 16;
   const auto take = [&](int64_t floats) {
     const int64_t at = layout.total;
     layout.total += (floats + 15) / 16 * 16;
     return at;
   };
-  for (auto& at : layout.by_token) at = take(layout.rows * layout.width);
+  for (auto& at : layout.forward) at = take(tokens * layout.width);
+  const int64_t forward = layout.total;
+  layout.total = 0;  // the same memory
+  for (auto& at : layout.backward) at = take(layout.keys * layout.width);
+  layout.total = forward > layout.total ? forward : layout.total;
   for (auto& at : layout.block) at = take(kQueryBlock * layout.width);
   for (auto& at : layout.scores) at = take(kQueryBlock * layout.band);
   layout.factors = take(layout.band + 64);
+  layout.dots = take(tokens);
   return layout;
 }
 

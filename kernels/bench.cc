@@ -154,14 +154,19 @@ double Matmuls(int64_t tokens, double peak) {
       {"head dw", 1, {kVocabulary, c, tokens, tn, set}},
   };
   cpu::Matmul matmul, pair(2);
-  const Buffer scratch = Make(static_cast<int64_t>(pair.ScratchBytes() / 4));
+  const int64_t scratch_floats = static_cast<int64_t>(cpu::Matmul::ScratchBytes() / 4);
+  const Buffer scratch = Make(scratch_floats), helper = Make(scratch_floats);
   double ours = 0, theirs = 0, cold = 0, two = 0, flops_of_all = 0;
   fmt::print("{:22}      {:>10} {:>10} {:>6} {:>10} {:>6} {:>10} {:>12}\n", "GF/s", "ms", "warm",
              "peak", "cold", "peak", "oneDNN", "two threads");
   for (const Product& p : products) {
     const MatmulShape& s = p.shape;
     const Buffer a = Make(s.m * s.k), b = Make(s.k * s.n), out = Make(s.m * s.n);
-    const MatmulArgs args = {.a = a.get(), .b = b.get(), .c = out.get(), .scratch = scratch.get()};
+    const MatmulArgs args = {.a = a.get(),
+                             .b = b.get(),
+                             .c = out.get(),
+                             .scratch = scratch.get(),
+                             .helpers = helper.get()};
     const int id = matmul.Prepare(s), pair_id = pair.Prepare(s);
     double best[4] = {1e9, 1e9, 1e9, 1e9};
     for (int i = 0; i < kRepeats; ++i) {  // by turns, as other load on the machine comes and goes
@@ -198,7 +203,7 @@ void Attention(Table& table, int64_t tokens, int64_t sequence, float p) {
   const int64_t n = tokens * kChannels;
   const Buffer qkv = Make(3 * n), out = Make(n), dout = Make(n), dqkv = Make(3 * n);
   const Buffer lse = Make(tokens * kHeads);
-  const Buffer scratch = Make(static_cast<int64_t>(cpu::AttentionScratchBytes(shape, 1) / 4));
+  const Buffer scratch = Make(static_cast<int64_t>(cpu::AttentionScratchBytes(shape) / 4));
   const DropoutKey key = {.seed = 1, .site = 2, .first_sequence = 3, .p = p};
   const double flops = 2.0 * n * (sequence + 1);  // the triangle, two products
   table.Row(p > 0 ? "attention, dropout" : "attention", kLayers, BestSeconds([&] {

@@ -32,9 +32,7 @@ int Matmul::Prepare(const MatmulShape& shape) {
   return id;
 }
 
-size_t Matmul::ScratchBytes() const {
-  return static_cast<size_t>(impl_->threads) * kBlockScratchFloats * sizeof(float);
-}
+size_t Matmul::ScratchBytes() { return kBlockScratchFloats * sizeof(float); }
 
 void Matmul::Run(int id, const MatmulArgs& args) {
   MatmulRun({.shape = impl_->shapes[id], .args = args, .threads = impl_->threads});

@@ -49,7 +49,8 @@ struct MatmulArgs {
   float* c = nullptr;
   const float* bias = nullptr;      // [n], exactly when the shape says so
   const float* residual = nullptr;  // like C, exactly when the shape says so; may be C itself
-  void* scratch = nullptr;          // ScratchBytes(), aligned to 64; one per Matmul
+  void* scratch = nullptr;          // ScratchBytes(), aligned to 64
+  void* helpers = nullptr;          // as much for each further thread, one behind the other
 };
 
 namespace cpu {
@@ -63,11 +64,11 @@ class Matmul {
   Matmul(Matmul&&) noexcept;
   Matmul& operator=(Matmul&&) noexcept;
 
-  // Makes what `shape` needs, once; the same shape gets the same id, and ids count from 0. Every
-  // Prepare comes before the first Run, as it may raise ScratchBytes().
+  // Makes what `shape` needs, once; the same shape gets the same id, and ids count from 0.
   int Prepare(const MatmulShape& shape);
 
-  size_t ScratchBytes() const;
+  // Of one thread, for every shape.
+  static size_t ScratchBytes();
 
   // Takes no memory.
   void Run(int id, const MatmulArgs& args);

@@ -360,7 +360,8 @@ void MatmulRun(const MatmulRunArgs& run) {
     block.rows = Least(shape.m - block.row, rows);
     block.columns = Least(shape.n - block.column, columns);
     if (block.rows <= 0 || block.columns <= 0) return;
-    uint32_t* scratch = static_cast<uint32_t*>(run.args.scratch) + thread * kScratchWords;
+    auto* scratch = reinterpret_cast<uint32_t*>(
+        ScratchOf(thread, kBlockScratchFloats, run.args.scratch, run.args.helpers));
     const TileConfig config;
     _tile_loadconfig(&config);
     for (; block.k < shape.k; block.k += chunk) {

@@ -305,7 +305,7 @@ void MatmulRun(const MatmulRunArgs& run) {
   ParallelFor(down * across, run.threads, [&](int64_t i, int thread) {
     const int64_t row = i / across * kBlockRows, column = i % across * columns;
     if (column >= shape.n) return;
-    float* scratch = static_cast<float*>(run.args.scratch) + thread * kBlockScratchFloats;
+    float* scratch = ScratchOf(thread, kBlockScratchFloats, run.args.scratch, run.args.helpers);
     MultiplyBlock({.shape = shape,
                    .args = run.args,
                    .row = row,

@@ -31,6 +31,12 @@ void ParallelFor(int64_t blocks, const F& f) {
   ParallelFor(blocks, omp_get_max_threads(), f);
 }
 
+// The scratch of a thread: the first one's, or its part of the others', `floats` each.
+inline float* ScratchOf(int thread, int64_t floats, void* first, void* others) {
+  if (thread == 0) return static_cast<float*>(first);
+  return static_cast<float*>(others) + (thread - 1) * floats;
+}
+
 // Calls f(begin, end) for the blocks of `block` elements that make up [0, n).
 template <typename F>
 void ParallelRanges(int64_t n, int64_t block, const F& f) {

@@ -84,25 +84,34 @@ PP_INLINE void InterleaveWide(Wide a, Wide b, Word (&out)[2]) {
   InterleaveWide(a, b, out, std::make_integer_sequence<int, kLanes / 2>());
 }
 
-// The sum of all lanes, halves added first.
-PP_INLINE float Sum(Vec v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
+// Lane i is v[i ^ kDistance].
+template <int kDistance, int... i>
+PP_INLINE Vec Exchanged(Vec v, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(v, v, (i ^ kDistance)...);
 }
 
-PP_INLINE float Largest(Vec v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-    }
+template <int kDistance>
+PP_INLINE Vec Exchanged(Vec v) {
+  return Exchanged<kDistance>(v, std::make_integer_sequence<int, kLanes>());
+}
+
+// The sum of all lanes, halves added first.
+template <int kWidth = kLanes / 2>
+PP_INLINE float Sum(Vec v) {
+  if constexpr (kWidth == 0) {
+    return v[0];
+  } else {
+    return Sum<kWidth / 2>(v + Exchanged<kWidth>(v));
   }
-  return lanes[0];
+}
+
+template <int kWidth = kLanes / 2>
+PP_INLINE float Largest(Vec v) {
+  if constexpr (kWidth == 0) {
+    return v[0];
+  } else {
+    return Largest<kWidth / 2>(Max(v, Exchanged<kWidth>(v)));
+  }
 }
 
 // e^x to 2 units in the last place. REQUIRES: x <= 88, or NaN, which it returns. Below -87.3,

@@ -121,10 +121,11 @@ class Run {
       mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
       const Topology topology = TopologyOf(*program_);
       for (int rank = 0; First() && rank < topology.ranks(); ++rank)
-        mine.arena_bytes.push_back(program_->lists[topology.PlaceOf(rank).device].arena_bytes);
+        mine.bytes.push_back(program_->lists[topology.PlaceOf(rank).device].arena_bytes +
+                             (options_.threads - 1) * KernelBytes(*program_->job));
       if (options_.transport == nullptr)
         mine.status =
-            CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.arena_bytes);
+            CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
       return mine;
     });
   }

@@ -207,6 +207,7 @@ void LayoutScratch(const Job& job, StageLayout* layout) {
   const int64_t nc = job.tokens() * job.model.n_embd;
   Scratch& scratch = layout->scratch;
   Places common;
+  scratch.kernels = common.Take(KernelBytes(job) / 4);
   scratch.normed = common.Take(nc);
   scratch.wide = common.Take(job.tokens() * job.model.n_inner);
   scratch.flow = common.Take(nc);
@@ -255,6 +256,20 @@ StageLayout LayoutStage(const Job& job, int stage) {
 int64_t NormBlocks(const Job& job) {
   const StageLayout last = LayoutStage(job, job.stages() - 1);
   return last.first_norm_block + last.norm_blocks;
+}
+
+int64_t KernelBytes(const Job& job) {
+  // Matrix products: 384 steps of k of 256 + 32 rows, each number as three of 16 bits.
+  constexpr int64_t kMatmulFloats = 384 * (256 + 32) * 3 / 2;
+  // Attention, of one head: its keys and values forward, backward five such things of 512 keys; 64
+  // queries and the scores of those.
+  const auto lines = [](int64_t floats) { return (floats + 15) / 16 * 16; };
+  const int64_t tokens = (int64_t{job.sequence_length} + 63) / 32 * 32;
+  const int64_t width = (int64_t{job.model.n_embd / job.model.n_head} + 31) / 32 * 32;
+  const int64_t keys = std::min<int64_t>(tokens, 512 + 32), band = keys + 16;
+  const int64_t attention =
+      std::max(2 * tokens, 5 * keys) * width + 2 * 64 * (width + band) + lines(band + 64) + tokens;
+  return 4 * std::max(kMatmulFloats, attention);
 }
 
 }  // namespace pp

@@ -136,11 +136,12 @@ struct LayerWork {
 
 // scratch: what an instruction needs only while it runs; the instructions of a rank share it.
 //
-//   FW, RE   | normed | wide |
-//   BW       | normed | wide | flow | work of one layer | d_final |
-//   BW_*     | normed | wide | flow |
-//   CFW      | normed | wide | flow | stash of one layer | flow | head's stash |
+//   FW, RE   | kernels | normed | wide |
+//   BW       | kernels | normed | wide | flow | work of one layer | d_final |
+//   BW_*     | kernels | normed | wide | flow |
+//   CFW      | kernels | normed | wide | flow | stash of one layer | flow | head's stash |
 struct Scratch {
+  int64_t kernels = 0;  // KernelBytes
   int64_t normed = 0;   // [N, C]
   int64_t wide = 0;     // [N, I]
   int64_t flow = 0;     // [N, C] the residual stream's gradient in stage 0; the stream in CFW
@@ -205,5 +206,9 @@ StageLayout LayoutStage(const Job& job, int stage);
 
 // Norm blocks of the whole model.
 int64_t NormBlocks(const Job& job);
+
+// Working space of the CPU's kernels, for the one that needs the most: of one thread, which is in
+// scratch; each further thread of a rank takes as much beside the arena.
+int64_t KernelBytes(const Job& job);
 
 }  // namespace pp

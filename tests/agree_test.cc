@@ -79,7 +79,7 @@ TEST_CASE("the first rank's error is everybody's, then the first item that diffe
   CHECK(all(bring).message() == "one");
   CHECK(all(bring).code() == Code::kFailed);
   bring = {4, good};
-  bring[0].arena_bytes = {1, 1, 1, int64_t{1} << 60};
+  bring[0].bytes = {1, 1, 1, int64_t{1} << 60};
   CHECK_THAT(
       all(bring).message(),
       Catch::StartsWith("the plan takes 1152921504606846979 bytes on the 4 ranks of rank 0's "

@@ -2,6 +2,8 @@
 // no number.
 #include "runtime/model/cpu_executor.h"
 
+#include <omp.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
@@ -46,6 +48,7 @@ class Stage {
     executor_->Run(call, nullptr);
   }
 
+  const Program& program() const { return program_; }
   int64_t parameters() const { return layout_.parameters; }
 
   std::vector<float> weights, wgrad, moments;
@@ -56,6 +59,14 @@ class Stage {
   std::unique_ptr<StageExecutor> executor_;
   StageLayout layout_;
 };
+
+TEST_CASE("each further thread takes working space for the kernels") {
+  const Stage stage(0);
+  for (const int threads : {1, 2, 3})
+    CHECK(MakeCpuExecutor({.program = &stage.program(), .threads = threads})->bytes() ==
+          (threads - 1) * KernelBytes(*stage.program().job));
+  omp_set_num_threads(1);
+}
 
 TEST_CASE("STEP takes the norm of all blocks and writes it behind them") {
   Stage stage(0);

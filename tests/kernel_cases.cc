@@ -46,15 +46,15 @@ Comparison Matmul(const CpuKernels& kernels) {
         const bool a_turned = operands == Operands::kTN, b_turned = operands == Operands::kNT;
         shape.lda = a_turned ? s.m : s.k, shape.ldb = b_turned ? s.k : s.n, shape.ldc = s.n;
         Floats c = old;
-        cpu::Matmul sizes(2);
-        Scratch scratch(sizes.ScratchBytes());
+        Scratch scratch(cpu::Matmul::ScratchBytes());
         kernels.MatmulRun({.shape = shape,
                            .args = {.a = a.data(),
                                     .b = b.data(),
                                     .c = c.data(),
                                     .bias = bias.data(),
                                     .residual = residual.data(),
-                                    .scratch = scratch.get()},
+                                    .scratch = scratch.get(),
+                                    .helpers = scratch.helpers()},
                            .threads = omp_get_max_threads()});
         Doubles want(s.m * s.n);
         for (int64_t i = 0; i < s.m; ++i) {
@@ -81,8 +81,7 @@ Comparison MatmulInPlace(const CpuKernels& kernels) {
   const int64_t m = 10, n = 50, k = 20, lda = 23, ldb = 57, ldc = 61;
   const Floats a = Numbers(m * lda, 1), b = Numbers(k * ldb, 2), old = Numbers(m * ldc, 3);
   Floats c = old;
-  cpu::Matmul sizes(2);
-  Scratch scratch(sizes.ScratchBytes());
+  Scratch scratch(cpu::Matmul::ScratchBytes());
   kernels.MatmulRun({.shape = {.m = m,
                                .n = n,
                                .k = k,
@@ -94,7 +93,8 @@ Comparison MatmulInPlace(const CpuKernels& kernels) {
                               .b = b.data(),
                               .c = c.data(),
                               .residual = c.data(),
-                              .scratch = scratch.get()},
+                              .scratch = scratch.get(),
+                              .helpers = scratch.helpers()},
                      .threads = omp_get_max_threads()});
   Doubles want(old.begin(), old.end());
   for (int64_t i = 0; i < m; ++i) {
@@ -240,16 +240,18 @@ struct PlainHead {
 Comparison Attention(const CpuKernels& kernels) {
   Comparison result;
   constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},    {2, 7, 2, 5},   {1, 64, 2, 64},
-                                        {1, 130, 1, 64}, {2, 49, 3, 33}, {1, 97, 1, 100}};
+                                        {1, 130, 1, 64}, {2, 49, 3, 33}, {1, 97, 1, 100},
+                                        {1, 1100, 1, 5}, {1, 520, 2, 40}};
   for (const AttentionShape& s : kShapes) {
     for (const DropoutKey& key : kDropouts) {
       const int64_t c = s.heads * s.head_dim, rows = s.batch * s.tokens;
       const Floats qkv = Numbers(rows * 3 * c, 1), dout = Numbers(rows * c, 2);
       Floats out(rows * c), lse(s.batch * s.heads * s.tokens), dqkv(rows * 3 * c);
-      Scratch scratch(cpu::AttentionScratchBytes(s, 2));
-      kernels.AttentionForward({s, qkv.data(), out.data(), lse.data(), key, scratch.get()});
-      kernels.AttentionBackward(
-          {s, qkv.data(), out.data(), lse.data(), dout.data(), dqkv.data(), key, scratch.get()});
+      Scratch scratch(cpu::AttentionScratchBytes(s));
+      kernels.AttentionForward(
+          {s, qkv.data(), out.data(), lse.data(), key, scratch.get(), scratch.helpers()});
+      kernels.AttentionBackward({s, qkv.data(), out.data(), lse.data(), dout.data(), dqkv.data(),
+                                 key, scratch.get(), scratch.helpers()});
       Doubles want(out.size()), want_d(dqkv.size());
       for (int64_t b = 0; b < s.batch; ++b) {
         for (int64_t h = 0; h < s.heads; ++h) {

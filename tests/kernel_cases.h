@@ -1,6 +1,8 @@
 // The table of kernels that kernels_test.cc runs: each beside a plain version in doubles.
 #pragma once
 
+#include <omp.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -35,17 +37,21 @@ struct Comparison {
   }
 };
 
-// Memory aligned for scratch.
+// Aligned scratch of a thread, and of its helpers.
 class Scratch {
  public:
-  explicit Scratch(size_t bytes) : bytes_(bytes + 64) {}
-  void* get() {
-    const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
+  explicit Scratch(size_t bytes) : own_(bytes + 64), helpers_((threads() - 1) * bytes + 64) {}
+  void* get() { return Aligned(own_); }
+  void* helpers() { return Aligned(helpers_); }
+
+ private:
+  static size_t threads() { return omp_get_max_threads(); }
+  static void* Aligned(std::vector<char>& bytes) {
+    const auto at = reinterpret_cast<uintptr_t>(bytes.data());
     return reinterpret_cast<void*>((at + 63) / 64 * 64);
   }
 
- private:
-  std::vector<char> bytes_;
+  std::vector<char> own_, helpers_;
 };
 
 struct Case {

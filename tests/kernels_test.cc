@@ -125,8 +125,7 @@ TEST_CASE("a NaN or an infinity in the logits reaches the loss") {
 Floats Product(const CpuKernels& kernels, const Floats& a, const Floats& b, int64_t m, int64_t n,
                int64_t k) {
   Floats c(m * n);
-  cpu::Matmul sizes;
-  Scratch scratch(sizes.ScratchBytes());
+  Scratch scratch(cpu::Matmul::ScratchBytes());
   kernels.MatmulRun(
       {.shape = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n},
        .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()}});
@@ -229,7 +228,7 @@ TEST_CASE("no kernel takes memory") {
   const AttentionShape shape = {1, 64, 1, 32};
   const Floats x = Numbers(64 * 96, 1);
   Floats out(64 * 96), lse(64), statistics(2 * 64);
-  Scratch scratch(std::max(matmul.ScratchBytes(), cpu::AttentionScratchBytes(shape, 1)));
+  Scratch scratch(std::max(cpu::Matmul::ScratchBytes(), cpu::AttentionScratchBytes(shape)));
   double loss = 0;
   const int32_t target[64] = {};
   const int64_t before = allocations;
@@ -249,7 +248,7 @@ TEST_CASE("a matmul that was prepared has one id") {
   CHECK(matmul.Prepare(shape) == 0);
   const Floats a = Numbers(8, 1), b = Numbers(12, 2);
   Floats c(6);
-  Scratch scratch(matmul.ScratchBytes());
+  Scratch scratch(cpu::Matmul::ScratchBytes());
   matmul.Run(0, {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
   CHECK(c[0] == Approx(a[0] * b[0] + a[1] * b[3] + a[2] * b[6] + a[3] * b[9]));
 }
@@ -263,19 +262,21 @@ TEST_CASE("large products have the bits of one thread on any number of threads")
       Floats one;
       for (const int threads : {1, 2, 3, 5}) {
         omp_set_num_threads(threads);
-        cpu::Matmul sizes(threads);
-        Scratch scratch(sizes.ScratchBytes());
+        Scratch scratch(cpu::Matmul::ScratchBytes());
         Floats c(m * n);
-        kernels.MatmulRun(
-            {.shape = {.m = m,
-                       .n = n,
-                       .k = k,
-                       .operands = operands,
-                       .lda = operands == Operands::kTN ? m : k,
-                       .ldb = operands == Operands::kNT ? k : n,
-                       .ldc = n},
-             .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()},
-             .threads = threads});
+        kernels.MatmulRun({.shape = {.m = m,
+                                     .n = n,
+                                     .k = k,
+                                     .operands = operands,
+                                     .lda = operands == Operands::kTN ? m : k,
+                                     .ldb = operands == Operands::kNT ? k : n,
+                                     .ldc = n},
+                           .args = {.a = a.data(),
+                                    .b = b.data(),
+                                    .c = c.data(),
+                                    .scratch = scratch.get(),
+                                    .helpers = scratch.helpers()},
+                           .threads = threads});
         if (threads == 1) one = c;
         INFO(kernels.isa << ", " << threads << " threads, operands " << static_cast<int>(operands));
         CHECK(SameBits(c, one));

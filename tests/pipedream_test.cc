@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "compiler/compile.h"
 #include "runtime/files/dataset.h"
@@ -138,12 +139,12 @@ struct Mistake {
 
 class Reference {
  public:
-  Reference(const Case& what, const Mistake& mistake)
-      : case_(what), mistake_(mistake), workspace_(1) {
+  Reference(const Case& what, const Mistake& mistake) : case_(what), mistake_(mistake) {
     job_ = {TinyModel(), kBatch, kSequence,
             std::vector<int>(what.devices, TinyModel().n_layer / what.devices)};
+    workspace_.emplace(job_, 1);
     for (int s = 0; s < what.devices; ++s)
-      stages_.push_back(std::make_unique<Stage>(job_, s, &workspace_));
+      stages_.push_back(std::make_unique<Stage>(job_, s, &*workspace_));
     auto data =
         Dataset::Open(DataFile(), {.vocab_size = kVocabulary, .sequence_length = kSequence});
     REQUIRE(data.ok());
@@ -223,7 +224,7 @@ class Reference {
   const Case case_;
   const Mistake mistake_;
   Job job_;
-  Workspace workspace_;
+  std::optional<Workspace> workspace_;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::unique_ptr<Dataset> data_;
   Memory tokens_{kBatch * kSequence * 4}, targets_{kBatch * kSequence * 4};

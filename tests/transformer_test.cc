@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "runtime/files/safetensors.h"
 #include "runtime/model/parameters.h"
@@ -58,14 +59,15 @@ enum class How { kWhole, kRecomputed, kHalves };
 class Pipeline {
  public:
   Pipeline(std::vector<int> split, float dropout, How how, int threads = 1)
-      : how_(how), threads_(threads), workspace_(threads) {
+      : how_(how), threads_(threads) {
     Result<ModelConfig> model = LoadModelConfig(std::string(kDir) + "/config.json");
     REQUIRE(model.ok());
     model->embd_pdrop = model->attn_pdrop = model->resid_pdrop = dropout;
     job_ = {*model, kBatch, kTokens, std::move(split)};
     REQUIRE(CheckJob(job_).ok());
+    workspace_.emplace(job_, threads);
     for (int s = 0; s < job_.stages(); ++s) {
-      stages_.push_back(std::make_unique<Stage>(job_, s, &workspace_));
+      stages_.push_back(std::make_unique<Stage>(job_, s, &*workspace_));
       REQUIRE(
           Fill(WeightSource::Open(kDir, *model), stages_[s]->layout(), stages_[s]->weights.data())
               .ok());
@@ -218,7 +220,7 @@ class Pipeline {
   How how_;
   int threads_;
   Job job_;
-  Workspace workspace_;
+  std::optional<Workspace> workspace_;
   std::vector<std::unique_ptr<Stage>> stages_;
   Memory tokens_{kMicrobatches * kRows * 4};
   Memory targets_{kMicrobatches * kRows * 4};
@@ -299,6 +301,26 @@ TEST_CASE("a recomputed forward and a split backward have the bits of the whole"
 TEST_CASE("two threads have the bits of one") {
   Pipeline one({4}, 0.1f, How::kWhole), other({2, 2}, 0.1f, How::kWhole, 2);
   CheckSameBits(&one, &other, 1);
+}
+
+TEST_CASE("the plan has the room that the kernels take") {
+  for (const int tokens : {1, 33, 64, 500, 513, 1024, 4096}) {
+    for (const int head : {1, 31, 64, 128, 1000}) {
+      INFO(tokens << " tokens, heads of " << head);
+      const Job job = {{.vocab_size = 5,
+                        .n_positions = tokens,
+                        .n_embd = 2 * head,
+                        .n_layer = 1,
+                        .n_head = 2,
+                        .n_inner = 8},
+                       3,
+                       tokens,
+                       {1}};
+      const size_t attention = kernels::cpu::AttentionScratchBytes({3, tokens, 2, head});
+      CHECK(KernelBytes(job) ==
+            static_cast<int64_t>(std::max(kernels::cpu::Matmul::ScratchBytes(), attention)));
+    }
+  }
 }
 
 TEST_CASE("a new model is the same in every split") {

@@ -165,10 +165,10 @@ class Agreement {
           return Status::Invalid(
               fmt::format("{}: rank {} has another one than rank 0 (the same on all ranks)",
                           ready_->items[i].name, rank));
-    if (ready_->arena_bytes.empty()) return {};
+    if (ready_->bytes.empty()) return {};
     std::vector<HostMemory> hosts;
     for (const Note* word : words) hosts.push_back(word->memory);
-    return CheckMemory(hosts, ready_->arena_bytes);
+    return CheckMemory(hosts, ready_->bytes);
   }
 
   Transport& transport_;

@@ -22,8 +22,8 @@ inline constexpr size_t kMostItems = 24;
 // What a rank brings.
 struct Readiness {
   Status status;
-  std::vector<Item> items;           // the same names on all ranks
-  std::vector<int64_t> arena_bytes;  // rank 0: of each rank; empty: memory is no question
+  std::vector<Item> items;     // the same names on all ranks
+  std::vector<int64_t> bytes;  // rank 0: of each rank; empty: memory is no question
 };
 
 // All ranks leave with one answer: the error of the first rank that has one, else Invalid for the

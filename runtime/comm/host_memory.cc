@@ -70,7 +70,7 @@ HostMemory ThisHost() {
   return host;
 }
 
-Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> arena_bytes) {
+Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> bytes) {
   struct Host {
     int ranks = 0;
     int64_t bytes = 0, free_bytes = kAny;
@@ -79,7 +79,7 @@ Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> a
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     Host& host = all[hosts[rank].host];
     ++host.ranks;
-    host.bytes += arena_bytes[rank];
+    host.bytes += bytes[rank];
     host.free_bytes = std::min(host.free_bytes, hosts[rank].free_bytes);
   }
   for (size_t rank = 0; rank < hosts.size(); ++rank) {

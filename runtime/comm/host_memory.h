@@ -1,4 +1,4 @@
-// Whether a host has the memory for all of its ranks together: each arena by itself may well be
+// Whether a host has the memory for all of its ranks together: each one's by itself may well be
 // granted by a system that ends a process only when the memory is touched.
 #pragma once
 
@@ -20,6 +20,6 @@ HostMemory ThisHost();
 
 // One entry a rank, in both. Invalid: a host whose ranks take more together than the least that
 // one of them has seen free.
-Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> arena_bytes);
+Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> bytes);
 
 }  // namespace pp

@@ -60,6 +60,8 @@ class StageExecutor {
   virtual ~StageExecutor() = default;
   // Takes no memory.
   virtual void Run(const StageCall& call, Stream stream) = 0;
+  // What it has taken beside the arena.
+  virtual int64_t bytes() const { return 0; }
 };
 
 }  // namespace pp

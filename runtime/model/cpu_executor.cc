@@ -22,7 +22,7 @@ namespace {
 class CpuExecutor : public StageExecutor {
  public:
   explicit CpuExecutor(const CpuExecutorArgs& args)
-      : args_(args), job_(*args.program->job), workspace_(args.threads) {
+      : args_(args), job_(*args.program->job), workspace_(job_, args.threads) {
     const Program& program = *args.program;
     norm_blocks_ = NormBlocks(job_);
     for (int stage : program.StagesOf(args.device)) {
@@ -33,6 +33,8 @@ class CpuExecutor : public StageExecutor {
     }
     FindTied();
   }
+
+  int64_t bytes() const override { return (args_.threads - 1) * KernelBytes(job_); }
 
   void Run(const StageCall& call, Stream) override {
     Transformer& stage = stages_.at(call.stage);

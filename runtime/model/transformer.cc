@@ -11,24 +11,12 @@ using kernels::WithResidual;
 
 namespace cpu = kernels::cpu;
 
-int Workspace::Prepare(const kernels::MatmulShape& shape) {
-  const int id = matmul_.Prepare(shape);
-  Reserve(matmul_.ScratchBytes());
-  return id;
-}
+Workspace::Workspace(const Job& job, int threads)
+    : matmul_(threads), helpers_((threads - 1) * KernelBytes(job) + kAlign) {}
 
-void Workspace::Reserve(size_t bytes) {
-  if (memory_.size() < bytes + kAlign) memory_.resize(bytes + kAlign);
-}
-
-void* Workspace::scratch() {
-  const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+void* Workspace::helpers() {
+  const auto address = reinterpret_cast<uintptr_t>(helpers_.data());
   return reinterpret_cast<void*>((address + kAlign - 1) / kAlign * kAlign);
-}
-
-void Workspace::Run(int id, kernels::MatmulArgs args) {
-  args.scratch = scratch();
-  matmul_.Run(id, args);
 }
 
 Transformer::Transformer(const Job& job, int stage, uint64_t seed, Workspace* workspace)
@@ -39,8 +27,15 @@ Transformer::Transformer(const Job& job, int stage, uint64_t seed, Workspace* wo
       rows_(job.tokens()),
       seed_(seed),
       workspace_(workspace) {
+  PP_CHECK(cpu::Matmul::ScratchBytes() <= static_cast<size_t>(KernelBytes(job)));
+  PP_CHECK(cpu::AttentionScratchBytes(Heads()) <= static_cast<size_t>(KernelBytes(job)));
   PrepareProducts();
-  workspace_->Reserve(cpu::AttentionScratchBytes(Heads(), workspace_->threads()));
+}
+
+void Transformer::Multiply(const StageCall& call, int product, kernels::MatmulArgs args) {
+  args.scratch = At(call.scratch, layout_.scratch.kernels);
+  args.helpers = workspace_->helpers();
+  workspace_->matmul().Run(product, args);
 }
 
 void Transformer::PrepareProducts() {
@@ -48,15 +43,15 @@ void Transformer::PrepareProducts() {
   // A residual without dropout is added by the product itself.
   const auto fused = model_.resid_pdrop == 0 ? WithResidual::kYes : WithResidual::kNo;
   const auto forward = [&](int64_t columns, int64_t k, WithResidual residual) {
-    return workspace_->Prepare(
+    return workspace_->matmul().Prepare(
         {.m = n, .n = columns, .k = k, .bias = WithBias::kYes, .residual = residual});
   };
   const auto to_input = [&](int64_t columns, int64_t k) {
-    return workspace_->Prepare({.m = n, .n = columns, .k = k, .operands = Operands::kNT});
+    return workspace_->matmul().Prepare({.m = n, .n = columns, .k = k, .operands = Operands::kNT});
   };
   const auto to_weight = [&](int64_t in, int64_t out, int ids[2]) {
     for (const Update update : {Update::kSet, Update::kAdd}) {
-      ids[static_cast<int>(update)] = workspace_->Prepare(
+      ids[static_cast<int>(update)] = workspace_->matmul().Prepare(
           {.m = in, .n = out, .k = n, .operands = Operands::kTN, .update = update});
     }
   };
@@ -76,16 +71,18 @@ void Transformer::PrepareProducts() {
   }
   if (layout_.last) {
     const int64_t vocabulary = model_.vocab_size, stride = layout_.logits_stride;
-    products_.logits = workspace_->Prepare(
+    products_.logits = workspace_->matmul().Prepare(
         {.m = n, .n = vocabulary, .k = c, .operands = Operands::kNT, .ldc = stride});
-    products_.d_logits = workspace_->Prepare({.m = n, .n = c, .k = vocabulary, .lda = stride});
+    products_.d_logits =
+        workspace_->matmul().Prepare({.m = n, .n = c, .k = vocabulary, .lda = stride});
     for (const Update update : {Update::kSet, Update::kAdd}) {
-      products_.w_logits[static_cast<int>(update)] = workspace_->Prepare({.m = vocabulary,
-                                                                          .n = c,
-                                                                          .k = n,
-                                                                          .operands = Operands::kTN,
-                                                                          .update = update,
-                                                                          .lda = stride});
+      products_.w_logits[static_cast<int>(update)] =
+          workspace_->matmul().Prepare({.m = vocabulary,
+                                        .n = c,
+                                        .k = n,
+                                        .operands = Operands::kTN,
+                                        .update = update,
+                                        .lda = stride});
     }
   }
 }

@@ -21,24 +21,18 @@
 
 namespace pp {
 
-// What the kernels of one rank share: prepared matrix products and the kernels' own working space
-// (not in the arena: its size is the kernels' business).
+// What the stages of one rank share: prepared matrix products, and the kernels' working space of
+// all threads but the first, whose is in scratch.
 class Workspace {
  public:
-  explicit Workspace(int threads) : threads_(threads), matmul_(threads) {}
+  Workspace(const Job& job, int threads);
 
-  int Prepare(const kernels::MatmulShape& shape);
-  // Room for attention, which never runs at the same time as a matmul.
-  void Reserve(size_t bytes);
-  void Run(int id, kernels::MatmulArgs args);
-
-  int threads() const { return threads_; }
-  void* scratch();
+  kernels::cpu::Matmul& matmul() { return matmul_; }
+  void* helpers();
 
  private:
-  int threads_;
   kernels::cpu::Matmul matmul_;
-  std::vector<std::byte> memory_;
+  std::vector<std::byte> helpers_;
 };
 
 class Transformer {
@@ -83,6 +77,7 @@ class Transformer {
   };
 
   void PrepareProducts();
+  void Multiply(const StageCall& call, int product, kernels::MatmulArgs args);
   kernels::AttentionShape Heads() const;
   kernels::DropoutKey Dropout(const StageCall& call, int layer, int operation, float p) const;
   // Layers count from the first of the stage.

@@ -73,8 +73,8 @@ void Transformer::StartFlow(const StageCall& call, float* d_final, float* flow) 
                              .target = call.targets,
                              .statistics = saved.statistics,
                              .scale = static_cast<float>(call.loss_scale)});
-  workspace_->Run(products_.d_logits,
-                  {.a = saved.logits, .b = Weight(call, HeadTensor()), .c = d_normed});
+  Multiply(call, products_.d_logits,
+           {.a = saved.logits, .b = Weight(call, HeadTensor()), .c = d_normed});
   cpu::LayerNormBackward({.rows = rows_,
                           .channels = model_.n_embd,
                           .dy = d_normed,
@@ -117,15 +117,15 @@ void Transformer::LayerBackwardInput(const StageCall& call, int layer, const Wor
   };
 
   drop(kMlpDropout, work.d_mlp);
-  workspace_->Run(products_.d_mlp, {.a = work.d_mlp, .b = weight(kMlpWeight), .c = work.d_hidden});
+  Multiply(call, products_.d_mlp, {.a = work.d_mlp, .b = weight(kMlpWeight), .c = work.d_hidden});
   cpu::GeluBackward(
       {.n = rows_ * model_.n_inner, .x = saved.hidden, .dy = work.d_hidden, .dx = work.d_hidden});
-  workspace_->Run(products_.d_hidden,
-                  {.a = work.d_hidden, .b = weight(kHiddenWeight), .c = d_normed});
+  Multiply(call, products_.d_hidden,
+           {.a = work.d_hidden, .b = weight(kHiddenWeight), .c = d_normed});
   normalize(saved.middle, weight(kNorm2Weight), saved.mean2, saved.rstd2, work.d_norm + 2 * c);
 
   drop(kProjDropout, work.d_proj);
-  workspace_->Run(products_.d_proj, {.a = work.d_proj, .b = weight(kProjWeight), .c = d_normed});
+  Multiply(call, products_.d_proj, {.a = work.d_proj, .b = weight(kProjWeight), .c = d_normed});
   cpu::AttentionBackward({.shape = Heads(),
                           .qkv = saved.qkv,
                           .out = saved.context,
@@ -133,8 +133,9 @@ void Transformer::LayerBackwardInput(const StageCall& call, int layer, const Wor
                           .dout = d_normed,
                           .dqkv = work.d_qkv,
                           .dropout = Dropout(call, layer, kAttentionDropout, model_.attn_pdrop),
-                          .scratch = workspace_->scratch()});
-  workspace_->Run(products_.d_qkv, {.a = work.d_qkv, .b = weight(kQkvWeight), .c = d_normed});
+                          .scratch = At(call.scratch, layout_.scratch.kernels),
+                          .helpers = workspace_->helpers()});
+  Multiply(call, products_.d_qkv, {.a = work.d_qkv, .b = weight(kQkvWeight), .c = d_normed});
   normalize(Input(call, layer, Keep::kStash), weight(kNorm1Weight), saved.mean1, saved.rstd1,
             work.d_norm);
 }
@@ -148,8 +149,8 @@ void Transformer::LayerBackwardWeight(const StageCall& call, int layer, const Wo
   const auto linear = [&](const int product[2], const float* input, const float* d_output,
                           int tensor) {
     const Tensor& matrix = LayerTensor(layer, tensor);
-    workspace_->Run(product[static_cast<int>(call.accumulate)],
-                    {.a = input, .b = d_output, .c = Gradient(call, matrix)});
+    Multiply(call, product[static_cast<int>(call.accumulate)],
+             {.a = input, .b = d_output, .c = Gradient(call, matrix)});
     cpu::BiasGradient({.rows = rows_,
                        .columns = matrix.cols,
                        .dy = d_output,
@@ -179,8 +180,8 @@ void Transformer::HeadBackwardWeight(const StageCall& call, const float* d_final
   float* normed = At(call.scratch, layout_.scratch.normed);
   Normalize(Input(call, layout_.layers, Keep::kStash), Weight(call, FinalNormTensor(0)),
             Weight(call, FinalNormTensor(1)), saved.mean, saved.rstd, normed);
-  workspace_->Run(products_.w_logits[static_cast<int>(call.accumulate)],
-                  {.a = saved.logits, .b = normed, .c = At(call.wgrad, HeadGradient())});
+  Multiply(call, products_.w_logits[static_cast<int>(call.accumulate)],
+           {.a = saved.logits, .b = normed, .c = At(call.wgrad, HeadGradient())});
   Accumulate(call.accumulate, model_.n_embd, d_final, Gradient(call, FinalNormTensor(0)));
   Accumulate(call.accumulate, model_.n_embd, d_final + model_.n_embd,
              Gradient(call, FinalNormTensor(1)));

@@ -49,14 +49,15 @@ void Transformer::ForwardLayer(const StageCall& call, int layer, Keep keep) {
   const auto weight = [&](int tensor) { return Weight(call, LayerTensor(layer, tensor)); };
 
   Normalize(x, weight(kNorm1Weight), weight(kNorm1Bias), saved.mean1, saved.rstd1, normed);
-  workspace_->Run(products_.qkv,
-                  {.a = normed, .b = weight(kQkvWeight), .c = saved.qkv, .bias = weight(kQkvBias)});
+  Multiply(call, products_.qkv,
+           {.a = normed, .b = weight(kQkvWeight), .c = saved.qkv, .bias = weight(kQkvBias)});
   cpu::AttentionForward({.shape = Heads(),
                          .qkv = saved.qkv,
                          .out = saved.context,
                          .lse = saved.lse,
                          .dropout = Dropout(call, layer, kAttentionDropout, model_.attn_pdrop),
-                         .scratch = workspace_->scratch()});
+                         .scratch = At(call.scratch, layout_.scratch.kernels),
+                         .helpers = workspace_->helpers()});
   AddToStream(call, {.product = products_.proj,
                      .input = saved.context,
                      .weight = weight(kProjWeight),
@@ -67,8 +68,8 @@ void Transformer::ForwardLayer(const StageCall& call, int layer, Keep keep) {
 
   Normalize(saved.middle, weight(kNorm2Weight), weight(kNorm2Bias), saved.mean2, saved.rstd2,
             normed);
-  workspace_->Run(
-      products_.hidden,
+  Multiply(
+      call, products_.hidden,
       {.a = normed, .b = weight(kHiddenWeight), .c = saved.hidden, .bias = weight(kHiddenBias)});
   float* out = Stream(call, layer + 1, keep);
   if (out == nullptr) return;  // a recomputation, whose last output nobody needs
@@ -99,16 +100,17 @@ void Transformer::Normalize(const float* x, const float* gamma, const float* bet
 // out = stream + dropout(input * weight + bias).
 void Transformer::AddToStream(const StageCall& call, const Branch& branch) {
   if (branch.dropout.p == 0) {
-    workspace_->Run(branch.product, {.a = branch.input,
-                                     .b = branch.weight,
-                                     .c = branch.out,
-                                     .bias = branch.bias,
-                                     .residual = branch.stream});
+    Multiply(call, branch.product,
+             {.a = branch.input,
+              .b = branch.weight,
+              .c = branch.out,
+              .bias = branch.bias,
+              .residual = branch.stream});
     return;
   }
   float* product = At(call.scratch, layout_.scratch.normed);
-  workspace_->Run(branch.product,
-                  {.a = branch.input, .b = branch.weight, .c = product, .bias = branch.bias});
+  Multiply(call, branch.product,
+           {.a = branch.input, .b = branch.weight, .c = product, .bias = branch.bias});
   cpu::Residual({.batch = batch_,
                  .sequence_elements = int64_t{sequence_} * model_.n_embd,
                  .x = branch.stream,
@@ -122,8 +124,8 @@ void Transformer::ForwardHead(const StageCall& call, Keep keep) {
   float* normed = At(call.scratch, layout_.scratch.normed);
   Normalize(Input(call, layout_.layers, keep), Weight(call, FinalNormTensor(0)),
             Weight(call, FinalNormTensor(1)), saved.mean, saved.rstd, normed);
-  workspace_->Run(products_.logits,
-                  {.a = normed, .b = Weight(call, HeadTensor()), .c = saved.logits});
+  Multiply(call, products_.logits,
+           {.a = normed, .b = Weight(call, HeadTensor()), .c = saved.logits});
   cpu::CrossEntropyForward({.rows = rows_,
                             .vocabulary = model_.vocab_size,
                             .row_stride = layout_.logits_stride,

@@ -236,7 +236,7 @@ void Rank::Report(const StepResult& result) {
   ControlMessage message{.type = ControlMessage::Type::kReport,
                          .step = result.step,
                          .last = asked_to_stop_.load(),
-                         .peak_bytes = device_->HighWater(),
+                         .peak_bytes = device_->HighWater() + executor_->bytes(),
                          .grad_norm = result.norm,
                          .seconds = now - std::exchange(last_end_, now)};
   for (size_t m = 0; m < result.losses.size(); ++m) {
