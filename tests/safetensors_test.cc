@@ -68,6 +68,8 @@ TEST_CASE("a damaged file is an error") {
   CHECK(Error("{" + a + "," + a + "}", 24) == "safetensors_test.tmp: tensor a is there twice");
   CHECK(Error("{" + b + "}", 28) ==
         "safetensors_test.tmp: a tensor begins at byte 24 of the data (0 would be right)");
+  CHECK(Error("{" + a + R"(,"c":{"dtype":"F32","shape":[4],"data_offsets":[12,28]}})", 28) ==
+        "safetensors_test.tmp: a tensor begins at byte 12 of the data (24 would be right)");
   CHECK(Error(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4) ==
         "safetensors_test.tmp: tensor a of shape [2] and dtype F32 is in bytes 0 to 4");
   CHECK(Error(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0)

@@ -56,6 +56,27 @@ kill -INT $run
 ends 15 "stopped in the middle of a step"
 kill $reader
 
+# A run that cannot say its last word, as nobody reads that either, ends at the third.
+mkfifo errors
+sleep 100 < errors &
+reader=$!
+exec 3> errors
+head -c 65536 /dev/zero >&3
+"$piperun" a.plan --data text.txt --steps 2000000000 --log third.jsonl > out.txt 2> errors &
+run=$!
+until [[ -s third.jsonl ]]; do sleep 0.05; done
+for _ in 1 2 3; do
+  kill -0 $run || fail "ended before the third signal"
+  kill -INT $run
+  sleep 2
+done
+kill -9 $run 2> kill.txt && fail "alive after the third signal"
+wait $run
+got=$?
+((got == 130)) || fail "the third signal: exit $got"
+exec 3>&-
+kill $reader
+
 # Before the first step there is nothing to finish.
 for signal in INT TERM HUP; do
   "$piperun" large.plan --data text.txt --steps 1 --log new.jsonl > out.txt 2> err.txt &
