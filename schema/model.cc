@@ -1,9 +1,12 @@
+// From a model's list of operators to the tensors of a stage and the place of every byte.
 #include "schema/model.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace pp {
 namespace {
@@ -11,78 +14,54 @@ namespace {
 // Hands out aligned places one after the other.
 class Places {
  public:
-  explicit Places(int64_t begin = 0) : end_(begin) {}
+  explicit Places(int64_t begin = 0) : end_(begin), most_(begin) {}
 
   // Room for `numbers` numbers of 4 bytes.
   int64_t Take(int64_t numbers) {
     const int64_t begin = (end_ + kAlign - 1) / kAlign * kAlign;
     end_ = begin + numbers * 4;
+    most_ = std::max(most_, end_);
     return begin;
   }
+  // What was taken since `end` was the end is free again.
+  void BackTo(int64_t end) { end_ = end; }
+
   int64_t end() const { return end_; }
+  int64_t most() const { return most_; }
 
  private:
-  int64_t end_;
+  int64_t end_, most_;
 };
 
-// Adds the tensors of one stage, in model order.
-class TensorList {
+int Tensors(const std::vector<Operator>& operators) {
+  int tensors = 0;
+  for (const Operator& op : operators) tensors += static_cast<int>(op.parameters.size());
+  return tensors;
+}
+
+bool IsTied(const ModelTable& table) {
+  for (const Operator& op : table.last)
+    for (const Parameter& parameter : op.parameters)
+      if (parameter.tied) return true;
+  return false;
+}
+
+// Lists the operators of a stage and its tensors, in model order.
+class Lister {
  public:
-  TensorList(const ModelConfig& model, StageLayout* layout) : model_(model), layout_(*layout) {}
+  Lister(const ModelTable& table, StageLayout* layout) : table_(table), layout_(*layout) {}
 
-  void Embeddings() {
-    const float std = model_.initializer_range;
-    Add("wte.weight", 0, {model_.vocab_size, model_.n_embd}, 0, std);
-    Add("wpe.weight", 1, {model_.n_positions, model_.n_embd}, 0, std);
-  }
-
-  void Layer(int layer) {
-    const int64_t c = model_.n_embd, inner = model_.n_inner;
-    const float std = model_.initializer_range;
-    // As in GPT-2: the projections into the residual stream begin smaller, by their number.
-    const float residual_std = std / std::sqrt(2.0f * static_cast<float>(model_.n_layer));
-    const std::string h = fmt::format("h.{}.", layer);
-    const int id = 2 + 12 * layer;
-    Add(h + "ln_1.weight", id, Vector(c), 1, 0);
-    Add(h + "ln_1.bias", id + 1, Vector(c), 0, 0);
-    Add(h + "attn.c_attn.weight", id + 2, {c, 3 * c}, 0, std);
-    Add(h + "attn.c_attn.bias", id + 3, Vector(3 * c), 0, 0);
-    Add(h + "attn.c_proj.weight", id + 4, {c, c}, 0, residual_std);
-    Add(h + "attn.c_proj.bias", id + 5, Vector(c), 0, 0);
-    Add(h + "ln_2.weight", id + 6, Vector(c), 1, 0);
-    Add(h + "ln_2.bias", id + 7, Vector(c), 0, 0);
-    Add(h + "mlp.c_fc.weight", id + 8, {c, inner}, 0, std);
-    Add(h + "mlp.c_fc.bias", id + 9, Vector(inner), 0, 0);
-    Add(h + "mlp.c_proj.weight", id + 10, {inner, c}, 0, residual_std);
-    Add(h + "mlp.c_proj.bias", id + 11, Vector(c), 0, 0);
-  }
-
-  void Final() {
-    const int id = 2 + 12 * model_.n_layer;
-    Add("ln_f.weight", id, Vector(model_.n_embd), 1, 0);
-    Add("ln_f.bias", id + 1, Vector(model_.n_embd), 0, 0);
-    const Shape shape = {model_.vocab_size, model_.n_embd};
-    if (!model_.tie_word_embeddings) {
-      Add("lm_head.weight", id + 2, shape, 0, model_.initializer_range);
-    } else if (!layout_.first) {
-      Add("wte.weight", 0, shape, 0, model_.initializer_range);
-      // The first stage counts it.
-      Tensor& copy = layout_.tensors.back();
-      layout_.norm_blocks -= copy.blocks;
-      layout_.parameters -= copy.elements();
-      copy.blocks = 0;
+  void Run(int layers_of_model) {
+    const int before = Tensors(table_.first), each = Tensors(table_.layer);
+    if (layout_.first) Add(table_.first, -1, 0);
+    for (int i = 0; i < layout_.layers; ++i) {
+      const int layer = layout_.first_layer + i;
+      Add(table_.layer, layer, before + each * layer);
     }
-  }
-
-  // The two accumulators of tied embeddings, and the sizes.
-  void Finish() {
-    if (model_.tie_word_embeddings && (layout_.first || layout_.last)) {
-      layout_.tied_bytes = int64_t{model_.vocab_size} * model_.n_embd * 4;
-      if (layout_.first) layout_.tied_lookup = layout_.tensors.front().wgrad;
-      if (layout_.last) {
-        layout_.tied_head =
-            layout_.first ? wgrad_.Take(layout_.tied_bytes / 4) : layout_.tensors.back().wgrad;
-      }
+    if (layout_.last) Add(table_.last, -1, before + each * layers_of_model);
+    if (layout_.first && IsTied(table_)) {
+      layout_.tied_bytes = layout_.tensors.front().bytes();
+      layout_.tied_lookup = layout_.tensors.front().wgrad;
     }
     layout_.weights_bytes = weights_.end();
     layout_.wgrad_bytes = wgrad_.end();
@@ -92,164 +71,255 @@ class TensorList {
   }
 
  private:
-  struct Shape {
-    int64_t rows, cols;
-    bool matrix = true;
-  };
-  static Shape Vector(int64_t numbers) { return {1, numbers, false}; }
+  void Add(const std::vector<Operator>& operators, int layer, int id) {
+    const std::string prefix =
+        layer < 0 ? "" : fmt::format(fmt::runtime(table_.layer_prefix), layer);
+    for (const Operator& op : operators) {
+      StageOperator placed{.op = op, .layer = layer, .group = group_};
+      for (const Parameter& parameter : op.parameters)
+        placed.parameters.push_back(Add(parameter, prefix, id++));
+      layout_.operators.push_back(std::move(placed));
+    }
+    ++group_;
+  }
 
-  void Add(std::string name, int id, Shape shape, float mean, float std) {
-    Tensor tensor;
-    tensor.name = std::move(name);
-    tensor.rows = shape.rows;
-    tensor.cols = shape.cols;
-    tensor.id = id;
-    tensor.matrix = shape.matrix;
-    tensor.init_mean = mean;
-    tensor.init_std = std;
+  StageOperator::Weights Add(const Parameter& parameter, const std::string& prefix, int id) {
+    if (parameter.tied && layout_.first) {
+      // One tensor, and two accumulators.
+      const Tensor& tensor = layout_.tensors.front();
+      layout_.tied_head = wgrad_.Take(tensor.elements());
+      return {tensor.weight, layout_.tied_head};
+    }
+    Tensor tensor{.name = prefix + parameter.name,
+                  .rows = parameter.rows,
+                  .cols = parameter.cols,
+                  .id = parameter.tied ? 0 : id,
+                  .matrix = parameter.matrix,
+                  .init_mean = parameter.mean,
+                  .init_std = parameter.std};
     tensor.weight = weights_.Take(tensor.elements());
     tensor.wgrad = wgrad_.Take(tensor.elements());
     tensor.first_block = layout_.norm_blocks;
-    tensor.blocks = (tensor.elements() + kNormBlock - 1) / kNormBlock;
-    layout_.norm_blocks += tensor.blocks;
-    layout_.parameters += tensor.elements();
-    layout_.tensors.push_back(std::move(tensor));
+    if (parameter.tied) {
+      layout_.tied_bytes = tensor.bytes();  // the first stage counts it
+      layout_.tied_head = tensor.wgrad;
+    } else {
+      tensor.blocks = (tensor.elements() + kNormBlock - 1) / kNormBlock;
+      layout_.norm_blocks += tensor.blocks;
+      layout_.parameters += tensor.elements();
+    }
+    layout_.tensors.push_back(tensor);
+    return {tensor.weight, tensor.wgrad};
   }
 
-  const ModelConfig& model_;
+  const ModelTable& table_;
   StageLayout& layout_;
   Places weights_, wgrad_;
+  int group_ = 0;
 };
 
-void LayoutTensors(const Job& job, StageLayout* layout) {
-  TensorList list(job.model, layout);
-  if (layout->first) list.Embeddings();
-  for (int i = 0; i < layout->layers; ++i) list.Layer(layout->first_layer + i);
-  if (layout->last) list.Final();
-  list.Finish();
-}
-
 // Norm blocks of the stages before this one.
-int64_t NormBlocksBefore(const Job& job, const StageLayout& layout) {
+int64_t NormBlocksBefore(const ModelTable& table, const StageLayout& layout) {
   if (layout.first) return 0;
   StageLayout embeddings, layer;
   embeddings.first = true;
   layer.layers = 1;
-  LayoutTensors(job, &embeddings);
-  LayoutTensors(job, &layer);
+  Lister(table, &embeddings).Run(0);
+  Lister(table, &layer).Run(0);
   return embeddings.norm_blocks + layout.first_layer * layer.norm_blocks;
 }
 
-// The parts of a layer's stash but x.
-LayerStash TakeStash(const Job& job, Places* places) {
-  const int64_t n = job.tokens(), c = job.model.n_embd;
-  LayerStash stash;
-  stash.mean1 = places->Take(n);
-  stash.rstd1 = places->Take(n);
-  stash.qkv = places->Take(n * 3 * c);
-  stash.lse = places->Take(n * job.model.n_head);
-  stash.context = places->Take(n * c);
-  stash.middle = places->Take(n * c);
-  stash.mean2 = places->Take(n);
-  stash.rstd2 = places->Take(n);
-  stash.hidden = places->Take(n * job.model.n_inner);
-  return stash;
-}
+// Finds a place for everything that an operator reads and writes.
+class Placer {
+ public:
+  Placer(const Job& job, StageLayout* layout)
+      : tokens_(job.tokens()),
+        width_(job.model.n_embd),
+        layout_(*layout),
+        operators_(layout->operators) {
+    FindTemporaries();
+    Places scratch;
+    layout_.kernels = scratch.Take(KernelBytes(job) / 4);
+    for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i]);
+    flow_[0] = scratch.Take(tokens_ * width_);
 
-HeadStash TakeHead(const Job& job, int64_t logits_stride, Places* places) {
-  const int64_t n = job.tokens();
-  HeadStash head;
-  head.mean = places->Take(n);
-  head.rstd = places->Take(n);
-  head.statistics = places->Take(2 * n);
-  head.logits = places->Take(n * logits_stride);
-  return head;
-}
-
-LayerWork TakeWork(const Job& job, Places* places) {
-  const int64_t n = job.tokens(), c = job.model.n_embd;
-  LayerWork work;
-  work.d_mlp = places->Take(n * c);
-  work.d_hidden = places->Take(n * job.model.n_inner);
-  work.d_proj = places->Take(n * c);
-  work.d_qkv = places->Take(n * 3 * c);
-  work.d_norm = places->Take(4 * c);
-  return work;
-}
-
-void LayoutStash(const Job& job, StageLayout* layout) {
-  const int64_t nc = job.tokens() * job.model.n_embd;
-  Places places;
-  const bool embedded = layout->first && (layout->layers > 0 || layout->last);
-  int64_t x = embedded ? places.Take(nc) : -1;
-  for (int i = 0; i < layout->layers; ++i) {
-    layout->stash.push_back(TakeStash(job, &places));
-    layout->stash.back().x = x;
-    const bool kept = i + 1 < layout->layers || layout->last;
-    x = kept ? places.Take(nc) : -1;
+    Places stash, drop(scratch.end()), work(scratch.end()), all_work;
+    flow_[1] = drop.Take(tokens_ * width_);
+    PlaceForward(Keep::kStash, &stash);
+    PlaceForward(Keep::kScratch, &drop);
+    PlaceBackward(Halves::kTogether, &work);
+    PlaceBackward(Halves::kApart, &all_work);
+    layout_.stash_bytes = stash.end();
+    layout_.work_bytes = all_work.end();
+    layout_.scratch_bytes = work.most();
+    layout_.drop_scratch_bytes = std::max(work.most(), drop.most());
   }
-  if (layout->last) {
-    layout->head_stash = TakeHead(job, layout->logits_stride, &places);
-    layout->head_stash.x = x;
+
+ private:
+  OperatorKind KindAt(size_t i) const { return operators_[i].op.kind; }
+  bool Before(size_t i, OperatorKind kind) const {
+    return i + 1 < operators_.size() && KindAt(i + 1) == kind;
   }
-  layout->stash_bytes = places.end();
-}
 
-void LayoutWork(const Job& job, StageLayout* layout) {
-  Places places;
-  for (int i = 0; i < layout->layers; ++i) layout->work.push_back(TakeWork(job, &places));
-  if (layout->first) layout->work_embed = places.Take(job.tokens() * job.model.n_embd);
-  if (layout->last) layout->work_final = places.Take(2 * job.model.n_embd);
-  layout->work_bytes = places.end();
-}
+  // Whether what it gives is made again where it is needed, and so lies in scratch.
+  bool IsTemporary(size_t i) const {
+    const OperatorKind kind = KindAt(i);
+    return kind == OperatorKind::kNorm || kind == OperatorKind::kGelu ||
+           (kind == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
+  }
 
-void LayoutScratch(const Job& job, StageLayout* layout) {
-  const int64_t nc = job.tokens() * job.model.n_embd;
-  Scratch& scratch = layout->scratch;
-  Places common;
-  scratch.kernels = common.Take(KernelBytes(job) / 4);
-  scratch.normed = common.Take(nc);
-  scratch.wide = common.Take(job.tokens() * job.model.n_inner);
-  scratch.flow = common.Take(nc);
+  // There are two places for these: an operator does not write where it reads. The second one also
+  // has gradients on their way from an operator to the one before.
+  void FindTemporaries() {
+    which_.assign(operators_.size(), 0);
+    widths_[1] = width_;
+    for (size_t i = 0; i < operators_.size(); ++i) {
+      if (!IsTemporary(i)) continue;
+      which_[i] = i > 0 && IsTemporary(i - 1) && which_[i - 1] == 0 ? 1 : 0;
+      widths_[which_[i]] = std::max(widths_[which_[i]], operators_[i].op.stride);
+    }
+  }
 
-  Places backward(common.end());
-  scratch.work = TakeWork(job, &backward);
-  scratch.d_final = backward.Take(2 * job.model.n_embd);
-  layout->scratch_bytes = backward.end();
+  // `own`: where what is kept goes, in scratch one group over the other.
+  void PlaceForward(Keep keep, Places* own) {
+    const Area area = keep == Keep::kStash ? Area::kStash : Area::kScratch;
+    const int64_t begin = own->end();
+    const auto take = [&](int64_t numbers) { return Spot{area, own->Take(numbers)}; };
+    Spot now, stream;
+    if (!layout_.first) now = stream = {Area::kActBefore, 0};
+    int turn = 0;
+    const auto next_stream = [&](size_t i) -> Spot {
+      if (i + 1 == operators_.size()) return {Area::kAct, 0};
+      if (keep == Keep::kStash) return take(tokens_ * width_);
+      return {Area::kScratch, flow_[turn++ % 2]};
+    };
+    for (size_t i = 0; i < operators_.size(); ++i) {
+      StageOperator& placed = operators_[i];
+      const Operator& op = placed.op;
+      StageOperator::Forward& forward = placed.forward[static_cast<int>(keep)];
+      if (keep == Keep::kScratch && i > 0 && operators_[i - 1].group != placed.group)
+        own->BackTo(begin);
+      forward.in = now;
+      switch (op.kind) {
+        case OperatorKind::kEmbedding:
+          forward.out = stream = next_stream(i);
+          break;
+        case OperatorKind::kNorm:
+        case OperatorKind::kLoss:
+          forward.statistics = take(2 * tokens_);
+          break;
+        case OperatorKind::kLinear:
+        case OperatorKind::kGelu:
+          break;
+        case OperatorKind::kAttention:
+          forward.statistics = take(op.heads * tokens_);
+          break;
+        case OperatorKind::kResidual:
+          forward.stream = stream;
+          forward.out = stream = next_stream(i);
+          if (op.dropout == 0) {
+            StageOperator::Forward& linear = operators_[i - 1].forward[static_cast<int>(keep)];
+            linear.stream = std::exchange(forward.stream, {});
+            linear.out = forward.out;
+            forward.in = {};
+          }
+          break;
+      }
+      if (IsTemporary(i)) {
+        forward.out = {Area::kScratch, temporary_[which_[i]]};
+      } else if (!forward.out && op.out > 0) {
+        forward.out = take(tokens_ * op.stride);
+      }
+      now = forward.out;
+      if (keep == Keep::kStash && (forward.statistics || forward.out.area == Area::kStash))
+        layout_.needed = static_cast<int>(i) + 1;
+    }
+  }
 
-  Places drop(common.end());
-  scratch.stash = TakeStash(job, &drop);
-  scratch.flow2 = drop.Take(nc);
-  if (layout->last) scratch.head = TakeHead(job, layout->logits_stride, &drop);
-  layout->drop_scratch_bytes = std::max(backward.end(), drop.end());
-}
+  // `own`: for what the weight half needs.
+  void PlaceBackward(Halves halves, Places* own) {
+    const Area area = halves == Halves::kTogether ? Area::kScratch : Area::kWork;
+    const int64_t begin = own->end();
+    const auto take = [&](int64_t numbers) { return Spot{area, own->Take(numbers)}; };
+    Spot& flow = layout_.flow[static_cast<int>(halves)];
+    flow = {Area::kGradBefore, 0};
+    if (layout_.first) {
+      flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]} : take(tokens_ * width_);
+    }
+    // Of what operator i gives.
+    std::vector<Spot> gradient(operators_.size());
+    const auto of = [&](size_t i) {
+      switch (KindAt(i)) {
+        case OperatorKind::kEmbedding:
+        case OperatorKind::kResidual:
+          return flow;
+        case OperatorKind::kNorm:
+        case OperatorKind::kAttention:
+          return Spot{Area::kScratch, temporary_[1]};
+        case OperatorKind::kLinear:
+          // The loss turns its input into the gradient.
+          if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
+          return take(tokens_ * operators_[i].op.stride);
+        case OperatorKind::kGelu:
+          return take(tokens_ * operators_[i].op.stride);
+        case OperatorKind::kLoss:
+          return Spot{};
+      }
+      PP_CHECK(false);
+    };
+    bool set = !layout_.last;
+    for (size_t i = operators_.size(); i-- > 0;) {
+      StageOperator& placed = operators_[i];
+      StageOperator::Backward& backward = placed.backward[static_cast<int>(halves)];
+      if (halves == Halves::kTogether && i + 1 < operators_.size() &&
+          operators_[i + 1].group != placed.group)
+        own->BackTo(begin);
+      backward.d_out = i + 1 < operators_.size() ? gradient[i] : flow;
+      if (KindAt(i) == OperatorKind::kNorm) {
+        backward.part = take(2 * width_);
+        backward.d_in = flow;
+        placed.begins = !std::exchange(set, true);
+      } else if (KindAt(i) == OperatorKind::kGelu) {
+        backward.d_in = backward.d_out;  // in place
+      } else if (i > 0) {
+        backward.d_in = of(i - 1);
+      }
+      if (i > 0) gradient[i - 1] = backward.d_in;
+    }
+  }
+
+  const int64_t tokens_, width_;
+  StageLayout& layout_;
+  std::vector<StageOperator>& operators_;
+  std::vector<int> which_;
+  int64_t widths_[2] = {}, temporary_[2] = {};  // offsets in scratch, of these and of
+  int64_t flow_[2] = {};  // the stream: in a CFW both in turn; its gradient has the first one
+};
 
 }  // namespace
 
 StageLayout LayoutStage(const Job& job, int stage) {
   PP_CHECK(stage >= 0 && stage < job.stages());
+  const ModelTable table = Gpt2(job.model);
   StageLayout layout;
   layout.stage = stage;
   layout.first = stage == 0;
   layout.last = stage == job.stages() - 1;
   for (int s = 0; s < stage; ++s) layout.first_layer += job.layers_per_stage[s];
   layout.layers = job.layers_per_stage[stage];
-  LayoutTensors(job, &layout);
-  layout.first_norm_block = NormBlocksBefore(job, layout);
+  Lister(table, &layout).Run(job.model.n_layer);
+  layout.first_norm_block = NormBlocksBefore(table, layout);
 
   const int64_t n = job.tokens();
   if (layout.first) layout.tokens_bytes = n * 4;
   if (layout.last) {
     layout.targets_bytes = n * 4;
     layout.loss_bytes = 8;
-    layout.logits_stride = (job.model.vocab_size + 15) / 16 * 16;
   } else {
     layout.act_bytes = n * job.model.n_embd * 4;
     layout.grad_bytes = layout.act_bytes;
   }
-  LayoutStash(job, &layout);
-  LayoutWork(job, &layout);
-  LayoutScratch(job, &layout);
+  Placer(job, &layout);
   return layout;
 }
 

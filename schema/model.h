@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "schema/operators.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -96,60 +97,53 @@ struct Tensor {
   int64_t bytes() const { return elements() * 4; }
 };
 
-// stash: what a forward saves for its backward. It contains what the forward read (the received
-// act(s-1,m) or the tokens, and the targets), which stays where it is, and beyond it, per layer:
-//
-//   x -> ln_1 -> c_attn -> [qkv] -> heads -> [context] -> c_proj -> dropout -> + x -> [middle]
-//     -> ln_2 -> c_fc -> [hidden] -> GELU -> c_proj -> dropout -> + middle -> x of the next layer
-//
-// What the LayerNorms and GELU give is not kept: the backward makes it again in passing.
-struct LayerStash {
-  int64_t x = -1;       // [N, C]; -1 in the first layer of a stage > 0: there it is act(s-1,m)
-  int64_t mean1 = 0;    // [N]
-  int64_t rstd1 = 0;    // [N]
-  int64_t qkv = 0;      // [N, 3C], of each row first all queries, then keys, then values
-  int64_t lse = 0;      // [B, H, T], log of the sum of the exponentials of a row of scores
-  int64_t context = 0;  // [N, C]
-  int64_t middle = 0;   // [N, C]
-  int64_t mean2 = 0;    // [N]
-  int64_t rstd2 = 0;    // [N]
-  int64_t hidden = 0;   // [N, I]
+// Where something lies: so many bytes into one of the things that an instruction is given. In
+// kScratch lies what only this instruction needs; the instructions of a rank share it.
+enum class Area : uint8_t { kNone, kActBefore, kAct, kGradBefore, kStash, kWork, kScratch };
+struct Spot {
+  Area area = Area::kNone;
+  int64_t offset = 0;
+
+  explicit operator bool() const { return area != Area::kNone; }
+  bool operator==(const Spot&) const = default;
 };
 
-// And once, in the last stage. The backward turns the logits into their gradient, in place.
-struct HeadStash {
-  int64_t x = -1;          // [N, C] output of the last layer; -1 in a stage without layers
-  int64_t mean = 0;        // [N]
-  int64_t rstd = 0;        // [N]
-  int64_t statistics = 0;  // [N, 2]
-  int64_t logits = 0;      // [N, logits_stride]
-};
+// Where a forward puts what a backward needs: for FW and RE into the stash; for CFW into scratch,
+// that of one layer after the other in the same place.
+enum class Keep : uint8_t { kStash, kScratch };
+// Where a backward puts what its weight half needs: in BW into scratch, layer by layer; BW_input
+// leaves all of it to BW_weight, in work.
+enum class Halves : uint8_t { kTogether, kApart };
 
-// work: what BW_input saves for BW_weight beyond the stash, which it contains. Per layer:
-struct LayerWork {
-  int64_t d_mlp = 0;     // [N, C] with respect to the output of mlp.c_proj
-  int64_t d_hidden = 0;  // [N, I]
-  int64_t d_proj = 0;    // [N, C] with respect to the output of attn.c_proj
-  int64_t d_qkv = 0;     // [N, 3C]
-  int64_t d_norm = 0;    // [4, C] this micro-batch's part of ln_1.weight, .bias, ln_2.weight, .bias
-};
-
-// scratch: what an instruction needs only while it runs; the instructions of a rank share it.
+// An operator of a stage, and where all that it touches lies.
 //
-//   FW, RE   | kernels | normed | wide |
-//   BW       | kernels | normed | wide | flow | work of one layer | d_final |
-//   BW_*     | kernels | normed | wide | flow |
-//   CFW      | kernels | normed | wide | flow | stash of one layer | flow | head's stash |
-struct Scratch {
-  int64_t kernels = 0;  // KernelBytes
-  int64_t normed = 0;   // [N, C]
-  int64_t wide = 0;     // [N, I]
-  int64_t flow = 0;     // [N, C] the residual stream's gradient in stage 0; the stream in CFW
-  LayerWork work;       // BW
-  int64_t d_final = 0;  // BW: [2, C] of ln_f
-  LayerStash stash;     // CFW
-  int64_t flow2 = 0;    // CFW: [N, C]
-  HeadStash head;       // CFW
+// A Residual without dropout has no forward of its own: the Linear before it adds the stream.
+struct StageOperator {
+  struct Weights {
+    int64_t weight = 0, wgrad = 0;  // offsets, as in Tensor
+  };
+  // Of what it reads, of the stream (a Residual), of what it gives, and of its statistics: Norm
+  // [N] and [N]; Attention [B, heads, T]; Loss [N, 2].
+  struct Forward {
+    Spot in, stream, out, statistics;
+  };
+  // Of the gradients with respect to what it gives and reads, and, for a Norm, to its parameters,
+  // gamma's and then beta's: this micro-batch's part.
+  struct Backward {
+    Spot d_out, d_in, part;
+  };
+
+  Operator op;
+  int layer = -1;  // of the model; outside of layers -1
+  int group = 0;   // what is before, in and behind each of the layers, counted in the stage
+  std::vector<Weights> parameters;
+  Forward forward[2];    // by Keep
+  Backward backward[2];  // by Halves
+  // A Norm whose gradient begins the stream's, rather than being added to it.
+  bool begins = false;
+
+  const Forward& of(Keep keep) const { return forward[static_cast<int>(keep)]; }
+  const Backward& of(Halves halves) const { return backward[static_cast<int>(halves)]; }
 };
 
 // Everything about one stage. A size of 0: this stage has no such value.
@@ -186,17 +180,13 @@ struct StageLayout {
   int64_t act_bytes = 0;      // act(s,m) [N, C]; not in the last stage
   int64_t grad_bytes = 0;     // grad(s,m), the same
 
-  std::vector<LayerStash> stash;
-  HeadStash head_stash;
-  int64_t logits_stride = 0;  // V, up to a multiple of 16
-  int64_t stash_bytes = 0;    // beyond what the forward read
+  std::vector<StageOperator> operators;
+  int needed = 0;           // so many operators a recomputation runs: what follows saves nothing
+  Spot flow[2];            // by Halves: the gradient with respect to the stream
+  int64_t stash_bytes = 0;  // beyond what the forward read
+  int64_t work_bytes = 0;   // beyond the stash
 
-  std::vector<LayerWork> work;
-  int64_t work_embed = 0;  // [N, C] gradient with respect to wte + wpe, first stage
-  int64_t work_final = 0;  // [2, C] of ln_f, last stage
-  int64_t work_bytes = 0;  // beyond the stash
-
-  Scratch scratch;
+  int64_t kernels = 0;             // offset in scratch: KernelBytes
   int64_t scratch_bytes = 0;       // enough for all but CFW
   int64_t drop_scratch_bytes = 0;  // enough for CFW, too
 };

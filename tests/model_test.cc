@@ -137,7 +137,7 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
   CHECK(b.targets_bytes == 1024);
   CHECK(a.loss_bytes == 0);
   CHECK(b.loss_bytes == 8);
-  CHECK(b.logits_stride == 50272);
+  CHECK(b.operators.back().op.stride == 50272);
   // 9 C + 4 statistics + H scores a token and layer; the stream between layers and from the
   // embedding; in the last stage the stream's end, three statistics and the logits.
   CHECK(a.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768));

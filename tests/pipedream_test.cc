@@ -22,9 +22,9 @@
 
 #include "compiler/compile.h"
 #include "runtime/files/dataset.h"
+#include "runtime/model/cpu_operators.h"
 #include "runtime/model/optimizer.h"
 #include "runtime/model/parameters.h"
-#include "runtime/model/transformer.h"
 #include "runtime/run/train.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
@@ -102,7 +102,7 @@ class Memory {
 
 struct Stage {
   Stage(const Job& job, int stage, Workspace* workspace)
-      : transformer(job, stage, kSeed, workspace) {
+      : model(MakeCpuStage(job, stage, kSeed, workspace)) {
     Memory first(layout().weights_bytes);
     auto source = WeightSource::New(kSeed);
     REQUIRE(source.ok());
@@ -110,7 +110,7 @@ struct Stage {
       REQUIRE(source->Read(tensor, reinterpret_cast<float*>(first.data() + tensor.weight)).ok());
     versions.push_back(std::move(first));
   }
-  const StageLayout& layout() const { return transformer.layout(); }
+  const StageLayout& layout() const { return model.layout(); }
 
   void Update(double learning_rate) {
     Memory next = versions.back();
@@ -122,7 +122,7 @@ struct Stage {
     versions.push_back(std::move(next));
   }
 
-  Transformer transformer;
+  StageModel model;
   std::vector<Memory> versions;  // W(0), W(1), ...
   Memory wgrad{layout().wgrad_bytes};
   Memory optimizer{layout().optimizer_bytes};
@@ -185,12 +185,12 @@ class Reference {
       StageCall call = CallOf(s, m, first);
       call.weights = Weights(s, k, mistake_.forward);
       call.loss = &loss;
-      stages_[s]->transformer.Forward(call);
+      stages_[s]->model.Forward(call);
     }
     for (int s = case_.devices - 1; s >= 0; --s) {
       StageCall call = CallOf(s, m, first);
       call.weights = Weights(s, k, mistake_.backward);
-      stages_[s]->transformer.Backward(call);
+      stages_[s]->model.Backward(call);
     }
     if (!TwoBuffers() || m + 1 == case_.micros)
       for (auto& stage : stages_) stage->Update(LearningRate(Optimizer(), step));

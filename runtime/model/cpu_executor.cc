@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/model/cpu_operators.h"
 #include "runtime/model/parameters.h"
-#include "runtime/model/transformer.h"
 #include "schema/buckets.h"
 
 namespace pp {
@@ -26,8 +26,7 @@ class CpuExecutor : public StageExecutor {
     const Program& program = *args.program;
     norm_blocks_ = NormBlocks(job_);
     for (int stage : program.StagesOf(args.device)) {
-      const auto made = stages_.emplace(std::piecewise_construct, std::forward_as_tuple(stage),
-                                        std::forward_as_tuple(job_, stage, args.seed, &workspace_));
+      const auto made = stages_.emplace(stage, MakeCpuStage(job_, stage, args.seed, &workspace_));
       for (int pipe : program.PipesOf(stage, args.device))
         owned_[{stage, pipe}] = OwnedParts(made.first->second.layout(), pipe);
     }
@@ -37,7 +36,7 @@ class CpuExecutor : public StageExecutor {
   int64_t bytes() const override { return (args_.threads - 1) * KernelBytes(job_); }
 
   void Run(const StageCall& call, Stream) override {
-    Transformer& stage = stages_.at(call.stage);
+    StageModel& stage = stages_.at(call.stage);
     switch (call.op) {
       case Op::kForward:
         return stage.Forward(call);
@@ -155,7 +154,7 @@ class CpuExecutor : public StageExecutor {
   const Job job_;
   int64_t norm_blocks_ = 0;
   Workspace workspace_;
-  std::map<int, Transformer> stages_;
+  std::map<int, StageModel> stages_;
   std::map<std::pair<int, int>, std::vector<OwnedPart>> owned_;  // by stage and pipe
   std::map<int, Tied> tied_;                                     // by pipe
 };

@@ -1,4 +1,4 @@
-// Computes stages of GPT-2 on CPUs: our kernels, in fp32. See transformer.h.
+// Computes stages on CPUs: our kernels, in fp32. See stage_model.h.
 #pragma once
 
 #include <memory>

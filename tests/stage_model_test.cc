@@ -1,6 +1,4 @@
 // A stage's forward and backward against PyTorch, and against itself in other splits and halves.
-#include "runtime/model/transformer.h"
-
 #include <omp.h>
 
 #include <catch2/catch.hpp>
@@ -11,7 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "kernels/attention.h"
 #include "runtime/files/safetensors.h"
+#include "runtime/model/cpu_operators.h"
 #include "runtime/model/parameters.h"
 
 namespace pp {
@@ -81,10 +81,10 @@ class Pipeline {
 
   struct Stage {
     Stage(const Job& job, int stage, Workspace* workspace)
-        : transformer(job, stage, 7, workspace) {}
-    const StageLayout& layout() const { return transformer.layout(); }
+        : model(MakeCpuStage(job, stage, 7, workspace)) {}
+    const StageLayout& layout() const { return model.layout(); }
 
-    Transformer transformer;
+    StageModel model;
     Memory weights{layout().weights_bytes};
     Memory wgrad{layout().wgrad_bytes};
     Memory optimizer{layout().optimizer_bytes};
@@ -173,36 +173,36 @@ class Pipeline {
     for (int s = 0; s < job_.stages(); ++s) {
       StageCall values = Values(s, m);
       values.loss = &loss;
-      Transformer& transformer = stages_[s]->transformer;
+      StageModel& model = stages_[s]->model;
       if (how_ == How::kRecomputed) {
-        transformer.ForwardDrop(values);
+        model.ForwardDrop(values);
         values.loss = nullptr;
         values.act = nullptr;
-        transformer.Recompute(values);
+        model.Recompute(values);
       } else {
-        transformer.Forward(values);
+        model.Forward(values);
       }
     }
     return loss;
   }
 
   void Backward(int s, int m) {
-    Transformer& transformer = stages_[s]->transformer;
+    StageModel& model = stages_[s]->model;
     if (how_ == How::kHalves) {
-      transformer.BackwardInput(Values(s, m));
-      transformer.BackwardWeight(Values(s, m));
+      model.BackwardInput(Values(s, m));
+      model.BackwardWeight(Values(s, m));
     } else {
-      transformer.Backward(Values(s, m));
+      model.Backward(Values(s, m));
     }
   }
 
   void CopyLogits(float* out) {
     const Stage& stage = *stages_.back();
-    const auto* logits =
-        reinterpret_cast<const float*>(stage.stash.data() + stage.layout().head_stash.logits);
+    const StageOperator& loss = stage.layout().operators.back();
+    const Spot logits_at = loss.of(Keep::kStash).in;
+    const auto* logits = reinterpret_cast<const float*>(stage.stash.data() + logits_at.offset);
     for (int row = 0; row < kRows; ++row) {
-      std::copy_n(logits + row * stage.layout().logits_stride, kVocabulary,
-                  out + row * kVocabulary);
+      std::copy_n(logits + row * loss.op.stride, kVocabulary, out + row * kVocabulary);
     }
   }
 

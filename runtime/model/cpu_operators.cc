@@ -1,0 +1,293 @@
+#include "runtime/model/cpu_operators.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/attention.h"
+#include "kernels/bias.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gelu.h"
+#include "kernels/norm.h"
+#include "kernels/residual.h"
+
+namespace pp {
+namespace {
+
+namespace cpu = kernels::cpu;
+using kernels::Operands;
+using kernels::Update;
+
+// accumulator (= or +=) part.
+void Accumulate(Update update, int64_t n, const float* part, float* accumulator) {
+  if (update == Update::kSet) {
+    std::memcpy(accumulator, part, n * sizeof(float));
+  } else {
+    cpu::Add({.n = n, .x = part, .out = accumulator});
+  }
+}
+
+class CpuOperators : public Operators {
+ public:
+  CpuOperators(const Job& job, const StageLayout& layout, uint64_t seed, Workspace* workspace)
+      : batch_(job.micro_batch_size),
+        sequence_(job.sequence_length),
+        rows_(job.tokens()),
+        kernels_(layout.kernels),
+        seed_(seed),
+        workspace_(*workspace) {
+    PP_CHECK(cpu::Matmul::ScratchBytes() <= static_cast<size_t>(KernelBytes(job)));
+    for (const StageOperator& placed : layout.operators) {
+      products_.push_back(placed.op.kind == OperatorKind::kLinear ? Prepare(placed) : Products{});
+      if (placed.op.kind == OperatorKind::kAttention)
+        PP_CHECK(cpu::AttentionScratchBytes(Heads(placed.op)) <=
+                 static_cast<size_t>(KernelBytes(job)));
+    }
+  }
+
+  void Forward(const OperatorCall& call) override {
+    const Operator& op = call.placed->op;
+    switch (op.kind) {
+      case OperatorKind::kEmbedding:
+        return cpu::EmbeddingForward({.batch = batch_,
+                                      .tokens = sequence_,
+                                      .channels = op.out,
+                                      .token = call.stage->tokens,
+                                      .wte = call.parameters[0],
+                                      .wpe = call.parameters[1],
+                                      .out = call.out,
+                                      .dropout = Dropout(call)});
+      case OperatorKind::kNorm:
+        return cpu::LayerNormForward({.rows = rows_,
+                                      .channels = op.in,
+                                      .x = call.in,
+                                      .gamma = call.parameters[0],
+                                      .beta = call.parameters[1],
+                                      .y = call.out,
+                                      .mean = call.statistics,
+                                      .rstd = call.statistics + rows_,
+                                      .epsilon = op.epsilon});
+      case OperatorKind::kLinear:
+        return Multiply(call, products_[call.index].forward,
+                        {.a = call.in,
+                         .b = call.parameters[0],
+                         .c = call.out,
+                         .bias = call.parameters[1],
+                         .residual = call.stream});
+      case OperatorKind::kAttention:
+        return cpu::AttentionForward({.shape = Heads(op),
+                                      .qkv = call.in,
+                                      .out = call.out,
+                                      .lse = call.statistics,
+                                      .dropout = Dropout(call),
+                                      .scratch = Scratch(call),
+                                      .helpers = workspace_.helpers()});
+      case OperatorKind::kGelu:
+        return cpu::GeluForward({.n = rows_ * op.in, .x = call.in, .y = call.out});
+      case OperatorKind::kResidual:
+        if (call.in == nullptr) return;  // the Linear has added the stream
+        return cpu::Residual({.batch = batch_,
+                              .sequence_elements = sequence_ * op.in,
+                              .x = call.stream,
+                              .y = call.in,
+                              .out = call.out,
+                              .dropout = Dropout(call)});
+      case OperatorKind::kLoss:
+        return cpu::CrossEntropyForward({.rows = rows_,
+                                         .vocabulary = op.in,
+                                         .row_stride = op.stride,
+                                         .logits = call.in,
+                                         .target = call.stage->targets,
+                                         .statistics = call.statistics,
+                                         .loss = call.stage->loss});
+    }
+  }
+
+  void BackwardInput(const OperatorCall& call) override {
+    const Operator& op = call.placed->op;
+    switch (op.kind) {
+      case OperatorKind::kEmbedding:
+        return;
+      case OperatorKind::kNorm:
+        return cpu::LayerNormBackward(
+            {.rows = rows_,
+             .channels = op.in,
+             .dy = call.d_out,
+             .x = call.in,
+             .gamma = call.parameters[0],
+             .mean = call.statistics,
+             .rstd = call.statistics + rows_,
+             .dx = call.d_in,
+             .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
+             .dgamma = call.part,
+             .dbeta = call.part + op.in});
+      case OperatorKind::kLinear:
+        return Multiply(call, products_[call.index].input,
+                        {.a = call.d_out, .b = call.parameters[0], .c = call.d_in});
+      case OperatorKind::kAttention:
+        return cpu::AttentionBackward({.shape = Heads(op),
+                                       .qkv = call.in,
+                                       .out = call.out,
+                                       .lse = call.statistics,
+                                       .dout = call.d_out,
+                                       .dqkv = call.d_in,
+                                       .dropout = Dropout(call),
+                                       .scratch = Scratch(call),
+                                       .helpers = workspace_.helpers()});
+      case OperatorKind::kGelu:
+        return cpu::GeluBackward(
+            {.n = rows_ * op.in, .x = call.in, .dy = call.d_out, .dx = call.d_in});
+      case OperatorKind::kResidual:
+        return cpu::Dropout({.batch = batch_,
+                             .sequence_elements = sequence_ * op.in,
+                             .x = call.d_out,
+                             .out = call.d_in,
+                             .dropout = Dropout(call)});
+      case OperatorKind::kLoss:
+        return cpu::CrossEntropyBackward({.rows = rows_,
+                                          .vocabulary = op.in,
+                                          .row_stride = op.stride,
+                                          .logits = call.d_in,
+                                          .target = call.stage->targets,
+                                          .statistics = call.statistics,
+                                          .scale = static_cast<float>(call.stage->loss_scale)});
+    }
+  }
+
+  void BackwardWeight(const OperatorCall& call) override {
+    const Operator& op = call.placed->op;
+    const Update update = call.stage->accumulate;
+    switch (op.kind) {
+      case OperatorKind::kEmbedding:
+        return EmbeddingWeight(call);
+      case OperatorKind::kNorm:
+        Accumulate(update, op.in, call.part, call.gradients[0]);
+        return Accumulate(update, op.in, call.part + op.in, call.gradients[1]);
+      case OperatorKind::kLinear:
+        return LinearWeight(call);
+      case OperatorKind::kAttention:
+      case OperatorKind::kGelu:
+      case OperatorKind::kResidual:
+      case OperatorKind::kLoss:
+        return;  // no parameters
+    }
+  }
+
+  void Copy(const float* from, int64_t bytes, float* to) override { std::memcpy(to, from, bytes); }
+
+ private:
+  // Ids of prepared matrix products; that to the weights by Update.
+  struct Products {
+    int forward = -1, input = -1, weight[2] = {-1, -1};
+  };
+
+  Products Prepare(const StageOperator& placed) {
+    const Operator& op = placed.op;
+    const int64_t n = rows_, in = op.in, out = op.out, stride = op.stride;
+    const bool turned = op.matrix == Matrix::kOutIn;
+    cpu::Matmul& matmul = workspace_.matmul();
+    Products ids;
+    ids.forward = matmul.Prepare(
+        {.m = n,
+         .n = out,
+         .k = in,
+         .operands = turned ? Operands::kNT : Operands::kNN,
+         .bias = op.parameters.size() > 1 ? kernels::WithBias::kYes : kernels::WithBias::kNo,
+         .residual = placed.of(Keep::kStash).stream ? kernels::WithResidual::kYes
+                                                    : kernels::WithResidual::kNo,
+         .ldc = stride});
+    ids.input = matmul.Prepare({.m = n,
+                                .n = in,
+                                .k = out,
+                                .operands = turned ? Operands::kNN : Operands::kNT,
+                                .lda = stride});
+    for (const Update update : {Update::kSet, Update::kAdd}) {
+      ids.weight[static_cast<int>(update)] = matmul.Prepare({.m = turned ? out : in,
+                                                             .n = turned ? in : out,
+                                                             .k = n,
+                                                             .operands = Operands::kTN,
+                                                             .update = update,
+                                                             .lda = turned ? stride : in,
+                                                             .ldb = turned ? in : stride});
+    }
+    return ids;
+  }
+
+  void Multiply(const OperatorCall& call, int product, kernels::MatmulArgs args) {
+    args.scratch = Scratch(call);
+    args.helpers = workspace_.helpers();
+    workspace_.matmul().Run(product, args);
+  }
+
+  void LinearWeight(const OperatorCall& call) {
+    const Operator& op = call.placed->op;
+    const Update update = call.stage->accumulate;
+    const bool turned = op.matrix == Matrix::kOutIn;
+    Multiply(call, products_[call.index].weight[static_cast<int>(update)],
+             {.a = turned ? call.d_out : call.in,
+              .b = turned ? call.in : call.d_out,
+              .c = call.gradients[0]});
+    if (op.parameters.size() < 2) return;
+    cpu::BiasGradient({.rows = rows_,
+                       .columns = op.out,
+                       .dy = call.d_out,
+                       .dbias = call.gradients[1],
+                       .update = update});
+  }
+
+  // A micro-batch touches only the rows of its tokens and positions.
+  void EmbeddingWeight(const OperatorCall& call) {
+    const Operator& op = call.placed->op;
+    for (int i = 0; i < 2 && call.stage->accumulate == Update::kSet; ++i)
+      cpu::Fill({.n = op.parameters[i].rows * op.parameters[i].cols, .out = call.gradients[i]});
+    cpu::EmbeddingBackward({.batch = batch_,
+                            .tokens = sequence_,
+                            .channels = op.out,
+                            .token = call.stage->tokens,
+                            .dout = call.d_out,
+                            .dwte = call.gradients[0],
+                            .dwpe = call.gradients[1],
+                            .dropout = Dropout(call)});
+  }
+
+  kernels::AttentionShape Heads(const Operator& op) const {
+    return {batch_, sequence_, op.heads, op.out / op.heads};
+  }
+
+  kernels::DropoutKey Dropout(const OperatorCall& call) const {
+    const Operator& op = call.placed->op;
+    const int layer = std::max(call.placed->layer, 0);
+    return {.seed = seed_,
+            .site = static_cast<uint32_t>(layer * 8 + op.dropout_id),
+            .first_sequence = static_cast<uint32_t>(call.stage->first_sequence),
+            .p = op.dropout};
+  }
+
+  void* Scratch(const OperatorCall& call) const { return call.stage->scratch + kernels_; }
+
+  const int64_t batch_, sequence_, rows_;
+  const int64_t kernels_;  // offset in scratch
+  const uint64_t seed_;
+  Workspace& workspace_;
+  std::vector<Products> products_;  // by operator
+};
+
+}  // namespace
+
+Workspace::Workspace(const Job& job, int threads)
+    : matmul_(threads), helpers_((threads - 1) * KernelBytes(job) + kAlign) {}
+
+void* Workspace::helpers() {
+  const auto address = reinterpret_cast<uintptr_t>(helpers_.data());
+  return reinterpret_cast<void*>((address + kAlign - 1) / kAlign * kAlign);
+}
+
+StageModel MakeCpuStage(const Job& job, int stage, uint64_t seed, Workspace* workspace) {
+  StageLayout layout = LayoutStage(job, stage);
+  auto operators = std::make_unique<CpuOperators>(job, layout, seed, workspace);
+  return StageModel(std::move(layout), std::move(operators));
+}
+
+}  // namespace pp

@@ -1,0 +1,118 @@
+#include "runtime/model/stage_model.h"
+
+namespace pp {
+namespace {
+
+// Null stays null: not every instruction has everything.
+float* Floats(std::byte* base, int64_t offset) {
+  return base == nullptr ? nullptr : reinterpret_cast<float*>(base + offset);
+}
+
+float* At(const StageCall& call, const Spot& place) {
+  const auto in = [&](std::byte* base) { return Floats(base, place.offset); };
+  switch (place.area) {
+    case Area::kNone:
+      return nullptr;
+    case Area::kActBefore:
+      return call.act_before;
+    case Area::kAct:
+      return call.act;
+    case Area::kGradBefore:
+      return call.grad_before;
+    case Area::kStash:
+      return in(call.stash);
+    case Area::kWork:
+      return in(call.work);
+    case Area::kScratch:
+      return in(call.scratch);
+  }
+  PP_CHECK(false);
+}
+
+}  // namespace
+
+OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
+                                Halves halves) const {
+  const StageOperator& placed = layout_.operators[index];
+  const StageOperator::Forward& forward = placed.of(keep);
+  const StageOperator::Backward& backward = placed.of(halves);
+  OperatorCall result = {.index = index,
+                         .placed = &placed,
+                         .stage = &call,
+                         .in = At(call, forward.in),
+                         .stream = At(call, forward.stream),
+                         .out = At(call, forward.out),
+                         .statistics = At(call, forward.statistics),
+                         .d_out = At(call, backward.d_out),
+                         .d_in = At(call, backward.d_in),
+                         .part = At(call, backward.part)};
+  for (size_t i = 0; i < placed.parameters.size(); ++i) {
+    const auto [weight, wgrad] = placed.parameters[i];
+    result.parameters[i] = Floats(call.weights, weight);
+    result.gradients[i] = Floats(call.wgrad, wgrad);
+  }
+  return result;
+}
+
+void StageModel::RunForward(const StageCall& call, size_t count, Keep keep) {
+  for (size_t i = 0; i < count; ++i) operators_->Forward(CallOf(call, i, keep, Halves::kTogether));
+}
+
+void StageModel::Forward(const StageCall& call) {
+  // A stage in the middle without a layer.
+  if (layout_.operators.empty()) operators_->Copy(call.act_before, layout_.act_bytes, call.act);
+  RunForward(call, layout_.operators.size(), Keep::kStash);
+}
+
+void StageModel::ForwardDrop(const StageCall& call) {
+  if (layout_.operators.empty()) operators_->Copy(call.act_before, layout_.act_bytes, call.act);
+  RunForward(call, layout_.operators.size(), Keep::kScratch);
+}
+
+void StageModel::Recompute(const StageCall& call) {
+  double loss = 0;
+  StageCall again = call;
+  again.loss = &loss;
+  RunForward(again, layout_.needed, Keep::kStash);
+}
+
+// The gradient with respect to what the stage gives: received, or the loss begins it.
+void StageModel::StartFlow(const StageCall& call, Halves halves) {
+  if (layout_.last) return;
+  operators_->Copy(call.grad, layout_.grad_bytes, At(call, layout_.flow[static_cast<int>(halves)]));
+}
+
+void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
+  operators_->BackwardInput(CallOf(call, index, Keep::kStash, halves));
+}
+
+void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves) {
+  const StageOperator& placed = layout_.operators[index];
+  if (placed.parameters.empty()) return;
+  const bool saved = placed.of(Keep::kStash).in.area != Area::kScratch;
+  if (!saved) operators_->Forward(CallOf(call, index - 1, Keep::kStash, halves));
+  operators_->BackwardWeight(CallOf(call, index, Keep::kStash, halves));
+}
+
+void StageModel::Backward(const StageCall& call) {
+  constexpr Halves kHalves = Halves::kTogether;
+  StartFlow(call, kHalves);
+  for (size_t end = layout_.operators.size(), begin; end > 0; end = begin) {
+    begin = end - 1;
+    const int group = layout_.operators[begin].group;
+    while (begin > 0 && layout_.operators[begin - 1].group == group) --begin;
+    for (size_t i = end; i-- > begin;) InputHalf(call, i, kHalves);
+    for (size_t i = end; i-- > begin;) WeightHalf(call, i, kHalves);
+  }
+}
+
+void StageModel::BackwardInput(const StageCall& call) {
+  StartFlow(call, Halves::kApart);
+  for (size_t i = layout_.operators.size(); i-- > 0;) InputHalf(call, i, Halves::kApart);
+}
+
+void StageModel::BackwardWeight(const StageCall& call) {
+  for (size_t i = layout_.operators.size(); i-- > 0;) WeightHalf(call, i, Halves::kApart);
+}
+
+}  // namespace pp

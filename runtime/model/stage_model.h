@@ -1,0 +1,81 @@
+// A pipeline stage, carried out from its list of operators (schema/operators.h).
+//
+// The places of everything are StageLayout's (schema/model.h); the caller says where each value of
+// a micro-batch begins. Nothing here takes memory after construction, and every result has the same
+// bits whatever the split into stages, the order of micro-batches between the calls, or the number
+// of threads. Gradients are sums over micro-batches in the order of the calls.
+//
+//   Forward = ForwardDrop + Recompute           bit for bit
+//   Backward = BackwardInput + BackwardWeight   bit for bit
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "runtime/device/stage_call.h"
+#include "schema/model.h"
+
+namespace pp {
+
+// One operator as its kernels get it. What it does not have is null. Rows are tokens; floats of a
+// row and places are Operator's and StageOperator's.
+struct OperatorCall {
+  size_t index = 0;  // among the operators of the stage
+  const StageOperator* placed = nullptr;
+  const StageCall* stage = nullptr;
+  const float* parameters[2] = {};
+  float* gradients[2] = {};  // of the parameters; = or += as stage->accumulate says
+
+  const float *in = nullptr, *stream = nullptr;
+  float *out = nullptr, *statistics = nullptr;
+  float *d_out = nullptr, *d_in = nullptr, *part = nullptr;
+};
+
+// The kernels of all operators, on one kind of device.
+class Operators {
+ public:
+  virtual ~Operators() = default;
+
+  // out and statistics.
+  virtual void Forward(const OperatorCall& call) = 0;
+  // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.
+  virtual void BackwardInput(const OperatorCall& call) = 0;
+  // The gradients.
+  virtual void BackwardWeight(const OperatorCall& call) = 0;
+  virtual void Copy(const float* from, int64_t bytes, float* to) = 0;
+};
+
+class StageModel {
+ public:
+  StageModel(StageLayout layout, std::unique_ptr<Operators> operators)
+      : layout_(std::move(layout)), operators_(std::move(operators)) {}
+
+  const StageLayout& layout() const { return layout_; }
+
+  // act(s,m), or the loss in the last stage, and stash(s,m).
+  void Forward(const StageCall& call);
+  // The same without a stash.
+  void ForwardDrop(const StageCall& call);
+  // The stash alone.
+  void Recompute(const StageCall& call);
+
+  // grad(s-1,m), and wgrad(s) = or += this micro-batch's part.
+  void Backward(const StageCall& call);
+  // grad(s-1,m) and work(s,m).
+  void BackwardInput(const StageCall& call);
+  // wgrad(s) = or += this micro-batch's part.
+  void BackwardWeight(const StageCall& call);
+
+ private:
+  OperatorCall CallOf(const StageCall& call, size_t index, Keep keep, Halves halves) const;
+  void RunForward(const StageCall& call, size_t count, Keep keep);
+  void StartFlow(const StageCall& call, Halves halves);
+  void InputHalf(const StageCall& call, size_t index, Halves halves);
+  void WeightHalf(const StageCall& call, size_t index, Halves halves);
+
+  StageLayout layout_;
+  std::unique_ptr<Operators> operators_;
+};
+
+}  // namespace pp
