@@ -149,6 +149,43 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
   CHECK(b.tensors.back().blocks == 0);
 }
 
+// Of what a forward keeps, and of what BW_input leaves to BW_weight.
+TEST_CASE("stash and work are full of what the operators keep, side by side") {
+  const std::vector<int> split = GENERATE(std::vector<int>{12}, std::vector<int>{0, 7, 0, 5, 0});
+  ModelConfig model = Gpt2();
+  model.resid_pdrop = GENERATE(0.0f, 0.1f);
+  const Job job = {model, 3, 7, split};
+  const int64_t n = job.tokens();
+  for (int s = 0; s < job.stages(); ++s) {
+    const StageLayout layout = LayoutStage(job, s);
+    std::vector<std::pair<int64_t, int64_t>> stash, work;
+    const auto add = [&](const Spot& spot, int64_t numbers) {
+      if (spot.area == Area::kStash) stash.emplace_back(spot.offset, 4 * numbers);
+      if (spot.area == Area::kWork) work.emplace_back(spot.offset, 4 * numbers);
+    };
+    int64_t before = model.n_embd;  // floats a token that the operator before gives
+    for (const StageOperator& placed : layout.operators) {
+      const StageOperator::Forward& forward = placed.of(Keep::kStash);
+      const StageOperator::Backward& backward = placed.of(Halves::kApart);
+      const OperatorKind kind = placed.op.kind;
+      // A Linear that adds the stream gives what the Residual behind it would.
+      if (!forward.stream || kind == OperatorKind::kResidual)
+        add(forward.out, n * placed.op.stride);
+      add(forward.statistics, kind == OperatorKind::kAttention ? n * placed.op.heads : 2 * n);
+      // These are in place, or the stream's, which is counted once.
+      const bool counted =
+          kind == OperatorKind::kGelu || kind == OperatorKind::kNorm || kind == OperatorKind::kLoss;
+      if (!counted) add(backward.d_in, n * before);
+      add(backward.part, 2 * model.n_embd);
+      before = placed.op.stride;
+    }
+    add(layout.flow[static_cast<int>(Halves::kApart)], n * model.n_embd);
+    INFO("stage " << s);
+    CheckPlaces(stash, layout.stash_bytes);
+    CheckPlaces(work, layout.work_bytes);
+  }
+}
+
 TEST_CASE("a matrix with one row is a matrix") {
   ModelConfig model = Gpt2();
   model.n_inner = model.n_positions = 1;
