@@ -22,7 +22,9 @@
 #include "kernels/norm.h"
 #include "kernels/random.h"
 #include "kernels/residual.h"
+#include "kernels/rope.h"
 #include "kernels/sum_squares.h"
+#include "kernels/swiglu.h"
 
 // clang-format off
 #define PP_CPU_KERNELS(X) \
@@ -44,8 +46,11 @@
   X(MatmulRun)            \
   X(RandomNormal)         \
   X(Residual)             \
+  X(Rope)                 \
   X(Scale)                \
-  X(SumSquares)
+  X(SumSquares)           \
+  X(SwiGluBackward)       \
+  X(SwiGluForward)
 // clang-format on
 
 namespace pp::kernels {

@@ -31,8 +31,10 @@ void ForwardRow(const LayerNormForwardArgs& args, int64_t row) {
   const int64_t n = args.channels;
   const float* x = args.x + row * n;
   float* y = args.y + row * n;
+  const bool centered = args.mean != nullptr;
   const float mean =
-      SumOver(n, [&](int64_t c, int64_t k) PP_LAMBDA { return LoadUpTo(x + c, k); }) / n;
+      centered ? SumOver(n, [&](int64_t c, int64_t k) PP_LAMBDA { return LoadUpTo(x + c, k); }) / n
+               : 0;
   const float variance = SumOver(n,
                                  [&](int64_t c, int64_t k) PP_LAMBDA {
                                    const Vec d = LoadUpTo(x + c, k) - mean;
@@ -40,9 +42,13 @@ void ForwardRow(const LayerNormForwardArgs& args, int64_t row) {
                                  }) /
                          n;
   const float rstd = 1 / __builtin_sqrtf(variance + args.epsilon);
+  args.rstd[row] = rstd;
+  if (!centered) {
+    for (int64_t c = 0; c < n; ++c) y[c] = x[c] * rstd * args.gamma[c];
+    return;
+  }
   for (int64_t c = 0; c < n; ++c) y[c] = (x[c] - mean) * rstd * args.gamma[c] + args.beta[c];
   args.mean[row] = mean;
-  args.rstd[row] = rstd;
 }
 
 // The product, rounded: the compiler must not fuse it with a sum. With one channel g - sum(g)/1 is
@@ -58,13 +64,14 @@ void BackwardRow(const LayerNormBackwardArgs& args, int64_t row) {
   const float* x = args.x + row * n;
   const float* dy = args.dy + row * n;
   float* dx = args.dx + row * n;
-  const float mean = args.mean[row], rstd = args.rstd[row];
+  const bool centered = args.mean != nullptr;
+  const float mean = centered ? args.mean[row] : 0, rstd = args.rstd[row];
   const auto g = [&](int64_t c, int64_t k) PP_LAMBDA {
     return Rounded(LoadUpTo(dy + c, k) * LoadUpTo(args.gamma + c, k));
   };
   const auto normal = [&](int64_t c, int64_t k)
                           PP_LAMBDA { return (LoadUpTo(x + c, k) - mean) * rstd; };
-  const float g_mean = SumOver(n, g) / n;
+  const float g_mean = centered ? SumOver(n, g) / n : 0;
   const float gn_mean =
       SumOver(n, [&](int64_t c, int64_t k) PP_LAMBDA { return g(c, k) * normal(c, k); }) / n;
   const auto put = [&](int64_t c, int64_t k) PP_LAMBDA {
@@ -87,14 +94,14 @@ void ParameterGradients(const LayerNormBackwardArgs& args) {
     for (int64_t r = 0; r < args.rows; ++r) {
       const float* x = args.x + r * args.channels + begin;
       const float* dy = args.dy + r * args.channels + begin;
-      const float mean = args.mean[r], rstd = args.rstd[r];
+      const float mean = args.mean != nullptr ? args.mean[r] : 0, rstd = args.rstd[r];
       for (int64_t c = 0; c < end - begin; ++c) {
         gamma[c] += dy[c] * ((x[c] - mean) * rstd);
         beta[c] += dy[c];
       }
     }
     StoreColumns(gamma, end - begin, args.update, args.dgamma + begin);
-    StoreColumns(beta, end - begin, args.update, args.dbeta + begin);
+    if (args.dbeta != nullptr) StoreColumns(beta, end - begin, args.update, args.dbeta + begin);
   });
 }
 

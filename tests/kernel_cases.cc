@@ -154,7 +154,8 @@ Comparison Embedding(const CpuKernels& kernels) {
   return result;
 }
 
-Comparison LayerNorm(const CpuKernels& kernels) {
+// And RMSNorm, where it is not centered.
+Comparison Norm(const CpuKernels& kernels, bool centered) {
   Comparison result;
   for (const int64_t channels : {1, 5, 64, 768, 771}) {
     for (const Update update : {Update::kSet, Update::kAdd}) {
@@ -164,26 +165,28 @@ Comparison LayerNorm(const CpuKernels& kernels) {
       Floats y(n), mean(rows), rstd(rows), dx = old, dgamma = old, dbeta = old;
       dgamma.resize(channels), dbeta.resize(channels);
       const float epsilon = 1e-5f;  // with one channel rstd is 316, and dx exactly 0
-      kernels.LayerNormForward({rows, channels, x.data(), gamma.data(), beta.data(), y.data(),
-                                mean.data(), rstd.data(), epsilon});
+      kernels.LayerNormForward({rows, channels, x.data(), gamma.data(),
+                                centered ? beta.data() : nullptr, y.data(),
+                                centered ? mean.data() : nullptr, rstd.data(), epsilon});
       kernels.LayerNormBackward({.rows = rows,
                                  .channels = channels,
                                  .dy = dy.data(),
                                  .x = x.data(),
                                  .gamma = gamma.data(),
-                                 .mean = mean.data(),
+                                 .mean = centered ? mean.data() : nullptr,
                                  .rstd = rstd.data(),
                                  .dx = dx.data(),
                                  .dx_update = update,
                                  .dgamma = dgamma.data(),
-                                 .dbeta = dbeta.data(),
+                                 .dbeta = centered ? dbeta.data() : nullptr,
                                  .update = update});
       const bool add = update == Update::kAdd;
       Doubles want_y(n), want_dx(n), want_dgamma(channels), want_dbeta(channels);
       for (int64_t c = 0; add && c < channels; ++c) want_dgamma[c] = want_dbeta[c] = old[c];
       for (int64_t r = 0; r < rows; ++r) {
         double m = 0, v = 0, g_mean = 0, gn_mean = 0;
-        for (int64_t c = 0; c < channels; ++c) m += x[r * channels + c] / double(channels);
+        for (int64_t c = 0; centered && c < channels; ++c)
+          m += x[r * channels + c] / double(channels);
         for (int64_t c = 0; c < channels; ++c) {
           v += std::pow(x[r * channels + c] - m, 2) / double(channels);
         }
@@ -191,10 +194,10 @@ Comparison LayerNorm(const CpuKernels& kernels) {
         const auto normal = [&](int64_t c) { return (x[r * channels + c] - m) * s; };
         for (int64_t c = 0; c < channels; ++c) {
           const double d = dy[r * channels + c], g = d * gamma[c];
-          want_y[r * channels + c] = normal(c) * gamma[c] + beta[c];
+          want_y[r * channels + c] = normal(c) * gamma[c] + (centered ? beta[c] : 0);
           want_dgamma[c] += d * normal(c);
           want_dbeta[c] += d;
-          g_mean += g / double(channels);
+          if (centered) g_mean += g / double(channels);
           gn_mean += g * normal(c) / double(channels);
         }
         for (int64_t c = 0; c < channels; ++c) {
@@ -207,11 +210,14 @@ Comparison LayerNorm(const CpuKernels& kernels) {
       result.Add(y, want_y, 40 * kEpsilon);
       result.Add(dx, want_dx, 80 * kEpsilon);
       result.Add(dgamma, want_dgamma, 10 * kEpsilon * rows);
-      result.Add(dbeta, want_dbeta, kEpsilon * rows);
+      if (centered) result.Add(dbeta, want_dbeta, kEpsilon * rows);
     }
   }
   return result;
 }
+
+Comparison LayerNorm(const CpuKernels& kernels) { return Norm(kernels, true); }
+Comparison RmsNorm(const CpuKernels& kernels) { return Norm(kernels, false); }
 
 // Attention of one head, with T x T matrices.
 struct PlainHead {
@@ -326,6 +332,59 @@ Comparison GeluFar(const CpuKernels& kernels) {
   for (int64_t i = 0; i < n; ++i) {
     result.Add({y[i]}, {x[i] > 0 ? x[i] : 0}, 1e-30);
     result.Add({dx[i]}, {x[i] > 0 ? 2 : 0}, 1e-30);
+  }
+  return result;
+}
+
+Comparison SwiGlu(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t columns : {1, 16, 37}) {
+    const int64_t rows = 5, n = rows * columns;
+    Floats x = Numbers(2 * n, 1), y(n), dx(2 * n);
+    for (float& number : x) number *= 20;  // to where the sigmoid is flat
+    const Floats dy = Numbers(n, 2);
+    kernels.SwiGluForward({rows, columns, x.data(), y.data()});
+    kernels.SwiGluBackward({rows, columns, x.data(), dy.data(), dx.data()});
+    Doubles want(n), want_d(2 * n);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t gate = i / columns * 2 * columns + i % columns, up = gate + columns;
+      const double g = x[gate], u = x[up], s = 1 / (1 + std::exp(-g));
+      want[i] = g * s * u;
+      want_d[gate] = dy[i] * u * (s + g * s * (1 - s));
+      want_d[up] = dy[i] * g * s;
+    }
+    result.Add(y, want, 400 * 4 * kEpsilon);  // numbers of up to 400
+    result.Add(dx, want_d, 20 * 8 * kEpsilon);
+  }
+  return result;
+}
+
+// And back: the two turns together leave everything as it was.
+Comparison Rope(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t dim : {2, 34, 64}) {
+    const int64_t batch = 2, tokens = 3, heads = 2, stride = heads * dim + 5, half = dim / 2;
+    const Floats x = Numbers(batch * tokens * stride, 1), angles = Numbers(tokens * half, 2);
+    Floats cosine(angles.size()), sine(angles.size()), turned = x;
+    for (size_t i = 0; i < angles.size(); ++i)
+      cosine[i] = std::cos(3 * angles[i]), sine[i] = std::sin(3 * angles[i]);
+    RopeArgs args = {batch, tokens, heads, dim, stride, cosine.data(), sine.data(), turned.data()};
+    kernels.Rope(args);
+    Doubles want(x.begin(), x.end());  // what lies between the rows stays
+    for (int64_t row = 0; row < batch * tokens; ++row) {
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t i = 0; i < half; ++i) {
+          const int64_t at = row * stride + h * dim + i, angle = row % tokens * half + i;
+          const double c = cosine[angle], s = sine[angle];
+          want[at] = x[at] * c - x[at + half] * s;
+          want[at + half] = x[at + half] * c + x[at] * s;
+        }
+      }
+    }
+    result.Add(turned, want, 4 * kEpsilon);
+    args.turn = Turn::kBackward;
+    kernels.Rope(args);
+    result.Add(turned, Doubles(x.begin(), x.end()), 8 * kEpsilon);
   }
   return result;
 }
@@ -569,9 +628,12 @@ constexpr Case kCases[] = {
     {"matmul with leading dimensions", MatmulInPlace},
     {"embedding", Embedding},
     {"layer norm", LayerNorm},
+    {"RMS norm", RmsNorm},
+    {"rotary embedding", Rope},
     {"attention", Attention},
     {"gelu", Gelu},
     {"gelu, far from 0", GeluFar},
+    {"SwiGLU", SwiGlu},
     {"bias gradient", BiasGradient},
     {"dropout and residual", DropoutAndResidual},
     {"random normal", RandomNormal},

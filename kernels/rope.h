@@ -1,0 +1,28 @@
+// Rotary position embedding (Su et al., "RoFormer", 2021), in place, as Hugging Face's LLaMA pairs
+// numbers: with h = head_dim/2 and the angle a(t,i) of position t,
+//   x[i]   = x[i] cos a(t,i) - x[i+h] sin a(t,i)
+//   x[i+h] = x[i+h] cos a(t,i) + x[i] sin a(t,i)       i < h
+// The backward turns the gradient by the same angles the other way.
+#pragma once
+
+#include <cstdint>
+
+namespace pp::kernels {
+
+enum class Turn { kForward, kBackward };
+
+struct RopeArgs {
+  int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;  // head_dim is even
+  int64_t row_stride = 0;         // floats from one token's first head to the next one's
+  const float* cosine = nullptr;  // [tokens, head_dim/2]
+  const float* sine = nullptr;    // [tokens, head_dim/2]
+  float* x = nullptr;             // [batch, tokens, heads, head_dim], the heads side by side
+  Turn turn = Turn::kForward;
+};
+
+namespace cpu {
+
+void Rope(const RopeArgs& args);
+
+}  // namespace cpu
+}  // namespace pp::kernels

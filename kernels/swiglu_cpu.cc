@@ -1,0 +1,47 @@
+#include "kernels/isa.h"
+#include "kernels/parallel.h"
+#include "kernels/simd.h"
+
+namespace pp::kernels::PP_ISA {
+namespace {
+
+PP_INLINE Vec Sigmoid(Vec x) {
+  const Vec v = -x;
+  return 1 / (1 + Exp(v > 88 ? Broadcast(88) : v));
+}
+
+PP_INLINE Vec LoadUpTo(const float* p, int64_t n) { return n >= kLanes ? Load(p) : LoadPart(p, n); }
+PP_INLINE void StoreUpTo(float* p, Vec v, int64_t n) {
+  n >= kLanes ? Store(p, v) : StorePart(p, v, n);
+}
+
+}  // namespace
+
+void SwiGluForward(const SwiGluForwardArgs& args) {
+  ParallelFor(args.rows, [&](int64_t row, int) {
+    const float *gate = args.x + 2 * row * args.columns, *up = gate + args.columns;
+    float* y = args.y + row * args.columns;
+    for (int64_t c = 0; c < args.columns; c += kLanes) {
+      const int64_t n = args.columns - c;
+      const Vec g = LoadUpTo(gate + c, n);
+      StoreUpTo(y + c, g * Sigmoid(g) * LoadUpTo(up + c, n), n);
+    }
+  });
+}
+
+void SwiGluBackward(const SwiGluBackwardArgs& args) {
+  ParallelFor(args.rows, [&](int64_t row, int) {
+    const float *gate = args.x + 2 * row * args.columns, *up = gate + args.columns;
+    const float* dy = args.dy + row * args.columns;
+    float *dgate = args.dx + 2 * row * args.columns, *dup = dgate + args.columns;
+    for (int64_t c = 0; c < args.columns; c += kLanes) {
+      const int64_t n = args.columns - c;
+      const Vec g = LoadUpTo(gate + c, n), u = LoadUpTo(up + c, n), d = LoadUpTo(dy + c, n);
+      const Vec s = Sigmoid(g);
+      StoreUpTo(dgate + c, d * u * (s + g * s * (1 - s)), n);
+      StoreUpTo(dup + c, d * (g * s), n);
+    }
+  });
+}
+
+}  // namespace pp::kernels::PP_ISA
