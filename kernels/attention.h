@@ -6,8 +6,10 @@
 //   D_i = sum(dO*O),  dV = dropout(P)^T dO,  dP = dropout'(dO V^T),  dS = P*(dP - D_i)
 //   dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D)
 //
-// qkv is packed: of row (b,t), floats [0,C) are Q, [C,2C) are K, [2C,3C) are V; head h has
-// [h*D, h*D+D) of each.
+// qkv is packed: of row (b,t), first all queries, then all keys, then all values; head h has
+// [h*D, h*D+D) of each. With fewer heads of keys and values (grouped-query attention, Ainslie et
+// al., 2023) head h of the queries has that of number h / (heads/kv_heads), and the gradients of
+// keys and values are sums over those queries' heads, in their order.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +21,12 @@ namespace pp::kernels {
 
 struct AttentionShape {
   int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;
+  int64_t kv_heads = 0;  // divides heads; 0: as many
 };
 
 struct AttentionForwardArgs {
   AttentionShape shape;
-  const float* qkv = nullptr;  // [batch, tokens, 3*heads*head_dim]
+  const float* qkv = nullptr;  // [batch, tokens, (heads + 2*kv_heads)*head_dim]
   float* out = nullptr;        // [batch, tokens, heads*head_dim], =
   float* lse = nullptr;        // [batch, heads, tokens], =
   DropoutKey dropout;
@@ -33,11 +36,11 @@ struct AttentionForwardArgs {
 
 struct AttentionBackwardArgs {
   AttentionShape shape;
-  const float* qkv = nullptr;   // [batch, tokens, 3*heads*head_dim]
+  const float* qkv = nullptr;   // [batch, tokens, (heads + 2*kv_heads)*head_dim]
   const float* out = nullptr;   // [batch, tokens, heads*head_dim], of the forward
   const float* lse = nullptr;   // [batch, heads, tokens], of the forward
   const float* dout = nullptr;  // [batch, tokens, heads*head_dim]
-  float* dqkv = nullptr;        // [batch, tokens, 3*heads*head_dim], =; may not be qkv
+  float* dqkv = nullptr;        // like qkv, =; may not be qkv
   DropoutKey dropout;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
   void* helpers = nullptr;  // as much for each further thread, one behind the other

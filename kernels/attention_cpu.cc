@@ -1,4 +1,5 @@
-// Attention of one sequence and head is the work of one thread.
+// Attention of one sequence and one head of keys and values, with all queries that share it, is the
+// work of one thread.
 //
 // The scores of kQueryBlock queries with kKeyBlock keys lie in a band [kQueryBlock][kKeyBlock],
 // small enough for a cache. In a band, tiles whose keys are all later than their queries are left
@@ -29,18 +30,27 @@ struct Head {
   AttentionShape shape;
   AttentionLayout layout;
   DropoutKey dropout;
-  int64_t batch, head;
+  int64_t batch, head;  // of the queries
   float* scratch;
 
-  int64_t row_stride() const { return 3 * shape.heads * shape.head_dim; }
+  int64_t group() const { return QueriesOfKey(shape); }
+  int64_t row_stride() const { return (shape.heads + 2 * shape.heads / group()) * shape.head_dim; }
   int64_t out_stride() const { return shape.heads * shape.head_dim; }
-  // Of this sequence and head, token 0, in a packed [batch, tokens, 3C]: 0 is Q, 1 is K, 2 is V.
-  int64_t in_qkv(int part) const {
-    return batch * shape.tokens * row_stride() + part * out_stride() + head * shape.head_dim;
+  // Of this sequence and head, token 0, in a packed row: of its queries, its keys and its values.
+  int64_t in_row(int64_t head_of_row) const {
+    return batch * shape.tokens * row_stride() + head_of_row * shape.head_dim;
   }
+  int64_t in_q() const { return in_row(head); }
+  int64_t in_k() const { return in_row(shape.heads + head / group()); }
+  int64_t in_v() const { return in_k() + shape.heads / group() * shape.head_dim; }
   int64_t in_out() const { return batch * shape.tokens * out_stride() + head * shape.head_dim; }
   int64_t in_lse() const { return (batch * shape.heads + head) * shape.tokens; }
+  // D_i of the head's queries.
+  float* dots() const { return scratch + layout.dots + head % group() * shape.tokens; }
   float scale() const { return 1 / __builtin_sqrtf(static_cast<float>(shape.head_dim)); }
+
+  // The next head of queries with the same keys and values.
+  bool Next() { return ++head % group() != 0; }
 };
 
 // Queries [first, first + rows) of a head.
@@ -226,19 +236,17 @@ QueryBlock QueriesFrom(const Head& head, int64_t first) {
   return {first, Least(kQueryBlock, head.shape.tokens - first)};
 }
 
-void Forward(const AttentionForwardArgs& args, const Head& head) {
+void ForwardQueries(const AttentionForwardArgs& args, const Head& head) {
   const AttentionLayout& layout = head.layout;
   const int64_t tokens = head.shape.tokens, n = head.shape.head_dim;
-  float* k_panels = head.scratch + layout.forward[0];
-  float* v_rows = head.scratch + layout.forward[1];
+  const float* k_panels = head.scratch + layout.forward[0];
+  const float* v_rows = head.scratch + layout.forward[1];
   float* band = head.scratch + layout.scores[0];
   float* sums = head.scratch + layout.block[0];
   const DropoutMask mask = MaskOf(head);
-  CopyPanels(head, args.qkv + head.in_qkv(1), tokens, k_panels);
-  CopyRows(head, args.qkv + head.in_qkv(2), head.row_stride(), tokens, v_rows);
   for (int64_t first = 0; first < tokens; first += kQueryBlock) {
     const QueryBlock block = QueriesFrom(head, first);
-    const float* q = args.qkv + head.in_qkv(0) + first * head.row_stride();
+    const float* q = args.qkv + head.in_q() + first * head.row_stride();
     float* out = args.out + head.in_out() + first * head.out_stride();
     Normalizer normalizers[kQueryBlock];
     for (auto& normalizer : normalizers) normalizer = {-__builtin_inff(), 0};
@@ -270,6 +278,16 @@ void Forward(const AttentionForwardArgs& args, const Head& head) {
   }
 }
 
+void Forward(const AttentionForwardArgs& args, Head head) {
+  const int64_t tokens = head.shape.tokens;
+  CopyPanels(head, args.qkv + head.in_k(), tokens, head.scratch + head.layout.forward[0]);
+  CopyRows(head, args.qkv + head.in_v(), head.row_stride(), tokens,
+           head.scratch + head.layout.forward[1]);
+  do {
+    ForwardQueries(args, head);
+  } while (head.Next());
+}
+
 float Dot(const float* a, const float* b, int64_t n) {
   Vec sum = Broadcast(0);
   int64_t c = 0;
@@ -282,7 +300,7 @@ float Dot(const float* a, const float* b, int64_t n) {
 void BackwardRows(const AttentionBackwardArgs& args, const Head& head, const QueryBlock& block,
                   const KeyBlock& keys, float* band, float* dband) {
   const DropoutMask mask = MaskOf(head);
-  const float* dots = head.scratch + head.layout.dots;
+  const float* dots = head.dots();
   for (int64_t i = 0; i < block.rows; ++i) {
     const int64_t query = block.first + i, read = TileKeys(block, keys, i);
     float* row = band + i * head.layout.band;
@@ -293,26 +311,22 @@ void BackwardRows(const AttentionBackwardArgs& args, const Head& head, const Que
   }
 }
 
-void BackwardKeys(const AttentionBackwardArgs& args, const Head& head, const KeyBlock& keys) {
+// All queries of a head with a block of keys: adds to dk and dv.
+void BackwardQueries(const AttentionBackwardArgs& args, const Head& head, const KeyBlock& keys) {
   const AttentionLayout& layout = head.layout;
   const int64_t n = head.shape.head_dim, stride = head.row_stride(), width = layout.width;
-  float* k_panels = head.scratch + layout.backward[0];
-  float* v_panels = head.scratch + layout.backward[1];
-  float* k_rows = head.scratch + layout.backward[2];
+  const float* k_panels = head.scratch + layout.backward[0];
+  const float* v_panels = head.scratch + layout.backward[1];
+  const float* k_rows = head.scratch + layout.backward[2];
   float* dk = head.scratch + layout.backward[3];
   float* dv = head.scratch + layout.backward[4];
   float* q_rows = head.scratch + layout.block[0];
   float* dout_rows = head.scratch + layout.block[1];
   float* band = head.scratch + layout.scores[0];
   float* dband = head.scratch + layout.scores[1];
-  const float* k = args.qkv + head.in_qkv(1) + keys.first * stride;
-  CopyPanels(head, k, keys.keys, k_panels);
-  CopyPanels(head, args.qkv + head.in_qkv(2) + keys.first * stride, keys.keys, v_panels);
-  CopyRows(head, k, stride, keys.keys, k_rows);
-  for (int64_t i = 0; i < layout.keys * width; ++i) dk[i] = dv[i] = 0;
   for (int64_t first = keys.first; first < head.shape.tokens; first += kQueryBlock) {
     const QueryBlock block = QueriesFrom(head, first);
-    CopyRows(head, args.qkv + head.in_qkv(0) + first * stride, stride, block.rows, q_rows);
+    CopyRows(head, args.qkv + head.in_q() + first * stride, stride, block.rows, q_rows);
     CopyRows(head, args.dout + head.in_out() + first * head.out_stride(), head.out_stride(),
              block.rows, dout_rows);
     MultiplyBand(head, block, keys, q_rows, width, k_panels, band);
@@ -320,43 +334,64 @@ void BackwardKeys(const AttentionBackwardArgs& args, const Head& head, const Key
     BackwardRows(args, head, block, keys, band, dband);
     AddTransposed(head, block, keys, band, dout_rows, dv);
     AddTransposed(head, block, keys, dband, q_rows, dk);
-    float* dq = args.dqkv + head.in_qkv(0) + first * stride;
+    float* dq = args.dqkv + head.in_q() + first * stride;
     MultiplyByRows(head, block, keys, dband, k_rows, [&](int64_t i, int64_t c, Vec sum) PP_LAMBDA {
       float* p = dq + i * stride + c;
       if (keys.first > 0) sum += LoadUpTo(p, n - c);
       StoreUpTo(p, sum, n - c);
     });
   }
-  float* dkv = args.dqkv + head.in_qkv(1) + keys.first * stride;
+}
+
+void BackwardKeys(const AttentionBackwardArgs& args, Head head, const KeyBlock& keys) {
+  const AttentionLayout& layout = head.layout;
+  const int64_t stride = head.row_stride(), width = layout.width;
+  float* dk = head.scratch + layout.backward[3];
+  float* dv = head.scratch + layout.backward[4];
+  const float* k = args.qkv + head.in_k() + keys.first * stride;
+  const float* v = args.qkv + head.in_v() + keys.first * stride;
+  CopyPanels(head, k, keys.keys, head.scratch + layout.backward[0]);
+  CopyPanels(head, v, keys.keys, head.scratch + layout.backward[1]);
+  CopyRows(head, k, stride, keys.keys, head.scratch + layout.backward[2]);
+  for (int64_t i = 0; i < layout.keys * width; ++i) dk[i] = dv[i] = 0;
+  float* to_k = args.dqkv + head.in_k() + keys.first * stride;
+  float* to_v = args.dqkv + head.in_v() + keys.first * stride;
+  do {
+    BackwardQueries(args, head, keys);
+  } while (head.Next());
   for (int64_t t = 0; t < keys.keys; ++t) {
-    for (int64_t c = 0; c < n; ++c) {
-      dkv[t * stride + c] = dk[t * width + c];
-      dkv[t * stride + head.out_stride() + c] = dv[t * width + c];
+    for (int64_t c = 0; c < head.shape.head_dim; ++c) {
+      to_k[t * stride + c] = dk[t * width + c];
+      to_v[t * stride + c] = dv[t * width + c];
     }
   }
 }
 
-void Backward(const AttentionBackwardArgs& args, const Head& head) {
+void Backward(const AttentionBackwardArgs& args, Head head) {
   const int64_t tokens = head.shape.tokens, stride = head.out_stride();
-  float* dots = head.scratch + head.layout.dots;
-  for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t at = head.in_out() + t * stride;
-    dots[t] = Dot(args.out + at, args.dout + at, head.shape.head_dim);
-  }
+  Head each = head;
+  do {
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t at = each.in_out() + t * stride;
+      each.dots()[t] = Dot(args.out + at, args.dout + at, each.shape.head_dim);
+    }
+  } while (each.Next());
   for (int64_t key = 0; key < tokens; key += kKeyBlock) {
     BackwardKeys(args, head, KeysFrom(head, key));
   }
 }
 
+// f(args, head) for the first head of queries of each head of keys and values.
 template <typename Args, typename F>
 void ForEachHead(const Args& args, const F& f) {
   const AttentionLayout layout = LayOutAttention(args.shape);
-  ParallelFor(args.shape.batch * args.shape.heads, [&](int64_t i, int thread) {
+  const int64_t group = QueriesOfKey(args.shape), kv_heads = args.shape.heads / group;
+  ParallelFor(args.shape.batch * kv_heads, [&](int64_t i, int thread) {
     f(args, Head{.shape = args.shape,
                  .layout = layout,
                  .dropout = args.dropout,
-                 .batch = i / args.shape.heads,
-                 .head = i % args.shape.heads,
+                 .batch = i / kv_heads,
+                 .head = i % kv_heads * group,
                  .scratch = ScratchOf(thread, layout.total, args.scratch, args.helpers)});
   });
 }

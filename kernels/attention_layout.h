@@ -13,6 +13,10 @@ namespace pp::kernels {
 inline constexpr int64_t kQueryBlock = 64, kKeyBlock = 512;
 static_assert(kKeyBlock % kQueryBlock == 0);
 
+inline int64_t QueriesOfKey(const AttentionShape& shape) {
+  return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads;
+}
+
 struct AttentionLayout {
   int64_t width;  // head_dim, in whole vectors
   int64_t keys;   // of a block, and room for a panel to reach beyond them
@@ -41,7 +45,7 @@ inline AttentionLayout LayOutAttention(const AttentionShape& shape) {
   for (auto& at : layout.block) at = take(kQueryBlock * layout.width);
   for (auto& at : layout.scores) at = take(kQueryBlock * layout.band);
   layout.factors = take(layout.band + 64);
-  layout.dots = take(tokens);
+  layout.dots = take(tokens * QueriesOfKey(shape));
   return layout;
 }
 
