@@ -196,15 +196,6 @@ PP_INLINE void MultiplyByRows(const Head& head, const QueryBlock& block, const K
   }
 }
 
-// Up to kLanes of `left` floats.
-PP_INLINE Vec LoadUpTo(const float* p, int64_t left) {
-  return left >= kLanes ? Load(p) : LoadPart(p, left);
-}
-
-PP_INLINE void StoreUpTo(float* p, Vec v, int64_t left) {
-  left >= kLanes ? Store(p, v) : StorePart(p, v, left);
-}
-
 // sums[key] += sum over queries of the block of band[query][key] * rows[query].
 void AddTransposed(const Head& head, const QueryBlock& block, const KeyBlock& keys,
                    const float* band, const float* rows, float* sums) {

@@ -40,7 +40,4 @@ void ForEachMasked(int64_t batch, int64_t elements, const DropoutKey& key, float
   });
 }
 
-// n lanes of p, n <= kLanes.
-PP_INLINE Vec LoadUpTo(const float* p, int64_t n) { return n == kLanes ? Load(p) : LoadPart(p, n); }
-
 }  // namespace pp::kernels::PP_ISA

@@ -25,8 +25,6 @@ PP_INLINE float SumOver(int64_t n, const Term& term) {
   return Sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-PP_INLINE Vec LoadUpTo(const float* p, int64_t n) { return n == kLanes ? Load(p) : LoadPart(p, n); }
-
 void ForwardRow(const LayerNormForwardArgs& args, int64_t row) {
   const int64_t n = args.channels;
   const float* x = args.x + row * n;
@@ -77,11 +75,7 @@ void BackwardRow(const LayerNormBackwardArgs& args, int64_t row) {
   const auto put = [&](int64_t c, int64_t k) PP_LAMBDA {
     const Vec d = rstd * (g(c, k) - g_mean - normal(c, k) * gn_mean);
     const Vec sum = kUpdate == Update::kSet ? d : LoadUpTo(dx + c, k) + d;
-    if (k == kLanes) {
-      Store(dx + c, sum);
-    } else {
-      StorePart(dx + c, sum, k);
-    }
+    StoreUpTo(dx + c, sum, k);
   };
   int64_t c = 0;
   for (; c + kLanes <= n; c += kLanes) put(c, kLanes);

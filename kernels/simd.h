@@ -50,6 +50,15 @@ PP_INLINE void StorePart(float* p, Vec v, int64_t n) {
   for (int i = 0; i < n; ++i) p[i] = v[i];
 }
 
+// Up to kLanes of `left` floats.
+PP_INLINE Vec LoadUpTo(const float* p, int64_t left) {
+  return left >= kLanes ? Load(p) : LoadPart(p, left);
+}
+
+PP_INLINE void StoreUpTo(float* p, Vec v, int64_t left) {
+  left >= kLanes ? Store(p, v) : StorePart(p, v, left);
+}
+
 #if defined(__AVX512F__)
 PP_INLINE Vec Broadcast(float x) { return (Vec)_mm512_set1_ps(x); }
 PP_INLINE Vec Sqrt(Vec v) { return (Vec)_mm512_sqrt_ps((__m512)v); }

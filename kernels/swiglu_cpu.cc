@@ -10,11 +10,6 @@ PP_INLINE Vec Sigmoid(Vec x) {
   return 1 / (1 + Exp(v > 88 ? Broadcast(88) : v));
 }
 
-PP_INLINE Vec LoadUpTo(const float* p, int64_t n) { return n >= kLanes ? Load(p) : LoadPart(p, n); }
-PP_INLINE void StoreUpTo(float* p, Vec v, int64_t n) {
-  n >= kLanes ? Store(p, v) : StorePart(p, v, n);
-}
-
 }  // namespace
 
 void SwiGluForward(const SwiGluForwardArgs& args) {

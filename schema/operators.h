@@ -1,5 +1,5 @@
 // A model as a list of operators. A family is one file (gpt2.cc) that states its list; all else
-// follows from it: tensors, what is saved and where it lies (layout.cc), forward, backward and
+// follows from it: tensors, what is saved and where it lies (model.cc), forward, backward and
 // recomputation (runtime/model/stage.h).
 //
 // A list is a chain. Every operator reads what the one before it gave, and gives `out` floats a
