@@ -182,7 +182,7 @@ struct StageLayout {
 
   std::vector<StageOperator> operators;
   int needed = 0;           // so many operators a recomputation runs: what follows saves nothing
-  Spot flow[2];            // by Halves: the gradient with respect to the stream
+  Spot flow[2];             // by Halves: the gradient with respect to the stream
   int64_t stash_bytes = 0;  // beyond what the forward read
   int64_t work_bytes = 0;   // beyond the stash
 

@@ -1,6 +1,6 @@
 // A model as a list of operators. A family is one file (gpt2.cc) that states its list; all else
 // follows from it: tensors, what is saved and where it lies (model.cc), forward, backward and
-// recomputation (runtime/model/stage.h).
+// recomputation (runtime/model/stage_model.h).
 //
 // A list is a chain. Every operator reads what the one before it gave, and gives `out` floats a
 // token. Beside it runs the residual stream: an embedding begins it, a norm reads it, a residual

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -54,12 +55,23 @@ class Scratch {
   std::vector<char> own_, helpers_;
 };
 
+inline constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
+
+// What dropout multiplies element i of row b by: 0 or 1/(1-p).
+double Mask(const DropoutKey& key, int64_t b, int64_t i);
+
+inline constexpr DropoutKey kDropouts[] = {
+    {}, {.seed = 0x123456789abcdef0, .site = 17, .first_sequence = 5, .p = 0.25f}};
+
 struct Case {
   const char* name;
   Comparison (*run)(const CpuKernels& kernels);
 };
 
 std::span<const Case> KernelCases();
+
+// In attention_cases.cc.
+Comparison Attention(const CpuKernels& kernels);
 
 // Two of them by name.
 Comparison RandomNormal(const CpuKernels& kernels);
