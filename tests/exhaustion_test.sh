@@ -46,10 +46,17 @@ cat > large.json <<END
 {"model_type": "gpt2", "vocab_size": 128, "n_positions": 64, "n_embd": 4096, "n_layer": $((16 * layers + 16)), "n_head": 16}
 END
 "$pipec" compile --scheme gpipe --devices 16 --microbatches 1 --model large.json -o large.plan || exit 1
-timeout 20 "$piperun" large.plan --data text.txt --steps 1 > out.txt 2> err.txt
-said piperun $?
-grep -qE "the plan takes [0-9]+ bytes on the 16 ranks of rank 0's host, of which [0-9]+ are free" \
-  err.txt || fail "sixteen ranks"
+# needed THREADS: the bytes that it says these ranks take.
+needed() {
+  timeout 20 "$piperun" large.plan --data text.txt --steps 1 --threads "$1" > out.txt 2> err.txt
+  said piperun $? >&2
+  sed -nE "s/.*the plan takes ([0-9]+) bytes on the 16 ranks of rank 0's host, of which [0-9]+ are free.*/\1/p" err.txt
+}
+one=$(needed 1) two=$(needed 2) three=$(needed 3)
+[[ $one ]] || fail "sixteen ranks"
+# Each further thread of a rank has working space of its own, which is less than a rank's arena.
+((two > one && two - one == three - two && two - one < one / 16)) ||
+  fail "working space of threads: $one $two $three bytes"
 
 # Files.
 (ulimit -f 4; "$piperun" a.plan --data text.txt --steps 50 --log log.jsonl) > out.txt 2> err.txt
