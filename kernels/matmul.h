@@ -58,7 +58,7 @@ namespace cpu {
 // Belongs to one thread at a time. Threads that compute at the same time have one each.
 class Matmul {
  public:
-  // `threads`: how many threads one Run may use (those of omp_set_num_threads, at most).
+  // `threads`: how many threads one Run may use (those of SetThreads, at most).
   explicit Matmul(int threads = 1);
   ~Matmul();
   Matmul(Matmul&&) noexcept;

@@ -4,31 +4,40 @@
 // add into one number: results have the same bits for any number of threads.
 #pragma once
 
-#include <omp.h>
-
 #include <cstdint>
+
+#include "kernels/threads.h"
 
 namespace pp::kernels::PP_ISA {
 
 // Calls f(block, thread) for each block in [0, blocks), on at most `threads` threads, numbered from
-// 0. Inside another parallel region, or for one block, it is a plain loop of thread 0.
+// 0, each of which has neighbouring blocks. Inside another such loop it is a plain one of thread 0.
 template <typename F>
 void ParallelFor(int64_t blocks, int threads, const F& f) {
-#if defined(__SANITIZE_THREAD__)
-  threads = 1;  // the sanitizer does not see how libgomp's threads wait for each other
-#endif
-  if (threads <= 1 || blocks <= 1 || omp_in_parallel()) {
+  struct Loop {
+    const F& f;
+    int64_t blocks;
+    int threads;
+  } loop{f, blocks, Threads()};
+  if (loop.threads > threads) loop.threads = threads;
+  if (loop.threads > blocks) loop.threads = static_cast<int>(blocks);
+  if (loop.threads <= 1) {
     for (int64_t block = 0; block < blocks; ++block) f(block, 0);
     return;
   }
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t block = 0; block < blocks; ++block) f(block, omp_get_thread_num());
+  const auto part = [](void* data, int thread) {
+    const Loop& mine = *static_cast<const Loop*>(data);
+    const int64_t end = mine.blocks * (thread + 1) / mine.threads;
+    for (int64_t block = mine.blocks * thread / mine.threads; block < end; ++block)
+      mine.f(block, thread);
+  };
+  RunOnThreads(loop.threads, part, &loop);
 }
 
-// The same on as many threads as omp_set_num_threads allows the caller.
+// The same on as many threads as the caller has set.
 template <typename F>
 void ParallelFor(int64_t blocks, const F& f) {
-  ParallelFor(blocks, omp_get_max_threads(), f);
+  ParallelFor(blocks, Threads(), f);
 }
 
 // The scratch of a thread: the first one's, or its part of the others', `floats` each.

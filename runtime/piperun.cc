@@ -1,6 +1,5 @@
 // piperun: from the command line to a run and its files. What a run does is in run/train.h.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -35,15 +34,6 @@ namespace {
 
 // How long the end of a run may take, which is over: connections to other hosts are closed.
 constexpr double kLeaveSeconds = 10;
-
-// OpenMP's threads spin at the end of a loop. Where another process has the core of one of
-// them, all wait for it: 2 threads on 2 cores with a neighbour ran 25 times slower than
-// sleeping ones. OpenMP reads its settings before main begins, so the program starts again.
-void StartWithSleepingThreads(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv("/proc/self/exe", argv);  // where this fails, they spin
-}
 
 // The checksum that ends a plan file.
 uint64_t PlanChecksum(const std::string& path) {
@@ -268,7 +258,6 @@ int Main(int argc, char** argv) {
     return app.exit(help);
   }
   const Result<Launch> launch = ReadLaunch(arguments.transport);
-  if (status.ok() && launch.ok() && options.threads > 1) StartWithSleepingThreads(argv);
   if (!launch.ok()) {
     PrintError(status.ok() ? launch.status() : status);
     return static_cast<int>(Code::kInvalid);

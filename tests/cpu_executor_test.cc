@@ -2,13 +2,12 @@
 // no number.
 #include "runtime/model/cpu_executor.h"
 
-#include <omp.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
 
 #include "compiler/compile.h"
+#include "kernels/threads.h"
 
 namespace pp {
 namespace {
@@ -65,7 +64,7 @@ TEST_CASE("each further thread takes working space for the kernels") {
   for (const int threads : {1, 2, 3})
     CHECK(MakeCpuExecutor({.program = &stage.program(), .threads = threads})->bytes() ==
           (threads - 1) * KernelBytes(*stage.program().job));
-  omp_set_num_threads(1);
+  kernels::SetThreads(1);
 }
 
 TEST_CASE("STEP takes the norm of all blocks and writes it behind them") {

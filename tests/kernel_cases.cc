@@ -1,10 +1,10 @@
 #include "tests/kernel_cases.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "kernels/threads.h"
 
 namespace pp::kernels {
 
@@ -49,7 +49,7 @@ Comparison Matmul(const CpuKernels& kernels) {
                                     .residual = residual.data(),
                                     .scratch = scratch.get(),
                                     .helpers = scratch.helpers()},
-                           .threads = omp_get_max_threads()});
+                           .threads = Threads()});
         Doubles want(s.m * s.n);
         for (int64_t i = 0; i < s.m; ++i) {
           for (int64_t j = 0; j < s.n; ++j) {
@@ -89,7 +89,7 @@ Comparison MatmulInPlace(const CpuKernels& kernels) {
                               .residual = c.data(),
                               .scratch = scratch.get(),
                               .helpers = scratch.helpers()},
-                     .threads = omp_get_max_threads()});
+                     .threads = Threads()});
   Doubles want(old.begin(), old.end());
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {

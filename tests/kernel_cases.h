@@ -1,8 +1,6 @@
 // The table of kernels that kernels_test.cc runs: each beside a plain version in doubles.
 #pragma once
 
-#include <omp.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "kernels/isa.h"
+#include "kernels/threads.h"
 
 namespace pp::kernels {
 
@@ -46,7 +45,7 @@ class Scratch {
   void* helpers() { return Aligned(helpers_); }
 
  private:
-  static size_t threads() { return omp_get_max_threads(); }
+  static size_t threads() { return Threads(); }
   static void* Aligned(std::vector<char>& bytes) {
     const auto at = reinterpret_cast<uintptr_t>(bytes.data());
     return reinterpret_cast<void*>((at + 63) / 64 * 64);

@@ -1,8 +1,6 @@
 // Every kernel against a plain version in doubles, in every instruction set of this processor, on
 // one and on two threads. A kernel joins with a function that runs it and a row of the table in
 // kernel_cases.cc.
-#include <omp.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "kernels/isa.h"
+#include "kernels/threads.h"
 #include "tests/kernel_cases.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -48,13 +47,13 @@ TEST_CASE("kernels compute what their headers say") {
   for (const CpuKernels& kernels : SupportedCpuKernels()) {
     for (const Case& test : KernelCases()) {
       INFO(test.name << " on " << kernels.isa);
-      omp_set_num_threads(1);
+      SetThreads(1);
       const Comparison one = test.run(kernels);
       CHECK(WorstError(one) <= 1);
       CHECK(SameBits(test.run(kernels).actual, one.actual));  // as a recomputation would be
-      omp_set_num_threads(2);
+      SetThreads(2);
       CHECK(SameBits(test.run(kernels).actual, one.actual));
-      omp_set_num_threads(1);
+      SetThreads(1);
     }
   }
 }
@@ -261,7 +260,7 @@ TEST_CASE("large products have the bits of one thread on any number of threads")
     for (const Operands operands : {Operands::kNN, Operands::kNT, Operands::kTN}) {
       Floats one;
       for (const int threads : {1, 2, 3, 5}) {
-        omp_set_num_threads(threads);
+        SetThreads(threads);
         Scratch scratch(cpu::Matmul::ScratchBytes());
         Floats c(m * n);
         kernels.MatmulRun({.shape = {.m = m,
@@ -281,8 +280,32 @@ TEST_CASE("large products have the bits of one thread on any number of threads")
         INFO(kernels.isa << ", " << threads << " threads, operands " << static_cast<int>(operands));
         CHECK(SameBits(c, one));
       }
-      omp_set_num_threads(1);
+      SetThreads(1);
     }
+}
+
+TEST_CASE("each thread works once a round, and nothing runs on threads inside") {
+  for (const int threads : {1, 2, 5}) {
+    SetThreads(threads);
+    CHECK(Threads() == threads);
+    struct {
+      int calls[5] = {}, inside[5] = {};
+    } seen;
+    for (int round = 0; round < 1000; ++round)
+      RunOnThreads(
+          1 + round % threads,
+          [](void* data, int thread) {
+            auto* mine = static_cast<decltype(seen)*>(data);
+            ++mine->calls[thread];
+            mine->inside[thread] = Threads();
+          },
+          &seen);
+    for (int thread = 0; thread < threads; ++thread) {
+      CHECK(seen.calls[thread] == 1000 / threads * (threads - thread));
+      CHECK(seen.inside[thread] == 1);
+    }
+  }
+  SetThreads(1);
 }
 
 }  // namespace

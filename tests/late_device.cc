@@ -1,7 +1,5 @@
 #include "tests/late_device.h"
 
-#include <omp.h>
-
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -67,7 +65,6 @@ class LateScheduler {
 
  private:
   void Main() {
-    omp_set_num_threads(1);
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       std::vector<std::shared_ptr<Lane>> ready;

@@ -10,7 +10,6 @@
 //   2019) 2BW         W(max(0, floor((k - 1) / M) - 1))  one update a step, of the sum over its M
 //                                                  micro-batches             (Narayanan et al.,
 //                                                  2021)
-#include <omp.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -153,7 +152,6 @@ class Reference {
 
   // The losses of all steps.
   std::vector<double> Train() {
-    omp_set_num_threads(1);
     std::vector<double> losses;
     for (int64_t step = 1; step <= kSteps; ++step) {
       double sum = 0;

@@ -1,6 +1,4 @@
 // A stage's forward and backward against PyTorch, and against itself in other splits and halves.
-#include <omp.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include <optional>
 
 #include "kernels/attention.h"
+#include "kernels/threads.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/model/cpu_operators.h"
 #include "runtime/model/parameters.h"
@@ -99,7 +98,7 @@ class Pipeline {
   // Forward and backward of all micro-batches; returns the mean loss. `logits`, where not null,
   // takes those of all of them, [M, B, T, V].
   double Run(float* logits) {
-    omp_set_num_threads(threads_);
+    kernels::SetThreads(threads_);
     double loss = 0;
     for (int m = 0; m < kMicrobatches; ++m) {
       loss += Forward(m);

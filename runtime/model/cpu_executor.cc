@@ -1,17 +1,12 @@
 #include "runtime/model/cpu_executor.h"
 
-#include <omp.h>
-
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "kernels/threads.h"
 #include "runtime/model/cpu_operators.h"
 #include "runtime/model/parameters.h"
 #include "schema/buckets.h"
@@ -159,35 +154,10 @@ class CpuExecutor : public StageExecutor {
   std::map<int, Tied> tied_;                                     // by pipe
 };
 
-// OpenMP ends the process where it gets no thread: ours are tried first, twice as many, and throw.
-// Then its threads begin, before another rank of this process wants their memory.
-void BeginThreads(int threads) {
-  static std::mutex one_rank;
-  const std::lock_guard<std::mutex> lock(one_rank);
-  std::atomic<bool> go{false};
-  std::vector<std::thread> tried;
-  const auto join = [&] {
-    go.store(true);
-    go.notify_all();
-    for (std::thread& thread : tried) thread.join();
-  };
-  try {
-    while (static_cast<int>(tried.size()) < 2 * (threads - 1))
-      tried.emplace_back([&go] { go.wait(false); });
-  } catch (const std::system_error&) {
-    join();
-    throw;
-  }
-  join();
-  omp_set_num_threads(threads);  // of this thread
-#pragma omp parallel
-  {}
-}
-
 }  // namespace
 
 std::unique_ptr<StageExecutor> MakeCpuExecutor(const CpuExecutorArgs& args) {
-  BeginThreads(args.threads);
+  kernels::SetThreads(args.threads);
   return std::make_unique<CpuExecutor>(args);
 }
 
