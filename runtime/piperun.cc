@@ -1,6 +1,7 @@
 // piperun: from the command line to a run and its files. What a run does is in run/train.h.
 #include <fmt/format.h>
 
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>
