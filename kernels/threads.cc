@@ -80,17 +80,21 @@ class Helpers {
   std::vector<std::thread> threads_;
 };
 
-thread_local std::unique_ptr<Helpers> helpers;
+// Of the calling thread. Null where it has none: looking takes no memory.
+thread_local Helpers* helpers = nullptr;
 
 }  // namespace
 
 void SetThreads(int threads) {
-  if (threads == (helpers ? helpers->count() : 0) + 1) return;
-  helpers.reset();
-  if (threads > 1) helpers = std::make_unique<Helpers>(threads - 1);
+  thread_local std::unique_ptr<Helpers> own;
+  if (threads == (own ? own->count() : 0) + 1) return;
+  helpers = nullptr;
+  own.reset();
+  if (threads > 1) own = std::make_unique<Helpers>(threads - 1);
+  helpers = own.get();
 }
 
-int Threads() { return helpers && !helpers->running() ? helpers->count() + 1 : 1; }
+int Threads() { return helpers != nullptr && !helpers->running() ? helpers->count() + 1 : 1; }
 
 void RunOnThreads(int threads, void (*f)(void*, int), void* data) {
   if (threads <= 1) return f(data, 0);
