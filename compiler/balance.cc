@@ -4,13 +4,19 @@
 #include <queue>
 #include <tuple>
 
+#include "schema/model/families.h"
+
 namespace pp {
 
 std::vector<int> BalanceLayers(const Program& program, const ModelConfig& model,
                                int sequence_length) {
-  const double width = model.n_embd, inner = model.n_inner;
-  const double layer = 4 * width * width + 2 * width * inner + width * sequence_length;
-  const double head = width * model.vocab_size;
+  const ModelTable table = TableOf(model);
+  const auto cost = [&](const std::vector<Operator>& operators) {
+    double sum = 0;
+    for (const Operator& op : operators) sum += MultiplyAdds(op, sequence_length);
+    return sum;
+  };
+  const double layer = cost(table.layer), head = cost(table.last);
   std::vector<int> layers(program.stages, 0);
   std::vector<double> of_stage(program.stages, 0), of_device(program.devices, 0);
   const auto add = [&](int stage, double cost) {
@@ -30,7 +36,7 @@ std::vector<int> BalanceLayers(const Program& program, const ModelConfig& model,
   };
   std::priority_queue<Place, std::vector<Place>, std::greater<>> queue;
   for (int stage = 0; stage < program.stages; ++stage) queue.push(place(stage));
-  for (int left = model.n_layer; left > 0;) {
+  for (int left = model.layers; left > 0;) {
     const Place first = queue.top();
     const int stage = std::get<int>(first);
     queue.pop();

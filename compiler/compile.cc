@@ -44,18 +44,18 @@ Status AddJob(const CompileOptions& options, Program& program) {
   const ModelConfig& model = *options.model;
   Job job{model,
           options.micro_batch_size,
-          options.sequence_length > 0 ? options.sequence_length : model.n_positions,
+          options.sequence_length > 0 ? options.sequence_length : model.max_positions,
           {}};
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
   } else if (options.layers_per_stage.empty()) {
-    auto split = SplitLayers(model.n_layer, program.stages);
+    auto split = SplitLayers(model.layers, program.stages);
     if (!split.ok()) return split.status().In("--model");
     job.layers_per_stage = *split;
   } else {
     job.layers_per_stage = options.layers_per_stage;
     PP_RETURN_IF_ERROR(
-        CheckSplit(job.layers_per_stage, model.n_layer, program.stages).In("--layers-per-stage"));
+        CheckSplit(job.layers_per_stage, model.layers, program.stages).In("--layers-per-stage"));
   }
   PP_RETURN_IF_ERROR(CheckJob(job));
   program.job = job;

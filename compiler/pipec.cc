@@ -81,7 +81,7 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
     auto model = LoadModelConfig(a.model);
     if (!model.ok()) return model.status();
     // Layers that lists came with are those of a model as deep as theirs.
-    if (options->model && options->model->n_layer != model->n_layer)
+    if (options->model && options->model->layers != model->layers)
       options->layers_per_stage.clear();
     options->model = *model;
   }
@@ -238,10 +238,11 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--costs", a.costs,
                     "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,"
                     "reduce=0,step=0,in=0; each may be a list by stage, f=1:1:2:1");
-    sub->add_option("--model", a.model, "config.json of a Hugging Face GPT-2");
+    sub->add_option("--model", a.model, "config.json of a Hugging Face model: GPT-2 or LLaMA");
     sub->add_option("--micro-batch-size", a.micro_batch_size,
                     "sequences a micro-batch (default 1)");
-    sub->add_option("--seq-length", a.seq_length, "tokens a sequence (default n_positions)");
+    sub->add_option("--seq-length", a.seq_length,
+                    "tokens a sequence (default: the model's positions)");
     sub->add_option("--layers-per-stage", a.layers_per_stage,
                     "as in 2,3,3,2, or auto: least for the busiest device (default equal)");
   };

@@ -1,7 +1,7 @@
-// out[b,t,:] = dropout(wte[token(b,t),:] + wpe[t,:]), and its backward.
+// out[b,t,:] = dropout(table[token(b,t),:] + position[t,:]), and its backward.
 //
 // The backward adds rows in the order of (b,t), so that a token that occurs twice is summed in a
-// fixed order. It touches few rows of dwte: the caller fills both gradients with zeros first.
+// fixed order. It touches few rows of dtable: the caller fills both gradients with zeros first.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace pp::kernels {
 
 struct EmbeddingForwardArgs {
   int64_t batch = 0, tokens = 0, channels = 0;
-  const int32_t* token = nullptr;  // [batch, tokens], 0 <= token < rows of wte
-  const float* wte = nullptr;      // [vocabulary, channels]
-  const float* wpe = nullptr;      // [at least tokens, channels]
-  float* out = nullptr;            // [batch, tokens, channels], =
+  const int32_t* token = nullptr;   // [batch, tokens], 0 <= token < rows of table
+  const float* table = nullptr;     // [vocabulary, channels]
+  const float* position = nullptr;  // [at least tokens, channels], or null: zeros
+  float* out = nullptr;             // [batch, tokens, channels], =
   DropoutKey dropout;
 };
 
@@ -23,8 +23,9 @@ struct EmbeddingBackwardArgs {
   int64_t batch = 0, tokens = 0, channels = 0;
   const int32_t* token = nullptr;  // [batch, tokens]
   const float* dout = nullptr;     // [batch, tokens, channels]
-  float* dwte = nullptr;           // [vocabulary, channels], += in the rows that occur
-  float* dwpe = nullptr;           // [at least tokens, channels], += in the first `tokens` rows
+  float* dtable = nullptr;         // [vocabulary, channels], += in the rows that occur
+  float* dposition = nullptr;  // [at least tokens, channels], += in the first `tokens` rows; null
+                               // where the forward has none
   DropoutKey dropout;
 };
 

@@ -7,10 +7,14 @@ void EmbeddingForward(const EmbeddingForwardArgs& args) {
   const int64_t channels = args.channels;
   ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
     const int64_t t = row % args.tokens;
-    const float* wte = args.wte + args.token[row] * channels;
-    const float* wpe = args.wpe + t * channels;
+    const float* from = args.table + args.token[row] * channels;
     float* out = args.out + row * channels;
-    for (int64_t c = 0; c < channels; ++c) out[c] = wte[c] + wpe[c];
+    if (args.position == nullptr) {
+      for (int64_t c = 0; c < channels; ++c) out[c] = from[c];
+    } else {
+      const float* position = args.position + t * channels;
+      for (int64_t c = 0; c < channels; ++c) out[c] = from[c] + position[c];
+    }
   });
   if (args.dropout.p > 0) {
     Dropout({.batch = args.batch,
@@ -34,18 +38,17 @@ void EmbeddingBackward(const EmbeddingBackwardArgs& args) {
         const int64_t row = b * args.tokens + t;
         const int64_t n = end - begin;
         const float* dout = args.dout + row * channels + begin;
-        float* dwte = args.dwte + args.token[row] * channels + begin;
-        float* dwpe = args.dwpe + t * channels + begin;
+        float* dtable = args.dtable + args.token[row] * channels + begin;
         float masked[kRange + kPhiloxWords];
         if (args.dropout.p > 0) {
           mask.Factors(t * channels + begin, n, masked);
           for (int64_t c = 0; c < n; ++c) masked[c] *= dout[c];
           dout = masked;
         }
-        for (int64_t c = 0; c < n; ++c) {
-          dwte[c] += dout[c];
-          dwpe[c] += dout[c];
-        }
+        for (int64_t c = 0; c < n; ++c) dtable[c] += dout[c];
+        if (args.dposition == nullptr) continue;
+        float* dposition = args.dposition + t * channels + begin;
+        for (int64_t c = 0; c < n; ++c) dposition[c] += dout[c];
       }
     }
   });

@@ -73,10 +73,12 @@ class Decoder {
     if (!plan::VerifyPlanBuffer(verifier)) return Wrong("damaged inside ({})", kRightPlan);
     plan_ = plan::GetPlan(data);
     if (plan_->format() > kPlanFormat) {
-      return Wrong("written by a newer pipec (format {}; this one reads up to {})", plan_->format(),
+      return Wrong("written by a newer pipec (format {}; this one reads {})", plan_->format(),
                    kPlanFormat);
     }
-    if (plan_->format() == 0) return Wrong("has no format number (1 to {})", kPlanFormat);
+    if (plan_->format() < kPlanFormat)
+      return Wrong("written by an older pipec (format {}; this one reads {}: compile it again)",
+                   plan_->format(), kPlanFormat);
     return {};
   }
 
@@ -117,21 +119,11 @@ class Decoder {
   Status ReadJob() {
     const plan::Job* from = plan_->job();
     if (from == nullptr) return {};
-    const plan::Model* m = from->model();
-    if (m == nullptr) return Wrong("a job without a model (both or neither)");
+    if (from->model() == nullptr) return Wrong("a job without a model (both or neither)");
+    auto model = ParseModelConfig(from->model()->string_view(), "model");
+    if (!model.ok()) return Wrong("{}", model.status().message());
     Job& job = program_.job.emplace();
-    job.model = {.vocab_size = m->vocab_size(),
-                 .n_positions = m->n_positions(),
-                 .n_embd = m->n_embd(),
-                 .n_layer = m->n_layer(),
-                 .n_head = m->n_head(),
-                 .n_inner = m->n_inner(),
-                 .layer_norm_epsilon = m->layer_norm_epsilon(),
-                 .embd_pdrop = m->embd_pdrop(),
-                 .attn_pdrop = m->attn_pdrop(),
-                 .resid_pdrop = m->resid_pdrop(),
-                 .initializer_range = m->initializer_range(),
-                 .tie_word_embeddings = m->tie_word_embeddings()};
+    job.model = *model;
     job.micro_batch_size = from->micro_batch_size();
     job.sequence_length = from->sequence_length();
     return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/model.h"
+#include "schema/model/layout.h"
 
 namespace pp {
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "schema/buckets.h"
-#include "schema/model.h"
+#include "schema/model/layout.h"
 
 namespace pp {
 namespace {

@@ -38,8 +38,7 @@ const Sums::BucketCount& Sums::BucketsIn(int stage) const {
 }
 
 bool Sums::IsTied(int stage) const {
-  return program_.job && program_.job->model.tie_word_embeddings &&
-         (stage == 0 || stage == program_.stages - 1);
+  return program_.job && program_.job->model.tied && (stage == 0 || stage == program_.stages - 1);
 }
 
 int64_t Sums::PartsOf(const Sum& sum) const {

@@ -15,7 +15,9 @@ int64_t EstimateBytes(const Program& program) {
   int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size();
   bytes += 4 * program.pipe_of.size();
   for (const Pipe& pipe : program.pipes) bytes += kTable + 4 * pipe.device_of.size();
-  if (program.job) bytes += 2 * kTable + 4 * program.job->layers_per_stage.size();
+  if (program.job)
+    bytes +=
+        2 * kTable + 4 * program.job->layers_per_stage.size() + ToJson(program.job->model).size();
   for (const DeviceList& list : program.lists) {
     const size_t n = list.prologue.size() + list.body.size() + list.epilogue.size();
     bytes += 8 * kTable + kInstruction * n + kTable * list.regions.size();
@@ -99,11 +101,7 @@ class Encoder {
   }
 
   flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
-    const ModelConfig& m = job.model;
-    const auto model =
-        plan::CreateModel(builder_, m.vocab_size, m.n_positions, m.n_embd, m.n_layer, m.n_head,
-                          m.n_inner, m.layer_norm_epsilon, m.embd_pdrop, m.attn_pdrop,
-                          m.resid_pdrop, m.initializer_range, m.tie_word_embeddings);
+    const auto model = builder_.CreateString(ToJson(job.model));
     const auto layers = builder_.CreateVector(job.layers_per_stage);
     return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers);
   }

@@ -6,6 +6,7 @@
 
 #include "compiler/compile.h"
 #include "runtime/run/train.h"
+#include "tests/models.h"
 
 namespace {
 
@@ -79,13 +80,13 @@ TEST_CASE("no memory is taken inside a step") {
   compile.shape = {.devices = 2, .microbatches = 4, .stages_per_device = 0};
   compile.p2p = p2p;
   compile.micro_batch_size = 2;
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 256;
-  model.n_positions = 32;
-  model.n_embd = 48;
-  model.n_layer = 4;
-  model.n_head = 3;
-  model.n_inner = 192;
+  model.max_positions = 32;
+  model.hidden_size = 48;
+  model.layers = 4;
+  model.heads = 3;
+  model.intermediate_size = 192;
   compile.model = model;
   auto program = Compile(compile);
   REQUIRE(program.ok());

@@ -7,18 +7,19 @@
 #include <functional>
 
 #include "compiler/compile.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
 
 ModelConfig Gpt2(int layers) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 50257;
-  model.n_positions = 1024;
-  model.n_embd = 768;
-  model.n_layer = layers;
-  model.n_head = 12;
-  model.n_inner = 3072;
+  model.max_positions = 1024;
+  model.hidden_size = 768;
+  model.layers = layers;
+  model.heads = 12;
+  model.intermediate_size = 3072;
   return model;
 }
 

@@ -12,19 +12,20 @@
 #include "runtime/plan/binding.h"
 #include "schema/buckets.h"
 #include "schema/text.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
 
 // Large enough for a tensor of several norm blocks.
 Program MustCompile(CompileOptions options) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 700;
-  model.n_positions = 8;
-  model.n_embd = 128;
-  model.n_layer = 4;
-  model.n_head = 2;
-  model.n_inner = 1024;
+  model.max_positions = 8;
+  model.hidden_size = 128;
+  model.layers = 4;
+  model.heads = 2;
+  model.intermediate_size = 1024;
   options.model = model;
   auto program = Compile(options);
   INFO(program.status().message());

@@ -10,19 +10,20 @@
 #include "runtime/device/cpu_device.h"
 #include "schema/sections.h"
 #include "schema/text.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
 
 Program MustCompile(CompileOptions options) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 32;
-  model.n_positions = 8;
-  model.n_embd = 16;
-  model.n_layer = 8;
-  model.n_head = 2;
-  model.n_inner = 32;
-  model.tie_word_embeddings = !options.scheme.starts_with("pipedream");
+  model.max_positions = 8;
+  model.hidden_size = 16;
+  model.layers = 8;
+  model.heads = 2;
+  model.intermediate_size = 32;
+  model.tied = !options.scheme.starts_with("pipedream");
   options.model = model;
   auto program = Compile(options);
   INFO(program.status().message());

@@ -9,19 +9,20 @@
 #include "schema/execute.h"
 #include "schema/sections.h"
 #include "schema/text.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
 
 // Untied, so that PipeDream takes it; act and grad have the same size, no other value has it.
 ModelConfig SmallModel() {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 16;
-  model.n_positions = model.n_embd = 8;
-  model.n_layer = 4;
-  model.n_head = 2;
-  model.n_inner = 32;
-  model.tie_word_embeddings = false;
+  model.max_positions = model.hidden_size = 8;
+  model.layers = 4;
+  model.heads = 2;
+  model.intermediate_size = 32;
+  model.tied = false;
   return model;
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "tests/models.h"
+
 namespace pp {
 namespace {
 
@@ -12,12 +14,12 @@ Program WithModel(int width, int stages = 4) {
   Program program;
   program.stages = program.devices = stages;
   Job& job = program.job.emplace();
-  job.model = {.vocab_size = 50257,
-               .n_positions = 1024,
-               .n_embd = width,
-               .n_layer = 12,
-               .n_head = 2,
-               .n_inner = 4 * width};
+  job.model = Gpt2Model({.vocab_size = 50257,
+                         .max_positions = 1024,
+                         .hidden_size = width,
+                         .layers = 12,
+                         .heads = 2,
+                         .intermediate_size = 4 * width});
   job.sequence_length = 1024;
   job.layers_per_stage.assign(stages, 12 / stages);
   return program;

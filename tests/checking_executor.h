@@ -84,7 +84,7 @@ class CheckingExecutor : public StageExecutor {
       const bool tied = tensor.wgrad == layout.tied_lookup || tensor.wgrad == layout.tied_head;
       for (int64_t i = 0; i < tensor.elements(); ++i)
         if (wgrad[tensor.wgrad / 4 + i] != (tied ? 2 : 1) * micros) {
-          args_.fail("wgrad of " + tensor.name + " is not the sum of all its parts");
+          args_.fail("wgrad of " + tensor.name() + " is not the sum of all its parts");
           break;
         }
     }

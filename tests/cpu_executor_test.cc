@@ -8,6 +8,7 @@
 
 #include "compiler/compile.h"
 #include "kernels/threads.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -15,13 +16,13 @@ namespace {
 class Stage {
  public:
   explicit Stage(double clip) {
-    ModelConfig model;
+    ModelConfig model = Gpt2Model();
     model.vocab_size = 50;
-    model.n_positions = 8;
-    model.n_embd = 16;
-    model.n_layer = 1;
-    model.n_head = 2;
-    model.n_inner = 64;
+    model.max_positions = 8;
+    model.hidden_size = 16;
+    model.layers = 1;
+    model.heads = 2;
+    model.intermediate_size = 64;
     auto compiled = Compile({.scheme = "gpipe", .shape = {1, 1, 0}, .model = model});
     REQUIRE(compiled.ok());
     program_ = std::move(*compiled);

@@ -66,8 +66,8 @@ Program Everything() {
                                        .model = true});
   program.passes = "apply-checkpoint,overlap-recompute";
   program.clip = false;
-  program.job->model.tie_word_embeddings = false;
-  program.job->model.attn_pdrop = 0.25f;
+  program.job->model.tied = false;
+  program.job->model.attention_dropout = 0.25f;
   for (Instruction& i : program.lists[0].body) {
     if (i.op != pp::Op::kBackwardInput) continue;
     i.version = 2;
@@ -104,7 +104,7 @@ std::string Unsealed(const Program& program) {
 
 // A FlatBuffer made by hand: one device that loads micro-batch 0 of one, in format `format`.
 struct HandArgs {
-  uint32_t format = 1;
+  uint32_t format = 2;
   std::vector<uint8_t> op = {1};
   std::vector<int32_t> micro = {0};
   std::vector<uint8_t> sent;
@@ -239,9 +239,10 @@ TEST_CASE("older and newer files") {
   CHECK(old->lists[0].body == std::vector<Instruction>{load});
   CHECK(pp::Decode(Seal(ByHand({})), "x.plan").ok());
 
-  CHECK(HandError({.format = 2}) ==
-        "x.plan: written by a newer pipec (format 2; this one reads up to 1)");
-  CHECK(HandError({.format = 0}) == "x.plan: has no format number (1 to 1)");
+  CHECK(HandError({.format = 3}) ==
+        "x.plan: written by a newer pipec (format 3; this one reads 2)");
+  CHECK(HandError({.format = 1}) ==
+        "x.plan: written by an older pipec (format 1; this one reads 2: compile it again)");
 }
 
 TEST_CASE("FlatBuffers that pipec does not write") {
@@ -330,7 +331,7 @@ TEST_CASE("plans whose numbers make no sense") {
   CHECK(ErrorOf([](Program& p) { p.pipe_of[2] = 1; }) == "x.plan: pipe_of: number 2 is 1 (0 to 0)");
   CHECK(ErrorOf([](Program& p) { p.job->layers_per_stage.pop_back(); }) ==
         "x.plan: layers_per_stage has 3 numbers (4)");
-  CHECK(ErrorOf([](Program& p) { p.job->model.n_head = 3; }) ==
+  CHECK(ErrorOf([](Program& p) { p.job->model.heads = 3; }) ==
         "x.plan: model: n_embd is 8, which n_head 3 does not divide (1, 2, 4, 8 would)");
   CHECK(ErrorOf([](Program& p) { p.lists[2].arena_bytes = -1; }) ==
         "x.plan: device 2: an arena of -1 bytes (0 to 2^62)");
@@ -426,6 +427,6 @@ TEST_CASE("flatc opens a plan with the schema") {
   REQUIRE(std::system(command.c_str()) == 0);
   const std::string json = Read(folder / "x.json");
   CHECK_THAT(json, Catch::Contains("\"scheme\": \"sample\""));
-  CHECK_THAT(json, Catch::Contains("\"n_embd\": 8"));
+  CHECK_THAT(json, Catch::Contains(R"(\"n_embd\":8,)"));
   CHECK_THAT(json, Catch::Contains("\"device_of\": ["));
 }

@@ -8,6 +8,7 @@
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
 #include "schema/verify.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -149,12 +150,12 @@ CompileOptions OptionsOf(const Scheme& scheme, P2p p2p) {
 
 // The same plan again, with the same bytes of memory.
 TEST_CASE("every scheme goes out and comes back") {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 16;
-  model.n_positions = model.n_embd = 8;
-  model.n_layer = 16;
-  model.n_head = 2;
-  model.n_inner = 32;
+  model.max_positions = model.hidden_size = 8;
+  model.layers = 16;
+  model.heads = 2;
+  model.intermediate_size = 32;
   for (const Scheme& scheme : Schemes())
     for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
       INFO(scheme.name);

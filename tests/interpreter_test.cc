@@ -12,6 +12,7 @@
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/device/cpu_device.h"
 #include "schema/text.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -19,14 +20,14 @@ namespace {
 constexpr int kMicros = 3, kBatch = 2, kLength = 8;
 
 Program MustCompile(const std::string& scheme) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 128;
-  model.n_positions = kLength;
-  model.n_embd = 8;
-  model.n_layer = 2;
-  model.n_head = 2;
-  model.n_inner = 16;
-  model.tie_word_embeddings = false;
+  model.max_positions = kLength;
+  model.hidden_size = 8;
+  model.layers = 2;
+  model.heads = 2;
+  model.intermediate_size = 16;
+  model.tied = false;
   // Without a norm there is no other lane.
   auto program = Compile({.scheme = scheme,
                           .shape = {1, kMicros},

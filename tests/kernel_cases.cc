@@ -114,8 +114,8 @@ Comparison Embedding(const CpuKernels& kernels) {
                               .tokens = tokens,
                               .channels = channels,
                               .token = token.data(),
-                              .wte = wte.data(),
-                              .wpe = wpe.data(),
+                              .table = wte.data(),
+                              .position = wpe.data(),
                               .out = out.data(),
                               .dropout = key});
     const Floats dout = Numbers(out.size(), 3);
@@ -127,8 +127,8 @@ Comparison Embedding(const CpuKernels& kernels) {
                                .channels = channels,
                                .token = token.data(),
                                .dout = dout.data(),
-                               .dwte = dwte.data(),
-                               .dwpe = dwpe.data(),
+                               .dtable = dwte.data(),
+                               .dposition = dwpe.data(),
                                .dropout = key});
     for (int64_t row = 0; row < batch * tokens; ++row) {
       const int64_t b = row / tokens, t = row % tokens;

@@ -14,6 +14,7 @@
 #include "schema/text.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -24,14 +25,14 @@ constexpr unsigned kSeeds[] = {1, 2, 3};
 using Plant = std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)>;
 
 Program MustCompile(CompileOptions options, bool tied = true) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 64;
-  model.n_positions = 8;
-  model.n_embd = 16;
-  model.n_layer = 4;
-  model.n_head = 2;
-  model.n_inner = 32;
-  model.tie_word_embeddings = tied;
+  model.max_positions = 8;
+  model.hidden_size = 16;
+  model.layers = 4;
+  model.heads = 2;
+  model.intermediate_size = 32;
+  model.tied = tied;
   options.model = model;
   auto program = Compile(options);
   INFO(program.status().message());

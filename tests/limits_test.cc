@@ -1,9 +1,10 @@
 // Sizes that are mistakes: an error comes before the memory is taken, or a sum overflows.
 #include <catch2/catch.hpp>
 
-#include "schema/model.h"
+#include "schema/model/layout.h"
 #include "schema/text.h"
 #include "schema/verify.h"
+#include "tests/models.h"
 #include "tests/sample_program.h"
 
 TEST_CASE("a text with two billion micro-batches") {
@@ -25,12 +26,12 @@ TEST_CASE("a text with many micro-batches and no instructions") {
 
 TEST_CASE("a model whose sizes do not fit 64 bits") {
   pp::Job job;
-  job.model = {.vocab_size = 1 << 24,
-               .n_positions = 1 << 24,
-               .n_embd = 1 << 18,
-               .n_layer = 1 << 16,
-               .n_head = 1 << 18,
-               .n_inner = 1 << 20};
+  job.model = pp::Gpt2Model({.vocab_size = 1 << 24,
+                             .max_positions = 1 << 24,
+                             .hidden_size = 1 << 18,
+                             .layers = 1 << 16,
+                             .heads = 1 << 18,
+                             .intermediate_size = 1 << 20});
   job.micro_batch_size = 4;
   job.sequence_length = 1 << 24;
   job.layers_per_stage = {1 << 16};
@@ -72,12 +73,12 @@ TEST_CASE("a plan without a region that its model needs") {
 TEST_CASE("what a file may hold, a text may hold: the model's numbers") {
   pp::Program program = pp::SampleProgram({.devices = 1, .model = true});
   for (float epsilon : {1e-12f, 0x1.fffffep-1f}) {
-    program.job->model.layer_norm_epsilon = epsilon;
+    program.job->model.norm_epsilon = epsilon;
     CHECK(pp::CheckJob(*program.job).ok());
     const auto parsed = pp::Parse(pp::Print(program), "x");
     REQUIRE(parsed.status().message() == "");
-    CHECK(parsed->job->model.layer_norm_epsilon == epsilon);
+    CHECK(parsed->job->model.norm_epsilon == epsilon);
   }
-  program.job->model.layer_norm_epsilon = 1e-13f;
+  program.job->model.norm_epsilon = 1e-13f;
   CHECK(!pp::CheckJob(*program.job).ok());
 }

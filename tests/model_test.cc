@@ -1,9 +1,10 @@
-#include "schema/model.h"
-
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
 #include <numeric>
+
+#include "schema/model/layout.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -17,22 +18,35 @@ std::string Error(const std::string& more) {
 }
 
 ModelConfig Gpt2() {
-  return {.vocab_size = 50257,
-          .n_positions = 1024,
-          .n_embd = 768,
-          .n_layer = 12,
-          .n_head = 12,
-          .n_inner = 3072};
+  return Gpt2Model({.vocab_size = 50257,
+                    .max_positions = 1024,
+                    .hidden_size = 768,
+                    .layers = 12,
+                    .heads = 12,
+                    .intermediate_size = 3072});
+}
+
+// Nine heads, three of keys and values, 108 floats together.
+ModelConfig Llama() {
+  return {.family = FindFamily("llama"),
+          .vocab_size = 997,
+          .max_positions = 32,
+          .hidden_size = 96,
+          .layers = 12,
+          .heads = 9,
+          .kv_heads = 3,
+          .head_dim = 12,
+          .intermediate_size = 200};
 }
 
 TEST_CASE("a configuration has Hugging Face's names and defaults") {
   const Result<ModelConfig> config =
       ParseModelConfig(std::string(kTiny) + R"(,"n_inner":null,"attn_pdrop":0.2})", "c.json");
   REQUIRE(config.ok());
-  CHECK(config->n_inner == 144);
-  CHECK(config->attn_pdrop == 0.2f);
-  CHECK(config->resid_pdrop == 0.1f);
-  CHECK(config->tie_word_embeddings);
+  CHECK(config->intermediate_size == 144);
+  CHECK(config->attention_dropout == 0.2f);
+  CHECK(config->residual_dropout == 0.1f);
+  CHECK(config->tied);
   CHECK(LoadModelConfig("tests/reference/gpt2_tiny/config.json").ok());
 }
 
@@ -42,8 +56,8 @@ TEST_CASE("a wrong configuration is an error that says what would be right") {
   CHECK(Error(R"(,"activation_function":"relu")") ==
         "c.json: activation_function is \"relu\" (gelu_new or gelu_pytorch_tanh, which are the "
         "same)");
-  CHECK(Error(R"(,"model_type":"llama")") ==
-        "c.json: model_type is \"llama\" (\"gpt2\" is supported)");
+  CHECK(Error(R"(,"model_type":"mamba")") ==
+        "c.json: model_type is \"mamba\" (\"gpt2\", \"llama\")");
   CHECK(Error(R"(,"n_head":5)") ==
         "c.json: n_embd is 36, which n_head 5 does not divide (1, 2, 3, 4, 6, 9, 12, 18, 36 "
         "would)");
@@ -59,9 +73,9 @@ TEST_CASE("a wrong configuration is an error that says what would be right") {
   CHECK(ParseModelConfig(R"({"model_type":"gpt2"})", "c.json").status().message() ==
         "c.json: vocab_size is missing (a number from 1 to 16777216)");
   CHECK(ParseModelConfig("{", "c.json").status().message() ==
-        "c.json: not a JSON object (a Hugging Face config.json of GPT-2)");
+        "c.json: not a JSON object (a Hugging Face config.json)");
   CHECK(LoadModelConfig("no/such.json").status().message() ==
-        "no/such.json: cannot be read (a Hugging Face config.json of GPT-2)");
+        "no/such.json: cannot be read (a Hugging Face config.json)");
   CHECK(LoadModelConfig("no/such.json").status().code() == Code::kInvalid);
 }
 
@@ -81,7 +95,7 @@ TEST_CASE("a job is checked as a whole") {
   CHECK(CheckJob(job).ok());
   Job wrong = job;
   wrong.sequence_length = 1025;
-  CHECK(CheckJob(wrong).message() == "--seq-length: is 1025 (1 to n_positions of the model, 1024)");
+  CHECK(CheckJob(wrong).message() == "--seq-length: is 1025 (1 to 1024, the model's positions)");
   wrong = job;
   wrong.micro_batch_size = 0;
   CHECK(CheckJob(wrong).message() == "--micro-batch-size: is 0 (a whole number from 1 to 1048576)");
@@ -145,15 +159,56 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
   CHECK(a.tied_head == -1);
   CHECK(a.tied_lookup == a.tensors.front().wgrad);
   CHECK(b.tied_head == b.tensors.back().wgrad);
-  CHECK(b.tensors.back().name == "wte.weight");
+  CHECK(b.tensors.back().name() == "transformer.wte.weight");
   CHECK(b.tensors.back().blocks == 0);
+}
+
+constexpr char kLlama[] =
+    R"({"model_type":"llama","vocab_size":97,"max_position_embeddings":32,"hidden_size":36,)"
+    R"("num_hidden_layers":4,"num_attention_heads":6,"intermediate_size":50)";
+
+TEST_CASE("a configuration of LLaMA has the angles of both ways to write them") {
+  const auto parse = [](const std::string& more) {
+    return ParseModelConfig(kLlama + more + "}", "c.json");
+  };
+  const auto plain = parse("");
+  REQUIRE(plain.ok());
+  CHECK((plain->kv_heads == 6 && plain->head_dim == 6));
+  CHECK((!plain->tied && !plain->attention_bias && !plain->mlp_bias));
+  CHECK(plain->norm_epsilon == 1e-6f);
+  CHECK(plain->rope == RopeConfig{});
+  const std::string llama3 =
+      R"("rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
+      R"("original_max_position_embeddings":64})";
+  const auto before = parse(R"(,"rope_theta":5e5,"rope_scaling":{)" + llama3);
+  const auto since = parse(R"(,"rope_parameters":{"rope_theta":500000,)" + llama3);
+  REQUIRE((before.ok() && since.ok()));
+  CHECK(before->rope == RopeConfig{5e5f, 8, 1, 4, 64});
+  CHECK(since->rope == before->rope);
+  CHECK(*ParseModelConfig(ToJson(*since), "again") == *since);
+
+  const auto error = [&](const std::string& more) { return parse(more).status().message(); };
+  CHECK(error(R"(,"num_key_value_heads":4)") ==
+        "c.json: num_attention_heads is 6, which num_key_value_heads 4 does not divide (1, 2, 3, 6 "
+        "would)");
+  CHECK(error(R"(,"head_dim":5)") ==
+        "c.json: num_attention_heads and head_dim leave no pairs of numbers for RoPE (an even "
+        "head_dim)");
+  CHECK(error(R"(,"hidden_act":"gelu")") ==
+        "c.json: hidden_act is \"gelu\" (silu or swish, which are the same)");
+  CHECK(error(R"(,"rope_scaling":{"type":"linear","factor":2})") ==
+        "c.json: rope_scaling: rope_type is \"linear\" (\"default\" or \"llama3\")");
+  CHECK(error(R"(,"rope_scaling":{"rope_type":"llama3","factor":2})") ==
+        "c.json: rope_scaling: original_max_position_embeddings is missing (a number from 1 to "
+        "16777216)");
+  CHECK(error(R"(,"rope_parameters":7)") == "c.json: rope_parameters is 7 (an object, or null)");
 }
 
 // Of what a forward keeps, and of what BW_input leaves to BW_weight.
 TEST_CASE("stash and work are full of what the operators keep, side by side") {
   const std::vector<int> split = GENERATE(std::vector<int>{12}, std::vector<int>{0, 7, 0, 5, 0});
-  ModelConfig model = Gpt2();
-  model.resid_pdrop = GENERATE(0.0f, 0.1f);
+  ModelConfig model = GENERATE(Gpt2(), Llama());
+  model.residual_dropout = GENERATE(0.0f, 0.1f);
   const Job job = {model, 3, 7, split};
   const int64_t n = job.tokens();
   for (int s = 0; s < job.stages(); ++s) {
@@ -163,23 +218,26 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
       if (spot.area == Area::kStash) stash.emplace_back(spot.offset, 4 * numbers);
       if (spot.area == Area::kWork) work.emplace_back(spot.offset, 4 * numbers);
     };
-    int64_t before = model.n_embd;  // floats a token that the operator before gives
+    int64_t before = model.hidden_size;  // floats a token that the operator before gives
     for (const StageOperator& placed : layout.operators) {
       const StageOperator::Forward& forward = placed.of(Keep::kStash);
       const StageOperator::Backward& backward = placed.of(Halves::kApart);
       const OperatorKind kind = placed.op.kind;
       // A Linear that adds the stream gives what the Residual behind it would.
-      if (!forward.stream || kind == OperatorKind::kResidual)
+      if ((!forward.stream || kind == OperatorKind::kResidual) && kind != OperatorKind::kRope)
         add(forward.out, n * placed.op.stride);
-      add(forward.statistics, kind == OperatorKind::kAttention ? n * placed.op.heads : 2 * n);
+      const auto parameters = static_cast<int64_t>(placed.op.parameters.size());
+      add(forward.statistics, n * (kind == OperatorKind::kAttention ? placed.op.heads
+                                   : kind == OperatorKind::kNorm    ? parameters
+                                                                    : 2));
       // These are in place, or the stream's, which is counted once.
-      const bool counted =
-          kind == OperatorKind::kGelu || kind == OperatorKind::kNorm || kind == OperatorKind::kLoss;
+      const bool counted = kind == OperatorKind::kGelu || kind == OperatorKind::kNorm ||
+                           kind == OperatorKind::kLoss || kind == OperatorKind::kRope;
       if (!counted) add(backward.d_in, n * before);
-      add(backward.part, 2 * model.n_embd);
+      add(backward.part, parameters * model.hidden_size);
       before = placed.op.stride;
     }
-    add(layout.flow[static_cast<int>(Halves::kApart)], n * model.n_embd);
+    add(layout.flow[static_cast<int>(Halves::kApart)], n * model.hidden_size);
     INFO("stage " << s);
     CheckPlaces(stash, layout.stash_bytes);
     CheckPlaces(work, layout.work_bytes);
@@ -188,21 +246,22 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
 
 TEST_CASE("a matrix with one row is a matrix") {
   ModelConfig model = Gpt2();
-  model.n_inner = model.n_positions = 1;
+  model.intermediate_size = model.max_positions = 1;
   for (const Tensor& tensor : LayoutStage({model, 1, 1, {12}}, 0).tensors) {
-    INFO(tensor.name);
-    const bool norm = tensor.name.find("ln_") != std::string::npos;
-    CHECK(tensor.matrix == (!norm && tensor.name.ends_with(".weight")));
-    if (tensor.name == "wpe.weight" || tensor.name == "h.3.mlp.c_proj.weight")
+    INFO(tensor.name());
+    const bool norm = tensor.name().find("ln_") != std::string::npos;
+    CHECK(tensor.matrix == (!norm && tensor.name().ends_with(".weight")));
+    if (tensor.name() == "transformer.wpe.weight" ||
+        tensor.name() == "transformer.h.3.mlp.c_proj.weight")
       CHECK(tensor.rows == 1);
   }
 }
 
 TEST_CASE("an untied head is a tensor of its own") {
   ModelConfig model = Gpt2();
-  model.tie_word_embeddings = false;
+  model.tied = false;
   const StageLayout layout = LayoutStage({model, 1, 8, {12}}, 0);
-  CHECK(layout.tensors.back().name == "lm_head.weight");
+  CHECK(layout.tensors.back().name() == "lm_head.weight");
   CHECK(layout.parameters == 124439808 + 50257 * 768);
   CHECK(layout.tied_bytes == 0);
 }

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <random>
 
+#include "tests/models.h"
+
 namespace pp {
 namespace {
 
@@ -18,12 +20,12 @@ Program MakeProgram(int stages) {
   Program program;
   program.stages = program.devices = stages;
   Job& job = program.job.emplace();
-  job.model = {.vocab_size = 300,
-               .n_positions = 8,
-               .n_embd = 160,
-               .n_layer = 2,
-               .n_head = 2,
-               .n_inner = 640};
+  job.model = Gpt2Model({.vocab_size = 300,
+                         .max_positions = 8,
+                         .hidden_size = 160,
+                         .layers = 2,
+                         .heads = 2,
+                         .intermediate_size = 640});
   job.sequence_length = 8;
   job.layers_per_stage.assign(stages, 2 / stages);
   return program;
@@ -122,7 +124,7 @@ TEST_CASE("vectors do not decay, matrices do") {
   const Bytes before = weights, wgrad(layout.wgrad_bytes);  // no gradient
   StepAdamW(AllParts(layout), Options(1), wgrad.data(), moments.data(), weights.data());
   for (const Tensor& tensor : layout.tensors) {
-    INFO(tensor.name);
+    INFO(tensor.name());
     const bool same = std::memcmp(weights.data() + tensor.weight, before.data() + tensor.weight,
                                   tensor.bytes()) == 0;
     CHECK(same != tensor.matrix);
@@ -163,7 +165,7 @@ TEST_CASE("a new model depends on the seed, the tensor, and nothing else") {
   };
   std::vector<std::vector<float>> random;
   for (const Tensor& tensor : layout.tensors) {
-    INFO(tensor.name);
+    INFO(tensor.name());
     const std::vector<float> numbers = read(5, tensor);
     CHECK(numbers == read(5, tensor));
     CHECK((numbers != read(6, tensor)) == (tensor.init_std != 0));
@@ -183,22 +185,23 @@ TEST_CASE("what a file of weights lacks is named") {
   auto source = WeightSource::Open(kDir, *model);
   REQUIRE(source.ok());
   std::vector<float> out(97 * 36);
-  Tensor tensor{.name = "wte.weight", .rows = 97, .cols = 36, .matrix = true};
+  Tensor tensor{.pieces = {{"transformer.wte.weight", 97}}, .rows = 97, .cols = 36, .matrix = true};
   CHECK(source->Read(tensor, out.data()).ok());
-  tensor.name = "h.77.ln_1.weight";
+  tensor.pieces[0].name = "transformer.h.77.ln_1.weight";
   CHECK(source->Read(tensor, out.data()).message() ==
-        std::string(kDir) + "/model.safetensors: tensor h.77.ln_1.weight is missing");
-  const Tensor wrong{.name = "wte.weight", .rows = 36, .cols = 97, .matrix = true};
+        std::string(kDir) + "/model.safetensors: tensor transformer.h.77.ln_1.weight is missing");
+  const Tensor wrong{
+      .pieces = {{"transformer.wte.weight", 36}}, .rows = 36, .cols = 97, .matrix = true};
   CHECK(source->Read(wrong, out.data()).code() == Code::kInvalid);
   CHECK_THAT(source->Read(wrong, out.data()).message(), Catch::Contains("wte.weight"));
   CHECK(WeightSource::Open("tests/nowhere", *model).status().code() == Code::kInvalid);
   // Weights of the same shapes, but of another model.
-  model->n_head *= 2;
+  model->heads *= 2;
   CHECK(WeightSource::Open(kDir, *model).status().message() ==
-        std::string(kDir) + "/config.json: n_head is " + std::to_string(model->n_head / 2) +
-            " (the plan's model has " + std::to_string(model->n_head) + ")");
-  model->n_head /= 2;
-  model->layer_norm_epsilon = 1e-6f;
+        std::string(kDir) + "/config.json: n_head is " + std::to_string(model->heads / 2) +
+            " (the plan's model has " + std::to_string(model->heads) + ")");
+  model->heads /= 2;
+  model->norm_epsilon = 1e-6f;
   CHECK_THAT(
       WeightSource::Open(kDir, *model).status().message(),
       Catch::Contains("config.json: layer_norm_epsilon is 1e-05 (the plan's model has 1e-06)"));

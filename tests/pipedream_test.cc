@@ -27,6 +27,7 @@
 #include "runtime/run/train.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -35,15 +36,15 @@ constexpr int kSteps = 5, kBatch = 2, kSequence = 8, kVocabulary = 64;
 constexpr uint64_t kSeed = 3;
 
 ModelConfig TinyModel() {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = kVocabulary;
-  model.n_positions = kSequence;
-  model.n_embd = 16;
-  model.n_layer = 4;
-  model.n_head = 2;
-  model.n_inner = 32;
-  model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = 0.1f;
-  model.tie_word_embeddings = false;
+  model.max_positions = kSequence;
+  model.hidden_size = 16;
+  model.layers = 4;
+  model.heads = 2;
+  model.intermediate_size = 32;
+  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
+  model.tied = false;
   return model;
 }
 
@@ -140,7 +141,7 @@ class Reference {
  public:
   Reference(const Case& what, const Mistake& mistake) : case_(what), mistake_(mistake) {
     job_ = {TinyModel(), kBatch, kSequence,
-            std::vector<int>(what.devices, TinyModel().n_layer / what.devices)};
+            std::vector<int>(what.devices, TinyModel().layers / what.devices)};
     workspace_.emplace(job_, 1);
     for (int s = 0; s < what.devices; ++s)
       stages_.push_back(std::make_unique<Stage>(job_, s, &*workspace_));

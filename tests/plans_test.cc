@@ -7,6 +7,7 @@
 #include "schema/file.h"
 #include "schema/text.h"
 #include "schema/verify.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -18,18 +19,18 @@ struct Case {
 };
 
 ModelConfig TinyModel(int layers) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 16;
-  model.n_positions = model.n_embd = 8;
-  model.n_layer = layers;
-  model.n_head = 2;
-  model.n_inner = 32;
+  model.max_positions = model.hidden_size = 8;
+  model.layers = layers;
+  model.heads = 2;
+  model.intermediate_size = 32;
   return model;
 }
 
 std::vector<Case> Cases() {
   ModelConfig untied = TinyModel(2);
-  untied.tie_word_embeddings = false;
+  untied.tied = false;
   const ModelConfig two = TinyModel(2), four = TinyModel(4);
   return {
       {"replicas", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .model = two}},

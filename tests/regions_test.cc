@@ -5,20 +5,21 @@
 
 #include "compiler/compile.h"
 #include "schema/buckets.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
 
 // Its embedding has 2 MiB, its other tensors little.
 ModelConfig WideModel(bool tied) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 4096;
-  model.n_positions = 16;
-  model.n_embd = 128;
-  model.n_layer = 4;
-  model.n_head = 2;
-  model.n_inner = 512;
-  model.tie_word_embeddings = tied;
+  model.max_positions = 16;
+  model.hidden_size = 128;
+  model.layers = 4;
+  model.heads = 2;
+  model.intermediate_size = 512;
+  model.tied = tied;
   return model;
 }
 

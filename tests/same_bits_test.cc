@@ -15,6 +15,7 @@
 #include "runtime/run/train.h"
 #include "schema/text.h"
 #include "tests/kept_report.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -22,14 +23,14 @@ namespace {
 constexpr int kSteps = 5;
 
 ModelConfig SmallModel() {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 128;
-  model.n_positions = 8;
-  model.n_embd = 24;
-  model.n_layer = 8;  // so that 8 stages have one each
-  model.n_head = 3;
-  model.n_inner = 4 * 24;
-  model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = 0.1f;
+  model.max_positions = 8;
+  model.hidden_size = 24;
+  model.layers = 8;  // so that 8 stages have one each
+  model.heads = 3;
+  model.intermediate_size = 4 * 24;
+  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
   return model;
 }
 
@@ -154,7 +155,8 @@ TEST_CASE("the masks of dropout are part of the bits") {
   CHECK(with == BitsOf(MustTrain(MustCompile(Options("1f1b", 2, 4)))));
   // Of each place by itself.
   for (float ModelConfig::*place :
-       {&ModelConfig::embd_pdrop, &ModelConfig::attn_pdrop, &ModelConfig::resid_pdrop}) {
+       {&ModelConfig::embedding_dropout, &ModelConfig::attention_dropout,
+        &ModelConfig::residual_dropout}) {
     CompileOptions without = Options("1f1b", 2, 4);
     (*without.model).*place = 0;
     CHECK(BitsOf(MustTrain(MustCompile(without))) != with);

@@ -4,6 +4,7 @@
 
 #include "schema/regions.h"
 #include "schema/walk.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -27,12 +28,12 @@ Program Head(const SampleArgs& args) {
   for (int m = 0; m < args.microbatches; ++m) program.pipe_of.push_back(m % args.pipes);
   if (args.model) {
     Job& job = program.job.emplace();
-    job.model = {.vocab_size = 16,
-                 .n_positions = 8,
-                 .n_embd = 8,
-                 .n_layer = program.stages,
-                 .n_head = 2,
-                 .n_inner = 32};
+    job.model = pp::Gpt2Model({.vocab_size = 16,
+                               .max_positions = 8,
+                               .hidden_size = 8,
+                               .layers = program.stages,
+                               .heads = 2,
+                               .intermediate_size = 32});
     job.micro_batch_size = 2;
     job.sequence_length = 4;
     job.layers_per_stage.assign(program.stages, 1);

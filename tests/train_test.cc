@@ -15,6 +15,7 @@
 #include "compiler/compile.h"
 #include "tests/checking_executor.h"
 #include "tests/kept_report.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -32,13 +33,13 @@ Program MakeProgram(const Plan& plan) {
   options.shape = {
       .devices = plan.devices, .microbatches = plan.microbatches, .stages_per_device = 0};
   options.p2p = plan.p2p;
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 50;
-  model.n_positions = 8;
-  model.n_embd = 16;
-  model.n_layer = 8;
-  model.n_head = 2;
-  model.n_inner = 64;
+  model.max_positions = 8;
+  model.hidden_size = 16;
+  model.layers = 8;
+  model.heads = 2;
+  model.intermediate_size = 64;
   options.model = model;
   auto program = Compile(options);
   INFO(program.status().message());

@@ -29,6 +29,7 @@
 #include "runtime/run/train.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
@@ -41,15 +42,15 @@ constexpr int kSteps = 5, kMicros = 8;
 constexpr int kSample = 90;  // cells
 
 ModelConfig TinyModel(bool tied) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 64;
-  model.n_positions = 8;
-  model.n_embd = 16;
-  model.n_layer = 8;  // so that 8 stages have one each
-  model.n_head = 2;
-  model.n_inner = 32;
-  model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = 0.1f;
-  model.tie_word_embeddings = tied;
+  model.max_positions = 8;
+  model.hidden_size = 16;
+  model.layers = 8;  // so that 8 stages have one each
+  model.heads = 2;
+  model.intermediate_size = 32;
+  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
+  model.tied = tied;
   return model;
 }
 

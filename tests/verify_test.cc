@@ -5,16 +5,17 @@
 
 #include "compiler/compile.h"
 #include "schema/text.h"
+#include "tests/models.h"
 
 namespace pp {
 namespace {
 
 Program TinyPlan(P2p p2p) {
-  ModelConfig model;
+  ModelConfig model = Gpt2Model();
   model.vocab_size = 16;
-  model.n_positions = model.n_embd = 8;
-  model.n_layer = model.n_head = 2;
-  model.n_inner = 32;
+  model.max_positions = model.hidden_size = 8;
+  model.layers = model.heads = 2;
+  model.intermediate_size = 32;
   auto program = Compile({.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = model});
   INFO(program.status().message());
   REQUIRE(program.ok());
@@ -155,12 +156,12 @@ device 1 holds s1
 
 TEST_CASE("all members of a group start their collectives in one order") {
   for (const char* clip : {"exact", "off"}) {
-    ModelConfig model;
+    ModelConfig model = Gpt2Model();
     model.vocab_size = 16;
-    model.n_positions = model.n_embd = 8;
-    model.n_layer = 4;
-    model.n_head = 2;
-    model.n_inner = 32;
+    model.max_positions = model.hidden_size = 8;
+    model.layers = 4;
+    model.heads = 2;
+    model.intermediate_size = 32;
     const auto plan = Compile({.scheme = "chimera",
                                .shape = {4, 4},
                                .zero = 1,

@@ -21,6 +21,7 @@
 
 #include "compiler/compile.h"
 #include "runtime/run/train.h"
+#include "schema/model/families.h"
 #include "schema/timeline.h"
 #include "tools/sleeping_executor.h"
 
@@ -39,7 +40,7 @@ void Stop(const Status& status) {
 // One way to run the four plans.
 struct Setting {
   const char* name;
-  ModelConfig model;
+  ModelConfig model{.family = FindFamily("gpt2")};
   int sequence_length;
   const char* network;
   double unit;  // seconds that a forward sleeps on a whole device; 0: the kernels run
@@ -47,15 +48,15 @@ struct Setting {
 };
 
 ModelConfig Model(int width, int vocabulary, int positions) {
-  ModelConfig model;
+  ModelConfig model{.family = FindFamily("gpt2")};
   model.vocab_size = vocabulary;
-  model.n_positions = positions;
-  model.n_embd = width;
-  model.n_layer = 8;
-  model.n_head = width / 32;
-  model.n_inner = 4 * width;
-  model.embd_pdrop = model.attn_pdrop = model.resid_pdrop = 0;
-  model.tie_word_embeddings = false;
+  model.max_positions = positions;
+  model.hidden_size = width;
+  model.layers = 8;
+  model.heads = width / 32;
+  model.intermediate_size = 4 * width;
+  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0;
+  model.tied = false;
   return model;
 }
 
@@ -182,7 +183,7 @@ int Main(const std::string& trace) {
            .unit = 10e-3,
            .steps = 12},
           data, trace);
-  Compare({.name = "kernels, n_embd 256, T 128",
+  Compare({.name = "kernels, 256 channels, T 128",
            .model = Model(256, 256, 128),
            .sequence_length = 128,
            .network = "latency=50us,bandwidth=100MB/s",

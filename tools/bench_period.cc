@@ -23,6 +23,7 @@
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
 #include "runtime/run/train.h"
+#include "schema/model/families.h"
 #include "schema/text.h"
 #include "schema/verify.h"
 #include "tools/sleeping_executor.h"
@@ -46,14 +47,14 @@ void Stop(const Status& status) {
 }
 
 ModelConfig TinyModel(bool tied) {
-  ModelConfig model;
+  ModelConfig model{.family = FindFamily("gpt2")};
   model.vocab_size = 256;
-  model.n_positions = 8;
-  model.n_embd = 16;
-  model.n_layer = 8;
-  model.n_head = 2;
-  model.n_inner = 64;
-  model.tie_word_embeddings = tied;
+  model.max_positions = 8;
+  model.hidden_size = 16;
+  model.layers = 8;
+  model.heads = 2;
+  model.intermediate_size = 64;
+  model.tied = tied;
   return model;
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
-#include "schema/model.h"
+#include "schema/model/layout.h"
 
 namespace pp {
 namespace {

@@ -56,7 +56,7 @@ class Reducer {
         late_(context.reduce == Reduce::kLate),
         reduces_(program.Copies() > 1),
         shards_(reduces_ && program.zero == 1),
-        tied_(program.job && program.job->model.tie_word_embeddings) {}
+        tied_(program.job && program.job->model.tied) {}
 
   Status Run() {
     if (HasSteps()) return AroundSteps();

@@ -12,6 +12,9 @@
 #include "kernels/gelu.h"
 #include "kernels/norm.h"
 #include "kernels/residual.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
+#include "runtime/model/rope_angles.h"
 
 namespace pp {
 namespace {
@@ -36,15 +39,23 @@ class CpuOperators : public Operators {
         sequence_(job.sequence_length),
         rows_(job.tokens()),
         kernels_(layout.kernels),
+        angles_(layout.angles),
         seed_(seed),
         workspace_(*workspace) {
     PP_CHECK(cpu::Matmul::ScratchBytes() <= static_cast<size_t>(KernelBytes(job)));
     for (const StageOperator& placed : layout.operators) {
       products_.push_back(placed.op.kind == OperatorKind::kLinear ? Prepare(placed) : Products{});
+      if (placed.op.kind == OperatorKind::kRope)
+        turns_ = RopeTurns(placed.op.rope, placed.op.head_dim);
       if (placed.op.kind == OperatorKind::kAttention)
         PP_CHECK(cpu::AttentionScratchBytes(Heads(placed.op)) <=
                  static_cast<size_t>(KernelBytes(job)));
     }
+  }
+
+  void Begin(const StageCall& call) override {
+    if (turns_.empty()) return;
+    RopeAngles(turns_, sequence_, Angles(call));
   }
 
   void Forward(const OperatorCall& call) override {
@@ -55,8 +66,8 @@ class CpuOperators : public Operators {
                                       .tokens = sequence_,
                                       .channels = op.out,
                                       .token = call.stage->tokens,
-                                      .wte = call.parameters[0],
-                                      .wpe = call.parameters[1],
+                                      .table = call.parameters[0],
+                                      .position = call.parameters[1],
                                       .out = call.out,
                                       .dropout = Dropout(call)});
       case OperatorKind::kNorm:
@@ -66,8 +77,8 @@ class CpuOperators : public Operators {
                                       .gamma = call.parameters[0],
                                       .beta = call.parameters[1],
                                       .y = call.out,
-                                      .mean = call.statistics,
-                                      .rstd = call.statistics + rows_,
+                                      .mean = Mean(call),
+                                      .rstd = call.statistics,
                                       .epsilon = op.epsilon});
       case OperatorKind::kLinear:
         return Multiply(call, products_[call.index].forward,
@@ -84,6 +95,10 @@ class CpuOperators : public Operators {
                                       .dropout = Dropout(call),
                                       .scratch = Scratch(call),
                                       .helpers = workspace_.helpers()});
+      case OperatorKind::kRope:
+        return Turn(call, call.out, kernels::Turn::kForward);
+      case OperatorKind::kSwiGlu:
+        return cpu::SwiGluForward({.rows = rows_, .columns = op.out, .x = call.in, .y = call.out});
       case OperatorKind::kGelu:
         return cpu::GeluForward({.n = rows_ * op.in, .x = call.in, .y = call.out});
       case OperatorKind::kResidual:
@@ -117,12 +132,12 @@ class CpuOperators : public Operators {
              .dy = call.d_out,
              .x = call.in,
              .gamma = call.parameters[0],
-             .mean = call.statistics,
-             .rstd = call.statistics + rows_,
+             .mean = Mean(call),
+             .rstd = call.statistics,
              .dx = call.d_in,
              .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
              .dgamma = call.part,
-             .dbeta = call.part + op.in});
+             .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
       case OperatorKind::kLinear:
         return Multiply(call, products_[call.index].input,
                         {.a = call.d_out, .b = call.parameters[0], .c = call.d_in});
@@ -136,6 +151,11 @@ class CpuOperators : public Operators {
                                        .dropout = Dropout(call),
                                        .scratch = Scratch(call),
                                        .helpers = workspace_.helpers()});
+      case OperatorKind::kRope:
+        return Turn(call, call.d_in, kernels::Turn::kBackward);
+      case OperatorKind::kSwiGlu:
+        return cpu::SwiGluBackward(
+            {.rows = rows_, .columns = op.out, .x = call.in, .dy = call.d_out, .dx = call.d_in});
       case OperatorKind::kGelu:
         return cpu::GeluBackward(
             {.n = rows_ * op.in, .x = call.in, .dy = call.d_out, .dx = call.d_in});
@@ -163,12 +183,15 @@ class CpuOperators : public Operators {
       case OperatorKind::kEmbedding:
         return EmbeddingWeight(call);
       case OperatorKind::kNorm:
-        Accumulate(update, op.in, call.part, call.gradients[0]);
-        return Accumulate(update, op.in, call.part + op.in, call.gradients[1]);
+        for (size_t i = 0; i < op.parameters.size(); ++i)
+          Accumulate(update, op.in, call.part + i * op.in, call.gradients[i]);
+        return;
       case OperatorKind::kLinear:
         return LinearWeight(call);
+      case OperatorKind::kRope:
       case OperatorKind::kAttention:
       case OperatorKind::kGelu:
+      case OperatorKind::kSwiGlu:
       case OperatorKind::kResidual:
       case OperatorKind::kLoss:
         return;  // no parameters
@@ -240,20 +263,44 @@ class CpuOperators : public Operators {
   // A micro-batch touches only the rows of its tokens and positions.
   void EmbeddingWeight(const OperatorCall& call) {
     const Operator& op = call.placed->op;
-    for (int i = 0; i < 2 && call.stage->accumulate == Update::kSet; ++i)
+    for (size_t i = 0; i < op.parameters.size() && call.stage->accumulate == Update::kSet; ++i)
       cpu::Fill({.n = op.parameters[i].rows * op.parameters[i].cols, .out = call.gradients[i]});
     cpu::EmbeddingBackward({.batch = batch_,
                             .tokens = sequence_,
                             .channels = op.out,
                             .token = call.stage->tokens,
                             .dout = call.d_out,
-                            .dwte = call.gradients[0],
-                            .dwpe = call.gradients[1],
+                            .dtable = call.gradients[0],
+                            .dposition = call.gradients[1],
                             .dropout = Dropout(call)});
   }
 
+  float* Angles(const StageCall& call) const {
+    return reinterpret_cast<float*>(call.scratch + angles_);
+  }
+
+  // Queries and keys lie side by side.
+  void Turn(const OperatorCall& call, float* x, kernels::Turn turn) const {
+    const Operator& op = call.placed->op;
+    const float* cosine = Angles(*call.stage);
+    cpu::Rope({.batch = batch_,
+               .tokens = sequence_,
+               .heads = op.heads + op.kv_heads,
+               .head_dim = op.head_dim,
+               .row_stride = op.stride,
+               .cosine = cosine,
+               .sine = cosine + sequence_ * op.head_dim / 2,
+               .x = x,
+               .turn = turn});
+  }
+
+  // RMSNorm has none.
+  float* Mean(const OperatorCall& call) const {
+    return call.placed->op.parameters.size() > 1 ? call.statistics + rows_ : nullptr;
+  }
+
   kernels::AttentionShape Heads(const Operator& op) const {
-    return {batch_, sequence_, op.heads, op.out / op.heads};
+    return {batch_, sequence_, op.heads, op.head_dim, op.kv_heads};
   }
 
   kernels::DropoutKey Dropout(const OperatorCall& call) const {
@@ -268,10 +315,11 @@ class CpuOperators : public Operators {
   void* Scratch(const OperatorCall& call) const { return call.stage->scratch + kernels_; }
 
   const int64_t batch_, sequence_, rows_;
-  const int64_t kernels_;  // offset in scratch
+  const int64_t kernels_, angles_;  // offsets in scratch
   const uint64_t seed_;
   Workspace& workspace_;
   std::vector<Products> products_;  // by operator
+  std::vector<float> turns_;        // of a Rope, by pair; empty: there is none
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "kernels/matmul.h"
 #include "runtime/model/stage_model.h"
-#include "schema/model.h"
+#include "schema/model/layout.h"
 
 namespace pp {
 

@@ -11,6 +11,7 @@
 #include "kernels/sum_squares.h"
 #include "runtime/files/digest.h"
 #include "runtime/files/safetensors.h"
+#include "schema/model/families.h"
 
 namespace pp {
 namespace {
@@ -24,27 +25,12 @@ const float* Floats(const std::byte* base, int64_t offset) {
 
 std::string WeightsIn(const std::string& dir) { return dir + "/model.safetensors"; }
 
-// Weights of one shape make different models, by what else a configuration says. How a model is
-// made anew and its dropout belong to a training, not to the weights.
+// Weights of one shape make different models, by what else a configuration says.
 Status CheckConfig(const std::string& path, const ModelConfig& model) {
   if (!std::filesystem::exists(path)) return {};
   const Result<ModelConfig> config = LoadModelConfig(path);
   PP_RETURN_IF_ERROR(config.status());
-  Status status;
-  const auto same = [&](const char* name, auto theirs, auto ours) {
-    if (status.ok() && theirs != ours)
-      status = Status::Invalid(
-          fmt::format("{}: {} is {} (the plan's model has {})", path, name, theirs, ours));
-  };
-  same("vocab_size", config->vocab_size, model.vocab_size);
-  same("n_positions", config->n_positions, model.n_positions);
-  same("n_embd", config->n_embd, model.n_embd);
-  same("n_layer", config->n_layer, model.n_layer);
-  same("n_head", config->n_head, model.n_head);
-  same("n_inner", config->n_inner, model.n_inner);
-  same("layer_norm_epsilon", config->layer_norm_epsilon, model.layer_norm_epsilon);
-  same("tie_word_embeddings", config->tie_word_embeddings, model.tie_word_embeddings);
-  return status;
+  return CheckSameWeights(*config, path, model);
 }
 
 }  // namespace
@@ -64,6 +50,7 @@ Result<uint64_t> WeightSource::Digest(const std::string& dir) {
 Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfig& model) {
   PP_RETURN_IF_ERROR(CheckConfig(dir + "/config.json", model));
   WeightSource source;
+  source.prefix_ = TableOf(model).prefix;
   source.path_ = WeightsIn(dir);
   Result<Safetensors> file = Safetensors::Open(source.path_);
   PP_RETURN_IF_ERROR(file.status());
@@ -84,14 +71,18 @@ Status WeightSource::Read(const Tensor& tensor, float* out) {
     }
     return {};
   }
-  std::string name = tensor.name;
-  if (file_->Find(name) == nullptr) name = "transformer." + name;
-  if (file_->Find(name) == nullptr)
-    return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, tensor.name));
-  const std::vector<int64_t> shape = !tensor.matrix
-                                         ? std::vector<int64_t>{tensor.cols}
-                                         : std::vector<int64_t>{tensor.rows, tensor.cols};
-  return file_->ReadFloats(name, shape, out);
+  for (const Piece& piece : tensor.pieces) {
+    std::string name = piece.name;
+    if (file_->Find(name) == nullptr && name.starts_with(prefix_)) name.erase(0, prefix_.size());
+    if (file_->Find(name) == nullptr)
+      return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, piece.name));
+    const std::vector<int64_t> shape = !tensor.matrix
+                                           ? std::vector<int64_t>{piece.size}
+                                           : std::vector<int64_t>{piece.size, tensor.cols};
+    PP_RETURN_IF_ERROR(file_->ReadFloats(name, shape, out));
+    out += tensor.matrix ? piece.size * tensor.cols : piece.size;
+  }
+  return {};
 }
 
 std::vector<OwnedPart> AllParts(const StageLayout& layout) {

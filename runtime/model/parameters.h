@@ -10,17 +10,18 @@
 
 #include "runtime/files/safetensors.h"
 #include "schema/buckets.h"
-#include "schema/model.h"
+#include "schema/model/layout.h"
 #include "schema/status.h"
 
 namespace pp {
 
 // Where a stage's weights come from: a new model's, the same numbers in every split, or those of
-// DIR/model.safetensors of a Hugging Face GPT-2, fp32.
+// DIR/model.safetensors of a Hugging Face model, fp32.
 class WeightSource {
  public:
   static Result<WeightSource> New(uint64_t seed);
-  // Invalid: no such file, or DIR/config.json, where there is one, is not this model's.
+  // Invalid: no such file, or DIR/config.json, where there is one, is not this model's. Names may
+  // be those of a model without its head (ModelTable::prefix).
   static Result<WeightSource> Open(const std::string& dir, const ModelConfig& model);
   // Of DIR/model.safetensors (see digest.h).
   static Result<uint64_t> Digest(const std::string& dir);
@@ -32,7 +33,7 @@ class WeightSource {
  private:
   WeightSource() = default;
   uint64_t seed_ = 0;
-  std::string path_;
+  std::string path_, prefix_;
   std::optional<Safetensors> file_;  // none: a new model
 };
 

@@ -55,6 +55,7 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
 }
 
 void StageModel::RunForward(const StageCall& call, size_t count, Keep keep) {
+  operators_->Begin(call);
   for (size_t i = 0; i < count; ++i) operators_->Forward(CallOf(call, i, keep, Halves::kTogether));
 }
 
@@ -78,6 +79,7 @@ void StageModel::Recompute(const StageCall& call) {
 
 // The gradient with respect to what the stage gives: received, or the loss begins it.
 void StageModel::StartFlow(const StageCall& call, Halves halves) {
+  operators_->Begin(call);
   if (layout_.last) return;
   operators_->Copy(call.grad, layout_.grad_bytes, At(call, layout_.flow[static_cast<int>(halves)]));
 }
@@ -112,6 +114,7 @@ void StageModel::BackwardInput(const StageCall& call) {
 }
 
 void StageModel::BackwardWeight(const StageCall& call) {
+  operators_->Begin(call);
   for (size_t i = layout_.operators.size(); i-- > 0;) WeightHalf(call, i, Halves::kApart);
 }
 

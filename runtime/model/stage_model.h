@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "runtime/device/stage_call.h"
-#include "schema/model.h"
+#include "schema/model/layout.h"
 
 namespace pp {
 
@@ -37,6 +37,8 @@ class Operators {
  public:
   virtual ~Operators() = default;
 
+  // Before the operators of an instruction: what several of them read in scratch.
+  virtual void Begin(const StageCall& call) = 0;
   // out and statistics.
   virtual void Forward(const OperatorCall& call) = 0;
   // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.

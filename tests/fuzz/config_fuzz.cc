@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "schema/model.h"
+#include "schema/model/layout.h"
 #include "tests/fuzz/mutate.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
@@ -26,17 +26,57 @@ constexpr const char* kKeys[] = {"vocab_size",
                                  "scale_attn_weights",
                                  "scale_attn_by_inverse_layer_idx",
                                  "add_cross_attention",
-                                 "model_type"};
+                                 "model_type",
+                                 "hidden_size",
+                                 "num_hidden_layers",
+                                 "num_attention_heads",
+                                 "num_key_value_heads",
+                                 "intermediate_size",
+                                 "max_position_embeddings",
+                                 "head_dim",
+                                 "hidden_act",
+                                 "rms_norm_eps",
+                                 "attention_bias",
+                                 "mlp_bias",
+                                 "rope_theta",
+                                 "rope_scaling",
+                                 "rope_parameters",
+                                 "factor",
+                                 "rope_type"};
 constexpr const char* kValues[] = {
-    "0",     "1",   "2",    "-1",        "64",    "1e3",
-    "1e400", "0.5", "null", "true",      "false", "\"gpt2\"",
-    "[]",    "{}",  "\"\"", "\"gelu\"",  "NaN",   "99999999999999999999",
-    "1e-5",  "1.0", "0.0",  "2147483648"};
+    "0",
+    "1",
+    "2",
+    "-1",
+    "64",
+    "1e3",
+    "1e400",
+    "0.5",
+    "null",
+    "true",
+    "false",
+    "\"gpt2\"",
+    "[]",
+    "{}",
+    "\"\"",
+    "\"gelu\"",
+    "NaN",
+    "99999999999999999999",
+    "1e-5",
+    "1.0",
+    "0.0",
+    "2147483648",
+    "\"llama\"",
+    R"({"rope_type":"llama3","factor":8,"original_max_position_embeddings":64})",
+    R"({"rope_type":"default","rope_theta":1e6})"};
 
 // A right one, but for a few values.
 std::string AnyInput(pp::Random& random) {
   std::string text =
-      R"({"model_type":"gpt2","vocab_size":100,"n_positions":16,"n_embd":8,"n_layer":2,"n_head":2)";
+      random.OneIn(2)
+          ? R"({"model_type":"gpt2","vocab_size":100,"n_positions":16,"n_embd":8,"n_layer":2,"n_head":2)"
+          : R"({"model_type":"llama","vocab_size":100,"max_position_embeddings":16,"hidden_size":8,)"
+            R"("num_hidden_layers":2,"num_attention_heads":2,"intermediate_size":12)";
   for (int i = random.Below(4); i > 0; --i)
     text += std::string(",\"") + kKeys[random.Below(std::size(kKeys))] +
             "\":" + kValues[random.Below(std::size(kValues))];
@@ -52,9 +92,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PP_CHECK(pp::CheckModelConfig(*config, "fuzz").ok());
   const auto again = pp::ParseModelConfig(pp::ToJson(*config), "fuzz");
   PP_CHECK(again.ok() && *again == *config);
-  if (config->n_layer > 64) return 0;
+  if (config->layers > 64) return 0;
   for (const int stages : {1, 2}) {
-    pp::Job job{.model = *config, .sequence_length = 1, .layers_per_stage = {config->n_layer}};
+    pp::Job job{.model = *config, .sequence_length = 1, .layers_per_stage = {config->layers}};
     if (stages == 2) job.layers_per_stage.insert(job.layers_per_stage.begin(), 0);
     if (!pp::CheckJob(job).ok()) continue;
     for (int s = 0; s < stages; ++s) {

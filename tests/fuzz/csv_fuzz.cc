@@ -6,6 +6,7 @@
 #include "compiler/compile.h"
 #include "compiler/interop.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/models.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
@@ -69,12 +70,12 @@ std::string AnyCsv(pp::Random& random) {
 
 // So that buffers have bytes and are used again.
 pp::ModelConfig TinyModel(int layers) {
-  pp::ModelConfig model;
+  pp::ModelConfig model = pp::Gpt2Model();
   model.vocab_size = 16;
-  model.n_positions = model.n_embd = 8;
-  model.n_layer = layers;
-  model.n_head = 2;
-  model.n_inner = 32;
+  model.max_positions = model.hidden_size = 8;
+  model.layers = layers;
+  model.heads = 2;
+  model.intermediate_size = 32;
   return model;
 }
 

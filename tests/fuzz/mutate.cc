@@ -163,18 +163,18 @@ void MutateJob(Random& random, Program* program) {
   }
   ModelConfig& m = program->job->model;
   int* numbers[] = {&m.vocab_size,
-                    &m.n_positions,
-                    &m.n_embd,
-                    &m.n_layer,
-                    &m.n_head,
-                    &m.n_inner,
+                    &m.max_positions,
+                    &m.hidden_size,
+                    &m.layers,
+                    &m.heads,
+                    &m.intermediate_size,
                     &program->job->micro_batch_size,
                     &program->job->sequence_length};
-  float* fractions[] = {&m.layer_norm_epsilon, &m.embd_pdrop, &m.attn_pdrop, &m.resid_pdrop,
-                        &m.initializer_range};
+  float* fractions[] = {&m.norm_epsilon, &m.embedding_dropout, &m.attention_dropout,
+                        &m.residual_dropout, &m.initializer_range};
   switch (random.Below(4)) {
     case 0:
-      m.tie_word_embeddings = !m.tie_word_embeddings;
+      m.tied = !m.tied;
       return;
     case 1:
       *fractions[random.Below(std::size(fractions))] =

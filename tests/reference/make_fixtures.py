@@ -1,13 +1,14 @@
-"""Makes tests/reference/gpt2_tiny with PyTorch and Hugging Face transformers.
+"""Makes tests/reference/gpt2_tiny and llama_tiny with PyTorch and Hugging Face transformers.
 
 The tests compare the runtime with what is here, so that nobody needs PyTorch to run them:
 
-  config.json, model.safetensors   a small GPT-2 as Hugging Face saves it, with random weights
+  config.json, model.safetensors   a small model as Hugging Face saves it, with random weights
   expected.safetensors             tokens and targets [M, B, T], logits [M, B, T, V], and
-                                   grad.NAME for each parameter: of the mean loss over all tokens
+                                   grad.NAME for each parameter, without the prefix that only a
+                                   model with a head has: of the mean loss over all tokens
   expected.json                    that loss; losses and gradient norms of ten AdamW steps
 
-Run: python3 make_fixtures.py [DIRECTORY]     (pip install torch transformers)
+Run: python3 make_fixtures.py gpt2|llama DIRECTORY     (pip install torch transformers)
 """
 
 import json
@@ -16,23 +17,42 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 MICROBATCHES, BATCH, TOKENS, STEPS = 2, 2, 24, 10
 # AdamW as in runtime/parameters.h.
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
-def make_model():
-    """Odd sizes on purpose; biases and norms are random so that each of them matters."""
+def gpt2():
     config = GPT2Config(vocab_size=97, n_positions=32, n_embd=36, n_layer=4, n_head=3,
                         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
                         bos_token_id=0, eos_token_id=0, attn_implementation="eager")
-    model = GPT2LMHeadModel(config).float()
+    return GPT2LMHeadModel(config)
+
+
+def llama():
+    """Grouped queries, heads wider together than the stream, biases, and angles of LLaMA 3, with
+    pairs on each side of its two bounds and between them."""
+    config = LlamaConfig(vocab_size=97, max_position_embeddings=32, hidden_size=36,
+                         intermediate_size=50, num_hidden_layers=4, num_attention_heads=9,
+                         num_key_value_heads=3, head_dim=10, attention_bias=True, mlp_bias=True,
+                         bos_token_id=0, eos_token_id=0, rms_norm_eps=1e-5,
+                         attn_implementation="eager",
+                         rope_parameters={"rope_type": "llama3", "rope_theta": 300.0, "factor": 8.0,
+                                          "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                          "original_max_position_embeddings": 64})
+    return LlamaForCausalLM(config)
+
+
+def make_model(family):
+    """Odd sizes on purpose; biases and norms are random so that each of them matters."""
+    model = {"gpt2": gpt2, "llama": llama}[family]().float()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            mean = 1.0 if ".ln_" in name and name.endswith("weight") else 0.0
+            norm = ".ln_" in name or "norm" in name
+            mean = 1.0 if norm and name.endswith("weight") else 0.0
             parameter.copy_(mean + 0.1 * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -54,9 +74,9 @@ def backward(model, tokens, targets):
     return torch.stack(logits), total
 
 
-def main(directory):
+def main(family, directory):
     torch.set_num_threads(1)
-    model = make_model()
+    model = make_model(family)
     model.save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
     generator = torch.Generator().manual_seed(2)
@@ -66,7 +86,8 @@ def main(directory):
     logits, loss = backward(model, tokens, targets)
     expected = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits}
     for name, parameter in model.named_parameters():
-        expected["grad." + name.removeprefix("transformer.")] = parameter.grad.clone()
+        name = name.removeprefix(model.base_model_prefix + ".")
+        expected["grad." + name] = parameter.grad.clone()
     save_file(expected, directory / "expected.safetensors")
 
     matrices = [p for p in model.parameters() if p.dim() > 1]
@@ -87,5 +108,4 @@ def main(directory):
 
 
 if __name__ == "__main__":
-    here = pathlib.Path(__file__).parent / "gpt2_tiny"
-    main(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here)
+    main(sys.argv[1], pathlib.Path(sys.argv[2]))

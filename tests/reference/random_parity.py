@@ -1,9 +1,9 @@
-"""Random GPT-2 configurations, piperun beside transformers: see random_parity.
+"""Random GPT-2 and LLaMA configurations, piperun beside transformers: see random_parity.
 
     random_parity.py COUNT SEED
-    random_parity.py --fixtures tests/reference/random COUNT SEED     made 8 with seed 3
+    random_parity.py --fixtures tests/reference/random COUNT SEED     made 12 with seed 3
 
-Odd widths, head sizes from 1 to 128, sequences of 1 to 1024 tokens, stages without layers, several
+Odd widths and numbers of heads, head sizes from 1 to 128, sequences of 1 to 1024 tokens, stages without layers, several
 schemes, weights and offsets up to large ones. The error of either program is its distance from
 transformers in fp64, relative for the norm; that of transformers in fp32 counts as at least a few
 roundings of the value, because it may be 0 by chance.
@@ -21,7 +21,7 @@ import tempfile
 import numpy
 import torch
 import transformers
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 FACTOR = 8
 FLOOR = 2.0**-22  # relative: four roundings to fp32, the least that an error counts as
@@ -43,7 +43,11 @@ def make_case(rng):
     stages, layers = devices * per_device, rng.randint(1, 4)
     cuts = sorted(rng.randint(0, layers) for _ in range(stages - 1))
     split = [b - a for a, b in zip([0] + cuts, cuts + [layers])]
-    return dict(head=head, heads=heads, tokens=tokens, scheme=scheme, devices=devices,
+    llama = dict(kv_heads=rng.choice([d for d in range(1, heads + 1) if heads % d == 0]),
+                 width=rng.choice([1, 4, 33, 96, 200]), attention_bias=rng.random() < 0.3,
+                 mlp_bias=rng.random() < 0.3, theta=rng.choice([100.0, 1e4, 5e5]),
+                 llama3=rng.random() < 0.5, original=rng.choice([8, 64, 512]))
+    return dict(family=rng.choice(["gpt2", "llama"]), **llama, head=head, heads=heads, tokens=tokens, scheme=scheme, devices=devices,
                 per_device=per_device, micros=micros, layers=layers, split=split,
                 batch=rng.randint(1, 3 if tokens < 200 else 1),
                 vocabulary=rng.choice([2, 3, 17, 97, 256, 1000, 5003]),
@@ -54,29 +58,50 @@ def make_case(rng):
                 offset=rng.choice([0.0, 0.0, 1.0, 30.0, 1000.0]), seed=rng.randint(0, 2**31))
 
 
-def make_model(case):
-    config = GPT2Config(
+def gpt2(case):
+    return GPT2LMHeadModel(GPT2Config(
         vocab_size=case["vocabulary"], n_positions=case["tokens"] + case["extra_positions"],
         n_embd=case["head"] * case["heads"], n_layer=case["layers"], n_head=case["heads"],
         n_inner=case["inner"], layer_norm_epsilon=case["epsilon"], resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, tie_word_embeddings=case["tied"], bos_token_id=0, eos_token_id=0,
-        attn_implementation="eager")
-    model = GPT2LMHeadModel(config).float()
+        attn_implementation="eager"))
+
+
+def llama(case):
+    rope = {"rope_type": "default", "rope_theta": case["theta"]}
+    if case["llama3"]:
+        rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                 "high_freq_factor": 4.0, "original_max_position_embeddings": case["original"]}
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=case["vocabulary"],
+        max_position_embeddings=case["tokens"] + case["extra_positions"],
+        hidden_size=case["width"], intermediate_size=case["inner"] or 2 * case["width"],
+        num_hidden_layers=case["layers"], num_attention_heads=case["heads"],
+        num_key_value_heads=case["kv_heads"], head_dim=case["head"] + case["head"] % 2,
+        attention_bias=case["attention_bias"], mlp_bias=case["mlp_bias"],
+        rms_norm_eps=case["epsilon"], tie_word_embeddings=case["tied"], rope_parameters=rope,
+        bos_token_id=0, eos_token_id=0, attn_implementation="eager"))
+
+
+def make_model(case):
+    model = {"gpt2": gpt2, "llama": llama}[case["family"]](case).float()
+    last = "ln_f.bias" if case["family"] == "gpt2" else None
     generator = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if ".ln_" in name and name.endswith("weight"):
+            if (".ln_" in name or "norm" in name) and name.endswith("weight"):
                 parameter.copy_(1 + 0.1 * noise)
-            elif name.endswith("ln_f.bias"):
+            elif last and name.endswith(last):
                 # What the head adds to all logits of a token.
                 head = model.lm_head.weight
                 parameter.copy_(0.1 * noise + case["offset"] * head.mean(0) /
                                 max(float((head.mean(0) ** 2).sum()), 1e-30) ** 0.5)
+            elif parameter.dim() == 2 and not any(word in name for word in ("wte", "embed", "head")):
+                inputs = parameter.shape[0 if case["family"] == "gpt2" else 1]
+                parameter.copy_(case["weights"] * noise / max(1, inputs) ** 0.5)
             else:
-                parameter.copy_(case["weights"] * noise / max(1, parameter.shape[0]) ** 0.5
-                                if parameter.dim() == 2 and "wte" not in name else
-                                case["weights"] * noise)
+                parameter.copy_(case["weights"] * noise)
     return model
 
 

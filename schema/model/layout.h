@@ -3,14 +3,15 @@
 // A rank takes one arena and the compiler plans the offsets in it, so the sizes of all values,
 // and the places inside them, have to be known to both programs. They are here and nowhere else.
 //
-// GPT-2 is cut between blocks. Stage 0 also holds the embeddings, the last stage also the final
-// LayerNorm and the head:
+// A model is cut between layers. Stage 0 also holds the embeddings, the last stage also the final
+// norm and the head:
 //
-//     stage 0                       stage 1 ..            last stage
-//     tokens -> wte+wpe -> h.0 .. | h.k .. h.k' | .. -> | h.n .. -> ln_f -> head -> loss
-//                        act(0,m) ^    act(1,m) ^
+//     stage 0                            stage 1 ..                  last stage
+//     tokens -> embedding -> layer 0 .. | layer k .. layer k' | .. | layer n .. -> norm -> head ->
+//     loss
+//                              act(0,m) ^            act(1,m) ^
 //
-// Words: N = B*T tokens of a micro-batch, C = n_embd, I = n_inner, H = n_head, V = vocab_size.
+// Words: N = B*T tokens of a micro-batch, C = hidden_size, V = vocab_size.
 // All numbers are float except tokens and targets (int32), the loss and the norm blocks (double).
 // All offsets and sizes are bytes. Inner offsets are multiples of kAlign; a size ends with the last
 // number, without padding.
@@ -21,7 +22,8 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/operators.h"
+#include "schema/model/job.h"
+#include "schema/model/operators.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -30,69 +32,21 @@ inline constexpr int64_t kAlign = 64;
 // The gradient norm is summed in double per block of so many numbers of one tensor.
 inline constexpr int64_t kNormBlock = 65536;
 
-// A Hugging Face configuration of GPT-2, under the names it has there.
-struct ModelConfig {
-  int vocab_size = 0;
-  int n_positions = 0;
-  int n_embd = 0;
-  int n_layer = 0;
-  int n_head = 0;
-  int n_inner = 0;  // 4 * n_embd where config.json says null
-  float layer_norm_epsilon = 1e-5f;
-  float embd_pdrop = 0.1f;
-  float attn_pdrop = 0.1f;
-  float resid_pdrop = 0.1f;
-  float initializer_range = 0.02f;
-  bool tie_word_embeddings = true;  // false: the head is a tensor of its own, lm_head.weight
-
-  bool operator==(const ModelConfig&) const = default;
-};
-
-// Reads a config.json. `file` is the name that errors give.
-Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file);
-Result<ModelConfig> LoadModelConfig(const std::string& path);
-// One line that ParseModelConfig reads back.
-std::string ToJson(const ModelConfig& config);
-// Whether the numbers make a model; for configurations from elsewhere (a plan file).
-Status CheckModelConfig(const ModelConfig& config, const std::string& file);
-
-// A model, what one micro-batch of it is, and where it is cut.
-struct Job {
-  ModelConfig model;
-  int micro_batch_size = 1;
-  int sequence_length = 0;
-  std::vector<int> layers_per_stage;
-
-  int stages() const { return static_cast<int>(layers_per_stage.size()); }
-  // N.
-  int64_t tokens() const { return int64_t{micro_batch_size} * sequence_length; }
-
-  bool operator==(const Job&) const = default;
-};
-
-// The same number of layers for each stage. The error has no file or option in front: the caller
-// knows which option it was (Status::In).
-Result<std::vector<int>> SplitLayers(int layers, int stages);
-// Whether a split that somebody wrote fits. A stage may have 0 layers: only embeddings, only a
-// head.
-Status CheckSplit(const std::vector<int>& split, int layers, int stages);
-// Model, micro-batch and split: all that may be wrong with a Job from outside.
-Status CheckJob(const Job& job);
-
 // One parameter of a stage.
 struct Tensor {
-  std::string name;         // as Hugging Face's, without "transformer."
-  int64_t rows = 1;         // 1 for a vector, and for some matrices
-  int64_t cols = 0;         // a matrix is [in, out] row-major (Conv1D), an embedding [token, C]
-  int64_t weight = 0;       // offset in the stage's weights
-  int64_t wgrad = 0;        // offset in the stage's wgrad
-  int64_t first_block = 0;  // its first norm block, among those of the stage
-  int64_t blocks = 0;       // ceil(elements / kNormBlock); 0 for the last stage's copy of wte
-  int id = 0;               // number along the model, the same in every split
-  bool matrix = false;      // even where it has one row; only matrices have weight decay
-  float init_mean = 0;      // a new model's weights are N(mean, std)
+  std::vector<Piece> pieces;  // as Hugging Face's files have it: one, or several side by side
+  int64_t rows = 1;           // 1 for a vector, and for some matrices
+  int64_t cols = 0;           // a matrix is row-major, as Matrix says; an embedding is [token, C]
+  int64_t weight = 0;         // offset in the stage's weights
+  int64_t wgrad = 0;          // offset in the stage's wgrad
+  int64_t first_block = 0;    // its first norm block, among those of the stage
+  int64_t blocks = 0;   // ceil(elements / kNormBlock); 0 for the last stage's copy of a tied one
+  int id = 0;           // number along the model, the same in every split
+  bool matrix = false;  // even where it has one row; only matrices have weight decay
+  float init_mean = 0;  // a new model's weights are N(mean, std)
   float init_std = 0;
 
+  const std::string& name() const { return pieces.front().name; }
   int64_t elements() const { return rows * cols; }
   int64_t bytes() const { return elements() * 4; }
 };
@@ -117,13 +71,14 @@ enum class Halves : uint8_t { kTogether, kApart };
 
 // An operator of a stage, and where all that it touches lies.
 //
-// A Residual without dropout has no forward of its own: the Linear before it adds the stream.
+// A Residual without dropout has no forward of its own: the Linear before it adds the stream. A
+// Rope writes where it reads.
 struct StageOperator {
   struct Weights {
     int64_t weight = 0, wgrad = 0;  // offsets, as in Tensor
   };
   // Of what it reads, of the stream (a Residual), of what it gives, and of its statistics: Norm
-  // [N] and [N]; Attention [B, heads, T]; Loss [N, 2].
+  // 1 / deviation [N] and maybe mean [N]; Attention [B, heads, T]; Loss [N, 2].
   struct Forward {
     Spot in, stream, out, statistics;
   };
@@ -150,14 +105,14 @@ struct StageOperator {
 struct StageLayout {
   int stage = 0;
   bool first = false;  // has the embeddings
-  bool last = false;   // has ln_f and the head
+  bool last = false;   // has the final norm, the head and the loss
   int first_layer = 0;
   int layers = 0;
 
-  // In model order; the head (lm_head, or the last stage's copy of wte) at the end. In a single
-  // stage with tied embeddings wte is there once, at the beginning.
+  // In model order; the head (or the last stage's copy of a tied embedding) at the end. In a single
+  // stage a tied embedding is there once, at the beginning.
   std::vector<Tensor> tensors;
-  int64_t parameters = 0;  // of the model, that live here: the copy of wte does not count
+  int64_t parameters = 0;  // of the model, that live here: that copy does not count
   int64_t weights_bytes = 0;
   int64_t optimizer_bytes = 0;  // m, laid out as the weights, then v
   int64_t optimizer_v = 0;      // where v begins
@@ -187,6 +142,7 @@ struct StageLayout {
   int64_t work_bytes = 0;   // beyond the stash
 
   int64_t kernels = 0;             // offset in scratch: KernelBytes
+  int64_t angles = 0;              // the same: cosines and sines of a Rope, [T, D/2] each
   int64_t scratch_bytes = 0;       // enough for all but CFW
   int64_t drop_scratch_bytes = 0;  // enough for CFW, too
 };

@@ -1,5 +1,5 @@
 // From a model's list of operators to the tensors of a stage and the place of every byte.
-#include "schema/model.h"
+#include "schema/model/layout.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "schema/model/families.h"
 
 namespace pp {
 namespace {
@@ -90,7 +92,9 @@ class Lister {
       layout_.tied_head = wgrad_.Take(tensor.elements());
       return {tensor.weight, layout_.tied_head};
     }
-    Tensor tensor{.name = prefix + parameter.name,
+    std::vector<Piece> pieces = parameter.pieces;
+    for (Piece& piece : pieces) piece.name = prefix + piece.name;
+    Tensor tensor{.pieces = std::move(pieces),
                   .rows = parameter.rows,
                   .cols = parameter.cols,
                   .id = parameter.tied ? 0 : id,
@@ -134,12 +138,15 @@ class Placer {
  public:
   Placer(const Job& job, StageLayout* layout)
       : tokens_(job.tokens()),
-        width_(job.model.n_embd),
+        width_(job.model.hidden_size),
         layout_(*layout),
         operators_(layout->operators) {
     FindTemporaries();
     Places scratch;
     layout_.kernels = scratch.Take(KernelBytes(job) / 4);
+    for (const StageOperator& placed : operators_)
+      if (placed.op.kind == OperatorKind::kRope && layout_.angles == 0)
+        layout_.angles = scratch.Take(int64_t{job.sequence_length} * placed.op.head_dim);
     for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i]);
     flow_[0] = scratch.Take(tokens_ * width_);
 
@@ -165,15 +172,23 @@ class Placer {
   bool IsTemporary(size_t i) const {
     const OperatorKind kind = KindAt(i);
     return kind == OperatorKind::kNorm || kind == OperatorKind::kGelu ||
+           kind == OperatorKind::kSwiGlu ||
            (kind == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
+  }
+
+  // Whether the gradient with respect to what it gives is needed no more behind its input half.
+  static bool GivesGradientInScratch(OperatorKind kind) {
+    return kind == OperatorKind::kNorm || kind == OperatorKind::kAttention ||
+           kind == OperatorKind::kSwiGlu;
   }
 
   // There are two places for these: an operator does not write where it reads. The second one also
   // has gradients on their way from an operator to the one before.
   void FindTemporaries() {
     which_.assign(operators_.size(), 0);
-    widths_[1] = width_;
     for (size_t i = 0; i < operators_.size(); ++i) {
+      if (GivesGradientInScratch(KindAt(i)))
+        widths_[1] = std::max(widths_[1], operators_[i].op.stride);
       if (!IsTemporary(i)) continue;
       which_[i] = i > 0 && IsTemporary(i - 1) && which_[i - 1] == 0 ? 1 : 0;
       widths_[which_[i]] = std::max(widths_[which_[i]], operators_[i].op.stride);
@@ -205,11 +220,17 @@ class Placer {
           forward.out = stream = next_stream(i);
           break;
         case OperatorKind::kNorm:
+          forward.statistics = take(static_cast<int64_t>(op.parameters.size()) * tokens_);
+          break;
         case OperatorKind::kLoss:
           forward.statistics = take(2 * tokens_);
           break;
+        case OperatorKind::kRope:
+          forward.out = now;
+          break;
         case OperatorKind::kLinear:
         case OperatorKind::kGelu:
+        case OperatorKind::kSwiGlu:
           break;
         case OperatorKind::kAttention:
           forward.statistics = take(op.heads * tokens_);
@@ -255,11 +276,13 @@ class Placer {
           return flow;
         case OperatorKind::kNorm:
         case OperatorKind::kAttention:
+        case OperatorKind::kSwiGlu:
           return Spot{Area::kScratch, temporary_[1]};
         case OperatorKind::kLinear:
           // The loss turns its input into the gradient.
           if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
           return take(tokens_ * operators_[i].op.stride);
+        case OperatorKind::kRope:
         case OperatorKind::kGelu:
           return take(tokens_ * operators_[i].op.stride);
         case OperatorKind::kLoss:
@@ -276,10 +299,10 @@ class Placer {
         own->BackTo(begin);
       backward.d_out = i + 1 < operators_.size() ? gradient[i] : flow;
       if (KindAt(i) == OperatorKind::kNorm) {
-        backward.part = take(2 * width_);
+        backward.part = take(static_cast<int64_t>(placed.op.parameters.size()) * width_);
         backward.d_in = flow;
         placed.begins = !std::exchange(set, true);
-      } else if (KindAt(i) == OperatorKind::kGelu) {
+      } else if (KindAt(i) == OperatorKind::kGelu || KindAt(i) == OperatorKind::kRope) {
         backward.d_in = backward.d_out;  // in place
       } else if (i > 0) {
         backward.d_in = of(i - 1);
@@ -300,14 +323,14 @@ class Placer {
 
 StageLayout LayoutStage(const Job& job, int stage) {
   PP_CHECK(stage >= 0 && stage < job.stages());
-  const ModelTable table = Gpt2(job.model);
+  const ModelTable table = TableOf(job.model);
   StageLayout layout;
   layout.stage = stage;
   layout.first = stage == 0;
   layout.last = stage == job.stages() - 1;
   for (int s = 0; s < stage; ++s) layout.first_layer += job.layers_per_stage[s];
   layout.layers = job.layers_per_stage[stage];
-  Lister(table, &layout).Run(job.model.n_layer);
+  Lister(table, &layout).Run(job.model.layers);
   layout.first_norm_block = NormBlocksBefore(table, layout);
 
   const int64_t n = job.tokens();
@@ -316,7 +339,7 @@ StageLayout LayoutStage(const Job& job, int stage) {
     layout.targets_bytes = n * 4;
     layout.loss_bytes = 8;
   } else {
-    layout.act_bytes = n * job.model.n_embd * 4;
+    layout.act_bytes = n * job.model.hidden_size * 4;
     layout.grad_bytes = layout.act_bytes;
   }
   Placer(job, &layout);
@@ -330,16 +353,19 @@ int64_t NormBlocks(const Job& job) {
 
 int64_t KernelBytes(const Job& job) {
   // Matrix products: 384 steps of k of 256 + 32 rows, each number as three of 16 bits.
-  constexpr int64_t kMatmulFloats = 384 * (256 + 32) * 3 / 2;
-  // Attention, of one head: its keys and values forward, backward five such things of 512 keys; 64
-  // queries and the scores of those.
-  const auto lines = [](int64_t floats) { return (floats + 15) / 16 * 16; };
+  int64_t floats = 384 * (256 + 32) * 3 / 2;
+  const auto lines = [](int64_t n) { return (n + 15) / 16 * 16; };
   const int64_t tokens = (int64_t{job.sequence_length} + 63) / 32 * 32;
-  const int64_t width = (int64_t{job.model.n_embd / job.model.n_head} + 31) / 32 * 32;
   const int64_t keys = std::min<int64_t>(tokens, 512 + 32), band = keys + 16;
-  const int64_t attention =
-      std::max(2 * tokens, 5 * keys) * width + 2 * 64 * (width + band) + lines(band + 64) + tokens;
-  return 4 * std::max(kMatmulFloats, attention);
+  for (const Operator& op : TableOf(job.model).layer) {
+    if (op.kind != OperatorKind::kAttention) continue;
+    // Of one head: its keys and values forward, backward five such things of 512 keys; 64 queries
+    // and the scores of those; a number for each query of each head with the same keys.
+    const int64_t width = (int64_t{op.head_dim} + 31) / 32 * 32;
+    floats = std::max(floats, std::max(2 * tokens, 5 * keys) * width + 2 * 64 * (width + band) +
+                                  lines(band + 64) + lines(tokens * (op.heads / op.kv_heads)));
+  }
+  return 4 * floats;
 }
 
 }  // namespace pp

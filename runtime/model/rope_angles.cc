@@ -1,0 +1,38 @@
+#include "runtime/model/rope_angles.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace pp {
+
+std::vector<float> RopeTurns(const RopeConfig& rope, int head_dim) {
+  std::vector<float> turns;
+  for (int i = 0; i < head_dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    float turn = 1.0f / std::pow(rope.theta, exponent);
+    if (rope.factor > 0) {
+      const double full_turns = rope.original_positions * double{turn} / (2 * std::numbers::pi);
+      const double fast = (full_turns - rope.low_factor) / (rope.high_factor - rope.low_factor);
+      if (fast <= 0) {
+        turn /= rope.factor;
+      } else if (fast < 1) {
+        turn = static_cast<float>((1 - fast) * turn / rope.factor + fast * turn);
+      }
+    }
+    turns.push_back(turn);
+  }
+  return turns;
+}
+
+void RopeAngles(const std::vector<float>& turns, int64_t tokens, float* out) {
+  const auto pairs = static_cast<int64_t>(turns.size());
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      const float angle = static_cast<float>(t) * turns[i];
+      out[t * pairs + i] = std::cos(angle);
+      out[(tokens + t) * pairs + i] = std::sin(angle);
+    }
+  }
+}
+
+}  // namespace pp

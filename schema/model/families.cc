@@ -1,0 +1,21 @@
+#include "schema/model/families.h"
+
+namespace pp {
+namespace {
+
+constexpr ModelFamily kFamilies[] = {
+    {"gpt2", Gpt2Keys, Gpt2Table},
+    {"llama", LlamaKeys, LlamaTable},
+};
+
+}  // namespace
+
+std::span<const ModelFamily> Families() { return kFamilies; }
+
+const ModelFamily* FindFamily(std::string_view model_type) {
+  for (const ModelFamily& family : kFamilies)
+    if (model_type == family.model_type) return &family;
+  return nullptr;
+}
+
+}  // namespace pp

@@ -1,0 +1,90 @@
+#include "schema/model/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "schema/model/families.h"
+
+namespace pp {
+namespace {
+
+constexpr int kMaxMicroBatch = 1 << 20;
+constexpr int64_t kMaxTokens = int64_t{1} << 26;
+constexpr double kMaxBytes = 1e16;  // of one copy of the model with one micro-batch
+
+// About as many bytes as all values of a micro-batch, the weights, their gradients and moments
+// take together; as a double, which does not overflow.
+double EstimateBytes(const Job& job) {
+  const ModelTable table = TableOf(job.model);
+  double values = 0, weights = 0;
+  const auto add = [&](const std::vector<Operator>& operators, double times) {
+    for (const Operator& op : operators) {
+      // What an operator gives, the gradient with respect to it, and statistics.
+      values += times * (2 * static_cast<double>(op.stride) + op.heads + 4);
+      for (const Parameter& parameter : op.parameters)
+        weights +=
+            times * static_cast<double>(parameter.rows) * static_cast<double>(parameter.cols);
+    }
+  };
+  add(table.first, 1);
+  add(table.layer, job.model.layers);
+  add(table.last, 1);
+  return 4 * (values * static_cast<double>(job.tokens()) + 4 * weights);
+}
+
+}  // namespace
+
+Result<std::vector<int>> SplitLayers(int layers, int stages) {
+  if (stages < 1 || layers % stages != 0) {
+    return Status::Invalid(
+        fmt::format("{} layers do not divide into {} stages ({} would; or --layers-per-stage)",
+                    layers, stages, Divisors(layers)));
+  }
+  return std::vector<int>(stages, layers / stages);
+}
+
+Status CheckSplit(const std::vector<int>& split, int layers, int stages) {
+  if (static_cast<int64_t>(split.size()) != stages) {
+    return Status::Invalid(
+        fmt::format("{} numbers of layers for {} stages (one a stage)", split.size(), stages));
+  }
+  int64_t sum = 0;
+  for (size_t s = 0; s < split.size(); ++s) {
+    if (split[s] < 0) {
+      return Status::Invalid(fmt::format("{} layers for stage {} (0 or more)", split[s], s));
+    }
+    sum += split[s];
+  }
+  if (sum != layers) {
+    return Status::Invalid(
+        fmt::format("the stages have {} layers together (the model has {})", sum, layers));
+  }
+  return {};
+}
+
+Status CheckJob(const Job& job) {
+  PP_RETURN_IF_ERROR(CheckModelConfig(job.model, "model"));
+  if (job.micro_batch_size < 1 || job.micro_batch_size > kMaxMicroBatch) {
+    return Status::Invalid(fmt::format("--micro-batch-size: is {} (a whole number from 1 to {})",
+                                       job.micro_batch_size, kMaxMicroBatch));
+  }
+  if (job.sequence_length < 1 || job.sequence_length > job.model.max_positions) {
+    return Status::Invalid(fmt::format("--seq-length: is {} (1 to {}, the model's positions)",
+                                       job.sequence_length, job.model.max_positions));
+  }
+  if (job.tokens() > kMaxTokens) {
+    return Status::Invalid(fmt::format(
+        "--micro-batch-size: {} sequences of {} tokens are {} in one micro-batch (at most {})",
+        job.micro_batch_size, job.sequence_length, job.tokens(), kMaxTokens));
+  }
+  if (const double bytes = EstimateBytes(job); bytes > kMaxBytes) {
+    return Status::Invalid(fmt::format(
+        "model: its weights and one micro-batch take about {:.1e} bytes (at most {:.0e})", bytes,
+        kMaxBytes));
+  }
+  return CheckSplit(job.layers_per_stage, job.model.layers, std::max(1, job.stages()))
+      .In("--layers-per-stage");
+}
+
+}  // namespace pp

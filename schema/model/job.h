@@ -1,0 +1,35 @@
+// What is trained: a model, a micro-batch of it, and where it is cut into stages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schema/model/config.h"
+#include "schema/status.h"
+
+namespace pp {
+
+struct Job {
+  ModelConfig model;
+  int micro_batch_size = 1;
+  int sequence_length = 0;
+  std::vector<int> layers_per_stage;
+
+  int stages() const { return static_cast<int>(layers_per_stage.size()); }
+  // N.
+  int64_t tokens() const { return int64_t{micro_batch_size} * sequence_length; }
+
+  bool operator==(const Job&) const = default;
+};
+
+// The same number of layers for each stage. The error has no file or option in front: the caller
+// knows which option it was (Status::In).
+Result<std::vector<int>> SplitLayers(int layers, int stages);
+// Whether a split that somebody wrote fits. A stage may have 0 layers: only embeddings, only a
+// head.
+Status CheckSplit(const std::vector<int>& split, int layers, int stages);
+// Model, micro-batch and split: all that may be wrong with a Job from outside.
+Status CheckJob(const Job& job);
+
+}  // namespace pp

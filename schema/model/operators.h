@@ -1,0 +1,134 @@
+// A model as a list of operators. A family is one file (gpt2.cc, llama.cc) that states its list;
+// all else follows from it: tensors, what is saved and where it lies (layout.h), forward, backward
+// and recomputation (runtime/model/stage_model.h), and what it costs.
+//
+// A list is a chain. Every operator reads what the one before it gave, and gives `out` floats a
+// token. Beside it runs the residual stream: an embedding begins it, a norm reads it, a residual
+// adds to it, and it is what goes from stage to stage.
+//
+//   kind        gives                                  parameters            saved for its backward
+//   Embedding   the stream: token and position rows    [V, C], maybe [P, C]  -
+//   Norm        of the stream                          gamma, maybe beta     1 / deviation, mean
+//   Linear      in W + b                               W, maybe b            its input
+//   Rope        queries and keys turned, in place      -                     -
+//   Attention   of queries, keys and values            -                     its input, output, lse
+//   Gelu        of each number                         -                     its input
+//   SwiGlu      of [gate | up]                         -                     its input
+//   Residual    the stream: itself + dropout(in)       -                     -
+//   Loss        cross-entropy with the targets         -                     its input, statistics
+//
+// A Norm without beta is RMSNorm, and has no mean. What a Norm, a Gelu or a SwiGlu gives is not
+// saved: it is made again for the weight gradient of the Linear behind it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schema/model/config.h"
+
+namespace pp {
+
+enum class OperatorKind : uint8_t {
+  kEmbedding,
+  kNorm,
+  kLinear,
+  kRope,
+  kAttention,
+  kGelu,
+  kSwiGlu,
+  kResidual,
+  kLoss,
+};
+
+// A tensor of Hugging Face's files: some rows of a matrix, or some numbers of a vector.
+struct Piece {
+  std::string name;  // within the layer
+  int64_t size = 0;
+
+  bool operator==(const Piece&) const = default;
+};
+
+struct Parameter {
+  std::vector<Piece> pieces;  // side by side, in this order
+  int64_t rows = 1;           // 1 for a vector, and for some matrices
+  int64_t cols = 0;
+  bool matrix = false;  // only matrices have weight decay
+  float mean = 0;       // a new model's are N(mean, std)
+  float std = 0;
+  bool tied = false;  // the first stage's embedding of tokens: the first parameter of the model
+};
+
+// How a Linear's matrix lies: [in, out] (Conv1D), or [out, in] (nn.Linear, an embedding as the
+// head).
+enum class Matrix : uint8_t { kInOut, kOutIn };
+
+struct Operator {
+  OperatorKind kind;
+  int64_t in = 0, out = 0;  // floats a token
+  int64_t stride = 0;       // floats from one token's output to the next: `out`, or more
+  std::vector<Parameter> parameters;
+  Matrix matrix = Matrix::kInOut;
+  int heads = 0, kv_heads = 0, head_dim = 0;  // Attention, Rope
+  RopeConfig rope;                            // Rope
+  float epsilon = 0;                          // Norm
+  float dropout = 0;                          // Embedding, Attention, Residual
+  int dropout_id =
+      0;  // which dropout of its layer it is, below 8; the embedding's counts to layer 0
+};
+
+struct ModelTable {
+  std::string prefix;        // of names, which files of a model without its head leave out
+  std::string layer_prefix;  // of the names in layer i, where {} stands for i
+  std::vector<Operator> first, layer, last;
+};
+
+// The operators that families are made of.
+
+// One row of `width` floats a token, and one a position where position_name is given.
+struct EmbeddingSpec {
+  std::string token_name, position_name;
+  int64_t vocabulary = 0, positions = 0, width = 0;
+  float std = 0, dropout = 0;
+};
+Operator Embedding(const EmbeddingSpec& spec);
+
+Operator LayerNorm(const std::string& name, int64_t width, float epsilon);
+Operator RmsNorm(const std::string& name, int64_t width, float epsilon);
+
+// `out`: the outputs, under the names of their matrices without ".weight"; biases end in ".bias".
+enum class Bias : uint8_t { kNo, kYes };
+struct LinearSpec {
+  int64_t in = 0;
+  std::vector<Piece> out;
+  Matrix matrix = Matrix::kOutIn;
+  Bias bias = Bias::kNo;
+  float std = 0;
+};
+Operator Linear(const LinearSpec& spec);
+
+// Of rows [queries | keys | values] (kernels/attention.h).
+struct HeadsSpec {
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  float dropout = 0;
+};
+Operator Attention(const HeadsSpec& spec);
+Operator Rope(const HeadsSpec& spec, const RopeConfig& rope);
+
+Operator Gelu(int64_t width);
+Operator SwiGlu(int64_t width);  // of [gate | up], 2 width floats
+Operator Residual(int64_t width, float dropout, int dropout_id);
+
+// The matrix of all tokens, `tied` or under its own name, and the loss.
+struct HeadSpec {
+  std::string name;
+  int64_t width = 0, vocabulary = 0;
+  bool tied = false;
+  float std = 0;
+};
+std::vector<Operator> HeadAndLoss(const HeadSpec& spec);
+
+// Multiplications and additions of one token's forward, in pairs, in sequences of so many tokens.
+double MultiplyAdds(const Operator& op, int sequence_length);
+
+}  // namespace pp
