@@ -1,7 +1,6 @@
 // piperun: from the command line to a run and its files. What a run does is in run/train.h.
 #include <fmt/format.h>
 
-
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>

@@ -44,7 +44,7 @@ def make_case(rng):
     cuts = sorted(rng.randint(0, layers) for _ in range(stages - 1))
     split = [b - a for a, b in zip([0] + cuts, cuts + [layers])]
     llama = dict(kv_heads=rng.choice([d for d in range(1, heads + 1) if heads % d == 0]),
-                 width=rng.choice([1, 4, 33, 96, 200]), attention_bias=rng.random() < 0.3,
+                 width=heads * rng.choice([1, 2, 3, 7, 16]), attention_bias=rng.random() < 0.3,
                  mlp_bias=rng.random() < 0.3, theta=rng.choice([100.0, 1e4, 5e5]),
                  llama3=rng.random() < 0.5, original=rng.choice([8, 64, 512]))
     return dict(family=rng.choice(["gpt2", "llama"]), **llama, head=head, heads=heads, tokens=tokens, scheme=scheme, devices=devices,
@@ -197,6 +197,7 @@ def main(count, seed):
         shutil.copy(program, PROGRAMS)
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
     rng = random.Random(seed)
     outside, worst = [], 0.0
     for i in range(count):
@@ -219,5 +220,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--fixtures":
         torch.set_num_threads(1)
         transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
         sys.exit(make_fixtures(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
     sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
