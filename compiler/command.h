@@ -19,7 +19,7 @@ namespace pp {
 struct Arguments {
   std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
   std::string replicas, zero, reduce, clip;
-  std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage;
+  std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage, tp;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
   std::string memory_limit, search_seconds;
   bool time_passes = false;

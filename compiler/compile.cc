@@ -39,13 +39,15 @@ Status AddJob(const CompileOptions& options, Program& program) {
       return Status::Invalid("--layers-per-stage: needs --model");
     if (options.sequence_length > 0) return Status::Invalid("--seq-length: needs --model");
     if (options.micro_batch_size > 1) return Status::Invalid("--micro-batch-size: needs --model");
+    if (options.tp > 1) return Status::Invalid("--tp: needs --model");
     return {};
   }
   const ModelConfig& model = *options.model;
   Job job{model,
           options.micro_batch_size,
           options.sequence_length > 0 ? options.sequence_length : model.max_positions,
-          {}};
+          {},
+          options.tp};
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
   } else if (options.layers_per_stage.empty()) {

@@ -21,7 +21,8 @@ namespace pp::kernels {
 
 struct AttentionShape {
   int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;
-  int64_t kv_heads = 0;  // divides heads; 0: as many
+  int64_t kv_heads = 0;    // divides heads; 0: as many
+  int64_t first_head = 0;  // number in the whole layer of head 0, for dropout
 };
 
 struct AttentionForwardArgs {

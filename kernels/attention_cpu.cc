@@ -125,7 +125,7 @@ const float* Factors(const Head& head, const DropoutMask& mask, int64_t query, i
                      int64_t keys) {
   if (!(head.dropout.p > 0)) return nullptr;
   float* factors = head.scratch + head.layout.factors;
-  const int64_t row = head.head * head.shape.tokens + query;
+  const int64_t row = (head.shape.first_head + head.head) * head.shape.tokens + query;
   mask.Factors(row * head.shape.tokens + first, keys + kLanes, factors);
   return factors;
 }

@@ -280,8 +280,12 @@ void Ends(Table& table, int64_t tokens) {
             }),
             0, bytes);
   table.Row("cross entropy backward", 1, BestSeconds([&] {
-              cpu::CrossEntropyBackward({tokens, kVocabulary, 0, logits.get(), target.data(),
-                                         statistics.get(), 1.0f / tokens});
+              cpu::CrossEntropyBackward({.rows = tokens,
+                                         .vocabulary = kVocabulary,
+                                         .logits = logits.get(),
+                                         .target = target.data(),
+                                         .statistics = statistics.get(),
+                                         .scale = 1.0f / static_cast<float>(tokens)});
             }),
             0, 2 * bytes);
   const int64_t n = kVocabulary * kChannels, all = 124439808;

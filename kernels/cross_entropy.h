@@ -4,6 +4,8 @@
 //   dlogits[r,v] = (exp(logits[r,v] - largest - log_sum) - (v == t)) * scale
 // The two are kept apart: their sum would round log_sum to the digits that a large logit has.
 // A NaN or an infinite logit makes the row's loss NaN (or infinite) and never goes unnoticed.
+// Where the vocabulary is cut into parts, each gives what it knows of a row, and Join makes the
+// loss of them (Shoeybi et al., "Megatron-LM", 2019).
 // A row whose target is kIgnored takes no part, whatever its logits: loss 0, statistics 0, dlogits
 // 0.
 #pragma once
@@ -23,9 +25,31 @@ struct CrossEntropyForwardArgs {
   double* loss = nullptr;           // one number, = sum of the rows' losses, in the order of rows
 };
 
+// Of the tokens [first, first + vocabulary), maybe none.
+struct CrossEntropyPartArgs {
+  int64_t rows = 0, vocabulary = 0;
+  int64_t row_stride = 0;
+  int64_t first = 0;
+  const float* logits = nullptr;    // [rows, vocabulary]
+  const int32_t* target = nullptr;  // [rows]
+  // [rows, 3], = largest, sum over v of exp(logits - largest), and the target's logit, or 0 where
+  // it is in another part.
+  float* part = nullptr;
+};
+
+struct CrossEntropyJoinArgs {
+  int64_t rows = 0, parts = 0;
+  const float* all = nullptr;       // [parts, rows, 3]
+  const int32_t* target = nullptr;  // [rows]
+  float* statistics = nullptr;      // as of the forward
+  double* loss = nullptr;
+};
+
 struct CrossEntropyBackwardArgs {
   int64_t rows = 0, vocabulary = 0;
   int64_t row_stride = 0;
+  int64_t first = 0;                  // token of the first column
+  int64_t padding = 0;                // columns behind the vocabulary; their dlogits are 0
   float* logits = nullptr;            // [rows, vocabulary]; becomes dlogits, =
   const int32_t* target = nullptr;    // [rows]
   const float* statistics = nullptr;  // [rows, 2], of the forward
@@ -35,6 +59,8 @@ struct CrossEntropyBackwardArgs {
 namespace cpu {
 
 void CrossEntropyForward(const CrossEntropyForwardArgs& args);
+void CrossEntropyPart(const CrossEntropyPartArgs& args);
+void CrossEntropyJoin(const CrossEntropyJoinArgs& args);
 void CrossEntropyBackward(const CrossEntropyBackwardArgs& args);
 
 }  // namespace cpu

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kStrands = 4;
 
-// statistics = the largest x, log(sum of exp(x - largest)). A NaN is lost in the first, but not in
-// the second.
+// statistics = the largest x, sum of exp(x - largest). A NaN is lost in the first, but not in the
+// second.
 void Statistics(const float* x, int64_t n, float* statistics) {
   const float lowest = -__builtin_inff();
   Vec most[kStrands], sum[kStrands];
@@ -33,7 +33,7 @@ void Statistics(const float* x, int64_t n, float* statistics) {
     sum[0] += Exp(v - largest);
   }
   statistics[0] = largest;
-  statistics[1] = logf(Sum((sum[0] + sum[1]) + (sum[2] + sum[3])));
+  statistics[1] = Sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 }  // namespace
@@ -46,6 +46,7 @@ void CrossEntropyForward(const CrossEntropyForwardArgs& args) {
       statistics[0] = statistics[1] = 0;
     } else {
       Statistics(args.logits + row * stride, args.vocabulary, statistics);
+      statistics[1] = logf(statistics[1]);
     }
   });
   double loss = 0;
@@ -57,11 +58,47 @@ void CrossEntropyForward(const CrossEntropyForwardArgs& args) {
   *args.loss = loss;
 }
 
+void CrossEntropyPart(const CrossEntropyPartArgs& args) {
+  const int64_t stride = args.row_stride ? args.row_stride : args.vocabulary;
+  ParallelFor(args.rows, [&](int64_t row, int) {
+    float* part = args.part + 3 * row;
+    part[0] = -__builtin_inff(), part[1] = part[2] = 0;
+    if (args.target[row] == kIgnored || args.vocabulary == 0) return;
+    const float* logits = args.logits + row * stride;
+    Statistics(logits, args.vocabulary, part);
+    const int64_t target = args.target[row] - args.first;
+    if (0 <= target && target < args.vocabulary) part[2] = logits[target];
+  });
+}
+
+void CrossEntropyJoin(const CrossEntropyJoinArgs& args) {
+  double loss = 0;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    float* statistics = args.statistics + 2 * row;
+    statistics[0] = statistics[1] = 0;
+    if (args.target[row] == kIgnored) continue;
+    const auto part = [&](int64_t p) { return args.all + 3 * (p * args.rows + row); };
+    float largest = part(0)[0], sum = 0, target = 0;
+    for (int64_t p = 1; p < args.parts; ++p)
+      if (part(p)[0] > largest) largest = part(p)[0];
+    for (int64_t p = 0; p < args.parts; ++p) {
+      if (part(p)[0] > -__builtin_inff() || part(p)[1] != 0)
+        sum += part(p)[1] * expf(part(p)[0] - largest);
+      target += part(p)[2];
+    }
+    statistics[0] = largest;
+    statistics[1] = logf(sum);
+    loss += static_cast<double>(largest) - target + statistics[1];
+  }
+  *args.loss = loss;
+}
+
 void CrossEntropyBackward(const CrossEntropyBackwardArgs& args) {
   const int64_t n = args.vocabulary;
   const int64_t stride = args.row_stride ? args.row_stride : n;
   ParallelFor(args.rows, [&](int64_t row, int) {
     float* x = args.logits + row * stride;
+    for (int64_t i = n; i < n + args.padding; ++i) x[i] = 0;
     if (args.target[row] == kIgnored) {
       for (int64_t i = 0; i < n; ++i) x[i] = 0;
       return;
@@ -72,7 +109,8 @@ void CrossEntropyBackward(const CrossEntropyBackwardArgs& args) {
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) Store(x + i, part(Load(x + i)));
     if (i < n) StorePart(x + i, part(LoadPart(x + i, n - i)), n - i);
-    x[args.target[row]] -= args.scale;
+    const int64_t target = args.target[row] - args.first;
+    if (0 <= target && target < n) x[target] -= args.scale;
   });
 }
 

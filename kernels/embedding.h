@@ -12,7 +12,9 @@ namespace pp::kernels {
 
 struct EmbeddingForwardArgs {
   int64_t batch = 0, tokens = 0, channels = 0;
-  const int32_t* token = nullptr;   // [batch, tokens], 0 <= token < rows of table
+  // The table has the tokens [first, first + vocabulary); others have rows of zeros.
+  int64_t first = 0, vocabulary = 0;
+  const int32_t* token = nullptr;   // [batch, tokens]
   const float* table = nullptr;     // [vocabulary, channels]
   const float* position = nullptr;  // [at least tokens, channels], or null: zeros
   float* out = nullptr;             // [batch, tokens, channels], =
@@ -21,6 +23,7 @@ struct EmbeddingForwardArgs {
 
 struct EmbeddingBackwardArgs {
   int64_t batch = 0, tokens = 0, channels = 0;
+  int64_t first = 0, vocabulary = 0;
   const int32_t* token = nullptr;  // [batch, tokens]
   const float* dout = nullptr;     // [batch, tokens, channels]
   float* dtable = nullptr;         // [vocabulary, channels], += in the rows that occur

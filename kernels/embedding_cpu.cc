@@ -7,14 +7,18 @@ void EmbeddingForward(const EmbeddingForwardArgs& args) {
   const int64_t channels = args.channels;
   ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
     const int64_t t = row % args.tokens;
-    const float* from = args.table + args.token[row] * channels;
+    const int64_t token = args.token[row] - args.first;
+    const bool here = 0 <= token && token < args.vocabulary;
     float* out = args.out + row * channels;
-    if (args.position == nullptr) {
+    if (here) {
+      const float* from = args.table + token * channels;
       for (int64_t c = 0; c < channels; ++c) out[c] = from[c];
     } else {
-      const float* position = args.position + t * channels;
-      for (int64_t c = 0; c < channels; ++c) out[c] = from[c] + position[c];
+      for (int64_t c = 0; c < channels; ++c) out[c] = 0;
     }
+    if (args.position == nullptr) return;
+    const float* position = args.position + t * channels;
+    for (int64_t c = 0; c < channels; ++c) out[c] += position[c];
   });
   if (args.dropout.p > 0) {
     Dropout({.batch = args.batch,
@@ -38,14 +42,17 @@ void EmbeddingBackward(const EmbeddingBackwardArgs& args) {
         const int64_t row = b * args.tokens + t;
         const int64_t n = end - begin;
         const float* dout = args.dout + row * channels + begin;
-        float* dtable = args.dtable + args.token[row] * channels + begin;
         float masked[kRange + kPhiloxWords];
         if (args.dropout.p > 0) {
           mask.Factors(t * channels + begin, n, masked);
           for (int64_t c = 0; c < n; ++c) masked[c] *= dout[c];
           dout = masked;
         }
-        for (int64_t c = 0; c < n; ++c) dtable[c] += dout[c];
+        const int64_t token = args.token[row] - args.first;
+        if (0 <= token && token < args.vocabulary) {
+          float* dtable = args.dtable + token * channels + begin;
+          for (int64_t c = 0; c < n; ++c) dtable[c] += dout[c];
+        }
         if (args.dposition == nullptr) continue;
         float* dposition = args.dposition + t * channels + begin;
         for (int64_t c = 0; c < n; ++c) dposition[c] += dout[c];

@@ -35,6 +35,8 @@
   X(BiasGradient)         \
   X(CrossEntropyBackward) \
   X(CrossEntropyForward)  \
+  X(CrossEntropyJoin)     \
+  X(CrossEntropyPart)     \
   X(Dropout)              \
   X(EmbeddingBackward)    \
   X(EmbeddingForward)     \

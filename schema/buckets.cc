@@ -19,8 +19,8 @@ bool IsTied(const StageLayout& layout, const Tensor& tensor) {
 }
 
 // Cuts [begin, end) from its end, `first` being the most bytes of the first bucket.
-void Cut(const std::vector<Tensor>& tensors, int64_t first, bool tied,
-         std::vector<Bucket>* buckets) {
+void CutInto(const std::vector<Tensor>& tensors, int64_t first, bool tied,
+             std::vector<Bucket>* buckets) {
   if (tensors.empty()) return;
   int64_t most = first, end = EndOf(tensors.back());
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend();) {
@@ -82,8 +82,8 @@ std::vector<Bucket> BucketsOf(const Program& program, int stage) {
   for (const Tensor& tensor : layout.tensors)
     (IsTied(layout, tensor) ? tied : others).push_back(tensor);
   std::vector<Bucket> buckets;
-  Cut(others, kFirstBucketBytes, false, &buckets);
-  Cut(tied, kBucketBytes, true, &buckets);
+  CutInto(others, kFirstBucketBytes, false, &buckets);
+  CutInto(tied, kBucketBytes, true, &buckets);
   return buckets;
 }
 

@@ -24,9 +24,6 @@ namespace pp {
 inline constexpr int64_t kFirstBucketBytes = int64_t{1} << 20;
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-// Collectives that take sums do so in pieces of at most so many bytes of each member.
-inline constexpr int64_t kExchangePiece = int64_t{1} << 20;
-
 // A range of bytes in wgrad(s), and the same range in the weights that it belongs to.
 struct Bucket {
   int64_t begin = 0, bytes = 0;

@@ -126,6 +126,7 @@ class Decoder {
     job.model = *model;
     job.micro_batch_size = from->micro_batch_size();
     job.sequence_length = from->sequence_length();
+    job.tp = from->tp();
     return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
   }
 

@@ -9,14 +9,6 @@
 namespace pp {
 namespace {
 
-// A collective of n members sums by direct exchange: each of them receives the other n - 1's parts
-// of its own shard, a piece at a time, sums them in the order of the group, and all gather the
-// sums.
-// Room for a piece from each of the others.
-int64_t ExchangeOf(int64_t members, int64_t shard) {
-  return (members - 1) * std::min(kExchangePiece, (shard + kAlign - 1) / kAlign * kAlign);
-}
-
 // Ranks that hold an end of the model: those that REDUCE_tied sums over.
 int64_t TiedMembers(const Program& program) {
   std::set<int> devices;
@@ -51,7 +43,7 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
                                  [](const Instruction& i) { return i.op == Op::kForwardDrop; });
   for (int stage = 0; stage < program.stages; ++stage) {
     const StageLayout layout = LayoutStage(*program.job, stage);
-    if (program.clip) norm += layout.norm_blocks * sizeof(double);
+    if (program.clip) norm += program.job->tp * layout.norm_blocks * sizeof(double);
     for (int pipe : program.PipesOf(stage, device)) {
       const int copy = several ? pipe : -1;
       add(Kind::kWeights, stage, copy, Versions(list) * layout.weights_bytes);
@@ -62,11 +54,12 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
       scratch = std::max(scratch, drops ? layout.drop_scratch_bytes : layout.scratch_bytes);
       loss = std::max(loss, layout.loss_bytes * program.microbatches);
       if (program.Copies() > 1)
-        exchange = std::max(exchange, ExchangeOf(program.Copies(), LargestShard(program, layout)));
+        exchange =
+            std::max(exchange, ExchangeBytes(program.Copies(), LargestShard(program, layout)));
       if (layout.tied_bytes == 0) continue;
       const int64_t members = TiedMembers(program);
       exchange =
-          std::max(exchange, ExchangeOf(members, (layout.tied_bytes + members - 1) / members));
+          std::max(exchange, ExchangeBytes(members, (layout.tied_bytes + members - 1) / members));
     }
   }
   add(Kind::kScratch, -1, -1, scratch);

@@ -103,7 +103,8 @@ class Encoder {
   flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
     const auto model = builder_.CreateString(ToJson(job.model));
     const auto layers = builder_.CreateVector(job.layers_per_stage);
-    return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers);
+    return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers,
+                           job.tp);
   }
 
   const Program& program_;

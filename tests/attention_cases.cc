@@ -35,7 +35,7 @@ struct PlainHead {
           score += static_cast<double>(qkv[at(0, b, i, h, d)]) * qkv[at(1, b, j, h, d)];
         }
         sum += p[i * tokens + j] = std::exp(score / std::sqrt(double(dim)));
-        mask[i * tokens + j] = Mask(key, b, (h * tokens + i) * tokens + j);
+        mask[i * tokens + j] = Mask(key, b, ((s.first_head + h) * tokens + i) * tokens + j);
       }
       for (int64_t j = 0; j <= i; ++j) p[i * tokens + j] /= sum;
     }
@@ -46,9 +46,10 @@ struct PlainHead {
 
 Comparison Attention(const CpuKernels& kernels) {
   Comparison result;
-  constexpr AttentionShape kShapes[] = {
-      {1, 1, 1, 1},    {2, 7, 2, 5},    {1, 64, 2, 64},  {1, 130, 1, 64},   {2, 49, 3, 33},
-      {1, 97, 1, 100}, {1, 1100, 1, 5}, {1, 520, 2, 40}, {2, 49, 6, 33, 2}, {1, 600, 4, 8, 1}};
+  constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},      {2, 7, 2, 5},       {1, 64, 2, 64},
+                                        {1, 130, 1, 64},   {2, 49, 3, 33},     {1, 97, 1, 100},
+                                        {1, 1100, 1, 5},   {1, 520, 2, 40},    {2, 49, 6, 33, 2},
+                                        {1, 600, 4, 8, 1}, {1, 33, 2, 8, 1, 3}};
   for (const AttentionShape& s : kShapes) {
     for (const DropoutKey& key : kDropouts) {
       const int64_t c = s.heads * s.head_dim, rows = s.batch * s.tokens;

@@ -103,19 +103,25 @@ Comparison MatmulInPlace(const CpuKernels& kernels) {
   return result;
 }
 
+// All of a table of seven tokens and positions, and a part of it without positions.
 Comparison Embedding(const CpuKernels& kernels) {
   Comparison result;
-  for (const DropoutKey& key : kDropouts) {
-    const int64_t batch = 2, tokens = 5, channels = 37, vocabulary = 7;
+  for (int i = 0; i < 4; ++i) {
+    const DropoutKey& key = kDropouts[i % 2];
+    const bool whole = i < 2;
+    const int64_t first = whole ? 0 : 2, vocabulary = whole ? 7 : 3;
+    const int64_t batch = 2, tokens = 5, channels = 37;
     const Floats wte = Numbers(vocabulary * channels, 1), wpe = Numbers(tokens * channels, 2);
     const std::vector<int32_t> token = {3, 0, 3, 6, 1, 3, 3, 2, 0, 5};
     Floats out(batch * tokens * channels);
     kernels.EmbeddingForward({.batch = batch,
                               .tokens = tokens,
                               .channels = channels,
+                              .first = first,
+                              .vocabulary = vocabulary,
                               .token = token.data(),
                               .table = wte.data(),
-                              .position = wpe.data(),
+                              .position = whole ? wpe.data() : nullptr,
                               .out = out.data(),
                               .dropout = key});
     const Floats dout = Numbers(out.size(), 3);
@@ -125,20 +131,26 @@ Comparison Embedding(const CpuKernels& kernels) {
     kernels.EmbeddingBackward({.batch = batch,
                                .tokens = tokens,
                                .channels = channels,
+                               .first = first,
+                               .vocabulary = vocabulary,
                                .token = token.data(),
                                .dout = dout.data(),
                                .dtable = dwte.data(),
-                               .dposition = dwpe.data(),
+                               .dposition = whole ? dwpe.data() : nullptr,
                                .dropout = key});
     for (int64_t row = 0; row < batch * tokens; ++row) {
       const int64_t b = row / tokens, t = row % tokens;
       for (int64_t c = 0; c < channels; ++c) {
         const double mask = Mask(key, b, t * channels + c);
-        const double sum =
-            static_cast<double>(wte[token[row] * channels + c]) + wpe[t * channels + c];
+        const double gradient = mask * dout[row * channels + c];
+        const int64_t here = token[row] - first;
+        double sum = whole ? wpe[t * channels + c] : 0;
+        if (0 <= here && here < vocabulary) {
+          sum += wte[here * channels + c];
+          want_dwte[here * channels + c] += gradient;
+        }
         want[row * channels + c] = mask * sum;
-        want_dwte[token[row] * channels + c] += mask * dout[row * channels + c];
-        want_dwpe[t * channels + c] += mask * dout[row * channels + c];
+        if (whole) want_dwpe[t * channels + c] += gradient;
       }
     }
     result.Add(out, want, 4 * kEpsilon);
@@ -344,84 +356,6 @@ Comparison DropoutAndResidual(const CpuKernels& kernels) {
   return result;
 }
 
-Comparison CrossEntropy(const CpuKernels& kernels) {
-  Comparison result;
-  const int64_t vocabularies[] = {1, 15, 257, 1000};
-  for (int i = 0; i < 8; ++i) {
-    const int64_t vocabulary = vocabularies[i / 2], rows = 9, stride = vocabulary + 3;
-    const float scale = 0.25f, offset = i % 2 == 0 ? 0 : 1000;
-    Floats logits = Numbers(rows * stride, 1), statistics(2 * rows);
-    for (float& x : logits) x = x * 10 + offset;
-    std::vector<int32_t> target(rows);
-    for (int64_t r = 0; r < rows; ++r) target[r] = static_cast<int32_t>(r * 37 % vocabulary);
-    Doubles want(logits.begin(), logits.end());
-    double loss = 0, want_loss = 0;
-    kernels.CrossEntropyForward(
-        {rows, vocabulary, stride, logits.data(), target.data(), statistics.data(), &loss});
-    kernels.CrossEntropyBackward(
-        {rows, vocabulary, stride, logits.data(), target.data(), statistics.data(), scale});
-    for (int64_t r = 0; r < rows; ++r) {
-      double sum = 0;
-      for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(want[r * stride + v] -= offset);
-      want_loss += std::log(sum) - want[r * stride + target[r]];
-      for (int64_t v = 0; v < vocabulary; ++v) {
-        double& x = want[r * stride + v];
-        x = (std::exp(x) / sum - (v == target[r])) * scale;
-      }
-    }
-    // exp(x) errs relatively by eps times |x|, here up to 20 below the largest; what is added to
-    // all logits makes no difference.
-    result.Add(logits, want, 20 * kEpsilon * scale);
-    result.Add({static_cast<float>(loss)}, {want_loss}, 20 * kEpsilon * rows);
-  }
-  return result;
-}
-
-// Rows without a target have no loss and no gradient, even where a logit is NaN, and leave all
-// other rows with the bits that they have when every row has a target.
-Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
-  Comparison result;
-  for (const int64_t vocabulary : {1, 257}) {
-    const int64_t rows = 7, stride = vocabulary + 3;
-    const Floats logits = Numbers(rows * stride, 1);
-    const std::vector<int32_t> all(rows, static_cast<int32_t>(vocabulary - 1));
-    auto run = [&](const std::vector<int32_t>& target, Floats* x, Floats* statistics,
-                   double* loss) {
-      kernels.CrossEntropyForward(
-          {rows, vocabulary, stride, x->data(), target.data(), statistics->data(), loss});
-      kernels.CrossEntropyBackward(
-          {rows, vocabulary, stride, x->data(), target.data(), statistics->data(), 0.25f});
-    };
-    Floats full = logits, full_statistics(2 * rows), got = logits, statistics(2 * rows);
-    double full_loss = 0, loss = 0, want_loss = 0;
-    run(all, &full, &full_statistics, &full_loss);
-    std::vector<int32_t> some = all;
-    for (const int64_t row : {0, 3, 6}) {
-      some[row] = kIgnored;
-      got[row * stride] = std::nanf("");
-    }
-    run(some, &got, &statistics, &loss);
-    Doubles want(full.begin(), full.end()),
-        want_statistics(full_statistics.begin(), full_statistics.end());
-    for (int64_t row = 0; row < rows; ++row) {
-      if (some[row] == kIgnored) {
-        std::fill_n(want.begin() + row * stride, vocabulary, 0.0);
-        want_statistics[2 * row] = want_statistics[2 * row + 1] = 0;
-      } else {
-        want_loss += want_statistics[2 * row] + want_statistics[2 * row + 1] -
-                     logits[row * stride + some[row]];
-      }
-    }
-    result.Add(got, want, 0);
-    result.Add(statistics, want_statistics, 0);
-    result.Add({loss == want_loss ? 1.0f : 0.0f}, {1}, 0);
-    std::vector<int32_t> none(rows, kIgnored);
-    run(none, &got, &statistics, &loss);
-    result.Add({static_cast<float>(loss)}, {0}, 0);
-  }
-  return result;
-}
-
 Comparison AdamW(const CpuKernels& kernels) {
   const int64_t n = 70001;
   const Floats gradient = Numbers(n, 1);
@@ -554,6 +488,7 @@ constexpr Case kCases[] = {
     {"random normal", RandomNormal},
     {"cross entropy", CrossEntropy},
     {"cross entropy, ignored rows", CrossEntropyIgnored},
+    {"cross entropy, in parts", CrossEntropyInParts},
     {"adamw", AdamW},
     {"sum of squares", SumSquares},
     {"fill, add, scale", Elementwise},

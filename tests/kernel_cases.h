@@ -71,6 +71,9 @@ std::span<const Case> KernelCases();
 
 // In attention_cases.cc.
 Comparison Attention(const CpuKernels& kernels);
+Comparison CrossEntropy(const CpuKernels& kernels);
+Comparison CrossEntropyIgnored(const CpuKernels& kernels);
+Comparison CrossEntropyInParts(const CpuKernels& kernels);
 
 // Two of them by name.
 Comparison RandomNormal(const CpuKernels& kernels);

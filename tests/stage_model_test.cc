@@ -264,16 +264,14 @@ TEST_CASE("loss, logits, gradients and ten steps are PyTorch's") {
 
     for (size_t s = 0; s < split.size(); ++s) {
       for (const Tensor& tensor : pipeline.stage(s).layout().tensors) {
-        const float* ours = pipeline.Gradient(tensor);
-        for (const Piece& piece : tensor.pieces) {
-          INFO(piece.name);
-          std::vector<int64_t> shape = {piece.size, tensor.cols};
-          if (!tensor.matrix) shape.pop_back();
-          std::vector<float> right(piece.size * (tensor.matrix ? tensor.cols : 1));
-          REQUIRE(file->ReadFloats("grad." + WithoutPrefix(piece.name), shape, right.data()).ok());
-          CHECK(RelativeError(ours, right.data(), right.size()) < 1e-4);
-          ours += right.size();
-        }
+        INFO(tensor.name());
+        std::vector<float> gradient(tensor.elements());
+        for (const Slice& slice : SlicesOf(tensor, {}))
+          REQUIRE(file->ReadFloats("grad." + WithoutPrefix(slice.name), slice.shape,
+                                   {slice.row, slice.col, slice.rows, slice.cols, tensor.cols},
+                                   gradient.data() + slice.at)
+                      .ok());
+        CHECK(RelativeError(pipeline.Gradient(tensor), gradient.data(), gradient.size()) < 1e-4);
       }
     }
     for (int step = 0; step < 10; ++step) {

@@ -33,8 +33,8 @@ Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
     for (const ByteRange& range : args_.shards[k])
       whole_ = std::max(whole_, range.begin + range.bytes);
     if (k == me_) continue;
-    const Port out{Way::kSend, Channel::kReduce, group[k]};
-    const Port in{Way::kRecv, Channel::kReduce, group[k]};
+    const Port out{Way::kSend, args_.channel, group[k]};
+    const Port in{Way::kRecv, args_.channel, group[k]};
     scatter_out_.push_back({out, InPieces(args_.shards[k])});
     gather_out_.push_back({out, NotEmpty(args_.shards[me_])});
     gather_in_.push_back({in, NotEmpty(args_.shards[k])});
@@ -138,7 +138,7 @@ Status Collective::Receive(bool* all_here) {
   *all_here = true;
   for (size_t k = 0; k < arrivals_.size(); ++k) {
     if (k == me_) continue;
-    const Port port{Way::kRecv, Channel::kReduce, args_.group[k]};
+    const Port port{Way::kRecv, args_.channel, args_.group[k]};
     if (arrivals_[k] == Arrival::kNotStarted) {
       PP_RETURN_IF_ERROR(transport_->Start(port, Slot(k), rounds_[round_].bytes));
       arrivals_[k] = Arrival::kUnderWay;

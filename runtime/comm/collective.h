@@ -36,6 +36,7 @@ struct ByteRange {
 // One member's part in a collective. What all members have to agree on: kind, group, shards.
 struct CollectiveArgs {
   CollectiveKind kind = CollectiveKind::kAllReduce;
+  Channel channel = Channel::kReduce;  // what is under way at the same time has another one
   Group group;
   int rank = 0;                                // of this member
   std::vector<std::vector<ByteRange>> shards;  // by member; floats where sums are taken

@@ -31,7 +31,9 @@ struct Topology {
 };
 
 inline Topology TopologyOf(const Program& program) {
-  return {.replicas = program.replicas, .devices = program.devices};
+  return {.replicas = program.replicas,
+          .devices = program.devices,
+          .tp = program.job ? program.job->tp : 1};
 }
 
 // An ordered set of ranks that meet in a collective. Sums are taken in this order.

@@ -22,8 +22,8 @@ namespace pp {
 
 enum class Way : uint8_t { kSend, kRecv };
 // Of the same two ranks, what goes through different channels is not ordered.
-enum class Channel : uint8_t { kMessage, kReduce, kControl };
-inline constexpr int kChannels = 3;
+enum class Channel : uint8_t { kMessage, kReduce, kControl, kPeers };
+inline constexpr int kChannels = 4;
 
 struct Port {
   Way way;

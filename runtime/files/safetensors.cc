@@ -166,8 +166,22 @@ Status Safetensors::ReadInts(const std::string& name, const std::vector<int64_t>
   return Read(name, "I32", shape, reinterpret_cast<char*>(out));
 }
 
-Status Safetensors::Read(const std::string& name, const std::string& dtype,
-                         const std::vector<int64_t>& shape, char* out) {
+Status Safetensors::ReadFloats(const std::string& name, const std::vector<int64_t>& shape,
+                               const Block& block, float* out) {
+  PP_RETURN_IF_ERROR(Check(name, "F32", shape));
+  const int64_t cols = shape.empty() ? 1 : shape.back();
+  const bool whole_rows = block.cols == cols && block.row_stride == cols;
+  const int64_t runs = whole_rows ? 1 : block.rows;
+  const int64_t numbers = whole_rows ? block.rows * block.cols : block.cols;
+  for (int64_t row = 0; row < runs; ++row)
+    PP_RETURN_IF_ERROR(
+        file_.Read(data_begin_ + Find(name)->begin + ((block.row + row) * cols + block.col) * 4,
+                   reinterpret_cast<char*>(out + row * block.row_stride), numbers * 4));
+  return {};
+}
+
+Status Safetensors::Check(const std::string& name, const std::string& dtype,
+                          const std::vector<int64_t>& shape) const {
   const SafetensorsEntry* entry = Find(name);
   if (entry == nullptr)
     return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, name));
@@ -180,6 +194,13 @@ Status Safetensors::Read(const std::string& name, const std::string& dtype,
                                        path_, name, fmt::join(entry->shape, ", "),
                                        fmt::join(shape, ", ")));
   }
+  return {};
+}
+
+Status Safetensors::Read(const std::string& name, const std::string& dtype,
+                         const std::vector<int64_t>& shape, char* out) {
+  PP_RETURN_IF_ERROR(Check(name, dtype, shape));
+  const SafetensorsEntry* entry = Find(name);
   return file_.Read(data_begin_ + entry->begin, out, entry->end - entry->begin);
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/model/cpu_executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -21,7 +22,8 @@ class CpuExecutor : public StageExecutor {
     const Program& program = *args.program;
     norm_blocks_ = NormBlocks(job_);
     for (int stage : program.StagesOf(args.device)) {
-      const auto made = stages_.emplace(stage, MakeCpuStage(job_, stage, args.seed, &workspace_));
+      const auto made = stages_.emplace(
+          stage, MakeCpuStage(job_, stage, args.seed, &workspace_, {args.index, args.peers}));
       for (int pipe : program.PipesOf(stage, args.device))
         owned_[{stage, pipe}] = OwnedParts(made.first->second.layout(), pipe);
     }
@@ -46,7 +48,7 @@ class CpuExecutor : public StageExecutor {
       case Op::kBackwardWeight:
         return stage.BackwardWeight(call);
       case Op::kNormGrad:
-        return SumSquares(Owned(call), call.wgrad, call.norm + stage.layout().first_norm_block);
+        return Norm(call, stage.layout());
       case Op::kStep:
         return Step(call, stage.layout());
       case Op::kLoad:
@@ -124,6 +126,15 @@ class CpuExecutor : public StageExecutor {
     }
     std::memcpy(call.weights + tensor.weight, tied.weights, tensor.bytes());
     return tied.rest[end];
+  }
+
+  // Tensors that all peers have count once.
+  void Norm(const StageCall& call, const StageLayout& layout) const {
+    double* blocks = call.norm + args_.index * (norm_blocks_ / job_.tp) + layout.first_norm_block;
+    SumSquares(Owned(call), call.wgrad, blocks);
+    for (const OwnedPart& owned : Owned(call))
+      if (args_.index > 0 && owned.part.tensor->cut == Cut::kNone)
+        std::fill_n(blocks + owned.part.first_block(), owned.part.blocks(), 0.0);
   }
 
   // A step whose norm is no number changes nothing: the run ends when its report is read.

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "runtime/device/peers.h"
 #include "runtime/device/stage_call.h"
 #include "runtime/model/optimizer.h"
 #include "schema/program.h"
@@ -13,7 +14,9 @@ struct CpuExecutorArgs {
   const Program* program = nullptr;  // has a job; stays the caller's
   int device = 0;
   int replica = 0;
-  uint64_t seed = 1;  // of dropout
+  int index = 0;           // among tensor parallel peers
+  Peers* peers = nullptr;  // null: there are none
+  uint64_t seed = 1;       // of dropout
   int threads = 1;
   OptimizerOptions optimizer;
 };

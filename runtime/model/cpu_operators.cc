@@ -34,14 +34,20 @@ void Accumulate(Update update, int64_t n, const float* part, float* accumulator)
 
 class CpuOperators : public Operators {
  public:
-  CpuOperators(const Job& job, const StageLayout& layout, uint64_t seed, Workspace* workspace)
-      : batch_(job.micro_batch_size),
+  CpuOperators(const Job& job, const StageLayout& layout, uint64_t seed, Workspace* workspace,
+               const PeerGroup& group)
+      : group_(group),
+        tp_(job.tp),
+        vocabulary_(job.model.vocab_size),
+        batch_(job.micro_batch_size),
         sequence_(job.sequence_length),
         rows_(job.tokens()),
         kernels_(layout.kernels),
         angles_(layout.angles),
+        statistics_(layout.statistics),
         seed_(seed),
         workspace_(*workspace) {
+    PP_CHECK((tp_ > 1) == (group.peers != nullptr));
     PP_CHECK(cpu::Matmul::ScratchBytes() <= static_cast<size_t>(KernelBytes(job)));
     for (const StageOperator& placed : layout.operators) {
       products_.push_back(placed.op.kind == OperatorKind::kLinear ? Prepare(placed) : Products{});
@@ -62,14 +68,7 @@ class CpuOperators : public Operators {
     const Operator& op = call.placed->op;
     switch (op.kind) {
       case OperatorKind::kEmbedding:
-        return cpu::EmbeddingForward({.batch = batch_,
-                                      .tokens = sequence_,
-                                      .channels = op.out,
-                                      .token = call.stage->tokens,
-                                      .table = call.parameters[0],
-                                      .position = call.parameters[1],
-                                      .out = call.out,
-                                      .dropout = Dropout(call)});
+        return Embed(call);
       case OperatorKind::kNorm:
         return cpu::LayerNormForward({.rows = rows_,
                                       .channels = op.in,
@@ -81,12 +80,14 @@ class CpuOperators : public Operators {
                                       .rstd = call.statistics,
                                       .epsilon = op.epsilon});
       case OperatorKind::kLinear:
-        return Multiply(call, products_[call.index].forward,
-                        {.a = call.in,
-                         .b = call.parameters[0],
-                         .c = call.out,
-                         .bias = call.parameters[1],
-                         .residual = call.stream});
+        Multiply(call, products_[call.index].forward,
+                 {.a = call.in,
+                  .b = call.parameters[0],
+                  .c = call.out,
+                  .bias = call.parameters[1],
+                  .residual = call.stream});
+        if (op.cut == Cut::kIn) Sum(call.out, rows_ * op.out);
+        return Settle();
       case OperatorKind::kAttention:
         return cpu::AttentionForward({.shape = Heads(op),
                                       .qkv = call.in,
@@ -110,6 +111,7 @@ class CpuOperators : public Operators {
                               .out = call.out,
                               .dropout = Dropout(call)});
       case OperatorKind::kLoss:
+        if (tp_ > 1) return JoinLoss(call);
         return cpu::CrossEntropyForward({.rows = rows_,
                                          .vocabulary = op.in,
                                          .row_stride = op.stride,
@@ -139,8 +141,10 @@ class CpuOperators : public Operators {
              .dgamma = call.part,
              .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
       case OperatorKind::kLinear:
-        return Multiply(call, products_[call.index].input,
-                        {.a = call.d_out, .b = call.parameters[0], .c = call.d_in});
+        Multiply(call, products_[call.index].input,
+                 {.a = call.d_out, .b = call.parameters[0], .c = call.d_in});
+        if (op.cut == Cut::kOut) Sum(call.d_in, rows_ * op.in);
+        return;
       case OperatorKind::kAttention:
         return cpu::AttentionBackward({.shape = Heads(op),
                                        .qkv = call.in,
@@ -167,8 +171,10 @@ class CpuOperators : public Operators {
                              .dropout = Dropout(call)});
       case OperatorKind::kLoss:
         return cpu::CrossEntropyBackward({.rows = rows_,
-                                          .vocabulary = op.in,
+                                          .vocabulary = Tokens(op.in),
                                           .row_stride = op.stride,
+                                          .first = group_.index * op.in,
+                                          .padding = op.in - Tokens(op.in),
                                           .logits = call.d_in,
                                           .target = call.stage->targets,
                                           .statistics = call.statistics,
@@ -198,9 +204,72 @@ class CpuOperators : public Operators {
     }
   }
 
+  void Settle() override {
+    if (group_.peers != nullptr) group_.peers->Wait();
+  }
+
   void Copy(const float* from, int64_t bytes, float* to) override { std::memcpy(to, from, bytes); }
 
  private:
+  // Begins to add up what each peer has; Settle ends it.
+  void Sum(float* data, int64_t n) {
+    if (group_.peers != nullptr) group_.peers->StartSum(data, n);
+  }
+
+  // Of so many tokens that this peer's part of the vocabulary has room for, those that there are.
+  int64_t Tokens(int64_t room) const {
+    return std::clamp<int64_t>(vocabulary_ - group_.index * room, 0, room);
+  }
+
+  // A peer gives the rows of its tokens, the first one also those of the positions.
+  void Embed(const OperatorCall& call) {
+    const Operator& op = call.placed->op;
+    const int64_t tokens = op.parameters[0].rows;
+    const bool alone = tp_ == 1;
+    cpu::EmbeddingForward({.batch = batch_,
+                           .tokens = sequence_,
+                           .channels = op.out,
+                           .first = group_.index * tokens,
+                           .vocabulary = tokens,
+                           .token = call.stage->tokens,
+                           .table = call.parameters[0],
+                           .position = group_.index == 0 ? call.parameters[1] : nullptr,
+                           .out = call.out,
+                           .dropout = alone ? Dropout(call) : kernels::DropoutKey{}});
+    if (alone) return;
+    Sum(call.out, rows_ * op.out);
+    Settle();
+    if (op.dropout > 0)
+      cpu::Dropout({.batch = batch_,
+                    .sequence_elements = sequence_ * op.out,
+                    .x = call.out,
+                    .out = call.out,
+                    .dropout = Dropout(call)});
+  }
+
+  // Each peer writes its own part among zeros, so that their sum is all parts.
+  void JoinLoss(const OperatorCall& call) {
+    const Operator& op = call.placed->op;
+    float* all = reinterpret_cast<float*>(call.stage->scratch + statistics_);
+    const int64_t each = 3 * rows_;
+    cpu::Fill({.n = tp_ * each, .out = all});
+    cpu::CrossEntropyPart({.rows = rows_,
+                           .vocabulary = Tokens(op.in),
+                           .row_stride = op.stride,
+                           .first = group_.index * op.in,
+                           .logits = call.in,
+                           .target = call.stage->targets,
+                           .part = all + group_.index * each});
+    Sum(all, tp_ * each);
+    Settle();
+    cpu::CrossEntropyJoin({.rows = rows_,
+                           .parts = tp_,
+                           .all = all,
+                           .target = call.stage->targets,
+                           .statistics = call.statistics,
+                           .loss = call.stage->loss});
+  }
+
   // Ids of prepared matrix products; that to the weights by Update.
   struct Products {
     int forward = -1, input = -1, weight[2] = {-1, -1};
@@ -210,17 +279,20 @@ class CpuOperators : public Operators {
     const Operator& op = placed.op;
     const int64_t n = rows_, in = op.in, out = op.out, stride = op.stride;
     const bool turned = op.matrix == Matrix::kOutIn;
+    // Of peers whose outputs are added, the first one adds bias and stream.
+    const bool adds = op.cut != Cut::kIn || group_.index == 0;
     cpu::Matmul& matmul = workspace_.matmul();
     Products ids;
-    ids.forward = matmul.Prepare(
-        {.m = n,
-         .n = out,
-         .k = in,
-         .operands = turned ? Operands::kNT : Operands::kNN,
-         .bias = op.parameters.size() > 1 ? kernels::WithBias::kYes : kernels::WithBias::kNo,
-         .residual = placed.of(Keep::kStash).stream ? kernels::WithResidual::kYes
-                                                    : kernels::WithResidual::kNo,
-         .ldc = stride});
+    ids.forward = matmul.Prepare({.m = n,
+                                  .n = out,
+                                  .k = in,
+                                  .operands = turned ? Operands::kNT : Operands::kNN,
+                                  .bias = op.parameters.size() > 1 && adds ? kernels::WithBias::kYes
+                                                                           : kernels::WithBias::kNo,
+                                  .residual = placed.of(Keep::kStash).stream && adds
+                                                  ? kernels::WithResidual::kYes
+                                                  : kernels::WithResidual::kNo,
+                                  .ldc = stride});
     ids.input = matmul.Prepare({.m = n,
                                 .n = in,
                                 .k = out,
@@ -268,6 +340,8 @@ class CpuOperators : public Operators {
     cpu::EmbeddingBackward({.batch = batch_,
                             .tokens = sequence_,
                             .channels = op.out,
+                            .first = group_.index * op.parameters[0].rows,
+                            .vocabulary = op.parameters[0].rows,
                             .token = call.stage->tokens,
                             .dout = call.d_out,
                             .dtable = call.gradients[0],
@@ -300,7 +374,7 @@ class CpuOperators : public Operators {
   }
 
   kernels::AttentionShape Heads(const Operator& op) const {
-    return {batch_, sequence_, op.heads, op.head_dim, op.kv_heads};
+    return {batch_, sequence_, op.heads, op.head_dim, op.kv_heads, group_.index * op.heads};
   }
 
   kernels::DropoutKey Dropout(const OperatorCall& call) const {
@@ -314,8 +388,10 @@ class CpuOperators : public Operators {
 
   void* Scratch(const OperatorCall& call) const { return call.stage->scratch + kernels_; }
 
+  const PeerGroup group_;
+  const int64_t tp_, vocabulary_;
   const int64_t batch_, sequence_, rows_;
-  const int64_t kernels_, angles_;  // offsets in scratch
+  const int64_t kernels_, angles_, statistics_;  // offsets in scratch
   const uint64_t seed_;
   Workspace& workspace_;
   std::vector<Products> products_;  // by operator
@@ -332,9 +408,10 @@ void* Workspace::helpers() {
   return reinterpret_cast<void*>((address + kAlign - 1) / kAlign * kAlign);
 }
 
-StageModel MakeCpuStage(const Job& job, int stage, uint64_t seed, Workspace* workspace) {
+StageModel MakeCpuStage(const Job& job, int stage, uint64_t seed, Workspace* workspace,
+                        const PeerGroup& group) {
   StageLayout layout = LayoutStage(job, stage);
-  auto operators = std::make_unique<CpuOperators>(job, layout, seed, workspace);
+  auto operators = std::make_unique<CpuOperators>(job, layout, seed, workspace, group);
   return StageModel(std::move(layout), std::move(operators));
 }
 

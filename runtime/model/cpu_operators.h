@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/matmul.h"
+#include "runtime/device/peers.h"
 #include "runtime/model/stage_model.h"
 #include "schema/model/layout.h"
 
@@ -25,9 +26,16 @@ class Workspace {
   std::vector<std::byte> helpers_;
 };
 
+// A rank among its tensor parallel peers. Null: it has none.
+struct PeerGroup {
+  int index = 0;
+  Peers* peers = nullptr;
+};
+
 // `seed` is that of dropout. The workspace stays the caller's, who may give it to several stages
 // that never run at the same time.
 // REQUIRES: CheckJob(job).ok().
-StageModel MakeCpuStage(const Job& job, int stage, uint64_t seed, Workspace* workspace);
+StageModel MakeCpuStage(const Job& job, int stage, uint64_t seed, Workspace* workspace,
+                        const PeerGroup& group = {});
 
 }  // namespace pp

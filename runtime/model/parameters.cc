@@ -58,31 +58,50 @@ Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfi
   return source;
 }
 
-Status WeightSource::Read(const Tensor& tensor, float* out) {
-  if (!file_) {
-    if (tensor.init_std == 0) {
-      kernels::cpu::Fill({.n = tensor.elements(), .out = out, .value = tensor.init_mean});
-    } else {
-      kernels::cpu::RandomNormal({.out = out,
-                                  .n = tensor.elements(),
-                                  .seed = seed_,
-                                  .tensor = static_cast<uint32_t>(tensor.id),
-                                  .std = tensor.init_std});
-    }
+Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
+  if (!file_ && tensor.init_std == 0) {
+    kernels::cpu::Fill({.n = tensor.elements(), .out = out, .value = tensor.init_mean});
     return {};
   }
-  for (const Piece& piece : tensor.pieces) {
-    std::string name = piece.name;
-    if (file_->Find(name) == nullptr && name.starts_with(prefix_)) name.erase(0, prefix_.size());
-    if (file_->Find(name) == nullptr)
-      return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, piece.name));
-    const std::vector<int64_t> shape = !tensor.matrix
-                                           ? std::vector<int64_t>{piece.size}
-                                           : std::vector<int64_t>{piece.size, tensor.cols};
-    PP_RETURN_IF_ERROR(file_->ReadFloats(name, shape, out));
-    out += tensor.matrix ? piece.size * tensor.cols : piece.size;
+  const std::vector<Slice> slices = SlicesOf(tensor, peer);
+  int64_t covered = 0;
+  for (const Slice& slice : slices) covered += slice.rows * slice.cols;
+  if (covered < tensor.elements()) kernels::cpu::Fill({.n = tensor.elements(), .out = out});
+  for (const Slice& slice : slices) {
+    if (file_) {
+      PP_RETURN_IF_ERROR(ReadSlice(slice, tensor.cols, out + slice.at));
+    } else {
+      Make(tensor, slice, out + slice.at);
+    }
   }
   return {};
+}
+
+Status WeightSource::ReadSlice(const Slice& slice, int64_t row_stride, float* out) {
+  std::string name = slice.name;
+  if (file_->Find(name) == nullptr && name.starts_with(prefix_)) name.erase(0, prefix_.size());
+  if (file_->Find(name) == nullptr)
+    return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, slice.name));
+  return file_->ReadFloats(name, slice.shape,
+                           {.row = slice.row,
+                            .col = slice.col,
+                            .rows = slice.rows,
+                            .cols = slice.cols,
+                            .row_stride = row_stride},
+                           out);
+}
+
+// The same numbers, whoever makes which part of the parameter.
+void WeightSource::Make(const Tensor& tensor, const Slice& slice, float* out) const {
+  const bool whole_rows = slice.cols == slice.row_elements && slice.cols == tensor.cols;
+  const int64_t runs = whole_rows ? 1 : slice.rows;
+  for (int64_t row = 0; row < runs; ++row)
+    kernels::cpu::RandomNormal({.out = out + row * tensor.cols,
+                                .n = whole_rows ? slice.rows * slice.cols : slice.cols,
+                                .first_element = slice.element + row * slice.row_elements,
+                                .seed = seed_,
+                                .tensor = static_cast<uint32_t>(tensor.id),
+                                .std = tensor.init_std});
 }
 
 std::vector<OwnedPart> AllParts(const StageLayout& layout) {

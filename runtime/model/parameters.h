@@ -26,12 +26,15 @@ class WeightSource {
   // Of DIR/model.safetensors (see digest.h).
   static Result<uint64_t> Digest(const std::string& dir);
 
-  // All numbers of the tensor. Invalid: it is missing or has another shape or type; the error names
-  // it.
-  Status Read(const Tensor& tensor, float* out);
+  // All numbers of the peer's tensor. Invalid: it is missing or has another shape or type; the
+  // error names it.
+  Status Read(const Tensor& tensor, float* out, const Peer& peer = {});
 
  private:
   WeightSource() = default;
+  Status ReadSlice(const Slice& slice, int64_t row_stride, float* out);
+  void Make(const Tensor& tensor, const Slice& slice, float* out) const;
+
   uint64_t seed_ = 0;
   std::string path_, prefix_;
   std::optional<Safetensors> file_;  // none: a new model

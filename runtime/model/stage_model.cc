@@ -96,6 +96,12 @@ void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves) 
   operators_->BackwardWeight(CallOf(call, index, Keep::kStash, halves));
 }
 
+// Whether the weight half goes while tensor parallel peers add up what the input half gave.
+bool StageModel::WeightsFirst(size_t index) const {
+  const Operator& op = layout_.operators[index].op;
+  return layout_.tp > 1 && op.kind == OperatorKind::kLinear && op.cut == Cut::kOut;
+}
+
 void StageModel::Backward(const StageCall& call) {
   constexpr Halves kHalves = Halves::kTogether;
   StartFlow(call, kHalves);
@@ -103,14 +109,22 @@ void StageModel::Backward(const StageCall& call) {
     begin = end - 1;
     const int group = layout_.operators[begin].group;
     while (begin > 0 && layout_.operators[begin - 1].group == group) --begin;
-    for (size_t i = end; i-- > begin;) InputHalf(call, i, kHalves);
-    for (size_t i = end; i-- > begin;) WeightHalf(call, i, kHalves);
+    for (size_t i = end; i-- > begin;) {
+      InputHalf(call, i, kHalves);
+      if (WeightsFirst(i)) WeightHalf(call, i, kHalves);
+      operators_->Settle();
+    }
+    for (size_t i = end; i-- > begin;)
+      if (!WeightsFirst(i)) WeightHalf(call, i, kHalves);
   }
 }
 
 void StageModel::BackwardInput(const StageCall& call) {
   StartFlow(call, Halves::kApart);
-  for (size_t i = layout_.operators.size(); i-- > 0;) InputHalf(call, i, Halves::kApart);
+  for (size_t i = layout_.operators.size(); i-- > 0;) {
+    InputHalf(call, i, Halves::kApart);
+    operators_->Settle();
+  }
 }
 
 void StageModel::BackwardWeight(const StageCall& call) {

@@ -41,8 +41,10 @@ class Operators {
   virtual void Begin(const StageCall& call) = 0;
   // out and statistics.
   virtual void Forward(const OperatorCall& call) = 0;
-  // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.
+  // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part. With
+  // tensor parallel peers d_in may be whole only behind Settle.
   virtual void BackwardInput(const OperatorCall& call) = 0;
+  virtual void Settle() = 0;
   // The gradients.
   virtual void BackwardWeight(const OperatorCall& call) = 0;
   virtual void Copy(const float* from, int64_t bytes, float* to) = 0;
@@ -75,6 +77,7 @@ class StageModel {
   void StartFlow(const StageCall& call, Halves halves);
   void InputHalf(const StageCall& call, size_t index, Halves halves);
   void WeightHalf(const StageCall& call, size_t index, Halves halves);
+  bool WeightsFirst(size_t index) const;
 
   StageLayout layout_;
   std::unique_ptr<Operators> operators_;

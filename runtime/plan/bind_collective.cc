@@ -120,26 +120,30 @@ class Binder {
     for (int replica = 0; replica < topology_.replicas; ++replica)
       for (int device = 0; device < topology_.devices && (sharded || replica == place_.replica);
            ++device)
-        args_.group.push_back(topology_.RankOf({replica, device, place_.index}));
+        for (int index = 0; index < topology_.tp; ++index)
+          args_.group.push_back(topology_.RankOf({replica, device, index}));
     args_.shards.resize(args_.group.size());
-    for (int stage = 0; stage < program_.stages; ++stage) {
-      if (sharded) {
-        AddShardsOf(stage);
-      } else {
-        const StageLayout layout = Layout(stage);
-        AddBlocks(program_.pipes[0].device_of[stage], layout.first_norm_block, layout.norm_blocks);
+    const int64_t of_peer = NormBlocks(*program_.job) / topology_.tp;
+    for (int index = 0; index < topology_.tp; ++index)
+      for (int stage = 0; stage < program_.stages; ++stage) {
+        if (sharded) {
+          AddShardsOf(stage, index, index * of_peer);
+        } else {
+          const StageLayout layout = Layout(stage);
+          AddBlocks(program_.pipes[0].device_of[stage] * topology_.tp + index,
+                    index * of_peer + layout.first_norm_block, layout.norm_blocks);
+        }
       }
-    }
   }
-  void AddShardsOf(int stage) {
+  void AddShardsOf(int stage, int index, int64_t first) {
     const StageLayout layout = Layout(stage);
-    const Group group = CopiesOf(program_, topology_, stage, place_.index);
+    const Group group = CopiesOf(program_, topology_, stage, index);
     for (const Bucket& bucket : BucketsOf(program_, stage))
       for (int64_t copy = 0; copy < copies(); ++copy)
         for (const TensorPart& part : PartsIn(layout, ShardOf(layout, bucket, copies(), copy)))
           AddBlocks(
               std::find(args_.group.begin(), args_.group.end(), group[copy]) - args_.group.begin(),
-              layout.first_norm_block + part.first_block(), part.blocks());
+              first + layout.first_norm_block + part.first_block(), part.blocks());
   }
   void AddBlocks(size_t member, int64_t first, int64_t count) {
     constexpr int64_t kSize = sizeof(double);

@@ -11,16 +11,17 @@ namespace {
 // Moments are zeroed so many numbers at a time.
 constexpr int64_t kZeros = 1 << 16;
 
-Status FillCopy(const Program& program, int device, const StageCall& copy, WeightSource* weights,
-                Device* memory) {
+Status FillCopy(const Program& program, const Place& place, const StageCall& copy,
+                WeightSource* weights, Device* memory) {
+  const Peer peer = {place.index, program.job->tp};
   std::vector<float> numbers;
   for (const Tensor& tensor : LayoutStage(*program.job, copy.stage).tensors) {
     numbers.resize(tensor.elements());
-    PP_RETURN_IF_ERROR(weights->Read(tensor, numbers.data()));
+    PP_RETURN_IF_ERROR(weights->Read(tensor, numbers.data(), peer));
     memory->compute().CopyIn(copy.weights + tensor.weight, numbers.data(), tensor.bytes());
   }
   const Region* moments =
-      FindRegion(program.lists[device], Kind::kOptimizer, copy.stage, copy.pipe);
+      FindRegion(program.lists[place.device], Kind::kOptimizer, copy.stage, copy.pipe);
   if (moments == nullptr) return {};
   numbers.assign(kZeros, 0);
   for (int64_t done = 0; done < moments->bytes; done += kZeros * 4)
@@ -31,11 +32,12 @@ Status FillCopy(const Program& program, int device, const StageCall& copy, Weigh
 
 }  // namespace
 
-Status FillStates(const Program& program, int device, WeightSource* weights, Device* memory) {
-  for (int stage : program.StagesOf(device))
-    for (int pipe : program.PipesOf(stage, device))
-      PP_RETURN_IF_ERROR(FillCopy(program, device, BindStage(program, device, stage, pipe, *memory),
-                                  weights, memory));
+Status FillStates(const Program& program, const Place& place, WeightSource* weights,
+                  Device* memory) {
+  for (int stage : program.StagesOf(place.device))
+    for (int pipe : program.PipesOf(stage, place.device))
+      PP_RETURN_IF_ERROR(FillCopy(
+          program, place, BindStage(program, place.device, stage, pipe, *memory), weights, memory));
   return {};
 }
 

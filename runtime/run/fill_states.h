@@ -1,15 +1,17 @@
 // What a rank's states hold before the first step: weights, and moments of zero.
 #pragma once
 
+#include "runtime/comm/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/model/parameters.h"
 #include "schema/program.h"
 
 namespace pp {
 
-// Fills those of all copies that the program lays on `device`, one tensor at a time. The newest
-// version of the weights is the first one; older ones are never read before they are made.
+// Fills those of all copies that the program lays on the place's device, one tensor at a time. The
+// newest version of the weights is the first one; older ones are never read before they are made.
 // Errors: WeightSource's.
-Status FillStates(const Program& program, int device, WeightSource* weights, Device* memory);
+Status FillStates(const Program& program, const Place& place, WeightSource* weights,
+                  Device* memory);
 
 }  // namespace pp

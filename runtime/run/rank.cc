@@ -64,10 +64,11 @@ Status Rank::Setup() {
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
   body_ = Bind(program, place_.device, std::move(walk), *device_);
-  executor_ = args_.make_executor();
+  MakePeerAdder();
+  executor_ = args_.make_executor(peers_.get());
   Result<WeightSource> weights = args_.open_weights();
   PP_RETURN_IF_ERROR(weights.status());
-  PP_RETURN_IF_ERROR(FillStates(program, place_.device, &*weights, device_.get()));
+  PP_RETURN_IF_ERROR(FillStates(program, place_, &*weights, device_.get()));
   if (args_.record) Reserve();
   std::vector<CollectiveArgs> collectives = BindCollectives();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
@@ -90,6 +91,22 @@ Status Rank::Setup() {
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
                         .stop = &stop_});
   return {};
+}
+
+void Rank::MakePeerAdder() {
+  const Program& program = *args_.program;
+  if (topology_.tp == 1) return;
+  PeerAdder::Args peers{.numbers = pp::PeerSums(*program.job),
+                        .transport = args_.transport,
+                        .device = device_.get(),
+                        .compute_bell = &bell_,
+                        .stop = &stop_};
+  for (int index = 0; index < topology_.tp; ++index)
+    peers.group.push_back(topology_.RankOf({place_.replica, place_.device, index}));
+  const Region* scratch = FindRegion(List(), Kind::kScratch, -1, -1);
+  const int stage = program.StagesOf(place_.device).front();
+  peers.exchange = device_->at(scratch->offset + LayoutStage(*program.job, stage).exchange);
+  peers_ = std::make_unique<PeerAdder>(std::move(peers));
 }
 
 std::vector<CollectiveArgs> Rank::BindCollectives() const {
@@ -239,7 +256,8 @@ void Rank::Report(const StepResult& result) {
                          .peak_bytes = device_->HighWater() + executor_->bytes(),
                          .grad_norm = result.norm,
                          .seconds = now - std::exchange(last_end_, now)};
-  for (size_t m = 0; m < result.losses.size(); ++m) {
+  // All tensor parallel peers have the same losses.
+  for (size_t m = 0; m < result.losses.size() && place_.index == 0; ++m) {
     if (result.made_by[m] < 0) continue;
     message.loss += result.losses[m];
     if (std::isfinite(result.losses[m]) || message.bad_micro >= 0) continue;
@@ -322,6 +340,7 @@ TimeSpent Rank::time() const {
   const QueueTime queue = device_->compute().time();
   time.kernels = queue.busy;
   time.own -= queue.processor;
+  if (peers_) time.kernels -= peers_->waited(), time.waiting += peers_->waited();
   time.communication = lanes_->times();
   return time;
 }
@@ -363,6 +382,7 @@ Status Rank::Communicate(bool* moved) {
   const int64_t step = lanes_->iteration();
   if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
   Status status = control_.Advance(moved);
+  if (status.ok() && !stop_.load() && peers_) status = peers_->Advance(moved);
   if (status.ok() && !stop_.load()) status = lanes_->Advance(moved);
   if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
   return status;
@@ -373,13 +393,14 @@ void Rank::Nap(uint64_t seen) {
   const auto sleep = [&](std::chrono::nanoseconds longest) {
     transport.bell().WaitFor(seen, transport.MaySleep(longest));
   };
+  const bool waiting = lanes_->waiting() || (peers_ && peers_->waiting());
   if (stop_.load()) {
     sleep(kIdleNap);
   } else if (!transport.polls()) {
     sleep(std::chrono::nanoseconds::max());
-  } else if (lanes_->waiting() && quiet_tests_ < kTestsInARow) {
+  } else if (waiting && quiet_tests_ < kTestsInARow) {
     sched_yield();
-  } else if (lanes_->waiting()) {
+  } else if (waiting) {
     sleep(kWaitNap);
   } else {
     sleep(lanes_->in_flight() ? kBusyNap : kIdleNap);

@@ -22,6 +22,7 @@
 #include "runtime/plan/interpreter.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/control.h"
+#include "runtime/run/peer_adder.h"
 
 namespace pp {
 
@@ -43,7 +44,7 @@ class Rank {
     // On the compute thread. The bells are for a device whose work is not done when it is
     // submitted.
     std::function<std::unique_ptr<Device>(const DeviceBells&)> make_device;
-    std::function<std::unique_ptr<StageExecutor>()> make_executor;
+    std::function<std::unique_ptr<StageExecutor>(Peers*)> make_executor;  // null: no peers
     std::function<Result<WeightSource>()> open_weights;
     // See TrainOptions.
     std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
@@ -102,6 +103,7 @@ class Rank {
 
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
+  void MakePeerAdder();
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
   bool PassGate(Bell& bell);
@@ -123,6 +125,7 @@ class Rank {
   std::unique_ptr<Device> device_;
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
+  std::unique_ptr<PeerAdder> peers_;  // null: this rank has no tensor parallel peers
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
   Recorder compute_recorder_, lane_recorder_;

@@ -151,7 +151,7 @@ class Supervisor {
             [this, rank](const DeviceBells& bells) {
               return options_.make_device ? options_.make_device(rank, bells) : MakeCpuDevice();
             },
-        .make_executor = [this, rank] { return MakeExecutor(rank); },
+        .make_executor = [this, rank](Peers* peers) { return MakeExecutor(rank, peers); },
         .open_weights =
             [this] {
               return options_.weights.empty()
@@ -167,12 +167,14 @@ class Supervisor {
                              const ControlMessage& message) { board_.Put(from, message); }});
   }
 
-  std::unique_ptr<StageExecutor> MakeExecutor(int rank) const {
+  std::unique_ptr<StageExecutor> MakeExecutor(int rank, Peers* peers) const {
     if (options_.make_executor) return options_.make_executor(rank);
     const Place place = topology_.PlaceOf(rank);
     return MakeCpuExecutor({.program = &program_,
                             .device = place.device,
                             .replica = place.replica,
+                            .index = place.index,
+                            .peers = peers,
                             .seed = options_.seed,
                             .threads = options_.threads,
                             .optimizer = optimizer_});

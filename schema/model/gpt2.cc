@@ -34,9 +34,10 @@ ModelTable Gpt2Table(const ModelConfig& config) {
   const float to_stream = std / std::sqrt(2.0f * static_cast<float>(config.layers));
   const HeadsSpec heads = {config.heads, config.heads, config.hidden_size / config.heads,
                            config.attention_dropout};
-  const auto linear = [](const std::string& name, int64_t in, int64_t out, float deviation) {
-    return Linear({in, {{name, out}}, Matrix::kInOut, Bias::kYes, deviation});
+  const auto linear = [](int64_t in, std::vector<Piece> out, Cut cut, float deviation) {
+    return Linear({in, std::move(out), cut, Matrix::kInOut, Bias::kYes, deviation});
   };
+  const Piece one_of_three = {"attn.c_attn", c};  // queries, keys, values
 
   ModelTable table = {
       .prefix = "transformer.",
@@ -48,12 +49,14 @@ ModelTable Gpt2Table(const ModelConfig& config) {
                            .width = c,
                            .std = std,
                            .dropout = config.embedding_dropout})},
-      .layer = {LayerNorm("ln_1", c, epsilon), linear("attn.c_attn", c, 3 * c, std),
-                Attention(heads), linear("attn.c_proj", c, c, to_stream),
+      .layer = {LayerNorm("ln_1", c, epsilon),
+                linear(c, {one_of_three, one_of_three, one_of_three}, Cut::kOut, std),
+                Attention(heads), linear(c, {{"attn.c_proj", c}}, Cut::kIn, to_stream),
                 Residual(c, config.residual_dropout, 1),
 
-                LayerNorm("ln_2", c, epsilon), linear("mlp.c_fc", c, inner, std), Gelu(inner),
-                linear("mlp.c_proj", inner, c, to_stream), Residual(c, config.residual_dropout, 2)},
+                LayerNorm("ln_2", c, epsilon), linear(c, {{"mlp.c_fc", inner}}, Cut::kOut, std),
+                Gelu(inner), linear(inner, {{"mlp.c_proj", c}}, Cut::kIn, to_stream),
+                Residual(c, config.residual_dropout, 2)},
       .last = {LayerNorm("transformer.ln_f", c, epsilon)}};
   for (Operator& op :
        HeadAndLoss({.name = config.tied ? "transformer.wte.weight" : "lm_head.weight",

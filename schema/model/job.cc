@@ -78,6 +78,12 @@ Status CheckJob(const Job& job) {
         "--micro-batch-size: {} sequences of {} tokens are {} in one micro-batch (at most {})",
         job.micro_batch_size, job.sequence_length, job.tokens(), kMaxTokens));
   }
+  const int most = TensorParallelLimit(TableOf(job.model));
+  if (job.tp < 1 || most % job.tp != 0) {
+    return Status::Invalid(
+        fmt::format("--tp: {} does not divide the model's heads and widths ({} would)", job.tp,
+                    Divisors(most)));
+  }
   if (const double bytes = EstimateBytes(job); bytes > kMaxBytes) {
     return Status::Invalid(fmt::format(
         "model: its weights and one micro-batch take about {:.1e} bytes (at most {:.0e})", bytes,

@@ -15,6 +15,7 @@ struct Job {
   int micro_batch_size = 1;
   int sequence_length = 0;
   std::vector<int> layers_per_stage;
+  int tp = 1;  // tensor parallel peers, each of which has a part of every stage
 
   int stages() const { return static_cast<int>(layers_per_stage.size()); }
   // N.
@@ -29,7 +30,7 @@ Result<std::vector<int>> SplitLayers(int layers, int stages);
 // Whether a split that somebody wrote fits. A stage may have 0 layers: only embeddings, only a
 // head.
 Status CheckSplit(const std::vector<int>& split, int layers, int stages);
-// Model, micro-batch and split: all that may be wrong with a Job from outside.
+// Model, micro-batch, split and peers: all that may be wrong with a Job from outside.
 Status CheckJob(const Job& job);
 
 }  // namespace pp

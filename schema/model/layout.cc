@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,6 +97,8 @@ class Lister {
     std::vector<Piece> pieces = parameter.pieces;
     for (Piece& piece : pieces) piece.name = prefix + piece.name;
     Tensor tensor{.pieces = std::move(pieces),
+                  .across = parameter.across,
+                  .cut = parameter.cut,
                   .rows = parameter.rows,
                   .cols = parameter.cols,
                   .id = parameter.tied ? 0 : id,
@@ -143,6 +147,7 @@ class Placer {
         operators_(layout->operators) {
     FindTemporaries();
     Places scratch;
+    TakeForPeers(job, &scratch);
     layout_.kernels = scratch.Take(KernelBytes(job) / 4);
     for (const StageOperator& placed : operators_)
       if (placed.op.kind == OperatorKind::kRope && layout_.angles == 0)
@@ -163,6 +168,16 @@ class Placer {
   }
 
  private:
+  // At the same places in every stage.
+  void TakeForPeers(const Job& job, Places* scratch) {
+    int64_t exchange = 0;
+    for (const int64_t numbers : PeerSums(job))
+      exchange =
+          std::max(exchange, ExchangeBytes(job.tp, (numbers * 4 + job.tp - 1) / job.tp + kAlign));
+    layout_.exchange = scratch->Take(exchange / 4);
+    layout_.statistics = scratch->Take(job.tp > 1 ? 3 * job.tp * tokens_ : 0);
+  }
+
   OperatorKind KindAt(size_t i) const { return operators_[i].op.kind; }
   bool Before(size_t i, OperatorKind kind) const {
     return i + 1 < operators_.size() && KindAt(i + 1) == kind;
@@ -323,13 +338,14 @@ class Placer {
 
 StageLayout LayoutStage(const Job& job, int stage) {
   PP_CHECK(stage >= 0 && stage < job.stages());
-  const ModelTable table = TableOf(job.model);
+  const ModelTable table = PartOf(TableOf(job.model), job.tp);
   StageLayout layout;
   layout.stage = stage;
   layout.first = stage == 0;
   layout.last = stage == job.stages() - 1;
   for (int s = 0; s < stage; ++s) layout.first_layer += job.layers_per_stage[s];
   layout.layers = job.layers_per_stage[stage];
+  layout.tp = job.tp;
   Lister(table, &layout).Run(job.model.layers);
   layout.first_norm_block = NormBlocksBefore(table, layout);
 
@@ -348,7 +364,61 @@ StageLayout LayoutStage(const Job& job, int stage) {
 
 int64_t NormBlocks(const Job& job) {
   const StageLayout last = LayoutStage(job, job.stages() - 1);
-  return last.first_norm_block + last.norm_blocks;
+  return job.tp * (last.first_norm_block + last.norm_blocks);
+}
+
+int64_t ExchangeBytes(int64_t members, int64_t shard) {
+  return (members - 1) * std::min(kExchangePiece, (shard + kAlign - 1) / kAlign * kAlign);
+}
+
+std::vector<int64_t> PeerSums(const Job& job) {
+  if (job.tp == 1) return {};
+  std::set<int64_t> sums = {3 * job.tp * job.tokens()};
+  const ModelTable table = TableOf(job.model);
+  for (const auto* operators : {&table.first, &table.layer, &table.last})
+    for (const Operator& op : *operators) {
+      if (op.kind == OperatorKind::kEmbedding) sums.insert(job.tokens() * op.out);
+      if (op.kind == OperatorKind::kLinear && op.cut == Cut::kIn)
+        sums.insert(job.tokens() * op.out);
+      if (op.kind == OperatorKind::kLinear && op.cut == Cut::kOut)
+        sums.insert(job.tokens() * op.in);
+    }
+  return {sums.begin(), sums.end()};
+}
+
+std::vector<Slice> SlicesOf(const Tensor& tensor, const Peer& peer) {
+  const int64_t tp = peer.of, index = peer.index;
+  const bool columns = tensor.across || !tensor.matrix;  // the pieces are side by side in a row
+  std::map<std::string, int64_t> whole, before;
+  int64_t all = 0;
+  for (const Piece& piece : tensor.pieces) whole[piece.name] += piece.size, all += piece.size;
+  const int64_t side = columns ? tensor.rows : tensor.cols;  // the other one, of this peer
+  const int64_t sides = tensor.cut == Cut::kIn ? side * tp : side;
+  const int64_t side_begin = tensor.cut == Cut::kIn ? side * index : 0;
+  std::vector<Slice> slices;
+  int64_t ours = 0, theirs = 0;
+  for (const Piece& piece : tensor.pieces) {
+    const int64_t part = tensor.cut == Cut::kOut ? (piece.size + tp - 1) / tp : piece.size;
+    const int64_t begin = tensor.cut == Cut::kOut ? std::min(index * part, piece.size) : 0;
+    const int64_t count = std::min(part, piece.size - begin), in_file = before[piece.name] + begin;
+    Slice slice{.name = piece.name};
+    if (columns) {
+      slice = {piece.name, {sides, whole[piece.name]},        side_begin, in_file, side, count,
+               ours,       side_begin * all + theirs + begin, all};
+    } else {
+      slice = {piece.name,  {whole[piece.name], sides},
+               in_file,     side_begin,
+               count,       side,
+               ours * side, (theirs + begin) * sides + side_begin,
+               sides};
+    }
+    if (!tensor.matrix) slice.shape.erase(slice.shape.begin());
+    if (count > 0) slices.push_back(std::move(slice));
+    before[piece.name] += piece.size;
+    ours += part;
+    theirs += piece.size;
+  }
+  return slices;
 }
 
 int64_t KernelBytes(const Job& job) {

@@ -31,15 +31,19 @@ namespace pp {
 inline constexpr int64_t kAlign = 64;
 // The gradient norm is summed in double per block of so many numbers of one tensor.
 inline constexpr int64_t kNormBlock = 65536;
+// Collectives that take sums do so in pieces of at most so many bytes of each member.
+inline constexpr int64_t kExchangePiece = int64_t{1} << 20;
 
-// One parameter of a stage.
+// One parameter of a stage; of several tensor parallel peers, one's part of it.
 struct Tensor {
-  std::vector<Piece> pieces;  // as Hugging Face's files have it: one, or several side by side
-  int64_t rows = 1;           // 1 for a vector, and for some matrices
-  int64_t cols = 0;           // a matrix is row-major, as Matrix says; an embedding is [token, C]
-  int64_t weight = 0;         // offset in the stage's weights
-  int64_t wgrad = 0;          // offset in the stage's wgrad
-  int64_t first_block = 0;    // its first norm block, among those of the stage
+  std::vector<Piece> pieces;  // of Hugging Face's files, whole
+  bool across = false;        // as in Parameter
+  Cut cut = Cut::kNone;
+  int64_t rows = 1;         // 1 for a vector, and for some matrices
+  int64_t cols = 0;         // a matrix is row-major, as Matrix says; an embedding is [token, C]
+  int64_t weight = 0;       // offset in the stage's weights
+  int64_t wgrad = 0;        // offset in the stage's wgrad
+  int64_t first_block = 0;  // its first norm block, among those of the stage
   int64_t blocks = 0;   // ceil(elements / kNormBlock); 0 for the last stage's copy of a tied one
   int id = 0;           // number along the model, the same in every split
   bool matrix = false;  // even where it has one row; only matrices have weight decay
@@ -50,6 +54,23 @@ struct Tensor {
   int64_t elements() const { return rows * cols; }
   int64_t bytes() const { return elements() * 4; }
 };
+
+// A part of a tensor of Hugging Face's that is a part of one of ours: a block of rows and columns.
+// A vector has one row.
+struct Slice {
+  std::string name;
+  std::vector<int64_t> shape;  // of the file's tensor
+  int64_t row = 0, col = 0;    // where the block begins there
+  int64_t rows = 0, cols = 0;  // of the block
+  int64_t at = 0;              // of its first number, in ours, whose rows have Tensor::cols numbers
+  int64_t element = 0, row_elements = 0;  // the same in all of the parameter, of all peers
+};
+// One of so many tensor parallel peers.
+struct Peer {
+  int index = 0, of = 1;
+};
+// What no slice covers, is padding: zeros.
+std::vector<Slice> SlicesOf(const Tensor& tensor, const Peer& peer);
 
 // Where something lies: so many bytes into one of the things that an instruction is given. In
 // kScratch lies what only this instruction needs; the instructions of a rank share it.
@@ -108,6 +129,7 @@ struct StageLayout {
   bool last = false;   // has the final norm, the head and the loss
   int first_layer = 0;
   int layers = 0;
+  int tp = 1;  // peers, of one of which this is
 
   // In model order; the head (or the last stage's copy of a tied embedding) at the end. In a single
   // stage a tied embedding is there once, at the beginning.
@@ -141,7 +163,9 @@ struct StageLayout {
   int64_t stash_bytes = 0;  // beyond what the forward read
   int64_t work_bytes = 0;   // beyond the stash
 
-  int64_t kernels = 0;             // offset in scratch: KernelBytes
+  int64_t exchange = 0;            // offset in scratch: ExchangeBytes, for sums over peers
+  int64_t statistics = 0;          // the same: of all peers' parts of the logits, [tp, N, 3]
+  int64_t kernels = 0;             // the same: KernelBytes
   int64_t angles = 0;              // the same: cosines and sines of a Rope, [T, D/2] each
   int64_t scratch_bytes = 0;       // enough for all but CFW
   int64_t drop_scratch_bytes = 0;  // enough for CFW, too
@@ -150,8 +174,15 @@ struct StageLayout {
 // REQUIRES: CheckJob(job).ok() and 0 <= stage < job.stages().
 StageLayout LayoutStage(const Job& job, int stage);
 
-// Norm blocks of the whole model.
+// Norm blocks of the whole model: those of the first peer, then of the next one.
 int64_t NormBlocks(const Job& job);
+
+// A collective of n members sums by direct exchange: each of them receives the other n - 1's parts
+// of its own shard, a piece at a time, sums them in the order of the group, and all gather the
+// sums. This is the room for a piece from each of the others.
+int64_t ExchangeBytes(int64_t members, int64_t shard);
+// The numbers that peers add up at once: an activation, or statistics of the logits.
+std::vector<int64_t> PeerSums(const Job& job);
 
 // Working space of the CPU's kernels, for the one that needs the most: of one thread, which is in
 // scratch; each further thread of a rank takes as much beside the arena.

@@ -40,8 +40,8 @@ ModelTable LlamaTable(const ModelConfig& config) {
                            config.attention_dropout};
   const Bias attention = config.attention_bias ? Bias::kYes : Bias::kNo;
   const Bias mlp = config.mlp_bias ? Bias::kYes : Bias::kNo;
-  const auto linear = [&](int64_t in, std::vector<Piece> out, Bias bias) {
-    return Linear({in, std::move(out), Matrix::kOutIn, bias, std});
+  const auto linear = [&](int64_t in, std::vector<Piece> out, Cut cut, Bias bias) {
+    return Linear({in, std::move(out), cut, Matrix::kOutIn, bias, std});
   };
 
   ModelTable table = {
@@ -51,17 +51,16 @@ ModelTable LlamaTable(const ModelConfig& config) {
                            .vocabulary = config.vocab_size,
                            .width = c,
                            .std = std})},
-      .layer = {RmsNorm("input_layernorm", c, epsilon),
-                linear(
-                    c,
-                    {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
-                    attention),
-                Rope(heads, config.rope), Attention(heads),
-                linear(q, {{"self_attn.o_proj", c}}, attention), Residual(c, 0, 1),
+      .layer =
+          {RmsNorm("input_layernorm", c, epsilon),
+           linear(c, {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
+                  Cut::kOut, attention),
+           Rope(heads, config.rope), Attention(heads),
+           linear(q, {{"self_attn.o_proj", c}}, Cut::kIn, attention), Residual(c, 0, 1),
 
-                RmsNorm("post_attention_layernorm", c, epsilon),
-                linear(c, {{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, mlp), SwiGlu(inner),
-                linear(inner, {{"mlp.down_proj", c}}, mlp), Residual(c, 0, 2)},
+           RmsNorm("post_attention_layernorm", c, epsilon),
+           linear(c, {{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, Cut::kOut, mlp),
+           SwiGlu(inner), linear(inner, {{"mlp.down_proj", c}}, Cut::kIn, mlp), Residual(c, 0, 2)},
       .last = {RmsNorm("model.norm", c, epsilon)}};
   for (Operator& op :
        HeadAndLoss({.name = config.tied ? "model.embed_tokens.weight" : "lm_head.weight",

@@ -1,5 +1,8 @@
 #include "schema/model/operators.h"
 
+#include <numeric>
+#include <utility>
+
 namespace pp {
 namespace {
 
@@ -11,15 +14,78 @@ Parameter Table(const std::string& name, int64_t rows, int64_t cols, float std) 
   return {.pieces = {{name, rows}}, .rows = rows, .cols = cols, .matrix = true, .std = std};
 }
 
+int64_t WholeLines(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+int64_t Part(int64_t n, int tp) { return (n + tp - 1) / tp; }
+
+Operator PartOf(Operator op, int tp) {
+  if (tp == 1) return op;
+  for (Parameter& parameter : op.parameters) {
+    if (parameter.cut == Cut::kNone) continue;
+    const bool columns = !parameter.matrix || parameter.across == (parameter.cut == Cut::kOut);
+    int64_t& side = columns ? parameter.cols : parameter.rows;
+    side = Part(side, tp);
+  }
+  switch (op.kind) {
+    case OperatorKind::kEmbedding:
+    case OperatorKind::kNorm:
+    case OperatorKind::kResidual:
+      return op;
+    case OperatorKind::kLinear:
+      if (op.cut == Cut::kIn) op.in = Part(op.in, tp);
+      if (op.cut != Cut::kOut) return op;
+      op.stride = op.stride == op.out ? Part(op.out, tp) : WholeLines(Part(op.out, tp));
+      op.out = Part(op.out, tp);
+      return op;
+    case OperatorKind::kLoss:
+      op.stride = op.stride == op.in ? Part(op.in, tp) : WholeLines(Part(op.in, tp));
+      op.in = Part(op.in, tp);
+      return op;
+    case OperatorKind::kRope:
+    case OperatorKind::kAttention:
+    case OperatorKind::kGelu:
+    case OperatorKind::kSwiGlu:
+      op.in = Part(op.in, tp);
+      op.out = Part(op.out, tp);
+      op.stride = Part(op.stride, tp);
+      op.heads /= tp;
+      op.kv_heads /= tp;
+      return op;
+  }
+  PP_CHECK(false);
+}
+
 }  // namespace
+
+ModelTable PartOf(const ModelTable& table, int tp) {
+  ModelTable part = table;
+  for (std::vector<Operator>* operators : {&part.first, &part.layer, &part.last})
+    for (Operator& op : *operators) op = PartOf(std::move(op), tp);
+  return part;
+}
+
+int TensorParallelLimit(const ModelTable& table) {
+  int64_t limit = 0;
+  for (const Operator& op : table.layer) {
+    if (op.cut == Cut::kNone) continue;
+    if (op.cut == Cut::kIn) limit = std::gcd(limit, op.in);
+    limit = std::gcd(std::gcd(limit, op.heads), op.kv_heads);
+    for (const Parameter& parameter : op.parameters)
+      for (const Piece& piece : parameter.pieces)
+        if (parameter.cut == Cut::kOut) limit = std::gcd(limit, piece.size);
+  }
+  return static_cast<int>(limit);
+}
 
 Operator Embedding(const EmbeddingSpec& spec) {
   Operator op = {.kind = OperatorKind::kEmbedding,
                  .out = spec.width,
                  .stride = spec.width,
                  .parameters = {Table(spec.token_name, spec.vocabulary, spec.width, spec.std)},
+                 .cut = Cut::kOut,
                  .dropout = spec.dropout,
                  .dropout_id = 7};
+  op.parameters[0].cut = Cut::kOut;
   if (!spec.position_name.empty())
     op.parameters.push_back(Table(spec.position_name, spec.positions, spec.width, spec.std));
   return op;
@@ -41,8 +107,12 @@ Operator RmsNorm(const std::string& name, int64_t width, float epsilon) {
 }
 
 Operator Linear(const LinearSpec& spec) {
-  Parameter weight = {.cols = spec.in, .matrix = true, .std = spec.std};
-  Parameter bias;
+  Parameter weight = {.across = spec.matrix == Matrix::kInOut,
+                      .cut = spec.cut,
+                      .cols = spec.in,
+                      .matrix = true,
+                      .std = spec.std};
+  Parameter bias = {.cut = spec.cut == Cut::kOut ? Cut::kOut : Cut::kNone};
   int64_t out = 0;
   for (const Piece& piece : spec.out) {
     weight.pieces.push_back({piece.name + ".weight", piece.size});
@@ -51,17 +121,14 @@ Operator Linear(const LinearSpec& spec) {
   }
   weight.rows = out;
   bias.cols = out;
-  if (spec.matrix == Matrix::kInOut) {
-    PP_CHECK(spec.out.size() == 1);
-    std::swap(weight.rows, weight.cols);
-    weight.pieces[0].size = spec.in;
-  }
+  if (weight.across) std::swap(weight.rows, weight.cols);
   Operator op = {.kind = OperatorKind::kLinear,
                  .in = spec.in,
                  .out = out,
                  .stride = out,
                  .parameters = {std::move(weight)},
-                 .matrix = spec.matrix};
+                 .matrix = spec.matrix,
+                 .cut = spec.cut};
   if (spec.bias == Bias::kYes) op.parameters.push_back(std::move(bias));
   return op;
 }
@@ -72,6 +139,7 @@ Operator Attention(const HeadsSpec& spec) {
           .in = out + 2 * int64_t{spec.kv_heads} * spec.head_dim,
           .out = out,
           .stride = out,
+          .cut = Cut::kOut,
           .heads = spec.heads,
           .kv_heads = spec.kv_heads,
           .head_dim = spec.head_dim,
@@ -85,6 +153,7 @@ Operator Rope(const HeadsSpec& spec, const RopeConfig& rope) {
           .in = width,
           .out = width,
           .stride = width,
+          .cut = Cut::kOut,
           .heads = spec.heads,
           .kv_heads = spec.kv_heads,
           .head_dim = spec.head_dim,
@@ -92,11 +161,16 @@ Operator Rope(const HeadsSpec& spec, const RopeConfig& rope) {
 }
 
 Operator Gelu(int64_t width) {
-  return {.kind = OperatorKind::kGelu, .in = width, .out = width, .stride = width};
+  return {
+      .kind = OperatorKind::kGelu, .in = width, .out = width, .stride = width, .cut = Cut::kOut};
 }
 
 Operator SwiGlu(int64_t width) {
-  return {.kind = OperatorKind::kSwiGlu, .in = 2 * width, .out = width, .stride = width};
+  return {.kind = OperatorKind::kSwiGlu,
+          .in = 2 * width,
+          .out = width,
+          .stride = width,
+          .cut = Cut::kOut};
 }
 
 Operator Residual(int64_t width, float dropout, int dropout_id) {
@@ -109,15 +183,18 @@ Operator Residual(int64_t width, float dropout, int dropout_id) {
 }
 
 std::vector<Operator> HeadAndLoss(const HeadSpec& spec) {
-  const int64_t stride = (spec.vocabulary + 15) / 16 * 16;  // whole cache lines
+  const int64_t stride = WholeLines(spec.vocabulary);
   Operator head = {.kind = OperatorKind::kLinear,
                    .in = spec.width,
                    .out = spec.vocabulary,
                    .stride = stride,
                    .parameters = {Table(spec.name, spec.vocabulary, spec.width, spec.std)},
-                   .matrix = Matrix::kOutIn};
+                   .matrix = Matrix::kOutIn,
+                   .cut = Cut::kOut};
+  head.parameters[0].cut = Cut::kOut;
   head.parameters[0].tied = spec.tied;
-  return {head, {.kind = OperatorKind::kLoss, .in = spec.vocabulary, .stride = stride}};
+  return {head,
+          {.kind = OperatorKind::kLoss, .in = spec.vocabulary, .stride = stride, .cut = Cut::kOut}};
 }
 
 double MultiplyAdds(const Operator& op, int sequence_length) {

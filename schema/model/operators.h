@@ -41,7 +41,8 @@ enum class OperatorKind : uint8_t {
   kLoss,
 };
 
-// A tensor of Hugging Face's files: some rows of a matrix, or some numbers of a vector.
+// A tensor of Hugging Face's files, or a part of it: so many rows or columns of a matrix, or
+// numbers of a vector.
 struct Piece {
   std::string name;  // within the layer
   int64_t size = 0;
@@ -49,8 +50,15 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
+// How tensor parallel peers share an operator (Shoeybi et al., "Megatron-LM", 2019). kNone: each
+// peer does all of it. kOut: each has as many of the outputs of every piece as every other one; of
+// an Embedding, of the tokens. kIn: of a Linear's inputs, and the peers' outputs are added.
+enum class Cut : uint8_t { kNone, kOut, kIn };
+
 struct Parameter {
   std::vector<Piece> pieces;  // side by side, in this order
+  bool across = false;        // they are columns of a matrix, not rows
+  Cut cut = Cut::kNone;       // kOut: each piece; kIn: the other side of the matrix
   int64_t rows = 1;           // 1 for a vector, and for some matrices
   int64_t cols = 0;
   bool matrix = false;  // only matrices have weight decay
@@ -69,6 +77,7 @@ struct Operator {
   int64_t stride = 0;       // floats from one token's output to the next: `out`, or more
   std::vector<Parameter> parameters;
   Matrix matrix = Matrix::kInOut;
+  Cut cut = Cut::kNone;
   int heads = 0, kv_heads = 0, head_dim = 0;  // Attention, Rope
   RopeConfig rope;                            // Rope
   float epsilon = 0;                          // Norm
@@ -82,6 +91,12 @@ struct ModelTable {
   std::string layer_prefix;  // of the names in layer i, where {} stands for i
   std::vector<Operator> first, layer, last;
 };
+
+// What one of `tp` peers has of it. The vocabulary is cut into equal parts, the last of which may
+// reach beyond it; all else divides (TensorParallelLimit).
+ModelTable PartOf(const ModelTable& table, int tp);
+// The greatest number of peers that the model can be cut for; the others are its divisors.
+int TensorParallelLimit(const ModelTable& table);
 
 // The operators that families are made of.
 
@@ -97,10 +112,12 @@ Operator LayerNorm(const std::string& name, int64_t width, float epsilon);
 Operator RmsNorm(const std::string& name, int64_t width, float epsilon);
 
 // `out`: the outputs, under the names of their matrices without ".weight"; biases end in ".bias".
+// What belongs to different heads or gates is a piece of its own, though the file has one matrix.
 enum class Bias : uint8_t { kNo, kYes };
 struct LinearSpec {
   int64_t in = 0;
   std::vector<Piece> out;
+  Cut cut = Cut::kNone;
   Matrix matrix = Matrix::kOutIn;
   Bias bias = Bias::kNo;
   float std = 0;

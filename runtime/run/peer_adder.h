@@ -1,0 +1,52 @@
+// Sums over the tensor parallel peers of a rank (runtime/device/peers.h).
+//
+// The compute thread asks and waits; the communication thread carries the sum, as it does with
+// messages and reductions, so that all of them go on side by side.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "runtime/comm/collective.h"
+#include "runtime/device/peers.h"
+
+namespace pp {
+
+class PeerAdder : public Peers {
+ public:
+  struct Args {
+    Group group;                    // in the order of their indices
+    std::vector<int64_t> numbers;   // of the sums that there are
+    std::byte* exchange = nullptr;  // StageLayout::exchange
+    Transport* transport = nullptr;
+    Device* device = nullptr;
+    Bell* compute_bell = nullptr;             // rung when a sum is over
+    const std::atomic<bool>* stop = nullptr;  // set: nobody waits any more
+  };
+  explicit PeerAdder(Args args);
+
+  void StartSum(float* data, int64_t n) override;
+  void Wait() override;
+
+  // The communication thread: does what can be done now.
+  Status Advance(bool* moved);
+  // Any thread: the compute thread sleeps in Wait.
+  bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
+  // The compute thread: seconds that it has waited.
+  double waited() const { return waited_; }
+
+ private:
+  const Args args_;
+  std::map<int64_t, std::unique_ptr<Collective>> sums_;  // by numbers
+  // Of the sum that was asked for last.
+  float* data_ = nullptr;
+  int64_t numbers_ = 0;
+  std::atomic<int64_t> asked_{0}, over_{0};
+  int64_t begun_ = 0;  // the communication thread's
+  std::atomic<bool> waiting_{false};
+  double waited_ = 0;
+};
+
+}  // namespace pp
