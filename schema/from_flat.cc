@@ -1,6 +1,7 @@
 // FlatBuffer => Program, of bytes that may be anything.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "schema/check.h"
@@ -42,7 +43,8 @@ class Decoder {
     if (selection.whose == Selection::Whose::kDevice && only >= devices) {
       return Wrong("device {} (0 to {})", selection.number, devices - 1);
     }
-    if (selection.whose == Selection::Whose::kRank && devices > 0) only %= devices;
+    const int tp = plan_->job() == nullptr ? 1 : std::max(1, plan_->job()->tp());
+    if (selection.whose == Selection::Whose::kRank && devices > 0) only = only / tp % devices;
     const bool all = selection.whose == Selection::Whose::kAll;
     PP_RETURN_IF_ERROR(Spend(devices));
     program_.lists.resize(devices);

@@ -68,6 +68,7 @@ Program Everything() {
   program.clip = false;
   program.job->model.tied = false;
   program.job->model.attention_dropout = 0.25f;
+  program.job->tp = 2;
   for (Instruction& i : program.lists[0].body) {
     if (i.op != pp::Op::kBackwardInput) continue;
     i.version = 2;

@@ -19,7 +19,7 @@ constexpr int kPoison = 0xFF;
 
 }  // namespace
 
-// One thread does the work of all queues.
+// Its threads do the work of all queues, that of one queue in order.
 class LateScheduler {
  public:
   struct Lane {
@@ -27,16 +27,19 @@ class LateScheduler {
     Ticket submitted = 0;
     std::atomic<Ticket> done{0};
     DeviceBells bells;
+    bool busy = false;
   };
 
-  explicit LateScheduler(unsigned seed) : random_(seed), thread_([this] { Main(); }) {}
+  LateScheduler(unsigned seed, int threads) : random_(seed) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Main(); });
+  }
   ~LateScheduler() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       ended_ = true;
     }
     changed_.notify_all();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   std::shared_ptr<Lane> AddLane(const DeviceBells& bells) {
@@ -53,7 +56,7 @@ class LateScheduler {
   // Until the lane's work is done and its bells have rung.
   void Drain(const Lane& lane) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return lane.work.empty() && running_ != &lane; });
+    changed_.wait(lock, [&] { return lane.work.empty() && !lane.busy; });
   }
 
   Ticket Submit(Lane& lane, std::function<void()> work) {
@@ -69,7 +72,7 @@ class LateScheduler {
     while (true) {
       std::vector<std::shared_ptr<Lane>> ready;
       for (auto& lane : lanes_)
-        if (!lane->work.empty()) ready.push_back(lane);
+        if (!lane->work.empty() && !lane->busy) ready.push_back(lane);
       if (ready.empty()) {
         if (ended_) return;
         changed_.wait(lock);
@@ -77,21 +80,23 @@ class LateScheduler {
       }
       // Now and then those who submit get further ahead.
       if (random_() % 4 == 0) {
+        const std::chrono::microseconds nap(random_() % 60);
         lock.unlock();
-        std::this_thread::sleep_for(std::chrono::microseconds(random_() % 60));
+        std::this_thread::sleep_for(nap);
         lock.lock();
+        continue;
       }
       const std::shared_ptr<Lane> lane = ready[random_() % ready.size()];
       const std::function<void()> work = std::move(lane->work.front());
       lane->work.pop_front();
-      running_ = lane.get();
+      lane->busy = true;
       lock.unlock();
       work();
       lane->done.fetch_add(1, std::memory_order_release);
       lane->bells.compute->Ring();
       lane->bells.communication->Ring();
       lock.lock();
-      running_ = nullptr;
+      lane->busy = false;
       changed_.notify_all();
     }
   }
@@ -99,10 +104,9 @@ class LateScheduler {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Lane>> lanes_;
-  Lane* running_ = nullptr;
   bool ended_ = false;
   std::mt19937 random_;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 namespace {
@@ -211,8 +215,8 @@ class LateTransport : public Transport {
 
 }  // namespace
 
-LateDevices::LateDevices(unsigned seed)
-    : seed_(seed), scheduler_(std::make_unique<LateScheduler>(seed)) {}
+LateDevices::LateDevices(unsigned seed, int threads)
+    : seed_(seed), scheduler_(std::make_unique<LateScheduler>(seed, threads)) {}
 LateDevices::~LateDevices() = default;
 
 void LateDevices::AddTo(TrainOptions* options) const {

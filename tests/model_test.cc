@@ -257,6 +257,47 @@ TEST_CASE("a matrix with one row is a matrix") {
   }
 }
 
+// What of a layer is cut is half, to the byte; the rest is whole.
+TEST_CASE("two peers have halves") {
+  for (const ModelConfig& model : {Gpt2(), Llama()}) {
+    ModelConfig even = model;
+    if (even.family == FindFamily("llama")) even.heads = 8, even.kv_heads = 2;
+    const StageLayout whole = LayoutStage({even, 2, 16, {6, 6}}, 0);
+    Job job = {even, 2, 16, {6, 6}, 2};
+    REQUIRE(CheckJob(job).ok());
+    const StageLayout half = LayoutStage(job, 0);
+    REQUIRE(half.tensors.size() == whole.tensors.size());
+    int64_t cut = 0;
+    for (size_t i = 0; i < whole.tensors.size(); ++i) {
+      const Tensor &one = whole.tensors[i], &part = half.tensors[i];
+      INFO(one.name());
+      const bool vocabulary =
+          one.name().ends_with("wte.weight") || one.name().ends_with("tokens.weight");
+      const bool is_cut = part.cut != Cut::kNone;
+      cut += is_cut;
+      if (vocabulary) {
+        CHECK(part.rows == (one.rows + 1) / 2);
+      } else {
+        CHECK(part.bytes() * (is_cut ? 2 : 1) == one.bytes());
+      }
+      // Both peers together have every number of the whole once, or, where it is not cut, twice.
+      std::vector<int> times(one.elements());
+      for (const int index : {0, 1})
+        for (const Slice& slice : SlicesOf(part, {index, 2})) {
+          CHECK(slice.at + (slice.rows - 1) * part.cols + slice.cols <= part.elements());
+          for (int64_t row = 0; row < slice.rows; ++row)
+            for (int64_t col = 0; col < slice.cols; ++col)
+              ++times[slice.element + row * slice.row_elements + col];
+        }
+      CHECK(times == std::vector<int>(one.elements(), is_cut ? 1 : 2));
+    }
+    CHECK(cut == 1 + 6 * (even.family == FindFamily("gpt2") ? 6 : 4));
+    for (size_t i = 0; i < whole.operators.size(); ++i)
+      if (whole.operators[i].op.cut == Cut::kOut && whole.operators[i].op.out > 0 && i > 0)
+        CHECK(2 * half.operators[i].op.out == whole.operators[i].op.out);
+  }
+}
+
 TEST_CASE("an untied head is a tensor of its own") {
   ModelConfig model = Gpt2();
   model.tied = false;

@@ -50,6 +50,15 @@ sample 4 --scheme chimera --devices 4 --microbatches 8
 sample 2 --scheme dualpipe --devices 2 --microbatches 8
 sample 4 --scheme 1f1b --devices 2 --microbatches 4 --dp 2 --zero 1
 sample 4 --scheme fold-aiao --devices 2 --microbatches 4 --dp 2
+cat > config.json <<END
+{"model_type": "llama", "vocab_size": 129, "max_position_embeddings": 8, "hidden_size": 24,
+ "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 36}
+END
+sample 2 --scheme gpipe --devices 1 --microbatches 4 --tp 2
+sample 8 --scheme zb-v --devices 2 --microbatches 4 --tp 2 --dp 2 --zero 1
+cat > config.json <<END
+{"model_type": "gpt2", "vocab_size": 128, "n_positions": 8, "n_embd": 24, "n_layer": 8, "n_head": 3}
+END
 sed -i 's/}/, "tie_word_embeddings": false}/' config.json
 sample 2 --scheme pipedream --devices 2 --microbatches 4
 exit $status

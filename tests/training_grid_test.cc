@@ -1,10 +1,12 @@
-// Everything that pipec compiles, trains: schemes x passes x p2p x replicas x ZeRO x devices, five
-// steps each with ranks as threads, as a table.
+// Everything that pipec compiles, trains: schemes x passes x p2p x replicas x ZeRO x devices, and
+// models x schemes x pipeline, tensor and data parallelism, five steps each with ranks as threads,
+// as a table.
 //
 //   same bits   one copy of the weights, one replica: losses and norms have the bits of one device
-//   close       several copies: within 1e-5 of one device on the same sequences (sums over copies
-//               are added in another order, and rounding is all that may differ)
-//   versions    PipeDream trains on older weights; pipedream_test has its reference
+//   close       several copies or tensor parallel peers: within 1e-5 of one device on the same
+//               sequences (sums are added in another order, and rounding is all that may differ)
+//   versions    PipeDream trains on older weights; pipedream_test has its reference, and peers are
+//               within 1e-5 of one
 //   refused     by pipec, with the option's name
 //
 // Every cell with copies runs twice and must have the same bits both times; ZeRO-1 must have those
@@ -39,11 +41,11 @@ unsigned sample_seed = 1;
 int late_runs = 0;
 
 constexpr int kSteps = 5, kMicros = 8;
-constexpr int kSample = 90;  // cells
 
-ModelConfig TinyModel(bool tied) {
+// Its vocabulary of 65 does not divide.
+ModelConfig TinyModel(const std::string& family, bool tied) {
   ModelConfig model = Gpt2Model();
-  model.vocab_size = 64;
+  model.vocab_size = 65;
   model.max_positions = 8;
   model.hidden_size = 16;
   model.layers = 8;  // so that 8 stages have one each
@@ -51,6 +53,13 @@ ModelConfig TinyModel(bool tied) {
   model.intermediate_size = 32;
   model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
   model.tied = tied;
+  if (family == "llama") {
+    model.family = FindFamily(family);
+    model.embedding_dropout = model.residual_dropout = 0;
+    model.heads = 6;
+    model.kv_heads = 2;
+    model.head_dim = 4;
+  }
   return model;
 }
 
@@ -59,9 +68,13 @@ struct Cell {
   P2p p2p = P2p::kAsync;
   int replicas = 1, zero = 0, devices = 1;
   int pairs = 1;  // of chimera's pipes
+  std::string family = "gpt2";
+  int tp = 1;
 
   std::string Text() const {
-    return scheme + (pairs > 1 ? " --pipe-pairs " + std::to_string(pairs) : "") + " " +
+    return (family == "gpt2" ? "" : family + " ") +
+           (tp > 1 ? "tp " + std::to_string(tp) + " " : "") + scheme +
+           (pairs > 1 ? " --pipe-pairs " + std::to_string(pairs) : "") + " " +
            (passes.empty() ? "plain" : passes) + (p2p == P2p::kAsync ? " async" : " blocking") +
            " dp " + std::to_string(replicas) + " zero " + std::to_string(zero) + " D " +
            std::to_string(devices);
@@ -79,8 +92,9 @@ Result<Program> CompileCell(const Cell& cell) {
                          .p2p = cell.p2p,
                          .replicas = cell.replicas,
                          .zero = cell.zero,
-                         .model = TinyModel(cell.tied()),
-                         .micro_batch_size = 1};
+                         .model = TinyModel(cell.family, cell.tied()),
+                         .micro_batch_size = 1,
+                         .tp = cell.tp};
   if (cell.passes == "fit-memory") options.fit.limit.values = {2};
   return Compile(options);
 }
@@ -119,19 +133,23 @@ Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   for (const StepReport& step : report.steps) {
     numbers.values.push_back(step.loss);
     numbers.values.push_back(step.grad_norm.value_or(0));
+    // The arena is what the plan says, on every rank.
+    const Topology topology = TopologyOf(program);
+    for (int rank = 0; rank < topology.ranks(); ++rank)
+      CHECK(step.peak_bytes[rank] == program.lists[topology.PlaceOf(rank).device].arena_bytes);
   }
   REQUIRE(numbers.values.size() == 2 * kSteps);
   return numbers;
 }
 
 // One device, one micro-batch after the other, on the sequences of all replicas.
-const Numbers& OneDevice(int replicas) {
-  static std::map<int, Numbers> known;
-  const auto [found, is_new] = known.try_emplace(replicas);
+const Numbers& OneDevice(const std::string& family, int replicas) {
+  static std::map<std::pair<std::string, int>, Numbers> known;
+  const auto [found, is_new] = known.try_emplace({family, replicas});
   if (is_new) {
     CompileOptions options{.scheme = "gpipe",
                            .shape = {1, kMicros * replicas, 0},
-                           .model = TinyModel(true),
+                           .model = TinyModel(family, true),
                            .micro_batch_size = 1};
     const auto program = Compile(options);
     REQUIRE(program.ok());
@@ -143,7 +161,8 @@ const Numbers& OneDevice(int replicas) {
 double Furthest(const Numbers& a, const Numbers& b) {
   double most = 0;
   for (size_t i = 0; i < a.values.size(); ++i)
-    most = std::max(most, std::abs(a.values[i] - b.values[i]) / std::abs(b.values[i]));
+    if (a.values[i] != b.values[i])
+      most = std::max(most, std::abs(a.values[i] - b.values[i]) / std::abs(b.values[i]));
   return most;
 }
 
@@ -156,22 +175,26 @@ std::string Check(const Cell& cell) {
     return "refused: " + program.status().message();
   }
   const Numbers numbers = MustTrain(*program);
-  if (program->Copies() > 1) CHECK(MustTrain(*program) == numbers);
+  if (program->Copies() > 1 || cell.tp > 1) CHECK(MustTrain(*program) == numbers);
   if (cell.zero == 1) {
     Cell whole = cell;
     whole.zero = 0;
     CHECK(MustTrain(*CompileCell(whole)) == numbers);
   }
   for (int run = 0; run < late_runs; ++run) {
-    const LateDevices late(1000 * run + 17);
+    const LateDevices late(1000 * run + 17,
+                           cell.tp > 1 ? TopologyOf(*program).ranks() + 1 : 1);
     CHECK(MustTrain(*program, &late) == numbers);
   }
   if (!cell.tied()) {
     CHECK(numbers.values[2 * kSteps - 2] < numbers.values[0]);  // it learns
+    Cell alone = cell;
+    alone.tp = 1;
+    if (cell.tp > 1) CHECK(Furthest(numbers, MustTrain(*CompileCell(alone))) < 1e-5);
     return "versions";
   }
-  const Numbers& one = OneDevice(cell.replicas);
-  if (program->Copies() == 1) {
+  const Numbers& one = OneDevice(cell.family, cell.replicas);
+  if (program->Copies() == 1 && cell.tp == 1) {
     CHECK(numbers == one);
     return numbers == one ? "same bits" : "OTHER BITS";
   }
@@ -197,14 +220,28 @@ std::vector<Cell> AllCells() {
   return cells;
 }
 
-}  // namespace
+std::vector<Cell> ModelCells() {
+  struct {
+    int pp, tp, dp;
+  } const shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}, {2, 2, 2}};
+  std::vector<Cell> cells;
+  for (const char* family : {"gpt2", "llama"})
+    for (const Scheme& scheme : Schemes())
+      for (const auto& shape : shapes)
+        cells.push_back({.scheme = std::string(scheme.name),
+                         .replicas = shape.dp,
+                         .devices = shape.pp,
+                         .family = family,
+                         .tp = shape.tp});
+  return cells;
+}
 
-TEST_CASE("everything that pipec compiles, trains") {
-  std::vector<Cell> cells = AllCells();
+// Of so many cells a sample, if not all.
+void CheckCells(std::vector<Cell> cells, size_t sample) {
   if (!all_cells) {
     std::mt19937 random(sample_seed);
     std::shuffle(cells.begin(), cells.end(), random);
-    cells.resize(kSample);
+    cells.resize(sample);
   }
   std::map<std::string, int> counts;
   for (const Cell& cell : cells) {
@@ -216,6 +253,12 @@ TEST_CASE("everything that pipec compiles, trains") {
   }
   for (const auto& [what, count] : counts) std::printf("%6d %s\n", count, what.c_str());
 }
+
+}  // namespace
+
+TEST_CASE("everything that pipec compiles, trains") { CheckCells(AllCells(), 90); }
+
+TEST_CASE("every model trains, cut three ways") { CheckCells(ModelCells(), 30); }
 
 }  // namespace pp
 
