@@ -18,10 +18,13 @@
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/host_memory.h"
+#include "runtime/files/model_folder.h"
 #include "runtime/files/output_file.h"
+#include "runtime/files/weight_files.h"
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
 #include "runtime/main/stop_signals.h"
+#include "runtime/run/export.h"
 #include "runtime/run/step_log.h"
 #include "runtime/run/train.h"
 #include "schema/disk.h"
@@ -76,7 +79,8 @@ class Run {
     const auto end = [&] {
       Status status = report.status;
       if (status.ok() && report.last_step < report.planned_steps)
-        status = Status::Failed(fmt::format("stopped after step {}", report.last_step));
+        status = Status::Failed(fmt::format("stopped after step {}{}", report.last_step,
+                                            options_.exports ? " (nothing is exported)" : ""));
       const Status written = First() ? Finish(report) : Status();
       return Readiness{.status = status.ok() ? written : status};
     };
@@ -136,7 +140,8 @@ class Run {
     if (!First()) return {};
     PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.plan));
     PP_RETURN_IF_ERROR(Open("--log", arguments_.log, &log_));
-    return Open("--trace", arguments_.trace, &trace_);
+    PP_RETURN_IF_ERROR(Open("--trace", arguments_.trace, &trace_));
+    return arguments_.export_to.empty() ? Status() : OpenExport().In("--export");
   }
 
   // The checksum that ends a plan file.
@@ -157,14 +162,27 @@ class Run {
     PP_RETURN_IF_ERROR(opened.status());
     const std::string& data = arguments_.data;
     const std::string stem = data.substr(0, data.find_last_of('.'));
-    for (const std::string& input :
-         {arguments_.plan, data, data + ".bin", data + ".idx", stem + ".bin", stem + ".idx",
-          arguments_.weights + "/model.safetensors", arguments_.weights + "/config.json"})
+    std::vector<std::string> inputs = {arguments_.plan, data,          data + ".bin",
+                                       data + ".idx",   stem + ".bin", stem + ".idx",
+                                       arguments_.weights + "/config.json"};
+    if (!arguments_.weights.empty())
+      for (const std::string& input : WeightFiles::Paths(arguments_.weights))
+        inputs.push_back(input);
+    for (const std::string& input : inputs)
       if (opened->Is(input))
         return Status::Invalid(
             fmt::format("{}: {} is an input of this run (another file)", option, path));
     file->emplace(std::move(*opened));
     return {};
+  }
+
+  // Room for the model is taken now, not when it is trained.
+  Status OpenExport() {
+    Result<ModelFolder> folder = ModelFolder::Open(arguments_.export_to);
+    PP_RETURN_IF_ERROR(folder.status());
+    export_.emplace(std::move(*folder));
+    options_.export_to = &*export_;
+    return BeginExport(*program_->job, &*export_);
   }
 
   // All ranks are ready.
@@ -228,6 +246,7 @@ class Run {
   TrainOptions options_;
   std::optional<Program> program_;
   std::optional<OutputFile> log_, trace_;
+  std::optional<ModelFolder> export_;
   double seconds_ = 0;
   bool spoken_ = false;
 };

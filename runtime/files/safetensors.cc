@@ -28,6 +28,28 @@ int64_t DtypeBytes(std::string_view dtype) {
   return 0;
 }
 
+float FromBits(uint32_t bits) {
+  float number;
+  std::memcpy(&number, &bits, 4);
+  return number;
+}
+
+uint32_t ToBits(float number) {
+  uint32_t bits;
+  std::memcpy(&bits, &number, 4);
+  return bits;
+}
+
+float FromBfloat16(uint16_t bits) { return FromBits(uint32_t{bits} << 16); }
+
+// 1 bit of sign, 5 of exponent, 10 of mantissa.
+float FromHalf(uint16_t bits) {
+  const uint32_t sign = uint32_t{bits} >> 15 << 31, rest = bits & 0x7fff;
+  if (rest >= 0x7c00) return FromBits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+  // 2^112 lifts the exponent's middle from 15 to 127, of numbers below the normal ones, too.
+  return FromBits(sign | ToBits(FromBits(rest << 13) * 0x1p112f));
+}
+
 // The numbers of a JSON array; false if it has anything but numbers of 0 or more.
 bool Numbers(const nlohmann::json& array, std::vector<int64_t>* out) {
   if (!array.is_array()) return false;
@@ -168,27 +190,36 @@ Status Safetensors::ReadInts(const std::string& name, const std::vector<int64_t>
 
 Status Safetensors::ReadFloats(const std::string& name, const std::vector<int64_t>& shape,
                                const Block& block, float* out) {
-  PP_RETURN_IF_ERROR(Check(name, "F32", shape));
-  const int64_t cols = shape.empty() ? 1 : shape.back();
+  PP_RETURN_IF_ERROR(Check(name, {"F32", "BF16", "F16"}, shape));
+  const SafetensorsEntry& entry = *Find(name);
+  const int64_t cols = shape.empty() ? 1 : shape.back(), unit = DtypeBytes(entry.dtype);
   const bool whole_rows = block.cols == cols && block.row_stride == cols;
   const int64_t runs = whole_rows ? 1 : block.rows;
   const int64_t numbers = whole_rows ? block.rows * block.cols : block.cols;
-  for (int64_t row = 0; row < runs; ++row)
-    PP_RETURN_IF_ERROR(
-        file_.Read(data_begin_ + Find(name)->begin + ((block.row + row) * cols + block.col) * 4,
-                   reinterpret_cast<char*>(out + row * block.row_stride), numbers * 4));
+  for (int64_t row = 0; row < runs; ++row) {
+    float* to = out + row * block.row_stride;
+    // Halves go to the end of their floats' place, and are widened from its beginning on.
+    char* read = reinterpret_cast<char*>(to) + numbers * (4 - unit);
+    PP_RETURN_IF_ERROR(file_.Read(
+        data_begin_ + entry.begin + ((block.row + row) * cols + block.col) * unit, read,
+        numbers * unit));
+    for (int64_t i = 0; unit == 2 && i < numbers; ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, read + 2 * i, 2);
+      to[i] = entry.dtype == "BF16" ? FromBfloat16(bits) : FromHalf(bits);
+    }
+  }
   return {};
 }
 
-Status Safetensors::Check(const std::string& name, const std::string& dtype,
+Status Safetensors::Check(const std::string& name, std::initializer_list<const char*> dtypes,
                           const std::vector<int64_t>& shape) const {
   const SafetensorsEntry* entry = Find(name);
   if (entry == nullptr)
     return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, name));
-  if (entry->dtype != dtype) {
-    return Status::Invalid(
-        fmt::format("{}: tensor {} is {} ({} is read)", path_, name, entry->dtype, dtype));
-  }
+  if (std::find(dtypes.begin(), dtypes.end(), entry->dtype) == dtypes.end())
+    return Status::Invalid(fmt::format("{}: tensor {} is {} ({} is read)", path_, name,
+                                       entry->dtype, fmt::join(dtypes, " or ")));
   if (entry->shape != shape) {
     return Status::Invalid(fmt::format("{}: tensor {} has the shape [{}] (the model's is [{}])",
                                        path_, name, fmt::join(entry->shape, ", "),
@@ -199,7 +230,7 @@ Status Safetensors::Check(const std::string& name, const std::string& dtype,
 
 Status Safetensors::Read(const std::string& name, const std::string& dtype,
                          const std::vector<int64_t>& shape, char* out) {
-  PP_RETURN_IF_ERROR(Check(name, dtype, shape));
+  PP_RETURN_IF_ERROR(Check(name, {dtype.c_str()}, shape));
   const SafetensorsEntry* entry = Find(name);
   return file_.Read(data_begin_ + entry->begin, out, entry->end - entry->begin);
 }

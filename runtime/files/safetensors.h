@@ -35,7 +35,8 @@ class Safetensors {
 
   // Reads a tensor that must have this shape and be F32, or I32 for the second.
   Status ReadFloats(const std::string& name, const std::vector<int64_t>& shape, float* out);
-  // A block of rows and columns of it; a vector has one row. REQUIRES: it is inside of the shape.
+  // A block of rows and columns of it, which may be BF16 or F16, too; a vector has one row.
+  // REQUIRES: it is inside of the shape.
   struct Block {
     int64_t row = 0, col = 0, rows = 0, cols = 0;
     int64_t row_stride = 0;  // floats from one row to the next, in `out`
@@ -48,7 +49,7 @@ class Safetensors {
   Safetensors(std::string path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
   Status ParseHeader(const std::string& header, int64_t data_bytes);
   Status CheckData(int64_t data_bytes) const;
-  Status Check(const std::string& name, const std::string& dtype,
+  Status Check(const std::string& name, std::initializer_list<const char*> dtypes,
                const std::vector<int64_t>& shape) const;
   Status Read(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
               char* out);

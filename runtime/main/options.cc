@@ -80,6 +80,7 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   options->data = a.data;
   options->weights = a.weights;
   options->record = !a.trace.empty();
+  options->exports = !a.export_to.empty();
   return {};
 }
 
@@ -98,6 +99,7 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
           item("--grad-clip", o.grad_clip),
           item("--warmup-steps", o.warmup_steps),
           item("--trace", options.record),
+          item("--export", options.exports),
           item("--weights", options.weights.empty())};
 }
 
@@ -121,7 +123,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--grad-clip", a.grad_clip, "largest norm of the gradient (1; 0: any)");
   add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
   add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
-  add("--weights", a.weights, "a folder with model.safetensors, to start from");
+  add("--weights", a.weights, "a folder with safetensors, to start from");
+  add("--export", a.export_to, "a new folder for the trained model, as Hugging Face has it");
   add("--log", a.log, "write a JSON object a step");
   add("--trace", a.trace, "write a Chrome trace of the first million instructions a rank");
   add("--stall-timeout", a.stall_timeout,

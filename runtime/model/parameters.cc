@@ -9,8 +9,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/random.h"
 #include "kernels/sum_squares.h"
-#include "runtime/files/digest.h"
-#include "runtime/files/safetensors.h"
 #include "schema/model/families.h"
 
 namespace pp {
@@ -22,8 +20,6 @@ float* Floats(std::byte* base, int64_t offset) { return reinterpret_cast<float*>
 const float* Floats(const std::byte* base, int64_t offset) {
   return reinterpret_cast<const float*>(base + offset);
 }
-
-std::string WeightsIn(const std::string& dir) { return dir + "/model.safetensors"; }
 
 // Weights of one shape make different models, by what else a configuration says.
 Status CheckConfig(const std::string& path, const ModelConfig& model) {
@@ -41,25 +37,18 @@ Result<WeightSource> WeightSource::New(uint64_t seed) {
   return source;
 }
 
-Result<uint64_t> WeightSource::Digest(const std::string& dir) {
-  const Result<InputFile> file = InputFile::Open(WeightsIn(dir), "a safetensors file");
-  PP_RETURN_IF_ERROR(file.status());
-  return pp::Digest(*file);
-}
-
 Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfig& model) {
   PP_RETURN_IF_ERROR(CheckConfig(dir + "/config.json", model));
   WeightSource source;
   source.prefix_ = TableOf(model).prefix;
-  source.path_ = WeightsIn(dir);
-  Result<Safetensors> file = Safetensors::Open(source.path_);
-  PP_RETURN_IF_ERROR(file.status());
-  source.file_.emplace(std::move(*file));
+  Result<WeightFiles> files = WeightFiles::Open(dir);
+  PP_RETURN_IF_ERROR(files.status());
+  source.files_.emplace(std::move(*files));
   return source;
 }
 
 Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
-  if (!file_ && tensor.init_std == 0) {
+  if (!files_ && tensor.init_std == 0) {
     kernels::cpu::Fill({.n = tensor.elements(), .out = out, .value = tensor.init_mean});
     return {};
   }
@@ -68,7 +57,7 @@ Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
   for (const Slice& slice : slices) covered += slice.rows * slice.cols;
   if (covered < tensor.elements()) kernels::cpu::Fill({.n = tensor.elements(), .out = out});
   for (const Slice& slice : slices) {
-    if (file_) {
+    if (files_) {
       PP_RETURN_IF_ERROR(ReadSlice(slice, tensor.cols, out + slice.at));
     } else {
       Make(tensor, slice, out + slice.at);
@@ -79,10 +68,10 @@ Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
 
 Status WeightSource::ReadSlice(const Slice& slice, int64_t row_stride, float* out) {
   std::string name = slice.name;
-  if (file_->Find(name) == nullptr && name.starts_with(prefix_)) name.erase(0, prefix_.size());
-  if (file_->Find(name) == nullptr)
-    return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, slice.name));
-  return file_->ReadFloats(name, slice.shape,
+  if (!files_->Has(name) && name.starts_with(prefix_)) name.erase(0, prefix_.size());
+  if (!files_->Has(name))
+    return Status::Invalid(fmt::format("{}: tensor {} is missing", files_->path(), slice.name));
+  return files_->ReadFloats(name, slice.shape,
                            {.row = slice.row,
                             .col = slice.col,
                             .rows = slice.rows,

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/files/safetensors.h"
+#include "runtime/files/weight_files.h"
 #include "schema/buckets.h"
 #include "schema/model/layout.h"
 #include "schema/status.h"
@@ -16,15 +16,13 @@
 namespace pp {
 
 // Where a stage's weights come from: a new model's, the same numbers in every split, or those of
-// DIR/model.safetensors of a Hugging Face model, fp32.
+// those in a folder of Hugging Face's (weight_files.h).
 class WeightSource {
  public:
   static Result<WeightSource> New(uint64_t seed);
   // Invalid: no such file, or DIR/config.json, where there is one, is not this model's. Names may
   // be those of a model without its head (ModelTable::prefix).
   static Result<WeightSource> Open(const std::string& dir, const ModelConfig& model);
-  // Of DIR/model.safetensors (see digest.h).
-  static Result<uint64_t> Digest(const std::string& dir);
 
   // All numbers of the peer's tensor. Invalid: it is missing or has another shape or type; the
   // error names it.
@@ -36,8 +34,8 @@ class WeightSource {
   void Make(const Tensor& tensor, const Slice& slice, float* out) const;
 
   uint64_t seed_ = 0;
-  std::string path_, prefix_;
-  std::optional<Safetensors> file_;  // none: a new model
+  std::string prefix_;
+  std::optional<WeightFiles> files_;  // none: a new model
 };
 
 // A part of a tensor that a rank updates: all of it, or what its shard has (ZeRO-1).

@@ -345,6 +345,20 @@ TimeSpent Rank::time() const {
   return time;
 }
 
+void Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
+  const Program& program = *args_.program;
+  const StageCall copy = BindStage(program, place_.device, stage, 0, *device_);
+  const int64_t one = LayoutStage(*program.job, stage).weights_bytes;
+  const int64_t versions =
+      FindRegion(List(), Kind::kWeights, stage, 0)->bytes / std::max<int64_t>(one, 1);
+  const auto steps = std::count_if(List().body.begin(), List().body.end(), [&](auto& i) {
+    return i.op == Op::kStep && i.stage == stage && i.pipe <= 0;
+  });
+  const std::byte* newest = copy.weights + done_steps_ * steps % versions * one;
+  const Ticket ticket = device_->compute().CopyOut(out, newest + offset, bytes);
+  while (!device_->compute().Done(ticket)) sched_yield();
+}
+
 void Rank::AppendEvents(std::vector<Event>* events) const {
   compute_recorder_.AppendTo(events);
   lane_recorder_.AppendTo(events);

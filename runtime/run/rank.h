@@ -96,6 +96,8 @@ class Rank {
   int64_t last_step() const { return done_steps_; }  // steps that it finished
   int64_t high_water() const { return device_ ? device_->HighWater() : 0; }
   TimeSpent time() const;
+  // After Join: bytes of a stage's newest weights, of its first pipe, on the host.
+  void CopyWeights(int stage, int64_t offset, int64_t bytes, void* out);
   void AppendEvents(std::vector<Event>* events) const;
 
  private:

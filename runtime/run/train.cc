@@ -16,6 +16,7 @@
 #include "runtime/files/dataset.h"
 #include "runtime/model/cpu_executor.h"
 #include "runtime/run/board.h"
+#include "runtime/run/export.h"
 #include "runtime/run/gather.h"
 #include "runtime/run/stall_watch.h"
 
@@ -117,7 +118,7 @@ class Supervisor {
     PP_RETURN_IF_ERROR(data.status());
     items_.push_back({"--data", *data});
     if (options_.weights.empty()) return {};
-    const Result<uint64_t> weights = WeightSource::Digest(options_.weights);
+    const Result<uint64_t> weights = WeightFiles::Digest(options_.weights);
     PP_RETURN_IF_ERROR(weights.status());
     items_.push_back({"--weights", *weights});
     return {};
@@ -309,15 +310,30 @@ class Supervisor {
       report_.time.push_back(rank->time());
       rank->AppendEvents(&report_.events);
     }
-    if (options_.transport != nullptr && ranks_[0]->left_cleanly()) {
+    const bool reachable = options_.transport == nullptr || ranks_[0]->left_cleanly();
+    if (options_.transport != nullptr && reachable) {
       const Status status = GatherReports(*options_.transport, &report_.time, &report_.events);
       if (report_.status.ok()) report_.status = status;
     }
+    // All processes know the last step, and that the run was good.
+    const bool complete = report_.status.ok() && ranks_[0]->last_step() == optimizer_.steps;
+    if (options_.exports && reachable && complete) report_.status = Export();
     // Before the arenas go.
     if (options_.transport != nullptr) options_.transport->Settle();
     double first = report_.events.empty() ? 0 : report_.events[0].start;
     for (const Event& event : report_.events) first = std::min(first, event.start);
     for (Event& event : report_.events) event.start -= first;
+  }
+
+  Status Export() {
+    const int first = options_.transport == nullptr ? 0 : options_.transport->rank();
+    return ExportModel({.program = &program_,
+                        .transport = options_.transport,
+                        .folder = options_.export_to,
+                        .copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes,
+                                        void* out) {
+                          ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
+                        }});
   }
 
   const Program& program_;

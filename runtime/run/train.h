@@ -17,6 +17,7 @@
 #include "runtime/device/device.h"
 #include "runtime/model/optimizer.h"
 #include "runtime/plan/recorder.h"
+#include "runtime/files/model_folder.h"
 #include "runtime/run/rank.h"
 #include "schema/program.h"
 #include "schema/status.h"
@@ -43,6 +44,8 @@ struct TrainOptions {
   uint64_t seed = 1;           // of new weights and dropout
   int threads = 1;             // compute threads a rank
   std::string weights;         // a folder with model.safetensors; empty: a new model
+  bool exports = false;        // the trained model, when all steps are done
+  ModelFolder* export_to = nullptr;  // rank 0's process: begun (BeginExport)
   double stall_timeout = 300;  // seconds; 0: wait forever
   bool record = false;         // keep events
 

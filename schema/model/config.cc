@@ -237,6 +237,11 @@ std::string ToJson(const ModelConfig& config) {
   return text + "}";
 }
 
+std::string ToConfigJson(const ModelConfig& config) {
+  return fmt::format(R"({{"architectures":["{}"],"torch_dtype":"float32",{})",
+                     config.family->architecture, ToJson(config).substr(1));
+}
+
 Result<ModelConfig> LoadModelConfig(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();

@@ -48,6 +48,8 @@ Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& f
 Result<ModelConfig> LoadModelConfig(const std::string& path);
 // One line that ParseModelConfig reads back.
 std::string ToJson(const ModelConfig& config);
+// The same for Hugging Face's libraries, which also want to know the class of the model.
+std::string ToConfigJson(const ModelConfig& config);
 // Whether the numbers make a model.
 Status CheckModelConfig(const ModelConfig& config, const std::string& file);
 // Whether weights of the model that `file` describes are some of `model`. What concerns training

@@ -4,8 +4,8 @@ namespace pp {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
-    {"gpt2", Gpt2Keys, Gpt2Table},
-    {"llama", LlamaKeys, LlamaTable},
+    {"gpt2", "GPT2LMHeadModel", Gpt2Keys, Gpt2Table},
+    {"llama", "LlamaForCausalLM", LlamaKeys, LlamaTable},
 };
 
 }  // namespace

@@ -11,7 +11,8 @@
 namespace pp {
 
 struct ModelFamily {
-  const char* model_type;  // in config.json
+  const char* model_type;    // in config.json
+  const char* architecture;  // of the model with its head, there
   // Names each key of config.json, and where in `config` its number is.
   void (*keys)(ConfigKeys& keys, ModelConfig& config);
   // REQUIRES: a config that CheckModelConfig likes.

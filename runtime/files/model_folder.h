@@ -1,0 +1,61 @@
+// A Hugging Face folder that a run writes: config.json and fp32 weights, in one file or in several
+// with an index. It is complete, or not there at all: all is written into a folder beside it, which
+// takes its name in the end.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "schema/status.h"
+
+namespace pp {
+
+struct ModelFolderEntry {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+class ModelFolder {
+ public:
+  // Hugging Face's own limit of a file.
+  static constexpr int64_t kFileBytes = int64_t{5'000'000'000};
+
+  // Makes the folder beside. Invalid: `path` exists and is not an empty folder, or cannot be made.
+  static Result<ModelFolder> Open(const std::string& path);
+  ModelFolder(ModelFolder&& other) noexcept;
+  ModelFolder& operator=(ModelFolder&&) = delete;
+  // Removes what was not finished.
+  ~ModelFolder();
+
+  // What will be written. A file has at most `file_bytes` of data, or one tensor.
+  Status Begin(const std::string& config_json, std::span<const ModelFolderEntry> entries,
+               int64_t file_bytes = kFileBytes);
+  // So many numbers of an entry, from number `first` on.
+  Status Write(size_t entry, int64_t first, const float* numbers, int64_t count);
+  // All numbers are written: gives the folder its name. Failed: the disk is full or broken.
+  Status Finish();
+
+ private:
+  struct File {
+    std::string name;
+    int descriptor = -1;
+  };
+  struct Place {
+    size_t file = 0;
+    int64_t offset = 0;
+  };
+
+  ModelFolder(std::string path, std::string beside)
+      : path_(std::move(path)), beside_(std::move(beside)) {}
+  Status BeginFile(size_t file, std::span<const ModelFolderEntry> entries);
+  Status WriteText(const std::string& name, const std::string& text);
+  Status Sync(int descriptor, const std::string& name);
+
+  std::string path_, beside_;  // beside: empty when it is gone
+  std::vector<File> files_;
+  std::vector<Place> places_;  // by entry
+};
+
+}  // namespace pp

@@ -1,0 +1,110 @@
+#include "runtime/files/weight_files.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "runtime/files/digest.h"
+
+namespace pp {
+namespace {
+
+constexpr int64_t kMaxIndex = 100 << 20;
+
+std::string WholePath(const std::string& dir) { return dir + "/model.safetensors"; }
+std::string IndexPath(const std::string& dir) { return dir + "/model.safetensors.index.json"; }
+
+bool HasIndex(const std::string& dir) {
+  std::error_code ignored;
+  return !std::filesystem::exists(WholePath(dir), ignored) &&
+         std::filesystem::exists(IndexPath(dir), ignored);
+}
+
+// Tensor -> name of its file.
+Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
+  Result<InputFile> file = InputFile::Open(path, "an index of safetensors files");
+  PP_RETURN_IF_ERROR(file.status());
+  if (file->bytes() > kMaxIndex)
+    return Status::Invalid(fmt::format("{}: {} bytes (at most {})", path, file->bytes(), kMaxIndex));
+  std::string text(file->bytes(), 0);
+  PP_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes()));
+  const auto root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
+    return Status::Invalid(path + ": has no weight_map (an index of safetensors files)");
+  std::map<std::string, std::string> map;
+  for (const auto& [name, value] : root["weight_map"].items()) {
+    const std::string in = value.is_string() ? value.get<std::string>() : "";
+    if (in.empty() || in.find('/') != std::string::npos || in.find('\0') != std::string::npos)
+      return Status::Invalid(
+          fmt::format("{}: tensor {} is in {} (a file of the same folder)", path, name,
+                      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
+    map[name] = in;
+  }
+  return map;
+}
+
+}  // namespace
+
+std::vector<std::string> WeightFiles::Paths(const std::string& dir) {
+  if (!HasIndex(dir)) return {WholePath(dir)};
+  std::vector<std::string> paths = {IndexPath(dir)};
+  const auto index = ReadIndex(IndexPath(dir));
+  std::set<std::string> files;
+  if (index.ok())
+    for (const auto& [name, file] : *index) files.insert(dir + "/" + file);
+  paths.insert(paths.end(), files.begin(), files.end());
+  return paths;
+}
+
+Result<uint64_t> WeightFiles::Digest(const std::string& dir) {
+  uint64_t all = 0;
+  for (const std::string& path : Paths(dir)) {
+    const Result<InputFile> file = InputFile::Open(path, "a safetensors file");
+    PP_RETURN_IF_ERROR(file.status());
+    const Result<uint64_t> one = pp::Digest(*file);
+    PP_RETURN_IF_ERROR(one.status());
+    all = all * 0x9E3779B97F4A7C15u + *one;
+  }
+  return all;
+}
+
+Result<WeightFiles> WeightFiles::Open(const std::string& dir) {
+  WeightFiles files;
+  const auto open = [&](const std::string& path) -> Status {
+    if (files.files_.contains(path)) return {};
+    Result<Safetensors> file = Safetensors::Open(path);
+    PP_RETURN_IF_ERROR(file.status());
+    files.files_.emplace(path, std::move(*file));
+    return {};
+  };
+  if (!HasIndex(dir)) {
+    files.path_ = WholePath(dir);
+    PP_RETURN_IF_ERROR(open(files.path_));
+    Safetensors& file = files.files_.begin()->second;
+    for (const auto& [name, entry] : file.entries()) files.file_of_[name] = &file;
+    return files;
+  }
+  files.path_ = IndexPath(dir);
+  const auto index = ReadIndex(files.path_);
+  PP_RETURN_IF_ERROR(index.status());
+  for (const auto& [name, file] : *index) {
+    const std::string path = dir + "/" + file;
+    PP_RETURN_IF_ERROR(open(path));
+    Safetensors& in = files.files_.at(path);
+    if (in.Find(name) == nullptr)
+      return Status::Invalid(
+          fmt::format("{}: tensor {} is missing ({} says that it is there)", path, name, files.path_));
+    files.file_of_[name] = &in;
+  }
+  return files;
+}
+
+Status WeightFiles::ReadFloats(const std::string& name, const std::vector<int64_t>& shape,
+                               const Safetensors::Block& block, float* out) {
+  return file_of_.at(name)->ReadFloats(name, shape, block, out);
+}
+
+}  // namespace pp

@@ -1,0 +1,37 @@
+// The weights in a Hugging Face folder: model.safetensors, or several such files and
+// model.safetensors.index.json, which says what is in which.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/files/safetensors.h"
+#include "schema/status.h"
+
+namespace pp {
+
+class WeightFiles {
+ public:
+  // Invalid: there are none, or one of them is not what the index says.
+  static Result<WeightFiles> Open(const std::string& dir);
+  // Of all of them (see digest.h).
+  static Result<uint64_t> Digest(const std::string& dir);
+  // Every file that Open reads, as far as they can be known.
+  static std::vector<std::string> Paths(const std::string& dir);
+
+  bool Has(const std::string& name) const { return file_of_.contains(name); }
+  // What is read, for errors about what is missing.
+  const std::string& path() const { return path_; }
+  // As Safetensors::ReadFloats. REQUIRES: Has(name).
+  Status ReadFloats(const std::string& name, const std::vector<int64_t>& shape,
+                    const Safetensors::Block& block, float* out);
+
+ private:
+  std::string path_;
+  std::map<std::string, Safetensors> files_;        // by path
+  std::map<std::string, Safetensors*> file_of_;  // by tensor
+};
+
+}  // namespace pp

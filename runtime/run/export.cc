@@ -1,0 +1,121 @@
+#include "runtime/run/export.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "runtime/comm/topology.h"
+#include "schema/model/families.h"
+#include "schema/model/layout.h"
+
+namespace pp {
+namespace {
+
+constexpr int64_t kPieceFloats = 1 << 20;
+constexpr double kSeconds = 600;  // for one piece, which the disk may delay
+
+// The last stage's copy of a tied tensor is not written.
+bool IsCopy(int stage, const Tensor& tensor) { return stage > 0 && tensor.id == 0; }
+
+// Hugging Face's tensors, in model order.
+std::vector<ModelFolderEntry> EntriesOf(const Job& job) {
+  std::vector<ModelFolderEntry> entries;
+  for (int stage = 0; stage < job.stages(); ++stage)
+    for (const Tensor& tensor : LayoutStage(job, stage).tensors)
+      if (!IsCopy(stage, tensor))
+        for (const Slice& slice : SlicesOf(tensor, {0, job.tp}))
+          if (entries.empty() || entries.back().name != slice.name)
+            entries.push_back({slice.name, slice.shape});
+  return entries;
+}
+
+class Exporter {
+ public:
+  explicit Exporter(const ExportArgs& args)
+      : args_(args),
+        job_(*args.program->job),
+        topology_(TopologyOf(*args.program)),
+        writes_(args.transport == nullptr || args.transport->rank() == 0) {
+    for (const ModelFolderEntry& entry : EntriesOf(job_))
+      entry_of_.emplace(entry.name, entry_of_.size());
+  }
+
+  Status Run() {
+    for (int stage = 0; stage < job_.stages(); ++stage)
+      for (const Tensor& tensor : LayoutStage(job_, stage).tensors)
+        if (!IsCopy(stage, tensor))
+          for (int index = 0; index < (tensor.cut == Cut::kNone ? 1 : job_.tp); ++index)
+            PP_RETURN_IF_ERROR(ExportTensor(stage, tensor, index));
+    if (writes_ && status_.ok()) Keep(args_.folder->Finish());
+    return status_;
+  }
+
+ private:
+  // The files' first error; the ranks go on, so that nobody waits for anyone.
+  void Keep(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+
+  // All of one peer's part of a tensor, some rows at a time.
+  Status ExportTensor(int stage, const Tensor& tensor, int index) {
+    const int owner =
+        topology_.RankOf({0, args_.program->pipes[0].device_of[stage], index});
+    const int64_t rows_at_once = std::max<int64_t>(1, kPieceFloats / tensor.cols);
+    const std::vector<Slice> slices = SlicesOf(tensor, {index, job_.tp});
+    for (int64_t row = 0; row < tensor.rows; row += rows_at_once) {
+      const int64_t rows = std::min(rows_at_once, tensor.rows - row);
+      piece_.resize(rows * tensor.cols);
+      PP_RETURN_IF_ERROR(Fetch(owner, stage, tensor.weight + row * tensor.cols * 4));
+      if (!writes_ || !status_.ok()) continue;
+      for (const Slice& slice : slices) Keep(WriteRows(slice, tensor.cols, row, rows));
+    }
+    return {};
+  }
+
+  // Fills piece_ on rank 0.
+  Status Fetch(int owner, int stage, int64_t offset) {
+    const auto bytes = static_cast<int64_t>(piece_.size()) * 4;
+    Transport* transport = args_.transport;
+    if (transport == nullptr || transport->rank() == owner)
+      args_.copy_out(owner, stage, offset, bytes, piece_.data());
+    if (transport == nullptr || owner == 0) return {};
+    if (transport->rank() == owner)
+      return Transfer(*transport, {Way::kSend, Channel::kControl, 0}, piece_.data(), bytes,
+                      kSeconds);
+    if (transport->rank() != 0) return {};
+    return Transfer(*transport, {Way::kRecv, Channel::kControl, owner}, piece_.data(), bytes,
+                    kSeconds);
+  }
+
+  // What of a slice is in these rows of the peer's tensor.
+  Status WriteRows(const Slice& slice, int64_t cols, int64_t row, int64_t rows) {
+    const size_t entry = entry_of_.at(slice.name);
+    const int64_t first = slice.at / cols, col = slice.at % cols, whole = slice.shape.back();
+    const int64_t begin = std::max(row, first), end = std::min(row + rows, first + slice.rows);
+    const bool side_by_side = slice.cols == cols && slice.cols == whole;
+    const int64_t step = side_by_side ? std::max<int64_t>(1, end - begin) : 1;
+    for (int64_t r = begin; r < end; r += step)
+      PP_RETURN_IF_ERROR(args_.folder->Write(
+          entry, (slice.row + r - first) * whole + slice.col, piece_.data() + (r - row) * cols + col,
+          side_by_side ? step * cols : slice.cols));
+    return {};
+  }
+
+  const ExportArgs& args_;
+  const Job& job_;
+  const Topology topology_;
+  const bool writes_;
+  Status status_;
+  std::map<std::string, size_t> entry_of_;
+  std::vector<float> piece_;
+};
+
+}  // namespace
+
+Status BeginExport(const Job& job, ModelFolder* folder) {
+  return folder->Begin(ToConfigJson(job.model), EntriesOf(job));
+}
+
+Status ExportModel(const ExportArgs& args) { return Exporter(args).Run(); }
+
+}  // namespace pp

@@ -1,0 +1,28 @@
+// Writes the trained model as Hugging Face has it: rank 0 gets every tensor, a few megabytes at a
+// time, from the ranks of the first replica that hold parts of it, and puts the parts together.
+// Nobody ever holds more of the model than before.
+#pragma once
+
+#include <functional>
+
+#include "runtime/comm/transport.h"
+#include "runtime/files/model_folder.h"
+#include "schema/program.h"
+
+namespace pp {
+
+// Rank 0's process, before the first step: files and room for all weights.
+Status BeginExport(const Job& job, ModelFolder* folder);
+
+struct ExportArgs {
+  const Program* program = nullptr;
+  Transport* transport = nullptr;  // null: all ranks are in this process
+  ModelFolder* folder = nullptr;   // rank 0's process; begun
+  // Bytes of a stage's weights, from those of its first pipe, on a rank of this process.
+  std::function<void(int rank, int stage, int64_t offset, int64_t bytes, void* out)> copy_out;
+};
+
+// All processes call it, when the last step is over. Errors of the files are rank 0's.
+Status ExportModel(const ExportArgs& args);
+
+}  // namespace pp
