@@ -24,6 +24,7 @@
 #include "runtime/model/cpu_operators.h"
 #include "runtime/model/optimizer.h"
 #include "runtime/model/parameters.h"
+#include "runtime/run/export.h"
 #include "runtime/run/train.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
@@ -162,6 +163,8 @@ class Reference {
     return losses;
   }
 
+  Stage& stage(int s) { return *stages_[s]; }
+
  private:
   bool TwoBuffers() const { return case_.scheme == "pipedream-2bw"; }
   double TokensOfStep() const { return double{kBatch} * kSequence * case_.micros; }
@@ -238,7 +241,7 @@ std::vector<double> Expected(const Case& what, const Mistake& mistake = {}) {
 using AfterBind = std::function<void(int, BoundList*, std::vector<CollectiveArgs>*)>;
 
 std::vector<double> Run(const Case& what, const LateDevices* late = nullptr,
-                        const AfterBind& after_bind = nullptr) {
+                        const AfterBind& after_bind = nullptr, const std::string& export_to = "") {
   auto program = Compile({.scheme = what.scheme,
                           .shape = {what.devices, what.micros, 0},
                           .p2p = what.p2p,
@@ -254,6 +257,15 @@ std::vector<double> Run(const Case& what, const LateDevices* late = nullptr,
   options.stall_timeout = 60;
   options.after_bind = after_bind;
   if (late != nullptr) late->AddTo(&options);
+  std::optional<ModelFolder> folder;
+  if (!export_to.empty()) {
+    auto opened = ModelFolder::Open(export_to);
+    REQUIRE(opened.ok());
+    folder.emplace(std::move(*opened));
+    REQUIRE(BeginExport(*program->job, &*folder).ok());
+    options.exports = true;
+    options.export_to = &*folder;
+  }
   const KeptReport report = TrainAndKeep(*program, options);
   INFO(report.status.message());
   REQUIRE(report.status.ok());
@@ -308,6 +320,29 @@ TEST_CASE("a reference with another version has other bits") {
         CHECK(Expected(what, mistake) != right);
       }
     }
+}
+
+TEST_CASE("the newest version is exported") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("pipedream_test." + std::to_string(getpid()));
+  for (const char* scheme : {"pipedream", "pipedream-2bw"}) {
+    const Case what{scheme, 4, 4};
+    Reference reference(what, {});
+    CHECK(Run(what, nullptr, nullptr, folder.string()) == reference.Train());
+    auto source = WeightSource::Open(folder.string(), TinyModel());
+    REQUIRE(source.ok());
+    for (int s = 0; s < what.devices; ++s) {
+      Stage& stage = reference.stage(s);
+      for (const Tensor& tensor : stage.layout().tensors) {
+        INFO(what.Text() << " " << tensor.name());
+        std::vector<float> numbers(tensor.elements());
+        REQUIRE(source->Read(tensor, numbers.data()).ok());
+        CHECK(std::memcmp(numbers.data(), stage.versions.back().data() + tensor.weight,
+                          tensor.bytes()) == 0);
+      }
+    }
+    std::filesystem::remove_all(folder);
+  }
 }
 
 // The list of one rank with one version changed.

@@ -1,0 +1,243 @@
+// What a run exports: whole, in Hugging Face's names and shapes, the same whoever trained it; and
+// the folder that it is written into.
+#include "runtime/run/export.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "compiler/compile.h"
+#include "runtime/files/weight_files.h"
+#include "tests/kept_report.h"
+#include "tests/models.h"
+
+namespace pp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("export_test." + std::to_string(getpid()))) {
+    fs::remove_all(path_);
+    fs::create_directory(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ / name; }
+  std::vector<std::string> List(const std::string& name = "") const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_ / name))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  fs::path path_;
+};
+
+ModelConfig TinyModel(const char* family, bool tied) {
+  ModelConfig model = Gpt2Model({.vocab_size = 61,
+                                 .max_positions = 8,
+                                 .hidden_size = 24,
+                                 .layers = 4,
+                                 .heads = 4,
+                                 .intermediate_size = 40});
+  model.tied = tied;
+  if (std::string(family) == "llama") {
+    model.family = FindFamily("llama");
+    model.embedding_dropout = model.residual_dropout = model.attention_dropout = 0;
+    model.kv_heads = 2;
+    model.head_dim = 6;
+    model.attention_bias = model.mlp_bias = true;
+  }
+  return model;
+}
+
+struct Shape {
+  const char* scheme;
+  int pp = 1, tp = 1, dp = 1, zero = 0;
+};
+
+// The loss of each step.
+std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const Folder& folder,
+                             const std::string& weights, const std::string& to) {
+  auto program = Compile({.scheme = cut.scheme,
+                          .shape = {cut.pp, 8 / cut.dp, 0},
+                          .replicas = cut.dp,
+                          .zero = cut.zero,
+                          .model = model,
+                          .micro_batch_size = 1,
+                          .tp = cut.tp});
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  const std::string data = folder / "data.txt";
+  std::ofstream out(data);
+  for (int i = 0; i < 1000; ++i) out << static_cast<char>(' ' + i * i % 29);
+  out.close();
+  TrainOptions options;
+  options.data = data;
+  options.optimizer.steps = 3;
+  options.optimizer.learning_rate = 1e-3;
+  options.weights = weights;
+  std::optional<ModelFolder> opened;
+  if (!to.empty()) {
+    auto result = ModelFolder::Open(to);
+    REQUIRE(result.status().message() == "");
+    opened.emplace(std::move(*result));
+    REQUIRE(BeginExport(*program->job, &*opened).ok());
+    options.exports = true;
+    options.export_to = &*opened;
+  }
+  const KeptReport report = TrainAndKeep(*program, options);
+  REQUIRE(report.status.message() == "");
+  std::vector<double> losses;
+  for (const StepReport& step : report.steps) losses.push_back(step.loss);
+  return losses;
+}
+
+// All numbers of a model, in model order.
+std::vector<float> Numbers(const ModelConfig& model, const std::string& dir) {
+  std::vector<float> all;
+  auto source = WeightSource::Open(dir, model);
+  REQUIRE(source.status().message() == "");
+  for (const Tensor& tensor : LayoutStage({model, 1, 8, {4}}, 0).tensors) {
+    all.resize(all.size() + tensor.elements());
+    REQUIRE(source->Read(tensor, all.data() + all.size() - tensor.elements()).ok());
+  }
+  return all;
+}
+
+TEST_CASE("an exported model does not depend on how it was cut, and trains on in any other way") {
+  for (const char* family : {"gpt2", "llama"})
+    for (const bool tied : {true, false}) {
+      const Folder folder;
+      const ModelConfig model = TinyModel(family, tied);
+      TrainCut(model, {"gpipe"}, folder, "", folder / "one");
+      const std::vector<float> one = Numbers(model, folder / "one");
+      const std::vector<double> on = TrainCut(model, {"1f1b", 2}, folder, folder / "one", "");
+      for (const Shape& cut : {Shape{"zb-v", 2}, Shape{"1f1b", 4}, Shape{"1f1b", 2, 2},
+                               Shape{"chimera", 2, 1, 2}, Shape{"interleaved", 2, 2, 2, 1}}) {
+        INFO(family << " " << cut.scheme << " tp " << cut.tp << " dp " << cut.dp);
+        TrainCut(model, cut, folder, "", folder / "cut");
+        const std::vector<float> numbers = Numbers(model, folder / "cut");
+        REQUIRE(numbers.size() == one.size());
+        if (cut.tp * cut.dp == 1) {
+          CHECK(std::memcmp(numbers.data(), one.data(), one.size() * 4) == 0);
+        } else {
+          double difference = 0, size = 0;
+          for (size_t i = 0; i < one.size(); ++i) {
+            difference += std::pow(double{numbers[i]} - one[i], 2);
+            size += std::pow(double{one[i]}, 2);
+          }
+          CHECK(std::sqrt(difference / size) < 1e-5);
+        }
+        const std::vector<double> here = TrainCut(model, cut, folder, folder / "one", "");
+        for (size_t i = 0; i < on.size(); ++i) CHECK(here[i] == Approx(on[i]).epsilon(1e-5));
+        fs::remove_all(folder / "cut");
+      }
+    }
+}
+
+TEST_CASE("a run that fails exports nothing") {
+  const Folder folder;
+  {
+    auto opened = ModelFolder::Open(folder / "model");
+    REQUIRE(opened.ok());
+    REQUIRE(opened->Begin("{}", std::vector<ModelFolderEntry>{{"a", {2, 3}}}).ok());
+    CHECK(folder.List().size() == 1);  // beside
+    CHECK_FALSE(fs::exists(folder / "model"));
+  }
+  CHECK(folder.List().empty());
+}
+
+TEST_CASE("a large model is in several files with an index") {
+  const Folder folder;
+  const std::vector<ModelFolderEntry> entries = {
+      {"a", {2, 3}}, {"b", {4}}, {"c.d", {5}}, {"e", {1}}};
+  const std::vector<float> numbers = {1, 2, 3, 4, 5, 6};
+  auto opened = ModelFolder::Open(folder / "model/");
+  REQUIRE(opened.ok());
+  REQUIRE(opened->Begin("{}", entries, 24).ok());
+  for (size_t e = 0; e < entries.size(); ++e) {
+    int64_t count = 1;
+    for (const int64_t size : entries[e].shape) count *= size;
+    REQUIRE(opened->Write(e, count - 1, numbers.data() + count - 1, 1).ok());
+    REQUIRE(opened->Write(e, 0, numbers.data(), count - 1).ok());
+  }
+  REQUIRE(opened->Finish().ok());
+  CHECK(folder.List("model") ==
+        std::vector<std::string>{
+            "config.json", "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+            "model-00003-of-00003.safetensors", "model.safetensors.index.json"});
+  auto files = WeightFiles::Open(folder / "model");
+  REQUIRE(files.status().message() == "");
+  for (const ModelFolderEntry& entry : entries) {
+    const int64_t rows = entry.shape.size() == 2 ? entry.shape[0] : 1, cols = entry.shape.back();
+    std::vector<float> read(rows * cols);
+    REQUIRE(files->ReadFloats(entry.name, entry.shape, {0, 0, rows, cols, cols}, read.data()).ok());
+    CHECK(read == std::vector<float>(numbers.begin(), numbers.begin() + rows * cols));
+  }
+  float last[2] = {};
+  REQUIRE(files->ReadFloats("a", {2, 3}, {0, 2, 2, 1, 1}, last).ok());  // a column
+  CHECK((last[0] == 3 && last[1] == 6));
+
+  CHECK(ModelFolder::Open(folder / "model").status().message() ==
+        (folder / "model") + ": is there already (a new folder)");
+  CHECK(ModelFolder::Open(folder / "no/model").status().code() == Code::kInvalid);
+  const auto digest = WeightFiles::Digest(folder / "model");
+  REQUIRE(digest.ok());
+
+  // An index that is wrong.
+  const std::string index = folder / "model/model.safetensors.index.json";
+  const auto error = [&](const std::string& text) {
+    std::ofstream(index) << text;
+    return WeightFiles::Open(folder / "model").status().message();
+  };
+  CHECK(error("{}") == index + ": has no weight_map (an index of safetensors files)");
+  CHECK(error(R"({"weight_map": {"a": "../a"}})") ==
+        index + ": tensor a is in \"../a\" (a file of the same folder)");
+  CHECK(error(R"({"weight_map": {"a": 7}})") ==
+        index + ": tensor a is in 7 (a file of the same folder)");
+  CHECK(error(R"({"weight_map": {"b": "model-00001-of-00003.safetensors"}})") ==
+        (folder / "model/model-00001-of-00003.safetensors") + ": tensor b is missing (" + index +
+            " says that it is there)");
+  CHECK(WeightFiles::Digest(folder / "model").ok());
+  fs::remove(folder / "model/model-00002-of-00003.safetensors");
+  CHECK_FALSE(error(R"({"weight_map": {"b": "model-00002-of-00003.safetensors"}})").empty());
+}
+
+TEST_CASE("halves are widened") {
+  const Folder folder;
+  const auto write = [&](const char* dtype, const std::vector<uint16_t>& bits) {
+    std::string header = std::string(R"({"x":{"dtype":")") + dtype + R"(","shape":[)" +
+                         std::to_string(bits.size()) + R"(],"data_offsets":[0,)" +
+                         std::to_string(2 * bits.size()) + "]}}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    std::ofstream out(folder / "model.safetensors", std::ios::binary);
+    const uint64_t size = header.size();
+    out.write(reinterpret_cast<const char*>(&size), 8) << header;
+    out.write(reinterpret_cast<const char*>(bits.data()), static_cast<int64_t>(2 * bits.size()));
+    out.close();
+    auto files = WeightFiles::Open(folder / "");
+    REQUIRE(files.status().message() == "");
+    const auto count = static_cast<int64_t>(bits.size());
+    std::vector<float> numbers(bits.size());
+    REQUIRE(files->ReadFloats("x", {count}, {0, 0, 1, count, count}, numbers.data()).ok());
+    return numbers;
+  };
+  CHECK(write("BF16", {0x3f80, 0xc049, 0x0001, 0x0000, 0x7f80}) ==
+        std::vector<float>{1, -3.140625f, 0x1p-133f, 0, INFINITY});
+  CHECK(write("F16", {0x3c00, 0xc248, 0x0001, 0x83ff, 0x0400, 0x7bff, 0xfc00}) ==
+        std::vector<float>{1, -3.140625f, 0x1p-24f, -1023 * 0x1p-24f, 0x1p-14f, 65504, -INFINITY});
+  CHECK(std::isnan(write("F16", {0x7e00})[0]));
+}
+
+}  // namespace
+}  // namespace pp
