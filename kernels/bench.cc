@@ -307,8 +307,11 @@ void Ends(Table& table, int64_t tokens) {
                                         cpu::SumSquares({n, g.get(), partial.data()});
                                       }),
             0, 4.0 * all);
-  table.Row("fill, wte", 1, BestSeconds([&] { cpu::Fill({n, g.get(), 0}); }), 0, 4.0 * n);
-  table.Row("add, wte", 1, BestSeconds([&] { cpu::Add({n, g.get(), w.get()}); }), 0, 12.0 * n);
+  table.Row("fill, embedding", 1, BestSeconds([&] { cpu::Fill({n, g.get(), 0}); }), 0, 4.0 * n);
+  table.Row("add, embedding", 1, BestSeconds([&] {
+              cpu::Add({n, g.get(), w.get()});
+            }),
+            0, 12.0 * n);
   fmt::print("{:28} {:31.1f} GB/s\n", "(memcpy of the same)",
              8.0 * n * 1e-9 / BestSeconds([&] { std::memcpy(w.get(), g.get(), 4 * n); }));
   fmt::print("{:28} {:20.3f} s for 124M\n", "(random normal)",

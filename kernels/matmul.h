@@ -2,7 +2,7 @@
 //
 //   operands   A          B          use in a layer Y = X W + b
 //   kNN        A[m,k]     B[k,n]     forward, W as [in,out]
-//   kNT        A[m,k]     B[n,k]     dX = dY W^T; the tied head, logits = X wte^T
+//   kNT        A[m,k]     B[n,k]     dX = dY W^T; the tied head, logits = X E^T
 //   kTN        A[k,m]     B[k,n]     dW += X^T dY
 //
 // A row of a matrix starts `lda`, `ldb`, `ldc` floats after the one before (0: no gap). A residual

@@ -7,11 +7,11 @@
 // gradients over both ends of the model at once, no REDUCE_grad or SCATTER_grad has a part in it.
 //
 //   wgrad(s) of 60 MiB     | b3 9 MiB | b2 25 MiB | b1 25 MiB | b0 1 MiB |
-//   a first stage, tied    | b2 wte   | b1 25 MiB | b0 1 MiB |
+//   a first stage, tied    | b2 embed | b1 25 MiB | b0 1 MiB |
 //
-// A bucket is cut only where a tensor or one of its norm blocks begins (kNormBlock in model.h), and
-// so is a shard, the part of a bucket that one copy sums, norms and updates: the norm has the same
-// bits whoever sums its blocks.
+// A bucket is cut only where a tensor or one of its norm blocks begins (kNormBlock in layout.h),
+// and so is a shard, the part of a bucket that one copy sums, norms and updates: the norm has the
+// same bits whoever sums its blocks.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A training step of GPT-2 124M by piperun (one rank, one thread, fp32, B=4, T=64) and the
-# same step in PyTorch, in turn, so that both see the same machine. Then what the runtime
+# A training step of GPT-2 124M, and of a LLaMA of its size, by piperun (one rank, one thread, fp32,
+# B=4, T=64) and the same step in PyTorch, in turn, so that both see the same machine. Then what the runtime
 # itself takes: the time that is neither kernels nor waiting, per instruction and as a share of
 # a step; of tools/demo's run it should be less than 1 %.
 #
@@ -14,7 +14,22 @@ steps=5
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
+best_and_median() {
+  sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" | sort -g |
+    awk '{t[NR] = $1} END {printf "piperun:             best %.3f s, median %.3f s\n", t[1], t[int((NR + 1) / 2)]}'
+}
+
 LC_ALL=C find /usr/share/common-licenses -type f -print0 | sort -z | xargs -0 cat >"$folder/text"
+echo "LLaMA of GPT-2 124M's size (4 heads of keys and values of 12), B=4, T=64: seconds a step"
+"$pipec" compile --scheme gpipe --devices 1 --microbatches 1 --model tools/llama_112m.json \
+  --micro-batch-size 4 --seq-length 64 -o "$folder/plan"
+for _ in 1 2 3; do
+  "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --log "$folder/log" >/dev/null
+  best_and_median
+  "$python" tools/bench_torch.py --model llama --steps "$steps"
+done
+echo
+
 for dropout in 0.1 0; do
   echo "GPT-2 124M, B=4, T=64, fp32, one thread, dropout $dropout: seconds a step"
   sed -E "s/(pdrop\": )0.1/\1$dropout/" tools/gpt2_124m.json >"$folder/model.json"
@@ -22,8 +37,7 @@ for dropout in 0.1 0; do
     --micro-batch-size 4 --seq-length 64 -o "$folder/plan"
   for _ in 1 2 3; do
     "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --log "$folder/log" >/dev/null
-    sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" | sort -g |
-      awk '{t[NR] = $1} END {printf "piperun:             best %.3f s, median %.3f s\n", t[1], t[int((NR + 1) / 2)]}'
+    best_and_median
     "$python" tools/bench_torch.py --dropout "$dropout" --steps "$steps"
   done
 done

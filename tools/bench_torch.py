@@ -1,4 +1,5 @@
-"""One training step of GPT-2 124M in PyTorch: the yardstick of tools/bench.
+"""One training step of GPT-2 124M, or of a LLaMA of that size, in PyTorch: the yardstick of
+tools/bench.
 
 Eager, one thread, fp32, fused AdamW (decay for matrices only), clipping by the global norm, tied
 head, attention by scaled_dot_product_attention: the same step as piperun's. Prints one line.
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 12, 12, 768, 50257, 1024
+KV_HEADS, INNER = 4, 2048  # of the LLaMA, as in tools/llama_112m.json
 
 
 class Block(nn.Module):
@@ -53,8 +55,59 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+class LlamaBlock(nn.Module):
+    """Queries, keys and values are one product, gate and up are another: the fastest way."""
+
+    def __init__(self):
+        super().__init__()
+        head = WIDTH // HEADS
+        self.sizes = [WIDTH, KV_HEADS * head, KV_HEADS * head]
+        self.norm_1, self.norm_2 = nn.RMSNorm(WIDTH, 1e-6), nn.RMSNorm(WIDTH, 1e-6)
+        self.qkv = nn.Linear(WIDTH, sum(self.sizes), bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.gate_up = nn.Linear(WIDTH, 2 * INNER, bias=False)
+        self.down = nn.Linear(INNER, WIDTH, bias=False)
+
+    @staticmethod
+    def turn(x, cosine, sine):
+        low, high = x.chunk(2, dim=-1)
+        return torch.cat((low * cosine - high * sine, high * cosine + low * sine), dim=-1)
+
+    def forward(self, x, cosine, sine):
+        batch, tokens, _ = x.shape
+        q, k, v = (part.view(batch, tokens, -1, WIDTH // HEADS).transpose(1, 2)
+                   for part in self.qkv(self.norm_1(x)).split(self.sizes, dim=2))
+        y = F.scaled_dot_product_attention(self.turn(q, cosine, sine), self.turn(k, cosine, sine),
+                                           v, is_causal=True, enable_gqa=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, tokens, WIDTH))
+        gate, up = self.gate_up(self.norm_2(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, tokens):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(LlamaBlock() for _ in range(LAYERS))
+        self.norm = nn.RMSNorm(WIDTH, 1e-6)
+        pairs = WIDTH // HEADS // 2
+        angles = torch.outer(torch.arange(tokens), 10000.0 ** (-torch.arange(pairs) / pairs))
+        self.cosine, self.sine = angles.cos(), angles.sin()
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x, self.cosine, self.sine)
+        logits = F.linear(self.norm(x), self.embed.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=["gpt2", "llama"], default="gpt2")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.1)
@@ -62,7 +115,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = Gpt2(args.dropout)
+    model = Gpt2(args.dropout) if args.model == "gpt2" else Llama(args.tokens)
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
