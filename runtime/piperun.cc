@@ -18,6 +18,7 @@
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/host_memory.h"
+#include "runtime/files/checkpoint.h"
 #include "runtime/files/model_folder.h"
 #include "runtime/files/output_file.h"
 #include "runtime/files/weight_files.h"
@@ -69,6 +70,7 @@ class Run {
     options_.transport = transport;
     PP_RETURN_IF_ERROR(Prepare());
     options_.on_begin = [this] { return Begin(); };
+    options_.on_note = [](const std::string& note) { std::cout << note << std::endl; };
     options_.on_step = [this](const StepReport& step) { return OnStep(step); };
     options_.on_failure = [this](const Status& status) {
       spoken_ = true;
@@ -141,6 +143,7 @@ class Run {
     PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.plan));
     PP_RETURN_IF_ERROR(Open("--log", arguments_.log, &log_));
     PP_RETURN_IF_ERROR(Open("--trace", arguments_.trace, &trace_));
+    if (!arguments_.save.empty()) PP_RETURN_IF_ERROR(OpenSave().In("--save"));
     return arguments_.export_to.empty() ? Status() : OpenExport().In("--export");
   }
 
@@ -162,8 +165,12 @@ class Run {
     PP_RETURN_IF_ERROR(opened.status());
     const std::string& data = arguments_.data;
     const std::string stem = data.substr(0, data.find_last_of('.'));
-    std::vector<std::string> inputs = {arguments_.plan, data,          data + ".bin",
-                                       data + ".idx",   stem + ".bin", stem + ".idx",
+    std::vector<std::string> inputs = {arguments_.plan,
+                                       data,
+                                       data + ".bin",
+                                       data + ".idx",
+                                       stem + ".bin",
+                                       stem + ".idx",
                                        arguments_.weights + "/config.json"};
     if (!arguments_.weights.empty())
       for (const std::string& input : WeightFiles::Paths(arguments_.weights))
@@ -173,6 +180,17 @@ class Run {
         return Status::Invalid(
             fmt::format("{}: {} is an input of this run (another file)", option, path));
     file->emplace(std::move(*opened));
+    return {};
+  }
+
+  Status OpenSave() {
+    if (!options_.resume && !SavedSteps(options_.save).empty())
+      return Status::Invalid(
+          fmt::format("{}: has checkpoints already (--resume, or another folder)", options_.save));
+    Result<SaveFolder> folder = SaveFolder::Open(options_.save);
+    PP_RETURN_IF_ERROR(folder.status());
+    save_.emplace(std::move(*folder));
+    options_.save_to = &*save_;
     return {};
   }
 
@@ -195,7 +213,7 @@ class Run {
   Status OnStep(const StepReport& step) {
     seconds_ += step.seconds;
     if (log_) PP_RETURN_IF_ERROR(log_->Write(ToJson(step)));
-    return PrintOut(ToLine(step, seconds_ / static_cast<double>(step.step)));
+    return PrintOut(ToLine(step, seconds_ / static_cast<double>(++steps_)));
   }
 
   // What is written after the last step; the first error of all.
@@ -209,6 +227,11 @@ class Run {
                             [this](std::string_view piece) { return trace_->Write(piece); }));
     if (trace_) keep(trace_->Close());
     if (log_) keep(log_->Close());
+    if (save_)
+      keep(PrintOut(
+          report.saved_step == 0
+              ? fmt::format("nothing is saved in {}\n", options_.save)
+              : fmt::format("saved in {}\n", StepFolder(options_.save, report.saved_step))));
     if (status.ok() && report.status.ok()) keep(PrintOut(Summary(report)));
     return status;
   }
@@ -247,6 +270,8 @@ class Run {
   std::optional<Program> program_;
   std::optional<OutputFile> log_, trace_;
   std::optional<ModelFolder> export_;
+  std::optional<SaveFolder> save_;
+  int64_t steps_ = 0;  // reported
   double seconds_ = 0;
   bool spoken_ = false;
 };

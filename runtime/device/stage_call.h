@@ -1,8 +1,8 @@
 // One compute instruction as a device gets it: what to do, on which stage, and where its values
 // and states lie.
 //
-// Sizes and inner places are StageLayout's (schema/model.h). All addresses are the device's and
-// aligned to kAlign; the host does not look behind them. Those that the stage does not have, or
+// Sizes and inner places are StageLayout's (schema/model/layout.h). All addresses are the device's
+// and aligned to kAlign; the host does not look behind them. Those that the stage does not have, or
 // the instruction does not use, are null or stale.
 #pragma once
 

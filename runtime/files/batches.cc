@@ -13,7 +13,8 @@ int64_t Batches::InFile(int64_t sequence) const {
 int64_t Batches::Tokens(int64_t step) const {
   int64_t sequences = PerStep();
   if (args_.epochs > 0) {
-    const int64_t first = (step - 1) % StepsPerEpoch() * PerStep();
+    const int64_t before = args_.sequences_before / PerStep();
+    const int64_t first = (before + step - 1) % StepsPerEpoch() * PerStep();
     sequences = std::min(sequences, args_.dataset->sequences() - first);
   }
   return sequences * args_.sequence_length;

@@ -24,6 +24,8 @@ class Batches {
     int micro_batch_size = 1;  // B
     int sequence_length = 1;   // T
     int64_t epochs = 0;        // 0: steps are counted, not epochs
+    // Of the training before step 1, which goes on. REQUIRES: with epochs, whole steps like these.
+    int64_t sequences_before = 0;
   };
   explicit Batches(const Args& args) : args_(args) {}
 
@@ -32,8 +34,12 @@ class Batches {
 
   // All steps count from 1. The number of a micro-batch's first sequence in the training.
   int64_t FirstSequence(int64_t step, int replica, int micro) const {
-    return (((step - 1) * args_.replicas + replica) * args_.microbatches + micro) *
-           args_.micro_batch_size;
+    return args_.sequences_before +
+           (((step - 1) * args_.replicas + replica) * args_.microbatches + micro) *
+               args_.micro_batch_size;
+  }
+  int64_t PerStep() const {
+    return int64_t{args_.replicas} * args_.microbatches * args_.micro_batch_size;
   }
   // Tokens of a step that count.
   int64_t Tokens(int64_t step) const;
@@ -43,9 +49,6 @@ class Batches {
   Status Targets(int64_t step, int replica, int micro, int32_t* targets) const;
 
  private:
-  int64_t PerStep() const {
-    return int64_t{args_.replicas} * args_.microbatches * args_.micro_batch_size;
-  }
   int64_t StepsPerEpoch() const { return (args_.dataset->sequences() + PerStep() - 1) / PerStep(); }
   // The sequence of the file that is number `sequence` of the training; -1: none.
   int64_t InFile(int64_t sequence) const;

@@ -50,7 +50,18 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   if (!a.steps.empty() && !a.epochs.empty())
     return Status::Invalid(
         fmt::format("--epochs: {} with --steps {} (one of them)", a.epochs, a.steps));
-  PP_RETURN_IF_ERROR(ParseWhole("--seed", a.seed, 0, INT64_MAX, &seed));
+  if (!a.seed.empty()) {
+    PP_RETURN_IF_ERROR(ParseWhole("--seed", a.seed, 0, INT64_MAX, &seed));
+    options->seed = static_cast<uint64_t>(seed);
+  }
+  if (!a.save_every.empty())
+    PP_RETURN_IF_ERROR(
+        ParseWhole("--save-every", a.save_every, 1, INT32_MAX, &options->save_every));
+  for (const auto& [given, option] :
+       {std::pair{!a.save_every.empty(), "--save-every"}, std::pair{a.resume, "--resume"}})
+    if (given && a.save.empty()) return Status::Invalid(fmt::format("{}: needs --save", option));
+  if (a.resume && !a.weights.empty())
+    return Status::Invalid("--resume: has weights of its own (without --weights)");
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
   if (a.backend == "cuda") return Status::Invalid("--backend: 'cuda' is not in this build (cpu)");
@@ -75,11 +86,13 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
     return Status::Invalid(
         fmt::format("--stall-timeout: '{}' (0, or a number of seconds from 1)", a.stall_timeout));
   optimizer.cosine = a.schedule == "cosine";
-  options->seed = static_cast<uint64_t>(seed);
   options->threads = static_cast<int>(threads);
   options->data = a.data;
   options->weights = a.weights;
   options->record = !a.trace.empty();
+  options->save = a.save;
+  while (options->save.size() > 1 && options->save.back() == '/') options->save.pop_back();
+  options->resume = a.resume;
   options->exports = !a.export_to.empty();
   return {};
 }
@@ -91,7 +104,10 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
   };
   return {item("--steps", o.steps),
           item("--epochs", options.epochs),
-          item("--seed", options.seed),
+          item("--seed", options.seed.value_or(1)),
+          item("--save", options.save.empty()),
+          item("--save-every", options.save_every),
+          item("--resume", options.resume),
           item("--schedule", o.cosine),
           item("--lr", o.learning_rate),
           item("--min-lr", o.min_learning_rate),
@@ -124,6 +140,9 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
   add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
   add("--weights", a.weights, "a folder with safetensors, to start from");
+  add("--save", a.save, "a folder for checkpoints: the last two are kept");
+  add("--save-every", a.save_every, "steps from one checkpoint to the next (the last step alone)");
+  app.add_flag("--resume", a.resume, "go on from the last checkpoint there");
   add("--export", a.export_to, "a new folder for the trained model, as Hugging Face has it");
   add("--log", a.log, "write a JSON object a step");
   add("--trace", a.trace, "write a Chrome trace of the first million instructions a rank");

@@ -14,9 +14,10 @@ namespace pp {
 // What the user typed. Numbers stay text until they are checked, so that every wrong one
 // gets the same kind of error.
 struct Arguments {
-  std::string plan, data, weights, export_to, log, trace, net;
-  std::string steps, epochs, seed = "1", threads = "1", stall_timeout = "300";
+  std::string plan, data, weights, export_to, save, save_every, log, trace, net;
+  std::string steps, epochs, seed, threads = "1", stall_timeout = "300";
   std::string backend = "cpu", transport = "auto", schedule = "constant";
+  bool resume = false;
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
 };
 

@@ -25,7 +25,8 @@ class CpuExecutor : public StageExecutor {
       const auto made = stages_.emplace(
           stage, MakeCpuStage(job_, stage, args.seed, &workspace_, {args.index, args.peers}));
       for (int pipe : program.PipesOf(stage, args.device))
-        owned_[{stage, pipe}] = OwnedParts(made.first->second.layout(), pipe);
+        owned_[{stage, pipe}] =
+            OwnedPartsOf(program, made.first->second.layout(), args.replica, pipe);
     }
     FindTied();
   }
@@ -69,16 +70,6 @@ class CpuExecutor : public StageExecutor {
  private:
   const std::vector<OwnedPart>& Owned(const StageCall& call) const {
     return owned_.at({call.stage, call.pipe});
-  }
-
-  // All of the stage's tensors or, under ZeRO-1, the shards of this copy.
-  std::vector<OwnedPart> OwnedParts(const StageLayout& layout, int pipe) const {
-    const Program& program = *args_.program;
-    if (program.zero == 0 || program.Copies() == 1) return AllParts(layout);
-    const int64_t copy = int64_t{args_.replica} * program.pipes.size() + pipe;
-    const OptimizerShards mine =
-        OptimizerShardsOf(layout, BucketsOf(program, layout.stage), program.Copies(), copy);
-    return PartsOfShards(layout, mine);
   }
 
   // Where this rank has both ends of a tied tensor, whole, they have the same gradient, moments and

@@ -72,12 +72,12 @@ Status WeightSource::ReadSlice(const Slice& slice, int64_t row_stride, float* ou
   if (!files_->Has(name))
     return Status::Invalid(fmt::format("{}: tensor {} is missing", files_->path(), slice.name));
   return files_->ReadFloats(name, slice.shape,
-                           {.row = slice.row,
-                            .col = slice.col,
-                            .rows = slice.rows,
-                            .cols = slice.cols,
-                            .row_stride = row_stride},
-                           out);
+                            {.row = slice.row,
+                             .col = slice.col,
+                             .rows = slice.rows,
+                             .cols = slice.cols,
+                             .row_stride = row_stride},
+                            out);
 }
 
 // The same numbers, whoever makes which part of the parameter.
@@ -110,6 +110,15 @@ std::vector<OwnedPart> PartsOfShards(const StageLayout& layout, const OptimizerS
       parts.push_back({part, m, shards.v + m});
     }
   return parts;
+}
+
+std::vector<OwnedPart> OwnedPartsOf(const Program& program, const StageLayout& layout, int replica,
+                                    int pipe) {
+  if (program.zero == 0 || program.Copies() == 1) return AllParts(layout);
+  const int64_t copy = int64_t{replica} * static_cast<int64_t>(program.pipes.size()) + pipe;
+  const OptimizerShards mine =
+      OptimizerShardsOf(layout, BucketsOf(program, layout.stage), program.Copies(), copy);
+  return PartsOfShards(layout, mine);
 }
 
 void AddTied(const StageLayout& layout, std::byte* wgrad) {

@@ -47,6 +47,10 @@ struct OwnedPart {
 std::vector<OwnedPart> AllParts(const StageLayout& layout);
 std::vector<OwnedPart> PartsOfShards(const StageLayout& layout, const OptimizerShards& shards);
 
+// All of a stage's tensors or, under ZeRO-1, the shards of the copy in that replica and pipe.
+std::vector<OwnedPart> OwnedPartsOf(const Program& program, const StageLayout& layout, int replica,
+                                    int pipe);
+
 // With one stage and tied embeddings: adds the head's gradient to the look-up's. With more, the two
 // are on two stages, and each adds what it receives: nothing happens here.
 void AddTied(const StageLayout& layout, std::byte* wgrad);

@@ -148,6 +148,9 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
     call.update = list.Updates(index, iteration) + 1;
     call.weights_old += used;
     call.weights += call.update % list.versions[index] * list.weights_bytes[index];
+    // What the optimizer counts is the whole training's.
+    call.step += args_.steps_before;
+    call.update += args_.steps_before * list.steps[index];
   } else {
     call.weights += used;
   }
@@ -161,7 +164,7 @@ void Interpreter::Compute(int index, const Iteration& iteration) {
   const StageCall call = CallOf(index, iteration);
   queue_.Submit(*args_.executor, call);
   const bool forward = call.op == Op::kForward || call.op == Op::kForwardDrop;
-  StepResult& result = ResultOf(call.step);
+  StepResult& result = ResultOf(args_.list->StepOf(index, iteration));
   if (forward && call.loss != nullptr) {
     queue_.CopyOut(&result.losses[call.micro], call.loss, sizeof(double));
     result.made_by[call.micro] = index;

@@ -39,6 +39,7 @@ class Interpreter {
     StageExecutor* executor = nullptr;
     const Batches* batches = nullptr;
     int replica = 0;
+    int64_t steps_before = 0;                 // of the training, which goes on
     Recorder* recorder = nullptr;             // null: none
     const std::atomic<bool>* stop = nullptr;  // another rank has failed: leave
   };

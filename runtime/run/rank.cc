@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -68,7 +69,11 @@ Status Rank::Setup() {
   executor_ = args_.make_executor(peers_.get());
   Result<WeightSource> weights = args_.open_weights();
   PP_RETURN_IF_ERROR(weights.status());
-  PP_RETURN_IF_ERROR(FillStates(program, place_, &*weights, device_.get()));
+  if (args_.resume != nullptr) {
+    PP_RETURN_IF_ERROR(LoadStates(*args_.resume, States(0)));
+  } else {
+    PP_RETURN_IF_ERROR(FillStates(program, place_, &*weights, device_.get()));
+  }
   if (args_.record) Reserve();
   std::vector<CollectiveArgs> collectives = BindCollectives();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
@@ -88,9 +93,30 @@ Status Rank::Setup() {
                         .executor = executor_.get(),
                         .batches = args_.batches,
                         .replica = place_.replica,
+                        .steps_before = args_.steps_before,
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
                         .stop = &stop_});
   return {};
+}
+
+RankStates Rank::States(int64_t steps) {
+  return {
+      .program = args_.program,
+      .place = place_,
+      .device = device_.get(),
+      .newest = [this, steps](int stage, int pipe) { return NewestWeights(stage, pipe, steps); }};
+}
+
+// This rank's part of the checkpoint behind step `number`, where there is one. Its report comes
+// later, so that who has all reports knows that all parts are there.
+Status Rank::Save(int64_t number) {
+  const int64_t step = args_.steps_before + number;
+  const bool due = args_.save_every > 0 && step % args_.save_every == 0;
+  if (args_.save.empty() || !(due || number == last_step_.load())) return {};
+  const std::string folder = SavingFolder(args_.save, step);
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);  // whoever is first
+  return SaveStates(States(number), ShardPath(folder, rank_));
 }
 
 void Rank::MakePeerAdder() {
@@ -196,6 +222,7 @@ void Rank::RunSteps() {
     }
     Status status = RunIteration(iteration);
     if (status.ok()) status = device_->status();
+    if (status.ok() && !stop_.load() && number > behind) status = Save(number - behind);
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
     if (stop_.load()) return;
     ReportUpTo(number - behind, number - behind - 1);
@@ -345,16 +372,20 @@ TimeSpent Rank::time() const {
   return time;
 }
 
-void Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
-  const Program& program = *args_.program;
-  const StageCall copy = BindStage(program, place_.device, stage, 0, *device_);
-  const int64_t one = LayoutStage(*program.job, stage).weights_bytes;
-  const int64_t versions =
-      FindRegion(List(), Kind::kWeights, stage, 0)->bytes / std::max<int64_t>(one, 1);
-  const auto steps = std::count_if(List().body.begin(), List().body.end(), [&](auto& i) {
-    return i.op == Op::kStep && i.stage == stage && i.pipe <= 0;
+// Of the newest weights, from the beginning of their region, behind so many steps of this run.
+int64_t Rank::NewestWeights(int stage, int pipe, int64_t steps) const {
+  const Region* region = FindRegion(List(), Kind::kWeights, stage, pipe);
+  if (region == nullptr) return 0;
+  const int64_t one = LayoutStage(*args_.program->job, stage).weights_bytes;
+  const auto updates = std::count_if(List().body.begin(), List().body.end(), [&](auto& i) {
+    return i.op == Op::kStep && i.stage == stage && (i.pipe < 0 || i.pipe == pipe);
   });
-  const std::byte* newest = copy.weights + done_steps_ * steps % versions * one;
+  return steps * updates % (region->bytes / one) * one;
+}
+
+void Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
+  const StageCall copy = BindStage(*args_.program, place_.device, stage, 0, *device_);
+  const std::byte* newest = copy.weights + NewestWeights(stage, 0, done_steps_);
   const Ticket ticket = device_->compute().CopyOut(out, newest + offset, bytes);
   while (!device_->compute().Done(ticket)) sched_yield();
 }

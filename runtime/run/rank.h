@@ -23,6 +23,7 @@
 #include "runtime/plan/recorder.h"
 #include "runtime/run/control.h"
 #include "runtime/run/peer_adder.h"
+#include "runtime/run/states.h"
 
 namespace pp {
 
@@ -49,6 +50,10 @@ class Rank {
     // See TrainOptions.
     std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
     int64_t steps = 1;
+    int64_t steps_before = 0;            // of the training, which goes on
+    const Checkpoint* resume = nullptr;  // what it goes on from
+    std::string save;                    // a folder for checkpoints; empty: none
+    int64_t save_every = 0;              // steps of the training; 0: the last one alone
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
     Bell* news = nullptr;              // the caller's; rung when there is something for it to do
@@ -106,6 +111,9 @@ class Rank {
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
   void MakePeerAdder();
+  RankStates States(int64_t steps);
+  int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
+  Status Save(int64_t number);
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
   bool PassGate(Bell& bell);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <thread>
@@ -91,6 +92,7 @@ class Supervisor {
   }
 
   Status BeginSetup() {
+    if (options_.resume) PP_RETURN_IF_ERROR(Resume());
     PP_RETURN_IF_ERROR(OpenData());
     if (options_.transport != nullptr) PP_RETURN_IF_ERROR(DigestInputs());
     std::vector<Transport*> transports{options_.transport};
@@ -112,11 +114,39 @@ class Supervisor {
     return {};
   }
 
+  // Every process finds the same one.
+  Status Resume() {
+    std::vector<std::string> notes;
+    auto found = FindCheckpoint(options_.save, program_.job->model, &notes);
+    PP_RETURN_IF_ERROR(found.status().In("--resume"));
+    checkpoint_.emplace(std::move(*found));
+    const Manifest& manifest = checkpoint_->manifest;
+    if (options_.seed && *options_.seed != manifest.seed)
+      return Status::Invalid(fmt::format("--seed: {} ({} has {})", *options_.seed,
+                                         checkpoint_->folder, manifest.seed));
+    if (options_.epochs == 0 && manifest.step >= optimizer_.steps)
+      return Status::Invalid(fmt::format("--steps: {} ({} has {} already)", optimizer_.steps,
+                                         checkpoint_->folder, manifest.step));
+    if (Steers() && options_.on_note) {
+      for (const std::string& note : notes) options_.on_note("not used: " + note);
+      options_.on_note(fmt::format("goes on from {}", checkpoint_->folder));
+    }
+    return {};
+  }
+
+  // Of the training, before the first step of this run.
+  int64_t StepsBefore() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
+  int64_t SequencesBefore() const { return checkpoint_ ? checkpoint_->manifest.sequences : 0; }
+  uint64_t Seed() const {
+    return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
+  }
+
   // What must be the same on all ranks, although each one has read its own.
   Status DigestInputs() {
     const Result<uint64_t> data = dataset_->Digest();
     PP_RETURN_IF_ERROR(data.status());
     items_.push_back({"--data", *data});
+    items_.push_back({"--resume", static_cast<uint64_t>(StepsBefore())});
     if (options_.weights.empty()) return {};
     const Result<uint64_t> weights = WeightFiles::Digest(options_.weights);
     PP_RETURN_IF_ERROR(weights.status());
@@ -136,8 +166,19 @@ class Supervisor {
                                                        .microbatches = program_.microbatches,
                                                        .micro_batch_size = job.micro_batch_size,
                                                        .sequence_length = job.sequence_length,
-                                                       .epochs = options_.epochs});
-    if (options_.epochs > 0) optimizer_.steps = batches_->Steps();
+                                                       .epochs = options_.epochs,
+                                                       .sequences_before = SequencesBefore()});
+    if (options_.epochs > 0) {
+      optimizer_.steps = batches_->Steps();
+      if (SequencesBefore() != StepsBefore() * batches_->PerStep())
+        return Status::Invalid(
+            fmt::format("--epochs: {} was trained with other batches than the plan's {} sequences "
+                        "(--steps)",
+                        checkpoint_->folder, batches_->PerStep()));
+      if (StepsBefore() >= optimizer_.steps)
+        return Status::Invalid(fmt::format("--epochs: {} ({} has them already)", options_.epochs,
+                                           checkpoint_->folder));
+    }
     report_.planned_steps = optimizer_.steps;
     return {};
   }
@@ -156,11 +197,15 @@ class Supervisor {
         .open_weights =
             [this] {
               return options_.weights.empty()
-                         ? WeightSource::New(options_.seed)
+                         ? WeightSource::New(Seed())
                          : WeightSource::Open(options_.weights, program_.job->model);
             },
         .after_bind = options_.after_bind,
-        .steps = optimizer_.steps,
+        .steps = optimizer_.steps - StepsBefore(),
+        .steps_before = StepsBefore(),
+        .resume = checkpoint_ ? &*checkpoint_ : nullptr,
+        .save = options_.save,
+        .save_every = options_.save_every,
         .record = options_.record,
         .observer = options_.observer,
         .news = &news_,
@@ -176,7 +221,7 @@ class Supervisor {
                             .replica = place.replica,
                             .index = place.index,
                             .peers = peers,
-                            .seed = options_.seed,
+                            .seed = Seed(),
                             .threads = options_.threads,
                             .optimizer = optimizer_});
   }
@@ -234,18 +279,19 @@ class Supervisor {
   }
 
   // What is no number, and where; a rank that only has its consequences comes last.
-  static Status CheckNumbers(const std::vector<ControlMessage>& reports) {
+  Status CheckNumbers(const std::vector<ControlMessage>& reports) const {
     // Without the sign that a NaN may have.
     auto text = [](double number) { return std::isnan(number) ? std::abs(number) : number; };
     for (size_t rank = 0; rank < reports.size(); ++rank)
       if (const ControlMessage& report = reports[rank]; report.bad_micro >= 0)
         return Status::Failed(fmt::format("rank {}: step {}: loss of micro-batch {} is {} ({})",
-                                          rank, report.step, report.bad_micro,
+                                          rank, StepsBefore() + report.step, report.bad_micro,
                                           text(report.bad_loss), report.text));
     for (size_t rank = 0; rank < reports.size(); ++rank)
       if (!std::isfinite(reports[rank].grad_norm))
         return Status::Failed(fmt::format("rank {}: step {}: the gradient's norm is {}", rank,
-                                          reports[rank].step, text(reports[rank].grad_norm)));
+                                          StepsBefore() + reports[rank].step,
+                                          text(reports[rank].grad_norm)));
     return {};
   }
 
@@ -256,19 +302,34 @@ class Supervisor {
       return;
     }
     ++report_.last_step;
-    if (options_.on_step) {
-      reporting_.store(true);
-      const Status status = options_.on_step(Combine(reports));
-      reporting_.store(false);
-      if (!status.ok()) ranks_[0]->Fail(status);
-    }
+    reporting_.store(true);
+    Status status = options_.on_step ? options_.on_step(Combine(reports)) : Status();
+    if (status.ok()) status = FinishSaving();
+    reporting_.store(false);
+    if (!status.ok()) ranks_[0]->Fail(status);
     ranks_[0]->Consumed(report_.last_step);
+  }
+
+  // All ranks have written their parts of a checkpoint, if there is one of this step.
+  Status FinishSaving() {
+    if (options_.save_to == nullptr) return {};
+    const int64_t step = StepsBefore() + report_.last_step;
+    if (!std::filesystem::exists(SavingFolder(options_.save, step))) return {};
+    PP_RETURN_IF_ERROR(options_.save_to->Finish(
+        {.model = ToJson(program_.job->model),
+         .step = step,
+         .sequences = SequencesBefore() + report_.last_step * batches_->PerStep(),
+         .seed = Seed(),
+         .shards = {}},
+        topology_.ranks()));
+    report_.saved_step = step;
+    return {};
   }
 
   StepReport Combine(const std::vector<ControlMessage>& reports) const {
     StepReport step;
-    step.step = reports[0].step;
-    const auto tokens = static_cast<double>(batches_->Tokens(step.step));
+    step.step = StepsBefore() + reports[0].step;
+    const auto tokens = static_cast<double>(batches_->Tokens(reports[0].step));
     for (const ControlMessage& report : reports) {
       step.loss += report.loss;
       step.peak_bytes.push_back(report.peak_bytes);
@@ -316,7 +377,9 @@ class Supervisor {
       if (report_.status.ok()) report_.status = status;
     }
     // All processes know the last step, and that the run was good.
-    const bool complete = report_.status.ok() && ranks_[0]->last_step() == optimizer_.steps;
+    const bool complete =
+        report_.status.ok() && StepsBefore() + ranks_[0]->last_step() == optimizer_.steps;
+    report_.last_step += StepsBefore();
     if (options_.exports && reachable && complete) report_.status = Export();
     // Before the arenas go.
     if (options_.transport != nullptr) options_.transport->Settle();
@@ -327,19 +390,20 @@ class Supervisor {
 
   Status Export() {
     const int first = options_.transport == nullptr ? 0 : options_.transport->rank();
-    return ExportModel({.program = &program_,
-                        .transport = options_.transport,
-                        .folder = options_.export_to,
-                        .copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes,
-                                        void* out) {
-                          ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
-                        }});
+    return ExportModel(
+        {.program = &program_,
+         .transport = options_.transport,
+         .folder = options_.export_to,
+         .copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes, void* out) {
+           ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
+         }});
   }
 
   const Program& program_;
   const TrainOptions& options_;
   const Topology topology_;
-  OptimizerOptions optimizer_;  // with the steps of all epochs
+  OptimizerOptions optimizer_;            // with the steps of all epochs
+  std::optional<Checkpoint> checkpoint_;  // what this run goes on from
   TrainReport report_;
   std::vector<Item> items_;
   std::unique_ptr<Dataset> dataset_;

@@ -15,9 +15,9 @@
 #include "runtime/comm/slow_transport.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/device.h"
+#include "runtime/files/model_folder.h"
 #include "runtime/model/optimizer.h"
 #include "runtime/plan/recorder.h"
-#include "runtime/files/model_folder.h"
 #include "runtime/run/rank.h"
 #include "schema/program.h"
 #include "schema/status.h"
@@ -38,21 +38,28 @@ struct StepReport {
 };
 
 struct TrainOptions {
-  std::string data;            // see dataset.h
-  OptimizerOptions optimizer;  // and how many steps
-  int64_t epochs = 0;          // of the data, in place of optimizer.steps; 0: those
-  uint64_t seed = 1;           // of new weights and dropout
-  int threads = 1;             // compute threads a rank
-  std::string weights;         // a folder with model.safetensors; empty: a new model
-  bool exports = false;        // the trained model, when all steps are done
+  std::string data;              // see dataset.h
+  OptimizerOptions optimizer;    // and how many steps
+  int64_t epochs = 0;            // of the data, in place of optimizer.steps; 0: those
+  std::optional<uint64_t> seed;  // of new weights and dropout; 1
+  int threads = 1;               // compute threads a rank
+  std::string weights;           // a folder with model.safetensors; empty: a new model
+  // Goes on from the last checkpoint in `save`, with its seed where `seed` is not given.
+  bool resume = false;
+  std::string save;                  // a folder for checkpoints; empty: none
+  int64_t save_every = 0;            // steps; 0: the last one alone
+  SaveFolder* save_to = nullptr;     // rank 0's process: of `save`
+  bool exports = false;              // the trained model, when all steps are done
   ModelFolder* export_to = nullptr;  // rank 0's process: begun (BeginExport)
-  double stall_timeout = 300;  // seconds; 0: wait forever
-  bool record = false;         // keep events
+  double stall_timeout = 300;        // seconds; 0: wait forever
+  bool record = false;               // keep events
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   std::optional<Network> network;  // null: as fast as it is
   // Any process: all ranks are ready, the first step has not begun. An error and it never does.
   std::function<Status()> on_begin;
+  // Rank 0's process, before the first step: what else the user should know.
+  std::function<void(const std::string&)> on_note;
   // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
   std::function<Status(const StepReport&)> on_step;
   // Rank 0's process, or rank 1's where rank 0 is silent: the run has failed. Called at once, on
@@ -83,7 +90,8 @@ struct TrainReport {
   std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
   int64_t last_step = 0;
   int64_t planned_steps = 0;
-  Status status;  // why it failed, if it did
+  int64_t saved_step = 0;  // of the last checkpoint of this run; 0: none
+  Status status;           // why it failed, if it did
   // Rank 0 is silent: this one noticed by itself.
   bool orphaned = false;
 };

@@ -1,0 +1,267 @@
+#include "runtime/files/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace pp {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr int64_t kMostText = int64_t{1} << 30;  // bytes of a footer or a manifest
+constexpr size_t kKept = 2;                      // checkpoints
+constexpr char kSaving[] = ".saving-", kStep[] = "step-";
+
+Status CannotWrite(const std::string& path) {
+  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+}
+
+uint64_t SumOf(const void* data, int64_t bytes) { return XXH3_64bits(data, bytes); }
+
+// Whether the JSON is as this program writes it is for `read` to say: it throws where it is not.
+template <typename F>
+bool Reads(const F& read) {
+  try {
+    read();
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
+Status SyncFolder(const std::string& path) {
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return CannotWrite(path);
+  const bool synced = fsync(folder) == 0;
+  close(folder);
+  return synced ? Status() : CannotWrite(path);
+}
+
+}  // namespace
+
+std::string StepFolder(const std::string& dir, int64_t step) {
+  return fmt::format("{}/{}{:08}", dir, kStep, step);
+}
+std::string SavingFolder(const std::string& dir, int64_t step) {
+  return fmt::format("{}/{}{:08}", dir, kSaving, step);
+}
+std::string ShardPath(const std::string& folder, int rank) {
+  return fmt::format("{}/rank-{}", folder, rank);
+}
+
+std::vector<int64_t> SavedSteps(const std::string& dir) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    int64_t step = 0;
+    if (std::sscanf(name.c_str(), "step-%ld", &step) == 1 &&
+        StepFolder(dir, step) == dir + "/" + name)
+      steps.push_back(step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+// --- shards -----------------------------------------------------------------------------------
+
+Result<ShardWriter> ShardWriter::Create(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor < 0) return CannotWrite(path);
+  return ShardWriter(path, descriptor);
+}
+
+ShardWriter::ShardWriter(ShardWriter&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      offset_(other.offset_),
+      records_(std::move(other.records_)) {}
+
+ShardWriter::~ShardWriter() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+Status ShardWriter::Write(const void* data, int64_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = write(descriptor_, at, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return CannotWrite(path_);
+    at += written, bytes -= written, offset_ += written;
+  }
+  return {};
+}
+
+Status ShardWriter::Add(StateRecord record, const float* numbers) {
+  record.offset = offset_;
+  record.sum = SumOf(numbers, record.count * 4);
+  records_.push_back(record);
+  return Write(numbers, record.count * 4);
+}
+
+Status ShardWriter::Finish() {
+  Json records = Json::array();
+  for (const StateRecord& r : records_)
+    records.push_back({static_cast<int>(r.kind), r.tensor, r.peer.index, r.peer.of, r.begin,
+                       r.count, r.offset, r.sum});
+  const std::string footer = Json{{"format", kFormat}, {"records", records}}.dump();
+  const uint64_t ends[] = {footer.size(),
+                           SumOf(footer.data(), static_cast<int64_t>(footer.size()))};
+  PP_RETURN_IF_ERROR(Write(footer.data(), static_cast<int64_t>(footer.size())));
+  PP_RETURN_IF_ERROR(Write(ends, sizeof ends));
+  if (fsync(descriptor_) != 0) return CannotWrite(path_);
+  if (close(std::exchange(descriptor_, -1)) != 0) return CannotWrite(path_);
+  return {};
+}
+
+Result<ShardReader> ShardReader::Open(const std::string& path) {
+  Result<InputFile> file = InputFile::Open(path, "a rank's part of a checkpoint");
+  PP_RETURN_IF_ERROR(file.status());
+  ShardReader reader(path, std::move(*file));
+  PP_RETURN_IF_ERROR(reader.ReadFooter());
+  return reader;
+}
+
+Status ShardReader::ReadFooter() {
+  const auto damaged = [&] {
+    return Status::Invalid(path_ + ": damaged (a rank's part of a checkpoint)");
+  };
+  uint64_t ends[2];
+  const int64_t before = file_.bytes() - static_cast<int64_t>(sizeof ends);
+  if (before < 0) return damaged();
+  PP_RETURN_IF_ERROR(file_.Read(before, ends, sizeof ends));
+  if (ends[0] > static_cast<uint64_t>(std::min(before, kMostText))) return damaged();
+  const auto length = static_cast<int64_t>(ends[0]), data = before - length;
+  std::string footer(length, 0);
+  PP_RETURN_IF_ERROR(file_.Read(data, footer.data(), length));
+  if (SumOf(footer.data(), length) != ends[1]) return damaged();
+  footer_sum_ = ends[1];
+  const Json root = Json::parse(footer, nullptr, /*allow_exceptions=*/false);
+  int64_t end = 0;
+  const bool reads = Reads([&] {
+    if (root.at("format") != kFormat) return;
+    for (const Json& r : root.at("records")) {
+      StateRecord record{.kind = static_cast<StateKind>(r.at(0).get<int>()),
+                         .tensor = r.at(1),
+                         .peer = {r.at(2), r.at(3)},
+                         .begin = r.at(4),
+                         .count = r.at(5),
+                         .offset = r.at(6),
+                         .sum = r.at(7)};
+      if (record.offset != end || record.count < 0 || record.count > (data - end) / 4) return;
+      end += record.count * 4;
+      records_.push_back(record);
+    }
+  });
+  return reads && end == data ? Status() : damaged();
+}
+
+Status ShardReader::Read(const StateRecord& record, float* out) const {
+  PP_RETURN_IF_ERROR(file_.Read(record.offset, out, record.count * 4));
+  if (SumOf(out, record.count * 4) == record.sum) return {};
+  return Status::Invalid(
+      fmt::format("{}: damaged: its bytes from {} on have another checksum", path_, record.offset));
+}
+
+// --- the manifest -----------------------------------------------------------------------------
+
+Status WriteManifest(const std::string& folder, const Manifest& manifest) {
+  Json shards = Json::array();
+  for (const Manifest::Shard& shard : manifest.shards)
+    shards.push_back({{"bytes", shard.bytes}, {"footer", shard.footer_sum}});
+  std::string text = Json{{"format", kFormat},     {"model", Json::parse(manifest.model)},
+                          {"step", manifest.step}, {"sequences", manifest.sequences},
+                          {"seed", manifest.seed}, {"shards", shards}}
+                         .dump(1);
+  text += fmt::format("\n{:016x}\n", SumOf(text.data(), static_cast<int64_t>(text.size())));
+  const std::string_view parts[] = {text};
+  return WriteWhole(folder + "/manifest.json", parts);
+}
+
+Result<Manifest> ReadManifest(const std::string& folder) {
+  const std::string path = folder + "/manifest.json";
+  const Result<InputFile> file = InputFile::Open(path, "a checkpoint's manifest");
+  PP_RETURN_IF_ERROR(file.status());
+  const Status damaged = Status::Invalid(path + ": damaged (a checkpoint's manifest)");
+  constexpr int64_t kEnd = 18;  // a newline, 16 digits, a newline
+  const int64_t length = file->bytes() - kEnd;
+  if (length < 0 || length > kMostText) return damaged;
+  std::string text(file->bytes(), 0);
+  PP_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes()));
+  if (text.substr(length) != fmt::format("\n{:016x}\n", SumOf(text.data(), length))) return damaged;
+  const Json root = Json::parse(text.substr(0, length), nullptr, /*allow_exceptions=*/false);
+  Manifest manifest;
+  const bool reads = Reads([&] {
+    if (root.at("format") != kFormat) return;
+    manifest.model = root.at("model").dump();
+    manifest.sequences = root.at("sequences");
+    manifest.seed = root.at("seed");
+    for (const Json& shard : root.at("shards"))
+      manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
+    manifest.step = root.at("step");
+  });
+  if (!reads || manifest.step < 1) return damaged;
+  return manifest;
+}
+
+// --- the folder -------------------------------------------------------------------------------
+
+Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
+  std::string path = dir;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  std::error_code error;
+  fs::create_directories(path, error);
+  const std::string name = path + "/.lock";
+  const int lock = open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (lock < 0)
+    return Status::Invalid(fmt::format("{}: cannot be written: {}", dir, std::strerror(errno)));
+  SaveFolder folder(path, lock);
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+    return Status::Invalid(fmt::format("{}: another run is saving there (another folder)", dir));
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (at->path().filename().string().starts_with(kSaving)) fs::remove_all(at->path(), ignored);
+  }
+  return folder;
+}
+
+SaveFolder::SaveFolder(SaveFolder&& other) noexcept
+    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+
+SaveFolder::~SaveFolder() {
+  if (lock_ >= 0) close(lock_);
+}
+
+Status SaveFolder::Finish(Manifest manifest, int ranks) {
+  const std::string saving = SavingFolder(path_, manifest.step);
+  const std::string saved = StepFolder(path_, manifest.step);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Result<ShardReader> shard = ShardReader::Open(ShardPath(saving, rank));
+    PP_RETURN_IF_ERROR(shard.status());
+    manifest.shards.push_back({shard->bytes(), shard->footer_sum()});
+  }
+  PP_RETURN_IF_ERROR(WriteManifest(saving, manifest));
+  PP_RETURN_IF_ERROR(SyncFolder(saving));
+  std::error_code ignored;
+  fs::remove_all(saved, ignored);  // a damaged one of the same step
+  if (rename(saving.c_str(), saved.c_str()) != 0) return CannotWrite(saved);
+  PP_RETURN_IF_ERROR(SyncFolder(path_));
+  const std::vector<int64_t> steps = SavedSteps(path_);
+  size_t kept = 0;
+  for (const int64_t step : steps)
+    if (step > manifest.step || ++kept > kKept) fs::remove_all(StepFolder(path_, step), ignored);
+  return {};
+}
+
+}  // namespace pp

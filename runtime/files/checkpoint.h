@@ -1,0 +1,123 @@
+// A saved training as files. A folder has the last checkpoints, each complete:
+//
+//   step-00000020/ rank-0 rank-1 ...   one shard a rank: numbers, and a footer that says what they
+//   are
+//                  manifest.json       of the whole: model, step, the footers' checksums
+//   .saving-00000030/                  one that is being written, and takes its name when all is
+//   done
+//
+// A shard: numbers (fp32) of all records | footer, JSON | its length, u64 | its XXH3, u64. Every
+// record has a checksum of its own; the manifest ends with one of all before it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "schema/disk.h"
+#include "schema/model/layout.h"
+#include "schema/status.h"
+
+namespace pp {
+
+enum class StateKind : uint8_t { kWeights, kM, kV };
+
+// Numbers [begin, begin + count) of what a tensor parallel peer has of a parameter (Tensor::id).
+struct StateRecord {
+  StateKind kind = StateKind::kWeights;
+  int tensor = 0;
+  Peer peer;
+  int64_t begin = 0, count = 0;
+  // The shard's.
+  int64_t offset = 0;
+  uint64_t sum = 0;
+};
+
+class ShardWriter {
+ public:
+  // Invalid: cannot be written.
+  static Result<ShardWriter> Create(const std::string& path);
+  ShardWriter(ShardWriter&& other) noexcept;
+  ShardWriter& operator=(ShardWriter&&) = delete;
+  ~ShardWriter();
+
+  // Failed, here and below: the disk is full or broken.
+  Status Add(StateRecord record, const float* numbers);
+  // The footer; and everything has reached the disk.
+  Status Finish();
+
+ private:
+  ShardWriter(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  Status Write(const void* data, int64_t bytes);
+
+  std::string path_;
+  int descriptor_;
+  int64_t offset_ = 0;
+  std::vector<StateRecord> records_;
+};
+
+class ShardReader {
+ public:
+  // Invalid: it is damaged, or cut off.
+  static Result<ShardReader> Open(const std::string& path);
+
+  const std::vector<StateRecord>& records() const { return records_; }
+  uint64_t footer_sum() const { return footer_sum_; }
+  int64_t bytes() const { return file_.bytes(); }
+  // All numbers of a record. Invalid: its checksum is another. Any number of threads may read.
+  Status Read(const StateRecord& record, float* out) const;
+
+ private:
+  ShardReader(std::string path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  Status ReadFooter();
+
+  std::string path_;
+  InputFile file_;
+  std::vector<StateRecord> records_;
+  uint64_t footer_sum_ = 0;
+};
+
+struct Manifest {
+  std::string model;      // config.json
+  int64_t step = 0;       // steps that are done
+  int64_t sequences = 0;  // that they took
+  uint64_t seed = 0;
+  struct Shard {
+    int64_t bytes = 0;
+    uint64_t footer_sum = 0;
+  };
+  std::vector<Shard> shards;  // by rank
+};
+
+Status WriteManifest(const std::string& folder, const Manifest& manifest);
+// Invalid: it is missing, damaged, or of another format.
+Result<Manifest> ReadManifest(const std::string& folder);
+
+std::string StepFolder(const std::string& dir, int64_t step);
+std::string SavingFolder(const std::string& dir, int64_t step);
+std::string ShardPath(const std::string& folder, int rank);
+// Steps that have a folder, the last one first.
+std::vector<int64_t> SavedSteps(const std::string& dir);
+
+// The one run that writes into the folder. Removes what an earlier one has not finished.
+class SaveFolder {
+ public:
+  // Invalid: it cannot be made, or another run writes into it.
+  static Result<SaveFolder> Open(const std::string& dir);
+  SaveFolder(SaveFolder&& other) noexcept;
+  SaveFolder& operator=(SaveFolder&&) = delete;
+  ~SaveFolder();
+
+  const std::string& path() const { return path_; }
+  // All shards are there: writes the manifest, for which the shards are looked at, gives the folder
+  // its name, and removes all but the last two checkpoints.
+  Status Finish(Manifest manifest, int ranks);
+
+ private:
+  SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  std::string path_;
+  int lock_;
+};
+
+}  // namespace pp

@@ -1,0 +1,271 @@
+#include "runtime/run/states.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/plan/binding.h"
+#include "schema/model/families.h"
+
+namespace pp {
+namespace {
+
+constexpr int64_t kPiece = int64_t{1} << 22;  // numbers of a record, at most
+
+// The last stage's copy of a tied tensor, which is written and read as the first stage's.
+bool IsCopy(const StageLayout& layout, const Tensor& tensor) {
+  return !layout.first && tensor.id == 0;
+}
+
+// Numbers side by side both in a parameter and in a peer's part of it.
+struct Stretch {
+  int64_t element = 0, local = 0, count = 0;
+};
+
+std::vector<Stretch> RunsOf(const Tensor& tensor, const Peer& peer) {
+  std::vector<Stretch> runs;
+  for (const Slice& slice : SlicesOf(tensor, peer)) {
+    const bool together = slice.cols == slice.row_elements && slice.cols == tensor.cols;
+    const int64_t rows = together ? 1 : slice.rows;
+    for (int64_t row = 0; row < rows; ++row)
+      runs.push_back({slice.element + row * slice.row_elements, slice.at + row * tensor.cols,
+                      together ? slice.rows * slice.cols : slice.cols});
+  }
+  std::sort(runs.begin(), runs.end(), [](auto& a, auto& b) { return a.element < b.element; });
+  return runs;
+}
+
+// Of them, what is among the local numbers [begin, begin + count).
+std::vector<Stretch> Within(std::vector<Stretch> runs, int64_t begin, int64_t count) {
+  for (Stretch& run : runs) {
+    const int64_t first = std::max(run.local, begin);
+    const int64_t end = std::min(run.local + run.count, begin + count);
+    run = {run.element + first - run.local, first, std::max<int64_t>(0, end - first)};
+  }
+  std::erase_if(runs, [](const Stretch& run) { return run.count == 0; });
+  return runs;
+}
+
+class Saver {
+ public:
+  Saver(const RankStates& states, ShardWriter* shard)
+      : states_(states), program_(*states.program), place_(states.place), shard_(*shard) {}
+
+  Status Run() {
+    for (int stage : program_.StagesOf(place_.device))
+      for (int pipe : program_.PipesOf(stage, place_.device))
+        PP_RETURN_IF_ERROR(SaveCopy(stage, pipe));
+    return shard_.Finish();
+  }
+
+ private:
+  Status SaveCopy(int stage, int pipe) {
+    const StageLayout layout = LayoutStage(*program_.job, stage);
+    const StageCall copy = BindStage(program_, place_.device, stage, pipe, *states_.device);
+    const std::byte* weights = copy.weights + states_.newest(stage, pipe);
+    const bool first = place_.replica == 0 && pipe == 0;
+    const bool sharded = program_.zero > 0 && program_.Copies() > 1;
+    const auto mine = [&](const Tensor& tensor) {
+      return !IsCopy(layout, tensor) && (tensor.cut != Cut::kNone || place_.index == 0);
+    };
+    if (!first && !sharded) return {};
+    for (const OwnedPart& owned : OwnedPartsOf(program_, layout, place_.replica, pipe)) {
+      const TensorPart& part = owned.part;
+      if (!mine(*part.tensor)) continue;
+      // Others' shards of the weights may still be on their way here.
+      PP_RETURN_IF_ERROR(Add(StateKind::kWeights, *part.tensor, part.begin, part.count,
+                             weights + part.tensor->weight + part.begin * 4));
+      PP_RETURN_IF_ERROR(
+          Add(StateKind::kM, *part.tensor, part.begin, part.count, copy.optimizer + owned.m));
+      PP_RETURN_IF_ERROR(
+          Add(StateKind::kV, *part.tensor, part.begin, part.count, copy.optimizer + owned.v));
+    }
+    return {};
+  }
+
+  Status Add(StateKind kind, const Tensor& tensor, int64_t begin, int64_t count,
+             const std::byte* from) {
+    for (int64_t done = 0; done < count; done += kPiece) {
+      const int64_t numbers = std::min(kPiece, count - done);
+      piece_.resize(numbers);
+      Queue& queue = states_.device->compute();
+      const Ticket ticket = queue.CopyOut(piece_.data(), from + done * 4, numbers * 4);
+      while (!queue.Done(ticket)) sched_yield();
+      PP_RETURN_IF_ERROR(shard_.Add({.kind = kind,
+                                     .tensor = tensor.id,
+                                     .peer = {place_.index, program_.job->tp},
+                                     .begin = begin + done,
+                                     .count = numbers},
+                                    piece_.data()));
+    }
+    return {};
+  }
+
+  const RankStates& states_;
+  const Program& program_;
+  const Place& place_;
+  ShardWriter& shard_;
+  std::vector<float> piece_;
+};
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const RankStates& states)
+      : checkpoint_(checkpoint), states_(states), program_(*states.program), place_(states.place) {
+    for (const ShardReader& shard : checkpoint.shards)
+      for (const StateRecord& record : shard.records())
+        records_[{record.kind, record.tensor}].push_back({&shard, &record});
+  }
+
+  Status Run() {
+    for (int stage : program_.StagesOf(place_.device))
+      for (int pipe : program_.PipesOf(stage, place_.device))
+        PP_RETURN_IF_ERROR(LoadCopy(stage, pipe));
+    return {};
+  }
+
+ private:
+  struct Source {
+    const ShardReader* shard;
+    const StateRecord* record;
+  };
+
+  Status LoadCopy(int stage, int pipe) {
+    const StageLayout layout = LayoutStage(*program_.job, stage);
+    const StageCall copy = BindStage(program_, place_.device, stage, pipe, *states_.device);
+    for (const Tensor& tensor : layout.tensors)
+      PP_RETURN_IF_ERROR(
+          Load(StateKind::kWeights, tensor, 0, tensor.elements(), copy.weights + tensor.weight));
+    for (const OwnedPart& owned : OwnedPartsOf(program_, layout, place_.replica, pipe)) {
+      const TensorPart& part = owned.part;
+      PP_RETURN_IF_ERROR(
+          Load(StateKind::kM, *part.tensor, part.begin, part.count, copy.optimizer + owned.m));
+      PP_RETURN_IF_ERROR(
+          Load(StateKind::kV, *part.tensor, part.begin, part.count, copy.optimizer + owned.v));
+    }
+    return {};
+  }
+
+  // Local numbers [begin, begin + count) of the tensor. Padding is zeros.
+  Status Load(StateKind kind, const Tensor& tensor, int64_t begin, int64_t count, std::byte* to) {
+    const Peer here = {place_.index, program_.job->tp};
+    const std::vector<Stretch> wanted = Within(RunsOf(tensor, here), begin, count);
+    int64_t missing = 0;
+    for (const auto& run : wanted) missing += run.count;
+    numbers_.assign(count, 0);
+    for (const Source& source : records_[{kind, tensor.id}]) {
+      const StateRecord& record = *source.record;
+      const std::vector<Stretch> there = Within(
+          RunsOf(TensorOf(tensor.id, record.peer.of), record.peer), record.begin, record.count);
+      missing -= Copy(source, there, wanted, begin);
+      PP_RETURN_IF_ERROR(status_);
+    }
+    if (missing != 0)
+      return Status::Invalid(
+          fmt::format("{}: has not all numbers of {}", checkpoint_.folder, tensor.name()));
+    Queue& queue = states_.device->compute();
+    queue.CopyIn(to, numbers_.data(), count * 4);
+    return {};
+  }
+
+  // Copies what both have; returns how many numbers.
+  int64_t Copy(const Source& source, const std::vector<Stretch>& there,
+               const std::vector<Stretch>& wanted, int64_t begin) {
+    int64_t copied = 0;
+    bool read = false;
+    for (size_t a = 0, b = 0; a < there.size() && b < wanted.size();) {
+      const auto &from = there[a], &to = wanted[b];
+      const int64_t first = std::max(from.element, to.element);
+      const int64_t end = std::min(from.element + from.count, to.element + to.count);
+      if (first < end) {
+        if (!std::exchange(read, true)) {
+          piece_.resize(source.record->count);
+          status_ = source.shard->Read(*source.record, piece_.data());
+          if (!status_.ok()) return copied;
+        }
+        std::copy_n(piece_.data() + from.local + first - from.element - source.record->begin,
+                    end - first, numbers_.data() + to.local + first - to.element - begin);
+        copied += end - first;
+      }
+      (from.element + from.count < to.element + to.count ? a : b) += 1;
+    }
+    return copied;
+  }
+
+  // What one of so many peers has of a parameter.
+  const Tensor& TensorOf(int id, int tp) {
+    std::map<int, Tensor>& tensors = tensors_[tp];
+    if (tensors.empty()) {
+      Job job = *program_.job;
+      job.layers_per_stage = {job.model.layers};
+      job.tp = tp;
+      for (const Tensor& tensor : LayoutStage(job, 0).tensors) tensors[tensor.id] = tensor;
+    }
+    return tensors.at(id);
+  }
+
+  const Checkpoint& checkpoint_;
+  const RankStates& states_;
+  const Program& program_;
+  const Place& place_;
+  std::map<std::pair<StateKind, int>, std::vector<Source>> records_;
+  std::map<int, std::map<int, Tensor>> tensors_;  // by peers and id
+  std::vector<float> numbers_, piece_;
+  Status status_;
+};
+
+// Reads every byte.
+Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& model) {
+  Result<Manifest> manifest = ReadManifest(folder);
+  PP_RETURN_IF_ERROR(manifest.status());
+  Checkpoint checkpoint{.folder = folder, .manifest = *manifest, .shards = {}};
+  const Result<ModelConfig> saved = ParseModelConfig(manifest->model, folder + "/manifest.json");
+  PP_RETURN_IF_ERROR(saved.status());
+  PP_RETURN_IF_ERROR(CheckSameWeights(*saved, folder + "/manifest.json", model));
+  const int most = TensorParallelLimit(TableOf(model));
+  std::vector<float> numbers;
+  for (size_t rank = 0; rank < manifest->shards.size(); ++rank) {
+    const std::string path = ShardPath(folder, static_cast<int>(rank));
+    Result<ShardReader> shard = ShardReader::Open(path);
+    PP_RETURN_IF_ERROR(shard.status());
+    if (shard->bytes() != manifest->shards[rank].bytes ||
+        shard->footer_sum() != manifest->shards[rank].footer_sum)
+      return Status::Invalid(path + ": is of another checkpoint");
+    for (const StateRecord& record : shard->records()) {
+      if (record.peer.of < 1 || most % record.peer.of != 0 || record.peer.index < 0 ||
+          record.peer.index >= record.peer.of)
+        return Status::Invalid(path + ": is of another model");
+      numbers.resize(record.count);
+      PP_RETURN_IF_ERROR(shard->Read(record, numbers.data()));
+    }
+    checkpoint.shards.push_back(std::move(*shard));
+  }
+  return checkpoint;
+}
+
+}  // namespace
+
+Status SaveStates(const RankStates& states, const std::string& path) {
+  Result<ShardWriter> shard = ShardWriter::Create(path);
+  PP_RETURN_IF_ERROR(shard.status());
+  return Saver(states, &*shard).Run();
+}
+
+Result<Checkpoint> FindCheckpoint(const std::string& dir, const ModelConfig& model,
+                                  std::vector<std::string>* notes) {
+  for (const int64_t step : SavedSteps(dir)) {
+    Result<Checkpoint> found = OpenCheckpoint(StepFolder(dir, step), model);
+    if (found.ok()) return found;
+    notes->push_back(found.status().message());
+  }
+  if (notes->empty()) return Status::Invalid(dir + ": has no checkpoint (one that --save wrote)");
+  return Status::Invalid(notes->front());
+}
+
+Status LoadStates(const Checkpoint& checkpoint, const RankStates& states) {
+  return Loader(checkpoint, states).Run();
+}
+
+}  // namespace pp

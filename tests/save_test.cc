@@ -1,0 +1,255 @@
+// A training that is saved, and goes on under another cut, is the one that never stopped; and no
+// damaged checkpoint is ever loaded.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "compiler/compile.h"
+#include "tests/kept_report.h"
+#include "tests/models.h"
+
+namespace pp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("save_test." + std::to_string(getpid()))) {
+    fs::remove_all(path_);
+    fs::create_directory(path_);
+    std::ofstream out(path_ / "data.txt");
+    for (int i = 0; i < 4000; ++i) out << static_cast<char>(' ' + i * i % 29);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+// With dropout, and a vocabulary that does not divide.
+ModelConfig TinyModel(bool llama) {
+  ModelConfig model = Gpt2Model({.vocab_size = 61,
+                                 .max_positions = 8,
+                                 .hidden_size = 24,
+                                 .layers = 4,
+                                 .heads = 4,
+                                 .intermediate_size = 40});
+  if (llama) {
+    model.family = FindFamily("llama");
+    model.embedding_dropout = model.residual_dropout = 0;
+    model.kv_heads = 2;
+    model.head_dim = 6;
+    model.tied = false;
+  }
+  return model;
+}
+
+struct Shape {
+  const char* scheme;
+  int pp = 1, tp = 1, dp = 1, zero = 0;
+
+  std::string Text() const {
+    return std::string(scheme) + " pp " + std::to_string(pp) + " tp " + std::to_string(tp) +
+           " dp " + std::to_string(dp) + " zero " + std::to_string(zero);
+  }
+};
+
+struct Outcome {
+  Status status;
+  std::vector<double> numbers;  // loss and norm of each step
+  std::vector<std::string> notes;
+  int64_t saved = 0;
+};
+
+struct Steps {
+  int until = 6;
+  int save_every = 0;
+  bool resume = false;
+  std::optional<uint64_t> seed;
+};
+
+Outcome Run(const ModelConfig& model, const Shape& shape, const Folder& folder,
+            const Steps& steps) {
+  const auto program = Compile({.scheme = shape.scheme,
+                                .shape = {shape.pp, 8 / shape.dp, 0},
+                                .replicas = shape.dp,
+                                .zero = shape.zero,
+                                .model = model,
+                                .micro_batch_size = 1,
+                                .tp = shape.tp});
+  INFO(program.status().message());
+  REQUIRE(program.ok());
+  Outcome outcome;
+  TrainOptions options;
+  options.data = folder / "data.txt";
+  options.optimizer.steps = steps.until;
+  options.optimizer.learning_rate = 1e-3;
+  options.optimizer.warmup_steps = 4;
+  options.seed = steps.seed;
+  options.resume = steps.resume;
+  options.save_every = steps.save_every;
+  options.on_note = [&](const std::string& note) { outcome.notes.push_back(note); };
+  std::optional<SaveFolder> saves;
+  if (steps.resume || steps.save_every > 0) {
+    options.save = folder / "saves";
+    auto opened = SaveFolder::Open(options.save);
+    REQUIRE(opened.status().message() == "");
+    saves.emplace(std::move(*opened));
+    options.save_to = &*saves;
+  }
+  const KeptReport report = TrainAndKeep(*program, options);
+  outcome.status = report.status;
+  outcome.saved = report.saved_step;
+  for (const StepReport& step : report.steps) {
+    outcome.numbers.push_back(step.loss);
+    outcome.numbers.push_back(*step.grad_norm);
+  }
+  return outcome;
+}
+
+double Furthest(const std::vector<double>& a, const std::vector<double>& b, size_t from) {
+  REQUIRE(a.size() == b.size() + from);
+  double most = 0;
+  for (size_t i = 0; i < b.size(); ++i)
+    most = std::max(most, std::abs(a[from + i] - b[i]) / std::abs(a[from + i]));
+  return most;
+}
+
+TEST_CASE("saved under one cut, resumed under another") {
+  const Shape one = {"gpipe"};
+  const std::pair<Shape, Shape> pairs[] = {
+      {{"gpipe"}, {"1f1b", 4}},
+      {{"zb-v", 2}, {"interleaved", 2}},
+      {{"hanayo", 2}, {"gpipe"}},
+      {{"1f1b", 2}, {"1f1b", 2, 2}},
+      {{"1f1b", 2, 2}, {"zb-v", 2}},
+      {{"gpipe", 1, 2}, {"gpipe", 1, 4}},
+      {{"1f1b", 2}, {"1f1b", 2, 1, 2, 1}},
+      {{"1f1b", 2, 1, 2, 1}, {"gpipe"}},
+      {{"chimera", 2}, {"1f1b", 4}},
+      {{"1f1b", 2, 2, 2, 1}, {"chimera", 2, 1, 2}},
+      {{"gpipe", 1, 1, 4, 1}, {"gpipe", 1, 2, 2, 1}},
+      {{"dualpipe", 2}, {"fold-aiao", 2, 1, 2, 1}},
+  };
+  for (const bool llama : {false, true}) {
+    const ModelConfig model = TinyModel(llama);
+    for (const auto& [before, after] : pairs) {
+      if (llama && std::max(before.tp, after.tp) > 2) continue;
+      INFO(before.Text() << " -> " << after.Text());
+      const Folder folder;
+      const Outcome whole = Run(model, one, folder, {.seed = 5});
+      const Outcome first = Run(model, before, folder, {.until = 4, .save_every = 2, .seed = 5});
+      REQUIRE(first.status.message() == "");
+      CHECK(first.saved == 4);
+      const Outcome second = Run(model, after, folder, {.save_every = 2, .resume = true});
+      REQUIRE(second.status.message() == "");
+      CHECK(second.saved == 6);
+      CHECK(second.notes ==
+            std::vector<std::string>{"goes on from " + StepFolder(folder / "saves", 4)});
+      CHECK(SavedSteps(folder / "saves") == std::vector<int64_t>{6, 4});
+      const auto alone = [](const Shape& s) {
+        return s.tp * s.dp == 1 && std::string(s.scheme) != "chimera" &&
+               std::string(s.scheme) != "dualpipe";
+      };
+      const double far = Furthest(whole.numbers, second.numbers, 8);
+      CHECK(far < 1e-5);
+      if (alone(before) && alone(after)) CHECK(far == 0);
+    }
+  }
+}
+
+// One byte of every 97 of every file; a file that is cut off or gone; another model.
+TEST_CASE("a checkpoint that is not whole is not used, and the one before it is") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  const Shape shape = {"1f1b", 2, 2};
+  REQUIRE(Run(model, shape, folder, {.until = 4, .save_every = 2, .seed = 5}).status.ok());
+  const std::string saves = folder / "saves", last = StepFolder(saves, 4);
+  const auto found = [&](std::vector<std::string>* notes) {
+    const auto checkpoint = FindCheckpoint(saves, model, notes);
+    return checkpoint.ok() ? checkpoint->manifest.step : 0;
+  };
+  std::vector<std::string> notes;
+  REQUIRE(found(&notes) == 4);
+  REQUIRE(notes.empty());
+  const std::vector<std::string> files = {"manifest.json", "rank-0", "rank-1", "rank-2", "rank-3"};
+  for (const std::string& name : files) {
+    const std::string path = last + "/" + name;
+    const auto size = static_cast<int64_t>(fs::file_size(path));
+    for (int64_t at = name == "manifest.json" ? 0 : size % 97; at < size;
+         at += name == "manifest.json" ? 1
+               : at > size - 64        ? 1
+                                       : size / 40) {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(at);
+      const char byte = static_cast<char>(file.get());
+      const auto put = [&](char value) {
+        file.seekp(at);
+        file.put(value);
+        file.flush();
+      };
+      put(static_cast<char>(byte ^ 4));
+      notes.clear();
+      INFO(name << " byte " << at);
+      CHECK(found(&notes) == 2);
+      REQUIRE(notes.size() == 1);
+      CHECK(notes[0].starts_with(path));
+      put(byte);
+    }
+    fs::rename(path, path + ".gone");
+    CHECK(found(&notes) == 2);
+    fs::copy_file(path + ".gone", path);
+    fs::resize_file(path, size - 1);
+    CHECK(found(&notes) == 2);
+    fs::remove(path);
+    fs::rename(path + ".gone", path);
+  }
+  notes.clear();
+  CHECK(found(&notes) == 4);
+
+  // A part of another checkpoint.
+  fs::copy_file(last + "/rank-1", last + "/kept");
+  fs::copy_file(StepFolder(saves, 2) + "/rank-1", last + "/rank-1",
+                fs::copy_options::overwrite_existing);
+  CHECK(found(&notes) == 2);
+  CHECK(notes.back() == last + "/rank-1: is of another checkpoint");
+  const Outcome went_on = Run(model, shape, folder, {.until = 4, .save_every = 2, .resume = true});
+  REQUIRE(went_on.status.message() == "");
+  CHECK(went_on.notes.front().starts_with("not used: " + last));
+  CHECK(went_on.saved == 4);  // in place of the damaged one
+  CHECK(found(&notes) == 4);
+
+  ModelConfig other = model;
+  other.heads = 2;
+  const Outcome foreign = Run(other, shape, folder, {.resume = true});
+  CHECK(foreign.status.code() == Code::kInvalid);
+  CHECK(foreign.status.message() ==
+        "--resume: " + last + "/manifest.json: n_head is 4 (the plan's model has 2)");
+  CHECK(Run(model, shape, folder, {.resume = true, .seed = 6}).status.message() ==
+        "--seed: 6 (" + last + " has 5)");
+  CHECK(Run(model, shape, folder, {.until = 4, .resume = true}).status.message() ==
+        "--steps: 4 (" + last + " has 4 already)");
+  fs::remove_all(saves);
+  CHECK(Run(model, shape, folder, {.resume = true}).status.message() ==
+        "--resume: " + saves + ": has no checkpoint (one that --save wrote)");
+}
+
+TEST_CASE("one run saves into a folder, and clears what another has not finished") {
+  const Folder folder;
+  fs::create_directories(folder / "saves/.saving-00000007");
+  auto mine = SaveFolder::Open(folder / "saves");
+  REQUIRE(mine.ok());
+  CHECK_FALSE(fs::exists(folder / "saves/.saving-00000007"));
+  CHECK(SaveFolder::Open(folder / "saves").status().message() ==
+        (folder / "saves") + ": another run is saving there (another folder)");
+}
+
+}  // namespace
+}  // namespace pp
