@@ -205,6 +205,7 @@ class Run {
 
   // All ranks are ready.
   Status Begin() {
+    begun_ = true;
     options_.stop_requests = CountStopRequests();
     if (log_) PP_RETURN_IF_ERROR(log_->Begin());
     return trace_ ? trace_->Begin() : Status();
@@ -227,7 +228,7 @@ class Run {
                             [this](std::string_view piece) { return trace_->Write(piece); }));
     if (trace_) keep(trace_->Close());
     if (log_) keep(log_->Close());
-    if (save_)
+    if (save_ && begun_)
       keep(PrintOut(
           report.saved_step == 0
               ? fmt::format("nothing is saved in {}\n", options_.save)
@@ -273,7 +274,7 @@ class Run {
   std::optional<SaveFolder> save_;
   int64_t steps_ = 0;  // reported
   double seconds_ = 0;
-  bool spoken_ = false;
+  bool begun_ = false, spoken_ = false;
 };
 
 int Main(int argc, char** argv) {

@@ -1,0 +1,45 @@
+#!/bin/bash
+# Runs that are killed while they save after every step, and go on under another schedule: they end
+# with the bits of the run that nobody killed.
+#
+#   save_kill_test.sh [ROUNDS [SEED]]
+set -uo pipefail
+source tests/small_run.sh
+rounds=${1:-6}
+RANDOM=${2:-1}
+steps=250
+"$pipec" compile --scheme zb-v --devices 2 --microbatches 4 --model config.json -o b.plan || exit 1
+"$piperun" a.plan --data text.txt --steps $steps --log whole.jsonl > out.txt || exit 1
+# numbers LOG: loss and norm of the last step.
+numbers() { tail -n 1 "$1" | sed -E 's/.*("step":[0-9]+,"loss":[^,]*,"grad_norm":[^,]*),.*/\1/'; }
+killed=0 late=0
+for ((round = 0; round < rounds; ++round)); do
+  rm -rf saves
+  command=("$piperun" a.plan)
+  ((round % 2 == 0)) || command=(mpiexec -n 4 "$piperun" a.plan)
+  setsid "${command[@]}" --data text.txt --steps $steps --save saves --save-every 1 > out.txt 2> err.txt &
+  group=$!
+  for ((i = 0; i < 200; ++i)); do compgen -G "saves/step-*" > list.txt && break; sleep 0.02; done
+  sleep "$(printf '0.%03d' $((RANDOM % 900)))"
+  pkill -KILL -g "$group" 2> kill.txt && killed=$((killed + 1))
+  # MPICH's proxies have groups of their own, and end their ranks when mpiexec is gone.
+  pkill -KILL -f "$PWD|a.plan --data text.txt --steps $steps --save saves" 2> kill.txt
+  { wait "$group"; } 2> kill.txt
+  sleep 0.1
+  ls -A saves | grep -q "saving" && late=$((late + 1))
+  last=$(ls saves | tail -n 1)
+  if [[ $last == step-$(printf %08d $steps) ]]; then
+    "$piperun" a.plan --data text.txt --steps $steps --save saves --resume > out.txt 2> err.txt &&
+      fail "round $round: nothing was left to do"
+    continue
+  fi
+  "$piperun" b.plan --data text.txt --steps $steps --save saves --resume --log on.jsonl > out.txt 2> err.txt ||
+    fail "round $round: behind $last"
+  grep -q "goes on from saves/$last" out.txt || fail "round $round: not from $last: $(head -n 1 out.txt)"
+  [[ $(numbers on.jsonl) == "$(numbers whole.jsonl)" ]] ||
+    fail "round $round: from $last: $(numbers on.jsonl) instead of $(numbers whole.jsonl)"
+  grep -q "saved in saves/step-$(printf %08d $steps)" out.txt || fail "round $round: not saved"
+done
+echo "$rounds runs, $killed killed, $late of them within a checkpoint"
+((killed > 0)) || fail "none was killed"
+exit $((failures > 0))
