@@ -40,6 +40,21 @@ for ((round = 0; round < rounds; ++round)); do
     fail "round $round: from $last: $(numbers on.jsonl) instead of $(numbers whole.jsonl)"
   grep -q "saved in saves/step-$(printf %08d $steps)" out.txt || fail "round $round: not saved"
 done
+# Stopped by a user, the last step is saved by all ranks.
+for command in "$piperun" "mpiexec -n 4 $piperun"; do
+  rm -rf saves
+  # shellcheck disable=SC2086
+  setsid $command a.plan --data text.txt --steps $steps --save saves > out.txt 2> err.txt &
+  group=$!
+  until grep -q "^step 5/" out.txt; do sleep 0.01; done
+  pkill -INT -g "$group"
+  wait "$group"
+  stopped=$(sed -n 's/^piperun: error: stopped after step \([0-9]*\)$/\1/p' err.txt)
+  [[ $stopped ]] || fail "$command: not stopped"
+  grep -q "^saved in saves/step-$(printf %08d "$stopped")$" out.txt || fail "$command: not saved"
+  "$piperun" b.plan --data text.txt --steps $steps --save saves --resume --log on.jsonl > out.txt 2> err.txt &&
+    [[ $(numbers on.jsonl) == "$(numbers whole.jsonl)" ]] || fail "$command: behind step $stopped"
+done
 echo "$rounds runs, $killed killed, $late of them within a checkpoint"
 ((killed > 0)) || fail "none was killed"
 exit $((failures > 0))

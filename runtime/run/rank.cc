@@ -110,9 +110,12 @@ RankStates Rank::States(int64_t steps) {
 // This rank's part of the checkpoint behind step `number`, where there is one. Its report comes
 // later, so that who has all reports knows that all parts are there.
 Status Rank::Save(int64_t number) {
+  if (args_.save.empty()) return {};
   const int64_t step = args_.steps_before + number;
   const bool due = args_.save_every > 0 && step % args_.save_every == 0;
-  if (args_.save.empty() || !(due || number == last_step_.load())) return {};
+  // Whether somebody has asked to stop behind this step, rank 0 says when it lets the next one go.
+  const bool last = rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
+  if (!(due || last) || stop_.load()) return {};
   const std::string folder = SavingFolder(args_.save, step);
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // whoever is first

@@ -1,0 +1,210 @@
+#include "schema/model/placing.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace pp {
+namespace {
+
+class Placer {
+ public:
+  Placer(const Job& job, StageLayout* layout)
+      : tokens_(job.tokens()),
+        width_(job.model.hidden_size),
+        layout_(*layout),
+        operators_(layout->operators) {
+    FindTemporaries();
+    Places scratch;
+    TakeForPeers(job, &scratch);
+    layout_.kernels = scratch.Take(KernelBytes(job) / 4);
+    for (const StageOperator& placed : operators_)
+      if (placed.op.kind == OperatorKind::kRope && layout_.angles == 0)
+        layout_.angles = scratch.Take(int64_t{job.sequence_length} * placed.op.head_dim);
+    for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i]);
+    flow_[0] = scratch.Take(tokens_ * width_);
+
+    Places stash, drop(scratch.end()), work(scratch.end()), all_work;
+    flow_[1] = drop.Take(tokens_ * width_);
+    PlaceForward(Keep::kStash, &stash);
+    PlaceForward(Keep::kScratch, &drop);
+    PlaceBackward(Halves::kTogether, &work);
+    PlaceBackward(Halves::kApart, &all_work);
+    layout_.stash_bytes = stash.end();
+    layout_.work_bytes = all_work.end();
+    layout_.scratch_bytes = work.most();
+    layout_.drop_scratch_bytes = std::max(work.most(), drop.most());
+  }
+
+ private:
+  // At the same places in every stage.
+  void TakeForPeers(const Job& job, Places* scratch) {
+    int64_t exchange = 0;
+    for (const int64_t numbers : PeerSums(job))
+      exchange =
+          std::max(exchange, ExchangeBytes(job.tp, (numbers * 4 + job.tp - 1) / job.tp + kAlign));
+    layout_.exchange = scratch->Take(exchange / 4);
+    layout_.statistics = scratch->Take(job.tp > 1 ? 3 * job.tp * tokens_ : 0);
+  }
+
+  OperatorKind KindAt(size_t i) const { return operators_[i].op.kind; }
+  bool Before(size_t i, OperatorKind kind) const {
+    return i + 1 < operators_.size() && KindAt(i + 1) == kind;
+  }
+
+  // Whether what it gives is made again where it is needed, and so lies in scratch.
+  bool IsTemporary(size_t i) const {
+    const OperatorKind kind = KindAt(i);
+    return kind == OperatorKind::kNorm || kind == OperatorKind::kGelu ||
+           kind == OperatorKind::kSwiGlu ||
+           (kind == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
+  }
+
+  // Whether the gradient with respect to what it gives is needed no more behind its input half.
+  static bool GivesGradientInScratch(OperatorKind kind) {
+    return kind == OperatorKind::kNorm || kind == OperatorKind::kAttention ||
+           kind == OperatorKind::kSwiGlu;
+  }
+
+  // There are two places for these: an operator does not write where it reads. The second one also
+  // has gradients on their way from an operator to the one before.
+  void FindTemporaries() {
+    which_.assign(operators_.size(), 0);
+    for (size_t i = 0; i < operators_.size(); ++i) {
+      if (GivesGradientInScratch(KindAt(i)))
+        widths_[1] = std::max(widths_[1], operators_[i].op.stride);
+      if (!IsTemporary(i)) continue;
+      which_[i] = i > 0 && IsTemporary(i - 1) && which_[i - 1] == 0 ? 1 : 0;
+      widths_[which_[i]] = std::max(widths_[which_[i]], operators_[i].op.stride);
+    }
+  }
+
+  // `own`: where what is kept goes, in scratch one group over the other.
+  void PlaceForward(Keep keep, Places* own) {
+    const Area area = keep == Keep::kStash ? Area::kStash : Area::kScratch;
+    const int64_t begin = own->end();
+    const auto take = [&](int64_t numbers) { return Spot{area, own->Take(numbers)}; };
+    Spot now, stream;
+    if (!layout_.first) now = stream = {Area::kActBefore, 0};
+    int turn = 0;
+    const auto next_stream = [&](size_t i) -> Spot {
+      if (i + 1 == operators_.size()) return {Area::kAct, 0};
+      if (keep == Keep::kStash) return take(tokens_ * width_);
+      return {Area::kScratch, flow_[turn++ % 2]};
+    };
+    for (size_t i = 0; i < operators_.size(); ++i) {
+      StageOperator& placed = operators_[i];
+      const Operator& op = placed.op;
+      StageOperator::Forward& forward = placed.forward[static_cast<int>(keep)];
+      if (keep == Keep::kScratch && i > 0 && operators_[i - 1].group != placed.group)
+        own->BackTo(begin);
+      forward.in = now;
+      switch (op.kind) {
+        case OperatorKind::kEmbedding:
+          forward.out = stream = next_stream(i);
+          break;
+        case OperatorKind::kNorm:
+          forward.statistics = take(static_cast<int64_t>(op.parameters.size()) * tokens_);
+          break;
+        case OperatorKind::kLoss:
+          forward.statistics = take(2 * tokens_);
+          break;
+        case OperatorKind::kRope:
+          forward.out = now;
+          break;
+        case OperatorKind::kLinear:
+        case OperatorKind::kGelu:
+        case OperatorKind::kSwiGlu:
+          break;
+        case OperatorKind::kAttention:
+          forward.statistics = take(op.heads * tokens_);
+          break;
+        case OperatorKind::kResidual:
+          forward.stream = stream;
+          forward.out = stream = next_stream(i);
+          if (op.dropout == 0) {
+            StageOperator::Forward& linear = operators_[i - 1].forward[static_cast<int>(keep)];
+            linear.stream = std::exchange(forward.stream, {});
+            linear.out = forward.out;
+            forward.in = {};
+          }
+          break;
+      }
+      if (IsTemporary(i)) {
+        forward.out = {Area::kScratch, temporary_[which_[i]]};
+      } else if (!forward.out && op.out > 0) {
+        forward.out = take(tokens_ * op.stride);
+      }
+      now = forward.out;
+      if (keep == Keep::kStash && (forward.statistics || forward.out.area == Area::kStash))
+        layout_.needed = static_cast<int>(i) + 1;
+    }
+  }
+
+  // `own`: for what the weight half needs.
+  void PlaceBackward(Halves halves, Places* own) {
+    const Area area = halves == Halves::kTogether ? Area::kScratch : Area::kWork;
+    const int64_t begin = own->end();
+    const auto take = [&](int64_t numbers) { return Spot{area, own->Take(numbers)}; };
+    Spot& flow = layout_.flow[static_cast<int>(halves)];
+    flow = {Area::kGradBefore, 0};
+    if (layout_.first) {
+      flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]} : take(tokens_ * width_);
+    }
+    // Of what operator i gives.
+    std::vector<Spot> gradient(operators_.size());
+    const auto of = [&](size_t i) {
+      switch (KindAt(i)) {
+        case OperatorKind::kEmbedding:
+        case OperatorKind::kResidual:
+          return flow;
+        case OperatorKind::kNorm:
+        case OperatorKind::kAttention:
+        case OperatorKind::kSwiGlu:
+          return Spot{Area::kScratch, temporary_[1]};
+        case OperatorKind::kLinear:
+          // The loss turns its input into the gradient.
+          if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
+          return take(tokens_ * operators_[i].op.stride);
+        case OperatorKind::kRope:
+        case OperatorKind::kGelu:
+          return take(tokens_ * operators_[i].op.stride);
+        case OperatorKind::kLoss:
+          return Spot{};
+      }
+      PP_CHECK(false);
+    };
+    bool set = !layout_.last;
+    for (size_t i = operators_.size(); i-- > 0;) {
+      StageOperator& placed = operators_[i];
+      StageOperator::Backward& backward = placed.backward[static_cast<int>(halves)];
+      if (halves == Halves::kTogether && i + 1 < operators_.size() &&
+          operators_[i + 1].group != placed.group)
+        own->BackTo(begin);
+      backward.d_out = i + 1 < operators_.size() ? gradient[i] : flow;
+      if (KindAt(i) == OperatorKind::kNorm) {
+        backward.part = take(static_cast<int64_t>(placed.op.parameters.size()) * width_);
+        backward.d_in = flow;
+        placed.begins = !std::exchange(set, true);
+      } else if (KindAt(i) == OperatorKind::kGelu || KindAt(i) == OperatorKind::kRope) {
+        backward.d_in = backward.d_out;  // in place
+      } else if (i > 0) {
+        backward.d_in = of(i - 1);
+      }
+      if (i > 0) gradient[i - 1] = backward.d_in;
+    }
+  }
+
+  const int64_t tokens_, width_;
+  StageLayout& layout_;
+  std::vector<StageOperator>& operators_;
+  std::vector<int> which_;
+  int64_t widths_[2] = {}, temporary_[2] = {};  // offsets in scratch, of these and of
+  int64_t flow_[2] = {};  // the stream: in a CFW both in turn; its gradient has the first one
+};
+
+}  // namespace
+
+void PlaceOperators(const Job& job, StageLayout* layout) { Placer(job, layout); }
+
+}  // namespace pp

@@ -1,0 +1,37 @@
+// Where everything of a stage lies.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "schema/model/layout.h"
+
+namespace pp {
+
+// Hands out aligned places one after the other.
+class Places {
+ public:
+  explicit Places(int64_t begin = 0) : end_(begin), most_(begin) {}
+
+  // Room for `numbers` numbers of 4 bytes.
+  int64_t Take(int64_t numbers) {
+    const int64_t begin = (end_ + kAlign - 1) / kAlign * kAlign;
+    end_ = begin + numbers * 4;
+    most_ = std::max(most_, end_);
+    return begin;
+  }
+  // What was taken since `end` was the end is free again.
+  void BackTo(int64_t end) { end_ = end; }
+
+  int64_t end() const { return end_; }
+  int64_t most() const { return most_; }
+
+ private:
+  int64_t end_, most_;
+};
+
+// Finds a place for everything that the stage's operators read and write, and says how much all of
+// it takes: all of *layout behind `operators`.
+void PlaceOperators(const Job& job, StageLayout* layout);
+
+}  // namespace pp
