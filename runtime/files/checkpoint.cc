@@ -180,10 +180,15 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
   Json shards = Json::array();
   for (const Manifest::Shard& shard : manifest.shards)
     shards.push_back({{"bytes", shard.bytes}, {"footer", shard.footer_sum}});
-  std::string text = Json{{"format", kFormat},     {"model", Json::parse(manifest.model)},
-                          {"step", manifest.step}, {"sequences", manifest.sequences},
-                          {"seed", manifest.seed}, {"shards", shards}}
-                         .dump(1);
+  std::string text = Json{
+      {"format", kFormat},
+      {"model", Json::parse(manifest.model)},
+      {"step", manifest.step},
+      {"updates", manifest.updates},
+      {"by_epochs", manifest.by_epochs},
+      {"sequences", manifest.sequences},
+      {"seed", manifest.seed},
+      {"shards", shards}}.dump(1);
   text += fmt::format("\n{:016x}\n", SumOf(text.data(), static_cast<int64_t>(text.size())));
   const std::string_view parts[] = {text};
   return WriteWhole(folder + "/manifest.json", parts);
@@ -207,6 +212,8 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     manifest.model = root.at("model").dump();
     manifest.sequences = root.at("sequences");
     manifest.seed = root.at("seed");
+    manifest.updates = root.at("updates");
+    manifest.by_epochs = root.at("by_epochs");
     for (const Json& shard : root.at("shards"))
       manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
     manifest.step = root.at("step");
@@ -237,7 +244,9 @@ Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
 }
 
 SaveFolder::SaveFolder(SaveFolder&& other) noexcept
-    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+    : path_(std::move(other.path_)),
+      lock_(std::exchange(other.lock_, -1)),
+      whole_(std::move(other.whole_)) {}
 
 SaveFolder::~SaveFolder() {
   if (lock_ >= 0) close(lock_);
@@ -257,10 +266,11 @@ Status SaveFolder::Finish(Manifest manifest, int ranks) {
   fs::remove_all(saved, ignored);  // a damaged one of the same step
   if (rename(saving.c_str(), saved.c_str()) != 0) return CannotWrite(saved);
   PP_RETURN_IF_ERROR(SyncFolder(path_));
-  const std::vector<int64_t> steps = SavedSteps(path_);
-  size_t kept = 0;
-  for (const int64_t step : steps)
-    if (step > manifest.step || ++kept > kKept) fs::remove_all(StepFolder(path_, step), ignored);
+  whole_.push_back(manifest.step);
+  if (whole_.size() > kKept) whole_.erase(whole_.begin());
+  for (const int64_t step : SavedSteps(path_))
+    if (std::find(whole_.begin(), whole_.end(), step) == whole_.end())
+      fs::remove_all(StepFolder(path_, step), ignored);
   return {};
 }
 

@@ -79,9 +79,11 @@ class ShardReader {
 };
 
 struct Manifest {
-  std::string model;      // config.json
-  int64_t step = 0;       // steps that are done
-  int64_t sequences = 0;  // that they took
+  std::string model;       // config.json
+  int64_t step = 0;        // steps that are done
+  int64_t updates = 0;     // of every weight, in them
+  bool by_epochs = false;  // how the training counts, and so where it is in the data
+  int64_t sequences = 0;   // that they took
   uint64_t seed = 0;
   struct Shard {
     int64_t bytes = 0;
@@ -110,14 +112,17 @@ class SaveFolder {
   ~SaveFolder();
 
   const std::string& path() const { return path_; }
+  // The checkpoint of this step is whole; what comes behind it is not.
+  void GoOnFrom(int64_t step) { whole_ = {step}; }
   // All shards are there: writes the manifest, for which the shards are looked at, gives the folder
-  // its name, and removes all but the last two checkpoints.
+  // its name, and removes all but the last two whole checkpoints.
   Status Finish(Manifest manifest, int ranks);
 
  private:
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
   int lock_;
+  std::vector<int64_t> whole_;  // steps, the last one behind
 };
 
 }  // namespace pp

@@ -47,6 +47,7 @@ Result<ModelFolder> ModelFolder::Open(const std::string& path) {
   std::string name = path;
   while (name.size() > 1 && name.back() == '/') name.pop_back();
   const std::string beside = fmt::format("{}.tmp-{}", name, getpid());
+  fs::remove_all(beside, error);  // of a process that had this number before
   if (mkdir(beside.c_str(), 0777) != 0)
     return Status::Invalid(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
   return ModelFolder(name, beside);
@@ -126,8 +127,8 @@ Status ModelFolder::BeginFile(size_t file, std::span<const ModelFolderEntry> ent
 Status ModelFolder::Write(size_t entry, int64_t first, const float* numbers, int64_t count) {
   const Place& place = places_[entry];
   const File& file = files_[place.file];
-  return WriteAt(file.descriptor, place.offset + first * 4,
-                 reinterpret_cast<const char*>(numbers), count * 4, path_ + "/" + file.name);
+  return WriteAt(file.descriptor, place.offset + first * 4, reinterpret_cast<const char*>(numbers),
+                 count * 4, path_ + "/" + file.name);
 }
 
 Status ModelFolder::WriteText(const std::string& name, const std::string& text) {

@@ -73,7 +73,7 @@ class CpuExecutor : public StageExecutor {
   }
 
   // Where this rank has both ends of a tied tensor, whole, they have the same gradient, moments and
-  // weights: the end whose STEP comes first is computed, the other one copied.
+  // weights: where the first stage's STEP comes first, the last stage copies what it made.
   struct Tied {
     const Tensor* ends[2] = {};      // of the first and of the last stage
     std::vector<OwnedPart> rest[2];  // what the stage has beside it
@@ -111,10 +111,12 @@ class CpuExecutor : public StageExecutor {
     Tied& tied = found->second;
     const int end = layout.last ? 1 : 0;
     const Tensor& tensor = *tied.ends[end];
-    if (std::exchange(tied.update, call.update) != call.update) {
+    // The first stage's end has the moments that a checkpoint takes: it is never the copy.
+    if (end == 0) {
+      tied.update = call.update;
       tied.weights = call.weights + tensor.weight;
-      return Owned(call);
     }
+    if (end == 0 || tied.update != call.update) return Owned(call);
     std::memcpy(call.weights + tensor.weight, tied.weights, tensor.bytes());
     return tied.rest[end];
   }

@@ -150,7 +150,7 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
     call.weights += call.update % list.versions[index] * list.weights_bytes[index];
     // What the optimizer counts is the whole training's.
     call.step += args_.steps_before;
-    call.update += args_.steps_before * list.steps[index];
+    call.update += args_.updates_before;
   } else {
     call.weights += used;
   }

@@ -39,9 +39,9 @@ class Interpreter {
     StageExecutor* executor = nullptr;
     const Batches* batches = nullptr;
     int replica = 0;
-    int64_t steps_before = 0;                 // of the training, which goes on
-    Recorder* recorder = nullptr;             // null: none
-    const std::atomic<bool>* stop = nullptr;  // another rank has failed: leave
+    int64_t steps_before = 0, updates_before = 0;  // of the training, which goes on
+    Recorder* recorder = nullptr;                  // null: none
+    const std::atomic<bool>* stop = nullptr;       // another rank has failed: leave
   };
   // A step's result is kept until so many steps later.
   static constexpr int64_t kResults = 4;

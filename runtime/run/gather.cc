@@ -68,22 +68,21 @@ Status TakeFrom(Transport& transport, int peer, std::vector<TimeSpent>* time,
 
 }  // namespace
 
-Status GatherReports(Transport& transport, std::vector<TimeSpent>* time,
-                     std::vector<Event>* events) {
+Status GatherReports(Transport& transport, std::vector<TimeSpent>* time, std::vector<Event>* events,
+                     bool* good) {
   if (transport.rank() != 0) {
     PP_RETURN_IF_ERROR(AnswerPings(transport));
     PP_RETURN_IF_ERROR(Send(transport, 0, time->front()));
     PP_RETURN_IF_ERROR(Send(transport, 0, static_cast<int64_t>(events->size())));
     PP_RETURN_IF_ERROR(Transfer(transport, {Way::kSend, Channel::kControl, 0}, events->data(),
                                 events->size() * sizeof(Event), kSeconds));
-    bool all = false;
-    return Receive(transport, 0, &all, kTurnSeconds);
+    return Receive(transport, 0, good, kTurnSeconds);
   }
   for (int peer = 1; peer < transport.ranks(); ++peer)
     PP_RETURN_IF_ERROR(TakeFrom(transport, peer, time, events));
   // Nobody leaves before: the ranks have little time to end together (Settle).
   for (int peer = 1; peer < transport.ranks(); ++peer)
-    PP_RETURN_IF_ERROR(Send(transport, peer, true));
+    PP_RETURN_IF_ERROR(Send(transport, peer, *good));
   return {};
 }
 

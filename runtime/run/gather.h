@@ -9,8 +9,8 @@
 namespace pp {
 
 // Each rank brings its own times and events. Rank 0 leaves with those of all ranks, in rank
-// order, the events on its own clock. Every rank must call it.
-Status GatherReports(Transport& transport, std::vector<TimeSpent>* time,
-                     std::vector<Event>* events);
+// order, the events on its own clock; all leave with rank 0's *good. Every rank must call it.
+Status GatherReports(Transport& transport, std::vector<TimeSpent>* time, std::vector<Event>* events,
+                     bool* good);
 
 }  // namespace pp

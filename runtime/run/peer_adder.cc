@@ -43,6 +43,7 @@ void PeerAdder::Wait() {
   if (over()) return;
   const double begin = SteadySeconds();
   waiting_.store(true, std::memory_order_relaxed);
+  args_.transport->bell().Ring();  // it may nap less often now
   while (true) {
     const uint64_t seen = args_.compute_bell->rings();
     if (over()) break;

@@ -32,6 +32,8 @@ class PeerAdder : public Peers {
 
   // The communication thread: does what can be done now.
   Status Advance(bool* moved);
+  // Any thread: a sum was asked for, and is not over.
+  bool under_way() const { return asked_.load() != over_.load(); }
   // Any thread: the compute thread sleeps in Wait.
   bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
   // The compute thread: seconds that it has waited.

@@ -94,6 +94,7 @@ Status Rank::Setup() {
                         .batches = args_.batches,
                         .replica = place_.replica,
                         .steps_before = args_.steps_before,
+                        .updates_before = args_.updates_before,
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
                         .stop = &stop_});
   return {};
@@ -104,7 +105,8 @@ RankStates Rank::States(int64_t steps) {
       .program = args_.program,
       .place = place_,
       .device = device_.get(),
-      .newest = [this, steps](int stage, int pipe) { return NewestWeights(stage, pipe, steps); }};
+      .newest = [this, steps](int stage, int pipe) { return NewestWeights(stage, pipe, steps); },
+      .on_piece = [this] { ++saved_pieces_; }};
 }
 
 // This rank's part of the checkpoint behind step `number`, where there is one. Its report comes
@@ -119,7 +121,11 @@ Status Rank::Save(int64_t number) {
   const std::string folder = SavingFolder(args_.save, step);
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // whoever is first
-  return SaveStates(States(number), ShardPath(folder, rank_));
+  try {
+    return SaveStates(States(number), ShardPath(folder, rank_));
+  } catch (const std::bad_alloc&) {
+    return Status::Failed(folder + ": out of memory");
+  }
 }
 
 void Rank::MakePeerAdder() {
@@ -358,7 +364,7 @@ void Rank::PostSign() {
   if (rank_ == 0) args_.on_message(0, message);
 }
 
-int64_t Rank::executed() const { return interpreter_->executed(); }
+int64_t Rank::executed() const { return interpreter_->executed() + saved_pieces_.load(); }
 
 std::string Rank::CurrentText() const {
   if (body_.list.empty()) return "";
@@ -451,7 +457,7 @@ void Rank::Nap(uint64_t seen) {
   } else if (waiting) {
     sleep(kWaitNap);
   } else {
-    sleep(lanes_->in_flight() ? kBusyNap : kIdleNap);
+    sleep(lanes_->in_flight() || (peers_ && peers_->under_way()) ? kBusyNap : kIdleNap);
   }
 }
 

@@ -51,6 +51,7 @@ class Rank {
     std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
     int64_t steps = 1;
     int64_t steps_before = 0;            // of the training, which goes on
+    int64_t updates_before = 0;          // of every copy's weights
     const Checkpoint* resume = nullptr;  // what it goes on from
     std::string save;                    // a folder for checkpoints; empty: none
     int64_t save_every = 0;              // steps of the training; 0: the last one alone
@@ -101,6 +102,7 @@ class Rank {
   int64_t last_step() const { return done_steps_; }  // steps that it finished
   int64_t high_water() const { return device_ ? device_->HighWater() : 0; }
   TimeSpent time() const;
+  int rank() const { return rank_; }
   // After Join: bytes of a stage's newest weights, of its first pipe, on the host.
   void CopyWeights(int stage, int64_t offset, int64_t bytes, void* out);
   void AppendEvents(std::vector<Event>* events) const;
@@ -135,7 +137,8 @@ class Rank {
   std::unique_ptr<Device> device_;
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
-  std::unique_ptr<PeerAdder> peers_;  // null: this rank has no tensor parallel peers
+  std::atomic<int64_t> saved_pieces_{0};  // progress, too
+  std::unique_ptr<PeerAdder> peers_;      // null: this rank has no tensor parallel peers
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
   Recorder compute_recorder_, lane_recorder_;

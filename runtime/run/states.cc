@@ -99,6 +99,7 @@ class Saver {
                                      .begin = begin + done,
                                      .count = numbers},
                                     piece_.data()));
+      states_.on_piece();
     }
     return {};
   }

@@ -21,6 +21,7 @@ struct RankStates {
   Device* device = nullptr;
   // Of a stage's newest weights, from the beginning of their region.
   std::function<int64_t(int stage, int pipe)> newest;
+  std::function<void()> on_piece;  // something has been written
 };
 
 // Writes this rank's shard: what the first replica's first pipe has or, under ZeRO-1, what each

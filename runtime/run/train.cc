@@ -127,6 +127,11 @@ class Supervisor {
     if (options_.epochs == 0 && manifest.step >= optimizer_.steps)
       return Status::Invalid(fmt::format("--steps: {} ({} has {} already)", optimizer_.steps,
                                          checkpoint_->folder, manifest.step));
+    if (manifest.by_epochs != (options_.epochs > 0))
+      return Status::Invalid(fmt::format("--resume: {} counts {} (--{})", checkpoint_->folder,
+                                         manifest.by_epochs ? "epochs" : "steps",
+                                         manifest.by_epochs ? "epochs" : "steps"));
+    if (options_.save_to != nullptr) options_.save_to->GoOnFrom(manifest.step);
     if (Steers() && options_.on_note) {
       for (const std::string& note : notes) options_.on_note("not used: " + note);
       options_.on_note(fmt::format("goes on from {}", checkpoint_->folder));
@@ -136,6 +141,20 @@ class Supervisor {
 
   // Of the training, before the first step of this run.
   int64_t StepsBefore() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
+  int64_t UpdatesBefore() const { return checkpoint_ ? checkpoint_->manifest.updates : 0; }
+  // Of every copy's weights.
+  int64_t UpdatesPerStep() const {
+    const std::vector<Instruction>& list =
+        program_.lists[topology_.PlaceOf(ranks_[0]->rank()).device].body;
+    int64_t updates = 0;
+    const Instruction* first = nullptr;
+    for (const Instruction& i : list) {
+      if (i.op != Op::kStep) continue;
+      if (first == nullptr) first = &i;
+      updates += i.stage == first->stage && i.pipe == first->pipe;
+    }
+    return updates;
+  }
   int64_t SequencesBefore() const { return checkpoint_ ? checkpoint_->manifest.sequences : 0; }
   uint64_t Seed() const {
     return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
@@ -146,7 +165,11 @@ class Supervisor {
     const Result<uint64_t> data = dataset_->Digest();
     PP_RETURN_IF_ERROR(data.status());
     items_.push_back({"--data", *data});
-    items_.push_back({"--resume", static_cast<uint64_t>(StepsBefore())});
+    uint64_t resumed = 0;
+    if (checkpoint_)
+      for (const ShardReader& shard : checkpoint_->shards)
+        resumed = resumed * 0x9E3779B97F4A7C15u + shard.footer_sum();
+    items_.push_back({"--resume", resumed});
     if (options_.weights.empty()) return {};
     const Result<uint64_t> weights = WeightFiles::Digest(options_.weights);
     PP_RETURN_IF_ERROR(weights.status());
@@ -203,6 +226,7 @@ class Supervisor {
         .after_bind = options_.after_bind,
         .steps = optimizer_.steps - StepsBefore(),
         .steps_before = StepsBefore(),
+        .updates_before = UpdatesBefore(),
         .resume = checkpoint_ ? &*checkpoint_ : nullptr,
         .save = options_.save,
         .save_every = options_.save_every,
@@ -318,6 +342,8 @@ class Supervisor {
     PP_RETURN_IF_ERROR(options_.save_to->Finish(
         {.model = ToJson(program_.job->model),
          .step = step,
+         .updates = UpdatesBefore() + report_.last_step * UpdatesPerStep(),
+         .by_epochs = options_.epochs > 0,
          .sequences = SequencesBefore() + report_.last_step * batches_->PerStep(),
          .seed = Seed(),
          .shards = {}},
@@ -371,16 +397,21 @@ class Supervisor {
       report_.time.push_back(rank->time());
       rank->AppendEvents(&report_.events);
     }
-    const bool reachable = options_.transport == nullptr || ranks_[0]->left_cleanly();
-    if (options_.transport != nullptr && reachable) {
-      const Status status = GatherReports(*options_.transport, &report_.time, &report_.events);
+    // Rank 0 knows: what went wrong behind the last step, the others have not heard of.
+    bool complete = report_.status.ok() && !diverged_ &&
+                    StepsBefore() + ranks_[0]->last_step() == optimizer_.steps;
+    report_.last_step += StepsBefore();
+    bool gathered = options_.transport == nullptr;
+    if (!gathered && ranks_[0]->left_cleanly()) {
+      const Status status =
+          GatherReports(*options_.transport, &report_.time, &report_.events, &complete);
+      gathered = status.ok();
       if (report_.status.ok()) report_.status = status;
     }
-    // All processes know the last step, and that the run was good.
-    const bool complete =
-        report_.status.ok() && StepsBefore() + ranks_[0]->last_step() == optimizer_.steps;
-    report_.last_step += StepsBefore();
-    if (options_.exports && reachable && complete) report_.status = Export();
+    if (options_.exports && gathered && complete) {
+      const Status status = Export();
+      if (report_.status.ok()) report_.status = status;
+    }
     // Before the arenas go.
     if (options_.transport != nullptr) options_.transport->Settle();
     double first = report_.events.empty() ? 0 : report_.events[0].start;
