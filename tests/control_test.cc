@@ -2,6 +2,8 @@
 // are in one thread, but where a call waits for others.
 #include "runtime/run/control.h"
 
+#include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -131,6 +133,7 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
   auto transports = MakeInProcessTransports(kRanks);
   std::vector<std::vector<TimeSpent>> times(kRanks);
   std::vector<std::vector<Event>> events(kRanks);
+  std::array<std::atomic<bool>, kRanks> knows_better{};
   std::vector<Status> statuses(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     TimeSpent time;
@@ -144,10 +147,13 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
-      statuses[rank] = GatherReports(*transports[rank], &times[rank], &events[rank]);
+      bool good = rank != 0;  // what rank 0 says, holds
+      statuses[rank] = GatherReports(*transports[rank], &times[rank], &events[rank], &good);
+      knows_better[rank] = good;
     });
   for (std::thread& thread : threads) thread.join();
   for (const Status& status : statuses) CHECK(status.message() == "");
+  for (const std::atomic<bool>& rank : knows_better) CHECK_FALSE(rank.load());
   REQUIRE(times[0].size() == kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     CHECK(times[0][rank].total == rank + 0.5);
