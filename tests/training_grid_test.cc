@@ -182,8 +182,7 @@ std::string Check(const Cell& cell) {
     CHECK(MustTrain(*CompileCell(whole)) == numbers);
   }
   for (int run = 0; run < late_runs; ++run) {
-    const LateDevices late(1000 * run + 17,
-                           cell.tp > 1 ? TopologyOf(*program).ranks() + 1 : 1);
+    const LateDevices late(1000 * run + 17, cell.tp > 1 ? TopologyOf(*program).ranks() + 1 : 1);
     CHECK(MustTrain(*program, &late) == numbers);
   }
   if (!cell.tied()) {

@@ -200,9 +200,9 @@ Status Safetensors::ReadFloats(const std::string& name, const std::vector<int64_
     float* to = out + row * block.row_stride;
     // Halves go to the end of their floats' place, and are widened from its beginning on.
     char* read = reinterpret_cast<char*>(to) + numbers * (4 - unit);
-    PP_RETURN_IF_ERROR(file_.Read(
-        data_begin_ + entry.begin + ((block.row + row) * cols + block.col) * unit, read,
-        numbers * unit));
+    PP_RETURN_IF_ERROR(
+        file_.Read(data_begin_ + entry.begin + ((block.row + row) * cols + block.col) * unit, read,
+                   numbers * unit));
     for (int64_t i = 0; unit == 2 && i < numbers; ++i) {
       uint16_t bits;
       std::memcpy(&bits, read + 2 * i, 2);

@@ -28,7 +28,8 @@ Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
   Result<InputFile> file = InputFile::Open(path, "an index of safetensors files");
   PP_RETURN_IF_ERROR(file.status());
   if (file->bytes() > kMaxIndex)
-    return Status::Invalid(fmt::format("{}: {} bytes (at most {})", path, file->bytes(), kMaxIndex));
+    return Status::Invalid(
+        fmt::format("{}: {} bytes (at most {})", path, file->bytes(), kMaxIndex));
   std::string text(file->bytes(), 0);
   PP_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes()));
   const auto root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -95,8 +96,8 @@ Result<WeightFiles> WeightFiles::Open(const std::string& dir) {
     PP_RETURN_IF_ERROR(open(path));
     Safetensors& in = files.files_.at(path);
     if (in.Find(name) == nullptr)
-      return Status::Invalid(
-          fmt::format("{}: tensor {} is missing ({} says that it is there)", path, name, files.path_));
+      return Status::Invalid(fmt::format("{}: tensor {} is missing ({} says that it is there)",
+                                         path, name, files.path_));
     files.file_of_[name] = &in;
   }
   return files;

@@ -30,7 +30,7 @@ class WeightFiles {
 
  private:
   std::string path_;
-  std::map<std::string, Safetensors> files_;        // by path
+  std::map<std::string, Safetensors> files_;     // by path
   std::map<std::string, Safetensors*> file_of_;  // by tensor
 };
 

@@ -58,8 +58,7 @@ class Exporter {
 
   // All of one peer's part of a tensor, some rows at a time.
   Status ExportTensor(int stage, const Tensor& tensor, int index) {
-    const int owner =
-        topology_.RankOf({0, args_.program->pipes[0].device_of[stage], index});
+    const int owner = topology_.RankOf({0, args_.program->pipes[0].device_of[stage], index});
     const int64_t rows_at_once = std::max<int64_t>(1, kPieceFloats / tensor.cols);
     const std::vector<Slice> slices = SlicesOf(tensor, {index, job_.tp});
     for (int64_t row = 0; row < tensor.rows; row += rows_at_once) {
@@ -95,9 +94,9 @@ class Exporter {
     const bool side_by_side = slice.cols == cols && slice.cols == whole;
     const int64_t step = side_by_side ? std::max<int64_t>(1, end - begin) : 1;
     for (int64_t r = begin; r < end; r += step)
-      PP_RETURN_IF_ERROR(args_.folder->Write(
-          entry, (slice.row + r - first) * whole + slice.col, piece_.data() + (r - row) * cols + col,
-          side_by_side ? step * cols : slice.cols));
+      PP_RETURN_IF_ERROR(args_.folder->Write(entry, (slice.row + r - first) * whole + slice.col,
+                                             piece_.data() + (r - row) * cols + col,
+                                             side_by_side ? step * cols : slice.cols));
     return {};
   }
 
