@@ -36,31 +36,27 @@ ModelTable MacaronTable(const ModelConfig& config) {
   const auto linear = [&](int64_t in, std::vector<Piece> out, Cut cut) {
     return Linear({in, std::move(out), cut, Matrix::kOutIn, Bias::kYes, std});
   };
-  ModelTable table = {
-      .layer_prefix = "blocks.{}.",
-      .first = {Embedding({.token_name = "tokens.weight",
-                           .vocabulary = config.vocab_size,
-                           .width = c,
-                           .std = std})},
-      .layer = {LayerNorm("norm_a", c, epsilon), linear(c, {{"up_a", inner}}, Cut::kOut),
-                Gelu(inner), linear(inner, {{"down_a", c}}, Cut::kIn), Residual(c, 0, 0),
+  return {.layer_prefix = "blocks.{}.",
+          .first = {Embedding({.token_name = "tokens.weight",
+                               .vocabulary = config.vocab_size,
+                               .width = c,
+                               .std = std})},
+          .layer = {LayerNorm("norm_a", c, epsilon), linear(c, {{"up_a", inner}}, Cut::kOut),
+                    Gelu(inner), linear(inner, {{"down_a", c}}, Cut::kIn), Residual(c, 0, 0),
 
-                RmsNorm("norm_b", c, epsilon),
-                linear(c, {{"query", c}, {"key", c}, {"value", c}}, Cut::kOut),
-                Rope(heads, config.rope), Attention(heads), linear(c, {{"out", c}}, Cut::kIn),
-                Residual(c, 0, 1),
+                    RmsNorm("norm_b", c, epsilon),
+                    linear(c, {{"query", c}, {"key", c}, {"value", c}}, Cut::kOut),
+                    Rope(heads, config.rope), Attention(heads), linear(c, {{"out", c}}, Cut::kIn),
+                    Residual(c, 0, 1),
 
-                LayerNorm("norm_c", c, epsilon),
-                linear(c, {{"gate_c", inner}, {"up_c", inner}}, Cut::kOut), SwiGlu(inner),
-                linear(inner, {{"down_c", c}}, Cut::kIn), Residual(c, 0, 2)},
-      .last = {LayerNorm("norm", c, epsilon)}};
-  for (Operator& op : HeadAndLoss({.name = "tokens.weight",
-                      .width = c,
-                      .vocabulary = config.vocab_size,
-                      .tied = true,
-                      .std = std}))
-    table.last.push_back(std::move(op));
-  return table;
+                    LayerNorm("norm_c", c, epsilon),
+                    linear(c, {{"gate_c", inner}, {"up_c", inner}}, Cut::kOut), SwiGlu(inner),
+                    linear(inner, {{"down_c", c}}, Cut::kIn), Residual(c, 0, 2)},
+          .last = NormAndHead(LayerNorm("norm", c, epsilon), {.name = "tokens.weight",
+                                                              .width = c,
+                                                              .vocabulary = config.vocab_size,
+                                                              .tied = true,
+                                                              .std = std})};
 }
 
 // --- and its row of the table in families.cc --------------------------------------------------

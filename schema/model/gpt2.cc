@@ -39,33 +39,29 @@ ModelTable Gpt2Table(const ModelConfig& config) {
   };
   const Piece one_of_three = {"attn.c_attn", c};  // queries, keys, values
 
-  ModelTable table = {
-      .prefix = "transformer.",
-      .layer_prefix = "transformer.h.{}.",
-      .first = {Embedding({.token_name = "transformer.wte.weight",
-                           .position_name = "transformer.wpe.weight",
-                           .vocabulary = config.vocab_size,
-                           .positions = config.max_positions,
-                           .width = c,
-                           .std = std,
-                           .dropout = config.embedding_dropout})},
-      .layer = {LayerNorm("ln_1", c, epsilon),
-                linear(c, {one_of_three, one_of_three, one_of_three}, Cut::kOut, std),
-                Attention(heads), linear(c, {{"attn.c_proj", c}}, Cut::kIn, to_stream),
-                Residual(c, config.residual_dropout, 1),
+  return {.prefix = "transformer.",
+          .layer_prefix = "transformer.h.{}.",
+          .first = {Embedding({.token_name = "transformer.wte.weight",
+                               .position_name = "transformer.wpe.weight",
+                               .vocabulary = config.vocab_size,
+                               .positions = config.max_positions,
+                               .width = c,
+                               .std = std,
+                               .dropout = config.embedding_dropout})},
+          .layer = {LayerNorm("ln_1", c, epsilon),
+                    linear(c, {one_of_three, one_of_three, one_of_three}, Cut::kOut, std),
+                    Attention(heads), linear(c, {{"attn.c_proj", c}}, Cut::kIn, to_stream),
+                    Residual(c, config.residual_dropout, 1),
 
-                LayerNorm("ln_2", c, epsilon), linear(c, {{"mlp.c_fc", inner}}, Cut::kOut, std),
-                Gelu(inner), linear(inner, {{"mlp.c_proj", c}}, Cut::kIn, to_stream),
-                Residual(c, config.residual_dropout, 2)},
-      .last = {LayerNorm("transformer.ln_f", c, epsilon)}};
-  for (Operator& op :
-       HeadAndLoss({.name = config.tied ? "transformer.wte.weight" : "lm_head.weight",
-       .width = c,
-       .vocabulary = config.vocab_size,
-       .tied = config.tied,
-       .std = std}))
-    table.last.push_back(std::move(op));
-  return table;
+                    LayerNorm("ln_2", c, epsilon), linear(c, {{"mlp.c_fc", inner}}, Cut::kOut, std),
+                    Gelu(inner), linear(inner, {{"mlp.c_proj", c}}, Cut::kIn, to_stream),
+                    Residual(c, config.residual_dropout, 2)},
+          .last = NormAndHead(LayerNorm("transformer.ln_f", c, epsilon),
+                              {.name = config.tied ? "transformer.wte.weight" : "lm_head.weight",
+                               .width = c,
+                               .vocabulary = config.vocab_size,
+                               .tied = config.tied,
+                               .std = std})};
 }
 
 }  // namespace pp

@@ -44,7 +44,7 @@ ModelTable LlamaTable(const ModelConfig& config) {
     return Linear({in, std::move(out), cut, Matrix::kOutIn, bias, std});
   };
 
-  ModelTable table = {
+  return {
       .prefix = "model.",
       .layer_prefix = "model.layers.{}.",
       .first = {Embedding({.token_name = "model.embed_tokens.weight",
@@ -61,15 +61,12 @@ ModelTable LlamaTable(const ModelConfig& config) {
            RmsNorm("post_attention_layernorm", c, epsilon),
            linear(c, {{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, Cut::kOut, mlp),
            SwiGlu(inner), linear(inner, {{"mlp.down_proj", c}}, Cut::kIn, mlp), Residual(c, 0, 2)},
-      .last = {RmsNorm("model.norm", c, epsilon)}};
-  for (Operator& op :
-       HeadAndLoss({.name = config.tied ? "model.embed_tokens.weight" : "lm_head.weight",
-       .width = c,
-       .vocabulary = config.vocab_size,
-       .tied = config.tied,
-       .std = std}))
-    table.last.push_back(std::move(op));
-  return table;
+      .last = NormAndHead(RmsNorm("model.norm", c, epsilon),
+                          {.name = config.tied ? "model.embed_tokens.weight" : "lm_head.weight",
+                           .width = c,
+                           .vocabulary = config.vocab_size,
+                           .tied = config.tied,
+                           .std = std})};
 }
 
 }  // namespace pp

@@ -182,7 +182,7 @@ Operator Residual(int64_t width, float dropout, int dropout_id) {
           .dropout_id = dropout_id};
 }
 
-std::vector<Operator> HeadAndLoss(const HeadSpec& spec) {
+std::vector<Operator> NormAndHead(const Operator& norm, const HeadSpec& spec) {
   const int64_t stride = WholeLines(spec.vocabulary);
   Operator head = {.kind = OperatorKind::kLinear,
                    .in = spec.width,
@@ -193,7 +193,8 @@ std::vector<Operator> HeadAndLoss(const HeadSpec& spec) {
                    .cut = Cut::kOut};
   head.parameters[0].cut = Cut::kOut;
   head.parameters[0].tied = spec.tied;
-  return {head,
+  return {norm,
+          head,
           {.kind = OperatorKind::kLoss, .in = spec.vocabulary, .stride = stride, .cut = Cut::kOut}};
 }
 

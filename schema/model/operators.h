@@ -136,14 +136,14 @@ Operator Gelu(int64_t width);
 Operator SwiGlu(int64_t width);  // of [gate | up], 2 width floats
 Operator Residual(int64_t width, float dropout, int dropout_id);
 
-// The matrix of all tokens, `tied` or under its own name, and the loss.
+// Behind the layers: a norm, the matrix of all tokens, `tied` or under its own name, and the loss.
 struct HeadSpec {
   std::string name;
   int64_t width = 0, vocabulary = 0;
   bool tied = false;
   float std = 0;
 };
-std::vector<Operator> HeadAndLoss(const HeadSpec& spec);
+std::vector<Operator> NormAndHead(const Operator& norm, const HeadSpec& spec);
 
 // Multiplications and additions of one token's forward, in pairs, in sequences of so many tokens.
 double MultiplyAdds(const Operator& op, int sequence_length);
