@@ -23,6 +23,7 @@ struct Arguments {
   std::string output, print_after, format = "text", import_format, device, color = "auto";
   std::string memory_limit, search_seconds;
   bool time_passes = false;
+  bool sequence_parallel = false;
   bool terminal = false;  // standard output is one that wants colours
   std::vector<std::string> plans;
   Progress* progress = nullptr;  // REQUIRED by every command

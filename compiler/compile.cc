@@ -40,6 +40,7 @@ Status AddJob(const CompileOptions& options, Program& program) {
     if (options.sequence_length > 0) return Status::Invalid("--seq-length: needs --model");
     if (options.micro_batch_size > 1) return Status::Invalid("--micro-batch-size: needs --model");
     if (options.tp > 1) return Status::Invalid("--tp: needs --model");
+    if (options.sequence_parallel) return Status::Invalid("--sequence-parallel: needs --model");
     return {};
   }
   const ModelConfig& model = *options.model;
@@ -47,7 +48,8 @@ Status AddJob(const CompileOptions& options, Program& program) {
           options.micro_batch_size,
           options.sequence_length > 0 ? options.sequence_length : model.max_positions,
           {},
-          options.tp};
+          options.tp,
+          options.sequence_parallel};
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
   } else if (options.layers_per_stage.empty()) {

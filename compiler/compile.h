@@ -26,6 +26,7 @@ struct CompileOptions {
   std::optional<ModelConfig> model;
   int micro_batch_size = 1;
   int tp = 1;                         // tensor parallel peers of each device
+  bool sequence_parallel = false;     // see Job
   int sequence_length = 0;            // 0: the model's max_positions
   std::vector<int> layers_per_stage;  // empty: equal
   bool balance_layers = false;        // instead of those

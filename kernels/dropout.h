@@ -24,11 +24,16 @@ struct DropoutKey {
   float p = 0;                  // 0 <= p < 1; 0 means no dropout, and nothing else is looked at
 };
 
-// out = mask * x / (1-p); also its own backward, with x = dout. out may be x.
-// x, out: [batch, sequence_elements]. Row b is sequence first_sequence + b.
-struct DropoutArgs {
-  int64_t batch = 0;
+// Of [batch, sequence_elements], elements first .. first + n - 1. Row b is sequence
+// DropoutKey::first_sequence + b.
+struct MaskedRange {
+  int64_t first = 0, n = 0;
   int64_t sequence_elements = 0;
+};
+
+// out = mask * x / (1-p); also its own backward, with x = dout. x, out: [range.n]; out may be x.
+struct DropoutArgs {
+  MaskedRange range;
   const float* x = nullptr;
   float* out = nullptr;
   DropoutKey dropout;

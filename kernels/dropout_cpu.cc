@@ -5,7 +5,7 @@ namespace pp::kernels::PP_ISA {
 
 void Dropout(const DropoutArgs& args) {
   ForEachMasked(
-      args.batch, args.sequence_elements, args.dropout, args.out,
+      args.range, args.dropout, args.out,
       [&](int64_t at, int64_t n) PP_LAMBDA { return LoadUpTo(args.x + at, n); },
       [&](Vec v, int64_t, int64_t) PP_LAMBDA { return v; });
 }

@@ -21,8 +21,8 @@ void EmbeddingForward(const EmbeddingForwardArgs& args) {
     for (int64_t c = 0; c < channels; ++c) out[c] += position[c];
   });
   if (args.dropout.p > 0) {
-    Dropout({.batch = args.batch,
-             .sequence_elements = args.tokens * channels,
+    const int64_t elements = args.tokens * channels;
+    Dropout({.range = {0, args.batch * elements, elements},
              .x = args.out,
              .out = args.out,
              .dropout = args.dropout});

@@ -7,10 +7,9 @@
 
 namespace pp::kernels {
 
-// x, y, out: [batch, sequence_elements]; out may be x or y. Row b is sequence first_sequence + b.
+// x, y, out: [range.n]; out may be x or y.
 struct ResidualArgs {
-  int64_t batch = 0;
-  int64_t sequence_elements = 0;
+  MaskedRange range;
   const float* x = nullptr;
   const float* y = nullptr;
   float* out = nullptr;  // =

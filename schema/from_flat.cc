@@ -129,6 +129,7 @@ class Decoder {
     job.micro_batch_size = from->micro_batch_size();
     job.sequence_length = from->sequence_length();
     job.tp = from->tp();
+    job.sequence_parallel = from->sequence_parallel();
     return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
   }
 

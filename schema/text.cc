@@ -174,7 +174,10 @@ class Parser {
     if (first == "layers" && job_.layers_per_stage.empty() &&
         numbers(1, "", &job_.layers_per_stage))
       return {};
-    if (first == "tp" && words_.size() == 2 && Number(second, "", &job_.tp)) return {};
+    if (first == "tp" && Number(second, "", &job_.tp)) {
+      job_.sequence_parallel = words_.size() == 3 && words_[2] == "sequence-parallel";
+      if (words_.size() == 2 || job_.sequence_parallel) return {};
+    }
     if (first == "pipe" && numbers(1, "d", &p.pipes.emplace_back().device_of)) return {};
     if (first == "micro-batches" && second == "on" && p.pipe_of.empty() &&
         numbers(3, "", &p.pipe_of))
@@ -378,7 +381,9 @@ std::string Print(const Program& program) {
     out += fmt::format("batch {} sequence {}\n", program.job->micro_batch_size,
                        program.job->sequence_length);
     out += fmt::format("layers {}\n", fmt::join(program.job->layers_per_stage, " "));
-    if (program.job->tp > 1) out += fmt::format("tp {}\n", program.job->tp);
+    if (program.job->tp > 1)
+      out += fmt::format("tp {}{}\n", program.job->tp,
+                         program.job->sequence_parallel ? " sequence-parallel" : "");
   }
   if (program.pipes.size() > 1) {
     for (const Pipe& pipe : program.pipes)

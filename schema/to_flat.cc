@@ -104,7 +104,7 @@ class Encoder {
     const auto model = builder_.CreateString(ToJson(job.model));
     const auto layers = builder_.CreateVector(job.layers_per_stage);
     return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers,
-                           job.tp);
+                           job.tp, job.sequence_parallel);
   }
 
   const Program& program_;

@@ -342,8 +342,14 @@ Comparison DropoutAndResidual(const CpuKernels& kernels) {
       const int64_t batch = 3, n = batch * elements;
       const Floats x = Numbers(n, 1), y = Numbers(n, 2);
       Floats dropped(n), out(n);
-      kernels.Dropout({batch, elements, y.data(), dropped.data(), key});
-      kernels.Residual({batch, elements, x.data(), y.data(), out.data(), key});
+      // In three pieces, which begin and end anywhere.
+      const int64_t cuts[] = {0, n / 3, 2 * n / 3 + 1, n};
+      for (int piece = 0; piece < 3; ++piece) {
+        const int64_t first = cuts[piece];
+        const MaskedRange range = {first, cuts[piece + 1] - first, elements};
+        kernels.Dropout({range, y.data() + first, dropped.data() + first, key});
+        kernels.Residual({range, x.data() + first, y.data() + first, out.data() + first, key});
+      }
       Doubles want_dropped(n), want_out(n);
       for (int64_t i = 0; i < n; ++i) {
         want_dropped[i] = y[i] * Mask(key, i / elements, i % elements);

@@ -83,10 +83,11 @@ TEST_CASE("a dropout mask does not depend on how the batch is split") {
   const Floats x = Numbers(batch * elements, 1);
   Floats whole(x.size()), parts(x.size());
   DropoutKey key = {.seed = 3, .site = 9, .first_sequence = 100, .p = 0.5f};
-  cpu::Dropout({batch, elements, x.data(), whole.data(), key});
+  cpu::Dropout({{0, batch * elements, elements}, x.data(), whole.data(), key});
   for (int64_t b = 0; b < batch; ++b) {
     key.first_sequence = 100 + static_cast<uint32_t>(b);
-    cpu::Dropout({1, elements, x.data() + b * elements, parts.data() + b * elements, key});
+    cpu::Dropout(
+        {{0, elements, elements}, x.data() + b * elements, parts.data() + b * elements, key});
   }
   CHECK(SameBits(whole, parts));
 }
@@ -96,7 +97,7 @@ TEST_CASE("dropout drops the fraction it should") {
   const Floats x(n, 1.0f);
   Floats out(n);
   cpu::Dropout(
-      {1, n, x.data(), out.data(), {.seed = 1, .site = 2, .first_sequence = 3, .p = 0.1f}});
+      {{0, n, n}, x.data(), out.data(), {.seed = 1, .site = 2, .first_sequence = 3, .p = 0.1f}});
   double dropped = 0;
   for (const float v : out) dropped += v == 0;
   // The standard deviation is sqrt(0.1*0.9/n) = 0.00095; the mask is fixed, so this holds always.

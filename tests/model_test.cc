@@ -295,6 +295,16 @@ TEST_CASE("two peers have halves") {
     for (size_t i = 0; i < whole.operators.size(); ++i)
       if (whole.operators[i].op.cut == Cut::kOut && whole.operators[i].op.out > 0 && i > 0)
         CHECK(2 * half.operators[i].op.out == whole.operators[i].op.out);
+    // With sequence parallelism also of the stream: of all that is saved, and that goes on.
+    CHECK(2 * half.stash_bytes > whole.stash_bytes);
+    CHECK(half.act_bytes == whole.act_bytes);
+    job.sequence_parallel = true;
+    REQUIRE(CheckJob(job).ok());
+    const StageLayout share = LayoutStage(job, 0);
+    CHECK(2 * share.stash_bytes == whole.stash_bytes);
+    CHECK(2 * share.act_bytes == whole.act_bytes);
+    CHECK(2 * share.grad_bytes == whole.grad_bytes);
+    CHECK(share.weights_bytes == half.weights_bytes);
   }
 }
 

@@ -70,10 +70,12 @@ struct Cell {
   int pairs = 1;  // of chimera's pipes
   std::string family = "gpt2";
   int tp = 1;
+  bool sequence_parallel = false;
 
   std::string Text() const {
     return (family == "gpt2" ? "" : family + " ") +
-           (tp > 1 ? "tp " + std::to_string(tp) + " " : "") + scheme +
+           (tp > 1 ? "tp " + std::to_string(tp) + " " : "") +
+           (sequence_parallel ? "sequence-parallel " : "") + scheme +
            (pairs > 1 ? " --pipe-pairs " + std::to_string(pairs) : "") + " " +
            (passes.empty() ? "plain" : passes) + (p2p == P2p::kAsync ? " async" : " blocking") +
            " dp " + std::to_string(replicas) + " zero " + std::to_string(zero) + " D " +
@@ -94,7 +96,8 @@ Result<Program> CompileCell(const Cell& cell) {
                          .zero = cell.zero,
                          .model = TinyModel(cell.family, cell.tied()),
                          .micro_batch_size = 1,
-                         .tp = cell.tp};
+                         .tp = cell.tp,
+                         .sequence_parallel = cell.sequence_parallel};
   if (cell.passes == "fit-memory") options.fit.limit.values = {2};
   return Compile(options);
 }
@@ -189,6 +192,7 @@ std::string Check(const Cell& cell) {
     CHECK(numbers.values[2 * kSteps - 2] < numbers.values[0]);  // it learns
     Cell alone = cell;
     alone.tp = 1;
+    alone.sequence_parallel = false;
     if (cell.tp > 1) CHECK(Furthest(numbers, MustTrain(*CompileCell(alone))) < 1e-5);
     return "versions";
   }
@@ -227,11 +231,24 @@ std::vector<Cell> ModelCells() {
   for (const char* family : {"gpt2", "llama"})
     for (const Scheme& scheme : Schemes())
       for (const auto& shape : shapes)
-        cells.push_back({.scheme = std::string(scheme.name),
-                         .replicas = shape.dp,
-                         .devices = shape.pp,
+        for (const bool sequence_parallel : {false, true})
+          if (shape.tp > 1 || !sequence_parallel)
+            cells.push_back({.scheme = std::string(scheme.name),
+                             .replicas = shape.dp,
+                             .devices = shape.pp,
+                             .family = family,
+                             .tp = shape.tp,
+                             .sequence_parallel = sequence_parallel});
+  // What is dropped and made again, and the backward's halves.
+  for (const char* family : {"gpt2", "llama"})
+    for (const char* passes : {"mario", "split-backward", "mario,split-backward"})
+      for (const bool sequence_parallel : {false, true})
+        cells.push_back({.scheme = "1f1b",
+                         .passes = passes,
+                         .devices = 2,
                          .family = family,
-                         .tp = shape.tp});
+                         .tp = 2,
+                         .sequence_parallel = sequence_parallel});
   return cells;
 }
 

@@ -42,6 +42,8 @@ class CpuOperators : public Operators {
         batch_(job.micro_batch_size),
         sequence_(job.sequence_length),
         rows_(job.tokens()),
+        stream_(job.stream_tokens()),
+        shares_(job.sequence_parallel),
         kernels_(layout.kernels),
         angles_(layout.angles),
         statistics_(layout.statistics),
@@ -70,15 +72,16 @@ class CpuOperators : public Operators {
       case OperatorKind::kEmbedding:
         return Embed(call);
       case OperatorKind::kNorm:
-        return cpu::LayerNormForward({.rows = rows_,
-                                      .channels = op.in,
-                                      .x = call.in,
-                                      .gamma = call.parameters[0],
-                                      .beta = call.parameters[1],
-                                      .y = call.out,
-                                      .mean = Mean(call),
-                                      .rstd = call.statistics,
-                                      .epsilon = op.epsilon});
+        cpu::LayerNormForward({.rows = stream_,
+                               .channels = op.in,
+                               .x = call.in,
+                               .gamma = call.parameters[0],
+                               .beta = call.parameters[1],
+                               .y = Own(call.out, op.out),
+                               .mean = Mean(call),
+                               .rstd = call.statistics,
+                               .epsilon = op.epsilon});
+        return Gather(call.out, op.out);
       case OperatorKind::kLinear:
         Multiply(call, products_[call.index].forward,
                  {.a = call.in,
@@ -86,8 +89,8 @@ class CpuOperators : public Operators {
                   .c = call.out,
                   .bias = call.parameters[1],
                   .residual = call.stream});
-        if (op.cut == Cut::kIn) Sum(call.out, rows_ * op.out);
-        return Settle();
+        if (op.cut == Cut::kIn) Sum(call.out, op.out);
+        return;
       case OperatorKind::kAttention:
         return cpu::AttentionForward({.shape = Heads(op),
                                       .qkv = call.in,
@@ -104,10 +107,9 @@ class CpuOperators : public Operators {
         return cpu::GeluForward({.n = rows_ * op.in, .x = call.in, .y = call.out});
       case OperatorKind::kResidual:
         if (call.in == nullptr) return;  // the Linear has added the stream
-        return cpu::Residual({.batch = batch_,
-                              .sequence_elements = sequence_ * op.in,
+        return cpu::Residual({.range = Range(op.in),
                               .x = call.stream,
-                              .y = call.in,
+                              .y = Own(call.in, op.in),
                               .out = call.out,
                               .dropout = Dropout(call)});
       case OperatorKind::kLoss:
@@ -128,23 +130,27 @@ class CpuOperators : public Operators {
       case OperatorKind::kEmbedding:
         return;
       case OperatorKind::kNorm:
-        return cpu::LayerNormBackward(
-            {.rows = rows_,
-             .channels = op.in,
-             .dy = call.d_out,
-             .x = call.in,
-             .gamma = call.parameters[0],
-             .mean = Mean(call),
-             .rstd = call.statistics,
-             .dx = call.d_in,
-             .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
-             .dgamma = call.part,
-             .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
+        cpu::LayerNormBackward({.rows = stream_,
+                                .channels = op.in,
+                                .dy = Own(call.d_out, op.out),
+                                .x = call.in,
+                                .gamma = call.parameters[0],
+                                .mean = Mean(call),
+                                .rstd = call.statistics,
+                                .dx = call.d_in,
+                                .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
+                                .dgamma = call.part,
+                                .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
+        if (shares_)
+          group_.peers->Start(PeerWork::kSum, call.part,
+                              static_cast<int64_t>(op.parameters.size()) * op.in);
+        return;
       case OperatorKind::kLinear:
         Multiply(call, products_[call.index].input,
                  {.a = call.d_out, .b = call.parameters[0], .c = call.d_in});
-        if (op.cut == Cut::kOut) Sum(call.d_in, rows_ * op.in);
-        return;
+        if (op.cut != Cut::kOut) return;
+        Settle();  // what was made again
+        return Sum(call.d_in, op.in);
       case OperatorKind::kAttention:
         return cpu::AttentionBackward({.shape = Heads(op),
                                        .qkv = call.in,
@@ -164,11 +170,11 @@ class CpuOperators : public Operators {
         return cpu::GeluBackward(
             {.n = rows_ * op.in, .x = call.in, .dy = call.d_out, .dx = call.d_in});
       case OperatorKind::kResidual:
-        return cpu::Dropout({.batch = batch_,
-                             .sequence_elements = sequence_ * op.in,
-                             .x = call.d_out,
-                             .out = call.d_in,
-                             .dropout = Dropout(call)});
+        cpu::Dropout({.range = Range(op.in),
+                      .x = call.d_out,
+                      .out = Own(call.d_in, op.in),
+                      .dropout = Dropout(call)});
+        return Gather(call.d_in, op.in);
       case OperatorKind::kLoss:
         return cpu::CrossEntropyBackward({.rows = rows_,
                                           .vocabulary = Tokens(op.in),
@@ -211,9 +217,23 @@ class CpuOperators : public Operators {
   void Copy(const float* from, int64_t bytes, float* to) override { std::memcpy(to, from, bytes); }
 
  private:
-  // Begins to add up what each peer has; Settle ends it.
-  void Sum(float* data, int64_t n) {
-    if (group_.peers != nullptr) group_.peers->StartSum(data, n);
+  // With sequence parallelism, of all rows this peer's own.
+  template <typename Number>
+  Number* Own(Number* all, int64_t width) const {
+    return shares_ ? all + group_.index * stream_ * width : all;
+  }
+  kernels::MaskedRange Range(int64_t width) const {
+    return {shares_ ? group_.index * stream_ * width : 0, stream_ * width, sequence_ * width};
+  }
+  // Begins to add up what each peer has of N rows, of which it then has all, or its own; Settle
+  // ends it.
+  void Sum(float* rows, int64_t width) {
+    if (group_.peers == nullptr) return;
+    group_.peers->Start(shares_ ? PeerWork::kScatter : PeerWork::kSum, rows, rows_ * width);
+  }
+  // Begins to bring the other peers' own rows.
+  void Gather(float* rows, int64_t width) {
+    if (shares_) group_.peers->Start(PeerWork::kGather, rows, rows_ * width);
   }
 
   // Of so many tokens that this peer's part of the vocabulary has room for, those that there are.
@@ -226,6 +246,7 @@ class CpuOperators : public Operators {
     const Operator& op = call.placed->op;
     const int64_t tokens = op.parameters[0].rows;
     const bool alone = tp_ == 1;
+    float* all = shares_ ? call.all : call.out;
     cpu::EmbeddingForward({.batch = batch_,
                            .tokens = sequence_,
                            .channels = op.out,
@@ -234,17 +255,14 @@ class CpuOperators : public Operators {
                            .token = call.stage->tokens,
                            .table = call.parameters[0],
                            .position = group_.index == 0 ? call.parameters[1] : nullptr,
-                           .out = call.out,
+                           .out = all,
                            .dropout = alone ? Dropout(call) : kernels::DropoutKey{}});
     if (alone) return;
-    Sum(call.out, rows_ * op.out);
+    Sum(all, op.out);
     Settle();
-    if (op.dropout > 0)
-      cpu::Dropout({.batch = batch_,
-                    .sequence_elements = sequence_ * op.out,
-                    .x = call.out,
-                    .out = call.out,
-                    .dropout = Dropout(call)});
+    if (!shares_ && op.dropout == 0) return;
+    cpu::Dropout(
+        {.range = Range(op.out), .x = Own(all, op.out), .out = call.out, .dropout = Dropout(call)});
   }
 
   // Each peer writes its own part among zeros, so that their sum is all parts.
@@ -260,7 +278,7 @@ class CpuOperators : public Operators {
                            .logits = call.in,
                            .target = call.stage->targets,
                            .part = all + group_.index * each});
-    Sum(all, tp_ * each);
+    group_.peers->Start(PeerWork::kSum, all, tp_ * each);
     Settle();
     cpu::CrossEntropyJoin({.rows = rows_,
                            .parts = tp_,
@@ -335,6 +353,11 @@ class CpuOperators : public Operators {
   // A micro-batch touches only the rows of its tokens and positions.
   void EmbeddingWeight(const OperatorCall& call) {
     const Operator& op = call.placed->op;
+    if (shares_) {
+      std::memcpy(Own(call.all, op.out), call.d_out, stream_ * op.out * sizeof(float));
+      Gather(call.all, op.out);
+      Settle();
+    }
     for (size_t i = 0; i < op.parameters.size() && call.stage->accumulate == Update::kSet; ++i)
       cpu::Fill({.n = op.parameters[i].rows * op.parameters[i].cols, .out = call.gradients[i]});
     cpu::EmbeddingBackward({.batch = batch_,
@@ -343,7 +366,7 @@ class CpuOperators : public Operators {
                             .first = group_.index * op.parameters[0].rows,
                             .vocabulary = op.parameters[0].rows,
                             .token = call.stage->tokens,
-                            .dout = call.d_out,
+                            .dout = shares_ ? call.all : call.d_out,
                             .dtable = call.gradients[0],
                             .dposition = call.gradients[1],
                             .dropout = Dropout(call)});
@@ -370,7 +393,7 @@ class CpuOperators : public Operators {
 
   // RMSNorm has none.
   float* Mean(const OperatorCall& call) const {
-    return call.placed->op.parameters.size() > 1 ? call.statistics + rows_ : nullptr;
+    return call.placed->op.parameters.size() > 1 ? call.statistics + stream_ : nullptr;
   }
 
   kernels::AttentionShape Heads(const Operator& op) const {
@@ -390,7 +413,9 @@ class CpuOperators : public Operators {
 
   const PeerGroup group_;
   const int64_t tp_, vocabulary_;
-  const int64_t batch_, sequence_, rows_;
+  const int64_t batch_, sequence_;
+  const int64_t rows_, stream_;                  // N, S
+  const bool shares_;                            // sequence parallelism
   const int64_t kernels_, angles_, statistics_;  // offsets in scratch
   const uint64_t seed_;
   Workspace& workspace_;

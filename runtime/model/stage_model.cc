@@ -42,6 +42,7 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
                          .in = At(call, forward.in),
                          .stream = At(call, forward.stream),
                          .out = At(call, forward.out),
+                         .all = At(call, forward.all),
                          .statistics = At(call, forward.statistics),
                          .d_out = At(call, backward.d_out),
                          .d_in = At(call, backward.d_in),
@@ -56,7 +57,10 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
 
 void StageModel::RunForward(const StageCall& call, size_t count, Keep keep) {
   operators_->Begin(call);
-  for (size_t i = 0; i < count; ++i) operators_->Forward(CallOf(call, i, keep, Halves::kTogether));
+  for (size_t i = 0; i < count; ++i) {
+    operators_->Forward(CallOf(call, i, keep, Halves::kTogether));
+    operators_->Settle();
+  }
 }
 
 void StageModel::Forward(const StageCall& call) {
@@ -88,15 +92,21 @@ void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
   operators_->BackwardInput(CallOf(call, index, Keep::kStash, halves));
 }
 
-void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves) {
+// What the weight half reads, where it was not saved.
+void StageModel::MakeAgain(const StageCall& call, size_t index, Halves halves) {
   const StageOperator& placed = layout_.operators[index];
-  if (placed.parameters.empty()) return;
   const bool saved = placed.of(Keep::kStash).in.area != Area::kScratch;
-  if (!saved) operators_->Forward(CallOf(call, index - 1, Keep::kStash, halves));
+  if (placed.parameters.empty() || saved) return;
+  operators_->Forward(CallOf(call, index - 1, Keep::kStash, halves));
+}
+
+void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves) {
+  if (layout_.operators[index].parameters.empty()) return;
   operators_->BackwardWeight(CallOf(call, index, Keep::kStash, halves));
 }
 
-// Whether the weight half goes while tensor parallel peers add up what the input half gave.
+// Whether the weight half goes while tensor parallel peers add up what the input half gave, and
+// the input half while they gather what was made again.
 bool StageModel::WeightsFirst(size_t index) const {
   const Operator& op = layout_.operators[index].op;
   return layout_.tp > 1 && op.kind == OperatorKind::kLinear && op.cut == Cut::kOut;
@@ -110,12 +120,17 @@ void StageModel::Backward(const StageCall& call) {
     const int group = layout_.operators[begin].group;
     while (begin > 0 && layout_.operators[begin - 1].group == group) --begin;
     for (size_t i = end; i-- > begin;) {
+      if (WeightsFirst(i)) MakeAgain(call, i, kHalves);
       InputHalf(call, i, kHalves);
       if (WeightsFirst(i)) WeightHalf(call, i, kHalves);
       operators_->Settle();
     }
-    for (size_t i = end; i-- > begin;)
-      if (!WeightsFirst(i)) WeightHalf(call, i, kHalves);
+    for (size_t i = end; i-- > begin;) {
+      if (WeightsFirst(i)) continue;
+      MakeAgain(call, i, kHalves);
+      operators_->Settle();
+      WeightHalf(call, i, kHalves);
+    }
   }
 }
 
@@ -129,7 +144,11 @@ void StageModel::BackwardInput(const StageCall& call) {
 
 void StageModel::BackwardWeight(const StageCall& call) {
   operators_->Begin(call);
-  for (size_t i = layout_.operators.size(); i-- > 0;) WeightHalf(call, i, Halves::kApart);
+  for (size_t i = layout_.operators.size(); i-- > 0;) {
+    MakeAgain(call, i, Halves::kApart);
+    operators_->Settle();
+    WeightHalf(call, i, Halves::kApart);
+  }
 }
 
 }  // namespace pp

@@ -28,7 +28,7 @@ struct OperatorCall {
   float* gradients[2] = {};  // of the parameters; = or += as stage->accumulate says
 
   const float *in = nullptr, *stream = nullptr;
-  float *out = nullptr, *statistics = nullptr;
+  float *out = nullptr, *all = nullptr, *statistics = nullptr;
   float *d_out = nullptr, *d_in = nullptr, *part = nullptr;
 };
 
@@ -41,9 +41,9 @@ class Operators {
   virtual void Begin(const StageCall& call) = 0;
   // out and statistics.
   virtual void Forward(const OperatorCall& call) = 0;
-  // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part. With
-  // tensor parallel peers d_in may be whole only behind Settle.
+  // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.
   virtual void BackwardInput(const OperatorCall& call) = 0;
+  // With tensor parallel peers, what these two give may be whole only now.
   virtual void Settle() = 0;
   // The gradients.
   virtual void BackwardWeight(const OperatorCall& call) = 0;
@@ -76,6 +76,7 @@ class StageModel {
   void RunForward(const StageCall& call, size_t count, Keep keep);
   void StartFlow(const StageCall& call, Halves halves);
   void InputHalf(const StageCall& call, size_t index, Halves halves);
+  void MakeAgain(const StageCall& call, size_t index, Halves halves);
   void WeightHalf(const StageCall& call, size_t index, Halves halves);
   bool WeightsFirst(size_t index) const;
 

@@ -65,7 +65,7 @@ Status Rank::Setup() {
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
   body_ = Bind(program, place_.device, std::move(walk), *device_);
-  MakePeerAdder();
+  MakePeerExchanger();
   executor_ = args_.make_executor(peers_.get());
   Result<WeightSource> weights = args_.open_weights();
   PP_RETURN_IF_ERROR(weights.status());
@@ -128,20 +128,20 @@ Status Rank::Save(int64_t number) {
   }
 }
 
-void Rank::MakePeerAdder() {
+void Rank::MakePeerExchanger() {
   const Program& program = *args_.program;
   if (topology_.tp == 1) return;
-  PeerAdder::Args peers{.numbers = pp::PeerSums(*program.job),
-                        .transport = args_.transport,
-                        .device = device_.get(),
-                        .compute_bell = &bell_,
-                        .stop = &stop_};
+  PeerExchanger::Args peers{.all = PeerExchanges(*program.job),
+                            .transport = args_.transport,
+                            .device = device_.get(),
+                            .compute_bell = &bell_,
+                            .stop = &stop_};
   for (int index = 0; index < topology_.tp; ++index)
     peers.group.push_back(topology_.RankOf({place_.replica, place_.device, index}));
   const Region* scratch = FindRegion(List(), Kind::kScratch, -1, -1);
   const int stage = program.StagesOf(place_.device).front();
   peers.exchange = device_->at(scratch->offset + LayoutStage(*program.job, stage).exchange);
-  peers_ = std::make_unique<PeerAdder>(std::move(peers));
+  peers_ = std::make_unique<PeerExchanger>(std::move(peers));
 }
 
 std::vector<CollectiveArgs> Rank::BindCollectives() const {

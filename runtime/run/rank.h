@@ -22,7 +22,7 @@
 #include "runtime/plan/interpreter.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/control.h"
-#include "runtime/run/peer_adder.h"
+#include "runtime/run/peer_exchanger.h"
 #include "runtime/run/states.h"
 
 namespace pp {
@@ -112,7 +112,7 @@ class Rank {
 
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
-  void MakePeerAdder();
+  void MakePeerExchanger();
   RankStates States(int64_t steps);
   int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
   Status Save(int64_t number);
@@ -138,7 +138,7 @@ class Rank {
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
   std::atomic<int64_t> saved_pieces_{0};  // progress, too
-  std::unique_ptr<PeerAdder> peers_;      // null: this rank has no tensor parallel peers
+  std::unique_ptr<PeerExchanger> peers_;  // null: this rank has no tensor parallel peers
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
   Recorder compute_recorder_, lane_recorder_;

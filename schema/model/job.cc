@@ -84,6 +84,14 @@ Status CheckJob(const Job& job) {
         fmt::format("--tp: {} does not divide the model's heads and widths ({} would)", job.tp,
                     Divisors(most)));
   }
+  if (job.sequence_parallel && job.tp == 1)
+    return Status::Invalid("--sequence-parallel: there are no peers (with --tp 2 or more)");
+  if (job.sequence_parallel && job.tokens() % job.tp != 0) {
+    return Status::Invalid(fmt::format(
+        "--sequence-parallel: {} sequences of {} tokens do not divide among {} peers (a multiple "
+        "of {} tokens)",
+        job.micro_batch_size, job.sequence_length, job.tp, job.tp));
+  }
   if (const double bytes = EstimateBytes(job); bytes > kMaxBytes) {
     return Status::Invalid(fmt::format(
         "model: its weights and one micro-batch take about {:.1e} bytes (at most {:.0e})", bytes,

@@ -16,10 +16,16 @@ struct Job {
   int sequence_length = 0;
   std::vector<int> layers_per_stage;
   int tp = 1;  // tensor parallel peers, each of which has a part of every stage
+  // Each peer has the residual stream, norms and all that goes from stage to stage of its share of
+  // the tokens alone (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+  // Models", 2022, section 4.2.2).
+  bool sequence_parallel = false;
 
   int stages() const { return static_cast<int>(layers_per_stage.size()); }
   // N.
   int64_t tokens() const { return int64_t{micro_batch_size} * sequence_length; }
+  // Of those, what a peer has of the residual stream: with index i, from i times so many on.
+  int64_t stream_tokens() const { return sequence_parallel ? tokens() / tp : tokens(); }
 
   bool operator==(const Job&) const = default;
 };

@@ -127,6 +127,7 @@ StageLayout LayoutStage(const Job& job, int stage) {
   for (int s = 0; s < stage; ++s) layout.first_layer += job.layers_per_stage[s];
   layout.layers = job.layers_per_stage[stage];
   layout.tp = job.tp;
+  layout.stream_tokens = job.stream_tokens();
   Lister(table, &layout).Run(job.model.layers);
   layout.first_norm_block = NormBlocksBefore(table, layout);
 
@@ -136,7 +137,7 @@ StageLayout LayoutStage(const Job& job, int stage) {
     layout.targets_bytes = n * 4;
     layout.loss_bytes = 8;
   } else {
-    layout.act_bytes = n * job.model.hidden_size * 4;
+    layout.act_bytes = job.stream_tokens() * job.model.hidden_size * 4;
     layout.grad_bytes = layout.act_bytes;
   }
   PlaceOperators(job, &layout);
@@ -152,19 +153,29 @@ int64_t ExchangeBytes(int64_t members, int64_t shard) {
   return (members - 1) * std::min(kExchangePiece, (shard + kAlign - 1) / kAlign * kAlign);
 }
 
-std::vector<int64_t> PeerSums(const Job& job) {
+std::vector<PeerExchange> PeerExchanges(const Job& job) {
   if (job.tp == 1) return {};
-  std::set<int64_t> sums = {3 * job.tp * job.tokens()};
+  const int64_t n = job.tokens();
+  std::set<PeerExchange> all = {{PeerWork::kSum, 3 * job.tp * n}};
+  const auto add = [&](PeerWork with_shares, int64_t numbers) {
+    all.insert({job.sequence_parallel ? with_shares : PeerWork::kSum, numbers});
+  };
   const ModelTable table = TableOf(job.model);
   for (const auto* operators : {&table.first, &table.layer, &table.last})
     for (const Operator& op : *operators) {
-      if (op.kind == OperatorKind::kEmbedding) sums.insert(job.tokens() * op.out);
+      if (op.kind == OperatorKind::kEmbedding) add(PeerWork::kScatter, n * op.out);
       if (op.kind == OperatorKind::kLinear && op.cut == Cut::kIn)
-        sums.insert(job.tokens() * op.out);
+        add(PeerWork::kScatter, n * op.out);
       if (op.kind == OperatorKind::kLinear && op.cut == Cut::kOut)
-        sums.insert(job.tokens() * op.in);
+        add(PeerWork::kScatter, n * op.in);
+      if (!job.sequence_parallel) continue;
+      if (op.kind == OperatorKind::kEmbedding || op.kind == OperatorKind::kNorm ||
+          op.kind == OperatorKind::kResidual)
+        all.insert({PeerWork::kGather, n * op.out});
+      if (op.kind == OperatorKind::kNorm)
+        all.insert({PeerWork::kSum, static_cast<int64_t>(op.parameters.size()) * op.out});
     }
-  return {sums.begin(), sums.end()};
+  return {all.begin(), all.end()};
 }
 
 int64_t KernelBytes(const Job& job) {

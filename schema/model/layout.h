@@ -11,7 +11,8 @@
 //     loss
 //                              act(0,m) ^            act(1,m) ^
 //
-// Words: N = B*T tokens of a micro-batch, C = hidden_size, V = vocab_size.
+// Words: N = B*T tokens of a micro-batch, C = hidden_size, V = vocab_size. S = N, or with sequence
+// parallelism this peer's share of them: what the residual stream has.
 // All numbers are float except tokens and targets (int32), the loss and the norm blocks (double).
 // All offsets and sizes are bytes. Inner offsets are multiples of kAlign; a size ends with the last
 // number, without padding.
@@ -94,14 +95,20 @@ enum class Halves : uint8_t { kTogether, kApart };
 //
 // A Residual without dropout has no forward of its own: the Linear before it adds the stream. A
 // Rope writes where it reads.
+//
+// With sequence parallelism the stream, the gradient with respect to it and a Norm's statistics
+// have S rows. All else has N: what a Norm gives, and the gradients with respect to what a Residual
+// reads, peers gather; of what a Residual reads, and of the gradients with respect to what a Norm
+// gives, each peer has the sum in its own rows alone.
 struct StageOperator {
   struct Weights {
     int64_t weight = 0, wgrad = 0;  // offsets, as in Tensor
   };
   // Of what it reads, of the stream (a Residual), of what it gives, and of its statistics: Norm
-  // 1 / deviation [N] and maybe mean [N]; Attention [B, heads, T]; Loss [N, 2].
+  // 1 / deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2].
   struct Forward {
     Spot in, stream, out, statistics;
+    Spot all;  // with sequence parallelism, of an Embedding: N rows, also of gradients
   };
   // Of the gradients with respect to what it gives and reads, and, for a Norm, to its parameters,
   // gamma's and then beta's: this micro-batch's part.
@@ -154,14 +161,15 @@ struct StageLayout {
   int64_t tokens_bytes = 0;   // [B, T] int32, first stage
   int64_t targets_bytes = 0;  // [B, T] int32, last stage
   int64_t loss_bytes = 0;     // one double a micro-batch, last stage: the sum over its tokens
-  int64_t act_bytes = 0;      // act(s,m) [N, C]; not in the last stage
+  int64_t act_bytes = 0;      // act(s,m) [S, C]; not in the last stage
   int64_t grad_bytes = 0;     // grad(s,m), the same
 
   std::vector<StageOperator> operators;
-  int needed = 0;           // so many operators a recomputation runs: what follows saves nothing
-  Spot flow[2];             // by Halves: the gradient with respect to the stream
-  int64_t stash_bytes = 0;  // beyond what the forward read
-  int64_t work_bytes = 0;   // beyond the stash
+  int needed = 0;             // so many operators a recomputation runs: what follows saves nothing
+  int64_t stream_tokens = 0;  // Job::stream_tokens
+  Spot flow[2];               // by Halves: the gradient with respect to the stream
+  int64_t stash_bytes = 0;    // beyond what the forward read
+  int64_t work_bytes = 0;     // beyond the stash
 
   int64_t exchange = 0;            // offset in scratch: ExchangeBytes, for sums over peers
   int64_t statistics = 0;          // the same: of all peers' parts of the logits, [tp, N, 3]
@@ -181,8 +189,19 @@ int64_t NormBlocks(const Job& job);
 // of its own shard, a piece at a time, sums them in the order of the group, and all gather the
 // sums. This is the room for a piece from each of the others.
 int64_t ExchangeBytes(int64_t members, int64_t shard);
-// The numbers that peers add up at once: an activation, or statistics of the logits.
-std::vector<int64_t> PeerSums(const Job& job);
+
+// What tensor parallel peers do together with so many numbers that each of them has a place for.
+// kSum: all get the sum of what each has. kScatter: each gets its share of the sum, in its place.
+// kGather: each gives its share, and all get all. Shares are equal.
+enum class PeerWork : uint8_t { kSum, kScatter, kGather };
+struct PeerExchange {
+  PeerWork work = PeerWork::kSum;
+  int64_t numbers = 0;
+
+  auto operator<=>(const PeerExchange&) const = default;
+};
+// All that there are: of activations, of a norm's gradient, of statistics of the logits.
+std::vector<PeerExchange> PeerExchanges(const Job& job);
 
 // Working space of the CPU's kernels, for the one that needs the most: of one thread, which is in
 // scratch; each further thread of a rank takes as much beside the arena.

@@ -11,6 +11,8 @@ class Placer {
  public:
   Placer(const Job& job, StageLayout* layout)
       : tokens_(job.tokens()),
+        stream_(job.stream_tokens()),
+        shares_(job.sequence_parallel),
         width_(job.model.hidden_size),
         layout_(*layout),
         operators_(layout->operators) {
@@ -22,10 +24,10 @@ class Placer {
       if (placed.op.kind == OperatorKind::kRope && layout_.angles == 0)
         layout_.angles = scratch.Take(int64_t{job.sequence_length} * placed.op.head_dim);
     for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i]);
-    flow_[0] = scratch.Take(tokens_ * width_);
+    flow_[0] = scratch.Take(stream_ * width_);
 
     Places stash, drop(scratch.end()), work(scratch.end()), all_work;
-    flow_[1] = drop.Take(tokens_ * width_);
+    flow_[1] = drop.Take(stream_ * width_);
     PlaceForward(Keep::kStash, &stash);
     PlaceForward(Keep::kScratch, &drop);
     PlaceBackward(Halves::kTogether, &work);
@@ -40,7 +42,7 @@ class Placer {
   // At the same places in every stage.
   void TakeForPeers(const Job& job, Places* scratch) {
     int64_t exchange = 0;
-    for (const int64_t numbers : PeerSums(job))
+    for (const auto [work, numbers] : PeerExchanges(job))
       exchange =
           std::max(exchange, ExchangeBytes(job.tp, (numbers * 4 + job.tp - 1) / job.tp + kAlign));
     layout_.exchange = scratch->Take(exchange / 4);
@@ -70,6 +72,7 @@ class Placer {
   // has gradients on their way from an operator to the one before.
   void FindTemporaries() {
     which_.assign(operators_.size(), 0);
+    if (shares_) widths_[0] = width_;  // for an Embedding
     for (size_t i = 0; i < operators_.size(); ++i) {
       if (GivesGradientInScratch(KindAt(i)))
         widths_[1] = std::max(widths_[1], operators_[i].op.stride);
@@ -89,7 +92,7 @@ class Placer {
     int turn = 0;
     const auto next_stream = [&](size_t i) -> Spot {
       if (i + 1 == operators_.size()) return {Area::kAct, 0};
-      if (keep == Keep::kStash) return take(tokens_ * width_);
+      if (keep == Keep::kStash) return take(stream_ * width_);
       return {Area::kScratch, flow_[turn++ % 2]};
     };
     for (size_t i = 0; i < operators_.size(); ++i) {
@@ -102,9 +105,10 @@ class Placer {
       switch (op.kind) {
         case OperatorKind::kEmbedding:
           forward.out = stream = next_stream(i);
+          if (shares_) forward.all = {Area::kScratch, temporary_[0]};
           break;
         case OperatorKind::kNorm:
-          forward.statistics = take(static_cast<int64_t>(op.parameters.size()) * tokens_);
+          forward.statistics = take(static_cast<int64_t>(op.parameters.size()) * stream_);
           break;
         case OperatorKind::kLoss:
           forward.statistics = take(2 * tokens_);
@@ -122,7 +126,7 @@ class Placer {
         case OperatorKind::kResidual:
           forward.stream = stream;
           forward.out = stream = next_stream(i);
-          if (op.dropout == 0) {
+          if (op.dropout == 0 && !shares_) {
             StageOperator::Forward& linear = operators_[i - 1].forward[static_cast<int>(keep)];
             linear.stream = std::exchange(forward.stream, {});
             linear.out = forward.out;
@@ -149,7 +153,7 @@ class Placer {
     Spot& flow = layout_.flow[static_cast<int>(halves)];
     flow = {Area::kGradBefore, 0};
     if (layout_.first) {
-      flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]} : take(tokens_ * width_);
+      flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]} : take(stream_ * width_);
     }
     // Of what operator i gives.
     std::vector<Spot> gradient(operators_.size());
@@ -195,7 +199,9 @@ class Placer {
     }
   }
 
-  const int64_t tokens_, width_;
+  const int64_t tokens_, stream_;  // N, S
+  const bool shares_;              // sequence parallelism
+  const int64_t width_;
   StageLayout& layout_;
   std::vector<StageOperator>& operators_;
   std::vector<int> which_;

@@ -1,6 +1,6 @@
-// Sums over the tensor parallel peers of a rank (runtime/device/peers.h).
+// What the tensor parallel peers of a rank do together (runtime/device/peers.h).
 //
-// The compute thread asks and waits; the communication thread carries the sum, as it does with
+// The compute thread asks and waits; the communication thread carries it out, as it does with
 // messages and reductions, so that all of them go on side by side.
 #pragma once
 
@@ -14,25 +14,25 @@
 
 namespace pp {
 
-class PeerAdder : public Peers {
+class PeerExchanger : public Peers {
  public:
   struct Args {
     Group group;                    // in the order of their indices
-    std::vector<int64_t> numbers;   // of the sums that there are
+    std::vector<PeerExchange> all;  // that there are
     std::byte* exchange = nullptr;  // StageLayout::exchange
     Transport* transport = nullptr;
     Device* device = nullptr;
-    Bell* compute_bell = nullptr;             // rung when a sum is over
+    Bell* compute_bell = nullptr;             // rung when one is over
     const std::atomic<bool>* stop = nullptr;  // set: nobody waits any more
   };
-  explicit PeerAdder(Args args);
+  explicit PeerExchanger(Args args);
 
-  void StartSum(float* data, int64_t n) override;
+  void Start(PeerWork work, float* data, int64_t n) override;
   void Wait() override;
 
   // The communication thread: does what can be done now.
   Status Advance(bool* moved);
-  // Any thread: a sum was asked for, and is not over.
+  // Any thread: something was asked for, and is not over.
   bool under_way() const { return asked_.load() != over_.load(); }
   // Any thread: the compute thread sleeps in Wait.
   bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
@@ -41,10 +41,10 @@ class PeerAdder : public Peers {
 
  private:
   const Args args_;
-  std::map<int64_t, std::unique_ptr<Collective>> sums_;  // by numbers
-  // Of the sum that was asked for last.
+  std::map<PeerExchange, std::unique_ptr<Collective>> collectives_;
+  // What was asked for last.
   float* data_ = nullptr;
-  int64_t numbers_ = 0;
+  PeerExchange what_;
   std::atomic<int64_t> asked_{0}, over_{0};
   int64_t begun_ = 0;  // the communication thread's
   std::atomic<bool> waiting_{false};

@@ -1,0 +1,90 @@
+#include "runtime/run/peer_exchanger.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pp {
+namespace {
+
+CollectiveKind KindOf(PeerWork work) {
+  switch (work) {
+    case PeerWork::kSum:
+      return CollectiveKind::kAllReduce;
+    case PeerWork::kScatter:
+      return CollectiveKind::kReduceScatter;
+    case PeerWork::kGather:
+      return CollectiveKind::kAllGather;
+  }
+  PP_CHECK(false);
+}
+
+}  // namespace
+
+PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
+  const auto members = static_cast<int64_t>(args_.group.size());
+  for (const PeerExchange& exchange : args_.all) {
+    const int64_t bytes = exchange.numbers * 4;
+    // Of a sum that all get, it is nobody's concern who takes which part of it.
+    const int64_t align = exchange.work == PeerWork::kSum ? kAlign : 4;
+    const auto cut = [&](int64_t member) {
+      return std::min(bytes, (bytes * member / members + align - 1) / align * align);
+    };
+    // Its place is given each time, from the beginning of the arena.
+    CollectiveArgs args{.kind = KindOf(exchange.work),
+                        .channel = Channel::kPeers,
+                        .group = args_.group,
+                        .rank = args_.transport->rank(),
+                        .value = args_.device->at(0),
+                        .exchange = args_.exchange};
+    for (int64_t k = 0; k < members; ++k)
+      args.shards.push_back({{cut(k), (k + 1 == members ? bytes : cut(k + 1)) - cut(k)}});
+    collectives_[exchange] =
+        std::make_unique<Collective>(std::move(args), args_.transport, &args_.device->reduce());
+  }
+}
+
+void PeerExchanger::Start(PeerWork work, float* data, int64_t n) {
+  if (args_.stop->load()) return;  // the last one may never be over
+  PP_CHECK(collectives_.contains({work, n}) && over_.load() == asked_.load());
+  data_ = data;
+  what_ = {work, n};
+  asked_.fetch_add(1, std::memory_order_release);
+  args_.transport->bell().Ring();
+}
+
+void PeerExchanger::Wait() {
+  const auto over = [&] {
+    return over_.load(std::memory_order_acquire) == asked_.load() || args_.stop->load();
+  };
+  if (over()) return;
+  const double begin = SteadySeconds();
+  waiting_.store(true, std::memory_order_relaxed);
+  args_.transport->bell().Ring();  // it may nap less often now
+  while (true) {
+    const uint64_t seen = args_.compute_bell->rings();
+    if (over()) break;
+    args_.compute_bell->Wait(seen);
+  }
+  waiting_.store(false, std::memory_order_relaxed);
+  waited_ += SteadySeconds() - begin;
+}
+
+Status PeerExchanger::Advance(bool* moved) {
+  const int64_t asked = asked_.load(std::memory_order_acquire);
+  if (over_.load(std::memory_order_relaxed) == asked) return {};
+  Collective& collective = *collectives_.at(what_);
+  if (begun_ != asked) {
+    PP_RETURN_IF_ERROR(collective.Start(reinterpret_cast<std::byte*>(data_) - args_.device->at(0)));
+    begun_ = asked;
+    *moved = true;
+  }
+  bool over = false;
+  PP_RETURN_IF_ERROR(collective.Test(&over));
+  if (!over) return {};
+  *moved = true;
+  over_.store(asked, std::memory_order_release);
+  args_.compute_bell->Ring();
+  return {};
+}
+
+}  // namespace pp
