@@ -41,6 +41,7 @@ Status AddJob(const CompileOptions& options, Program& program) {
     if (options.micro_batch_size > 1) return Status::Invalid("--micro-batch-size: needs --model");
     if (options.tp > 1) return Status::Invalid("--tp: needs --model");
     if (options.sequence_parallel) return Status::Invalid("--sequence-parallel: needs --model");
+    if (!options.recompute.empty()) return Status::Invalid("--recompute: needs --model");
     return {};
   }
   const ModelConfig& model = *options.model;
@@ -49,7 +50,8 @@ Status AddJob(const CompileOptions& options, Program& program) {
           options.sequence_length > 0 ? options.sequence_length : model.max_positions,
           {},
           options.tp,
-          options.sequence_parallel};
+          options.sequence_parallel,
+          options.recompute};
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
   } else if (options.layers_per_stage.empty()) {
@@ -196,6 +198,13 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   program.passes = options.passes;
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
+  const bool drops = std::any_of(
+      prepared->passes.begin(), prepared->passes.end(),
+      [](const Pass* p) { return p->name == "apply-checkpoint" || p->name == "fit-memory"; });
+  if (!options.recompute.empty() && !drops)
+    return Status::Invalid(
+        "--recompute: nothing is dropped (with --passes mario or apply-checkpoint, or "
+        "--memory-limit)");
   PP_RETURN_IF_ERROR(Finish(program, *prepared, observer));
   return program;
 }

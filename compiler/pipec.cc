@@ -90,6 +90,11 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
   PP_RETURN_IF_ERROR(ParseNumber("--seq-length", a.seq_length, 1, &options->sequence_length));
   PP_RETURN_IF_ERROR(ParseNumber("--tp", a.tp, 1, &options->tp));
   if (a.sequence_parallel) options->sequence_parallel = true;
+  if (!a.recompute.empty()) {
+    auto recompute = ParseRecompute(a.recompute);
+    if (!recompute.ok()) return recompute.status().In("--recompute");
+    options->recompute = std::move(*recompute);
+  }
   options->balance_layers = a.layers_per_stage == "auto";
   if (!options->balance_layers)
     PP_RETURN_IF_ERROR(
@@ -174,6 +179,7 @@ Status ImportCommand(const Arguments& a) {
     options.micro_batch_size = program->job->micro_batch_size;
     options.tp = program->job->tp;
     options.sequence_parallel = program->job->sequence_parallel;
+    options.recompute = program->job->recompute;
     options.sequence_length = program->job->sequence_length;
     options.layers_per_stage = program->job->layers_per_stage;
   }
@@ -244,6 +250,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
                     "reduce=0,step=0,in=0; each may be a list by stage, f=1:1:2:1");
     sub->add_option("--model", a.model, "config.json of a Hugging Face model: GPT-2 or LLaMA");
     sub->add_option("--tp", a.tp, "tensor-parallel peers of each device (default 1)");
+    sub->add_option("--recompute", a.recompute,
+                    "what a CFW drops: stage (default), or of norm, linear, attention, residual");
     sub->add_flag("--sequence-parallel", a.sequence_parallel,
                   "norms, dropout and messages are shared among the peers, too");
     sub->add_option("--micro-batch-size", a.micro_batch_size,

@@ -90,7 +90,11 @@ Durations::Durations(const CostModel& costs, const Program& program) {
   };
   fill(Op::kForward, costs.f, {}, shares_of);
   fill(Op::kForwardDrop, costs.f, {}, shares_of);
-  fill(Op::kRecompute, costs.r, costs.f, shares_of);
+  PerStage again = costs.r;
+  for (int s = 0; s < program.stages && costs.r.empty() && program.job; ++s)
+    again.push_back(At(costs.f, s) *
+                    (program.job->recompute.empty() ? 1 : RecomputedShare(*program.job, s)));
+  fill(Op::kRecompute, again, costs.f, shares_of);
   fill(Op::kBackward, costs.b, {}, shares_of);
   fill(Op::kBackwardInput, costs.bi, half, shares_of);
   fill(Op::kBackwardWeight, costs.bw, half, shares_of);

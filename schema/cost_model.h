@@ -16,7 +16,7 @@ using PerStage = std::vector<double>;
 struct CostModel {
   PerStage f{1};         // forward
   PerStage b{2};         // whole backward
-  PerStage r;            // recompute; empty: as f
+  PerStage r;            // recompute; empty: as f, or the share of it that is done again
   PerStage bi, bw;       // input and weight half; empty: b/2
   PerStage fb;           // a forward of stage s that overlaps a backward (DualPipe); empty: f + b
   PerStage comm{0};      // a message of stage s: how long it occupies its channel

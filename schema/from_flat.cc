@@ -130,6 +130,11 @@ class Decoder {
     job.sequence_length = from->sequence_length();
     job.tp = from->tp();
     job.sequence_parallel = from->sequence_parallel();
+    if (from->recompute() != nullptr) {
+      auto recompute = ParseRecompute(from->recompute()->string_view());
+      if (!recompute.ok()) return Wrong("recompute: {}", recompute.status().message());
+      job.recompute = std::move(*recompute);
+    }
     return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
   }
 

@@ -23,6 +23,7 @@ ValueBytes::ValueBytes(const Program& program) {
       of(Kind::kAct, s) = layout.act_bytes;
       of(Kind::kGrad, s) = layout.grad_bytes;
       of(Kind::kStash, s) = layout.stash_bytes;
+      of(Kind::kInput, s) = layout.kept_bytes;
       of(Kind::kWork, s) = layout.work_bytes;
     } else {
       of(Kind::kTokens, s) = first;

@@ -12,14 +12,16 @@
 
 namespace pp {
 
-// Bytes that a value adds on a device, by kind and stage. A program without a model has
-// nominal values of one byte.
+// Bytes that a value adds on a device, by the instruction that writes it: a stash has in it what a
+// CFW would keep, but where RE makes it. A program without a model has nominal values of one byte.
 class ValueBytes {
  public:
   explicit ValueBytes(const Program& program);
-  int64_t operator()(Kind kind, int stage) const {
-    return bytes_[static_cast<size_t>(kind)][stage];
+  int64_t operator()(Op writer, Kind kind, int stage) const {
+    const int64_t bytes = bytes_[static_cast<size_t>(kind)][stage];
+    return writer == Op::kRecompute ? bytes - kept(stage) : bytes;
   }
+  int64_t kept(int stage) const { return bytes_[static_cast<size_t>(Kind::kInput)][stage]; }
 
  private:
   std::vector<int64_t> bytes_[16];

@@ -174,6 +174,12 @@ class Parser {
     if (first == "layers" && job_.layers_per_stage.empty() &&
         numbers(1, "", &job_.layers_per_stage))
       return {};
+    if (first == "recompute" && words_.size() == 2) {
+      auto recompute = ParseRecompute(second);
+      if (!recompute.ok()) return Wrong(recompute.status().message());
+      job_.recompute = std::move(*recompute);
+      return {};
+    }
     if (first == "tp" && Number(second, "", &job_.tp)) {
       job_.sequence_parallel = words_.size() == 3 && words_[2] == "sequence-parallel";
       if (words_.size() == 2 || job_.sequence_parallel) return {};
@@ -385,6 +391,8 @@ std::string Print(const Program& program) {
       out += fmt::format("tp {}{}\n", program.job->tp,
                          program.job->sequence_parallel ? " sequence-parallel" : "");
   }
+  if (program.job && !program.job->recompute.empty())
+    out += fmt::format("recompute {}\n", RecomputeText(program.job->recompute));
   if (program.pipes.size() > 1) {
     for (const Pipe& pipe : program.pipes)
       out += fmt::format("pipe d{}\n", fmt::join(pipe.device_of, " d"));

@@ -103,8 +103,10 @@ class Encoder {
   flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
     const auto model = builder_.CreateString(ToJson(job.model));
     const auto layers = builder_.CreateVector(job.layers_per_stage);
+    const auto recompute =
+        job.recompute.empty() ? 0 : builder_.CreateString(RecomputeText(job.recompute));
     return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers,
-                           job.tp, job.sequence_parallel);
+                           job.tp, job.sequence_parallel, recompute);
   }
 
   const Program& program_;

@@ -70,6 +70,7 @@ Program Everything() {
   program.job->model.attention_dropout = 0.25f;
   program.job->tp = 2;
   program.job->sequence_parallel = true;
+  program.job->recompute = {pp::OperatorKind::kNorm, pp::OperatorKind::kAttention};
   for (Instruction& i : program.lists[0].body) {
     if (i.op != pp::Op::kBackwardInput) continue;
     i.version = 2;

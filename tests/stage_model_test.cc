@@ -26,8 +26,9 @@ constexpr int kRows = kBatch * kTokens;
 class Memory {
  public:
   explicit Memory(int64_t bytes) : bytes_(bytes), blocks_((bytes + kAlign - 1) / kAlign + 1) {
-    std::memset(static_cast<void*>(data()), 0xff, bytes);
+    Poison();
   }
+  void Poison() { std::memset(static_cast<void*>(data()), 0xff, bytes_); }
   std::byte* data() const { return reinterpret_cast<std::byte*>(blocks_.data()); }
   template <typename T>
   T* as() const {
@@ -59,12 +60,14 @@ enum class How { kWhole, kRecomputed, kHalves };
 // All stages of a tiny model in one thread, as a rank would hold each.
 class Pipeline {
  public:
-  Pipeline(const std::string& dir, std::vector<int> split, float dropout, How how, int threads = 1)
+  Pipeline(const std::string& dir, std::vector<int> split, float dropout, How how, int threads = 1,
+           std::vector<OperatorKind> recompute = {})
       : how_(how), threads_(threads) {
     Result<ModelConfig> model = LoadModelConfig(dir + "/config.json");
     REQUIRE(model.ok());
     model->embedding_dropout = model->attention_dropout = model->residual_dropout = dropout;
     job_ = {*model, kBatch, kTokens, std::move(split)};
+    job_.recompute = std::move(recompute);
     REQUIRE(CheckJob(job_).ok());
     workspace_.emplace(job_, threads);
     for (int s = 0; s < job_.stages(); ++s) {
@@ -92,7 +95,8 @@ class Pipeline {
     Memory scratch{layout().drop_scratch_bytes};
     Memory act{layout().act_bytes};
     Memory grad{layout().grad_bytes};
-    Memory stash{layout().stash_bytes};
+    Memory kept{layout().kept_bytes};
+    Memory stash{layout().stash_bytes - layout().kept_bytes};
     Memory work{layout().work_bytes};
   };
   Stage& stage(int s) { return *stages_[s]; }
@@ -152,6 +156,7 @@ class Pipeline {
     StageCall values = {.weights = stage.weights.data(),
                         .wgrad = stage.wgrad.data(),
                         .scratch = stage.scratch.data(),
+                        .kept = stage.kept.data(),
                         .stash = stage.stash.data(),
                         .work = stage.work.data(),
                         .first_sequence = 100 + m * kBatch,
@@ -177,6 +182,8 @@ class Pipeline {
       StageModel& model = stages_[s]->model;
       if (how_ == How::kRecomputed) {
         model.ForwardDrop(values);
+        stages_[s]->stash.Poison();
+        stages_[s]->scratch.Poison();
         values.loss = nullptr;
         values.act = nullptr;
         model.Recompute(values);
@@ -201,7 +208,8 @@ class Pipeline {
     const Stage& stage = *stages_.back();
     const StageOperator& loss = stage.layout().operators.back();
     const Spot logits_at = loss.of(Keep::kStash).in;
-    const auto* logits = reinterpret_cast<const float*>(stage.stash.data() + logits_at.offset);
+    const Memory& there = logits_at.area == Area::kKept ? stage.kept : stage.stash;
+    const auto* logits = reinterpret_cast<const float*>(there.data() + logits_at.offset);
     for (int row = 0; row < kRows; ++row) {
       std::copy_n(logits + row * loss.op.stride, kVocabulary, out + row * kVocabulary);
     }
@@ -309,6 +317,35 @@ TEST_CASE("a recomputed forward and a split backward have the bits of the whole"
       Pipeline one(dir, {4}, 0.1f, How::kWhole), other(dir, split, 0.1f, how);
       CheckSameBits(&one, &other);
     }
+  }
+}
+
+// What is kept, and what is made again of it, for every choice of what is dropped.
+TEST_CASE("a selective recomputation has the bits of the whole") {
+  const std::string dir = GENERATE(from_range(kModels));
+  constexpr OperatorKind kKinds[] = {OperatorKind::kNorm, OperatorKind::kLinear,
+                                     OperatorKind::kAttention, OperatorKind::kResidual};
+  const float dropout = GENERATE(0.0f, 0.1f);
+  Pipeline one(dir, {4}, dropout, How::kWhole);
+  const double loss = one.Run(nullptr);
+  const int64_t all = one.stage(0).layout().stash_bytes;
+  for (unsigned set = 1; set < 16; ++set) {
+    std::vector<OperatorKind> recompute;
+    for (int k = 0; k < 4; ++k)
+      if ((set >> k & 1) != 0) recompute.push_back(kKinds[k]);
+    INFO(RecomputeText(recompute));
+    Pipeline other(dir, {4}, dropout, How::kRecomputed, 1, recompute);
+    const StageLayout& layout = other.stage(0).layout();
+    CHECK(layout.stash_bytes == all);
+    CHECK(layout.kept_bytes < all);
+    CHECK(layout.kept_bytes > 0);  // the loss's statistics are always kept
+    CHECK(other.Run(nullptr) == loss);
+    for (const Tensor& tensor : layout.tensors)
+      CHECK(std::memcmp(one.Gradient(tensor), other.Gradient(tensor), tensor.bytes()) == 0);
+    // Attention alone is made again of what was kept.
+    int again = 0;
+    for (const StageOperator& placed : layout.operators) again += placed.again;
+    if (set == 4) CHECK(again == 4);
   }
 }
 

@@ -71,11 +71,13 @@ struct Cell {
   std::string family = "gpt2";
   int tp = 1;
   bool sequence_parallel = false;
+  std::string recompute = "stage";
 
   std::string Text() const {
     return (family == "gpt2" ? "" : family + " ") +
            (tp > 1 ? "tp " + std::to_string(tp) + " " : "") +
            (sequence_parallel ? "sequence-parallel " : "") + scheme +
+           (recompute == "stage" ? "" : " --recompute " + recompute) +
            (pairs > 1 ? " --pipe-pairs " + std::to_string(pairs) : "") + " " +
            (passes.empty() ? "plain" : passes) + (p2p == P2p::kAsync ? " async" : " blocking") +
            " dp " + std::to_string(replicas) + " zero " + std::to_string(zero) + " D " +
@@ -97,7 +99,8 @@ Result<Program> CompileCell(const Cell& cell) {
                          .model = TinyModel(cell.family, cell.tied()),
                          .micro_batch_size = 1,
                          .tp = cell.tp,
-                         .sequence_parallel = cell.sequence_parallel};
+                         .sequence_parallel = cell.sequence_parallel,
+                         .recompute = *ParseRecompute(cell.recompute)};
   if (cell.passes == "fit-memory") options.fit.limit.values = {2};
   return Compile(options);
 }
@@ -249,6 +252,16 @@ std::vector<Cell> ModelCells() {
                          .family = family,
                          .tp = 2,
                          .sequence_parallel = sequence_parallel});
+  for (const char* family : {"gpt2", "llama"})
+    for (const char* recompute : {"attention", "norm,linear", "residual"})
+      for (const int tp : {1, 2})
+        cells.push_back({.scheme = "1f1b",
+                         .passes = "mario",
+                         .devices = 2,
+                         .family = family,
+                         .tp = tp,
+                         .sequence_parallel = tp > 1,
+                         .recompute = recompute});
   return cells;
 }
 

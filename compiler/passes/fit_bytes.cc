@@ -29,7 +29,7 @@ search::MemoryModel ByteMemory(const Program& program) {
         layout.targets_bytes +
         (layout.first ? layout.tokens_bytes : LayoutStage(*program.job, s - 1).act_bytes);
     const int64_t full = input + layout.stash_bytes, half = full + layout.work_bytes;
-    memory.held.push_back({full, input, full, half, half});
+    memory.held.push_back({full, input + layout.kept_bytes, full, half, half});
   }
   return memory;
 }

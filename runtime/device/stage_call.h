@@ -37,7 +37,8 @@ struct StageCall {
   float* act_before = nullptr;   // act(s-1,m), in place of tokens
   float* act = nullptr;          // act(s,m); forwards
   double* loss = nullptr;        // last stage, forwards: sum over the micro-batch's tokens
-  std::byte* stash = nullptr;    // all but CFW; a backward changes it
+  std::byte* kept = nullptr;     // of the stash, what a CFW keeps, too: kept_bytes
+  std::byte* stash = nullptr;    // the rest; all but CFW; a backward changes it
   float* grad = nullptr;         // grad(s,m), not in the last stage
   float* grad_before = nullptr;  // grad(s-1,m), not in the first stage
   std::byte* work = nullptr;     // BW_input, BW_weight

@@ -19,6 +19,8 @@ float* At(const StageCall& call, const Spot& place) {
       return call.act;
     case Area::kGradBefore:
       return call.grad_before;
+    case Area::kKept:
+      return in(call.kept);
     case Area::kStash:
       return in(call.stash);
     case Area::kWork:
@@ -55,9 +57,10 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
   return result;
 }
 
-void StageModel::RunForward(const StageCall& call, size_t count, Keep keep) {
+void StageModel::RunForward(const StageCall& call, Run run, Keep keep) {
   operators_->Begin(call);
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < layout_.operators.size(); ++i) {
+    if (run == Run::kAgain && !layout_.operators[i].again) continue;
     operators_->Forward(CallOf(call, i, keep, Halves::kTogether));
     operators_->Settle();
   }
@@ -66,19 +69,19 @@ void StageModel::RunForward(const StageCall& call, size_t count, Keep keep) {
 void StageModel::Forward(const StageCall& call) {
   // A stage in the middle without a layer.
   if (layout_.operators.empty()) operators_->Copy(call.act_before, layout_.act_bytes, call.act);
-  RunForward(call, layout_.operators.size(), Keep::kStash);
+  RunForward(call, Run::kAll, Keep::kStash);
 }
 
 void StageModel::ForwardDrop(const StageCall& call) {
   if (layout_.operators.empty()) operators_->Copy(call.act_before, layout_.act_bytes, call.act);
-  RunForward(call, layout_.operators.size(), Keep::kScratch);
+  RunForward(call, Run::kAll, Keep::kScratch);
 }
 
 void StageModel::Recompute(const StageCall& call) {
   double loss = 0;
   StageCall again = call;
   again.loss = &loss;
-  RunForward(again, layout_.needed, Keep::kStash);
+  RunForward(again, Run::kAgain, Keep::kStash);
 }
 
 // The gradient with respect to what the stage gives: received, or the loss begins it.

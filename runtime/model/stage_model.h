@@ -59,9 +59,9 @@ class StageModel {
 
   // act(s,m), or the loss in the last stage, and stash(s,m).
   void Forward(const StageCall& call);
-  // The same without a stash.
+  // The same with no more of a stash than what is kept.
   void ForwardDrop(const StageCall& call);
-  // The stash alone.
+  // The rest of the stash.
   void Recompute(const StageCall& call);
 
   // grad(s-1,m), and wgrad(s) = or += this micro-batch's part.
@@ -73,7 +73,8 @@ class StageModel {
 
  private:
   OperatorCall CallOf(const StageCall& call, size_t index, Keep keep, Halves halves) const;
-  void RunForward(const StageCall& call, size_t count, Keep keep);
+  enum class Run : uint8_t { kAll, kAgain };
+  void RunForward(const StageCall& call, Run run, Keep keep);
   void StartFlow(const StageCall& call, Halves halves);
   void InputHalf(const StageCall& call, size_t index, Halves halves);
   void MakeAgain(const StageCall& call, size_t index, Halves halves);

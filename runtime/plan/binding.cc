@@ -50,8 +50,14 @@ class Binder {
     for (const Operand& operand : Info(i.op).writes) {
       const Value v = Resolve(operand, i, program_.stages);
       if (v.kind == Kind::kNone || Info(v.kind).kind_class != KindClass::kValue) continue;
-      if (bytes_(v.kind, v.stage) == 0) continue;
-      places_[{v.kind, v.stage, MicroOf(v.micro)}] = memory_.at(i.offset[slot++]);
+      if (bytes_(i.op, v.kind, v.stage) == 0) continue;
+      std::byte* place = memory_.at(i.offset[slot++]);
+      const int micro = MicroOf(v.micro);
+      if (v.kind == Kind::kStash && i.op == Op::kForward) {  // what a CFW would keep is in front
+        places_[{Kind::kInput, v.stage, micro}] = place;
+        place += bytes_.kept(v.stage);
+      }
+      places_[{v.kind, v.stage, micro}] = place;
     }
   }
 
@@ -80,7 +86,7 @@ class Binder {
       const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
       const Kind kind = act ? Kind::kAct : Kind::kGrad;
       bound_.data[index] = Find(kind, i.stage, i.micro);
-      bound_.bytes[index] = bytes_(kind, i.stage);
+      bound_.bytes[index] = bytes_(i.op, kind, i.stage);
       return;
     }
     const auto copy = copies_.find(CopyOf(i));
@@ -105,6 +111,7 @@ class Binder {
     call.targets = Find<int32_t>(Kind::kTargets, i.stage, i.micro);
     call.act_before = Find<float>(Kind::kAct, i.stage - 1, i.micro);
     call.act = Find<float>(Kind::kAct, i.stage, i.micro);
+    call.kept = Find(Kind::kInput, i.stage, i.micro);
     call.stash = Find(Kind::kStash, i.stage, i.micro);
     call.grad = Find<float>(Kind::kGrad, i.stage, i.micro);
     call.grad_before = Find<float>(Kind::kGrad, i.stage - 1, i.micro);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "schema/model/families.h"
+#include "schema/model/layout.h"
 
 namespace pp {
 namespace {
@@ -32,6 +33,16 @@ double EstimateBytes(const Job& job) {
   add(table.last, 1);
   return 4 * (values * static_cast<double>(job.tokens()) + 4 * weights);
 }
+
+// The kinds that save something in every layer.
+struct Saving {
+  OperatorKind kind;
+  std::string_view name;
+};
+constexpr Saving kSaving[] = {{OperatorKind::kNorm, "norm"},
+                              {OperatorKind::kLinear, "linear"},
+                              {OperatorKind::kAttention, "attention"},
+                              {OperatorKind::kResidual, "residual"}};
 
 }  // namespace
 
@@ -99,6 +110,43 @@ Status CheckJob(const Job& job) {
   }
   return CheckSplit(job.layers_per_stage, job.model.layers, std::max(1, job.stages()))
       .In("--layers-per-stage");
+}
+
+Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text) {
+  std::vector<OperatorKind> kinds;
+  if (text == "stage") return kinds;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view name = text.substr(begin, end - begin);
+    begin = end + 1;
+    const auto* found = std::find_if(std::begin(kSaving), std::end(kSaving),
+                                     [&](const Saving& saving) { return saving.name == name; });
+    if (found == std::end(kSaving))
+      return Status::Invalid(
+          fmt::format("'{}' (stage, or some of norm, linear, attention, residual)", name));
+    kinds.push_back(found->kind);
+  }
+  std::sort(kinds.begin(), kinds.end());
+  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+  return kinds;
+}
+
+std::string RecomputeText(const std::vector<OperatorKind>& recompute) {
+  std::string text;
+  for (const Saving& saving : kSaving)
+    if (std::find(recompute.begin(), recompute.end(), saving.kind) != recompute.end())
+      text += fmt::format("{}{}", text.empty() ? "" : ",", saving.name);
+  return text.empty() ? "stage" : text;
+}
+
+double RecomputedShare(const Job& job, int stage) {
+  double all = 0, again = 0;
+  for (const StageOperator& placed : LayoutStage(job, stage).operators) {
+    const double operations = MultiplyAdds(placed.op, job.sequence_length);
+    all += operations;
+    if (placed.again) again += operations;
+  }
+  return all > 0 ? again / all : 0;
 }
 
 }  // namespace pp

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schema/model/config.h"
+#include "schema/model/operators.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -20,6 +22,10 @@ struct Job {
   // the tokens alone (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
   // Models", 2022, section 4.2.2).
   bool sequence_parallel = false;
+
+  // Of which kinds of operators a CFW drops what they save, in the order of OperatorKind; what the
+  // others save it keeps. Empty: of all.
+  std::vector<OperatorKind> recompute;
 
   int stages() const { return static_cast<int>(layers_per_stage.size()); }
   // N.
@@ -38,5 +44,11 @@ Result<std::vector<int>> SplitLayers(int layers, int stages);
 Status CheckSplit(const std::vector<int>& split, int layers, int stages);
 // Model, micro-batch, split and peers: all that may be wrong with a Job from outside.
 Status CheckJob(const Job& job);
+
+// "stage", or some of "norm,linear,attention,residual"; and back. The error has no option in front.
+Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text);
+std::string RecomputeText(const std::vector<OperatorKind>& recompute);
+// Of the multiplications of a stage's forward, the share that RE does again.
+double RecomputedShare(const Job& job, int stage);
 
 }  // namespace pp

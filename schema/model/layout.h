@@ -73,9 +73,10 @@ struct Peer {
 // What no slice covers, is padding: zeros.
 std::vector<Slice> SlicesOf(const Tensor& tensor, const Peer& peer);
 
-// Where something lies: so many bytes into one of the things that an instruction is given. In
-// kScratch lies what only this instruction needs; the instructions of a rank share it.
-enum class Area : uint8_t { kNone, kActBefore, kAct, kGradBefore, kStash, kWork, kScratch };
+// Where something lies: so many bytes into one of the things that an instruction is given. Of a
+// stash, what a CFW keeps (Job::recompute) is a thing of its own: kKept. In kScratch lies what only
+// this instruction needs; the instructions of a rank share it.
+enum class Area : uint8_t { kNone, kActBefore, kAct, kGradBefore, kKept, kStash, kWork, kScratch };
 struct Spot {
   Area area = Area::kNone;
   int64_t offset = 0;
@@ -85,7 +86,7 @@ struct Spot {
 };
 
 // Where a forward puts what a backward needs: for FW and RE into the stash; for CFW into scratch,
-// that of one layer after the other in the same place.
+// that of one layer after the other in the same place, but for what it keeps.
 enum class Keep : uint8_t { kStash, kScratch };
 // Where a backward puts what its weight half needs: in BW into scratch, layer by layer; BW_input
 // leaves all of it to BW_weight, in work.
@@ -124,6 +125,7 @@ struct StageOperator {
   Backward backward[2];  // by Halves
   // A Norm whose gradient begins the stream's, rather than being added to it.
   bool begins = false;
+  bool again = false;  // RE runs it
 
   const Forward& of(Keep keep) const { return forward[static_cast<int>(keep)]; }
   const Backward& of(Halves halves) const { return backward[static_cast<int>(halves)]; }
@@ -165,10 +167,10 @@ struct StageLayout {
   int64_t grad_bytes = 0;     // grad(s,m), the same
 
   std::vector<StageOperator> operators;
-  int needed = 0;             // so many operators a recomputation runs: what follows saves nothing
   int64_t stream_tokens = 0;  // Job::stream_tokens
   Spot flow[2];               // by Halves: the gradient with respect to the stream
-  int64_t stash_bytes = 0;    // beyond what the forward read
+  int64_t kept_bytes = 0;     // of the stash, in front: what a CFW keeps
+  int64_t stash_bytes = 0;    // all of it, beyond what the forward read
   int64_t work_bytes = 0;     // beyond the stash
 
   int64_t exchange = 0;            // offset in scratch: ExchangeBytes, for sums over peers

@@ -13,6 +13,7 @@ class Placer {
       : tokens_(job.tokens()),
         stream_(job.stream_tokens()),
         shares_(job.sequence_parallel),
+        dropped_(job.recompute),
         width_(job.model.hidden_size),
         layout_(*layout),
         operators_(layout->operators) {
@@ -26,13 +27,15 @@ class Placer {
     for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i]);
     flow_[0] = scratch.Take(stream_ * width_);
 
-    Places stash, drop(scratch.end()), work(scratch.end()), all_work;
+    Places kept, stash, drop(scratch.end()), work(scratch.end()), all_work;
     flow_[1] = drop.Take(stream_ * width_);
-    PlaceForward(Keep::kStash, &stash);
-    PlaceForward(Keep::kScratch, &drop);
+    PlaceForward(Keep::kStash, &kept, &stash);
+    PlaceForward(Keep::kScratch, &kept, &drop);
+    FindAgain();
     PlaceBackward(Halves::kTogether, &work);
     PlaceBackward(Halves::kApart, &all_work);
-    layout_.stash_bytes = stash.end();
+    layout_.kept_bytes = kept.end() == 0 ? 0 : kept.Take(0);
+    layout_.stash_bytes = layout_.kept_bytes + stash.end();
     layout_.work_bytes = all_work.end();
     layout_.scratch_bytes = work.most();
     layout_.drop_scratch_bytes = std::max(work.most(), drop.most());
@@ -82,25 +85,38 @@ class Placer {
     }
   }
 
-  // `own`: where what is kept goes, in scratch one group over the other.
-  void PlaceForward(Keep keep, Places* own) {
-    const Area area = keep == Keep::kStash ? Area::kStash : Area::kScratch;
+  // Whether a CFW drops what it saves. The stream is that of the residuals.
+  bool Drops(size_t i) const {
+    const OperatorKind kind =
+        KindAt(i) == OperatorKind::kEmbedding ? OperatorKind::kResidual : KindAt(i);
+    return dropped_.empty() || std::find(dropped_.begin(), dropped_.end(), kind) != dropped_.end();
+  }
+
+  // `kept`: where goes what a CFW keeps. `own`: the rest, in scratch one group over the other.
+  void PlaceForward(Keep keep, Places* kept, Places* own) {
+    const bool drops = keep == Keep::kScratch;
     const int64_t begin = own->end();
-    const auto take = [&](int64_t numbers) { return Spot{area, own->Take(numbers)}; };
+    using Field = Spot StageOperator::Forward::*;
+    const auto take = [&](size_t i, Field field, int64_t numbers) -> Spot {
+      const Spot& in_stash = operators_[i].forward[static_cast<int>(Keep::kStash)].*field;
+      if (drops && in_stash.area == Area::kKept) return in_stash;
+      if (drops) return {Area::kScratch, own->Take(numbers)};
+      if (Drops(i)) return {Area::kStash, own->Take(numbers)};
+      return {Area::kKept, kept->Take(numbers)};
+    };
     Spot now, stream;
     if (!layout_.first) now = stream = {Area::kActBefore, 0};
     int turn = 0;
     const auto next_stream = [&](size_t i) -> Spot {
       if (i + 1 == operators_.size()) return {Area::kAct, 0};
-      if (keep == Keep::kStash) return take(stream_ * width_);
-      return {Area::kScratch, flow_[turn++ % 2]};
+      if (drops && Drops(i)) return {Area::kScratch, flow_[turn++ % 2]};
+      return take(i, &StageOperator::Forward::out, stream_ * width_);
     };
     for (size_t i = 0; i < operators_.size(); ++i) {
       StageOperator& placed = operators_[i];
       const Operator& op = placed.op;
       StageOperator::Forward& forward = placed.forward[static_cast<int>(keep)];
-      if (keep == Keep::kScratch && i > 0 && operators_[i - 1].group != placed.group)
-        own->BackTo(begin);
+      if (drops && i > 0 && operators_[i - 1].group != placed.group) own->BackTo(begin);
       forward.in = now;
       switch (op.kind) {
         case OperatorKind::kEmbedding:
@@ -108,10 +124,11 @@ class Placer {
           if (shares_) forward.all = {Area::kScratch, temporary_[0]};
           break;
         case OperatorKind::kNorm:
-          forward.statistics = take(static_cast<int64_t>(op.parameters.size()) * stream_);
+          forward.statistics = take(i, &StageOperator::Forward::statistics,
+                                    static_cast<int64_t>(op.parameters.size()) * stream_);
           break;
         case OperatorKind::kLoss:
-          forward.statistics = take(2 * tokens_);
+          forward.statistics = take(i, &StageOperator::Forward::statistics, 2 * tokens_);
           break;
         case OperatorKind::kRope:
           forward.out = now;
@@ -121,7 +138,7 @@ class Placer {
         case OperatorKind::kSwiGlu:
           break;
         case OperatorKind::kAttention:
-          forward.statistics = take(op.heads * tokens_);
+          forward.statistics = take(i, &StageOperator::Forward::statistics, op.heads * tokens_);
           break;
         case OperatorKind::kResidual:
           forward.stream = stream;
@@ -137,11 +154,21 @@ class Placer {
       if (IsTemporary(i)) {
         forward.out = {Area::kScratch, temporary_[which_[i]]};
       } else if (!forward.out && op.out > 0) {
-        forward.out = take(tokens_ * op.stride);
+        forward.out = take(i, &StageOperator::Forward::out, tokens_ * op.stride);
       }
       now = forward.out;
-      if (keep == Keep::kStash && (forward.statistics || forward.out.area == Area::kStash))
-        layout_.needed = static_cast<int>(i) + 1;
+    }
+  }
+
+  // RE runs what fills the stash, and what those operators read that is nowhere saved.
+  void FindAgain() {
+    bool reads = false;  // the operator behind reads what this one gives
+    for (size_t i = operators_.size(); i-- > 0;) {
+      const StageOperator::Forward& forward = operators_[i].of(Keep::kStash);
+      operators_[i].again = forward.out.area == Area::kStash ||
+                            forward.statistics.area == Area::kStash ||
+                            (reads && IsTemporary(i) && forward.out.area == Area::kScratch);
+      reads = operators_[i].again;
     }
   }
 
@@ -199,8 +226,9 @@ class Placer {
     }
   }
 
-  const int64_t tokens_, stream_;  // N, S
-  const bool shares_;              // sequence parallelism
+  const int64_t tokens_, stream_;            // N, S
+  const bool shares_;                        // sequence parallelism
+  const std::vector<OperatorKind> dropped_;  // Job::recompute
   const int64_t width_;
   StageLayout& layout_;
   std::vector<StageOperator>& operators_;
