@@ -197,9 +197,10 @@ class ListCheck {
                    range.high);
     }
     if (i.peer == device_) return Wrong("peer {} is the device itself (another one)", i.peer);
-    const int64_t offset =
-        i.offset[0] < -1 || i.offset[0] > list_.arena_bytes ? i.offset[0] : i.offset[1];
-    return Wrong("offset {} (inside the arena of {} bytes, or -1)", offset, list_.arena_bytes);
+    for (const int64_t offset : i.offset)
+      if (offset < -1 || offset > list_.arena_bytes)
+        return Wrong("offset {} (inside the arena of {} bytes, or -1)", offset, list_.arena_bytes);
+    return {};
   }
 
   const DeviceList& list_;

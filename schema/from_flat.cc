@@ -171,7 +171,7 @@ class Decoder {
     Column<uint8_t> op, value, sent, overlap;
     Column<int32_t> stage{.absent = -1}, micro{.absent = -1}, peer{.absent = -1};
     Column<int16_t> bucket{.absent = -1}, pipe{.absent = -1}, version{.absent = -1};
-    Column<int64_t> offset0{.absent = -1}, offset1{.absent = -1};
+    Column<int64_t> offset0{.absent = -1}, offset1{.absent = -1}, offset2{.absent = -1};
     PP_RETURN_IF_ERROR(Open("op", from->op(), n, &op));
     PP_RETURN_IF_ERROR(Open("stage", from->stage(), n, &stage));
     PP_RETURN_IF_ERROR(Open("micro", from->micro(), n, &micro));
@@ -182,6 +182,7 @@ class Decoder {
     PP_RETURN_IF_ERROR(Open("pipe", from->pipe(), n, &pipe));
     PP_RETURN_IF_ERROR(Open("offset0", from->offset0(), n, &offset0));
     PP_RETURN_IF_ERROR(Open("offset1", from->offset1(), n, &offset1));
+    PP_RETURN_IF_ERROR(Open("offset2", from->offset2(), n, &offset2));
     PP_RETURN_IF_ERROR(Open("version", from->version(), n, &version));
     PP_RETURN_IF_ERROR(Open("overlap", from->overlap(), n, &overlap));
     out->reserve(n);
@@ -198,7 +199,7 @@ class Decoder {
                       .stage = stage[i],
                       .micro = micro[i],
                       .peer = peer[i],
-                      .offset = {offset0[i], offset1[i]}});
+                      .offset = {offset0[i], offset1[i], offset2[i]}});
     }
     return {};
   }

@@ -4,10 +4,16 @@
 
 #include <algorithm>
 #include <map>
+#include <type_traits>
 
 #include "schema/text.h"
 
 namespace pp {
+namespace {
+
+constexpr int kSlots = std::extent_v<decltype(Instruction::offset)>;
+
+}  // namespace
 
 ValueBytes::ValueBytes(const Program& program) {
   for (auto& stages : bytes_) stages.assign(program.stages, 0);
@@ -62,11 +68,12 @@ MemoryCheck::~MemoryCheck() = default;
 
 Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use) {
   auto& at = blocks_->at;
-  const int64_t begin = blocks_->list[claim.index].offset[claim.slot & 1];
+  const int64_t begin = blocks_->list[claim.index].offset[std::min<size_t>(claim.slot, kSlots - 1)];
   // Of a block beyond any address, the last one.
   const int64_t end = claim.bytes + std::min(begin, INT64_MAX - claim.bytes);
   auto place = [&] { return fmt::format("{} at bytes {} to {}", ToText(claim.value), begin, end); };
-  if (claim.slot > 1 || begin < 0 || begin > blocks_->arena_bytes || end > blocks_->arena_bytes)
+  if (claim.slot >= kSlots || begin < 0 || begin > blocks_->arena_bytes ||
+      end > blocks_->arena_bytes)
     return Status::Invalid(
         fmt::format("{} is outside the arena of {} bytes", place(), blocks_->arena_bytes));
   if (begin % blocks_->align != 0)

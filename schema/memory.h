@@ -12,16 +12,18 @@
 
 namespace pp {
 
-// Bytes that a value adds on a device, by the instruction that writes it: a stash has in it what a
-// CFW would keep, but where RE makes it. A program without a model has nominal values of one byte.
+// Bytes that a value adds on a device, by kind and stage. A program without a model has nominal
+// values of one byte. A stash that FW writes lies in two pieces: what RE would make, and what CFW
+// would keep (Job::recompute), so that the pieces of both can have the same places.
 class ValueBytes {
  public:
   explicit ValueBytes(const Program& program);
-  int64_t operator()(Op writer, Kind kind, int stage) const {
-    const int64_t bytes = bytes_[static_cast<size_t>(kind)][stage];
-    return writer == Op::kRecompute ? bytes - kept(stage) : bytes;
+  int64_t operator()(Kind kind, int stage) const {
+    return bytes_[static_cast<size_t>(kind)][stage];
   }
-  int64_t kept(int stage) const { return bytes_[static_cast<size_t>(Kind::kInput)][stage]; }
+  int64_t SecondPiece(Op writer, Kind kind, int stage) const {
+    return writer == Op::kForward && kind == Kind::kStash ? (*this)(Kind::kInput, stage) : 0;
+  }
 
  private:
   std::vector<int64_t> bytes_[16];
@@ -32,7 +34,7 @@ class ValueBytes {
 class MemoryPolicy {
  public:
   virtual ~MemoryPolicy() = default;
-  // list[index] writes `value` (its writes in order: slot 0, 1). Sets *offset to where,
+  // list[index] writes `value` (its writes in order: slot 0, 1, 2). Sets *offset to where,
   // and *last_use to the last compute instruction that used any of these bytes (-1:
   // none in this list).
   struct Claim {

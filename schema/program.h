@@ -95,8 +95,9 @@ struct Instruction {
   int32_t micro = -1;
   int32_t peer = -1;  // the other device
   // Where the values it writes lie in the device's arena, in bytes, in the order of the
-  // table's "writes" (those that have no bytes left out); -1 before plan-memory.
-  int64_t offset[2] = {-1, -1};
+  // table's "writes" (those that have no bytes left out), a value in two pieces (memory.h) with
+  // both; -1 before plan-memory.
+  int64_t offset[3] = {-1, -1, -1};
 
   bool operator==(const Instruction&) const = default;
 };

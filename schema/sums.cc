@@ -203,7 +203,7 @@ Status Sums::Step(Sum& sum, const Instruction& i, int index) {
 
 Status Sums::Wait(const Instruction& i, int* after) {
   Instruction plain = i;
-  plain.offset[0] = plain.offset[1] = -1;
+  std::fill(std::begin(plain.offset), std::end(plain.offset), -1);
   const auto found = std::find_if(flying_.begin(), flying_.end(),
                                   [&](const Flying& flying) { return flying.wait == plain; });
   if (found == flying_.end()) return Status::Invalid("no such reduction is under way");

@@ -81,10 +81,11 @@ class Encoder {
     const auto pipe = AddColumn<int16_t>(list, [](const I& i) { return i.pipe; });
     const auto offset0 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[0]; });
     const auto offset1 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[1]; });
+    const auto offset2 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[2]; });
     const auto version = AddColumn<int16_t>(list, [](const I& i) { return i.version; });
     const auto overlap = AddColumn<uint8_t>(list, [](const I& i) { return i.overlap; });
     return plan::CreateInstructions(builder_, ops, stage, micro, peer, value, sent, bucket, pipe,
-                                    offset0, offset1, version, overlap);
+                                    offset0, offset1, version, overlap, offset2);
   }
 
   flatbuffers::Offset<plan::Device> AddDevice(const DeviceList& list) {

@@ -193,11 +193,14 @@ class Walker {
     track.writer = index_;
     track.version = version_;
     if (!args_.memory) return {};
-    const int64_t bytes = (*args_.bytes)(list_[index_].op, v.kind, v.stage);
-    if (bytes == 0) return {};
-    int64_t offset = -1;
-    PP_RETURN_IF_ERROR(args_.memory->Take({v, bytes, index_, (*slot)++}, &offset, last_use));
-    track.extent = NewExtent({offset, bytes, -1});
+    const Op writer = list_[index_].op;
+    for (const int64_t bytes :
+         {(*args_.bytes)(v.kind, v.stage), args_.bytes->SecondPiece(writer, v.kind, v.stage)}) {
+      if (bytes == 0) continue;
+      int64_t offset = -1;
+      PP_RETURN_IF_ERROR(args_.memory->Take({v, bytes, index_, (*slot)++}, &offset, last_use));
+      track.extent = NewExtent({offset, bytes, track.extent});
+    }
     return {};
   }
 

@@ -180,7 +180,7 @@ class Writer {
       const Value value = Resolve(operand, i, program_.stages);
       const bool is_value = value.kind != Kind::kNone && value.micro >= 0 &&
                             Info(value.kind).kind_class == KindClass::kValue;
-      const int64_t bytes = is_value ? bytes_(i.op, value.kind, value.stage) : 0;
+      const int64_t bytes = is_value ? bytes_(value.kind, value.stage) : 0;
       if (bytes > 0) i.offset[slot++] = Take(bytes);
     }
     list_.body.push_back(i);

@@ -10,13 +10,16 @@
 namespace pp {
 namespace {
 
-Program TinyPlan(P2p p2p) {
+Program TinyPlan(P2p p2p, std::vector<OperatorKind> recompute = {}) {
   ModelConfig model = Gpt2Model();
   model.vocab_size = 16;
   model.max_positions = model.hidden_size = 8;
   model.layers = model.heads = 2;
   model.intermediate_size = 32;
-  auto program = Compile({.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = model});
+  CompileOptions options{.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = model};
+  if (!recompute.empty()) options.fit.limit.values = {2};  // some FW, some CFW
+  options.recompute = std::move(recompute);
+  auto program = Compile(options);
   INFO(program.status().message());
   REQUIRE(program.ok());
   return *program;
@@ -55,10 +58,11 @@ TEST_CASE("a plan with any one of its instructions twice is refused") {
 }
 
 TEST_CASE("two values never share bytes, nor lie outside the arena") {
-  const Program plan = TinyPlan(P2p::kAsync);
+  const Program plan =
+      GENERATE(TinyPlan(P2p::kAsync, {}), TinyPlan(P2p::kAsync, {OperatorKind::kAttention}));
   for (size_t d = 0; d < plan.lists.size(); ++d)
     for (size_t i = 0; i < plan.lists[d].body.size(); ++i)
-      for (int slot : {0, 1}) {
+      for (int slot : {0, 1, 2}) {
         if (plan.lists[d].body[i].offset[slot] < 0) continue;
         INFO("device " << d << " '" << ToText(plan.lists[d].body[i]) << "' slot " << slot);
         // On the weights, behind the end, nowhere.

@@ -28,8 +28,9 @@ search::MemoryModel ByteMemory(const Program& program) {
     const int64_t input =
         layout.targets_bytes +
         (layout.first ? layout.tokens_bytes : LayoutStage(*program.job, s - 1).act_bytes);
-    const int64_t full = input + layout.stash_bytes, half = full + layout.work_bytes;
-    memory.held.push_back({full, input + layout.kept_bytes, full, half, half});
+    const int64_t kept = input + layout.kept_bytes, full = kept + layout.stash_bytes;
+    const int64_t half = full + layout.work_bytes;
+    memory.held.push_back({full, kept, full, half, half});
   }
   return memory;
 }

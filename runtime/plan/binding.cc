@@ -50,14 +50,11 @@ class Binder {
     for (const Operand& operand : Info(i.op).writes) {
       const Value v = Resolve(operand, i, program_.stages);
       if (v.kind == Kind::kNone || Info(v.kind).kind_class != KindClass::kValue) continue;
-      if (bytes_(i.op, v.kind, v.stage) == 0) continue;
-      std::byte* place = memory_.at(i.offset[slot++]);
       const int micro = MicroOf(v.micro);
-      if (v.kind == Kind::kStash && i.op == Op::kForward) {  // what a CFW would keep is in front
-        places_[{Kind::kInput, v.stage, micro}] = place;
-        place += bytes_.kept(v.stage);
-      }
-      places_[{v.kind, v.stage, micro}] = place;
+      if (bytes_(v.kind, v.stage) > 0)
+        places_[{v.kind, v.stage, micro}] = memory_.at(i.offset[slot++]);
+      if (bytes_.SecondPiece(i.op, v.kind, v.stage) > 0)
+        places_[{Kind::kInput, v.stage, micro}] = memory_.at(i.offset[slot++]);
     }
   }
 
@@ -86,7 +83,7 @@ class Binder {
       const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
       const Kind kind = act ? Kind::kAct : Kind::kGrad;
       bound_.data[index] = Find(kind, i.stage, i.micro);
-      bound_.bytes[index] = bytes_(i.op, kind, i.stage);
+      bound_.bytes[index] = bytes_(kind, i.stage);
       return;
     }
     const auto copy = copies_.find(CopyOf(i));

@@ -169,8 +169,8 @@ struct StageLayout {
   std::vector<StageOperator> operators;
   int64_t stream_tokens = 0;  // Job::stream_tokens
   Spot flow[2];               // by Halves: the gradient with respect to the stream
-  int64_t kept_bytes = 0;     // of the stash, in front: what a CFW keeps
-  int64_t stash_bytes = 0;    // all of it, beyond what the forward read
+  int64_t kept_bytes = 0;     // of a stash, what a CFW keeps
+  int64_t stash_bytes = 0;    // the rest, beyond what the forward read
   int64_t work_bytes = 0;     // beyond the stash
 
   int64_t exchange = 0;            // offset in scratch: ExchangeBytes, for sums over peers

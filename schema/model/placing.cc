@@ -34,8 +34,8 @@ class Placer {
     FindAgain();
     PlaceBackward(Halves::kTogether, &work);
     PlaceBackward(Halves::kApart, &all_work);
-    layout_.kept_bytes = kept.end() == 0 ? 0 : kept.Take(0);
-    layout_.stash_bytes = layout_.kept_bytes + stash.end();
+    layout_.kept_bytes = kept.end();
+    layout_.stash_bytes = stash.end();
     layout_.work_bytes = all_work.end();
     layout_.scratch_bytes = work.most();
     layout_.drop_scratch_bytes = std::max(work.most(), drop.most());

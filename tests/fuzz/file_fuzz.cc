@@ -19,7 +19,7 @@ pp::Program WithoutMemory(pp::Program program) {
     list.regions.clear();
     list.arena_bytes = 0;
     for (auto* section : {&list.prologue, &list.body, &list.epilogue}) {
-      for (pp::Instruction& i : *section) i.offset[0] = i.offset[1] = -1;
+      for (pp::Instruction& i : *section) i.offset[0] = i.offset[1] = i.offset[2] = -1;
     }
   }
   return program;

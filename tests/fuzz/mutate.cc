@@ -91,7 +91,7 @@ void MutateInstruction(Random& random, Instruction* i) {
       i->overlap = !i->overlap;
       return;
     default:
-      i->offset[random.Below(2)] = Other(random, i->offset[random.Below(2)]);
+      i->offset[random.Below(3)] = Other(random, i->offset[random.Below(3)]);
   }
 }
 
@@ -122,7 +122,7 @@ void MutateList(Random& random, const Program& program, int device,
       return;
     }
     case 4:  // a value in another's memory
-      at()->offset[0] = at()->offset[random.Below(2)];
+      at()->offset[random.Below(3)] = at()->offset[random.Below(3)];
       return;
     default:
       MutateInstruction(random, &*at());
