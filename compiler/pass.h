@@ -71,5 +71,6 @@ Status ReduceGradients(Program& program, const PassContext& context);
 Status InsertComm(Program& program, const PassContext& context);
 Status KeepComm(Program& program, const PassContext& context);  // called by insert-comm
 Status PlanMemory(Program& program, const PassContext& context);
+Status AddEvaluation(Program& program, const PassContext& context);
 
 }  // namespace pp

@@ -24,6 +24,8 @@ constexpr Pass kPasses[] = {
     {"insert-comm", "messages between devices, asynchronous or blocking", true, Depth::kLists,
      InsertComm},
     {"plan-memory", "an offset for every value", true, Depth::kPlan, PlanMemory},
+    {"add-evaluation", "with a model: the forwards of one batch alone, for its loss", true,
+     Depth::kPlan, AddEvaluation},
 };
 
 }  // namespace

@@ -171,6 +171,7 @@ class Run {
                                        data + ".idx",
                                        stem + ".bin",
                                        stem + ".idx",
+                                       arguments_.val_data,
                                        arguments_.weights + "/config.json"};
     if (!arguments_.weights.empty())
       for (const std::string& input : WeightFiles::Paths(arguments_.weights))

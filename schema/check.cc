@@ -122,7 +122,8 @@ class ListCheck {
     for (size_t i = 0; i < list_.regions.size(); ++i) PP_RETURN_IF_ERROR(CheckRegion(i));
     PP_RETURN_IF_ERROR(CheckSection("prologue ", list_.prologue, micros_));
     PP_RETURN_IF_ERROR(CheckSection("", list_.body, body_micros_));
-    return CheckSection("epilogue ", list_.epilogue, micros_);
+    PP_RETURN_IF_ERROR(CheckSection("epilogue ", list_.epilogue, micros_));
+    return CheckSection("evaluation ", list_.evaluation, micros_);
   }
 
  private:

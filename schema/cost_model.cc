@@ -90,6 +90,7 @@ Durations::Durations(const CostModel& costs, const Program& program) {
   };
   fill(Op::kForward, costs.f, {}, shares_of);
   fill(Op::kForwardDrop, costs.f, {}, shares_of);
+  fill(Op::kEvaluate, costs.f, {}, shares_of);
   PerStage again = costs.r;
   for (int s = 0; s < program.stages && costs.r.empty() && program.job; ++s)
     again.push_back(At(costs.f, s) *

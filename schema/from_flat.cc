@@ -151,7 +151,8 @@ class Decoder {
     const std::string where = fmt::format("device {}", device);
     PP_RETURN_IF_ERROR(ReadList(from->prologue(), &list.prologue).In(where + ", prologue"));
     PP_RETURN_IF_ERROR(ReadList(from->body(), &list.body).In(where));
-    return ReadList(from->epilogue(), &list.epilogue).In(where + ", epilogue");
+    PP_RETURN_IF_ERROR(ReadList(from->epilogue(), &list.epilogue).In(where + ", epilogue"));
+    return ReadList(from->evaluation(), &list.evaluation).In(where + ", evaluation");
   }
 
   template <typename T>

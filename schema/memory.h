@@ -22,7 +22,9 @@ class ValueBytes {
     return bytes_[static_cast<size_t>(kind)][stage];
   }
   int64_t SecondPiece(Op writer, Kind kind, int stage) const {
-    return writer == Op::kForward && kind == Kind::kStash ? (*this)(Kind::kInput, stage) : 0;
+    return (writer == Op::kForward || writer == Op::kEvaluate) && kind == Kind::kStash
+               ? (*this)(Kind::kInput, stage)
+               : 0;
   }
 
  private:

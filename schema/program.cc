@@ -168,7 +168,8 @@ Program Program::Head() const {
           .replicas = replicas,
           .zero = zero,
           .clip = clip,
-          .job = job};
+          .job = job,
+          .evaluates = evaluates};
 }
 
 bool Program::MakesVersions() const {

@@ -155,6 +155,9 @@ struct DeviceList {
   std::vector<Instruction> prologue;
   std::vector<Instruction> body;
   std::vector<Instruction> epilogue;
+  // The forwards of one batch alone, for its loss: a program of its own (EvaluationOf), which runs
+  // between two steps or behind the last one, in the memory of a step.
+  std::vector<Instruction> evaluation;
   std::vector<Region> regions;
   int64_t arena_bytes = 0;  // the peak: regions and values, 0 before plan-memory
   bool operator==(const DeviceList&) const = default;
@@ -173,6 +176,7 @@ struct Program {
   int32_t zero = 0;        // 1: the optimizer's state is spread over a stage's copies (ZeRO-1)
   bool clip = true;        // false: no gradient norm, so that no STEP waits for all devices
   std::optional<Job> job;  // the model, where one was given
+  bool evaluates = false;  // the lists are evaluations, which change nothing; never in a file
   std::vector<DeviceList> lists;
   bool operator==(const Program&) const = default;
 

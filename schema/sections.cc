@@ -80,4 +80,18 @@ void DeriveSections(int microbatches, DeviceList& list) {
   }
 }
 
+Program EvaluationOf(const Program& program) {
+  Program evaluation = program.Head();
+  evaluation.evaluates = true;
+  for (const DeviceList& list : program.lists)
+    evaluation.lists.push_back(
+        {.body = list.evaluation, .regions = list.regions, .arena_bytes = list.arena_bytes});
+  return evaluation;
+}
+
+bool HasEvaluation(const Program& program) {
+  return std::any_of(program.lists.begin(), program.lists.end(),
+                     [](const DeviceList& list) { return !list.evaluation.empty(); });
+}
+
 }  // namespace pp

@@ -38,4 +38,8 @@ void DeriveSections(Program& program);
 // The same for the list of one device of a program whose steps overlap.
 void DeriveSections(int microbatches, DeviceList& list);
 
+// The evaluations as a program of their own, in the same memory: plain bodies.
+Program EvaluationOf(const Program& program);
+bool HasEvaluation(const Program& program);
+
 }  // namespace pp

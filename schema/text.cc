@@ -10,12 +10,13 @@
 namespace pp {
 namespace {
 
-constexpr std::string_view kSections[] = {"prologue", "body", "epilogue"};
+constexpr std::string_view kSections[] = {"prologue", "body", "epilogue", "evaluation"};
+constexpr int kEvaluation = 3;
 
-// The three sections of a list, in the order of kSections.
+// The sections of a list, in the order of kSections.
 template <typename List>
 auto SectionsOf(List& list) {
-  return std::array{&list.prologue, &list.body, &list.epilogue};
+  return std::array{&list.prologue, &list.body, &list.epilogue, &list.evaluation};
 }
 
 std::string_view Padded(Op op) {
@@ -46,9 +47,10 @@ void AppendDevice(std::string& out, const Program& program, int device) {
   out += '\n';
   const DeviceList& list = program.lists[device];
   const bool named = !list.prologue.empty() || !list.epilogue.empty();
-  for (int section = 0; section < 3; ++section) {
+  for (int section = 0; section <= kEvaluation; ++section) {
     const auto& instructions = *SectionsOf(list)[section];
-    if (named) fmt::format_to(to, " {}\n", kSections[section]);
+    if (section == kEvaluation ? !instructions.empty() : named)
+      fmt::format_to(to, " {}\n", kSections[section]);
     for (const Instruction& instruction : instructions) {
       fmt::format_to(to, "  {}{}", Info(instruction.op).text, Padded(instruction.op));
       AppendFields(out, instruction);
@@ -112,7 +114,7 @@ class Parser {
     if (program_.scheme.empty()) return Wrong("'program NAME stages S microbatches M' comes first");
     if (const OpInfo* op = FindOp(first)) return ParseInstruction(*op);
     if (first == "device") return ParseDevice();
-    for (int section = 0; section < 3; ++section)
+    for (int section = 0; section <= kEvaluation; ++section)
       if (words_.size() == 1 && first == kSections[section] && !program_.lists.empty()) {
         section_ = section;
         return {};

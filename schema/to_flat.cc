@@ -19,7 +19,8 @@ int64_t EstimateBytes(const Program& program) {
     bytes +=
         2 * kTable + 4 * program.job->layers_per_stage.size() + ToJson(program.job->model).size();
   for (const DeviceList& list : program.lists) {
-    const size_t n = list.prologue.size() + list.body.size() + list.epilogue.size();
+    const size_t n =
+        list.prologue.size() + list.body.size() + list.epilogue.size() + list.evaluation.size();
     bytes += 8 * kTable + kInstruction * n + kTable * list.regions.size();
   }
   return bytes;
@@ -92,13 +93,15 @@ class Encoder {
     const auto prologue = AddList(list.prologue);
     const auto body = AddList(list.body);
     const auto epilogue = AddList(list.epilogue);
+    const auto evaluation = AddList(list.evaluation);
     std::vector<flatbuffers::Offset<plan::Region>> regions;
     for (const Region& region : list.regions) {
       regions.push_back(plan::CreateRegion(builder_, static_cast<uint8_t>(region.kind),
                                            region.stage, region.offset, region.bytes, region.pipe));
     }
     const auto all_regions = builder_.CreateVector(regions);
-    return plan::CreateDevice(builder_, prologue, body, epilogue, all_regions, list.arena_bytes);
+    return plan::CreateDevice(builder_, prologue, body, epilogue, all_regions, list.arena_bytes,
+                              evaluation);
   }
 
   flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
@@ -121,7 +124,7 @@ Result<flatbuffers::DetachedBuffer> ToFlat(const Program& program, int64_t most_
   if (bytes > most_bytes) {
     size_t n = 0;
     for (const DeviceList& list : program.lists) {
-      n += list.prologue.size() + list.body.size() + list.epilogue.size();
+      n += list.prologue.size() + list.body.size() + list.epilogue.size() + list.evaluation.size();
     }
     return Status::Invalid(
         fmt::format("{} instructions take up to {} bytes (a plan file has at most {}: fewer "

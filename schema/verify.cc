@@ -14,6 +14,7 @@
 namespace pp {
 namespace {
 
+constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kUnrolled = "prologue, 2 bodies, epilogue";
 
 // Regions lie inside the arena and not on each other, and what the model needs is there.
@@ -113,6 +114,8 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
 
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
   const ValueBytes bytes(program);
+  if (!program.lists[device].evaluation.empty())
+    PP_RETURN_IF_ERROR(VerifyDevice(EvaluationOf(program), device, depth, nullptr).In(kEvaluation));
   if (!HasSections(program)) return CheckList(program, program, device, depth, bytes, waits_for);
   PP_RETURN_IF_ERROR(CheckList(program, UnrollDevice(program, device, kPaperBodies), device, depth,
                                bytes, waits_for)
@@ -124,6 +127,8 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   std::vector<WaitsFor> own;
   if (waits_for == nullptr) waits_for = &own;
   waits_for->assign(program.devices, {});
+  if (HasEvaluation(program))
+    PP_RETURN_IF_ERROR(Verify(EvaluationOf(program), depth).In(kEvaluation));
   if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);
   PP_RETURN_IF_ERROR(
       CheckLists(program, Unroll(program, kPaperBodies), depth, waits_for).In(kUnrolled));

@@ -6,6 +6,8 @@
 //   progress   nobody waits forever, on a transport that buffers nothing, with the
 //              planned buffers and no others
 //   memory     every value lies inside the arena and on no other value's bytes
+//   evaluation the forwards of one batch, likewise, as a program of their own: every stage
+//              evaluates every micro-batch once, and nothing is changed
 //   sections   where steps overlap, prologue and epilogue are the parts of the body that
 //              sections.h makes of it, so that what one body hands on to the next has the same
 //              name and place in all of them

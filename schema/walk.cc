@@ -79,6 +79,10 @@ class Walker {
   }
 
   Status Visit(const Instruction& i) {
+    if (program_.evaluates != Evaluates(i) && i.op != Op::kLoad && !IsMessage(i) &&
+        !(i.op == Op::kWait && i.value == Kind::kAct))
+      return Status::Invalid(program_.evaluates ? "in an evaluation (EVAL, and what it needs)"
+                                                : "in a step (an evaluation has it)");
     switch (i.op) {
       case Op::kLoad:
       case Op::kForward:
@@ -87,6 +91,7 @@ class Walker {
       case Op::kBackward:
       case Op::kBackwardInput:
       case Op::kBackwardWeight:
+      case Op::kEvaluate:
         return Compute(i);
       case Op::kSendAct:
       case Op::kSendGrad:
@@ -140,7 +145,23 @@ class Walker {
       if (v.kind == op.keeps) Chain(TrackOf(v), &kept);
     }
     Release(kept);
+    if (!Evaluates(i)) return {};
+    ++evaluated_;
+    Track& room = TrackOf({Kind::kStash, i.stage, i.micro});
+    room.state = State::kGone;
+    Release(std::exchange(room.extent, -1));
     return {};
+  }
+
+  static bool Evaluates(const Instruction& i) { return i.op == Op::kEvaluate; }
+
+  // Stages and micro-batches that the device has to evaluate.
+  int64_t ToEvaluate() const {
+    int64_t count = 0;
+    for (int stage = 0; stage < program_.stages; ++stage)
+      for (int micro = 0; micro < program_.microbatches; ++micro)
+        count += DeviceOf(stage, micro) == device_;
+    return count;
   }
 
   // Takes `v`, whose memory is put in front of the chain *kept.
@@ -288,6 +309,7 @@ class Walker {
 
   // A plain body leaves nothing over: no sum here, no value either, as the end of the list shows.
   Status NextBody() {
+    if (program_.evaluates) return {};
     int index = -1;
     const Status status = sums_.NextBody(&index);
     return index >= 0 ? At(index, status) : status;
@@ -302,6 +324,14 @@ class Walker {
                          : track.state == State::kSending ? "is sent but the send never waited for"
                                                           : "is written but never read";
       return At(track.writer, Status::Invalid(fmt::format("{} {}", ToText(ValueAt(t)), what)));
+    }
+    if (program_.evaluates) {
+      if (const int64_t all = ToEvaluate(); evaluated_ != all)
+        return Status::Invalid(
+            fmt::format("device {}: {} EVAL (one for each of {} micro-batches "
+                        "of its stages)",
+                        device_, evaluated_, all));
+      return {};
     }
     int index = -1;
     const Status status = sums_.CheckEnd(&index);
@@ -358,6 +388,7 @@ class Walker {
   int index_ = 0;
   int32_t version_ = -1;  // of the weights that the instruction uses
   bool overlap_second_ = false;
+  int64_t evaluated_ = 0;
 };
 
 }  // namespace

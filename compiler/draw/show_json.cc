@@ -50,7 +50,7 @@ std::string ShowJson(const Program& program) {
     const DeviceList& list = program.lists[d];
     out += fmt::format(R"({}{{"device":{},"prologue":)", d > 0 ? ",\n" : "\n", d);
     out += JsonOf(list.prologue) + R"(,"body":)" + JsonOf(list.body) + R"(,"epilogue":)" +
-           JsonOf(list.epilogue) + "}";
+           JsonOf(list.epilogue) + R"(,"evaluation":)" + JsonOf(list.evaluation) + "}";
   }
   return out + "]}\n";
 }

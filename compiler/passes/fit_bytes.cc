@@ -42,6 +42,7 @@ Status Uncounted(const Program& program, const PassContext& context,
   PP_RETURN_IF_ERROR(ReduceGradients(lowered, context));
   PP_RETURN_IF_ERROR(InsertComm(lowered, context));
   PP_RETURN_IF_ERROR(PlanMemory(lowered, context));
+  PP_RETURN_IF_ERROR(AddEvaluation(lowered, context));
   const search::Problem problem = search::MakeProblem(program, context.costs, memory);
   const search::Plan plan = search::MakePlan(program, problem);
   for (int d = 0; d < program.devices; ++d)

@@ -124,7 +124,7 @@ Status PlanMemory(Program& program, const PassContext&) {
   const ValueBytes bytes(program);
   for (int device = 0; device < program.devices; ++device) {
     DeviceList& list = program.lists[device];
-    list.regions = RegionsOf(program, device);
+    if (!program.evaluates) list.regions = RegionsOf(program, device);
     int64_t begin = 0;
     if (!list.regions.empty()) begin = list.regions.back().offset + list.regions.back().bytes;
     begin = (begin + kAlign - 1) / kAlign * kAlign;

@@ -26,6 +26,7 @@ class Batches {
     int64_t epochs = 0;        // 0: steps are counted, not epochs
     // Of the training before step 1, which goes on. REQUIRES: with epochs, whole steps like these.
     int64_t sequences_before = 0;
+    int64_t again_after = 0;  // so many steps, the first sequences come again; 0: never
   };
   explicit Batches(const Args& args) : args_(args) {}
 

@@ -60,6 +60,17 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   for (const auto& [given, option] :
        {std::pair{!a.save_every.empty(), "--save-every"}, std::pair{a.resume, "--resume"}})
     if (given && a.save.empty()) return Status::Invalid(fmt::format("{}: needs --save", option));
+  if (!a.val_every.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--val-every", a.val_every, 1, INT32_MAX, &options->val_every));
+  if (!a.val_batches.empty()) {
+    int64_t batches = 0;
+    PP_RETURN_IF_ERROR(ParseWhole("--val-batches", a.val_batches, 1, INT32_MAX, &batches));
+    options->val_batches = batches;
+  }
+  for (const auto& [value, option] :
+       {std::pair{&a.val_every, "--val-every"}, std::pair{&a.val_batches, "--val-batches"}})
+    if (!value->empty() && a.val_data.empty())
+      return Status::Invalid(fmt::format("{}: needs --val-data", option));
   if (a.resume && !a.weights.empty())
     return Status::Invalid("--resume: has weights of its own (without --weights)");
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
@@ -88,6 +99,7 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   optimizer.cosine = a.schedule == "cosine";
   options->threads = static_cast<int>(threads);
   options->data = a.data;
+  options->val_data = a.val_data;
   options->weights = a.weights;
   options->record = !a.trace.empty();
   options->save = a.save;
@@ -105,6 +117,9 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
   return {item("--steps", o.steps),
           item("--epochs", options.epochs),
           item("--seed", options.seed.value_or(1)),
+          item("--val-data", options.val_data.empty()),
+          item("--val-every", options.val_every),
+          item("--val-batches", options.val_batches.value_or(0)),
           item("--save", options.save.empty()),
           item("--save-every", options.save_every),
           item("--resume", options.resume),
@@ -139,6 +154,9 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--grad-clip", a.grad_clip, "largest norm of the gradient (1; 0: any)");
   add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
   add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
+  add("--val-data", a.val_data, "other data, for validation losses");
+  add("--val-every", a.val_every, "steps from one validation to the next (behind the last step)");
+  add("--val-batches", a.val_batches, "batches of a validation (10)");
   add("--weights", a.weights, "a folder with safetensors, to start from");
   add("--save", a.save, "a folder for checkpoints: the last two are kept");
   add("--save-every", a.save_every, "steps from one checkpoint to the next (the last step alone)");

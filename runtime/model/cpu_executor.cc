@@ -37,6 +37,7 @@ class CpuExecutor : public StageExecutor {
     StageModel& stage = stages_.at(call.stage);
     switch (call.op) {
       case Op::kForward:
+      case Op::kEvaluate:
         return stage.Forward(call);
       case Op::kForwardDrop:
         return stage.ForwardDrop(call);

@@ -406,7 +406,7 @@ class CpuOperators : public Operators {
     return {.seed = seed_,
             .site = static_cast<uint32_t>(layer * 8 + op.dropout_id),
             .first_sequence = static_cast<uint32_t>(call.stage->first_sequence),
-            .p = op.dropout};
+            .p = call.stage->op == Op::kEvaluate ? 0 : op.dropout};
   }
 
   void* Scratch(const OperatorCall& call) const { return call.stage->scratch + kernels_; }

@@ -53,6 +53,7 @@ class Binder {
       case Op::kWait:
       case Op::kNormGrad:
       case Op::kStep:
+      case Op::kEvaluate:
         PP_CHECK(false);
     }
     return std::move(args_);

@@ -99,6 +99,7 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
     case Op::kBackwardWeight:
     case Op::kNormGrad:
     case Op::kStep:
+    case Op::kEvaluate:
       Compute(index, iteration);
       return {};
     case Op::kWait: {
@@ -163,7 +164,8 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
 void Interpreter::Compute(int index, const Iteration& iteration) {
   const StageCall call = CallOf(index, iteration);
   queue_.Submit(*args_.executor, call);
-  const bool forward = call.op == Op::kForward || call.op == Op::kForwardDrop;
+  const bool forward =
+      call.op == Op::kForward || call.op == Op::kForwardDrop || call.op == Op::kEvaluate;
   StepResult& result = ResultOf(args_.list->StepOf(index, iteration));
   if (forward && call.loss != nullptr) {
     queue_.CopyOut(&result.losses[call.micro], call.loss, sizeof(double));

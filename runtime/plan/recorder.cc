@@ -30,10 +30,21 @@ CommKind CommKindOf(Op op) {
     case Op::kWait:
     case Op::kNormGrad:
     case Op::kStep:
+    case Op::kEvaluate:
       break;
   }
   PP_CHECK(false);
   return CommKind::kMessages;
+}
+
+TimeSpent& TimeSpent::operator+=(const TimeSpent& other) {
+  total += other.total;
+  kernels += other.kernels;
+  waiting += other.waiting;
+  own += other.own;
+  instructions += other.instructions;
+  communication += other.communication;
+  return *this;
 }
 
 void Recorder::Reserve(int64_t per_step, int64_t body, int64_t steps) {

@@ -28,6 +28,13 @@ struct CommTime {
 struct CommTimes {
   std::array<CommTime, kCommNames.size()> kinds;
   CommTime& operator[](CommKind kind) { return kinds[static_cast<size_t>(kind)]; }
+  CommTimes& operator+=(const CommTimes& other) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      kinds[i].total += other.kinds[i].total;
+      kinds[i].exposed += other.kinds[i].exposed;
+    }
+    return *this;
+  }
 };
 
 // Where the time of the compute thread went, in seconds.
@@ -41,6 +48,7 @@ struct TimeSpent {
   int64_t instructions = 0;  // executed, of all lanes
   CommTimes communication;
 
+  TimeSpent& operator+=(const TimeSpent& other);
   double OwnPerInstruction() const {
     return instructions == 0 ? 0 : own / static_cast<double>(instructions);
   }

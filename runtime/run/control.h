@@ -31,6 +31,8 @@ struct ControlMessage {
   double loss = 0;         // kReport: sum over the losses that this rank has
   double grad_norm = 0;    // kReport
   double seconds = 0;      // kReport: from the end of the step before to that of this one
+  bool evaluated = false;  // kReport: there is a validation behind this step,
+  double val_loss = 0;     // and this is the sum over the losses of it that this rank has
   // kReport: the first micro-batch whose loss is not a number, and that loss; `text` says where.
   int32_t bad_micro = -1;
   double bad_loss = 0;

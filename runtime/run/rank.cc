@@ -97,6 +97,18 @@ Status Rank::Setup() {
                         .updates_before = args_.updates_before,
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
                         .stop = &stop_});
+  if (args_.validation.batches == nullptr) return {};
+  auto evaluator = Evaluator::Make({.program = &program,
+                                    .place = place_,
+                                    .topology = &topology_,
+                                    .transport = args_.transport,
+                                    .device = device_.get(),
+                                    .executor = executor_.get(),
+                                    .validation = args_.validation,
+                                    .compute_bell = &bell_,
+                                    .stop = &stop_});
+  PP_RETURN_IF_ERROR(evaluator.status());
+  evaluator_ = std::move(*evaluator);
   return {};
 }
 
@@ -109,15 +121,34 @@ RankStates Rank::States(int64_t steps) {
       .on_piece = [this] { ++saved_pieces_; }};
 }
 
+// Whether somebody has asked to stop behind this step, rank 0 says when it lets the next one go.
+bool Rank::IsLast(int64_t number) {
+  return rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
+}
+
+// The validation behind step `number`, where there is one; its loss goes with the step's report.
+Status Rank::Evaluate(int64_t number) {
+  if (!evaluator_) return {};
+  const int64_t every = args_.validation.every, step = args_.steps_before + number;
+  if (!(every > 0 && step % every == 0) && !IsLast(number)) return {};
+  if (stop_.load()) return {};
+  const double begin = SteadySeconds();
+  PP_RETURN_IF_ERROR(
+      evaluator_
+          ->Run([&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_)
+          .In("validation"));
+  evaluated_ = number;
+  last_end_ += SteadySeconds() - begin;  // it is no part of a step
+  return {};
+}
+
 // This rank's part of the checkpoint behind step `number`, where there is one. Its report comes
 // later, so that who has all reports knows that all parts are there.
 Status Rank::Save(int64_t number) {
   if (args_.save.empty()) return {};
   const int64_t step = args_.steps_before + number;
   const bool due = args_.save_every > 0 && step % args_.save_every == 0;
-  // Whether somebody has asked to stop behind this step, rank 0 says when it lets the next one go.
-  const bool last = rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
-  if (!(due || last) || stop_.load()) return {};
+  if (!(due || IsLast(number)) || stop_.load()) return {};
   const std::string folder = SavingFolder(args_.save, step);
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // whoever is first
@@ -232,6 +263,9 @@ void Rank::RunSteps() {
     Status status = RunIteration(iteration);
     if (status.ok()) status = device_->status();
     if (status.ok() && !stop_.load() && number > behind) status = Save(number - behind);
+    // Where steps overlap, the memory is free only behind the last one.
+    const bool over = behind == 0 || iteration.part == Part::kRest;
+    if (status.ok() && !stop_.load() && over) status = Evaluate(number - behind);
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
     if (stop_.load()) return;
     ReportUpTo(number - behind, number - behind - 1);
@@ -292,7 +326,9 @@ void Rank::Report(const StepResult& result) {
                          .peak_bytes = device_->HighWater() + executor_->bytes(),
                          .grad_norm = result.norm,
                          .seconds = now - std::exchange(last_end_, now)};
+  message.evaluated = evaluator_ && evaluated_ == result.step;
   // All tensor parallel peers have the same losses.
+  if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
   for (size_t m = 0; m < result.losses.size() && place_.index == 0; ++m) {
     if (result.made_by[m] < 0) continue;
     message.loss += result.losses[m];
@@ -364,20 +400,28 @@ void Rank::PostSign() {
   if (rank_ == 0) args_.on_message(0, message);
 }
 
-int64_t Rank::executed() const { return interpreter_->executed() + saved_pieces_.load(); }
+int64_t Rank::executed() const {
+  return interpreter_->executed() + saved_pieces_.load() +
+         (evaluator_ ? evaluator_->interpreter().executed() : 0);
+}
 
 std::string Rank::CurrentText() const {
   if (body_.list.empty()) return "";
+  if (evaluator_ && evaluator_->running()) return ToText(evaluator_->current());
   return ToText(body_.list[interpreter_->current()]);
 }
 
 TimeSpent Rank::time() const {
   TimeSpent time = interpreter_->time();
+  time.communication = lanes_->times();
+  if (evaluator_) {
+    time += evaluator_->interpreter().time();
+    time.communication += evaluator_->lanes().times();
+  }
   const QueueTime queue = device_->compute().time();
   time.kernels = queue.busy;
   time.own -= queue.processor;
   if (peers_) time.kernels -= peers_->waited(), time.waiting += peers_->waited();
-  time.communication = lanes_->times();
   return time;
 }
 
@@ -438,6 +482,7 @@ Status Rank::Communicate(bool* moved) {
   Status status = control_.Advance(moved);
   if (status.ok() && !stop_.load() && peers_) status = peers_->Advance(moved);
   if (status.ok() && !stop_.load()) status = lanes_->Advance(moved);
+  if (status.ok() && !stop_.load() && evaluator_) status = evaluator_->lanes().Advance(moved);
   if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
   return status;
 }
@@ -447,7 +492,10 @@ void Rank::Nap(uint64_t seen) {
   const auto sleep = [&](std::chrono::nanoseconds longest) {
     transport.bell().WaitFor(seen, transport.MaySleep(longest));
   };
-  const bool waiting = lanes_->waiting() || (peers_ && peers_->waiting());
+  const bool waiting = lanes_->waiting() || (peers_ && peers_->waiting()) ||
+                       (evaluator_ && evaluator_->lanes().waiting());
+  const bool in_flight = lanes_->in_flight() || (peers_ && peers_->under_way()) ||
+                         (evaluator_ && evaluator_->lanes().in_flight());
   if (stop_.load()) {
     sleep(kIdleNap);
   } else if (!transport.polls()) {
@@ -457,7 +505,7 @@ void Rank::Nap(uint64_t seen) {
   } else if (waiting) {
     sleep(kWaitNap);
   } else {
-    sleep(lanes_->in_flight() || (peers_ && peers_->under_way()) ? kBusyNap : kIdleNap);
+    sleep(in_flight ? kBusyNap : kIdleNap);
   }
 }
 

@@ -22,6 +22,7 @@
 #include "runtime/plan/interpreter.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/control.h"
+#include "runtime/run/evaluator.h"
 #include "runtime/run/peer_exchanger.h"
 #include "runtime/run/states.h"
 
@@ -55,6 +56,7 @@ class Rank {
     const Checkpoint* resume = nullptr;  // what it goes on from
     std::string save;                    // a folder for checkpoints; empty: none
     int64_t save_every = 0;              // steps of the training; 0: the last one alone
+    Validation validation;
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
     Bell* news = nullptr;              // the caller's; rung when there is something for it to do
@@ -115,7 +117,9 @@ class Rank {
   void MakePeerExchanger();
   RankStates States(int64_t steps);
   int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
+  bool IsLast(int64_t number);
   Status Save(int64_t number);
+  Status Evaluate(int64_t number);
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
   bool PassGate(Bell& bell);
@@ -141,6 +145,7 @@ class Rank {
   std::unique_ptr<PeerExchanger> peers_;  // null: this rank has no tensor parallel peers
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
+  std::unique_ptr<Evaluator> evaluator_;  // null: nothing is evaluated
   Recorder compute_recorder_, lane_recorder_;
   Control control_;
 
@@ -155,6 +160,8 @@ class Rank {
   bool left_cleanly_ = false;
   int64_t done_steps_ = 0;  // and reported
   double last_end_ = 0;     // of a step
+  int64_t evaluated_ = 0;   // the last step with a validation behind it,
+  double val_loss_ = 0;     // and the losses of it
   int quiet_tests_ = 0;     // of the communication thread, one after the other
   std::thread compute_, communication_;
 };

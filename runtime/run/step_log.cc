@@ -20,18 +20,20 @@ std::string Duration(double seconds) {
 std::string ToJson(const StepReport& report) {
   return fmt::format(
       R"({{"step":{},"loss":{:.9g},"grad_norm":{},"lr":{:.9g},"step_seconds":{:.6g},)"
-      R"("tokens_per_second":{:.6g},"peak_bytes":[{}]}})"
+      R"("tokens_per_second":{:.6g},"peak_bytes":[{}]{}}})"
       "\n",
       report.step, report.loss,
       report.grad_norm ? fmt::format("{:.9g}", *report.grad_norm) : std::string("null"),
       report.learning_rate, report.seconds, report.tokens_per_second,
-      fmt::join(report.peak_bytes, ","));
+      fmt::join(report.peak_bytes, ","),
+      report.val_loss ? fmt::format(R"(,"val_loss":{:.9g})", *report.val_loss) : "");
 }
 
 std::string ToLine(const StepReport& report, double seconds) {
   const double left = seconds * static_cast<double>(report.steps - report.step);
-  return fmt::format("step {}/{}  loss {:.4f}  {}lr {:.3g}  {:.0f} tok/s  {} left\n", report.step,
+  return fmt::format("step {}/{}  loss {:.4f}  {}{}lr {:.3g}  {:.0f} tok/s  {} left\n", report.step,
                      report.steps, report.loss,
+                     report.val_loss ? fmt::format("val {:.4f}  ", *report.val_loss) : "",
                      report.grad_norm ? fmt::format("norm {:.2f}  ", *report.grad_norm) : "",
                      report.learning_rate, report.tokens_per_second, Duration(left));
 }

@@ -20,6 +20,7 @@
 #include "runtime/run/export.h"
 #include "runtime/run/gather.h"
 #include "runtime/run/stall_watch.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -94,6 +95,7 @@ class Supervisor {
   Status BeginSetup() {
     if (options_.resume) PP_RETURN_IF_ERROR(Resume());
     PP_RETURN_IF_ERROR(OpenData());
+    if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
     if (options_.transport != nullptr) PP_RETURN_IF_ERROR(DigestInputs());
     std::vector<Transport*> transports{options_.transport};
     if (options_.transport == nullptr) {
@@ -165,6 +167,11 @@ class Supervisor {
     const Result<uint64_t> data = dataset_->Digest();
     PP_RETURN_IF_ERROR(data.status());
     items_.push_back({"--data", *data});
+    if (val_dataset_) {
+      const Result<uint64_t> val_data = val_dataset_->Digest();
+      PP_RETURN_IF_ERROR(val_data.status());
+      items_.push_back({"--val-data", *val_data});
+    }
     uint64_t resumed = 0;
     if (checkpoint_)
       for (const ShardReader& shard : checkpoint_->shards)
@@ -206,6 +213,40 @@ class Supervisor {
     return {};
   }
 
+  Status OpenValidation() {
+    constexpr int64_t kBatches = 10;
+    if (options_.val_every > 0 && HasSections(program_))
+      return Status::Invalid(fmt::format(
+          "--val-every: {} (steps of {} overlap: there is a validation loss behind the last one)",
+          options_.val_every, program_.scheme));
+    const Job& job = *program_.job;
+    Result<Dataset> dataset =
+        Dataset::Open(options_.val_data,
+                      {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
+    PP_RETURN_IF_ERROR(dataset.status());
+    val_dataset_ = std::make_unique<Dataset>(std::move(*dataset));
+    Batches::Args args{.dataset = val_dataset_.get(),
+                       .replicas = program_.replicas,
+                       .microbatches = program_.microbatches,
+                       .micro_batch_size = job.micro_batch_size,
+                       .sequence_length = job.sequence_length};
+    const int64_t there = val_dataset_->sequences() / Batches(args).PerStep();
+    args.again_after = options_.val_batches.value_or(std::min(kBatches, there));
+    if (there == 0)
+      return Status::Invalid(
+          fmt::format("--val-data: {}: has {} sequences of {} tokens (a batch "
+                      "takes {})",
+                      options_.val_data, val_dataset_->sequences(), job.sequence_length,
+                      Batches(args).PerStep()));
+    if (args.again_after > there)
+      return Status::Invalid(fmt::format("--val-batches: {} ({} has {} of {} sequences)",
+                                         args.again_after, options_.val_data, there,
+                                         Batches(args).PerStep()));
+    val_batches_ = std::make_unique<Batches>(args);
+    validation_ = {val_batches_.get(), args.again_after, options_.val_every};
+    return {};
+  }
+
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
     const int rank = transport->rank();
     return std::make_unique<Rank>(Rank::Args{
@@ -230,6 +271,7 @@ class Supervisor {
         .resume = checkpoint_ ? &*checkpoint_ : nullptr,
         .save = options_.save,
         .save_every = options_.save_every,
+        .validation = validation_,
         .record = options_.record,
         .observer = options_.observer,
         .news = &news_,
@@ -311,12 +353,23 @@ class Supervisor {
         return Status::Failed(fmt::format("rank {}: step {}: loss of micro-batch {} is {} ({})",
                                           rank, StepsBefore() + report.step, report.bad_micro,
                                           text(report.bad_loss), report.text));
+    if (const auto loss = ValidationLoss(reports); loss && !std::isfinite(*loss))
+      return Status::Failed(fmt::format("step {}: the validation loss is {}",
+                                        StepsBefore() + reports[0].step, text(*loss)));
     for (size_t rank = 0; rank < reports.size(); ++rank)
       if (!std::isfinite(reports[rank].grad_norm))
         return Status::Failed(fmt::format("rank {}: step {}: the gradient's norm is {}", rank,
                                           StepsBefore() + reports[rank].step,
                                           text(reports[rank].grad_norm)));
     return {};
+  }
+
+  // The mean over the validation's tokens, where there was one behind the step.
+  std::optional<double> ValidationLoss(const std::vector<ControlMessage>& reports) const {
+    if (!reports[0].evaluated) return std::nullopt;
+    double sum = 0;
+    for (const ControlMessage& report : reports) sum += report.val_loss;
+    return sum / static_cast<double>(validation_.count * val_batches_->Tokens(1));
   }
 
   void ReportStep(const std::vector<ControlMessage>& reports) {
@@ -361,6 +414,7 @@ class Supervisor {
       step.peak_bytes.push_back(report.peak_bytes);
     }
     step.loss /= tokens;
+    step.val_loss = ValidationLoss(reports);
     step.steps = optimizer_.steps;
     if (program_.clip) step.grad_norm = reports[0].grad_norm;
     step.learning_rate = LearningRate(optimizer_, step.step);
@@ -437,8 +491,9 @@ class Supervisor {
   std::optional<Checkpoint> checkpoint_;  // what this run goes on from
   TrainReport report_;
   std::vector<Item> items_;
-  std::unique_ptr<Dataset> dataset_;
-  std::unique_ptr<Batches> batches_;
+  std::unique_ptr<Dataset> dataset_, val_dataset_;
+  std::unique_ptr<Batches> batches_, val_batches_;
+  Validation validation_;
   std::vector<std::unique_ptr<Transport>> own_transports_, wrappers_;
   Bell news_;
   Board board_;

@@ -35,6 +35,7 @@ struct StepReport {
   double seconds = 0;
   double tokens_per_second = 0;
   std::vector<int64_t> peak_bytes;  // by rank
+  std::optional<double> val_loss;   // mean over the validation's tokens, after the update
 };
 
 struct TrainOptions {
@@ -46,13 +47,16 @@ struct TrainOptions {
   std::string weights;           // a folder with model.safetensors; empty: a new model
   // Goes on from the last checkpoint in `save`, with its seed where `seed` is not given.
   bool resume = false;
-  std::string save;                  // a folder for checkpoints; empty: none
-  int64_t save_every = 0;            // steps; 0: the last one alone
-  SaveFolder* save_to = nullptr;     // rank 0's process: of `save`
-  bool exports = false;              // the trained model, when all steps are done
-  ModelFolder* export_to = nullptr;  // rank 0's process: begun (BeginExport)
-  double stall_timeout = 300;        // seconds; 0: wait forever
-  bool record = false;               // keep events
+  std::string save;                    // a folder for checkpoints; empty: none
+  int64_t save_every = 0;              // steps; 0: the last one alone
+  SaveFolder* save_to = nullptr;       // rank 0's process: of `save`
+  bool exports = false;                // the trained model, when all steps are done
+  ModelFolder* export_to = nullptr;    // rank 0's process: begun (BeginExport)
+  std::string val_data;                // for validation losses; empty: none
+  int64_t val_every = 0;               // steps; 0: behind the last one alone
+  std::optional<int64_t> val_batches;  // of the first ones; 10, or fewer if there are no more
+  double stall_timeout = 300;          // seconds; 0: wait forever
+  bool record = false;                 // keep events
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   std::optional<Network> network;  // null: as fast as it is

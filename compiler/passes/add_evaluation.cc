@@ -1,0 +1,61 @@
+// add-evaluation: what a plan with a model needs for a validation loss, and for samples. The
+// forwards of a step alone, in the order that the step has them, without dropout, in the memory of
+// a step.
+//
+//   device 0 holds s0           device 0 holds s0
+//     LOAD      s0 m0             ..
+//     FW        s0 m0           evaluation
+//     SEND_act  s0 m0 to d1       LOAD      s0 m0
+//     LOAD      s0 m1      =>     EVAL      s0 m0
+//     FW        s0 m1             SEND_act  s0 m0 to d1
+//     ..                          LOAD      s0 m1
+//                                 EVAL      s0 m1
+//                                 ..
+//
+// Where steps overlap the order is that of one step, wherever its forwards stand.
+#include <algorithm>
+#include <vector>
+
+#include "compiler/pass.h"
+#include "schema/sections.h"
+
+namespace pp {
+namespace {
+
+// The forwards of the first step.
+std::vector<Instruction> Forwards(const Program& unrolled, int device, int microbatches) {
+  std::vector<Instruction> list;
+  for (const Instruction& i : unrolled.lists[device].body) {
+    const bool forward = i.op == Op::kForward || i.op == Op::kForwardDrop;
+    if (!forward || i.micro >= microbatches) continue;
+    if (i.stage == 0 || i.stage == unrolled.stages - 1)
+      list.push_back({.op = Op::kLoad, .stage = i.stage, .micro = i.micro});
+    list.push_back({.op = Op::kEvaluate, .stage = i.stage, .micro = i.micro});
+  }
+  return list;
+}
+
+}  // namespace
+
+Status AddEvaluation(Program& program, const PassContext& context) {
+  if (!program.job) return {};
+  Program evaluation = EvaluationOf(program);
+  if (!HasEvaluation(program)) {
+    const Program unrolled = OnPaper(program);
+    for (int d = 0; d < program.devices; ++d)
+      evaluation.lists[d].body = Forwards(unrolled, d, program.microbatches);
+    PassContext plain = context;
+    plain.comm = nullptr;
+    plain.p2p = program.p2p;
+    PP_RETURN_IF_ERROR(InsertComm(evaluation, plain));
+  }
+  PP_RETURN_IF_ERROR(PlanMemory(evaluation, context));
+  for (int d = 0; d < program.devices; ++d) {
+    DeviceList& list = program.lists[d];
+    list.evaluation = std::move(evaluation.lists[d].body);
+    list.arena_bytes = std::max(list.arena_bytes, evaluation.lists[d].arena_bytes);
+  }
+  return {};
+}
+
+}  // namespace pp
