@@ -211,6 +211,8 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
 
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer) {
+  // That of these options is made anew.
+  for (DeviceList& list : program.lists) list.evaluation.clear();
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();

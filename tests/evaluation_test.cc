@@ -230,7 +230,7 @@ TEST_CASE("what cannot be validated is said before the first step") {
     train.val_batches = batches;
     return TrainAndKeep(program, train).status.message();
   };
-  CHECK(error("1f1b", few, 0, 4) == "--val-batches: 4 (" + few.path() + " has 3 of 4 sequences)");
+  CHECK(error("1f1b", few, 0, 4) == "--val-batches: 4 (" + few.path() + " has 3 batches of 4 sequences)");
   CHECK(error("1f1b", few, 0, std::nullopt).empty());
   CHECK(error("1f1b", TextFile(30, 3), 0, std::nullopt)
             .ends_with("has 3 sequences of 8 tokens (a batch takes 4)"));

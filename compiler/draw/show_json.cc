@@ -50,7 +50,9 @@ std::string ShowJson(const Program& program) {
     const DeviceList& list = program.lists[d];
     out += fmt::format(R"({}{{"device":{},"prologue":)", d > 0 ? ",\n" : "\n", d);
     out += JsonOf(list.prologue) + R"(,"body":)" + JsonOf(list.body) + R"(,"epilogue":)" +
-           JsonOf(list.epilogue) + R"(,"evaluation":)" + JsonOf(list.evaluation) + "}";
+           JsonOf(list.epilogue);
+    if (!list.evaluation.empty()) out += R"(,"evaluation":)" + JsonOf(list.evaluation);
+    out += "}";
   }
   return out + "]}\n";
 }

@@ -40,15 +40,13 @@ std::vector<Instruction> Forwards(const Program& unrolled, int device, int micro
 Status AddEvaluation(Program& program, const PassContext& context) {
   if (!program.job) return {};
   Program evaluation = EvaluationOf(program);
-  if (!HasEvaluation(program)) {
-    const Program unrolled = OnPaper(program);
-    for (int d = 0; d < program.devices; ++d)
-      evaluation.lists[d].body = Forwards(unrolled, d, program.microbatches);
-    PassContext plain = context;
-    plain.comm = nullptr;
-    plain.p2p = program.p2p;
-    PP_RETURN_IF_ERROR(InsertComm(evaluation, plain));
-  }
+  const Program unrolled = OnPaper(program);
+  for (int d = 0; d < program.devices; ++d)
+    evaluation.lists[d].body = Forwards(unrolled, d, program.microbatches);
+  PassContext plain = context;
+  plain.comm = nullptr;
+  plain.p2p = program.p2p;
+  PP_RETURN_IF_ERROR(InsertComm(evaluation, plain));
   PP_RETURN_IF_ERROR(PlanMemory(evaluation, context));
   for (int d = 0; d < program.devices; ++d) {
     DeviceList& list = program.lists[d];

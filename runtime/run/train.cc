@@ -239,7 +239,7 @@ class Supervisor {
                       options_.val_data, val_dataset_->sequences(), job.sequence_length,
                       Batches(args).PerStep()));
     if (args.again_after > there)
-      return Status::Invalid(fmt::format("--val-batches: {} ({} has {} of {} sequences)",
+      return Status::Invalid(fmt::format("--val-batches: {} ({} has {} batches of {} sequences)",
                                          args.again_after, options_.val_data, there,
                                          Batches(args).PerStep()));
     val_batches_ = std::make_unique<Batches>(args);
