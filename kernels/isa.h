@@ -14,6 +14,7 @@
 #include "kernels/attention.h"
 #include "kernels/bias.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/draw.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -37,6 +38,7 @@
   X(CrossEntropyForward)  \
   X(CrossEntropyJoin)     \
   X(CrossEntropyPart)     \
+  X(Draw)                 \
   X(Dropout)              \
   X(EmbeddingBackward)    \
   X(EmbeddingForward)     \

@@ -165,14 +165,9 @@ class Run {
     PP_RETURN_IF_ERROR(opened.status());
     const std::string& data = arguments_.data;
     const std::string stem = data.substr(0, data.find_last_of('.'));
-    std::vector<std::string> inputs = {arguments_.plan,
-                                       data,
-                                       data + ".bin",
-                                       data + ".idx",
-                                       stem + ".bin",
-                                       stem + ".idx",
-                                       arguments_.val_data,
-                                       arguments_.weights + "/config.json"};
+    std::vector<std::string> inputs = {
+        arguments_.plan, data,          data + ".bin",       data + ".idx",
+        stem + ".bin",   stem + ".idx", arguments_.val_data, arguments_.weights + "/config.json"};
     if (!arguments_.weights.empty())
       for (const std::string& input : WeightFiles::Paths(arguments_.weights))
         inputs.push_back(input);
@@ -234,24 +229,30 @@ class Run {
           report.saved_step == 0
               ? fmt::format("nothing is saved in {}\n", options_.save)
               : fmt::format("saved in {}\n", StepFolder(options_.save, report.saved_step))));
-    if (status.ok() && report.status.ok()) keep(PrintOut(Summary(report)));
+    if (status.ok() && report.status.ok()) keep(PrintOut(Summary(report) + Sample(report)));
     return status;
+  }
+
+  // Bytes as they are, other tokens as numbers; what the data has before "|", what the model
+  // behind.
+  static std::string Sample(const TrainReport& report) {
+    std::string text;
+    for (size_t i = 0; i < report.sample.size(); ++i) {
+      if (static_cast<int64_t>(i) == report.prompt) text += report.text ? "|" : " |";
+      if (report.text) {
+        const int32_t token = report.sample[i];
+        text += token < 256 ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
+      } else {
+        text += fmt::format("{}{}", i == 0 ? "" : " ", report.sample[i]);
+      }
+    }
+    return text.empty() ? text : fmt::format("sample: {}\n", text);
   }
 
   // Where the time of the compute threads went.
   static std::string Summary(const TrainReport& report) {
     TimeSpent all;
-    for (const TimeSpent& rank : report.time) {
-      all.total += rank.total;
-      all.kernels += rank.kernels;
-      all.waiting += rank.waiting;
-      all.own += rank.own;
-      all.instructions += rank.instructions;
-      for (size_t k = 0; k < kCommNames.size(); ++k) {
-        all.communication.kinds[k].total += rank.communication.kinds[k].total;
-        all.communication.kinds[k].exposed += rank.communication.kinds[k].exposed;
-      }
-    }
+    for (const TimeSpent& rank : report.time) all += rank;
     std::string text = fmt::format(
         "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction ({:.2f} %)\n",
         100 * all.kernels / all.total, 100 * all.waiting / all.total, 1e6 * all.OwnPerInstruction(),

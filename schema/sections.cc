@@ -94,4 +94,12 @@ bool HasEvaluation(const Program& program) {
                      [](const DeviceList& list) { return !list.evaluation.empty(); });
 }
 
+Program FirstMicroBatch(Program evaluation) {
+  evaluation.microbatches = 1;
+  evaluation.pipe_of.resize(1);
+  for (DeviceList& list : evaluation.lists)
+    std::erase_if(list.body, [](const Instruction& i) { return i.micro > 0; });
+  return evaluation;
+}
+
 }  // namespace pp

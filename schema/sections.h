@@ -41,5 +41,7 @@ void DeriveSections(int microbatches, DeviceList& list);
 // The evaluations as a program of their own, in the same memory: plain bodies.
 Program EvaluationOf(const Program& program);
 bool HasEvaluation(const Program& program);
+// Of those, the first micro-batch alone.
+Program FirstMicroBatch(Program evaluation);
 
 }  // namespace pp

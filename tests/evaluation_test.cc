@@ -175,6 +175,49 @@ TEST_CASE("tensor parallel peers and late devices have the validation loss of on
   CHECK(std::abs(loss(options) - one) < 1e-5 * one);
 }
 
+// Of a text that repeats itself the model learns to go on with it.
+TEST_CASE("a sample is what the trained model goes on with, whoever makes it") {
+  constexpr int kPrompt = kTokens, kSample = 40;
+  const TextFile data(29 * 40, 0);  // i * i % 29, again and again
+  const auto sample = [&](const CompileOptions& options, float temperature, uint64_t seed = 1,
+                          int64_t steps = 150, const LateDevices* late = nullptr) {
+    const Program program = MustCompile(options);
+    TrainOptions train = Options(program, data, steps);
+    train.sample = kSample;
+    train.temperature = temperature;
+    train.seed = seed;
+    train.stall_timeout = 60;
+    if (late != nullptr) late->AddTo(&train);
+    const KeptReport report = MustTrain(program, train);
+    CHECK(report.prompt == kPrompt);
+    CHECK(report.text);
+    REQUIRE(report.sample.size() == kPrompt + kSample);
+    return report.sample;
+  };
+  CompileOptions options = OptionsOf("1f1b", 0);
+  std::vector<int32_t> text;
+  for (int i = 0; i < kPrompt + kSample; ++i) text.push_back(' ' + i * i % 29);
+  CHECK(sample(options, 0) == text);
+  // After so few steps it has much to choose from.
+  const std::vector<int32_t> drawn = sample(options, 1, 1, 5);
+  CHECK(drawn != text);
+  CHECK(sample(options, 1, 1, 5) == drawn);
+  CHECK(sample(options, 1, 2, 5) != drawn);
+  const LateDevices late(3, 1);
+  CHECK(sample(options, 1, 1, 5, &late) == drawn);
+  for (const char* scheme : {"gpipe", "zb-v", "chimera", "interleaved", "dualpipe"}) {
+    INFO(scheme);
+    CHECK(sample(OptionsOf(scheme, 0), 1, 1, 5) == drawn);
+  }
+  options.tp = 2;
+  CHECK(sample(options, 1, 1, 5) == drawn);
+  options.sequence_parallel = true;
+  options.shape.microbatches = kMicros / 2;
+  options.replicas = 2;
+  CHECK(sample(options, 1, 1, 5) == drawn);
+  CHECK(sample(OptionsOf("pipedream", 0), 0, 1, 500) == text);
+}
+
 TEST_CASE("of an evaluation every instruction is needed, once, and at its place") {
   for (const P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
     CompileOptions options = OptionsOf("interleaved", 0);
@@ -230,7 +273,8 @@ TEST_CASE("what cannot be validated is said before the first step") {
     train.val_batches = batches;
     return TrainAndKeep(program, train).status.message();
   };
-  CHECK(error("1f1b", few, 0, 4) == "--val-batches: 4 (" + few.path() + " has 3 batches of 4 sequences)");
+  CHECK(error("1f1b", few, 0, 4) ==
+        "--val-batches: 4 (" + few.path() + " has 3 batches of 4 sequences)");
   CHECK(error("1f1b", few, 0, std::nullopt).empty());
   CHECK(error("1f1b", TextFile(30, 3), 0, std::nullopt)
             .ends_with("has 3 sequences of 8 tokens (a batch takes 4)"));

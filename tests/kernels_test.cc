@@ -104,6 +104,51 @@ TEST_CASE("dropout drops the fraction it should") {
   CHECK(std::abs(dropped / n - 0.1) < 0.003);
 }
 
+TEST_CASE("a token is drawn by its probability, however the vocabulary is cut") {
+  constexpr int kTokens = 37, kDraws = 20000;
+  const Floats logits = Numbers(kTokens, 3);
+  for (const CpuKernels& kernels : SupportedCpuKernels()) {
+    INFO(kernels.isa);
+    for (const float temperature : {1.0f, 0.5f}) {
+      std::vector<double> probability(kTokens), times(kTokens);
+      double sum = 0;
+      for (int v = 0; v < kTokens; ++v)
+        sum += probability[v] = std::exp(double{logits[v]} / temperature);
+      for (uint32_t number = 0; number < kDraws; ++number) {
+        DrawArgs args = {.n = kTokens,
+                         .logits = logits.data(),
+                         .temperature = temperature,
+                         .seed = 5,
+                         .number = number};
+        float whole[2], part[2], best[2] = {-INFINITY, -1};
+        args.best = whole;
+        kernels.Draw(args);
+        ++times.at(static_cast<int>(whole[1]));
+        args.best = part;
+        for (const auto& [begin, end] : {std::pair{0, 9}, {9, 9}, {9, 30}, {30, kTokens}}) {
+          args.first = begin, args.n = end - begin, args.logits = logits.data() + begin;
+          kernels.Draw(args);
+          if (part[0] > best[0]) best[0] = part[0], best[1] = part[1];
+        }
+        if (best[1] != whole[1]) FAIL("draw " << number);
+      }
+      for (int v = 0; v < kTokens; ++v) {
+        const double p = probability[v] / sum, mean = p * kDraws;
+        // Five standard deviations; the draws are fixed, so this holds always.
+        CHECK(std::abs(times[v] - mean) < 5 * std::sqrt(mean * (1 - p)));
+      }
+    }
+    float best[2];
+    DrawArgs likeliest = {.n = kTokens, .logits = logits.data(), .temperature = 0, .best = best};
+    kernels.Draw(likeliest);
+    CHECK(best[1] == std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const Floats bad(kTokens, std::nanf(""));
+    likeliest.logits = bad.data();
+    kernels.Draw(likeliest);
+    CHECK(best[1] == -1);
+  }
+}
+
 TEST_CASE("a NaN or an infinity in the logits reaches the loss") {
   const float bad[] = {std::nanf(""), INFINITY, -std::nanf("1")};
   for (const CpuKernels& kernels : SupportedCpuKernels()) {

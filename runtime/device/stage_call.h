@@ -47,6 +47,11 @@ struct StageCall {
   int64_t update = 1;          // STEP: number of the weights' update, from 1
   int64_t first_sequence = 0;  // number in the whole training of the micro-batch's first sequence
   double loss_scale = 1;       // of the gradient: 1 / tokens of the step
+  // EVAL, last stage: where draw_row is not -1, `loss` becomes the token that is drawn from the
+  // logits of that row of the micro-batch; -1 if they are no numbers.
+  int32_t draw_row = -1;
+  uint32_t draw_number = 0;
+  float temperature = 1;
   // kSet for the first micro-batch that adds to wgrad since the last STEP.
   kernels::Update accumulate = kernels::Update::kSet;
 };

@@ -15,6 +15,13 @@
 
 namespace pp {
 
+// A token to draw in place of a loss: from the logits of a row of a micro-batch; row -1: none.
+struct Draw {
+  int32_t row = -1;
+  uint32_t number = 0;    // of the draw, which decides with the seed
+  float temperature = 1;  // see kernels/draw.h
+};
+
 class Batches {
  public:
   struct Args {
@@ -29,6 +36,7 @@ class Batches {
     int64_t again_after = 0;  // so many steps, the first sequences come again; 0: never
   };
   explicit Batches(const Args& args) : args_(args) {}
+  virtual ~Batches() = default;
 
   // Steps of all epochs. REQUIRES: epochs > 0.
   int64_t Steps() const { return args_.epochs * StepsPerEpoch(); }
@@ -46,8 +54,9 @@ class Batches {
   int64_t Tokens(int64_t step) const;
 
   // [B, T] tokens of a micro-batch. Errors: an illegal token.
-  Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
-  Status Targets(int64_t step, int replica, int micro, int32_t* targets) const;
+  virtual Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
+  virtual Status Targets(int64_t step, int replica, int micro, int32_t* targets) const;
+  virtual Draw DrawAt(int64_t) const { return {}; }
 
  private:
   int64_t StepsPerEpoch() const { return (args_.dataset->sequences() + PerStep() - 1) / PerStep(); }

@@ -35,6 +35,8 @@ class Dataset {
   int64_t tokens() const { return layout_.tokens; }
   int64_t sequences() const { return (layout_.tokens - 1) / options_.sequence_length; }
 
+  bool is_text() const { return layout_.type == Type::kText; }
+
   // Of the file with the tokens (see digest.h).
   Result<uint64_t> Digest() const { return pp::Digest(layout_.file); }
 

@@ -67,6 +67,14 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
     PP_RETURN_IF_ERROR(ParseWhole("--val-batches", a.val_batches, 1, INT32_MAX, &batches));
     options->val_batches = batches;
   }
+  if (!a.sample.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--sample", a.sample, 1, INT32_MAX, &options->sample));
+  if (!a.temperature.empty()) {
+    double temperature = 0;
+    PP_RETURN_IF_ERROR(ParseReal("--temperature", a.temperature, &temperature));
+    options->temperature = static_cast<float>(temperature);
+    if (a.sample.empty()) return Status::Invalid("--temperature: needs --sample");
+  }
   for (const auto& [value, option] :
        {std::pair{&a.val_every, "--val-every"}, std::pair{&a.val_batches, "--val-batches"}})
     if (!value->empty() && a.val_data.empty())
@@ -120,6 +128,8 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
           item("--val-data", options.val_data.empty()),
           item("--val-every", options.val_every),
           item("--val-batches", options.val_batches.value_or(0)),
+          item("--sample", options.sample),
+          item("--temperature", options.temperature),
           item("--save", options.save.empty()),
           item("--save-every", options.save_every),
           item("--resume", options.resume),
@@ -157,6 +167,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--val-data", a.val_data, "other data, for validation losses");
   add("--val-every", a.val_every, "steps from one validation to the next (behind the last step)");
   add("--val-batches", a.val_batches, "batches of a validation (10)");
+  add("--sample", a.sample, "tokens that the trained model writes, behind a few of the data's");
+  add("--temperature", a.temperature, "of the sample (1; 0: always the likeliest token)");
   add("--weights", a.weights, "a folder with safetensors, to start from");
   add("--save", a.save, "a folder for checkpoints: the last two are kept");
   add("--save-every", a.save_every, "steps from one checkpoint to the next (the last step alone)");

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/bias.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/draw.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -113,6 +114,7 @@ class CpuOperators : public Operators {
                               .out = call.out,
                               .dropout = Dropout(call)});
       case OperatorKind::kLoss:
+        if (call.stage->draw_row >= 0) return DrawToken(call);
         if (tp_ > 1) return JoinLoss(call);
         return cpu::CrossEntropyForward({.rows = rows_,
                                          .vocabulary = op.in,
@@ -286,6 +288,31 @@ class CpuOperators : public Operators {
                            .target = call.stage->targets,
                            .statistics = call.statistics,
                            .loss = call.stage->loss});
+  }
+
+  // Each peer draws of its own tokens, and the best one is that of all.
+  void DrawToken(const OperatorCall& call) {
+    const Operator& op = call.placed->op;
+    float* all = reinterpret_cast<float*>(call.stage->scratch + statistics_);
+    const int64_t each = 3 * rows_;  // as PeerExchanges has it
+    float alone[2];
+    float* best = tp_ > 1 ? all + group_.index * each : alone;
+    if (tp_ > 1) cpu::Fill({.n = tp_ * each, .out = all});
+    cpu::Draw({.n = Tokens(op.in),
+               .first = group_.index * op.in,
+               .logits = call.in + call.stage->draw_row * op.stride,
+               .temperature = call.stage->temperature,
+               .seed = seed_,
+               .number = call.stage->draw_number,
+               .best = best});
+    if (tp_ > 1) {
+      group_.peers->Start(PeerWork::kSum, all, tp_ * each);
+      Settle();
+      best = all;
+      for (int64_t peer = 1; peer < tp_; ++peer)
+        if (all[peer * each] > best[0]) best = all + peer * each;
+    }
+    *call.stage->loss = best[1];
   }
 
   // Ids of prepared matrix products; that to the weights by Update.

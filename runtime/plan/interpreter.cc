@@ -157,6 +157,10 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
   }
   if (call.micro < 0) return call;
   call.first_sequence = args_.batches->FirstSequence(call.step, args_.replica, call.micro);
+  const Draw draw = args_.batches->DrawAt(call.step);
+  call.draw_row = draw.row;
+  call.draw_number = draw.number;
+  call.temperature = draw.temperature;
   call.loss_scale = 1 / static_cast<double>(args_.batches->Tokens(call.step));
   return call;
 }

@@ -20,6 +20,7 @@ struct ControlMessage {
     kGo,      // from rank 0: step `step` may begin; the last one is `last`
     kSign,    // either way, now and then: the sender lives, and is at `text`
     kFail,    // either way: the run has failed; the code and text of a Status
+    kToken,   // to and from rank 0: a sample's next token is `code`
     kBye,     // either way: nothing follows
   };
   Type type = Type::kSign;

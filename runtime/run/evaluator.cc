@@ -2,14 +2,13 @@
 
 #include <utility>
 
-#include "schema/sections.h"
-
 namespace pp {
 
-Evaluator::Evaluator(const Args& args) : args_(args), program_(EvaluationOf(*args.program)) {}
+Evaluator::Evaluator(Program evaluation, const Args& args)
+    : args_(args), program_(std::move(evaluation)) {}
 
-Result<std::unique_ptr<Evaluator>> Evaluator::Make(const Args& args) {
-  std::unique_ptr<Evaluator> made(new Evaluator(args));
+Result<std::unique_ptr<Evaluator>> Evaluator::Make(Program evaluation, const Args& args) {
+  std::unique_ptr<Evaluator> made(new Evaluator(std::move(evaluation), args));
   const int device = args.place.device;
   BodyWalk walk;
   PP_RETURN_IF_ERROR(WalkBody(made->program_, device, &walk));
@@ -32,7 +31,7 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Make(const Args& args) {
   return made;
 }
 
-Status Evaluator::Run(const std::function<int64_t(int stage, int pipe)>& newest, double* loss) {
+Status Evaluator::Run(const Newest& newest, double* loss, bool* made) {
   for (const int32_t index : bound_.compute) {
     StageCall& call = bound_.calls[index];
     if (call.op != Op::kEvaluate) continue;
@@ -41,6 +40,7 @@ Status Evaluator::Run(const std::function<int64_t(int stage, int pipe)>& newest,
     call.weights = copy.weights + newest(call.stage, call.pipe);
   }
   *loss = 0;
+  *made = false;
   running_.store(true);
   for (int64_t batch = 0; batch < args_.validation.count; ++batch) {
     PP_RETURN_IF_ERROR(interpreter_->Run({++iteration_}));
@@ -51,7 +51,10 @@ Status Evaluator::Run(const std::function<int64_t(int stage, int pipe)>& newest,
       if (!args_.device->compute().Done(result.end) && !args_.stop->load())
         args_.compute_bell->Wait(seen);
     }
-    for (const double one : result.losses) *loss += one;
+    for (size_t m = 0; m < result.losses.size(); ++m) {
+      *loss += result.losses[m];
+      *made |= result.made_by[m] >= 0;
+    }
   }
   running_.store(false);
   return {};

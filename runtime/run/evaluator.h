@@ -26,7 +26,6 @@ struct Validation {
 class Evaluator {
  public:
   struct Args {
-    const Program* program = nullptr;  // with its evaluation
     Place place;
     const Topology* topology = nullptr;
     Transport* transport = nullptr;
@@ -36,12 +35,15 @@ class Evaluator {
     Bell* compute_bell = nullptr;
     const std::atomic<bool>* stop = nullptr;  // set: nobody waits any more
   };
-  static Result<std::unique_ptr<Evaluator>> Make(const Args& args);
+  // The offset of the newest weights of a stage and pipe in their region.
+  using Newest = std::function<int64_t(int stage, int pipe)>;
+
+  // Of an evaluation (EvaluationOf).
+  static Result<std::unique_ptr<Evaluator>> Make(Program evaluation, const Args& args);
 
   // The compute thread, where nothing else is under way: evaluates all batches. *loss: the sum over
-  // the tokens of the losses that this rank has made. `newest`: the offset of the newest weights of
-  // a stage and pipe in their region.
-  Status Run(const std::function<int64_t(int stage, int pipe)>& newest, double* loss);
+  // the tokens of the losses that this rank has made; *made: whether it has made any.
+  Status Run(const Newest& newest, double* loss, bool* made);
 
   // The communication thread, as with the lanes of the steps.
   Lanes& lanes() { return *lanes_; }
@@ -52,10 +54,10 @@ class Evaluator {
   const Instruction& current() const { return bound_.list[interpreter_->current()]; }
 
  private:
-  explicit Evaluator(const Args& args);
+  Evaluator(Program evaluation, const Args& args);
 
   const Args args_;
-  const Program program_;  // the evaluation alone
+  const Program program_;
   BoundList bound_;
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;

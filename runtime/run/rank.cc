@@ -15,6 +15,7 @@
 
 #include "runtime/plan/bind_collective.h"
 #include "runtime/run/fill_states.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -97,19 +98,43 @@ Status Rank::Setup() {
                         .updates_before = args_.updates_before,
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
                         .stop = &stop_});
-  if (args_.validation.batches == nullptr) return {};
-  auto evaluator = Evaluator::Make({.program = &program,
-                                    .place = place_,
-                                    .topology = &topology_,
-                                    .transport = args_.transport,
-                                    .device = device_.get(),
-                                    .executor = executor_.get(),
-                                    .validation = args_.validation,
-                                    .compute_bell = &bell_,
-                                    .stop = &stop_});
-  PP_RETURN_IF_ERROR(evaluator.status());
-  evaluator_ = std::move(*evaluator);
+  return MakeEvaluators();
+}
+
+Status Rank::MakeEvaluators() {
+  const Evaluator::Args args{.place = place_,
+                             .topology = &topology_,
+                             .transport = args_.transport,
+                             .device = device_.get(),
+                             .executor = executor_.get(),
+                             .validation = args_.validation,
+                             .compute_bell = &bell_,
+                             .stop = &stop_};
+  if (args_.validation.batches != nullptr) {
+    auto evaluator = Evaluator::Make(EvaluationOf(*args_.program), args);
+    PP_RETURN_IF_ERROR(evaluator.status());
+    evaluator_ = std::move(*evaluator);
+  }
+  if (args_.sample.count > 0 && place_.replica == 0) {
+    auto sampler =
+        Sampler::Make({.options = args_.sample,
+                       .evaluator = args,
+                       .program = args_.program,
+                       .on_own = [this](int32_t token) {
+                         if (rank_ == 0) return HearToken(token);
+                         control_.Post(0, {.type = ControlMessage::Type::kToken, .code = token});
+                       }});
+    PP_RETURN_IF_ERROR(sampler.status());
+    sampler_ = std::move(*sampler);
+  }
   return {};
+}
+
+// Rank 0 tells the others of the first replica.
+void Rank::HearToken(int32_t token) {
+  for (int other = 1; rank_ == 0 && other < topology_.devices * topology_.tp; ++other)
+    control_.Post(other, {.type = ControlMessage::Type::kToken, .code = token});
+  sampler_->Hear(token);
 }
 
 RankStates Rank::States(int64_t steps) {
@@ -133,9 +158,11 @@ Status Rank::Evaluate(int64_t number) {
   if (!(every > 0 && step % every == 0) && !IsLast(number)) return {};
   if (stop_.load()) return {};
   const double begin = SteadySeconds();
+  bool made = false;
   PP_RETURN_IF_ERROR(
       evaluator_
-          ->Run([&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_)
+          ->Run([&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_,
+                &made)
           .In("validation"));
   evaluated_ = number;
   last_end_ += SteadySeconds() - begin;  // it is no part of a step
@@ -272,6 +299,10 @@ void Rank::RunSteps() {
     if (iteration.part == Part::kRest) break;
   }
   if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
+  if (!sampler_ || stop_.load() || last_step_.load() < args_.steps) return;
+  const Status status = sampler_->Run(
+      [this](int stage, int pipe) { return NewestWeights(stage, pipe, done_steps_); });
+  if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
 }
 
 Status Rank::RunIteration(const Iteration& iteration) {
@@ -385,6 +416,8 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
       if (message.last != 0) AskToStop();
       args_.on_message(from, message);
       break;
+    case ControlMessage::Type::kToken:
+      return HearToken(message.code);
     case ControlMessage::Type::kSign:
     case ControlMessage::Type::kBye:
       args_.on_message(from, message);
@@ -401,23 +434,27 @@ void Rank::PostSign() {
 }
 
 int64_t Rank::executed() const {
-  return interpreter_->executed() + saved_pieces_.load() +
-         (evaluator_ ? evaluator_->interpreter().executed() : 0);
+  int64_t executed = interpreter_->executed() + saved_pieces_.load();
+  ForEachEvaluator([&](const Evaluator& one) { executed += one.interpreter().executed(); });
+  return executed;
 }
 
 std::string Rank::CurrentText() const {
   if (body_.list.empty()) return "";
-  if (evaluator_ && evaluator_->running()) return ToText(evaluator_->current());
-  return ToText(body_.list[interpreter_->current()]);
+  const Instruction* current = &body_.list[interpreter_->current()];
+  ForEachEvaluator([&](const Evaluator& one) {
+    if (one.running()) current = &one.current();
+  });
+  return ToText(*current);
 }
 
 TimeSpent Rank::time() const {
   TimeSpent time = interpreter_->time();
   time.communication = lanes_->times();
-  if (evaluator_) {
-    time += evaluator_->interpreter().time();
-    time.communication += evaluator_->lanes().times();
-  }
+  ForEachEvaluator([&](const Evaluator& one) {
+    time += one.interpreter().time();
+    time.communication += one.lanes().times();
+  });
   const QueueTime queue = device_->compute().time();
   time.kernels = queue.busy;
   time.own -= queue.processor;
@@ -482,7 +519,9 @@ Status Rank::Communicate(bool* moved) {
   Status status = control_.Advance(moved);
   if (status.ok() && !stop_.load() && peers_) status = peers_->Advance(moved);
   if (status.ok() && !stop_.load()) status = lanes_->Advance(moved);
-  if (status.ok() && !stop_.load() && evaluator_) status = evaluator_->lanes().Advance(moved);
+  ForEachEvaluator([&](Evaluator& one) {
+    if (status.ok() && !stop_.load()) status = one.lanes().Advance(moved);
+  });
   if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
   return status;
 }
@@ -492,10 +531,12 @@ void Rank::Nap(uint64_t seen) {
   const auto sleep = [&](std::chrono::nanoseconds longest) {
     transport.bell().WaitFor(seen, transport.MaySleep(longest));
   };
-  const bool waiting = lanes_->waiting() || (peers_ && peers_->waiting()) ||
-                       (evaluator_ && evaluator_->lanes().waiting());
-  const bool in_flight = lanes_->in_flight() || (peers_ && peers_->under_way()) ||
-                         (evaluator_ && evaluator_->lanes().in_flight());
+  bool waiting = lanes_->waiting() || (peers_ && peers_->waiting());
+  bool in_flight = lanes_->in_flight() || (peers_ && peers_->under_way());
+  ForEachEvaluator([&](const Evaluator& one) {
+    waiting |= one.lanes().waiting();
+    in_flight |= one.lanes().in_flight();
+  });
   if (stop_.load()) {
     sleep(kIdleNap);
   } else if (!transport.polls()) {

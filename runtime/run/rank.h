@@ -24,6 +24,7 @@
 #include "runtime/run/control.h"
 #include "runtime/run/evaluator.h"
 #include "runtime/run/peer_exchanger.h"
+#include "runtime/run/sampler.h"
 #include "runtime/run/states.h"
 
 namespace pp {
@@ -57,6 +58,7 @@ class Rank {
     std::string save;                    // a folder for checkpoints; empty: none
     int64_t save_every = 0;              // steps of the training; 0: the last one alone
     Validation validation;
+    SampleOptions sample;  // behind the last step
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
     Bell* news = nullptr;              // the caller's; rung when there is something for it to do
@@ -108,6 +110,10 @@ class Rank {
   // After Join: bytes of a stage's newest weights, of its first pipe, on the host.
   void CopyWeights(int stage, int64_t offset, int64_t bytes, void* out);
   void AppendEvents(std::vector<Event>* events) const;
+  // After Join: the sample, with its prompt; empty: none.
+  std::vector<int32_t> sample() const {
+    return sampler_ ? sampler_->tokens() : std::vector<int32_t>();
+  }
 
  private:
   enum class Gate { kClosed, kOpen, kCancelled };
@@ -115,6 +121,14 @@ class Rank {
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
   void MakePeerExchanger();
+  Status MakeEvaluators();
+  void HearToken(int32_t token);
+  // Those that there are, of steps and evaluations.
+  template <typename F>
+  void ForEachEvaluator(const F& f) const {
+    if (evaluator_) f(*evaluator_);
+    if (sampler_) f(sampler_->evaluator());
+  }
   RankStates States(int64_t steps);
   int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
   bool IsLast(int64_t number);
@@ -146,6 +160,7 @@ class Rank {
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
   std::unique_ptr<Evaluator> evaluator_;  // null: nothing is evaluated
+  std::unique_ptr<Sampler> sampler_;      // null: there is no sample, or other replicas make it
   Recorder compute_recorder_, lane_recorder_;
   Control control_;
 

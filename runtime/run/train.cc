@@ -96,6 +96,7 @@ class Supervisor {
     if (options_.resume) PP_RETURN_IF_ERROR(Resume());
     PP_RETURN_IF_ERROR(OpenData());
     if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
+    if (options_.sample > 0) PP_RETURN_IF_ERROR(OpenSample());
     if (options_.transport != nullptr) PP_RETURN_IF_ERROR(DigestInputs());
     std::vector<Transport*> transports{options_.transport};
     if (options_.transport == nullptr) {
@@ -213,6 +214,19 @@ class Supervisor {
     return {};
   }
 
+  // It goes on from what the validation's data begins with, or else the training's.
+  Status OpenSample() {
+    constexpr int kPrompt = 16;
+    const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;
+    std::vector<int32_t> first(program_.job->sequence_length);
+    PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));
+    first.resize(std::min<size_t>(kPrompt, first.size()));
+    sample_ = {options_.sample, first, options_.temperature};
+    report_.prompt = static_cast<int64_t>(first.size());
+    report_.text = dataset.is_text();
+    return {};
+  }
+
   Status OpenValidation() {
     constexpr int64_t kBatches = 10;
     if (options_.val_every > 0 && HasSections(program_))
@@ -272,6 +286,7 @@ class Supervisor {
         .save = options_.save,
         .save_every = options_.save_every,
         .validation = validation_,
+        .sample = sample_,
         .record = options_.record,
         .observer = options_.observer,
         .news = &news_,
@@ -455,6 +470,7 @@ class Supervisor {
     bool complete = report_.status.ok() && !diverged_ &&
                     StepsBefore() + ranks_[0]->last_step() == optimizer_.steps;
     report_.last_step += StepsBefore();
+    if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
     bool gathered = options_.transport == nullptr;
     if (!gathered && ranks_[0]->left_cleanly()) {
       const Status status =
@@ -494,6 +510,7 @@ class Supervisor {
   std::unique_ptr<Dataset> dataset_, val_dataset_;
   std::unique_ptr<Batches> batches_, val_batches_;
   Validation validation_;
+  SampleOptions sample_;
   std::vector<std::unique_ptr<Transport>> own_transports_, wrappers_;
   Bell news_;
   Board board_;

@@ -55,6 +55,8 @@ struct TrainOptions {
   std::string val_data;                // for validation losses; empty: none
   int64_t val_every = 0;               // steps; 0: behind the last one alone
   std::optional<int64_t> val_batches;  // of the first ones; 10, or fewer if there are no more
+  int64_t sample = 0;                  // tokens to draw behind the last step
+  float temperature = 1;               // see kernels/draw.h
   double stall_timeout = 300;          // seconds; 0: wait forever
   bool record = false;                 // keep events
 
@@ -94,8 +96,11 @@ struct TrainReport {
   std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
   int64_t last_step = 0;
   int64_t planned_steps = 0;
-  int64_t saved_step = 0;  // of the last checkpoint of this run; 0: none
-  Status status;           // why it failed, if it did
+  int64_t saved_step = 0;       // of the last checkpoint of this run; 0: none
+  std::vector<int32_t> sample;  // behind its prompt of so many tokens
+  int64_t prompt = 0;
+  bool text = false;  // tokens are bytes
+  Status status;      // why it failed, if it did
   // Rank 0 is silent: this one noticed by itself.
   bool orphaned = false;
 };

@@ -1,0 +1,29 @@
+// Draws a token from softmax(logits / temperature), by the Gumbel-max trick (Gumbel, 1954): the one
+// with the largest score
+//   score(v) = logits[v] / temperature - log(-log u(v)),   u(v) uniform in (0, 1)
+// where u(v) is word v%4 of Philox4x32-10 with key = seed and counter = { v/4 (64 bits), number (32),
+// 0xfffffffe }, which dropout and new weights never use. So parts of a vocabulary score their own
+// tokens, and the best of them is that of the whole, however it is cut.
+#pragma once
+
+#include <cstdint>
+
+namespace pp::kernels {
+
+// Of the tokens [first, first + n), maybe none.
+struct DrawArgs {
+  int64_t n = 0, first = 0;
+  const float* logits = nullptr;  // [n]
+  float temperature = 1;          // 0: the largest logit, of equals the first one
+  uint64_t seed = 0;
+  uint32_t number = 0;    // of the draw
+  float* best = nullptr;  // [2], = the best score and its token; -infinity and -1 where n is 0 or
+                          // all are NaN. Tokens below 2^24.
+};
+
+namespace cpu {
+
+void Draw(const DrawArgs& args);
+
+}  // namespace cpu
+}  // namespace pp::kernels

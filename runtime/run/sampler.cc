@@ -1,0 +1,85 @@
+#include "runtime/run/sampler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schema/sections.h"
+
+namespace pp {
+
+SampledText::SampledText(const SampleOptions& options, const Args& args)
+    : Batches(args),
+      sequence_length_(args.sequence_length),
+      batch_(args.micro_batch_size),
+      prompt_(static_cast<int64_t>(options.prompt.size())),
+      temperature_(options.temperature),
+      tokens_(options.prompt),
+      size_(prompt_) {
+  tokens_.resize(prompt_ + options.count);
+}
+
+int64_t SampledText::Begin() const { return std::max<int64_t>(0, size_ - sequence_length_); }
+
+Status SampledText::Inputs(int64_t, int, int, int32_t* inputs) const {
+  std::fill_n(inputs, int64_t{batch_} * sequence_length_, 0);
+  std::copy(tokens_.begin() + Begin(), tokens_.begin() + size_, inputs);
+  return {};
+}
+
+Status SampledText::Targets(int64_t, int, int, int32_t* targets) const {
+  std::fill_n(targets, int64_t{batch_} * sequence_length_, -1);
+  return {};
+}
+
+Draw SampledText::DrawAt(int64_t) const {
+  return {static_cast<int32_t>(size_ - Begin() - 1), static_cast<uint32_t>(added()), temperature_};
+}
+
+void SampledText::Add(int32_t token) {
+  tokens_[size_] = token;
+  size_.fetch_add(1, std::memory_order_release);
+}
+
+Sampler::Sampler(const Args& args)
+    : args_(args),
+      text_(args.options, {.replicas = 1,
+                           .microbatches = 1,
+                           .micro_batch_size = args.program->job->micro_batch_size,
+                           .sequence_length = args.program->job->sequence_length}) {}
+
+Result<std::unique_ptr<Sampler>> Sampler::Make(const Args& args) {
+  std::unique_ptr<Sampler> made(new Sampler(args));
+  Evaluator::Args evaluator = args.evaluator;
+  evaluator.validation = {.batches = &made->text_, .count = 1};
+  auto result = Evaluator::Make(FirstMicroBatch(EvaluationOf(*args.program)), evaluator);
+  PP_RETURN_IF_ERROR(result.status());
+  made->evaluator_ = std::move(*result);
+  return made;
+}
+
+void Sampler::Hear(int32_t token) {
+  text_.Add(token);
+  args_.evaluator.compute_bell->Ring();
+}
+
+Status Sampler::Run(const Evaluator::Newest& newest) {
+  const std::atomic<bool>& stop = *args_.evaluator.stop;
+  Bell& bell = *args_.evaluator.compute_bell;
+  for (int64_t number = 0; number < args_.options.count && !stop.load(); ++number) {
+    double token = 0;
+    bool drawn = false;
+    PP_RETURN_IF_ERROR(evaluator_->Run(newest, &token, &drawn));
+    if (stop.load()) return {};
+    if (drawn && args_.evaluator.place.index == 0) {
+      if (token < 0) return Status::Failed("sample: the logits are no numbers");
+      args_.on_own(static_cast<int32_t>(token));
+    }
+    while (text_.added() <= number && !stop.load()) {
+      const uint64_t seen = bell.rings();
+      if (text_.added() <= number && !stop.load()) bell.Wait(seen);
+    }
+  }
+  return {};
+}
+
+}  // namespace pp

@@ -1,0 +1,73 @@
+// A sample: tokens that the trained model goes on with, one after the other, by the plan's
+// evaluation of its first micro-batch. The first sequence of that is the text so far, or its last T
+// tokens; the last stage draws the next one of its last row; all who need it hear of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/run/evaluator.h"
+
+namespace pp {
+
+struct SampleOptions {
+  int64_t count = 0;            // tokens; 0: no sample
+  std::vector<int32_t> prompt;  // what they go on from, at least one
+  float temperature = 1;        // 0: always the likeliest token
+};
+
+// The text so far, as the evaluation loads it.
+class SampledText : public Batches {
+ public:
+  SampledText(const SampleOptions& options, const Args& args);
+
+  Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const override;
+  Status Targets(int64_t step, int replica, int micro, int32_t* targets) const override;
+  Draw DrawAt(int64_t step) const override;
+
+  // One thread adds; any may ask how many there are, and have those.
+  void Add(int32_t token);
+  int64_t added() const { return size_.load(std::memory_order_acquire) - prompt_; }
+  std::vector<int32_t> tokens() const { return {tokens_.begin(), tokens_.begin() + size_.load()}; }
+
+ private:
+  int64_t Begin() const;  // of the sequence, in the text
+
+  const int sequence_length_, batch_;
+  const int64_t prompt_;
+  const float temperature_;
+  std::vector<int32_t> tokens_;  // with room for all
+  std::atomic<int64_t> size_;
+};
+
+class Sampler {
+ public:
+  struct Args {
+    SampleOptions options;
+    Evaluator::Args evaluator;                  // without program and validation
+    const Program* program = nullptr;           // with its evaluation
+    std::function<void(int32_t token)> on_own;  // this rank has drawn it: tell rank 0
+  };
+  static Result<std::unique_ptr<Sampler>> Make(const Args& args);
+
+  // The compute thread: all tokens. Returns when they are here, or the run is stopped.
+  Status Run(const Evaluator::Newest& newest);
+  // The communication thread: the next token, which rank 0 tells all.
+  void Hear(int32_t token);
+
+  Evaluator& evaluator() { return *evaluator_; }
+  const Evaluator& evaluator() const { return *evaluator_; }
+  std::vector<int32_t> tokens() const { return text_.tokens(); }
+
+ private:
+  explicit Sampler(const Args& args);
+
+  const Args args_;
+  SampledText text_;
+  std::unique_ptr<Evaluator> evaluator_;
+};
+
+}  // namespace pp
