@@ -35,6 +35,11 @@ struct Drawn {
 // axis, to zoom, to pan and to ask (draw/page/).
 std::string Page(std::span<const Drawn> plans);
 
+// Of each stage of the model, a line: where it is, its parameters, the operations and the traffic
+// of a micro-batch's forward and backward (schema/model/work.h), and the sizes of its values.
+// Error: no model.
+Result<std::string> Stages(const Program& program);
+
 // The whole program as one JSON object; the fields are those of README, "Formats".
 std::string ShowJson(const Program& program);
 

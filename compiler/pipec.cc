@@ -274,7 +274,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   CLI::App* show = add("show", "print a plan", ShowCommand);
   plans(show);
   show->add_option("--device", a.device, "this list alone");
-  show->add_option("--format", a.format, "text, grid, json, svg, html, chrome-trace or torch-csv");
+  show->add_option("--format", a.format,
+                   "text, stages, grid, json, svg, html, chrome-trace or torch-csv");
   colour(show);
 
   CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);

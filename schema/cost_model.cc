@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "schema/buckets.h"
+#include "schema/model/work.h"
 
 namespace pp {
 namespace {
@@ -20,6 +21,12 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
     begin = end + 1;
   }
   return parts;
+}
+
+// Of the operations of a stage's forward, the share that RE does again.
+double RecomputedShare(const Job& job, int stage) {
+  const StageWork work = WorkOf(LayoutStage(job, stage), job);
+  return work.forward.operations > 0 ? work.again.operations / work.forward.operations : 0;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "schema/model/layout.h"
+#include "schema/model/work.h"
 #include "tests/models.h"
 
 namespace pp {
@@ -306,6 +307,32 @@ TEST_CASE("two peers have halves") {
     CHECK(2 * share.grad_bytes == whole.grad_bytes);
     CHECK(share.weights_bytes == half.weights_bytes);
   }
+}
+
+TEST_CASE("the operations of GPT-2 124M") {
+  const double c = 768, t = 1024, n = 2 * t;
+  Job job = {Gpt2(), 2, 1024, {12}};
+  const auto of = [&] { return WorkOf(LayoutStage(job, 0), job); };
+  StageWork work = of();
+  const double linear = 2 * n * (12 * 12 * c * c + 50257 * c);
+  const double attention = 2 * n * 12 * c * t;  // two products with half of the keys
+  CHECK(work.forward.operations == linear + attention);
+  CHECK(work.input.operations == linear + 2.5 * attention);
+  CHECK(work.weight.operations == linear);
+  // RE makes all of the stash again, but not what the last layer gives to nobody's stash.
+  CHECK(work.again.operations == work.forward.operations);
+  job.recompute = {OperatorKind::kAttention};
+  CHECK(of().again.operations == attention);
+  job.recompute = {OperatorKind::kNorm};
+  CHECK(of().again.operations == 0);
+  // At least its weights and what it gives go through memory.
+  CHECK(work.forward.bytes > 4 * (12 * 12 * c * c + 50257 * c + n * 50257));
+  job.tp = 2;
+  StageWork half = of();
+  CHECK(half.forward.operations == Approx(work.forward.operations / 2).epsilon(1e-4));
+  job.sequence_parallel = true;
+  CHECK(of().forward.operations == half.forward.operations);
+  CHECK(of().forward.bytes < half.forward.bytes);
 }
 
 TEST_CASE("an untied head is a tensor of its own") {

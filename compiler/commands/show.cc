@@ -57,14 +57,15 @@ Status OnePlan(const Arguments& a) {
 }  // namespace
 
 Status ShowCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format,
-                           {"text", "grid", "json", "svg", "html", "chrome-trace", "torch-csv"}));
+  PP_RETURN_IF_ERROR(
+      OneOf("--format", a.format,
+            {"text", "stages", "grid", "json", "svg", "html", "chrome-trace", "torch-csv"}));
   int device = -1;
   PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
   if (device >= 0 && a.format != "text")
     return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
   // Pictures of time are the simulator's, with the default costs.
-  if (a.format != "text" && a.format != "json" && a.format != "torch-csv")
+  if (a.format != "text" && a.format != "stages" && a.format != "json" && a.format != "torch-csv")
     return SimulateCommand(a);
   PP_RETURN_IF_ERROR(OnePlan(a));
   if (device >= 0) {
@@ -77,6 +78,10 @@ Status ShowCommand(const Arguments& a) {
   if (a.format == "torch-csv") {
     const auto csv = PrintTorchCsv(*program);
     return csv.ok() ? PrintOut(*csv) : csv.status().In(a.plans[0]);
+  }
+  if (a.format == "stages") {
+    const auto stages = Stages(*program);
+    return stages.ok() ? PrintOut(*stages) : stages.status().In(a.plans[0]);
   }
   return PrintOut(a.format == "text" ? Print(*program) : ShowJson(*program));
 }

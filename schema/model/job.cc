@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "schema/model/families.h"
-#include "schema/model/layout.h"
 
 namespace pp {
 namespace {
@@ -137,16 +136,6 @@ std::string RecomputeText(const std::vector<OperatorKind>& recompute) {
     if (std::find(recompute.begin(), recompute.end(), saving.kind) != recompute.end())
       text += fmt::format("{}{}", text.empty() ? "" : ",", saving.name);
   return text.empty() ? "stage" : text;
-}
-
-double RecomputedShare(const Job& job, int stage) {
-  double all = 0, again = 0;
-  for (const StageOperator& placed : LayoutStage(job, stage).operators) {
-    const double operations = MultiplyAdds(placed.op, job.sequence_length);
-    all += operations;
-    if (placed.again) again += operations;
-  }
-  return all > 0 ? again / all : 0;
 }
 
 }  // namespace pp

@@ -48,7 +48,5 @@ Status CheckJob(const Job& job);
 // "stage", or some of "norm,linear,attention,residual"; and back. The error has no option in front.
 Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text);
 std::string RecomputeText(const std::vector<OperatorKind>& recompute);
-// Of the multiplications of a stage's forward, the share that RE does again.
-double RecomputedShare(const Job& job, int stage);
 
 }  // namespace pp

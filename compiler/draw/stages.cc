@@ -1,0 +1,47 @@
+// What each stage of the model has and does: pipec show --format stages.
+#include <fmt/format.h>
+
+#include "compiler/draw.h"
+#include "schema/model/work.h"
+
+namespace pp {
+namespace {
+
+std::string Bytes(int64_t bytes) { return fmt::format("{:.4g}", static_cast<double>(bytes) / 1e6); }
+std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
+
+}  // namespace
+
+Result<std::string> Stages(const Program& program) {
+  if (!program.job) return Status::Invalid("no model (pipec compile --model)");
+  const Job& job = *program.job;
+  std::string text = fmt::format(
+      "{} x {} tokens a micro-batch{}; operations in 10^9, sizes and traffic in 10^6 and 10^9 "
+      "bytes{}\n",
+      job.micro_batch_size, job.sequence_length,
+      job.tp > 1 ? fmt::format(", {} peers", job.tp) : "", job.tp > 1 ? ", of one peer" : "");
+  text += fmt::format(
+      "{:<5} {:<9} {:>6} {:>12} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} "
+      "{:>9} {:>9} {:>9}\n",
+      "stage", "devices", "layers", "parameters", "forward", "again", "input", "weight", "traffic",
+      "again", "input", "weight", "weights", "stash", "kept", "work", "act");
+  for (int stage = 0; stage < program.stages; ++stage) {
+    const StageLayout layout = LayoutStage(job, stage);
+    const StageWork work = WorkOf(layout, job);
+    std::string devices;
+    for (const Pipe& pipe : program.pipes)
+      devices += fmt::format("{}d{}", devices.empty() ? "" : " ", pipe.device_of[stage]);
+    text += fmt::format(
+        "{:<5} {:<9} {:>6} {:>12} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>9} | {:>9} "
+        "{:>9} {:>9} {:>9} {:>9}\n",
+        fmt::format("s{}", stage), devices, layout.layers, layout.parameters,
+        Giga(work.forward.operations), Giga(work.again.operations), Giga(work.input.operations),
+        Giga(work.weight.operations), Giga(work.forward.bytes), Giga(work.again.bytes),
+        Giga(work.input.bytes), Giga(work.weight.bytes), Bytes(layout.weights_bytes),
+        Bytes(layout.stash_bytes), Bytes(layout.kept_bytes), Bytes(layout.work_bytes),
+        Bytes(layout.act_bytes));
+  }
+  return text;
+}
+
+}  // namespace pp

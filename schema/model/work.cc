@@ -1,0 +1,61 @@
+#include "schema/model/work.h"
+
+namespace pp {
+
+StageWork WorkOf(const Operator& op, const Job& job) {
+  // Of the stream a peer may have its share alone.
+  const bool shares = op.kind == OperatorKind::kNorm || op.kind == OperatorKind::kResidual;
+  const auto n = static_cast<double>(shares ? job.stream_tokens() : job.tokens());
+  const double forward = 2 * n * MultiplyAdds(op, job.sequence_length);
+  double parameters = 0;
+  for (const Parameter& parameter : op.parameters)
+    parameters += static_cast<double>(parameter.rows) * static_cast<double>(parameter.cols);
+  const double in = 4 * n * static_cast<double>(op.in), out = 4 * n * static_cast<double>(op.out);
+  StageWork work;
+  work.forward = {forward, in + out + 4 * parameters};
+  work.again = work.forward;
+  switch (op.kind) {
+    case OperatorKind::kLinear:
+      work.input = {forward, in + out + 4 * parameters};
+      work.weight = {forward, in + out + 8 * parameters};
+      break;
+    case OperatorKind::kAttention:  // reads its input, its output and the gradient of that
+      work.input = {2.5 * forward, 2 * in + 2 * out};
+      break;
+    case OperatorKind::kEmbedding:  // rows of its tokens, read and written
+      work.forward.bytes = work.again.bytes = 2 * out;
+      work.weight = {0, 3 * out};
+      break;
+    case OperatorKind::kNorm:  // adds to the stream's gradient
+      work.input = {0, 3 * in + out + 4 * parameters};
+      work.weight = {0, 8 * parameters};
+      break;
+    case OperatorKind::kResidual:
+      work.forward.bytes = work.again.bytes = 2 * in + out;
+      work.input = {0, in + out};
+      break;
+    case OperatorKind::kRope:
+    case OperatorKind::kGelu:
+    case OperatorKind::kSwiGlu:
+      work.input = {0, 2 * in + out};
+      break;
+    case OperatorKind::kLoss:
+      work.input = {0, 2 * in};
+      break;
+  }
+  return work;
+}
+
+StageWork WorkOf(const StageLayout& layout, const Job& job) {
+  StageWork sum;
+  for (const StageOperator& placed : layout.operators) {
+    const StageWork one = WorkOf(placed.op, job);
+    sum.forward += one.forward;
+    if (placed.again) sum.again += one.again;
+    sum.input += one.input;
+    sum.weight += one.weight;
+  }
+  return sum;
+}
+
+}  // namespace pp
