@@ -1,4 +1,5 @@
-// The angles of rotary position embeddings (RopeConfig), rounded where Hugging Face rounds them.
+// The angles of rotary position embeddings (RopeConfig), in fp32 as Hugging Face has them: of a
+// frequency some last bits may differ, as powers and llama3's interpolation are rounded elsewhere.
 #pragma once
 
 #include <cstdint>

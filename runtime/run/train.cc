@@ -13,14 +13,12 @@
 #include "runtime/comm/agree.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/device/cpu_device.h"
-#include "runtime/files/batches.h"
-#include "runtime/files/dataset.h"
 #include "runtime/model/cpu_executor.h"
 #include "runtime/run/board.h"
 #include "runtime/run/export.h"
 #include "runtime/run/gather.h"
+#include "runtime/run/inputs.h"
 #include "runtime/run/stall_watch.h"
-#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -34,7 +32,7 @@ class Supervisor {
       : program_(program),
         options_(options),
         topology_(TopologyOf(program)),
-        optimizer_(options.optimizer),
+        inputs_(program, options),
         board_(topology_.ranks()),
         watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout) {}
 
@@ -93,11 +91,7 @@ class Supervisor {
   }
 
   Status BeginSetup() {
-    if (options_.resume) PP_RETURN_IF_ERROR(Resume());
-    PP_RETURN_IF_ERROR(OpenData());
-    if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
-    if (options_.sample > 0) PP_RETURN_IF_ERROR(OpenSample());
-    if (options_.transport != nullptr) PP_RETURN_IF_ERROR(DigestInputs());
+    PP_RETURN_IF_ERROR(OpenInputs());
     std::vector<Transport*> transports{options_.transport};
     if (options_.transport == nullptr) {
       own_transports_ = MakeInProcessTransports(topology_.ranks());
@@ -117,34 +111,19 @@ class Supervisor {
     return {};
   }
 
-  // Every process finds the same one.
-  Status Resume() {
+  Status OpenInputs() {
     std::vector<std::string> notes;
-    auto found = FindCheckpoint(options_.save, program_.job->model, &notes);
-    PP_RETURN_IF_ERROR(found.status().In("--resume"));
-    checkpoint_.emplace(std::move(*found));
-    const Manifest& manifest = checkpoint_->manifest;
-    if (options_.seed && *options_.seed != manifest.seed)
-      return Status::Invalid(fmt::format("--seed: {} ({} has {})", *options_.seed,
-                                         checkpoint_->folder, manifest.seed));
-    if (options_.epochs == 0 && manifest.step >= optimizer_.steps)
-      return Status::Invalid(fmt::format("--steps: {} ({} has {} already)", optimizer_.steps,
-                                         checkpoint_->folder, manifest.step));
-    if (manifest.by_epochs != (options_.epochs > 0))
-      return Status::Invalid(fmt::format("--resume: {} counts {} (--{})", checkpoint_->folder,
-                                         manifest.by_epochs ? "epochs" : "steps",
-                                         manifest.by_epochs ? "epochs" : "steps"));
-    if (options_.save_to != nullptr) options_.save_to->GoOnFrom(manifest.step);
-    if (Steers() && options_.on_note) {
-      for (const std::string& note : notes) options_.on_note("not used: " + note);
-      options_.on_note(fmt::format("goes on from {}", checkpoint_->folder));
-    }
-    return {};
+    PP_RETURN_IF_ERROR(inputs_.Open(&notes));
+    if (inputs_.checkpoint() && options_.save_to != nullptr)
+      options_.save_to->GoOnFrom(inputs_.steps_before());
+    if (Steers() && options_.on_note)
+      for (const std::string& note : notes) options_.on_note(note);
+    report_.planned_steps = inputs_.optimizer().steps;
+    report_.prompt = static_cast<int64_t>(inputs_.sample().prompt.size());
+    report_.text = inputs_.sample_is_text();
+    return options_.transport == nullptr ? Status() : inputs_.Digest(&items_);
   }
 
-  // Of the training, before the first step of this run.
-  int64_t StepsBefore() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
-  int64_t UpdatesBefore() const { return checkpoint_ ? checkpoint_->manifest.updates : 0; }
   // Of every copy's weights.
   int64_t UpdatesPerStep() const {
     const std::vector<Instruction>& list =
@@ -158,115 +137,13 @@ class Supervisor {
     }
     return updates;
   }
-  int64_t SequencesBefore() const { return checkpoint_ ? checkpoint_->manifest.sequences : 0; }
-  uint64_t Seed() const {
-    return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
-  }
-
-  // What must be the same on all ranks, although each one has read its own.
-  Status DigestInputs() {
-    const Result<uint64_t> data = dataset_->Digest();
-    PP_RETURN_IF_ERROR(data.status());
-    items_.push_back({"--data", *data});
-    if (val_dataset_) {
-      const Result<uint64_t> val_data = val_dataset_->Digest();
-      PP_RETURN_IF_ERROR(val_data.status());
-      items_.push_back({"--val-data", *val_data});
-    }
-    uint64_t resumed = 0;
-    if (checkpoint_)
-      for (const ShardReader& shard : checkpoint_->shards)
-        resumed = resumed * 0x9E3779B97F4A7C15u + shard.footer_sum();
-    items_.push_back({"--resume", resumed});
-    if (options_.weights.empty()) return {};
-    const Result<uint64_t> weights = WeightFiles::Digest(options_.weights);
-    PP_RETURN_IF_ERROR(weights.status());
-    items_.push_back({"--weights", *weights});
-    return {};
-  }
-
-  Status OpenData() {
-    const Job& job = *program_.job;
-    Result<Dataset> dataset =
-        Dataset::Open(options_.data,
-                      {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
-    PP_RETURN_IF_ERROR(dataset.status());
-    dataset_ = std::make_unique<Dataset>(std::move(*dataset));
-    batches_ = std::make_unique<Batches>(Batches::Args{.dataset = dataset_.get(),
-                                                       .replicas = program_.replicas,
-                                                       .microbatches = program_.microbatches,
-                                                       .micro_batch_size = job.micro_batch_size,
-                                                       .sequence_length = job.sequence_length,
-                                                       .epochs = options_.epochs,
-                                                       .sequences_before = SequencesBefore()});
-    if (options_.epochs > 0) {
-      optimizer_.steps = batches_->Steps();
-      if (SequencesBefore() != StepsBefore() * batches_->PerStep())
-        return Status::Invalid(
-            fmt::format("--epochs: {} was trained with other batches than the plan's {} sequences "
-                        "(--steps)",
-                        checkpoint_->folder, batches_->PerStep()));
-      if (StepsBefore() >= optimizer_.steps)
-        return Status::Invalid(fmt::format("--epochs: {} ({} has them already)", options_.epochs,
-                                           checkpoint_->folder));
-    }
-    report_.planned_steps = optimizer_.steps;
-    return {};
-  }
-
-  // It goes on from what the validation's data begins with, or else the training's.
-  Status OpenSample() {
-    constexpr int kPrompt = 16;
-    const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;
-    std::vector<int32_t> first(program_.job->sequence_length);
-    PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));
-    first.resize(std::min<size_t>(kPrompt, first.size()));
-    sample_ = {options_.sample, first, options_.temperature};
-    report_.prompt = static_cast<int64_t>(first.size());
-    report_.text = dataset.is_text();
-    return {};
-  }
-
-  Status OpenValidation() {
-    constexpr int64_t kBatches = 10;
-    if (options_.val_every > 0 && HasSections(program_))
-      return Status::Invalid(fmt::format(
-          "--val-every: {} (steps of {} overlap: there is a validation loss behind the last one)",
-          options_.val_every, program_.scheme));
-    const Job& job = *program_.job;
-    Result<Dataset> dataset =
-        Dataset::Open(options_.val_data,
-                      {.vocab_size = job.model.vocab_size, .sequence_length = job.sequence_length});
-    PP_RETURN_IF_ERROR(dataset.status());
-    val_dataset_ = std::make_unique<Dataset>(std::move(*dataset));
-    Batches::Args args{.dataset = val_dataset_.get(),
-                       .replicas = program_.replicas,
-                       .microbatches = program_.microbatches,
-                       .micro_batch_size = job.micro_batch_size,
-                       .sequence_length = job.sequence_length};
-    const int64_t there = val_dataset_->sequences() / Batches(args).PerStep();
-    args.again_after = options_.val_batches.value_or(std::min(kBatches, there));
-    if (there == 0)
-      return Status::Invalid(
-          fmt::format("--val-data: {}: has {} sequences of {} tokens (a batch "
-                      "takes {})",
-                      options_.val_data, val_dataset_->sequences(), job.sequence_length,
-                      Batches(args).PerStep()));
-    if (args.again_after > there)
-      return Status::Invalid(fmt::format("--val-batches: {} ({} has {} batches of {} sequences)",
-                                         args.again_after, options_.val_data, there,
-                                         Batches(args).PerStep()));
-    val_batches_ = std::make_unique<Batches>(args);
-    validation_ = {val_batches_.get(), args.again_after, options_.val_every};
-    return {};
-  }
 
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
     const int rank = transport->rank();
     return std::make_unique<Rank>(Rank::Args{
         .program = &program_,
         .transport = transport,
-        .batches = batches_.get(),
+        .batches = &inputs_.batches(),
         .make_device =
             [this, rank](const DeviceBells& bells) {
               return options_.make_device ? options_.make_device(rank, bells) : MakeCpuDevice();
@@ -275,18 +152,18 @@ class Supervisor {
         .open_weights =
             [this] {
               return options_.weights.empty()
-                         ? WeightSource::New(Seed())
+                         ? WeightSource::New(inputs_.seed())
                          : WeightSource::Open(options_.weights, program_.job->model);
             },
         .after_bind = options_.after_bind,
-        .steps = optimizer_.steps - StepsBefore(),
-        .steps_before = StepsBefore(),
-        .updates_before = UpdatesBefore(),
-        .resume = checkpoint_ ? &*checkpoint_ : nullptr,
+        .steps = inputs_.optimizer().steps - inputs_.steps_before(),
+        .steps_before = inputs_.steps_before(),
+        .updates_before = inputs_.updates_before(),
+        .resume = inputs_.checkpoint() ? &*inputs_.checkpoint() : nullptr,
         .save = options_.save,
         .save_every = options_.save_every,
-        .validation = validation_,
-        .sample = sample_,
+        .validation = inputs_.validation(),
+        .sample = inputs_.sample(),
         .record = options_.record,
         .observer = options_.observer,
         .news = &news_,
@@ -302,9 +179,9 @@ class Supervisor {
                             .replica = place.replica,
                             .index = place.index,
                             .peers = peers,
-                            .seed = Seed(),
+                            .seed = inputs_.seed(),
                             .threads = options_.threads,
-                            .optimizer = optimizer_});
+                            .optimizer = inputs_.optimizer()});
   }
 
   // This thread watches; another one tells the caller, who may take his time: a terminal that
@@ -366,15 +243,15 @@ class Supervisor {
     for (size_t rank = 0; rank < reports.size(); ++rank)
       if (const ControlMessage& report = reports[rank]; report.bad_micro >= 0)
         return Status::Failed(fmt::format("rank {}: step {}: loss of micro-batch {} is {} ({})",
-                                          rank, StepsBefore() + report.step, report.bad_micro,
-                                          text(report.bad_loss), report.text));
+                                          rank, inputs_.steps_before() + report.step,
+                                          report.bad_micro, text(report.bad_loss), report.text));
     if (const auto loss = ValidationLoss(reports); loss && !std::isfinite(*loss))
       return Status::Failed(fmt::format("step {}: the validation loss is {}",
-                                        StepsBefore() + reports[0].step, text(*loss)));
+                                        inputs_.steps_before() + reports[0].step, text(*loss)));
     for (size_t rank = 0; rank < reports.size(); ++rank)
       if (!std::isfinite(reports[rank].grad_norm))
         return Status::Failed(fmt::format("rank {}: step {}: the gradient's norm is {}", rank,
-                                          StepsBefore() + reports[rank].step,
+                                          inputs_.steps_before() + reports[rank].step,
                                           text(reports[rank].grad_norm)));
     return {};
   }
@@ -382,9 +259,10 @@ class Supervisor {
   // The mean over the validation's tokens, where there was one behind the step.
   std::optional<double> ValidationLoss(const std::vector<ControlMessage>& reports) const {
     if (!reports[0].evaluated) return std::nullopt;
+    const Validation& validation = inputs_.validation();
     double sum = 0;
     for (const ControlMessage& report : reports) sum += report.val_loss;
-    return sum / static_cast<double>(validation_.count * val_batches_->Tokens(1));
+    return sum / static_cast<double>(validation.count * validation.batches->Tokens(1));
   }
 
   void ReportStep(const std::vector<ControlMessage>& reports) {
@@ -405,15 +283,15 @@ class Supervisor {
   // All ranks have written their parts of a checkpoint, if there is one of this step.
   Status FinishSaving() {
     if (options_.save_to == nullptr) return {};
-    const int64_t step = StepsBefore() + report_.last_step;
+    const int64_t step = inputs_.steps_before() + report_.last_step;
     if (!std::filesystem::exists(SavingFolder(options_.save, step))) return {};
     PP_RETURN_IF_ERROR(options_.save_to->Finish(
         {.model = ToJson(program_.job->model),
          .step = step,
-         .updates = UpdatesBefore() + report_.last_step * UpdatesPerStep(),
+         .updates = inputs_.updates_before() + report_.last_step * UpdatesPerStep(),
          .by_epochs = options_.epochs > 0,
-         .sequences = SequencesBefore() + report_.last_step * batches_->PerStep(),
-         .seed = Seed(),
+         .sequences = inputs_.sequences_before() + report_.last_step * inputs_.batches().PerStep(),
+         .seed = inputs_.seed(),
          .shards = {}},
         topology_.ranks()));
     report_.saved_step = step;
@@ -422,17 +300,17 @@ class Supervisor {
 
   StepReport Combine(const std::vector<ControlMessage>& reports) const {
     StepReport step;
-    step.step = StepsBefore() + reports[0].step;
-    const auto tokens = static_cast<double>(batches_->Tokens(reports[0].step));
+    step.step = inputs_.steps_before() + reports[0].step;
+    const auto tokens = static_cast<double>(inputs_.batches().Tokens(reports[0].step));
     for (const ControlMessage& report : reports) {
       step.loss += report.loss;
       step.peak_bytes.push_back(report.peak_bytes);
     }
     step.loss /= tokens;
     step.val_loss = ValidationLoss(reports);
-    step.steps = optimizer_.steps;
+    step.steps = inputs_.optimizer().steps;
     if (program_.clip) step.grad_norm = reports[0].grad_norm;
-    step.learning_rate = LearningRate(optimizer_, step.step);
+    step.learning_rate = LearningRate(inputs_.optimizer(), step.step);
     step.seconds = reports[0].seconds;
     step.tokens_per_second = tokens / step.seconds;
     return step;
@@ -468,8 +346,8 @@ class Supervisor {
     }
     // Rank 0 knows: what went wrong behind the last step, the others have not heard of.
     bool complete = report_.status.ok() && !diverged_ &&
-                    StepsBefore() + ranks_[0]->last_step() == optimizer_.steps;
-    report_.last_step += StepsBefore();
+                    inputs_.steps_before() + ranks_[0]->last_step() == inputs_.optimizer().steps;
+    report_.last_step += inputs_.steps_before();
     if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
     bool gathered = options_.transport == nullptr;
     if (!gathered && ranks_[0]->left_cleanly()) {
@@ -503,14 +381,9 @@ class Supervisor {
   const Program& program_;
   const TrainOptions& options_;
   const Topology topology_;
-  OptimizerOptions optimizer_;            // with the steps of all epochs
-  std::optional<Checkpoint> checkpoint_;  // what this run goes on from
+  Inputs inputs_;
   TrainReport report_;
   std::vector<Item> items_;
-  std::unique_ptr<Dataset> dataset_, val_dataset_;
-  std::unique_ptr<Batches> batches_, val_batches_;
-  Validation validation_;
-  SampleOptions sample_;
   std::vector<std::unique_ptr<Transport>> own_transports_, wrappers_;
   Bell news_;
   Board board_;

@@ -5,7 +5,7 @@
 
 Odd widths and numbers of heads, head sizes from 1 to 128, sequences of 1 to 1024 tokens, stages without layers, several
 schemes, weights and offsets up to large ones. The error of either program is its distance from
-transformers in fp64, relative for the norm; that of transformers in fp32 counts as at least a few
+transformers in fp64 (RoPE's angles, too), relative for the norm; that of transformers in fp32 counts as at least a few
 roundings of the value, because it may be 0 by chance.
 """
 
@@ -105,8 +105,30 @@ def make_model(case):
     return model
 
 
-def reference(model, inputs, targets, dtype):
+class ExactAngles(torch.nn.Module):
+    """RoPE in fp64. What transformers has rounds frequencies and angles to fp32 whatever the type
+    of the model is, so that its run in fp64 would not know of that error of its own."""
+
+    def __init__(self, case):
+        super().__init__()
+        head = case["head"] + case["head"] % 2
+        turn = case["theta"] ** (-torch.arange(0, head, 2).double() / head)
+        if case["llama3"]:
+            low, high, factor = 1.0, 4.0, 8.0
+            fast = ((case["original"] * turn / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+            turn = (1 - fast) * turn / factor + fast * turn
+        self.turn = turn
+
+    def forward(self, x, position_ids):
+        angle = position_ids[:, :, None].double() * self.turn
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos(), angle.sin()
+
+
+def reference(case, model, inputs, targets, dtype):
     model = model.to(dtype)
+    if case["family"] == "llama" and dtype == torch.float64:
+        model.model.rotary_emb = ExactAngles(case)
     model.zero_grad()
     micros = len(inputs)
     loss = 0.0
@@ -162,8 +184,8 @@ def run(case, folder):
          "--weights", folder, "--log", folder / "log", "--grad-clip", 1)
     step = json.loads((folder / "log").read_text())
     ours = (step["loss"], step["grad_norm"])
-    fp32 = reference(model, inputs, targets, torch.float32)
-    fp64 = reference(model, inputs, targets, torch.float64)
+    fp32 = reference(case, model, inputs, targets, torch.float32)
+    fp64 = reference(case, model, inputs, targets, torch.float64)
     worst = 0.0
     for mine, single, double in zip(ours, fp32, fp64):
         error = abs(mine - double) if math.isfinite(mine) else math.inf
@@ -184,8 +206,8 @@ def make_fixtures(folder, count, seed):
         place.mkdir(parents=True, exist_ok=True)
         model, inputs, targets = write_inputs(case, place)
         (place / "generation_config.json").unlink(missing_ok=True)
-        single = reference(model, inputs, targets, torch.float32)
-        double = reference(model, inputs, targets, torch.float64)
+        single = reference(case, model, inputs, targets, torch.float32)
+        double = reference(case, model, inputs, targets, torch.float64)
         (place / "options").write_text(" ".join(compile_options(case)) + "\n")
         (place / "expected").write_text("".join(
             f"{want!r} {FACTOR * allowed(one, want)!r}\n" for one, want in zip(single, double)))

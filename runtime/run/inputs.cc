@@ -1,0 +1,132 @@
+#include "runtime/run/inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/files/weight_files.h"
+#include "schema/sections.h"
+
+namespace pp {
+namespace {
+
+constexpr int64_t kValidationBatches = 10;
+constexpr size_t kPrompt = 16;  // tokens
+
+}  // namespace
+
+Status Inputs::Open(std::vector<std::string>* notes) {
+  if (options_.resume) PP_RETURN_IF_ERROR(OpenCheckpoint(notes));
+  PP_RETURN_IF_ERROR(OpenData());
+  if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
+  return options_.sample > 0 ? OpenSample() : Status();
+}
+
+Status Inputs::Digest(std::vector<Item>* items) const {
+  const auto add = [&](const char* option, const Result<uint64_t>& digest) {
+    if (digest.ok()) items->push_back({option, *digest});
+    return digest.status();
+  };
+  PP_RETURN_IF_ERROR(add("--data", dataset_->Digest()));
+  if (val_dataset_) PP_RETURN_IF_ERROR(add("--val-data", val_dataset_->Digest()));
+  uint64_t resumed = 0;
+  if (checkpoint_)
+    for (const ShardReader& shard : checkpoint_->shards)
+      resumed = resumed * 0x9E3779B97F4A7C15u + shard.footer_sum();
+  items->push_back({"--resume", resumed});
+  return options_.weights.empty() ? Status()
+                                  : add("--weights", WeightFiles::Digest(options_.weights));
+}
+
+Status Inputs::OpenCheckpoint(std::vector<std::string>* notes) {
+  std::vector<std::string> not_used;
+  auto found = FindCheckpoint(options_.save, program_.job->model, &not_used);
+  PP_RETURN_IF_ERROR(found.status().In("--resume"));
+  checkpoint_.emplace(std::move(*found));
+  const Manifest& manifest = checkpoint_->manifest;
+  if (options_.seed && *options_.seed != manifest.seed)
+    return Status::Invalid(
+        fmt::format("--seed: {} ({} has {})", *options_.seed, checkpoint_->folder, manifest.seed));
+  if (options_.epochs == 0 && manifest.step >= optimizer_.steps)
+    return Status::Invalid(fmt::format("--steps: {} ({} has {} already)", optimizer_.steps,
+                                       checkpoint_->folder, manifest.step));
+  if (manifest.by_epochs != (options_.epochs > 0))
+    return Status::Invalid(fmt::format("--resume: {} counts {} (--{})", checkpoint_->folder,
+                                       manifest.by_epochs ? "epochs" : "steps",
+                                       manifest.by_epochs ? "epochs" : "steps"));
+  for (const std::string& note : not_used) notes->push_back("not used: " + note);
+  notes->push_back(fmt::format("goes on from {}", checkpoint_->folder));
+  return {};
+}
+
+Result<Dataset> Inputs::OpenDataset(const std::string& path) const {
+  return Dataset::Open(path, {.vocab_size = program_.job->model.vocab_size,
+                              .sequence_length = program_.job->sequence_length});
+}
+
+Batches::Args Inputs::BatchesOf(const Dataset& dataset) const {
+  return {.dataset = &dataset,
+          .replicas = program_.replicas,
+          .microbatches = program_.microbatches,
+          .micro_batch_size = program_.job->micro_batch_size,
+          .sequence_length = program_.job->sequence_length};
+}
+
+Status Inputs::OpenData() {
+  Result<Dataset> dataset = OpenDataset(options_.data);
+  PP_RETURN_IF_ERROR(dataset.status());
+  dataset_ = std::make_unique<Dataset>(std::move(*dataset));
+  Batches::Args args = BatchesOf(*dataset_);
+  args.epochs = options_.epochs;
+  args.sequences_before = sequences_before();
+  batches_ = std::make_unique<Batches>(args);
+  if (options_.epochs == 0) return {};
+  optimizer_.steps = batches_->Steps();
+  if (sequences_before() != steps_before() * batches_->PerStep())
+    return Status::Invalid(
+        fmt::format("--epochs: {} was trained with other batches than the plan's {} sequences "
+                    "(--steps)",
+                    checkpoint_->folder, batches_->PerStep()));
+  if (steps_before() >= optimizer_.steps)
+    return Status::Invalid(
+        fmt::format("--epochs: {} ({} has them already)", options_.epochs, checkpoint_->folder));
+  return {};
+}
+
+Status Inputs::OpenValidation() {
+  if (options_.val_every > 0 && HasSections(program_))
+    return Status::Invalid(fmt::format(
+        "--val-every: {} (steps of {} overlap: there is a validation loss behind the last one)",
+        options_.val_every, program_.scheme));
+  Result<Dataset> dataset = OpenDataset(options_.val_data);
+  PP_RETURN_IF_ERROR(dataset.status());
+  val_dataset_ = std::make_unique<Dataset>(std::move(*dataset));
+  Batches::Args args = BatchesOf(*val_dataset_);
+  const int64_t each = Batches(args).PerStep(), there = val_dataset_->sequences() / each;
+  args.again_after = options_.val_batches.value_or(std::min(kValidationBatches, there));
+  if (there == 0)
+    return Status::Invalid(
+        fmt::format("--val-data: {}: has {} sequences of {} tokens (a batch "
+                    "takes {})",
+                    options_.val_data, val_dataset_->sequences(), args.sequence_length, each));
+  if (args.again_after > there)
+    return Status::Invalid(fmt::format("--val-batches: {} ({} has {} batches of {} sequences)",
+                                       args.again_after, options_.val_data, there, each));
+  val_batches_ = std::make_unique<Batches>(args);
+  validation_ = {val_batches_.get(), args.again_after, options_.val_every};
+  return {};
+}
+
+// It goes on from what the validation's data begins with, or else the training's.
+Status Inputs::OpenSample() {
+  const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;
+  std::vector<int32_t> first(program_.job->sequence_length);
+  PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));
+  first.resize(std::min(kPrompt, first.size()));
+  sample_ = {options_.sample, std::move(first), options_.temperature};
+  sample_is_text_ = dataset.is_text();
+  return {};
+}
+
+}  // namespace pp

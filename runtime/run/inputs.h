@@ -1,0 +1,66 @@
+// What a run reads before its first step, and what follows from it: the checkpoint that it goes on
+// from, the data, the validation's, a sample's first tokens. Every process opens the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/agree.h"
+#include "runtime/files/batches.h"
+#include "runtime/files/checkpoint.h"
+#include "runtime/files/dataset.h"
+#include "runtime/run/train.h"
+
+namespace pp {
+
+class Inputs {
+ public:
+  // Both stay the caller's.
+  Inputs(const Program& program, const TrainOptions& options)
+      : program_(program), options_(options), optimizer_(options.optimizer) {}
+
+  // Errors name the option. *notes: what the user should know of it.
+  Status Open(std::vector<std::string>* notes);
+  // What must be the same on all ranks, although each one has read its own.
+  Status Digest(std::vector<Item>* items) const;
+
+  // The rest: once it is open.
+
+  const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }  // none: from nothing
+  // Of the training, before the first step of this run; updates: of every copy's weights.
+  int64_t steps_before() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
+  int64_t updates_before() const { return checkpoint_ ? checkpoint_->manifest.updates : 0; }
+  int64_t sequences_before() const { return checkpoint_ ? checkpoint_->manifest.sequences : 0; }
+  uint64_t seed() const {
+    return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
+  }
+
+  const OptimizerOptions& optimizer() const { return optimizer_; }  // with the steps of all epochs
+  const Batches& batches() const { return *batches_; }
+  const Validation& validation() const { return validation_; }
+  const SampleOptions& sample() const { return sample_; }
+  bool sample_is_text() const { return sample_is_text_; }
+
+ private:
+  Status OpenCheckpoint(std::vector<std::string>* notes);
+  Status OpenData();
+  Status OpenValidation();
+  Status OpenSample();
+  Result<Dataset> OpenDataset(const std::string& path) const;
+  Batches::Args BatchesOf(const Dataset& dataset) const;
+
+  const Program& program_;
+  const TrainOptions& options_;
+  OptimizerOptions optimizer_;
+  std::optional<Checkpoint> checkpoint_;
+  std::unique_ptr<Dataset> dataset_, val_dataset_;
+  std::unique_ptr<Batches> batches_, val_batches_;
+  Validation validation_;
+  SampleOptions sample_;
+  bool sample_is_text_ = false;
+};
+
+}  // namespace pp
