@@ -280,7 +280,7 @@ TEST_CASE("instructions whose numbers make no sense") {
   CHECK(error([&](auto& i) { load(i), i.value = pp::Kind::kAct; }) ==
         at + "LOAD with value 3 (it has none)");
   CHECK(error([&](auto& i) { load(i), i.op = static_cast<pp::Op>(99); }) ==
-        at + "unknown op 99 (1 to 19)");
+        at + "unknown op 99 (1 to 20)");
   CHECK(error([&](auto& i) { wait(i); }) ==
         at + "WAIT for kind of value 0 (act, grad, wgrad, tied, norm or weights)");
   CHECK(error([&](auto& i) { wait(i), i.value = pp::Kind::kNorm, i.stage = 0; }) ==
