@@ -167,6 +167,24 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
                   {*costs, options.p2p, options.reduce.value_or(Reduce::kEarly), options.fit}};
 }
 
+// That something may be dropped, of which --recompute says what.
+Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
+                      const Program& program) {
+  const auto drops = [](const Instruction& i) { return i.op == Op::kForwardDrop; };
+  if (options.recompute.empty() ||
+      std::any_of(prepared.passes.begin(), prepared.passes.end(),
+                  [](const Pass* pass) {
+                    return pass->name == "apply-checkpoint" || pass->name == "fit-memory";
+                  }) ||
+      std::any_of(program.lists.begin(), program.lists.end(), [&](const DeviceList& list) {
+        return std::any_of(list.body.begin(), list.body.end(), drops);
+      }))
+    return {};
+  return Status::Invalid(
+      "--recompute: nothing is dropped (with --passes mario or apply-checkpoint, or "
+      "--memory-limit)");
+}
+
 // From a schedule to a plan.
 Status Finish(Program& program, const Prepared& prepared, const PassObserver& observer) {
   for (const Pass* pass : prepared.passes)
@@ -178,6 +196,8 @@ Status Finish(Program& program, const Prepared& prepared, const PassObserver& ob
 
 Status Lower(Program& program, Depth depth, const PassContext& context,
              const PassObserver& observer) {
+  // It is made anew.
+  for (DeviceList& list : program.lists) list.evaluation.clear();
   for (const Pass& pass : Passes())
     if (pass.always && (pass.depth > depth || depth == Depth::kSchedule))
       PP_RETURN_IF_ERROR(RunPass(pass, program, context, observer));
@@ -198,24 +218,19 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   program.passes = options.passes;
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
-  const bool drops = std::any_of(
-      prepared->passes.begin(), prepared->passes.end(),
-      [](const Pass* p) { return p->name == "apply-checkpoint" || p->name == "fit-memory"; });
-  if (!options.recompute.empty() && !drops)
-    return Status::Invalid(
-        "--recompute: nothing is dropped (with --passes mario or apply-checkpoint, or "
-        "--memory-limit)");
+  PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
   PP_RETURN_IF_ERROR(Finish(program, *prepared, observer));
   return program;
 }
 
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer) {
-  // That of these options is made anew.
-  for (DeviceList& list : program.lists) list.evaluation.clear();
+  // Lists may say what they would drop, and drop nothing.
+  const bool asked = !program.job || program.job->recompute != options.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
+  if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
   const Content content = ContentOf(program);
   if (!prepared->passes.empty() && (content.messages || content.more))
     return Status::Invalid(

@@ -220,14 +220,14 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
   const Buffer x = Make(4 * n), y = Make(4 * n), dx = Make(4 * n), gamma = Make(c), beta = Make(c);
   const Buffer mean = Make(tokens), rstd = Make(tokens), sums = Make(4 * c), sums2 = Make(c);
   const DropoutKey key = {.seed = 1, .site = 2, .first_sequence = 3, .p = p};
-  const int64_t batch = tokens / sequence, elements = sequence * c;
+  const kernels::MaskedRange range = {0, n, sequence * c};
   if (p > 0) {
     table.Row("residual, dropout", 2 * kLayers, BestSeconds([&] {
-                cpu::Residual({batch, elements, x.get(), y.get(), dx.get(), key});
+                cpu::Residual({range, x.get(), y.get(), dx.get(), key});
               }),
               0, 12.0 * n);
     table.Row("dropout", 2 * kLayers, BestSeconds([&] {
-                cpu::Dropout({batch, elements, x.get(), dx.get(), key});
+                cpu::Dropout({range, x.get(), dx.get(), key});
               }),
               0, 8.0 * n);
     return;
@@ -264,7 +264,7 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
             }),
             0, 4.0 * n);
   table.Row("residual", 2 * kLayers, BestSeconds([&] {
-              cpu::Residual({batch, elements, x.get(), y.get(), dx.get(), key});
+              cpu::Residual({range, x.get(), y.get(), dx.get(), key});
             }),
             0, 12.0 * n);
 }

@@ -163,11 +163,13 @@ class Run {
       return Status::Invalid(fmt::format("{}: {} is the log, too (another file)", option, path));
     Result<OutputFile> opened = OutputFile::Open(path);
     PP_RETURN_IF_ERROR(opened.status());
-    const std::string& data = arguments_.data;
-    const std::string stem = data.substr(0, data.find_last_of('.'));
-    std::vector<std::string> inputs = {
-        arguments_.plan, data,          data + ".bin",       data + ".idx",
-        stem + ".bin",   stem + ".idx", arguments_.val_data, arguments_.weights + "/config.json"};
+    std::vector<std::string> inputs = {arguments_.plan, arguments_.weights + "/config.json"};
+    for (const std::string& data : {arguments_.data, arguments_.val_data}) {
+      const std::string stem = data.substr(0, data.find_last_of('.'));
+      if (data.empty()) continue;
+      inputs.insert(inputs.end(),
+                    {data, data + ".bin", data + ".idx", stem + ".bin", stem + ".idx"});
+    }
     if (!arguments_.weights.empty())
       for (const std::string& input : WeightFiles::Paths(arguments_.weights))
         inputs.push_back(input);
@@ -246,7 +248,8 @@ class Run {
         text += fmt::format("{}{}", i == 0 ? "" : " ", report.sample[i]);
       }
     }
-    return text.empty() ? text : fmt::format("sample: {}\n", text);
+    const bool any = static_cast<int64_t>(report.sample.size()) > report.prompt;
+    return any ? fmt::format("sample: {}\n", text) : "";
   }
 
   // Where the time of the compute threads went.

@@ -14,7 +14,7 @@ namespace pp {
 // Columns are written and read as they lie in memory.
 static_assert(FLATBUFFERS_LITTLEENDIAN, "plan files are little-endian");
 
-inline constexpr uint32_t kPlanFormat = 2;
+inline constexpr uint32_t kPlanFormat = 3;
 // What errors say would be right.
 inline constexpr const char* kRightPlan = "a plan that pipec wrote";
 

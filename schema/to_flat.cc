@@ -11,7 +11,7 @@ using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
 
 // More than the FlatBuffer will take, so that it is built without being copied.
 int64_t EstimateBytes(const Program& program) {
-  constexpr int64_t kTable = 128, kInstruction = 34;
+  constexpr int64_t kTable = 128, kInstruction = 46;
   int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size();
   bytes += 4 * program.pipe_of.size();
   for (const Pipe& pipe : program.pipes) bytes += kTable + 4 * pipe.device_of.size();

@@ -218,6 +218,48 @@ TEST_CASE("a sample is what the trained model goes on with, whoever makes it") {
   CHECK(sample(OptionsOf("pipedream", 0), 0, 1, 500) == text);
 }
 
+// What devices do ahead of a slow one must not pile up in front of it.
+TEST_CASE("an evaluation takes no more memory with more micro-batches") {
+  const auto arenas = [](int microbatches) {
+    CompileOptions options = OptionsOf("1f1b", 0);
+    options.shape = {4, microbatches, 0};
+    options.costs = "f=1:2:1:3,b=2:4:2:6";
+    std::vector<int64_t> bytes;
+    for (const DeviceList& list : MustCompile(options).lists) bytes.push_back(list.arena_bytes);
+    return bytes;
+  };
+  // But for the loss of each.
+  const std::vector<int64_t> few = arenas(16), many = arenas(64);
+  for (int d = 0; d < 4; ++d) CHECK(many[d] - few[d] <= 48 * 8 + 2 * kAlign);
+}
+
+// Without a norm nobody waits at the end of a step: its last halves may still be under way.
+TEST_CASE("an evaluation waits for the step before it") {
+  const TextFile data(2000, 1), other(2000, 2);
+  for (const char* scheme : {"zb-h1", "zb-v", "interleaved"}) {
+    INFO(scheme);
+    CompileOptions options = OptionsOf(scheme, 0.1f);
+    options.model->tied = false;
+    options.clip = false;
+    const Program program = MustCompile(options);
+    TrainOptions train = Options(program, data, 6);
+    train.val_data = other.path();
+    train.val_every = 1;
+    train.stall_timeout = 60;
+    const KeptReport plain = MustTrain(program, train);
+    for (const unsigned seed : {1, 2, 3, 4}) {
+      const LateDevices late(seed, 1);
+      TrainOptions later = train;
+      late.AddTo(&later);
+      const KeptReport report = MustTrain(program, later);
+      for (int i = 0; i < 6; ++i) {
+        CHECK(report.steps[i].loss == plain.steps[i].loss);
+        CHECK(*report.steps[i].val_loss == *plain.steps[i].val_loss);
+      }
+    }
+  }
+}
+
 TEST_CASE("of an evaluation every instruction is needed, once, and at its place") {
   for (const P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
     CompileOptions options = OptionsOf("interleaved", 0);

@@ -319,7 +319,7 @@ TEST_CASE("the operations of GPT-2 124M") {
   CHECK(work.forward.operations == linear + attention);
   CHECK(work.input.operations == linear + 2.5 * attention);
   CHECK(work.weight.operations == linear);
-  // RE makes all of the stash again, but not what the last layer gives to nobody's stash.
+  // RE makes all of the stash again.
   CHECK(work.again.operations == work.forward.operations);
   job.recompute = {OperatorKind::kAttention};
   CHECK(of().again.operations == attention);

@@ -43,7 +43,10 @@ Status AddEvaluation(Program& program, const PassContext& context) {
   const Program unrolled = OnPaper(program);
   for (int d = 0; d < program.devices; ++d)
     evaluation.lists[d].body = Forwards(unrolled, d, program.microbatches);
+  // On a clock on which all stages take as long: in front of a slow one, what others send it would
+  // pile up, and with it the memory.
   PassContext plain = context;
+  plain.costs = CostModel();
   plain.comm = nullptr;
   plain.p2p = program.p2p;
   PP_RETURN_IF_ERROR(InsertComm(evaluation, plain));

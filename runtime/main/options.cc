@@ -68,10 +68,13 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
     options->val_batches = batches;
   }
   if (!a.sample.empty())
-    PP_RETURN_IF_ERROR(ParseWhole("--sample", a.sample, 1, INT32_MAX, &options->sample));
+    PP_RETURN_IF_ERROR(ParseWhole("--sample", a.sample, 1, 1 << 20, &options->sample));
   if (!a.temperature.empty()) {
     double temperature = 0;
-    PP_RETURN_IF_ERROR(ParseReal("--temperature", a.temperature, &temperature));
+    const Status status = ParseReal("--temperature", a.temperature, &temperature);
+    if (!status.ok() || (temperature != 0 && (temperature < 1e-3 || temperature > 1e3)))
+      return Status::Invalid(
+          fmt::format("--temperature: '{}' (0, or a number from 0.001 to 1000)", a.temperature));
     options->temperature = static_cast<float>(temperature);
     if (a.sample.empty()) return Status::Invalid("--temperature: needs --sample");
   }

@@ -447,7 +447,7 @@ class CpuOperators : public Operators {
   const uint64_t seed_;
   Workspace& workspace_;
   std::vector<Products> products_;  // by operator
-  std::vector<float> turns_;        // of a Rope, by pair; empty: there is none
+  std::vector<double> turns_;       // of a Rope, by pair; empty: there is none
 };
 
 }  // namespace

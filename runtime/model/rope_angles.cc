@@ -5,18 +5,17 @@
 
 namespace pp {
 
-std::vector<float> RopeTurns(const RopeConfig& rope, int head_dim) {
-  std::vector<float> turns;
+std::vector<double> RopeTurns(const RopeConfig& rope, int head_dim) {
+  std::vector<double> turns;
   for (int i = 0; i < head_dim / 2; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    float turn = 1.0f / std::pow(rope.theta, exponent);
+    double turn = std::pow(double{rope.theta}, -2.0 * i / head_dim);
     if (rope.factor > 0) {
-      const double full_turns = rope.original_positions * double{turn} / (2 * std::numbers::pi);
+      const double full_turns = rope.original_positions * turn / (2 * std::numbers::pi);
       const double fast = (full_turns - rope.low_factor) / (rope.high_factor - rope.low_factor);
       if (fast <= 0) {
         turn /= rope.factor;
       } else if (fast < 1) {
-        turn = static_cast<float>((1 - fast) * turn / rope.factor + fast * turn);
+        turn = (1 - fast) * turn / rope.factor + fast * turn;
       }
     }
     turns.push_back(turn);
@@ -24,13 +23,13 @@ std::vector<float> RopeTurns(const RopeConfig& rope, int head_dim) {
   return turns;
 }
 
-void RopeAngles(const std::vector<float>& turns, int64_t tokens, float* out) {
+void RopeAngles(const std::vector<double>& turns, int64_t tokens, float* out) {
   const auto pairs = static_cast<int64_t>(turns.size());
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t i = 0; i < pairs; ++i) {
-      const float angle = static_cast<float>(t) * turns[i];
-      out[t * pairs + i] = std::cos(angle);
-      out[(tokens + t) * pairs + i] = std::sin(angle);
+      const double angle = static_cast<double>(t) * turns[i];
+      out[t * pairs + i] = static_cast<float>(std::cos(angle));
+      out[(tokens + t) * pairs + i] = static_cast<float>(std::sin(angle));
     }
   }
 }

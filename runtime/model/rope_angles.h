@@ -1,5 +1,5 @@
-// The angles of rotary position embeddings (RopeConfig), in fp32 as Hugging Face has them: of a
-// frequency some last bits may differ, as powers and llama3's interpolation are rounded elsewhere.
+// The angles of rotary position embeddings (RopeConfig), in fp64: at position 1000 an angle in fp32
+// would be wrong by 6e-5 radians, as are those of Hugging Face.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace pp {
 
 // By how much each position turns further, for the head_dim/2 pairs of a head, in radians.
-std::vector<float> RopeTurns(const RopeConfig& rope, int head_dim);
+std::vector<double> RopeTurns(const RopeConfig& rope, int head_dim);
 
 // The cosines [tokens, turns] of the angles of positions 0, 1, ..., then the sines, as many.
-void RopeAngles(const std::vector<float>& turns, int64_t tokens, float* out);
+void RopeAngles(const std::vector<double>& turns, int64_t tokens, float* out);
 
 }  // namespace pp

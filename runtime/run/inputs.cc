@@ -94,7 +94,14 @@ Status Inputs::OpenData() {
   return {};
 }
 
+Status Inputs::CheckEvaluation(const char* option) const {
+  if (HasEvaluation(program_)) return {};
+  return Status::Invalid(
+      fmt::format("{}: the plan has no evaluation (pipec compiles one)", option));
+}
+
 Status Inputs::OpenValidation() {
+  PP_RETURN_IF_ERROR(CheckEvaluation("--val-data"));
   if (options_.val_every > 0 && HasSections(program_))
     return Status::Invalid(fmt::format(
         "--val-every: {} (steps of {} overlap: there is a validation loss behind the last one)",
@@ -120,6 +127,7 @@ Status Inputs::OpenValidation() {
 
 // It goes on from what the validation's data begins with, or else the training's.
 Status Inputs::OpenSample() {
+  PP_RETURN_IF_ERROR(CheckEvaluation("--sample"));
   const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;
   std::vector<int32_t> first(program_.job->sequence_length);
   PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));

@@ -49,6 +49,7 @@ class Inputs {
   Status OpenData();
   Status OpenValidation();
   Status OpenSample();
+  Status CheckEvaluation(const char* option) const;
   Result<Dataset> OpenDataset(const std::string& path) const;
   Batches::Args BatchesOf(const Dataset& dataset) const;
 

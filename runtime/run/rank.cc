@@ -115,7 +115,8 @@ Status Rank::MakeEvaluators() {
     PP_RETURN_IF_ERROR(evaluator.status());
     evaluator_ = std::move(*evaluator);
   }
-  if (args_.sample.count > 0 && place_.replica == 0) {
+  const bool samples = place_.replica == 0 && Samples(*args_.program, place_.device);
+  if (args_.sample.count > 0 && (samples || rank_ == 0)) {
     auto sampler =
         Sampler::Make({.options = args_.sample,
                        .evaluator = args,
@@ -130,11 +131,28 @@ Status Rank::MakeEvaluators() {
   return {};
 }
 
-// Rank 0 tells the others of the first replica.
+// Rank 0 tells the others that wait for it, or, where somebody has asked to stop, that it was the
+// last one.
 void Rank::HearToken(int32_t token) {
-  for (int other = 1; rank_ == 0 && other < topology_.devices * topology_.tp; ++other)
-    control_.Post(other, {.type = ControlMessage::Type::kToken, .code = token});
-  sampler_->Hear(token);
+  const auto hear = [&](int32_t heard) {
+    for (int other = 1; rank_ == 0 && other < topology_.devices * topology_.tp; ++other)
+      if (Samples(*args_.program, topology_.PlaceOf(other).device))
+        control_.Post(other, {.type = ControlMessage::Type::kToken, .code = heard});
+    sampler_->Hear(heard);
+  };
+  if (rank_ == 0 && asked_to_stop_.load()) {
+    hear(-1);
+  } else {
+    hear(token);
+  }
+}
+
+template <typename F>
+void Rank::WaitUntil(const F& is) {
+  while (!is() && !stop_.load()) {
+    const uint64_t seen = bell_.rings();
+    if (!is() && !stop_.load()) bell_.Wait(seen);
+  }
 }
 
 RankStates Rank::States(int64_t steps) {
@@ -156,6 +174,9 @@ Status Rank::Evaluate(int64_t number) {
   if (!evaluator_) return {};
   const int64_t every = args_.validation.every, step = args_.steps_before + number;
   if (!(every > 0 && step % every == 0) && !IsLast(number)) return {};
+  // What an evaluation receives may lie where the step still reads.
+  const Ticket step_end = device_->compute().last();
+  WaitUntil([&] { return device_->compute().Done(step_end); });
   if (stop_.load()) return {};
   const double begin = SteadySeconds();
   bool made = false;
@@ -320,10 +341,7 @@ void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
     const StepResult& result = interpreter_->result(done_steps_ + 1);
     auto done = [&] { return device_->compute().Done(result.end); };
     if (!done() && done_steps_ >= at_least) return;
-    while (!done() && !stop_.load()) {
-      const uint64_t seen = bell_.rings();
-      if (!done() && !stop_.load()) bell_.Wait(seen);
-    }
+    WaitUntil(done);
     if (stop_.load()) return;
     ++done_steps_;
     Report(result);
@@ -335,11 +353,7 @@ bool Rank::MayBegin(int64_t step) {
     if (step > last_step_.load()) return true;
     return rank_ == 0 ? consumed_.load() >= step - kReportsAhead : go_step_.load() >= step;
   };
-  while (!may() && !stop_.load()) {
-    const uint64_t seen = bell_.rings();
-    if (may() || stop_.load()) break;
-    bell_.Wait(seen);
-  }
+  WaitUntil(may);
   if (stop_.load() || step > last_step_.load()) return false;
   if (rank_ == 0 && step < args_.steps) {
     if (asked_to_stop_.load()) last_step_.store(std::min(last_step_.load(), step));
@@ -417,7 +431,8 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
       args_.on_message(from, message);
       break;
     case ControlMessage::Type::kToken:
-      return HearToken(message.code);
+      if (sampler_) HearToken(message.code);
+      return;
     case ControlMessage::Type::kSign:
     case ControlMessage::Type::kBye:
       args_.on_message(from, message);

@@ -123,11 +123,13 @@ class Rank {
   void MakePeerExchanger();
   Status MakeEvaluators();
   void HearToken(int32_t token);
+  template <typename F>
+  void WaitUntil(const F& true_or_stopped);
   // Those that there are, of steps and evaluations.
   template <typename F>
   void ForEachEvaluator(const F& f) const {
     if (evaluator_) f(*evaluator_);
-    if (sampler_) f(sampler_->evaluator());
+    if (sampler_ && sampler_->evaluator() != nullptr) f(*sampler_->evaluator());
   }
   RankStates States(int64_t steps);
   int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
@@ -160,7 +162,7 @@ class Rank {
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
   std::unique_ptr<Evaluator> evaluator_;  // null: nothing is evaluated
-  std::unique_ptr<Sampler> sampler_;      // null: there is no sample, or other replicas make it
+  std::unique_ptr<Sampler> sampler_;  // null: there is no sample, or it needs nothing of this rank
   Recorder compute_recorder_, lane_recorder_;
   Control control_;
 

@@ -49,6 +49,7 @@ Sampler::Sampler(const Args& args)
 
 Result<std::unique_ptr<Sampler>> Sampler::Make(const Args& args) {
   std::unique_ptr<Sampler> made(new Sampler(args));
+  if (!Samples(*args.program, args.evaluator.place.device)) return made;
   Evaluator::Args evaluator = args.evaluator;
   evaluator.validation = {.batches = &made->text_, .count = 1};
   auto result = Evaluator::Make(FirstMicroBatch(EvaluationOf(*args.program)), evaluator);
@@ -57,26 +58,36 @@ Result<std::unique_ptr<Sampler>> Sampler::Make(const Args& args) {
   return made;
 }
 
+bool Samples(const Program& program, int device) {
+  const std::vector<int32_t>& devices = program.pipes[program.pipe_of[0]].device_of;
+  return std::find(devices.begin(), devices.end(), device) != devices.end();
+}
+
 void Sampler::Hear(int32_t token) {
-  text_.Add(token);
+  if (token < 0) {
+    ended_.store(true);
+  } else {
+    text_.Add(token);
+  }
   args_.evaluator.compute_bell->Ring();
 }
 
 Status Sampler::Run(const Evaluator::Newest& newest) {
   const std::atomic<bool>& stop = *args_.evaluator.stop;
   Bell& bell = *args_.evaluator.compute_bell;
-  for (int64_t number = 0; number < args_.options.count && !stop.load(); ++number) {
+  const auto over = [&] { return stop.load() || ended_.load(); };
+  for (int64_t number = 0; number < args_.options.count && !over(); ++number) {
     double token = 0;
     bool drawn = false;
-    PP_RETURN_IF_ERROR(evaluator_->Run(newest, &token, &drawn));
+    if (evaluator_) PP_RETURN_IF_ERROR(evaluator_->Run(newest, &token, &drawn));
     if (stop.load()) return {};
     if (drawn && args_.evaluator.place.index == 0) {
       if (token < 0) return Status::Failed("sample: the logits are no numbers");
       args_.on_own(static_cast<int32_t>(token));
     }
-    while (text_.added() <= number && !stop.load()) {
+    while (text_.added() <= number && !over()) {
       const uint64_t seen = bell.rings();
-      if (text_.added() <= number && !stop.load()) bell.Wait(seen);
+      if (text_.added() <= number && !over()) bell.Wait(seen);
     }
   }
   return {};

@@ -1,6 +1,7 @@
 // A sample: tokens that the trained model goes on with, one after the other, by the plan's
 // evaluation of its first micro-batch. The first sequence of that is the text so far, or its last T
-// tokens; the last stage draws the next one of its last row; all who need it hear of it.
+// tokens; the last stage draws the next one of its last row, and tells rank 0, which tells all
+// devices that evaluate the micro-batch. Rank 0 hears of all tokens even if it does not.
 #pragma once
 
 #include <atomic>
@@ -47,7 +48,7 @@ class Sampler {
  public:
   struct Args {
     SampleOptions options;
-    Evaluator::Args evaluator;                  // without program and validation
+    Evaluator::Args evaluator;                  // without its validation
     const Program* program = nullptr;           // with its evaluation
     std::function<void(int32_t token)> on_own;  // this rank has drawn it: tell rank 0
   };
@@ -55,11 +56,10 @@ class Sampler {
 
   // The compute thread: all tokens. Returns when they are here, or the run is stopped.
   Status Run(const Evaluator::Newest& newest);
-  // The communication thread: the next token, which rank 0 tells all.
+  // The next token; -1: the sample ends here. Before the sample is complete, of one thread.
   void Hear(int32_t token);
 
-  Evaluator& evaluator() { return *evaluator_; }
-  const Evaluator& evaluator() const { return *evaluator_; }
+  Evaluator* evaluator() const { return evaluator_.get(); }  // null: this device has no part in it
   std::vector<int32_t> tokens() const { return text_.tokens(); }
 
  private:
@@ -68,6 +68,10 @@ class Sampler {
   const Args args_;
   SampledText text_;
   std::unique_ptr<Evaluator> evaluator_;
+  std::atomic<bool> ended_{false};
 };
+
+// Whether a device evaluates the first micro-batch.
+bool Samples(const Program& program, int device);
 
 }  // namespace pp

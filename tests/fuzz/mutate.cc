@@ -304,7 +304,7 @@ void Mutate(Random& random, Program* program) {
     case 5:
       return OverlapSteps(random, program);
     default:
-      return MutateList(random, *program, device, &list.body);
+      return MutateList(random, *program, device, random.OneIn(4) ? &list.evaluation : &list.body);
   }
 }
 
@@ -327,6 +327,7 @@ void Mutate(Random& random, std::string* text) {
                                            "device",
                                            "holds",
                                            "prologue",
+                                           "evaluation",
                                            "body",
                                            "epilogue",
                                            "sent",
