@@ -77,6 +77,8 @@ Program Everything() {
     i.overlap = true;
   }
   program.lists[1].prologue = {{.op = pp::Op::kLoad, .stage = 1, .micro = 1}};
+  program.lists[1].evaluation = {
+      {.op = pp::Op::kEvaluate, .stage = 0, .micro = 1, .offset = {1, 2, 3}}};
   program.lists[1].epilogue = {{.op = pp::Op::kStep, .pipe = 1, .stage = 0}};
   return program;
 }
@@ -107,7 +109,7 @@ std::string Unsealed(const Program& program) {
 
 // A FlatBuffer made by hand: one device that loads micro-batch 0 of one, in format `format`.
 struct HandArgs {
-  uint32_t format = 2;
+  uint32_t format = 3;
   std::vector<uint8_t> op = {1};
   std::vector<int32_t> micro = {0};
   std::vector<uint8_t> sent;
@@ -242,10 +244,10 @@ TEST_CASE("older and newer files") {
   CHECK(old->lists[0].body == std::vector<Instruction>{load});
   CHECK(pp::Decode(Seal(ByHand({})), "x.plan").ok());
 
-  CHECK(HandError({.format = 3}) ==
-        "x.plan: written by a newer pipec (format 3; this one reads 2)");
-  CHECK(HandError({.format = 1}) ==
-        "x.plan: written by an older pipec (format 1; this one reads 2: compile it again)");
+  CHECK(HandError({.format = 4}) ==
+        "x.plan: written by a newer pipec (format 4; this one reads 3)");
+  CHECK(HandError({.format = 2}) ==
+        "x.plan: written by an older pipec (format 2; this one reads 3: compile it again)");
 }
 
 TEST_CASE("FlatBuffers that pipec does not write") {
