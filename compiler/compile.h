@@ -46,7 +46,8 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
 // A verified plan of lists that a user brought; of the options, scheme and shape do not
 // count. Compute instructions alone become a plan as a scheme's do. SENDs and RECVs between
 // them keep their order. Lists that go further (WAIT, REDUCE, STEP) are taken as they stand
-// and get their memory. An evaluation is made anew. Errors name the option or `origin`, the lists' file.
+// and get their memory. An evaluation is made anew. Errors name the option or `origin`, the lists'
+// file.
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer = {});
 

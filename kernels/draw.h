@@ -1,9 +1,9 @@
 // Draws a token from softmax(logits / temperature), by the Gumbel-max trick (Gumbel, 1954): the one
 // with the largest score
 //   score(v) = logits[v] / temperature - log(-log u(v)),   u(v) uniform in (0, 1)
-// where u(v) is word v%4 of Philox4x32-10 with key = seed and counter = { v/4 (64 bits), number (32),
-// 0xfffffffe }, which dropout and new weights never use. So parts of a vocabulary score their own
-// tokens, and the best of them is that of the whole, however it is cut.
+// where u(v) is word v%4 of Philox4x32-10 with key = seed and counter = { v/4 (64 bits), number
+// (32), 0xfffffffe }, which dropout and new weights never use. So parts of a vocabulary score their
+// own tokens, and the best of them is that of the whole, however it is cut.
 #pragma once
 
 #include <cstdint>
