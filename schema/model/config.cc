@@ -41,8 +41,8 @@ class KeyReader : public ConfigKeys {
     Int(key, limit, value, 0);
   }
 
-  void Int(const char* key, int limit, int* value, int fallback) override {
-    *value = fallback;
+  void Int(const char* key, int limit, int* value, int64_t fallback) override {
+    *value = static_cast<int>(fallback);
     const Json* found = Find(key);
     if (found == nullptr) return;
     const bool right =
@@ -171,7 +171,7 @@ class KeyWriter : public ConfigKeys {
   }
 
   void Int(const char* key, int, int* value) override { Add(key, fmt::to_string(*value)); }
-  void Int(const char* key, int, int* value, int) override { Add(key, fmt::to_string(*value)); }
+  void Int(const char* key, int, int* value, int64_t) override { Add(key, fmt::to_string(*value)); }
   void Float(const char* key, double, double, float* value, float) override {
     Add(key, fmt::to_string(*value));
   }

@@ -2,6 +2,7 @@
 // one implementation reads a file into the numbers, another one writes them.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 
@@ -21,7 +22,7 @@ class ConfigKeys {
 
   // A whole number from 1 to `limit`. Where the key is missing or null: `fallback`.
   virtual void Int(const char* key, int limit, int* value) = 0;
-  virtual void Int(const char* key, int limit, int* value, int fallback) = 0;
+  virtual void Int(const char* key, int limit, int* value, int64_t fallback) = 0;
   // low <= number < high.
   virtual void Float(const char* key, double low, double high, float* value, float fallback) = 0;
   // The same, of what matters to training, but not to what weights mean.

@@ -13,7 +13,7 @@ void Gpt2Keys(ConfigKeys& keys, ModelConfig& config) {
   keys.Int("n_embd", kMaxWidth, &config.hidden_size);
   keys.Int("n_layer", kMaxLayers, &config.layers);
   keys.Int("n_head", kMaxWidth, &config.heads);
-  keys.Int("n_inner", 4 * kMaxWidth, &config.intermediate_size, 4 * config.hidden_size);
+  keys.Int("n_inner", 4 * kMaxWidth, &config.intermediate_size, 4 * int64_t{config.hidden_size});
   keys.Word("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
   keys.Float("layer_norm_epsilon", 1e-12, 1, &config.norm_epsilon, 1e-5f);
   keys.Training("embd_pdrop", 0, 1, &config.embedding_dropout, 0.1f);
