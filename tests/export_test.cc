@@ -2,8 +2,6 @@
 // the folder that it is written into.
 #include "runtime/run/export.h"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -14,6 +12,7 @@
 
 #include "compiler/compile.h"
 #include "runtime/files/weight_files.h"
+#include "tests/folder.h"
 #include "tests/kept_report.h"
 #include "tests/models.h"
 
@@ -21,26 +20,6 @@ namespace pp {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("export_test." + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directory(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-  std::vector<std::string> List(const std::string& name = "") const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_ / name))
-      names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  fs::path path_;
-};
 
 ModelConfig TinyModel(const char* family, bool tied) {
   ModelConfig model = Gpt2Model({.vocab_size = 61,
@@ -77,12 +56,8 @@ std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const F
                           .tp = cut.tp});
   INFO(program.status().message());
   REQUIRE(program.ok());
-  const std::string data = folder / "data.txt";
-  std::ofstream out(data);
-  for (int i = 0; i < 1000; ++i) out << static_cast<char>(' ' + i * i % 29);
-  out.close();
   TrainOptions options;
-  options.data = data;
+  options.data = folder.WriteText("data.txt", 1000);
   options.optimizer.steps = 3;
   options.optimizer.learning_rate = 1e-3;
   options.weights = weights;

@@ -1,7 +1,6 @@
 // A training that is saved, and goes on under another cut, is the one that never stopped; and no
 // damaged checkpoint is ever loaded.
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,6 +9,7 @@
 #include <optional>
 
 #include "compiler/compile.h"
+#include "tests/folder.h"
 #include "tests/kept_report.h"
 #include "tests/models.h"
 
@@ -17,21 +17,6 @@ namespace pp {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("save_test." + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directory(path_);
-    std::ofstream out(path_ / "data.txt");
-    for (int i = 0; i < 4000; ++i) out << static_cast<char>(' ' + i * i % 29);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
 
 // With dropout, and a vocabulary that does not divide.
 ModelConfig TinyModel(bool llama) {
@@ -90,7 +75,7 @@ Outcome Run(const ModelConfig& model, const Shape& shape, const Folder& folder,
   REQUIRE(program.ok());
   Outcome outcome;
   TrainOptions options;
-  options.data = folder / "data.txt";
+  options.data = folder.WriteText("data.txt", 4000);
   options.optimizer.steps = steps.until;
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.warmup_steps = 4;

@@ -1,0 +1,45 @@
+// A folder of a test's own, which is gone with it.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace pp {
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = std::filesystem::temp_directory_path() / "test.XXXXXX";
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  std::string operator/(const std::string& name) const { return path_ / name; }
+  // The names in a folder of it, sorted.
+  std::vector<std::string> List(const std::string& name = "") const;
+  // Writes a text of so many letters, which has some order in it; returns its path.
+  std::string WriteText(const std::string& name, int letters) const {
+    std::ofstream out(path_ / name);
+    for (int i = 0; i < letters; ++i) out << static_cast<char>(' ' + i * i % 29);
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::vector<std::string> Folder::List(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path_ / name))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace pp
