@@ -15,7 +15,6 @@
 
 #include "runtime/plan/bind_collective.h"
 #include "runtime/run/fill_states.h"
-#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -98,53 +97,25 @@ Status Rank::Setup() {
                         .updates_before = args_.updates_before,
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
                         .stop = &stop_});
-  return MakeEvaluators();
-}
-
-Status Rank::MakeEvaluators() {
-  const Evaluator::Args args{.place = place_,
-                             .topology = &topology_,
-                             .transport = args_.transport,
-                             .device = device_.get(),
-                             .executor = executor_.get(),
-                             .validation = args_.validation,
-                             .compute_bell = &bell_,
-                             .stop = &stop_};
-  if (args_.validation.batches != nullptr) {
-    auto evaluator = Evaluator::Make(EvaluationOf(*args_.program), args);
-    PP_RETURN_IF_ERROR(evaluator.status());
-    evaluator_ = std::move(*evaluator);
-  }
-  const bool samples = place_.replica == 0 && Samples(*args_.program, place_.device);
-  if (args_.sample.count > 0 && (samples || rank_ == 0)) {
-    auto sampler =
-        Sampler::Make({.options = args_.sample,
-                       .evaluator = args,
-                       .program = args_.program,
-                       .on_own = [this](int32_t token) {
-                         if (rank_ == 0) return HearToken(token);
-                         control_.Post(0, {.type = ControlMessage::Type::kToken, .code = token});
-                       }});
-    PP_RETURN_IF_ERROR(sampler.status());
-    sampler_ = std::move(*sampler);
-  }
+  auto evaluations = Evaluations::Make(
+      {.program = &program,
+       .evaluator = {.place = place_,
+                     .topology = &topology_,
+                     .transport = args_.transport,
+                     .device = device_.get(),
+                     .executor = executor_.get(),
+                     .validation = args_.validation,
+                     .compute_bell = &bell_,
+                     .stop = &stop_},
+       .sample = args_.sample,
+       .tell =
+           [this](int to, int32_t token) {
+             control_.Post(to, {.type = ControlMessage::Type::kToken, .code = token});
+           },
+       .asked_to_stop = &asked_to_stop_});
+  PP_RETURN_IF_ERROR(evaluations.status());
+  evaluations_ = std::move(*evaluations);
   return {};
-}
-
-// Rank 0 tells the others that wait for it, or, where somebody has asked to stop, that it was the
-// last one.
-void Rank::HearToken(int32_t token) {
-  const auto hear = [&](int32_t heard) {
-    for (int other = 1; rank_ == 0 && other < topology_.devices * topology_.tp; ++other)
-      if (Samples(*args_.program, topology_.PlaceOf(other).device))
-        control_.Post(other, {.type = ControlMessage::Type::kToken, .code = heard});
-    sampler_->Hear(heard);
-  };
-  if (rank_ == 0 && asked_to_stop_.load()) {
-    hear(-1);
-  } else {
-    hear(token);
-  }
 }
 
 template <typename F>
@@ -171,7 +142,7 @@ bool Rank::IsLast(int64_t number) {
 
 // The validation behind step `number`, where there is one; its loss goes with the step's report.
 Status Rank::Evaluate(int64_t number) {
-  if (!evaluator_) return {};
+  if (!evaluations_->validates()) return {};
   const int64_t every = args_.validation.every, step = args_.steps_before + number;
   if (!(every > 0 && step % every == 0) && !IsLast(number)) return {};
   // What an evaluation receives may lie where the step still reads.
@@ -179,12 +150,8 @@ Status Rank::Evaluate(int64_t number) {
   WaitUntil([&] { return device_->compute().Done(step_end); });
   if (stop_.load()) return {};
   const double begin = SteadySeconds();
-  bool made = false;
-  PP_RETURN_IF_ERROR(
-      evaluator_
-          ->Run([&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_,
-                &made)
-          .In("validation"));
+  PP_RETURN_IF_ERROR(evaluations_->Validate(
+      [&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_));
   evaluated_ = number;
   last_end_ += SteadySeconds() - begin;  // it is no part of a step
   return {};
@@ -320,8 +287,8 @@ void Rank::RunSteps() {
     if (iteration.part == Part::kRest) break;
   }
   if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
-  if (!sampler_ || stop_.load() || last_step_.load() < args_.steps) return;
-  const Status status = sampler_->Run(
+  if (stop_.load() || last_step_.load() < args_.steps) return;
+  const Status status = evaluations_->Sample(
       [this](int stage, int pipe) { return NewestWeights(stage, pipe, done_steps_); });
   if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
 }
@@ -371,7 +338,7 @@ void Rank::Report(const StepResult& result) {
                          .peak_bytes = device_->HighWater() + executor_->bytes(),
                          .grad_norm = result.norm,
                          .seconds = now - std::exchange(last_end_, now)};
-  message.evaluated = evaluator_ && evaluated_ == result.step;
+  message.evaluated = evaluations_->validates() && evaluated_ == result.step;
   // All tensor parallel peers have the same losses.
   if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
   for (size_t m = 0; m < result.losses.size() && place_.index == 0; ++m) {
@@ -431,8 +398,7 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
       args_.on_message(from, message);
       break;
     case ControlMessage::Type::kToken:
-      if (sampler_) HearToken(message.code);
-      return;
+      return evaluations_->Hear(message.code);
     case ControlMessage::Type::kSign:
     case ControlMessage::Type::kBye:
       args_.on_message(from, message);
@@ -449,27 +415,20 @@ void Rank::PostSign() {
 }
 
 int64_t Rank::executed() const {
-  int64_t executed = interpreter_->executed() + saved_pieces_.load();
-  ForEachEvaluator([&](const Evaluator& one) { executed += one.interpreter().executed(); });
-  return executed;
+  return interpreter_->executed() + evaluations_->executed() + saved_pieces_.load();
 }
 
 std::string Rank::CurrentText() const {
   if (body_.list.empty()) return "";
-  const Instruction* current = &body_.list[interpreter_->current()];
-  ForEachEvaluator([&](const Evaluator& one) {
-    if (one.running()) current = &one.current();
-  });
+  const Instruction* current = evaluations_->current();
+  if (current == nullptr) current = &body_.list[interpreter_->current()];
   return ToText(*current);
 }
 
 TimeSpent Rank::time() const {
   TimeSpent time = interpreter_->time();
   time.communication = lanes_->times();
-  ForEachEvaluator([&](const Evaluator& one) {
-    time += one.interpreter().time();
-    time.communication += one.lanes().times();
-  });
+  time += evaluations_->time();
   const QueueTime queue = device_->compute().time();
   time.kernels = queue.busy;
   time.own -= queue.processor;
@@ -534,9 +493,7 @@ Status Rank::Communicate(bool* moved) {
   Status status = control_.Advance(moved);
   if (status.ok() && !stop_.load() && peers_) status = peers_->Advance(moved);
   if (status.ok() && !stop_.load()) status = lanes_->Advance(moved);
-  ForEachEvaluator([&](Evaluator& one) {
-    if (status.ok() && !stop_.load()) status = one.lanes().Advance(moved);
-  });
+  if (status.ok() && !stop_.load()) status = evaluations_->Advance(moved);
   if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
   return status;
 }
@@ -546,12 +503,10 @@ void Rank::Nap(uint64_t seen) {
   const auto sleep = [&](std::chrono::nanoseconds longest) {
     transport.bell().WaitFor(seen, transport.MaySleep(longest));
   };
-  bool waiting = lanes_->waiting() || (peers_ && peers_->waiting());
-  bool in_flight = lanes_->in_flight() || (peers_ && peers_->under_way());
-  ForEachEvaluator([&](const Evaluator& one) {
-    waiting |= one.lanes().waiting();
-    in_flight |= one.lanes().in_flight();
-  });
+  const bool waiting =
+      lanes_->waiting() || (peers_ && peers_->waiting()) || evaluations_->waiting();
+  const bool in_flight =
+      lanes_->in_flight() || (peers_ && peers_->under_way()) || evaluations_->in_flight();
   if (stop_.load()) {
     sleep(kIdleNap);
   } else if (!transport.polls()) {

@@ -22,9 +22,8 @@
 #include "runtime/plan/interpreter.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/control.h"
-#include "runtime/run/evaluator.h"
+#include "runtime/run/evaluations.h"
 #include "runtime/run/peer_exchanger.h"
-#include "runtime/run/sampler.h"
 #include "runtime/run/states.h"
 
 namespace pp {
@@ -111,9 +110,7 @@ class Rank {
   void CopyWeights(int stage, int64_t offset, int64_t bytes, void* out);
   void AppendEvents(std::vector<Event>* events) const;
   // After Join: the sample, with its prompt; empty: none.
-  std::vector<int32_t> sample() const {
-    return sampler_ ? sampler_->tokens() : std::vector<int32_t>();
-  }
+  std::vector<int32_t> sample() const { return evaluations_->sample(); }
 
  private:
   enum class Gate { kClosed, kOpen, kCancelled };
@@ -121,16 +118,8 @@ class Rank {
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
   void MakePeerExchanger();
-  Status MakeEvaluators();
-  void HearToken(int32_t token);
   template <typename F>
   void WaitUntil(const F& true_or_stopped);
-  // Those that there are, of steps and evaluations.
-  template <typename F>
-  void ForEachEvaluator(const F& f) const {
-    if (evaluator_) f(*evaluator_);
-    if (sampler_ && sampler_->evaluator() != nullptr) f(*sampler_->evaluator());
-  }
   RankStates States(int64_t steps);
   int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
   bool IsLast(int64_t number);
@@ -161,8 +150,7 @@ class Rank {
   std::unique_ptr<PeerExchanger> peers_;  // null: this rank has no tensor parallel peers
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
-  std::unique_ptr<Evaluator> evaluator_;  // null: nothing is evaluated
-  std::unique_ptr<Sampler> sampler_;  // null: there is no sample, or it needs nothing of this rank
+  std::unique_ptr<Evaluations> evaluations_;
   Recorder compute_recorder_, lane_recorder_;
   Control control_;
 
