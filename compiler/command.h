@@ -21,7 +21,7 @@ struct Arguments {
   std::string replicas, zero, reduce, clip;
   std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage, tp;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
-  std::string memory_limit, search_seconds, recompute;
+  std::string memory_limit, search_seconds, recompute, dtype;
   bool time_passes = false;
   bool sequence_parallel = false;
   bool terminal = false;  // standard output is one that wants colours

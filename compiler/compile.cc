@@ -42,6 +42,7 @@ Status AddJob(const CompileOptions& options, Program& program) {
     if (options.tp > 1) return Status::Invalid("--tp: needs --model");
     if (options.sequence_parallel) return Status::Invalid("--sequence-parallel: needs --model");
     if (!options.recompute.empty()) return Status::Invalid("--recompute: needs --model");
+    if (options.dtype != Dtype::kFp32) return Status::Invalid("--dtype: needs --model");
     return {};
   }
   const ModelConfig& model = *options.model;
@@ -51,7 +52,8 @@ Status AddJob(const CompileOptions& options, Program& program) {
           {},
           options.tp,
           options.sequence_parallel,
-          options.recompute};
+          options.recompute,
+          options.dtype};
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
   } else if (options.layers_per_stage.empty()) {

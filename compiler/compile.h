@@ -28,6 +28,7 @@ struct CompileOptions {
   int tp = 1;                           // tensor parallel peers of each device
   bool sequence_parallel = false;       // see Job
   std::vector<OperatorKind> recompute;  // the same
+  Dtype dtype = Dtype::kFp32;           // the same
   int sequence_length = 0;              // 0: the model's max_positions
   std::vector<int> layers_per_stage;    // empty: equal
   bool balance_layers = false;          // instead of those

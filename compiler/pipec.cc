@@ -95,6 +95,10 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
     if (!recompute.ok()) return recompute.status().In("--recompute");
     options->recompute = std::move(*recompute);
   }
+  if (!a.dtype.empty()) {
+    PP_RETURN_IF_ERROR(OneOf("--dtype", a.dtype, {"fp32", "bf16"}));
+    ParseDtype(a.dtype, &options->dtype);
+  }
   options->balance_layers = a.layers_per_stage == "auto";
   if (!options->balance_layers)
     PP_RETURN_IF_ERROR(
@@ -180,6 +184,7 @@ Status ImportCommand(const Arguments& a) {
     options.tp = program->job->tp;
     options.sequence_parallel = program->job->sequence_parallel;
     options.recompute = program->job->recompute;
+    options.dtype = program->job->dtype;
     options.sequence_length = program->job->sequence_length;
     options.layers_per_stage = program->job->layers_per_stage;
   }
@@ -254,6 +259,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
                     "what a CFW drops: stage (default), or of norm, linear, attention, residual");
     sub->add_flag("--sequence-parallel", a.sequence_parallel,
                   "norms, dropout and messages are shared among the peers, too");
+    sub->add_option("--dtype", a.dtype, "of activations and messages: fp32 (default) or bf16");
     sub->add_option("--micro-batch-size", a.micro_batch_size,
                     "sequences a micro-batch (default 1)");
     sub->add_option("--seq-length", a.seq_length,

@@ -4,8 +4,11 @@
 
 namespace pp::kernels::cpu {
 
+template <typename N>
 size_t AttentionScratchBytes(const AttentionShape& shape) {
-  return LayOutAttention(shape).total * sizeof(float);
+  return LayOutAttention<N>(shape).total * sizeof(float);
 }
+template size_t AttentionScratchBytes<float>(const AttentionShape& shape);
+template size_t AttentionScratchBytes<BFloat16>(const AttentionShape& shape);
 
 }  // namespace pp::kernels::cpu

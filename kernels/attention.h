@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
 
 namespace pp::kernels {
@@ -25,23 +26,25 @@ struct AttentionShape {
   int64_t first_head = 0;  // number in the whole layer of head 0, for dropout
 };
 
+template <typename N>
 struct AttentionForwardArgs {
   AttentionShape shape;
-  const float* qkv = nullptr;  // [batch, tokens, (heads + 2*kv_heads)*head_dim]
-  float* out = nullptr;        // [batch, tokens, heads*head_dim], =
-  float* lse = nullptr;        // [batch, heads, tokens], =
+  const N* qkv = nullptr;  // [batch, tokens, (heads + 2*kv_heads)*head_dim]
+  N* out = nullptr;        // [batch, tokens, heads*head_dim], =
+  float* lse = nullptr;    // [batch, heads, tokens], =
   DropoutKey dropout;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
   void* helpers = nullptr;  // as much for each further thread, one behind the other
 };
 
+template <typename N>
 struct AttentionBackwardArgs {
   AttentionShape shape;
-  const float* qkv = nullptr;   // [batch, tokens, (heads + 2*kv_heads)*head_dim]
-  const float* out = nullptr;   // [batch, tokens, heads*head_dim], of the forward
-  const float* lse = nullptr;   // [batch, heads, tokens], of the forward
-  const float* dout = nullptr;  // [batch, tokens, heads*head_dim]
-  float* dqkv = nullptr;        // like qkv, =; may not be qkv
+  const N* qkv = nullptr;      // [batch, tokens, (heads + 2*kv_heads)*head_dim]
+  const N* out = nullptr;      // [batch, tokens, heads*head_dim], of the forward
+  const float* lse = nullptr;  // [batch, heads, tokens], of the forward
+  const N* dout = nullptr;     // [batch, tokens, heads*head_dim]
+  N* dqkv = nullptr;           // like qkv, =; may not be qkv
   DropoutKey dropout;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
   void* helpers = nullptr;  // as much for each further thread, one behind the other
@@ -50,10 +53,13 @@ struct AttentionBackwardArgs {
 namespace cpu {
 
 // Of one thread, enough for a forward or a backward: O(tokens * head_dim).
+template <typename N>
 size_t AttentionScratchBytes(const AttentionShape& shape);
 
-void AttentionForward(const AttentionForwardArgs& args);
-void AttentionBackward(const AttentionBackwardArgs& args);
+template <typename N>
+void AttentionForward(const AttentionForwardArgs<N>& args);
+template <typename N>
+void AttentionBackward(const AttentionBackwardArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

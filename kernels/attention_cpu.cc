@@ -47,6 +47,10 @@ struct Head {
   int64_t in_lse() const { return (batch * shape.heads + head) * shape.tokens; }
   // D_i of the head's queries.
   float* dots() const { return scratch + layout.dots + head % group() * shape.tokens; }
+  // Their sums, where they have places.
+  float* queries() const {
+    return scratch + layout.queries + head % group() * shape.tokens * layout.width;
+  }
   float scale() const { return 1 / __builtin_sqrtf(static_cast<float>(shape.head_dim)); }
 
   // The next head of queries with the same keys and values.
@@ -69,7 +73,8 @@ constexpr auto kNoPrefetch = []() PP_LAMBDA {};
 int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // So many tokens of K or V, transposed, as panels of kColumns tokens.
-void CopyPanels(const Head& head, const float* in, int64_t tokens, float* panels) {
+template <typename N>
+void CopyPanels(const Head& head, const N* in, int64_t tokens, float* panels) {
   for (int64_t t = 0; t < tokens; t += kColumns) {
     CopyTransposedPanel<kColumns>(in + t * head.row_stride(), head.row_stride(),
                                   Least(kColumns, tokens - t), head.shape.head_dim,
@@ -78,11 +83,12 @@ void CopyPanels(const Head& head, const float* in, int64_t tokens, float* panels
 }
 
 // out[row][0..width) = in[row][0..head_dim), then zeros.
-void CopyRows(const Head& head, const float* in, int64_t stride, int64_t rows, float* out) {
+template <typename N>
+void CopyRows(const Head& head, const N* in, int64_t stride, int64_t rows, float* out) {
   const int64_t n = head.shape.head_dim, width = head.layout.width;
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < n; ++c) out[r * width + c] = in[r * stride + c];
-    for (int64_t c = n; c < width; ++c) out[r * width + c] = 0;
+    for (int64_t c = 0; c < width; c += kLanes)
+      Store(out + r * width + c, c < n ? LoadUpTo(in + r * stride + c, n - c) : Broadcast(0));
   }
 }
 
@@ -227,23 +233,26 @@ QueryBlock QueriesFrom(const Head& head, int64_t first) {
   return {first, Least(kQueryBlock, head.shape.tokens - first)};
 }
 
-void ForwardQueries(const AttentionForwardArgs& args, const Head& head) {
+template <typename N>
+void ForwardQueries(const AttentionForwardArgs<N>& args, const Head& head) {
   const AttentionLayout& layout = head.layout;
   const int64_t tokens = head.shape.tokens, n = head.shape.head_dim;
   const float* k_panels = head.scratch + layout.forward[0];
   const float* v_rows = head.scratch + layout.forward[1];
   float* band = head.scratch + layout.scores[0];
   float* sums = head.scratch + layout.block[0];
+  float* q_rows = head.scratch + layout.block[1];
   const DropoutMask mask = MaskOf(head);
   for (int64_t first = 0; first < tokens; first += kQueryBlock) {
     const QueryBlock block = QueriesFrom(head, first);
-    const float* q = args.qkv + head.in_q() + first * head.row_stride();
-    float* out = args.out + head.in_out() + first * head.out_stride();
+    CopyRows(head, args.qkv + head.in_q() + first * head.row_stride(), head.row_stride(),
+             block.rows, q_rows);
+    N* out = args.out + head.in_out() + first * head.out_stride();
     Normalizer normalizers[kQueryBlock];
     for (auto& normalizer : normalizers) normalizer = {-__builtin_inff(), 0};
     for (int64_t key = 0; key <= first; key += kKeyBlock) {
       const KeyBlock keys = KeysFrom(head, key);
-      MultiplyBand(head, block, keys, q, head.row_stride(), k_panels + key * n, band);
+      MultiplyBand(head, block, keys, q_rows, layout.width, k_panels + key * n, band);
       float corrections[kQueryBlock];
       for (int64_t i = 0; i < block.rows; ++i) {
         float* row = band + i * layout.band;
@@ -269,7 +278,8 @@ void ForwardQueries(const AttentionForwardArgs& args, const Head& head) {
   }
 }
 
-void Forward(const AttentionForwardArgs& args, Head head) {
+template <typename N>
+void Forward(const AttentionForwardArgs<N>& args, Head head) {
   const int64_t tokens = head.shape.tokens;
   CopyPanels(head, args.qkv + head.in_k(), tokens, head.scratch + head.layout.forward[0]);
   CopyRows(head, args.qkv + head.in_v(), head.row_stride(), tokens,
@@ -279,7 +289,8 @@ void Forward(const AttentionForwardArgs& args, Head head) {
   } while (head.Next());
 }
 
-float Dot(const float* a, const float* b, int64_t n) {
+template <typename N>
+float Dot(const N* a, const N* b, int64_t n) {
   Vec sum = Broadcast(0);
   int64_t c = 0;
   for (; c + kLanes <= n; c += kLanes) sum += Load(a + c) * Load(b + c);
@@ -288,7 +299,8 @@ float Dot(const float* a, const float* b, int64_t n) {
 }
 
 // dP of the block is in `dband` and the scores in `band`; see SoftmaxBackward.
-void BackwardRows(const AttentionBackwardArgs& args, const Head& head, const QueryBlock& block,
+template <typename N>
+void BackwardRows(const AttentionBackwardArgs<N>& args, const Head& head, const QueryBlock& block,
                   const KeyBlock& keys, float* band, float* dband) {
   const DropoutMask mask = MaskOf(head);
   const float* dots = head.dots();
@@ -303,7 +315,8 @@ void BackwardRows(const AttentionBackwardArgs& args, const Head& head, const Que
 }
 
 // All queries of a head with a block of keys: adds to dk and dv.
-void BackwardQueries(const AttentionBackwardArgs& args, const Head& head, const KeyBlock& keys) {
+template <typename N>
+void BackwardQueries(const AttentionBackwardArgs<N>& args, const Head& head, const KeyBlock& keys) {
   const AttentionLayout& layout = head.layout;
   const int64_t n = head.shape.head_dim, stride = head.row_stride(), width = layout.width;
   const float* k_panels = head.scratch + layout.backward[0];
@@ -325,40 +338,49 @@ void BackwardQueries(const AttentionBackwardArgs& args, const Head& head, const 
     BackwardRows(args, head, block, keys, band, dband);
     AddTransposed(head, block, keys, band, dout_rows, dv);
     AddTransposed(head, block, keys, dband, q_rows, dk);
-    float* dq = args.dqkv + head.in_q() + first * stride;
+    N* dq = args.dqkv + head.in_q() + first * stride;
+    const bool last = keys.first + kKeyBlock > first;
     MultiplyByRows(head, block, keys, dband, k_rows, [&](int64_t i, int64_t c, Vec sum) PP_LAMBDA {
-      float* p = dq + i * stride + c;
-      if (keys.first > 0) sum += LoadUpTo(p, n - c);
+      N* p = dq + i * stride + c;
+      if constexpr (sizeof(N) == sizeof(float)) {
+        if (keys.first > 0) sum += LoadUpTo(p, n - c);
+      } else {
+        float* before = head.queries() + (first + i) * width + c;
+        if (keys.first > 0) sum += Load(before);
+        if (!last) return Store(before, sum);
+      }
       StoreUpTo(p, sum, n - c);
     });
   }
 }
 
-void BackwardKeys(const AttentionBackwardArgs& args, Head head, const KeyBlock& keys) {
+template <typename N>
+void BackwardKeys(const AttentionBackwardArgs<N>& args, Head head, const KeyBlock& keys) {
   const AttentionLayout& layout = head.layout;
   const int64_t stride = head.row_stride(), width = layout.width;
   float* dk = head.scratch + layout.backward[3];
   float* dv = head.scratch + layout.backward[4];
-  const float* k = args.qkv + head.in_k() + keys.first * stride;
-  const float* v = args.qkv + head.in_v() + keys.first * stride;
+  const N* k = args.qkv + head.in_k() + keys.first * stride;
+  const N* v = args.qkv + head.in_v() + keys.first * stride;
   CopyPanels(head, k, keys.keys, head.scratch + layout.backward[0]);
   CopyPanels(head, v, keys.keys, head.scratch + layout.backward[1]);
   CopyRows(head, k, stride, keys.keys, head.scratch + layout.backward[2]);
   for (int64_t i = 0; i < layout.keys * width; ++i) dk[i] = dv[i] = 0;
-  float* to_k = args.dqkv + head.in_k() + keys.first * stride;
-  float* to_v = args.dqkv + head.in_v() + keys.first * stride;
+  N* to_k = args.dqkv + head.in_k() + keys.first * stride;
+  N* to_v = args.dqkv + head.in_v() + keys.first * stride;
   do {
     BackwardQueries(args, head, keys);
   } while (head.Next());
   for (int64_t t = 0; t < keys.keys; ++t) {
-    for (int64_t c = 0; c < head.shape.head_dim; ++c) {
-      to_k[t * stride + c] = dk[t * width + c];
-      to_v[t * stride + c] = dv[t * width + c];
+    for (int64_t c = 0; c < head.shape.head_dim; c += kLanes) {
+      StoreUpTo(to_k + t * stride + c, Load(dk + t * width + c), head.shape.head_dim - c);
+      StoreUpTo(to_v + t * stride + c, Load(dv + t * width + c), head.shape.head_dim - c);
     }
   }
 }
 
-void Backward(const AttentionBackwardArgs& args, Head head) {
+template <typename N>
+void Backward(const AttentionBackwardArgs<N>& args, Head head) {
   const int64_t tokens = head.shape.tokens, stride = head.out_stride();
   Head each = head;
   do {
@@ -373,9 +395,9 @@ void Backward(const AttentionBackwardArgs& args, Head head) {
 }
 
 // f(args, head) for the first head of queries of each head of keys and values.
-template <typename Args, typename F>
+template <typename N, typename Args, typename F>
 void ForEachHead(const Args& args, const F& f) {
-  const AttentionLayout layout = LayOutAttention(args.shape);
+  const AttentionLayout layout = LayOutAttention<N>(args.shape);
   const int64_t group = QueriesOfKey(args.shape), kv_heads = args.shape.heads / group;
   ParallelFor(args.shape.batch * kv_heads, [&](int64_t i, int thread) {
     f(args, Head{.shape = args.shape,
@@ -389,8 +411,17 @@ void ForEachHead(const Args& args, const F& f) {
 
 }  // namespace
 
-void AttentionForward(const AttentionForwardArgs& args) { ForEachHead(args, Forward); }
+template <typename N>
+void AttentionForward(const AttentionForwardArgs<N>& args) {
+  ForEachHead<N>(args, Forward<N>);
+}
 
-void AttentionBackward(const AttentionBackwardArgs& args) { ForEachHead(args, Backward); }
+template <typename N>
+void AttentionBackward(const AttentionBackwardArgs<N>& args) {
+  ForEachHead<N>(args, Backward<N>);
+}
+
+PP_INSTANTIATE(AttentionForward)
+PP_INSTANTIATE(AttentionBackward)
 
 }  // namespace pp::kernels::PP_ISA

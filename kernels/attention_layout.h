@@ -22,10 +22,13 @@ struct AttentionLayout {
   int64_t keys;   // of a block, and room for a panel to reach beyond them
   int64_t band;   // floats from one query's scores to the next: an odd number of cache lines
   // Offsets in floats. A forward has all keys and values, a backward those of a block of keys.
-  int64_t forward[2], backward[5];
+  // Where gradients of activations are no floats, the sums over several blocks of keys for all
+  // queries of a head of keys are kept in `queries`; it is -1 otherwise.
+  int64_t forward[2], backward[5], queries;
   int64_t block[2], scores[2], factors, dots, total;
 };
 
+template <typename N>
 inline AttentionLayout LayOutAttention(const AttentionShape& shape) {
   AttentionLayout layout = {};
   const int64_t tokens = (shape.tokens + 63) / 32 * 32;
@@ -46,6 +49,8 @@ inline AttentionLayout LayOutAttention(const AttentionShape& shape) {
   for (auto& at : layout.scores) at = take(kQueryBlock * layout.band);
   layout.factors = take(layout.band + 64);
   layout.dots = take(tokens * QueriesOfKey(shape));
+  const bool sums = sizeof(N) < sizeof(float) && shape.tokens > kKeyBlock;
+  layout.queries = sums ? take(tokens * QueriesOfKey(shape) * layout.width) : -1;
   return layout;
 }
 

@@ -40,6 +40,14 @@ Buffer Make(int64_t n) {
   return Buffer(p);
 }
 
+// As many BFloat16s.
+Buffer MakeHalf(int64_t n) {
+  Buffer floats = Make(n);
+  auto* half = reinterpret_cast<uint16_t*>(floats.get());
+  for (int64_t i = 0; i < n; ++i) half[i] = half[2 * i + 1];
+  return floats;
+}
+
 double SecondsOf(clockid_t clock) {
   timespec t;
   clock_gettime(clock, &t);
@@ -121,8 +129,9 @@ class Table {
 double OneDnnSeconds(const MatmulShape& s, const MatmulArgs& args) {
   const bool tn = s.operands == Operands::kTN, nt = s.operands == Operands::kNT;
   return Seconds([&] {
-    dnnl_sgemm(tn ? 'T' : 'N', nt ? 'T' : 'N', s.m, s.n, s.k, 1, args.a, tn ? s.m : s.k, args.b,
-               nt ? s.k : s.n, s.update == Update::kAdd, args.c, s.n);
+    dnnl_sgemm(tn ? 'T' : 'N', nt ? 'T' : 'N', s.m, s.n, s.k, 1, static_cast<const float*>(args.a),
+               tn ? s.m : s.k, static_cast<const float*>(args.b), nt ? s.k : s.n,
+               s.update == Update::kAdd, static_cast<float*>(args.c), s.n);
   });
 }
 
@@ -154,11 +163,12 @@ double Matmuls(int64_t tokens, double peak) {
       {"head dw", 1, {kVocabulary, c, tokens, tn, set}},
   };
   cpu::Matmul matmul, pair(2);
-  const int64_t scratch_floats = static_cast<int64_t>(cpu::Matmul::ScratchBytes() / 4);
+  const int64_t scratch_floats =
+      static_cast<int64_t>(cpu::Matmul::ScratchBytes(MatmulNumbers::kBf16) / 4);
   const Buffer scratch = Make(scratch_floats), helper = Make(scratch_floats);
-  double ours = 0, theirs = 0, cold = 0, two = 0, flops_of_all = 0;
-  fmt::print("{:22}      {:>10} {:>10} {:>6} {:>10} {:>6} {:>10} {:>12}\n", "GF/s", "ms", "warm",
-             "peak", "cold", "peak", "oneDNN", "two threads");
+  double ours = 0, theirs = 0, cold = 0, two = 0, half = 0, flops_of_all = 0;
+  fmt::print("{:22}      {:>10} {:>10} {:>6} {:>10} {:>6} {:>10} {:>8} {:>12}\n", "GF/s", "ms",
+             "warm", "peak", "cold", "peak", "oneDNN", "bf16", "two threads");
   for (const Product& p : products) {
     const MatmulShape& s = p.shape;
     const Buffer a = Make(s.m * s.k), b = Make(s.k * s.n), out = Make(s.m * s.n);
@@ -168,10 +178,20 @@ double Matmuls(int64_t tokens, double peak) {
                              .scratch = scratch.get(),
                              .helpers = helper.get()};
     const int id = matmul.Prepare(s), pair_id = pair.Prepare(s);
-    double best[4] = {1e9, 1e9, 1e9, 1e9};
+    // Of bfloat16: gradients of weights are floats, and so are weights.
+    const bool sums = s.operands == Operands::kTN;
+    MatmulShape half_shape = s;
+    half_shape.numbers = sums ? MatmulNumbers::kBf16Sum : MatmulNumbers::kBf16;
+    const Buffer half_a = MakeHalf(s.m * s.k), half_b = sums ? MakeHalf(s.k * s.n) : nullptr;
+    MatmulArgs half_args = args;
+    half_args.a = half_a.get();
+    if (sums) half_args.b = half_b.get();
+    const int half_id = matmul.Prepare(half_shape);
+    double best[5] = {1e9, 1e9, 1e9, 1e9, 1e9};
     for (int i = 0; i < kRepeats; ++i) {  // by turns, as other load on the machine comes and goes
       best[0] = std::min(best[0], Seconds([&] { matmul.Run(id, args); }));
       best[1] = std::min(best[1], OneDnnSeconds(s, args));
+      best[4] = std::min(best[4], Seconds([&] { matmul.Run(half_id, half_args); }));
       const double begin = Wall();
       pair.Run(pair_id, args);
       best[2] = std::min(best[2], Wall() - begin);
@@ -179,9 +199,12 @@ double Matmuls(int64_t tokens, double peak) {
       best[3] = std::min(best[3], Seconds([&] { matmul.Run(id, args); }));
     }
     const double flops = 2e-9 * s.m * s.n * s.k;
-    fmt::print("{:22} {:3} x {:10.3f} {:10.1f} {:6.2f} {:10.1f} {:6.2f} {:10.1f} {:8.2f} of one\n",
-               p.name, p.times, best[0] * 1e3, flops / best[0], 1e9 * flops / best[0] / peak,
-               flops / best[3], 1e9 * flops / best[3] / peak, flops / best[1], best[2] / best[0]);
+    fmt::print(
+        "{:22} {:3} x {:10.3f} {:10.1f} {:6.2f} {:10.1f} {:6.2f} {:10.1f} {:8.1f} {:8.2f} of one\n",
+        p.name, p.times, best[0] * 1e3, flops / best[0], 1e9 * flops / best[0] / peak,
+        flops / best[3], 1e9 * flops / best[3] / peak, flops / best[1], flops / best[4],
+        best[2] / best[0]);
+    half += p.times * best[4];
     ours += p.times * best[0];
     theirs += p.times * best[1];
     two += p.times * best[2];
@@ -190,9 +213,9 @@ double Matmuls(int64_t tokens, double peak) {
   }
   fmt::print(
       "all products: {:.1f} ms, {:.2f} of the peak; cold {:.1f} ms, {:.2f}; two threads {:.2f} "
-      "of one; oneDNN {:.1f} ms\nfloor, all at the peak: {:.1f} ms\n\n",
+      "of one; bf16 {:.1f} ms; oneDNN {:.1f} ms\nfloor, all at the peak: {:.1f} ms\n\n",
       ours * 1e3, flops_of_all / ours / peak, cold * 1e3, flops_of_all / cold / peak, two / ours,
-      theirs * 1e3, flops_of_all / peak * 1e3);
+      half * 1e3, theirs * 1e3, flops_of_all / peak * 1e3);
   return ours;
 }
 
@@ -201,16 +224,17 @@ void Attention(Table& table, int64_t tokens, int64_t sequence, float p) {
   const int64_t n = tokens * kChannels;
   const Buffer qkv = Make(3 * n), out = Make(n), dout = Make(n), dqkv = Make(3 * n);
   const Buffer lse = Make(tokens * kHeads);
-  const Buffer scratch = Make(static_cast<int64_t>(cpu::AttentionScratchBytes(shape) / 4));
+  const Buffer scratch = Make(static_cast<int64_t>(cpu::AttentionScratchBytes<float>(shape) / 4));
   const DropoutKey key = {.seed = 1, .site = 2, .first_sequence = 3, .p = p};
   const double flops = 2.0 * n * (sequence + 1);  // the triangle, two products
-  table.Row(p > 0 ? "attention, dropout" : "attention", kLayers, BestSeconds([&] {
-              cpu::AttentionForward({shape, qkv.get(), out.get(), lse.get(), key, scratch.get()});
-            }),
-            flops, 16.0 * n);
+  table.Row(
+      p > 0 ? "attention, dropout" : "attention", kLayers, BestSeconds([&] {
+        cpu::AttentionForward<float>({shape, qkv.get(), out.get(), lse.get(), key, scratch.get()});
+      }),
+      flops, 16.0 * n);
   table.Row(p > 0 ? "attention backward, dropout" : "attention backward", kLayers, BestSeconds([&] {
-              cpu::AttentionBackward({shape, qkv.get(), out.get(), lse.get(), dout.get(),
-                                      dqkv.get(), key, scratch.get()});
+              cpu::AttentionBackward<float>({shape, qkv.get(), out.get(), lse.get(), dout.get(),
+                                             dqkv.get(), key, scratch.get()});
             }),
             2.5 * flops, 32.0 * n);
 }
@@ -223,48 +247,48 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
   const kernels::MaskedRange range = {0, n, sequence * c};
   if (p > 0) {
     table.Row("residual, dropout", 2 * kLayers, BestSeconds([&] {
-                cpu::Residual({range, x.get(), y.get(), dx.get(), key});
+                cpu::Residual<float>({range, x.get(), y.get(), dx.get(), key});
               }),
               0, 12.0 * n);
     table.Row("dropout", 2 * kLayers, BestSeconds([&] {
-                cpu::Dropout({range, x.get(), dx.get(), key});
+                cpu::Dropout<float>({range, x.get(), dx.get(), key});
               }),
               0, 8.0 * n);
     return;
   }
   table.Row("layer norm", 2 * kLayers + 1, BestSeconds([&] {
-              cpu::LayerNormForward(
+              cpu::LayerNormForward<float>(
                   {tokens, c, x.get(), gamma.get(), beta.get(), y.get(), mean.get(), rstd.get()});
             }),
             0, 8.0 * n);
-  table.Row(
-      "layer norm backward", 2 * kLayers + 1, BestSeconds([&] {
-        cpu::LayerNormBackward({tokens, c, y.get(), x.get(), gamma.get(), mean.get(), rstd.get(),
-                                dx.get(), Update::kAdd, sums.get(), sums2.get(), Update::kAdd});
-      }),
-      0, 16.0 * n);
+  table.Row("layer norm backward", 2 * kLayers + 1, BestSeconds([&] {
+              cpu::LayerNormBackward<float>({tokens, c, y.get(), x.get(), gamma.get(), mean.get(),
+                                             rstd.get(), dx.get(), Update::kAdd, sums.get(),
+                                             sums2.get(), Update::kAdd});
+            }),
+            0, 16.0 * n);
   table.Row("gelu", kLayers, BestSeconds([&] {
-              cpu::GeluForward({4 * n, x.get(), y.get()});
+              cpu::GeluForward<float>({4 * n, x.get(), y.get()});
             }),
             0, 32.0 * n);
   table.Row("gelu backward", kLayers, BestSeconds([&] {
-              cpu::GeluBackward({4 * n, x.get(), y.get(), dx.get()});
+              cpu::GeluBackward<float>({4 * n, x.get(), y.get(), dx.get()});
             }),
             0, 48.0 * n);
   table.Row("bias gradient, 4C", kLayers, BestSeconds([&] {
-              cpu::BiasGradient({tokens, 4 * c, x.get(), sums.get(), Update::kAdd});
+              cpu::BiasGradient<float>({tokens, 4 * c, x.get(), sums.get(), Update::kAdd});
             }),
             0, 16.0 * n);
   table.Row("bias gradient, 3C", kLayers, BestSeconds([&] {
-              cpu::BiasGradient({tokens, 3 * c, x.get(), sums.get(), Update::kAdd});
+              cpu::BiasGradient<float>({tokens, 3 * c, x.get(), sums.get(), Update::kAdd});
             }),
             0, 12.0 * n);
   table.Row("bias gradient, C", 2 * kLayers, BestSeconds([&] {
-              cpu::BiasGradient({tokens, c, x.get(), sums.get(), Update::kAdd});
+              cpu::BiasGradient<float>({tokens, c, x.get(), sums.get(), Update::kAdd});
             }),
             0, 4.0 * n);
   table.Row("residual", 2 * kLayers, BestSeconds([&] {
-              cpu::Residual({range, x.get(), y.get(), dx.get(), key});
+              cpu::Residual<float>({range, x.get(), y.get(), dx.get(), key});
             }),
             0, 12.0 * n);
 }
@@ -275,17 +299,17 @@ void Ends(Table& table, int64_t tokens) {
   double loss = 0;
   const double bytes = 4.0 * tokens * kVocabulary;
   table.Row("cross entropy", 1, BestSeconds([&] {
-              cpu::CrossEntropyForward(
+              cpu::CrossEntropyForward<float>(
                   {tokens, kVocabulary, 0, logits.get(), target.data(), statistics.get(), &loss});
             }),
             0, bytes);
   table.Row("cross entropy backward", 1, BestSeconds([&] {
-              cpu::CrossEntropyBackward({.rows = tokens,
-                                         .vocabulary = kVocabulary,
-                                         .logits = logits.get(),
-                                         .target = target.data(),
-                                         .statistics = statistics.get(),
-                                         .scale = 1.0f / static_cast<float>(tokens)});
+              cpu::CrossEntropyBackward<float>({.rows = tokens,
+                                                .vocabulary = kVocabulary,
+                                                .logits = logits.get(),
+                                                .target = target.data(),
+                                                .statistics = statistics.get(),
+                                                .scale = 1.0f / static_cast<float>(tokens)});
             }),
             0, 2 * bytes);
   const int64_t n = kVocabulary * kChannels, all = 124439808;

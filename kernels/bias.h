@@ -4,20 +4,23 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
 #include "kernels/update.h"
 
 namespace pp::kernels {
 
+template <typename N>
 struct BiasGradientArgs {
   int64_t rows = 0, columns = 0;
-  const float* dy = nullptr;  // [rows, columns]
-  float* dbias = nullptr;     // [columns], `update`
+  const N* dy = nullptr;   // [rows, columns]
+  float* dbias = nullptr;  // [columns], `update`
   Update update = Update::kSet;
 };
 
 namespace cpu {
 
-void BiasGradient(const BiasGradientArgs& args);
+template <typename N>
+void BiasGradient(const BiasGradientArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

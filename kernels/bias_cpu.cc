@@ -4,15 +4,19 @@
 
 namespace pp::kernels::PP_ISA {
 
-void BiasGradient(const BiasGradientArgs& args) {
+template <typename N>
+void BiasGradient(const BiasGradientArgs<N>& args) {
   ParallelRanges(args.columns, kColumnRange, [&](int64_t begin, int64_t end) {
     float sum[kColumnRange] = {};
     for (int64_t r = 0; r < args.rows; ++r) {
-      const float* dy = args.dy + r * args.columns + begin;
-      for (int64_t c = 0; c < end - begin; ++c) sum[c] += dy[c];
+      const N* dy = args.dy + r * args.columns + begin;
+      for (int64_t c = 0; c < end - begin; c += kLanes)
+        Store(sum + c, Load(sum + c) + LoadUpTo(dy + c, end - begin - c));
     }
     StoreColumns(sum, end - begin, args.update, args.dbias + begin);
   });
 }
+
+PP_INSTANTIATE(BiasGradient)
 
 }  // namespace pp::kernels::PP_ISA

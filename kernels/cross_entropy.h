@@ -12,25 +12,29 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
+
 namespace pp::kernels {
 
 inline constexpr int32_t kIgnored = -1;
 
+template <typename N>
 struct CrossEntropyForwardArgs {
   int64_t rows = 0, vocabulary = 0;
   int64_t row_stride = 0;           // floats from one row of logits to the next; 0: vocabulary
-  const float* logits = nullptr;    // [rows, vocabulary]
+  const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows], 0 <= target < vocabulary, or kIgnored
   float* statistics = nullptr;      // [rows, 2], = largest, log_sum
   double* loss = nullptr;           // one number, = sum of the rows' losses, in the order of rows
 };
 
 // Of the tokens [first, first + vocabulary), maybe none.
+template <typename N>
 struct CrossEntropyPartArgs {
   int64_t rows = 0, vocabulary = 0;
   int64_t row_stride = 0;
   int64_t first = 0;
-  const float* logits = nullptr;    // [rows, vocabulary]
+  const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows]
   // [rows, 3], = largest, sum over v of exp(logits - largest), and the target's logit, or 0 where
   // it is in another part.
@@ -45,12 +49,13 @@ struct CrossEntropyJoinArgs {
   double* loss = nullptr;
 };
 
+template <typename N>
 struct CrossEntropyBackwardArgs {
   int64_t rows = 0, vocabulary = 0;
   int64_t row_stride = 0;
   int64_t first = 0;                  // token of the first column
   int64_t padding = 0;                // columns behind the vocabulary; their dlogits are 0
-  float* logits = nullptr;            // [rows, vocabulary]; becomes dlogits, =
+  N* logits = nullptr;                // [rows, vocabulary]; becomes dlogits, =
   const int32_t* target = nullptr;    // [rows]
   const float* statistics = nullptr;  // [rows, 2], of the forward
   float scale = 1;                    // 1 / (all tokens of the step)
@@ -58,10 +63,13 @@ struct CrossEntropyBackwardArgs {
 
 namespace cpu {
 
-void CrossEntropyForward(const CrossEntropyForwardArgs& args);
-void CrossEntropyPart(const CrossEntropyPartArgs& args);
+template <typename N>
+void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args);
+template <typename N>
+void CrossEntropyPart(const CrossEntropyPartArgs<N>& args);
 void CrossEntropyJoin(const CrossEntropyJoinArgs& args);
-void CrossEntropyBackward(const CrossEntropyBackwardArgs& args);
+template <typename N>
+void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

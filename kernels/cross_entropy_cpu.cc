@@ -11,7 +11,8 @@ constexpr int kStrands = 4;
 
 // statistics = the largest x, sum of exp(x - largest). A NaN is lost in the first, but not in the
 // second.
-void Statistics(const float* x, int64_t n, float* statistics) {
+template <typename N>
+void Statistics(const N* x, int64_t n, float* statistics) {
   const float lowest = -__builtin_inff();
   Vec most[kStrands], sum[kStrands];
   for (int s = 0; s < kStrands; ++s) most[s] = Broadcast(lowest), sum[s] = Broadcast(0);
@@ -38,7 +39,8 @@ void Statistics(const float* x, int64_t n, float* statistics) {
 
 }  // namespace
 
-void CrossEntropyForward(const CrossEntropyForwardArgs& args) {
+template <typename N>
+void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args) {
   const int64_t stride = args.row_stride ? args.row_stride : args.vocabulary;
   ParallelFor(args.rows, [&](int64_t row, int) {
     float* statistics = args.statistics + 2 * row;
@@ -53,21 +55,22 @@ void CrossEntropyForward(const CrossEntropyForwardArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row) {
     if (args.target[row] == kIgnored) continue;
     const double largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
-    loss += largest - args.logits[row * stride + args.target[row]] + log_sum;
+    loss += largest - ToFloat(args.logits[row * stride + args.target[row]]) + log_sum;
   }
   *args.loss = loss;
 }
 
-void CrossEntropyPart(const CrossEntropyPartArgs& args) {
+template <typename N>
+void CrossEntropyPart(const CrossEntropyPartArgs<N>& args) {
   const int64_t stride = args.row_stride ? args.row_stride : args.vocabulary;
   ParallelFor(args.rows, [&](int64_t row, int) {
     float* part = args.part + 3 * row;
     part[0] = -__builtin_inff(), part[1] = part[2] = 0;
     if (args.target[row] == kIgnored || args.vocabulary == 0) return;
-    const float* logits = args.logits + row * stride;
+    const N* logits = args.logits + row * stride;
     Statistics(logits, args.vocabulary, part);
     const int64_t target = args.target[row] - args.first;
-    if (0 <= target && target < args.vocabulary) part[2] = logits[target];
+    if (0 <= target && target < args.vocabulary) part[2] = ToFloat(logits[target]);
   });
 }
 
@@ -93,25 +96,33 @@ void CrossEntropyJoin(const CrossEntropyJoinArgs& args) {
   *args.loss = loss;
 }
 
-void CrossEntropyBackward(const CrossEntropyBackwardArgs& args) {
+template <typename N>
+void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args) {
   const int64_t n = args.vocabulary;
   const int64_t stride = args.row_stride ? args.row_stride : n;
   ParallelFor(args.rows, [&](int64_t row, int) {
-    float* x = args.logits + row * stride;
-    for (int64_t i = n; i < n + args.padding; ++i) x[i] = 0;
+    N* x = args.logits + row * stride;
+    for (int64_t i = n; i < n + args.padding; ++i) x[i] = {};
     if (args.target[row] == kIgnored) {
-      for (int64_t i = 0; i < n; ++i) x[i] = 0;
+      for (int64_t i = 0; i < n; ++i) x[i] = {};
       return;
     }
     const float largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
     const auto part = [&](Vec logits)
                           PP_LAMBDA { return Exp(logits - largest - log_sum) * args.scale; };
+    // Rounded once: what is left of the target's 1 may be small.
+    const int64_t target = args.target[row] - args.first;
+    const bool here = 0 <= target && target < n;
+    const Vec of_target = here ? part(Broadcast(ToFloat(x[target]))) - args.scale : Broadcast(0);
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) Store(x + i, part(Load(x + i)));
     if (i < n) StorePart(x + i, part(LoadPart(x + i, n - i)), n - i);
-    const int64_t target = args.target[row] - args.first;
-    if (0 <= target && target < n) x[target] -= args.scale;
+    if (here) StorePart(x + target, of_target, 1);
   });
 }
+
+PP_INSTANTIATE(CrossEntropyForward)
+PP_INSTANTIATE(CrossEntropyPart)
+PP_INSTANTIATE(CrossEntropyBackward)
 
 }  // namespace pp::kernels::PP_ISA

@@ -8,13 +8,16 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
+
 namespace pp::kernels {
 
 // Of the tokens [first, first + n), maybe none.
+template <typename N>
 struct DrawArgs {
   int64_t n = 0, first = 0;
-  const float* logits = nullptr;  // [n]
-  float temperature = 1;          // 0: the largest logit, of equals the first one
+  const N* logits = nullptr;  // [n]
+  float temperature = 1;      // 0: the largest logit, of equals the first one
   uint64_t seed = 0;
   uint32_t number = 0;    // of the draw
   float* best = nullptr;  // [2], = the best score and its token; -infinity and -1 where n is 0 or
@@ -23,7 +26,8 @@ struct DrawArgs {
 
 namespace cpu {
 
-void Draw(const DrawArgs& args);
+template <typename N>
+void Draw(const DrawArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

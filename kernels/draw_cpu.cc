@@ -3,7 +3,8 @@
 
 namespace pp::kernels::PP_ISA {
 
-void Draw(const DrawArgs& args) {
+template <typename N>
+void Draw(const DrawArgs<N>& args) {
   const PhiloxKey key = {args.seed, args.number, 0xfffffffeu};
   args.best[0] = -__builtin_inff();
   args.best[1] = -1;
@@ -16,7 +17,7 @@ void Draw(const DrawArgs& args) {
     StoreWord(lanes + kLanes, words[1]);
     for (int j = 0; j < kPhiloxWords; ++j) {
       if (token + j < args.first || token + j >= last) continue;
-      float score = args.logits[token + j - args.first];
+      float score = ToFloat(args.logits[token + j - args.first]);
       if (args.temperature > 0) {
         const double u = (lanes[j] + 0.5) * 0x1p-32;
         score = static_cast<float>(score / static_cast<double>(args.temperature) -
@@ -28,5 +29,7 @@ void Draw(const DrawArgs& args) {
     }
   }
 }
+
+PP_INSTANTIATE(Draw)
 
 }  // namespace pp::kernels::PP_ISA

@@ -15,6 +15,8 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
+
 namespace pp::kernels {
 
 struct DropoutKey {
@@ -32,16 +34,18 @@ struct MaskedRange {
 };
 
 // out = mask * x / (1-p); also its own backward, with x = dout. x, out: [range.n]; out may be x.
+template <typename N>
 struct DropoutArgs {
   MaskedRange range;
-  const float* x = nullptr;
-  float* out = nullptr;
+  const N* x = nullptr;
+  N* out = nullptr;
   DropoutKey dropout;
 };
 
 namespace cpu {
 
-void Dropout(const DropoutArgs& args);
+template <typename N>
+void Dropout(const DropoutArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

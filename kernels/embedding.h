@@ -6,10 +6,12 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
 
 namespace pp::kernels {
 
+template <typename N>
 struct EmbeddingForwardArgs {
   int64_t batch = 0, tokens = 0, channels = 0;
   // The table has the tokens [first, first + vocabulary); others have rows of zeros.
@@ -17,15 +19,16 @@ struct EmbeddingForwardArgs {
   const int32_t* token = nullptr;   // [batch, tokens]
   const float* table = nullptr;     // [vocabulary, channels]
   const float* position = nullptr;  // [at least tokens, channels], or null: zeros
-  float* out = nullptr;             // [batch, tokens, channels], =
+  N* out = nullptr;                 // [batch, tokens, channels], =
   DropoutKey dropout;
 };
 
+template <typename N>
 struct EmbeddingBackwardArgs {
   int64_t batch = 0, tokens = 0, channels = 0;
   int64_t first = 0, vocabulary = 0;
   const int32_t* token = nullptr;  // [batch, tokens]
-  const float* dout = nullptr;     // [batch, tokens, channels]
+  const N* dout = nullptr;         // [batch, tokens, channels]
   float* dtable = nullptr;         // [vocabulary, channels], += in the rows that occur
   float* dposition = nullptr;  // [at least tokens, channels], += in the first `tokens` rows; null
                                // where the forward has none
@@ -34,8 +37,10 @@ struct EmbeddingBackwardArgs {
 
 namespace cpu {
 
-void EmbeddingForward(const EmbeddingForwardArgs& args);
-void EmbeddingBackward(const EmbeddingBackwardArgs& args);
+template <typename N>
+void EmbeddingForward(const EmbeddingForwardArgs<N>& args);
+template <typename N>
+void EmbeddingBackward(const EmbeddingBackwardArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

@@ -2,36 +2,35 @@
 #include "kernels/masked.h"
 
 namespace pp::kernels::PP_ISA {
+namespace {
+constexpr int64_t kRange = 256;  // of channels that a thread takes
+}
 
-void EmbeddingForward(const EmbeddingForwardArgs& args) {
+template <typename N>
+void EmbeddingForward(const EmbeddingForwardArgs<N>& args) {
   const int64_t channels = args.channels;
   ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
     const int64_t t = row % args.tokens;
     const int64_t token = args.token[row] - args.first;
     const bool here = 0 <= token && token < args.vocabulary;
-    float* out = args.out + row * channels;
-    if (here) {
-      const float* from = args.table + token * channels;
-      for (int64_t c = 0; c < channels; ++c) out[c] = from[c];
-    } else {
-      for (int64_t c = 0; c < channels; ++c) out[c] = 0;
+    N* out = args.out + row * channels;
+    for (int64_t c = 0; c < channels; c += kLanes) {
+      const int64_t n = channels - c;
+      Vec sum = here ? LoadUpTo(args.table + token * channels + c, n) : Broadcast(0);
+      if (args.position != nullptr) sum += LoadUpTo(args.position + t * channels + c, n);
+      StoreUpTo(out + c, sum, n);
     }
-    if (args.position == nullptr) return;
-    const float* position = args.position + t * channels;
-    for (int64_t c = 0; c < channels; ++c) out[c] += position[c];
   });
   if (args.dropout.p > 0) {
     const int64_t elements = args.tokens * channels;
-    Dropout({.range = {0, args.batch * elements, elements},
-             .x = args.out,
-             .out = args.out,
-             .dropout = args.dropout});
+    const MaskedRange range = {0, args.batch * elements, elements};
+    Dropout<N>({range, args.out, args.out, args.dropout});
   }
 }
 
 // A thread takes a range of channels of all rows, so that rows are added in order.
-void EmbeddingBackward(const EmbeddingBackwardArgs& args) {
-  constexpr int64_t kRange = 256;
+template <typename N>
+void EmbeddingBackward(const EmbeddingBackwardArgs<N>& args) {
   const int64_t channels = args.channels;
   ParallelRanges(channels, kRange, [&](int64_t begin, int64_t end) {
     for (int64_t b = 0; b < args.batch; ++b) {
@@ -41,12 +40,12 @@ void EmbeddingBackward(const EmbeddingBackwardArgs& args) {
       for (int64_t t = 0; t < args.tokens; ++t) {
         const int64_t row = b * args.tokens + t;
         const int64_t n = end - begin;
-        const float* dout = args.dout + row * channels + begin;
-        float masked[kRange + kPhiloxWords];
-        if (args.dropout.p > 0) {
-          mask.Factors(t * channels + begin, n, masked);
-          for (int64_t c = 0; c < n; ++c) masked[c] *= dout[c];
-          dout = masked;
+        float dout[kRange + kPhiloxWords];
+        const bool drops = args.dropout.p > 0;
+        if (drops) mask.Factors(t * channels + begin, n, dout);
+        for (int64_t c = 0; c < n; c += kLanes) {
+          const Vec v = LoadUpTo(args.dout + row * channels + begin + c, n - c);
+          Store(dout + c, drops ? v * Load(dout + c) : v);
         }
         const int64_t token = args.token[row] - args.first;
         if (0 <= token && token < args.vocabulary) {
@@ -60,5 +59,8 @@ void EmbeddingBackward(const EmbeddingBackwardArgs& args) {
     }
   });
 }
+
+PP_INSTANTIATE(EmbeddingForward)
+PP_INSTANTIATE(EmbeddingBackward)
 
 }  // namespace pp::kernels::PP_ISA

@@ -5,25 +5,31 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
+
 namespace pp::kernels {
 
+template <typename N>
 struct GeluForwardArgs {
   int64_t n = 0;
-  const float* x = nullptr;  // [n]
-  float* y = nullptr;        // [n], =; may be x
+  const N* x = nullptr;  // [n]
+  N* y = nullptr;        // [n], =; may be x
 };
 
+template <typename N>
 struct GeluBackwardArgs {
   int64_t n = 0;
-  const float* x = nullptr;   // [n], input of the forward
-  const float* dy = nullptr;  // [n]
-  float* dx = nullptr;        // [n], =; may be dy
+  const N* x = nullptr;   // [n], input of the forward
+  const N* dy = nullptr;  // [n]
+  N* dx = nullptr;        // [n], =; may be dy
 };
 
 namespace cpu {
 
-void GeluForward(const GeluForwardArgs& args);
-void GeluBackward(const GeluBackwardArgs& args);
+template <typename N>
+void GeluForward(const GeluForwardArgs<N>& args);
+template <typename N>
+void GeluBackward(const GeluBackwardArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

@@ -32,14 +32,16 @@ PP_INLINE Vec GeluSlope(Vec x) {
 
 }  // namespace
 
-void GeluForward(const GeluForwardArgs& args) {
+template <typename N>
+void GeluForward(const GeluForwardArgs<N>& args) {
   ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
     for (; i + kLanes <= end; i += kLanes) Store(args.y + i, Gelu(Load(args.x + i)));
     if (i < end) StorePart(args.y + i, Gelu(LoadPart(args.x + i, end - i)), end - i);
   });
 }
 
-void GeluBackward(const GeluBackwardArgs& args) {
+template <typename N>
+void GeluBackward(const GeluBackwardArgs<N>& args) {
   ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
     for (; i + kLanes <= end; i += kLanes) {
       Store(args.dx + i, Load(args.dy + i) * GeluSlope(Load(args.x + i)));
@@ -50,5 +52,8 @@ void GeluBackward(const GeluBackwardArgs& args) {
     }
   });
 }
+
+PP_INSTANTIATE(GeluForward)
+PP_INSTANTIATE(GeluBackward)
 
 }  // namespace pp::kernels::PP_ISA

@@ -10,12 +10,15 @@ namespace {
 #define PP_V1(Name) v1::Name,
 #define PP_V3(Name) v3::Name,
 #define PP_V4(Name) v4::Name,
+#define PP_V1_BOTH(Name) {v1::Name<float>, v1::Name<BFloat16>},
+#define PP_V3_BOTH(Name) {v3::Name<float>, v3::Name<BFloat16>},
+#define PP_V4_BOTH(Name) {v4::Name<float>, v4::Name<BFloat16>},
 constexpr CpuKernels kAll[] = {
-    {"v1", PP_CPU_KERNELS(PP_V1)},
-    {"v3", PP_CPU_KERNELS(PP_V3)},
-    {"v4", PP_CPU_KERNELS(PP_V4)},
+    {"v1", PP_CPU_KERNELS(PP_V1) PP_ACTIVATION_KERNELS(PP_V1_BOTH)},
+    {"v3", PP_CPU_KERNELS(PP_V3) PP_ACTIVATION_KERNELS(PP_V3_BOTH)},
+    {"v4", PP_CPU_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)},
     [] {
-      CpuKernels kernels = {"amx", PP_CPU_KERNELS(PP_V4)};
+      CpuKernels kernels = {"amx", PP_CPU_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)};
       kernels.MatmulRun = amx::MatmulRun;
       return kernels;
     }(),
@@ -65,6 +68,15 @@ namespace cpu {
   void Name(const Name##Args& args) { Best().Name(args); }
 PP_CPU_KERNELS(PP_DISPATCH)
 #undef PP_DISPATCH
+
+#define PP_DISPATCH_BOTH(Name)           \
+  template <typename N>                  \
+  void Name(const Name##Args<N>& args) { \
+    Best().Name(args);                   \
+  }                                      \
+  PP_INSTANTIATE(Name)
+PP_ACTIVATION_KERNELS(PP_DISPATCH_BOTH)
+#undef PP_DISPATCH_BOTH
 
 }  // namespace cpu
 }  // namespace pp::kernels

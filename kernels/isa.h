@@ -12,6 +12,7 @@
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/bfloat16.h"
 #include "kernels/bias.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/draw.h"
@@ -24,6 +25,7 @@
 #include "kernels/random.h"
 #include "kernels/residual.h"
 #include "kernels/rope.h"
+#include "kernels/sum_parts.h"
 #include "kernels/sum_squares.h"
 #include "kernels/swiglu.h"
 
@@ -31,29 +33,33 @@
 #define PP_CPU_KERNELS(X) \
   X(AdamW)                \
   X(Add)                  \
-  X(AttentionBackward)    \
-  X(AttentionForward)     \
-  X(BiasGradient)         \
-  X(CrossEntropyBackward) \
-  X(CrossEntropyForward)  \
   X(CrossEntropyJoin)     \
-  X(CrossEntropyPart)     \
-  X(Draw)                 \
-  X(Dropout)              \
-  X(EmbeddingBackward)    \
-  X(EmbeddingForward)     \
   X(Fill)                 \
-  X(GeluBackward)         \
-  X(GeluForward)          \
-  X(LayerNormBackward)    \
-  X(LayerNormForward)     \
   X(MatmulRun)            \
   X(RandomNormal)         \
-  X(Residual)             \
-  X(Rope)                 \
   X(Scale)                \
-  X(SumSquares)           \
-  X(SwiGluBackward)       \
+  X(SumSquares)
+
+// Those of activations, for both types of them (bfloat16.h).
+#define PP_ACTIVATION_KERNELS(X) \
+  X(AttentionBackward)           \
+  X(AttentionForward)            \
+  X(BiasGradient)                \
+  X(CrossEntropyBackward)        \
+  X(CrossEntropyForward)         \
+  X(CrossEntropyPart)            \
+  X(Draw)                        \
+  X(Dropout)                     \
+  X(EmbeddingBackward)           \
+  X(EmbeddingForward)            \
+  X(GeluBackward)                \
+  X(GeluForward)                 \
+  X(LayerNormBackward)           \
+  X(LayerNormForward)            \
+  X(Residual)                    \
+  X(Rope)                        \
+  X(SumParts)                    \
+  X(SwiGluBackward)              \
   X(SwiGluForward)
 // clang-format on
 
@@ -66,25 +72,45 @@ struct MatmulRunArgs {
 };
 
 #define PP_DECLARE(Name) void Name(const Name##Args& args);
+#define PP_DECLARE_BOTH(Name) \
+  template <typename N>       \
+  void Name(const Name##Args<N>& args);
 namespace v1 {
 PP_CPU_KERNELS(PP_DECLARE)
-}
+PP_ACTIVATION_KERNELS(PP_DECLARE_BOTH)
+}  // namespace v1
 namespace v3 {
 PP_CPU_KERNELS(PP_DECLARE)
-}
+PP_ACTIVATION_KERNELS(PP_DECLARE_BOTH)
+}  // namespace v3
 namespace v4 {
 PP_CPU_KERNELS(PP_DECLARE)
-}
+PP_ACTIVATION_KERNELS(PP_DECLARE_BOTH)
+}  // namespace v4
 namespace amx {
 PP_DECLARE(MatmulRun)
 }
 #undef PP_DECLARE
+#undef PP_DECLARE_BOTH
+
+// Called with the arguments of either type, it is the kernel of that type.
+template <template <typename> typename Args>
+struct ActivationKernel {
+  void (*fp32)(const Args<float>& args);
+  void (*bf16)(const Args<BFloat16>& args);
+
+  void operator()(const Args<float>& args) const { fp32(args); }
+  void operator()(const Args<BFloat16>& args) const { bf16(args); }
+};
 
 struct CpuKernels {
   const char* isa;
 #define PP_POINTER(Name) void (*Name)(const Name##Args& args);
+#define PP_POINTERS(Name) ActivationKernel<Name##Args> Name;
   PP_CPU_KERNELS(PP_POINTER)
+  PP_ACTIVATION_KERNELS(PP_POINTERS)
 #undef PP_POINTER
+#undef PP_POINTERS
 };
 
 // Those that this processor can run, the best one last.

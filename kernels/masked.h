@@ -13,8 +13,8 @@ inline constexpr int64_t kMaskedBlock = 16384;  // elements of one sequence that
 
 // For each `at` < range.n, out[at] = finish(dropout(value(at)), at), a vector at a time. value(at,
 // n) and finish(v, at, n) get how many lanes there are: kLanes, or fewer at an end.
-template <typename Value, typename Finish>
-void ForEachMasked(const MaskedRange& range, const DropoutKey& key, float* out, const Value& value,
+template <typename N, typename Value, typename Finish>
+void ForEachMasked(const MaskedRange& range, const DropoutKey& key, N* out, const Value& value,
                    const Finish& finish) {
   if (range.n == 0) return;
   const int64_t elements = range.sequence_elements;

@@ -32,7 +32,9 @@ int Matmul::Prepare(const MatmulShape& shape) {
   return id;
 }
 
-size_t Matmul::ScratchBytes() { return kBlockScratchFloats * sizeof(float); }
+size_t Matmul::ScratchBytes(MatmulNumbers numbers) {
+  return ScratchFloats(numbers) * sizeof(float);
+}
 
 void Matmul::Run(int id, const MatmulArgs& args) {
   MatmulRun({.shape = impl_->shapes[id], .args = args, .threads = impl_->threads});

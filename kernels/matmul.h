@@ -1,18 +1,25 @@
-// C[m,n] (= or +=) op(A) op(B) (+ bias[n]) (+ residual[m,n]), fp32, row-major.
+// C[m,n] (= or +=) op(A) op(B) (+ bias[n]) (+ residual[m,n]), row-major.
 //
 //   operands   A          B          use in a layer Y = X W + b
 //   kNN        A[m,k]     B[k,n]     forward, W as [in,out]
 //   kNT        A[m,k]     B[n,k]     dX = dY W^T; the tied head, logits = X E^T
 //   kTN        A[k,m]     B[k,n]     dW += X^T dY
 //
-// A row of a matrix starts `lda`, `ldb`, `ldc` floats after the one before (0: no gap). A residual
-// has the layout of C, and may not be asked for together with kAdd.
+//   numbers    A          B                   C, residual   use
+//   kFp32      float      float               float         all
+//   kBf16      BFloat16   float, of which it  BFloat16      forward, dX; B is a weight
+//                         takes the nearest BFloat16
+//   kBf16Sum   BFloat16   BFloat16            float         dW; no residual
+//
+// A row of a matrix starts `lda`, `ldb`, `ldc` numbers after the one before (0: no gap). A residual
+// has the layout of C, and may not be asked for together with kAdd, nor kAdd with kBf16.
 //
 // A product is cut into blocks, each computed by one thread, and a sum is cut by the shape alone:
 // the result has the same bits for any number of threads. Nothing but the given memory is used.
 //
-// The arithmetic is fp32, by fused multiply-adds, or on processors with AMX by products of bfloat16
-// that are as precise; matmul_amx.cc says how, and what becomes of infinities.
+// Sums are fp32 in all three, and C is rounded once. In kFp32 so are the products, by fused
+// multiply-adds, or on processors with AMX by products of bfloat16 that are as precise;
+// matmul_amx.cc says how, and what becomes of infinities.
 //
 // Why not oneDNN 2.6.3, measured on GPT-2 124M: its matmul primitive takes six blocks from the heap
 // at each execution, needs rows without gaps, and falls to half the speed for rows of 3072 floats;
@@ -29,6 +36,7 @@
 namespace pp::kernels {
 
 enum class Operands { kNN, kNT, kTN };
+enum class MatmulNumbers { kFp32, kBf16, kBf16Sum };
 enum class WithBias { kNo, kYes };
 enum class WithResidual { kNo, kYes };
 
@@ -39,18 +47,19 @@ struct MatmulShape {
   WithBias bias = WithBias::kNo;
   WithResidual residual = WithResidual::kNo;
   int64_t lda = 0, ldb = 0, ldc = 0;
+  MatmulNumbers numbers = MatmulNumbers::kFp32;
 
   bool operator==(const MatmulShape&) const = default;
 };
 
 struct MatmulArgs {
-  const float* a = nullptr;
-  const float* b = nullptr;
-  float* c = nullptr;
-  const float* bias = nullptr;      // [n], exactly when the shape says so
-  const float* residual = nullptr;  // like C, exactly when the shape says so; may be C itself
-  void* scratch = nullptr;          // ScratchBytes(), aligned to 64
-  void* helpers = nullptr;          // as much for each further thread, one behind the other
+  const void* a = nullptr;  // of the shape's numbers
+  const void* b = nullptr;
+  void* c = nullptr;
+  const float* bias = nullptr;     // [n], exactly when the shape says so
+  const void* residual = nullptr;  // like C, exactly when the shape says so; may be C itself
+  void* scratch = nullptr;         // ScratchBytes of its numbers, aligned to 64
+  void* helpers = nullptr;         // as much for each further thread, one behind the other
 };
 
 namespace cpu {
@@ -67,8 +76,8 @@ class Matmul {
   // Makes what `shape` needs, once; the same shape gets the same id, and ids count from 0.
   int Prepare(const MatmulShape& shape);
 
-  // Of one thread, for every shape.
-  static size_t ScratchBytes();
+  // Of one thread, for every shape with such numbers.
+  static size_t ScratchBytes(MatmulNumbers numbers);
 
   // Takes no memory.
   void Run(int id, const MatmulArgs& args);

@@ -7,17 +7,20 @@
 // intelligence datatype for higher-precision computations", ARITH 2019). An element of C takes 32
 // steps of k at once, so its sum is rounded less often than a chain of fused multiply-adds and is
 // nearer to the exact one. It is fp32 in all but its ends: infinity and what is above 3.39e38
-// become NaN, and below 2^-109, where x2 is no normal number, precision fades.
+// become NaN, and below 2^-109, where x2 is no normal number, precision fades. A product of numbers
+// that are bfloat16 is one.
 //
 //   A, rows 0-31   [k 0-31][k 32-63]…   A chunk of k of a block of A is packed once; panels of 32
 //   A, rows 32-63  [      ][       ]…   columns of B are packed one after the other and multiplied
-//                                       by all of it. A step of k of a panel is 3 parts x 2 tiles.
+//                                       by all of it. A step of k of a panel is 2 tiles of each
+//                                       part.
 //
 // The tile registers work for 16 cycles at each instruction. What else is to be done, packing the
 // next panel and adding the last sums to C, is strewn among those in small portions; so it costs
 // little time.
 #include "kernels/isa.h"
 #include "kernels/matmul_blocks.h"
+#include "kernels/matmul_output.h"
 #include "kernels/parallel.h"
 #include "kernels/tile.h"
 
@@ -34,29 +37,51 @@ PP_INLINE __mmask16 First(int64_t n) {
 }
 
 // Element k of row i of an operand lies at p[i * ld + k] if `along` k, else at p[k * ld + i].
+template <typename Number>
 struct Operand {
-  const float* p;
+  const Number* p;
   int64_t ld;
   bool along;
 };
 
-// The three parts of a and b: a word of each has that of a in its lower half and that of b in its
-// upper one. Adding half a unit of what remains and cutting off rounds to nearest. Some part of a
-// NaN is one.
-PP_INLINE void Split(__m512 a, __m512 b, uint32_t* out) {
+// Of the numbers of an operand.
+template <typename Number>
+inline constexpr int kPartsOf = sizeof(Number) == sizeof(float) ? 3 : 1;
+template <>
+inline constexpr int kPartsOf<Rounded> = 1;
+
+// A word of each part has that of a in its lower half and that of b in its upper one; both are 16
+// numbers, those beyond the masks zero. Of a float: adding half a unit of what remains and cutting
+// off rounds to nearest. Some part of a NaN is one.
+PP_INLINE void Split(const float* at_a, __mmask16 mask_a, const float* at_b, __mmask16 mask_b,
+                     uint32_t* out) {
   const __m512i half_unit = _mm512_set1_epi32(0x8000);
   const __m512i top = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  __m512 a = _mm512_maskz_loadu_ps(mask_a, at_a), b = _mm512_maskz_loadu_ps(mask_b, at_b);
 #pragma GCC unroll 3
-  for (int part = 0; part < kParts; ++part, out += 2 * kTileWords) {
+  for (int part = 0; part < 3; ++part, out += 2 * kTileWords) {
     __m512i x = _mm512_castps_si512(a), y = _mm512_castps_si512(b);
-    if (part < kParts - 1) {
+    if (part < 2) {
       x = _mm512_add_epi32(x, half_unit);
       y = _mm512_add_epi32(y, half_unit);
     }
-    _mm512_storeu_si512(out, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, 16), y));
+    _mm512_storeu_si512(out, _mm512_mask_blend_epi16(0xaaaaaaaa, (__m512i)((Word)x >> 16), y));
     a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(x, top)));
     b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(y, top)));
   }
+}
+
+PP_INLINE Word LoadBits(const BFloat16* p, __mmask16 mask) {
+  return __builtin_convertvector((Half)_mm256_maskz_loadu_epi16(mask, p), Word);
+}
+PP_INLINE Word LoadBits(const Rounded* p, __mmask16 mask) {
+  return Nearest((Vec)_mm512_maskz_loadu_ps(mask, &p->x));
+}
+
+template <typename Number>
+PP_INLINE void Split(const Number* a, __mmask16 mask_a, const Number* b, __mmask16 mask_b,
+                     uint32_t* out) {
+  StoreWord(out, LoadBits(a, mask_a) | (LoadBits(b, mask_b) << 16));
 }
 
 // Packs a panel of an operand, a row of both tiles of a step at a time.
@@ -66,11 +91,15 @@ PP_INLINE void Split(__m512 a, __m512 b, uint32_t* out) {
 // other memory those of a right one; what is to be the other kind is transposed afterwards.
 //
 // What is not inlined gets values and not the object's address, so that this lives in registers.
+template <typename Number>
 class Packer {
+  static constexpr int kParts = kPartsOf<Number>;
+  static constexpr int64_t kStepWords = 2 * kParts * kTileWords;
+
  public:
   // Rows [first, first + count) of the operand, k in [k, k + depth), and zeros beyond.
-  PP_INLINE Packer(const Operand& from, int64_t first, int64_t count, int64_t k, int64_t depth,
-                   bool transpose, uint32_t* out)
+  PP_INLINE Packer(const Operand<Number>& from, int64_t first, int64_t count, int64_t k,
+                   int64_t depth, bool transpose, uint32_t* out)
       : ld_(from.ld),
         to_b_(from.along ? kSide : kSide * ld_),
         to_tile_(from.along ? kSide * ld_ : kSide),
@@ -95,10 +124,10 @@ class Packer {
       if (count_ >= kPanel && depth_ >= kStep) {
 #pragma GCC unroll 2
         for (int tile = 0; tile < 2; ++tile) {
-          const float* a = p_ + tile * to_tile_;
+          const Number* a = p_ + tile * to_tile_;
           __builtin_prefetch(a + to_next_, 0, 2);
           __builtin_prefetch(a + to_next_ + to_b_, 0, 2);
-          Split(_mm512_loadu_ps(a), _mm512_loadu_ps(a + to_b_), out_ + tile * kTileWords);
+          Split(a, 0xffff, a + to_b_, 0xffff, out_ + tile * kTileWords);
         }
       } else {
         PackEdge(p_, to_b_, to_tile_, along_ ? depth_ : count_, (along_ ? count_ : depth_) - row_,
@@ -118,16 +147,16 @@ class Packer {
 
  private:
   // The same with zeros beyond `columns` and `rows`, counted from p.
-  static __attribute__((noinline)) void PackEdge(const float* p, int64_t to_b, int64_t to_tile,
+  static __attribute__((noinline)) void PackEdge(const Number* p, int64_t to_b, int64_t to_tile,
                                                  int64_t columns, int64_t rows, bool along,
                                                  uint32_t* out) {
-    const auto load = [&](int tile, int b) PP_LAMBDA {
+    const auto mask = [&](int tile, int b) PP_LAMBDA {
       const int right = along ? b : tile, below = along ? tile : b;
-      const __mmask16 mask = rows > below * kSide ? First(columns - right * kSide) : 0;
-      return _mm512_maskz_loadu_ps(mask, p + tile * to_tile + b * to_b);
+      return rows > below * kSide ? First(columns - right * kSide) : static_cast<__mmask16>(0);
     };
     for (int tile = 0; tile < 2; ++tile) {
-      Split(load(tile, 0), load(tile, 1), out + tile * kTileWords);
+      const Number* a = p + tile * to_tile;
+      Split(a, mask(tile, 0), a + to_b, mask(tile, 1), out + tile * kTileWords);
     }
   }
 
@@ -144,15 +173,18 @@ class Packer {
   const bool along_, transpose_;
   const int64_t count_;
   int64_t depth_, left_, row_ = 0;
-  const float* p_;
+  const Number* p_;
   uint32_t* out_;
 };
 
-// One block of C and the chunk of k that is being added to it.
+// One block of C, or of its sums, and the chunk of k that is being added to it. Rows and columns
+// count from those of the block.
 struct Block {
   const MatmulShape& shape;  // with lda, ldb, ldc filled in
-  const MatmulArgs& args;
-  int64_t row, rows, column, columns, k, depth;
+  float* c;
+  int64_t ldc;
+  const float *bias, *residual;  // null: none
+  int64_t rows, columns, k, depth;
 };
 
 void TransposeSums(float* sums) {
@@ -176,19 +208,18 @@ class Finisher {
 
   void Start(float* sums, bool transpose, int64_t row, int64_t column) {
     const int64_t columns = block_.columns - column;
-    const int64_t at = (block_.row + row) * block_.shape.ldc + block_.column + column;
-    const bool bias = last_ && block_.shape.bias == WithBias::kYes;
-    const bool residual = last_ && block_.shape.residual == WithResidual::kYes;
+    const int64_t at = row * block_.ldc + column;
+    const bool bias = last_ && block_.bias != nullptr;
+    const bool residual = last_ && block_.residual != nullptr;
     sums_ = sums;
     transpose_ = transpose;
     rows_ = Least(block_.rows - row, kPanel);
     masks_[0] = First(columns);
     masks_[1] = First(columns - kSide);
-    c_ = block_.args.c + at;
-    bias_ = bias ? block_.args.bias + block_.column + column : nullptr;
-    residual_ = residual ? block_.args.residual + at : nullptr;
-    next_ = row + kPanel < block_.rows ? c_ + kPanel * block_.shape.ldc
-                                       : c_ - row * block_.shape.ldc + kPanel;
+    c_ = block_.c + at;
+    bias_ = bias ? block_.bias + column : nullptr;
+    residual_ = residual ? block_.residual + at : nullptr;
+    next_ = row + kPanel < block_.rows ? c_ + kPanel * block_.ldc : c_ - row * block_.ldc + kPanel;
   }
 
   PP_INLINE void Finish(int64_t rows) {
@@ -201,7 +232,7 @@ class Finisher {
       }
       __builtin_prefetch(next_, 1, 2);
       __builtin_prefetch(next_ + kSide, 1, 2);
-      next_ += block_.shape.ldc;
+      next_ += block_.ldc;
 #pragma GCC unroll 2
       for (int j = 0; j < 2; ++j) {
         const int64_t at = j * kSide;
@@ -212,8 +243,8 @@ class Finisher {
         _mm512_mask_storeu_ps(c_ + at, masks_[j], sum);
       }
       sums_ += kPanel;
-      c_ += block_.shape.ldc;
-      if (residual_) residual_ += block_.shape.ldc;
+      c_ += block_.ldc;
+      if (residual_) residual_ += block_.ldc;
     }
   }
 
@@ -228,14 +259,16 @@ class Finisher {
   const float *bias_ = nullptr, *residual_ = nullptr;
 };
 
-// sums[i][j] = the product of two panels, kPanel x kPanel. `between` is called kCalls times in each
-// step of k.
-constexpr int64_t kCalls = 6;
+// sums[i][j] = the product of two panels, kPanel x kPanel. `between` is called kCallsOf times in
+// each step of k: once for each product of parts.
+template <int kParts>
+inline constexpr int64_t kCallsOf = kParts == 1 ? 1 : 6;
 
-template <typename Between>
+template <int kParts, typename Between>
 PP_INLINE void MultiplyPanels(const uint32_t* left, const uint32_t* right, int64_t steps,
                               float* sums, const Between& between) {
   constexpr int kRowBytes = 64, kSumsRowBytes = 4 * kPanel;
+  constexpr int64_t kStepWords = 2 * kParts * kTileWords;
   const auto load_left = [&](int part) PP_LAMBDA {
     _tile_loadd(4, left + 2 * part * kTileWords, kRowBytes);
     _tile_loadd(5, left + (2 * part + 1) * kTileWords, kRowBytes);
@@ -256,19 +289,25 @@ PP_INLINE void MultiplyPanels(const uint32_t* left, const uint32_t* right, int64
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t s = 0; s < steps; ++s, left += kStepWords, right += kStepWords) {
-    load_left(2);
-    load_right(0);
-    multiply(s);
-    load_left(1);
-    multiply(s);
-    load_right(1);
-    multiply(s);
-    load_left(0);
-    multiply(s);
-    load_right(2);
-    multiply(s);
-    load_right(0);
-    multiply(s);
+    if constexpr (kParts == 1) {
+      load_left(0);
+      load_right(0);
+      multiply(s);
+    } else {
+      load_left(2);
+      load_right(0);
+      multiply(s);
+      load_left(1);
+      multiply(s);
+      load_right(1);
+      multiply(s);
+      load_left(0);
+      multiply(s);
+      load_right(2);
+      multiply(s);
+      load_right(0);
+      multiply(s);
+    }
   }
   _tile_stored(0, sums, kSumsRowBytes);
   _tile_stored(1, sums + kSide, kSumsRowBytes);
@@ -278,20 +317,24 @@ PP_INLINE void MultiplyPanels(const uint32_t* left, const uint32_t* right, int64
 
 // In kNT rows of B are rows of a left operand, so that B needs no transposition, which would cost
 // more than those of A and of the sums.
-void MultiplyChunk(const Block& block, uint32_t* scratch) {
+template <typename A, typename B>
+void MultiplyChunk(const Block& block, const A* first_a, const B* first_b, uint32_t* scratch) {
+  constexpr int kParts = kPartsOf<A>;
+  static_assert(kParts == kPartsOf<B>);
+  constexpr int64_t kStepWords = 2 * kParts * kTileWords, kCalls = kCallsOf<kParts>;
   const MatmulShape& shape = block.shape;
   const bool nt = shape.operands == Operands::kNT, tn = shape.operands == Operands::kTN;
-  const Operand a = {block.args.a + block.row * (tn ? 1 : shape.lda), shape.lda, !tn};
-  const Operand b = {block.args.b + block.column * (nt ? shape.ldb : 1), shape.ldb, nt};
+  const Operand<A> a = {first_a, shape.lda, !tn};
+  const Operand<B> b = {first_b, shape.ldb, nt};
   const int64_t steps = DivideUp(block.depth, kStep), panel_words = steps * kStepWords;
   const int64_t panels = DivideUp(block.rows, kPanel);
   uint32_t *panel_b = scratch, *panels_a = scratch + panel_words;
   const auto pack_a = [&](int64_t i) PP_LAMBDA {
-    return Packer(a, i * kPanel, block.rows - i * kPanel, block.k, block.depth, nt || tn,
-                  panels_a + i * panel_words);
+    return Packer<A>(a, i * kPanel, block.rows - i * kPanel, block.k, block.depth, nt || tn,
+                     panels_a + i * panel_words);
   };
   const auto pack_b = [&](int64_t j) PP_LAMBDA {
-    return Packer(b, j, block.columns - j, block.k, block.depth, false, panel_b);
+    return Packer<B>(b, j, block.columns - j, block.k, block.depth, false, panel_b);
   };
   pack_a(0).Pack(steps * kSide);
   pack_b(0).Pack(steps * kSide);
@@ -310,21 +353,21 @@ void MultiplyChunk(const Block& block, uint32_t* scratch) {
       float* out = sums[sums_now];
       const uint32_t *left = nt ? panel_b : panel_a, *right = nt ? panel_a : panel_b;
       if (i + 1 == panels) {
-        Packer next = pack_b(j + kPanel);
-        MultiplyPanels(left, right, steps, out, [&](int64_t step) PP_LAMBDA {
+        Packer<B> next = pack_b(j + kPanel);
+        MultiplyPanels<kParts>(left, right, steps, out, [&](int64_t step) PP_LAMBDA {
           finisher.Finish(finish_rows);
           next.Pack(Least(pack_rows, next.left() - (steps - step) * kSide));
         });
         next.Pack(next.left());
       } else if (j == 0) {
-        Packer next = pack_a(i + 1);
-        MultiplyPanels(left, right, steps, out, [&](int64_t) PP_LAMBDA {
+        Packer<A> next = pack_a(i + 1);
+        MultiplyPanels<kParts>(left, right, steps, out, [&](int64_t) PP_LAMBDA {
           finisher.Finish(finish_rows);
           next.Pack(pack_rows);
         });
       } else {
-        MultiplyPanels(left, right, steps, out,
-                       [&](int64_t) PP_LAMBDA { finisher.Finish(finish_rows); });
+        MultiplyPanels<kParts>(left, right, steps, out,
+                               [&](int64_t) PP_LAMBDA { finisher.Finish(finish_rows); });
       }
       finisher.Start(out, nt, i * kPanel, j);
       sums_now = 1 - sums_now;
@@ -339,37 +382,60 @@ struct __attribute__((packed)) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-}  // namespace
-
-void MatmulRun(const MatmulRunArgs& run) {
+template <typename A, typename B, typename C>
+void Multiply(const MatmulRunArgs& run) {
+  // Where numbers have fewer parts, as much scratch holds more of them.
+  constexpr int64_t kMostDepth = kChunk * 3 / kPartsOf<A>;
   const MatmulShape& shape = run.shape;
   const int64_t down = DivideUp(shape.m, kRows);
   const int64_t rows = DivideUp(DivideUp(shape.m, down), kPanel) * kPanel;
-  const int64_t across = down % run.threads == 0 ? 1 : run.threads;
+  int64_t across = down % run.threads == 0 ? 1 : run.threads;
+  if (sizeof(C) < sizeof(float)) across *= DivideUp(shape.n, across * kBlockColumns);
   const int64_t columns = DivideUp(DivideUp(shape.n, across), kPanel) * kPanel;
-  const int64_t chunk = DivideUp(DivideUp(shape.k, DivideUp(shape.k, kChunk)), kStep) * kStep;
+  const int64_t chunk = DivideUp(DivideUp(shape.k, DivideUp(shape.k, kMostDepth)), kStep) * kStep;
   ParallelFor(down * across, run.threads, [&](int64_t i, int thread) {
+    const int64_t row = i / across * rows, column = i % across * columns;
+    if (row >= shape.m || column >= shape.n) return;
+    float* scratch =
+        ScratchOf(thread, ScratchFloats(shape.numbers), run.args.scratch, run.args.helpers);
+    const OutputBlock<C> out(
+        run, {row, Least(shape.m - row, rows), column, Least(shape.n - column, columns)},
+        scratch + kPackedFloats);
     Block block = {.shape = shape,
-                   .args = run.args,
-                   .row = i / across * rows,
-                   .rows = 0,
-                   .column = i % across * columns,
-                   .columns = 0,
+                   .c = out.c,
+                   .ldc = out.ldc,
+                   .bias = out.bias,
+                   .residual = out.residual,
+                   .rows = out.at.rows,
+                   .columns = out.at.columns,
                    .k = 0,
                    .depth = 0};
-    block.rows = Least(shape.m - block.row, rows);
-    block.columns = Least(shape.n - block.column, columns);
-    if (block.rows <= 0 || block.columns <= 0) return;
-    auto* scratch = reinterpret_cast<uint32_t*>(
-        ScratchOf(thread, kBlockScratchFloats, run.args.scratch, run.args.helpers));
+    const A* a =
+        static_cast<const A*>(run.args.a) + row * (shape.operands == Operands::kTN ? 1 : shape.lda);
+    const B* b = static_cast<const B*>(run.args.b) +
+                 column * (shape.operands == Operands::kNT ? shape.ldb : 1);
     const TileConfig config;
     _tile_loadconfig(&config);
     for (; block.k < shape.k; block.k += chunk) {
       block.depth = Least(shape.k - block.k, chunk);
-      MultiplyChunk(block, scratch);
+      MultiplyChunk(block, a, b, reinterpret_cast<uint32_t*>(scratch));
     }
     _tile_release();
+    out.Round();
   });
+}
+
+}  // namespace
+
+void MatmulRun(const MatmulRunArgs& run) {
+  switch (run.shape.numbers) {
+    case MatmulNumbers::kFp32:
+      return Multiply<float, float, float>(run);
+    case MatmulNumbers::kBf16:
+      return Multiply<BFloat16, Rounded, BFloat16>(run);
+    case MatmulNumbers::kBf16Sum:
+      return Multiply<BFloat16, BFloat16, float>(run);
+  }
 }
 
 }  // namespace pp::kernels::PP_ISA

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/matmul.h"
+
 namespace pp::kernels {
 
 inline constexpr int64_t kBlockRows = 256;
@@ -25,20 +27,28 @@ inline constexpr int64_t ChunkDepth(int64_t m, int64_t k) {
 }
 
 // With AMX a panel of an operand is kPanel rows, packed in tiles of kSide x kSide words, of which
-// kParts x 2 hold kStep steps of k. One panel of B and a block of A are kept.
+// 2 x (parts of a number) hold kStep steps of k. One panel of B and a block of A are kept. A float
+// has three parts, a BFloat16 one.
 namespace amx_blocks {
 
 inline constexpr int64_t kRows = 256, kChunk = 384;
-inline constexpr int64_t kSide = 16, kPanel = 2 * kSide, kStep = 32, kParts = 3;
-inline constexpr int64_t kTileWords = kSide * kSide, kStepWords = kParts * 2 * kTileWords;
-inline constexpr int64_t kScratchWords = kChunk / kStep * kStepWords * (1 + kRows / kPanel);
+inline constexpr int64_t kSide = 16, kPanel = 2 * kSide, kStep = 32;
+inline constexpr int64_t kTileWords = kSide * kSide;
+inline constexpr int64_t kScratchWords = kChunk / kStep * 3 * 2 * kTileWords * (1 + kRows / kPanel);
 
 }  // namespace amx_blocks
 
-// Scratch of one thread, enough for every instruction set.
+// Packed operands of one thread, enough for every instruction set.
 inline constexpr int64_t kStripFloats = kChunkDepth * kBlockRows;
-inline constexpr int64_t kBlockScratchFloats =
-    kPanelFloats + kStripFloats > amx_blocks::kScratchWords ? kPanelFloats + kStripFloats
-                                                            : amx_blocks::kScratchWords;
+inline constexpr int64_t kPackedFloats = kPanelFloats + kStripFloats > amx_blocks::kScratchWords
+                                             ? kPanelFloats + kStripFloats
+                                             : amx_blocks::kScratchWords;
+// Behind them, where C is rounded: the sums of a block.
+inline constexpr int64_t kSumsFloats = kBlockRows * kBlockColumns;
+
+// Scratch of one thread.
+inline constexpr int64_t ScratchFloats(MatmulNumbers numbers) {
+  return kPackedFloats + (numbers == MatmulNumbers::kBf16 ? kSumsFloats : 0);
+}
 
 }  // namespace pp::kernels

@@ -11,8 +11,13 @@
 //   rows   [tile]    |     |                power of two apart, and without them the caches hold
 //     v    [tile]    |     |                only a small part of a panel. Where rows of B are rows
 //                                           of a panel, the first tile copies while it multiplies.
+//
+// What is copied becomes float; where A is not, it is copied in every case, [rows][k]. Where C is
+// not, the sums of a block lie in scratch until they are whole.
+#include <type_traits>
+
 #include "kernels/isa.h"
-#include "kernels/matmul_blocks.h"
+#include "kernels/matmul_output.h"
 #include "kernels/parallel.h"
 #include "kernels/tile.h"
 
@@ -21,42 +26,53 @@ namespace {
 
 constexpr int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// One block of C and the chunk of k that is being added to it.
+// One block of C, or of its sums, and the chunk of k that is being added to it. Rows and columns
+// count from those of the block. A and B begin there, too.
+template <typename A, typename B>
 struct Block {
   const MatmulShape& shape;  // with lda, ldb, ldc filled in
-  const MatmulArgs& args;
-  int64_t row, rows, column, columns, k, depth;
-  float* strips_a;  // kTN only
+  const A* a;
+  const B* b;
+  float* c;
+  int64_t ldc;
+  const float *bias, *residual;  // null: none
+  int64_t rows, columns, k, depth;
+  float* packed_a;
   float* panel_b;
+
+  bool adds() const { return k > 0 || shape.update == Update::kAdd; }
+  bool ends() const { return k + depth == shape.k; }
 };
 
 // panel[k][column] = op(B)[k, column], with zeros in the columns beyond B.
-template <int kVectors>
+template <int kVectors, typename Block>
 void CopyPanelOfB(const Block& block, int64_t column, int64_t columns) {
   constexpr int kColumns = kVectors * kLanes;
   const int64_t ldb = block.shape.ldb;
   if (block.shape.operands == Operands::kNT) {
-    const float* b = block.args.b + column * ldb + block.k;
+    const auto* b = block.b + column * ldb + block.k;
     CopyTransposedPanel<kColumns>(b, ldb, columns, block.depth, block.panel_b);
     return;
   }
-  const float* b = block.args.b + block.k * ldb + column;
+  const auto* b = block.b + block.k * ldb + column;
   float* panel = block.panel_b;
   for (int64_t k = 0; k < block.depth; ++k, b += ldb, panel += kColumns) {
-    for (int j = 0; j < kColumns; ++j) panel[j] = j < columns ? b[j] : 0;
+    for (int j = 0; j < kColumns; j += kLanes)
+      Store(panel + j, j < columns ? LoadUpTo(b + j, columns - j) : Broadcast(0));
   }
 }
 
 // Of A[k, m]: strips[strip][k][row of the strip], with zeros in the rows beyond A. Four strips at a
 // time, as memory is read faster in longer pieces and too many strips are in each other's way.
+template <typename Block>
 void CopyTransposedA(const Block& block) {
   constexpr int64_t kTogether = 4 * kLanes;
   const int64_t lda = block.shape.lda;
   for (int64_t first = 0; first < block.rows; first += kTogether) {
     const int64_t rows = Least(block.rows - first, kTogether);
-    const float* a = block.args.a + block.k * lda + block.row + first;
+    const auto* a = block.a + block.k * lda + first;
     for (int64_t k = 0; k < block.depth; ++k, a += lda) {
-      float* strip = block.strips_a + first * block.depth + k * kLanes;
+      float* strip = block.packed_a + first * block.depth + k * kLanes;
       for (int64_t i = 0; i < rows; i += kLanes, strip += kLanes * block.depth) {
         Store(strip, rows - i >= kLanes ? Load(a + i) : LoadPart(a + i, rows - i));
       }
@@ -64,13 +80,26 @@ void CopyTransposedA(const Block& block) {
   }
 }
 
-// Asks, line by line, for a region of memory, `rows` rows of `length` floats, `stride` apart, so
+// A[m, k] as floats, without gaps.
+template <typename Block>
+void CopyA(const Block& block) {
+  for (int64_t i = 0; i < block.rows; ++i) {
+    const auto* a = block.a + i * block.shape.lda + block.k;
+    float* out = block.packed_a + i * block.depth;
+    for (int64_t k = 0; k < block.depth; k += kLanes)
+      StoreUpTo(out + k, LoadUpTo(a + k, block.depth - k), block.depth - k);
+  }
+}
+
+// Asks, line by line, for a region of memory, `rows` rows of `length` numbers, `stride` apart, so
 // that `calls` calls of Next() ask for all of it.
+template <typename Number>
 class Prefetcher {
  public:
-  Prefetcher(const float* first, int64_t rows, int64_t length, int64_t stride, int64_t calls)
+  Prefetcher(const Number* first, int64_t rows, int64_t length, int64_t stride, int64_t calls)
       : rows_(rows), stride_(stride) {
-    const int64_t into_line = static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) / 4 % kLine);
+    const int64_t into_line =
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) / sizeof(Number) % kLine);
     row_ = first - into_line;
     length_ = length + into_line;
     const int64_t lines = rows * ((length_ + kLine - 1) / kLine);
@@ -89,63 +118,51 @@ class Prefetcher {
   }
 
  private:
-  static constexpr int64_t kLine = 16;  // floats of a cache line
-  const float* row_;
+  static constexpr int64_t kLine = 64 / sizeof(Number);  // of a cache
+  const Number* row_;
   int64_t rows_, length_, stride_, each_, at_ = 0;
 };
 
 // What the panel behind `column` will read of B: of this chunk, or else of the next one.
-Prefetcher NextPanelOfB(const Block& block, int64_t column, int64_t calls) {
-  const int64_t ldb = block.shape.ldb, end = block.column + block.columns;
+template <typename A, typename B>
+Prefetcher<B> NextPanelOfB(const Block<A, B>& block, int64_t column, int64_t calls) {
+  const int64_t ldb = block.shape.ldb, end = block.columns;
   int64_t k = block.k, depth = block.depth;
   if (column >= end) {
-    column = block.column;
+    column = 0;
     k += depth;
     depth = Least(block.shape.k - k, depth);
   }
   const int64_t columns = Least(end - column, kTileColumns);
   if (block.shape.operands == Operands::kNT) {
-    return {block.args.b + column * ldb + k, depth > 0 ? columns : 0, depth, ldb, calls};
+    return {block.b + column * ldb + k, depth > 0 ? columns : 0, depth, ldb, calls};
   }
-  return {block.args.b + k * ldb + column, depth, columns, ldb, calls};
+  return {block.b + k * ldb + column, depth, columns, ldb, calls};
 }
 
 // What the tile behind row i of the block and `column` will read of C: below it, or else on top of
 // the next panel.
-Prefetcher NextTileOfC(const Block& block, int64_t i, int64_t column, int64_t columns,
-                       int64_t calls) {
+template <typename Block>
+Prefetcher<float> NextTileOfC(const Block& block, int64_t i, int64_t column, int64_t columns,
+                              int64_t calls) {
   i += kTileRows;
   if (i >= block.rows) {
     i = 0;
     column += columns;
-    columns = Least(block.column + block.columns - column, kTileColumns);
+    columns = Least(block.columns - column, kTileColumns);
   }
-  const float* c = block.args.c + (block.row + i) * block.shape.ldc + column;
-  return {c, columns > 0 ? Least(block.rows - i, kTileRows) : 0, columns, block.shape.ldc, calls};
+  const float* c = block.c + i * block.ldc + column;
+  return {c, columns > 0 ? Least(block.rows - i, kTileRows) : 0, columns, block.ldc, calls};
 }
 
-// Adds to `sum` what belongs to vector c of C besides the product.
-PP_INLINE Vec Finish(const Block& block, Vec sum, int64_t row, int64_t column) {
-  const MatmulShape& shape = block.shape;
-  if (block.k > 0 || shape.update == Update::kAdd) {
-    sum = Load(block.args.c + row * shape.ldc + column) + sum;
-  }
-  if (block.k + block.depth < shape.k) return sum;
-  if (shape.bias == WithBias::kYes) sum += Load(block.args.bias + column);
-  if (shape.residual == WithResidual::kYes) {
-    sum += Load(block.args.residual + row * shape.ldc + column);
-  }
-  return sum;
-}
-
-// The same for single floats, at the right and lower edge.
-PP_INLINE float Finish(const Block& block, float sum, int64_t row, int64_t column) {
-  const MatmulShape& shape = block.shape;
-  const int64_t at = row * shape.ldc + column;
-  if (block.k > 0 || shape.update == Update::kAdd) sum = block.args.c[at] + sum;
-  if (block.k + block.depth < shape.k) return sum;
-  if (shape.bias == WithBias::kYes) sum += block.args.bias[column];
-  if (shape.residual == WithResidual::kYes) sum += block.args.residual[at];
+// Adds to `sum` what belongs to up to kLanes of `left` numbers of C besides the product.
+template <typename Block>
+PP_INLINE Vec Finish(const Block& block, Vec sum, int64_t row, int64_t column, int64_t left) {
+  const int64_t at = row * block.ldc + column;
+  if (block.adds()) sum = LoadUpTo(block.c + at, left) + sum;
+  if (!block.ends()) return sum;
+  if (block.bias != nullptr) sum += LoadUpTo(block.bias + column, left);
+  if (block.residual != nullptr) sum += LoadUpTo(block.residual + at, left);
   return sum;
 }
 
@@ -163,22 +180,21 @@ PP_INLINE void StoreWhole(const Tile<kTileRows, kVectors>& tile, float* c, int64
   }
 }
 
-template <int kVectors>
+template <int kVectors, typename Block>
 PP_INLINE void StoreTile(const Block& block, const Tile<kTileRows, kVectors>& tile, int64_t row,
                          int64_t rows, int64_t column, int64_t columns) {
-  const MatmulShape& shape = block.shape;
-  float* c = block.args.c + row * shape.ldc + column;
+  float* c = block.c + row * block.ldc + column;
   if (rows == kTileRows && columns == kVectors * kLanes) {
     // The frequent cases have loops without conditions.
-    const bool nothing_else = shape.bias == WithBias::kNo && shape.residual == WithResidual::kNo;
-    if (nothing_else && block.k == 0 && shape.update == Update::kSet) {
-      StoreWhole(tile, c, shape.ldc, [](Vec sum, int, int, float*) PP_LAMBDA { return sum; });
+    const bool nothing_else = block.bias == nullptr && block.residual == nullptr;
+    if (nothing_else && !block.adds()) {
+      StoreWhole(tile, c, block.ldc, [](Vec sum, int, int, float*) PP_LAMBDA { return sum; });
     } else if (nothing_else) {
-      StoreWhole(tile, c, shape.ldc,
+      StoreWhole(tile, c, block.ldc,
                  [](Vec sum, int, int, float* p) PP_LAMBDA { return Load(p) + sum; });
     } else {
-      StoreWhole(tile, c, shape.ldc, [&](Vec sum, int i, int j, float*) PP_LAMBDA {
-        return Finish(block, sum, row + i, column + j * kLanes);
+      StoreWhole(tile, c, block.ldc, [&](Vec sum, int i, int j, float*) PP_LAMBDA {
+        return Finish(block, sum, row + i, column + j * kLanes, kLanes);
       });
     }
     return;
@@ -187,12 +203,11 @@ PP_INLINE void StoreTile(const Block& block, const Tile<kTileRows, kVectors>& ti
   for (int i = 0; i < kTileRows; ++i) {
     for (int j = 0; j < kVectors; ++j) Store(&sums[i][j * kLanes], tile.acc[i][j]);
   }
-  for (int64_t i = 0; i < rows; ++i, c += shape.ldc) {
-    int64_t j = 0;
-    for (; j + kLanes <= columns; j += kLanes) {
-      Store(c + j, Finish(block, Load(&sums[i][j]), row + i, column + j));
+  for (int64_t i = 0; i < rows; ++i, c += block.ldc) {
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      const int64_t left = columns - j;
+      StoreUpTo(c + j, Finish(block, Load(&sums[i][j]), row + i, column + j, left), left);
     }
-    for (; j < columns; ++j) c[j] = Finish(block, sums[i][j], row + i, column + j);
   }
 }
 
@@ -211,90 +226,103 @@ struct RowsOfA {
 };
 
 // A tile at row i of the block. b: the rows of the panel, ldb apart.
-template <int kVectors, CopyRows kCopy, typename Prefetch>
-PP_INLINE void MultiplyRows(const Block& block, int64_t i, int64_t column, int64_t columns,
+template <int kVectors, CopyRows kCopy, typename A, typename B, typename Prefetch>
+PP_INLINE void MultiplyRows(const Block<A, B>& block, int64_t i, int64_t column, int64_t columns,
                             const float* b, int64_t ldb, const Prefetch& prefetch) {
   const MatmulShape& shape = block.shape;
   const int64_t rows = Least(block.rows - i, kTileRows);
   Tile<kTileRows, kVectors> tile;
   if (shape.operands == Operands::kTN) {
-    const float* a = block.strips_a + i / kLanes * kLanes * block.depth + i % kLanes;
+    const float* a = block.packed_a + i / kLanes * kLanes * block.depth + i % kLanes;
     MultiplyTile<kCopy>(
         tile, [a](int row, int64_t k) PP_LAMBDA { return a[k * kLanes + row]; }, b, ldb,
         block.depth, prefetch, block.panel_b);
-  } else if (rows == kTileRows) {
-    const RowsOfA a(block.args.a + (block.row + i) * shape.lda + block.k, shape.lda);
-    MultiplyTile<kCopy>(tile, a, b, ldb, block.depth, prefetch, block.panel_b);
   } else {
-    const float* a[kTileRows];
-    for (int row = 0; row < kTileRows; ++row) {
-      const int64_t inside = row < rows ? row : 0;  // computes row 0 again, which is dropped
-      a[row] = block.args.a + (block.row + i + inside) * shape.lda + block.k;
+    const float* first = block.packed_a + i * block.depth;
+    int64_t lda = block.depth;
+    if constexpr (sizeof(A) == sizeof(float)) {
+      first = block.a + i * shape.lda + block.k;
+      lda = shape.lda;
     }
-    MultiplyTile<kCopy>(
-        tile, [&a](int row, int64_t k) PP_LAMBDA { return a[row][k]; }, b, ldb, block.depth,
-        prefetch, block.panel_b);
+    if (rows == kTileRows) {
+      MultiplyTile<kCopy>(tile, RowsOfA(first, lda), b, ldb, block.depth, prefetch, block.panel_b);
+    } else {
+      const float* a[kTileRows];
+      for (int row = 0; row < kTileRows; ++row)
+        a[row] = first + (row < rows ? row : 0) * lda;  // computes row 0 again, which is dropped
+      MultiplyTile<kCopy>(
+          tile, [&a](int row, int64_t k) PP_LAMBDA { return a[row][k]; }, b, ldb, block.depth,
+          prefetch, block.panel_b);
+    }
   }
-  StoreTile<kVectors>(block, tile, block.row + i, rows, column, columns);
+  StoreTile<kVectors>(block, tile, i, rows, column, columns);
 }
 
 // One chunk of k, one panel of B, all rows of the block.
-template <int kVectors>
-void MultiplyPanel(const Block& block, int64_t column, int64_t columns) {
+template <int kVectors, typename A, typename B>
+void MultiplyPanel(const Block<A, B>& block, int64_t column, int64_t columns) {
   constexpr int kColumns = kVectors * kLanes;
   const MatmulShape& shape = block.shape;
   const int64_t calls = block.depth / kPrefetchSteps;  // in one tile
-  Prefetcher next_b =
+  auto next_b =
       NextPanelOfB(block, column + columns, calls * ((block.rows + kTileRows - 1) / kTileRows));
-  const bool copy_first = shape.operands == Operands::kNT || columns < kColumns;
+  constexpr bool kFloats = std::is_same_v<B, float>;
+  const bool copy_first = !kFloats || shape.operands == Operands::kNT || columns < kColumns;
   if (copy_first) CopyPanelOfB<kVectors>(block, column, columns);
   for (int64_t i = 0; i < block.rows; i += kTileRows) {
-    Prefetcher next_c = NextTileOfC(block, i, column, columns, calls);
+    auto next_c = NextTileOfC(block, i, column, columns, calls);
     const auto prefetch = [&]() PP_LAMBDA {
       next_b.Next();
       next_c.Next();
     };
-    if (i == 0 && !copy_first) {
-      const float* b = block.args.b + block.k * shape.ldb + column;
-      MultiplyRows<kVectors, CopyRows::kYes>(block, i, column, columns, b, shape.ldb, prefetch);
-    } else {
-      MultiplyRows<kVectors, CopyRows::kNo>(block, i, column, columns, block.panel_b, kColumns,
-                                            prefetch);
+    if constexpr (kFloats) {
+      if (i == 0 && !copy_first) {
+        const float* b = block.b + block.k * shape.ldb + column;
+        MultiplyRows<kVectors, CopyRows::kYes>(block, i, column, columns, b, shape.ldb, prefetch);
+        continue;
+      }
     }
+    MultiplyRows<kVectors, CopyRows::kNo>(block, i, column, columns, block.panel_b, kColumns,
+                                          prefetch);
   }
 }
 
 // Panels have three vectors while there are enough, then what is left; of four the next takes two,
 // as a panel of one alone keeps the arithmetic waiting for its loads.
+template <typename Block>
 void MultiplyChunk(const Block& block) {
   for (int64_t j = 0; j < block.columns;) {
-    const int64_t left = block.columns - j, column = block.column + j;
+    const int64_t left = block.columns - j;
     const int64_t vectors = (left + kLanes - 1) / kLanes;
     if (vectors == 3 || vectors > 4) {
-      MultiplyPanel<3>(block, column, Least(left, 3 * kLanes));
+      MultiplyPanel<3>(block, j, Least(left, 3 * kLanes));
       j += 3 * kLanes;
     } else if (vectors == 2 || vectors == 4) {
-      MultiplyPanel<2>(block, column, Least(left, 2 * kLanes));
+      MultiplyPanel<2>(block, j, Least(left, 2 * kLanes));
       j += 2 * kLanes;
     } else {
-      MultiplyPanel<1>(block, column, left);
+      MultiplyPanel<1>(block, j, left);
       j += kLanes;
     }
   }
 }
 
-void MultiplyBlock(Block block) {
+template <typename A, typename B>
+void MultiplyBlock(Block<A, B> block) {
   const int64_t step = ChunkDepth(block.shape.m, block.shape.k);
   for (block.k = 0; block.k < block.shape.k; block.k += step) {
     block.depth = Least(block.shape.k - block.k, step);
-    if (block.shape.operands == Operands::kTN) CopyTransposedA(block);
+    if (block.shape.operands == Operands::kTN) {
+      CopyTransposedA(block);
+    } else if (sizeof(A) < sizeof(float)) {
+      CopyA(block);
+    }
     MultiplyChunk(block);
   }
 }
 
-}  // namespace
-
-void MatmulRun(const MatmulRunArgs& run) {
+template <typename A, typename B, typename C>
+void Multiply(const MatmulRunArgs& run) {
   const MatmulShape& shape = run.shape;
   const int64_t down = (shape.m + kBlockRows - 1) / kBlockRows;
   int64_t across = (shape.n + kBlockColumns - 1) / kBlockColumns;
@@ -305,18 +333,41 @@ void MatmulRun(const MatmulRunArgs& run) {
   ParallelFor(down * across, run.threads, [&](int64_t i, int thread) {
     const int64_t row = i / across * kBlockRows, column = i % across * columns;
     if (column >= shape.n) return;
-    float* scratch = ScratchOf(thread, kBlockScratchFloats, run.args.scratch, run.args.helpers);
-    MultiplyBlock({.shape = shape,
-                   .args = run.args,
-                   .row = row,
-                   .rows = Least(shape.m - row, kBlockRows),
-                   .column = column,
-                   .columns = Least(shape.n - column, columns),
-                   .k = 0,
-                   .depth = 0,
-                   .strips_a = scratch + kPanelFloats,
-                   .panel_b = scratch});
+    float* scratch =
+        ScratchOf(thread, ScratchFloats(shape.numbers), run.args.scratch, run.args.helpers);
+    const OutputBlock<C> out(
+        run, {row, Least(shape.m - row, kBlockRows), column, Least(shape.n - column, columns)},
+        scratch + kPackedFloats);
+    MultiplyBlock<A, B>({.shape = shape,
+                         .a = static_cast<const A*>(run.args.a) +
+                              row * (shape.operands == Operands::kTN ? 1 : shape.lda),
+                         .b = static_cast<const B*>(run.args.b) +
+                              column * (shape.operands == Operands::kNT ? shape.ldb : 1),
+                         .c = out.c,
+                         .ldc = out.ldc,
+                         .bias = out.bias,
+                         .residual = out.residual,
+                         .rows = out.at.rows,
+                         .columns = out.at.columns,
+                         .k = 0,
+                         .depth = 0,
+                         .packed_a = scratch + kPanelFloats,
+                         .panel_b = scratch});
+    out.Round();
   });
+}
+
+}  // namespace
+
+void MatmulRun(const MatmulRunArgs& run) {
+  switch (run.shape.numbers) {
+    case MatmulNumbers::kFp32:
+      return Multiply<float, float, float>(run);
+    case MatmulNumbers::kBf16:
+      return Multiply<BFloat16, Rounded, BFloat16>(run);
+    case MatmulNumbers::kBf16Sum:
+      return Multiply<BFloat16, BFloat16, float>(run);
+  }
 }
 
 }  // namespace pp::kernels::PP_ISA

@@ -8,30 +8,33 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
 #include "kernels/update.h"
 
 namespace pp::kernels {
 
+template <typename N>
 struct LayerNormForwardArgs {
   int64_t rows = 0, channels = 0;
-  const float* x = nullptr;      // [rows, channels]
+  const N* x = nullptr;          // [rows, channels]
   const float* gamma = nullptr;  // [channels]
   const float* beta = nullptr;   // [channels]; RMSNorm: null
-  float* y = nullptr;            // [rows, channels], =
+  N* y = nullptr;                // [rows, channels], =
   float* mean = nullptr;         // [rows], =; RMSNorm: null
   float* rstd = nullptr;         // [rows], =
   float epsilon = 1e-5f;
 };
 
+template <typename N>
 struct LayerNormBackwardArgs {
   int64_t rows = 0, channels = 0;
-  const float* dy = nullptr;     // [rows, channels]
-  const float* x = nullptr;      // [rows, channels]
+  const N* dy = nullptr;         // [rows, channels]
+  const N* x = nullptr;          // [rows, channels]
   const float* gamma = nullptr;  // [channels]
   const float* mean = nullptr;   // [rows]; RMSNorm: null
   const float* rstd = nullptr;   // [rows]
   // Null: not computed.
-  float* dx = nullptr;  // [rows, channels], `dx_update`; with kSet it may be dy
+  N* dx = nullptr;  // [rows, channels], `dx_update`; with kSet it may be dy
   Update dx_update = Update::kSet;
   // Null, both: not computed. They are computed before dx.
   float* dgamma = nullptr;  // [channels], `update`
@@ -41,8 +44,10 @@ struct LayerNormBackwardArgs {
 
 namespace cpu {
 
-void LayerNormForward(const LayerNormForwardArgs& args);
-void LayerNormBackward(const LayerNormBackwardArgs& args);
+template <typename N>
+void LayerNormForward(const LayerNormForwardArgs<N>& args);
+template <typename N>
+void LayerNormBackward(const LayerNormBackwardArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

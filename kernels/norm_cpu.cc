@@ -25,10 +25,11 @@ PP_INLINE float SumOver(int64_t n, const Term& term) {
   return Sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-void ForwardRow(const LayerNormForwardArgs& args, int64_t row) {
+template <typename N>
+void ForwardRow(const LayerNormForwardArgs<N>& args, int64_t row) {
   const int64_t n = args.channels;
-  const float* x = args.x + row * n;
-  float* y = args.y + row * n;
+  const N* x = args.x + row * n;
+  N* y = args.y + row * n;
   const bool centered = args.mean != nullptr;
   const float mean =
       centered ? SumOver(n, [&](int64_t c, int64_t k) PP_LAMBDA { return LoadUpTo(x + c, k); }) / n
@@ -41,31 +42,31 @@ void ForwardRow(const LayerNormForwardArgs& args, int64_t row) {
                          n;
   const float rstd = 1 / __builtin_sqrtf(variance + args.epsilon);
   args.rstd[row] = rstd;
-  if (!centered) {
-    for (int64_t c = 0; c < n; ++c) y[c] = x[c] * rstd * args.gamma[c];
-    return;
+  for (int64_t c = 0; c < n; c += kLanes) {
+    const Vec normal = (LoadUpTo(x + c, n - c) - mean) * rstd;
+    const Vec scaled = normal * LoadUpTo(args.gamma + c, n - c);
+    StoreUpTo(y + c, centered ? scaled + LoadUpTo(args.beta + c, n - c) : scaled, n - c);
   }
-  for (int64_t c = 0; c < n; ++c) y[c] = (x[c] - mean) * rstd * args.gamma[c] + args.beta[c];
-  args.mean[row] = mean;
+  if (centered) args.mean[row] = mean;
 }
 
 // The product, rounded: the compiler must not fuse it with a sum. With one channel g - sum(g)/1 is
 // 0, where a fused product would leave its rounding error, times rstd, which may be large.
-PP_INLINE Vec Rounded(Vec v) {
+PP_INLINE Vec Unfused(Vec v) {
   asm("" : "+v"(v));
   return v;
 }
 
-template <Update kUpdate>
-void BackwardRow(const LayerNormBackwardArgs& args, int64_t row) {
+template <Update kUpdate, typename N>
+void BackwardRow(const LayerNormBackwardArgs<N>& args, int64_t row) {
   const int64_t n = args.channels;
-  const float* x = args.x + row * n;
-  const float* dy = args.dy + row * n;
-  float* dx = args.dx + row * n;
+  const N* x = args.x + row * n;
+  const N* dy = args.dy + row * n;
+  N* dx = args.dx + row * n;
   const bool centered = args.mean != nullptr;
   const float mean = centered ? args.mean[row] : 0, rstd = args.rstd[row];
   const auto g = [&](int64_t c, int64_t k) PP_LAMBDA {
-    return Rounded(LoadUpTo(dy + c, k) * LoadUpTo(args.gamma + c, k));
+    return Unfused(LoadUpTo(dy + c, k) * LoadUpTo(args.gamma + c, k));
   };
   const auto normal = [&](int64_t c, int64_t k)
                           PP_LAMBDA { return (LoadUpTo(x + c, k) - mean) * rstd; };
@@ -82,16 +83,19 @@ void BackwardRow(const LayerNormBackwardArgs& args, int64_t row) {
   if (c < n) put(c, n - c);
 }
 
-void ParameterGradients(const LayerNormBackwardArgs& args) {
+template <typename N>
+void ParameterGradients(const LayerNormBackwardArgs<N>& args) {
   ParallelRanges(args.channels, kColumnRange, [&](int64_t begin, int64_t end) {
     float gamma[kColumnRange] = {}, beta[kColumnRange] = {};
     for (int64_t r = 0; r < args.rows; ++r) {
-      const float* x = args.x + r * args.channels + begin;
-      const float* dy = args.dy + r * args.channels + begin;
+      const N* x = args.x + r * args.channels + begin;
+      const N* dy = args.dy + r * args.channels + begin;
       const float mean = args.mean != nullptr ? args.mean[r] : 0, rstd = args.rstd[r];
-      for (int64_t c = 0; c < end - begin; ++c) {
-        gamma[c] += dy[c] * ((x[c] - mean) * rstd);
-        beta[c] += dy[c];
+      for (int64_t c = 0; c < end - begin; c += kLanes) {
+        const int64_t n = end - begin - c;
+        const Vec d = LoadUpTo(dy + c, n);
+        Store(gamma + c, Load(gamma + c) + d * ((LoadUpTo(x + c, n) - mean) * rstd));
+        Store(beta + c, Load(beta + c) + d);
       }
     }
     StoreColumns(gamma, end - begin, args.update, args.dgamma + begin);
@@ -101,13 +105,15 @@ void ParameterGradients(const LayerNormBackwardArgs& args) {
 
 }  // namespace
 
-void LayerNormForward(const LayerNormForwardArgs& args) {
+template <typename N>
+void LayerNormForward(const LayerNormForwardArgs<N>& args) {
   ParallelRanges(args.rows, kRows, [&](int64_t row, int64_t end) {
     for (; row < end; ++row) ForwardRow(args, row);
   });
 }
 
-void LayerNormBackward(const LayerNormBackwardArgs& args) {
+template <typename N>
+void LayerNormBackward(const LayerNormBackwardArgs<N>& args) {
   if (args.dgamma != nullptr) ParameterGradients(args);
   if (args.dx == nullptr) return;
   ParallelRanges(args.rows, kRows, [&](int64_t row, int64_t end) {
@@ -120,5 +126,8 @@ void LayerNormBackward(const LayerNormBackwardArgs& args) {
     }
   });
 }
+
+PP_INSTANTIATE(LayerNormForward)
+PP_INSTANTIATE(LayerNormBackward)
 
 }  // namespace pp::kernels::PP_ISA

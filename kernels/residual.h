@@ -3,22 +3,25 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
 
 namespace pp::kernels {
 
 // x, y, out: [range.n]; out may be x or y.
+template <typename N>
 struct ResidualArgs {
   MaskedRange range;
-  const float* x = nullptr;
-  const float* y = nullptr;
-  float* out = nullptr;  // =
+  const N* x = nullptr;
+  const N* y = nullptr;
+  N* out = nullptr;  // =
   DropoutKey dropout;
 };
 
 namespace cpu {
 
-void Residual(const ResidualArgs& args);
+template <typename N>
+void Residual(const ResidualArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

@@ -7,22 +7,26 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
+
 namespace pp::kernels {
 
 enum class Turn { kForward, kBackward };
 
+template <typename N>
 struct RopeArgs {
   int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;  // head_dim is even
   int64_t row_stride = 0;         // floats from one token's first head to the next one's
   const float* cosine = nullptr;  // [tokens, head_dim/2]
   const float* sine = nullptr;    // [tokens, head_dim/2]
-  float* x = nullptr;             // [batch, tokens, heads, head_dim], the heads side by side
+  N* x = nullptr;                 // [batch, tokens, heads, head_dim], the heads side by side
   Turn turn = Turn::kForward;
 };
 
 namespace cpu {
 
-void Rope(const RopeArgs& args);
+template <typename N>
+void Rope(const RopeArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

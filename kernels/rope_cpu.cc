@@ -5,7 +5,8 @@
 namespace pp::kernels::PP_ISA {
 namespace {
 
-void TurnHead(float* x, int64_t half, const float* cosine, const float* sine, float sign) {
+template <typename N>
+void TurnHead(N* x, int64_t half, const float* cosine, const float* sine, float sign) {
   const auto turn = [&](auto load, auto store, int64_t i) PP_LAMBDA {
     const Vec c = load(cosine + i), s = load(sine + i) * sign;
     const Vec low = load(x + i), high = load(x + half + i);
@@ -14,19 +15,20 @@ void TurnHead(float* x, int64_t half, const float* cosine, const float* sine, fl
   };
   int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
-    turn([](const float* p) PP_LAMBDA { return Load(p); },
-         [](float* p, Vec v) PP_LAMBDA { Store(p, v); }, i);
+    turn([](const auto* p) PP_LAMBDA { return Load(p); },
+         [](auto* p, Vec v) PP_LAMBDA { Store(p, v); }, i);
   }
   const int64_t left = half - i;
   if (left > 0) {
-    turn([&](const float* p) PP_LAMBDA { return LoadPart(p, left); },
-         [&](float* p, Vec v) PP_LAMBDA { StorePart(p, v, left); }, i);
+    turn([&](const auto* p) PP_LAMBDA { return LoadPart(p, left); },
+         [&](auto* p, Vec v) PP_LAMBDA { StorePart(p, v, left); }, i);
   }
 }
 
 }  // namespace
 
-void Rope(const RopeArgs& args) {
+template <typename N>
+void Rope(const RopeArgs<N>& args) {
   const int64_t half = args.head_dim / 2;
   const float sign = args.turn == Turn::kForward ? 1 : -1;
   ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
@@ -37,5 +39,7 @@ void Rope(const RopeArgs& args) {
     }
   });
 }
+
+PP_INSTANTIATE(Rope)
 
 }  // namespace pp::kernels::PP_ISA

@@ -5,6 +5,8 @@
 // for a newer processor is ever linked into the code for an older one. For the same reason these
 // files use no inline function of the standard library.
 //
+// What reads or writes numbers takes floats, and BFloat16s, which it widens and rounds.
+//
 // Arithmetic is that of the compilers' vector extension: a + b, a < b ? x : y, and so on.
 #pragma once
 
@@ -12,6 +14,8 @@
 
 #include <cstdint>
 #include <utility>
+
+#include "kernels/bfloat16.h"
 
 #define PP_INLINE inline __attribute__((always_inline))
 #define PP_LAMBDA __attribute__((always_inline))
@@ -39,23 +43,57 @@ PP_INLINE void Store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v;
 PP_INLINE Word LoadWord(const uint32_t* p) { return *reinterpret_cast<const UnalignedWord*>(p); }
 PP_INLINE void StoreWord(uint32_t* p, Word v) { *reinterpret_cast<UnalignedWord*>(p) = v; }
 
+typedef uint16_t Half __attribute__((vector_size(2 * kLanes)));
+typedef uint16_t UnalignedHalf __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+
+PP_INLINE Vec Widen(Half h) { return (Vec)(__builtin_convertvector(h, Word) << 16); }
+// The nearest bfloat16s, each in the lower half of a word.
+PP_INLINE Word Nearest(Vec v) {
+  const Word bits = (Word)v;
+  const Word nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return v == v ? nearest : (bits >> 16) | 0x40;
+}
+PP_INLINE Half Narrow(Vec v) { return __builtin_convertvector(Nearest(v), Half); }
+PP_INLINE Vec Load(const BFloat16* p) { return Widen(*reinterpret_cast<const UnalignedHalf*>(p)); }
+PP_INLINE void Store(BFloat16* p, Vec v) { *reinterpret_cast<UnalignedHalf*>(p) = Narrow(v); }
+
+// A float that is read rounded to bfloat16.
+struct Rounded {
+  float x;
+};
+PP_INLINE Vec Load(const Rounded* p) { return Widen(Narrow(Load(&p->x))); }
+
+PP_INLINE float ToFloat(float x) { return x; }
+PP_INLINE float ToFloat(BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.bits} << 16); }
+PP_INLINE float ToFloat(Rounded x) {
+  Vec v = {x.x};
+  return Widen(Narrow(v))[0];
+}
+
 // The first n < kLanes lanes; the others are `rest`.
-PP_INLINE Vec LoadPart(const float* p, int64_t n, float rest = 0) {
+template <typename N>
+PP_INLINE Vec LoadPart(const N* p, int64_t n, float rest = 0) {
   float lanes[kLanes];
-  for (int i = 0; i < kLanes; ++i) lanes[i] = i < n ? p[i] : rest;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i < n ? ToFloat(p[i]) : rest;
   return Load(lanes);
 }
 
 PP_INLINE void StorePart(float* p, Vec v, int64_t n) {
   for (int i = 0; i < n; ++i) p[i] = v[i];
 }
+PP_INLINE void StorePart(BFloat16* p, Vec v, int64_t n) {
+  const Half h = Narrow(v);
+  for (int i = 0; i < n; ++i) p[i].bits = h[i];
+}
 
-// Up to kLanes of `left` floats.
-PP_INLINE Vec LoadUpTo(const float* p, int64_t left) {
+// Up to kLanes of `left` numbers.
+template <typename N>
+PP_INLINE Vec LoadUpTo(const N* p, int64_t left) {
   return left >= kLanes ? Load(p) : LoadPart(p, left);
 }
 
-PP_INLINE void StoreUpTo(float* p, Vec v, int64_t left) {
+template <typename N>
+PP_INLINE void StoreUpTo(N* p, Vec v, int64_t left) {
   left >= kLanes ? Store(p, v) : StorePart(p, v, left);
 }
 

@@ -5,25 +5,31 @@
 
 #include <cstdint>
 
+#include "kernels/bfloat16.h"
+
 namespace pp::kernels {
 
+template <typename N>
 struct SwiGluForwardArgs {
   int64_t rows = 0, columns = 0;
-  const float* x = nullptr;  // [rows, 2*columns]
-  float* y = nullptr;        // [rows, columns], =
+  const N* x = nullptr;  // [rows, 2*columns]
+  N* y = nullptr;        // [rows, columns], =
 };
 
+template <typename N>
 struct SwiGluBackwardArgs {
   int64_t rows = 0, columns = 0;
-  const float* x = nullptr;   // [rows, 2*columns], input of the forward
-  const float* dy = nullptr;  // [rows, columns]
-  float* dx = nullptr;        // [rows, 2*columns], =; may be x
+  const N* x = nullptr;   // [rows, 2*columns], input of the forward
+  const N* dy = nullptr;  // [rows, columns]
+  N* dx = nullptr;        // [rows, 2*columns], =; may be x
 };
 
 namespace cpu {
 
-void SwiGluForward(const SwiGluForwardArgs& args);
-void SwiGluBackward(const SwiGluBackwardArgs& args);
+template <typename N>
+void SwiGluForward(const SwiGluForwardArgs<N>& args);
+template <typename N>
+void SwiGluBackward(const SwiGluBackwardArgs<N>& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

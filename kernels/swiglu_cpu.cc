@@ -12,10 +12,11 @@ PP_INLINE Vec Sigmoid(Vec x) {
 
 }  // namespace
 
-void SwiGluForward(const SwiGluForwardArgs& args) {
+template <typename N>
+void SwiGluForward(const SwiGluForwardArgs<N>& args) {
   ParallelFor(args.rows, [&](int64_t row, int) {
-    const float *gate = args.x + 2 * row * args.columns, *up = gate + args.columns;
-    float* y = args.y + row * args.columns;
+    const N *gate = args.x + 2 * row * args.columns, *up = gate + args.columns;
+    N* y = args.y + row * args.columns;
     for (int64_t c = 0; c < args.columns; c += kLanes) {
       const int64_t n = args.columns - c;
       const Vec g = LoadUpTo(gate + c, n);
@@ -24,11 +25,12 @@ void SwiGluForward(const SwiGluForwardArgs& args) {
   });
 }
 
-void SwiGluBackward(const SwiGluBackwardArgs& args) {
+template <typename N>
+void SwiGluBackward(const SwiGluBackwardArgs<N>& args) {
   ParallelFor(args.rows, [&](int64_t row, int) {
-    const float *gate = args.x + 2 * row * args.columns, *up = gate + args.columns;
-    const float* dy = args.dy + row * args.columns;
-    float *dgate = args.dx + 2 * row * args.columns, *dup = dgate + args.columns;
+    const N *gate = args.x + 2 * row * args.columns, *up = gate + args.columns;
+    const N* dy = args.dy + row * args.columns;
+    N *dgate = args.dx + 2 * row * args.columns, *dup = dgate + args.columns;
     for (int64_t c = 0; c < args.columns; c += kLanes) {
       const int64_t n = args.columns - c;
       const Vec g = LoadUpTo(gate + c, n), u = LoadUpTo(up + c, n), d = LoadUpTo(dy + c, n);
@@ -38,5 +40,8 @@ void SwiGluBackward(const SwiGluBackwardArgs& args) {
     }
   });
 }
+
+PP_INSTANTIATE(SwiGluForward)
+PP_INSTANTIATE(SwiGluBackward)
 
 }  // namespace pp::kernels::PP_ISA

@@ -87,8 +87,9 @@ PP_INLINE void TransposeRows(Vec (&rows)[kLanes]) {
   }
 }
 
-// out[k][j] = in[j][k] for kLanes x kLanes floats; rows of `in` are ld_in apart, of `out` ld_out.
-PP_INLINE void Transpose(const float* in, int64_t ld_in, float* out, int64_t ld_out) {
+// out[k][j] = in[j][k] for kLanes x kLanes numbers; rows of `in` are ld_in apart, of `out` ld_out.
+template <typename N>
+PP_INLINE void Transpose(const N* in, int64_t ld_in, float* out, int64_t ld_out) {
   Vec rows[kLanes];
 #pragma GCC unroll 64
   for (int i = 0; i < kLanes; ++i) rows[i] = Load(in + i * ld_in);
@@ -99,8 +100,8 @@ PP_INLINE void Transpose(const float* in, int64_t ld_in, float* out, int64_t ld_
 
 // A panel for MultiplyTile from rows of a matrix: panel[k][j] = in[j][k] for k < depth, with zeros
 // for columns <= j < kWidth.
-template <int64_t kWidth>
-PP_INLINE void CopyTransposedPanel(const float* in, int64_t ld_in, int64_t columns, int64_t depth,
+template <int64_t kWidth, typename N>
+PP_INLINE void CopyTransposedPanel(const N* in, int64_t ld_in, int64_t columns, int64_t depth,
                                    float* panel) {
   for (int64_t j = 0; j < kWidth; j += kLanes) {
     int64_t k = 0;
@@ -111,7 +112,7 @@ PP_INLINE void CopyTransposedPanel(const float* in, int64_t ld_in, int64_t colum
     }
     for (; k < depth; ++k) {
       for (int64_t i = j; i < j + kLanes; ++i) {
-        panel[k * kWidth + i] = i < columns ? in[i * ld_in + k] : 0;
+        panel[k * kWidth + i] = i < columns ? ToFloat(in[i * ld_in + k]) : 0;
       }
     }
   }

@@ -135,6 +135,10 @@ class Decoder {
       if (!recompute.ok()) return Wrong("recompute: {}", recompute.status().message());
       job.recompute = std::move(*recompute);
     }
+    if (from->dtype() > plan::Dtype_MAX)
+      return Wrong("dtype {} (0 to {})", static_cast<int>(from->dtype()),
+                   static_cast<int>(plan::Dtype_MAX));
+    job.dtype = static_cast<Dtype>(from->dtype());
     return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
   }
 

@@ -110,7 +110,8 @@ class Encoder {
     const auto recompute =
         job.recompute.empty() ? 0 : builder_.CreateString(RecomputeText(job.recompute));
     return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers,
-                           job.tp, job.sequence_parallel, recompute);
+                           job.tp, job.sequence_parallel, recompute,
+                           static_cast<plan::Dtype>(job.dtype));
   }
 
   const Program& program_;

@@ -56,7 +56,7 @@ Comparison Attention(const CpuKernels& kernels) {
       const PackedRows place = {s};
       const Floats qkv = Numbers(rows * place.width, 1), dout = Numbers(rows * c, 2);
       Floats out(rows * c), lse(s.batch * s.heads * s.tokens), dqkv(qkv.size());
-      Scratch scratch(cpu::AttentionScratchBytes(s));
+      Scratch scratch(cpu::AttentionScratchBytes<float>(s));
       kernels.AttentionForward(
           {s, qkv.data(), out.data(), lse.data(), key, scratch.get(), scratch.helpers()});
       kernels.AttentionBackward({s, qkv.data(), out.data(), lse.data(), dout.data(), dqkv.data(),

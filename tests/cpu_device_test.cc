@@ -9,6 +9,10 @@
 namespace pp {
 namespace {
 
+std::byte* Bytes(std::vector<float>& numbers) {
+  return reinterpret_cast<std::byte*>(numbers.data());
+}
+
 struct Parts {
   Parts(int count, int64_t n) : parts(count, std::vector<float>(n)) {
     // Of very different sizes, so that another order gives other bits.
@@ -16,7 +20,7 @@ struct Parts {
     std::uniform_real_distribution<float> number(-1, 1);
     for (auto& part : parts)
       for (float& x : part) x = std::ldexp(number(random), static_cast<int>(random() % 24));
-    for (auto& part : parts) pointers.push_back(part.data());
+    for (auto& part : parts) pointers.push_back(Bytes(part));
   }
 
   std::vector<float> InOrder() const {
@@ -27,7 +31,7 @@ struct Parts {
   }
 
   std::vector<std::vector<float>> parts;
-  std::vector<const float*> pointers;
+  std::vector<const std::byte*> pointers;
 };
 
 }  // namespace
@@ -40,7 +44,7 @@ TEST_CASE("a sum of any number of parts of any size is taken in their order") {
       const Parts parts(count, n);
       std::vector<float> out(n, -1);
       const Ticket ticket =
-          device->reduce().Sum({.n = n, .parts = parts.pointers, .out = out.data()});
+          device->reduce().Sum({.n = n, .parts = parts.pointers, .out = Bytes(out)});
       CHECK(device->reduce().Done(ticket));
       CHECK(out == parts.InOrder());
     }
@@ -48,7 +52,7 @@ TEST_CASE("a sum of any number of parts of any size is taken in their order") {
   const std::vector<float> right = parts.InOrder();
   std::swap(parts.pointers[1], parts.pointers[4]);
   std::vector<float> out(100);
-  device->reduce().Sum({.n = 100, .parts = parts.pointers, .out = out.data()});
+  device->reduce().Sum({.n = 100, .parts = parts.pointers, .out = Bytes(out)});
   CHECK(out != right);
 }
 
@@ -58,7 +62,7 @@ TEST_CASE("a sum may go where one of its parts is") {
     for (int which = 0; which < count; ++which) {
       Parts parts(count, 3001);
       const std::vector<float> right = parts.InOrder();
-      device->compute().Sum({.n = 3001, .parts = parts.pointers, .out = parts.parts[which].data()});
+      device->compute().Sum({.n = 3001, .parts = parts.pointers, .out = Bytes(parts.parts[which])});
       INFO("into part " << which << " of " << count);
       CHECK(parts.parts[which] == right);
     }
@@ -66,10 +70,32 @@ TEST_CASE("a sum may go where one of its parts is") {
   const std::vector<float> right = parts.InOrder();
   device->compute().Sum({.n = 3001,
                          .parts = parts.pointers,
-                         .out = parts.parts[0].data(),
-                         .also = parts.parts[1].data()});
+                         .out = Bytes(parts.parts[0]),
+                         .also = Bytes(parts.parts[1])});
   CHECK(parts.parts[0] == right);
   CHECK(parts.parts[1] == right);
+}
+
+// 1 + 1/256 lies between two bfloat16s, nearer to neither, and 1 is the even one.
+TEST_CASE("a sum of bfloat16 is rounded once") {
+  const auto device = MakeCpuDevice();
+  constexpr uint16_t kOne = 0x3f80, kHalfUnit = 0x3b80, kNext = 0x3f81;
+  const std::vector<uint16_t> one(37, kOne), half(37, kHalfUnit);
+  std::vector<uint16_t> out(37), also(37);
+  const auto* a = reinterpret_cast<const std::byte*>(one.data());
+  const auto* b = reinterpret_cast<const std::byte*>(half.data());
+  const auto sum = [&](const std::vector<const std::byte*>& parts) {
+    device->reduce().Sum({.dtype = Dtype::kBf16,
+                          .n = 37,
+                          .parts = parts,
+                          .out = reinterpret_cast<std::byte*>(out.data()),
+                          .also = reinterpret_cast<std::byte*>(also.data())});
+    CHECK(out == also);
+  };
+  sum({a, b});
+  CHECK(out == one);
+  sum({a, b, b});
+  CHECK(out == std::vector<uint16_t>(37, kNext));
 }
 
 TEST_CASE("copies in and out, and tickets that count") {
@@ -111,7 +137,7 @@ TEST_CASE("stamps stand in the queue's order, and what is between them was work"
   const Parts parts(4, 5000);
   std::vector<float> out(5000);
   CHECK(device->reduce().Done(device->reduce().Stamp(&begin)));
-  device->reduce().Sum({.n = 5000, .parts = parts.pointers, .out = out.data()});
+  device->reduce().Sum({.n = 5000, .parts = parts.pointers, .out = Bytes(out)});
   CHECK(device->reduce().Done(device->reduce().Stamp(&end)));
   CHECK(begin > 0);
   CHECK(begin <= end);

@@ -40,7 +40,7 @@ Comparison Matmul(const CpuKernels& kernels) {
         const bool a_turned = operands == Operands::kTN, b_turned = operands == Operands::kNT;
         shape.lda = a_turned ? s.m : s.k, shape.ldb = b_turned ? s.k : s.n, shape.ldc = s.n;
         Floats c = old;
-        Scratch scratch(cpu::Matmul::ScratchBytes());
+        Scratch scratch(cpu::Matmul::ScratchBytes(MatmulNumbers::kFp32));
         kernels.MatmulRun({.shape = shape,
                            .args = {.a = a.data(),
                                     .b = b.data(),
@@ -75,7 +75,7 @@ Comparison MatmulInPlace(const CpuKernels& kernels) {
   const int64_t m = 10, n = 50, k = 20, lda = 23, ldb = 57, ldc = 61;
   const Floats a = Numbers(m * lda, 1), b = Numbers(k * ldb, 2), old = Numbers(m * ldc, 3);
   Floats c = old;
-  Scratch scratch(cpu::Matmul::ScratchBytes());
+  Scratch scratch(cpu::Matmul::ScratchBytes(MatmulNumbers::kFp32));
   kernels.MatmulRun({.shape = {.m = m,
                                .n = n,
                                .k = k,
@@ -295,7 +295,8 @@ Comparison Rope(const CpuKernels& kernels) {
     Floats cosine(angles.size()), sine(angles.size()), turned = x;
     for (size_t i = 0; i < angles.size(); ++i)
       cosine[i] = std::cos(3 * angles[i]), sine[i] = std::sin(3 * angles[i]);
-    RopeArgs args = {batch, tokens, heads, dim, stride, cosine.data(), sine.data(), turned.data()};
+    RopeArgs<float> args = {batch,  tokens,        heads,       dim,
+                            stride, cosine.data(), sine.data(), turned.data()};
     kernels.Rope(args);
     Doubles want(x.begin(), x.end());  // what lies between the rows stays
     for (int64_t row = 0; row < batch * tokens; ++row) {
@@ -498,6 +499,12 @@ constexpr Case kCases[] = {
     {"adamw", AdamW},
     {"sum of squares", SumSquares},
     {"fill, add, scale", Elementwise},
+    {"bfloat16: numbers", HalfNumbers},
+    {"bfloat16: matmul", HalfMatmul},
+    {"bfloat16: attention", HalfAttention},
+    {"bfloat16: norms", HalfNorm},
+    {"bfloat16: elementwise", HalfElements},
+    {"bfloat16: embedding, bias, rotary embedding, cross entropy", HalfEnds},
 };
 
 }  // namespace

@@ -75,6 +75,14 @@ Comparison CrossEntropy(const CpuKernels& kernels);
 Comparison CrossEntropyIgnored(const CpuKernels& kernels);
 Comparison CrossEntropyInParts(const CpuKernels& kernels);
 
+// In bfloat16_cases.cc.
+Comparison HalfNumbers(const CpuKernels& kernels);
+Comparison HalfMatmul(const CpuKernels& kernels);
+Comparison HalfAttention(const CpuKernels& kernels);
+Comparison HalfNorm(const CpuKernels& kernels);
+Comparison HalfElements(const CpuKernels& kernels);
+Comparison HalfEnds(const CpuKernels& kernels);
+
 // Two of them by name.
 Comparison RandomNormal(const CpuKernels& kernels);
 Comparison SumSquares(const CpuKernels& kernels);

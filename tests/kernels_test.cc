@@ -83,10 +83,10 @@ TEST_CASE("a dropout mask does not depend on how the batch is split") {
   const Floats x = Numbers(batch * elements, 1);
   Floats whole(x.size()), parts(x.size());
   DropoutKey key = {.seed = 3, .site = 9, .first_sequence = 100, .p = 0.5f};
-  cpu::Dropout({{0, batch * elements, elements}, x.data(), whole.data(), key});
+  cpu::Dropout<float>({{0, batch * elements, elements}, x.data(), whole.data(), key});
   for (int64_t b = 0; b < batch; ++b) {
     key.first_sequence = 100 + static_cast<uint32_t>(b);
-    cpu::Dropout(
+    cpu::Dropout<float>(
         {{0, elements, elements}, x.data() + b * elements, parts.data() + b * elements, key});
   }
   CHECK(SameBits(whole, parts));
@@ -96,7 +96,7 @@ TEST_CASE("dropout drops the fraction it should") {
   const int64_t n = 100000;
   const Floats x(n, 1.0f);
   Floats out(n);
-  cpu::Dropout(
+  cpu::Dropout<float>(
       {{0, n, n}, x.data(), out.data(), {.seed = 1, .site = 2, .first_sequence = 3, .p = 0.1f}});
   double dropped = 0;
   for (const float v : out) dropped += v == 0;
@@ -170,7 +170,7 @@ TEST_CASE("a NaN or an infinity in the logits reaches the loss") {
 Floats Product(const CpuKernels& kernels, const Floats& a, const Floats& b, int64_t m, int64_t n,
                int64_t k) {
   Floats c(m * n);
-  Scratch scratch(cpu::Matmul::ScratchBytes());
+  Scratch scratch(cpu::Matmul::ScratchBytes(MatmulNumbers::kFp32));
   kernels.MatmulRun(
       {.shape = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n},
        .args = {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()}});
@@ -229,8 +229,8 @@ TEST_CASE("extreme numbers go through GELU") {
   const int64_t n = static_cast<int64_t>(x.size());
   const Floats ones(n, 1.0f);
   Floats y(n), dx(n);
-  cpu::GeluForward({n, x.data(), y.data()});
-  cpu::GeluBackward({n, x.data(), ones.data(), dx.data()});
+  cpu::GeluForward<float>({n, x.data(), y.data()});
+  cpu::GeluBackward<float>({n, x.data(), ones.data(), dx.data()});
   CHECK(std::abs(y[0]) < 1e-30f);
   CHECK(y[2] == 0);
   CHECK(dx[2] == 0.5f);
@@ -246,21 +246,21 @@ TEST_CASE("the parts of a LayerNorm backward can be had one by one") {
   const Floats x = Numbers(60, 1), dy = Numbers(60, 2), gamma = Numbers(20, 3),
                mean = Numbers(3, 4);
   const Floats rstd = Numbers(3, 5);
-  LayerNormBackwardArgs both = {.rows = rows,
-                                .channels = channels,
-                                .dy = dy.data(),
-                                .x = x.data(),
-                                .gamma = gamma.data(),
-                                .mean = mean.data(),
-                                .rstd = rstd.data()};
-  LayerNormBackwardArgs input = both, weight = both;
+  LayerNormBackwardArgs<float> both = {.rows = rows,
+                                       .channels = channels,
+                                       .dy = dy.data(),
+                                       .x = x.data(),
+                                       .gamma = gamma.data(),
+                                       .mean = mean.data(),
+                                       .rstd = rstd.data()};
+  LayerNormBackwardArgs<float> input = both, weight = both;
   Floats dx(60), dgamma(20), dbeta(20), dx2(60), dgamma2(20), dbeta2(20);
   both.dx = dx.data(), both.dgamma = dgamma.data(), both.dbeta = dbeta.data();
   input.dx = dx2.data();
   weight.dgamma = dgamma2.data(), weight.dbeta = dbeta2.data();
-  cpu::LayerNormBackward(both);
-  cpu::LayerNormBackward(input);
-  cpu::LayerNormBackward(weight);
+  cpu::LayerNormBackward<float>(both);
+  cpu::LayerNormBackward<float>(input);
+  cpu::LayerNormBackward<float>(weight);
   CHECK(SameBits(dx, dx2));
   CHECK(SameBits(dgamma, dgamma2));
   CHECK(SameBits(dbeta, dbeta2));
@@ -273,14 +273,15 @@ TEST_CASE("no kernel takes memory") {
   const AttentionShape shape = {1, 64, 1, 32};
   const Floats x = Numbers(64 * 96, 1);
   Floats out(64 * 96), lse(64), statistics(2 * 64);
-  Scratch scratch(std::max(cpu::Matmul::ScratchBytes(), cpu::AttentionScratchBytes(shape)));
+  Scratch scratch(std::max(cpu::Matmul::ScratchBytes(MatmulNumbers::kFp32),
+                           cpu::AttentionScratchBytes<float>(shape)));
   double loss = 0;
   const int32_t target[64] = {};
   const int64_t before = allocations;
   matmul.Run(id, {.a = x.data(), .b = x.data(), .c = out.data(), .scratch = scratch.get()});
-  cpu::AttentionForward({shape, x.data(), out.data(), lse.data(), {}, scratch.get()});
-  cpu::CrossEntropyForward({64, 96, 0, x.data(), target, statistics.data(), &loss});
-  cpu::GeluForward({64 * 96, x.data(), out.data()});
+  cpu::AttentionForward<float>({shape, x.data(), out.data(), lse.data(), {}, scratch.get()});
+  cpu::CrossEntropyForward<float>({64, 96, 0, x.data(), target, statistics.data(), &loss});
+  cpu::GeluForward<float>({64 * 96, x.data(), out.data()});
   CHECK(allocations == before);
 }
 #endif
@@ -293,7 +294,7 @@ TEST_CASE("a matmul that was prepared has one id") {
   CHECK(matmul.Prepare(shape) == 0);
   const Floats a = Numbers(8, 1), b = Numbers(12, 2);
   Floats c(6);
-  Scratch scratch(cpu::Matmul::ScratchBytes());
+  Scratch scratch(cpu::Matmul::ScratchBytes(MatmulNumbers::kFp32));
   matmul.Run(0, {.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
   CHECK(c[0] == Approx(a[0] * b[0] + a[1] * b[3] + a[2] * b[6] + a[3] * b[9]));
 }
@@ -307,7 +308,7 @@ TEST_CASE("large products have the bits of one thread on any number of threads")
       Floats one;
       for (const int threads : {1, 2, 3, 5}) {
         SetThreads(threads);
-        Scratch scratch(cpu::Matmul::ScratchBytes());
+        Scratch scratch(cpu::Matmul::ScratchBytes(MatmulNumbers::kFp32));
         Floats c(m * n);
         kernels.MatmulRun({.shape = {.m = m,
                                      .n = n,

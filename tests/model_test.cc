@@ -164,6 +164,34 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
   CHECK(b.tensors.back().blocks == 0);
 }
 
+// Statistics stay fp32, and so do tokens, the loss and all that belongs to weights.
+TEST_CASE("sizes of GPT-2 124M with activations of bfloat16") {
+  Job job = {Gpt2(), 4, 64, {6, 6}};
+  const StageLayout floats[] = {LayoutStage(job, 0), LayoutStage(job, 1)};
+  job.dtype = Dtype::kBf16;
+  const StageLayout a = LayoutStage(job, 0), b = LayoutStage(job, 1);
+  CHECK(a.act_bytes == 4 * 64 * 768 * 2);
+  CHECK(a.grad_bytes == a.act_bytes);
+  CHECK(a.stash_bytes == 256 * (2 * 6 * (9 * 768 + 768) + 4 * 6 * (4 + 12)));
+  CHECK(b.stash_bytes == 256 * (2 * (6 * (9 * 768 + 768) + 50272) + 4 * (6 * (4 + 12) + 4)));
+  for (const int s : {0, 1}) {
+    const StageLayout& half = s == 0 ? a : b;
+    CHECK(half.weights_bytes == floats[s].weights_bytes);
+    CHECK(half.wgrad_bytes == floats[s].wgrad_bytes);
+    CHECK(half.optimizer_bytes == floats[s].optimizer_bytes);
+    CHECK(half.tokens_bytes == floats[s].tokens_bytes);
+    CHECK(half.targets_bytes == floats[s].targets_bytes);
+    CHECK(half.loss_bytes == floats[s].loss_bytes);
+    // Of the work, the parts of the norms' gradients: gamma's and beta's of 12 or 13.
+    const int64_t parts = (s == 0 ? 12 : 13) * 2 * 768;
+    CHECK(2 * (half.work_bytes - 4 * parts) == floats[s].work_bytes - 4 * parts);
+  }
+  CHECK(PeerExchanges(job).empty());
+  job.tp = 2;
+  for (const PeerExchange& exchange : PeerExchanges(job))
+    CHECK((exchange.dtype == Dtype::kBf16) == (exchange.numbers == 256 * 768));
+}
+
 constexpr char kLlama[] =
     R"({"model_type":"llama","vocab_size":97,"max_position_embeddings":32,"hidden_size":36,)"
     R"("num_hidden_layers":4,"num_attention_heads":6,"intermediate_size":50)";

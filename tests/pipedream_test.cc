@@ -211,14 +211,14 @@ class Reference {
     if (s == 0) {
       call.tokens = tokens_.as<int32_t>();
     } else {
-      call.act_before = stages_[s - 1]->act.as<float>();
-      call.grad_before = stages_[s - 1]->grad.as<float>();
+      call.act_before = stages_[s - 1]->act.as<std::byte>();
+      call.grad_before = stages_[s - 1]->grad.as<std::byte>();
     }
     if (stage.layout().last) {
       call.targets = targets_.as<int32_t>();
     } else {
-      call.act = stage.act.as<float>();
-      call.grad = stage.grad.as<float>();
+      call.act = stage.act.as<std::byte>();
+      call.grad = stage.grad.as<std::byte>();
     }
     return call;
   }

@@ -163,13 +163,13 @@ class Pipeline {
                         .loss_scale = 1.0 / (kMicrobatches * kRows),
                         .accumulate = m == 0 ? kernels::Update::kSet : kernels::Update::kAdd};
     if (s == 0) values.tokens = tokens_.as<int32_t>() + m * kRows;
-    if (s > 0) values.act_before = stages_[s - 1]->act.as<float>();
-    if (s > 0) values.grad_before = stages_[s - 1]->grad.as<float>();
+    if (s > 0) values.act_before = stages_[s - 1]->act.as<std::byte>();
+    if (s > 0) values.grad_before = stages_[s - 1]->grad.as<std::byte>();
     if (stage.layout().last) {
       values.targets = targets_.as<int32_t>() + m * kRows;
     } else {
-      values.act = stage.act.as<float>();
-      values.grad = stage.grad.as<float>();
+      values.act = stage.act.as<std::byte>();
+      values.grad = stage.grad.as<std::byte>();
     }
     return values;
   }
@@ -360,18 +360,24 @@ TEST_CASE("the plan has the room that the kernels take") {
   for (const int tokens : {1, 33, 64, 500, 513, 1024, 4096}) {
     for (const int head : {1, 31, 64, 128, 1000}) {
       INFO(tokens << " tokens, heads of " << head);
-      const Job job = {Gpt2Model({.vocab_size = 5,
-                                  .max_positions = tokens,
-                                  .hidden_size = 2 * head,
-                                  .layers = 1,
-                                  .heads = 2,
-                                  .intermediate_size = 8}),
-                       3,
-                       tokens,
-                       {1}};
-      const size_t attention = kernels::cpu::AttentionScratchBytes({3, tokens, 2, head});
+      Job job = {Gpt2Model({.vocab_size = 5,
+                            .max_positions = tokens,
+                            .hidden_size = 2 * head,
+                            .layers = 1,
+                            .heads = 2,
+                            .intermediate_size = 8}),
+                 3,
+                 tokens,
+                 {1}};
+      const kernels::AttentionShape shape = {3, tokens, 2, head};
+      namespace cpu = kernels::cpu;
       CHECK(KernelBytes(job) ==
-            static_cast<int64_t>(std::max(kernels::cpu::Matmul::ScratchBytes(), attention)));
+            static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kFp32),
+                                          cpu::AttentionScratchBytes<float>(shape))));
+      job.dtype = Dtype::kBf16;
+      CHECK(KernelBytes(job) ==
+            static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kBf16),
+                                          cpu::AttentionScratchBytes<kernels::BFloat16>(shape))));
     }
   }
 }

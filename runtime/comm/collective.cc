@@ -19,9 +19,6 @@ std::vector<ByteRange> NotEmpty(std::vector<ByteRange> ranges) {
   return ranges;
 }
 
-const float* Floats(const std::byte* at) { return reinterpret_cast<const float*>(at); }
-float* Floats(std::byte* at) { return reinterpret_cast<float*>(at); }
-
 }  // namespace
 
 Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
@@ -52,9 +49,13 @@ std::byte* Collective::Slot(size_t member) const {
   return args_.exchange + static_cast<int64_t>(member < me_ ? member : member - 1) * slot_;
 }
 
-void Collective::SumWhole(std::span<const float* const> parts, std::byte* out, std::byte* also) {
-  sum_ = queue_->Sum(
-      {.n = whole_ / 4, .parts = parts, .out = Floats(out), .also = also ? Floats(also) : nullptr});
+void Collective::SumWhole(std::span<const std::byte* const> parts, std::byte* out,
+                          std::byte* also) {
+  sum_ = queue_->Sum({.dtype = args_.dtype,
+                      .n = whole_ / BytesOf(args_.dtype),
+                      .parts = parts,
+                      .out = out,
+                      .also = also});
 }
 
 Status Collective::Start(int64_t offset) {
@@ -67,7 +68,7 @@ Status Collective::Start(int64_t offset) {
   sum_ = 0;
   phase_ = Phase::kOwn;
   if (args_.second == nullptr) return {};
-  own_parts_ = {Floats(value_), Floats(args_.second)};
+  own_parts_ = {value_, args_.second};
   SumWhole(own_parts_, value_, args_.group.size() == 1 ? args_.second : nullptr);
   return {};
 }
@@ -119,9 +120,11 @@ Status Collective::Scatter(bool* over) {
       if (!all_here) break;
       const ByteRange& piece = rounds_[round_];
       for (size_t k = 0; k < parts_.size(); ++k)
-        parts_[k] = Floats(k == me_ ? value_ + piece.begin : Slot(k));
-      sum_ =
-          queue_->Sum({.n = piece.bytes / 4, .parts = parts_, .out = Floats(value_ + piece.begin)});
+        parts_[k] = k == me_ ? value_ + piece.begin : Slot(k);
+      sum_ = queue_->Sum({.dtype = args_.dtype,
+                          .n = piece.bytes / BytesOf(args_.dtype),
+                          .parts = parts_,
+                          .out = value_ + piece.begin});
       summing_ = true;
     }
     if (!queue_->Done(sum_)) break;

@@ -39,7 +39,8 @@ struct CollectiveArgs {
   Channel channel = Channel::kReduce;  // what is under way at the same time has another one
   Group group;
   int rank = 0;                                // of this member
-  std::vector<std::vector<ByteRange>> shards;  // by member; floats where sums are taken
+  Dtype dtype = Dtype::kFp32;                  // of the numbers that are added
+  std::vector<std::vector<ByteRange>> shards;  // by member
   // Where the value lies, which may be another place each time (Start). A member may bring a
   // second part of the same size, which is added to its first one and gets the result, too.
   std::byte* value = nullptr;
@@ -74,7 +75,7 @@ class Collective {
 
   bool Reduces() const { return args_.kind != CollectiveKind::kAllGather; }
   std::byte* Slot(size_t member) const;
-  void SumWhole(std::span<const float* const> parts, std::byte* out, std::byte* also = nullptr);
+  void SumWhole(std::span<const std::byte* const> parts, std::byte* out, std::byte* also = nullptr);
   Status StepPhase(bool* over);
   Status Scatter(bool* over);
   Status Receive(bool* all_here);
@@ -90,8 +91,8 @@ class Collective {
   std::vector<Flow> scatter_out_, gather_out_, gather_in_;
   std::vector<ByteRange> rounds_;  // the own shard in pieces; each is received from all, then added
   std::vector<Arrival> arrivals_;  // by member
-  std::vector<const float*> parts_;      // what is added, in the group's order
-  std::vector<const float*> own_parts_;  // value and second
+  std::vector<const std::byte*> parts_;      // what is added, in the group's order
+  std::vector<const std::byte*> own_parts_;  // value and second
   // Of this time.
   std::byte* value_ = nullptr;
   Phase phase_ = Phase::kOver;

@@ -1,19 +1,24 @@
 #include "runtime/device/cpu_device.h"
 
-#include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <optional>
 
-#include "kernels/elementwise.h"
+#include "kernels/sum_parts.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/arena.h"
 
 namespace pp {
 namespace {
 
-// Sums go piece by piece, so that a piece stays in the first cache.
-constexpr int64_t kSumPiece = 2048;
+template <typename N>
+void Sum(const SumArgs& args) {
+  kernels::cpu::SumParts<N>({.n = args.n,
+                             .count = static_cast<int64_t>(args.parts.size()),
+                             .parts = reinterpret_cast<const N* const*>(args.parts.data()),
+                             .out = reinterpret_cast<N*>(args.out),
+                             .also = reinterpret_cast<N*>(args.also)});
+}
 
 // Processor time of the calling thread.
 double ThreadSeconds() {
@@ -33,15 +38,7 @@ class CpuQueue : public Queue {
   }
 
   Ticket Sum(const SumArgs& args) override {
-    float sum[kSumPiece];
-    for (int64_t begin = 0; begin < args.n; begin += kSumPiece) {
-      const int64_t n = std::min(kSumPiece, args.n - begin);
-      std::memcpy(sum, args.parts[0] + begin, n * sizeof(float));
-      for (const float* part : args.parts.subspan(1))
-        kernels::cpu::Add({.n = n, .x = part + begin, .out = sum});
-      std::memcpy(args.out + begin, sum, n * sizeof(float));
-      if (args.also != nullptr) std::memcpy(args.also + begin, sum, n * sizeof(float));
-    }
+    args.dtype == Dtype::kBf16 ? pp::Sum<kernels::BFloat16>(args) : pp::Sum<float>(args);
     return ++last_;
   }
 

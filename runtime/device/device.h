@@ -24,14 +24,15 @@ namespace pp {
 // Counts the work of a queue from 1. 0: nothing, which is always done.
 using Ticket = int64_t;
 
-// out[i] = parts[0][i] + parts[1][i] + ..., added in this order, and also[i], if there is such a
-// place, the same. Both may be among the parts. The array of parts stays the caller's until the sum
-// is done.
+// out[i] = parts[0][i] + parts[1][i] + ..., added in this order in fp32, and also[i], if there is
+// such a place, the same. Both may be among the parts. The array of parts stays the caller's until
+// the sum is done.
 struct SumArgs {
-  int64_t n = 0;
-  std::span<const float* const> parts;
-  float* out = nullptr;
-  float* also = nullptr;
+  Dtype dtype = Dtype::kFp32;
+  int64_t n = 0;  // numbers
+  std::span<const std::byte* const> parts;
+  std::byte* out = nullptr;
+  std::byte* also = nullptr;
 };
 
 // In seconds.

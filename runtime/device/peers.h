@@ -12,10 +12,10 @@ class Peers {
  public:
   virtual ~Peers() = default;
 
-  // Begins one of PeerExchanges, with `n` numbers. Sums are taken in the order of the peers, the
+  // Begins one of PeerExchanges. Sums are taken in the order of the peers, the
   // same bits on all of them. Nobody touches `data` before Wait. All peers call in the same order,
   // one at a time.
-  virtual void Start(PeerWork work, float* data, int64_t n) = 0;
+  virtual void Start(const PeerExchange& what, void* data) = 0;
   // Returns when it is over, or when the run is stopped.
   virtual void Wait() = 0;
 };

@@ -32,16 +32,16 @@ struct StageCall {
   double* norm = nullptr;
 
   // Values.
-  int32_t* tokens = nullptr;     // [B, T] first stage: all but BW_input
-  int32_t* targets = nullptr;    // [B, T] last stage: forwards, BW, BW_input; -1 takes no part
-  float* act_before = nullptr;   // act(s-1,m), in place of tokens
-  float* act = nullptr;          // act(s,m); forwards
-  double* loss = nullptr;        // last stage, forwards: sum over the micro-batch's tokens
-  std::byte* kept = nullptr;     // of the stash, what a CFW keeps, too: kept_bytes
-  std::byte* stash = nullptr;    // the rest; all but CFW; a backward changes it
-  float* grad = nullptr;         // grad(s,m), not in the last stage
-  float* grad_before = nullptr;  // grad(s-1,m), not in the first stage
-  std::byte* work = nullptr;     // BW_input, BW_weight
+  int32_t* tokens = nullptr;         // [B, T] first stage: all but BW_input
+  int32_t* targets = nullptr;        // [B, T] last stage: forwards, BW, BW_input; -1 takes no part
+  std::byte* act_before = nullptr;   // act(s-1,m), in place of tokens
+  std::byte* act = nullptr;          // act(s,m); forwards
+  double* loss = nullptr;            // last stage, forwards: sum over the micro-batch's tokens
+  std::byte* kept = nullptr;         // of the stash, what a CFW keeps, too: kept_bytes
+  std::byte* stash = nullptr;        // the rest; all but CFW; a backward changes it
+  std::byte* grad = nullptr;         // grad(s,m), not in the last stage
+  std::byte* grad_before = nullptr;  // grad(s-1,m), not in the first stage
+  std::byte* work = nullptr;         // BW_input, BW_weight
 
   int64_t step = 1;            // of the training, from 1
   int64_t update = 1;          // STEP: number of the weights' update, from 1

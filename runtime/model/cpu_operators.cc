@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/attention.h"
 #include "kernels/bias.h"
@@ -33,7 +34,11 @@ void Accumulate(Update update, int64_t n, const float* part, float* accumulator)
   }
 }
 
+// N: the type of activations.
+template <typename N>
 class CpuOperators : public Operators {
+  static constexpr bool kHalf = std::is_same_v<N, kernels::BFloat16>;
+
  public:
   CpuOperators(const Job& job, const StageLayout& layout, uint64_t seed, Workspace* workspace,
                const PeerGroup& group)
@@ -51,13 +56,13 @@ class CpuOperators : public Operators {
         seed_(seed),
         workspace_(*workspace) {
     PP_CHECK((tp_ > 1) == (group.peers != nullptr));
-    PP_CHECK(cpu::Matmul::ScratchBytes() <= static_cast<size_t>(KernelBytes(job)));
+    PP_CHECK(cpu::Matmul::ScratchBytes(kForward) <= static_cast<size_t>(KernelBytes(job)));
     for (const StageOperator& placed : layout.operators) {
       products_.push_back(placed.op.kind == OperatorKind::kLinear ? Prepare(placed) : Products{});
       if (placed.op.kind == OperatorKind::kRope)
         turns_ = RopeTurns(placed.op.rope, placed.op.head_dim);
       if (placed.op.kind == OperatorKind::kAttention)
-        PP_CHECK(cpu::AttentionScratchBytes(Heads(placed.op)) <=
+        PP_CHECK(cpu::AttentionScratchBytes<N>(Heads(placed.op)) <=
                  static_cast<size_t>(KernelBytes(job)));
     }
   }
@@ -73,56 +78,57 @@ class CpuOperators : public Operators {
       case OperatorKind::kEmbedding:
         return Embed(call);
       case OperatorKind::kNorm:
-        cpu::LayerNormForward({.rows = stream_,
-                               .channels = op.in,
-                               .x = call.in,
-                               .gamma = call.parameters[0],
-                               .beta = call.parameters[1],
-                               .y = Own(call.out, op.out),
-                               .mean = Mean(call),
-                               .rstd = call.statistics,
-                               .epsilon = op.epsilon});
-        return Gather(call.out, op.out);
+        cpu::LayerNormForward<N>({.rows = stream_,
+                                  .channels = op.in,
+                                  .x = Act(call.in),
+                                  .gamma = call.parameters[0],
+                                  .beta = call.parameters[1],
+                                  .y = Own(Act(call.out), op.out),
+                                  .mean = Mean(call),
+                                  .rstd = call.statistics,
+                                  .epsilon = op.epsilon});
+        return Gather(Act(call.out), op.out);
       case OperatorKind::kLinear:
         Multiply(call, products_[call.index].forward,
-                 {.a = call.in,
+                 {.a = Act(call.in),
                   .b = call.parameters[0],
-                  .c = call.out,
+                  .c = Act(call.out),
                   .bias = call.parameters[1],
-                  .residual = call.stream});
-        if (op.cut == Cut::kIn) Sum(call.out, op.out);
+                  .residual = Act(call.stream)});
+        if (op.cut == Cut::kIn) Sum(Act(call.out), op.out);
         return;
       case OperatorKind::kAttention:
-        return cpu::AttentionForward({.shape = Heads(op),
-                                      .qkv = call.in,
-                                      .out = call.out,
-                                      .lse = call.statistics,
-                                      .dropout = Dropout(call),
-                                      .scratch = Scratch(call),
-                                      .helpers = workspace_.helpers()});
+        return cpu::AttentionForward<N>({.shape = Heads(op),
+                                         .qkv = Act(call.in),
+                                         .out = Act(call.out),
+                                         .lse = call.statistics,
+                                         .dropout = Dropout(call),
+                                         .scratch = Scratch(call),
+                                         .helpers = workspace_.helpers()});
       case OperatorKind::kRope:
-        return Turn(call, call.out, kernels::Turn::kForward);
+        return Turn(call, Act(call.out), kernels::Turn::kForward);
       case OperatorKind::kSwiGlu:
-        return cpu::SwiGluForward({.rows = rows_, .columns = op.out, .x = call.in, .y = call.out});
+        return cpu::SwiGluForward<N>(
+            {.rows = rows_, .columns = op.out, .x = Act(call.in), .y = Act(call.out)});
       case OperatorKind::kGelu:
-        return cpu::GeluForward({.n = rows_ * op.in, .x = call.in, .y = call.out});
+        return cpu::GeluForward<N>({.n = rows_ * op.in, .x = Act(call.in), .y = Act(call.out)});
       case OperatorKind::kResidual:
         if (call.in == nullptr) return;  // the Linear has added the stream
-        return cpu::Residual({.range = Range(op.in),
-                              .x = call.stream,
-                              .y = Own(call.in, op.in),
-                              .out = call.out,
-                              .dropout = Dropout(call)});
+        return cpu::Residual<N>({.range = Range(op.in),
+                                 .x = Act(call.stream),
+                                 .y = Own(Act(call.in), op.in),
+                                 .out = Act(call.out),
+                                 .dropout = Dropout(call)});
       case OperatorKind::kLoss:
         if (call.stage->draw_row >= 0) return DrawToken(call);
         if (tp_ > 1) return JoinLoss(call);
-        return cpu::CrossEntropyForward({.rows = rows_,
-                                         .vocabulary = op.in,
-                                         .row_stride = op.stride,
-                                         .logits = call.in,
-                                         .target = call.stage->targets,
-                                         .statistics = call.statistics,
-                                         .loss = call.stage->loss});
+        return cpu::CrossEntropyForward<N>({.rows = rows_,
+                                            .vocabulary = op.in,
+                                            .row_stride = op.stride,
+                                            .logits = Act(call.in),
+                                            .target = call.stage->targets,
+                                            .statistics = call.statistics,
+                                            .loss = call.stage->loss});
     }
   }
 
@@ -132,61 +138,65 @@ class CpuOperators : public Operators {
       case OperatorKind::kEmbedding:
         return;
       case OperatorKind::kNorm:
-        cpu::LayerNormBackward({.rows = stream_,
-                                .channels = op.in,
-                                .dy = Own(call.d_out, op.out),
-                                .x = call.in,
-                                .gamma = call.parameters[0],
-                                .mean = Mean(call),
-                                .rstd = call.statistics,
-                                .dx = call.d_in,
-                                .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
-                                .dgamma = call.part,
-                                .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
+        cpu::LayerNormBackward<N>(
+            {.rows = stream_,
+             .channels = op.in,
+             .dy = Own(Act(call.d_out), op.out),
+             .x = Act(call.in),
+             .gamma = call.parameters[0],
+             .mean = Mean(call),
+             .rstd = call.statistics,
+             .dx = Act(call.d_in),
+             .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
+             .dgamma = call.part,
+             .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
         if (shares_)
-          group_.peers->Start(PeerWork::kSum, call.part,
-                              static_cast<int64_t>(op.parameters.size()) * op.in);
+          group_.peers->Start({PeerWork::kSum, static_cast<int64_t>(op.parameters.size()) * op.in},
+                              call.part);
         return;
       case OperatorKind::kLinear:
         Multiply(call, products_[call.index].input,
-                 {.a = call.d_out, .b = call.parameters[0], .c = call.d_in});
+                 {.a = Act(call.d_out), .b = call.parameters[0], .c = Act(call.d_in)});
         if (op.cut != Cut::kOut) return;
         Settle();  // what was made again
-        return Sum(call.d_in, op.in);
+        return Sum(Act(call.d_in), op.in);
       case OperatorKind::kAttention:
-        return cpu::AttentionBackward({.shape = Heads(op),
-                                       .qkv = call.in,
-                                       .out = call.out,
-                                       .lse = call.statistics,
-                                       .dout = call.d_out,
-                                       .dqkv = call.d_in,
-                                       .dropout = Dropout(call),
-                                       .scratch = Scratch(call),
-                                       .helpers = workspace_.helpers()});
+        return cpu::AttentionBackward<N>({.shape = Heads(op),
+                                          .qkv = Act(call.in),
+                                          .out = Act(call.out),
+                                          .lse = call.statistics,
+                                          .dout = Act(call.d_out),
+                                          .dqkv = Act(call.d_in),
+                                          .dropout = Dropout(call),
+                                          .scratch = Scratch(call),
+                                          .helpers = workspace_.helpers()});
       case OperatorKind::kRope:
-        return Turn(call, call.d_in, kernels::Turn::kBackward);
+        return Turn(call, Act(call.d_in), kernels::Turn::kBackward);
       case OperatorKind::kSwiGlu:
-        return cpu::SwiGluBackward(
-            {.rows = rows_, .columns = op.out, .x = call.in, .dy = call.d_out, .dx = call.d_in});
+        return cpu::SwiGluBackward<N>({.rows = rows_,
+                                       .columns = op.out,
+                                       .x = Act(call.in),
+                                       .dy = Act(call.d_out),
+                                       .dx = Act(call.d_in)});
       case OperatorKind::kGelu:
-        return cpu::GeluBackward(
-            {.n = rows_ * op.in, .x = call.in, .dy = call.d_out, .dx = call.d_in});
+        return cpu::GeluBackward<N>(
+            {.n = rows_ * op.in, .x = Act(call.in), .dy = Act(call.d_out), .dx = Act(call.d_in)});
       case OperatorKind::kResidual:
-        cpu::Dropout({.range = Range(op.in),
-                      .x = call.d_out,
-                      .out = Own(call.d_in, op.in),
-                      .dropout = Dropout(call)});
-        return Gather(call.d_in, op.in);
+        cpu::Dropout<N>({.range = Range(op.in),
+                         .x = Act(call.d_out),
+                         .out = Own(Act(call.d_in), op.in),
+                         .dropout = Dropout(call)});
+        return Gather(Act(call.d_in), op.in);
       case OperatorKind::kLoss:
-        return cpu::CrossEntropyBackward({.rows = rows_,
-                                          .vocabulary = Tokens(op.in),
-                                          .row_stride = op.stride,
-                                          .first = group_.index * op.in,
-                                          .padding = op.in - Tokens(op.in),
-                                          .logits = call.d_in,
-                                          .target = call.stage->targets,
-                                          .statistics = call.statistics,
-                                          .scale = static_cast<float>(call.stage->loss_scale)});
+        return cpu::CrossEntropyBackward<N>({.rows = rows_,
+                                             .vocabulary = Tokens(op.in),
+                                             .row_stride = op.stride,
+                                             .first = group_.index * op.in,
+                                             .padding = op.in - Tokens(op.in),
+                                             .logits = Act(call.d_in),
+                                             .target = call.stage->targets,
+                                             .statistics = call.statistics,
+                                             .scale = static_cast<float>(call.stage->loss_scale)});
     }
   }
 
@@ -216,12 +226,21 @@ class CpuOperators : public Operators {
     if (group_.peers != nullptr) group_.peers->Wait();
   }
 
-  void Copy(const float* from, int64_t bytes, float* to) override { std::memcpy(to, from, bytes); }
+  void Copy(const std::byte* from, int64_t bytes, std::byte* to) override {
+    std::memcpy(to, from, bytes);
+  }
 
  private:
+  static constexpr kernels::MatmulNumbers kForward =
+      kHalf ? kernels::MatmulNumbers::kBf16 : kernels::MatmulNumbers::kFp32;
+  static constexpr kernels::MatmulNumbers kWeight =
+      kHalf ? kernels::MatmulNumbers::kBf16Sum : kernels::MatmulNumbers::kFp32;
+  static constexpr Dtype kDtype = kHalf ? Dtype::kBf16 : Dtype::kFp32;
+
+  static N* Act(std::byte* at) { return reinterpret_cast<N*>(at); }
+
   // With sequence parallelism, of all rows this peer's own.
-  template <typename Number>
-  Number* Own(Number* all, int64_t width) const {
+  N* Own(N* all, int64_t width) const {
     return shares_ ? all + group_.index * stream_ * width : all;
   }
   kernels::MaskedRange Range(int64_t width) const {
@@ -229,13 +248,14 @@ class CpuOperators : public Operators {
   }
   // Begins to add up what each peer has of N rows, of which it then has all, or its own; Settle
   // ends it.
-  void Sum(float* rows, int64_t width) {
+  void Sum(N* rows, int64_t width) {
     if (group_.peers == nullptr) return;
-    group_.peers->Start(shares_ ? PeerWork::kScatter : PeerWork::kSum, rows, rows_ * width);
+    group_.peers->Start({shares_ ? PeerWork::kScatter : PeerWork::kSum, rows_ * width, kDtype},
+                        rows);
   }
   // Begins to bring the other peers' own rows.
-  void Gather(float* rows, int64_t width) {
-    if (shares_) group_.peers->Start(PeerWork::kGather, rows, rows_ * width);
+  void Gather(N* rows, int64_t width) {
+    if (shares_) group_.peers->Start({PeerWork::kGather, rows_ * width, kDtype}, rows);
   }
 
   // Of so many tokens that this peer's part of the vocabulary has room for, those that there are.
@@ -248,23 +268,25 @@ class CpuOperators : public Operators {
     const Operator& op = call.placed->op;
     const int64_t tokens = op.parameters[0].rows;
     const bool alone = tp_ == 1;
-    float* all = shares_ ? call.all : call.out;
-    cpu::EmbeddingForward({.batch = batch_,
-                           .tokens = sequence_,
-                           .channels = op.out,
-                           .first = group_.index * tokens,
-                           .vocabulary = tokens,
-                           .token = call.stage->tokens,
-                           .table = call.parameters[0],
-                           .position = group_.index == 0 ? call.parameters[1] : nullptr,
-                           .out = all,
-                           .dropout = alone ? Dropout(call) : kernels::DropoutKey{}});
+    N* all = shares_ ? Act(call.all) : Act(call.out);
+    cpu::EmbeddingForward<N>({.batch = batch_,
+                              .tokens = sequence_,
+                              .channels = op.out,
+                              .first = group_.index * tokens,
+                              .vocabulary = tokens,
+                              .token = call.stage->tokens,
+                              .table = call.parameters[0],
+                              .position = group_.index == 0 ? call.parameters[1] : nullptr,
+                              .out = all,
+                              .dropout = alone ? Dropout(call) : kernels::DropoutKey{}});
     if (alone) return;
     Sum(all, op.out);
     Settle();
     if (!shares_ && op.dropout == 0) return;
-    cpu::Dropout(
-        {.range = Range(op.out), .x = Own(all, op.out), .out = call.out, .dropout = Dropout(call)});
+    cpu::Dropout<N>({.range = Range(op.out),
+                     .x = Own(all, op.out),
+                     .out = Act(call.out),
+                     .dropout = Dropout(call)});
   }
 
   // Each peer writes its own part among zeros, so that their sum is all parts.
@@ -273,14 +295,14 @@ class CpuOperators : public Operators {
     float* all = reinterpret_cast<float*>(call.stage->scratch + statistics_);
     const int64_t each = 3 * rows_;
     cpu::Fill({.n = tp_ * each, .out = all});
-    cpu::CrossEntropyPart({.rows = rows_,
-                           .vocabulary = Tokens(op.in),
-                           .row_stride = op.stride,
-                           .first = group_.index * op.in,
-                           .logits = call.in,
-                           .target = call.stage->targets,
-                           .part = all + group_.index * each});
-    group_.peers->Start(PeerWork::kSum, all, tp_ * each);
+    cpu::CrossEntropyPart<N>({.rows = rows_,
+                              .vocabulary = Tokens(op.in),
+                              .row_stride = op.stride,
+                              .first = group_.index * op.in,
+                              .logits = Act(call.in),
+                              .target = call.stage->targets,
+                              .part = all + group_.index * each});
+    group_.peers->Start({PeerWork::kSum, tp_ * each}, all);
     Settle();
     cpu::CrossEntropyJoin({.rows = rows_,
                            .parts = tp_,
@@ -298,15 +320,15 @@ class CpuOperators : public Operators {
     float alone[2];
     float* best = tp_ > 1 ? all + group_.index * each : alone;
     if (tp_ > 1) cpu::Fill({.n = tp_ * each, .out = all});
-    cpu::Draw({.n = Tokens(op.in),
-               .first = group_.index * op.in,
-               .logits = call.in + call.stage->draw_row * op.stride,
-               .temperature = call.stage->temperature,
-               .seed = seed_,
-               .number = call.stage->draw_number,
-               .best = best});
+    cpu::Draw<N>({.n = Tokens(op.in),
+                  .first = group_.index * op.in,
+                  .logits = Act(call.in) + call.stage->draw_row * op.stride,
+                  .temperature = call.stage->temperature,
+                  .seed = seed_,
+                  .number = call.stage->draw_number,
+                  .best = best});
     if (tp_ > 1) {
-      group_.peers->Start(PeerWork::kSum, all, tp_ * each);
+      group_.peers->Start({PeerWork::kSum, tp_ * each}, all);
       Settle();
       best = all;
       for (int64_t peer = 1; peer < tp_; ++peer)
@@ -337,12 +359,14 @@ class CpuOperators : public Operators {
                                   .residual = placed.of(Keep::kStash).stream && adds
                                                   ? kernels::WithResidual::kYes
                                                   : kernels::WithResidual::kNo,
-                                  .ldc = stride});
+                                  .ldc = stride,
+                                  .numbers = kForward});
     ids.input = matmul.Prepare({.m = n,
                                 .n = in,
                                 .k = out,
                                 .operands = turned ? Operands::kNN : Operands::kNT,
-                                .lda = stride});
+                                .lda = stride,
+                                .numbers = kForward});
     for (const Update update : {Update::kSet, Update::kAdd}) {
       ids.weight[static_cast<int>(update)] = matmul.Prepare({.m = turned ? out : in,
                                                              .n = turned ? in : out,
@@ -350,7 +374,8 @@ class CpuOperators : public Operators {
                                                              .operands = Operands::kTN,
                                                              .update = update,
                                                              .lda = turned ? stride : in,
-                                                             .ldb = turned ? in : stride});
+                                                             .ldb = turned ? in : stride,
+                                                             .numbers = kWeight});
     }
     return ids;
   }
@@ -366,37 +391,37 @@ class CpuOperators : public Operators {
     const Update update = call.stage->accumulate;
     const bool turned = op.matrix == Matrix::kOutIn;
     Multiply(call, products_[call.index].weight[static_cast<int>(update)],
-             {.a = turned ? call.d_out : call.in,
-              .b = turned ? call.in : call.d_out,
+             {.a = turned ? Act(call.d_out) : Act(call.in),
+              .b = turned ? Act(call.in) : Act(call.d_out),
               .c = call.gradients[0]});
     if (op.parameters.size() < 2) return;
-    cpu::BiasGradient({.rows = rows_,
-                       .columns = op.out,
-                       .dy = call.d_out,
-                       .dbias = call.gradients[1],
-                       .update = update});
+    cpu::BiasGradient<N>({.rows = rows_,
+                          .columns = op.out,
+                          .dy = Act(call.d_out),
+                          .dbias = call.gradients[1],
+                          .update = update});
   }
 
   // A micro-batch touches only the rows of its tokens and positions.
   void EmbeddingWeight(const OperatorCall& call) {
     const Operator& op = call.placed->op;
     if (shares_) {
-      std::memcpy(Own(call.all, op.out), call.d_out, stream_ * op.out * sizeof(float));
-      Gather(call.all, op.out);
+      std::memcpy(Own(Act(call.all), op.out), Act(call.d_out), stream_ * op.out * sizeof(N));
+      Gather(Act(call.all), op.out);
       Settle();
     }
     for (size_t i = 0; i < op.parameters.size() && call.stage->accumulate == Update::kSet; ++i)
       cpu::Fill({.n = op.parameters[i].rows * op.parameters[i].cols, .out = call.gradients[i]});
-    cpu::EmbeddingBackward({.batch = batch_,
-                            .tokens = sequence_,
-                            .channels = op.out,
-                            .first = group_.index * op.parameters[0].rows,
-                            .vocabulary = op.parameters[0].rows,
-                            .token = call.stage->tokens,
-                            .dout = shares_ ? call.all : call.d_out,
-                            .dtable = call.gradients[0],
-                            .dposition = call.gradients[1],
-                            .dropout = Dropout(call)});
+    cpu::EmbeddingBackward<N>({.batch = batch_,
+                               .tokens = sequence_,
+                               .channels = op.out,
+                               .first = group_.index * op.parameters[0].rows,
+                               .vocabulary = op.parameters[0].rows,
+                               .token = call.stage->tokens,
+                               .dout = shares_ ? Act(call.all) : Act(call.d_out),
+                               .dtable = call.gradients[0],
+                               .dposition = call.gradients[1],
+                               .dropout = Dropout(call)});
   }
 
   float* Angles(const StageCall& call) const {
@@ -404,18 +429,18 @@ class CpuOperators : public Operators {
   }
 
   // Queries and keys lie side by side.
-  void Turn(const OperatorCall& call, float* x, kernels::Turn turn) const {
+  void Turn(const OperatorCall& call, N* x, kernels::Turn turn) const {
     const Operator& op = call.placed->op;
     const float* cosine = Angles(*call.stage);
-    cpu::Rope({.batch = batch_,
-               .tokens = sequence_,
-               .heads = op.heads + op.kv_heads,
-               .head_dim = op.head_dim,
-               .row_stride = op.stride,
-               .cosine = cosine,
-               .sine = cosine + sequence_ * op.head_dim / 2,
-               .x = x,
-               .turn = turn});
+    cpu::Rope<N>({.batch = batch_,
+                  .tokens = sequence_,
+                  .heads = op.heads + op.kv_heads,
+                  .head_dim = op.head_dim,
+                  .row_stride = op.stride,
+                  .cosine = cosine,
+                  .sine = cosine + sequence_ * op.head_dim / 2,
+                  .x = x,
+                  .turn = turn});
   }
 
   // RMSNorm has none.
@@ -463,7 +488,16 @@ void* Workspace::helpers() {
 StageModel MakeCpuStage(const Job& job, int stage, uint64_t seed, Workspace* workspace,
                         const PeerGroup& group) {
   StageLayout layout = LayoutStage(job, stage);
-  auto operators = std::make_unique<CpuOperators>(job, layout, seed, workspace, group);
+  std::unique_ptr<Operators> operators;
+  switch (job.dtype) {
+    case Dtype::kFp32:
+      operators = std::make_unique<CpuOperators<float>>(job, layout, seed, workspace, group);
+      break;
+    case Dtype::kBf16:
+      operators =
+          std::make_unique<CpuOperators<kernels::BFloat16>>(job, layout, seed, workspace, group);
+      break;
+  }
   return StageModel(std::move(layout), std::move(operators));
 }
 

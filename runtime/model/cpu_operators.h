@@ -1,4 +1,4 @@
-// The operators of a stage by our CPU kernels, in fp32.
+// The operators of a stage by our CPU kernels.
 #pragma once
 
 #include <cstddef>

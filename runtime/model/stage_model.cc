@@ -8,8 +8,8 @@ float* Floats(std::byte* base, int64_t offset) {
   return base == nullptr ? nullptr : reinterpret_cast<float*>(base + offset);
 }
 
-float* At(const StageCall& call, const Spot& place) {
-  const auto in = [&](std::byte* base) { return Floats(base, place.offset); };
+std::byte* At(const StageCall& call, const Spot& place) {
+  const auto in = [&](std::byte* base) { return base == nullptr ? base : base + place.offset; };
   switch (place.area) {
     case Area::kNone:
       return nullptr;
@@ -45,10 +45,10 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
                          .stream = At(call, forward.stream),
                          .out = At(call, forward.out),
                          .all = At(call, forward.all),
-                         .statistics = At(call, forward.statistics),
+                         .statistics = Floats(At(call, forward.statistics), 0),
                          .d_out = At(call, backward.d_out),
                          .d_in = At(call, backward.d_in),
-                         .part = At(call, backward.part)};
+                         .part = Floats(At(call, backward.part), 0)};
   for (size_t i = 0; i < placed.parameters.size(); ++i) {
     const auto [weight, wgrad] = placed.parameters[i];
     result.parameters[i] = Floats(call.weights, weight);

@@ -18,8 +18,9 @@
 
 namespace pp {
 
-// One operator as its kernels get it. What it does not have is null. Rows are tokens; floats of a
-// row and places are Operator's and StageOperator's.
+// One operator as its kernels get it. What it does not have is null. Rows are tokens; numbers of a
+// row and places are Operator's and StageOperator's. Activations and gradients have the job's
+// dtype.
 struct OperatorCall {
   size_t index = 0;  // among the operators of the stage
   const StageOperator* placed = nullptr;
@@ -27,9 +28,10 @@ struct OperatorCall {
   const float* parameters[2] = {};
   float* gradients[2] = {};  // of the parameters; = or += as stage->accumulate says
 
-  const float *in = nullptr, *stream = nullptr;
-  float *out = nullptr, *all = nullptr, *statistics = nullptr;
-  float *d_out = nullptr, *d_in = nullptr, *part = nullptr;
+  std::byte *in = nullptr, *stream = nullptr, *out = nullptr, *all = nullptr;
+  float* statistics = nullptr;
+  std::byte *d_out = nullptr, *d_in = nullptr;
+  float* part = nullptr;
 };
 
 // The kernels of all operators, on one kind of device.
@@ -47,7 +49,7 @@ class Operators {
   virtual void Settle() = 0;
   // The gradients.
   virtual void BackwardWeight(const OperatorCall& call) = 0;
-  virtual void Copy(const float* from, int64_t bytes, float* to) = 0;
+  virtual void Copy(const std::byte* from, int64_t bytes, std::byte* to) = 0;
 };
 
 class StageModel {

@@ -106,12 +106,12 @@ class Binder {
     call.micro = MicroOf(i.micro);
     call.tokens = Find<int32_t>(Kind::kTokens, i.stage, i.micro);
     call.targets = Find<int32_t>(Kind::kTargets, i.stage, i.micro);
-    call.act_before = Find<float>(Kind::kAct, i.stage - 1, i.micro);
-    call.act = Find<float>(Kind::kAct, i.stage, i.micro);
+    call.act_before = Find<std::byte>(Kind::kAct, i.stage - 1, i.micro);
+    call.act = Find<std::byte>(Kind::kAct, i.stage, i.micro);
     call.kept = Find(Kind::kInput, i.stage, i.micro);
     call.stash = Find(Kind::kStash, i.stage, i.micro);
-    call.grad = Find<float>(Kind::kGrad, i.stage, i.micro);
-    call.grad_before = Find<float>(Kind::kGrad, i.stage - 1, i.micro);
+    call.grad = Find<std::byte>(Kind::kGrad, i.stage, i.micro);
+    call.grad_before = Find<std::byte>(Kind::kGrad, i.stage - 1, i.micro);
     call.work = Find(Kind::kWork, i.stage, i.micro);
     if (call.loss != nullptr) call.loss += call.micro;
     if (i.op == Op::kBackward || i.op == Op::kBackwardWeight)

@@ -23,9 +23,9 @@ CollectiveKind KindOf(PeerWork work) {
 PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
   const auto members = static_cast<int64_t>(args_.group.size());
   for (const PeerExchange& exchange : args_.all) {
-    const int64_t bytes = exchange.numbers * 4;
+    const int64_t each = BytesOf(exchange.dtype), bytes = exchange.numbers * each;
     // Of a sum that all get, it is nobody's concern who takes which part of it.
-    const int64_t align = exchange.work == PeerWork::kSum ? kAlign : 4;
+    const int64_t align = exchange.work == PeerWork::kSum ? kAlign : each;
     const auto cut = [&](int64_t member) {
       return std::min(bytes, (bytes * member / members + align - 1) / align * align);
     };
@@ -34,6 +34,7 @@ PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
                         .channel = Channel::kPeers,
                         .group = args_.group,
                         .rank = args_.transport->rank(),
+                        .dtype = exchange.dtype,
                         .value = args_.device->at(0),
                         .exchange = args_.exchange};
     for (int64_t k = 0; k < members; ++k)
@@ -43,11 +44,11 @@ PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
   }
 }
 
-void PeerExchanger::Start(PeerWork work, float* data, int64_t n) {
+void PeerExchanger::Start(const PeerExchange& what, void* data) {
   if (args_.stop->load()) return;  // the last one may never be over
-  PP_CHECK(collectives_.contains({work, n}) && over_.load() == asked_.load());
-  data_ = data;
-  what_ = {work, n};
+  PP_CHECK(collectives_.contains(what) && over_.load() == asked_.load());
+  data_ = static_cast<std::byte*>(data);
+  what_ = what;
   asked_.fetch_add(1, std::memory_order_release);
   args_.transport->bell().Ring();
 }
@@ -74,7 +75,7 @@ Status PeerExchanger::Advance(bool* moved) {
   if (over_.load(std::memory_order_relaxed) == asked) return {};
   Collective& collective = *collectives_.at(what_);
   if (begun_ != asked) {
-    PP_RETURN_IF_ERROR(collective.Start(reinterpret_cast<std::byte*>(data_) - args_.device->at(0)));
+    PP_RETURN_IF_ERROR(collective.Start(data_ - args_.device->at(0)));
     begun_ = asked;
     *moved = true;
   }

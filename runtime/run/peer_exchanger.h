@@ -27,7 +27,7 @@ class PeerExchanger : public Peers {
   };
   explicit PeerExchanger(Args args);
 
-  void Start(PeerWork work, float* data, int64_t n) override;
+  void Start(const PeerExchange& what, void* data) override;
   void Wait() override;
 
   // The communication thread: does what can be done now.
@@ -43,7 +43,7 @@ class PeerExchanger : public Peers {
   const Args args_;
   std::map<PeerExchange, std::unique_ptr<Collective>> collectives_;
   // What was asked for last.
-  float* data_ = nullptr;
+  std::byte* data_ = nullptr;
   PeerExchange what_;
   std::atomic<int64_t> asked_{0}, over_{0};
   int64_t begun_ = 0;  // the communication thread's

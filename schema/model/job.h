@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schema/model/config.h"
+#include "schema/model/dtype.h"
 #include "schema/model/operators.h"
 #include "schema/status.h"
 
@@ -26,6 +27,8 @@ struct Job {
   // Of which kinds of operators a CFW drops what they save, in the order of OperatorKind; what the
   // others save it keeps. Empty: of all.
   std::vector<OperatorKind> recompute;
+
+  Dtype dtype = Dtype::kFp32;
 
   int stages() const { return static_cast<int>(layers_per_stage.size()); }
   // N.

@@ -137,7 +137,7 @@ StageLayout LayoutStage(const Job& job, int stage) {
     layout.targets_bytes = n * 4;
     layout.loss_bytes = 8;
   } else {
-    layout.act_bytes = job.stream_tokens() * job.model.hidden_size * 4;
+    layout.act_bytes = job.stream_tokens() * job.model.hidden_size * BytesOf(job.dtype);
     layout.grad_bytes = layout.act_bytes;
   }
   PlaceOperators(job, &layout);
@@ -158,7 +158,7 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
   const int64_t n = job.tokens();
   std::set<PeerExchange> all = {{PeerWork::kSum, 3 * job.tp * n}};
   const auto add = [&](PeerWork with_shares, int64_t numbers) {
-    all.insert({job.sequence_parallel ? with_shares : PeerWork::kSum, numbers});
+    all.insert({job.sequence_parallel ? with_shares : PeerWork::kSum, numbers, job.dtype});
   };
   const ModelTable table = TableOf(job.model);
   for (const auto* operators : {&table.first, &table.layer, &table.last})
@@ -171,7 +171,7 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
       if (!job.sequence_parallel) continue;
       if (op.kind == OperatorKind::kEmbedding || op.kind == OperatorKind::kNorm ||
           op.kind == OperatorKind::kResidual)
-        all.insert({PeerWork::kGather, n * op.out});
+        all.insert({PeerWork::kGather, n * op.out, job.dtype});
       if (op.kind == OperatorKind::kNorm)
         all.insert({PeerWork::kSum, static_cast<int64_t>(op.parameters.size()) * op.out});
     }
@@ -181,16 +181,21 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
 int64_t KernelBytes(const Job& job) {
   // Matrix products: 384 steps of k of 256 + 32 rows, each number as three of 16 bits.
   int64_t floats = 384 * (256 + 32) * 3 / 2;
+  const bool half = job.dtype == Dtype::kBf16;
+  if (half) floats += 256 * 768;  // sums of a block, before they are rounded
   const auto lines = [](int64_t n) { return (n + 15) / 16 * 16; };
   const int64_t tokens = (int64_t{job.sequence_length} + 63) / 32 * 32;
   const int64_t keys = std::min<int64_t>(tokens, 512 + 32), band = keys + 16;
   for (const Operator& op : TableOf(job.model).layer) {
     if (op.kind != OperatorKind::kAttention) continue;
     // Of one head: its keys and values forward, backward five such things of 512 keys; 64 queries
-    // and the scores of those; a number for each query of each head with the same keys.
+    // and the scores of those; a number for each query of each head with the same keys, and, before
+    // they are rounded, sums over more keys than that.
     const int64_t width = (int64_t{op.head_dim} + 31) / 32 * 32;
+    const int64_t queries = tokens * (op.heads / op.kv_heads);
+    const int64_t sums = half && job.sequence_length > 512 ? queries * width : 0;
     floats = std::max(floats, std::max(2 * tokens, 5 * keys) * width + 2 * 64 * (width + band) +
-                                  lines(band + 64) + lines(tokens * (op.heads / op.kv_heads)));
+                                  lines(band + 64) + lines(queries) + sums);
   }
   return 4 * floats;
 }

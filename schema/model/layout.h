@@ -13,9 +13,10 @@
 //
 // Words: N = B*T tokens of a micro-batch, C = hidden_size, V = vocab_size. S = N, or with sequence
 // parallelism this peer's share of them: what the residual stream has.
-// All numbers are float except tokens and targets (int32), the loss and the norm blocks (double).
-// All offsets and sizes are bytes. Inner offsets are multiples of kAlign; a size ends with the last
-// number, without padding.
+// Activations, and gradients with respect to them, have the job's dtype. All other numbers are
+// float except tokens and targets (int32), the loss and the norm blocks (double). All offsets and
+// sizes are bytes. Inner offsets are multiples of kAlign; a size ends with the last number, without
+// padding.
 #pragma once
 
 #include <cstdint>
@@ -199,6 +200,7 @@ enum class PeerWork : uint8_t { kSum, kScatter, kGather };
 struct PeerExchange {
   PeerWork work = PeerWork::kSum;
   int64_t numbers = 0;
+  Dtype dtype = Dtype::kFp32;
 
   auto operator<=>(const PeerExchange&) const = default;
 };

@@ -14,6 +14,7 @@ class Placer {
         stream_(job.stream_tokens()),
         shares_(job.sequence_parallel),
         dropped_(job.recompute),
+        dtype_(job.dtype),
         width_(job.model.hidden_size),
         layout_(*layout),
         operators_(layout->operators) {
@@ -24,11 +25,11 @@ class Placer {
     for (const StageOperator& placed : operators_)
       if (placed.op.kind == OperatorKind::kRope && layout_.angles == 0)
         layout_.angles = scratch.Take(int64_t{job.sequence_length} * placed.op.head_dim);
-    for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i]);
-    flow_[0] = scratch.Take(stream_ * width_);
+    for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i], dtype_);
+    flow_[0] = scratch.Take(stream_ * width_, dtype_);
 
     Places kept, stash, drop(scratch.end()), work(scratch.end()), all_work;
-    flow_[1] = drop.Take(stream_ * width_);
+    flow_[1] = drop.Take(stream_ * width_, dtype_);
     PlaceForward(Keep::kStash, &kept, &stash);
     PlaceForward(Keep::kScratch, &kept, &drop);
     FindAgain();
@@ -45,9 +46,10 @@ class Placer {
   // At the same places in every stage.
   void TakeForPeers(const Job& job, Places* scratch) {
     int64_t exchange = 0;
-    for (const auto [work, numbers] : PeerExchanges(job))
-      exchange =
-          std::max(exchange, ExchangeBytes(job.tp, (numbers * 4 + job.tp - 1) / job.tp + kAlign));
+    for (const auto [work, numbers, dtype] : PeerExchanges(job)) {
+      const int64_t bytes = numbers * BytesOf(dtype);
+      exchange = std::max(exchange, ExchangeBytes(job.tp, (bytes + job.tp - 1) / job.tp + kAlign));
+    }
     layout_.exchange = scratch->Take(exchange / 4);
     layout_.statistics = scratch->Take(job.tp > 1 ? 3 * job.tp * tokens_ : 0);
   }
@@ -98,11 +100,13 @@ class Placer {
     const int64_t begin = own->end();
     using Field = Spot StageOperator::Forward::*;
     const auto take = [&](size_t i, Field field, int64_t numbers) -> Spot {
+      const bool fp32 = field == &StageOperator::Forward::statistics;
+      const Dtype dtype = fp32 ? Dtype::kFp32 : dtype_;
       const Spot& in_stash = operators_[i].forward[static_cast<int>(Keep::kStash)].*field;
       if (drops && in_stash.area == Area::kKept) return in_stash;
-      if (drops) return {Area::kScratch, own->Take(numbers)};
-      if (Drops(i)) return {Area::kStash, own->Take(numbers)};
-      return {Area::kKept, kept->Take(numbers)};
+      if (drops) return {Area::kScratch, own->Take(numbers, dtype)};
+      if (Drops(i)) return {Area::kStash, own->Take(numbers, dtype)};
+      return {Area::kKept, kept->Take(numbers, dtype)};
     };
     Spot now, stream;
     if (!layout_.first) now = stream = {Area::kActBefore, 0};
@@ -176,11 +180,14 @@ class Placer {
   void PlaceBackward(Halves halves, Places* own) {
     const Area area = halves == Halves::kTogether ? Area::kScratch : Area::kWork;
     const int64_t begin = own->end();
-    const auto take = [&](int64_t numbers) { return Spot{area, own->Take(numbers)}; };
+    const auto take = [&](int64_t numbers, Dtype dtype) {
+      return Spot{area, own->Take(numbers, dtype)};
+    };
     Spot& flow = layout_.flow[static_cast<int>(halves)];
     flow = {Area::kGradBefore, 0};
     if (layout_.first) {
-      flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]} : take(stream_ * width_);
+      flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]}
+                                         : take(stream_ * width_, dtype_);
     }
     // Of what operator i gives.
     std::vector<Spot> gradient(operators_.size());
@@ -196,10 +203,10 @@ class Placer {
         case OperatorKind::kLinear:
           // The loss turns its input into the gradient.
           if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
-          return take(tokens_ * operators_[i].op.stride);
+          return take(tokens_ * operators_[i].op.stride, dtype_);
         case OperatorKind::kRope:
         case OperatorKind::kGelu:
-          return take(tokens_ * operators_[i].op.stride);
+          return take(tokens_ * operators_[i].op.stride, dtype_);
         case OperatorKind::kLoss:
           return Spot{};
       }
@@ -214,7 +221,8 @@ class Placer {
         own->BackTo(begin);
       backward.d_out = i + 1 < operators_.size() ? gradient[i] : flow;
       if (KindAt(i) == OperatorKind::kNorm) {
-        backward.part = take(static_cast<int64_t>(placed.op.parameters.size()) * width_);
+        backward.part =
+            take(static_cast<int64_t>(placed.op.parameters.size()) * width_, Dtype::kFp32);
         backward.d_in = flow;
         placed.begins = !std::exchange(set, true);
       } else if (KindAt(i) == OperatorKind::kGelu || KindAt(i) == OperatorKind::kRope) {
@@ -229,6 +237,7 @@ class Placer {
   const int64_t tokens_, stream_;            // N, S
   const bool shares_;                        // sequence parallelism
   const std::vector<OperatorKind> dropped_;  // Job::recompute
+  const Dtype dtype_;
   const int64_t width_;
   StageLayout& layout_;
   std::vector<StageOperator>& operators_;

@@ -13,10 +13,10 @@ class Places {
  public:
   explicit Places(int64_t begin = 0) : end_(begin), most_(begin) {}
 
-  // Room for `numbers` numbers of 4 bytes.
-  int64_t Take(int64_t numbers) {
+  // Room for so many numbers.
+  int64_t Take(int64_t numbers, Dtype dtype = Dtype::kFp32) {
     const int64_t begin = (end_ + kAlign - 1) / kAlign * kAlign;
-    end_ = begin + numbers * 4;
+    end_ = begin + numbers * BytesOf(dtype);
     most_ = std::max(most_, end_);
     return begin;
   }

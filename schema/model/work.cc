@@ -10,7 +10,9 @@ StageWork WorkOf(const Operator& op, const Job& job) {
   double parameters = 0;
   for (const Parameter& parameter : op.parameters)
     parameters += static_cast<double>(parameter.rows) * static_cast<double>(parameter.cols);
-  const double in = 4 * n * static_cast<double>(op.in), out = 4 * n * static_cast<double>(op.out);
+  const auto each = static_cast<double>(BytesOf(job.dtype));
+  const double in = each * n * static_cast<double>(op.in);
+  const double out = each * n * static_cast<double>(op.out);
   StageWork work;
   work.forward = {forward, in + out + 4 * parameters};
   work.again = work.forward;

@@ -1,0 +1,68 @@
+// Where the sums of a block of C go: to C, or, where its numbers are not floats, to scratch, from
+// where they are rounded when they are whole.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/isa.h"
+#include "kernels/matmul_blocks.h"
+#include "kernels/simd.h"
+
+namespace pp::kernels::PP_ISA {
+
+struct BlockPlace {
+  int64_t row, rows, column, columns;
+};
+
+template <typename C>
+struct OutputBlock;
+
+template <>
+struct OutputBlock<float> {
+  BlockPlace at;
+  float* c;  // first row and column
+  int64_t ldc;
+  const float *bias, *residual;  // that belong to the sums; null: none
+
+  OutputBlock(const MatmulRunArgs& run, const BlockPlace& at, float*) : at(at), ldc(run.shape.ldc) {
+    const int64_t first = at.row * ldc + at.column;
+    c = static_cast<float*>(run.args.c) + first;
+    bias = run.shape.bias == WithBias::kYes ? run.args.bias + at.column : nullptr;
+    residual = run.shape.residual == WithResidual::kYes
+                   ? static_cast<const float*>(run.args.residual) + first
+                   : nullptr;
+  }
+  void Round() const {}
+};
+
+template <>
+struct OutputBlock<BFloat16> {
+  const MatmulRunArgs& run;
+  BlockPlace at;
+  float* c;
+  int64_t ldc;
+  const float *bias = nullptr, *residual = nullptr;
+
+  // REQUIRES: kSumsFloats at `sums`.
+  OutputBlock(const MatmulRunArgs& run, const BlockPlace& at, float* sums)
+      : run(run), at(at), c(sums), ldc(at.columns) {}
+
+  void Round() const {
+    const MatmulShape& shape = run.shape;
+    const bool has_bias = shape.bias == WithBias::kYes;
+    const bool has_residual = shape.residual == WithResidual::kYes;
+    for (int64_t i = 0; i < at.rows; ++i) {
+      const int64_t first = (at.row + i) * shape.ldc + at.column;
+      for (int64_t j = 0; j < at.columns; j += kLanes) {
+        const int64_t left = at.columns - j;
+        Vec sum = LoadUpTo(c + i * ldc + j, left);
+        if (has_bias) sum += LoadUpTo(run.args.bias + at.column + j, left);
+        if (has_residual)
+          sum += LoadUpTo(static_cast<const BFloat16*>(run.args.residual) + first + j, left);
+        StoreUpTo(static_cast<BFloat16*>(run.args.c) + first + j, sum, left);
+      }
+    }
+  }
+};
+
+}  // namespace pp::kernels::PP_ISA
