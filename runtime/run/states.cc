@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/model/stretch.h"
 #include "runtime/plan/binding.h"
 #include "schema/model/families.h"
 
@@ -17,35 +18,6 @@ constexpr int64_t kPiece = int64_t{1} << 22;  // numbers of a record, at most
 // The last stage's copy of a tied tensor, which is written and read as the first stage's.
 bool IsCopy(const StageLayout& layout, const Tensor& tensor) {
   return !layout.first && tensor.id == 0;
-}
-
-// Numbers side by side both in a parameter and in a peer's part of it.
-struct Stretch {
-  int64_t element = 0, local = 0, count = 0;
-};
-
-std::vector<Stretch> RunsOf(const Tensor& tensor, const Peer& peer) {
-  std::vector<Stretch> runs;
-  for (const Slice& slice : SlicesOf(tensor, peer)) {
-    const bool together = slice.cols == slice.row_elements && slice.cols == tensor.cols;
-    const int64_t rows = together ? 1 : slice.rows;
-    for (int64_t row = 0; row < rows; ++row)
-      runs.push_back({slice.element + row * slice.row_elements, slice.at + row * tensor.cols,
-                      together ? slice.rows * slice.cols : slice.cols});
-  }
-  std::sort(runs.begin(), runs.end(), [](auto& a, auto& b) { return a.element < b.element; });
-  return runs;
-}
-
-// Of them, what is among the local numbers [begin, begin + count).
-std::vector<Stretch> Within(std::vector<Stretch> runs, int64_t begin, int64_t count) {
-  for (Stretch& run : runs) {
-    const int64_t first = std::max(run.local, begin);
-    const int64_t end = std::min(run.local + run.count, begin + count);
-    run = {run.element + first - run.local, first, std::max<int64_t>(0, end - first)};
-  }
-  std::erase_if(runs, [](const Stretch& run) { return run.count == 0; });
-  return runs;
 }
 
 class Saver {
@@ -152,14 +124,15 @@ class Loader {
   // Local numbers [begin, begin + count) of the tensor. Padding is zeros.
   Status Load(StateKind kind, const Tensor& tensor, int64_t begin, int64_t count, std::byte* to) {
     const Peer here = {place_.index, program_.job->tp};
-    const std::vector<Stretch> wanted = Within(RunsOf(tensor, here), begin, count);
+    const std::vector<Stretch> wanted = Within(StretchesOf(tensor, here), begin, count);
     int64_t missing = 0;
     for (const auto& run : wanted) missing += run.count;
     numbers_.assign(count, 0);
     for (const Source& source : records_[{kind, tensor.id}]) {
       const StateRecord& record = *source.record;
-      const std::vector<Stretch> there = Within(
-          RunsOf(TensorOf(tensor.id, record.peer.of), record.peer), record.begin, record.count);
+      const std::vector<Stretch> there =
+          Within(StretchesOf(TensorOf(tensor.id, record.peer.of), record.peer), record.begin,
+                 record.count);
       missing -= Copy(source, there, wanted, begin);
       PP_RETURN_IF_ERROR(status_);
     }
