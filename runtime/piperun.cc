@@ -18,6 +18,7 @@
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/host_memory.h"
+#include "runtime/compare/comparison.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/model_folder.h"
 #include "runtime/files/output_file.h"
@@ -232,7 +233,27 @@ class Run {
               ? fmt::format("nothing is saved in {}\n", options_.save)
               : fmt::format("saved in {}\n", StepFolder(options_.save, report.saved_step))));
     if (status.ok() && report.status.ok()) keep(PrintOut(Summary(report) + Sample(report)));
+    if (options_.compare && report.inputs != nullptr) {
+      const Status compared = CompareSteps(report);
+      if (report.status.ok()) {
+        keep(compared);
+      } else if (!compared.ok()) {  // the run's own error has been said
+        keep(PrintOut(compared.message() + "\n"));
+      }
+    }
     return status;
+  }
+
+  Status CompareSteps(const TrainReport& report) {
+    Comparison comparison;
+    PP_RETURN_IF_ERROR(Compare(*program_, options_, report, &comparison));
+    return PrintOut(fmt::format(
+        "compared with one device: {} values of {} steps {}\n", comparison.values, comparison.steps,
+        comparison.worst_name.empty()
+            ? "have the same bits"
+            : fmt::format(
+                  "differ by {:.1f} times what rounding explains, at most (limit {:.0f}; {})",
+                  comparison.worst, kCompareLimit, comparison.worst_name)));
   }
 
   // Bytes as they are, other tokens as numbers; what the data has before "|", what the model

@@ -133,6 +133,7 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
   auto transports = MakeInProcessTransports(kRanks);
   std::vector<std::vector<TimeSpent>> times(kRanks);
   std::vector<std::vector<Event>> events(kRanks);
+  std::vector<std::vector<ValueRecord>> records(kRanks);
   std::array<std::atomic<bool>, kRanks> knows_better{};
   std::vector<Status> statuses(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -143,17 +144,21 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
     // As many as its number: one has none.
     for (int k = 0; k < (rank == 1 ? 0 : rank + 1); ++k)
       events[rank].push_back({.rank = rank, .index = k, .start = 100.0 + k, .duration = 1});
+    records[rank].resize(2, {.copy = rank});
   }
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
       bool good = rank != 0;  // what rank 0 says, holds
-      statuses[rank] = GatherReports(*transports[rank], &times[rank], &events[rank], &good);
+      statuses[rank] =
+          GatherReports(*transports[rank], &times[rank], &events[rank], &records[rank], &good);
       knows_better[rank] = good;
     });
   for (std::thread& thread : threads) thread.join();
   for (const Status& status : statuses) CHECK(status.message() == "");
   for (const std::atomic<bool>& rank : knows_better) CHECK_FALSE(rank.load());
+  REQUIRE(records[0].size() == 2 * kRanks);
+  for (int i = 0; i < 2 * kRanks; ++i) CHECK(records[0][i].copy == i / 2);
   REQUIRE(times[0].size() == kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     CHECK(times[0][rank].total == rank + 0.5);

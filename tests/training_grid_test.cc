@@ -29,6 +29,7 @@
 #include <tuple>
 
 #include "compiler/compile.h"
+#include "runtime/compare/comparison.h"
 #include "runtime/run/train.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
@@ -127,6 +128,9 @@ struct Numbers {
   }
 };
 
+// Of all runs, by piperun --compare.
+Comparison furthest_compared;
+
 Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   TrainOptions options;
   options.data = DataFile();
@@ -134,10 +138,19 @@ Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;
   options.stall_timeout = 60;
+  options.compare = late == nullptr && !program.MakesVersions();
   if (late != nullptr) late->AddTo(&options);
   const KeptReport report = TrainAndKeep(program, options);
   INFO(report.status.message());
   REQUIRE(report.status.ok());
+  if (options.compare) {
+    Comparison comparison;
+    const Status compared = Compare(program, options, report, &comparison);
+    INFO(compared.message());
+    CHECK(compared.ok());
+    CHECK(comparison.worst < kCompareLimit / 4);
+    if (comparison.worst > furthest_compared.worst) furthest_compared = comparison;
+  }
   Numbers numbers;
   for (const StepReport& step : report.steps) {
     numbers.values.push_back(step.loss);
@@ -304,6 +317,8 @@ void CheckCells(std::vector<Cell> cells, size_t sample) {
     ++counts[result.substr(0, result.find_first_of(":("))];
   }
   for (const auto& [what, count] : counts) std::printf("%6d %s\n", count, what.c_str());
+  std::printf("compared value by value: %.1f times what rounding explains, at most (%s)\n",
+              furthest_compared.worst, furthest_compared.worst_name.c_str());
 }
 
 }  // namespace

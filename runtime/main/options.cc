@@ -113,6 +113,7 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   options->val_data = a.val_data;
   options->weights = a.weights;
   options->record = !a.trace.empty();
+  options->compare = a.compare;
   options->save = a.save;
   while (options->save.size() > 1 && options->save.back() == '/') options->save.pop_back();
   options->resume = a.resume;
@@ -143,6 +144,7 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
           item("--grad-clip", o.grad_clip),
           item("--warmup-steps", o.warmup_steps),
           item("--trace", options.record),
+          item("--compare", options.compare),
           item("--export", options.exports),
           item("--weights", options.weights.empty())};
 }
@@ -179,6 +181,9 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--export", a.export_to, "a new folder for the trained model, as Hugging Face has it");
   add("--log", a.log, "write a JSON object a step");
   add("--trace", a.trace, "write a Chrome trace of the first million instructions a rank");
+  app.add_flag("--compare", a.compare,
+               "run the same steps on one device, too: the first value that differs by more than "
+               "rounding");
   add("--stall-timeout", a.stall_timeout,
       "give up when nothing goes on for so many seconds (300; 0: never)");
   // An unset variable in a script is a mistake.

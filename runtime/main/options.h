@@ -18,7 +18,7 @@ struct Arguments {
   std::string steps, epochs, seed, threads = "1", stall_timeout = "300";
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string val_data, val_every, val_batches, sample, temperature;
-  bool resume = false;
+  bool resume = false, compare = false;
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
 };
 

@@ -18,7 +18,10 @@ namespace {
 class CpuExecutor : public StageExecutor {
  public:
   explicit CpuExecutor(const CpuExecutorArgs& args)
-      : args_(args), job_(*args.program->job), workspace_(job_, args.threads) {
+      : args_(args),
+        job_(*args.program->job),
+        bytes_((args.threads - 1) * KernelBytes(job_)),
+        workspace_(job_, args.threads) {
     const Program& program = *args.program;
     norm_blocks_ = NormBlocks(job_);
     for (int stage : program.StagesOf(args.device)) {
@@ -31,7 +34,7 @@ class CpuExecutor : public StageExecutor {
     FindTied();
   }
 
-  int64_t bytes() const override { return (args_.threads - 1) * KernelBytes(job_); }
+  int64_t bytes() const override { return bytes_; }
 
   void Run(const StageCall& call, Stream) override {
     StageModel& stage = stages_.at(call.stage);
@@ -152,6 +155,7 @@ class CpuExecutor : public StageExecutor {
 
   const CpuExecutorArgs args_;
   const Job job_;
+  const int64_t bytes_;
   int64_t norm_blocks_ = 0;
   Workspace workspace_;
   std::map<int, StageModel> stages_;

@@ -49,19 +49,34 @@ Status AnswerPings(Transport& transport) {
   return {};
 }
 
+// A list, behind those that are here.
+template <typename T>
+Status SendAll(Transport& transport, std::vector<T>& list) {
+  PP_RETURN_IF_ERROR(Send(transport, 0, static_cast<int64_t>(list.size())));
+  return Transfer(transport, {Way::kSend, Channel::kControl, 0}, list.data(),
+                  static_cast<int64_t>(list.size() * sizeof(T)), kSeconds);
+}
+
+template <typename T>
+Status TakeAll(Transport& transport, int peer, std::vector<T>* list) {
+  int64_t count = 0;
+  PP_RETURN_IF_ERROR(Receive(transport, peer, &count));
+  const size_t before = list->size();
+  list->resize(before + count);
+  return Transfer(transport, {Way::kRecv, Channel::kControl, peer}, list->data() + before,
+                  count * static_cast<int64_t>(sizeof(T)), kSeconds);
+}
+
 Status TakeFrom(Transport& transport, int peer, std::vector<TimeSpent>* time,
-                std::vector<Event>* events) {
+                std::vector<Event>* events, std::vector<ValueRecord>* records) {
   double offset = 0;
   PP_RETURN_IF_ERROR(MeasureOffset(transport, peer, &offset));
   TimeSpent theirs;
-  int64_t count = 0;
   PP_RETURN_IF_ERROR(Receive(transport, peer, &theirs));
-  PP_RETURN_IF_ERROR(Receive(transport, peer, &count));
   time->push_back(theirs);
+  PP_RETURN_IF_ERROR(TakeAll(transport, peer, records));
   const size_t before = events->size();
-  events->resize(before + count);
-  PP_RETURN_IF_ERROR(Transfer(transport, {Way::kRecv, Channel::kControl, peer},
-                              events->data() + before, count * sizeof(Event), kSeconds));
+  PP_RETURN_IF_ERROR(TakeAll(transport, peer, events));
   for (size_t i = before; i < events->size(); ++i) (*events)[i].start += offset;
   return {};
 }
@@ -69,17 +84,16 @@ Status TakeFrom(Transport& transport, int peer, std::vector<TimeSpent>* time,
 }  // namespace
 
 Status GatherReports(Transport& transport, std::vector<TimeSpent>* time, std::vector<Event>* events,
-                     bool* good) {
+                     std::vector<ValueRecord>* records, bool* good) {
   if (transport.rank() != 0) {
     PP_RETURN_IF_ERROR(AnswerPings(transport));
     PP_RETURN_IF_ERROR(Send(transport, 0, time->front()));
-    PP_RETURN_IF_ERROR(Send(transport, 0, static_cast<int64_t>(events->size())));
-    PP_RETURN_IF_ERROR(Transfer(transport, {Way::kSend, Channel::kControl, 0}, events->data(),
-                                events->size() * sizeof(Event), kSeconds));
+    PP_RETURN_IF_ERROR(SendAll(transport, *records));
+    PP_RETURN_IF_ERROR(SendAll(transport, *events));
     return Receive(transport, 0, good, kTurnSeconds);
   }
   for (int peer = 1; peer < transport.ranks(); ++peer)
-    PP_RETURN_IF_ERROR(TakeFrom(transport, peer, time, events));
+    PP_RETURN_IF_ERROR(TakeFrom(transport, peer, time, events, records));
   // Nobody leaves before: the ranks have little time to end together (Settle).
   for (int peer = 1; peer < transport.ranks(); ++peer)
     PP_RETURN_IF_ERROR(Send(transport, peer, *good));

@@ -248,7 +248,11 @@ void Rank::ComputeMain() {
   ready_.store(true);
   args_.news->Ring();
   if (PassGate(bell_)) {
-    RunSteps();
+    try {
+      RunSteps();
+    } catch (const std::bad_alloc&) {  // steps take none, but what is between them may
+      Fail(Status::Failed("out of memory"));
+    }
     computed_.store(true);
     args_.transport->bell().Ring();
     args_.news->Ring();

@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <new>
 #include <thread>
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/in_process_transport.h"
+#include "runtime/compare/recording_executor.h"
 #include "runtime/device/cpu_device.h"
 #include "runtime/model/cpu_executor.h"
 #include "runtime/run/board.h"
@@ -32,7 +34,7 @@ class Supervisor {
       : program_(program),
         options_(options),
         topology_(TopologyOf(program)),
-        inputs_(program, options),
+        inputs_(std::make_shared<Inputs>(program, options)),
         board_(topology_.ranks()),
         watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout) {}
 
@@ -106,6 +108,7 @@ class Supervisor {
       if (options_.network) wrap(MakeSlowTransport(transport, *options_.network));
       if (options_.wrap_transport) wrap(options_.wrap_transport(transport));
     }
+    records_.resize(transports.size());
     for (Transport* transport : transports) ranks_.push_back(MakeRank(transport));
     for (auto& rank : ranks_) PP_RETURN_IF_ERROR(rank->BeginSetup());
     return {};
@@ -113,15 +116,18 @@ class Supervisor {
 
   Status OpenInputs() {
     std::vector<std::string> notes;
-    PP_RETURN_IF_ERROR(inputs_.Open(&notes));
-    if (inputs_.checkpoint() && options_.save_to != nullptr)
-      options_.save_to->GoOnFrom(inputs_.steps_before());
+    PP_RETURN_IF_ERROR(inputs_->Open(&notes));
+    if (options_.compare)
+      PP_RETURN_IF_ERROR(
+          CheckComparable(program_, inputs_->optimizer().steps - inputs_->steps_before()));
+    if (inputs_->checkpoint() && options_.save_to != nullptr)
+      options_.save_to->GoOnFrom(inputs_->steps_before());
     if (Steers() && options_.on_note)
       for (const std::string& note : notes) options_.on_note(note);
-    report_.planned_steps = inputs_.optimizer().steps;
-    report_.prompt = static_cast<int64_t>(inputs_.sample().prompt.size());
-    report_.text = inputs_.sample_is_text();
-    return options_.transport == nullptr ? Status() : inputs_.Digest(&items_);
+    report_.planned_steps = inputs_->optimizer().steps;
+    report_.prompt = static_cast<int64_t>(inputs_->sample().prompt.size());
+    report_.text = inputs_->sample_is_text();
+    return options_.transport == nullptr ? Status() : inputs_->Digest(&items_);
   }
 
   // Of every copy's weights.
@@ -143,7 +149,7 @@ class Supervisor {
     return std::make_unique<Rank>(Rank::Args{
         .program = &program_,
         .transport = transport,
-        .batches = &inputs_.batches(),
+        .batches = &inputs_->batches(),
         .make_device =
             [this, rank](const DeviceBells& bells) {
               return options_.make_device ? options_.make_device(rank, bells) : MakeCpuDevice();
@@ -152,18 +158,18 @@ class Supervisor {
         .open_weights =
             [this] {
               return options_.weights.empty()
-                         ? WeightSource::New(inputs_.seed())
+                         ? WeightSource::New(inputs_->seed())
                          : WeightSource::Open(options_.weights, program_.job->model);
             },
         .after_bind = options_.after_bind,
-        .steps = inputs_.optimizer().steps - inputs_.steps_before(),
-        .steps_before = inputs_.steps_before(),
-        .updates_before = inputs_.updates_before(),
-        .resume = inputs_.checkpoint() ? &*inputs_.checkpoint() : nullptr,
+        .steps = inputs_->optimizer().steps - inputs_->steps_before(),
+        .steps_before = inputs_->steps_before(),
+        .updates_before = inputs_->updates_before(),
+        .resume = inputs_->checkpoint() ? &*inputs_->checkpoint() : nullptr,
         .save = options_.save,
         .save_every = options_.save_every,
-        .validation = inputs_.validation(),
-        .sample = inputs_.sample(),
+        .validation = inputs_->validation(),
+        .sample = inputs_->sample(),
         .record = options_.record,
         .observer = options_.observer,
         .news = &news_,
@@ -171,17 +177,24 @@ class Supervisor {
                              const ControlMessage& message) { board_.Put(from, message); }});
   }
 
-  std::unique_ptr<StageExecutor> MakeExecutor(int rank, Peers* peers) const {
-    if (options_.make_executor) return options_.make_executor(rank);
+  std::unique_ptr<StageExecutor> MakeExecutor(int rank, Peers* peers) {
     const Place place = topology_.PlaceOf(rank);
-    return MakeCpuExecutor({.program = &program_,
-                            .device = place.device,
-                            .replica = place.replica,
-                            .index = place.index,
-                            .peers = peers,
-                            .seed = inputs_.seed(),
-                            .threads = options_.threads,
-                            .optimizer = inputs_.optimizer()});
+    auto executor = options_.make_executor ? options_.make_executor(rank)
+                                           : MakeCpuExecutor({.program = &program_,
+                                                              .device = place.device,
+                                                              .replica = place.replica,
+                                                              .index = place.index,
+                                                              .peers = peers,
+                                                              .seed = inputs_->seed(),
+                                                              .threads = options_.threads,
+                                                              .optimizer = inputs_->optimizer()});
+    if (!options_.compare) return executor;
+    return MakeRecordingExecutor(std::move(executor),
+                                 {.program = &program_,
+                                  .place = place,
+                                  .steps_before = inputs_->steps_before(),
+                                  .steps = inputs_->optimizer().steps - inputs_->steps_before(),
+                                  .records = &records_[options_.transport == nullptr ? rank : 0]});
   }
 
   // This thread watches; another one tells the caller, who may take his time: a terminal that
@@ -228,7 +241,12 @@ class Supervisor {
     while (true) {
       const uint64_t seen = news_.rings();
       const bool ended = ended_.load();
-      while (!diverged_ && board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
+      try {
+        while (!diverged_ && board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
+      } catch (const std::bad_alloc&) {
+        diverged_ = true;
+        ranks_[0]->Fail(Status::Failed("out of memory"));
+      }
       if (ended) break;
       news_.Wait(seen);
     }
@@ -243,15 +261,15 @@ class Supervisor {
     for (size_t rank = 0; rank < reports.size(); ++rank)
       if (const ControlMessage& report = reports[rank]; report.bad_micro >= 0)
         return Status::Failed(fmt::format("rank {}: step {}: loss of micro-batch {} is {} ({})",
-                                          rank, inputs_.steps_before() + report.step,
+                                          rank, inputs_->steps_before() + report.step,
                                           report.bad_micro, text(report.bad_loss), report.text));
     if (const auto loss = ValidationLoss(reports); loss && !std::isfinite(*loss))
       return Status::Failed(fmt::format("step {}: the validation loss is {}",
-                                        inputs_.steps_before() + reports[0].step, text(*loss)));
+                                        inputs_->steps_before() + reports[0].step, text(*loss)));
     for (size_t rank = 0; rank < reports.size(); ++rank)
       if (!std::isfinite(reports[rank].grad_norm))
         return Status::Failed(fmt::format("rank {}: step {}: the gradient's norm is {}", rank,
-                                          inputs_.steps_before() + reports[rank].step,
+                                          inputs_->steps_before() + reports[rank].step,
                                           text(reports[rank].grad_norm)));
     return {};
   }
@@ -259,7 +277,7 @@ class Supervisor {
   // The mean over the validation's tokens, where there was one behind the step.
   std::optional<double> ValidationLoss(const std::vector<ControlMessage>& reports) const {
     if (!reports[0].evaluated) return std::nullopt;
-    const Validation& validation = inputs_.validation();
+    const Validation& validation = inputs_->validation();
     double sum = 0;
     for (const ControlMessage& report : reports) sum += report.val_loss;
     return sum / static_cast<double>(validation.count * validation.batches->Tokens(1));
@@ -283,15 +301,16 @@ class Supervisor {
   // All ranks have written their parts of a checkpoint, if there is one of this step.
   Status FinishSaving() {
     if (options_.save_to == nullptr) return {};
-    const int64_t step = inputs_.steps_before() + report_.last_step;
+    const int64_t step = inputs_->steps_before() + report_.last_step;
     if (!std::filesystem::exists(SavingFolder(options_.save, step))) return {};
     PP_RETURN_IF_ERROR(options_.save_to->Finish(
         {.model = ToJson(program_.job->model),
          .step = step,
-         .updates = inputs_.updates_before() + report_.last_step * UpdatesPerStep(),
+         .updates = inputs_->updates_before() + report_.last_step * UpdatesPerStep(),
          .by_epochs = options_.epochs > 0,
-         .sequences = inputs_.sequences_before() + report_.last_step * inputs_.batches().PerStep(),
-         .seed = inputs_.seed(),
+         .sequences =
+             inputs_->sequences_before() + report_.last_step * inputs_->batches().PerStep(),
+         .seed = inputs_->seed(),
          .shards = {}},
         topology_.ranks()));
     report_.saved_step = step;
@@ -300,17 +319,17 @@ class Supervisor {
 
   StepReport Combine(const std::vector<ControlMessage>& reports) const {
     StepReport step;
-    step.step = inputs_.steps_before() + reports[0].step;
-    const auto tokens = static_cast<double>(inputs_.batches().Tokens(reports[0].step));
+    step.step = inputs_->steps_before() + reports[0].step;
+    const auto tokens = static_cast<double>(inputs_->batches().Tokens(reports[0].step));
     for (const ControlMessage& report : reports) {
       step.loss += report.loss;
       step.peak_bytes.push_back(report.peak_bytes);
     }
     step.loss /= tokens;
     step.val_loss = ValidationLoss(reports);
-    step.steps = inputs_.optimizer().steps;
+    step.steps = inputs_->optimizer().steps;
     if (program_.clip) step.grad_norm = reports[0].grad_norm;
-    step.learning_rate = LearningRate(inputs_.optimizer(), step.step);
+    step.learning_rate = LearningRate(inputs_->optimizer(), step.step);
     step.seconds = reports[0].seconds;
     step.tokens_per_second = tokens / step.seconds;
     return step;
@@ -346,13 +365,16 @@ class Supervisor {
     }
     // Rank 0 knows: what went wrong behind the last step, the others have not heard of.
     bool complete = report_.status.ok() && !diverged_ &&
-                    inputs_.steps_before() + ranks_[0]->last_step() == inputs_.optimizer().steps;
-    report_.last_step += inputs_.steps_before();
+                    inputs_->steps_before() + ranks_[0]->last_step() == inputs_->optimizer().steps;
+    report_.last_step += inputs_->steps_before();
     if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
+    report_.inputs = inputs_;
+    for (const auto& records : records_)
+      report_.records.insert(report_.records.end(), records.begin(), records.end());
     bool gathered = options_.transport == nullptr;
     if (!gathered && ranks_[0]->left_cleanly()) {
-      const Status status =
-          GatherReports(*options_.transport, &report_.time, &report_.events, &complete);
+      const Status status = GatherReports(*options_.transport, &report_.time, &report_.events,
+                                          &report_.records, &complete);
       gathered = status.ok();
       if (report_.status.ok()) report_.status = status;
     }
@@ -381,19 +403,20 @@ class Supervisor {
   const Program& program_;
   const TrainOptions& options_;
   const Topology topology_;
-  Inputs inputs_;
+  const std::shared_ptr<Inputs> inputs_;
   TrainReport report_;
   std::vector<Item> items_;
   std::vector<std::unique_ptr<Transport>> own_transports_, wrappers_;
   Bell news_;
   Board board_;
   StallWatch watch_;
-  bool diverged_ = false;  // a loss or norm is no number; the reporter's
+  bool diverged_ = false;  // no step can be reported any more; the reporter's
   int64_t signs_of_steerer_ = 0;
-  double failed_at_ = 0;                // when this thread saw it; 0: it has not
-  std::atomic<bool> ended_{false};      // all ranks
-  std::atomic<bool> reported_{false};   // all steps, to the caller
-  std::atomic<bool> reporting_{false};  // the caller has a report
+  double failed_at_ = 0;                           // when this thread saw it; 0: it has not
+  std::atomic<bool> ended_{false};                 // all ranks
+  std::atomic<bool> reported_{false};              // all steps, to the caller
+  std::atomic<bool> reporting_{false};             // the caller has a report
+  std::vector<std::vector<ValueRecord>> records_;  // by rank of this process
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

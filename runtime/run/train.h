@@ -14,6 +14,7 @@
 
 #include "runtime/comm/slow_transport.h"
 #include "runtime/comm/transport.h"
+#include "runtime/compare/values.h"
 #include "runtime/device/device.h"
 #include "runtime/files/model_folder.h"
 #include "runtime/model/optimizer.h"
@@ -59,6 +60,7 @@ struct TrainOptions {
   float temperature = 1;               // see kernels/draw.h
   double stall_timeout = 300;          // seconds; 0: wait forever
   bool record = false;                 // keep events
+  bool compare = false;                // keep records (compare/comparison.h)
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   std::optional<Network> network;  // null: as fast as it is
@@ -89,11 +91,15 @@ struct TrainOptions {
   std::function<std::unique_ptr<Transport>(Transport*)> wrap_transport;
 };
 
-// What rank 0's process knows in the end. Others have only their own times and events, and
-// the last three. Its size does not depend on the number of steps, but for the events.
+class Inputs;
+
+// What rank 0's process knows in the end. Others have only their own times, events and records, and
+// the last three. Its size does not depend on the number of steps, but for events and records.
 struct TrainReport {
-  std::vector<TimeSpent> time;  // by rank
-  std::vector<Event> events;    // of all ranks, on rank 0's clock; seconds since the first
+  std::vector<TimeSpent> time;       // by rank
+  std::vector<Event> events;         // of all ranks, on rank 0's clock; seconds since the first
+  std::vector<ValueRecord> records;  // of all ranks, where the run is compared
+  std::shared_ptr<const Inputs> inputs;
   int64_t last_step = 0;
   int64_t planned_steps = 0;
   int64_t saved_step = 0;       // of the last checkpoint of this run; 0: none

@@ -11,6 +11,12 @@
 namespace pp {
 namespace {
 
+// The number behind `old`, if there is one.
+template <typename T>
+T Next(T old) {
+  return old == std::numeric_limits<T>::max() ? old : static_cast<T>(old + 1);
+}
+
 // A number near `old`, or an edge.
 template <typename T>
 T Other(Random& random, T old) {
@@ -18,7 +24,7 @@ T Other(Random& random, T old) {
       -2, -1, 0, 1, 2, 3, 127, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()};
   switch (random.Below(4)) {
     case 0:
-      return old == std::numeric_limits<T>::max() ? old : static_cast<T>(old + 1);
+      return Next(old);
     case 1:
       return old == std::numeric_limits<T>::min() ? old : static_cast<T>(old - 1);
     case 2:
@@ -223,11 +229,11 @@ void MutateShape(Random& random, Program* program) {
       return;
     case 5:
       for (Pipe& pipe : program->pipes) pipe.device_of.push_back(0);
-      ++program->stages;
+      program->stages = Next(program->stages);
       return;
     case 6:
       program->lists.emplace_back();
-      ++program->devices;
+      program->devices = Next(program->devices);
       return;
     case 7:
       program->stages = Other(random, program->stages);

@@ -1,0 +1,142 @@
+#include "runtime/compare/comparison.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <new>
+#include <utility>
+
+#include "runtime/compare/one_device.h"
+
+namespace pp {
+namespace {
+
+// Of weights about a rounding error of the numbers that products take; of gradients far more: of a
+// sign that rounding decides in the run, it must not be chance whether some are decided here.
+Noise NoiseOf(Dtype dtype) {
+  if (dtype == Dtype::kBf16) return {.weights = 0x1p-8, .gradients = 0x1p-5};
+  return {.weights = 0x1p-22, .gradients = 0x1p-14};
+}
+// Below so much of a value's size no difference counts: a sum whose errors cancel by chance.
+double FloorOf(Dtype dtype) { return dtype == Dtype::kBf16 ? 0x1p-9 : 0x1p-24; }
+
+// What the ranks have of one value: each whole, or parts that are added.
+using Shares = std::map<std::pair<int32_t, int32_t>, Fingerprint>;  // by copy and peer
+using Values = std::map<ValueName, Shares>;
+
+class Comparer {
+ public:
+  Comparer(const Program& program, Comparison* result)
+      : program_(program), job_(*program.job), result_(*result) {}
+
+  // One step's; of one in which the run has failed, what there is.
+  enum class Step : uint8_t { kWhole, kFailed };
+  Status Run(Step step, double learning_rate, const Values& run,
+             const std::map<ValueName, Fingerprint>& one,
+             const std::map<ValueName, Fingerprint>& noisy) {
+    learning_rate_ = learning_rate;
+    for (const auto& [name, expected] : one) {
+      const auto found = run.find(name);
+      if (found == run.end()) {
+        if (step == Step::kFailed) continue;
+        return Wrong(name, "has no record");
+      }
+      for (const auto& [who, got] : found->second) {
+        if (step == Step::kFailed && got.numbers < expected.numbers) continue;
+        PP_RETURN_IF_ERROR(CompareOne(name, got, expected, noisy.at(name)));
+      }
+    }
+    if (step == Step::kWhole && run.size() != one.size())
+      return Status::Failed("--compare: a value too many");
+    ++result_.steps;
+    return {};
+  }
+
+ private:
+  Status Wrong(const ValueName& name, const std::string& what) const {
+    return Status::Failed(
+        fmt::format("--compare: step {}: {} {}", name.step, TextOf(name, job_), what));
+  }
+
+  Status CompareOne(const ValueName& name, const Fingerprint& got, const Fingerprint& expected,
+                    const Fingerprint& noisy) {
+    if (got.numbers != expected.numbers)
+      return Wrong(name, fmt::format("has {} of {} numbers", got.numbers, expected.numbers));
+    const double size = std::sqrt(expected.squares);
+    if (!std::isfinite(size)) return Wrong(name, "is no number on one device, either");
+    if (!std::isfinite(got.squares))
+      return Wrong(name, "is no number, and differs from one device's");
+    ++result_.values;
+    const double difference = Distance(got, expected);
+    double explained =
+        std::max(Spread(name, size, Distance(noisy, expected)), FloorOf(job_.dtype) * size);
+    // Four numbers that went the other way, of however few.
+    if (name.what == Checked::kWeights)
+      explained = std::max(explained, 4 * learning_rate_ / kCompareLimit);
+    if (difference == 0) return {};
+    const double ratio = explained > 0 ? difference / explained : HUGE_VAL;
+    if (ratio > result_.worst) {
+      result_.worst = ratio;
+      result_.worst_name = fmt::format("{} of step {}", TextOf(name, job_), name.step);
+    }
+    if (ratio <= kCompareLimit) return {};
+    return Wrong(name, fmt::format("differs from one device's by {:.1e} of its size (rounding "
+                                   "explains {:.1e})",
+                                   difference / size, explained / size));
+  }
+
+  // Of a single number one difference says little: the largest one, relatively, of all steps so
+  // far.
+  double Spread(const ValueName& name, double size, double here) {
+    if (name.what != Checked::kLoss && name.what != Checked::kNorm) return here;
+    double& most = most_[name.what];
+    if (size > 0) most = std::max(most, here / size);
+    return most * size;
+  }
+
+  const Program& program_;
+  const Job& job_;
+  Comparison& result_;
+  std::map<Checked, double> most_;
+  double learning_rate_ = 0;  // of this step
+};
+
+}  // namespace
+
+Status Compare(const Program& program, const TrainOptions& options, const TrainReport& report,
+               Comparison* result) {
+  const OneDevice::Args plain{.program = &program,
+                              .inputs = report.inputs.get(),
+                              .weights = options.weights,
+                              .threads = options.threads};
+  OneDevice::Args disturbed = plain;
+  disturbed.noise = NoiseOf(program.job->dtype);
+  std::map<int64_t, Values> run;  // by step
+  for (const ValueRecord& record : report.records)
+    run[record.name.step][record.name][{record.copy, record.peer}].Add(record.print);
+  Comparer comparer(program, result);
+  try {
+    auto one = OneDevice::Make(plain);
+    PP_RETURN_IF_ERROR(one.status().In("--compare"));
+    auto noisy = OneDevice::Make(disturbed);
+    PP_RETURN_IF_ERROR(noisy.status().In("--compare"));
+    const int64_t whole = report.last_step - report.inputs->steps_before();
+    for (const auto& [step, values] : run) {
+      std::map<ValueName, Fingerprint> of_one, of_noisy;
+      PP_RETURN_IF_ERROR(
+          (*one)->Step(step, [&](const ValueRecord& r) { of_one[r.name] = r.print; }));
+      PP_RETURN_IF_ERROR(
+          (*noisy)->Step(step, [&](const ValueRecord& r) { of_noisy[r.name] = r.print; }));
+      PP_RETURN_IF_ERROR(comparer.Run(
+          step <= whole ? Comparer::Step::kWhole : Comparer::Step::kFailed,
+          LearningRate(report.inputs->optimizer(), report.inputs->steps_before() + step), values,
+          of_one, of_noisy));
+    }
+  } catch (const std::bad_alloc&) {
+    return Status::Failed("--compare: out of memory");
+  }
+  return {};
+}
+
+}  // namespace pp

@@ -1,0 +1,30 @@
+// Carries out what another executor does, and makes records of what it gives (values.h), on memory
+// that the host can read.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/topology.h"
+#include "runtime/compare/values.h"
+#include "runtime/device/stage_call.h"
+
+namespace pp {
+
+struct RecordingArgs {
+  const Program* program = nullptr;  // stays the caller's; makes no versions of weights
+  Place place;
+  int64_t steps_before = 0;                     // of the training, before this run
+  int64_t steps = 0;                            // of this run
+  std::vector<ValueRecord>* records = nullptr;  // of this rank; the caller's, when the run is over
+};
+
+// Invalid: a run that cannot be compared. Its micro-batches of a step use different weights, or the
+// records of its steps would take too much memory.
+Status CheckComparable(const Program& program, int64_t steps);
+
+// Throws std::bad_alloc where the records of all steps have no room.
+std::unique_ptr<StageExecutor> MakeRecordingExecutor(std::unique_ptr<StageExecutor> inner,
+                                                     const RecordingArgs& args);
+
+}  // namespace pp
