@@ -56,6 +56,23 @@ done
 for threads in 1 2; do sort -g "$folder/threads.$threads" | head -n 1; done | xargs |
   awk '{printf "one thread %.3f s, two %.3f s: %.2f of it, same bits\n", $1, $2, $2 / $1}'
 
+echo
+echo "The same step with --dtype bf16 and fp32, in turn, dropout 0: best seconds, and the arena"
+"$pipec" compile --scheme gpipe --devices 1 --microbatches 1 --model "$folder/model.json" \
+  --micro-batch-size 4 --seq-length 64 --dtype bf16 -o "$folder/plan.bf16"
+cp "$folder/plan" "$folder/plan.fp32"
+for _ in 1 2 3; do
+  for dtype in fp32 bf16; do
+    "$piperun" "$folder/plan.$dtype" --data "$folder/text" --steps "$steps" --log "$folder/log" \
+      >/dev/null
+    sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" >>"$folder/seconds.$dtype"
+    sed -nE '$s/.*"peak_bytes":\[([0-9]+).*/\1/p' "$folder/log" >"$folder/bytes.$dtype"
+  done
+done
+for dtype in fp32 bf16; do
+  echo "$(sort -g "$folder/seconds.$dtype" | head -n 1) $(cat "$folder/bytes.$dtype")"
+done | xargs | awk '{printf "fp32 %.3f s, %.0f MB; bf16 %.3f s, %.0f MB: %.2f of the time\n", $1, $2 / 1e6, $3, $4 / 1e6, $3 / $1}'
+
 # What piperun says of its own time, with four ranks: steps, threads and processes in turn.
 itself() {
   for _ in 1 2 3; do
