@@ -21,7 +21,7 @@ inline constexpr int32_t kIgnored = -1;
 template <typename N>
 struct CrossEntropyForwardArgs {
   int64_t rows = 0, vocabulary = 0;
-  int64_t row_stride = 0;           // floats from one row of logits to the next; 0: vocabulary
+  int64_t row_stride = 0;           // numbers from one row of logits to the next; 0: vocabulary
   const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows], 0 <= target < vocabulary, or kIgnored
   float* statistics = nullptr;      // [rows, 2], = largest, log_sum

@@ -16,7 +16,7 @@ enum class Turn { kForward, kBackward };
 template <typename N>
 struct RopeArgs {
   int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;  // head_dim is even
-  int64_t row_stride = 0;         // floats from one token's first head to the next one's
+  int64_t row_stride = 0;         // numbers from one token's first head to the next one's
   const float* cosine = nullptr;  // [tokens, head_dim/2]
   const float* sine = nullptr;    // [tokens, head_dim/2]
   N* x = nullptr;                 // [batch, tokens, heads, head_dim], the heads side by side

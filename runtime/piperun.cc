@@ -233,11 +233,12 @@ class Run {
               ? fmt::format("nothing is saved in {}\n", options_.save)
               : fmt::format("saved in {}\n", StepFolder(options_.save, report.saved_step))));
     if (status.ok() && report.status.ok()) keep(PrintOut(Summary(report) + Sample(report)));
-    if (options_.compare && report.inputs != nullptr) {
+    const bool hurries = options_.stop_requests != nullptr && options_.stop_requests->load() > 1;
+    if (options_.compare && report.inputs != nullptr && !hurries) {
       const Status compared = CompareSteps(report);
-      if (report.status.ok()) {
+      if (report.status.ok() && report.last_step == report.planned_steps) {
         keep(compared);
-      } else if (!compared.ok()) {  // the run's own error has been said
+      } else if (!compared.ok()) {  // the error is why the run did not come to its end
         keep(PrintOut(compared.message() + "\n"));
       }
     }
@@ -249,7 +250,8 @@ class Run {
     PP_RETURN_IF_ERROR(Compare(*program_, options_, report, &comparison));
     return PrintOut(fmt::format(
         "compared with one device: {} values of {} steps {}\n", comparison.values, comparison.steps,
-        comparison.worst_name.empty()
+        comparison.values == 0 ? "(nothing to compare)"
+        : comparison.worst_name.empty()
             ? "have the same bits"
             : fmt::format(
                   "differ by {:.1f} times what rounding explains, at most (limit {:.0f}; {})",

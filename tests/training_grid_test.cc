@@ -148,7 +148,7 @@ Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
     const Status compared = Compare(program, options, report, &comparison);
     INFO(compared.message());
     CHECK(compared.ok());
-    CHECK(comparison.worst < kCompareLimit / 4);
+    CHECK(comparison.worst < kCompareLimit / 2);
     if (comparison.worst > furthest_compared.worst) furthest_compared = comparison;
   }
   Numbers numbers;

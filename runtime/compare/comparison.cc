@@ -27,8 +27,8 @@ using Values = std::map<ValueName, Shares>;
 
 class Comparer {
  public:
-  Comparer(const Program& program, Comparison* result)
-      : program_(program), job_(*program.job), result_(*result) {}
+  Comparer(const Program& program, int64_t steps_before, Comparison* result)
+      : job_(*program.job), steps_before_(steps_before), result_(*result) {}
 
   // One step's; of one in which the run has failed, what there is.
   enum class Step : uint8_t { kWhole, kFailed };
@@ -36,6 +36,7 @@ class Comparer {
              const std::map<ValueName, Fingerprint>& one,
              const std::map<ValueName, Fingerprint>& noisy) {
     learning_rate_ = learning_rate;
+    gradients_ = 0;
     for (const auto& [name, expected] : one) {
       const auto found = run.find(name);
       if (found == run.end()) {
@@ -48,15 +49,15 @@ class Comparer {
       }
     }
     if (step == Step::kWhole && run.size() != one.size())
-      return Status::Failed("--compare: a value too many");
+      return Status::Failed("--compare: the run has values that one device does not have");
     ++result_.steps;
     return {};
   }
 
  private:
   Status Wrong(const ValueName& name, const std::string& what) const {
-    return Status::Failed(
-        fmt::format("--compare: step {}: {} {}", name.step, TextOf(name, job_), what));
+    return Status::Failed(fmt::format("--compare: step {}: {} {}", steps_before_ + name.step,
+                                      TextOf(name, job_), what));
   }
 
   Status CompareOne(const ValueName& name, const Fingerprint& got, const Fingerprint& expected,
@@ -71,14 +72,14 @@ class Comparer {
     const double difference = Distance(got, expected);
     double explained =
         std::max(Spread(name, size, Distance(noisy, expected)), FloorOf(job_.dtype) * size);
-    // Four numbers that went the other way, of however few.
-    if (name.what == Checked::kWeights)
-      explained = std::max(explained, 4 * learning_rate_ / kCompareLimit);
+    // A number that went the other way, by twice the rate, is 8 of it, of however few numbers.
+    if (name.what == Checked::kWeights) explained = std::max(explained, learning_rate_ / 4);
     if (difference == 0) return {};
     const double ratio = explained > 0 ? difference / explained : HUGE_VAL;
     if (ratio > result_.worst) {
       result_.worst = ratio;
-      result_.worst_name = fmt::format("{} of step {}", TextOf(name, job_), name.step);
+      result_.worst_name =
+          fmt::format("{} of step {}", TextOf(name, job_), steps_before_ + name.step);
     }
     if (ratio <= kCompareLimit) return {};
     return Wrong(name, fmt::format("differs from one device's by {:.1e} of its size (rounding "
@@ -86,19 +87,21 @@ class Comparer {
                                    difference / size, explained / size));
   }
 
-  // Of a single number one difference says little: the largest one, relatively, of all steps so
-  // far.
+  // Of a single number one difference says little. A norm cannot differ by more than the gradients
+  // do; of losses, the largest difference, relatively, of all steps so far.
   double Spread(const ValueName& name, double size, double here) {
-    if (name.what != Checked::kLoss && name.what != Checked::kNorm) return here;
-    double& most = most_[name.what];
-    if (size > 0) most = std::max(most, here / size);
-    return most * size;
+    if (name.what == Checked::kSum) gradients_ += here * here;
+    if (name.what == Checked::kNorm) return std::sqrt(gradients_);
+    if (name.what != Checked::kLoss) return here;
+    if (size > 0) losses_ = std::max(losses_, here / size);
+    return losses_ * size;
   }
 
-  const Program& program_;
   const Job& job_;
+  const int64_t steps_before_;
   Comparison& result_;
-  std::map<Checked, double> most_;
+  double gradients_ = 0;      // of this step, the square of how far both runs' come apart
+  double losses_ = 0;         // so far, relatively
   double learning_rate_ = 0;  // of this step
 };
 
@@ -112,11 +115,11 @@ Status Compare(const Program& program, const TrainOptions& options, const TrainR
                               .threads = options.threads};
   OneDevice::Args disturbed = plain;
   disturbed.noise = NoiseOf(program.job->dtype);
-  std::map<int64_t, Values> run;  // by step
-  for (const ValueRecord& record : report.records)
-    run[record.name.step][record.name][{record.copy, record.peer}].Add(record.print);
-  Comparer comparer(program, result);
+  Comparer comparer(program, report.inputs->steps_before(), result);
   try {
+    std::map<int64_t, Values> run;  // by step
+    for (const ValueRecord& record : report.records)
+      run[record.name.step][record.name][{record.copy, record.peer}].Add(record.print);
     auto one = OneDevice::Make(plain);
     PP_RETURN_IF_ERROR(one.status().In("--compare"));
     auto noisy = OneDevice::Make(disturbed);

@@ -162,7 +162,7 @@ class OneDeviceOf : public OneDevice {
           args_.noise.gradients * std::sqrt(squares / static_cast<double>(tensor.elements()));
       Signs signs(tensor, step_);
       for (int64_t i = 0; i < tensor.elements(); ++i)
-        wgrad[i] += static_cast<float>(each * signs.Next());
+        if (wgrad[i] != 0) wgrad[i] += static_cast<float>(each * signs.Next());
     }
   }
 

@@ -40,6 +40,7 @@ class RecordingExecutor : public StageExecutor {
   void Run(const StageCall& call, Stream stream) override {
     if (call.op == Op::kStep) Gradients(call);
     inner_->Run(call, stream);
+    if (args_.peers != nullptr && args_.peers->stopped()) return;
     switch (call.op) {
       case Op::kForward:
       case Op::kForwardDrop:

@@ -7,6 +7,7 @@
 
 #include "runtime/comm/topology.h"
 #include "runtime/compare/values.h"
+#include "runtime/device/peers.h"
 #include "runtime/device/stage_call.h"
 
 namespace pp {
@@ -14,6 +15,7 @@ namespace pp {
 struct RecordingArgs {
   const Program* program = nullptr;  // stays the caller's; makes no versions of weights
   Place place;
+  const Peers* peers = nullptr;                 // null: there are none
   int64_t steps_before = 0;                     // of the training, before this run
   int64_t steps = 0;                            // of this run
   std::vector<ValueRecord>* records = nullptr;  // of this rank; the caller's, when the run is over

@@ -18,6 +18,8 @@ class Peers {
   virtual void Start(const PeerExchange& what, void* data) = 0;
   // Returns when it is over, or when the run is stopped.
   virtual void Wait() = 0;
+  // The run is stopped: what was waited for last may not be there.
+  virtual bool stopped() const { return false; }
 };
 
 }  // namespace pp

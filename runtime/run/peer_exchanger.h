@@ -29,6 +29,7 @@ class PeerExchanger : public Peers {
 
   void Start(const PeerExchange& what, void* data) override;
   void Wait() override;
+  bool stopped() const override { return args_.stop->load(); }
 
   // The communication thread: does what can be done now.
   Status Advance(bool* moved);

@@ -192,6 +192,7 @@ class Supervisor {
     return MakeRecordingExecutor(std::move(executor),
                                  {.program = &program_,
                                   .place = place,
+                                  .peers = peers,
                                   .steps_before = inputs_->steps_before(),
                                   .steps = inputs_->optimizer().steps - inputs_->steps_before(),
                                   .records = &records_[options_.transport == nullptr ? rank : 0]});
@@ -368,9 +369,10 @@ class Supervisor {
                     inputs_->steps_before() + ranks_[0]->last_step() == inputs_->optimizer().steps;
     report_.last_step += inputs_->steps_before();
     if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
-    report_.inputs = inputs_;
-    for (const auto& records : records_)
+    for (auto& records : records_) {
       report_.records.insert(report_.records.end(), records.begin(), records.end());
+      records = {};
+    }
     bool gathered = options_.transport == nullptr;
     if (!gathered && ranks_[0]->left_cleanly()) {
       const Status status = GatherReports(*options_.transport, &report_.time, &report_.events,
@@ -378,6 +380,7 @@ class Supervisor {
       gathered = status.ok();
       if (report_.status.ok()) report_.status = status;
     }
+    if (gathered) report_.inputs = inputs_;
     if (options_.exports && gathered && complete) {
       const Status status = Export();
       if (report_.status.ok()) report_.status = status;

@@ -96,10 +96,10 @@ class Inputs;
 // What rank 0's process knows in the end. Others have only their own times, events and records, and
 // the last three. Its size does not depend on the number of steps, but for events and records.
 struct TrainReport {
-  std::vector<TimeSpent> time;       // by rank
-  std::vector<Event> events;         // of all ranks, on rank 0's clock; seconds since the first
-  std::vector<ValueRecord> records;  // of all ranks, where the run is compared
-  std::shared_ptr<const Inputs> inputs;
+  std::vector<TimeSpent> time;           // by rank
+  std::vector<Event> events;             // of all ranks, on rank 0's clock; seconds since the first
+  std::vector<ValueRecord> records;      // of all ranks, where the run is compared
+  std::shared_ptr<const Inputs> inputs;  // null: not all records are here
   int64_t last_step = 0;
   int64_t planned_steps = 0;
   int64_t saved_step = 0;       // of the last checkpoint of this run; 0: none
