@@ -218,7 +218,7 @@ TEST_CASE("a wrong factor, mask, sum or update is named") {
   CHECK(verdict([](StageCall* call) {
           if (call->op == Op::kStep && call->stage == 2) call->update += 100;
         }) ==
-        "--compare: step 1: weights s2 transformer.h.2.attn.c_attn.weight behind STEP differs from "
+        "--compare: step 1: weights s2 transformer.h.2.mlp.c_fc.weight behind STEP differs from "
         "one "
         "device's");  // of a few numbers the signs might be chance
   CHECK(verdict([](StageCall* call) {
