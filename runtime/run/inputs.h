@@ -18,7 +18,7 @@ namespace pp {
 
 class Inputs {
  public:
-  // Both stay the caller's.
+  // The program stays the caller's.
   Inputs(const Program& program, const TrainOptions& options)
       : program_(program), options_(options), optimizer_(options.optimizer) {}
 
@@ -54,7 +54,7 @@ class Inputs {
   Batches::Args BatchesOf(const Dataset& dataset) const;
 
   const Program& program_;
-  const TrainOptions& options_;
+  const TrainOptions options_;  // they outlive the run, where it is compared
   OptimizerOptions optimizer_;
   std::optional<Checkpoint> checkpoint_;
   std::unique_ptr<Dataset> dataset_, val_dataset_;
