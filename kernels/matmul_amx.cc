@@ -20,7 +20,7 @@
 // little time.
 #include "kernels/isa.h"
 #include "kernels/matmul_blocks.h"
-#include "kernels/matmul_output.h"
+#include "kernels/matmul_numbers.h"
 #include "kernels/parallel.h"
 #include "kernels/tile.h"
 
@@ -410,10 +410,8 @@ void Multiply(const MatmulRunArgs& run) {
                    .columns = out.at.columns,
                    .k = 0,
                    .depth = 0};
-    const A* a =
-        static_cast<const A*>(run.args.a) + row * (shape.operands == Operands::kTN ? 1 : shape.lda);
-    const B* b = static_cast<const B*>(run.args.b) +
-                 column * (shape.operands == Operands::kNT ? shape.ldb : 1);
+    const A* a = RowOfA<A>(run, row);
+    const B* b = ColumnOfB<B>(run, column);
     const TileConfig config;
     _tile_loadconfig(&config);
     for (; block.k < shape.k; block.k += chunk) {
@@ -428,14 +426,8 @@ void Multiply(const MatmulRunArgs& run) {
 }  // namespace
 
 void MatmulRun(const MatmulRunArgs& run) {
-  switch (run.shape.numbers) {
-    case MatmulNumbers::kFp32:
-      return Multiply<float, float, float>(run);
-    case MatmulNumbers::kBf16:
-      return Multiply<BFloat16, Rounded, BFloat16>(run);
-    case MatmulNumbers::kBf16Sum:
-      return Multiply<BFloat16, BFloat16, float>(run);
-  }
+  ForNumbers(run.shape.numbers,
+             [&]<typename A, typename B, typename C>() { Multiply<A, B, C>(run); });
 }
 
 }  // namespace pp::kernels::PP_ISA

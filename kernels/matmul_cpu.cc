@@ -17,7 +17,7 @@
 #include <type_traits>
 
 #include "kernels/isa.h"
-#include "kernels/matmul_output.h"
+#include "kernels/matmul_numbers.h"
 #include "kernels/parallel.h"
 #include "kernels/tile.h"
 
@@ -339,10 +339,8 @@ void Multiply(const MatmulRunArgs& run) {
         run, {row, Least(shape.m - row, kBlockRows), column, Least(shape.n - column, columns)},
         scratch + kPackedFloats);
     MultiplyBlock<A, B>({.shape = shape,
-                         .a = static_cast<const A*>(run.args.a) +
-                              row * (shape.operands == Operands::kTN ? 1 : shape.lda),
-                         .b = static_cast<const B*>(run.args.b) +
-                              column * (shape.operands == Operands::kNT ? shape.ldb : 1),
+                         .a = RowOfA<A>(run, row),
+                         .b = ColumnOfB<B>(run, column),
                          .c = out.c,
                          .ldc = out.ldc,
                          .bias = out.bias,
@@ -360,14 +358,8 @@ void Multiply(const MatmulRunArgs& run) {
 }  // namespace
 
 void MatmulRun(const MatmulRunArgs& run) {
-  switch (run.shape.numbers) {
-    case MatmulNumbers::kFp32:
-      return Multiply<float, float, float>(run);
-    case MatmulNumbers::kBf16:
-      return Multiply<BFloat16, Rounded, BFloat16>(run);
-    case MatmulNumbers::kBf16Sum:
-      return Multiply<BFloat16, BFloat16, float>(run);
-  }
+  ForNumbers(run.shape.numbers,
+             [&]<typename A, typename B, typename C>() { Multiply<A, B, C>(run); });
 }
 
 }  // namespace pp::kernels::PP_ISA

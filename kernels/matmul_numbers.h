@@ -1,5 +1,5 @@
-// Where the sums of a block of C go: to C, or, where its numbers are not floats, to scratch, from
-// where they are rounded when they are whole.
+// What all instruction sets' products share: the types of their numbers, where a block's part of A
+// and B begins, and where its sums go.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,33 @@ struct BlockPlace {
   int64_t row, rows, column, columns;
 };
 
+// f<A, B, C>() of the types that the numbers stand for.
+template <typename F>
+void ForNumbers(MatmulNumbers numbers, const F& f) {
+  switch (numbers) {
+    case MatmulNumbers::kFp32:
+      return f.template operator()<float, float, float>();
+    case MatmulNumbers::kBf16:
+      return f.template operator()<BFloat16, Rounded, BFloat16>();
+    case MatmulNumbers::kBf16Sum:
+      return f.template operator()<BFloat16, BFloat16, float>();
+  }
+}
+
+// Row `row` of op(A), column `column` of op(B).
+template <typename A>
+const A* RowOfA(const MatmulRunArgs& run, int64_t row) {
+  const bool turned = run.shape.operands == Operands::kTN;
+  return static_cast<const A*>(run.args.a) + row * (turned ? 1 : run.shape.lda);
+}
+template <typename B>
+const B* ColumnOfB(const MatmulRunArgs& run, int64_t column) {
+  const bool turned = run.shape.operands == Operands::kNT;
+  return static_cast<const B*>(run.args.b) + column * (turned ? run.shape.ldb : 1);
+}
+
+// The sums of a block go to C, or, where its numbers are not floats, to scratch, from where they
+// are rounded when they are whole.
 template <typename C>
 struct OutputBlock;
 
