@@ -72,7 +72,7 @@ expect 1 "rank 3: step [0-9]+: loss of micro-batch [0-3] is nan \('FW s3 m[0-3]'
 # Starts an endless run and comes back when its first steps are logged.
 start() {
   rm -f log.jsonl trace.json
-  mpiexec -n 4 "$piperun" a.plan --data text.txt --steps 2000000000 --log log.jsonl \
+  mpiexec -n 4 ${through:-} "$piperun" a.plan --data text.txt --steps 2000000000 --log log.jsonl \
     --trace trace.json "$@" > out.txt 2> err.txt &
   run=$!
   until [[ -s log.jsonl ]]; do
@@ -90,11 +90,20 @@ finish() {
   got=$?
 }
 
+# The ranks' own statuses: that of an mpiexec which got the signal is 0 now and then.
+cat > status_of.sh <<'END'
+#!/bin/sh
+trap : INT TERM
+"$@"
+echo $? > status."$PMI_RANK"
+END
+chmod +x status_of.sh
 for signal in INT TERM; do
-  start
+  rm -f status.*
+  through=./status_of.sh start
   kill -$signal $run
   finish
-  [[ $got == 1 ]] || fail "SIG$signal: exit $got"
+  [[ $(cat status.?) == $'1\n1\n1\n1' ]] || fail "SIG$signal: the ranks' statuses are" status.? $(cat status.?)
   grep -qE "^piperun: error: stopped after step $(wc -l < log.jsonl)$" err.txt || fail "SIG$signal"
   [[ $(tail -n 1 trace.json) == "]}" ]] || fail "SIG$signal: the trace is cut"
 done
