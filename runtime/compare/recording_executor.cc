@@ -38,7 +38,9 @@ class RecordingExecutor : public StageExecutor {
   int64_t bytes() const override { return inner_->bytes(); }
 
   void Run(const StageCall& call, Stream stream) override {
-    if (call.op == Op::kStep) Gradients(call);
+    if (call.op == Op::kStep)
+      KeepTensors(StepName(call, Checked::kSum), call, ValueReader::Whose::kOwned,
+                  ValueReader::Numbers::kWgrad);
     inner_->Run(call, stream);
     if (args_.peers != nullptr && args_.peers->stopped()) return;
     switch (call.op) {
@@ -61,6 +63,13 @@ class RecordingExecutor : public StageExecutor {
 
  private:
   void Keep(const ValueRecord& record) { args_.records->push_back(record); }
+  void KeepTensors(ValueName name, const StageCall& call, ValueReader::Whose whose,
+                   ValueReader::Numbers numbers) {
+    const bool wgrad = numbers == ValueReader::Numbers::kWgrad;
+    name.depth = call.stage;
+    reader_.Tensors(name, call.stage, call.pipe, whose, numbers, wgrad ? call.wgrad : call.weights,
+                    [&](const ValueRecord& record) { Keep(record); });
+  }
 
   ValueName NameOf(const StageCall& call, Checked what) const {
     return {.step = call.step, .what = what, .replica = args_.place.replica, .micro = call.micro};
@@ -93,26 +102,12 @@ class RecordingExecutor : public StageExecutor {
     ValueName name = NameOf(call, Checked::kOwnSum);
     name.micro = -1;
     name.pipe = call.pipe;
-    name.depth = call.stage;
-    reader_.Tensors(name, call.stage, call.pipe, ValueReader::Whose::kAll,
-                    ValueReader::Numbers::kWgrad, call.wgrad,
-                    [&](const ValueRecord& record) { Keep(record); });
-  }
-
-  void Gradients(const StageCall& call) {
-    ValueName name = StepName(call, Checked::kSum);
-    name.depth = call.stage;
-    reader_.Tensors(name, call.stage, call.pipe, ValueReader::Whose::kOwned,
-                    ValueReader::Numbers::kWgrad, call.wgrad,
-                    [&](const ValueRecord& record) { Keep(record); });
+    KeepTensors(name, call, ValueReader::Whose::kAll, ValueReader::Numbers::kWgrad);
   }
 
   void Stepped(const StageCall& call) {
-    ValueName name = StepName(call, Checked::kWeights);
-    name.depth = call.stage;
-    reader_.Tensors(name, call.stage, call.pipe, ValueReader::Whose::kOwned,
-                    ValueReader::Numbers::kWeights, call.weights,
-                    [&](const ValueRecord& record) { Keep(record); });
+    KeepTensors(StepName(call, Checked::kWeights), call, ValueReader::Whose::kOwned,
+                ValueReader::Numbers::kWeights);
     if (call.norm == nullptr) return;
     ValueRecord norm =
         reader_.Scalar(StepName(call, Checked::kNorm), call.norm[NormBlocks(*program_.job)]);
