@@ -80,13 +80,12 @@ TEST_CASE("no memory is taken inside a step") {
   compile.shape = {.devices = 2, .microbatches = 4, .stages_per_device = 0};
   compile.p2p = p2p;
   compile.micro_batch_size = 2;
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 256;
-  model.max_positions = 32;
-  model.hidden_size = 48;
-  model.layers = 4;
-  model.heads = 3;
-  model.intermediate_size = 192;
+  ModelConfig model = Gpt2Model({.vocab_size = 256,
+                                 .max_positions = 32,
+                                 .hidden_size = 48,
+                                 .layers = 4,
+                                 .heads = 3,
+                                 .intermediate_size = 192});
   compile.model = model;
   auto program = Compile(compile);
   REQUIRE(program.ok());

@@ -8,26 +8,19 @@
 
 #include "compiler/compile.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
 
 ModelConfig Gpt2(int layers) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 50257;
-  model.max_positions = 1024;
-  model.hidden_size = 768;
-  model.layers = layers;
-  model.heads = 12;
-  model.intermediate_size = 3072;
+  ModelConfig model = Gpt2Model({.vocab_size = 50257,
+                                 .max_positions = 1024,
+                                 .hidden_size = 768,
+                                 .layers = layers,
+                                 .heads = 12,
+                                 .intermediate_size = 3072});
   return model;
-}
-
-Program MustCompile(const CompileOptions& options) {
-  const auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return *program;
 }
 
 // Multiplications of the busiest device for one token, 64 tokens a sequence.

@@ -13,24 +13,21 @@
 #include "schema/buckets.h"
 #include "schema/text.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
 
 // Large enough for a tensor of several norm blocks.
-Program MustCompile(CompileOptions options) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 700;
-  model.max_positions = 8;
-  model.hidden_size = 128;
-  model.layers = 4;
-  model.heads = 2;
-  model.intermediate_size = 1024;
+Program PlanOf(CompileOptions options) {
+  ModelConfig model = Gpt2Model({.vocab_size = 700,
+                                 .max_positions = 8,
+                                 .hidden_size = 128,
+                                 .layers = 4,
+                                 .heads = 2,
+                                 .intermediate_size = 1024});
   options.model = model;
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return std::move(*program);
+  return MustCompile(options);
 }
 
 // Addresses alone: nothing is computed here.
@@ -130,8 +127,7 @@ void ForAll(const F& f) {
     for (int replicas : {1, 2, 3})
       for (int zero : {0, 1}) {
         INFO(scheme << " dp " << replicas << " zero " << zero);
-        f(Ranks(
-            MustCompile({.scheme = scheme, .shape = {2, 4}, .replicas = replicas, .zero = zero})));
+        f(Ranks(PlanOf({.scheme = scheme, .shape = {2, 4}, .replicas = replicas, .zero = zero})));
       }
 }
 
@@ -172,7 +168,7 @@ TEST_CASE("a rank is its place, and back") {
 }
 
 TEST_CASE("copies of a stage stand in the order of replicas, then pipes") {
-  const Program chimera = MustCompile({.scheme = "chimera", .shape = {2, 4}, .replicas = 2});
+  const Program chimera = PlanOf({.scheme = "chimera", .shape = {2, 4}, .replicas = 2});
   const Topology topology = TopologyOf(chimera);
   CHECK(topology.ranks() == 4);
   CHECK(CopiesOf(chimera, topology, 0, 0) == Group{0, 1, 2, 3});
@@ -281,8 +277,8 @@ TEST_CASE("what a member brings lies where the plan says") {
 }
 
 TEST_CASE("tied embeddings: look-ups before heads, and a device with both brings both") {
-  const Ranks two(MustCompile({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2}));
-  const Ranks one(MustCompile({.scheme = "chimera", .shape = {2, 4}}));
+  const Ranks two(PlanOf({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2}));
+  const Ranks one(PlanOf({.scheme = "chimera", .shape = {2, 4}}));
   auto tied = [](const Ranks& ranks, int rank) -> const CollectiveArgs& {
     for (const Bound& b : ranks.bound[rank])
       if (b.instruction.op == Op::kReduceTied) return b.args;

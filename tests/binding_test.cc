@@ -11,24 +11,21 @@
 #include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
 
-Program MustCompile(CompileOptions options) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 32;
-  model.max_positions = 8;
-  model.hidden_size = 16;
-  model.layers = 8;
-  model.heads = 2;
-  model.intermediate_size = 32;
+Program PlanOf(CompileOptions options) {
+  ModelConfig model = Gpt2Model({.vocab_size = 32,
+                                 .max_positions = 8,
+                                 .hidden_size = 16,
+                                 .layers = 8,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   model.tied = !options.scheme.starts_with("pipedream");
   options.model = model;
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return std::move(*program);
+  return MustCompile(options);
 }
 
 // A device of a plan, bound.
@@ -73,7 +70,7 @@ std::vector<CompileOptions> AllKinds() {
 template <typename F>
 void ForAll(const F& f) {
   for (const CompileOptions& options : AllKinds()) {
-    const Program program = MustCompile(options);
+    const Program program = PlanOf(options);
     for (int device = 0; device < program.devices; ++device) {
       INFO(options.scheme << " D=" << options.shape.devices << " M=" << options.shape.microbatches
                           << " device " << device);
@@ -280,7 +277,7 @@ TEST_CASE("a reader finds each value where its maker left it, also from the body
 }
 
 TEST_CASE("what PipeDream hands from one body to the next lies still") {
-  const Program program = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
+  const Program program = PlanOf({.scheme = "pipedream", .shape = {2, 2}});
   const Bound d0(program, 0);
   // The forward of the next step's m0 leaves what the next body's first backward reads.
   CHECK(d0.CallOf("FW s0 m2 v0").stash == d0.CallOf("BW s0 m0 v1").stash);
@@ -321,7 +318,7 @@ TEST_CASE("what another lane waits for rings its bell") {
 }
 
 TEST_CASE("regions by kind, stage and pipe") {
-  const Program program = MustCompile({.scheme = "chimera", .shape = {2, 4}});
+  const Program program = PlanOf({.scheme = "chimera", .shape = {2, 4}});
   const DeviceList& list = program.lists[0];
   std::set<int64_t> places;
   for (const auto& [stage, pipe] : {std::pair{0, 0}, std::pair{1, 1}}) {

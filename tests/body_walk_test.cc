@@ -10,28 +10,26 @@
 #include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
 
 // Untied, so that PipeDream takes it; act and grad have the same size, no other value has it.
 ModelConfig SmallModel() {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 16;
-  model.max_positions = model.hidden_size = 8;
-  model.layers = 4;
-  model.heads = 2;
-  model.intermediate_size = 32;
+  ModelConfig model = Gpt2Model({.vocab_size = 16,
+                                 .max_positions = 8,
+                                 .hidden_size = 8,
+                                 .layers = 4,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   model.tied = false;
   return model;
 }
 
-Program MustCompile(CompileOptions options) {
+Program PlanOf(CompileOptions options) {
   options.model = SmallModel();
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return *program;
+  return MustCompile(options);
 }
 
 BodyWalk MustWalk(const Program& program, int device) {
@@ -70,7 +68,7 @@ std::vector<CompileOptions> AllKinds() {
 
 TEST_CASE(
     "1f1b, async: a receive waits for the last use of its bytes, perhaps in the body before") {
-  const Program program = MustCompile({.scheme = "1f1b", .shape = {2, 2}});
+  const Program program = PlanOf({.scheme = "1f1b", .shape = {2, 2}});
   auto wait = [&](const char* text) { return WaitOf(program, 0, text); };
   CHECK(wait("FW s0 m0") == "nothing");
   CHECK(wait("SEND_act s0 m0 to d1") == "the same body: FW s0 m0");
@@ -87,14 +85,14 @@ TEST_CASE(
 }
 
 TEST_CASE("1f1b, blocking: messages stand in the compute lane") {
-  const Program program = MustCompile({.scheme = "1f1b", .shape = {2, 2}, .p2p = P2p::kBlocking});
+  const Program program = PlanOf({.scheme = "1f1b", .shape = {2, 2}, .p2p = P2p::kBlocking});
   CHECK(WaitOf(program, 0, "SEND_act s0 m1 to d1") == "the same body: FW s0 m1");
   CHECK(WaitOf(program, 1, "SEND_grad s0 m0 to d0") == "the same body: BW s1 m0");
   CHECK(WaitOf(program, 1, "RECV_act s0 m0 from d0").starts_with("the body before: "));
 }
 
 TEST_CASE("pipedream: what a body begins is over in the next one") {
-  const Program program = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
+  const Program program = PlanOf({.scheme = "pipedream", .shape = {2, 2}});
   auto wait = [&](const char* text) { return WaitOf(program, 0, text); };
   CHECK(wait("BW s0 m0 v1") == "nothing");
   CHECK(wait("SEND_act s0 m2 to d1") == "the same body: FW s0 m2 v0");
@@ -115,7 +113,7 @@ TEST_CASE("pipedream: what a body begins is over in the next one") {
 
 TEST_CASE("waits name their message, receives the last use of their bytes") {
   for (const CompileOptions& options : AllKinds()) {
-    const Program program = MustCompile(options);
+    const Program program = PlanOf(options);
     const ValueBytes bytes(program);
     for (int d = 0; d < program.devices; ++d) {
       const std::vector<Instruction>& body = program.lists[d].body;
@@ -153,7 +151,7 @@ TEST_CASE("waits name their message, receives the last use of their bytes") {
 // As verify.h argues: a plain body that ends can be repeated.
 TEST_CASE("three plain bodies in a row get to their end") {
   for (const CompileOptions& options : AllKinds()) {
-    const Program program = MustCompile(options);
+    const Program program = PlanOf(options);
     if (HasSections(program)) continue;
     INFO(options.scheme);
     constexpr int kBodies = 3;
@@ -187,19 +185,19 @@ TEST_CASE("three plain bodies in a row get to their end") {
 }
 
 TEST_CASE("a body that is wrong is refused") {
-  Program program = MustCompile({.scheme = "1f1b", .shape = {2, 2}});
+  Program program = PlanOf({.scheme = "1f1b", .shape = {2, 2}});
   program.lists[0].body.pop_back();
   BodyWalk walk;
   CHECK_THAT(WalkBody(program, 0, &walk).message(), Catch::Contains("no STEP s0"));
 }
 
 TEST_CASE("the head of a program is all but its lists") {
-  const Program program = MustCompile({.scheme = "chimera",
-                                       .shape = {4, 4},
-                                       .passes = "",
-                                       .replicas = 2,
-                                       .zero = 1,
-                                       .clip = false});
+  const Program program = PlanOf({.scheme = "chimera",
+                                  .shape = {4, 4},
+                                  .passes = "",
+                                  .replicas = 2,
+                                  .zero = 1,
+                                  .clip = false});
   Program head = program.Head();
   CHECK(head.lists.empty());
   head.lists = program.lists;

@@ -13,25 +13,22 @@
 #include "schema/text.h"
 #include "tests/folder.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
 
 constexpr int kSteps = 3;
 
-Program MustCompile(CompileOptions options) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 65;
-  model.max_positions = 8;
-  model.hidden_size = 16;
-  model.layers = 4;
-  model.heads = 2;
-  model.intermediate_size = 32;
+Program PlanOf(CompileOptions options) {
+  ModelConfig model = Gpt2Model({.vocab_size = 65,
+                                 .max_positions = 8,
+                                 .hidden_size = 16,
+                                 .layers = 4,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   options.model = model;
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return std::move(*program);
+  return MustCompile(options);
 }
 
 const Folder& Here() {
@@ -140,7 +137,7 @@ TEST_CASE("plans that compute what one device does do not differ") {
                       .sequence_parallel = true},
                            false}}) {
       plan.options.dtype = dtype;
-      const Program program = MustCompile(plan.options);
+      const Program program = PlanOf(plan.options);
       Comparison comparison;
       const Status status = RunAndCompare(program, Options(), &comparison);
       INFO(plan.options.scheme << " tp " << plan.options.tp << " dp " << plan.options.replicas
@@ -162,11 +159,11 @@ TEST_CASE("plans that compute what one device does do not differ") {
 }
 
 TEST_CASE("a sum that is left out is named") {
-  const Program tied = MustCompile({.scheme = "1f1b", .shape = {2, 4}});
+  const Program tied = PlanOf({.scheme = "1f1b", .shape = {2, 4}});
   CHECK(Verdict(tied, Alone(Op::kReduceTied)) ==
         "--compare: step 1: wgrad s0 transformer.wte.weight behind its reductions differs from one "
         "device's");
-  const Program copies = MustCompile({.scheme = "chimera", .shape = {2, 4}});
+  const Program copies = PlanOf({.scheme = "chimera", .shape = {2, 4}});
   CHECK(Verdict(copies, Alone(Op::kReduceGrad)) ==
         "--compare: step 1: wgrad s0 transformer.wpe.weight behind its reductions differs from one "
         "device's");
@@ -175,7 +172,7 @@ TEST_CASE("a sum that is left out is named") {
 }
 
 TEST_CASE("a swapped buffer is named") {
-  const Program program = MustCompile({.scheme = "gpipe", .shape = {4, 4}});
+  const Program program = PlanOf({.scheme = "gpipe", .shape = {4, 4}});
   const auto index_of = [](const BoundList& list, const std::string& text) {
     for (size_t i = 0; i < list.list.size(); ++i)
       if (ToText(list.list[i]) == text) return i;
@@ -199,7 +196,7 @@ TEST_CASE("a swapped buffer is named") {
 }
 
 TEST_CASE("a wrong factor, mask, sum or update is named") {
-  const Program program = MustCompile({.scheme = "1f1b", .shape = {4, 4}});
+  const Program program = PlanOf({.scheme = "1f1b", .shape = {4, 4}});
   const auto verdict = [&](const BentExecutor::Bend& bend, uint64_t seed = 1) {
     return Verdict(program, Bent(program, bend, seed));
   };
@@ -238,11 +235,11 @@ TEST_CASE("a run that goes on is compared from where it goes on") {
   options.save = save;
   options.save_to = &*folder;
   Comparison comparison;
-  CHECK(RunAndCompare(MustCompile({.scheme = "1f1b", .shape = {2, 4}}), options, &comparison).ok());
+  CHECK(RunAndCompare(PlanOf({.scheme = "1f1b", .shape = {2, 4}}), options, &comparison).ok());
   options.resume = true;
   options.optimizer.steps = 2 * kSteps;
   comparison = {};
-  const Program other = MustCompile({.scheme = "gpipe", .shape = {1, 2}, .replicas = 2, .tp = 2});
+  const Program other = PlanOf({.scheme = "gpipe", .shape = {1, 2}, .replicas = 2, .tp = 2});
   const Status status = RunAndCompare(other, options, &comparison);
   INFO(status.message());
   CHECK(status.ok());
@@ -253,13 +250,12 @@ TEST_CASE("a run that goes on is compared from where it goes on") {
 TEST_CASE("what cannot be compared is refused") {
   CompileOptions options{.scheme = "pipedream", .shape = {2, 4}};
   options.clip = false;
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 64;
-  model.max_positions = 8;
-  model.hidden_size = 16;
-  model.layers = 2;
-  model.heads = 2;
-  model.intermediate_size = 32;
+  ModelConfig model = Gpt2Model({.vocab_size = 64,
+                                 .max_positions = 8,
+                                 .hidden_size = 16,
+                                 .layers = 2,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   model.tied = false;
   options.model = model;
   const auto versions = Compile(options);
@@ -269,7 +265,7 @@ TEST_CASE("what cannot be compared is refused") {
         "without versions)");
   TrainOptions many = Options();
   many.optimizer.steps = int64_t{1} << 30;
-  const Status status = Train(MustCompile({.scheme = "1f1b", .shape = {2, 4}}), many).status;
+  const Status status = Train(PlanOf({.scheme = "1f1b", .shape = {2, 4}}), many).status;
   CHECK_THAT(status.message(), Catch::StartsWith("--compare: 1073741824 steps (at most "));
 }
 

@@ -16,13 +16,12 @@ namespace {
 class Stage {
  public:
   explicit Stage(double clip) {
-    ModelConfig model = Gpt2Model();
-    model.vocab_size = 50;
-    model.max_positions = 8;
-    model.hidden_size = 16;
-    model.layers = 1;
-    model.heads = 2;
-    model.intermediate_size = 64;
+    ModelConfig model = Gpt2Model({.vocab_size = 50,
+                                   .max_positions = 8,
+                                   .hidden_size = 16,
+                                   .layers = 1,
+                                   .heads = 2,
+                                   .intermediate_size = 64});
     auto compiled = Compile({.scheme = "gpipe", .shape = {1, 1, 0}, .model = model});
     REQUIRE(compiled.ok());
     program_ = std::move(*compiled);

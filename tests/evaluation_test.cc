@@ -14,6 +14,7 @@
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
@@ -37,13 +38,6 @@ CompileOptions OptionsOf(const std::string& scheme, float dropout) {
           .shape = {2, kMicros, 0},
           .model = TinyModel(!scheme.starts_with("pipedream"), dropout),
           .micro_batch_size = 1};
-}
-
-Program MustCompile(const CompileOptions& options) {
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return *program;
 }
 
 // A text of so many letters, told apart by `salt`.

@@ -15,6 +15,7 @@
 #include "schema/file.h"
 #include "schema/text.h"
 #include "schema/verify.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
@@ -79,13 +80,6 @@ std::vector<std::string> PassListsOf(const Scheme& scheme) {
 
 CompileOptions OptionsOf(const Case& c, const std::string& passes, P2p p2p) {
   return {.scheme = std::string(c.scheme->name), .shape = c.shape, .passes = passes, .p2p = p2p};
-}
-
-Program MustCompile(const CompileOptions& options) {
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return std::move(*program);
 }
 
 Prediction MustSimulate(const Program& program, const std::string& costs) {

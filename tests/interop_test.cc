@@ -150,12 +150,12 @@ CompileOptions OptionsOf(const Scheme& scheme, P2p p2p) {
 
 // The same plan again, with the same bytes of memory.
 TEST_CASE("every scheme goes out and comes back") {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 16;
-  model.max_positions = model.hidden_size = 8;
-  model.layers = 16;
-  model.heads = 2;
-  model.intermediate_size = 32;
+  ModelConfig model = Gpt2Model({.vocab_size = 16,
+                                 .max_positions = 8,
+                                 .hidden_size = 8,
+                                 .layers = 16,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   for (const Scheme& scheme : Schemes())
     for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
       INFO(scheme.name);

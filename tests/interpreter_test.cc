@@ -20,13 +20,12 @@ namespace {
 constexpr int kMicros = 3, kBatch = 2, kLength = 8;
 
 Program MustCompile(const std::string& scheme) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 128;
-  model.max_positions = kLength;
-  model.hidden_size = 8;
-  model.layers = 2;
-  model.heads = 2;
-  model.intermediate_size = 16;
+  ModelConfig model = Gpt2Model({.vocab_size = 128,
+                                 .max_positions = kLength,
+                                 .hidden_size = 8,
+                                 .layers = 2,
+                                 .heads = 2,
+                                 .intermediate_size = 16});
   model.tied = false;
   // Without a norm there is no other lane.
   auto program = Compile({.scheme = scheme,

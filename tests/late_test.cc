@@ -15,6 +15,7 @@
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
@@ -24,20 +25,16 @@ constexpr unsigned kSeeds[] = {1, 2, 3};
 
 using Plant = std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)>;
 
-Program MustCompile(CompileOptions options, bool tied = true) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 64;
-  model.max_positions = 8;
-  model.hidden_size = 16;
-  model.layers = 4;
-  model.heads = 2;
-  model.intermediate_size = 32;
+Program PlanOf(CompileOptions options, bool tied = true) {
+  ModelConfig model = Gpt2Model({.vocab_size = 64,
+                                 .max_positions = 8,
+                                 .hidden_size = 16,
+                                 .layers = 4,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   model.tied = tied;
   options.model = model;
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return std::move(*program);
+  return MustCompile(options);
 }
 
 std::string DataFile() {
@@ -118,7 +115,7 @@ TEST_CASE("a missing wait is found") {
        {Missing{"1f1b", 2, "WAIT act s0 m0"}, Missing{"1f1b", 4, "WAIT act s2 m0"},
         Missing{"gpipe", 2, "WAIT act s0 m0"}, Missing{"chimera", 2, "WAIT grad s0 m1"}}) {
     INFO(missing.scheme << " '" << missing.text << "'");
-    const Program program = MustCompile({.scheme = missing.scheme, .shape = {missing.devices, 8}});
+    const Program program = PlanOf({.scheme = missing.scheme, .shape = {missing.devices, 8}});
     const Plant plant = In(missing.devices - 1, [&](BoundList* list, auto*) {
       list->waits_for[IndexOf(*list, missing.text)].body = -1000;  // over since long
     });
@@ -137,7 +134,7 @@ TEST_CASE("bytes that are used again too early are found") {
         Early{{.scheme = "1f1b", .shape = {4, 8}}, 0, "RECV_grad s0 m3 from d1"},
         Early{{.scheme = "chimera", .shape = {4, 8}}, 2, "RECV_grad s1 m3 from d1"}}) {
     INFO(early.options.scheme << " '" << early.text << "'");
-    const Program program = MustCompile(early.options);
+    const Program program = PlanOf(early.options);
     const Plant plant = In(early.rank, [&](BoundList* list, auto*) {
       Dependence& wait = list->waits_for[IndexOf(*list, early.text)];
       PP_CHECK(wait.index >= 0 && wait.body == 0);
@@ -164,7 +161,7 @@ CollectiveArgs* ReductionsOf(const BoundList& list, int stage,
 // Stage 0 is on ranks 0 and 2, stage 1 on ranks 1 and 3. Rank 0 asks the other stage's second rank,
 // which has nothing to say to it: nobody goes on.
 TEST_CASE("a group with a rank of another stage is found") {
-  const Program program = MustCompile({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2}, false);
+  const Program program = PlanOf({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2}, false);
   const Plant plant = In(0, [](BoundList* list, auto* collectives) {
     Group& group = ReductionsOf(*list, 0, collectives)->group;
     PP_CHECK((group == Group{0, 2}));
@@ -178,7 +175,7 @@ TEST_CASE("a group with a rank of another stage is found") {
 
 // Both stages are on all ranks, with their copies in another order: sums have other bits.
 TEST_CASE("the group of another stage is found") {
-  const Program program = MustCompile({.scheme = "chimera", .shape = {2, 4}, .replicas = 2});
+  const Program program = PlanOf({.scheme = "chimera", .shape = {2, 4}, .replicas = 2});
   const Plant plant = [](int, BoundList* list, auto* collectives) {
     Group& group = ReductionsOf(*list, 0, collectives)->group;
     const Group& other = ReductionsOf(*list, 1, collectives)->group;

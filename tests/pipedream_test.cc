@@ -37,13 +37,12 @@ constexpr int kSteps = 5, kBatch = 2, kSequence = 8, kVocabulary = 64;
 constexpr uint64_t kSeed = 3;
 
 ModelConfig TinyModel() {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = kVocabulary;
-  model.max_positions = kSequence;
-  model.hidden_size = 16;
-  model.layers = 4;
-  model.heads = 2;
-  model.intermediate_size = 32;
+  ModelConfig model = Gpt2Model({.vocab_size = kVocabulary,
+                                 .max_positions = kSequence,
+                                 .hidden_size = 16,
+                                 .layers = 4,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
   model.tied = false;
   return model;

@@ -8,6 +8,7 @@
 #include "schema/text.h"
 #include "schema/verify.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
@@ -19,12 +20,12 @@ struct Case {
 };
 
 ModelConfig TinyModel(int layers) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 16;
-  model.max_positions = model.hidden_size = 8;
-  model.layers = layers;
-  model.heads = 2;
-  model.intermediate_size = 32;
+  ModelConfig model = Gpt2Model({.vocab_size = 16,
+                                 .max_positions = 8,
+                                 .hidden_size = 8,
+                                 .layers = layers,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   return model;
 }
 
@@ -56,13 +57,6 @@ std::vector<Case> Cases() {
       {"halves", {.scheme = "1f1b", .shape = {2, 2}, .passes = "split-backward", .model = two}},
       {"segments", {.scheme = "fold-aiao", .shape = {2, 2, 2}, .replicas = 2, .model = four}},
   };
-}
-
-Program MustCompile(const CompileOptions& options) {
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return *program;
 }
 
 std::string ErrorOf(const Program& program, Depth depth = Depth::kPlan) {

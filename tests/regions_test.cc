@@ -12,13 +12,12 @@ namespace {
 
 // Its embedding has 2 MiB, its other tensors little.
 ModelConfig WideModel(bool tied) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 4096;
-  model.max_positions = 16;
-  model.hidden_size = 128;
-  model.layers = 4;
-  model.heads = 2;
-  model.intermediate_size = 512;
+  ModelConfig model = Gpt2Model({.vocab_size = 4096,
+                                 .max_positions = 16,
+                                 .hidden_size = 128,
+                                 .layers = 4,
+                                 .heads = 2,
+                                 .intermediate_size = 512});
   model.tied = tied;
   return model;
 }

@@ -16,6 +16,7 @@
 #include "schema/text.h"
 #include "tests/kept_report.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
@@ -23,13 +24,12 @@ namespace {
 constexpr int kSteps = 5;
 
 ModelConfig SmallModel() {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 128;
-  model.max_positions = 8;
-  model.hidden_size = 24;
-  model.layers = 8;  // so that 8 stages have one each
-  model.heads = 3;
-  model.intermediate_size = 4 * 24;
+  ModelConfig model = Gpt2Model({.vocab_size = 128,
+                                 .max_positions = 8,
+                                 .hidden_size = 24,
+                                 .layers = 8,  // so that 8 stages have one each
+                                 .heads = 3,
+                                 .intermediate_size = 4 * 24});
   model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
   return model;
 }
@@ -40,13 +40,6 @@ CompileOptions Options(const std::string& scheme, int devices, int micros, P2p p
           .p2p = p2p,
           .model = SmallModel(),
           .micro_batch_size = 2};
-}
-
-Program MustCompile(const CompileOptions& options) {
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return *program;
 }
 
 // A text that every test of this file trains on.

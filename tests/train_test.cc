@@ -16,6 +16,7 @@
 #include "tests/checking_executor.h"
 #include "tests/kept_report.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
@@ -33,18 +34,14 @@ Program MakeProgram(const Plan& plan) {
   options.shape = {
       .devices = plan.devices, .microbatches = plan.microbatches, .stages_per_device = 0};
   options.p2p = plan.p2p;
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 50;
-  model.max_positions = 8;
-  model.hidden_size = 16;
-  model.layers = 8;
-  model.heads = 2;
-  model.intermediate_size = 64;
+  ModelConfig model = Gpt2Model({.vocab_size = 50,
+                                 .max_positions = 8,
+                                 .hidden_size = 16,
+                                 .layers = 8,
+                                 .heads = 2,
+                                 .intermediate_size = 64});
   options.model = model;
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return std::move(*program);
+  return MustCompile(options);
 }
 
 // Tokens below 50, no two sequences the same.

@@ -46,13 +46,12 @@ constexpr int kSteps = 5, kMicros = 8;
 
 // Its vocabulary of 65 does not divide.
 ModelConfig TinyModel(const std::string& family, bool tied) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 65;
-  model.max_positions = 8;
-  model.hidden_size = 16;
-  model.layers = 8;  // so that 8 stages have one each
-  model.heads = 2;
-  model.intermediate_size = 32;
+  ModelConfig model = Gpt2Model({.vocab_size = 65,
+                                 .max_positions = 8,
+                                 .hidden_size = 16,
+                                 .layers = 8,  // so that 8 stages have one each
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
   model.tied = tied;
   if (family == "llama") {

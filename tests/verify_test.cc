@@ -6,23 +6,22 @@
 #include "compiler/compile.h"
 #include "schema/text.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
 
 Program TinyPlan(P2p p2p, std::vector<OperatorKind> recompute = {}) {
-  ModelConfig model = Gpt2Model();
-  model.vocab_size = 16;
-  model.max_positions = model.hidden_size = 8;
-  model.layers = model.heads = 2;
-  model.intermediate_size = 32;
+  ModelConfig model = Gpt2Model({.vocab_size = 16,
+                                 .max_positions = 8,
+                                 .hidden_size = 8,
+                                 .layers = 2,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
   CompileOptions options{.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = model};
   if (!recompute.empty()) options.fit.limit.values = {2};  // some FW, some CFW
   options.recompute = std::move(recompute);
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return *program;
+  return MustCompile(options);
 }
 
 std::string ErrorOf(const Program& program) {
@@ -160,12 +159,12 @@ device 1 holds s1
 
 TEST_CASE("all members of a group start their collectives in one order") {
   for (const char* clip : {"exact", "off"}) {
-    ModelConfig model = Gpt2Model();
-    model.vocab_size = 16;
-    model.max_positions = model.hidden_size = 8;
-    model.layers = 4;
-    model.heads = 2;
-    model.intermediate_size = 32;
+    ModelConfig model = Gpt2Model({.vocab_size = 16,
+                                   .max_positions = 8,
+                                   .hidden_size = 8,
+                                   .layers = 4,
+                                   .heads = 2,
+                                   .intermediate_size = 32});
     const auto plan = Compile({.scheme = "chimera",
                                .shape = {4, 4},
                                .zero = 1,
