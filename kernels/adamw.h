@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/stream.h"
+
 namespace pp::kernels {
 
 struct AdamWArgs {
@@ -30,8 +32,7 @@ void AdamW(const AdamWArgs& args);
 
 namespace cuda {
 
-// Starts it on a stream (a cudaStream_t); all pointers are of the device.
-void AdamW(const AdamWArgs& args, void* stream);
+void AdamW(const AdamWArgs& args, Stream stream);
 
 }  // namespace cuda
 }  // namespace pp::kernels

@@ -1,36 +1,41 @@
-// AdamW on a GPU: a thread takes a few elements far apart, so that neighbouring threads
-// read neighbouring addresses. Bound by memory: 28 bytes an element.
-#include <cuda_runtime.h>
-
-#include <algorithm>
-
+// AdamW on a GPU. Bound by memory: 28 bytes an element.
 #include "kernels/adamw.h"
+#include "kernels/block.h"
 
 namespace pp::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 4096;
+constexpr int kSize = kPackSize<float>;
 
-__global__ void Update(AdamWArgs a) {
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < a.n; i += stride) {
-    const float g = a.gradient_scale * a.gradient[i];
-    const float m = a.beta1 * a.m[i] + (1 - a.beta1) * g;
-    const float v = a.beta2 * a.v[i] + (1 - a.beta2) * g * g;
-    const float step = (m / a.correction1) / (sqrtf(v / a.correction2) + a.epsilon);
-    a.m[i] = m;
-    a.v[i] = v;
-    a.weights[i] -= a.learning_rate * (step + a.decay * a.weights[i]);
+template <int kSize>
+__device__ void UpdateAt(const AdamWArgs& a, int64_t i) {
+  const auto gradient = LoadPack<kSize>(a.gradient + i);
+  auto m = LoadPack<kSize>(a.m + i), v = LoadPack<kSize>(a.v + i);
+  auto weights = LoadPack<kSize>(a.weights + i);
+  for (int j = 0; j < kSize; ++j) {
+    const float g = a.gradient_scale * gradient.at[j];
+    m.at[j] = a.beta1 * m.at[j] + (1 - a.beta1) * g;
+    v.at[j] = a.beta2 * v.at[j] + (1 - a.beta2) * g * g;
+    const float step = (m.at[j] / a.correction1) / (sqrtf(v.at[j] / a.correction2) + a.epsilon);
+    weights.at[j] -= a.learning_rate * (step + a.decay * weights.at[j]);
   }
+  StorePack(a.m + i, m);
+  StorePack(a.v + i, v);
+  StorePack(a.weights + i, weights);
+}
+
+__global__ void __launch_bounds__(kThreads) Update(AdamWArgs a) {
+  const int64_t i = (int64_t{BlockX()} * kThreads + Thread()) * kSize;
+  if (i + kSize <= a.n) return UpdateAt<kSize>(a, i);
+  for (int64_t j = i; j < a.n; ++j) UpdateAt<1>(a, j);
 }
 
 }  // namespace
 
-void AdamW(const AdamWArgs& args, void* stream) {
-  if (args.n == 0) return;
-  const int64_t blocks = std::min(kMaxBlocks, (args.n + kThreads - 1) / kThreads);
-  Update<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+void AdamW(const AdamWArgs& args, Stream stream) {
+  Launch<Update>({.x = CeilDiv(args.n, int64_t{kThreads} * kSize), .threads = kThreads}, stream,
+                 args);
 }
 
 }  // namespace pp::kernels::cuda

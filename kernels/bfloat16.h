@@ -20,3 +20,7 @@ struct BFloat16 {
 #define PP_INSTANTIATE(Name)                         \
   template void Name(const Name##Args<float>& args); \
   template void Name(const Name##Args<BFloat16>& args);
+// The same for a GPU.
+#define PP_INSTANTIATE_CUDA(Name)                                   \
+  template void Name(const Name##Args<float>& args, Stream stream); \
+  template void Name(const Name##Args<BFloat16>& args, Stream stream);

@@ -111,6 +111,9 @@ struct CpuKernels {
   PP_ACTIVATION_KERNELS(PP_POINTERS)
 #undef PP_POINTER
 #undef PP_POINTERS
+  // Whether fp32 sums of bfloat16 numbers are added in the order of those of floats: a GPU's thread
+  // takes as many bytes at once, not as many numbers.
+  enum class Order { kSame, kByType } order = Order::kSame;
 };
 
 // Those that this processor can run, the best one last.

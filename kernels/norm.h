@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/bfloat16.h"
+#include "kernels/stream.h"
 #include "kernels/update.h"
 
 namespace pp::kernels {
@@ -40,7 +41,11 @@ struct LayerNormBackwardArgs {
   float* dgamma = nullptr;  // [channels], `update`
   float* dbeta = nullptr;   // [channels], `update`; RMSNorm: null
   Update update = Update::kSet;
+  float* scratch = nullptr;  // on a GPU, for dgamma: NormScratchFloats(channels)
 };
+
+inline constexpr int kNormParts = 256;  // of the rows, whose sums a GPU adds in their order
+inline constexpr int64_t NormScratchFloats(int64_t channels) { return 2 * kNormParts * channels; }
 
 namespace cpu {
 
@@ -50,4 +55,13 @@ template <typename N>
 void LayerNormBackward(const LayerNormBackwardArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void LayerNormForward(const LayerNormForwardArgs<N>& args, Stream stream);
+template <typename N>
+void LayerNormBackward(const LayerNormBackwardArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

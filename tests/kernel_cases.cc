@@ -8,6 +8,21 @@
 
 namespace pp::kernels {
 
+double WorstError(const Comparison& c) {
+  double worst = 0;
+  for (size_t i = 0; i < c.expected.size(); ++i) {
+    const double error = std::abs(c.actual[i] - c.expected[i]);
+    if (!(error <= c.tolerance[i])) {
+      worst = std::max(worst, std::isnan(error) ? HUGE_VAL : error / c.tolerance[i]);
+    }
+  }
+  return worst;
+}
+
+bool SameBits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
 double Mask(const DropoutKey& key, int64_t b, int64_t i) {
   if (key.p == 0) return 1;
   const uint32_t counter[4] = {static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32),

@@ -37,6 +37,10 @@ struct Comparison {
   }
 };
 
+// How much larger than its tolerance the worst error is. Not above 1 when all is well.
+double WorstError(const Comparison& c);
+bool SameBits(const Floats& a, const Floats& b);
+
 // Aligned scratch of a thread, and of its helpers.
 class Scratch {
  public:

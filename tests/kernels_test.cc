@@ -27,22 +27,6 @@ extern "C" void* malloc(size_t bytes) {
 namespace pp::kernels {
 namespace {
 
-// How much larger than its tolerance the worst error is. Not above 1 when all is well.
-double WorstError(const Comparison& c) {
-  double worst = 0;
-  for (size_t i = 0; i < c.expected.size(); ++i) {
-    const double error = std::abs(c.actual[i] - c.expected[i]);
-    if (!(error <= c.tolerance[i])) {
-      worst = std::max(worst, std::isnan(error) ? HUGE_VAL : error / c.tolerance[i]);
-    }
-  }
-  return worst;
-}
-
-bool SameBits(const Floats& a, const Floats& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 TEST_CASE("kernels compute what their headers say") {
   for (const CpuKernels& kernels : SupportedCpuKernels()) {
     for (const Case& test : KernelCases()) {

@@ -1,0 +1,94 @@
+// What a CUDA kernel of ours sees of its block, in nvcc's words or in those of an emulation on the
+// CPU: the same source is compiled by both.
+//
+//   kernels/block_cuda.h          nvcc: the processor's own instructions
+//   kernels/emulation/block.h     any C++ compiler: threads of a block are fibers of one thread
+//
+// Blocks are one-dimensional, of whole warps; grids have up to three dimensions. Both sides give
+//
+//   Thread(), Threads(), Lane(), Warp()      of this thread in its block
+//   BlockX(), BlockY(), BlockZ(), BlocksX()  of this block in the grid
+//   SyncBlock(), SyncWarp()                  barriers; all threads of the block, or warp, come
+//   ShuffleXor(x, mask), Shuffle(x, lane)    x of another lane; all lanes of the warp come
+//   Shared<T>()                              the block's shared memory, as launched; not
+//   initialised Round(x)                                 the nearest BFloat16 Launch<kernel>(grid,
+//   stream, arguments)  starts a kernel; errors are the device's to report
+//
+// and __global__, __device__ and __launch_bounds__ as CUDA has them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bfloat16.h"
+#include "kernels/stream.h"
+
+namespace pp::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+
+struct Grid {
+  int64_t x = 1, y = 1, z = 1;  // blocks
+  int threads = 256;            // of a block, a multiple of kWarp
+  int64_t shared = 0;           // bytes of a block
+};
+
+}  // namespace pp::kernels::cuda
+
+#ifdef __CUDACC__
+#include "kernels/block_cuda.h"
+#else
+#include "kernels/emulation/block.h"
+#endif
+
+namespace pp::kernels::cuda {
+
+// Numbers that a thread reads or writes at once, of 128 bits where rows allow it. Addresses are
+// aligned to their size, up to 16 bytes.
+template <typename N, int kSize>
+struct alignas(kSize * sizeof(N) < 16 ? kSize * sizeof(N) : 16) Pack {
+  N at[kSize];
+};
+template <typename N>
+inline constexpr int kPackSize = 16 / sizeof(N);
+
+template <int kSize, typename N>
+__device__ Pack<N, kSize> LoadPack(const N* from) {
+  return *reinterpret_cast<const Pack<N, kSize>*>(from);
+}
+template <int kSize, typename N>
+__device__ void StorePack(N* to, const Pack<N, kSize>& pack) {
+  *reinterpret_cast<Pack<N, kSize>*>(to) = pack;
+}
+
+inline __device__ float ToFloat(float x) { return x; }
+inline __device__ float ToFloat(BFloat16 x) {
+  union {
+    uint32_t bits;
+    float number;
+  } u = {static_cast<uint32_t>(x.bits) << 16};
+  return u.number;
+}
+template <typename N>
+__device__ N FromFloat(float x);
+template <>
+inline __device__ float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+inline __device__ BFloat16 FromFloat<BFloat16>(float x) {
+  return Round(x);
+}
+
+// The sum over the lanes of a warp, the same bits on all of them.
+inline __device__ float WarpSum(float x) {
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) x += ShuffleXor(x, mask);
+  return x;
+}
+inline __device__ float WarpMax(float x) {
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) x = fmaxf(x, ShuffleXor(x, mask));
+  return x;
+}
+
+inline constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace pp::kernels::cuda

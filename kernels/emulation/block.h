@@ -1,0 +1,108 @@
+// block.h on a CPU: each thread of a block is a fiber, blocks run one after the other.
+//
+// A warp runs, lane by lane, until all of its lanes stand at a barrier of the block or at their
+// end, then another one, in an order that the seed gives: what one warp writes to shared memory and
+// another reads without a barrier between them is read too early in some order, and found because
+// shared memory begins as NaNs. Lanes that meet at a shuffle exchange their values there. A thread
+// that ends before a barrier, or lanes that meet at different instructions, throw
+// std::runtime_error from Launch.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+#define __restrict__
+
+namespace pp::kernels::cuda {
+namespace emulation {
+
+// Of this thread's next blocks: the order in which they, and their warps, run.
+void SetSeed(uint32_t seed);
+
+// Where launches of a stream go. One that is null runs them at once.
+class StreamOf {
+ public:
+  virtual ~StreamOf() = default;
+  virtual void Submit(std::function<void()> work) = 0;
+};
+
+// A thread of a block.
+struct Where {
+  int thread = 0, threads = 0;
+  int64_t block[3] = {}, blocks[3] = {};
+  std::byte* shared = nullptr;
+};
+// That runs.
+extern constinit thread_local const Where* here;
+
+enum class Meeting { kBlock, kWarp, kShuffle, kMatrix };
+// Waits until all threads of the block stand here.
+void MeetBlock();
+// Waits until all lanes of the warp stand here, each with so many bytes, and returns those of all
+// lanes, kMostBytes apart, which stay until this lane's next meeting but one.
+inline constexpr int kMostBytes = 64;
+const std::byte* MeetWarp(Meeting what, const void* mine, size_t bytes);
+
+template <typename T>
+T OfLane(const std::byte* all, int lane) {
+  T x;
+  std::memcpy(&x, all + lane * kMostBytes, sizeof(T));
+  return x;
+}
+
+// Runs a grid, here and now.
+void RunGrid(const Grid& grid, const std::function<void()>& thread);
+
+}  // namespace emulation
+
+inline int Thread() { return emulation::here->thread; }
+inline int Threads() { return emulation::here->threads; }
+inline int Lane() { return Thread() % kWarp; }
+inline int Warp() { return Thread() / kWarp; }
+inline int BlockX() { return static_cast<int>(emulation::here->block[0]); }
+inline int BlockY() { return static_cast<int>(emulation::here->block[1]); }
+inline int BlockZ() { return static_cast<int>(emulation::here->block[2]); }
+inline int BlocksX() { return static_cast<int>(emulation::here->blocks[0]); }
+
+inline void SyncBlock() { emulation::MeetBlock(); }
+inline void SyncWarp() { emulation::MeetWarp(emulation::Meeting::kWarp, nullptr, 0); }
+
+template <typename T>
+T Shuffle(T x, int lane) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= emulation::kMostBytes);
+  return emulation::OfLane<T>(emulation::MeetWarp(emulation::Meeting::kShuffle, &x, sizeof(T)),
+                              lane % kWarp);
+}
+template <typename T>
+T ShuffleXor(T x, int mask) {
+  return Shuffle(x, Lane() ^ mask);
+}
+
+template <typename T>
+T& Shared() {
+  return *reinterpret_cast<T*>(emulation::here->shared);
+}
+
+inline BFloat16 Round(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  if (x != x) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
+  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+template <auto kKernel, typename... Args>
+void Launch(const Grid& grid, Stream stream, const Args&... args) {
+  auto work = [grid, args...] { emulation::RunGrid(grid, [&] { kKernel(args...); }); };
+  if (stream == nullptr) return work();
+  static_cast<emulation::StreamOf*>(stream)->Submit(std::move(work));
+}
+
+}  // namespace pp::kernels::cuda

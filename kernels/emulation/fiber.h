@@ -1,0 +1,36 @@
+// Fibers: several stacks on one thread, each left and gone on with by hand.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace pp::kernels::cuda::emulation {
+
+// One stack, used for one function after the other. Belongs to the thread that made it.
+class Fiber {
+ public:
+  Fiber();
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+
+  // A new function; what the one before had on the stack is gone. It stays the caller's.
+  void Begin(const std::function<void()>* function);
+  // Goes on with it until it leaves, or ends.
+  void Enter();
+  // From inside: goes on where Enter was called.
+  void Leave();
+  bool ended() const { return ended_; }
+
+ private:
+  static void Run();
+
+  std::byte* stack_ = nullptr;
+  void* inside_ = nullptr;   // stack pointer of the fiber while it is left
+  void* outside_ = nullptr;  // and of its caller meanwhile
+  const std::function<void()>* function_ = nullptr;
+  bool ended_ = true;
+};
+
+}  // namespace pp::kernels::cuda::emulation
