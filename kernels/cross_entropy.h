@@ -25,7 +25,8 @@ struct CrossEntropyForwardArgs {
   const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows], 0 <= target < vocabulary, or kIgnored
   float* statistics = nullptr;      // [rows, 2], = largest, log_sum
-  double* loss = nullptr;           // one number, = sum of the rows' losses, in the order of rows
+  // One number, = sum of the rows' losses, in the order of rows; null: not computed.
+  double* loss = nullptr;
 };
 
 // Of the tokens [first, first + vocabulary), maybe none.
@@ -45,7 +46,7 @@ struct CrossEntropyJoinArgs {
   int64_t rows = 0, parts = 0;
   const float* all = nullptr;       // [parts, rows, 3]
   const int32_t* target = nullptr;  // [rows]
-  float* statistics = nullptr;      // as of the forward
+  float* statistics = nullptr;      // as of the forward, and the loss
   double* loss = nullptr;
 };
 

@@ -24,10 +24,18 @@ struct DrawArgs {
                           // all are NaN. Tokens below 2^24.
 };
 
+// The token of the best score, of equal ones the first part's.
+struct DrawJoinArgs {
+  int64_t parts = 0, stride = 0;  // floats from one part's to the next one's
+  const float* best = nullptr;    // of the first part
+  double* token = nullptr;        // one number, =
+};
+
 namespace cpu {
 
 template <typename N>
 void Draw(const DrawArgs<N>& args);
+void DrawJoin(const DrawJoinArgs& args);
 
 }  // namespace cpu
 }  // namespace pp::kernels

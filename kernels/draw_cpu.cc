@@ -32,4 +32,11 @@ void Draw(const DrawArgs<N>& args) {
 
 PP_INSTANTIATE(Draw)
 
+void DrawJoin(const DrawJoinArgs& args) {
+  const float* best = args.best;
+  for (int64_t part = 1; part < args.parts; ++part)
+    if (args.best[part * args.stride] > best[0]) best = args.best + part * args.stride;
+  *args.token = best[1];
+}
+
 }  // namespace pp::kernels::PP_ISA

@@ -14,11 +14,12 @@ namespace {
 #define PP_V3_BOTH(Name) {v3::Name<float>, v3::Name<BFloat16>},
 #define PP_V4_BOTH(Name) {v4::Name<float>, v4::Name<BFloat16>},
 constexpr CpuKernels kAll[] = {
-    {"v1", PP_CPU_KERNELS(PP_V1) PP_ACTIVATION_KERNELS(PP_V1_BOTH)},
-    {"v3", PP_CPU_KERNELS(PP_V3) PP_ACTIVATION_KERNELS(PP_V3_BOTH)},
-    {"v4", PP_CPU_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)},
+    {"v1", PP_PLAIN_KERNELS(PP_V1) PP_HOST_KERNELS(PP_V1) PP_ACTIVATION_KERNELS(PP_V1_BOTH)},
+    {"v3", PP_PLAIN_KERNELS(PP_V3) PP_HOST_KERNELS(PP_V3) PP_ACTIVATION_KERNELS(PP_V3_BOTH)},
+    {"v4", PP_PLAIN_KERNELS(PP_V4) PP_HOST_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)},
     [] {
-      CpuKernels kernels = {"amx", PP_CPU_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)};
+      CpuKernels kernels = {
+          "amx", PP_PLAIN_KERNELS(PP_V4) PP_HOST_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)};
       kernels.MatmulRun = amx::MatmulRun;
       return kernels;
     }(),
@@ -66,7 +67,8 @@ namespace cpu {
 
 #define PP_DISPATCH(Name) \
   void Name(const Name##Args& args) { Best().Name(args); }
-PP_CPU_KERNELS(PP_DISPATCH)
+PP_PLAIN_KERNELS(PP_DISPATCH)
+PP_HOST_KERNELS(PP_DISPATCH)
 #undef PP_DISPATCH
 
 #define PP_DISPATCH_BOTH(Name)           \

@@ -8,7 +8,8 @@
 
 #include "compiler/compile.h"
 #include "runtime/compare/comparison.h"
-#include "runtime/model/cpu_executor.h"
+#include "runtime/device/cpu_kernels.h"
+#include "runtime/model/executor.h"
 #include "runtime/plan/binding.h"
 #include "schema/text.h"
 #include "tests/folder.h"
@@ -87,11 +88,12 @@ TrainOptions Bent(const Program& program, const BentExecutor::Bend& bend, uint64
   options.make_executor = [&program, bend, seed, optimizer = options.optimizer](
                               int rank) -> std::unique_ptr<StageExecutor> {
     const Place place = TopologyOf(program).PlaceOf(rank);
-    return std::make_unique<BentExecutor>(MakeCpuExecutor({.program = &program,
-                                                           .device = place.device,
-                                                           .replica = place.replica,
-                                                           .seed = rank == 1 ? seed : 1,
-                                                           .optimizer = optimizer}),
+    return std::make_unique<BentExecutor>(MakeExecutor({.program = &program,
+                                                        .device = place.device,
+                                                        .replica = place.replica,
+                                                        .seed = rank == 1 ? seed : 1,
+                                                        .optimizer = optimizer},
+                                                       MakeCpuKernels(*program.job, 1)),
                                           bend);
   };
   return options;

@@ -20,8 +20,9 @@
 #include <optional>
 
 #include "compiler/compile.h"
+#include "runtime/device/cpu_kernels.h"
 #include "runtime/files/dataset.h"
-#include "runtime/model/cpu_operators.h"
+#include "runtime/model/operators.h"
 #include "runtime/model/optimizer.h"
 #include "runtime/model/parameters.h"
 #include "runtime/run/export.h"
@@ -101,8 +102,8 @@ class Memory {
 };
 
 struct Stage {
-  Stage(const Job& job, int stage, Workspace* workspace)
-      : model(MakeCpuStage(job, stage, kSeed, workspace)) {
+  Stage(const Job& job, int stage, Kernels* kernels)
+      : model(MakeStage(job, stage, kSeed, kernels)) {
     Memory first(layout().weights_bytes);
     auto source = WeightSource::New(kSeed);
     REQUIRE(source.ok());
@@ -142,9 +143,9 @@ class Reference {
   Reference(const Case& what, const Mistake& mistake) : case_(what), mistake_(mistake) {
     job_ = {TinyModel(), kBatch, kSequence,
             std::vector<int>(what.devices, TinyModel().layers / what.devices)};
-    workspace_.emplace(job_, 1);
+    kernels_ = MakeCpuKernels(job_, 1);
     for (int s = 0; s < what.devices; ++s)
-      stages_.push_back(std::make_unique<Stage>(job_, s, &*workspace_));
+      stages_.push_back(std::make_unique<Stage>(job_, s, kernels_.get()));
     auto data =
         Dataset::Open(DataFile(), {.vocab_size = kVocabulary, .sequence_length = kSequence});
     REQUIRE(data.ok());
@@ -225,7 +226,7 @@ class Reference {
   const Case case_;
   const Mistake mistake_;
   Job job_;
-  std::optional<Workspace> workspace_;
+  std::unique_ptr<Kernels> kernels_;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::unique_ptr<Dataset> data_;
   Memory tokens_{kBatch * kSequence * 4}, targets_{kBatch * kSequence * 4};

@@ -9,8 +9,9 @@
 
 #include "kernels/attention.h"
 #include "kernels/threads.h"
+#include "runtime/device/cpu_kernels.h"
 #include "runtime/files/safetensors.h"
-#include "runtime/model/cpu_operators.h"
+#include "runtime/model/operators.h"
 #include "runtime/model/parameters.h"
 #include "tests/models.h"
 
@@ -69,9 +70,9 @@ class Pipeline {
     job_ = {*model, kBatch, kTokens, std::move(split)};
     job_.recompute = std::move(recompute);
     REQUIRE(CheckJob(job_).ok());
-    workspace_.emplace(job_, threads);
+    kernels_ = MakeCpuKernels(job_, threads);
     for (int s = 0; s < job_.stages(); ++s) {
-      stages_.push_back(std::make_unique<Stage>(job_, s, &*workspace_));
+      stages_.push_back(std::make_unique<Stage>(job_, s, kernels_.get()));
       REQUIRE(
           Fill(WeightSource::Open(dir, *model), stages_[s]->layout(), stages_[s]->weights.data())
               .ok());
@@ -84,8 +85,7 @@ class Pipeline {
   }
 
   struct Stage {
-    Stage(const Job& job, int stage, Workspace* workspace)
-        : model(MakeCpuStage(job, stage, 7, workspace)) {}
+    Stage(const Job& job, int stage, Kernels* kernels) : model(MakeStage(job, stage, 7, kernels)) {}
     const StageLayout& layout() const { return model.layout(); }
 
     StageModel model;
@@ -230,7 +230,7 @@ class Pipeline {
   How how_;
   int threads_;
   Job job_;
-  std::optional<Workspace> workspace_;
+  std::unique_ptr<Kernels> kernels_;
   std::vector<std::unique_ptr<Stage>> stages_;
   Memory tokens_{kMicrobatches * kRows * 4};
   Memory targets_{kMicrobatches * kRows * 4};

@@ -7,7 +7,8 @@
 
 #include "kernels/elementwise.h"
 #include "runtime/device/cpu_device.h"
-#include "runtime/model/cpu_executor.h"
+#include "runtime/device/cpu_kernels.h"
+#include "runtime/model/executor.h"
 #include "runtime/plan/binding.h"
 #include "runtime/run/fill_states.h"
 
@@ -41,11 +42,11 @@ class OneDeviceOf : public OneDevice {
   Status Begin() {
     PlaceAll();
     PP_RETURN_IF_ERROR(device_->Take(room_.end()));
-    executor_ = MakeCpuExecutor({.program = &one_,
-                                 .device = 0,
-                                 .seed = args_.inputs->seed(),
-                                 .threads = args_.threads,
-                                 .optimizer = args_.inputs->optimizer()});
+    executor_ = MakeExecutor({.program = &one_,
+                              .device = 0,
+                              .seed = args_.inputs->seed(),
+                              .optimizer = args_.inputs->optimizer()},
+                             MakeCpuKernels(job_, args_.threads));
     for (int stage = 0; stage < one_.stages; ++stage)
       calls_.push_back(BindStage(one_, 0, stage, 0, *device_));
     PP_RETURN_IF_ERROR(FillAll());

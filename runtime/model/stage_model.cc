@@ -78,9 +78,8 @@ void StageModel::ForwardDrop(const StageCall& call) {
 }
 
 void StageModel::Recompute(const StageCall& call) {
-  double loss = 0;
   StageCall again = call;
-  again.loss = &loss;
+  again.loss = nullptr;
   RunForward(again, Run::kAgain, Keep::kStash);
 }
 

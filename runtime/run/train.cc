@@ -15,7 +15,8 @@
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/compare/recording_executor.h"
 #include "runtime/device/cpu_device.h"
-#include "runtime/model/cpu_executor.h"
+#include "runtime/device/cpu_kernels.h"
+#include "runtime/model/executor.h"
 #include "runtime/run/board.h"
 #include "runtime/run/export.h"
 #include "runtime/run/gather.h"
@@ -179,15 +180,16 @@ class Supervisor {
 
   std::unique_ptr<StageExecutor> MakeExecutor(int rank, Peers* peers) {
     const Place place = topology_.PlaceOf(rank);
-    auto executor = options_.make_executor ? options_.make_executor(rank)
-                                           : MakeCpuExecutor({.program = &program_,
-                                                              .device = place.device,
-                                                              .replica = place.replica,
-                                                              .index = place.index,
-                                                              .peers = peers,
-                                                              .seed = inputs_->seed(),
-                                                              .threads = options_.threads,
-                                                              .optimizer = inputs_->optimizer()});
+    auto executor = options_.make_executor
+                        ? options_.make_executor(rank)
+                        : pp::MakeExecutor({.program = &program_,
+                                            .device = place.device,
+                                            .replica = place.replica,
+                                            .index = place.index,
+                                            .peers = peers,
+                                            .seed = inputs_->seed(),
+                                            .optimizer = inputs_->optimizer()},
+                                           MakeCpuKernels(*program_.job, options_.threads));
     if (!options_.compare) return executor;
     return MakeRecordingExecutor(std::move(executor),
                                  {.program = &program_,

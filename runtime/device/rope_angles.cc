@@ -1,4 +1,4 @@
-#include "runtime/model/rope_angles.h"
+#include "runtime/device/rope_angles.h"
 
 #include <cmath>
 #include <numbers>

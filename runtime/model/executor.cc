@@ -1,4 +1,4 @@
-#include "runtime/model/cpu_executor.h"
+#include "runtime/model/executor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,26 +7,22 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/threads.h"
-#include "runtime/model/cpu_operators.h"
+#include "runtime/model/operators.h"
 #include "runtime/model/parameters.h"
 #include "schema/buckets.h"
 
 namespace pp {
 namespace {
 
-class CpuExecutor : public StageExecutor {
+class ModelExecutor : public StageExecutor {
  public:
-  explicit CpuExecutor(const CpuExecutorArgs& args)
-      : args_(args),
-        job_(*args.program->job),
-        bytes_((args.threads - 1) * KernelBytes(job_)),
-        workspace_(job_, args.threads) {
+  ModelExecutor(const ExecutorArgs& args, std::unique_ptr<Kernels> kernels)
+      : args_(args), job_(*args.program->job), kernels_(std::move(kernels)) {
     const Program& program = *args.program;
     norm_blocks_ = NormBlocks(job_);
     for (int stage : program.StagesOf(args.device)) {
       const auto made = stages_.emplace(
-          stage, MakeCpuStage(job_, stage, args.seed, &workspace_, {args.index, args.peers}));
+          stage, MakeStage(job_, stage, args.seed, kernels_.get(), {args.index, args.peers}));
       for (int pipe : program.PipesOf(stage, args.device))
         owned_[{stage, pipe}] =
             OwnedPartsOf(program, made.first->second.layout(), args.replica, pipe);
@@ -34,7 +30,7 @@ class CpuExecutor : public StageExecutor {
     FindTied();
   }
 
-  int64_t bytes() const override { return bytes_; }
+  int64_t bytes() const override { return kernels_->bytes(); }
 
   void Run(const StageCall& call, Stream) override {
     StageModel& stage = stages_.at(call.stage);
@@ -153,11 +149,10 @@ class CpuExecutor : public StageExecutor {
     StepAdamW(ToStep(call, layout), options, call.wgrad, call.optimizer, call.weights);
   }
 
-  const CpuExecutorArgs args_;
+  const ExecutorArgs args_;
   const Job job_;
-  const int64_t bytes_;
+  const std::unique_ptr<Kernels> kernels_;
   int64_t norm_blocks_ = 0;
-  Workspace workspace_;
   std::map<int, StageModel> stages_;
   std::map<std::pair<int, int>, std::vector<OwnedPart>> owned_;  // by stage and pipe
   std::map<int, Tied> tied_;                                     // by pipe
@@ -165,9 +160,9 @@ class CpuExecutor : public StageExecutor {
 
 }  // namespace
 
-std::unique_ptr<StageExecutor> MakeCpuExecutor(const CpuExecutorArgs& args) {
-  kernels::SetThreads(args.threads);
-  return std::make_unique<CpuExecutor>(args);
+std::unique_ptr<StageExecutor> MakeExecutor(const ExecutorArgs& args,
+                                            std::unique_ptr<Kernels> kernels) {
+  return std::make_unique<ModelExecutor>(args, std::move(kernels));
 }
 
 }  // namespace pp

@@ -1,6 +1,6 @@
 // What STEP does on the device: it takes the norm, clips, and keeps its hands off where the norm is
 // no number.
-#include "runtime/model/cpu_executor.h"
+#include "runtime/model/executor.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,6 +8,7 @@
 
 #include "compiler/compile.h"
 #include "kernels/threads.h"
+#include "runtime/device/cpu_kernels.h"
 #include "tests/models.h"
 
 namespace pp {
@@ -25,9 +26,10 @@ class Stage {
     auto compiled = Compile({.scheme = "gpipe", .shape = {1, 1, 0}, .model = model});
     REQUIRE(compiled.ok());
     program_ = std::move(*compiled);
-    executor_ = MakeCpuExecutor(
-        {.program = &program_,
-         .optimizer = {.learning_rate = 0.5, .weight_decay = 0, .grad_clip = clip}});
+    executor_ =
+        MakeExecutor({.program = &program_,
+                      .optimizer = {.learning_rate = 0.5, .weight_decay = 0, .grad_clip = clip}},
+                     MakeCpuKernels(*program_.job, 1));
     layout_ = LayoutStage(*program_.job, 0);
     weights.assign(layout_.weights_bytes / 4, 1);
     wgrad.assign(layout_.wgrad_bytes / 4, 2);
@@ -62,7 +64,7 @@ class Stage {
 TEST_CASE("each further thread takes working space for the kernels") {
   const Stage stage(0);
   for (const int threads : {1, 2, 3})
-    CHECK(MakeCpuExecutor({.program = &stage.program(), .threads = threads})->bytes() ==
+    CHECK(MakeCpuKernels(*stage.program().job, threads)->bytes() ==
           (threads - 1) * KernelBytes(*stage.program().job));
   kernels::SetThreads(1);
 }

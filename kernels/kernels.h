@@ -1,0 +1,70 @@
+// All kernels. To add one, write its Args in NAME.h, void NAME(const NAMEArgs&) in NAME_cpu.cc, the
+// same with a stream in NAME_cuda.cu, and a row here.
+#pragma once
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/bfloat16.h"
+#include "kernels/bias.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/draw.h"
+#include "kernels/dropout.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gelu.h"
+#include "kernels/matmul.h"
+#include "kernels/norm.h"
+#include "kernels/random.h"
+#include "kernels/residual.h"
+#include "kernels/rope.h"
+#include "kernels/sum_parts.h"
+#include "kernels/sum_squares.h"
+#include "kernels/swiglu.h"
+
+// clang-format off
+#define PP_PLAIN_KERNELS(X) \
+  X(AdamW)                  \
+  X(Add)                    \
+  X(CrossEntropyJoin)       \
+  X(DrawJoin)               \
+  X(Fill)                   \
+  X(Scale)                  \
+  X(SumSquares)
+
+// Those of activations, for both types of them (bfloat16.h).
+#define PP_ACTIVATION_KERNELS(X) \
+  X(AttentionBackward)           \
+  X(AttentionForward)            \
+  X(BiasGradient)                \
+  X(CrossEntropyBackward)        \
+  X(CrossEntropyForward)         \
+  X(CrossEntropyPart)            \
+  X(Draw)                        \
+  X(Dropout)                     \
+  X(EmbeddingBackward)           \
+  X(EmbeddingForward)            \
+  X(GeluBackward)                \
+  X(GeluForward)                 \
+  X(LayerNormBackward)           \
+  X(LayerNormForward)            \
+  X(Residual)                    \
+  X(Rope)                        \
+  X(SumParts)                    \
+  X(SwiGluBackward)              \
+  X(SwiGluForward)
+
+// On a CPU alone. A GPU's matrix products are cuBLASLt's, and weights are made on the host.
+#define PP_HOST_KERNELS(X) \
+  X(MatmulRun)             \
+  X(RandomNormal)
+// clang-format on
+
+namespace pp::kernels {
+
+struct MatmulRunArgs {
+  MatmulShape shape;
+  MatmulArgs args;
+  int threads = 1;
+};
+
+}  // namespace pp::kernels

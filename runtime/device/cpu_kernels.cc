@@ -1,0 +1,76 @@
+#include "runtime/device/cpu_kernels.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "kernels/threads.h"
+#include "runtime/device/rope_angles.h"
+
+namespace pp {
+namespace {
+
+namespace cpu = kernels::cpu;
+
+class CpuKernels : public Kernels {
+ public:
+  CpuKernels(const Job& job, int threads)
+      : bytes_((threads - 1) * KernelBytes(job)), matmul_(threads), helpers_(bytes_ + kAlign) {
+    const ModelConfig& model = job.model;
+    const kernels::AttentionShape heads = {job.micro_batch_size, job.sequence_length,
+                                           model.heads / job.tp, model.head_dim,
+                                           model.kv_heads / job.tp};
+    const bool half = job.dtype == Dtype::kBf16;
+    const size_t attention = half ? cpu::AttentionScratchBytes<kernels::BFloat16>(heads)
+                                  : cpu::AttentionScratchBytes<float>(heads);
+    const size_t product = cpu::Matmul::ScratchBytes(half ? kernels::MatmulNumbers::kBf16
+                                                          : kernels::MatmulNumbers::kFp32);
+    PP_CHECK(std::max(attention, product) <= static_cast<size_t>(KernelBytes(job)));
+  }
+
+#define PP_KERNEL(Name) \
+  void Name(const kernels::Name##Args& args) override { cpu::Name(args); }
+#define PP_KERNEL_OF_BOTH(Name)                                                                \
+  void Name(const kernels::Name##Args<float>& args) override { cpu::Name(WithHelpers(args)); } \
+  void Name(const kernels::Name##Args<kernels::BFloat16>& args) override {                     \
+    cpu::Name(WithHelpers(args));                                                              \
+  }
+  PP_PLAIN_KERNELS(PP_KERNEL)
+  PP_ACTIVATION_KERNELS(PP_KERNEL_OF_BOTH)
+#undef PP_KERNEL
+#undef PP_KERNEL_OF_BOTH
+
+  int Prepare(const kernels::MatmulShape& shape) override { return matmul_.Prepare(shape); }
+  void Multiply(int product, const kernels::MatmulArgs& args) override {
+    matmul_.Run(product, WithHelpers(args));
+  }
+  void Copy(const void* from, int64_t bytes, void* to) override { std::memcpy(to, from, bytes); }
+  void Angles(const std::vector<double>& turns, int64_t tokens, float* out) override {
+    RopeAngles(turns, tokens, out);
+  }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  // Working space of all threads but the first, whose is in scratch.
+  template <typename Args>
+  Args WithHelpers(Args args) {
+    if constexpr (requires { args.helpers; }) {
+      const auto address = reinterpret_cast<uintptr_t>(helpers_.data());
+      args.helpers = reinterpret_cast<void*>((address + kAlign - 1) / kAlign * kAlign);
+    }
+    return args;
+  }
+
+  const int64_t bytes_;
+  cpu::Matmul matmul_;
+  std::vector<std::byte> helpers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> MakeCpuKernels(const Job& job, int threads) {
+  kernels::SetThreads(threads);
+  return std::make_unique<CpuKernels>(job, threads);
+}
+
+}  // namespace pp

@@ -1,0 +1,15 @@
+// The kernels of this machine's processors.
+#pragma once
+
+#include <memory>
+
+#include "runtime/device/kernels.h"
+#include "schema/model/layout.h"
+
+namespace pp {
+
+// To be made on the thread that uses them, which it gives `threads` helpers, itself included.
+// Throws std::bad_alloc or std::system_error where the machine has no memory or no thread left.
+std::unique_ptr<Kernels> MakeCpuKernels(const Job& job, int threads);
+
+}  // namespace pp

@@ -1,0 +1,45 @@
+// The kernels of a rank's device, on its compute lane: what operators are computed with, whoever
+// computes. Each kind of device brings its own.
+//
+// Args are those of //kernels, with addresses of the device. A call may return before its kernel
+// has run; calls run in their order. Working space of a device's own is not asked for:
+// Args::scratch is a place of KernelBytes, Args::helpers are the device's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace pp {
+
+// N: the type of activations.
+template <typename N>
+class ActivationKernels {
+ public:
+  virtual ~ActivationKernels() = default;
+
+#define PP_KERNEL(Name) virtual void Name(const kernels::Name##Args<N>& args) = 0;
+  PP_ACTIVATION_KERNELS(PP_KERNEL)
+#undef PP_KERNEL
+};
+
+class Kernels : public ActivationKernels<float>, public ActivationKernels<kernels::BFloat16> {
+ public:
+#define PP_KERNEL(Name) virtual void Name(const kernels::Name##Args& args) = 0;
+  PP_PLAIN_KERNELS(PP_KERNEL)
+#undef PP_KERNEL
+
+  // Makes what matrix products of a shape need, once; ids count from 0.
+  virtual int Prepare(const kernels::MatmulShape& shape) = 0;
+  virtual void Multiply(int product, const kernels::MatmulArgs& args) = 0;
+
+  virtual void Copy(const void* from, int64_t bytes, void* to) = 0;
+  // RopeAngles (rope_angles.h).
+  virtual void Angles(const std::vector<double>& turns, int64_t tokens, float* out) = 0;
+
+  // What they have taken beside the arena.
+  virtual int64_t bytes() const = 0;
+};
+
+}  // namespace pp

@@ -1,0 +1,24 @@
+// The operators of a stage, computed with kernels of whatever device.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/device/kernels.h"
+#include "runtime/device/peers.h"
+#include "runtime/model/stage_model.h"
+#include "schema/model/layout.h"
+
+namespace pp {
+
+// A rank among its tensor parallel peers. Null: it has none.
+struct PeerGroup {
+  int index = 0;
+  Peers* peers = nullptr;
+};
+
+// `seed` is that of dropout. The kernels stay the caller's, who may give them to several stages
+// that never run at the same time. REQUIRES: CheckJob(job).ok().
+StageModel MakeStage(const Job& job, int stage, uint64_t seed, Kernels* kernels,
+                     const PeerGroup& group = {});
+
+}  // namespace pp
