@@ -169,6 +169,9 @@ class LateDevice : public Device {
   int64_t HighWater() const override { return inner_->HighWater(); }
   Queue& compute() override { return compute_; }
   Queue& reduce() override { return reduce_; }
+  std::unique_ptr<Kernels> MakeKernels(const Job& job, int threads) override {
+    return inner_->MakeKernels(job, threads);
+  }
   void Finish() override {
     compute_.Finish();
     reduce_.Finish();

@@ -7,7 +7,6 @@
 
 #include "kernels/elementwise.h"
 #include "runtime/device/cpu_device.h"
-#include "runtime/device/cpu_kernels.h"
 #include "runtime/model/executor.h"
 #include "runtime/plan/binding.h"
 #include "runtime/run/fill_states.h"
@@ -46,7 +45,7 @@ class OneDeviceOf : public OneDevice {
                               .device = 0,
                               .seed = args_.inputs->seed(),
                               .optimizer = args_.inputs->optimizer()},
-                             MakeCpuKernels(job_, args_.threads));
+                             device_->MakeKernels(job_, args_.threads));
     for (int stage = 0; stage < one_.stages; ++stage)
       calls_.push_back(BindStage(one_, 0, stage, 0, *device_));
     PP_RETURN_IF_ERROR(FillAll());

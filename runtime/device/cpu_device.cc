@@ -7,6 +7,7 @@
 #include "kernels/sum_parts.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/arena.h"
+#include "runtime/device/cpu_kernels.h"
 
 namespace pp {
 namespace {
@@ -75,6 +76,9 @@ class CpuDevice : public Device {
   int64_t HighWater() const override { return arena_ ? arena_->HighWater() : 0; }
   Queue& compute() override { return compute_; }
   Queue& reduce() override { return reduce_; }
+  std::unique_ptr<Kernels> MakeKernels(const Job& job, int threads) override {
+    return MakeCpuKernels(job, threads);
+  }
   void Finish() override {}
 
  private:

@@ -1,4 +1,4 @@
-// A device is memory, queues and events.
+// A device is memory, queues and events, and kernels.
 //
 // A queue carries out what is submitted to it in order, some time later: `submit` is not `done`. A
 // ticket is the event that one piece of work, and all before it in its queue, is done. Queues run
@@ -16,6 +16,7 @@
 #include <span>
 
 #include "runtime/comm/bell.h"
+#include "runtime/device/kernels.h"
 #include "runtime/device/stage_call.h"
 #include "schema/status.h"
 
@@ -86,6 +87,10 @@ class Device {
   // the communication thread.
   virtual Queue& compute() = 0;
   virtual Queue& reduce() = 0;
+
+  // For the compute lane, on its owner, with `threads` threads of a CPU. Throws std::bad_alloc or
+  // std::system_error where there is no memory or no thread left.
+  virtual std::unique_ptr<Kernels> MakeKernels(const Job& job, int threads) = 0;
 
   // Waits until all that was submitted is done. Their owners submit nothing any more.
   virtual void Finish() = 0;

@@ -66,7 +66,7 @@ Status Rank::Setup() {
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
   body_ = Bind(program, place_.device, std::move(walk), *device_);
   MakePeerExchanger();
-  executor_ = args_.make_executor(peers_.get());
+  executor_ = args_.make_executor(device_.get(), peers_.get());
   Result<WeightSource> weights = args_.open_weights();
   PP_RETURN_IF_ERROR(weights.status());
   if (args_.resume != nullptr) {

@@ -46,7 +46,8 @@ class Rank {
     // On the compute thread. The bells are for a device whose work is not done when it is
     // submitted.
     std::function<std::unique_ptr<Device>(const DeviceBells&)> make_device;
-    std::function<std::unique_ptr<StageExecutor>(Peers*)> make_executor;  // null: no peers
+    // Null: no peers.
+    std::function<std::unique_ptr<StageExecutor>(Device*, Peers*)> make_executor;
     std::function<Result<WeightSource>()> open_weights;
     // See TrainOptions.
     std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;

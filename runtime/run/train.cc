@@ -15,7 +15,6 @@
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/compare/recording_executor.h"
 #include "runtime/device/cpu_device.h"
-#include "runtime/device/cpu_kernels.h"
 #include "runtime/model/executor.h"
 #include "runtime/run/board.h"
 #include "runtime/run/export.h"
@@ -155,7 +154,8 @@ class Supervisor {
             [this, rank](const DeviceBells& bells) {
               return options_.make_device ? options_.make_device(rank, bells) : MakeCpuDevice();
             },
-        .make_executor = [this, rank](Peers* peers) { return MakeExecutor(rank, peers); },
+        .make_executor = [this, rank](Device* device,
+                                      Peers* peers) { return MakeExecutor(rank, device, peers); },
         .open_weights =
             [this] {
               return options_.weights.empty()
@@ -178,7 +178,7 @@ class Supervisor {
                              const ControlMessage& message) { board_.Put(from, message); }});
   }
 
-  std::unique_ptr<StageExecutor> MakeExecutor(int rank, Peers* peers) {
+  std::unique_ptr<StageExecutor> MakeExecutor(int rank, Device* device, Peers* peers) {
     const Place place = topology_.PlaceOf(rank);
     auto executor = options_.make_executor
                         ? options_.make_executor(rank)
@@ -189,7 +189,7 @@ class Supervisor {
                                             .peers = peers,
                                             .seed = inputs_->seed(),
                                             .optimizer = inputs_->optimizer()},
-                                           MakeCpuKernels(*program_.job, options_.threads));
+                                           device->MakeKernels(*program_.job, options_.threads));
     if (!options_.compare) return executor;
     return MakeRecordingExecutor(std::move(executor),
                                  {.program = &program_,
