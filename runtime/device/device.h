@@ -16,6 +16,7 @@
 #include <span>
 
 #include "runtime/comm/bell.h"
+#include "runtime/comm/transport.h"
 #include "runtime/device/kernels.h"
 #include "runtime/device/stage_call.h"
 #include "schema/status.h"
@@ -87,6 +88,10 @@ class Device {
   // the communication thread.
   virtual Queue& compute() = 0;
   virtual Queue& reduce() = 0;
+
+  // What brings messages from and to this device's memory, through `inner`, which outlives it;
+  // null: `inner` can do it itself.
+  virtual std::unique_ptr<Transport> Reach(Transport* inner) = 0;
 
   // For the compute lane, on its owner, with `threads` threads of a CPU. Throws std::bad_alloc or
   // std::system_error where there is no memory or no thread left.

@@ -64,6 +64,7 @@ Status Rank::Setup() {
   PP_RETURN_IF_ERROR(WalkBody(program, place_.device, &walk));
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
+  reach_ = device_->Reach(args_.transport);
   body_ = Bind(program, place_.device, std::move(walk), *device_);
   MakePeerExchanger();
   executor_ = args_.make_executor(device_.get(), peers_.get());
@@ -79,7 +80,7 @@ Status Rank::Setup() {
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
   lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &body_,
                                                .topology = &topology_,
-                                               .transport = args_.transport,
+                                               .transport = messages(),
                                                .collectives = std::move(collectives),
                                                .device = device_.get(),
                                                .recorder = args_.record ? &lane_recorder_ : nullptr,
@@ -101,7 +102,7 @@ Status Rank::Setup() {
       {.program = &program,
        .evaluator = {.place = place_,
                      .topology = &topology_,
-                     .transport = args_.transport,
+                     .transport = messages(),
                      .device = device_.get(),
                      .executor = executor_.get(),
                      .validation = args_.validation,
@@ -178,7 +179,7 @@ void Rank::MakePeerExchanger() {
   const Program& program = *args_.program;
   if (topology_.tp == 1) return;
   PeerExchanger::Args peers{.all = PeerExchanges(*program.job),
-                            .transport = args_.transport,
+                            .transport = messages(),
                             .device = device_.get(),
                             .compute_bell = &bell_,
                             .stop = &stop_};

@@ -126,6 +126,7 @@ class Rank {
   bool IsLast(int64_t number);
   Status Save(int64_t number);
   Status Evaluate(int64_t number);
+  Transport* messages() const { return reach_ ? reach_.get() : args_.transport; }
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
   bool PassGate(Bell& bell);
@@ -145,6 +146,7 @@ class Rank {
   const Topology topology_;
   const Place place_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<Transport> reach_;  // to the device's memory; null: args_.transport has it
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
   std::atomic<int64_t> saved_pieces_{0};  // progress, too
