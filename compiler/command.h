@@ -22,6 +22,7 @@ struct Arguments {
   std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage, tp;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
   std::string memory_limit, search_seconds, recompute, dtype;
+  std::string transport = "rendezvous", communicators, groups, creation, kernels;
   bool time_passes = false;
   bool sequence_parallel = false;
   bool terminal = false;  // standard output is one that wants colours
@@ -33,6 +34,7 @@ using Command = Status (*)(const Arguments&);
 
 Status ShowCommand(const Arguments& a);
 Status SimulateCommand(const Arguments& a);
+Status VerifyCommand(const Arguments& a);
 
 // A whole number of at least `least`; *number stays as it is where `text` is empty.
 Status ParseNumber(const char* option, const std::string& text, int least, int* number);

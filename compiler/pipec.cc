@@ -19,7 +19,6 @@
 #include "schema/disk.h"
 #include "schema/file.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 
 namespace pp {
 namespace {
@@ -150,20 +149,6 @@ Status CompileCommand(const Arguments& a) {
   return SavePlan(a, *program);
 }
 
-Status VerifyCommand(const Arguments& a) {
-  for (const std::string& path : a.plans) {
-    auto plan = LoadVerified(a, path);
-    if (!plan.ok()) return plan.status();
-    size_t instructions = 0;
-    for (const DeviceList& list : plan->program.lists)
-      instructions += list.prologue.size() + list.body.size() + list.epilogue.size();
-    PP_RETURN_IF_ERROR(PrintOut(fmt::format(
-        "{}: safe: {} on {} devices, {} micro-batches, {} instructions\n", path,
-        plan->program.scheme, plan->program.devices, plan->program.microbatches, instructions)));
-  }
-  return {};
-}
-
 Status ImportCommand(const Arguments& a) {
   const std::string& path = a.plans[0];
   const std::string by_name = path.ends_with(".csv") ? "torch-csv" : "text";
@@ -286,6 +271,16 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
 
   CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);
   plans(verify);
+  verify->add_option("--transport", a.transport,
+                     "rendezvous (default: nothing is buffered) or nccl (its streams, too)");
+  verify->add_option("--communicators", a.communicators,
+                     "of nccl: auto (default: as few as do), all, pair, direction or kind");
+  verify->add_option("--groups", a.groups,
+                     "of nccl: none (default) or adjacent messages in one group");
+  verify->add_option("--creation", a.creation,
+                     "of nccl's communicators: before (default: the first step) or first-use");
+  verify->add_option("--kernels", a.kernels,
+                     "of nccl, that a device runs at once (default 8, CUDA's hardware queues)");
 
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
   plans(simulate);

@@ -1,0 +1,28 @@
+// Plays the lists with streams: does everybody reach the end?
+//
+// A device's compute lane follows its list and stops at a WAIT until what it waits for is over. An
+// item of a stream starts when the one before it is over and the compute lane has passed what its
+// operations need; the host has enqueued it long before. It is then a kernel that occupies the
+// device until each of its operations has met the other ends, which have started, too. How long
+// anything takes does not matter: what has started once stays started, so without a limit all
+// orders end in one state (as in a Kahn network).
+//
+// With fewer kernels at once than streams that is not so: who came first holds the place. The play
+// then goes the worst way that it knows: kernels take their places as early as they can, those
+// whose partners have not come first.
+#pragma once
+
+#include "schema/nccl/streams.h"
+#include "schema/status.h"
+
+namespace pp {
+
+inline constexpr int kNoLimit = 1 << 30;
+
+// Error: "deadlock: device 0 'RECV_grad s0 m0 from d1' (instruction 6) stands behind device 0
+// '...' (instruction 5), which waits for its partner device 1 '...' ..., which ... the first".
+// REQUIRES: kernels >= 1, at once on a device.
+Status Play(const Program& paper, const Traffic& traffic, const Streams& streams,
+            int kernels = kNoLimit);
+
+}  // namespace pp

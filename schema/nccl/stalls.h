@@ -1,0 +1,24 @@
+// Stalls: an operation waits only because another one stands before it in its stream, although its
+// data and its partner are ready.
+//
+// Where flows share a stream, b behind a, there is none if b always comes later than a anyway: if
+// what a needs is over whenever what b needs is, however long anything takes. What a needs is, at
+// each of its ends, a place of that device's compute lane (End::after); so this is a question of
+// reachability in the graph of the lists with each flow in a stream of its own. Streams without
+// stalls add nothing to that graph, and so no deadlock either.
+#pragma once
+
+#include <optional>
+
+#include "schema/nccl/streams.h"
+
+namespace pp {
+
+struct Stall {
+  int32_t waits = -1, behind = -1;  // ends of one device
+};
+
+// The first stall, if there is one. Stalls between two steps are not looked for.
+std::optional<Stall> FindStall(const Traffic& traffic, const Streams& streams);
+
+}  // namespace pp

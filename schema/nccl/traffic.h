@@ -1,0 +1,70 @@
+// What the devices send each other, as NCCL sees it: operations that meet on other devices, in
+// whatever stream they may be put.
+//
+//   device 0   F0  SEND_act m0 ─┐                  one transfer, two ends; it needs the sender's F0
+//   device 1   RECV_act m0 ─────┘ WAIT act m0 F0   over and the receiver's buffer free
+//
+// A *flow* is what no assignment of communicators ever takes apart: the messages of one direction
+// and one kind of value, or the collectives of one set of devices. The transfers of a flow stand in
+// one order at all its ends, because a verified plan has them so.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "schema/program.h"
+#include "schema/walk.h"
+
+namespace pp {
+
+// One instruction that sends, receives or reduces.
+struct End {
+  static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+
+  int32_t transfer = -1;
+  int32_t device = -1;
+  int32_t index = -1;  // of the instruction
+  // The last compute-lane instruction that must be over before it can start, the ends before it in
+  // its flow included; -1 where there is none. Never smaller than that of the end before.
+  int32_t after = -1;
+  int32_t joined = kNever;  // the compute-lane instruction that waits for it
+};
+
+struct Transfer {
+  int32_t flow = -1;
+  int32_t first_end = 0, ends = 0;  // in Traffic::ends; of a message the sender's first
+};
+
+struct Flow {
+  std::vector<int32_t> members;  // of messages: from, to; of collectives: devices, ascending
+  Kind kind = Kind::kNone;       // of messages: act or grad; none of collectives
+  bool IsCollective() const { return kind == Kind::kNone; }
+};
+
+struct Traffic {
+  std::vector<Flow> flows;
+  std::vector<Transfer> transfers;
+  std::vector<End> ends;
+  std::vector<std::vector<int32_t>> started_by;  // device -> its ends, in list order
+  // device -> instruction -> the end that the compute lane waits for there, or -1. A blocking
+  // message is waited for where it stands.
+  std::vector<std::vector<int32_t>> joins;
+
+  std::span<const End> EndsOf(const Transfer& transfer) const {
+    return {ends.data() + transfer.first_end, static_cast<size_t>(transfer.ends)};
+  }
+  const Flow& FlowOf(const End& end) const { return flows[transfers[end.transfer].flow]; }
+};
+
+// REQUIRES: Verify has passed `paper` (bodies only, see OnPaper in sections.h), and `waits_for` is
+// what it found.
+Traffic FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for);
+
+// "device 0 'SEND_act s0 m1 to d1' (instruction 7)".
+std::string NameOf(const Program& paper, int device, int index);
+std::string NameOf(const Program& paper, const End& end);
+
+}  // namespace pp
