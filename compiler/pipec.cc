@@ -280,7 +280,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   verify->add_option("--creation", a.creation,
                      "of nccl's communicators: before (default: the first step) or first-use");
   verify->add_option("--kernels", a.kernels,
-                     "of nccl, that a device runs at once (default 8, CUDA's hardware queues)");
+                     "of nccl, that a device runs at once (default 31; CUDA has 32 queues)");
 
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
   plans(simulate);

@@ -22,13 +22,13 @@ Status ReadTerms(const Arguments& a, NcclTerms* terms) {
   if (!a.communicators.empty() && a.communicators != "auto") {
     PP_RETURN_IF_ERROR(
         OneOf("--communicators", a.communicators, {"auto", "all", "pair", "direction", "kind"}));
-    for (const CommunicatorsInfo& info : AllCommunicators())
-      if (info.name == a.communicators) terms->communicators = info.communicators;
+    for (const SharingInfo& info : AllSharings())
+      if (info.name == a.communicators) terms->sharing = info.sharing;
   }
   if (!a.groups.empty()) {
     PP_RETURN_IF_ERROR(OneOf("--groups", a.groups, {"none", "adjacent"}));
     if (a.groups == "adjacent") terms->groups = Groups::kAdjacent;
-    if (a.groups == "adjacent" && !terms->communicators)
+    if (a.groups == "adjacent" && !terms->sharing)
       return Status::Invalid("--groups: adjacent (with --communicators all, pair, ...)");
   }
   if (!a.creation.empty()) {
@@ -41,12 +41,15 @@ Status ReadTerms(const Arguments& a, NcclTerms* terms) {
 Status VerifyNccl(const std::string& path, const VerifiedPlan& plan, const NcclTerms& terms) {
   const auto needs = ProveNccl(plan.program, plan.waits_for, terms);
   if (!needs.ok()) return needs.status().In(path);
+  const int tp = plan.program.job ? plan.program.job->tp : 1;
+  const int64_t copies = int64_t{plan.program.replicas} * tp;
   std::string text = fmt::format(
-      "{}: with NCCL: {} communicator{} for messages, {}; {} for collectives; at most {} kernel{} "
-      "at "
-      "once on a device\n",
-      path, needs->messages, needs->messages == 1 ? "" : "s", Info(needs->communicators).meaning,
-      needs->collectives, needs->kernels, needs->kernels == 1 ? "" : "s");
+      "{}: safe with NCCL: communicators for messages: {}{}; for collectives: {}; at most {} "
+      "kernels "
+      "at once on a device\n",
+      path, ToText(needs->assignment),
+      copies == 1 ? "" : fmt::format(" (and so for each of {} replicas and peers)", copies),
+      needs->assignment.Collectives(), needs->kernels);
   for (const std::string& coarser : needs->coarser)
     text += fmt::format("{}: not with {}\n", path, coarser);
   return PrintOut(text);

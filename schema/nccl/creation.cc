@@ -21,11 +21,11 @@ Meetings FindMeetings(const Traffic& traffic, const Assignment& assignment) {
   Meetings meetings;
   std::vector<int32_t> of_flow(traffic.flows.size());
   std::unordered_map<int64_t, int32_t> number;
-  const bool connects = assignment.communicators == Communicators::kAll;
   for (size_t f = 0; f < traffic.flows.size(); ++f) {
     const Flow& flow = traffic.flows[f];
-    // Of one communicator for all: the direction; else the communicator.
-    const int64_t key = connects && !flow.IsCollective()
+    const Communicator& one = assignment.communicators[assignment.of_flow[f]];
+    // Of one communicator for all messages the direction is made, else the communicator.
+    const int64_t key = !one.collective && one.sharing == Sharing::kAll
                             ? (int64_t{flow.members[0]} << 32) + flow.members[1]
                             : -1 - int64_t{assignment.of_flow[f]};
     const auto [at, is_new] = number.try_emplace(key, static_cast<int32_t>(number.size()));

@@ -145,7 +145,7 @@ class Player {
     if (HasMet(traffic_.ends[node])) return {"is grouped with", Unmet(stream)};
     const Transfer& transfer = traffic_.transfers[traffic_.ends[node].transfer];
     for (int32_t e = transfer.first_end;; ++e)
-      if (!HasStarted(e)) return {"waits for its partner", e};
+      if (!HasStarted(e)) return {"waits to meet", e};
   }
 
   // REQUIRES: the end is not over.

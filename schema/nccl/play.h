@@ -20,7 +20,7 @@ namespace pp {
 inline constexpr int kNoLimit = 1 << 30;
 
 // Error: "deadlock: device 0 'RECV_grad s0 m0 from d1' (instruction 6) stands behind device 0
-// '...' (instruction 5), which waits for its partner device 1 '...' ..., which ... the first".
+// '...' (instruction 5), which waits to meet device 1 '...' ..., which ... the first".
 // REQUIRES: kernels >= 1, at once on a device.
 Status Play(const Program& paper, const Traffic& traffic, const Streams& streams,
             int kernels = kNoLimit);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "schema/nccl/creation.h"
 #include "schema/nccl/play.h"
@@ -39,62 +40,83 @@ class Prover {
     return {};
   }
 
-  // The coarsest assignment that is free of stalls, and so safe.
+  // The fewest communicators that are free of stalls, and so safe.
   NcclNeeds Search() const {
-    NcclNeeds needs;
-    for (const CommunicatorsInfo& info : AllCommunicators()) {
-      const Assignment assignment = Assign(parts_[0].traffic, info.communicators);
-      if (!needs.coarser.empty() && assignment.messages == needs.messages) continue;  // as before
-      needs.communicators = info.communicators;
-      needs.messages = assignment.messages;
-      needs.collectives = assignment.collectives;
-      const Status status = Check(info.communicators, Groups::kNone);
-      if (status.ok()) break;
-      needs.coarser.push_back(
-          fmt::format("{}, {}: {}", needs.messages, info.meaning, status.message()));
+    Sharings sharings;
+    std::vector<std::string> coarser;
+    int last = 0;  // of two devices one for all messages is one for the pair
+    for (;;) {
+      Sharings finer = sharings;
+      for (const Part& part : parts_) {
+        const Assignment assignment = Assign(part.traffic, sharings);
+        for (const Stall& stall :
+             FindStalls(part.traffic, MakeStreams(part.traffic, assignment, Groups::kNone)))
+          Split(part.traffic, assignment.communicators[stall.communicator], &finer);
+      }
+      if (finer == sharings) break;
+      const Assignment assignment = Assign(parts_[0].traffic, sharings);
+      if (std::exchange(last, assignment.Messages()) != assignment.Messages())
+        coarser.push_back(ToText(assignment) + ": " + Check(sharings, Groups::kNone).message());
+      sharings = std::move(finer);
     }
-    needs.kernels = Kernels(needs.communicators);
+    NcclNeeds needs = NeedsOf(sharings, Groups::kNone);
+    needs.coarser = std::move(coarser);
     return needs;
   }
 
-  NcclNeeds Wished(Communicators communicators) const {
-    const Assignment assignment = Assign(parts_[0].traffic, communicators);
-    return {.communicators = communicators,
-            .messages = assignment.messages,
-            .collectives = assignment.collectives,
-            .kernels = Kernels(communicators)};
+  NcclNeeds NeedsOf(const Sharings& sharings, Groups groups) const {
+    NcclNeeds needs{.flows = parts_[0].traffic.flows,
+                    .assignment = Assign(parts_[0].traffic, sharings),
+                    .sharings = sharings};
+    for (const Part& part : parts_)
+      needs.kernels = std::max(needs.kernels, StreamsOf(part, sharings, groups).MostOnADevice());
+    return needs;
   }
 
   // Streams alone: a deadlock, or a stall.
-  Status Check(Communicators communicators, Groups groups) const {
+  Status Check(const Sharings& sharings, Groups groups) const {
     for (const Part& part : parts_) {
-      const Streams streams = StreamsOf(part, communicators, groups);
-      const auto stall = FindStall(part.traffic, streams);
-      if (!stall) continue;
+      const Streams streams = StreamsOf(part, sharings, groups);
+      const std::vector<Stall> stalls = FindStalls(part.traffic, streams);
+      if (stalls.empty()) continue;
       PP_RETURN_IF_ERROR(In(part, Play(*part.paper, part.traffic, streams)));
       return In(part, Status::Invalid(fmt::format(
                           "stall: {} may wait behind {} with its data and its partner ready",
-                          NameOf(*part.paper, part.traffic.ends[stall->waits]),
-                          NameOf(*part.paper, part.traffic.ends[stall->behind]))));
+                          NameOf(*part.paper, part.traffic.ends[stalls[0].waits]),
+                          NameOf(*part.paper, part.traffic.ends[stalls[0].behind]))));
     }
     return {};
   }
 
-  Status CheckCreationOf(Communicators communicators) const {
+  // What would do in place of `sharings` without groups.
+  std::string Remedy(const Sharings& sharings) const {
+    std::string remedy = ToText(Search().assignment) + ": safe and free of stalls";
+    const bool safe = std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
+      return Play(*part.paper, part.traffic, StreamsOf(part, sharings, Groups::kAdjacent)).ok();
+    });
+    if (!safe) return remedy;
+    const bool stalls = !Check(sharings, Groups::kAdjacent).ok();
+    return remedy + fmt::format("; in groups of adjacent messages: safe{}",
+                                stalls ? ", but they stall" : " and free of stalls");
+  }
+
+  Status CheckCreationOf(const Sharings& sharings) const {
     for (const Part& part : parts_)
       PP_RETURN_IF_ERROR(
-          In(part, CheckCreation(*part.paper, part.traffic, Assign(part.traffic, communicators))));
+          In(part, CheckCreation(*part.paper, part.traffic, Assign(part.traffic, sharings))));
     return {};
   }
 
-  // Fewer kernels at once than streams are safe on no more than luck.
-  Status CheckKernels(Communicators communicators, Groups groups, int kernels) const {
+  // Fewer kernels at once than streams are safe by luck alone.
+  Status CheckKernels(const Sharings& sharings, const NcclTerms& terms) const {
     for (const Part& part : parts_) {
-      const Streams streams = StreamsOf(part, communicators, groups);
+      const Streams streams = StreamsOf(part, sharings, terms.groups);
       const int most = streams.MostOnADevice();
-      if (most <= kernels) continue;
-      const std::string what = fmt::format("{} of {} kernels at once on a device", kernels, most);
-      PP_RETURN_IF_ERROR(In(part, Play(*part.paper, part.traffic, streams, kernels).In(what)));
+      if (most <= terms.kernels) continue;
+      const std::string what =
+          fmt::format("{} of {} kernels at once on a device", terms.kernels, most);
+      PP_RETURN_IF_ERROR(
+          In(part, Play(*part.paper, part.traffic, streams, terms.kernels).In(what)));
       return In(part,
                 Status::Invalid(what + ": not proved safe, as their order is left to chance"));
     }
@@ -102,14 +124,21 @@ class Prover {
   }
 
  private:
-  static Streams StreamsOf(const Part& part, Communicators communicators, Groups groups) {
-    return MakeStreams(part.traffic, Assign(part.traffic, communicators), groups);
+  // A communicator that stalls makes way for the next finer ones.
+  static void Split(const Traffic& traffic, const Communicator& one, Sharings* sharings) {
+    if (one.sharing == Sharing::kAll) {
+      sharings->most = Sharing::kPair;
+      return;
+    }
+    const auto next = static_cast<Sharing>(static_cast<int>(one.sharing) + 1);
+    for (const int32_t f : one.flows) {
+      const Flow& flow = traffic.flows[f];
+      sharings->finer[{flow.members[0], flow.members[1]}] = next;
+    }
   }
-  int Kernels(Communicators communicators) const {
-    int most = 0;
-    for (const Part& part : parts_)
-      most = std::max(most, StreamsOf(part, communicators, Groups::kNone).MostOnADevice());
-    return most;
+
+  static Streams StreamsOf(const Part& part, const Sharings& sharings, Groups groups) {
+    return MakeStreams(part.traffic, Assign(part.traffic, sharings), groups);
   }
   static Status In(const Part& part, const Status& status) {
     return *part.name == '\0' ? status : status.In(part.name);
@@ -120,17 +149,6 @@ class Prover {
   std::vector<Part> parts_;
 };
 
-std::string Are(const NcclNeeds& needs) {
-  return fmt::format("{}, {}", needs.messages, Info(needs.communicators).meaning);
-}
-
-// The status of a wish, with what would be right.
-Status Refuse(const Prover& prover, Communicators wish, const Status& status) {
-  const NcclNeeds needs = prover.Search();
-  return Status::Invalid(fmt::format("{}: {} ({}: safe and free of stalls)", Info(wish).meaning,
-                                     status.message(), Are(needs)));
-}
-
 }  // namespace
 
 Result<NcclNeeds> ProveNccl(const Program& program, const std::vector<WaitsFor>& waits_for,
@@ -138,18 +156,19 @@ Result<NcclNeeds> ProveNccl(const Program& program, const std::vector<WaitsFor>&
   Prover prover(program);
   PP_RETURN_IF_ERROR(prover.FindParts(waits_for));
   const NcclNeeds needs =
-      terms.communicators ? prover.Wished(*terms.communicators) : prover.Search();
-  const Communicators chosen = needs.communicators;
-  if (terms.communicators)
-    if (const Status status = prover.Check(chosen, terms.groups); !status.ok())
-      return Refuse(prover, chosen, status);
+      terms.sharing ? prover.NeedsOf({.most = *terms.sharing}, terms.groups) : prover.Search();
+  const std::string chosen = ToText(needs.assignment);
+  if (terms.sharing)
+    if (const Status status = prover.Check(needs.sharings, terms.groups); !status.ok())
+      return Status::Invalid(
+          fmt::format("{}: {} ({})", chosen, status.message(), prover.Remedy(needs.sharings)));
   if (terms.creation == Creation::kFirstUse)
-    if (const Status status = prover.CheckCreationOf(chosen); !status.ok())
+    if (const Status status = prover.CheckCreationOf(needs.sharings); !status.ok())
       return Status::Invalid(fmt::format("{}: {} (make them before the first step, in one order)",
-                                         Info(chosen).meaning, status.message()));
-  if (const Status status = prover.CheckKernels(chosen, terms.groups, terms.kernels); !status.ok())
-    return Status::Invalid(fmt::format("{}: {} (at least {} at once)", Info(chosen).meaning,
-                                       status.message(), needs.kernels));
+                                         chosen, status.message()));
+  if (const Status status = prover.CheckKernels(needs.sharings, terms); !status.ok())
+    return Status::Invalid(
+        fmt::format("{}: {} (at least {} at once)", chosen, status.message(), needs.kernels));
   return needs;
 }
 

@@ -9,8 +9,11 @@
 //                 (verify.h) has seen to that
 //
 // A plan leaves open which communicator carries which message. Without a wish the answer is the
-// coarsest assignment that is safe and free of stalls; with one, whether it is that. The finest,
-// one for each flow, is always free of stalls, as the plain proof plays it.
+// fewest communicators that are safe and free of stalls: one for all messages, or else for each
+// pair of devices one, or else for each of its directions one, or else one for each kind of value.
+// That each of them is free of stalls does not depend on the others (stalls.h), so each pair has as
+// few as it can. The finest, one for each flow, always is: the plain proof has played it. With a
+// wish the answer is whether it is safe and free of stalls.
 #pragma once
 
 #include <optional>
@@ -28,24 +31,26 @@ namespace pp {
 enum class Creation : uint8_t { kBefore, kFirstUse };
 
 struct NcclTerms {
-  std::optional<Communicators> communicators;  // the coarsest that will do
-  Groups groups = Groups::kNone;
+  std::optional<Sharing> sharing;  // of all messages; none: as few communicators as will do
+  Groups groups = Groups::kNone;   // with a sharing
   Creation creation = Creation::kBefore;
-  // Kernels of NCCL that a device runs at once. 8 is CUDA's default number of hardware queues
-  // (CUDA_DEVICE_MAX_CONNECTIONS, at most 32).
-  int kernels = 8;
+  // Kernels of NCCL that a device runs at once: CUDA has at most 32 hardware queues
+  // (CUDA_DEVICE_MAX_CONNECTIONS; 8 by default), and one of them is for computing.
+  int kernels = 31;
 };
 
+// What a runtime makes of it.
 struct NcclNeeds {
-  Communicators communicators = Communicators::kAll;
-  int messages = 0, collectives = 0;  // communicators, of one replica's devices
-  int kernels = 0;                    // the most that a device may run at once
-  std::vector<std::string> coarser;   // why each coarser assignment will not do
+  std::vector<Flow> flows;           // what the assignment assigns
+  Assignment assignment;             // of the devices of one replica and one tensor-parallel index
+  Sharings sharings;                 // which says the same of any traffic between the devices
+  int kernels = 0;                   // the most that a device may run at once
+  std::vector<std::string> coarser;  // why each coarser assignment will not do
 };
 
 // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.
-// Error: "one per pair of devices: deadlock: device 0 '...' ... (2 communicators, one per pair of
-// devices and direction, are safe and free of stalls)".
+// Error: "3, each for a pair of devices: deadlock: device 0 '...' ... (6, each for one direction of
+// a pair of devices: safe and free of stalls)".
 Result<NcclNeeds> ProveNccl(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const NcclTerms& terms);
 

@@ -1,6 +1,8 @@
 #include "schema/nccl/stalls.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 namespace pp {
 namespace {
@@ -30,7 +32,7 @@ class Stalls {
 
  private:
   // Reachability is asked for so many instructions for each one of the lists.
-  static constexpr int64_t kTimes = 8;
+  static constexpr int64_t kTimes = 32;
 
   std::span<const End> EndsWith(int32_t end) const {
     return traffic_.EndsOf(traffic_.transfers[traffic_.ends[end].transfer]);
@@ -79,22 +81,32 @@ class Stalls {
   int64_t budget_ = 0;
 };
 
+// The first one of a stream.
+std::optional<Stall> FindStall(Stalls& stalls, const Stream& stream) {
+  for (size_t i = 0; i < stream.Items(); ++i) {
+    const auto item = stream.Item(i);
+    if (i > 0 && !stalls.ComesLater(stream.Item(i - 1).back(), item.front()))
+      return Stall{stream.communicator, item.front(), stream.Item(i - 1).back()};
+    // Those of a group wait for one another; "comes later" is transitive, so a circle will do.
+    for (size_t k = 0; item.size() > 1 && k < item.size(); ++k) {
+      const int32_t other = item[(k + 1) % item.size()];
+      if (!stalls.ComesLater(item[k], other)) return Stall{stream.communicator, other, item[k]};
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-std::optional<Stall> FindStall(const Traffic& traffic, const Streams& streams) {
+std::vector<Stall> FindStalls(const Traffic& traffic, const Streams& streams) {
   Stalls stalls(traffic);
+  std::map<int32_t, Stall> found;  // by communicator
   for (const Stream& stream : streams.all)
-    for (size_t i = 0; i < stream.Items(); ++i) {
-      const auto item = stream.Item(i);
-      if (i > 0 && !stalls.ComesLater(stream.Item(i - 1).back(), item.front()))
-        return Stall{item.front(), stream.Item(i - 1).back()};
-      // Those of a group wait for one another; "comes later" is transitive, so a circle will do.
-      for (size_t k = 0; item.size() > 1 && k < item.size(); ++k) {
-        const int32_t other = item[(k + 1) % item.size()];
-        if (!stalls.ComesLater(item[k], other)) return Stall{other, item[k]};
-      }
-    }
-  return std::nullopt;
+    if (!found.contains(stream.communicator))
+      if (const auto stall = FindStall(stalls, stream)) found.emplace(stream.communicator, *stall);
+  std::vector<Stall> all;
+  for (const auto& [communicator, stall] : found) all.push_back(stall);
+  return all;
 }
 
 }  // namespace pp

@@ -8,17 +8,19 @@
 // stalls add nothing to that graph, and so no deadlock either.
 #pragma once
 
-#include <optional>
+#include <vector>
 
 #include "schema/nccl/streams.h"
 
 namespace pp {
 
 struct Stall {
+  int32_t communicator = -1;
   int32_t waits = -1, behind = -1;  // ends of one device
 };
 
-// The first stall, if there is one. Stalls between two steps are not looked for.
-std::optional<Stall> FindStall(const Traffic& traffic, const Streams& streams);
+// The first stall of each communicator that has one, in the communicators' order. Stalls between
+// two steps are not looked for.
+std::vector<Stall> FindStalls(const Traffic& traffic, const Streams& streams);
 
 }  // namespace pp

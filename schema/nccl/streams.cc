@@ -1,5 +1,7 @@
 #include "schema/nccl/streams.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -8,51 +10,77 @@
 namespace pp {
 namespace {
 
-constexpr CommunicatorsInfo kCommunicators[] = {
-    {Communicators::kAll, "all", "one for all messages"},
-    {Communicators::kPair, "pair", "one per pair of devices"},
-    {Communicators::kDirection, "direction", "one per pair of devices and direction"},
-    {Communicators::kKind, "kind", "one per pair of devices, direction and kind (act, grad)"},
+constexpr SharingInfo kSharings[] = {
+    {Sharing::kAll, "all", "for all messages"},
+    {Sharing::kPair, "pair", "for a pair of devices"},
+    {Sharing::kDirection, "direction", "for one direction of a pair of devices"},
+    {Sharing::kKind, "kind", "for act or grad in one direction of a pair of devices"},
 };
 
 // Flows with one key share a communicator.
-std::array<int32_t, 3> KeyOf(const Flow& flow, Communicators communicators) {
+std::array<int32_t, 4> KeyOf(const Flow& flow, Sharing sharing) {
   const int32_t from = flow.members[0], to = flow.members[1];
-  switch (communicators) {
-    case Communicators::kAll:
-      return {};
-    case Communicators::kPair:
-      return {std::min(from, to), std::max(from, to), 0};
-    case Communicators::kDirection:
-      return {from, to, 0};
-    case Communicators::kKind:
-      return {from, to, static_cast<int32_t>(flow.kind)};
+  const auto level = static_cast<int32_t>(sharing);
+  switch (sharing) {
+    case Sharing::kAll:
+      return {level};
+    case Sharing::kPair:
+      return {level, std::min(from, to), std::max(from, to)};
+    case Sharing::kDirection:
+      return {level, from, to};
+    case Sharing::kKind:
+      return {level, from, to, static_cast<int32_t>(flow.kind)};
   }
   return {};
 }
 
 }  // namespace
 
-std::span<const CommunicatorsInfo> AllCommunicators() { return kCommunicators; }
-const CommunicatorsInfo& Info(Communicators communicators) {
-  return kCommunicators[static_cast<size_t>(communicators)];
+std::span<const SharingInfo> AllSharings() { return kSharings; }
+const SharingInfo& Info(Sharing sharing) { return kSharings[static_cast<size_t>(sharing)]; }
+
+Sharing Sharings::Of(const Flow& flow) const {
+  const auto at = finer.find({flow.members[0], flow.members[1]});
+  return at == finer.end() ? most : at->second;
 }
 
-Assignment Assign(const Traffic& traffic, Communicators communicators) {
-  Assignment assignment{.communicators = communicators};
-  assignment.of_flow.resize(traffic.flows.size());
-  std::map<std::array<int32_t, 3>, int32_t> number;
-  for (size_t f = 0; f < traffic.flows.size(); ++f)
-    if (!traffic.flows[f].IsCollective())
-      assignment.of_flow[f] = number
-                                  .try_emplace(KeyOf(traffic.flows[f], communicators),
-                                               static_cast<int32_t>(number.size()))
-                                  .first->second;
-  assignment.messages = static_cast<int>(number.size());
-  for (size_t f = 0; f < traffic.flows.size(); ++f)
-    if (traffic.flows[f].IsCollective())
-      assignment.of_flow[f] = assignment.messages + assignment.collectives++;
+int Assignment::Messages() const {
+  return static_cast<int>(std::count_if(communicators.begin(), communicators.end(),
+                                        [](const Communicator& one) { return !one.collective; }));
+}
+
+Assignment Assign(const Traffic& traffic, const Sharings& sharings) {
+  Assignment assignment;
+  std::map<std::array<int32_t, 4>, int32_t> number;
+  for (size_t f = 0; f < traffic.flows.size(); ++f) {
+    const Flow& flow = traffic.flows[f];
+    auto at = static_cast<int32_t>(assignment.communicators.size());
+    Communicator one{.collective = flow.IsCollective()};
+    if (!one.collective) {
+      one.sharing = sharings.Of(flow);
+      at = number.try_emplace(KeyOf(flow, one.sharing), at).first->second;
+    }
+    if (at == static_cast<int32_t>(assignment.communicators.size()))
+      assignment.communicators.push_back(std::move(one));
+    assignment.communicators[at].flows.push_back(static_cast<int32_t>(f));
+    assignment.of_flow.push_back(at);
+  }
   return assignment;
+}
+
+std::string ToText(const Assignment& assignment) {
+  const int all = assignment.Messages();
+  std::string text = fmt::format("{}", all);
+  for (const SharingInfo& info : kSharings) {
+    const auto count = std::count_if(
+        assignment.communicators.begin(), assignment.communicators.end(),
+        [&](const Communicator& one) { return !one.collective && one.sharing == info.sharing; });
+    if (count == 0) continue;
+    const bool first = text.find(',') == std::string::npos;
+    text += count == all ? fmt::format(",{} {}", all == 1 ? "" : " each", info.meaning)
+                         : fmt::format("{} {} {}", first ? "," : " and", count, info.meaning);
+  }
+  return text;
 }
 
 int Streams::MostOnADevice() const {
@@ -79,7 +107,7 @@ Streams MakeStreams(const Traffic& traffic, const Assignment& assignment, Groups
           stream_of.try_emplace(assignment.of_flow[flow], static_cast<int32_t>(run_of.size()));
       if (is_new) {
         streams.of_device[d].push_back(static_cast<int32_t>(streams.all.size()));
-        streams.all.push_back({static_cast<int32_t>(d), {}, {}});
+        streams.all.push_back({static_cast<int32_t>(d), assignment.of_flow[flow], {}, {}});
         run_of.push_back(-1);
       }
       Stream& stream = streams.all[streams.of_device[d][at->second]];

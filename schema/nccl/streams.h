@@ -11,8 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "schema/nccl/traffic.h"
@@ -21,30 +24,47 @@ namespace pp {
 
 // How messages share communicators, the coarsest first. Collectives have one for each set of
 // devices that meet: NCCL gives no choice there.
-enum class Communicators : uint8_t { kAll, kPair, kDirection, kKind };
+enum class Sharing : uint8_t { kAll, kPair, kDirection, kKind };
 
-struct CommunicatorsInfo {
-  Communicators communicators;
+struct SharingInfo {
+  Sharing sharing;
   std::string_view name;     // "pair"
-  std::string_view meaning;  // "one per pair of devices"
+  std::string_view meaning;  // "for a pair of devices", which says what one communicator is for
 };
-std::span<const CommunicatorsInfo> AllCommunicators();
-const CommunicatorsInfo& Info(Communicators communicators);
+std::span<const SharingInfo> AllSharings();
+const SharingInfo& Info(Sharing sharing);
 
-struct Assignment {
-  Communicators communicators = Communicators::kAll;
-  std::vector<int32_t> of_flow;  // flow -> number of its communicator
-  int messages = 0;              // communicators that carry messages; theirs are the first numbers
-  int collectives = 0;           // and the others
+// The same for all messages, or finer for those of some directions.
+struct Sharings {
+  Sharing most = Sharing::kAll;
+  std::map<std::pair<int32_t, int32_t>, Sharing> finer;  // of the direction (from, to)
+  Sharing Of(const Flow& flow) const;
+  bool operator==(const Sharings&) const = default;
 };
-Assignment Assign(const Traffic& traffic, Communicators communicators);
+
+struct Communicator {
+  std::vector<int32_t> flows;
+  Sharing sharing = Sharing::kAll;  // of messages
+  bool collective = false;
+};
+// A flow's number is that in Traffic::flows.
+struct Assignment {
+  std::vector<Communicator> communicators;
+  std::vector<int32_t> of_flow;  // flow -> number of its communicator
+  int Messages() const;          // communicators that carry messages
+  int Collectives() const { return static_cast<int>(communicators.size()) - Messages(); }
+};
+Assignment Assign(const Traffic& traffic, const Sharings& sharings);
+
+// Of those that carry messages: "6, each for one direction of a pair of devices".
+std::string ToText(const Assignment& assignment);
 
 // What stands between ncclGroupStart and ncclGroupEnd: nothing, or messages between which no other
 // instruction stands.
 enum class Groups : uint8_t { kNone, kAdjacent };
 
 struct Stream {
-  int32_t device;
+  int32_t device, communicator;
   std::vector<int32_t> ends;    // in list order
   std::vector<int32_t> begins;  // item -> its first one in `ends`; and the number of ends
   size_t Items() const { return begins.size() - 1; }
