@@ -1,0 +1,197 @@
+// The proof for NCCL beside its definition: the start of every transfer, computed from the lists by
+// recursion, with random times for the instructions of the compute lanes.
+#include <catch2/catch.hpp>
+#include <map>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "compiler/compile.h"
+#include "schema/nccl/play.h"
+#include "schema/nccl/prove.h"
+#include "schema/nccl/stalls.h"
+#include "schema/sections.h"
+#include "tests/must_compile.h"
+
+namespace pp {
+namespace {
+
+using Times = std::vector<std::vector<double>>;  // device -> instruction -> how long it takes
+
+// A deadlock is a time that depends on itself.
+class Oracle {
+ public:
+  Oracle(const Program& program, const std::vector<WaitsFor>& waits_for, const Traffic& traffic,
+         const Streams& streams, Times times)
+      : program_(program), waits_for_(waits_for), traffic_(traffic), times_(std::move(times)) {
+    before_.assign(traffic.ends.size(), -1);
+    for (const Stream& stream : streams.all)
+      for (size_t i = 1; i < stream.ends.size(); ++i) before_[stream.ends[i]] = stream.ends[i - 1];
+  }
+
+  // Of the transfer, or nothing where it never starts.
+  std::optional<double> Start(int32_t transfer) {
+    auto [at, is_new] = starts_.try_emplace(transfer, kOpen);
+    if (!is_new) return at->second == kOpen ? std::nullopt : std::optional(at->second);
+    double start = 0;
+    const Transfer& t = traffic_.transfers[transfer];
+    for (int32_t e = t.first_end; e < t.first_end + t.ends; ++e) {
+      const End& end = traffic_.ends[e];
+      const auto data = LaneAt(end.device, waits_for_[end.device][end.index]);
+      const auto turn = before_[e] < 0 ? 0 : Start(traffic_.ends[before_[e]].transfer);
+      if (!data || !turn) return std::nullopt;
+      start = std::max({start, *data, *turn});
+    }
+    return starts_[transfer] = start;
+  }
+
+  // Instructions that some Start has asked for: a prefix of each list.
+  const std::map<int, int>& Asked() const { return asked_; }
+
+ private:
+  static constexpr double kOpen = -1;
+
+  // When the compute lane is over with the instruction.
+  std::optional<double> LaneAt(int device, int index) {
+    if (index < 0) return 0;
+    int& asked = asked_.try_emplace(device, -1).first->second;
+    asked = std::max(asked, index);
+    auto& lane = lanes_[device];
+    while (static_cast<int>(lane.size()) <= index) {
+      const size_t i = lane.size();
+      double time = (i == 0 ? 0 : lane[i - 1]) + times_[device][i];
+      if (program_.lists[device].body[i].op == Op::kWait) {
+        const auto start = Start(traffic_.ends[traffic_.joins[device][i]].transfer);
+        if (!start) return std::nullopt;
+        time = std::max(time, *start);
+      }
+      if (lane.size() == i) lane.push_back(time);  // or the recursion has been here
+    }
+    return lane[index];
+  }
+
+  const Program& program_;
+  const std::vector<WaitsFor>& waits_for_;
+  const Traffic& traffic_;
+  const Times times_;
+  std::vector<int32_t> before_;  // end -> the one before it in its stream, or -1
+  std::map<int32_t, double> starts_;
+  std::map<int, std::vector<double>> lanes_;
+  std::map<int, int> asked_;
+};
+
+struct Case {
+  Program paper;
+  std::vector<WaitsFor> waits_for;
+  Traffic traffic;
+};
+
+Case CaseOf(const CompileOptions& options) {
+  Case c;
+  const Program plan = MustCompile(options);
+  REQUIRE(Verify(plan, Depth::kPlan, &c.waits_for).ok());
+  c.paper = OnPaper(plan);
+  c.traffic = FindTraffic(c.paper, c.waits_for);
+  return c;
+}
+
+Times TimesOf(const Program& paper, double time) {
+  Times times;
+  for (const DeviceList& list : paper.lists) times.emplace_back(list.body.size(), time);
+  return times;
+}
+
+// Whether everything starts when it would with each flow in a stream of its own.
+bool StartsAsEarly(const Case& c, const Streams& streams, const Streams& finest,
+                   const Times& times) {
+  Oracle oracle(c.paper, c.waits_for, c.traffic, streams, times);
+  Oracle base(c.paper, c.waits_for, c.traffic, finest, times);
+  for (size_t t = 0; t < c.traffic.transfers.size(); ++t)
+    if (oracle.Start(static_cast<int32_t>(t)) != base.Start(static_cast<int32_t>(t))) return false;
+  return true;
+}
+
+// The stall is one where all that the waiting operation needs takes no time, and all else does.
+bool IsStall(const Case& c, const Streams& streams, const Streams& finest, const Stall& stall) {
+  const int32_t waits = c.traffic.ends[stall.waits].transfer;
+  Times times = TimesOf(c.paper, 1);
+  Oracle needs(c.paper, c.waits_for, c.traffic, finest, times);
+  if (!needs.Start(waits)) return false;
+  for (const auto& [device, last] : needs.Asked())
+    std::fill(times[device].begin(), times[device].begin() + last + 1, 0);
+  Oracle base(c.paper, c.waits_for, c.traffic, finest, times);
+  Oracle oracle(c.paper, c.waits_for, c.traffic, streams, times);
+  return base.Start(waits) == 0 && oracle.Start(waits) != 0;
+}
+
+void CheckSharing(const Case& c, Sharing sharing, std::mt19937& random) {
+  const Streams streams =
+      MakeStreams(c.traffic, Assign(c.traffic, {.most = sharing}), Groups::kNone);
+  const Streams finest =
+      MakeStreams(c.traffic, Assign(c.traffic, {.most = Sharing::kKind}), Groups::kNone);
+  Oracle oracle(c.paper, c.waits_for, c.traffic, streams, TimesOf(c.paper, 1));
+  bool ends = true;
+  for (size_t t = 0; t < c.traffic.transfers.size(); ++t)
+    ends = ends && oracle.Start(static_cast<int32_t>(t));
+  CHECK(Play(c.paper, c.traffic, streams).ok() == ends);
+
+  const std::vector<Stall> stalls = FindStalls(c.traffic, streams);
+  for (const Stall& stall : stalls) CHECK(IsStall(c, streams, finest, stall));
+  for (int k = 0; stalls.empty() && k < 5; ++k) {
+    Times times = TimesOf(c.paper, 0);
+    for (auto& list : times)
+      for (double& time : list) time = random() % 4 == 0 ? static_cast<double>(random() % 100) : 0;
+    CHECK(StartsAsEarly(c, streams, finest, times));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("deadlocks and stalls of every scheme are those of their definition") {
+  std::mt19937 random(1);
+  for (const Scheme& scheme : Schemes()) {
+    int plans = 0;
+    for (const auto& [devices, micros] :
+         {std::pair{2, 2}, {2, 4}, {2, 6}, {3, 3}, {3, 6}, {4, 4}, {4, 8}, {6, 12}}) {
+      const Shape shape{.devices = devices, .microbatches = micros, .stages_per_device = 0};
+      const CompileOptions options{.scheme = std::string(scheme.name), .shape = shape};
+      if (!Compile(options).ok()) continue;
+      INFO(scheme.name << " D " << devices << " M " << micros);
+      const Case c = CaseOf(options);
+      for (const SharingInfo& info : AllSharings()) CheckSharing(c, info.sharing, random);
+      ++plans;
+    }
+    INFO(scheme.name);
+    CHECK(plans >= 3);
+  }
+}
+
+TEST_CASE("all schemes are safe with as many communicators as the proof names") {
+  for (const Scheme& scheme : Schemes())
+    for (const P2p p2p : {P2p::kAsync, P2p::kBlocking})
+      for (const int replicas : {1, 2})
+        for (const auto& [devices, micros] :
+             {std::pair{1, 4}, {2, 4}, {3, 6}, {4, 4}, {4, 8}, {6, 12}, {8, 8}, {8, 16}, {8, 32}}) {
+          const Shape shape{.devices = devices, .microbatches = micros, .stages_per_device = 0};
+          const CompileOptions options{
+              .scheme = std::string(scheme.name), .shape = shape, .p2p = p2p, .replicas = replicas};
+          if (!Compile(options).ok()) continue;
+          INFO(scheme.name << " D " << devices << " M " << micros << " dp " << replicas
+                           << (p2p == P2p::kAsync ? " async" : " blocking"));
+          const Program plan = MustCompile(options);
+          std::vector<WaitsFor> waits_for;
+          REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
+          const auto needs = ProveNccl(plan, waits_for, {});
+          INFO(needs.status().message());
+          REQUIRE(needs.ok());
+          const Program paper = OnPaper(plan);
+          const Traffic traffic = FindTraffic(paper, waits_for);
+          const Streams streams =
+              MakeStreams(traffic, Assign(traffic, needs->sharings), Groups::kNone);
+          CHECK(Play(paper, traffic, streams).ok());
+          CHECK(FindStalls(traffic, streams).empty());
+          CHECK(streams.MostOnADevice() == needs->kernels);
+        }
+}
+
+}  // namespace pp
