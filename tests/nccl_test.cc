@@ -84,26 +84,27 @@ device 1 holds s1
 
 TEST_CASE("both ends send first: a deadlock in one stream, none in one a direction") {
   const Program plan = MustImport(kBothSendFirst);
-  CHECK(ErrorOf(plan, {}) == "safe: 2, each for one direction of a pair of devices");
+  CHECK(ErrorOf(plan, {}) == "safe: 2 communicators, each for one direction of a pair of devices");
   CHECK(ErrorOf(plan, {.sharing = Sharing::kPair}) ==
-        "1, for a pair of devices: deadlock: "
+        "1 communicator for a pair of devices: deadlock: "
         "device 0 'RECV_grad s0 m0 from d1' (instruction 6) stands behind "
         "device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to meet "
         "device 1 'RECV_act s0 m1 from d0' (instruction 6), which stands behind "
         "device 1 'SEND_grad s0 m0 to d0' (instruction 5), which waits to meet the first "
-        "(2, each for one direction of a pair of devices: safe and free of stalls; "
+        "(2 communicators, each for one direction of a pair of devices: safe and free of stalls; "
         "in groups of adjacent messages: safe, but they stall)");
   CHECK(ErrorOf(plan, {.sharing = Sharing::kDirection}) ==
-        "safe: 2, each for one direction of a pair of devices");
+        "safe: 2 communicators, each for one direction of a pair of devices");
 }
 
 TEST_CASE("one end takes first: no deadlock in one stream, but a stall") {
   const Program plan = MustImport(kOneTakesFirst);
   CHECK_THAT(ErrorOf(plan, {.sharing = Sharing::kAll}),
-             Catch::StartsWith("1, for all messages: stall: device 0 'RECV_grad s0 m0 from d1' "
-                               "(instruction 6) may wait behind device 0 'SEND_act s0 m1 to d1' "
-                               "(instruction 5) with its data and its partner ready"));
-  CHECK(ErrorOf(plan, {}) == "safe: 2, each for one direction of a pair of devices");
+             Catch::StartsWith(
+                 "1 communicator for all messages: stall: device 0 'RECV_grad s0 m0 from d1' "
+                 "(instruction 6) may wait behind device 0 'SEND_act s0 m1 to d1' "
+                 "(instruction 5) with its data and its partner ready"));
+  CHECK(ErrorOf(plan, {}) == "safe: 2 communicators, each for one direction of a pair of devices");
 }
 
 TEST_CASE("operations of a group progress together") {
@@ -160,14 +161,15 @@ TEST_CASE("collectives of one set of devices share a communicator") {
 
 TEST_CASE("blocking messages follow one another anyway") {
   const Program plan = MustCompile({.scheme = "1f1b", .shape = {4, 8}, .p2p = P2p::kBlocking});
-  CHECK(ErrorOf(plan, {}) == "safe: 1, for all messages");
+  CHECK(ErrorOf(plan, {}) == "safe: 1 communicator for all messages");
 }
 
 TEST_CASE("each pair of devices has as few communicators as it can") {
   // Devices 0 and 1 exchange nothing in the steady state; 1 and 2 do.
   const Program plan = MustCompile({.scheme = "1f1b", .shape = {3, 2}});
   CHECK(ErrorOf(plan, {}) ==
-        "safe: 3, 1 for a pair of devices and 2 for one direction of a pair of devices");
+        "safe: 3 communicators, 1 for a pair of devices and 2 for one direction of a pair of "
+        "devices");
 }
 
 }  // namespace pp

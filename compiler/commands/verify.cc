@@ -44,12 +44,10 @@ Status VerifyNccl(const std::string& path, const VerifiedPlan& plan, const NcclT
   const int tp = plan.program.job ? plan.program.job->tp : 1;
   const int64_t copies = int64_t{plan.program.replicas} * tp;
   std::string text = fmt::format(
-      "{}: safe with NCCL: communicators for messages: {}{}; for collectives: {}; at most {} "
-      "kernels "
-      "at once on a device\n",
+      "{}: safe with NCCL: {}{}; {} for collectives; at most {} kernel{} at once on a device\n",
       path, ToText(needs->assignment),
       copies == 1 ? "" : fmt::format(" (and so for each of {} replicas and peers)", copies),
-      needs->assignment.Collectives(), needs->kernels);
+      needs->assignment.Collectives(), needs->kernels, needs->kernels == 1 ? "" : "s");
   for (const std::string& coarser : needs->coarser)
     text += fmt::format("{}: not with {}\n", path, coarser);
   return PrintOut(text);

@@ -135,7 +135,7 @@ class Player {
     if (queues_[stream].open == 0) {
       for (const int32_t e : item)
         if (!Passed(traffic_.ends[e])) {
-          if (e == node) return {"waits for what stands behind", LaneOf(traffic_.ends[e].device)};
+          if (e == node) return {"needs what comes after", LaneOf(traffic_.ends[e].device)};
           return {is_next ? "is grouped with" : "stands behind", e};
         }
       if (!is_next) return {"stands behind", item.front()};

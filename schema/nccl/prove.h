@@ -49,8 +49,8 @@ struct NcclNeeds {
 };
 
 // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.
-// Error: "3, each for a pair of devices: deadlock: device 0 '...' ... (6, each for one direction of
-// a pair of devices: safe and free of stalls)".
+// Error: "3 communicators, each for a pair of devices: deadlock: device 0 '...' ... (6
+// communicators, each for one direction of a pair of devices: safe and free of stalls)".
 Result<NcclNeeds> ProveNccl(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const NcclTerms& terms);
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 namespace pp {
 namespace {
@@ -70,15 +71,15 @@ Assignment Assign(const Traffic& traffic, const Sharings& sharings) {
 
 std::string ToText(const Assignment& assignment) {
   const int all = assignment.Messages();
-  std::string text = fmt::format("{}", all);
+  std::string text = fmt::format("{} communicator{}", all, all == 1 ? "" : "s");
+  const char* joint = ", ";
   for (const SharingInfo& info : kSharings) {
     const auto count = std::count_if(
         assignment.communicators.begin(), assignment.communicators.end(),
         [&](const Communicator& one) { return !one.collective && one.sharing == info.sharing; });
     if (count == 0) continue;
-    const bool first = text.find(',') == std::string::npos;
-    text += count == all ? fmt::format(",{} {}", all == 1 ? "" : " each", info.meaning)
-                         : fmt::format("{} {} {}", first ? "," : " and", count, info.meaning);
+    if (count == all) return text + (all == 1 ? " " : ", each ") + std::string(info.meaning);
+    text += fmt::format("{}{} {}", std::exchange(joint, " and "), count, info.meaning);
   }
   return text;
 }

@@ -56,7 +56,7 @@ struct Assignment {
 };
 Assignment Assign(const Traffic& traffic, const Sharings& sharings);
 
-// Of those that carry messages: "6, each for one direction of a pair of devices".
+// Of those that carry messages: "6 communicators, each for one direction of a pair of devices".
 std::string ToText(const Assignment& assignment);
 
 // What stands between ncclGroupStart and ncclGroupEnd: nothing, or messages between which no other
