@@ -1,6 +1,6 @@
 // How fast pipec is: a plan of 64 devices compiled, verified and written, phase by phase,
 // for twice the micro-batches and for twice the devices (twice the work should take twice the
-// time); the simulator; then a plan of ten million instructions.
+// time); the simulator; the proof for NCCL; then a plan of ten million instructions.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -11,6 +11,7 @@
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
 #include "schema/file.h"
+#include "schema/nccl/prove.h"
 #include "schema/verify.h"
 
 namespace pp {
@@ -70,6 +71,30 @@ void MeasureSimulator() {
              instructions, best * 1e3);
 }
 
+// Behind the plain proof: where the pairs of devices want as many communicators as in 1F1B, and
+// where they want more.
+void MeasureNccl(const char* scheme, Shape shape) {
+  auto program = Compile({.scheme = scheme, .shape = shape});
+  Stop(program.status());
+  std::vector<WaitsFor> waits_for;
+  Stop(Verify(*program, Depth::kPlan, &waits_for));
+  size_t instructions = 0;
+  for (const DeviceList& list : program->lists) instructions += list.body.size();
+  double best = 1e9;
+  int messages = 0;
+  for (int i = 0; i < 3; ++i) {
+    const double begin = Now();
+    const auto needs = ProveNccl(*program, waits_for, {});
+    Stop(needs.status());
+    best = std::min(best, Now() - begin);
+    messages = needs->assignment.Messages();
+  }
+  fmt::print(
+      "{}, {} devices, {} micro-batches, {} instructions: proved for NCCL ({} "
+      "communicators) in {:.3f} s\n",
+      scheme, shape.devices, shape.microbatches, instructions, messages, best);
+}
+
 double PeakGiB() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -102,6 +127,8 @@ int Main() {
                wide.seconds[name] / base);
   }
   MeasureSimulator();
+  MeasureNccl("1f1b", {.devices = 64, .microbatches = kMicros});
+  MeasureNccl("zb-v", {.devices = 64, .microbatches = kMicros / 2, .stages_per_device = 0});
 
   const Phases most = Measure(64, 16384, path);
   double begin = Now();

@@ -38,7 +38,9 @@ Status ReadTerms(const Arguments& a, NcclTerms* terms) {
   return ParseNumber("--kernels", a.kernels, 1, &terms->kernels);
 }
 
-Status VerifyNccl(const std::string& path, const VerifiedPlan& plan, const NcclTerms& terms) {
+Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPlan& plan,
+                  const NcclTerms& terms) {
+  a.progress->Doing("playing NCCL's streams of " + path);
   const auto needs = ProveNccl(plan.program, plan.waits_for, terms);
   if (!needs.ok()) return needs.status().In(path);
   const int tp = plan.program.job ? plan.program.job->tp : 1;
@@ -67,7 +69,7 @@ Status VerifyCommand(const Arguments& a) {
     PP_RETURN_IF_ERROR(PrintOut(fmt::format(
         "{}: safe: {} on {} devices, {} micro-batches, {} instructions\n", path,
         plan->program.scheme, plan->program.devices, plan->program.microbatches, instructions)));
-    if (a.transport == "nccl") PP_RETURN_IF_ERROR(VerifyNccl(path, *plan, terms));
+    if (a.transport == "nccl") PP_RETURN_IF_ERROR(VerifyNccl(a, path, *plan, terms));
   }
   return {};
 }
