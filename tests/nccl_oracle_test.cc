@@ -1,5 +1,6 @@
 // The proof for NCCL beside its definition: the start of every transfer, computed from the lists by
 // recursion, with random times for the instructions of the compute lanes.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "compiler/compile.h"
+#include "schema/execute.h"
 #include "schema/nccl/play.h"
 #include "schema/nccl/prove.h"
 #include "schema/nccl/stalls.h"
@@ -86,9 +88,8 @@ struct Case {
   Traffic traffic;
 };
 
-Case CaseOf(const CompileOptions& options) {
+Case CaseOf(const Program& plan) {
   Case c;
-  const Program plan = MustCompile(options);
   REQUIRE(Verify(plan, Depth::kPlan, &c.waits_for).ok());
   c.paper = OnPaper(plan);
   c.traffic = FindTraffic(c.paper, c.waits_for);
@@ -124,6 +125,37 @@ bool IsStall(const Case& c, const Streams& streams, const Streams& finest, const
   return base.Start(waits) == 0 && oracle.Start(waits) != 0;
 }
 
+// Some messages moved, as far as the plain proof allows.
+Program Shuffled(Program plan, std::mt19937& random) {
+  for (int k = 0; k < 12; ++k) {
+    Program moved = plan;
+    auto& list = moved.lists[random() % moved.lists.size()].body;
+    const size_t from = random() % list.size();
+    const size_t to = from - std::min<size_t>(from, 1 + random() % 8);
+    if (!IsMessage(list[from])) continue;
+    std::rotate(list.begin() + to, list.begin() + from, list.begin() + from + 1);
+    if (Lower(moved, Depth::kLists, {}).ok()) plan = std::move(moved);
+  }
+  return plan;
+}
+
+// Receives whose buffers become free later, as far as the plain proof allows.
+Case WithLaterBuffers(Case c, std::mt19937& random) {
+  for (int k = 0; k < 60; ++k) {
+    std::vector<WaitsFor> later = c.waits_for;
+    const size_t d = random() % later.size();
+    const auto& list = c.paper.lists[d].body;
+    const size_t i = random() % list.size();
+    if (Info(list[i].op).lane != Lane::kRecv) continue;
+    const size_t use = i - std::min<size_t>(i, 1 + random() % 6);
+    if (Info(list[use].op).lane != Lane::kCompute) continue;
+    later[d][i] = std::max(later[d][i], static_cast<int32_t>(use));
+    if (Execute(c.paper, later, CostModel(), nullptr).ok()) c.waits_for = std::move(later);
+  }
+  c.traffic = FindTraffic(c.paper, c.waits_for);
+  return c;
+}
+
 void CheckSharing(const Case& c, Sharing sharing, std::mt19937& random) {
   const Streams streams =
       MakeStreams(c.traffic, Assign(c.traffic, {.most = sharing}), Groups::kNone);
@@ -157,7 +189,7 @@ TEST_CASE("deadlocks and stalls of every scheme are those of their definition") 
       const CompileOptions options{.scheme = std::string(scheme.name), .shape = shape};
       if (!Compile(options).ok()) continue;
       INFO(scheme.name << " D " << devices << " M " << micros);
-      const Case c = CaseOf(options);
+      const Case c = CaseOf(MustCompile(options));
       for (const SharingInfo& info : AllSharings()) CheckSharing(c, info.sharing, random);
       ++plans;
     }
@@ -166,8 +198,28 @@ TEST_CASE("deadlocks and stalls of every scheme are those of their definition") 
   }
 }
 
+TEST_CASE("those of lists in another order are, too") {
+  std::mt19937 random(2);
+  int changed = 0;
+  for (const char* scheme : {"1f1b", "interleaved", "chimera", "zb-h1", "hanayo", "v-half"})
+    for (const auto& [devices, micros] : {std::pair{2, 4}, {4, 8}}) {
+      const Program plan = MustCompile(
+          {.scheme = scheme,
+           .shape = {.devices = devices, .microbatches = micros, .stages_per_device = 0}});
+      for (int k = 0; k < 20; ++k) {
+        const Program other = Shuffled(plan, random);
+        changed += !(other == plan);
+        INFO(scheme << " D " << devices << " M " << micros << " variant " << k);
+        const Case c = WithLaterBuffers(CaseOf(other), random);
+        for (const SharingInfo& info : AllSharings()) CheckSharing(c, info.sharing, random);
+      }
+    }
+  CHECK(changed >= 120);  // of 240
+}
+
 TEST_CASE("all schemes are safe with as many communicators as the proof names") {
-  for (const Scheme& scheme : Schemes())
+  for (const Scheme& scheme : Schemes()) {
+    int plans = 0;
     for (const P2p p2p : {P2p::kAsync, P2p::kBlocking})
       for (const int replicas : {1, 2})
         for (const auto& [devices, micros] :
@@ -191,7 +243,11 @@ TEST_CASE("all schemes are safe with as many communicators as the proof names") 
           CHECK(Play(paper, traffic, streams).ok());
           CHECK(FindStalls(traffic, streams).empty());
           CHECK(streams.MostOnADevice() == needs->kernels);
+          ++plans;
         }
+    INFO(scheme.name);
+    CHECK(plans >= 16);
+  }
 }
 
 }  // namespace pp
