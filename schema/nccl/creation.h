@@ -8,8 +8,8 @@
 //   device 3: RECV from 2 ... SEND to 0
 //
 // Where one communicator carries all messages, it is there, but each direction between two devices
-// is connected at its first use, which is the same thing. (That NCCL connects all peers of a group at
-// once is not counted on.)
+// is connected at its first use, which is the same thing. (That NCCL connects all peers of a group
+// at once is not counted on.)
 #pragma once
 
 #include "schema/nccl/streams.h"
