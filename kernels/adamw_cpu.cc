@@ -6,7 +6,9 @@ namespace pp::kernels::PP_ISA {
 
 void AdamW(const AdamWArgs& args) {
   constexpr int64_t kBlock = 65536;
-  const float scale = args.gradient_scale, beta1 = args.beta1, beta2 = args.beta2;
+  if (args.clipped != nullptr && args.clipped->finite == 0) return;
+  const float scale = args.clipped != nullptr ? args.clipped->scale : args.gradient_scale;
+  const float beta1 = args.beta1, beta2 = args.beta2;
   const float rate = args.learning_rate / args.correction1, epsilon = args.epsilon;
   const float root = 1 / args.correction2, keep = 1 - args.learning_rate * args.decay;
   const auto update = [&](Vec& w, Vec& m, Vec& v, Vec g) PP_LAMBDA {

@@ -9,12 +9,12 @@ constexpr int kThreads = 256;
 constexpr int kSize = kPackSize<float>;
 
 template <int kSize>
-__device__ void UpdateAt(const AdamWArgs& a, int64_t i) {
+__device__ void UpdateAt(const AdamWArgs& a, float scale, int64_t i) {
   const auto gradient = LoadPack<kSize>(a.gradient + i);
   auto m = LoadPack<kSize>(a.m + i), v = LoadPack<kSize>(a.v + i);
   auto weights = LoadPack<kSize>(a.weights + i);
   for (int j = 0; j < kSize; ++j) {
-    const float g = a.gradient_scale * gradient.at[j];
+    const float g = scale * gradient.at[j];
     m.at[j] = a.beta1 * m.at[j] + (1 - a.beta1) * g;
     v.at[j] = a.beta2 * v.at[j] + (1 - a.beta2) * g * g;
     const float step = (m.at[j] / a.correction1) / (sqrtf(v.at[j] / a.correction2) + a.epsilon);
@@ -26,9 +26,11 @@ __device__ void UpdateAt(const AdamWArgs& a, int64_t i) {
 }
 
 __global__ void __launch_bounds__(kThreads) Update(AdamWArgs a) {
+  if (a.clipped != nullptr && a.clipped->finite == 0) return;
+  const float scale = a.clipped != nullptr ? a.clipped->scale : a.gradient_scale;
   const int64_t i = (int64_t{BlockX()} * kThreads + Thread()) * kSize;
-  if (i + kSize <= a.n) return UpdateAt<kSize>(a, i);
-  for (int64_t j = i; j < a.n; ++j) UpdateAt<1>(a, j);
+  if (i + kSize <= a.n) return UpdateAt<kSize>(a, scale, i);
+  for (int64_t j = i; j < a.n; ++j) UpdateAt<1>(a, scale, j);
 }
 
 }  // namespace

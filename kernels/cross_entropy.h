@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/bfloat16.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -73,4 +74,16 @@ template <typename N>
 void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args, Stream stream);
+template <typename N>
+void CrossEntropyPart(const CrossEntropyPartArgs<N>& args, Stream stream);
+void CrossEntropyJoin(const CrossEntropyJoinArgs& args, Stream stream);
+template <typename N>
+void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/bfloat16.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -38,4 +39,11 @@ void Draw(const DrawArgs<N>& args);
 void DrawJoin(const DrawJoinArgs& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void Draw(const DrawArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

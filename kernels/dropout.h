@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "kernels/bfloat16.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -48,4 +49,11 @@ template <typename N>
 void Dropout(const DropoutArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void Dropout(const DropoutArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/stream.h"
+
 namespace pp::kernels {
 
 struct FillArgs {
@@ -31,4 +33,12 @@ void Add(const AddArgs& args);
 void Scale(const ScaleArgs& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+void Fill(const FillArgs& args, Stream stream);
+void Add(const AddArgs& args, Stream stream);
+void Scale(const ScaleArgs& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

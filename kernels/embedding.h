@@ -8,6 +8,7 @@
 
 #include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -43,4 +44,13 @@ template <typename N>
 void EmbeddingBackward(const EmbeddingBackwardArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void EmbeddingForward(const EmbeddingForwardArgs<N>& args, Stream stream);
+template <typename N>
+void EmbeddingBackward(const EmbeddingBackwardArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

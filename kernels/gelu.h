@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/bfloat16.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -32,4 +33,13 @@ template <typename N>
 void GeluBackward(const GeluBackwardArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void GeluForward(const GeluForwardArgs<N>& args, Stream stream);
+template <typename N>
+void GeluBackward(const GeluBackwardArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

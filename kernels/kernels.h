@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/bfloat16.h"
 #include "kernels/bias.h"
+#include "kernels/clip.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/draw.h"
 #include "kernels/dropout.h"
@@ -25,6 +26,7 @@
 #define PP_PLAIN_KERNELS(X) \
   X(AdamW)                  \
   X(Add)                    \
+  X(Clip)                   \
   X(CrossEntropyJoin)       \
   X(DrawJoin)               \
   X(Fill)                   \

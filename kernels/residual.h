@@ -5,6 +5,7 @@
 
 #include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -24,4 +25,11 @@ template <typename N>
 void Residual(const ResidualArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void Residual(const ResidualArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

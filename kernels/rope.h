@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/bfloat16.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -29,4 +30,11 @@ template <typename N>
 void Rope(const RopeArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+template <typename N>
+void Rope(const RopeArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/stream.h"
+
 namespace pp::kernels {
 
 inline constexpr int64_t kSumSquaresBlock = 65536;
@@ -25,4 +27,10 @@ namespace cpu {
 void SumSquares(const SumSquaresArgs& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+void SumSquares(const SumSquaresArgs& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

@@ -13,8 +13,18 @@ void LayerNormBackward(const LayerNormBackwardArgs<N>& args) {
   cuda::LayerNormBackward<N>(with, nullptr);
 }
 
+template <typename N>
+void BiasGradient(const BiasGradientArgs<N>& args) {
+  std::vector<float> scratch(BiasScratchFloats(args.columns));
+  BiasGradientArgs<N> with = args;
+  with.scratch = scratch.data();
+  cuda::BiasGradient<N>(with, nullptr);
+}
+
 }  // namespace
 
+// Two stay the CPU's: RandomNormal, as weights are made on the host, the same for every device, and
+// MatmulRun, as products are the vendor's library's.
 CpuKernels EmulatedKernels() {
   CpuKernels kernels = SupportedCpuKernels().front();
   kernels.isa = "an emulated GPU";
@@ -24,9 +34,30 @@ CpuKernels EmulatedKernels() {
   kernels.Name = {[](const Name##Args<float>& args) { cuda::Name(args, nullptr); }, \
                   [](const Name##Args<BFloat16>& args) { cuda::Name(args, nullptr); }};
   PP_EMULATED(AdamW)
+  PP_EMULATED(Add)
+  PP_EMULATED(Clip)
+  PP_EMULATED(CrossEntropyJoin)
+  PP_EMULATED(Fill)
+  PP_EMULATED(Scale)
+  PP_EMULATED(SumSquares)
+  PP_EMULATED_BOTH(CrossEntropyBackward)
+  PP_EMULATED_BOTH(CrossEntropyForward)
+  PP_EMULATED_BOTH(CrossEntropyPart)
+  PP_EMULATED_BOTH(Draw)
+  PP_EMULATED_BOTH(Dropout)
+  PP_EMULATED_BOTH(EmbeddingBackward)
+  PP_EMULATED_BOTH(EmbeddingForward)
+  PP_EMULATED_BOTH(GeluBackward)
+  PP_EMULATED_BOTH(GeluForward)
   PP_EMULATED_BOTH(LayerNormForward)
+  PP_EMULATED_BOTH(Residual)
+  PP_EMULATED_BOTH(Rope)
+  PP_EMULATED_BOTH(SumParts)
+  PP_EMULATED_BOTH(SwiGluBackward)
+  PP_EMULATED_BOTH(SwiGluForward)
 #undef PP_EMULATED
 #undef PP_EMULATED_BOTH
+  kernels.BiasGradient = {BiasGradient<float>, BiasGradient<BFloat16>};
   kernels.LayerNormBackward = {LayerNormBackward<float>, LayerNormBackward<BFloat16>};
   return kernels;
 }

@@ -1,0 +1,27 @@
+// Sums of doubles over a block, by a fixed tree: the bits depend on the number of threads and on
+// nothing else. They are few, so that the doubles cost nothing beside the memory that is read.
+#pragma once
+
+#include "kernels/block.h"
+
+namespace pp::kernels::cuda {
+
+template <int kThreads>
+struct BlockSums {
+  double of_warps[kThreads / kWarp];
+};
+
+// In the first thread: the sum over the block, whose shared memory is BlockSums<kThreads>.
+template <int kThreads>
+__device__ double BlockSum(double mine) {
+  auto& shared = Shared<BlockSums<kThreads>>();
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) mine += ShuffleXor(mine, mask);
+  if (Lane() == 0) shared.of_warps[Warp()] = mine;
+  SyncBlock();
+  if (Thread() != 0) return 0;
+  double sum = 0;
+  for (const double of_warp : shared.of_warps) sum += of_warp;
+  return sum;
+}
+
+}  // namespace pp::kernels::cuda

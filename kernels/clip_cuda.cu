@@ -1,0 +1,29 @@
+// The gradient's norm and its clipping on a GPU: one block, for some thousand numbers. Doubles, as
+// the blocks' sums are, which lose nothing here.
+#include "kernels/block_sum_cuda.h"
+#include "kernels/clip.h"
+
+namespace pp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+
+// A thread takes every 1024th block.
+__global__ void __launch_bounds__(kThreads) JoinBlocks(ClipArgs a) {
+  double mine = 0;
+  for (int64_t i = Thread(); i < a.blocks; i += kThreads) mine += a.norm[i];
+  const double norm = sqrt(BlockSum<kThreads>(mine));
+  if (Thread() != 0) return;
+  a.norm[a.blocks] = norm;
+  const bool clips = a.most > 0 && norm > a.most;
+  a.clipped->scale = static_cast<float>(clips ? a.most / (norm + 1e-6) : 1);
+  a.clipped->finite = norm - norm == 0 ? 1 : 0;
+}
+
+}  // namespace
+
+void Clip(const ClipArgs& args, Stream stream) {
+  Launch<JoinBlocks>({.threads = kThreads, .shared = sizeof(BlockSums<kThreads>)}, stream, args);
+}
+
+}  // namespace pp::kernels::cuda

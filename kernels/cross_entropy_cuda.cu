@@ -1,0 +1,185 @@
+// The classifier on a GPU. Bound by memory: the forward reads 1 number an element, the backward
+// reads one and writes it.
+//
+// A block takes a row. Forward, a thread goes over every 512th group of eight numbers once and
+// keeps the largest so far and the sum of exp(x - largest), which it shrinks where a larger one
+// comes (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); what the
+// threads have is then joined. The losses of the rows are added by one block, in doubles: a row's
+// is small beside the sum of all.
+#include <limits>
+
+#include "kernels/block_sum_cuda.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/elements_cuda.h"
+#include "kernels/fast_math.h"
+
+namespace pp::kernels::cuda {
+namespace {
+
+constexpr int kRowThreads = 512, kRowWarps = kRowThreads / kWarp;
+constexpr int kLossThreads = 1024;
+constexpr int kGroup = 8;  // of both types, so that both are added in one order
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// Of some numbers the largest, and the sum of exp(x - largest). A NaN is lost in the first, but not
+// in the second, and so is an infinity.
+struct Statistics {
+  float largest, sum;
+};
+
+// What is taken off an exponent: not an infinity that stands for no number at all.
+__device__ float Shift(float largest) { return largest == kLowest ? 0 : largest; }
+
+__device__ Statistics Join(Statistics a, Statistics b) {
+  const float largest = a.largest > b.largest ? a.largest : b.largest, shift = Shift(largest);
+  return {largest, a.sum * FastExp(a.largest - shift) + b.sum * FastExp(b.largest - shift)};
+}
+
+__device__ Statistics Join(Statistics a, const Pack<float, kGroup>& x) {
+  float largest = a.largest;
+  for (const float number : x.at) largest = number > largest ? number : largest;
+  const float shift = Shift(largest);
+  float sum = a.sum * FastExp(a.largest - shift);
+  for (const float number : x.at) sum += FastExp(number - shift);
+  return {largest, sum};
+}
+
+// In the first thread: of a row.
+template <Access kAccess, typename N>
+__device__ Statistics OfRow(const N* x, int64_t n) {
+  auto& of_warps = Shared<Statistics[kRowWarps]>();
+  Statistics mine = {kLowest, 0};
+  for (int64_t i = Thread() * kGroup; i < n; i += kRowThreads * kGroup)
+    mine = Join(mine, LoadFirst<kGroup, kAccess>(x + i, n - i, kLowest));
+  for (int mask = kWarp / 2; mask > 0; mask /= 2)
+    mine = Join(mine, Statistics{ShuffleXor(mine.largest, mask), ShuffleXor(mine.sum, mask)});
+  if (Lane() == 0) of_warps[Warp()] = mine;
+  SyncBlock();
+  for (int w = 1; w < kRowWarps && Thread() == 0; ++w) mine = Join(mine, of_warps[w]);
+  return mine;
+}
+
+template <Access kAccess, typename N>
+__global__ void __launch_bounds__(kRowThreads)
+    Forward(CrossEntropyForwardArgs<N> a, int64_t stride) {
+  const int64_t row = BlockX();
+  const bool ignored = a.target[row] == kIgnored;
+  const Statistics all = OfRow<kAccess>(a.logits + row * stride, ignored ? 0 : a.vocabulary);
+  if (Thread() != 0) return;
+  a.statistics[2 * row] = ignored ? 0 : all.largest;
+  a.statistics[2 * row + 1] = ignored ? 0 : logf(all.sum);
+}
+
+template <Access kAccess, typename N>
+__global__ void __launch_bounds__(kRowThreads) Part(CrossEntropyPartArgs<N> a, int64_t stride) {
+  const int64_t row = BlockX();
+  const N* x = a.logits + row * stride;
+  const bool ignored = a.target[row] == kIgnored;
+  const Statistics all = OfRow<kAccess>(x, ignored ? 0 : a.vocabulary);
+  if (Thread() != 0) return;
+  const int64_t target = a.target[row] - a.first;
+  const bool here = !ignored && 0 <= target && target < a.vocabulary;
+  float* part = a.part + 3 * row;
+  part[0] = all.largest, part[1] = all.sum;
+  part[2] = here ? ToFloat(x[target]) : 0;
+}
+
+// One block: a thread takes every 1024th row, both here and in the next kernel.
+template <typename N>
+__global__ void __launch_bounds__(kLossThreads)
+    AddLosses(CrossEntropyForwardArgs<N> a, int64_t stride) {
+  double mine = 0;
+  for (int64_t row = Thread(); row < a.rows; row += kLossThreads) {
+    if (a.target[row] == kIgnored) continue;
+    const double largest = a.statistics[2 * row], log_sum = a.statistics[2 * row + 1];
+    mine += largest - ToFloat(a.logits[row * stride + a.target[row]]) + log_sum;
+  }
+  const double loss = BlockSum<kLossThreads>(mine);
+  if (Thread() == 0) *a.loss = loss;
+}
+
+__global__ void __launch_bounds__(kLossThreads) JoinParts(CrossEntropyJoinArgs a) {
+  double mine = 0;
+  for (int64_t row = Thread(); row < a.rows; row += kLossThreads) {
+    const bool ignored = a.target[row] == kIgnored;
+    Statistics all = {kLowest, 0};
+    float target = 0;
+    for (int64_t p = 0; p < a.parts && !ignored; ++p) {
+      const float* part = a.all + 3 * (p * a.rows + row);
+      all = Join(all, Statistics{part[0], part[1]});
+      target += part[2];
+    }
+    const float largest = ignored ? 0 : all.largest, log_sum = ignored ? 0 : logf(all.sum);
+    a.statistics[2 * row] = largest, a.statistics[2 * row + 1] = log_sum;
+    if (!ignored) mine += static_cast<double>(largest) - target + log_sum;
+  }
+  const double loss = BlockSum<kLossThreads>(mine);
+  if (Thread() == 0) *a.loss = loss;
+}
+
+// A thread reads all that it writes before it writes it, the target's logit too.
+template <Access kAccess, typename N>
+__global__ void __launch_bounds__(kRowThreads)
+    Backward(CrossEntropyBackwardArgs<N> a, int64_t stride) {
+  const int64_t row = BlockX(), end = a.vocabulary + a.padding;
+  N* x = a.logits + row * stride;
+  const int64_t tokens = a.target[row] == kIgnored ? 0 : a.vocabulary;
+  const int64_t target = a.target[row] - a.first;
+  const float largest = a.statistics[2 * row], log_sum = a.statistics[2 * row + 1];
+  for (int64_t i = Thread() * kGroup; i < end; i += kRowThreads * kGroup) {
+    auto d = LoadFirst<kGroup, kAccess>(x + i, tokens - i, 0);
+    for (int j = 0; j < kGroup; ++j) {
+      const float part = FastExp(d.at[j] - largest - log_sum) * a.scale;
+      // Rounded once: what is left of the target's 1 may be small.
+      d.at[j] = i + j >= tokens ? 0 : i + j == target ? part - a.scale : part;
+    }
+    StoreFirst<kAccess>(x + i, d, end - i);
+  }
+}
+
+// Launches kernel.template operator()<Access>() for the rows of args.
+template <typename Args, typename Kernel>
+void ForRows(const Args& args, int64_t shared, const Kernel& kernel) {
+  const int64_t stride = args.row_stride != 0 ? args.row_stride : args.vocabulary;
+  const Grid grid = {.x = args.rows, .threads = kRowThreads, .shared = shared};
+  Both(AccessOf(args.logits), AccessOfRows<kGroup>(stride)) == Access::kPacks
+      ? kernel.template operator()<Access::kPacks>(grid, stride)
+      : kernel.template operator()<Access::kSingle>(grid, stride);
+}
+
+constexpr int64_t kRowShared = sizeof(Statistics[kRowWarps]);
+
+}  // namespace
+
+template <typename N>
+void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args, Stream stream) {
+  ForRows(args, kRowShared, [&]<Access kAccess>(const Grid& grid, int64_t stride) {
+    Launch<Forward<kAccess, N>>(grid, stream, args, stride);
+    Launch<AddLosses<N>>({.threads = kLossThreads, .shared = sizeof(BlockSums<kLossThreads>)},
+                         stream, args, stride);
+  });
+}
+PP_INSTANTIATE_CUDA(CrossEntropyForward)
+
+template <typename N>
+void CrossEntropyPart(const CrossEntropyPartArgs<N>& args, Stream stream) {
+  ForRows(args, kRowShared, [&]<Access kAccess>(const Grid& grid, int64_t stride) {
+    Launch<Part<kAccess, N>>(grid, stream, args, stride);
+  });
+}
+PP_INSTANTIATE_CUDA(CrossEntropyPart)
+
+void CrossEntropyJoin(const CrossEntropyJoinArgs& args, Stream stream) {
+  Launch<JoinParts>({.threads = kLossThreads, .shared = sizeof(BlockSums<kLossThreads>)}, stream,
+                    args);
+}
+
+template <typename N>
+void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args, Stream stream) {
+  ForRows(args, 0, [&]<Access kAccess>(const Grid& grid, int64_t stride) {
+    Launch<Backward<kAccess, N>>(grid, stream, args, stride);
+  });
+}
+PP_INSTANTIATE_CUDA(CrossEntropyBackward)
+
+}  // namespace pp::kernels::cuda

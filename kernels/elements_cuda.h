@@ -1,0 +1,80 @@
+// What kernels for a GPU that go over elements share. Memory bounds them: a thread takes one pack
+// of 16 bytes of each operand (two, of an operand of wider numbers), so that a warp moves whole
+// lines, and the grid covers all packs. Where an address or a size does not allow packs, a thread
+// takes one number.
+//
+// No sum in these kernels depends on which of the two it is, so that a tensor gives the same bits
+// wherever it lies.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/block.h"
+
+namespace pp::kernels::cuda {
+
+enum class Access { kSingle, kPacks };
+
+// kPacks if all of these addresses are aligned to 16 bytes. A null pointer is.
+template <typename... T>
+Access AccessOf(const T*... at) {
+  return ((reinterpret_cast<uintptr_t>(at) % 16 == 0) && ...) ? Access::kPacks : Access::kSingle;
+}
+// kPacks if a pack of kSize numbers never goes over the end of `sizes`, such as that of a row.
+template <int kSize, typename... T>
+Access AccessOfRows(T... sizes) {
+  return ((sizes % kSize == 0) && ...) ? Access::kPacks : Access::kSingle;
+}
+inline Access Both(Access a, Access b) { return a == Access::kPacks ? b : a; }
+
+inline constexpr int kElementThreads = 256;
+
+// each.At<kSize>(i) does elements i to i + kSize - 1, for all of them below n.
+template <int kSize, typename Each>
+__global__ void __launch_bounds__(kElementThreads) ForEach(int64_t n, Each each) {
+  const int64_t i = (int64_t{BlockX()} * kElementThreads + Thread()) * kSize;
+  if (i + kSize <= n) return each.template At<kSize>(i);
+  for (int64_t j = i; j < n; ++j) each.template At<1>(j);
+}
+
+template <int kSize, typename Each>
+void LaunchForEach(Access access, int64_t n, const Each& each, Stream stream) {
+  if (access == Access::kPacks) {
+    const int64_t blocks = CeilDiv(n, int64_t{kElementThreads} * kSize);
+    Launch<ForEach<kSize, Each>>({.x = blocks, .threads = kElementThreads}, stream, n, each);
+  } else {
+    const int64_t blocks = CeilDiv(n, kElementThreads);
+    Launch<ForEach<1, Each>>({.x = blocks, .threads = kElementThreads}, stream, n, each);
+  }
+}
+
+template <int kSize, typename N>
+__device__ Pack<float, kSize> LoadFloats(const N* from) {
+  const auto in = LoadPack<kSize>(from);
+  Pack<float, kSize> out;
+  for (int j = 0; j < kSize; ++j) out.at[j] = ToFloat(in.at[j]);
+  return out;
+}
+template <typename N, int kSize>
+__device__ void StoreFloats(N* to, const Pack<float, kSize>& numbers) {
+  Pack<N, kSize> out;
+  for (int j = 0; j < kSize; ++j) out.at[j] = FromFloat<N>(numbers.at[j]);
+  StorePack(to, out);
+}
+
+// The first `left` of kSize numbers; the others are `rest`.
+template <int kSize, Access kAccess, typename N>
+__device__ Pack<float, kSize> LoadFirst(const N* from, int64_t left, float rest) {
+  if (kAccess == Access::kPacks && left >= kSize) return LoadFloats<kSize>(from);
+  Pack<float, kSize> out;
+  for (int j = 0; j < kSize; ++j) out.at[j] = j < left ? ToFloat(from[j]) : rest;
+  return out;
+}
+template <Access kAccess, typename N, int kSize>
+__device__ void StoreFirst(N* to, const Pack<float, kSize>& numbers, int64_t left) {
+  if (kAccess == Access::kPacks && left >= kSize) return StoreFloats(to, numbers);
+  for (int j = 0; j < kSize; ++j)
+    if (j < left) to[j] = FromFloat<N>(numbers.at[j]);
+}
+
+}  // namespace pp::kernels::cuda

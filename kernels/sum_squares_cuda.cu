@@ -1,0 +1,39 @@
+// Sums of squares on a GPU. Bound by memory: 4 bytes an element.
+//
+// A block of threads takes a block of the tensor, a thread every 256th four of its numbers.
+// Doubles, as the norm of a large model sums more squares than a float has digits for.
+#include "kernels/block_sum_cuda.h"
+#include "kernels/elements_cuda.h"
+#include "kernels/sum_squares.h"
+
+namespace pp::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256, kSize = kPackSize<float>;
+
+template <Access kAccess>
+__global__ void __launch_bounds__(kThreads) SumBlock(SumSquaresArgs a) {
+  const int64_t begin = BlockX() * kSumSquaresBlock;
+  const int64_t end = begin + kSumSquaresBlock < a.n ? begin + kSumSquaresBlock : a.n;
+  double sums[kSize] = {};
+  for (int64_t i = begin + Thread() * kSize; i < end; i += kThreads * kSize) {
+    const auto x = LoadFirst<kSize, kAccess>(a.x + i, end - i, 0);
+    for (int j = 0; j < kSize; ++j) sums[j] += static_cast<double>(x.at[j]) * x.at[j];
+  }
+  const double sum = BlockSum<kThreads>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  if (Thread() == 0) a.partial[BlockX()] = sum;
+}
+
+}  // namespace
+
+void SumSquares(const SumSquaresArgs& args, Stream stream) {
+  const Grid grid = {
+      .x = SumSquaresBlocks(args.n), .threads = kThreads, .shared = sizeof(BlockSums<kThreads>)};
+  if (AccessOf(args.x) == Access::kPacks) {
+    Launch<SumBlock<Access::kPacks>>(grid, stream, args);
+  } else {
+    Launch<SumBlock<Access::kSingle>>(grid, stream, args);
+  }
+}
+
+}  // namespace pp::kernels::cuda

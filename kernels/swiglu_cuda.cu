@@ -1,0 +1,64 @@
+// SwiGLU on a GPU. Bound by memory: 3 numbers an element of y forward, 5 backward.
+#include "kernels/elements_cuda.h"
+#include "kernels/fast_math.h"
+#include "kernels/swiglu.h"
+
+namespace pp::kernels::cuda {
+namespace {
+
+// Where the exponential is infinite, 0.
+__device__ float Sigmoid(float x) { return FastDivide(1, 1 + FastExp(-x)); }
+
+template <typename N>
+struct SwiGluForwardEach {
+  SwiGluForwardArgs<N> a;
+
+  template <int kSize>
+  __device__ void At(int64_t i) const {
+    const int64_t gate = i + i / a.columns * a.columns;
+    const auto g = LoadFloats<kSize>(a.x + gate);
+    auto up = LoadFloats<kSize>(a.x + gate + a.columns);
+    for (int j = 0; j < kSize; ++j) up.at[j] *= g.at[j] * Sigmoid(g.at[j]);
+    StoreFloats(a.y + i, up);
+  }
+};
+
+template <typename N>
+struct SwiGluBackwardEach {
+  SwiGluBackwardArgs<N> a;
+
+  template <int kSize>
+  __device__ void At(int64_t i) const {
+    const int64_t gate = i + i / a.columns * a.columns, up = gate + a.columns;
+    auto g = LoadFloats<kSize>(a.x + gate);
+    auto u = LoadFloats<kSize>(a.x + up);
+    const auto dy = LoadFloats<kSize>(a.dy + i);
+    for (int j = 0; j < kSize; ++j) {
+      const float s = Sigmoid(g.at[j]), y = g.at[j] * s;
+      g.at[j] = dy.at[j] * u.at[j] * (s + y * (1 - s));
+      u.at[j] = dy.at[j] * y;
+    }
+    StoreFloats(a.dx + gate, g);
+    StoreFloats(a.dx + up, u);
+  }
+};
+
+}  // namespace
+
+template <typename N>
+void SwiGluForward(const SwiGluForwardArgs<N>& args, Stream stream) {
+  constexpr int kSize = kPackSize<N>;
+  LaunchForEach<kSize>(Both(AccessOf(args.x, args.y), AccessOfRows<kSize>(args.columns)),
+                       args.rows * args.columns, SwiGluForwardEach<N>{args}, stream);
+}
+PP_INSTANTIATE_CUDA(SwiGluForward)
+
+template <typename N>
+void SwiGluBackward(const SwiGluBackwardArgs<N>& args, Stream stream) {
+  constexpr int kSize = kPackSize<N>;
+  LaunchForEach<kSize>(Both(AccessOf(args.x, args.dy, args.dx), AccessOfRows<kSize>(args.columns)),
+                       args.rows * args.columns, SwiGluBackwardEach<N>{args}, stream);
+}
+PP_INSTANTIATE_CUDA(SwiGluBackward)
+
+}  // namespace pp::kernels::cuda
