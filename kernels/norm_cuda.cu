@@ -81,7 +81,7 @@ struct BackwardShared {
 };
 
 template <typename N, int kSize, Centre kCentre>
-__global__ void __launch_bounds__(kBackwardThreads) Backward(LayerNormBackwardArgs<N> a) {
+__global__ void __launch_bounds__(kBackwardThreads, 2) Backward(LayerNormBackwardArgs<N> a) {
   auto& shared = Shared<BackwardShared>();
   float* dgamma = reinterpret_cast<float*>(&shared + 1);
   float* dbeta = dgamma + a.channels;
