@@ -230,8 +230,8 @@ Comparison HalfNorm(const CpuKernels& kernels) {
 Comparison HalfElements(const CpuKernels& kernels) {
   Comparison result;
   for (const DropoutKey& key : kDropouts)
-    for (const int64_t elements : {1, 31, 64, 20001}) {
-      const int64_t n = 3 * elements, first = n / 3 + (n > 5 ? 1 : 0);
+    for (const int64_t elements : {1, 31, 64, 72, 20001}) {
+      const int64_t n = 3 * elements, first = n / 3 + (n > 5 && elements != 72 ? 1 : 0);
       Both x(n, 1), y(n, 2), dropped(n), sum(n), gelu(n), dgelu(n), swiglu(n), dswiglu(2 * n);
       Both gates(2 * n, 3), total(n);
       ForBoth([&]<typename N>(N) {
@@ -253,9 +253,10 @@ Comparison HalfElements(const CpuKernels& kernels) {
   return result;
 }
 
-Comparison HalfEnds(const CpuKernels& kernels) {
-  Comparison result;
-  const int64_t rows = 9, vocabulary = 257, stride = 260;
+namespace {
+
+void HalfLoss(const CpuKernels& kernels, int64_t stride, Comparison& result) {
+  const int64_t rows = 9, vocabulary = 257;
   Floats large = Numbers(rows * stride, 1);
   for (float& x : large) x *= 10;
   large[1] = 40;  // of row 0, whose target has nearly all
@@ -286,8 +287,10 @@ Comparison HalfEnds(const CpuKernels& kernels) {
   AddSame(result, kernels, parts[1], parts[0]);
   AddSame(result, kernels, best[1], best[0]);
   result.Add({static_cast<float>(loss[1] - loss[0])}, {0}, 0);
+}
 
-  const int64_t channels = 37, tokens = 5;
+void HalfRows(const CpuKernels& kernels, int64_t channels, Comparison& result) {
+  const int64_t tokens = 5;
   const Floats table = Numbers(7 * channels, 2), position = Numbers(tokens * channels, 3);
   const std::vector<int32_t> token = {3, 0, 3, 6, 1, 3, 3, 2, 0, 5};
   const DropoutKey key = kDropouts[1];
@@ -320,8 +323,9 @@ Comparison HalfEnds(const CpuKernels& kernels) {
   AddSame(result, kernels, dtable[1], dtable[0]);
   AddSame(result, kernels, dposition[1], dposition[0]);
   AddSame(result, kernels, dbias[1], dbias[0]);
+}
 
-  const int64_t dim = 34, row_stride = 2 * dim + 5;
+void HalfRope(const CpuKernels& kernels, int64_t dim, int64_t row_stride, Comparison& result) {
   Both x(6 * row_stride, 5);
   const Floats angles = Numbers(3 * dim, 6);
   ForBoth([&]<typename N>(N) {
@@ -329,6 +333,17 @@ Comparison HalfEnds(const CpuKernels& kernels) {
                              x.data<N>(), Turn::kBackward});
   });
   Add(result, x);
+}
+
+}  // namespace
+
+// Rows that begin at multiples of 16 bytes, and others.
+Comparison HalfEnds(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t stride : {260, 264}) HalfLoss(kernels, stride, result);
+  for (const int64_t channels : {37, 40}) HalfRows(kernels, channels, result);
+  HalfRope(kernels, 34, 2 * 34 + 5, result);
+  HalfRope(kernels, 32, 2 * 32 + 8, result);
   return result;
 }
 

@@ -1,7 +1,11 @@
 // Every kernel for a GPU against the same plain versions in doubles as the CPU's (kernels_test.cc),
 // from its own source, on an emulation of the block model, in several orders of warps and blocks.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "kernels/block.h"
 #include "tests/emulated_kernels.h"
@@ -22,6 +26,61 @@ TEST_CASE("a GPU's kernels compute what their headers say") {
       CHECK(SameBits(test.run(kernels).actual, one.actual));
     }
   }
+}
+
+// The same numbers at an address that 16 divides, and at another one.
+class Moved {
+ public:
+  explicit Moved(Floats x) : size_(x.size()), at_(std::move(x)) {
+    at_.insert(at_.begin(), 1, 0);
+    at_.insert(at_.end(), 4, 0);
+    std::copy_n(at_.begin() + 1, size_, at_.begin() + 4);
+  }
+  float* aligned() { return at_.data() + 4; }
+  float* moved() {
+    std::copy_n(at_.begin() + 4, size_, at_.begin() + 1);
+    return at_.data() + 1;
+  }
+
+ private:
+  size_t size_;
+  Floats at_;
+};
+
+// What a kernel writes from x, where it lies here and there.
+template <typename Run>
+void CheckSameBits(const Floats& x, int64_t size, const Run& run) {
+  Floats one(size), other(size);
+  run(Moved(x).aligned(), one.data());
+  run(Moved(x).moved(), other.data());
+  CHECK(SameBits(one, other));
+}
+
+TEST_CASE("sums have the same bits wherever a tensor lies") {
+  const CpuKernels kernels = EmulatedKernels();
+  const int64_t rows = 9, columns = 5000;
+  const Floats x = Numbers(rows * columns, 1);
+  const std::vector<int32_t> target(rows, 4321);
+  CheckSameBits(x, columns, [&](float* at, float* out) {
+    kernels.BiasGradient({rows, columns, at, out, Update::kSet});
+  });
+  CheckSameBits(x, 2, [&](float* at, float* out) {
+    double partial = 0;
+    kernels.SumSquares({rows * columns, at, &partial});
+    std::memcpy(out, &partial, sizeof(partial));
+  });
+  CheckSameBits(x, rows * columns, [&](float* at, float* out) {
+    double loss = 0;
+    Floats statistics(2 * rows);
+    kernels.CrossEntropyForward(
+        {rows, columns, columns, at, target.data(), statistics.data(), &loss});
+    kernels.CrossEntropyBackward({.rows = rows,
+                                  .vocabulary = columns,
+                                  .logits = at,
+                                  .target = target.data(),
+                                  .statistics = statistics.data()});
+    std::copy_n(at, rows * columns, out);
+  });
 }
 
 // Numbers go round: thread i gets that of thread i + 1.

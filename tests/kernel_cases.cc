@@ -280,7 +280,7 @@ Comparison GeluFar(const CpuKernels& kernels) {
 
 Comparison SwiGlu(const CpuKernels& kernels) {
   Comparison result;
-  for (const int64_t columns : {1, 16, 37}) {
+  for (const int64_t columns : {1, 16, 37, 600}) {
     const int64_t rows = 5, n = rows * columns;
     Floats x = Numbers(2 * n, 1), y(n), dx(2 * n);
     for (float& number : x) number *= 20;  // to where the sigmoid is flat
@@ -304,8 +304,9 @@ Comparison SwiGlu(const CpuKernels& kernels) {
 // And back: the two turns together leave everything as it was.
 Comparison Rope(const CpuKernels& kernels) {
   Comparison result;
-  for (const int64_t dim : {2, 34, 64}) {
-    const int64_t batch = 2, tokens = 3, heads = 2, stride = heads * dim + 5, half = dim / 2;
+  for (const int64_t dim : {2, 34, 64, 128}) {
+    const int64_t gap = dim == 128 ? 8 : 5;
+    const int64_t batch = 2, tokens = 3, heads = 2, stride = heads * dim + gap, half = dim / 2;
     const Floats x = Numbers(batch * tokens * stride, 1), angles = Numbers(tokens * half, 2);
     Floats cosine(angles.size()), sine(angles.size()), turned = x;
     for (size_t i = 0; i < angles.size(); ++i)
@@ -334,9 +335,9 @@ Comparison Rope(const CpuKernels& kernels) {
 
 Comparison BiasGradient(const CpuKernels& kernels) {
   Comparison result;
-  for (const int64_t columns : {1, 513, 1100}) {
+  for (const int64_t columns : {1, 513, 1100, 40}) {
     for (const Update update : {Update::kSet, Update::kAdd}) {
-      const int64_t rows = 77;
+      const int64_t rows = columns == 40 ? 1001 : 77;
       const Floats dy = Numbers(rows * columns, 1), old = Numbers(columns, 2);
       Floats dbias = old;
       kernels.BiasGradient({rows, columns, dy.data(), dbias.data(), update});
@@ -384,16 +385,16 @@ Comparison AdamW(const CpuKernels& kernels) {
   Floats w = Numbers(n, 2), m = Numbers(n, 3), v = Numbers(n, 4);
   for (float& x : v) x = std::abs(x);
   const Floats w0 = w, m0 = m, v0 = v;
-  const AdamWArgs args = {.n = n,
-                          .weights = w.data(),
-                          .m = m.data(),
-                          .v = v.data(),
-                          .gradient = gradient.data(),
-                          .gradient_scale = 0.5f,
-                          .learning_rate = 1e-2f,
-                          .decay = 0.1f,
-                          .correction1 = 0.271f,
-                          .correction2 = 0.002997f};
+  AdamWArgs args = {.n = n,
+                    .weights = w.data(),
+                    .m = m.data(),
+                    .v = v.data(),
+                    .gradient = gradient.data(),
+                    .gradient_scale = 0.5f,
+                    .learning_rate = 1e-2f,
+                    .decay = 0.1f,
+                    .correction1 = 0.271f,
+                    .correction2 = 0.002997f};
   kernels.AdamW(args);
   Doubles want_w(n), want_m(n), want_v(n);
   for (int64_t i = 0; i < n; ++i) {
@@ -408,6 +409,19 @@ Comparison AdamW(const CpuKernels& kernels) {
   result.Add(w, want_w, 4 * kEpsilon);
   result.Add(m, want_m, 2 * kEpsilon);
   result.Add(v, want_v, 2 * kEpsilon);
+
+  // The scale that Clip has written is as good as one in the arguments, and a gradient that is no
+  // number changes nothing.
+  const Floats w1 = w, m1 = m, v1 = v;
+  Clipped clipped = {.scale = 0.5f, .finite = 0};
+  args.clipped = &clipped, args.gradient_scale = 2;
+  kernels.AdamW(args);
+  const bool unchanged = SameBits(w, w1) && SameBits(m, m1) && SameBits(v, v1);
+  clipped.finite = 1;
+  w = w0, m = m0, v = v0;
+  kernels.AdamW(args);
+  const bool same = SameBits(w, w1) && SameBits(m, m1) && SameBits(v, v1);
+  result.Add({unchanged ? 1.0f : 0, same ? 1.0f : 0}, {1, 1}, 0);
   return result;
 }
 
@@ -513,7 +527,12 @@ constexpr Case kCases[] = {
     {"cross entropy, in parts", CrossEntropyInParts},
     {"adamw", AdamW},
     {"sum of squares", SumSquares},
+    {"clip", Clip},
     {"fill, add, scale", Elementwise},
+    {"sum of parts", SumParts},
+    {"embedding, many tokens", EmbeddingLarge},
+    {"cross entropy, large vocabulary", CrossEntropyLarge},
+    {"cross entropy, infinite and no numbers", CrossEntropyInfinite},
     {"bfloat16: numbers", HalfNumbers},
     {"bfloat16: matmul", HalfMatmul},
     {"bfloat16: attention", HalfAttention},

@@ -79,6 +79,13 @@ Comparison CrossEntropy(const CpuKernels& kernels);
 Comparison CrossEntropyIgnored(const CpuKernels& kernels);
 Comparison CrossEntropyInParts(const CpuKernels& kernels);
 
+// In large_cases.cc.
+Comparison Clip(const CpuKernels& kernels);
+Comparison CrossEntropyInfinite(const CpuKernels& kernels);
+Comparison CrossEntropyLarge(const CpuKernels& kernels);
+Comparison EmbeddingLarge(const CpuKernels& kernels);
+Comparison SumParts(const CpuKernels& kernels);
+
 // In bfloat16_cases.cc.
 Comparison HalfNumbers(const CpuKernels& kernels);
 Comparison HalfMatmul(const CpuKernels& kernels);

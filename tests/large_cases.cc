@@ -1,0 +1,184 @@
+// Cases that are larger than what a block of a GPU's threads takes at once, or where numbers are
+// not finite.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/kernel_cases.h"
+
+namespace pp::kernels {
+
+Comparison Clip(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t blocks : {0, 1, 5, 3000})
+    for (const double most : {0.0, 0.5, 1e6}) {
+      const Floats x = Numbers(blocks, 1);
+      Doubles norm(x.begin(), x.end());
+      double sum = 0;
+      for (double& block : norm) sum += block *= block;
+      norm.push_back(-1);
+      Clipped clipped = {-1, -1};
+      kernels.Clip({.blocks = blocks, .norm = norm.data(), .most = most, .clipped = &clipped});
+      const double want = std::sqrt(sum), scale = most > 0 && want > most ? most / (want + 1e-6) : 1;
+      // Doubles: what a float is off is all that is.
+      result.Add({static_cast<float>(norm[blocks]), clipped.scale, clipped.finite},
+                 {want, scale, 1}, 2 * kEpsilon * std::max(1.0, want));
+    }
+  for (const double bad : {HUGE_VAL, std::nan("")})
+    for (const int64_t at : {0, 1234}) {
+      Doubles norm(1501, 1.0);
+      norm[at] = bad;
+      Clipped clipped = {-1, -1};
+      kernels.Clip({.blocks = 1500, .norm = norm.data(), .most = 1, .clipped = &clipped});
+      result.Add({clipped.finite, std::isfinite(norm.back()) ? 1.0f : 0}, {0, 0}, 0);
+    }
+  return result;
+}
+
+// More parts than are usual; what is written is one of them, or two are.
+Comparison SumParts(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t count : {1, 16, 17, 40})
+    for (const int64_t n : {5, 1024, 3001}) {
+      const Floats numbers = Numbers(count * n, 1);
+      std::vector<Floats> parts;
+      std::vector<const float*> at;
+      Doubles want(n);
+      for (int64_t p = 0; p < count; ++p) {
+        parts.emplace_back(numbers.begin() + p * n, numbers.begin() + (p + 1) * n);
+        for (int64_t i = 0; i < n; ++i) want[i] += parts.back()[i];
+      }
+      for (const Floats& part : parts) at.push_back(part.data());
+      Floats &out = parts.back(), &also = parts[count / 2];
+      kernels.SumParts(SumPartsArgs<float>{.n = n,
+                                           .count = count,
+                                           .parts = at.data(),
+                                           .out = out.data(),
+                                           .also = &also != &out ? also.data() : nullptr});
+      result.Add(out, want, kEpsilon * static_cast<double>(count));
+      result.Add(also, want, kEpsilon * static_cast<double>(count));
+    }
+  return result;
+}
+
+// Few tokens that occur in many rows, or many channels; the list of tokens begins anywhere.
+Comparison EmbeddingLarge(const CpuKernels& kernels) {
+  struct Size {
+    int64_t batch, tokens, channels, skip;
+  };
+  Comparison result;
+  for (const Size& s : {Size{2, 650, 12, 0}, Size{2, 650, 3, 1}, Size{2, 5, 2064, 0}})
+    for (const DropoutKey& key : kDropouts) {
+      const int64_t rows = s.batch * s.tokens, vocabulary = 40;
+      const Floats random = Numbers(rows + s.skip, 7), dout = Numbers(rows * s.channels, 3);
+      std::vector<int32_t> token;
+      for (const float x : random) token.push_back(static_cast<int32_t>(std::abs(x) * 50));
+      Floats dtable = Numbers(vocabulary * s.channels, 4), dposition(s.tokens * s.channels);
+      Doubles want(dtable.begin(), dtable.end()), want_position(dposition.size());
+      kernels.EmbeddingBackward({.batch = s.batch,
+                                 .tokens = s.tokens,
+                                 .channels = s.channels,
+                                 .first = 3,
+                                 .vocabulary = vocabulary,
+                                 .token = token.data() + s.skip,
+                                 .dout = dout.data(),
+                                 .dtable = dtable.data(),
+                                 .dposition = dposition.data(),
+                                 .dropout = key});
+      for (int64_t i = 0; i < rows * s.channels; ++i) {
+        const int64_t row = i / s.channels, c = i % s.channels, at = i % (s.tokens * s.channels);
+        const int64_t here = token[row + s.skip] - 3;
+        const double gradient = Mask(key, row / s.tokens, at) * dout[i];
+        if (0 <= here && here < vocabulary) want[here * s.channels + c] += gradient;
+        want_position[at] += gradient;
+      }
+      // Up to some fifty rows meet in one.
+      result.Add(dtable, want, 50 * kEpsilon);
+      result.Add(dposition, want_position, 8 * kEpsilon);
+    }
+  return result;
+}
+
+namespace {
+
+struct Loss {
+  Floats statistics;
+  double loss = 0;
+};
+
+Loss ForwardAndBackward(const CpuKernels& kernels, int64_t rows, int64_t vocabulary, int64_t stride,
+                        const std::vector<int32_t>& target, Floats* logits) {
+  Loss result = {Floats(2 * rows)};
+  kernels.CrossEntropyForward({rows, vocabulary, stride, logits->data(), target.data(),
+                               result.statistics.data(), &result.loss});
+  kernels.CrossEntropyBackward({.rows = rows,
+                                .vocabulary = vocabulary,
+                                .row_stride = stride,
+                                .padding = stride - vocabulary,
+                                .logits = logits->data(),
+                                .target = target.data(),
+                                .statistics = result.statistics.data(),
+                                .scale = 1});
+  return result;
+}
+
+}  // namespace
+
+// Larger ones come later in every row, and by far; the last columns are padding.
+Comparison CrossEntropyLarge(const CpuKernels& kernels) {
+  Comparison result;
+  const int64_t rows = 3, vocabulary = 9001;
+  for (const int64_t stride : {9008, 9003}) {
+    Floats logits = Numbers(rows * stride, 1);
+    for (int64_t i = 0; i < rows * stride; ++i)
+      logits[i] =
+          i % stride >= vocabulary ? std::nanf("") : 3 * logits[i] + float(i % stride / 512);
+    const std::vector<int32_t> target = {0, 4500, 9000};
+    Floats got = logits;
+    const Loss made = ForwardAndBackward(kernels, rows, vocabulary, stride, target, &got);
+    Doubles want(logits.size());
+    double want_loss = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      const float* x = logits.data() + row * stride;
+      double sum = 0;
+      for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(double{x[v]});
+      for (int64_t v = 0; v < vocabulary; ++v)
+        want[row * stride + v] = std::exp(double{x[v]}) / sum - (v == target[row] ? 1 : 0);
+      want_loss += std::log(sum) - x[target[row]];
+    }
+    result.Add(got, want, 20 * kEpsilon);
+    result.Add({static_cast<float>(made.loss)}, {want_loss}, 20 * kEpsilon * rows);
+  }
+  return result;
+}
+
+// A logit of minus infinity takes no part, wherever it stands, and many of them take none; one that
+// is infinite or NaN, or a target of minus infinity, is noticed.
+Comparison CrossEntropyInfinite(const CpuKernels& kernels) {
+  Comparison result;
+  const int64_t vocabulary = 5000, finite = 4990;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  Floats logits(vocabulary, -kInfinity);
+  for (int64_t v = finite; v < vocabulary; ++v) logits[v] = 1;
+  Floats got = logits;
+  const double loss = ForwardAndBackward(kernels, 1, vocabulary, vocabulary, {finite}, &got).loss;
+  Doubles want(vocabulary);
+  for (int64_t v = finite; v < vocabulary; ++v) want[v] = 0.1 - (v == finite ? 1 : 0);
+  result.Add(got, want, 4 * kEpsilon);
+  result.Add({static_cast<float>(loss)}, {std::log(10.0)}, 4 * kEpsilon);
+  for (const float bad : {kInfinity, std::nanf("")})
+    for (const int64_t at : {int64_t{0}, finite, vocabulary - 1}) {
+      got = logits, got[at] = bad;
+      const Loss made = ForwardAndBackward(kernels, 1, vocabulary, vocabulary, {finite}, &got);
+      result.Add({std::isfinite(made.loss) ? 1.0f : 0}, {0}, 0);
+    }
+  got = logits;
+  const Loss made = ForwardAndBackward(kernels, 1, vocabulary, vocabulary, {0}, &got);
+  result.Add({std::isfinite(made.loss) ? 1.0f : 0}, {0}, 0);
+  got.assign(vocabulary, -kInfinity);
+  const Loss none = ForwardAndBackward(kernels, 1, vocabulary, vocabulary, {0}, &got);
+  result.Add({std::isfinite(none.loss) ? 1.0f : 0}, {0}, 0);
+  return result;
+}
+
+}  // namespace pp::kernels
