@@ -530,6 +530,7 @@ constexpr Case kCases[] = {
     {"clip", Clip},
     {"fill, add, scale", Elementwise},
     {"sum of parts", SumParts},
+    {"draw", Draw},
     {"embedding, many tokens", EmbeddingLarge},
     {"cross entropy, large vocabulary", CrossEntropyLarge},
     {"cross entropy, infinite and no numbers", CrossEntropyInfinite},

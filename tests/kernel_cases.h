@@ -83,6 +83,7 @@ Comparison CrossEntropyInParts(const CpuKernels& kernels);
 Comparison Clip(const CpuKernels& kernels);
 Comparison CrossEntropyInfinite(const CpuKernels& kernels);
 Comparison CrossEntropyLarge(const CpuKernels& kernels);
+Comparison Draw(const CpuKernels& kernels);
 Comparison EmbeddingLarge(const CpuKernels& kernels);
 Comparison SumParts(const CpuKernels& kernels);
 
