@@ -17,6 +17,7 @@
 
 #include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
+#include "kernels/stream.h"
 
 namespace pp::kernels {
 
@@ -62,4 +63,19 @@ template <typename N>
 void AttentionBackward(const AttentionBackwardArgs<N>& args);
 
 }  // namespace cpu
+
+namespace cuda {
+
+// Only the backward's: a number for each query.
+inline size_t AttentionScratchBytes(const AttentionShape& shape) {
+  return static_cast<size_t>(shape.batch * shape.heads * shape.tokens) * sizeof(float);
+}
+
+// REQUIRES: head_dim <= 256.
+template <typename N>
+void AttentionForward(const AttentionForwardArgs<N>& args, Stream stream);
+template <typename N>
+void AttentionBackward(const AttentionBackwardArgs<N>& args, Stream stream);
+
+}  // namespace cuda
 }  // namespace pp::kernels

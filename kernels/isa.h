@@ -60,6 +60,9 @@ struct CpuKernels {
   // Whether fp32 sums of bfloat16 numbers are added in the order of those of floats: a GPU's thread
   // takes as many bytes at once, not as many numbers.
   enum class Order { kSame, kByType } order = Order::kSame;
+  // Whether attention of bfloat16 multiplies its probabilities and their gradients with other
+  // numbers in fp32, or rounded to bfloat16: a GPU's tensor cores take both factors so.
+  enum class Probabilities { kFp32, kRounded } probabilities = Probabilities::kFp32;
 };
 
 // Those that this processor can run, the best one last.

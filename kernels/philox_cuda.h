@@ -24,4 +24,9 @@ __device__ inline void Philox(uint64_t seed, uint64_t group, uint32_t third, uin
   words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
 }
 
+// An element whose word is below it is dropped: p * 2^32, which is no rounding.
+__device__ inline uint32_t DropoutThreshold(float p) {
+  return static_cast<uint32_t>(p * 4294967296.0f);
+}
+
 }  // namespace pp::kernels::cuda

@@ -21,6 +21,14 @@ void BiasGradient(const BiasGradientArgs<N>& args) {
   cuda::BiasGradient<N>(with, nullptr);
 }
 
+template <typename N>
+void AttentionBackward(const AttentionBackwardArgs<N>& args) {
+  std::vector<char> scratch(cuda::AttentionScratchBytes(args.shape));
+  AttentionBackwardArgs<N> with = args;
+  with.scratch = scratch.data();
+  cuda::AttentionBackward<N>(with, nullptr);
+}
+
 }  // namespace
 
 // Two stay the CPU's: RandomNormal, as weights are made on the host, the same for every device, and
@@ -29,11 +37,13 @@ CpuKernels EmulatedKernels() {
   CpuKernels kernels = SupportedCpuKernels().front();
   kernels.isa = "an emulated GPU";
   kernels.order = CpuKernels::Order::kByType;
+  kernels.probabilities = CpuKernels::Probabilities::kRounded;
 #define PP_EMULATED(Name) kernels.Name = [](const Name##Args& args) { cuda::Name(args, nullptr); };
 #define PP_EMULATED_BOTH(Name)                                                      \
   kernels.Name = {[](const Name##Args<float>& args) { cuda::Name(args, nullptr); }, \
                   [](const Name##Args<BFloat16>& args) { cuda::Name(args, nullptr); }};
   PP_EMULATED(AdamW)
+  PP_EMULATED_BOTH(AttentionForward)
   PP_EMULATED(Add)
   PP_EMULATED(Clip)
   PP_EMULATED(CrossEntropyJoin)
@@ -57,6 +67,7 @@ CpuKernels EmulatedKernels() {
   PP_EMULATED_BOTH(SwiGluForward)
 #undef PP_EMULATED
 #undef PP_EMULATED_BOTH
+  kernels.AttentionBackward = {AttentionBackward<float>, AttentionBackward<BFloat16>};
   kernels.BiasGradient = {BiasGradient<float>, BiasGradient<BFloat16>};
   kernels.LayerNormBackward = {LayerNormBackward<float>, LayerNormBackward<BFloat16>};
   return kernels;

@@ -8,12 +8,15 @@
 // std::runtime_error from Launch.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <type_traits>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -34,11 +37,20 @@ class StreamOf {
   virtual void Submit(std::function<void()> work) = 0;
 };
 
+// From global to shared memory, not done yet (mma.h). One without an address ends a group.
+struct Copy {
+  const void* from = nullptr;
+  int bytes = 0;
+  void* to = nullptr;
+  int room = 0;
+};
+
 // A thread of a block.
 struct Where {
   int thread = 0, threads = 0;
   int64_t block[3] = {}, blocks[3] = {};
   std::byte* shared = nullptr;
+  mutable std::vector<Copy> copies = {};
 };
 // That runs.
 extern constinit thread_local const Where* here;

@@ -1,0 +1,195 @@
+// Instructions that C++ has no word for, in PTX for nvcc and in C++ for the emulation
+// (kernels/block.h): matrix products of a warp on tensor cores, and copies from global to shared
+// memory that go on while the thread computes.
+//
+// A fragment is a lane's part of a matrix. With g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix
+// Fragments for mma.m16n8k16"), two numbers side by side in each 32-bit word, the first one low:
+//
+//   A [16][16]  at[0]: row g, columns 2t, 2t+1     at[1]: row g+8, the same columns
+//               at[2]: row g, columns 2t+8, 2t+9   at[3]: row g+8, these columns
+//   B [16][8]   at[0]: rows 2t, 2t+1 of column g   at[1]: rows 2t+8, 2t+9 of column g
+//   C [16][8]   at[0], at[1]: row g, columns 2t, 2t+1     at[2], at[3]: row g+8
+//
+// All of a warp's lanes come to Mma and to LoadMatrix. They exist from sm_80 on. Hopper's wgmma,
+// which reads its operands from shared memory for four warps at once, would be a third way beside
+// these.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bfloat16.h"
+#include "kernels/block.h"
+
+// Before a loop whose length is known: all of its rounds, so that what they index may be registers.
+#ifdef __CUDACC__
+#define PP_UNROLL _Pragma("unroll")
+#define PP_NO_UNROLL _Pragma("unroll 1")
+#else
+#define PP_UNROLL
+#define PP_NO_UNROLL
+#endif
+
+namespace pp::kernels::cuda {
+
+struct FragmentA {
+  uint32_t at[4];
+};
+struct FragmentB {
+  uint32_t at[2];
+};
+
+#ifdef __CUDACC__
+
+inline __device__ uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// Two numbers, rounded, as a fragment has them.
+inline __device__ uint32_t RoundPair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// C += A B.
+inline __device__ void Mma(const FragmentA& a, const FragmentB& b, float (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
+}
+
+// Four matrices [8][8]. Lane 8*i + r gives row r of matrix i: 8 numbers in shared memory, aligned
+// to 16 bytes. words[i] is numbers 2t, 2t+1 of row g of matrix i.
+inline __device__ void LoadMatrix(const BFloat16* row, uint32_t (&words)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+
+// The same, each matrix transposed: words[i] is numbers g of rows 2t and 2t+1.
+inline __device__ void LoadMatrixTransposed(const BFloat16* row, uint32_t (&words)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+
+// `bytes` of kBytes from global memory, then zeros. What `to` points to in shared memory is not to
+// be touched before WaitForCopies.
+template <int kBytes>
+__device__ void CopyAsync(const void* from, int bytes, void* to) {
+  static_assert(kBytes == 4 || kBytes == 16);
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(SharedAddress(to)), "l"(from), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :
+                 : "r"(SharedAddress(to)), "l"(from), "r"(bytes)
+                 : "memory");
+  }
+}
+
+// This thread's copies since the last time are a group.
+inline __device__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// For all of this thread's groups but the last kLater. Other threads see them after a barrier.
+template <int kLater = 0>
+__device__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+}
+
+// 2^x, within 2 units of the last place; numbers below 2^-126 are 0.
+inline __device__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#else
+
+inline uint32_t RoundPair(float low, float high) {
+  return Round(low).bits | static_cast<uint32_t>(Round(high).bits) << 16;
+}
+
+inline void Mma(const FragmentA& a, const FragmentB& b, float (&c)[4]) {
+  struct Both {
+    FragmentA a;
+    FragmentB b;
+  } mine = {a, b};
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, &mine, sizeof(mine));
+  const int g = Lane() / 4, t = Lane() % 4;
+  const auto product = [](uint32_t x, uint32_t y) {
+    const auto number = [](uint32_t word) { return std::bit_cast<float>(word); };
+    return number(x << 16) * number(y << 16) + number(x & 0xffff0000) * number(y & 0xffff0000);
+  };
+  for (int i = 0; i < 4; ++i) {  // depths 2i, 2i+1, 2i+8, 2i+9
+    const auto row = emulation::OfLane<Both>(all, 4 * g + i).a;
+    for (int j = 0; j < 2; ++j) {
+      const auto column = emulation::OfLane<Both>(all, 4 * (2 * t + j) + i).b;
+      c[j] += product(row.at[0], column.at[0]) + product(row.at[2], column.at[1]);
+      c[2 + j] += product(row.at[1], column.at[0]) + product(row.at[3], column.at[1]);
+    }
+  }
+}
+
+// Each lane reads its row before they meet, so that what another one writes there is not seen
+// without a barrier.
+inline void LoadMatrix(const BFloat16* row, uint32_t (&words)[4]) {
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
+  struct Row {
+    uint32_t words[4];
+  };
+  for (int i = 0; i < 4; ++i)
+    words[i] = emulation::OfLane<Row>(all, 8 * i + Lane() / 4).words[Lane() % 4];
+}
+
+inline void LoadMatrixTransposed(const BFloat16* row, uint32_t (&words)[4]) {
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
+  struct Row {
+    uint16_t numbers[8];
+  };
+  const int g = Lane() / 4, t = Lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const auto low = emulation::OfLane<Row>(all, 8 * i + 2 * t);
+    const auto high = emulation::OfLane<Row>(all, 8 * i + 2 * t + 1);
+    words[i] = low.numbers[g] | static_cast<uint32_t>(high.numbers[g]) << 16;
+  }
+}
+
+// Until the wait, NaNs lie there: neither what comes nor what was there may be read.
+template <int kBytes>
+void CopyAsync(const void* from, int bytes, void* to) {
+  static_assert(kBytes == 4 || kBytes == 16);
+  std::memset(to, 0xff, kBytes);
+  emulation::here->copies.push_back({from, bytes, to, kBytes});
+}
+
+inline void CommitCopies() { emulation::here->copies.push_back({}); }
+
+template <int kLater = 0>
+void WaitForCopies() {
+  auto& copies = emulation::here->copies;
+  auto groups = std::count_if(copies.begin(), copies.end(),
+                              [](const emulation::Copy& copy) { return copy.to == nullptr; });
+  auto copy = copies.begin();
+  for (; groups > kLater; ++copy) {
+    if (copy->to == nullptr) {
+      --groups;
+      continue;
+    }
+    std::memset(copy->to, 0, copy->room);
+    std::memcpy(copy->to, copy->from, copy->bytes);
+  }
+  copies.erase(copies.begin(), copy);
+}
+
+inline float Exp2(float x) { return std::exp2(x); }
+
+#endif
+
+}  // namespace pp::kernels::cuda

@@ -1,0 +1,173 @@
+// Fragments of matrices as lanes hold them, and copies to shared memory (kernels/mma.h), as the
+// emulation has them: right ones give a plain product, and each planted fault is found.
+#include "kernels/mma.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+namespace pp::kernels {
+namespace {
+
+using cuda::CopyAsync;
+using cuda::Lane;
+using cuda::Thread;
+
+enum class Fault {
+  kNone,
+  kRowsSwapped,    // rows 0-7 and 8-15 of A
+  kLanesRotated,   // the four groups of eight lanes that give addresses of A
+  kColumnsMixed,   // B's second depths before its first
+  kNotTransposed,  // B as it lies in memory
+  kNoCommit,
+  kNoWait,
+  kNoBarrier,
+};
+
+constexpr int kDepth = 32, kColumns = 32, kPad = 8;
+
+struct Memory {
+  BFloat16 a[16][kDepth + kPad];
+  BFloat16 rows[kDepth][kColumns + kPad];     // B as [depth][column]
+  BFloat16 columns[kColumns][kDepth + kPad];  // and as [column][depth]
+};
+
+// Two warps: each copies every other row, and multiplies A with 16 columns of B, which both ways of
+// reading it give.
+template <Fault kFault>
+void Multiply(const BFloat16* a, const BFloat16* b, const BFloat16* b_transposed, float* c,
+              float* d) {
+  auto& m = cuda::Shared<Memory>();
+  for (int row = Thread() / 4; row < 32; row += 16) {
+    const int part = Thread() % 4 * 8;
+    if (row < 16) CopyAsync<16>(a + row * kDepth + part, 16, &m.a[row][part]);
+    CopyAsync<16>(b + row * kColumns + part, 16, &m.rows[row][part]);
+    CopyAsync<16>(b_transposed + row * kDepth + part, 16, &m.columns[row][part]);
+  }
+  if (kFault != Fault::kNoCommit) cuda::CommitCopies();
+  if (kFault != Fault::kNoWait) cuda::WaitForCopies();
+  if (kFault != Fault::kNoBarrier) cuda::SyncBlock();
+  const int lane = Lane(), first = cuda::Warp() * 16;
+  float by_rows[2][4] = {}, by_columns[2][4] = {};
+  for (int k = 0; k < kDepth; k += 16) {
+    int from = lane % 16, at = lane / 16 * 8;
+    if (kFault == Fault::kRowsSwapped) from ^= 8;
+    if (kFault == Fault::kLanesRotated) from = (lane + 8) % 16, at = (lane + 8) / 16 % 2 * 8;
+    cuda::FragmentA left;
+    cuda::LoadMatrix(&m.a[from][k + at], left.at);
+    uint32_t r[4], t[4];
+    cuda::LoadMatrix(&m.columns[first + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8], r);
+    const BFloat16* row = &m.rows[k + lane % 16][first + lane / 16 * 8];
+    if (kFault == Fault::kNotTransposed) {
+      cuda::LoadMatrix(row, t);
+    } else {
+      cuda::LoadMatrixTransposed(row, t);
+    }
+    if (kFault == Fault::kColumnsMixed) std::swap(r[0], r[1]), std::swap(r[2], r[3]);
+    for (int n = 0; n < 2; ++n) {
+      cuda::Mma(left, {r[2 * n], r[2 * n + 1]}, by_columns[n]);
+      cuda::Mma(left, {t[2 * n], t[2 * n + 1]}, by_rows[n]);
+    }
+  }
+  for (int n = 0; n < 2; ++n)
+    for (int i = 0; i < 4; ++i) {
+      const int at = (lane / 4 + i / 2 * 8) * kColumns + first + n * 8 + lane % 4 * 2 + i % 2;
+      c[at] = by_columns[n][i], d[at] = by_rows[n][i];
+    }
+}
+
+// Whole numbers, so that there is no rounding.
+float At(int row, int column, int seed) {
+  return static_cast<float>((row * 37 + column * 11 + seed + row * column) % 23 - 11);
+}
+
+template <Fault kFault>
+int WrongNumbers(uint32_t seed) {
+  std::vector<BFloat16> a(16 * kDepth), b(kDepth * kColumns), transposed(kColumns * kDepth);
+  for (int k = 0; k < kDepth; ++k) {
+    for (int i = 0; i < 16; ++i) a[i * kDepth + k] = cuda::Round(At(i, k, 1));
+    for (int j = 0; j < kColumns; ++j)
+      b[k * kColumns + j] = transposed[j * kDepth + k] = cuda::Round(At(k, j, 5));
+  }
+  std::vector<float> c(16 * kColumns), d(16 * kColumns);
+  cuda::emulation::SetSeed(seed);
+  cuda::Launch<Multiply<kFault>>({.threads = 64, .shared = sizeof(Memory)}, nullptr,
+                                 static_cast<const BFloat16*>(a.data()),
+                                 static_cast<const BFloat16*>(b.data()),
+                                 static_cast<const BFloat16*>(transposed.data()), c.data(),
+                                 d.data());
+  int wrong = 0;
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < kColumns; ++j) {
+      float want = 0;
+      for (int k = 0; k < kDepth; ++k) want += At(i, k, 1) * At(k, j, 5);
+      wrong += c[i * kColumns + j] != want || d[i * kColumns + j] != want ? 1 : 0;
+    }
+  return wrong;
+}
+
+TEST_CASE("fragments give a plain product, and faults another") {
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    CHECK(WrongNumbers<Fault::kNone>(seed) == 0);
+    CHECK(WrongNumbers<Fault::kRowsSwapped>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kLanesRotated>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kColumnsMixed>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNotTransposed>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNoCommit>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNoWait>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNoBarrier>(seed) > 0);
+  }
+}
+
+// Fragments as the PTX ISA draws them, each number by where it is in its matrix.
+void NumbersOfLanes(int* wrong) {
+  auto& tile = cuda::Shared<BFloat16[4][8][8]>();
+  if (Thread() < 32)
+    for (int i = 0; i < 8; ++i)
+      tile[Thread() / 8][Thread() % 8][i].bits =
+          static_cast<uint16_t>(Thread() / 8 * 256 + Thread() % 8 * 16 + i);
+  cuda::SyncWarp();
+  uint32_t words[4], transposed[4];
+  cuda::LoadMatrix(tile[Lane() / 8][Lane() % 8], words);
+  cuda::LoadMatrixTransposed(tile[Lane() / 8][Lane() % 8], transposed);
+  const uint32_t g = Lane() / 4, t = Lane() % 4;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t low = i * 256 + g * 16 + 2 * t, across = i * 256 + 2 * t * 16 + g;
+    *wrong += words[i] != (low | (low + 1) << 16) ? 1 : 0;
+    *wrong += transposed[i] != (across | (across + 16) << 16) ? 1 : 0;
+  }
+}
+
+TEST_CASE("each lane gets the numbers that the PTX ISA gives it") {
+  int wrong = 0;
+  cuda::Launch<NumbersOfLanes>({.threads = 32, .shared = 512}, nullptr, &wrong);
+  CHECK(wrong == 0);
+}
+
+// Groups end one by one, in their order; what is not there is zero.
+void Groups(const float* from, float* out) {
+  float* to = &cuda::Shared<float>() + 8 * Thread();
+  CopyAsync<16>(from, 8, to);
+  cuda::CommitCopies();
+  CopyAsync<4>(from + 4, 4, to + 4);
+  cuda::CommitCopies();
+  cuda::WaitForCopies<1>();
+  for (int i = 0; i < 5; ++i) out[i] = to[i];
+  cuda::WaitForCopies();
+  out[5] = to[4];
+}
+
+TEST_CASE("copies come with their group, and not before the wait") {
+  const std::vector<float> from = {1, 2, 3, 4, 5};
+  std::vector<float> out(6);
+  cuda::Launch<Groups>({.threads = 32, .shared = 1024}, nullptr, from.data(), out.data());
+  CHECK(out[0] == 1);
+  CHECK(out[1] == 2);
+  CHECK(out[2] == 0);
+  CHECK(out[3] == 0);
+  CHECK(std::isnan(out[4]));
+  CHECK(out[5] == 5);
+}
+
+}  // namespace
+}  // namespace pp::kernels
