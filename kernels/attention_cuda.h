@@ -145,13 +145,10 @@ __device__ void MultiplyRows(const BFloat16* a, const BFloat16* b,
     for (int m = 0; m < kRowTiles; ++m) LoadMatrix(a + m * 16 * kStride + k, left[m].at);
     PP_UNROLL
     for (int n = 0; n < kTiles; n += 2) {
-      uint32_t right[4];
-      LoadMatrix(b + n * 8 * kStride + k, right);
+      FragmentsB right;
+      LoadMatrix(b + n * 8 * kStride + k, right.at);
       PP_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) {
-        Mma(left[m], {right[0], right[1]}, sums[m][n]);
-        Mma(left[m], {right[2], right[3]}, sums[m][n + 1]);
-      }
+      for (int m = 0; m < kRowTiles; ++m) Mma(left[m], right, sums[m][n], sums[m][n + 1]);
     }
   }
 }
@@ -197,13 +194,10 @@ __device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], co
     }
     PP_UNROLL
     for (int n = 0; n < kDim / 8; n += 2) {
-      uint32_t right[4];
-      LoadMatrixTransposed(b + k * 8 * kStride + n * 8, right);
+      FragmentsB right;
+      LoadMatrixTransposed(b + k * 8 * kStride + n * 8, right.at);
       PP_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) {
-        Mma(left[m], {right[0], right[1]}, sums[m][n]);
-        Mma(left[m], {right[2], right[3]}, sums[m][n + 1]);
-      }
+      for (int m = 0; m < kRowTiles; ++m) Mma(left[m], right, sums[m][n], sums[m][n + 1]);
     }
   }
 }
@@ -212,21 +206,21 @@ template <int kDim, int kRowTiles, int kTiles>
 __device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], const float* b,
                                 float (&sums)[kRowTiles][kDim / 8][4]) {
   constexpr int kStride = kRowStride<float, kDim>;
+  b += ColumnOfLane();
   PP_UNROLL
-  for (int k = 0; k < kTiles; ++k) PP_UNROLL
-  for (int j = 0; j < 2; ++j) PP_NO_UNROLL
-  for (int t = 0; t < 4; ++t) {  // the lane that has column 8k + 2t + j
-    float left[kRowTiles][2];
+  for (int k = 0; k < kTiles; ++k) PP_NO_UNROLL
+  for (int t = 0; t < 4; ++t) {  // the lane of a row that has columns 8k + 2t and 8k + 2t + 1
+    float mine[kRowTiles * 4], left[kRowTiles * 4];
     PP_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-    for (int h = 0; h < 2; ++h) left[m][h] = Shuffle(weights[m][k][2 * h + j], RowOfLane() * 4 + t);
-    const float* row = b + (8 * k + 2 * t + j) * kStride + ColumnOfLane();
+    for (int i = 0; i < kRowTiles * 4; ++i) mine[i] = weights[i / 4][k][i % 4];
+    ShuffleAll(mine, RowOfLane() * 4 + t, left);
     PP_UNROLL
+    for (int j = 0; j < 2; ++j) PP_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      const auto right = LoadPack<2>(row + n * 8);
+      const auto right = LoadPack<2>(b + (8 * k + 2 * t + j) * kStride + n * 8);
       PP_UNROLL
       for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-      for (int i = 0; i < 4; ++i) sums[m][n][i] += left[m][i / 2] * right.at[i % 2];
+      for (int i = 0; i < 4; ++i) sums[m][n][i] += left[m * 4 + i / 2 * 2 + j] * right.at[i % 2];
     }
   }
 }

@@ -8,6 +8,7 @@
 //   A [16][16]  at[0]: row g, columns 2t, 2t+1     at[1]: row g+8, the same columns
 //               at[2]: row g, columns 2t+8, 2t+9   at[3]: row g+8, these columns
 //   B [16][8]   at[0]: rows 2t, 2t+1 of column g   at[1]: rows 2t+8, 2t+9 of column g
+//               of two matrices side by side, at[2] and at[3] are the second one's
 //   C [16][8]   at[0], at[1]: row g, columns 2t, 2t+1     at[2], at[3]: row g+8
 //
 // All of a warp's lanes come to Mma and to LoadMatrix. They exist from sm_80 on. Hopper's wgmma,
@@ -34,8 +35,8 @@ namespace pp::kernels::cuda {
 struct FragmentA {
   uint32_t at[4];
 };
-struct FragmentB {
-  uint32_t at[2];
+struct FragmentsB {  // of two matrices side by side, [16][16]
+  uint32_t at[4];
 };
 
 #ifdef __CUDACC__
@@ -51,12 +52,18 @@ inline __device__ uint32_t RoundPair(float low, float high) {
   return pair;
 }
 
-// C += A B.
-inline __device__ void Mma(const FragmentA& a, const FragmentB& b, float (&c)[4]) {
+inline __device__ void Mma(const FragmentA& a, uint32_t b0, uint32_t b1, float (&c)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
+      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+}
+
+// c0 and c1 += A times the first matrix of B, and the second.
+inline __device__ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4],
+                           float (&c1)[4]) {
+  Mma(a, b.at[0], b.at[1], c0);
+  Mma(a, b.at[2], b.at[3], c1);
 }
 
 // Four matrices [8][8]. Lane 8*i + r gives row r of matrix i: 8 numbers in shared memory, aligned
@@ -103,6 +110,13 @@ __device__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
+// All numbers of another lane.
+template <int kCount>
+__device__ void ShuffleAll(const float (&mine)[kCount], int lane, float (&its)[kCount]) {
+  PP_UNROLL
+  for (int i = 0; i < kCount; ++i) its[i] = Shuffle(mine[i], lane);
+}
+
 // 2^x, within 2 units of the last place; numbers below 2^-126 are 0.
 inline __device__ float Exp2(float x) {
   float y;
@@ -116,10 +130,10 @@ inline uint32_t RoundPair(float low, float high) {
   return Round(low).bits | static_cast<uint32_t>(Round(high).bits) << 16;
 }
 
-inline void Mma(const FragmentA& a, const FragmentB& b, float (&c)[4]) {
+inline void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
   struct Both {
     FragmentA a;
-    FragmentB b;
+    FragmentsB b;
   } mine = {a, b};
   const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, &mine, sizeof(mine));
   const int g = Lane() / 4, t = Lane() % 4;
@@ -131,8 +145,10 @@ inline void Mma(const FragmentA& a, const FragmentB& b, float (&c)[4]) {
     const auto row = emulation::OfLane<Both>(all, 4 * g + i).a;
     for (int j = 0; j < 2; ++j) {
       const auto column = emulation::OfLane<Both>(all, 4 * (2 * t + j) + i).b;
-      c[j] += product(row.at[0], column.at[0]) + product(row.at[2], column.at[1]);
-      c[2 + j] += product(row.at[1], column.at[0]) + product(row.at[3], column.at[1]);
+      c0[j] += product(row.at[0], column.at[0]) + product(row.at[2], column.at[1]);
+      c0[2 + j] += product(row.at[1], column.at[0]) + product(row.at[3], column.at[1]);
+      c1[j] += product(row.at[0], column.at[2]) + product(row.at[2], column.at[3]);
+      c1[2 + j] += product(row.at[1], column.at[2]) + product(row.at[3], column.at[3]);
     }
   }
 }
@@ -186,6 +202,13 @@ void WaitForCopies() {
     std::memcpy(copy->to, copy->from, copy->bytes);
   }
   copies.erase(copies.begin(), copy);
+}
+
+template <int kCount>
+void ShuffleAll(const float (&mine)[kCount], int lane, float (&its)[kCount]) {
+  static_assert(sizeof(mine) <= emulation::kMostBytes);
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kShuffle, mine, sizeof(mine));
+  std::memcpy(its, all + lane * emulation::kMostBytes, sizeof(its));
 }
 
 inline float Exp2(float x) { return std::exp2(x); }

@@ -55,19 +55,17 @@ void Multiply(const BFloat16* a, const BFloat16* b, const BFloat16* b_transposed
     if (kFault == Fault::kLanesRotated) from = (lane + 8) % 16, at = (lane + 8) / 16 % 2 * 8;
     cuda::FragmentA left;
     cuda::LoadMatrix(&m.a[from][k + at], left.at);
-    uint32_t r[4], t[4];
-    cuda::LoadMatrix(&m.columns[first + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8], r);
+    cuda::FragmentsB r, t;
+    cuda::LoadMatrix(&m.columns[first + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8], r.at);
     const BFloat16* row = &m.rows[k + lane % 16][first + lane / 16 * 8];
     if (kFault == Fault::kNotTransposed) {
-      cuda::LoadMatrix(row, t);
+      cuda::LoadMatrix(row, t.at);
     } else {
-      cuda::LoadMatrixTransposed(row, t);
+      cuda::LoadMatrixTransposed(row, t.at);
     }
-    if (kFault == Fault::kColumnsMixed) std::swap(r[0], r[1]), std::swap(r[2], r[3]);
-    for (int n = 0; n < 2; ++n) {
-      cuda::Mma(left, {r[2 * n], r[2 * n + 1]}, by_columns[n]);
-      cuda::Mma(left, {t[2 * n], t[2 * n + 1]}, by_rows[n]);
-    }
+    if (kFault == Fault::kColumnsMixed) std::swap(r.at[0], r.at[1]);
+    cuda::Mma(left, r, by_columns[0], by_columns[1]);
+    cuda::Mma(left, t, by_rows[0], by_rows[1]);
   }
   for (int n = 0; n < 2; ++n)
     for (int i = 0; i < 4; ++i) {
@@ -91,11 +89,10 @@ int WrongNumbers(uint32_t seed) {
   }
   std::vector<float> c(16 * kColumns), d(16 * kColumns);
   cuda::emulation::SetSeed(seed);
-  cuda::Launch<Multiply<kFault>>({.threads = 64, .shared = sizeof(Memory)}, nullptr,
-                                 static_cast<const BFloat16*>(a.data()),
-                                 static_cast<const BFloat16*>(b.data()),
-                                 static_cast<const BFloat16*>(transposed.data()), c.data(),
-                                 d.data());
+  cuda::Launch<Multiply<kFault>>(
+      {.threads = 64, .shared = sizeof(Memory)}, nullptr, static_cast<const BFloat16*>(a.data()),
+      static_cast<const BFloat16*>(b.data()), static_cast<const BFloat16*>(transposed.data()),
+      c.data(), d.data());
   int wrong = 0;
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < kColumns; ++j) {
