@@ -46,10 +46,11 @@ struct PlainHead {
 
 Comparison Attention(const CpuKernels& kernels) {
   Comparison result;
-  constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},      {2, 7, 2, 5},       {1, 64, 2, 64},
-                                        {1, 130, 1, 64},   {2, 49, 3, 33},     {1, 97, 1, 100},
-                                        {1, 1100, 1, 5},   {1, 520, 2, 40},    {2, 49, 6, 33, 2},
-                                        {1, 600, 4, 8, 1}, {1, 33, 2, 8, 1, 3}};
+  constexpr AttentionShape kShapes[] = {{1, 1, 1, 1},      {2, 7, 2, 5},        {1, 64, 2, 64},
+                                        {1, 130, 1, 64},   {2, 49, 3, 33},      {1, 97, 1, 100},
+                                        {1, 1100, 1, 5},   {1, 520, 2, 40},     {2, 49, 6, 33, 2},
+                                        {1, 600, 4, 8, 1}, {1, 33, 2, 8, 1, 3}, {1, 132, 2, 128, 1},
+                                        {1, 70, 1, 200},   {1, 37, 1, 255}};
   for (const AttentionShape& s : kShapes) {
     for (const DropoutKey& key : kDropouts) {
       const int64_t c = s.heads * s.head_dim, rows = s.batch * s.tokens;

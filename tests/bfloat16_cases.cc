@@ -168,7 +168,8 @@ Comparison HalfMatmul(const CpuKernels& kernels) {
 //        of 16000, and D is an average of such numbers
 //   dk   by errors of random signs, 2^-9 * sqrt(sum(dS^2)) over queries, whose P falls with their
 //        number: sum(1/i^2) < 2 a head, so that it is no more than dq's, and so is dv
-void AddAttention(Comparison& result, const CpuKernels& kernels, const Both& both, double rounding) {
+void AddAttention(Comparison& result, const CpuKernels& kernels, const Both& both,
+                  double rounding) {
   if (kernels.probabilities == CpuKernels::Probabilities::kFp32) return Add(result, both);
   const Floats want = Rounded(both.floats), got = Widen(both.halves);
   for (size_t i = 0; i < want.size(); ++i)
@@ -177,9 +178,10 @@ void AddAttention(Comparison& result, const CpuKernels& kernels, const Both& bot
 
 Comparison HalfAttention(const CpuKernels& kernels) {
   Comparison result;
-  constexpr AttentionShape kShapes[] = {{2, 7, 2, 5},       {1, 64, 2, 64},
-                                        {2, 49, 3, 33},     {1, 1100, 2, 5, 1},
-                                        {1, 600, 4, 40, 2}, {1, 33, 2, 8, 1, 3}};
+  constexpr AttentionShape kShapes[] = {{2, 7, 2, 5},       {1, 64, 2, 64},     {2, 49, 3, 33},
+                                        {1, 1100, 2, 5, 1}, {1, 600, 4, 40, 2}, {1, 33, 2, 8, 1, 3},
+                                        {1, 132, 2, 80, 1}, {1, 131, 1, 96},    {1, 132, 1, 128},
+                                        {1, 70, 2, 256, 1}, {1, 37, 1, 201}};
   for (const AttentionShape& s : kShapes)
     for (const DropoutKey& key : kDropouts) {
       const int64_t kv = s.kv_heads == 0 ? s.heads : s.kv_heads, rows = s.batch * s.tokens;

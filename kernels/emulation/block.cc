@@ -55,7 +55,7 @@ class Runner {
     if (bytes > 0) std::memcpy(slots + lane.where.thread % kWarp * kMostBytes, mine, bytes);
     lane.meeting = what;
     lane.state = Lane::State::kAtWarp;
-    lane.fiber.Leave();
+    LeaveToNextLane(lane);
     return slots;
   }
 
@@ -82,6 +82,16 @@ class Runner {
       for (int warp : order) RunWarp(warp);
       goes_on = PassBarrier(grid.threads);
     }
+  }
+
+  // What RunWarp would do next, without the way there and back.
+  void LeaveToNextLane(Lane& lane) {
+    if ((lane.where.thread + 1) % kWarp == 0) return lane.fiber.Leave();
+    Lane& next = *lanes_[lane.where.thread + 1];
+    if (next.state != Lane::State::kRuns || next.fiber.ended()) return lane.fiber.Leave();
+    lane_ = &next;
+    here = &next.where;
+    lane.fiber.LeaveTo(next.fiber);
   }
 
   // Until all lanes stand at a barrier of the block, or have ended.

@@ -81,4 +81,10 @@ void Fiber::Enter() {
 
 void Fiber::Leave() { PipeSwitchStack(&inside_, outside_); }
 
+void Fiber::LeaveTo(Fiber& next) {
+  next.outside_ = outside_;
+  entered = &next;
+  PipeSwitchStack(&inside_, next.inside_);
+}
+
 }  // namespace pp::kernels::cuda::emulation

@@ -21,6 +21,8 @@ class Fiber {
   void Enter();
   // From inside: goes on where Enter was called.
   void Leave();
+  // The same as if `next` were then entered there.
+  void LeaveTo(Fiber& next);
   bool ended() const { return ended_; }
 
  private:
