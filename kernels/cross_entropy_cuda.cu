@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kLossThreads) JoinParts(CrossEntropyJoinArgs a
     if (!ignored) mine += static_cast<double>(largest) - target + log_sum;
   }
   const double loss = BlockSum<kLossThreads>(mine);
-  if (Thread() == 0) *a.loss = loss;
+  if (Thread() == 0 && a.loss != nullptr) *a.loss = loss;
 }
 
 // A thread reads all that it writes before it writes it, the target's logit too.
@@ -155,6 +155,7 @@ template <typename N>
 void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args, Stream stream) {
   ForRows(args, kRowShared, [&]<Access kAccess>(const Grid& grid, int64_t stride) {
     Launch<Forward<kAccess, N>>(grid, stream, args, stride);
+    if (args.loss == nullptr) return;
     Launch<AddLosses<N>>({.threads = kLossThreads, .shared = sizeof(BlockSums<kLossThreads>)},
                          stream, args, stride);
   });

@@ -44,6 +44,7 @@ namespace cuda {
 
 template <typename N>
 void Draw(const DrawArgs<N>& args, Stream stream);
+void DrawJoin(const DrawJoinArgs& args, Stream stream);
 
 }  // namespace cuda
 }  // namespace pp::kernels

@@ -55,6 +55,14 @@ __global__ void __launch_bounds__(kThreads) DrawBest(DrawArgs<N> a) {
   a.best[1] = static_cast<float>(mine.token);
 }
 
+__global__ void JoinParts(DrawJoinArgs a) {
+  if (Thread() != 0) return;
+  const float* best = a.best;
+  for (int64_t part = 1; part < a.parts; ++part)
+    if (a.best[part * a.stride] > best[0]) best = a.best + part * a.stride;
+  *a.token = best[1];
+}
+
 }  // namespace
 
 template <typename N>
@@ -62,5 +70,9 @@ void Draw(const DrawArgs<N>& args, Stream stream) {
   Launch<DrawBest<N>>({.threads = kThreads, .shared = sizeof(Best[kWarps])}, stream, args);
 }
 PP_INSTANTIATE_CUDA(Draw)
+
+void DrawJoin(const DrawJoinArgs& args, Stream stream) {
+  Launch<JoinParts>({.threads = kWarp}, stream, args);
+}
 
 }  // namespace pp::kernels::cuda

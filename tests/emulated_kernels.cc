@@ -47,6 +47,7 @@ CpuKernels EmulatedKernels() {
   PP_EMULATED(Add)
   PP_EMULATED(Clip)
   PP_EMULATED(CrossEntropyJoin)
+  PP_EMULATED(DrawJoin)
   PP_EMULATED(Fill)
   PP_EMULATED(Scale)
   PP_EMULATED(SumSquares)

@@ -45,6 +45,7 @@ class Stage {
     call.wgrad = reinterpret_cast<std::byte*>(wgrad.data());
     call.optimizer = reinterpret_cast<std::byte*>(moments.data());
     call.norm = norm.data();
+    call.scratch = reinterpret_cast<std::byte*>(scratch_.data());
     call.update = update;
     executor_->Run(call, nullptr);
   }
@@ -59,6 +60,7 @@ class Stage {
   Program program_;
   std::unique_ptr<StageExecutor> executor_;
   StageLayout layout_;
+  std::vector<float> scratch_ = std::vector<float>(64);
 };
 
 TEST_CASE("each further thread takes working space for the kernels") {

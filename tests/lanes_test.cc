@@ -23,6 +23,7 @@ class SlowDevice : public Device {
     Ticket Drop(void*, int64_t) override { return 0; }
     Ticket Stamp(double*) override { return 0; }
     Ticket last() const override { return 0; }
+    Ticket Mark() override { return 0; }
     QueueTime time() const override { return {}; }
     bool Done(Ticket ticket) const override { return ticket <= done; }
     Ticket done = 0;

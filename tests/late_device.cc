@@ -140,6 +140,7 @@ class LateQueue : public Queue {
     return Later([=] { *seconds = SteadySeconds(); });
   }
   Ticket last() const override { return last_; }
+  Ticket Mark() override { return 0; }  // a call's work is done as it is put in
   QueueTime time() const override { return inner_->time(); }
   void Finish() { scheduler_->Drain(*lane_); }
   bool Done(Ticket ticket) const override {

@@ -35,13 +35,4 @@ TEST_CASE("a warm-up longer than the training only warms up") {
     CHECK(LearningRate(options, step) == Approx(static_cast<double>(step) / 100));
 }
 
-TEST_CASE("clipping brings a norm down to the largest one, and no other") {
-  const OptimizerOptions options{.grad_clip = 2};
-  CHECK(ClipScale(options, 0) == 1);
-  CHECK(ClipScale(options, 2) == 1);
-  CHECK(ClipScale(options, 8) * 8 == Approx(2));
-  CHECK(ClipScale(options, 8) * 8 <= 2);
-  CHECK(ClipScale({.grad_clip = 0}, 1e30) == 1);
-}
-
 }  // namespace pp

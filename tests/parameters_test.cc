@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 
+#include "runtime/device/cpu_kernels.h"
 #include "tests/models.h"
 
 namespace pp {
@@ -45,7 +46,8 @@ Bytes RandomFloats(int64_t bytes, unsigned seed) {
 }
 
 AdamWOptions Options(int64_t step) {
-  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .gradient_scale = 0.5f, .step = step};
+  static const kernels::Clipped half = {.scale = 0.5f};
+  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .clipped = &half, .step = step};
 }
 
 }  // namespace
@@ -56,6 +58,7 @@ TEST_CASE("the optimizer on the shards of all copies has the bits of the whole, 
     for (int stage = 0; stage < stages; ++stage) {
       const Program program = MakeProgram(stages);
       const StageLayout layout = LayoutStage(*program.job, stage);
+      const auto kernels = MakeCpuKernels(*program.job, 1);
       const std::vector<Bucket> buckets = BucketsOf(program, stage);
       const Bytes first = RandomFloats(layout.weights_bytes, 1);
       const Bytes wgrads[kSteps] = {RandomFloats(layout.wgrad_bytes, 2),
@@ -63,9 +66,9 @@ TEST_CASE("the optimizer on the shards of all copies has the bits of the whole, 
       Bytes whole = first, moments(layout.optimizer_bytes);
       std::vector<std::vector<double>> norms(kSteps, std::vector<double>(layout.norm_blocks, -1));
       for (int step = 0; step < kSteps; ++step) {
-        SumSquares(AllParts(layout), wgrads[step].data(), norms[step].data());
-        StepAdamW(AllParts(layout), Options(step + 1), wgrads[step].data(), moments.data(),
-                  whole.data());
+        SumSquares(*kernels, AllParts(layout), wgrads[step].data(), norms[step].data());
+        StepAdamW(*kernels, AllParts(layout), Options(step + 1), wgrads[step].data(),
+                  moments.data(), whole.data());
       }
       for (const int64_t copies : {1, 2, 3, 8}) {
         INFO("stage " << stage << " of " << stages << ", " << copies << " copies");
@@ -77,8 +80,9 @@ TEST_CASE("the optimizer on the shards of all copies has the bits of the whole, 
           const auto parts = PartsOfShards(layout, shards);
           Bytes mine(shards.bytes);
           for (int step = 0; step < kSteps; ++step) {
-            SumSquares(parts, wgrads[step].data(), norms_of_shards[step].data());
-            StepAdamW(parts, Options(step + 1), wgrads[step].data(), mine.data(), shared.data());
+            SumSquares(*kernels, parts, wgrads[step].data(), norms_of_shards[step].data());
+            StepAdamW(*kernels, parts, Options(step + 1), wgrads[step].data(), mine.data(),
+                      shared.data());
           }
         }
         CHECK((shared == whole));
@@ -120,9 +124,10 @@ TEST_CASE("shards update each number once, with moments of its own") {
 TEST_CASE("vectors do not decay, matrices do") {
   const Program program = MakeProgram(2);
   const StageLayout layout = LayoutStage(*program.job, 1);
+  const auto kernels = MakeCpuKernels(*program.job, 1);
   Bytes weights = RandomFloats(layout.weights_bytes, 1), moments(layout.optimizer_bytes);
   const Bytes before = weights, wgrad(layout.wgrad_bytes);  // no gradient
-  StepAdamW(AllParts(layout), Options(1), wgrad.data(), moments.data(), weights.data());
+  StepAdamW(*kernels, AllParts(layout), Options(1), wgrad.data(), moments.data(), weights.data());
   for (const Tensor& tensor : layout.tensors) {
     INFO(tensor.name());
     const bool same = std::memcmp(weights.data() + tensor.weight, before.data() + tensor.weight,

@@ -103,7 +103,7 @@ class Memory {
 
 struct Stage {
   Stage(const Job& job, int stage, Kernels* kernels)
-      : model(MakeStage(job, stage, kSeed, kernels)) {
+      : kernels(kernels), model(MakeStage(job, stage, kSeed, kernels)) {
     Memory first(layout().weights_bytes);
     auto source = WeightSource::New(kSeed);
     REQUIRE(source.ok());
@@ -115,7 +115,7 @@ struct Stage {
 
   void Update(double learning_rate) {
     Memory next = versions.back();
-    StepAdamW(AllParts(layout()),
+    StepAdamW(*kernels, AllParts(layout()),
               {.learning_rate = static_cast<float>(learning_rate),
                .weight_decay = static_cast<float>(Optimizer().weight_decay),
                .step = static_cast<int64_t>(versions.size())},
@@ -123,6 +123,7 @@ struct Stage {
     versions.push_back(std::move(next));
   }
 
+  Kernels* const kernels;
   StageModel model;
   std::vector<Memory> versions;  // W(0), W(1), ...
   Memory wgrad{layout().wgrad_bytes};

@@ -119,21 +119,20 @@ class Pipeline {
   double Step(int64_t step) {
     std::vector<double> norms(NormBlocks(job_));
     for (auto& stage : stages_) {
-      SumSquares(AllParts(stage->layout()), stage->wgrad.data(),
+      SumSquares(*kernels_, AllParts(stage->layout()), stage->wgrad.data(),
                  norms.data() + stage->layout().first_norm_block);
     }
     double sum = 0;
     for (const double norm : norms) sum += norm;
     const double norm = std::sqrt(sum);
+    const kernels::Clipped clipped = {.scale =
+                                          static_cast<float>(std::min(1.0, 1.0 / (norm + 1e-6)))};
     const AdamWOptions options = {
-        .learning_rate = 1e-3f,
-        .weight_decay = 0.1f,
-        .gradient_scale = static_cast<float>(std::min(1.0, 1.0 / (norm + 1e-6))),
-        .step = step};
+        .learning_rate = 1e-3f, .weight_decay = 0.1f, .clipped = &clipped, .step = step};
     for (auto& stage : stages_) {
       if (step == 1) std::memset(stage->optimizer.data(), 0, stage->layout().optimizer_bytes);
-      StepAdamW(AllParts(stage->layout()), options, stage->wgrad.data(), stage->optimizer.data(),
-                stage->weights.data());
+      StepAdamW(*kernels_, AllParts(stage->layout()), options, stage->wgrad.data(),
+                stage->optimizer.data(), stage->weights.data());
     }
     return norm;
   }

@@ -56,6 +56,7 @@ class CpuQueue : public Queue {
     return last_;
   }
   Ticket last() const override { return last_; }
+  Ticket Mark() override { return last_; }
   QueueTime time() const override { return time_; }
   bool Done(Ticket) const override { return true; }
 

@@ -61,6 +61,8 @@ class Queue {
   virtual Ticket Stamp(double* seconds) = 0;
   // Of the last work.
   virtual Ticket last() const = 0;
+  // From within a call that is being submitted: of what it has put into the queue so far.
+  virtual Ticket Mark() = 0;
   // The owner, when all is done: how long the queue has worked.
   virtual QueueTime time() const = 0;
 

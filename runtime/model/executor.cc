@@ -1,8 +1,6 @@
 #include "runtime/model/executor.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
@@ -117,36 +115,37 @@ class ModelExecutor : public StageExecutor {
       tied.weights = call.weights + tensor.weight;
     }
     if (end == 0 || tied.update != call.update) return Owned(call);
-    std::memcpy(call.weights + tensor.weight, tied.weights, tensor.bytes());
+    kernels_->Copy(tied.weights, tensor.bytes(), call.weights + tensor.weight);
     return tied.rest[end];
   }
 
   // Tensors that all peers have count once.
   void Norm(const StageCall& call, const StageLayout& layout) const {
     double* blocks = call.norm + args_.index * (norm_blocks_ / job_.tp) + layout.first_norm_block;
-    SumSquares(Owned(call), call.wgrad, blocks);
+    SumSquares(*kernels_, Owned(call), call.wgrad, blocks);
     for (const OwnedPart& owned : Owned(call))
       if (args_.index > 0 && owned.part.tensor->cut == Cut::kNone)
-        std::fill_n(blocks + owned.part.first_block(), owned.part.blocks(), 0.0);
+        kernels_->Fill({.n = 2 * owned.part.blocks(),  // zeros as floats are zeros as doubles
+                        .out = reinterpret_cast<float*>(blocks + owned.part.first_block())});
   }
 
   // A step whose norm is no number changes nothing: the run ends when its report is read.
   void Step(const StageCall& call, const StageLayout& layout) {
-    double norm = 0;
+    AdamWOptions options;
     if (call.norm != nullptr) {
-      // In model order, so that every device and every split has the same bits.
-      for (int64_t i = 0; i < norm_blocks_; ++i) norm += call.norm[i];
-      norm = call.norm[norm_blocks_] = std::sqrt(norm);
+      auto* clipped = reinterpret_cast<kernels::Clipped*>(call.scratch);
+      kernels_->Clip({.blocks = norm_blocks_,
+                      .norm = call.norm,
+                      .most = args_.optimizer.grad_clip,
+                      .clipped = clipped});
+      options.clipped = clipped;
     }
     if (call.weights != call.weights_old)
-      std::memcpy(call.weights, call.weights_old, layout.weights_bytes);
-    if (!std::isfinite(norm)) return;
-    AdamWOptions options;
+      kernels_->Copy(call.weights_old, layout.weights_bytes, call.weights);
     options.learning_rate = static_cast<float>(LearningRate(args_.optimizer, call.step));
     options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
-    options.gradient_scale = static_cast<float>(ClipScale(args_.optimizer, norm));
     options.step = call.update;
-    StepAdamW(ToStep(call, layout), options, call.wgrad, call.optimizer, call.weights);
+    StepAdamW(*kernels_, ToStep(call, layout), options, call.wgrad, call.optimizer, call.weights);
   }
 
   const ExecutorArgs args_;

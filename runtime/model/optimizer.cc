@@ -16,8 +16,4 @@ double LearningRate(const OptimizerOptions& options, int64_t step) {
   return options.min_learning_rate + height * (options.learning_rate - options.min_learning_rate);
 }
 
-double ClipScale(const OptimizerOptions& options, double norm) {
-  return options.grad_clip > 0 && norm > options.grad_clip ? options.grad_clip / (norm + 1e-6) : 1;
-}
-
 }  // namespace pp

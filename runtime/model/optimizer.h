@@ -18,7 +18,4 @@ struct OptimizerOptions {
 // The learning rate of `step`, which counts from 1.
 double LearningRate(const OptimizerOptions& options, int64_t step);
 
-// What gradients of this norm are multiplied with, so that it is at most grad_clip.
-double ClipScale(const OptimizerOptions& options, double norm);
-
 }  // namespace pp

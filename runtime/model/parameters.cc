@@ -128,35 +128,35 @@ void AddTied(const StageLayout& layout, std::byte* wgrad) {
                      .out = Floats(wgrad, layout.tied_lookup)});
 }
 
-void SumSquares(const std::vector<OwnedPart>& parts, const std::byte* wgrad, double* norm) {
+void SumSquares(Kernels& kernels, const std::vector<OwnedPart>& parts, const std::byte* wgrad,
+                double* norm) {
   for (const OwnedPart& owned : parts) {
     const TensorPart& part = owned.part;
     if (part.blocks() == 0) continue;
-    kernels::cpu::SumSquares({.n = part.count,
-                              .x = Floats(wgrad, part.tensor->wgrad) + part.begin,
-                              .partial = norm + part.first_block()});
+    kernels.SumSquares({.n = part.count,
+                        .x = Floats(wgrad, part.tensor->wgrad) + part.begin,
+                        .partial = norm + part.first_block()});
   }
 }
 
-void StepAdamW(const std::vector<OwnedPart>& parts, const AdamWOptions& options,
+void StepAdamW(Kernels& kernels, const std::vector<OwnedPart>& parts, const AdamWOptions& options,
                const std::byte* wgrad, std::byte* optimizer, std::byte* weights) {
   const double step = static_cast<double>(options.step);
   for (const OwnedPart& owned : parts) {
     const TensorPart& part = owned.part;
-    kernels::cpu::AdamW(
-        {.n = part.count,
-         .weights = Floats(weights, part.tensor->weight) + part.begin,
-         .m = Floats(optimizer, owned.m),
-         .v = Floats(optimizer, owned.v),
-         .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
-         .gradient_scale = options.gradient_scale,
-         .learning_rate = options.learning_rate,
-         .beta1 = options.beta1,
-         .beta2 = options.beta2,
-         .epsilon = options.epsilon,
-         .decay = part.tensor->matrix ? options.weight_decay : 0.0f,
-         .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
-         .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
+    kernels.AdamW({.n = part.count,
+                   .weights = Floats(weights, part.tensor->weight) + part.begin,
+                   .m = Floats(optimizer, owned.m),
+                   .v = Floats(optimizer, owned.v),
+                   .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
+                   .clipped = options.clipped,
+                   .learning_rate = options.learning_rate,
+                   .beta1 = options.beta1,
+                   .beta2 = options.beta2,
+                   .epsilon = options.epsilon,
+                   .decay = part.tensor->matrix ? options.weight_decay : 0.0f,
+                   .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
+                   .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device/kernels.h"
 #include "runtime/files/weight_files.h"
 #include "schema/buckets.h"
 #include "schema/model/layout.h"
@@ -57,20 +58,22 @@ void AddTied(const StageLayout& layout, std::byte* wgrad);
 
 // norm[i] = sum of the squares of this stage's norm block i, for the blocks of the parts. REQUIRES:
 // tied gradients are added.
-void SumSquares(const std::vector<OwnedPart>& parts, const std::byte* wgrad, double* norm);
+void SumSquares(Kernels& kernels, const std::vector<OwnedPart>& parts, const std::byte* wgrad,
+                double* norm);
 
 struct AdamWOptions {
   float learning_rate = 0;
   float beta1 = 0.9f;
   float beta2 = 0.95f;  // as for GPT-3 and most language models since; PyTorch's default is 0.999
   float epsilon = 1e-8f;
-  float weight_decay = 0;    // of matrices
-  float gradient_scale = 1;  // clipping
-  int64_t step = 1;          // counts from 1
+  float weight_decay = 0;  // of matrices
+  const kernels::Clipped* clipped =
+      nullptr;       // of the device; null: gradients are taken as they are
+  int64_t step = 1;  // counts from 1
 };
 
 // AdamW on the parts. REQUIRES: tied gradients are added.
-void StepAdamW(const std::vector<OwnedPart>& parts, const AdamWOptions& options,
+void StepAdamW(Kernels& kernels, const std::vector<OwnedPart>& parts, const AdamWOptions& options,
                const std::byte* wgrad, std::byte* optimizer, std::byte* weights);
 
 }  // namespace pp

@@ -49,6 +49,7 @@ void PeerExchanger::Start(const PeerExchange& what, void* data) {
   PP_CHECK(collectives_.contains(what) && over_.load() == asked_.load());
   data_ = static_cast<std::byte*>(data);
   what_ = what;
+  made_ = args_.device->compute().Mark();
   asked_.fetch_add(1, std::memory_order_release);
   args_.transport->bell().Ring();
 }
@@ -75,6 +76,7 @@ Status PeerExchanger::Advance(bool* moved) {
   if (over_.load(std::memory_order_relaxed) == asked) return {};
   Collective& collective = *collectives_.at(what_);
   if (begun_ != asked) {
+    if (!args_.device->compute().Done(made_)) return {};
     PP_RETURN_IF_ERROR(collective.Start(data_ - args_.device->at(0)));
     begun_ = asked;
     *moved = true;

@@ -46,6 +46,7 @@ class PeerExchanger : public Peers {
   // What was asked for last.
   std::byte* data_ = nullptr;
   PeerExchange what_;
+  Ticket made_ = 0;  // what it is of
   std::atomic<int64_t> asked_{0}, over_{0};
   int64_t begun_ = 0;  // the communication thread's
   std::atomic<bool> waiting_{false};

@@ -1,0 +1,20 @@
+// The device that is an NVIDIA GPU, or a part of one: memory, two streams and the kernels of
+// //kernels:cuda, over a driver.
+//
+// What a lane submits goes into its stream, with an event behind each piece of work. A thread of
+// the device's own looks for events that are reached, moves on what copies have brought to the
+// host, and rings.
+#pragma once
+
+#include <memory>
+
+#include "runtime/device/cuda/driver.h"
+#include "runtime/device/device.h"
+
+namespace pp {
+
+// The driver is the device's alone. Throws std::system_error where the system has no thread left.
+std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver,
+                                       const DeviceBells& bells);
+
+}  // namespace pp

@@ -1,0 +1,16 @@
+// The kernels of a GPU, put into one stream.
+#pragma once
+
+#include <memory>
+
+#include "runtime/device/cuda/driver.h"
+#include "runtime/device/kernels.h"
+#include "schema/model/layout.h"
+
+namespace pp {
+
+// Their working space is the driver's, beside the arena: std::bad_alloc where there is none.
+std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
+                                         const Job& job);
+
+}  // namespace pp

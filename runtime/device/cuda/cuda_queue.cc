@@ -1,0 +1,137 @@
+#include "runtime/device/cuda/cuda_queue.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "kernels/sum_parts.h"
+
+namespace pp {
+namespace {
+
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+template <typename N>
+void SumParts(const SumArgs& args, CudaDriver::Stream stream) {
+  kernels::cuda::SumParts<N>({.n = args.n,
+                              .count = static_cast<int64_t>(args.parts.size()),
+                              .parts = reinterpret_cast<const N* const*>(args.parts.data()),
+                              .out = reinterpret_cast<N*>(args.out),
+                              .also = reinterpret_cast<N*>(args.also)},
+                             stream);
+}
+
+}  // namespace
+
+CudaQueue::CudaQueue(const Args& args)
+    : args_(args), stream_(args.driver->MakeStream()), ring_(args.pinned, kPinnedBytes) {}
+
+CudaDriver::Event CudaQueue::TakeEvent() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (events_.empty()) return args_.driver->MakeEvent();
+  const CudaDriver::Event event = events_.back();
+  events_.pop_back();
+  return event;
+}
+
+std::byte* CudaQueue::TakePinned(int64_t bytes) {
+  while (true) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (std::byte* piece = ring_.Take(bytes)) return piece;
+    }
+    sched_yield();  // the watcher gives back
+  }
+}
+
+Ticket CudaQueue::Put(Work work) {
+  work.end = TakeEvent();
+  args_.driver->Record(work.end, stream_);
+  work.ticket = ++last_;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    work_.push_back(work);
+  }
+  submitted_.store(last_);
+  args_.watcher->Ring();
+  return last_;
+}
+
+Ticket CudaQueue::Submit(StageExecutor& executor, const StageCall& call) {
+  const double processor = ThreadSeconds();
+  const CudaDriver::Event begin = TakeEvent();
+  args_.driver->Record(begin, stream_);
+  executor.Run(call, stream_);
+  processor_ += ThreadSeconds() - processor;
+  return Put({.begin = begin});
+}
+
+Ticket CudaQueue::Sum(const SumArgs& args) {
+  args.dtype == Dtype::kBf16 ? SumParts<kernels::BFloat16>(args, stream_)
+                             : SumParts<float>(args, stream_);
+  return Put({});
+}
+
+Ticket CudaQueue::CopyIn(void* to, const void* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    const int64_t piece = std::min(kPieceBytes, bytes - at);
+    std::byte* pinned = TakePinned(piece);
+    std::memcpy(pinned, static_cast<const std::byte*>(from) + at, piece);
+    args_.driver->Copy(static_cast<std::byte*>(to) + at, pinned, piece, stream_);
+    Put({.pinned = pinned, .pinned_bytes = piece});
+  }
+  return last_;
+}
+
+Ticket CudaQueue::CopyOut(void* to, const void* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    const int64_t piece = std::min(kPieceBytes, bytes - at);
+    std::byte* pinned = TakePinned(piece);
+    args_.driver->Copy(pinned, static_cast<const std::byte*>(from) + at, piece, stream_);
+    Put({.to = static_cast<std::byte*>(to) + at, .pinned = pinned, .pinned_bytes = piece});
+  }
+  return last_;
+}
+
+Ticket CudaQueue::CopyPinned(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) args_.driver->Copy(to, from, bytes, stream_);
+  return Put({});
+}
+
+Ticket CudaQueue::Stamp(double* seconds) { return Put({.seconds = seconds}); }
+
+QueueTime CudaQueue::time() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {.busy = busy_, .processor = processor_};
+}
+
+bool CudaQueue::Watch() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (work_.empty()) return false;
+  const Work work = work_.front();
+  lock.unlock();
+  // Of a device that has failed nothing is waited for.
+  if (!args_.driver->Reached(work.end) && args_.driver->status().ok()) return false;
+  if (work.to != nullptr) std::memcpy(work.to, work.pinned, work.pinned_bytes);
+  if (work.seconds != nullptr)
+    *work.seconds = args_.origin_seconds + args_.driver->SecondsBetween(args_.origin, work.end);
+  lock.lock();
+  if (work.begin != nullptr) {
+    busy_ += args_.driver->SecondsBetween(work.begin, work.end);
+    events_.push_back(work.begin);
+  }
+  events_.push_back(work.end);
+  if (work.pinned != nullptr) ring_.GiveBack(work.pinned_bytes);
+  work_.pop_front();
+  lock.unlock();
+  done_.store(work.ticket, std::memory_order_release);
+  return true;
+}
+
+}  // namespace pp

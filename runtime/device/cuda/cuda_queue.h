@@ -1,0 +1,79 @@
+// A queue of the CUDA device: a stream, and what is to be done when it has come to an event.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/pinned_ring.h"
+#include "runtime/device/device.h"
+
+namespace pp {
+
+class CudaQueue : public Queue {
+ public:
+  // `origin`: an event that is reached, at `origin_seconds` of the host's steady clock. `watcher`
+  // is rung when there is something to watch.
+  struct Args {
+    CudaDriver* driver = nullptr;
+    std::byte* pinned = nullptr;  // kPinnedBytes
+    CudaDriver::Event origin = nullptr;
+    double origin_seconds = 0;
+    Bell* watcher = nullptr;
+  };
+  static constexpr int64_t kPieceBytes = int64_t{1} << 20;  // of a copy
+  static constexpr int64_t kPinnedBytes = 4 * kPieceBytes;
+
+  explicit CudaQueue(const Args& args);
+
+  Ticket Submit(StageExecutor& executor, const StageCall& call) override;
+  Ticket Sum(const SumArgs& args) override;
+  Ticket CopyIn(void* to, const void* from, int64_t bytes) override;
+  Ticket CopyOut(void* to, const void* from, int64_t bytes) override;
+  // Between the device and pinned memory, which is the copy's until the ticket is done.
+  Ticket CopyPinned(void* to, const void* from, int64_t bytes);
+  Ticket Drop(void*, int64_t) override { return last(); }
+  Ticket Stamp(double* seconds) override;
+  Ticket last() const override { return last_; }
+  Ticket Mark() override { return Put({}); }
+  QueueTime time() const override;
+  bool Done(Ticket ticket) const override {
+    return done_.load(std::memory_order_acquire) >= ticket;
+  }
+
+  CudaDriver::Stream stream() const { return stream_; }
+
+  // The watcher: ends what the stream has come behind. Whether there was anything.
+  bool Watch();
+  // The watcher: whether nothing is under way.
+  bool Idle() const { return done_.load() == submitted_.load(); }
+
+ private:
+  // What the watcher does when an event is reached.
+  struct Work {
+    Ticket ticket = 0;
+    CudaDriver::Event begin = nullptr, end = nullptr;  // begin: null where no time is taken
+    void* to = nullptr;                                // of a copy to the host, from `pinned`
+    std::byte* pinned = nullptr;
+    int64_t pinned_bytes = 0;
+    double* seconds = nullptr;  // of a stamp
+  };
+  Ticket Put(Work work);
+  CudaDriver::Event TakeEvent();
+  std::byte* TakePinned(int64_t bytes);
+
+  const Args args_;
+  const CudaDriver::Stream stream_;
+  Ticket last_ = 0;  // the owner's
+  double processor_ = 0;
+  std::atomic<Ticket> submitted_{0}, done_{0};
+  mutable std::mutex mutex_;  // of what follows
+  std::deque<Work> work_;
+  std::vector<CudaDriver::Event> events_;  // that are free
+  PinnedRing ring_;
+  double busy_ = 0;
+};
+
+}  // namespace pp

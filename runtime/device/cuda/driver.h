@@ -1,0 +1,56 @@
+// What the CUDA device asks of CUDA, a function each: memory, streams, events and matrix products.
+//
+// Two kinds: CUDA's own (cuda_driver.cc, the one file that includes its headers), and a fake of the
+// tests that carries out in any legal order what it may, and poisons what is not written. What is
+// not in order in a stream, or behind an event, has no order.
+//
+// Errors stay: the first one is in status(), and from then on nothing needs to happen.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/matmul.h"
+#include "kernels/stream.h"
+#include "schema/status.h"
+
+namespace pp {
+
+class CudaDriver {
+ public:
+  using Stream = kernels::cuda::Stream;
+  using Event = void*;
+
+  virtual ~CudaDriver() = default;
+
+  // Memory of the device, aligned to 256 bytes, and of the host that copies may read and write
+  // while the host goes on ("pinned"). It is the driver's, until its end. Invalid: there is not so
+  // much.
+  virtual Result<std::byte*> Take(int64_t bytes) = 0;
+  virtual Result<std::byte*> TakePinned(int64_t bytes) = 0;
+
+  virtual Stream MakeStream() = 0;
+  virtual Event MakeEvent() = 0;
+  // The event is that `stream` has come here; what it was before is forgotten.
+  virtual void Record(Event event, Stream stream) = 0;
+  // What comes behind in `stream` waits for the event as it was last recorded.
+  virtual void WaitFor(Stream stream, Event event) = 0;
+  virtual bool Reached(Event event) = 0;
+  // REQUIRES: both are reached.
+  virtual double SecondsBetween(Event first, Event second) = 0;
+
+  // From and to: the device's memory, or pinned.
+  virtual void Copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
+  // Repeats a word of four bytes.
+  virtual void Fill(void* at, uint32_t word, int64_t words, Stream stream) = 0;
+
+  // Makes what products of a shape need, once; ids count from 0. The same shape computes the same
+  // bits each time.
+  virtual int Prepare(const kernels::MatmulShape& shape) = 0;
+  virtual void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) = 0;
+
+  // Any thread.
+  virtual Status status() const = 0;
+};
+
+}  // namespace pp

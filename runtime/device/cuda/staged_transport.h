@@ -1,0 +1,61 @@
+// Messages between ranks whose memory is on devices that the transport does not reach: through
+// pinned memory of both hosts, a piece after the other, so that one is copied while the one before
+// it is on its way.
+//
+//   send   device -> pinned -> inner transport          two pieces a port
+//   recv   inner transport -> pinned -> device
+//
+// Both ends cut a message into the same pieces. Control messages are of the host, and pass as they
+// are.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/transport.h"
+#include "runtime/device/cuda/cuda_queue.h"
+
+namespace pp {
+
+class StagedTransport : public Transport {
+ public:
+  static constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
+  // The queues are this transport's alone; they and what is inside outlive it.
+  struct Args {
+    Transport* inner = nullptr;
+    CudaDriver* driver = nullptr;
+    CudaQueue *out = nullptr, *in = nullptr;  // from the device, and to it
+  };
+  explicit StagedTransport(const Args& args);
+
+  Status Start(const Port& port, void* data, int64_t bytes) override;
+  Status Test(const Port& port, bool* over) override;
+  bool polls() const override { return args_.inner->polls(); }
+  double wake_at() const override { return args_.inner->wake_at(); }
+  void Settle() override { args_.inner->Settle(); }
+
+ private:
+  static constexpr int kBuffers = 2;
+  struct Flow {
+    std::byte* pinned = nullptr;  // kBuffers of kPieceBytes
+    std::byte* data = nullptr;
+    int64_t bytes = 0, pieces = 0;
+    int64_t copied = 0, moved = 0;  // pieces, so far; one of them may be under way
+    bool moving = false;            // a transfer is
+    Ticket tickets[kBuffers] = {};  // of the last copy from or to each buffer
+
+    std::byte* Buffer(int64_t piece) const { return pinned + piece % kBuffers * kPieceBytes; }
+    int64_t BytesOf(int64_t piece) const {
+      return std::min(kPieceBytes, bytes - piece * kPieceBytes);
+    }
+  };
+  Status Send(const Port& port, Flow* flow);
+  Status Receive(const Port& port, Flow* flow);
+  Status Move(const Port& port, Flow* flow);
+
+  const Args args_;
+  std::vector<Flow> flows_;  // by port
+};
+
+}  // namespace pp

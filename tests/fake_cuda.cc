@@ -1,0 +1,246 @@
+#include "tests/fake_cuda.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kernels/block.h"
+#include "kernels/isa.h"
+#include "runtime/comm/transport.h"
+
+namespace pp {
+namespace {
+
+using kernels::BFloat16;
+using kernels::MatmulNumbers;
+using kernels::MatmulShape;
+
+// Steps of a stream.
+struct FakeStream;
+struct FakeEvent {
+  int64_t recorded = 0;             // how often; by those who submit
+  std::atomic<int64_t> reached{0};  // the last of these recordings that a stream has come to
+  std::atomic<double> seconds{0};   // when
+};
+
+struct Step {
+  std::function<void()> run;
+  FakeEvent* after = nullptr;  // not before this event was recorded so often
+  int64_t recording = 0;
+};
+
+class FakeCuda;
+struct FakeStream : kernels::cuda::emulation::StreamOf {
+  explicit FakeStream(FakeCuda* cuda) : cuda(cuda) {}
+  void Submit(std::function<void()> work) override;
+  FakeCuda* const cuda;
+  std::deque<Step> steps;
+};
+
+class FakeCuda : public CudaDriver {
+ public:
+  explicit FakeCuda(unsigned seed) : random_(seed), thread_([this, seed] { Main(seed); }) {}
+  ~FakeCuda() override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  Result<std::byte*> Take(int64_t bytes) override { return TakeFrom(&device_, bytes); }
+  Result<std::byte*> TakePinned(int64_t bytes) override { return TakeFrom(&pinned_, bytes); }
+
+  Stream MakeStream() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    streams_.push_back(std::make_unique<FakeStream>(this));
+    return static_cast<kernels::cuda::emulation::StreamOf*>(streams_.back().get());
+  }
+  Event MakeEvent() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_.push_back(std::make_unique<FakeEvent>());
+    return events_.back().get();
+  }
+
+  void Record(Event event, Stream stream) override {
+    auto* recorded = static_cast<FakeEvent*>(event);
+    const int64_t number = ++recorded->recorded;
+    Put(stream, [recorded, number] {
+      recorded->seconds.store(SteadySeconds());
+      recorded->reached.store(number, std::memory_order_release);
+    });
+  }
+  void WaitFor(Stream stream, Event event) override {
+    auto* after = static_cast<FakeEvent*>(event);
+    if (after->recorded == 0) return Fail("a stream waits for an event that was never recorded");
+    Add(stream, {[] {}, after, after->recorded});
+  }
+  bool Reached(Event event) override {
+    auto* recorded = static_cast<FakeEvent*>(event);
+    return recorded->reached.load(std::memory_order_acquire) == recorded->recorded;
+  }
+  double SecondsBetween(Event first, Event second) override {
+    return static_cast<FakeEvent*>(second)->seconds - static_cast<FakeEvent*>(first)->seconds;
+  }
+
+  void Copy(void* to, const void* from, int64_t bytes, Stream stream) override {
+    for (const void* at : {static_cast<const void*>(to), from})
+      if (!Has(device_, at, bytes) && !Has(pinned_, at, bytes))
+        return Fail(fmt::format("a copy of {} bytes at memory that is not the device's, nor pinned",
+                                bytes));
+    Put(stream, [=] { std::memcpy(to, from, bytes); });
+  }
+  void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
+    if (!Has(device_, at, words * 4)) return Fail("a fill of memory that is not the device's");
+    Put(stream, [=] { std::fill_n(static_cast<uint32_t*>(at), words, word); });
+  }
+
+  int Prepare(const MatmulShape& shape) override {
+    shapes_.push_back(shape);
+    return static_cast<int>(shapes_.size()) - 1;
+  }
+  void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
+    Put(stream, [shape = shapes_[product], args] { Product(shape, args); });
+  }
+
+  Status status() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return status_;
+  }
+
+  void Put(Stream stream, std::function<void()> work) {
+    Add(stream, {std::move(work), nullptr, 0});
+  }
+
+ private:
+  using Blocks = std::map<const std::byte*, std::vector<std::byte>>;
+
+  Result<std::byte*> TakeFrom(Blocks* blocks, int64_t bytes) {
+    constexpr int64_t kAlignment = 256;
+    std::vector<std::byte> block(bytes + kAlignment, std::byte{0xff});
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::byte* base = block.data();
+    auto& kept = (*blocks)[base] = std::move(block);
+    const auto address = reinterpret_cast<uintptr_t>(kept.data());
+    return reinterpret_cast<std::byte*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  bool Has(const Blocks& blocks, const void* at, int64_t bytes) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto* begin = static_cast<const std::byte*>(at);
+    auto found = blocks.upper_bound(begin);
+    if (found == blocks.begin()) return false;
+    --found;
+    return begin + bytes <= found->first + found->second.size();
+  }
+
+  void Fail(const std::string& what) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) status_ = Status::Failed("CUDA: " + what);
+  }
+
+  void Add(Stream stream, Step step) {
+    auto* to = static_cast<FakeStream*>(static_cast<kernels::cuda::emulation::StreamOf*>(stream));
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      to->steps.push_back(std::move(step));
+    }
+    changed_.notify_all();
+  }
+
+  // One step after the other, of any stream that can go on.
+  void Main(unsigned seed) {
+    kernels::cuda::emulation::SetSeed(seed);
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      std::vector<FakeStream*> ready;
+      for (const auto& stream : streams_) {
+        if (stream->steps.empty()) continue;
+        const Step& next = stream->steps.front();
+        if (next.after == nullptr || next.after->reached.load() >= next.recording)
+          ready.push_back(stream.get());
+      }
+      if (ready.empty()) {
+        if (ended_) return;
+        changed_.wait(lock);
+        continue;
+      }
+      // Now and then those who submit get further ahead.
+      const bool naps = random_() % 64 == 0;
+      FakeStream* stream = ready[random_() % ready.size()];
+      const std::function<void()> run = std::move(stream->steps.front().run);
+      stream->steps.pop_front();
+      lock.unlock();
+      if (naps) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      try {
+        run();
+      } catch (const std::exception& error) {
+        Fail(error.what());
+      }
+      lock.lock();
+    }
+  }
+
+  static std::vector<float> Widen(const void* halves, int64_t n) {
+    std::vector<float> floats(n);
+    for (int64_t i = 0; i < n; ++i)
+      floats[i] = kernels::cuda::ToFloat(static_cast<const BFloat16*>(halves)[i]);
+    return floats;
+  }
+
+  // Weights and biases come rounded, as cuBLASLt wants them; the CPU takes floats.
+  static void Product(const MatmulShape& shape, kernels::MatmulArgs args) {
+    std::vector<float> b, bias;
+    if (shape.numbers == MatmulNumbers::kBf16) {
+      const bool turned = shape.operands == kernels::Operands::kNT;
+      const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
+      b = Widen(args.b, (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns);
+      args.b = b.data();
+      if (shape.bias == kernels::WithBias::kYes) {
+        bias = Widen(args.bias, shape.n);
+        args.bias = bias.data();
+      }
+    }
+    std::vector<std::byte> scratch(kernels::cpu::Matmul::ScratchBytes(shape.numbers) + 64);
+    const auto address = reinterpret_cast<uintptr_t>(scratch.data());
+    args.scratch = reinterpret_cast<void*>((address + 63) / 64 * 64);
+    // Instead of gaps that are not said.
+    MatmulShape whole = shape;
+    const bool a_turned = shape.operands == kernels::Operands::kTN;
+    if (whole.lda == 0) whole.lda = a_turned ? shape.m : shape.k;
+    if (whole.ldb == 0) whole.ldb = shape.operands == kernels::Operands::kNT ? shape.k : shape.n;
+    if (whole.ldc == 0) whole.ldc = shape.n;
+    kernels::SupportedCpuKernels().back().MatmulRun({.shape = whole, .args = args, .threads = 1});
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Blocks device_, pinned_;
+  std::vector<std::unique_ptr<FakeStream>> streams_;
+  std::vector<std::unique_ptr<FakeEvent>> events_;
+  std::vector<MatmulShape> shapes_;  // those who submit
+  Status status_;
+  bool ended_ = false;
+  std::mt19937 random_;
+  std::thread thread_;
+};
+
+void FakeStream::Submit(std::function<void()> work) {
+  cuda->Put(static_cast<kernels::cuda::emulation::StreamOf*>(this), std::move(work));
+}
+
+}  // namespace
+
+std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed) { return std::make_unique<FakeCuda>(seed); }
+
+}  // namespace pp
