@@ -117,10 +117,11 @@ class Run {
       if (!mine.status.ok()) return mine;
       mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
       const Topology topology = TopologyOf(*program_);
-      for (int rank = 0; First() && rank < topology.ranks(); ++rank)
+      const bool on_host = arguments_.backend == "cpu";
+      for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
         mine.bytes.push_back(program_->lists[topology.PlaceOf(rank).device].arena_bytes +
                              (options_.threads - 1) * KernelBytes(*program_->job));
-      if (options_.transport == nullptr)
+      if (on_host && options_.transport == nullptr)
         mine.status =
             CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
       return mine;
@@ -322,7 +323,8 @@ int Main(int argc, char** argv) {
       if (error.get_exit_code() == 0) throw;
       return Status::Invalid(fmt::format("{} (piperun --help)", error.what()));
     }
-    return ParseOptions(arguments, &options);
+    PP_RETURN_IF_ERROR(ParseOptions(arguments, &options));
+    return OpenBackend(arguments.backend, &options);
   };
   Status status;
   try {

@@ -20,7 +20,7 @@ constexpr int kSteps = 5;
 
 ModelConfig TinyModel(const std::string& family, bool tied) {
   ModelConfig model = Gpt2Model({.vocab_size = 65,
-                                 .max_positions = 8,
+                                 .max_positions = 4,
                                  .hidden_size = 16,
                                  .layers = 4,
                                  .heads = 2,

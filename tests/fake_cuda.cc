@@ -59,6 +59,7 @@ class FakeCuda : public CudaDriver {
     thread_.join();
   }
 
+  void Use() override {}
   Result<std::byte*> Take(int64_t bytes) override { return TakeFrom(&device_, bytes); }
   Result<std::byte*> TakePinned(int64_t bytes) override { return TakeFrom(&pinned_, bytes); }
 

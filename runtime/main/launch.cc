@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/comm/mpi_plugin.h"
+#include "runtime/device/cuda/cuda_plugin.h"
 
 namespace pp {
 namespace {
@@ -28,6 +29,13 @@ std::optional<int> EnvironmentNumber(std::initializer_list<const char*> names) {
     if (error == std::errc() && end == digits.end()) return number;
   }
   return std::nullopt;
+}
+
+// Its libraries lie beside the program.
+std::string ProgramFolder() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : program.parent_path().string();
 }
 
 }  // namespace
@@ -64,8 +72,6 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
         "--transport: 'shm' without mpiexec (mpiexec -n N piperun, or --transport threads)");
   const bool alone = !launch.mpi && transport != "mpi";
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   // The first rank that is there speaks: when it ends, mpiexec ends the others.
   const Deadline deadline(patience > 0 ? patience + std::min(launch.rank, 5) : 0, [&] {
     fmt::print(stderr,
@@ -74,15 +80,24 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
                launch.rank, launch.ranks, patience);
     std::_Exit(static_cast<int>(Code::kFailed));
   });
-  Joined joined =
-      JoinMpi(error ? "." : program.parent_path().string(),
-              {transport == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory, wrong});
+  Joined joined = JoinMpi(
+      ProgramFolder(), {transport == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory, wrong});
   if (joined.transport && joined.transport->ranks() != launch.ranks)
     return {.status = Status::Invalid(
                 fmt::format("--transport: started as one of {} processes, of which MPI joins {} "
                             "(the mpiexec of the MPI that piperun was built with)",
                             launch.ranks, joined.transport->ranks()))};
   return joined;
+}
+
+Status OpenBackend(const std::string& backend, TrainOptions* options) {
+  if (backend != "cuda") return {};
+  CudaBackend cuda = OpenCuda(ProgramFolder());
+  PP_RETURN_IF_ERROR(cuda.status);
+  options->make_device = [cuda = std::move(cuda)](int rank, const DeviceBells& bells) {
+    return cuda.make_device(rank % cuda.gpus, bells);
+  };
+  return {};
 }
 
 Deadline::Deadline(double seconds, std::function<void()> late) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/comm/mpi_plugin.h"
+#include "runtime/run/train.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -28,6 +29,10 @@ Result<Launch> ReadLaunch(const std::string& transport);
 // option. A process that is not joined by all others within `patience` seconds (0: it waits) ends.
 Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
                double patience);
+
+// Makes the devices of `backend`, the option; those of --backend cuda need its library, and a GPU for
+// each rank of this host in turn.
+Status OpenBackend(const std::string& backend, TrainOptions* options);
 
 // Does something when it is not over in time.
 class Deadline {

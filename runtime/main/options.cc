@@ -86,7 +86,8 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
     return Status::Invalid("--resume: has weights of its own (without --weights)");
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
-  if (a.backend == "cuda") return Status::Invalid("--backend: 'cuda' is not in this build (cpu)");
+  if (a.backend == "cuda" && a.compare)
+    return Status::Invalid("--compare: reads the memory of --backend cpu, not cuda");
   PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "shm", "mpi"}));
   if (!a.net.empty()) {
     const Result<Network> network = ParseNetwork(a.net);
@@ -159,7 +160,7 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--epochs", a.epochs, "in place of --steps: so often through the data");
   add("--seed", a.seed, "of new weights and dropout (1)");
   add("--threads", a.threads, "compute threads a rank (1)");
-  add("--backend", a.backend, "cpu");
+  add("--backend", a.backend, "cpu or cuda");
   add("--transport", a.transport,
       "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts) or mpi");
   add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");

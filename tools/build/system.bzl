@@ -2,6 +2,7 @@
 
 @mpi//:defs.bzl:  HAVE_MPI, MPI_COPTS, MPI_LINKOPTS
 @cuda//:defs.bzl: HAVE_CUDA, CUDA_HOME
+@cuda//:headers:  CUDA's own
 
 Where one is missing its HAVE_ is False, and the targets that need it are left out.
 """
@@ -37,7 +38,16 @@ def _cuda_impl(repository_ctx):
         bool(found),
         found[0] if found else "",
     ))
-    repository_ctx.file("BUILD.bazel")
+    if found:
+        repository_ctx.symlink(found[0] + "/include", "include")
+    repository_ctx.file("BUILD.bazel", """
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/**"], allow_empty = True),
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+)
+""")
 
 cuda_toolkit = repository_rule(
     implementation = _cuda_impl,

@@ -65,6 +65,7 @@ Ticket CudaQueue::Put(Work work) {
 
 Ticket CudaQueue::Submit(StageExecutor& executor, const StageCall& call) {
   const double processor = ThreadSeconds();
+  args_.driver->Use();
   const CudaDriver::Event begin = TakeEvent();
   args_.driver->Record(begin, stream_);
   executor.Run(call, stream_);
@@ -73,6 +74,7 @@ Ticket CudaQueue::Submit(StageExecutor& executor, const StageCall& call) {
 }
 
 Ticket CudaQueue::Sum(const SumArgs& args) {
+  args_.driver->Use();
   args.dtype == Dtype::kBf16 ? SumParts<kernels::BFloat16>(args, stream_)
                              : SumParts<float>(args, stream_);
   return Put({});

@@ -23,6 +23,9 @@ class CudaDriver {
 
   virtual ~CudaDriver() = default;
 
+  // The calling thread is about to start kernels of its own.
+  virtual void Use() = 0;
+
   // Memory of the device, aligned to 256 bytes, and of the host that copies may read and write
   // while the host goes on ("pinned"). It is the driver's, until its end. Invalid: there is not so
   // much.
