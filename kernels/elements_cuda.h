@@ -55,11 +55,33 @@ __device__ Pack<float, kSize> LoadFloats(const N* from) {
   for (int j = 0; j < kSize; ++j) out.at[j] = ToFloat(in.at[j]);
   return out;
 }
+
+// StorePack, for the GPU's own memory, and surely at once: nvcc may cut a pack and write its
+// numbers one by one, as it does in the backward of SwiGLU. (tests/cuda/registers.txt counts.)
+template <typename P>
+__device__ void StoreAtOnce(void* to, const P& pack) {
+#ifdef __CUDACC__
+  if constexpr (sizeof(P) % sizeof(uint4) == 0) {
+    for (size_t i = 0; i < sizeof(P) / sizeof(uint4); ++i) {
+      uint4 words;
+      memcpy(&words, reinterpret_cast<const uint4*>(&pack) + i, sizeof(words));
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                   :
+                   : "l"(__cvta_generic_to_global(static_cast<uint4*>(to) + i)), "r"(words.x),
+                     "r"(words.y), "r"(words.z), "r"(words.w)
+                   : "memory");
+    }
+    return;
+  }
+#endif
+  *static_cast<P*>(to) = pack;
+}
+
 template <typename N, int kSize>
 __device__ void StoreFloats(N* to, const Pack<float, kSize>& numbers) {
   Pack<N, kSize> out;
   for (int j = 0; j < kSize; ++j) out.at[j] = FromFloat<N>(numbers.at[j]);
-  StorePack(to, out);
+  StoreAtOnce(to, out);
 }
 
 // The first `left` of kSize numbers; the others are `rest`.

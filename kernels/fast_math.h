@@ -2,7 +2,7 @@
 // units and one or two beside it, where the exact ones take about ten. On the CPU, for tests, both
 // are exact.
 //
-//   FastExp(x)        e^x, erring by 2 + |1.16 x| units in the last place at most; 0 below -87.4,
+//   FastExp(x)        e^x, erring by 2 + |1.18 x| units in the last place at most; 0 below -87.4,
 //                     infinity above 88.7
 //   FastDivide(a, b)  a/b to 2 units in the last place; 0 where 2^126 < |b|
 #pragma once

@@ -6,8 +6,15 @@
 namespace pp::kernels::cuda {
 namespace {
 
-// Where the exponential is infinite, 0.
-__device__ float Sigmoid(float x) { return FastDivide(1, 1 + FastExp(-x)); }
+// s = 1/(1 + exp(-x)) and 1 - s, both with all of their digits: near 1 a quotient that is off by
+// two units would leave none of 1 - s.
+struct Sigmoid {
+  float s, rest;
+};
+__device__ Sigmoid SigmoidOf(float x) {
+  const float e = FastExp(-fabsf(x)), large = FastDivide(1, 1 + e), small = e * large;
+  return x >= 0 ? Sigmoid{large, small} : Sigmoid{small, large};
+}
 
 template <typename N>
 struct SwiGluForwardEach {
@@ -18,7 +25,7 @@ struct SwiGluForwardEach {
     const int64_t gate = i + i / a.columns * a.columns;
     const auto g = LoadFloats<kSize>(a.x + gate);
     auto up = LoadFloats<kSize>(a.x + gate + a.columns);
-    for (int j = 0; j < kSize; ++j) up.at[j] *= g.at[j] * Sigmoid(g.at[j]);
+    for (int j = 0; j < kSize; ++j) up.at[j] *= g.at[j] * SigmoidOf(g.at[j]).s;
     StoreFloats(a.y + i, up);
   }
 };
@@ -34,8 +41,9 @@ struct SwiGluBackwardEach {
     auto u = LoadFloats<kSize>(a.x + up);
     const auto dy = LoadFloats<kSize>(a.dy + i);
     for (int j = 0; j < kSize; ++j) {
-      const float s = Sigmoid(g.at[j]), y = g.at[j] * s;
-      g.at[j] = dy.at[j] * u.at[j] * (s + y * (1 - s));
+      const Sigmoid sigmoid = SigmoidOf(g.at[j]);
+      const float y = g.at[j] * sigmoid.s;
+      g.at[j] = dy.at[j] * u.at[j] * (sigmoid.s + y * sigmoid.rest);
       u.at[j] = dy.at[j] * y;
     }
     StoreFloats(a.dx + gate, g);
