@@ -129,16 +129,18 @@ __device__ void ApplyByQuery(const Softmax& softmax, const HeadDropout& dropout,
                              float (&scores)[kRowTiles][kTiles][4],
                              float (&gradients)[kRowTiles][kTiles][4]) {
   PP_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-  for (int n = 0; n < kTiles; ++n) {
-    float factors[4] = {1, 1, 1, 1};
-    if (dropout.key.p > 0) dropout.ByQuery(query + m * 16, key + n * 8, factors);
+  for (int m = 0; m < kRowTiles; ++m) {
     PP_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const float p =
-          softmax.P(scores[m][n][i], lse[m][i / 2], query + m * 16 + i / 2 * 8 + RowOfLane(),
-                    key + n * 8 + ColumnOfLane() + i % 2);
-      Softmax::Apply(p, factors[i], dots[m][i / 2], scores[m][n][i], gradients[m][n][i]);
+    for (int n = 0; n < kTiles; ++n) {
+      float factors[4] = {1, 1, 1, 1};
+      if (dropout.key.p > 0) dropout.ByQuery(query + m * 16, key + n * 8, factors);
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float p =
+            softmax.P(scores[m][n][i], lse[m][i / 2], query + m * 16 + i / 2 * 8 + RowOfLane(),
+                      key + n * 8 + ColumnOfLane() + i % 2);
+        Softmax::Apply(p, factors[i], dots[m][i / 2], scores[m][n][i], gradients[m][n][i]);
+      }
     }
   }
 }
@@ -167,8 +169,6 @@ struct HeadRows {
   AttentionBackwardArgs<N> a;
   Head head;
 
-  __device__ HeadRows(const AttentionBackwardArgs<N>& a, int64_t batch, int64_t number)
-      : a(a), head(HeadOf(a.shape, batch, number)) {}
   __device__ Rows<const N> In(int64_t at, int from) const {
     return {a.qkv + at + from * head.row, head.row, Left(from), Dim()};
   }
@@ -198,10 +198,10 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   const int row = Warp() * T::kWarpRows, own = first + row;
   const int tiles = (tokens - first + T::kOthers - 1) / T::kOthers;
   const int rounds = static_cast<int>(group) * tiles;
-  const HeadRows<N> keys(a, batch, first_head);
+  const HeadRows<N> keys = {a, HeadOf(a.shape, batch, first_head)};
   LoadPair<kDim, T::kThreads>(keys.In(keys.head.k, first), keys.In(keys.head.v, first), memory.own);
   const auto load = [&](int round) {
-    const HeadRows<N> queries(a, batch, first_head + round / tiles);
+    const HeadRows<N> queries = {a, LaterHead(keys.head, a.shape, round / tiles)};
     const int query = first + round % tiles * T::kOthers;
     auto& stage = memory.stages[round % 2];
     LoadPair<kDim, T::kThreads>(queries.In(queries.head.q, query), queries.OutGradient(query),
@@ -211,6 +211,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   };
   load(0);
   const Softmax softmax(a.shape);
+  HeadDropout dropout(a.dropout, keys.head, batch, tokens);
   float dk[T::kRowTiles][kDim / 8][4] = {}, dv[T::kRowTiles][kDim / 8][4] = {};
   PP_NO_UNROLL
   for (int round = 0; round < rounds; ++round) {
@@ -221,13 +222,12 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     if (query + T::kOthers <= own) continue;
     const auto& stage = memory.stages[round % 2];
     const N *q = stage.rows.first, *dout = stage.rows.second;
-    const HeadDropout dropout(a.dropout, HeadOf(a.shape, batch, first_head + round / tiles), batch,
-                              tokens);
     float scores[T::kRowTiles][T::kOthers / 8][4] = {};
     float gradients[T::kRowTiles][T::kOthers / 8][4] = {};
     MultiplyRows<kDim>(memory.own.first + row * T::kStride, q, scores);
     if constexpr (kSums != Sums::kValues)
       MultiplyRows<kDim>(memory.own.second + row * T::kStride, dout, gradients);
+    dropout.first = LaterHead(keys.head, a.shape, round / tiles).dropout;
     ApplyByKey(softmax, dropout, own, query, stage.statistics, scores, gradients);
     if constexpr (kSums != Sums::kKeys) MultiplyColumns<kDim>(scores, dout, dv);
     if constexpr (kSums != Sums::kValues) MultiplyColumns<kDim>(gradients, q, dk);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   auto& memory = Shared<typename T::Memory>();
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
-  const HeadRows<N> rows(a, batch, BlockX() % a.shape.heads);
+  const HeadRows<N> rows = {a, HeadOf(a.shape, batch, BlockX() % a.shape.heads)};
   const Head& head = rows.head;
   const int first = ((tokens - 1) / T::kRows - BlockY()) * T::kRows;  // those with most keys first
   const int end = first + T::kRows < tokens ? first + T::kRows : tokens;

@@ -21,7 +21,7 @@
 
 namespace pp::kernels::cuda {
 
-inline constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
+inline constexpr float kLog2E = 1.44269504088896341f;
 
 template <typename N, int kDim>
 inline constexpr int kRowStride = kDim + kPackSize<N>;
@@ -52,6 +52,15 @@ inline __device__ Head HeadOf(const AttentionShape& s, int64_t batch, int64_t he
           .dropout = (s.first_head + head) * s.tokens * s.tokens};
 }
 
+// That of `heads` further queries' heads, which share keys and values.
+inline __device__ Head LaterHead(Head head, const AttentionShape& s, int64_t heads) {
+  head.q += heads * s.head_dim;
+  head.out += heads * s.head_dim;
+  head.of_query += heads * s.tokens;
+  head.dropout += heads * s.tokens * s.tokens;
+  return head;
+}
+
 inline __device__ int RowOfLane() { return Lane() / 4; }
 inline __device__ int ColumnOfLane() { return Lane() % 4 * 2; }
 
@@ -69,8 +78,9 @@ template <int kDim, int kRows, int kThreads, typename N>
 __device__ void LoadRows(const Rows<const N>& from, N* to) {
   constexpr int kSize = kPackSize<N>, kPacks = kDim / kSize;
   if (from.columns % kSize == 0) {
-    PP_NO_UNROLL  // or addresses would fill the registers
-        for (int i = Thread(); i < kRows * kPacks; i += kThreads) {
+    // Not unrolled, or addresses would fill the registers.
+    PP_NO_UNROLL
+    for (int i = Thread(); i < kRows * kPacks; i += kThreads) {
       const int row = i / kPacks, column = i % kPacks * kSize;
       const bool inside = row < from.rows && column < from.columns;
       CopyAsync<16>(inside ? from.at + row * from.stride + column : from.at, inside ? 16 : 0,
@@ -95,13 +105,17 @@ __device__ void StoreRows(const float (&sums)[kRowTiles][kDim / 8][4],
   constexpr int kSize = kPackSize<N>, kPacks = kDim / kSize, kStride = kRowStride<N, kDim>;
   SyncWarp();  // its last products have read them
   PP_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-  for (int n = 0; n < kDim / 8; ++n) PP_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    const float* two = &sums[m][n][2 * h];
-    const float factor = factors[m][h];
-    N* at = staging + (m * 16 + RowOfLane() + 8 * h) * kStride + n * 8 + ColumnOfLane();
-    StorePack(at, Pack<N, 2>{FromFloat<N>(two[0] * factor), FromFloat<N>(two[1] * factor)});
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int n = 0; n < kDim / 8; ++n) {
+      PP_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float* two = &sums[m][n][2 * h];
+        const float factor = factors[m][h];
+        N* at = staging + (m * 16 + RowOfLane() + 8 * h) * kStride + n * 8 + ColumnOfLane();
+        StorePack(at, Pack<N, 2>{FromFloat<N>(two[0] * factor), FromFloat<N>(two[1] * factor)});
+      }
+    }
   }
   SyncWarp();
   if (to.columns % kSize == 0) {
@@ -162,16 +176,24 @@ __device__ void MultiplyRows(const float* a, const float* b, float (&sums)[kRowT
   for (int k = 0; k < kDim; k += 4) {
     Pack<float, 4> left[kRowTiles][2];
     PP_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-    for (int h = 0; h < 2; ++h) left[m][h] = LoadPack<4>(a + (m * 16 + h * 8) * kStride + k);
-    PP_UNROLL
-    for (int n = 0; n < kTiles; ++n) PP_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      const auto right = LoadPack<4>(b + (n * 8 + j) * kStride + k);
+    for (int m = 0; m < kRowTiles; ++m) {
       PP_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-      for (int h = 0; h < 2; ++h) PP_UNROLL
-      for (int i = 0; i < 4; ++i) sums[m][n][2 * h + j] += left[m][h].at[i] * right.at[i];
+      for (int h = 0; h < 2; ++h) left[m][h] = LoadPack<4>(a + (m * 16 + h * 8) * kStride + k);
+    }
+    PP_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      PP_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const auto right = LoadPack<4>(b + (n * 8 + j) * kStride + k);
+        PP_UNROLL
+        for (int m = 0; m < kRowTiles; ++m) {
+          PP_UNROLL
+          for (int h = 0; h < 2; ++h) {
+            PP_UNROLL
+            for (int i = 0; i < 4; ++i) sums[m][n][2 * h + j] += left[m][h].at[i] * right.at[i];
+          }
+        }
+      }
     }
   }
 }
@@ -187,10 +209,12 @@ __device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], co
   for (int k = 0; k < kTiles; k += 2) {
     FragmentA left[kRowTiles];
     PP_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const float* two = &weights[m][k + i / 2][i % 2 * 2];
-      left[m].at[i] = RoundPair(two[0], two[1]);
+    for (int m = 0; m < kRowTiles; ++m) {
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float* two = &weights[m][k + i / 2][i % 2 * 2];
+        left[m].at[i] = RoundPair(two[0], two[1]);
+      }
     }
     PP_UNROLL
     for (int n = 0; n < kDim / 8; n += 2) {
@@ -208,19 +232,26 @@ __device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], co
   constexpr int kStride = kRowStride<float, kDim>;
   b += ColumnOfLane();
   PP_UNROLL
-  for (int k = 0; k < kTiles; ++k) PP_NO_UNROLL
-  for (int t = 0; t < 4; ++t) {  // the lane of a row that has columns 8k + 2t and 8k + 2t + 1
-    float mine[kRowTiles * 4], left[kRowTiles * 4];
-    PP_UNROLL
-    for (int i = 0; i < kRowTiles * 4; ++i) mine[i] = weights[i / 4][k][i % 4];
-    ShuffleAll(mine, RowOfLane() * 4 + t, left);
-    PP_UNROLL
-    for (int j = 0; j < 2; ++j) PP_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) {
-      const auto right = LoadPack<2>(b + (8 * k + 2 * t + j) * kStride + n * 8);
+  for (int k = 0; k < kTiles; ++k) {
+    PP_NO_UNROLL
+    for (int t = 0; t < 4; ++t) {  // the lane of a row that has columns 8k + 2t and 8k + 2t + 1
+      float mine[kRowTiles * 4], left[kRowTiles * 4];
       PP_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-      for (int i = 0; i < 4; ++i) sums[m][n][i] += left[m * 4 + i / 2 * 2 + j] * right.at[i % 2];
+      for (int i = 0; i < kRowTiles * 4; ++i) mine[i] = weights[i / 4][k][i % 4];
+      ShuffleAll(mine, RowOfLane() * 4 + t, left);
+      PP_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        PP_UNROLL
+        for (int n = 0; n < kDim / 8; ++n) {
+          const auto right = LoadPack<2>(b + (8 * k + 2 * t + j) * kStride + n * 8);
+          PP_UNROLL
+          for (int m = 0; m < kRowTiles; ++m) {
+            PP_UNROLL
+            for (int i = 0; i < 4; ++i)
+              sums[m][n][i] += left[m * 4 + i / 2 * 2 + j] * right.at[i % 2];
+          }
+        }
+      }
     }
   }
 }

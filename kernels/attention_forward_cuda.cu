@@ -19,7 +19,10 @@ struct Tiles {
   static constexpr bool kHalf = sizeof(N) == 2;
   static constexpr int kWarps = !kHalf && kDim > 128 ? 2 : 4, kThreads = kWarps * kWarp;
   static constexpr int kRowTiles = kDim <= (kHalf ? 128 : 64) ? 2 : 1;
-  static constexpr int kKeys = kHalf ? (kDim > 80 ? 32 : kDim > 64 ? 48 : 64) : (kDim > 128 ? 16 : 32);
+  static constexpr int kKeys = kHalf ? (kDim > 80   ? 32
+                                        : kDim > 64 ? 48
+                                                    : 64)
+                                     : (kDim > 128 ? 16 : 32);
   static constexpr int kWarpQueries = 16 * kRowTiles, kQueries = kWarps * kWarpQueries;
   static constexpr int kShared = (kQueries + 2 * kKeys) * kRowStride<N, kDim> * sizeof(N);
   static_assert(kShared <= 99 * 1024);
@@ -37,10 +40,14 @@ template <int kRowTiles, int kTiles>
 __device__ void HideLaterKeys(int query, int key, float (&scores)[kRowTiles][kTiles][4]) {
   query += RowOfLane(), key += ColumnOfLane();
   PP_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-  for (int n = 0; n < kTiles; ++n) PP_UNROLL
-  for (int i = 0; i < 4; ++i)
-    if (key + n * 8 + i % 2 > query + m * 16 + i / 2 * 8) scores[m][n][i] = -INFINITY;
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i)
+        if (key + n * 8 + i % 2 > query + m * 16 + i / 2 * 8) scores[m][n][i] = -INFINITY;
+    }
+  }
 }
 
 // Scores become exp2((score - largest) * unit), and the sums so far fit a largest that has grown.
@@ -49,25 +56,31 @@ template <int kRowTiles, int kTiles, int kSums>
 __device__ void Softmax(float unit, float (&scores)[kRowTiles][kTiles][4],
                         Normalizers<kRowTiles>& normalizers, float (&sums)[kRowTiles][kSums][4]) {
   PP_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    const float before = normalizers.largest[m][h];
-    float largest = before;
+  for (int m = 0; m < kRowTiles; ++m) {
     PP_UNROLL
-    for (int n = 0; n < kTiles; ++n)
-      largest = fmaxf(largest, fmaxf(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
-    for (int mask = 1; mask <= 2; mask *= 2) largest = fmaxf(largest, ShuffleXor(largest, mask));
-    const float correction = Exp2((before - largest) * unit), offset = largest * unit;
-    float sum = normalizers.sum[m][h] * correction;
-    PP_UNROLL
-    for (int n = 0; n < kTiles; ++n) PP_UNROLL
-    for (int i = 2 * h; i < 2 * h + 2; ++i)
-      sum += scores[m][n][i] = Exp2(scores[m][n][i] * unit - offset);
-    PP_UNROLL
-    for (int n = 0; n < kSums; ++n) PP_UNROLL
-    for (int i = 2 * h; i < 2 * h + 2; ++i) sums[m][n][i] *= correction;
-    normalizers.largest[m][h] = largest;
-    normalizers.sum[m][h] = sum;
+    for (int h = 0; h < 2; ++h) {
+      const float before = normalizers.largest[m][h];
+      float largest = before;
+      PP_UNROLL
+      for (int n = 0; n < kTiles; ++n)
+        largest = fmaxf(largest, fmaxf(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
+      for (int mask = 1; mask <= 2; mask *= 2) largest = fmaxf(largest, ShuffleXor(largest, mask));
+      const float correction = Exp2((before - largest) * unit), offset = largest * unit;
+      float sum = normalizers.sum[m][h] * correction;
+      PP_UNROLL
+      for (int n = 0; n < kTiles; ++n) {
+        PP_UNROLL
+        for (int i = 2 * h; i < 2 * h + 2; ++i)
+          sum += scores[m][n][i] = Exp2(scores[m][n][i] * unit - offset);
+      }
+      PP_UNROLL
+      for (int n = 0; n < kSums; ++n) {
+        PP_UNROLL
+        for (int i = 2 * h; i < 2 * h + 2; ++i) sums[m][n][i] *= correction;
+      }
+      normalizers.largest[m][h] = largest;
+      normalizers.sum[m][h] = sum;
+    }
   }
 }
 
@@ -75,12 +88,14 @@ template <int kRowTiles, int kTiles>
 __device__ void Drop(const HeadDropout& dropout, int query, int key,
                      float (&weights)[kRowTiles][kTiles][4]) {
   PP_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-  for (int n = 0; n < kTiles; ++n) {
-    float factors[4];
-    dropout.ByQuery(query + m * 16, key + n * 8, factors);
+  for (int m = 0; m < kRowTiles; ++m) {
     PP_UNROLL
-    for (int i = 0; i < 4; ++i) weights[m][n][i] *= factors[i];
+    for (int n = 0; n < kTiles; ++n) {
+      float factors[4];
+      dropout.ByQuery(query + m * 16, key + n * 8, factors);
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i) weights[m][n][i] *= factors[i];
+    }
   }
 }
 
@@ -89,13 +104,16 @@ template <int kRowTiles>
 __device__ void Finish(float scale, const Normalizers<kRowTiles>& normalizers, int queries,
                        float* lse, float (&factors)[kRowTiles][2]) {
   PP_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) PP_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    float sum = normalizers.sum[m][h];
-    for (int mask = 1; mask <= 2; mask *= 2) sum += ShuffleXor(sum, mask);
-    factors[m][h] = 1 / sum;
-    const int row = m * 16 + h * 8 + RowOfLane();
-    if (Lane() % 4 == 0 && row < queries) lse[row] = normalizers.largest[m][h] * scale + logf(sum);
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      float sum = normalizers.sum[m][h];
+      for (int mask = 1; mask <= 2; mask *= 2) sum += ShuffleXor(sum, mask);
+      factors[m][h] = 1 / sum;
+      const int row = m * 16 + h * 8 + RowOfLane();
+      if (Lane() % 4 == 0 && row < queries)
+        lse[row] = normalizers.largest[m][h] * scale + logf(sum);
+    }
   }
 }
 
