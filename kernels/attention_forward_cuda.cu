@@ -5,8 +5,9 @@
 // they have are corrected when a later tile has a larger score. While the scores of a tile are
 // made, its values are copied to shared memory, and while these are summed, the next keys.
 //
-// 2 * T^2 * head_dim FLOPs a head, as half of the scores are needed. Bound by the multipliers: a
-// block reads K and V once for 64 or 128 queries, that is 32 or more FLOPs a byte even of those.
+// 2 * T^2 * head_dim FLOPs a head, as half of the scores are needed. Bound by the multipliers: what
+// a block reads of K and V serves 32 to 128 queries, that is 16 (float, widest heads) to 128
+// (BFloat16) FLOPs a byte, most of them bytes of the second-level cache.
 #include "kernels/attention_cuda.h"
 
 namespace pp::kernels::cuda {
