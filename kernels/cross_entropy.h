@@ -26,8 +26,8 @@ struct CrossEntropyForwardArgs {
   const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows], 0 <= target < vocabulary, or kIgnored
   float* statistics = nullptr;      // [rows, 2], = largest, log_sum
-  // One number, = sum of the rows' losses, in the order of rows, on a GPU by a fixed tree; null: not
-  // computed.
+  // One number, = sum of the rows' losses, in the order of rows, on a GPU by a fixed tree; null:
+  // not computed.
   double* loss = nullptr;
 };
 
