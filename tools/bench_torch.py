@@ -1,8 +1,9 @@
 """One training step of GPT-2 124M, or of a LLaMA of that size, in PyTorch: the yardstick of
-tools/bench.
+tools/bench and tools/gpu_check.
 
-Eager, one thread, fp32, fused AdamW (decay for matrices only), clipping by the global norm, tied
-head, attention by scaled_dot_product_attention: the same step as piperun's. Prints one line.
+Fused AdamW (decay for matrices only), clipping by the global norm, tied head, attention by
+scaled_dot_product_attention: the same step as piperun's. On a CPU: eager, one thread, fp32; on a
+GPU: bf16 by autocast, eager or compiled, of any size. Prints one line.
 """
 
 import argparse
@@ -112,23 +113,41 @@ def main():
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--heads", type=int, default=HEADS)
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--kv-heads", type=int, default=KV_HEADS)
+    parser.add_argument("--inner", type=int, default=INNER)
     args = parser.parse_args()
+    globals().update(LAYERS=args.layers, HEADS=args.heads, WIDTH=args.width,
+                     KV_HEADS=args.kv_heads, INNER=args.inner)
+    gpu = args.device == "cuda"
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model = Gpt2(args.dropout) if args.model == "gpt2" else Llama(args.tokens)
+    if gpu and args.model == "llama":
+        model.cosine, model.sine = model.cosine.cuda(), model.sine.cuda()
+    model.to(args.device)
+    run = torch.compile(model) if args.compile else model
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
                                    {"params": vectors, "weight_decay": 0.0}],
                                   lr=3e-4, betas=(0.9, 0.95), fused=True)
-    text = torch.randint(VOCABULARY, (args.batch, args.tokens + 1))
+    text = torch.randint(VOCABULARY, (args.batch, args.tokens + 1), device=args.device)
     seconds, cpu = [], []
     for step in range(args.steps + 2):
         start, cpu_start = time.perf_counter(), time.process_time()
         optimizer.zero_grad()
-        model(text[:, :-1], text[:, 1:]).backward()
+        with torch.autocast(args.device, torch.bfloat16, enabled=gpu):
+            loss = run(text[:, :-1], text[:, 1:])
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if gpu:
+            torch.cuda.synchronize()
         if step >= 2:
             seconds.append(time.perf_counter() - start)
             cpu.append(time.process_time() - cpu_start)

@@ -1,0 +1,292 @@
+// The kernels, and cuBLASLt's products, on a real GPU: first the cases of the CPU's own tests
+// (kernel_cases.h), then how fast they are at GPT-2's sizes.
+//
+//   gpu_kernels device    what it is
+//   gpu_kernels cases     a line each: NAME, ok or WRONG, the worst error in tolerances
+//   gpu_kernels speed     a line each: NAME, microseconds, GB/s or TFLOP/s
+//
+// The cases' memory, their stack too, is managed memory, which host and device share: the program's
+// own `new` takes it from one block, and gives nothing back.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <string>
+
+#include "kernels/round.h"
+#include "runtime/device/cuda/cuda_driver.h"
+#include "tests/cuda_table.h"
+#include "tests/kernel_cases.h"
+
+namespace {
+
+constexpr size_t kManagedBytes = size_t{8} << 30, kStackBytes = size_t{64} << 20;
+char* managed = nullptr;
+std::atomic<size_t> taken = 0;
+
+void* TakeManaged(size_t bytes) {
+  const size_t at = taken.fetch_add((bytes + 255) / 256 * 256);
+  return at + bytes <= kManagedBytes ? managed + at : nullptr;
+}
+bool IsManaged(const void* at) { return at >= managed && at < managed + kManagedBytes; }
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  void* memory = managed != nullptr ? TakeManaged(bytes) : std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (managed == nullptr || !IsManaged(memory)) std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+namespace pp::kernels {
+
+void FinishKernel() {
+  const cudaError_t launched = cudaGetLastError(), done = cudaDeviceSynchronize();
+  const cudaError_t error = launched != cudaSuccess ? launched : done;
+  if (error == cudaSuccess) return;
+  fmt::print("CUDA: {}\n", cudaGetErrorString(error));
+  std::fflush(stdout);
+  std::_Exit(1);  // nothing works any more
+}
+
+namespace {
+
+CudaDriver& Driver() {
+  static const std::unique_ptr<CudaDriver> driver = MakeCudaDriver(0);
+  return *driver;
+}
+
+// As cuda_kernels.cc does it: weights and biases are rounded first.
+void Product(const MatmulRunArgs& run) {
+  MatmulArgs args = run.args;
+  const MatmulShape& shape = run.shape;
+  std::vector<BFloat16> b, bias;
+  if (shape.numbers == MatmulNumbers::kBf16) {
+    const bool turned = shape.operands == Operands::kNT;
+    const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
+    const int64_t n = (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns;
+    b.resize(n);
+    cuda::Round({.n = n, .x = static_cast<const float*>(args.b), .y = b.data()}, nullptr);
+    args.b = b.data();
+    if (shape.bias == WithBias::kYes) {
+      bias.resize(shape.n);
+      cuda::Round({.n = shape.n, .x = args.bias, .y = bias.data()}, nullptr);
+      args.bias = reinterpret_cast<const float*>(bias.data());
+    }
+  }
+  Driver().Multiply(Driver().Prepare(shape), args, nullptr);
+  FinishKernel();
+  if (Driver().status().ok()) return;
+  fmt::print("{}\n", Driver().status().message());
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+int Cases() {
+  CpuKernels kernels = CudaKernels();
+  kernels.MatmulRun = Product;
+  int wrong = 0;
+  for (const Case& test : KernelCases()) {
+    const Comparison one = test.run(kernels);
+    const double worst = WorstError(one);
+    const bool same = SameBits(test.run(kernels).actual, one.actual);
+    const bool ok = worst <= 1 && same;
+    wrong += ok ? 0 : 1;
+    fmt::print("{:<40} {} {:.2f}{}\n", test.name, ok ? "ok" : "WRONG", worst,
+               same ? "" : ", other bits the second time");
+    std::fflush(stdout);
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
+float* Floats(int64_t n) {
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, static_cast<size_t>(n) * sizeof(float)) != cudaSuccess) std::_Exit(1);
+  cudaMemset(memory, 0, static_cast<size_t>(n) * sizeof(float));
+  return static_cast<float*>(memory);
+}
+BFloat16* Halves(int64_t n) { return reinterpret_cast<BFloat16*>(Floats((n + 1) / 2)); }
+
+// Prints the best of some runs. `work`: bytes, or operations.
+void Time(const std::string& name, double work, const char* unit,
+          const std::function<void()>& run) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  float best = 1e30f;
+  for (int i = 0; i < 12; ++i) {
+    cudaEventRecord(begin, nullptr);
+    run();
+    cudaEventRecord(end, nullptr);
+    FinishKernel();
+    float milliseconds = 0;
+    cudaEventElapsedTime(&milliseconds, begin, end);
+    if (i >= 2) best = std::min(best, milliseconds);
+  }
+  const double scale = std::string(unit) == "GB/s" ? 1e9 : 1e12;
+  fmt::print("{:<40} {:9.1f} us {:9.1f} {}\n", name, 1e3 * best, work / (1e-3 * best) / scale,
+             unit);
+  std::fflush(stdout);
+}
+
+void TimeProducts(int64_t rows, int64_t width) {
+  const int64_t wide = 4 * width;
+  BFloat16 *x = Halves(rows * wide), *y = Halves(rows * wide), *w = Halves(width * wide);
+  float* dw = Floats(width * wide);
+  const auto time = [&](const char* name, MatmulShape shape, const MatmulArgs& args) {
+    const int id = Driver().Prepare(shape);
+    Time(fmt::format("product {} {} x {} x {}", name, shape.m, shape.n, shape.k),
+         2.0 * static_cast<double>(shape.m * shape.n * shape.k), "TFLOP/s",
+         [&] { Driver().Multiply(id, args, nullptr); });
+  };
+  time("forward", {.m = rows, .n = wide, .k = width, .numbers = MatmulNumbers::kBf16},
+       {.a = x, .b = w, .c = y});
+  time("input gradient",
+       {.m = rows,
+        .n = width,
+        .k = wide,
+        .operands = Operands::kNT,
+        .numbers = MatmulNumbers::kBf16},
+       {.a = y, .b = w, .c = x});
+  time("weight gradient",
+       {.m = width,
+        .n = wide,
+        .k = rows,
+        .operands = Operands::kTN,
+        .update = Update::kAdd,
+        .numbers = MatmulNumbers::kBf16Sum},
+       {.a = x, .b = y, .c = dw});
+}
+
+int Speed() {
+  const int64_t batch = 16, tokens = 1024, heads = 12, dim = 64, width = heads * dim;
+  const int64_t rows = batch * tokens, vocabulary = 50257, stride = 50304;
+  const double half = static_cast<double>(rows * width) * 2;
+  BFloat16 *x = Halves(rows * 4 * width), *y = Halves(rows * 4 * width), *z = Halves(rows * width);
+  float *gamma = Floats(width), *beta = Floats(width), *mean = Floats(rows), *rstd = Floats(rows);
+  float* scratch = Floats(std::max(NormScratchFloats(4 * width), BiasScratchFloats(4 * width)));
+  Time("copy", 2 * half, "GB/s", [&] {
+    cudaMemcpyAsync(y, x, static_cast<size_t>(half), cudaMemcpyDeviceToDevice, nullptr);
+  });
+  Time("layer norm forward", 2 * half, "GB/s", [&] {
+    cuda::LayerNormForward<BFloat16>({rows, width, x, gamma, beta, y, mean, rstd}, nullptr);
+  });
+  Time("layer norm backward", 4 * half, "GB/s", [&] {
+    cuda::LayerNormBackward<BFloat16>({.rows = rows,
+                                       .channels = width,
+                                       .dy = y,
+                                       .x = x,
+                                       .gamma = gamma,
+                                       .mean = mean,
+                                       .rstd = rstd,
+                                       .dx = z,
+                                       .dx_update = Update::kAdd,
+                                       .dgamma = gamma,
+                                       .dbeta = beta,
+                                       .scratch = scratch},
+                                      nullptr);
+  });
+  Time("gelu forward", 8 * half, "GB/s", [&] {
+    cuda::GeluForward<BFloat16>({rows * 4 * width, x, y}, nullptr);
+  });
+  Time("residual with dropout", 3 * half, "GB/s", [&] {
+    cuda::Residual<BFloat16>({{0, rows * width, tokens * width}, x, y, z, {1, 2, 3, 0.1f}},
+                             nullptr);
+  });
+  Time("bias gradient", 4 * half, "GB/s", [&] {
+    cuda::BiasGradient<BFloat16>(
+        {.rows = rows, .columns = 4 * width, .dy = x, .dbias = scratch, .scratch = scratch},
+        nullptr);
+  });
+  BFloat16* logits = Halves(rows / 4 * stride);
+  int32_t* target = reinterpret_cast<int32_t*>(Floats(rows));
+  const double of_logits = static_cast<double>(rows / 4 * vocabulary) * 2;
+  Time("cross entropy forward", of_logits, "GB/s", [&] {
+    cuda::CrossEntropyForward<BFloat16>(
+        {rows / 4, vocabulary, stride, logits, target, scratch, reinterpret_cast<double*>(mean)},
+        nullptr);
+  });
+  Time("cross entropy backward", 2 * of_logits, "GB/s", [&] {
+    cuda::CrossEntropyBackward<BFloat16>({.rows = rows / 4,
+                                          .vocabulary = vocabulary,
+                                          .row_stride = stride,
+                                          .logits = logits,
+                                          .target = target,
+                                          .statistics = scratch},
+                                         nullptr);
+  });
+  const int64_t parameters = int64_t{124} << 20;
+  float *w = Floats(parameters), *m = Floats(parameters), *v = Floats(parameters);
+  Time("adamw", 28.0 * static_cast<double>(parameters), "GB/s", [&] {
+    cuda::AdamW({.n = parameters, .weights = w, .m = m, .v = v, .gradient = m}, nullptr);
+  });
+  const AttentionShape shape = {batch, tokens, heads, dim, heads};
+  const double flops = 2.0 * static_cast<double>(batch * heads * tokens * tokens * dim);
+  float* lse = Floats(batch * heads * tokens);
+  float* dots = Floats(static_cast<int64_t>(cuda::AttentionScratchBytes(shape)) / 4 + 1);
+  Time("attention forward, causal", flops, "TFLOP/s", [&] {
+    cuda::AttentionForward<BFloat16>({.shape = shape, .qkv = x, .out = z, .lse = lse}, nullptr);
+  });
+  Time("attention backward, causal", 2.5 * flops, "TFLOP/s", [&] {
+    cuda::AttentionBackward<BFloat16>(
+        {.shape = shape, .qkv = x, .out = z, .lse = lse, .dout = z, .dqkv = y, .scratch = dots},
+        nullptr);
+  });
+  TimeProducts(rows, width);
+  TimeProducts(rows, 1600);
+  return 0;
+}
+
+}  // namespace
+}  // namespace pp::kernels
+
+int Describe() {
+  cudaDeviceProp device{};
+  if (cudaGetDeviceProperties(&device, 0) != cudaSuccess) return 1;
+  fmt::print("{}, {:.0f} GB, {} multiprocessors, sm_{}{}\n", device.name,
+             static_cast<double>(device.totalGlobalMem) / 1e9, device.multiProcessorCount,
+             device.major, device.minor);
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  const std::string what = argc == 2 ? argv[1] : "";
+  if (what != "cases" && what != "speed" && what != "device") {
+    fmt::print(stderr, "gpu_kernels: error: device, cases or speed\n");
+    return 2;
+  }
+  const pp::Result<int> gpus = pp::CountGpus();
+  if (!gpus.ok()) {
+    fmt::print(stderr, "gpu_kernels: error: {}\n", gpus.status().message());
+    return 2;
+  }
+  if (what == "device") return Describe();
+  if (what == "speed") return pp::kernels::Speed();
+  void* memory = nullptr;
+  if (cudaMallocManaged(&memory, kManagedBytes) != cudaSuccess) {
+    fmt::print(stderr, "gpu_kernels: error: no managed memory\n");
+    return 1;
+  }
+  managed = static_cast<char*>(memory);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstack(&attributes, TakeManaged(kStackBytes), kStackBytes);
+  pthread_t thread;
+  const auto run = [](void*) -> void* {
+    return reinterpret_cast<void*>(static_cast<intptr_t>(pp::kernels::Cases()));
+  };
+  void* status = nullptr;
+  if (pthread_create(&thread, &attributes, run, nullptr) != 0) return 1;
+  pthread_join(thread, &status);
+  std::fflush(stdout);
+  std::_Exit(static_cast<int>(reinterpret_cast<intptr_t>(status)));
+}
