@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdlib>
+#include <mutex>
+#include <set>
 
 #include "compiler/scheme.h"
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/plan/binding.h"
+#include "schema/text.h"
 #include "tests/fake_cuda.h"
 #include "tests/folder.h"
 #include "tests/kept_report.h"
@@ -45,7 +48,64 @@ std::string DataFile() {
 
 enum class On { kCpu, kFakeCuda };
 
-KeptReport Run(const Program& program, On on, unsigned seed = 1) {
+// Takes the events of one stream for reached as soon as they are recorded.
+class PlantedCuda : public CudaDriver {
+ public:
+  // Number of the stream, as they are made; -1: none.
+  PlantedCuda(std::unique_ptr<CudaDriver> inner, int hasty)
+      : inner_(std::move(inner)), hasty_(hasty) {}
+
+  void Use() override { inner_->Use(); }
+  Result<std::byte*> Take(int64_t bytes) override { return inner_->Take(bytes); }
+  Result<std::byte*> TakePinned(int64_t bytes) override { return inner_->TakePinned(bytes); }
+  Stream MakeStream() override {
+    const Stream stream = inner_->MakeStream();
+    if (made_++ == hasty_) hasty_stream_ = stream;
+    return stream;
+  }
+  Event MakeEvent() override { return inner_->MakeEvent(); }
+  void Record(Event event, Stream stream) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stream == hasty_stream_) hasty_events_.insert(event);
+    }
+    inner_->Record(event, stream);
+  }
+  void WaitFor(Stream stream, Event event) override { inner_->WaitFor(stream, event); }
+  bool Reached(Event event) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return hasty_events_.contains(event) || inner_->Reached(event);
+  }
+  double SecondsBetween(Event first, Event second) override {
+    return inner_->SecondsBetween(first, second);
+  }
+  void Copy(void* to, const void* from, int64_t bytes, Stream stream) override {
+    inner_->Copy(to, from, bytes, stream);
+  }
+  void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
+    inner_->Fill(at, word, words, stream);
+  }
+  int Prepare(const kernels::MatmulShape& shape) override { return inner_->Prepare(shape); }
+  void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
+    inner_->Multiply(product, args, stream);
+  }
+  Status status() const override { return inner_->status(); }
+
+ private:
+  const std::unique_ptr<CudaDriver> inner_;
+  const int hasty_;
+  int made_ = 0;
+  Stream hasty_stream_ = nullptr;
+  std::mutex mutex_;
+  std::set<Event> hasty_events_;  // each stream's events stay its own
+};
+
+struct Plant {
+  int hasty = -1;  // PlantedCuda's
+  std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
+};
+
+KeptReport Run(const Program& program, On on, unsigned seed = 1, const Plant& plant = {}) {
   TrainOptions options;
   options.data = DataFile();
   options.optimizer.steps = kSteps;
@@ -53,9 +113,11 @@ KeptReport Run(const Program& program, On on, unsigned seed = 1) {
   options.optimizer.grad_clip = program.clip ? 1 : 0;
   options.stall_timeout = 60;
   if (on == On::kFakeCuda)
-    options.make_device = [seed](int rank, const DeviceBells& bells) {
-      return MakeCudaDevice(MakeFakeCuda(seed * 100 + rank), bells);
+    options.make_device = [seed, &plant](int rank, const DeviceBells& bells) {
+      return MakeCudaDevice(
+          std::make_unique<PlantedCuda>(MakeFakeCuda(seed * 100 + rank), plant.hasty), bells);
     };
+  options.after_bind = plant.after_bind;
   return TrainAndKeep(program, options);
 }
 
@@ -103,6 +165,50 @@ TEST_CASE("replicas, shards, peers and checkpoints on a GPU") {
         {.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true, .dtype = dtype},
         "llama");
   }
+}
+
+// In how many orders of streams a run with the plant is not the right one.
+int Found(const Program& program, const Plant& plant) {
+  const KeptReport right = Run(program, On::kFakeCuda);
+  REQUIRE(right.status.ok());
+  int found = 0;
+  for (unsigned seed : {1, 2, 3, 4, 5}) {
+    const KeptReport wrong = Run(program, On::kFakeCuda, seed, plant);
+    bool same = wrong.status.ok();
+    for (size_t i = 0; same && i < right.steps.size(); ++i)
+      same = wrong.steps[i].loss == right.steps[i].loss;
+    found += same ? 0 : 1;
+  }
+  return found;
+}
+
+TEST_CASE("work that is not waited for, and bytes used again too early, are found") {
+  CompileOptions options{.scheme = "1f1b", .shape = {2, 8}};
+  options.model = TinyModel("gpt2", true);
+  const Program program = MustCompile(options);
+  CHECK(Found(program, {}) == 0);
+  constexpr int kMessagesOut = 3;  // behind those that fill, compute and reduce (cuda_device.cc)
+  CHECK(Found(program, {.hasty = kMessagesOut}) > 0);
+  const auto too_early = [](int rank, BoundList* list, auto*) {
+    for (size_t i = 0; rank == 1 && i < list->list.size(); ++i)
+      if (ToText(list->list[i]) == "RECV_act s0 m4 from d0") list->waits_for[i].index = -1;
+  };
+  CHECK(Found(program, {.after_bind = too_early}) > 0);
+}
+
+TEST_CASE("what CUDA would not tell is an error on the fake") {
+  std::vector<std::byte> host(64);
+  const auto cuda = MakeFakeCuda(1);
+  std::byte* device = *cuda->Take(64);
+  const CudaDriver::Stream stream = cuda->MakeStream();
+  cuda->Copy(device, *cuda->TakePinned(64), 64, stream);
+  CHECK(cuda->status().ok());
+  cuda->Copy(device, host.data(), 64, stream);
+  CHECK(cuda->status().message() ==
+        "CUDA: a copy of 64 bytes at memory that is not the device's, nor pinned");
+  const auto other = MakeFakeCuda(1);
+  other->WaitFor(other->MakeStream(), other->MakeEvent());
+  CHECK(other->status().message() == "CUDA: a stream waits for an event that was never recorded");
 }
 
 TEST_CASE("a GPU computes the same bits in every order of its streams") {
