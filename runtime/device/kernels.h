@@ -35,6 +35,8 @@ class Kernels : public ActivationKernels<float>, public ActivationKernels<kernel
   virtual void Multiply(int product, const kernels::MatmulArgs& args) = 0;
 
   virtual void Copy(const void* from, int64_t bytes, void* to) = 0;
+  // From here on weights are others than before: a STEP has been.
+  virtual void ForgetWeights() = 0;
   // RopeAngles (rope_angles.h).
   virtual void Angles(const std::vector<double>& turns, int64_t tokens, float* out) = 0;
 

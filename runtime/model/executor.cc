@@ -146,6 +146,7 @@ class ModelExecutor : public StageExecutor {
     options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
     options.step = call.update;
     StepAdamW(*kernels_, ToStep(call, layout), options, call.wgrad, call.optimizer, call.weights);
+    kernels_->ForgetWeights();
   }
 
   const ExecutorArgs args_;

@@ -179,7 +179,9 @@ class RealCuda : public CudaDriver {
   bool Reached(Event event) override {
     Use();
     const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
-    return error != cudaErrorNotReady && Check(error);
+    if (error != cudaErrorNotReady) return Check(error);
+    cudaGetLastError();  // which would tell it again as if a launch had failed
+    return false;
   }
   double SecondsBetween(Event first, Event second) override {
     Use();

@@ -1,7 +1,9 @@
 #include "runtime/device/cuda/cuda_kernels.h"
 
 #include <algorithm>
+#include <map>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "kernels/round.h"
@@ -16,22 +18,16 @@ class CudaKernels : public Kernels {
  public:
   CudaKernels(CudaDriver* driver, CudaDriver::Stream stream, const Job& job)
       : driver_(*driver), stream_(stream) {
-    int64_t columns = 0, weights = 0;
+    int64_t columns = 0;
     for (int stage = 0; stage < job.stages(); ++stage)
-      for (const StageOperator& placed : LayoutStage(job, stage).operators) {
-        const Operator& op = placed.op;
-        columns = std::max({columns, op.in, op.out});
-        if (op.kind == OperatorKind::kLinear) weights = std::max(weights, op.in * op.stride);
-      }
+      for (const StageOperator& placed : LayoutStage(job, stage).operators)
+        columns = std::max({columns, placed.op.in, placed.op.out});
     const kernels::AttentionShape heads = {job.micro_batch_size, job.sequence_length,
                                            job.model.heads / job.tp, job.model.head_dim,
                                            job.model.kv_heads / job.tp};
     scratch_ = Take(
         std::max({kernels::NormScratchFloats(columns) * 4, kernels::BiasScratchFloats(columns) * 4,
                   static_cast<int64_t>(cuda::AttentionScratchBytes(heads))}));
-    if (job.dtype != Dtype::kBf16) return;
-    weight_ = reinterpret_cast<kernels::BFloat16*>(Take(weights * 2));
-    bias_ = reinterpret_cast<kernels::BFloat16*>(Take(columns * 2));
   }
 
 #define PP_KERNEL(Name) \
@@ -60,15 +56,15 @@ class CudaKernels : public Kernels {
     const kernels::MatmulShape& shape = shapes_[product];
     kernels::MatmulArgs rounded = args;
     if (shape.numbers == kernels::MatmulNumbers::kBf16) {
-      cuda::Round({.n = NumbersOfB(shape), .x = static_cast<const float*>(args.b), .y = weight_},
-                  stream_);
-      rounded.b = weight_;
-      if (shape.bias == kernels::WithBias::kYes) {
-        cuda::Round({.n = shape.n, .x = args.bias, .y = bias_}, stream_);
-        rounded.bias = reinterpret_cast<const float*>(bias_);
-      }
+      rounded.b = Rounded(static_cast<const float*>(args.b), NumbersOfB(shape));
+      if (shape.bias == kernels::WithBias::kYes)
+        rounded.bias = reinterpret_cast<const float*>(Rounded(args.bias, shape.n));
     }
     driver_.Multiply(product, rounded, stream_);
+  }
+
+  void ForgetWeights() override {
+    for (auto& [weights, rounded] : rounded_) rounded.fresh = false;
   }
 
   void Copy(const void* from, int64_t bytes, void* to) override {
@@ -97,6 +93,15 @@ class CudaKernels : public Kernels {
     return (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns;
   }
 
+  // Rounded once a step, whatever the number of micro-batches.
+  const kernels::BFloat16* Rounded(const float* weights, int64_t n) {
+    RoundedWeights& rounded = rounded_[{weights, n}];
+    if (rounded.at == nullptr) rounded.at = reinterpret_cast<kernels::BFloat16*>(Take(n * 2));
+    if (!rounded.fresh) cuda::Round({.n = n, .x = weights, .y = rounded.at}, stream_);
+    rounded.fresh = true;
+    return rounded.at;
+  }
+
   std::byte* Take(int64_t bytes) {
     Result<std::byte*> taken = driver_.Take(bytes);
     if (!taken.ok()) throw std::bad_alloc();
@@ -116,7 +121,11 @@ class CudaKernels : public Kernels {
   std::vector<kernels::MatmulShape> shapes_;  // by product
   int64_t bytes_ = 0;
   std::byte* scratch_ = nullptr;
-  kernels::BFloat16 *weight_ = nullptr, *bias_ = nullptr;  // that a product takes, rounded
+  struct RoundedWeights {
+    kernels::BFloat16* at = nullptr;
+    bool fresh = false;
+  };
+  std::map<std::pair<const float*, int64_t>, RoundedWeights> rounded_;
   std::byte* angles_ = nullptr;
 };
 
