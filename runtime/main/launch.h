@@ -30,8 +30,8 @@ Result<Launch> ReadLaunch(const std::string& transport);
 Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
                double patience);
 
-// Makes the devices of `backend`, the option; those of --backend cuda need its library, and a GPU for
-// each rank of this host in turn.
+// Makes the devices of `backend`, the option; those of --backend cuda need its library, and a GPU
+// for each rank of this host in turn.
 Status OpenBackend(const std::string& backend, TrainOptions* options);
 
 // Does something when it is not over in time.
