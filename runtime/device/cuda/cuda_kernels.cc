@@ -18,16 +18,19 @@ class CudaKernels : public Kernels {
  public:
   CudaKernels(CudaDriver* driver, CudaDriver::Stream stream, const Job& job)
       : driver_(*driver), stream_(stream) {
-    int64_t columns = 0;
+    int64_t floats = 0;
     for (int stage = 0; stage < job.stages(); ++stage)
-      for (const StageOperator& placed : LayoutStage(job, stage).operators)
-        columns = std::max({columns, placed.op.in, placed.op.out});
+      for (const StageOperator& placed : LayoutStage(job, stage).operators) {
+        const Operator& op = placed.op;
+        if (op.kind == OperatorKind::kNorm)
+          floats = std::max(floats, kernels::NormScratchFloats(op.in));
+        if (op.kind == OperatorKind::kLinear && op.parameters.size() > 1)
+          floats = std::max(floats, kernels::BiasScratchFloats(op.out));
+      }
     const kernels::AttentionShape heads = {job.micro_batch_size, job.sequence_length,
                                            job.model.heads / job.tp, job.model.head_dim,
                                            job.model.kv_heads / job.tp};
-    scratch_ = Take(
-        std::max({kernels::NormScratchFloats(columns) * 4, kernels::BiasScratchFloats(columns) * 4,
-                  static_cast<int64_t>(cuda::AttentionScratchBytes(heads))}));
+    scratch_ = Take(std::max(floats * 4, static_cast<int64_t>(cuda::AttentionScratchBytes(heads))));
   }
 
 #define PP_KERNEL(Name) \
