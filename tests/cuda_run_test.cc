@@ -48,19 +48,29 @@ std::string DataFile() {
 
 enum class On { kCpu, kFakeCuda };
 
-// Takes the events of one stream for reached as soon as they are recorded.
+struct Plant {
+  // The events of this stream, counted as they are made, are taken for reached when they are
+  // recorded.
+  int hasty = -1;
+  int64_t bytes = INT64_MAX;   // that one piece of memory may have
+  int64_t events = INT64_MAX;  // before everything fails
+  std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
+};
+
 class PlantedCuda : public CudaDriver {
  public:
-  // Number of the stream, as they are made; -1: none.
-  PlantedCuda(std::unique_ptr<CudaDriver> inner, int hasty)
-      : inner_(std::move(inner)), hasty_(hasty) {}
+  PlantedCuda(std::unique_ptr<CudaDriver> inner, const Plant& plant)
+      : inner_(std::move(inner)), plant_(plant) {}
 
   void Use() override { inner_->Use(); }
-  Result<std::byte*> Take(int64_t bytes) override { return inner_->Take(bytes); }
+  Result<std::byte*> Take(int64_t bytes) override {
+    if (bytes > plant_.bytes) return Status::Invalid("the plan takes too many bytes");
+    return inner_->Take(bytes);
+  }
   Result<std::byte*> TakePinned(int64_t bytes) override { return inner_->TakePinned(bytes); }
   Stream MakeStream() override {
     const Stream stream = inner_->MakeStream();
-    if (made_++ == hasty_) hasty_stream_ = stream;
+    if (made_++ == plant_.hasty) hasty_stream_ = stream;
     return stream;
   }
   Event MakeEvent() override { return inner_->MakeEvent(); }
@@ -93,16 +103,11 @@ class PlantedCuda : public CudaDriver {
 
  private:
   const std::unique_ptr<CudaDriver> inner_;
-  const int hasty_;
+  const Plant plant_;
   int made_ = 0;
   Stream hasty_stream_ = nullptr;
   std::mutex mutex_;
   std::set<Event> hasty_events_;  // each stream's events stay its own
-};
-
-struct Plant {
-  int hasty = -1;  // PlantedCuda's
-  std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
 };
 
 KeptReport Run(const Program& program, On on, unsigned seed = 1, const Plant& plant = {}) {
@@ -115,7 +120,8 @@ KeptReport Run(const Program& program, On on, unsigned seed = 1, const Plant& pl
   if (on == On::kFakeCuda)
     options.make_device = [seed, &plant](int rank, const DeviceBells& bells) {
       return MakeCudaDevice(
-          std::make_unique<PlantedCuda>(MakeFakeCuda(seed * 100 + rank), plant.hasty), bells);
+          std::make_unique<PlantedCuda>(MakeFakeCuda(seed * 100 + rank, plant.events), plant),
+          bells);
     };
   options.after_bind = plant.after_bind;
   return TrainAndKeep(program, options);
@@ -194,6 +200,25 @@ TEST_CASE("work that is not waited for, and bytes used again too early, are foun
       if (ToText(list->list[i]) == "RECV_act s0 m4 from d0") list->waits_for[i].index = -1;
   };
   CHECK(Found(program, {.after_bind = too_early}) > 0);
+}
+
+TEST_CASE("a GPU without the memory, and one that fails, are an error and no loss") {
+  CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
+  options.model = TinyModel("gpt2", true);
+  const Program program = MustCompile(options);
+  CHECK(Run(program, On::kFakeCuda, 1, {.bytes = 1000}).status.message() ==
+        "the plan takes too many bytes");
+  const KeptReport right = Run(program, On::kFakeCuda);
+  int64_t events = 1;  // to one more than the whole run has
+  for (;; events += 15) {
+    const KeptReport failed = Run(program, On::kFakeCuda, 1, {.events = events});
+    INFO(events << ": " << failed.status.message());
+    for (size_t i = 0; i < failed.steps.size(); ++i)
+      CHECK(failed.steps[i].loss == right.steps[i].loss);
+    if (failed.status.ok()) break;
+    CHECK_THAT(failed.status.message(), Catch::EndsWith("CUDA: an error"));
+  }
+  CHECK(events > 100);
 }
 
 TEST_CASE("what CUDA would not tell is an error on the fake") {

@@ -49,7 +49,8 @@ struct FakeStream : kernels::cuda::emulation::StreamOf {
 
 class FakeCuda : public CudaDriver {
  public:
-  explicit FakeCuda(unsigned seed) : random_(seed), thread_([this, seed] { Main(seed); }) {}
+  FakeCuda(unsigned seed, int64_t events)
+      : events_left_(events), random_(seed), thread_([this, seed] { Main(seed); }) {}
   ~FakeCuda() override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -77,7 +78,8 @@ class FakeCuda : public CudaDriver {
   void Record(Event event, Stream stream) override {
     auto* recorded = static_cast<FakeEvent*>(event);
     const int64_t number = ++recorded->recorded;
-    Put(stream, [recorded, number] {
+    Put(stream, [this, recorded, number] {
+      if (--events_left_ == 0) return Fail("an error");
       recorded->seconds.store(SteadySeconds());
       recorded->reached.store(number, std::memory_order_release);
     });
@@ -181,6 +183,7 @@ class FakeCuda : public CudaDriver {
       FakeStream* stream = ready[random_() % ready.size()];
       const std::function<void()> run = std::move(stream->steps.front().run);
       stream->steps.pop_front();
+      if (!status_.ok()) continue;
       lock.unlock();
       if (naps) std::this_thread::sleep_for(std::chrono::microseconds(50));
       try {
@@ -231,6 +234,7 @@ class FakeCuda : public CudaDriver {
   std::vector<std::unique_ptr<FakeEvent>> events_;
   std::vector<MatmulShape> shapes_;  // those who submit
   Status status_;
+  int64_t events_left_;  // its thread's
   bool ended_ = false;
   std::mt19937 random_;
   std::thread thread_;
@@ -242,6 +246,8 @@ void FakeStream::Submit(std::function<void()> work) {
 
 }  // namespace
 
-std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed) { return std::make_unique<FakeCuda>(seed); }
+std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed, int64_t events) {
+  return std::make_unique<FakeCuda>(seed, events);
+}
 
 }  // namespace pp

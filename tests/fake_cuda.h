@@ -7,12 +7,14 @@
 // New memory has no values: all bits are set, which makes NaNs and tokens that there are not.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "runtime/device/cuda/driver.h"
 
 namespace pp {
 
-std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed);
+// After so many events it fails: from then on nothing happens any more.
+std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed, int64_t events = INT64_MAX);
 
 }  // namespace pp

@@ -5,8 +5,8 @@
 //   gpu_kernels cases     a line each: NAME, ok or WRONG, the worst error in tolerances
 //   gpu_kernels speed     a line each: NAME, microseconds, GB/s or TFLOP/s
 //
-// The cases' memory, their stack too, is managed memory, which host and device share: the program's
-// own `new` takes it from one block, and gives nothing back.
+// The cases' memory, their stack too, is pinned memory of the host, which the GPU reaches under the
+// same addresses: the program's own `new` takes it from one block, and gives nothing back.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <pthread.h>
@@ -25,25 +25,25 @@
 
 namespace {
 
-constexpr size_t kManagedBytes = size_t{8} << 30, kStackBytes = size_t{64} << 20;
-char* managed = nullptr;
+constexpr size_t kSharedBytes = size_t{6} << 30, kStackBytes = size_t{64} << 20;
+char* shared = nullptr;
 std::atomic<size_t> taken = 0;
 
-void* TakeManaged(size_t bytes) {
+void* TakeShared(size_t bytes) {
   const size_t at = taken.fetch_add((bytes + 255) / 256 * 256);
-  return at + bytes <= kManagedBytes ? managed + at : nullptr;
+  return at + bytes <= kSharedBytes ? shared + at : nullptr;
 }
-bool IsManaged(const void* at) { return at >= managed && at < managed + kManagedBytes; }
+bool IsShared(const void* at) { return at >= shared && at < shared + kSharedBytes; }
 
 }  // namespace
 
 void* operator new(size_t bytes) {
-  void* memory = managed != nullptr ? TakeManaged(bytes) : std::malloc(bytes);
+  void* memory = shared != nullptr ? TakeShared(bytes) : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 void operator delete(void* memory) noexcept {
-  if (managed == nullptr || !IsManaged(memory)) std::free(memory);
+  if (shared == nullptr || !IsShared(memory)) std::free(memory);
 }
 void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
@@ -60,8 +60,10 @@ void FinishKernel() {
 
 namespace {
 
+// One that has failed is replaced.
 CudaDriver& Driver() {
-  static const std::unique_ptr<CudaDriver> driver = MakeCudaDriver(0);
+  static std::unique_ptr<CudaDriver> driver;
+  if (!driver || !driver->status().ok()) driver = MakeCudaDriver(0);
   return *driver;
 }
 
@@ -83,12 +85,11 @@ void Product(const MatmulRunArgs& run) {
       args.bias = reinterpret_cast<const float*>(bias.data());
     }
   }
-  Driver().Multiply(Driver().Prepare(shape), args, nullptr);
+  CudaDriver& driver = Driver();
+  driver.Multiply(driver.Prepare(shape), args, nullptr);
   FinishKernel();
-  if (Driver().status().ok()) return;
-  fmt::print("{}\n", Driver().status().message());
-  std::fflush(stdout);
-  std::_Exit(1);
+  if (!driver.status().ok())
+    fmt::print("product {} x {} x {}: {}\n", shape.m, shape.n, shape.k, driver.status().message());
 }
 
 int Cases() {
@@ -272,14 +273,15 @@ int main(int argc, char** argv) {
   if (what == "device") return Describe();
   if (what == "speed") return pp::kernels::Speed();
   void* memory = nullptr;
-  if (cudaMallocManaged(&memory, kManagedBytes) != cudaSuccess) {
-    fmt::print(stderr, "gpu_kernels: error: no managed memory\n");
+  if (cudaHostAlloc(&memory, kSharedBytes, cudaHostAllocPortable | cudaHostAllocMapped) !=
+      cudaSuccess) {
+    fmt::print(stderr, "gpu_kernels: error: no pinned memory\n");
     return 1;
   }
-  managed = static_cast<char*>(memory);
+  shared = static_cast<char*>(memory);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstack(&attributes, TakeManaged(kStackBytes), kStackBytes);
+  pthread_attr_setstack(&attributes, TakeShared(kStackBytes), kStackBytes);
   pthread_t thread;
   const auto run = [](void*) -> void* {
     return reinterpret_cast<void*>(static_cast<intptr_t>(pp::kernels::Cases()));

@@ -116,7 +116,7 @@ Status Rank::Setup() {
        .asked_to_stop = &asked_to_stop_});
   PP_RETURN_IF_ERROR(evaluations.status());
   evaluations_ = std::move(*evaluations);
-  return {};
+  return device_->status();
 }
 
 template <typename F>
@@ -153,6 +153,7 @@ Status Rank::Evaluate(int64_t number) {
   const double begin = SteadySeconds();
   PP_RETURN_IF_ERROR(evaluations_->Validate(
       [&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_));
+  PP_RETURN_IF_ERROR(device_->status());
   evaluated_ = number;
   last_end_ += SteadySeconds() - begin;  // it is no part of a step
   return {};
@@ -169,7 +170,8 @@ Status Rank::Save(int64_t number) {
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // whoever is first
   try {
-    return SaveStates(States(number), ShardPath(folder, rank_));
+    PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_)));
+    return device_->status();
   } catch (const std::bad_alloc&) {
     return Status::Failed(folder + ": out of memory");
   }
@@ -293,8 +295,9 @@ void Rank::RunSteps() {
   }
   if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
   if (stop_.load() || last_step_.load() < args_.steps) return;
-  const Status status = evaluations_->Sample(
+  Status status = evaluations_->Sample(
       [this](int stage, int pipe) { return NewestWeights(stage, pipe, done_steps_); });
+  if (status.ok()) status = device_->status();
   if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
 }
 
@@ -315,6 +318,11 @@ void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
     if (!done() && done_steps_ >= at_least) return;
     WaitUntil(done);
     if (stop_.load()) return;
+    // A device that has failed is done with everything: what it gave is nothing.
+    if (const Status status = device_->status(); !status.ok()) {
+      Fail(status.In("rank " + std::to_string(rank_)));
+      return;
+    }
     ++done_steps_;
     Report(result);
   }

@@ -104,6 +104,7 @@ class Rank {
   Status status() const { return failure_; }
   bool left_cleanly() const { return left_cleanly_; }
   int64_t last_step() const { return done_steps_; }  // steps that it finished
+  Status device_status() const { return device_ ? device_->status() : Status(); }
   int64_t high_water() const { return device_ ? device_->HighWater() : 0; }
   TimeSpent time() const;
   int rank() const { return rank_; }
@@ -145,6 +146,7 @@ class Rank {
   const int rank_;
   const Topology topology_;
   const Place place_;
+  Bell bell_;  // the compute thread's
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transport> reach_;  // to the device's memory; null: args_.transport has it
   std::unique_ptr<StageExecutor> executor_;
@@ -157,7 +159,6 @@ class Rank {
   Recorder compute_recorder_, lane_recorder_;
   Control control_;
 
-  Bell bell_;  // the compute thread's
   std::atomic<Gate> gate_{Gate::kClosed};
   std::atomic<bool> ready_{false}, computed_{false}, ended_{false}, stop_{false};
   std::atomic<bool> asked_to_stop_{false};

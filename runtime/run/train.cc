@@ -396,13 +396,16 @@ class Supervisor {
 
   Status Export() {
     const int first = options_.transport == nullptr ? 0 : options_.transport->rank();
-    return ExportModel(
+    Status status = ExportModel(
         {.program = &program_,
          .transport = options_.transport,
          .folder = options_.export_to,
          .copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes, void* out) {
            ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
          }});
+    for (const auto& rank : ranks_)
+      if (status.ok()) status = rank->device_status();
+    return status;
   }
 
   const Program& program_;

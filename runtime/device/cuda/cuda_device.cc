@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -37,7 +38,7 @@ class CudaDevice : public Device {
     PP_RETURN_IF_ERROR(arena.status());
     Result<std::byte*> pinned = driver_->TakePinned(5 * CudaQueue::kPinnedBytes);
     PP_RETURN_IF_ERROR(pinned.status());
-    arena_ = *arena, bytes_ = bytes;
+    arena_ = *arena;
     const CudaDriver::Stream stream = driver_->MakeStream();
     const CudaDriver::Event origin = driver_->MakeEvent();
     driver_->Fill(arena_, kUntouched, bytes / 4, stream);
@@ -54,6 +55,7 @@ class CudaDevice : public Device {
       args.pinned += CudaQueue::kPinnedBytes;
       *queue = std::make_unique<CudaQueue>(args);
     }
+    bytes_ = bytes;
     watcher_ = std::thread([this] { Watch(); });
     return driver_->status();
   }
@@ -71,6 +73,7 @@ class CudaDevice : public Device {
   }
 
   void Finish() override {
+    if (!watcher_.joinable()) return;  // Take has failed
     while (!Idle()) sched_yield();
   }
   Status status() const override { return driver_->status(); }
@@ -94,6 +97,7 @@ class CudaDevice : public Device {
   }
 
   void Watch() {
+    prctl(PR_SET_TIMERSLACK, 1000);  // naps end within a microsecond
     while (!ended_.load()) {
       const uint64_t seen = bell_.rings();
       const bool moved =
