@@ -8,6 +8,7 @@
 
 #include "compiler/scheme.h"
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/cuda_plugin.h"
 #include "runtime/plan/binding.h"
 #include "schema/text.h"
 #include "tests/fake_cuda.h"
@@ -219,6 +220,12 @@ TEST_CASE("a GPU without the memory, and one that fails, are an error and no los
     CHECK_THAT(failed.status.message(), Catch::EndsWith("CUDA: an error"));
   }
   CHECK(events > 100);
+}
+
+TEST_CASE("a build without CUDA says so") {
+  const Folder empty;
+  CHECK(OpenCuda(empty / ".").status.message() ==
+        "--backend: 'cuda' is not in this build (cpu, or build with --config=cuda)");
 }
 
 TEST_CASE("what CUDA would not tell is an error on the fake") {
