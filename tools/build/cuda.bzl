@@ -47,7 +47,14 @@ def _nvcc_objects_impl(ctx):
                  "or install it in /usr/local/cuda)")
         nothing = ctx.actions.declare_file("_%s/no_nvcc" % ctx.label.name)
         ctx.actions.write(nothing, "")
-        return [DefaultInfo(), OutputGroupInfo(listings = depset([nothing]))]
+
+        # Bazel wants an object for the library, which is passed over.
+        no_object = ctx.actions.declare_file("_%s/no_nvcc.pic.o" % ctx.label.name)
+        ctx.actions.write(no_object, "")
+        return [
+            DefaultInfo(files = depset([no_object])),
+            OutputGroupInfo(listings = depset([nothing])),
+        ]
     headers = depset(ctx.files.hdrs, transitive = [
         dep[CcInfo].compilation_context.headers
         for dep in ctx.attr.deps
