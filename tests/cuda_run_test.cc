@@ -23,22 +23,7 @@ namespace {
 constexpr int kSteps = 5;
 
 ModelConfig TinyModel(const std::string& family, bool tied) {
-  ModelConfig model = Gpt2Model({.vocab_size = 65,
-                                 .max_positions = 4,
-                                 .hidden_size = 16,
-                                 .layers = 4,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
-  model.tied = tied;
-  if (family == "llama") {
-    model.family = FindFamily(family);
-    model.embedding_dropout = model.residual_dropout = 0;
-    model.heads = 4;
-    model.kv_heads = 2;
-    model.head_dim = 4;
-  }
-  return model;
+  return SmallModel(family, tied, /*layers=*/4, /*positions=*/4, /*llama_heads=*/4);
 }
 
 std::string DataFile() {

@@ -1,6 +1,8 @@
 // Models for tests: the numbers that a test cares for, and what config.json has by default.
 #pragma once
 
+#include <string>
+
 #include "schema/model/families.h"
 
 namespace pp {
@@ -10,6 +12,27 @@ inline ModelConfig Gpt2Model(ModelConfig numbers = {}) {
   numbers.embedding_dropout = numbers.attention_dropout = numbers.residual_dropout = 0.1f;
   numbers.tied = true;
   return numbers;
+}
+
+// Two families, small, with all kinds of dropout that they have. LLaMA has fewer heads of keys and
+// values, of four numbers each.
+inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, int positions,
+                              int llama_heads) {
+  ModelConfig model = Gpt2Model({.vocab_size = 65,  // does not divide
+                                 .max_positions = positions,
+                                 .hidden_size = 16,
+                                 .layers = layers,
+                                 .heads = 2,
+                                 .intermediate_size = 32});
+  model.tied = tied;
+  if (family == "llama") {
+    model.family = FindFamily(family);
+    model.embedding_dropout = model.residual_dropout = 0;
+    model.heads = llama_heads;
+    model.kv_heads = 2;
+    model.head_dim = 4;
+  }
+  return model;
 }
 
 }  // namespace pp

@@ -44,24 +44,9 @@ int late_runs = 0;
 
 constexpr int kSteps = 5, kMicros = 8;
 
-// Its vocabulary of 65 does not divide.
+// 8 stages have a layer each.
 ModelConfig TinyModel(const std::string& family, bool tied) {
-  ModelConfig model = Gpt2Model({.vocab_size = 65,
-                                 .max_positions = 8,
-                                 .hidden_size = 16,
-                                 .layers = 8,  // so that 8 stages have one each
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
-  model.tied = tied;
-  if (family == "llama") {
-    model.family = FindFamily(family);
-    model.embedding_dropout = model.residual_dropout = 0;
-    model.heads = 6;
-    model.kv_heads = 2;
-    model.head_dim = 4;
-  }
-  return model;
+  return SmallModel(family, tied, /*layers=*/8, /*positions=*/8, /*llama_heads=*/6);
 }
 
 struct Cell {
