@@ -80,20 +80,19 @@ class Fixture {
   // The other rank, a number at a time.
   void PeerSends(int number) {
     sent_ = number;
-    REQUIRE(transports[0]->Start({Way::kSend, Channel::kMessage, 1}, &sent_, sizeof sent_).ok());
+    REQUIRE(transports[0]->Start({Way::kSend, Channel::kAct, 1}, &sent_, sizeof sent_).ok());
   }
   bool PeerHasSent() { return PeerTest(Way::kSend); }
   void PeerReceives() {
     received = -1;
-    REQUIRE(
-        transports[0]->Start({Way::kRecv, Channel::kMessage, 1}, &received, sizeof received).ok());
+    REQUIRE(transports[0]->Start({Way::kRecv, Channel::kAct, 1}, &received, sizeof received).ok());
   }
   bool PeerHasReceived() { return PeerTest(Way::kRecv); }
 
  private:
   bool PeerTest(Way way) {
     bool over = false;
-    REQUIRE(transports[0]->Test({way, Channel::kMessage, 1}, &over).ok());
+    REQUIRE(transports[0]->Test({way, Channel::kAct, 1}, &over).ok());
     return over;
   }
   const Topology topology_{.devices = 2};
@@ -185,7 +184,7 @@ TEST_CASE("what a message waits for in the body before, it does not in the first
 }
 
 TEST_CASE("a lane does one thing at a time, and lanes run side by side") {
-  Fixture f({Message(Op::kSendGrad, 0), Message(Op::kSendGrad, 1), Message(Op::kRecvAct, 0)});
+  Fixture f({Message(Op::kSendAct, 0), Message(Op::kSendAct, 1), Message(Op::kRecvAct, 0)});
   f.values = {10, 20, -1};
   f.Make();
   f.lanes->Begin({1});

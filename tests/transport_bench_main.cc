@@ -71,16 +71,16 @@ class Bench {
   Status PingPong(int64_t bytes) {
     const int rank = transport_.rank();
     if (rank > 1) return {};
-    const Port send{Way::kSend, Channel::kMessage, 1 - rank};
-    const Port receive{Way::kRecv, Channel::kMessage, 1 - rank};
+    const Port send{Way::kSend, Channel::kAct, 1 - rank};
+    const Port receive{Way::kRecv, Channel::kAct, 1 - rank};
     PP_RETURN_IF_ERROR(Finish({rank == 0 ? send : receive}, in_.data(), bytes));
     return Finish({rank == 0 ? receive : send}, in_.data(), bytes);
   }
 
   Status Ring(int64_t bytes) {
     const int rank = transport_.rank(), ranks = transport_.ranks();
-    const Port send{Way::kSend, Channel::kMessage, (rank + 1) % ranks};
-    const Port receive{Way::kRecv, Channel::kMessage, (rank + ranks - 1) % ranks};
+    const Port send{Way::kSend, Channel::kAct, (rank + 1) % ranks};
+    const Port receive{Way::kRecv, Channel::kAct, (rank + ranks - 1) % ranks};
     PP_RETURN_IF_ERROR(transport_.Start(send, out_.data(), bytes));
     return Finish({receive, send}, in_.data(), bytes);
   }

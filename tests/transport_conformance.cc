@@ -50,12 +50,10 @@ Status Ring(Transport& transport) {
   for (const size_t count : {0, 1, 100, 5000, 1 << 20}) {
     auto out = Pattern(rank, right, 1, count);
     std::vector<uint32_t> in(count);
-    PP_RETURN_IF_ERROR(
-        transport.Start({Way::kRecv, Channel::kMessage, left}, in.data(), Bytes(in)));
-    PP_RETURN_IF_ERROR(
-        transport.Start({Way::kSend, Channel::kMessage, right}, out.data(), Bytes(out)));
-    PP_RETURN_IF_ERROR(FinishAll(transport, {{Way::kRecv, Channel::kMessage, left},
-                                             {Way::kSend, Channel::kMessage, right}}));
+    PP_RETURN_IF_ERROR(transport.Start({Way::kRecv, Channel::kAct, left}, in.data(), Bytes(in)));
+    PP_RETURN_IF_ERROR(transport.Start({Way::kSend, Channel::kAct, right}, out.data(), Bytes(out)));
+    PP_RETURN_IF_ERROR(FinishAll(
+        transport, {{Way::kRecv, Channel::kAct, left}, {Way::kSend, Channel::kAct, right}}));
     if (in != Pattern(left, rank, 1, count))
       return Status::Failed(fmt::format("ring: {} numbers arrive damaged", count));
   }
@@ -67,7 +65,7 @@ Status Everybody(Transport& transport) {
   const int ranks = transport.ranks(), rank = transport.rank();
   std::vector<std::vector<uint32_t>> in, out;
   std::vector<Port> ports;
-  for (const Channel channel : {Channel::kMessage, Channel::kReduce, Channel::kControl})
+  for (const Channel channel : {Channel::kAct, Channel::kGrad, Channel::kReduce, Channel::kControl})
     for (int peer = 0; peer < ranks; ++peer) {
       if (peer == rank) continue;
       const int salt = 10 + static_cast<int>(channel);
@@ -80,7 +78,7 @@ Status Everybody(Transport& transport) {
     }
   PP_RETURN_IF_ERROR(FinishAll(transport, ports));
   size_t next = 0;
-  for (const Channel channel : {Channel::kMessage, Channel::kReduce, Channel::kControl})
+  for (const Channel channel : {Channel::kAct, Channel::kGrad, Channel::kReduce, Channel::kControl})
     for (int peer = 0; peer < ranks; ++peer)
       if (peer != rank && in[next++] != Pattern(peer, rank, 10 + static_cast<int>(channel), 777))
         return Status::Failed("channels or peers are mixed up");
@@ -93,7 +91,7 @@ Status Order(Transport& transport) {
   for (int32_t i = 0; rank < 2 && i < 300; ++i) {
     int32_t number = rank == 0 ? i : -1;
     PP_RETURN_IF_ERROR(Transfer(transport,
-                                {rank == 0 ? Way::kSend : Way::kRecv, Channel::kMessage, 1 - rank},
+                                {rank == 0 ? Way::kSend : Way::kRecv, Channel::kAct, 1 - rank},
                                 &number, sizeof number, kSeconds));
     if (number != i) return Status::Failed(fmt::format("message {} comes as number {}", number, i));
   }
@@ -104,7 +102,7 @@ Status Order(Transport& transport) {
 // waits for its word on another channel.
 Status Rendezvous(Transport& transport) {
   const int rank = transport.rank();
-  const Port message{rank == 0 ? Way::kSend : Way::kRecv, Channel::kMessage, 1 - rank};
+  const Port message{rank == 0 ? Way::kSend : Way::kRecv, Channel::kAct, 1 - rank};
   const Port word{rank == 0 ? Way::kSend : Way::kRecv, Channel::kControl, 1 - rank};
   int32_t number = 7, go = 0;
   if (rank == 0) {

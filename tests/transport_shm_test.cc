@@ -75,7 +75,7 @@ TEST_CASE("ranks that are numbered over several hosts") {
     int number = rank;
     const Way way = rank == 3 ? Way::kSend : Way::kRecv;
     PP_RETURN_IF_ERROR(
-        Transfer(*transport, {way, Channel::kMessage, peer}, &number, sizeof number, kSeconds));
+        Transfer(*transport, {way, Channel::kAct, peer}, &number, sizeof number, kSeconds));
     return number == 3 ? Status() : Status::Failed("not rank 3's number");
   };
   const pid_t child = Fork([&] { return echo(7, 3); });
@@ -127,7 +127,7 @@ TEST_CASE("settling does not wait for ever for a rank that is gone") {
   auto transport = MakeShmTransport(Make(2), 0);
   transport->Settle();
   int number = 0;
-  CHECK(transport->Start({Way::kSend, Channel::kMessage, 1}, &number, sizeof number).message() ==
+  CHECK(transport->Start({Way::kSend, Channel::kAct, 1}, &number, sizeof number).message() ==
         "rank 0: the ranks of this host did not end together");
 }
 
@@ -141,11 +141,11 @@ TEST_CASE("nothing is left in /dev/shm") {
         "/dev/shm" + name + ": No such file or directory (a larger /dev/shm, or --transport mpi)");
   // A process that is killed in the middle of a transfer.
   std::vector<char> bytes(1 << 20);
-  const Port port{Way::kSend, Channel::kMessage, 1};
+  const Port port{Way::kSend, Channel::kAct, 1};
   const pid_t child = Fork([&] {
     return Transfer(*MakeShmTransport(segment, 0), port, bytes.data(), bytes.size(), kSeconds);
   });
-  auto& channel = segment->ChannelOf(Channel::kMessage, 0, 1);
+  auto& channel = segment->ChannelOf(Channel::kAct, 0, 1);
   while (channel.sender.put.load() == 0) usleep(1000);
   kill(child, SIGKILL);
   CHECK(WIFSIGNALED(Join(child)));
@@ -173,8 +173,8 @@ TEST_CASE("no memory is an error, at the start and later") {
     PP_RETURN_IF_ERROR(segment.status());
     auto transport = MakeShmTransport(*segment, 0);
     int number = 0;
-    PP_RETURN_IF_ERROR(transport->Start({Way::kSend, Channel::kMessage, 1}, &number, 4));
-    const Status late = transport->Start({Way::kSend, Channel::kMessage, 2}, &number, 4);
+    PP_RETURN_IF_ERROR(transport->Start({Way::kSend, Channel::kAct, 1}, &number, 4));
+    const Status late = transport->Start({Way::kSend, Channel::kAct, 2}, &number, 4);
     if (!late.message().ends_with(reason)) return Status::Failed("late: " + late.message());
     return {};
   });

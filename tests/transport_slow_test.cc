@@ -10,8 +10,8 @@ namespace pp {
 namespace {
 
 constexpr double kSeconds = 30;
-constexpr Port kOut{Way::kSend, Channel::kMessage, 1};
-constexpr Port kIn{Way::kRecv, Channel::kMessage, 0};
+constexpr Port kOut{Way::kSend, Channel::kAct, 1};
+constexpr Port kIn{Way::kRecv, Channel::kAct, 0};
 
 // Ranks as threads with a slow network between them.
 struct Ranks {

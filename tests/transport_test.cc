@@ -42,7 +42,7 @@ TEST_CASE("shared memory") {
 TEST_CASE("a peer that does not come") {
   auto transports = MakeInProcessTransports(2);
   int number = 0;
-  CHECK(Transfer(*transports[0], {Way::kSend, Channel::kMessage, 1}, &number, sizeof number, 0.05)
+  CHECK(Transfer(*transports[0], {Way::kSend, Channel::kAct, 1}, &number, sizeof number, 0.05)
             .message() == "rank 0: no answer from rank 1 for 0.05 s");
 }
 

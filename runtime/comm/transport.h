@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,15 +22,23 @@
 namespace pp {
 
 enum class Way : uint8_t { kSend, kRecv };
-// Of the same two ranks, what goes through different channels is not ordered.
-enum class Channel : uint8_t { kMessage, kReduce, kControl, kPeers };
-inline constexpr int kChannels = 4;
+// Of the same two ranks, what goes through different channels is not ordered: messages, which have
+// one for each kind of value, reductions, what tensor parallel peers exchange, and what the hosts
+// tell each other.
+enum class Channel : uint8_t { kAct, kGrad, kReduce, kPeers, kControl };
+inline constexpr int kChannels = 5;
 
 struct Port {
   Way way;
   Channel channel;
   int peer;
   bool operator==(const Port&) const = default;
+};
+
+struct TransferArgs {
+  Port port;
+  void* data = nullptr;
+  int64_t bytes = 0;
 };
 
 class Transport {
@@ -47,6 +56,21 @@ class Transport {
   // Starts to send from, or receive into, `data`. Both ends give the same number of bytes,
   // any number from 0. REQUIRES: port.peer != rank(); the port is free.
   virtual Status Start(const Port& port, void* data, int64_t bytes) = 0;
+
+  // Starts transfers through different ports of one channel, which progress together: none of them
+  // has to be over for another one. Both ends start a transfer that belongs together with others in
+  // such a call.
+  virtual Status StartTogether(std::span<const TransferArgs> transfers) {
+    for (const TransferArgs& transfer : transfers)
+      PP_RETURN_IF_ERROR(Start(transfer.port, transfer.data, transfer.bytes));
+    return {};
+  }
+
+  // Which lane a message's port belongs to. The ports of a lane carry one transfer at a time, which
+  // all ranks start in an order that suits all. Here: one a direction and peer.
+  virtual int LaneOf(const Port& port) const {
+    return IndexOf({port.way, Channel::kAct, port.peer});
+  }
 
   // Whether the port's transfer is over; the port is then free again.
   virtual Status Test(const Port& port, bool* over) = 0;

@@ -7,6 +7,7 @@ namespace pp {
 Lanes::Lanes(Args args) : args_(std::move(args)) {
   const auto size = static_cast<int>(args_.list->list.size());
   marks_ = std::make_unique<Mark[]>(size);
+  ports_.resize(size);
   collectives_.resize(size);
   size_t next = 0;
   for (int i = 0; i < size; ++i) {
@@ -18,24 +19,29 @@ Lanes::Lanes(Args args) : args_(std::move(args)) {
   for (Queue& queue : queues_) queue.next = queue.indices.size();  // at the end of iteration 0
 }
 
+Port Lanes::PortOf(const Instruction& message) const {
+  // Tensor parallel peers and replicas have channels of their own.
+  Place peer = args_.topology->PlaceOf(args_.transport->rank());
+  peer.device = message.peer;
+  const bool act = message.op == Op::kSendAct || message.op == Op::kRecvAct;
+  return {Info(message.op).lane == Lane::kSend ? Way::kSend : Way::kRecv,
+          act ? Channel::kAct : Channel::kGrad, args_.topology->RankOf(peer)};
+}
+
 void Lanes::AddToQueue(int index) {
   const Instruction& instruction = args_.list->list[index];
-  const Lane lane = Info(instruction.op).lane;
-  if (lane == Lane::kCompute) return;
-  Port port{Way::kSend, Channel::kReduce, -1};
-  if (lane != Lane::kReduce) {
-    // Tensor parallel peers and replicas have channels of their own.
-    Place peer = args_.topology->PlaceOf(args_.transport->rank());
-    peer.device = instruction.peer;
-    port = {lane == Lane::kSend ? Way::kSend : Way::kRecv, Channel::kMessage,
-            args_.topology->RankOf(peer)};
+  if (Info(instruction.op).lane == Lane::kCompute) return;
+  int lane = kReductions;
+  if (IsMessage(instruction)) {
+    ports_[index] = PortOf(instruction);
+    lane = args_.transport->LaneOf(ports_[index]);
   }
   const auto found = std::find_if(queues_.begin(), queues_.end(),
-                                  [&](const Queue& queue) { return queue.port == port; });
+                                  [&](const Queue& queue) { return queue.lane == lane; });
   if (found != queues_.end()) {
     found->indices.push_back(index);
   } else {
-    queues_.push_back({port, {index}});
+    queues_.push_back({lane, {index}});
   }
 }
 
@@ -114,7 +120,7 @@ Status Lanes::AdvanceQueue(Queue* queue, bool* moved) {
       ++in_flight_;
     }
     bool over = false;
-    PP_RETURN_IF_ERROR(TestNext(*queue, index, &over));
+    PP_RETURN_IF_ERROR(TestNext(index, &over));
     if (!over) return {};
     *moved = true;
     queue->started = false;
@@ -137,14 +143,14 @@ void Lanes::End(int index, const Queue& queue) {
 Status Lanes::StartNext(const Queue& queue, int index) {
   const BoundList& bound = *args_.list;
   if (!collectives_[index])
-    return args_.transport->Start(queue.port, bound.data[index], bound.bytes[index]);
+    return args_.transport->Start(ports_[index], bound.data[index], bound.bytes[index]);
   const bool weights = bound.list[index].op == Op::kGatherWeights;
   return collectives_[index]->Start(weights ? bound.WeightsAt(index, {queue.iteration}, 0) : 0);
 }
 
-Status Lanes::TestNext(const Queue& queue, int index, bool* over) {
+Status Lanes::TestNext(int index, bool* over) {
   return collectives_[index] ? collectives_[index]->Test(over)
-                             : args_.transport->Test(queue.port, over);
+                             : args_.transport->Test(ports_[index], over);
 }
 
 }  // namespace pp

@@ -1,6 +1,7 @@
-// The lanes of one device beside the compute lane: one for sends and one for receives of each
-// peer, and one for reductions. Each runs its instructions in list order, one at a time, and all
-// lanes run side by side. A lane goes on into the next iteration (binding.h) when it has begun.
+// The lanes of one device beside the compute lane: those of its messages, as the transport cuts
+// them (one for sends and one for receives of each peer), and one for reductions. Each runs its
+// instructions in list order, one at a time, and all lanes run side by side. A lane goes on into
+// the next iteration (binding.h) when it has begun.
 //
 // Two threads meet here. The compute thread begins iterations, says how far it has come and waits
 // for instructions; the communication thread makes the lanes advance.
@@ -59,7 +60,7 @@ class Lanes {
 
  private:
   struct Queue {
-    Port port;  // of SEND and RECV
+    int lane = kReductions;
     std::vector<int32_t> indices;
     size_t next = 0;
     int64_t iteration = 0;
@@ -74,16 +75,20 @@ class Lanes {
     std::atomic<double> end{0};      // and ended
   };
 
+  static constexpr int kReductions = -1;
+
+  Port PortOf(const Instruction& message) const;
   void AddToQueue(int index);
   bool Executes(int index, int64_t iteration) const;
   bool MayStart(int index, int64_t iteration) const;
   Status AdvanceQueue(Queue* queue, bool* moved);
   Status StartNext(const Queue& queue, int index);
-  Status TestNext(const Queue& queue, int index, bool* over);
+  Status TestNext(int index, bool* over);
   void End(int index, const Queue& queue);
 
   const Args args_;
   std::vector<Queue> queues_;                             // the communication thread's
+  std::vector<Port> ports_;                               // by index, of messages
   std::vector<std::unique_ptr<Collective>> collectives_;  // by index; null: no reduction
   std::unique_ptr<Mark[]> marks_;
   std::atomic<int64_t> begun_{0};
