@@ -26,23 +26,58 @@ Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
   const Group& group = args_.group;
   me_ = std::find(group.begin(), group.end(), args_.rank) - group.begin();
   PP_CHECK(me_ < group.size() && args_.shards.size() == group.size());
-  for (size_t k = 0; k < group.size(); ++k) {
-    for (const ByteRange& range : args_.shards[k])
-      whole_ = std::max(whole_, range.begin + range.bytes);
-    if (k == me_) continue;
-    const Port out{Way::kSend, args_.channel, group[k]};
-    const Port in{Way::kRecv, args_.channel, group[k]};
-    scatter_out_.push_back({out, InPieces(args_.shards[k])});
-    gather_out_.push_back({out, NotEmpty(args_.shards[me_])});
-    gather_in_.push_back({in, NotEmpty(args_.shards[k])});
-  }
-  rounds_ = InPieces(args_.shards[me_]);
-  for (const ByteRange& piece : rounds_) slot_ = std::max(slot_, piece.bytes);
-  slot_ = (slot_ + kAlign - 1) / kAlign * kAlign;
-  arrivals_.resize(group.size());
+  for (const std::vector<ByteRange>& shard : args_.shards)
+    for (const ByteRange& range : shard) whole_ = std::max(whole_, range.begin + range.bytes);
+  if (args_.kind != CollectiveKind::kAllGather) AddScatter();
+  if (args_.kind != CollectiveKind::kReduceScatter) AddGather();
   parts_.resize(group.size());
   own_parts_.resize(2);
-  PP_CHECK(!Reduces() || group.size() == 1 || rounds_.empty() || args_.exchange != nullptr);
+  transfers_.reserve(2 * group.size());
+}
+
+void Collective::AddScatter() {
+  std::vector<std::vector<ByteRange>> pieces;
+  size_t rounds = 0;
+  for (const std::vector<ByteRange>& shard : args_.shards) {
+    pieces.push_back(InPieces(shard));
+    rounds = std::max(rounds, pieces.back().size());
+  }
+  const std::vector<ByteRange>& own = pieces[me_];
+  for (const ByteRange& piece : own) slot_ = std::max(slot_, piece.bytes);
+  slot_ = (slot_ + kAlign - 1) / kAlign * kAlign;
+  PP_CHECK(args_.group.size() == 1 || own.empty() || args_.exchange != nullptr);
+  for (size_t r = 0; r < rounds; ++r) {
+    Round round;
+    if (r < own.size()) round.sum = own[r];
+    for (size_t k = 0; k < args_.group.size(); ++k) {
+      if (k == me_) continue;
+      if (r < pieces[k].size())
+        round.moves.push_back({{Way::kSend, args_.channel, args_.group[k]}, pieces[k][r]});
+      if (r < own.size())
+        round.moves.push_back({{Way::kRecv, args_.channel, args_.group[k]}, own[r], Slot(k)});
+    }
+    rounds_.push_back(std::move(round));
+  }
+}
+
+void Collective::AddGather() {
+  std::vector<std::vector<ByteRange>> ranges;
+  size_t rounds = 0;
+  for (const std::vector<ByteRange>& shard : args_.shards) {
+    ranges.push_back(NotEmpty(shard));
+    rounds = std::max(rounds, ranges.back().size());
+  }
+  for (size_t r = 0; r < rounds; ++r) {
+    Round round;
+    for (size_t k = 0; k < args_.group.size(); ++k) {
+      if (k == me_) continue;
+      if (r < ranges[me_].size())
+        round.moves.push_back({{Way::kSend, args_.channel, args_.group[k]}, ranges[me_][r]});
+      if (r < ranges[k].size())
+        round.moves.push_back({{Way::kRecv, args_.channel, args_.group[k]}, ranges[k][r]});
+    }
+    rounds_.push_back(std::move(round));
+  }
 }
 
 std::byte* Collective::Slot(size_t member) const {
@@ -58,15 +93,20 @@ void Collective::SumWhole(std::span<const std::byte* const> parts, std::byte* ou
                       .also = also});
 }
 
+void Collective::SumPiece(const ByteRange& piece) {
+  for (size_t k = 0; k < parts_.size(); ++k) parts_[k] = k == me_ ? value_ + piece.begin : Slot(k);
+  sum_ = queue_->Sum({.dtype = args_.dtype,
+                      .n = piece.bytes / BytesOf(args_.dtype),
+                      .parts = parts_,
+                      .out = value_ + piece.begin});
+}
+
 Status Collective::Start(int64_t offset) {
   value_ = args_.value + offset;
-  for (auto* flows : {&scatter_out_, &gather_out_, &gather_in_})
-    for (Flow& flow : *flows) flow.next = 0;
-  std::fill(arrivals_.begin(), arrivals_.end(), Arrival::kNotStarted);
   round_ = 0;
-  summing_ = false;
   sum_ = 0;
-  phase_ = Phase::kOwn;
+  over_ = started_ = false;
+  copied_ = args_.second == nullptr || args_.group.size() == 1;
   if (args_.second == nullptr) return {};
   own_parts_ = {value_, args_.second};
   SumWhole(own_parts_, value_, args_.group.size() == 1 ? args_.second : nullptr);
@@ -74,109 +114,41 @@ Status Collective::Start(int64_t offset) {
 }
 
 Status Collective::Test(bool* over) {
-  *over = phase_ == Phase::kOver;
-  while (!*over) {
-    bool next = false;
-    PP_RETURN_IF_ERROR(StepPhase(&next));
-    if (!next) return {};
-    phase_ = static_cast<Phase>(static_cast<int>(phase_) + 1);
-    if (phase_ == Phase::kCopy && args_.second != nullptr && args_.group.size() > 1)
-      SumWhole(std::span(own_parts_).first(1), args_.second);
-    *over = phase_ == Phase::kOver;
-  }
-  return {};
-}
-
-Status Collective::StepPhase(bool* over) {
-  *over = true;
-  switch (phase_) {
-    case Phase::kOwn:
-    case Phase::kCopy:
-      *over = queue_->Done(sum_);
-      return {};
-    case Phase::kScatter:
-      return Reduces() ? Scatter(over) : Status();
-    case Phase::kGather: {
-      if (args_.kind == CollectiveKind::kReduceScatter) return {};
-      bool sent = false, received = false;
-      PP_RETURN_IF_ERROR(AdvanceAll(gather_out_, &sent));
-      PP_RETURN_IF_ERROR(AdvanceAll(gather_in_, &received));
-      *over = sent && received;
-      return {};
-    }
-    case Phase::kOver:
-      return {};
-  }
-  return {};
-}
-
-Status Collective::Scatter(bool* over) {
-  bool sent = false;
-  PP_RETURN_IF_ERROR(AdvanceAll(scatter_out_, &sent));
-  while (round_ < rounds_.size()) {
-    if (!summing_) {
-      bool all_here = false;
-      PP_RETURN_IF_ERROR(Receive(&all_here));
-      if (!all_here) break;
-      const ByteRange& piece = rounds_[round_];
-      for (size_t k = 0; k < parts_.size(); ++k)
-        parts_[k] = k == me_ ? value_ + piece.begin : Slot(k);
-      sum_ = queue_->Sum({.dtype = args_.dtype,
-                          .n = piece.bytes / BytesOf(args_.dtype),
-                          .parts = parts_,
-                          .out = value_ + piece.begin});
-      summing_ = true;
-    }
-    if (!queue_->Done(sum_)) break;
-    summing_ = false;
-    std::fill(arrivals_.begin(), arrivals_.end(), Arrival::kNotStarted);
-    ++round_;
-  }
-  *over = sent && round_ == rounds_.size();
-  return {};
-}
-
-// The others' parts of the piece of this round.
-Status Collective::Receive(bool* all_here) {
-  *all_here = true;
-  for (size_t k = 0; k < arrivals_.size(); ++k) {
-    if (k == me_) continue;
-    const Port port{Way::kRecv, args_.channel, args_.group[k]};
-    if (arrivals_[k] == Arrival::kNotStarted) {
-      PP_RETURN_IF_ERROR(transport_->Start(port, Slot(k), rounds_[round_].bytes));
-      arrivals_[k] = Arrival::kUnderWay;
-    }
-    if (arrivals_[k] == Arrival::kUnderWay) {
+  while (!over_ && queue_->Done(sum_)) {
+    if (round_ < rounds_.size()) {
       bool here = false;
-      PP_RETURN_IF_ERROR(transport_->Test(port, &here));
-      if (here) arrivals_[k] = Arrival::kHere;
+      PP_RETURN_IF_ERROR(Advance(&rounds_[round_], &here));
+      if (!here) break;
+      if (rounds_[round_].sum.bytes > 0) SumPiece(rounds_[round_].sum);
+      ++round_;
+    } else if (!std::exchange(copied_, true)) {
+      SumWhole(std::span(own_parts_).first(1), args_.second);
+    } else {
+      over_ = true;
     }
-    *all_here = *all_here && arrivals_[k] == Arrival::kHere;
   }
+  *over = over_;
   return {};
 }
 
-Status Collective::AdvanceAll(std::vector<Flow>& flows, bool* over) {
+Status Collective::Advance(Round* round, bool* over) {
+  if (!std::exchange(started_, true)) {
+    transfers_.clear();
+    for (Move& move : round->moves) {
+      transfers_.push_back({move.port, move.slot != nullptr ? move.slot : value_ + move.range.begin,
+                            move.range.bytes});
+      move.under_way = true;
+    }
+    PP_RETURN_IF_ERROR(transport_->StartTogether(transfers_));
+  }
   *over = true;
-  for (Flow& flow : flows) {
-    PP_RETURN_IF_ERROR(Advance(flow));
-    *over = *over && flow.finished();
+  for (Move& move : round->moves) {
+    bool moved = true;
+    if (move.under_way) PP_RETURN_IF_ERROR(transport_->Test(move.port, &moved));
+    move.under_way = !moved;
+    *over = *over && moved;
   }
-  return {};
-}
-
-Status Collective::Advance(Flow& flow) {
-  while (!flow.finished()) {
-    const ByteRange& range = flow.ranges[flow.next];
-    if (!flow.busy)
-      PP_RETURN_IF_ERROR(transport_->Start(flow.port, value_ + range.begin, range.bytes));
-    flow.busy = true;
-    bool over = false;
-    PP_RETURN_IF_ERROR(transport_->Test(flow.port, &over));
-    if (!over) return {};
-    flow.busy = false;
-    ++flow.next;
-  }
+  if (*over) started_ = false;
   return {};
 }
 

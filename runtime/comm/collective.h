@@ -5,6 +5,9 @@
 //             and adds all parts in the group's order
 //   gather    every member sends its own shard to all others
 //
+// Both go in rounds, the same for all members: in a round a member has one transfer to and one from
+// every other one, or none where a shard has fewer pieces.
+//
 //   kReduceScatter = scatter     kAllGather = gather     kAllReduce = scatter, then gather
 //
 // So all members have the same bits, whatever arrives first, and a shard has them in both reducing
@@ -61,26 +64,24 @@ class Collective {
   Status Test(bool* over);
 
  private:
-  enum class Phase : uint8_t { kOwn, kScatter, kGather, kCopy, kOver };
-  // One direction to or from one peer: ranges that go one after the other.
-  struct Flow {
+  // One transfer of a round: of the value, or into a slot of the exchange.
+  struct Move {
     Port port;
-    std::vector<ByteRange> ranges;
-    size_t next = 0;
-    bool busy = false;
-    bool finished() const { return next == ranges.size(); }
+    ByteRange range;
+    std::byte* slot = nullptr;
+    bool under_way = false;
   };
-  // A peer's part of the piece that is being added.
-  enum class Arrival : uint8_t { kNotStarted, kUnderWay, kHere };
+  struct Round {
+    std::vector<Move> moves;
+    ByteRange sum;  // what is added behind it, in the value; no bytes: nothing
+  };
 
-  bool Reduces() const { return args_.kind != CollectiveKind::kAllGather; }
+  void AddScatter();
+  void AddGather();
   std::byte* Slot(size_t member) const;
   void SumWhole(std::span<const std::byte* const> parts, std::byte* out, std::byte* also = nullptr);
-  Status StepPhase(bool* over);
-  Status Scatter(bool* over);
-  Status Receive(bool* all_here);
-  Status AdvanceAll(std::vector<Flow>& flows, bool* over);
-  Status Advance(Flow& flow);
+  void SumPiece(const ByteRange& piece);
+  Status Advance(Round* round, bool* over);
 
   const CollectiveArgs args_;
   Transport* const transport_;
@@ -88,16 +89,14 @@ class Collective {
   size_t me_ = 0;      // in the group
   int64_t whole_ = 0;  // bytes of the value
   int64_t slot_ = 0;   // bytes of a slot of the exchange
-  std::vector<Flow> scatter_out_, gather_out_, gather_in_;
-  std::vector<ByteRange> rounds_;  // the own shard in pieces; each is received from all, then added
-  std::vector<Arrival> arrivals_;  // by member
+  std::vector<Round> rounds_;
   std::vector<const std::byte*> parts_;      // what is added, in the group's order
   std::vector<const std::byte*> own_parts_;  // value and second
+  std::vector<TransferArgs> transfers_;      // of the round that starts
   // Of this time.
   std::byte* value_ = nullptr;
-  Phase phase_ = Phase::kOver;
   size_t round_ = 0;
-  bool summing_ = false;
+  bool started_ = false, copied_ = false, over_ = true;
   Ticket sum_ = 0;
 };
 
