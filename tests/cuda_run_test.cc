@@ -1,38 +1,21 @@
-// The CUDA backend as a whole, without a GPU: its device, queues, kernels and staged messages over
-// a fake of CUDA (fake_cuda.h) train what the CPU trains.
-#include <algorithm>
+// The CUDA backend as a whole, without a GPU: its device, queues, kernels and messages (copied from
+// one's memory to another's, or staged) over a fake of CUDA (fake_cuda.h) train what the CPU
+// trains.
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <mutex>
 #include <set>
 
 #include "compiler/scheme.h"
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/cuda_plugin.h"
 #include "runtime/plan/binding.h"
 #include "schema/text.h"
+#include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
 #include "tests/folder.h"
-#include "tests/kept_report.h"
-#include "tests/models.h"
 #include "tests/must_compile.h"
 
 namespace pp {
 namespace {
-
-constexpr int kSteps = 5;
-
-ModelConfig TinyModel(const std::string& family, bool tied) {
-  return SmallModel(family, tied, /*layers=*/4, /*positions=*/4, /*llama_heads=*/4);
-}
-
-std::string DataFile() {
-  static const Folder folder;
-  static const std::string path = folder.WriteText("text.txt", 4000);
-  return path;
-}
-
-enum class On { kCpu, kFakeCuda };
 
 struct Plant {
   // The events of this stream, counted as they are made, are taken for reached when they are
@@ -96,47 +79,20 @@ class PlantedCuda : public CudaDriver {
   std::set<Event> hasty_events_;  // each stream's events stay its own
 };
 
-KeptReport Run(const Program& program, On on, unsigned seed = 1, const Plant& plant = {}) {
-  TrainOptions options;
-  options.data = DataFile();
-  options.optimizer.steps = kSteps;
-  options.optimizer.learning_rate = 1e-3;
-  options.optimizer.grad_clip = program.clip ? 1 : 0;
-  options.stall_timeout = 60;
-  if (on == On::kFakeCuda)
-    options.make_device = [seed, &plant](int rank, const DeviceBells& bells) {
-      return MakeCudaDevice(
-          std::make_unique<PlantedCuda>(MakeFakeCuda(seed * 100 + rank, plant.events), plant),
-          bells);
-    };
-  options.after_bind = plant.after_bind;
-  return TrainAndKeep(program, options);
+KeptReport Run(const Program& program, unsigned seed = 1, const Plant& plant = {}) {
+  return RunOnCuda(program, {.messages = Messages::kStaged,
+                             .seed = seed,
+                             .events = plant.events,
+                             .around_cuda =
+                                 [&plant](std::unique_ptr<CudaDriver> cuda) {
+                                   return std::make_unique<PlantedCuda>(std::move(cuda), plant);
+                                 },
+                             .after_bind = plant.after_bind});
 }
 
-// The largest relative difference of losses and norms.
-double Difference(const KeptReport& a, const KeptReport& b) {
-  double worst = 0;
-  for (size_t i = 0; i < a.steps.size(); ++i) {
-    worst = std::max(worst, std::abs(a.steps[i].loss - b.steps[i].loss) / b.steps[i].loss);
-    if (a.steps[i].grad_norm)
-      worst = std::max(worst, std::abs(*a.steps[i].grad_norm / *b.steps[i].grad_norm - 1));
-  }
-  return worst;
-}
-
-void Compare(CompileOptions options, const std::string& family) {
-  const bool versions = options.scheme.starts_with("pipedream");
-  options.model = TinyModel(family, !versions);
-  options.clip = !versions;
-  INFO(options.scheme << " " << family << " " << NameOf(options.dtype) << " tp " << options.tp
-                      << " dp " << options.replicas);
-  const Program program = MustCompile(options);
-  const KeptReport cpu = Run(program, On::kCpu), cuda = Run(program, On::kFakeCuda);
-  INFO(cuda.status.message());
-  REQUIRE(cpu.status.ok());
-  REQUIRE(cuda.status.ok());
-  REQUIRE(cuda.steps.size() == kSteps);
-  CHECK(Difference(cuda, cpu) < (options.dtype == Dtype::kFp32 ? 1e-5 : 2e-2));
+Program SmallPlan(CompileOptions options) {
+  options.model = CudaRunModel("gpt2", true);
+  return MustCompile(options);
 }
 
 }  // namespace
@@ -145,27 +101,31 @@ TEST_CASE("every scheme trains on a GPU as on a CPU") {
   for (const Scheme& scheme : Schemes())
     for (const char* family : {"gpt2", "llama"})
       for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
-        Compare({.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .dtype = dtype}, family);
+        CompareWithCpu({.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .dtype = dtype},
+                       family, dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged);
 }
 
 TEST_CASE("replicas, shards, peers and checkpoints on a GPU") {
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
-    Compare({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1, .dtype = dtype}, "gpt2");
-    Compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario", .dtype = dtype}, "llama");
-    Compare({.scheme = "1f1b", .shape = {2, 4}, .tp = 2, .dtype = dtype}, "gpt2");
-    Compare(
-        {.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true, .dtype = dtype},
-        "llama");
+    const auto compare = [&](CompileOptions options, const char* family) {
+      options.dtype = dtype;
+      CompareWithCpu(std::move(options), family,
+                     dtype == Dtype::kFp32 ? Messages::kStaged : Messages::kCopies);
+    };
+    compare({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2");
+    compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, "llama");
+    compare({.scheme = "1f1b", .shape = {2, 4}, .tp = 2}, "gpt2");
+    compare({.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true}, "llama");
   }
 }
 
 // In how many orders of streams a run with the plant is not the right one.
 int Found(const Program& program, const Plant& plant) {
-  const KeptReport right = Run(program, On::kFakeCuda);
+  const KeptReport right = Run(program);
   REQUIRE(right.status.ok());
   int found = 0;
   for (unsigned seed : {1, 2, 3, 4, 5}) {
-    const KeptReport wrong = Run(program, On::kFakeCuda, seed, plant);
+    const KeptReport wrong = Run(program, seed, plant);
     bool same = wrong.status.ok();
     for (size_t i = 0; same && i < right.steps.size(); ++i)
       same = wrong.steps[i].loss == right.steps[i].loss;
@@ -175,9 +135,7 @@ int Found(const Program& program, const Plant& plant) {
 }
 
 TEST_CASE("work that is not waited for, and bytes used again too early, are found") {
-  CompileOptions options{.scheme = "1f1b", .shape = {2, 8}};
-  options.model = TinyModel("gpt2", true);
-  const Program program = MustCompile(options);
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 8}});
   CHECK(Found(program, {}) == 0);
   constexpr int kMessagesOut = 3;  // behind those that fill, compute and reduce (cuda_device.cc)
   CHECK(Found(program, {.hasty = kMessagesOut}) > 0);
@@ -189,15 +147,12 @@ TEST_CASE("work that is not waited for, and bytes used again too early, are foun
 }
 
 TEST_CASE("a GPU without the memory, and one that fails, are an error and no loss") {
-  CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
-  options.model = TinyModel("gpt2", true);
-  const Program program = MustCompile(options);
-  CHECK(Run(program, On::kFakeCuda, 1, {.bytes = 1000}).status.message() ==
-        "the plan takes too many bytes");
-  const KeptReport right = Run(program, On::kFakeCuda);
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}});
+  CHECK(Run(program, 1, {.bytes = 1000}).status.message() == "the plan takes too many bytes");
+  const KeptReport right = Run(program);
   int64_t events = 1;  // to one more than the whole run has
   for (;; events += 15) {
-    const KeptReport failed = Run(program, On::kFakeCuda, 1, {.events = events});
+    const KeptReport failed = Run(program, 1, {.events = events});
     INFO(events << ": " << failed.status.message());
     for (size_t i = 0; i < failed.steps.size(); ++i)
       CHECK(failed.steps[i].loss == right.steps[i].loss);
@@ -229,12 +184,10 @@ TEST_CASE("what CUDA would not tell is an error on the fake") {
 }
 
 TEST_CASE("a GPU computes the same bits in every order of its streams") {
-  CompileOptions options{.scheme = "chimera", .shape = {2, 4}};
-  options.model = TinyModel("gpt2", true);
-  const Program program = MustCompile(options);
-  const KeptReport one = Run(program, On::kFakeCuda, 1);
+  const Program program = SmallPlan({.scheme = "chimera", .shape = {2, 4}});
+  const KeptReport one = Run(program, 1);
   for (unsigned seed : {2, 3}) {
-    const KeptReport other = Run(program, On::kFakeCuda, seed);
+    const KeptReport other = Run(program, seed);
     REQUIRE(other.status.ok());
     for (size_t i = 0; i < one.steps.size(); ++i) CHECK(one.steps[i].loss == other.steps[i].loss);
   }

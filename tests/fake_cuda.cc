@@ -37,7 +37,44 @@ struct Step {
   std::function<void()> run;
   FakeEvent* after = nullptr;  // not before this event was recorded so often
   int64_t recording = 0;
+  std::function<bool()> outside;  // nor before this is true; null: it is
 };
+
+// Memory that somebody has taken, by where it begins. Any thread.
+class Blocks {
+ public:
+  std::byte* Take(int64_t bytes) {
+    constexpr int64_t kAlignment = 256;
+    std::vector<std::byte> block(bytes + kAlignment, std::byte{0xff});
+    const auto address = reinterpret_cast<uintptr_t>(block.data());
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::byte* base = block.data();
+    blocks_[base] = std::move(block);
+    return reinterpret_cast<std::byte*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  void GiveBack(const std::byte* at) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    blocks_.erase(std::prev(blocks_.upper_bound(at)));
+  }
+  bool Has(const void* at, int64_t bytes) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto* begin = static_cast<const std::byte*>(at);
+    auto found = blocks_.upper_bound(begin);
+    if (found == blocks_.begin()) return false;
+    --found;
+    return begin + bytes <= found->first + found->second.size();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, std::vector<std::byte>> blocks_;
+};
+
+// Of all devices of the process: they copy from each other's.
+Blocks& DeviceMemory() {
+  static Blocks blocks;
+  return blocks;
+}
 
 class FakeCuda;
 struct FakeStream : kernels::cuda::emulation::StreamOf {
@@ -46,6 +83,10 @@ struct FakeStream : kernels::cuda::emulation::StreamOf {
   FakeCuda* const cuda;
   std::deque<Step> steps;
 };
+
+FakeStream* FakeOf(CudaDriver::Stream stream) {
+  return static_cast<FakeStream*>(static_cast<kernels::cuda::emulation::StreamOf*>(stream));
+}
 
 class FakeCuda : public CudaDriver {
  public:
@@ -58,11 +99,17 @@ class FakeCuda : public CudaDriver {
     }
     changed_.notify_all();
     thread_.join();
+    for (const std::byte* memory : taken_) DeviceMemory().GiveBack(memory);
   }
 
   void Use() override {}
-  Result<std::byte*> Take(int64_t bytes) override { return TakeFrom(&device_, bytes); }
-  Result<std::byte*> TakePinned(int64_t bytes) override { return TakeFrom(&pinned_, bytes); }
+  Result<std::byte*> Take(int64_t bytes) override {
+    std::byte* memory = DeviceMemory().Take(bytes);
+    std::lock_guard<std::mutex> lock(mutex_);
+    taken_.push_back(memory);
+    return memory;
+  }
+  Result<std::byte*> TakePinned(int64_t bytes) override { return pinned_.Take(bytes); }
 
   Stream MakeStream() override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -99,13 +146,14 @@ class FakeCuda : public CudaDriver {
 
   void Copy(void* to, const void* from, int64_t bytes, Stream stream) override {
     for (const void* at : {static_cast<const void*>(to), from})
-      if (!Has(device_, at, bytes) && !Has(pinned_, at, bytes))
+      if (!DeviceMemory().Has(at, bytes) && !pinned_.Has(at, bytes))
         return Fail(fmt::format("a copy of {} bytes at memory that is not the device's, nor pinned",
                                 bytes));
     Put(stream, [=] { std::memcpy(to, from, bytes); });
   }
   void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
-    if (!Has(device_, at, words * 4)) return Fail("a fill of memory that is not the device's");
+    if (!DeviceMemory().Has(at, words * 4))
+      return Fail("a fill of memory that is not the device's");
     Put(stream, [=] { std::fill_n(static_cast<uint32_t*>(at), words, word); });
   }
 
@@ -122,41 +170,21 @@ class FakeCuda : public CudaDriver {
     return status_;
   }
 
-  void Put(Stream stream, std::function<void()> work) {
-    Add(stream, {std::move(work), nullptr, 0});
+  void Put(Stream stream, std::function<void()> work) { Add(stream, {.run = std::move(work)}); }
+  void Wait(Stream stream, std::function<bool()> outside) {
+    Add(stream, {.run = [] {}, .outside = std::move(outside)});
   }
 
  private:
-  using Blocks = std::map<const std::byte*, std::vector<std::byte>>;
-
-  Result<std::byte*> TakeFrom(Blocks* blocks, int64_t bytes) {
-    constexpr int64_t kAlignment = 256;
-    std::vector<std::byte> block(bytes + kAlignment, std::byte{0xff});
-    std::lock_guard<std::mutex> lock(mutex_);
-    const std::byte* base = block.data();
-    auto& kept = (*blocks)[base] = std::move(block);
-    const auto address = reinterpret_cast<uintptr_t>(kept.data());
-    return reinterpret_cast<std::byte*>((address + kAlignment - 1) / kAlignment * kAlignment);
-  }
-  bool Has(const Blocks& blocks, const void* at, int64_t bytes) const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto* begin = static_cast<const std::byte*>(at);
-    auto found = blocks.upper_bound(begin);
-    if (found == blocks.begin()) return false;
-    --found;
-    return begin + bytes <= found->first + found->second.size();
-  }
-
   void Fail(const std::string& what) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (status_.ok()) status_ = Status::Failed("CUDA: " + what);
   }
 
   void Add(Stream stream, Step step) {
-    auto* to = static_cast<FakeStream*>(static_cast<kernels::cuda::emulation::StreamOf*>(stream));
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      to->steps.push_back(std::move(step));
+      FakeOf(stream)->steps.push_back(std::move(step));
     }
     changed_.notify_all();
   }
@@ -167,15 +195,18 @@ class FakeCuda : public CudaDriver {
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       std::vector<FakeStream*> ready;
+      bool asks = false;
       for (const auto& stream : streams_) {
         if (stream->steps.empty()) continue;
-        const Step& next = stream->steps.front();
-        if (next.after == nullptr || next.after->reached.load() >= next.recording)
-          ready.push_back(stream.get());
+        Step& next = stream->steps.front();
+        if (next.after != nullptr && next.after->reached.load() < next.recording) continue;
+        if (next.outside != nullptr && next.outside()) next.outside = nullptr;
+        asks |= next.outside != nullptr;
+        if (next.outside == nullptr) ready.push_back(stream.get());
       }
       if (ready.empty()) {
         if (ended_) return;
-        changed_.wait(lock);
+        asks ? void(changed_.wait_for(lock, std::chrono::microseconds(50))) : changed_.wait(lock);
         continue;
       }
       // Now and then those who submit get further ahead.
@@ -229,7 +260,8 @@ class FakeCuda : public CudaDriver {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Blocks device_, pinned_;
+  std::vector<std::byte*> taken_;
+  Blocks pinned_;
   std::vector<std::unique_ptr<FakeStream>> streams_;
   std::vector<std::unique_ptr<FakeEvent>> events_;
   std::vector<MatmulShape> shapes_;  // those who submit
@@ -245,6 +277,10 @@ void FakeStream::Submit(std::function<void()> work) {
 }
 
 }  // namespace
+
+void FakeWait(CudaDriver::Stream stream, std::function<bool()> may_go_on) {
+  FakeOf(stream)->cuda->Wait(stream, std::move(may_go_on));
+}
 
 std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed, int64_t events) {
   return std::make_unique<FakeCuda>(seed, events);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "runtime/device/cuda/driver.h"
@@ -16,5 +17,9 @@ namespace pp {
 
 // After so many events it fails: from then on nothing happens any more.
 std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed, int64_t events = INT64_MAX);
+
+// `stream`, of a fake, does not go on before the answer is yes; it is asked again and again, on the
+// fake's thread.
+void FakeWait(CudaDriver::Stream stream, std::function<bool()> may_go_on);
 
 }  // namespace pp

@@ -170,7 +170,6 @@ class LateDevice : public Device {
   int64_t HighWater() const override { return inner_->HighWater(); }
   Queue& compute() override { return compute_; }
   Queue& reduce() override { return reduce_; }
-  std::unique_ptr<Transport> Reach(Transport*) override { return nullptr; }
   std::unique_ptr<Kernels> MakeKernels(const Job& job, int threads) override {
     return inner_->MakeKernels(job, threads);
   }

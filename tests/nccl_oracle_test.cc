@@ -15,7 +15,7 @@
 #include "schema/sections.h"
 #include "tests/must_compile.h"
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 using Times = std::vector<std::vector<double>>;  // device -> instruction -> how long it takes
@@ -233,7 +233,7 @@ TEST_CASE("all schemes are safe with as many communicators as the proof names") 
           const Program plan = MustCompile(options);
           std::vector<WaitsFor> waits_for;
           REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
-          const auto needs = ProveNccl(plan, waits_for, {});
+          const auto needs = Prove(plan, waits_for, {});
           INFO(needs.status().message());
           REQUIRE(needs.ok());
           const Program paper = OnPaper(plan);
@@ -250,4 +250,4 @@ TEST_CASE("all schemes are safe with as many communicators as the proof names") 
   }
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

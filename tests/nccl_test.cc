@@ -7,7 +7,7 @@
 #include "schema/text.h"
 #include "tests/must_compile.h"
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 // A plan of lists in text form, which the plain proof passes.
@@ -21,15 +21,15 @@ Program MustImport(const std::string& text) {
   return std::move(*plan);
 }
 
-Result<NcclNeeds> Prove(const Program& plan, const NcclTerms& terms) {
+Result<Needs> Prove(const Program& plan, const Terms& terms) {
   std::vector<WaitsFor> waits_for;
   const Status status = Verify(plan, Depth::kPlan, &waits_for);
   INFO(status.message());
   REQUIRE(status.ok());
-  return ProveNccl(plan, waits_for, terms);
+  return Prove(plan, waits_for, terms);
 }
 
-std::string ErrorOf(const Program& plan, const NcclTerms& terms) {
+std::string ErrorOf(const Program& plan, const Terms& terms) {
   const auto needs = Prove(plan, terms);
   return needs.ok() ? "safe: " + ToText(needs->assignment) : needs.status().message();
 }
@@ -134,7 +134,7 @@ TEST_CASE("kernels that hold the device keep out those that would let them go on
 // Each device comes to its previous neighbour first, the first one too.
 TEST_CASE("a ring of communicators that are made at their first use") {
   Program plan = MustCompile({.scheme = "interleaved", .shape = {4, 4, 2}});
-  const NcclTerms lazy{.creation = Creation::kFirstUse};
+  const Terms lazy{.creation = Creation::kFirstUse};
   CHECK_THAT(ErrorOf(plan, lazy), Catch::StartsWith("safe"));
   auto& list = plan.lists[0].body;
   const auto receive = std::find_if(list.begin(), list.end(),
@@ -172,4 +172,4 @@ TEST_CASE("each pair of devices has as few communicators as it can") {
         "devices");
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -84,7 +84,7 @@ void MeasureNccl(const char* scheme, Shape shape) {
   int messages = 0;
   for (int i = 0; i < 3; ++i) {
     const double begin = Now();
-    const auto needs = ProveNccl(*program, waits_for, {});
+    const auto needs = nccl::Prove(*program, waits_for, {});
     Stop(needs.status());
     best = std::min(best, Now() - begin);
     messages = needs->assignment.Messages();

@@ -13,7 +13,7 @@ struct Wish {
   const std::string& text;
 };
 
-Status ReadTerms(const Arguments& a, NcclTerms* terms) {
+Status ReadTerms(const Arguments& a, nccl::Terms* terms) {
   PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"rendezvous", "nccl"}));
   for (const Wish& wish : {Wish{"--communicators", a.communicators}, Wish{"--groups", a.groups},
                            Wish{"--creation", a.creation}, Wish{"--kernels", a.kernels}})
@@ -22,32 +22,32 @@ Status ReadTerms(const Arguments& a, NcclTerms* terms) {
   if (!a.communicators.empty() && a.communicators != "auto") {
     PP_RETURN_IF_ERROR(
         OneOf("--communicators", a.communicators, {"auto", "all", "pair", "direction", "kind"}));
-    for (const SharingInfo& info : AllSharings())
+    for (const nccl::SharingInfo& info : nccl::AllSharings())
       if (info.name == a.communicators) terms->sharing = info.sharing;
   }
   if (!a.groups.empty()) {
     PP_RETURN_IF_ERROR(OneOf("--groups", a.groups, {"none", "adjacent"}));
-    if (a.groups == "adjacent") terms->groups = Groups::kAdjacent;
+    if (a.groups == "adjacent") terms->groups = nccl::Groups::kAdjacent;
     if (a.groups == "adjacent" && !terms->sharing)
       return Status::Invalid("--groups: adjacent (with --communicators all, pair, ...)");
   }
   if (!a.creation.empty()) {
     PP_RETURN_IF_ERROR(OneOf("--creation", a.creation, {"before", "first-use"}));
-    if (a.creation == "first-use") terms->creation = Creation::kFirstUse;
+    if (a.creation == "first-use") terms->creation = nccl::Creation::kFirstUse;
   }
   return ParseNumber("--kernels", a.kernels, 1, &terms->kernels);
 }
 
 Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPlan& plan,
-                  const NcclTerms& terms) {
+                  const nccl::Terms& terms) {
   a.progress->Doing("playing NCCL's streams of " + path);
-  const auto needs = ProveNccl(plan.program, plan.waits_for, terms);
+  const auto needs = nccl::Prove(plan.program, plan.waits_for, terms);
   if (!needs.ok()) return needs.status().In(path);
   const int tp = plan.program.job ? plan.program.job->tp : 1;
   const int64_t copies = int64_t{plan.program.replicas} * tp;
   std::string text = fmt::format(
       "{}: safe with NCCL: {}{}; {} for collectives; at most {} kernel{} at once on a device\n",
-      path, ToText(needs->assignment),
+      path, nccl::ToText(needs->assignment),
       copies == 1 ? "" : fmt::format(" (and so for each of {} replicas and peers)", copies),
       needs->assignment.Collectives(), needs->kernels, needs->kernels == 1 ? "" : "s");
   for (const std::string& coarser : needs->coarser)
@@ -58,7 +58,7 @@ Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPla
 }  // namespace
 
 Status VerifyCommand(const Arguments& a) {
-  NcclTerms terms;
+  nccl::Terms terms;
   PP_RETURN_IF_ERROR(ReadTerms(a, &terms));
   for (const std::string& path : a.plans) {
     auto plan = LoadVerified(a, path);

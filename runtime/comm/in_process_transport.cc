@@ -1,3 +1,4 @@
+// Whoever comes second copies: the host at once, or his device, and then both see when it is done.
 #include "runtime/comm/in_process_transport.h"
 
 #include <atomic>
@@ -14,7 +15,10 @@ struct Meeting {
   void* source = nullptr;
   void* target = nullptr;
   int64_t bytes = 0;  // of the one that waits
+  // Both have come; and the copy, if it is not done with that.
   std::atomic<bool> sent{false}, received{false};
+  Copier* copier = nullptr;
+  int64_t copy = 0;
 };
 
 struct Hall {
@@ -48,7 +52,14 @@ class InProcessTransport : public Transport {
         return {};
       }
       PP_CHECK(meeting.bytes == bytes);
-      if (bytes > 0) std::memcpy(send ? meeting.target : data, send ? data : meeting.source, bytes);
+      void* const target = send ? meeting.target : data;
+      const void* const source = send ? data : meeting.source;
+      meeting.copier = port.channel == Channel::kControl ? nullptr : copier_;
+      if (meeting.copier != nullptr) {
+        meeting.copy = meeting.copier->Copy(target, source, bytes);
+      } else if (bytes > 0) {
+        std::memcpy(target, source, bytes);
+      }
       partner_waits = false;
       meeting.sent.store(true, std::memory_order_release);
       meeting.received.store(true, std::memory_order_release);
@@ -61,9 +72,19 @@ class InProcessTransport : public Transport {
   Status Test(const Port& port, bool* over) override {
     Meeting& meeting = MeetingOf(port);
     std::atomic<bool>& flag = port.way == Way::kSend ? meeting.sent : meeting.received;
-    *over = flag.load(std::memory_order_acquire);
-    if (*over) flag.store(false, std::memory_order_relaxed);
+    *over = flag.load(std::memory_order_acquire) &&
+            (meeting.copier == nullptr || meeting.copier->Done(meeting.copy));
+    if (!*over) return {};
+    // The other one's bell does not ring by itself when the copy is done.
+    const bool tell = meeting.copier != nullptr;
+    flag.store(false, std::memory_order_relaxed);
+    if (tell) hall_->bells[port.peer]->Ring();
     return {};
+  }
+
+  bool CopyBy(Copier* copier) override {
+    copier_ = copier;
+    return true;
   }
 
   bool polls() const override { return false; }
@@ -78,6 +99,7 @@ class InProcessTransport : public Transport {
   }
 
   std::shared_ptr<Hall> hall_;
+  Copier* copier_ = nullptr;
 };
 
 }  // namespace

@@ -63,6 +63,7 @@ class SlowTransport : public Transport {
     return {};
   }
 
+  bool CopyBy(Copier* copier) override { return fast_->CopyBy(copier); }
   bool polls() const override { return fast_->polls(); }
 
   double wake_at() const override {

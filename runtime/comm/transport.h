@@ -35,10 +35,25 @@ struct Port {
   bool operator==(const Port&) const = default;
 };
 
+// Ports of one rank that share an NCCL communicator, and all its members, ascending.
+struct RankCommunicator {
+  std::vector<int> members;
+  std::vector<Port> ports;
+};
+
 struct TransferArgs {
   Port port;
   void* data = nullptr;
   int64_t bytes = 0;
+};
+
+// Copies between memories that the host does not reach, in order, some time later.
+class Copier {
+ public:
+  virtual ~Copier() = default;
+  // A number to ask with.
+  virtual int64_t Copy(void* to, const void* from, int64_t bytes) = 0;
+  virtual bool Done(int64_t copy) const = 0;
 };
 
 class Transport {
@@ -52,6 +67,13 @@ class Transport {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+
+  // Makes what messages need, together with the other ranks: asked again until it is over, before
+  // the first of them starts.
+  virtual Status Connect(bool* over) {
+    *over = true;
+    return {};
+  }
 
   // Starts to send from, or receive into, `data`. Both ends give the same number of bytes,
   // any number from 0. REQUIRES: port.peer != rank(); the port is free.
@@ -74,6 +96,10 @@ class Transport {
 
   // Whether the port's transfer is over; the port is then free again.
   virtual Status Test(const Port& port, bool* over) = 0;
+
+  // From now on `copier`, which outlives this rank's transfers, copies what the rank sends and
+  // receives but for what hosts tell each other. False: it does not go by one copy.
+  virtual bool CopyBy(Copier* /*copier*/) { return false; }
 
   // True: transfers advance only while somebody tests. False: the bell rings when a
   // transfer of this rank is over, or can advance if its port is tested.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "runtime/comm/bell.h"
 #include "runtime/comm/transport.h"
@@ -75,6 +76,12 @@ struct DeviceBells {
   Bell* communication = nullptr;
 };
 
+// How ranks meet.
+struct ReachArgs {
+  Transport* inner = nullptr;                   // outlives what is made
+  std::vector<RankCommunicator> communicators;  // empty: messages go through `inner`
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -91,9 +98,11 @@ class Device {
   virtual Queue& compute() = 0;
   virtual Queue& reduce() = 0;
 
-  // What brings messages from and to this device's memory, through `inner`, which outlives it;
-  // null: `inner` can do it itself.
-  virtual std::unique_ptr<Transport> Reach(Transport* inner) = 0;
+  // What brings messages from and to this device's memory, which outlives it; null: `inner` can do
+  // it itself.
+  virtual Result<std::unique_ptr<Transport>> Reach(const ReachArgs&) {
+    return std::unique_ptr<Transport>();
+  }
 
   // For the compute lane, on its owner, with `threads` threads of a CPU. Throws std::bad_alloc or
   // std::system_error where there is no memory or no thread left.

@@ -64,7 +64,10 @@ Status Rank::Setup() {
   PP_RETURN_IF_ERROR(WalkBody(program, place_.device, &walk));
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
-  reach_ = device_->Reach(args_.transport);
+  Result<std::unique_ptr<Transport>> reach =
+      device_->Reach({.inner = args_.transport, .communicators = args_.communicators});
+  PP_RETURN_IF_ERROR(reach.status());
+  reach_ = std::move(*reach);
   body_ = Bind(program, place_.device, std::move(walk), *device_);
   MakePeerExchanger();
   executor_ = args_.make_executor(device_.get(), peers_.get());
@@ -238,6 +241,8 @@ void Rank::Cancel() {
 void Rank::Join() {
   if (compute_.joinable()) compute_.join();
   if (communication_.joinable()) communication_.join();
+  reach_.reset();
+  if (device_) device_->Finish();  // it may still copy from another rank's memory
 }
 
 void Rank::ComputeMain() {
@@ -504,15 +509,17 @@ Status Rank::Communicate(bool* moved) {
   const int64_t step = lanes_->iteration();
   if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
   Status status = control_.Advance(moved);
-  if (status.ok() && !stop_.load() && peers_) status = peers_->Advance(moved);
-  if (status.ok() && !stop_.load()) status = lanes_->Advance(moved);
-  if (status.ok() && !stop_.load()) status = evaluations_->Advance(moved);
+  const auto goes_on = [&] { return status.ok() && !stop_.load(); };
+  if (goes_on() && !connected_) status = messages()->Connect(&connected_);
+  if (connected_ && goes_on() && peers_) status = peers_->Advance(moved);
+  if (connected_ && goes_on()) status = lanes_->Advance(moved);
+  if (connected_ && goes_on()) status = evaluations_->Advance(moved);
   if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
   return status;
 }
 
 void Rank::Nap(uint64_t seen) {
-  Transport& transport = *args_.transport;
+  Transport& transport = *messages();
   const auto sleep = [&](std::chrono::nanoseconds longest) {
     transport.bell().WaitFor(seen, transport.MaySleep(longest));
   };

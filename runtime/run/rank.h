@@ -42,6 +42,7 @@ class Rank {
   struct Args {
     const Program* program = nullptr;
     Transport* transport = nullptr;
+    std::vector<RankCommunicator> communicators;  // empty: messages are not NCCL's
     const Batches* batches = nullptr;
     // On the compute thread. The bells are for a device whose work is not done when it is
     // submitted.
@@ -149,6 +150,7 @@ class Rank {
   Bell bell_;  // the compute thread's
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transport> reach_;  // to the device's memory; null: args_.transport has it
+  bool connected_ = false;            // the communication thread's
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
   std::atomic<int64_t> saved_pieces_{0};  // progress, too

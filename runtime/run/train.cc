@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/comm/agree.h"
+#include "runtime/comm/communicators.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/compare/recording_executor.h"
 #include "runtime/device/cpu_device.h"
@@ -149,6 +150,8 @@ class Supervisor {
     return std::make_unique<Rank>(Rank::Args{
         .program = &program_,
         .transport = transport,
+        .communicators = options_.nccl ? CommunicatorsOf(program_, *options_.nccl, rank)
+                                       : std::vector<RankCommunicator>(),
         .batches = &inputs_->batches(),
         .make_device =
             [this, rank](const DeviceBells& bells) {

@@ -20,6 +20,7 @@
 #include "runtime/model/optimizer.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/rank.h"
+#include "schema/nccl/streams.h"
 #include "schema/program.h"
 #include "schema/status.h"
 #include "schema/timeline.h"
@@ -64,6 +65,9 @@ struct TrainOptions {
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   std::optional<Network> network;  // null: as fast as it is
+  // How messages share communicators, where they are NCCL's; needs a device that has it, and
+  // programs with all lists.
+  std::optional<nccl::Sharings> nccl;
   // Any process: all ranks are ready, the first step has not begun. An error and it never does.
   std::function<Status()> on_begin;
   // Rank 0's process, before the first step: what else the user should know.

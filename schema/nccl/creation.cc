@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 // Who meets to make what, and which of it each device comes to, and at which end.
@@ -93,4 +93,4 @@ Status CheckCreation(const Program& paper, const Traffic& traffic, const Assignm
       text));
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -15,10 +15,10 @@
 #include "schema/nccl/streams.h"
 #include "schema/status.h"
 
-namespace pp {
+namespace pp::nccl {
 
 // Error: "deadlock: device 0 makes its communicator for '...' (instruction 0) and waits for device
 // 3 ..., which waits for ... the first".
 Status CheckCreation(const Program& paper, const Traffic& traffic, const Assignment& assignment);
 
-}  // namespace pp
+}  // namespace pp::nccl

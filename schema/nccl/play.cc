@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 class Player {
@@ -215,4 +215,4 @@ Status Play(const Program& paper, const Traffic& traffic, const Streams& streams
   return Player(paper, traffic, streams, kernels).Run();
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

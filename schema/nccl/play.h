@@ -15,7 +15,7 @@
 #include "schema/nccl/streams.h"
 #include "schema/status.h"
 
-namespace pp {
+namespace pp::nccl {
 
 inline constexpr int kNoLimit = 1 << 30;
 
@@ -25,4 +25,4 @@ inline constexpr int kNoLimit = 1 << 30;
 Status Play(const Program& paper, const Traffic& traffic, const Streams& streams,
             int kernels = kNoLimit);
 
-}  // namespace pp
+}  // namespace pp::nccl

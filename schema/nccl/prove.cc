@@ -10,7 +10,7 @@
 #include "schema/nccl/stalls.h"
 #include "schema/sections.h"
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 // One list a device: of a step, or of an evaluation, which the same communicators carry.
@@ -41,7 +41,7 @@ class Prover {
   }
 
   // The fewest communicators that are free of stalls, and so safe.
-  NcclNeeds Search() const {
+  Needs Search() const {
     Sharings sharings;
     std::vector<std::string> coarser;
     int last = 0;  // of two devices one for all messages is one for the pair
@@ -59,13 +59,13 @@ class Prover {
         coarser.push_back(ToText(assignment) + ": " + Check(sharings, Groups::kNone).message());
       sharings = std::move(finer);
     }
-    NcclNeeds needs = NeedsOf(sharings, Groups::kNone);
+    Needs needs = NeedsOf(sharings, Groups::kNone);
     needs.coarser = std::move(coarser);
     return needs;
   }
 
-  NcclNeeds NeedsOf(const Sharings& sharings, Groups groups) const {
-    NcclNeeds needs{.flows = parts_[0].traffic.flows,
+  Needs NeedsOf(const Sharings& sharings, Groups groups) const {
+    Needs needs{.flows = parts_[0].traffic.flows,
                     .assignment = Assign(parts_[0].traffic, sharings),
                     .sharings = sharings};
     for (const Part& part : parts_)
@@ -108,7 +108,7 @@ class Prover {
   }
 
   // Fewer kernels at once than streams are safe by luck alone.
-  Status CheckKernels(const Sharings& sharings, const NcclTerms& terms) const {
+  Status CheckKernels(const Sharings& sharings, const Terms& terms) const {
     for (const Part& part : parts_) {
       const Streams streams = StreamsOf(part, sharings, terms.groups);
       const int most = streams.MostOnADevice();
@@ -151,11 +151,11 @@ class Prover {
 
 }  // namespace
 
-Result<NcclNeeds> ProveNccl(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const NcclTerms& terms) {
+Result<Needs> Prove(const Program& program, const std::vector<WaitsFor>& waits_for,
+                            const Terms& terms) {
   Prover prover(program);
   PP_RETURN_IF_ERROR(prover.FindParts(waits_for));
-  const NcclNeeds needs =
+  const Needs needs =
       terms.sharing ? prover.NeedsOf({.most = *terms.sharing}, terms.groups) : prover.Search();
   const std::string chosen = ToText(needs.assignment);
   if (terms.sharing)
@@ -172,4 +172,4 @@ Result<NcclNeeds> ProveNccl(const Program& program, const std::vector<WaitsFor>&
   return needs;
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

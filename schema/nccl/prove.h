@@ -24,13 +24,13 @@
 #include "schema/status.h"
 #include "schema/verify.h"
 
-namespace pp {
+namespace pp::nccl {
 
 // When communicators are made: before the first step, in one order on all ranks, as our runtime
 // does; or at their first use.
 enum class Creation : uint8_t { kBefore, kFirstUse };
 
-struct NcclTerms {
+struct Terms {
   std::optional<Sharing> sharing;  // of all messages; none: as few communicators as will do
   Groups groups = Groups::kNone;   // with a sharing
   Creation creation = Creation::kBefore;
@@ -40,7 +40,7 @@ struct NcclTerms {
 };
 
 // What a runtime makes of it.
-struct NcclNeeds {
+struct Needs {
   std::vector<Flow> flows;           // what the assignment assigns
   Assignment assignment;             // of the devices of one replica and one tensor-parallel index
   Sharings sharings;                 // which says the same of any traffic between the devices
@@ -51,7 +51,7 @@ struct NcclNeeds {
 // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.
 // Error: "3 communicators, each for a pair of devices: deadlock: device 0 '...' ... (6
 // communicators, each for one direction of a pair of devices: safe and free of stalls)".
-Result<NcclNeeds> ProveNccl(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const NcclTerms& terms);
+Result<Needs> Prove(const Program& program, const std::vector<WaitsFor>& waits_for,
+                            const Terms& terms);
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 class Stalls {
@@ -109,4 +109,4 @@ std::vector<Stall> FindStalls(const Traffic& traffic, const Streams& streams) {
   return all;
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

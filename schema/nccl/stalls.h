@@ -12,7 +12,7 @@
 
 #include "schema/nccl/streams.h"
 
-namespace pp {
+namespace pp::nccl {
 
 struct Stall {
   int32_t communicator = -1;
@@ -23,4 +23,4 @@ struct Stall {
 // two steps are not looked for.
 std::vector<Stall> FindStalls(const Traffic& traffic, const Streams& streams);
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <unordered_map>
 #include <utility>
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 constexpr SharingInfo kSharings[] = {
@@ -18,9 +17,13 @@ constexpr SharingInfo kSharings[] = {
     {Sharing::kKind, "kind", "for act or grad in one direction of a pair of devices"},
 };
 
-// Flows with one key share a communicator.
-std::array<int32_t, 4> KeyOf(const Flow& flow, Sharing sharing) {
-  const int32_t from = flow.members[0], to = flow.members[1];
+}  // namespace
+
+std::span<const SharingInfo> AllSharings() { return kSharings; }
+const SharingInfo& Info(Sharing sharing) { return kSharings[static_cast<size_t>(sharing)]; }
+
+std::array<int32_t, 4> KeyOf(const Flow& message, Sharing sharing) {
+  const int32_t from = message.members[0], to = message.members[1];
   const auto level = static_cast<int32_t>(sharing);
   switch (sharing) {
     case Sharing::kAll:
@@ -30,15 +33,10 @@ std::array<int32_t, 4> KeyOf(const Flow& flow, Sharing sharing) {
     case Sharing::kDirection:
       return {level, from, to};
     case Sharing::kKind:
-      return {level, from, to, static_cast<int32_t>(flow.kind)};
+      return {level, from, to, static_cast<int32_t>(message.kind)};
   }
   return {};
 }
-
-}  // namespace
-
-std::span<const SharingInfo> AllSharings() { return kSharings; }
-const SharingInfo& Info(Sharing sharing) { return kSharings[static_cast<size_t>(sharing)]; }
 
 Sharing Sharings::Of(const Flow& flow) const {
   const auto at = finer.find({flow.members[0], flow.members[1]});
@@ -123,4 +121,4 @@ Streams MakeStreams(const Traffic& traffic, const Assignment& assignment, Groups
   return streams;
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -10,6 +10,7 @@
 // together, in any order, and the item is over when all of them are.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -20,7 +21,7 @@
 
 #include "schema/nccl/traffic.h"
 
-namespace pp {
+namespace pp::nccl {
 
 // How messages share communicators, the coarsest first. Collectives have one for each set of
 // devices that meet: NCCL gives no choice there.
@@ -41,6 +42,9 @@ struct Sharings {
   Sharing Of(const Flow& flow) const;
   bool operator==(const Sharings&) const = default;
 };
+
+// Messages with one key share a communicator.
+std::array<int32_t, 4> KeyOf(const Flow& message, Sharing sharing);
 
 struct Communicator {
   std::vector<int32_t> flows;
@@ -81,4 +85,4 @@ struct Streams {
 };
 Streams MakeStreams(const Traffic& traffic, const Assignment& assignment, Groups groups);
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -9,7 +9,7 @@
 #include "schema/collectives.h"
 #include "schema/text.h"
 
-namespace pp {
+namespace pp::nccl {
 namespace {
 
 class Finder {
@@ -155,4 +155,4 @@ std::string NameOf(const Program& paper, const End& end) {
   return NameOf(paper, end.device, end.index);
 }
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -18,7 +18,7 @@
 #include "schema/program.h"
 #include "schema/walk.h"
 
-namespace pp {
+namespace pp::nccl {
 
 // One instruction that sends, receives or reduces.
 struct End {
@@ -67,4 +67,4 @@ Traffic FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for
 std::string NameOf(const Program& paper, int device, int index);
 std::string NameOf(const Program& paper, const End& end);
 
-}  // namespace pp
+}  // namespace pp::nccl

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 #include "runtime/comm/transport.h"
 #include "runtime/device/cuda/cuda_kernels.h"
 #include "runtime/device/cuda/cuda_queue.h"
+#include "runtime/device/cuda/nccl_transport.h"
 #include "runtime/device/cuda/staged_transport.h"
 
 namespace pp {
@@ -23,8 +25,9 @@ constexpr std::chrono::microseconds kNap{5};
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(std::unique_ptr<CudaDriver> driver, const DeviceBells& bells)
-      : driver_(std::move(driver)), bells_(bells) {}
+  CudaDevice(std::unique_ptr<CudaDriver> driver, const DeviceBells& bells,
+             std::unique_ptr<Nccl> nccl)
+      : driver_(std::move(driver)), nccl_(std::move(nccl)), bells_(bells) {}
   ~CudaDevice() override {
     if (!watcher_.joinable()) return;
     Finish();
@@ -45,16 +48,17 @@ class CudaDevice : public Device {
     driver_->Record(origin, stream);
     while (!driver_->Reached(origin) && driver_->status().ok()) sched_yield();
     PP_RETURN_IF_ERROR(driver_->status());
-    CudaQueue::Args args{.driver = driver_.get(),
-                         .pinned = *pinned,
-                         .origin = origin,
-                         .origin_seconds = SteadySeconds(),
-                         .watcher = &bell_};
-    compute_ = std::make_unique<CudaQueue>(args);
+    queue_args_ = {.driver = driver_.get(),
+                   .pinned = *pinned,
+                   .origin = origin,
+                   .origin_seconds = SteadySeconds(),
+                   .watcher = &bell_};
+    compute_ = std::make_unique<CudaQueue>(queue_args_);
     for (auto* queue : {&reduce_, &out_, &in_, &probe_}) {
-      args.pinned += CudaQueue::kPinnedBytes;
-      *queue = std::make_unique<CudaQueue>(args);
+      queue_args_.pinned += CudaQueue::kPinnedBytes;
+      *queue = std::make_unique<CudaQueue>(queue_args_);
     }
+    queue_args_.pinned = nullptr;
     bytes_ = bytes;
     watcher_ = std::thread([this] { Watch(); });
     return driver_->status();
@@ -67,9 +71,13 @@ class CudaDevice : public Device {
     return MakeCudaKernels(driver_.get(), compute_->stream(), job);
   }
 
-  std::unique_ptr<Transport> Reach(Transport* inner) override {
-    return std::make_unique<StagedTransport>(StagedTransport::Args{
-        .inner = inner, .driver = driver_.get(), .out = out_.get(), .in = in_.get()});
+  Result<std::unique_ptr<Transport>> Reach(const ReachArgs& args) override {
+    if (!args.communicators.empty()) return ReachByNccl(args);
+    std::unique_ptr<Transport> reach;
+    if (!args.inner->CopyBy(in_.get()))
+      reach = std::make_unique<StagedTransport>(StagedTransport::Args{
+          .inner = args.inner, .driver = driver_.get(), .out = out_.get(), .in = in_.get()});
+    return reach;
   }
 
   void Finish() override {
@@ -92,6 +100,25 @@ class CudaDevice : public Device {
   }
 
  private:
+  Result<std::unique_ptr<Transport>> ReachByNccl(const ReachArgs& args) {
+    PP_CHECK(nccl_ != nullptr);
+    NcclTransport::Args nccl{
+        .inner = args.inner, .nccl = nccl_.get(), .communicators = args.communicators};
+    int64_t ports = 0;
+    for (const RankCommunicator& one : args.communicators)
+      ports += static_cast<int64_t>(one.ports.size());
+    Result<std::byte*> bytes = driver_->Take(ports);
+    PP_RETURN_IF_ERROR(bytes.status());
+    nccl.bytes = *bytes;
+    std::lock_guard<std::mutex> lock(nccl_mutex_);
+    for (size_t i = 0; i < args.communicators.size(); ++i) {
+      nccl_queues_.push_back(std::make_unique<CudaQueue>(queue_args_));
+      nccl.queues.push_back(nccl_queues_.back().get());
+    }
+    return std::unique_ptr<Transport>(std::make_unique<NcclTransport>(std::move(nccl)));
+  }
+
+  // What waits for other ranks does not count: it may never be done.
   bool Idle() const {
     return compute_->Idle() && reduce_->Idle() && out_->Idle() && in_->Idle() && probe_->Idle();
   }
@@ -100,12 +127,20 @@ class CudaDevice : public Device {
     prctl(PR_SET_TIMERSLACK, 1000);  // naps end within a microsecond
     while (!ended_.load()) {
       const uint64_t seen = bell_.rings();
-      const bool moved =
+      bool moved =
           compute_->Watch() | reduce_->Watch() | out_->Watch() | in_->Watch() | probe_->Watch();
+      bool idle = Idle();
+      {
+        std::lock_guard<std::mutex> lock(nccl_mutex_);
+        for (const auto& queue : nccl_queues_) {
+          moved |= queue->Watch();
+          idle &= queue->Idle();
+        }
+      }
       if (moved) {
         bells_.compute->Ring();
         bells_.communication->Ring();
-      } else if (!Idle()) {
+      } else if (!idle) {
         std::this_thread::sleep_for(kNap);
       } else {
         bell_.Wait(seen);
@@ -114,13 +149,17 @@ class CudaDevice : public Device {
   }
 
   const std::unique_ptr<CudaDriver> driver_;
+  const std::unique_ptr<Nccl> nccl_;  // null: none
   const DeviceBells bells_;
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0;
   std::unique_ptr<CudaQueue> compute_, reduce_;
   std::unique_ptr<CudaQueue> out_, in_;  // of messages
   std::unique_ptr<CudaQueue> probe_;
-  mutable int64_t high_ = 0;  // words, so far
+  CudaQueue::Args queue_args_;  // of one without pinned memory
+  std::mutex nccl_mutex_;
+  std::vector<std::unique_ptr<CudaQueue>> nccl_queues_;  // by communicator
+  mutable int64_t high_ = 0;                             // words, so far
   Bell bell_;
   std::atomic<bool> ended_{false};
   std::thread watcher_;
@@ -128,9 +167,9 @@ class CudaDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver,
-                                       const DeviceBells& bells) {
-  return std::make_unique<CudaDevice>(std::move(driver), bells);
+std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, const DeviceBells& bells,
+                                       std::unique_ptr<Nccl> nccl) {
+  return std::make_unique<CudaDevice>(std::move(driver), bells, std::move(nccl));
 }
 
 }  // namespace pp

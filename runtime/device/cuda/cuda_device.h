@@ -9,12 +9,14 @@
 #include <memory>
 
 #include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/nccl.h"
 #include "runtime/device/device.h"
 
 namespace pp {
 
-// The driver is the device's alone. Throws std::system_error where the system has no thread left.
-std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver,
-                                       const DeviceBells& bells);
+// Driver and NCCL are the device's alone; without NCCL, ranks that share communicators cannot be
+// reached. Throws std::system_error where the system has no thread left.
+std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, const DeviceBells& bells,
+                                       std::unique_ptr<Nccl> nccl = nullptr);
 
 }  // namespace pp

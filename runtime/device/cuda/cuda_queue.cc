@@ -101,7 +101,7 @@ Ticket CudaQueue::CopyOut(void* to, const void* from, int64_t bytes) {
   return last_;
 }
 
-Ticket CudaQueue::CopyPinned(void* to, const void* from, int64_t bytes) {
+Ticket CudaQueue::Copy(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) args_.driver->Copy(to, from, bytes, stream_);
   return Put({});
 }

@@ -12,7 +12,7 @@
 
 namespace pp {
 
-class CudaQueue : public Queue {
+class CudaQueue : public Queue, public Copier {
  public:
   // `origin`: an event that is reached, at `origin_seconds` of the host's steady clock. `watcher`
   // is rung when there is something to watch.
@@ -32,8 +32,8 @@ class CudaQueue : public Queue {
   Ticket Sum(const SumArgs& args) override;
   Ticket CopyIn(void* to, const void* from, int64_t bytes) override;
   Ticket CopyOut(void* to, const void* from, int64_t bytes) override;
-  // Between the device and pinned memory, which is the copy's until the ticket is done.
-  Ticket CopyPinned(void* to, const void* from, int64_t bytes);
+  // From and to what the driver's copies reach, which is the copy's until the ticket is done.
+  Ticket Copy(void* to, const void* from, int64_t bytes) override;
   Ticket Drop(void*, int64_t) override { return last(); }
   Ticket Stamp(double* seconds) override;
   Ticket last() const override { return last_; }

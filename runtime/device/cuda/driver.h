@@ -42,7 +42,7 @@ class CudaDriver {
   // REQUIRES: both are reached.
   virtual double SecondsBetween(Event first, Event second) = 0;
 
-  // From and to: the device's memory, or pinned.
+  // From and to: the memory of this device or of another one of the process, or pinned.
   virtual void Copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
   // Repeats a word of four bytes.
   virtual void Fill(void* at, uint32_t word, int64_t words, Stream stream) = 0;

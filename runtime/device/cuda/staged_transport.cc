@@ -45,8 +45,8 @@ Status StagedTransport::Send(const Port& port, Flow* flow) {
     const int64_t before = flow->moved;
     for (; flow->copied < flow->pieces && flow->copied < flow->moved + kBuffers; ++flow->copied)
       flow->tickets[flow->copied % kBuffers] =
-          args_.out->CopyPinned(flow->Buffer(flow->copied), flow->data + flow->copied * kPieceBytes,
-                                flow->BytesOf(flow->copied));
+          args_.out->Copy(flow->Buffer(flow->copied), flow->data + flow->copied * kPieceBytes,
+                          flow->BytesOf(flow->copied));
     if (flow->moved < flow->pieces && args_.out->Done(flow->tickets[flow->moved % kBuffers]))
       PP_RETURN_IF_ERROR(Move(port, flow));
     if (flow->moved == before || flow->moved == flow->pieces) return {};
@@ -60,8 +60,8 @@ Status StagedTransport::Receive(const Port& port, Flow* flow) {
     const int64_t before = flow->moved;
     PP_RETURN_IF_ERROR(Move(port, flow));
     if (flow->moved == before) return {};
-    flow->tickets[before % kBuffers] = args_.in->CopyPinned(
-        flow->data + before * kPieceBytes, flow->Buffer(before), flow->BytesOf(before));
+    flow->tickets[before % kBuffers] = args_.in->Copy(flow->data + before * kPieceBytes,
+                                                      flow->Buffer(before), flow->BytesOf(before));
   }
   return {};
 }

@@ -1,0 +1,26 @@
+// Which NCCL communicators a rank has, and what goes over each: the assignment that the plan's
+// proof has found (schema/nccl/prove.h), in ranks in place of devices.
+//
+//   messages     as the proof says: one for all devices of a pipeline, or for a pair, a direction
+//   of
+//                a pair, or a kind of value in it; replicas and tensor parallel peers have their
+//                own
+//   reductions   one for all ranks: a rank takes part in one reduction at a time (lanes.h)
+//   peers        one for the tensor parallel peers of a device
+#pragma once
+
+#include <vector>
+
+#include "runtime/comm/topology.h"
+#include "runtime/comm/transport.h"
+#include "schema/nccl/streams.h"
+#include "schema/program.h"
+
+namespace pp {
+
+// Those that the rank is a member of, in an order that all ranks share: whoever makes one after the
+// other never waits in a circle. REQUIRES: `program` has all lists.
+std::vector<RankCommunicator> CommunicatorsOf(const Program& program, const nccl::Sharings& sharings,
+                                              int rank);
+
+}  // namespace pp

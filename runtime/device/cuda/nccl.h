@@ -1,0 +1,49 @@
+// What the CUDA backend asks of NCCL: communicators, and groups of sends and receives.
+//
+// Two kinds: NCCL's own (nccl_driver.cc, the one file that includes its header), and a fake of the
+// tests that watches for deadlocks. Nothing blocks: what is begun is under way until Poll says
+// otherwise. One thread of a rank calls everything here, one rank has one of these.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/stream.h"
+#include "runtime/comm/transport.h"
+#include "schema/status.h"
+
+namespace pp {
+
+class Nccl {
+ public:
+  using Stream = kernels::cuda::Stream;
+  using Communicator = void*;
+  using Id = std::array<std::byte, 128>;
+
+  struct Operation {
+    Way way = Way::kSend;
+    int member = 0;  // with whom
+    void* data = nullptr;
+    int64_t bytes = 0;  // > 0
+  };
+
+  virtual ~Nccl() = default;
+
+  // A name for a communicator, which one of its members makes and tells the others.
+  virtual Result<Id> MakeId() = 0;
+  // Begins to make it; this is member number `member` of `members`. It is made when all have begun.
+  virtual Result<Communicator> Create(const Id& id, int member, int members) = 0;
+  // Begins to put operations into a stream, which progress together; the stream goes on when all
+  // are over. REQUIRES: nothing is under way.
+  virtual Status Enqueue(Communicator communicator, std::span<const Operation> operations,
+                         Stream stream) = 0;
+  // Whether what was begun is done: the communicator made, the operations in the stream. Failed:
+  // something is wrong with the communicator, here or elsewhere, at any time since.
+  virtual Status Poll(Communicator communicator, bool* done) = 0;
+  // Ends it; operations that are in streams end somehow.
+  virtual void Abort(Communicator communicator) = 0;
+};
+
+}  // namespace pp

@@ -1,0 +1,84 @@
+// Messages between GPUs of several processes, by NCCL; what hosts tell each other goes through the
+// transport inside.
+//
+// A communicator is one stream: what is started through its ports is put there in this order, each
+// call a group of its own, and a transfer is over when the stream has come behind its group. So one
+// that waits for its partner holds up those behind it, which is what the plan's proof has played
+// (schema/nccl/prove.h).
+//
+// Connect makes the communicators one after the other, in the order that all ranks share, and sends
+// a byte through each port: NCCL connects two ranks at their first message, which takes long.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/transport.h"
+#include "runtime/device/cuda/cuda_queue.h"
+#include "runtime/device/cuda/nccl.h"
+
+namespace pp {
+
+class NcclTransport : public Transport {
+ public:
+  // What is pointed to outlives the transport.
+  struct Args {
+    Transport* inner = nullptr;
+    Nccl* nccl = nullptr;
+    std::vector<RankCommunicator> communicators;
+    std::vector<CudaQueue*> queues;  // one a communicator
+    std::byte* bytes = nullptr;      // of the device; one a port
+  };
+  explicit NcclTransport(Args args);
+  // Ends what is under way, without the other ranks.
+  ~NcclTransport() override;
+
+  Status Connect(bool* over) override;
+  // REQUIRES: connected, and a communicator has the port.
+  Status Start(const Port& port, void* data, int64_t bytes) override;
+  // REQUIRES: one communicator has all the ports.
+  Status StartTogether(std::span<const TransferArgs> transfers) override;
+  Status Test(const Port& port, bool* over) override;
+  int LaneOf(const Port& port) const override;
+  bool polls() const override { return args_.inner->polls(); }
+  double wake_at() const override;
+  void Settle() override { args_.inner->Settle(); }
+
+ private:
+  static constexpr int kNoLine = -1;
+  enum class Stage : uint8_t { kId, kCreate, kFirstBytes };
+
+  // A communicator and its stream.
+  struct Line {
+    Nccl::Communicator communicator = nullptr;
+    std::deque<std::vector<TransferArgs>> groups;  // not in the stream yet
+    bool enqueuing = false;                        // the first of them
+  };
+  struct PortState {
+    int line = kNoLine;
+    bool waits = false;  // in Line::groups
+    Ticket ticket = 0;
+  };
+
+  Status ShareId(bool* over);
+  Status Create(bool* over);
+  void SendFirstBytes();
+  Status Advance(int line);
+  int MemberOf(int line, int rank) const;
+  Status Watch(int line);
+  Status In(int line, const Status& status) const;
+
+  Args args_;
+  std::vector<Line> lines_;       // those that are made
+  std::vector<PortState> ports_;  // by port
+  double watched_at_ = 0;
+  // Of the communicator that is being made.
+  Stage stage_ = Stage::kId;
+  Nccl::Id id_{};
+  std::vector<Port> id_ports_;  // of `inner`, under way
+  bool sharing_ = false, making_ = false;
+};
+
+}  // namespace pp

@@ -1,0 +1,109 @@
+#include "tests/cuda_runs.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "runtime/device/cuda/cuda_device.h"
+#include "schema/verify.h"
+#include "tests/fake_cuda.h"
+#include "tests/fake_nccl.h"
+#include "tests/folder.h"
+#include "tests/models.h"
+#include "tests/must_compile.h"
+
+namespace pp {
+namespace {
+
+std::string DataFile() {
+  static const Folder folder;
+  static const std::string path = folder.WriteText("text.txt", 4000);
+  return path;
+}
+
+TrainOptions Options(const Program& program) {
+  TrainOptions options;
+  options.data = DataFile();
+  options.optimizer.steps = kCudaRunSteps;
+  options.optimizer.learning_rate = 1e-3;
+  options.optimizer.grad_clip = program.clip ? 1 : 0;
+  options.stall_timeout = 60;
+  return options;
+}
+
+// Between processes no copy goes from one's memory to the other's.
+class Apart : public Transport {
+ public:
+  explicit Apart(Transport* inner)
+      : Transport(inner->rank(), inner->ranks(), inner->bell().words()), inner_(*inner) {}
+  Status Start(const Port& port, void* data, int64_t bytes) override {
+    return inner_.Start(port, data, bytes);
+  }
+  Status Test(const Port& port, bool* over) override { return inner_.Test(port, over); }
+  bool polls() const override { return inner_.polls(); }
+  void Settle() override { inner_.Settle(); }
+
+ private:
+  Transport& inner_;
+};
+
+}  // namespace
+
+ModelConfig CudaRunModel(const std::string& family, bool tied) {
+  return SmallModel(family, tied, /*layers=*/4, /*positions=*/4, /*llama_heads=*/4);
+}
+
+Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& terms) {
+  std::vector<WaitsFor> waits_for;
+  PP_RETURN_IF_ERROR(Verify(program, Depth::kPlan, &waits_for));
+  return nccl::Prove(program, waits_for, terms);
+}
+
+KeptReport RunOnCpu(const Program& program) { return TrainAndKeep(program, Options(program)); }
+
+KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
+  TrainOptions options = Options(program);
+  std::shared_ptr<FakeNcclWorld> world;
+  if (run.messages == Messages::kNccl) {
+    options.nccl = run.sharings ? *run.sharings : ProveForNccl(program, {})->sharings;
+    world = MakeFakeNcclWorld(TopologyOf(program).ranks());
+  }
+  if (run.messages == Messages::kStaged)
+    options.wrap_transport = [](Transport* inner) { return std::make_unique<Apart>(inner); };
+  options.make_device = [&](int rank, const DeviceBells& bells) {
+    auto cuda = MakeFakeCuda(run.seed * 100 + rank, run.events);
+    if (run.around_cuda) cuda = run.around_cuda(std::move(cuda));
+    auto nccl = world ? MakeFakeNccl(world) : nullptr;
+    if (run.around_nccl) nccl = run.around_nccl(rank, std::move(nccl));
+    return MakeCudaDevice(std::move(cuda), bells, std::move(nccl));
+  };
+  options.after_bind = run.after_bind;
+  return TrainAndKeep(program, options);
+}
+
+double Difference(const KeptReport& a, const KeptReport& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.steps.size(); ++i) {
+    worst = std::max(worst, std::abs(a.steps[i].loss - b.steps[i].loss) / b.steps[i].loss);
+    if (a.steps[i].grad_norm)
+      worst = std::max(worst, std::abs(*a.steps[i].grad_norm / *b.steps[i].grad_norm - 1));
+  }
+  return worst;
+}
+
+void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages) {
+  const bool versions = options.scheme.starts_with("pipedream");
+  options.model = CudaRunModel(family, !versions);
+  options.clip = !versions;
+  INFO(options.scheme << " " << family << " " << NameOf(options.dtype) << " tp " << options.tp
+                      << " dp " << options.replicas);
+  const Program program = MustCompile(options);
+  const KeptReport cpu = RunOnCpu(program), cuda = RunOnCuda(program, {.messages = messages});
+  INFO(cuda.status.message());
+  REQUIRE(cpu.status.ok());
+  REQUIRE(cuda.status.ok());
+  REQUIRE(cuda.steps.size() == kCudaRunSteps);
+  CHECK(Difference(cuda, cpu) < (options.dtype == Dtype::kFp32 ? 1e-5 : 2e-2));
+}
+
+}  // namespace pp

@@ -1,0 +1,48 @@
+// Runs on the CPU and on fakes of CUDA, and how far what they report is apart.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "compiler/compile.h"
+#include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/nccl.h"
+#include "schema/nccl/prove.h"
+#include "tests/kept_report.h"
+
+namespace pp {
+
+inline constexpr int kCudaRunSteps = 5;
+
+// What messages between GPUs go through: copies from one GPU's memory to another's, pinned memory
+// and the hosts' transport, or NCCL.
+enum class Messages { kCopies, kStaged, kNccl };
+
+struct CudaRun {
+  Messages messages = Messages::kCopies;
+  unsigned seed = 1;           // of the order of streams
+  int64_t events = INT64_MAX;  // before the driver fails
+  std::function<std::unique_ptr<CudaDriver>(std::unique_ptr<CudaDriver>)> around_cuda;
+  std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
+  std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
+  // Of NCCL; by default the fewest communicators that the plan's proof finds.
+  std::optional<nccl::Sharings> sharings;
+};
+
+ModelConfig CudaRunModel(const std::string& family, bool tied);
+
+// What the plan's proof for NCCL finds on these terms.
+Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& terms);
+
+KeptReport RunOnCpu(const Program& program);
+KeptReport RunOnCuda(const Program& program, const CudaRun& run);
+
+// The largest relative difference of losses and norms.
+double Difference(const KeptReport& a, const KeptReport& b);
+
+// Compiles, with clipping where the scheme can, and runs on both: fp32 within 1e-5, bf16 within
+// 2e-2, which is what rounding differently each time comes to in so many steps.
+void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages);
+
+}  // namespace pp

@@ -1,0 +1,23 @@
+// NCCL without GPUs (runtime/device/cuda/nccl.h), between fakes of CUDA (fake_cuda.h) in one
+// process: a group of operations holds up its stream until each has met its other end.
+//
+// It watches what a real one would hang at. Members of a communicator whose streams wait for each
+// other in a circle, each with a group that lacks what the other needs, are a deadlock: what is
+// behind in a stream cannot come. So are ranks that all make communicators which none of the others
+// makes.
+#pragma once
+
+#include <memory>
+
+#include "runtime/device/cuda/nccl.h"
+
+namespace pp {
+
+// Where the ranks of a run meet.
+class FakeNcclWorld;
+std::shared_ptr<FakeNcclWorld> MakeFakeNcclWorld(int ranks);
+
+// Of one rank.
+std::unique_ptr<Nccl> MakeFakeNccl(std::shared_ptr<FakeNcclWorld> world);
+
+}  // namespace pp

@@ -1,0 +1,181 @@
+// The CUDA backend with NCCL between its ranks, without a GPU: every scheme trains over a fake of
+// NCCL (fake_nccl.h) with as few communicators as the plan's proof finds, and what would hang or be
+// wrong with a real one is found.
+#include <catch2/catch.hpp>
+#include <utility>
+
+#include "compiler/scheme.h"
+#include "runtime/comm/communicators.h"
+#include "tests/cuda_runs.h"
+#include "tests/fake_cuda.h"
+#include "tests/fake_nccl.h"
+#include "tests/must_compile.h"
+
+namespace pp {
+namespace {
+
+// As NCCL, but for what a plant does.
+class PlantedNccl : public Nccl {
+ public:
+  explicit PlantedNccl(std::unique_ptr<Nccl> inner) : inner_(std::move(inner)) {}
+  Result<Id> MakeId() override { return inner_->MakeId(); }
+  Result<Communicator> Create(const Id& id, int member, int members) override {
+    return inner_->Create(id, member, members);
+  }
+  Status Enqueue(Communicator communicator, std::span<const Operation> operations,
+                 Stream stream) override {
+    return inner_->Enqueue(communicator, operations, stream);
+  }
+  Status Poll(Communicator communicator, bool* done) override {
+    return inner_->Poll(communicator, done);
+  }
+  void Abort(Communicator communicator) override { inner_->Abort(communicator); }
+
+ protected:
+  const std::unique_ptr<Nccl> inner_;
+};
+
+Program SmallPlan(CompileOptions options) {
+  options.model = CudaRunModel("gpt2", true);
+  return MustCompile(options);
+}
+
+// What becomes of a run where the ranks from `first` on have NCCL of kind T.
+template <typename T>
+std::string ErrorWith(const Program& program, int first = 1) {
+  const auto plant = [first](int rank, std::unique_ptr<Nccl> nccl) -> std::unique_ptr<Nccl> {
+    if (rank < first) return nccl;
+    return std::make_unique<T>(std::move(nccl));
+  };
+  return RunOnCuda(program, {.messages = Messages::kNccl, .around_nccl = plant}).status.message();
+}
+
+struct WrongMember : PlantedNccl {
+  using PlantedNccl::PlantedNccl;
+  Result<Communicator> Create(const Id& id, int member, int members) override {
+    return inner_->Create(id, (member + 1) % members, members);
+  }
+};
+
+// Each rank makes communicators with an id of its own.
+struct WrongId : PlantedNccl {
+  using PlantedNccl::PlantedNccl;
+  Result<Communicator> Create(const Id&, int member, int members) override {
+    return inner_->Create(*inner_->MakeId(), member, members);
+  }
+};
+
+struct NeverMade : PlantedNccl {
+  using PlantedNccl::PlantedNccl;
+  Result<Communicator> Create(const Id&, int, int) override { return Communicator(nullptr); }
+  Status Poll(Communicator communicator, bool* done) override {
+    const Status status = inner_->Poll(communicator, done);
+    *done = true;
+    return status;
+  }
+  void Abort(Communicator) override {}
+};
+
+// One operation after the other, where they belong together.
+struct NoGroups : PlantedNccl {
+  using PlantedNccl::PlantedNccl;
+  Status Enqueue(Communicator communicator, std::span<const Operation> operations,
+                 Stream stream) override {
+    for (const Operation& operation : operations)
+      PP_RETURN_IF_ERROR(inner_->Enqueue(communicator, {&operation, 1}, stream));
+    return {};
+  }
+};
+
+struct Short : PlantedNccl {
+  using PlantedNccl::PlantedNccl;
+  Status Enqueue(Communicator communicator, std::span<const Operation> operations,
+                 Stream stream) override {
+    std::vector<Operation> shorter(operations.begin(), operations.end());
+    for (Operation& operation : shorter) operation.bytes = (operation.bytes + 1) / 2;
+    return inner_->Enqueue(communicator, shorter, stream);
+  }
+};
+
+// Says what is wrong, some time later.
+struct Failing : PlantedNccl {
+  using PlantedNccl::PlantedNccl;
+  Status Poll(Communicator communicator, bool* done) override {
+    if (++polls_ > 60) return Status::Failed("NCCL: remote process exited");
+    return inner_->Poll(communicator, done);
+  }
+  int polls_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("every scheme trains over NCCL as on a CPU") {
+  for (const Scheme& scheme : Schemes())
+    for (const char* family : {"gpt2", "llama"})
+      for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
+        CompareWithCpu({.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .dtype = dtype},
+                       family, Messages::kNccl);
+}
+
+TEST_CASE("replicas, shards and peers over NCCL") {
+  CompareWithCpu({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2",
+                 Messages::kNccl);
+  CompareWithCpu({.scheme = "chimera", .shape = {2, 4}, .replicas = 2}, "llama", Messages::kNccl);
+  CompareWithCpu({.scheme = "zb-v", .shape = {2, 4, 0}, .tp = 2, .sequence_parallel = true},
+                 "llama", Messages::kNccl);
+}
+
+TEST_CASE("sharings that the proof allows compute the same bits, and one that it refuses hangs") {
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {4, 6}});
+  const auto run = [&](nccl::Sharing sharing) {
+    return RunOnCuda(
+        program,
+        {.messages = Messages::kNccl, .seed = 3, .sharings = nccl::Sharings{.most = sharing}});
+  };
+  const KeptReport copies = RunOnCuda(program, {});
+  REQUIRE(copies.status.ok());
+  for (const nccl::Sharing sharing : {nccl::Sharing::kDirection, nccl::Sharing::kKind}) {
+    const KeptReport report = run(sharing);
+    INFO(report.status.message());
+    REQUIRE(report.steps.size() == copies.steps.size());
+    for (size_t i = 0; i < copies.steps.size(); ++i)
+      CHECK(report.steps[i].loss == copies.steps[i].loss);
+  }
+  CHECK_THAT(ProveForNccl(program, {.sharing = nccl::Sharing::kPair}).status().message(),
+             Catch::Contains("deadlock"));
+  CHECK_THAT(run(nccl::Sharing::kPair).status.message(),
+             Catch::Contains("NCCL: deadlock: members 0, 1 of a communicator wait for each other"));
+}
+
+TEST_CASE("communicators: who shares one, in one order on all ranks") {
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {4, 4}, .replicas = 2});
+  const nccl::Sharings pairs{.most = nccl::Sharing::kPair};
+  const auto middle = CommunicatorsOf(program, pairs, 5);  // device 1 of the second replica
+  REQUIRE(middle.size() == 3);
+  CHECK(middle[0].members == std::vector<int>{4, 5});
+  CHECK(middle[1].members == std::vector<int>{5, 6});
+  CHECK(middle[2].members == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(middle[0].ports ==
+        std::vector<Port>{{Way::kRecv, Channel::kAct, 4}, {Way::kSend, Channel::kGrad, 4}});
+  CHECK(middle[2].ports.size() == 14);
+  const auto all = CommunicatorsOf(program, {.most = nccl::Sharing::kAll}, 5);
+  CHECK(all[0].members == std::vector<int>{4, 5, 6, 7});
+}
+
+TEST_CASE(
+    "wrong members, communicators that are not made, missing groups, errors: found, no hang") {
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}});
+  const auto ends = [](const char* text) { return Catch::EndsWith(text); };
+  CHECK(ErrorWith<PlantedNccl>(program) == "");
+  CHECK_THAT(ErrorWith<WrongMember>(program), ends("two ranks are member 0 of a communicator"));
+  CHECK_THAT(ErrorWith<WrongId>(program),
+             ends("deadlock: all ranks make communicators, none the same"));
+  CHECK_THAT(ErrorWith<NeverMade>(program), ends("operations on a communicator that is not made"));
+  CHECK_THAT(ErrorWith<NoGroups>(program, 0),
+             ends("deadlock: members 0, 1 of a communicator wait for each other"));
+  CHECK_THAT(ErrorWith<Short>(program), ends(" of one message"));
+  CHECK(ErrorWith<Failing>(program) ==
+        "rank 1: communicator of ranks 0, 1: NCCL: remote process exited");
+}
+
+}  // namespace pp
