@@ -31,6 +31,7 @@
 #include "runtime/run/train.h"
 #include "schema/disk.h"
 #include "schema/file.h"
+#include "schema/nccl/prove.h"
 #include "schema/timeline.h"
 #include "schema/verify.h"
 
@@ -62,7 +63,8 @@ Status PrintOut(const std::string& text) {
 // One run: what Main has made of the command line, and the files that it writes.
 class Run {
  public:
-  Run(const Arguments& a, TrainOptions options) : arguments_(a), options_(std::move(options)) {}
+  Run(const Arguments& a, TrainOptions options, uint64_t gpu)
+      : arguments_(a), options_(std::move(options)), gpu_(gpu) {}
 
   // Whether this rank is the one that says what went wrong, and has not done so.
   bool Speaks() const { return First() && !spoken_; }
@@ -113,7 +115,7 @@ class Run {
 
   Status Prepare() {
     return Together([this] {
-      Readiness mine{.status = Read(), .items = DigestOptions(options_)};
+      Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = gpu_};
       if (!mine.status.ok()) return mine;
       mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
       const Topology topology = TopologyOf(*program_);
@@ -131,8 +133,10 @@ class Run {
   Status Read() {
     Transport* transport = options_.transport;
     // Each rank reads its own list; the first one reads all and proves the whole plan again,
-    // which somebody else may have made.
-    auto program = First() ? Load(arguments_.plan) : LoadRank(arguments_.plan, transport->rank());
+    // which somebody else may have made. What messages share is a matter of all lists.
+    const bool nccl = arguments_.transport == "nccl";
+    auto program =
+        First() || nccl ? Load(arguments_.plan) : LoadRank(arguments_.plan, transport->rank());
     PP_RETURN_IF_ERROR(program.status());
     PP_RETURN_IF_ERROR(
         CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
@@ -141,21 +145,23 @@ class Run {
       return Status::Invalid(
           fmt::format("--grad-clip: {} ({} takes no gradient norm: --grad-clip 0)",
                       arguments_.grad_clip, arguments_.plan));
+    if (First() || nccl) {
+      std::vector<WaitsFor> waits_for;
+      PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan, &waits_for).In(arguments_.plan));
+      if (nccl) PP_RETURN_IF_ERROR(ProveForNccl(waits_for).In(arguments_.plan));
+    }
     if (!First()) return {};
-    PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.plan));
     PP_RETURN_IF_ERROR(Open("--log", arguments_.log, &log_));
     PP_RETURN_IF_ERROR(Open("--trace", arguments_.trace, &trace_));
     if (!arguments_.save.empty()) PP_RETURN_IF_ERROR(OpenSave().In("--save"));
     return arguments_.export_to.empty() ? Status() : OpenExport().In("--export");
   }
 
-  // The checksum that ends a plan file.
-  static uint64_t PlanChecksum(const std::string& path) {
-    uint64_t checksum = 0;
-    std::ifstream file(path, std::ios::binary);
-    file.seekg(-static_cast<int>(sizeof checksum), std::ios::end);
-    file.read(reinterpret_cast<char*>(&checksum), sizeof checksum);
-    return checksum;
+  Status ProveForNccl(const std::vector<WaitsFor>& waits_for) {
+    const auto needs = nccl::Prove(*program_, waits_for, {});
+    PP_RETURN_IF_ERROR(needs.status());
+    options_.nccl = needs->sharings;
+    return {};
   }
 
   // The file keeps what it has until Begin.
@@ -297,6 +303,7 @@ class Run {
 
   const Arguments arguments_;
   TrainOptions options_;
+  const uint64_t gpu_;  // see Readiness
   std::optional<Program> program_;
   std::optional<OutputFile> log_, trace_;
   std::optional<ModelFolder> export_;
@@ -323,8 +330,7 @@ int Main(int argc, char** argv) {
       if (error.get_exit_code() == 0) throw;
       return Status::Invalid(fmt::format("{} (piperun --help)", error.what()));
     }
-    PP_RETURN_IF_ERROR(ParseOptions(arguments, &options));
-    return OpenBackend(arguments.backend, &options);
+    return ParseOptions(arguments, &options);
   };
   Status status;
   try {
@@ -337,6 +343,13 @@ int Main(int argc, char** argv) {
     PrintError(status.ok() ? launch.status() : status);
     return static_cast<int>(Code::kInvalid);
   }
+  Backend backend;
+  if (status.ok()) {
+    Result<Backend> opened = OpenBackend(arguments.backend, arguments.transport, *launch);
+    status = opened.status();
+    if (opened.ok()) backend = std::move(*opened);
+  }
+  options.make_device = backend.make_device;
   const bool first = launch->rank == 0;
   // mpiexec ends all ranks when one of them that has not joined yet is ended by a signal, not when
   // it exits.
@@ -351,7 +364,7 @@ int Main(int argc, char** argv) {
   if (launch->mpi) CatchStopSignals(first);
   bool speaks = false;
   {
-    Run run(arguments, std::move(options));
+    Run run(arguments, std::move(options), backend.gpu);
     status = run.Main(joined.transport.get());
     speaks = run.Speaks();
   }

@@ -79,6 +79,12 @@ TEST_CASE("the first rank's error is everybody's, then the first item that diffe
   CHECK(all(bring).message() == "one");
   CHECK(all(bring).code() == Code::kFailed);
   bring = {4, good};
+  bring[0].gpu = bring[2].gpu = 5;
+  bring[1].gpu = 6;
+  CHECK(all(bring).message() ==
+        "--transport: ranks 0 and 2 have one GPU, where NCCL takes a single rank (shm or mpi, or a "
+        "GPU for each rank)");
+  bring = {4, good};
   bring[0].bytes = {1, 1, 1, int64_t{1} << 60};
   CHECK_THAT(
       all(bring).message(),

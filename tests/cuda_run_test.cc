@@ -165,7 +165,10 @@ TEST_CASE("a GPU without the memory, and one that fails, are an error and no los
 TEST_CASE("a build without CUDA says so") {
   const Folder empty;
   CHECK(OpenCuda(empty / ".").status.message() ==
-        "--backend: 'cuda' is not in this build (cpu, or build with --config=cuda)");
+        "--backend cuda: not in this build (cpu, or build with --config=cuda)");
+  CHECK(OpenNccl(empty / ".").status.message() ==
+        "--transport nccl: not in this build (shm or mpi, or build with --config=cuda where NCCL "
+        "is)");
 }
 
 TEST_CASE("what CUDA would not tell is an error on the fake") {

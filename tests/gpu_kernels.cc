@@ -265,8 +265,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "gpu_kernels: error: device, cases or speed\n");
     return 2;
   }
-  const pp::Result<int> gpus = pp::CountGpus();
-  if (!gpus.ok()) {
+  if (const auto gpus = pp::FindGpus(); !gpus.ok()) {
     fmt::print(stderr, "gpu_kernels: error: {}\n", gpus.status().message());
     return 2;
   }

@@ -23,6 +23,7 @@ struct Note {
   bool last = false;
   int32_t code = 0;
   HostMemory memory;
+  uint64_t gpu = 0;
   uint64_t digests[kMostItems] = {};
   char text[1024] = {};
 };
@@ -137,6 +138,7 @@ class Agreement {
     Note note;
     note.last = true;
     note.memory = ThisHost();
+    note.gpu = ready_->gpu;
     SetStatus(ready_->status, &note);
     PP_CHECK(ready_->items.size() <= kMostItems);
     for (size_t i = 0; i < ready_->items.size(); ++i) note.digests[i] = ready_->items[i].digest;
@@ -165,6 +167,13 @@ class Agreement {
           return Status::Invalid(
               fmt::format("{}: rank {} has another one than rank 0 (the same on all ranks)",
                           ready_->items[i].name, rank));
+    for (size_t rank = 1; rank < words.size(); ++rank)
+      for (size_t other = 0; other < rank; ++other)
+        if (words[rank]->gpu != 0 && words[rank]->gpu == words[other]->gpu)
+          return Status::Invalid(fmt::format(
+              "--transport: ranks {} and {} have one GPU, where NCCL takes a single rank "
+              "(shm or mpi, or a GPU for each rank)",
+              other, rank));
     if (ready_->bytes.empty()) return {};
     std::vector<HostMemory> hosts;
     for (const Note* word : words) hosts.push_back(word->memory);

@@ -24,11 +24,12 @@ struct Readiness {
   Status status;
   std::vector<Item> items;     // the same names on all ranks
   std::vector<int64_t> bytes;  // rank 0: of each rank; empty: memory is no question
+  uint64_t gpu = 0;            // that no other rank may have; 0: no matter
 };
 
 // All ranks leave with one answer: the error of the first rank that has one, else Invalid for the
-// first item whose digest is not rank 0's, or for a host whose ranks take more memory together
-// than it has. Every rank must call it.
+// first item whose digest is not rank 0's, for two ranks with one GPU, or for a host whose ranks
+// take more memory together than it has. Every rank must call it.
 //
 // `ready` is asked now and then until it answers. However long that takes, the rank gives signs of
 // life meanwhile. Failed: a rank gives none for `patience` seconds (0: wait for ever); then what

@@ -42,8 +42,9 @@ class Finder {
   void AddMessage(const Instruction& i) {
     const bool sends = Info(i.op).lane == Lane::kSend;
     const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
-    const nccl::Flow flow{.members = {sends ? place_.device : i.peer, sends ? i.peer : place_.device},
-                    .kind = act ? Kind::kAct : Kind::kGrad};
+    const nccl::Flow flow{
+        .members = {sends ? place_.device : i.peer, sends ? i.peer : place_.device},
+        .kind = act ? Kind::kAct : Kind::kGrad};
     const nccl::Sharing sharing = sharings_.Of(flow);
     RankCommunicator& one =
         found_[{Use::kMessages, place_.replica, place_.index, KeyOf(flow, sharing)}];
@@ -101,8 +102,8 @@ class Finder {
 
 }  // namespace
 
-std::vector<RankCommunicator> CommunicatorsOf(const Program& program, const nccl::Sharings& sharings,
-                                              int rank) {
+std::vector<RankCommunicator> CommunicatorsOf(const Program& program,
+                                              const nccl::Sharings& sharings, int rank) {
   return Finder(program, sharings, rank).Run();
 }
 

@@ -20,7 +20,7 @@ namespace pp {
 
 // Those that the rank is a member of, in an order that all ranks share: whoever makes one after the
 // other never waits in a circle. REQUIRES: `program` has all lists.
-std::vector<RankCommunicator> CommunicatorsOf(const Program& program, const nccl::Sharings& sharings,
-                                              int rank);
+std::vector<RankCommunicator> CommunicatorsOf(const Program& program,
+                                              const nccl::Sharings& sharings, int rank);
 
 }  // namespace pp

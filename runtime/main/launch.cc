@@ -44,7 +44,9 @@ Result<Launch> ReadLaunch(const std::string& transport) {
   // MPICH's and Open MPI's launchers leave these, and srun --mpi=pmi2.
   const auto ranks = EnvironmentNumber({"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"});
   const auto rank = EnvironmentNumber({"PMI_RANK", "OMPI_COMM_WORLD_RANK"});
-  if (ranks) return Launch{rank.value_or(0), *ranks, true};
+  const auto local =
+      EnvironmentNumber({"MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"});
+  if (ranks) return Launch{rank.value_or(0), *ranks, local.value_or(rank.value_or(0)), true};
   if (transport == "threads") return Launch{};  // somebody wants several runs
   const int tasks = EnvironmentNumber({"SLURM_STEP_NUM_TASKS"}).value_or(1);
   if (tasks > 1)
@@ -70,6 +72,9 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   if (wrong.ok() && transport == "shm" && !launch.mpi)
     wrong = Status::Invalid(
         "--transport: 'shm' without mpiexec (mpiexec -n N piperun, or --transport threads)");
+  if (wrong.ok() && transport == "nccl" && !launch.mpi)
+    wrong = Status::Invalid(
+        "--transport: 'nccl' without mpiexec (mpiexec -n N piperun, or --transport threads)");
   const bool alone = !launch.mpi && transport != "mpi";
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
   // The first rank that is there speaks: when it ends, mpiexec ends the others.
@@ -90,14 +95,26 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   return joined;
 }
 
-Status OpenBackend(const std::string& backend, TrainOptions* options) {
-  if (backend != "cuda") return {};
+Result<Backend> OpenBackend(const std::string& backend, const std::string& transport,
+                            const Launch& launch) {
+  if (backend != "cuda") return Backend();
   CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);
-  options->make_device = [cuda = std::move(cuda)](int rank, const DeviceBells& bells) {
-    return cuda.make_device(rank % cuda.gpus, bells);
+  NcclBackend nccl;
+  if (transport == "nccl") {
+    nccl = OpenNccl(ProgramFolder());
+    PP_RETURN_IF_ERROR(nccl.status);
+  }
+  const size_t gpus = cuda.gpus.size();
+  Backend made;
+  if (nccl.make) made.gpu = cuda.gpus[launch.local_rank % gpus];
+  made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), launch, gpus](
+                         int rank, const DeviceBells& bells) {
+    const int local = launch.mpi ? launch.local_rank : rank;
+    return cuda.make_device(local % static_cast<int>(gpus), bells,
+                            nccl.make ? nccl.make() : nullptr);
   };
-  return {};
+  return made;
 }
 
 Deadline::Deadline(double seconds, std::function<void()> late) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -17,6 +19,7 @@ namespace pp {
 struct Launch {
   int rank = 0;
   int ranks = 1;
+  int local_rank = 0;  // among those of its host
   bool mpi = false;
 };
 
@@ -30,9 +33,17 @@ Result<Launch> ReadLaunch(const std::string& transport);
 Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
                double patience);
 
-// Makes the devices of `backend`, the option; those of --backend cuda need its library, and a GPU
-// for each rank of this host in turn.
-Status OpenBackend(const std::string& backend, TrainOptions* options);
+// What ranks compute on.
+struct Backend {
+  std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
+  uint64_t gpu =
+      0;  // of this process's rank, in the world, if it must be its alone; 0: it need not
+};
+
+// By the options --backend and --transport. CUDA needs its library, and has a GPU for each rank of
+// this host in turn; NCCL needs its own, too, and a GPU for each rank.
+Result<Backend> OpenBackend(const std::string& backend, const std::string& transport,
+                            const Launch& launch);
 
 // Does something when it is not over in time.
 class Deadline {

@@ -88,8 +88,13 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
   if (a.backend == "cuda" && a.compare)
     return Status::Invalid("--compare: reads the memory of --backend cpu, not cuda");
-  PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "shm", "mpi"}));
+  PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "shm", "mpi", "nccl"}));
+  if (a.transport == "nccl" && a.backend != "cuda")
+    return Status::Invalid(fmt::format(
+        "--transport: 'nccl' with --backend {} (--backend cuda, or shm or mpi)", a.backend));
   if (!a.net.empty()) {
+    if (a.transport == "nccl")
+      return Status::Invalid("--net: does not slow --transport nccl (threads, shm or mpi)");
     const Result<Network> network = ParseNetwork(a.net);
     PP_RETURN_IF_ERROR(network.status());
     options->network = *network;
@@ -162,7 +167,7 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--threads", a.threads, "compute threads a rank (1)");
   add("--backend", a.backend, "cpu or cuda");
   add("--transport", a.transport,
-      "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts) or mpi");
+      "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts), mpi or nccl");
   add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");
   add("--lr", a.lr, "learning rate (3e-4)");
   add("--min-lr", a.min_lr, "where the cosine ends (a tenth of --lr)");

@@ -145,4 +145,5 @@ def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None):
         linkopts = ["-L%s/lib64" % CUDA_HOME, "-lcudart_static", "-ldl", "-lpthread", "-lrt"],
         target_compatible_with = CUDA_ONLY,
         visibility = visibility,
+        alwayslink = True,  # wherever it stands among libraries that do not name it
     )

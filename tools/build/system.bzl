@@ -1,8 +1,8 @@
 """Finds what a machine may or may not have: an MPI, a CUDA toolkit.
 
 @mpi//:defs.bzl:  HAVE_MPI, MPI_COPTS, MPI_LINKOPTS
-@cuda//:defs.bzl: HAVE_CUDA, CUDA_HOME
-@cuda//:headers:  CUDA's own
+@cuda//:defs.bzl: HAVE_CUDA, CUDA_HOME, HAVE_NCCL
+@cuda//:headers:  CUDA's own, and NCCL's
 
 Where one is missing its HAVE_ is False, and the targets that need it are left out.
 """
@@ -34,9 +34,15 @@ def _cuda_impl(repository_ctx):
         homes.append(str(nvcc.realpath.dirname.dirname))
     homes.append("/usr/local/cuda")
     found = [home for home in homes if home and repository_ctx.path(home + "/bin/nvcc").exists]
-    repository_ctx.file("defs.bzl", "HAVE_CUDA = %r\nCUDA_HOME = %r\n" % (
+    nccl = [
+        folder
+        for folder in ([found[0] + "/include"] if found else []) + ["/usr/include"]
+        if repository_ctx.path(folder + "/nccl.h").exists
+    ]
+    repository_ctx.file("defs.bzl", "HAVE_CUDA = %r\nCUDA_HOME = %r\nHAVE_NCCL = %r\n" % (
         bool(found),
         found[0] if found else "",
+        bool(found and nccl),
     ))
     if found:
         repository_ctx.symlink(found[0] + "/include", "include")

@@ -102,8 +102,10 @@ class CudaDevice : public Device {
  private:
   Result<std::unique_ptr<Transport>> ReachByNccl(const ReachArgs& args) {
     PP_CHECK(nccl_ != nullptr);
-    NcclTransport::Args nccl{
-        .inner = args.inner, .nccl = nccl_.get(), .communicators = args.communicators};
+    NcclTransport::Args nccl{.inner = args.inner,
+                             .driver = driver_.get(),
+                             .nccl = nccl_.get(),
+                             .communicators = args.communicators};
     int64_t ports = 0;
     for (const RankCommunicator& one : args.communicators)
       ports += static_cast<int64_t>(one.ports.size());

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -265,12 +266,23 @@ class RealCuda : public CudaDriver {
 
 }  // namespace
 
-Result<int> CountGpus() {
+Result<std::vector<uint64_t>> FindGpus() {
   int count = 0;  // CUDA leaves it alone where it fails
   const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count > 0) return count;
-  return Status::Invalid(fmt::format(
-      "no GPU: {}", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)));
+  if (error != cudaSuccess || count == 0)
+    return Status::Invalid(fmt::format(
+        "no GPU: {} (cpu)", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)));
+  std::vector<uint64_t> gpus(count);
+  for (int gpu = 0; gpu < count; ++gpu) {
+    cudaDeviceProp properties;
+    if (const cudaError_t no = cudaGetDeviceProperties(&properties, gpu); no != cudaSuccess)
+      return Status::Invalid(fmt::format("GPU {}: {} (cpu)", gpu, cudaGetErrorString(no)));
+    uint64_t halves[2];
+    static_assert(sizeof halves == sizeof properties.uuid);
+    std::memcpy(halves, &properties.uuid, sizeof halves);
+    gpus[gpu] = (halves[0] ^ halves[1]) | 1;
+  }
+  return gpus;
 }
 
 std::unique_ptr<CudaDriver> MakeCudaDriver(int gpu) { return std::make_unique<RealCuda>(gpu); }

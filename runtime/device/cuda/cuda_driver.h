@@ -1,16 +1,19 @@
 // The driver that is CUDA itself: its runtime, and cuBLASLt for matrix products.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "runtime/device/cuda/driver.h"
 
 namespace pp {
 
-// Invalid: there is no GPU that CUDA can use; the text says why.
-Result<int> CountGpus();
+// What each GPU is in the world, never 0. Invalid: there is no GPU that CUDA can use; the text says
+// why.
+Result<std::vector<uint64_t>> FindGpus();
 
-// Of one GPU, 0 <= gpu < CountGpus(). Several drivers of one GPU share it.
+// Of one of them, by its index. Several drivers of one GPU share it.
 std::unique_ptr<CudaDriver> MakeCudaDriver(int gpu);
 
 }  // namespace pp

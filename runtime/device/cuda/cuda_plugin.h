@@ -1,28 +1,42 @@
-// The CUDA backend, in a shared library of its own beside the program, so that a program for CPUs
-// neither needs nor loads CUDA.
+// The CUDA backend, and NCCL, each in a shared library of its own beside the program, so that a
+// program for CPUs neither needs nor loads CUDA, nor one for a single host NCCL.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "runtime/device/cuda/nccl.h"
 #include "runtime/device/device.h"
 
 namespace pp {
 
 inline constexpr char kCudaPlugin[] = "libpiperun_cuda.so";
 inline constexpr char kCudaEntry[] = "pp_open_cuda";
+inline constexpr char kNcclPlugin[] = "libpiperun_nccl.so";
+inline constexpr char kNcclEntry[] = "pp_open_nccl";
 
 struct CudaBackend {
-  Status status;  // why there is none
-  int gpus = 0;
-  std::function<std::unique_ptr<Device>(int gpu, const DeviceBells&)> make_device;
+  Status status;               // why there is none
+  std::vector<uint64_t> gpus;  // what each is in the world, never 0
+  // `nccl` may be null.
+  std::function<std::unique_ptr<Device>(int gpu, const DeviceBells&, std::unique_ptr<Nccl> nccl)>
+      make_device;
 };
 
-// What the library exports under kCudaEntry.
-using OpenCudaEntry = void(CudaBackend* backend);
+struct NcclBackend {
+  Status status;  // why there is none
+  std::function<std::unique_ptr<Nccl>()> make;
+};
 
-// Loads the library from `directory`, for good. Invalid: there is none, or no GPU.
+// What the libraries export under kCudaEntry and kNcclEntry.
+using OpenCudaEntry = void(CudaBackend* backend);
+using OpenNcclEntry = void(NcclBackend* backend);
+
+// Load the library from `directory`, for good. Invalid: there is none, or no GPU.
 CudaBackend OpenCuda(const std::string& directory);
+NcclBackend OpenNccl(const std::string& directory);
 
 }  // namespace pp

@@ -25,6 +25,7 @@ NcclTransport::NcclTransport(Args args)
 }
 
 NcclTransport::~NcclTransport() {
+  args_.driver->Use();
   for (const Line& line : lines_)
     if (line.communicator != nullptr) args_.nccl->Abort(line.communicator);
 }
@@ -49,6 +50,7 @@ Status NcclTransport::In(int line, const Status& status) const {
 }
 
 Status NcclTransport::Connect(bool* over) {
+  args_.driver->Use();
   *over = false;
   while (making_ || lines_.size() < args_.communicators.size()) {
     if (!std::exchange(making_, true)) {
@@ -161,6 +163,7 @@ Status NcclTransport::Advance(int number) {
   Line& line = lines_[number];
   while (!line.groups.empty()) {
     if (!line.enqueuing) {
+      args_.driver->Use();
       std::vector<Nccl::Operation> operations;
       for (const TransferArgs& transfer : line.groups.front())
         operations.push_back({transfer.port.way, MemberOf(number, transfer.port.peer),

@@ -26,6 +26,7 @@ class NcclTransport : public Transport {
   // What is pointed to outlives the transport.
   struct Args {
     Transport* inner = nullptr;
+    CudaDriver* driver = nullptr;
     Nccl* nccl = nullptr;
     std::vector<RankCommunicator> communicators;
     std::vector<CudaQueue*> queues;  // one a communicator
