@@ -1,5 +1,6 @@
 // out[i] = parts[0][i] + parts[1][i] + ..., added in this order, and also[i], where there is one,
-// the same. Both may be among the parts. A GPU takes kMostParts at most.
+// the same. Both may be among the parts. A GPU takes kMostParts at most:
+// their addresses are arguments of a kernel, which may have 32 KiB of them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace pp::kernels {
 
-inline constexpr int kMostParts = 256;
+inline constexpr int kMostParts = 2048;
 
 template <typename N>
 struct SumPartsArgs {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "kernels/sum_parts.h"
 
@@ -30,7 +31,11 @@ void SumParts(const SumArgs& args, CudaDriver::Stream stream) {
 }  // namespace
 
 CudaQueue::CudaQueue(const Args& args)
-    : args_(args), stream_(args.driver->MakeStream()), ring_(args.pinned, kPinnedBytes) {}
+    : args_(args),
+      stream_(args.driver->MakeStream()),
+      ring_(args.pinned, kPinnedBytes),
+      stamp_(args.origin),
+      stamp_seconds_(args.origin_seconds) {}
 
 CudaDriver::Event CudaQueue::TakeEvent() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -74,6 +79,7 @@ Ticket CudaQueue::Submit(StageExecutor& executor, const StageCall& call) {
 }
 
 Ticket CudaQueue::Sum(const SumArgs& args) {
+  PP_CHECK(args.parts.size() <= kernels::kMostParts);
   args_.driver->Use();
   args.dtype == Dtype::kBf16 ? SumParts<kernels::BFloat16>(args, stream_)
                              : SumParts<float>(args, stream_);
@@ -121,14 +127,18 @@ bool CudaQueue::Watch() {
   // Of a device that has failed nothing is waited for.
   if (!args_.driver->Reached(work.end) && args_.driver->status().ok()) return false;
   if (work.to != nullptr) std::memcpy(work.to, work.pinned, work.pinned_bytes);
-  if (work.seconds != nullptr)
-    *work.seconds = args_.origin_seconds + args_.driver->SecondsBetween(args_.origin, work.end);
+  CudaDriver::Event free = work.end;
+  if (work.seconds != nullptr) {
+    *work.seconds = stamp_seconds_ + args_.driver->SecondsBetween(stamp_, work.end);
+    stamp_seconds_ = *work.seconds;
+    free = std::exchange(stamp_, work.end);
+  }
   lock.lock();
   if (work.begin != nullptr) {
     busy_ += args_.driver->SecondsBetween(work.begin, work.end);
     events_.push_back(work.begin);
   }
-  events_.push_back(work.end);
+  if (free != args_.origin) events_.push_back(free);
   if (work.pinned != nullptr) ring_.GiveBack(work.pinned_bytes);
   work_.pop_front();
   lock.unlock();

@@ -74,6 +74,10 @@ class CudaQueue : public Queue, public Copier {
   std::vector<CudaDriver::Event> events_;  // that are free
   PinnedRing ring_;
   double busy_ = 0;
+  // The watcher's: of the last stamp. From there to the next one CUDA's milliseconds are exact to
+  // much less than a microsecond, as they would not be hours behind the origin: they are floats.
+  CudaDriver::Event stamp_ = nullptr;
+  double stamp_seconds_ = 0;
 };
 
 }  // namespace pp
