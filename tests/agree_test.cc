@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/comm/clock.h"
 #include "runtime/comm/host_memory.h"
 #include "runtime/comm/in_process_transport.h"
 

@@ -16,7 +16,7 @@
 
 #include "kernels/block.h"
 #include "kernels/isa.h"
-#include "runtime/comm/transport.h"
+#include "runtime/comm/clock.h"
 
 namespace pp {
 namespace {

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "runtime/comm/agree.h"
+#include "runtime/comm/clock.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/comm/slow_transport.h"
 #include "tests/transport_conformance.h"

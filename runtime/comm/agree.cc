@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/comm/clock.h"
 #include "runtime/comm/host_memory.h"
 
 namespace pp {

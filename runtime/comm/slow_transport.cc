@@ -9,6 +9,8 @@
 #include <limits>
 #include <string_view>
 
+#include "runtime/comm/clock.h"
+
 namespace pp {
 namespace {
 

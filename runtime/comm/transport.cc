@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "runtime/comm/clock.h"
+
 namespace pp {
 
 Status Transport::CheckUsable() const {

@@ -136,9 +136,6 @@ class Transport {
   std::vector<std::shared_ptr<void>> abandoned_;
 };
 
-// Seconds on the steady clock.
-double SteadySeconds();
-
 // Carries one transfer to its end; for the times before and after the steps. Failed: the
 // peer did not answer within `seconds`; then the transfer is abandoned.
 Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds);

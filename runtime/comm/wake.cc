@@ -1,13 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/comm/clock.h"
 #include "runtime/comm/transport.h"
 
 namespace pp {
-
-double SteadySeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::chrono::nanoseconds Transport::MaySleep(std::chrono::nanoseconds longest) const {
   const double wake = wake_at();

@@ -1,10 +1,10 @@
 #include "runtime/device/cpu_device.h"
 
 #include <cstring>
-#include <ctime>
 #include <optional>
 
 #include "kernels/sum_parts.h"
+#include "runtime/comm/clock.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/arena.h"
 #include "runtime/device/cpu_kernels.h"
@@ -19,13 +19,6 @@ void Sum(const SumArgs& args) {
                              .parts = reinterpret_cast<const N* const*>(args.parts.data()),
                              .out = reinterpret_cast<N*>(args.out),
                              .also = reinterpret_cast<N*>(args.also)});
-}
-
-// Processor time of the calling thread.
-double ThreadSeconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 class CpuQueue : public Queue {

@@ -3,21 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 
+#include "runtime/comm/clock.h"
 #include "schema/text.h"
 
 namespace pp {
-namespace {
-
-// Processor time of the calling thread.
-double ThreadSeconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-}  // namespace
 
 Interpreter::Interpreter(const Args& args)
     : args_(args),

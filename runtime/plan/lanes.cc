@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/comm/clock.h"
+
 namespace pp {
 
 Lanes::Lanes(Args args) : args_(std::move(args)) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "runtime/comm/clock.h"
 #include "runtime/plan/lanes.h"
 
 namespace pp {

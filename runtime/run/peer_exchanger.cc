@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/comm/clock.h"
+
 namespace pp {
 namespace {
 

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/comm/clock.h"
 #include "runtime/plan/bind_collective.h"
 #include "runtime/run/fill_states.h"
 #include "schema/text.h"

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/comm/agree.h"
+#include "runtime/comm/clock.h"
 #include "runtime/comm/communicators.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/compare/recording_executor.h"

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/comm/clock.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/cuda/cuda_kernels.h"
 #include "runtime/device/cuda/cuda_queue.h"

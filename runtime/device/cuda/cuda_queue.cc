@@ -4,19 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "kernels/sum_parts.h"
+#include "runtime/comm/clock.h"
 
 namespace pp {
 namespace {
-
-double ThreadSeconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 template <typename N>
 void SumParts(const SumArgs& args, CudaDriver::Stream stream) {
