@@ -10,9 +10,48 @@
 namespace pp::nccl {
 namespace {
 
-// A plan of lists in text form, which the plain proof passes.
-Program MustImport(const std::string& text) {
-  auto lists = Parse(text, "text");
+// Device 0 forwards what it has, and then takes what the other one has.
+constexpr const char* kDevice0 = R"(
+program two stages 2 microbatches 2
+device 0 holds s0
+  FW s0 m0
+  SEND_act s0 m0 to d1
+  FW s0 m1
+  SEND_act s0 m1 to d1
+  RECV_grad s0 m0 from d1
+  BW s0 m0
+  RECV_grad s0 m1 from d1
+  BW s0 m1
+device 1 holds s1
+)";
+
+// Device 1 does the same.
+constexpr const char* kBothSendFirst = R"(
+  RECV_act s0 m0 from d0
+  FW s1 m0
+  BW s1 m0
+  SEND_grad s0 m0 to d0
+  RECV_act s0 m1 from d0
+  FW s1 m1
+  BW s1 m1
+  SEND_grad s0 m1 to d0
+)";
+
+// Device 1 takes first.
+constexpr const char* kOneTakesFirst = R"(
+  RECV_act s0 m0 from d0
+  FW s1 m0
+  BW s1 m0
+  RECV_act s0 m1 from d0
+  SEND_grad s0 m0 to d0
+  FW s1 m1
+  BW s1 m1
+  SEND_grad s0 m1 to d0
+)";
+
+// The plan with this list of device 1; the plain proof passes it.
+Program MustImport(const char* device1) {
+  auto lists = Parse(std::string(kDevice0) + device1, "text");
   INFO(lists.status().message());
   REQUIRE(lists.ok());
   auto plan = CompileLists(std::move(*lists), "text", {});
@@ -33,52 +72,6 @@ std::string ErrorOf(const Program& plan, const Terms& terms) {
   const auto needs = Prove(plan, terms);
   return needs.ok() ? "safe: " + ToText(needs->assignment) : needs.status().message();
 }
-
-// Both devices forward what they have, and then take what the other one has.
-constexpr const char* kBothSendFirst = R"(
-program both stages 2 microbatches 2
-device 0 holds s0
-  FW s0 m0
-  SEND_act s0 m0 to d1
-  FW s0 m1
-  SEND_act s0 m1 to d1
-  RECV_grad s0 m0 from d1
-  BW s0 m0
-  RECV_grad s0 m1 from d1
-  BW s0 m1
-device 1 holds s1
-  RECV_act s0 m0 from d0
-  FW s1 m0
-  BW s1 m0
-  SEND_grad s0 m0 to d0
-  RECV_act s0 m1 from d0
-  FW s1 m1
-  BW s1 m1
-  SEND_grad s0 m1 to d0
-)";
-
-// The same, device 1 taking first.
-constexpr const char* kOneTakesFirst = R"(
-program one stages 2 microbatches 2
-device 0 holds s0
-  FW s0 m0
-  SEND_act s0 m0 to d1
-  FW s0 m1
-  SEND_act s0 m1 to d1
-  RECV_grad s0 m0 from d1
-  BW s0 m0
-  RECV_grad s0 m1 from d1
-  BW s0 m1
-device 1 holds s1
-  RECV_act s0 m0 from d0
-  FW s1 m0
-  BW s1 m0
-  RECV_act s0 m1 from d0
-  SEND_grad s0 m0 to d0
-  FW s1 m1
-  BW s1 m1
-  SEND_grad s0 m1 to d0
-)";
 
 }  // namespace
 
