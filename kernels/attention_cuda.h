@@ -30,6 +30,17 @@ __host__ __device__ inline int64_t KvHeads(const AttentionShape& s) {
   return s.kv_heads == 0 ? s.heads : s.kv_heads;
 }
 
+// run of the least kDim that a head fits in.
+template <typename Run>
+void ForDim(int64_t head_dim, const Run& run) {
+  if (head_dim <= 32) return run.template operator()<32>();
+  if (head_dim <= 64) return run.template operator()<64>();
+  if (head_dim <= 80) return run.template operator()<80>();
+  if (head_dim <= 96) return run.template operator()<96>();
+  if (head_dim <= 128) return run.template operator()<128>();
+  run.template operator()<256>();
+}
+
 // Where a head of queries, and that of its keys and values, begins: token 0.
 struct Head {
   int64_t q, k, v, row;  // in packed rows, and from one to the next

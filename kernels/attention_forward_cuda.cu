@@ -184,13 +184,7 @@ void Run(const AttentionForwardArgs<N>& args, Stream stream) {
 
 template <typename N>
 void AttentionForward(const AttentionForwardArgs<N>& args, Stream stream) {
-  const int64_t dim = args.shape.head_dim;
-  if (dim <= 32) return Run<32>(args, stream);
-  if (dim <= 64) return Run<64>(args, stream);
-  if (dim <= 80) return Run<80>(args, stream);
-  if (dim <= 96) return Run<96>(args, stream);
-  if (dim <= 128) return Run<128>(args, stream);
-  Run<256>(args, stream);
+  ForDim(args.shape.head_dim, [&]<int kDim>() { Run<kDim>(args, stream); });
 }
 PP_INSTANTIATE_CUDA(AttentionForward)
 
