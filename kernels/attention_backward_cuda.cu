@@ -163,28 +163,11 @@ __device__ void LoadStatistics(const float* lse, const float* dots, int queries,
   CopyAsync<4>(dots + at, bytes, to.dots + i);
 }
 
-// Rows of queries, keys, values or gradients of one head, from token `from` on.
+// The first of D_i of a head.
 template <typename N>
-struct HeadRows {
-  AttentionBackwardArgs<N> a;
-  Head head;
-
-  __device__ Rows<const N> In(int64_t at, int from) const {
-    return {a.qkv + at + from * head.row, head.row, Left(from), Dim()};
-  }
-  __device__ Rows<N> Gradient(int64_t at, int from) const {
-    return {a.dqkv + at + from * head.row, head.row, Left(from), Dim()};
-  }
-  __device__ Rows<const N> OutGradient(int from) const {
-    return {a.dout + head.out + from * head.out_row, head.out_row, Left(from), Dim()};
-  }
-  __device__ const float* Lse(int from) const { return a.lse + head.of_query + from; }
-  __device__ const float* Dots(int from) const {
-    return static_cast<const float*>(a.scratch) + head.of_query + from;
-  }
-  __device__ int Left(int from) const { return static_cast<int>(a.shape.tokens) - from; }
-  __device__ int Dim() const { return static_cast<int>(a.shape.head_dim); }
-};
+__device__ const float* DotsOf(const AttentionBackwardArgs<N>& a, const Head& head) {
+  return static_cast<const float*>(a.scratch) + head.of_query;
+}
 
 template <typename N, int kDim, Sums kSums>
 __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
@@ -198,20 +181,21 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   const int row = Warp() * T::kWarpRows, own = first + row;
   const int tiles = (tokens - first + T::kOthers - 1) / T::kOthers;
   const int rounds = static_cast<int>(group) * tiles;
-  const HeadRows<N> keys = {a, HeadOf(a.shape, batch, first_head)};
-  LoadPair<kDim, T::kThreads>(keys.In(keys.head.k, first), keys.In(keys.head.v, first), memory.own);
+  const Head keys = HeadOf(a.shape, batch, first_head);
+  LoadPair<kDim, T::kThreads>(keys.In(a.qkv, keys.k, first), keys.In(a.qkv, keys.v, first),
+                              memory.own);
   const auto load = [&](int round) {
-    const HeadRows<N> queries = {a, LaterHead(keys.head, a.shape, round / tiles)};
+    const Head head = LaterHead(keys, a.shape, round / tiles);
     const int query = first + round % tiles * T::kOthers;
     auto& stage = memory.stages[round % 2];
-    LoadPair<kDim, T::kThreads>(queries.In(queries.head.q, query), queries.OutGradient(query),
-                                stage.rows);
-    LoadStatistics(queries.Lse(query), queries.Dots(query), tokens - query, stage.statistics);
+    LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, query), head.Out(a.dout, query), stage.rows);
+    LoadStatistics(a.lse + head.of_query + query, DotsOf(a, head) + query, tokens - query,
+                   stage.statistics);
     CommitCopies();
   };
   load(0);
   const Softmax softmax(a.shape);
-  HeadDropout dropout(a.dropout, keys.head, batch, tokens);
+  HeadDropout dropout(a.dropout, keys, batch, tokens);
   float dk[T::kRowTiles][kDim / 8][4] = {}, dv[T::kRowTiles][kDim / 8][4] = {};
   PP_NO_UNROLL
   for (int round = 0; round < rounds; ++round) {
@@ -227,16 +211,16 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     MultiplyRows<kDim>(memory.own.first + row * T::kStride, q, scores);
     if constexpr (kSums != Sums::kValues)
       MultiplyRows<kDim>(memory.own.second + row * T::kStride, dout, gradients);
-    dropout.first = LaterHead(keys.head, a.shape, round / tiles).dropout;
+    dropout.first = LaterHead(keys, a.shape, round / tiles).dropout;
     ApplyByKey(softmax, dropout, own, query, stage.statistics, scores, gradients);
     if constexpr (kSums != Sums::kKeys) MultiplyColumns<kDim>(scores, dout, dv);
     if constexpr (kSums != Sums::kValues) MultiplyColumns<kDim>(gradients, q, dk);
   }
   if constexpr (kSums != Sums::kValues)
     StoreRows<kDim>(dk, softmax.scale, memory.own.first + row * T::kStride,
-                    keys.Gradient(keys.head.k, own));
+                    keys.In(a.dqkv, keys.k, own));
   if constexpr (kSums != Sums::kKeys)
-    StoreRows<kDim>(dv, 1, memory.own.second + row * T::kStride, keys.Gradient(keys.head.v, own));
+    StoreRows<kDim>(dv, 1, memory.own.second + row * T::kStride, keys.In(a.dqkv, keys.v, own));
 }
 
 template <typename N, int kDim>
@@ -246,14 +230,13 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   auto& memory = Shared<typename T::Memory>();
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
-  const HeadRows<N> rows = {a, HeadOf(a.shape, batch, BlockX() % a.shape.heads)};
-  const Head& head = rows.head;
+  const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
   const int first = ((tokens - 1) / T::kRows - BlockY()) * T::kRows;  // those with most keys first
   const int end = first + T::kRows < tokens ? first + T::kRows : tokens;
   const int row = Warp() * T::kWarpRows, own = first + row;
-  LoadPair<kDim, T::kThreads>(rows.In(head.q, first), rows.OutGradient(first), memory.own);
+  LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
   const auto load = [&](int key) {
-    LoadPair<kDim, T::kThreads>(rows.In(head.k, key), rows.In(head.v, key),
+    LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.k, key), head.In(a.qkv, head.v, key),
                                 memory.stages[key / T::kOthers % 2].rows);
     CommitCopies();
   };
@@ -263,8 +246,8 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   float lse[T::kRowTiles][2], dots[T::kRowTiles][2];
   for (int i = 0; i < 2 * T::kRowTiles; ++i) {
     const int query = own + i * 8 + RowOfLane();
-    lse[i / 2][i % 2] = query < tokens ? *rows.Lse(query) : 0;
-    dots[i / 2][i % 2] = query < tokens ? *rows.Dots(query) : 0;
+    lse[i / 2][i % 2] = query < tokens ? a.lse[head.of_query + query] : 0;
+    dots[i / 2][i % 2] = query < tokens ? DotsOf(a, head)[query] : 0;
   }
   float dq[T::kRowTiles][kDim / 8][4] = {};
   PP_NO_UNROLL
@@ -282,7 +265,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     MultiplyColumns<kDim>(gradients, stage.rows.first, dq);
   }
   StoreRows<kDim>(dq, softmax.scale, memory.own.first + row * T::kStride,
-                  rows.Gradient(head.q, own));
+                  head.In(a.dqkv, head.q, own));
 }
 
 template <int kSize, typename N>

@@ -41,12 +41,31 @@ void ForDim(int64_t head_dim, const Run& run) {
   run.template operator()<256>();
 }
 
+// A matrix in global memory.
+template <typename N>
+struct Rows {
+  N* at;
+  int64_t stride;
+  int rows, columns;
+};
+
 // Where a head of queries, and that of its keys and values, begins: token 0.
 struct Head {
   int64_t q, k, v, row;  // in packed rows, and from one to the next
   int64_t out, out_row;  // in rows of outputs
   int64_t of_query;      // in what has one number a query
   int64_t dropout;       // element of query 0 and key 0
+  int tokens, dim;
+
+  // From token `from` on: its q, k or v in packed rows, and its outputs.
+  template <typename N>
+  __device__ Rows<N> In(N* packed, int64_t begin, int from) const {
+    return {packed + begin + from * row, row, tokens - from, dim};
+  }
+  template <typename N>
+  __device__ Rows<N> Out(N* outputs, int from) const {
+    return {outputs + out + from * out_row, out_row, tokens - from, dim};
+  }
 };
 
 inline __device__ Head HeadOf(const AttentionShape& s, int64_t batch, int64_t head) {
@@ -60,7 +79,9 @@ inline __device__ Head HeadOf(const AttentionShape& s, int64_t batch, int64_t he
           .out = (batch * s.tokens * s.heads + head) * s.head_dim,
           .out_row = s.heads * s.head_dim,
           .of_query = (batch * s.heads + head) * s.tokens,
-          .dropout = (s.first_head + head) * s.tokens * s.tokens};
+          .dropout = (s.first_head + head) * s.tokens * s.tokens,
+          .tokens = static_cast<int>(s.tokens),
+          .dim = static_cast<int>(s.head_dim)};
 }
 
 // That of `heads` further queries' heads, which share keys and values.
@@ -74,14 +95,6 @@ inline __device__ Head LaterHead(Head head, const AttentionShape& s, int64_t hea
 
 inline __device__ int RowOfLane() { return Lane() / 4; }
 inline __device__ int ColumnOfLane() { return Lane() % 4 * 2; }
-
-// A matrix in global memory.
-template <typename N>
-struct Rows {
-  N* at;
-  int64_t stride;
-  int rows, columns;
-};
 
 // kRows of them into shared memory, by the whole block; what lies outside becomes zeros. Done after
 // WaitForCopies and a barrier.

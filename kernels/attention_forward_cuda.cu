@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) Forward(Attention
   constexpr int kStride = kRowStride<N, kDim>;
   N *queries = &Shared<N>(), *keys = queries + T::kQueries * kStride;
   N* values = keys + T::kKeys * kStride;
-  const int tokens = static_cast<int>(a.shape.tokens), dim = static_cast<int>(a.shape.head_dim);
+  const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
   const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
   // Tiles with the most keys begin first.
@@ -133,15 +133,13 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) Forward(Attention
   const int own = first + Warp() * T::kWarpQueries;  // this warp's first query
   N* own_queries = queries + Warp() * T::kWarpQueries * kStride;
   const auto load = [&](int64_t begin, int key, N* to) {
-    LoadRows<kDim, T::kKeys, T::kThreads, N>(
-        {a.qkv + begin + key * head.row, head.row, tokens - key, dim}, to);
+    LoadRows<kDim, T::kKeys, T::kThreads>(head.In(a.qkv, begin, key), to);
     CommitCopies();
   };
-  LoadRows<kDim, T::kQueries, T::kThreads, N>(
-      {a.qkv + head.q + first * head.row, head.row, tokens - first, dim}, queries);
+  LoadRows<kDim, T::kQueries, T::kThreads>(head.In(a.qkv, head.q, first), queries);
   load(head.k, 0, keys);
 
-  const float scale = 1 / sqrtf(static_cast<float>(dim)), unit = scale * kLog2E;
+  const float scale = 1 / sqrtf(static_cast<float>(head.dim)), unit = scale * kLog2E;
   const HeadDropout dropout(a.dropout, head, batch, tokens);
   float sums[T::kRowTiles][kDim / 8][4] = {};
   Normalizers<T::kRowTiles> normalizers;
@@ -166,8 +164,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) Forward(Attention
   }
   float factors[T::kRowTiles][2];
   Finish(scale, normalizers, tokens - own, a.lse + head.of_query + own, factors);
-  StoreRows<kDim>(sums, factors, own_queries,
-                  Rows<N>{a.out + head.out + own * head.out_row, head.out_row, tokens - own, dim});
+  StoreRows<kDim>(sums, factors, own_queries, head.Out(a.out, own));
 }
 
 template <int kDim, typename N>
