@@ -303,9 +303,7 @@ struct HeadDropout {
   __device__ uint32_t Word(int64_t element) const {
     uint32_t words[4];
     Words(element, words);
-    const uint32_t low = element % 2 == 0 ? words[0] : words[1];
-    const uint32_t high = element % 2 == 0 ? words[2] : words[3];
-    return element % 4 < 2 ? low : high;
+    return WordOf(words, element);
   }
   __device__ void ToFactors(const uint32_t (&words)[4], float (&factors)[4]) const {
     for (int i = 0; i < 4; ++i) factors[i] = words[i] >= threshold ? scale : 0;

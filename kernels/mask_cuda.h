@@ -24,9 +24,7 @@ struct Mask {
     uint32_t words[4];
     if constexpr (kSize == 1) {
       Philox(seed, static_cast<uint64_t>(i) / 4, sequence, site, words);
-      const uint32_t low = i % 2 == 0 ? words[0] : words[1];
-      const uint32_t high = i % 2 == 0 ? words[2] : words[3];
-      x.at[0] = Kept(i % 4 < 2 ? low : high, x.at[0]);
+      x.at[0] = Kept(WordOf(words, i), x.at[0]);
     } else {
       for (int j = 0; j < kSize; j += 4) {
         Philox(seed, static_cast<uint64_t>(i + j) / 4, sequence, site, words);
@@ -39,8 +37,7 @@ struct Mask {
 };
 
 inline Mask MaskOf(const DropoutKey& key) {
-  return {key.seed, key.site, key.first_sequence,
-          static_cast<uint32_t>(static_cast<double>(key.p) * 4294967296.0), 1 / (1 - key.p)};
+  return {key.seed, key.site, key.first_sequence, DropoutThreshold(key.p), 1 / (1 - key.p)};
 }
 
 }  // namespace pp::kernels::cuda
