@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kDotThreads) Dots(AttentionBackwardArgs<N> a) 
     PP_UNROLL
     for (int i = 0; i < kSize; ++i) sum += ToFloat(out.at[i]) * ToFloat(dout.at[i]);
   }
-  for (int mask = kDotLanes / 2; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
+  sum = WarpSum<kDotLanes>(sum);
   if (!inside || Lane() % kDotLanes != 0) return;
   const int64_t token = row / heads % a.shape.tokens, batch = row / heads / a.shape.tokens;
   static_cast<float*>(a.scratch)[(batch * heads + row % heads) * a.shape.tokens + token] = sum;

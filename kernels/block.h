@@ -79,9 +79,10 @@ inline __device__ BFloat16 FromFloat<BFloat16>(float x) {
   return Round(x);
 }
 
-// The sum over the lanes of a warp, the same bits on all of them.
-inline __device__ float WarpSum(float x) {
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) x += ShuffleXor(x, mask);
+// The sum over kLanes lanes side by side, the same bits on all of them.
+template <int kLanes = kWarp, typename T>
+__device__ T WarpSum(T x) {
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) x += ShuffleXor(x, mask);
   return x;
 }
 inline __device__ float WarpMax(float x) {

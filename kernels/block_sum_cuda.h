@@ -15,7 +15,7 @@ struct BlockSums {
 template <int kThreads>
 __device__ double BlockSum(double mine) {
   auto& shared = Shared<BlockSums<kThreads>>();
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) mine += ShuffleXor(mine, mask);
+  mine = WarpSum(mine);
   if (Lane() == 0) shared.of_warps[Warp()] = mine;
   SyncBlock();
   if (Thread() != 0) return 0;
