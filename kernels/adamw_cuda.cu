@@ -1,43 +1,38 @@
 // AdamW on a GPU. Bound by memory: 28 bytes an element.
 #include "kernels/adamw.h"
-#include "kernels/block.h"
+#include "kernels/elements_cuda.h"
 
 namespace pp::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kSize = kPackSize<float>;
+struct AdamWEach {
+  AdamWArgs a;
 
-template <int kSize>
-__device__ void UpdateAt(const AdamWArgs& a, float scale, int64_t i) {
-  const auto gradient = LoadPack<kSize>(a.gradient + i);
-  auto m = LoadPack<kSize>(a.m + i), v = LoadPack<kSize>(a.v + i);
-  auto weights = LoadPack<kSize>(a.weights + i);
-  for (int j = 0; j < kSize; ++j) {
-    const float g = scale * gradient.at[j];
-    m.at[j] = a.beta1 * m.at[j] + (1 - a.beta1) * g;
-    v.at[j] = a.beta2 * v.at[j] + (1 - a.beta2) * g * g;
-    const float step = (m.at[j] / a.correction1) / (sqrtf(v.at[j] / a.correction2) + a.epsilon);
-    weights.at[j] -= a.learning_rate * (step + a.decay * weights.at[j]);
+  template <int kSize>
+  __device__ void At(int64_t i) const {
+    if (a.clipped != nullptr && a.clipped->finite == 0) return;
+    const float scale = a.clipped != nullptr ? a.clipped->scale : a.gradient_scale;
+    const auto gradient = LoadPack<kSize>(a.gradient + i);
+    auto m = LoadPack<kSize>(a.m + i), v = LoadPack<kSize>(a.v + i);
+    auto weights = LoadPack<kSize>(a.weights + i);
+    for (int j = 0; j < kSize; ++j) {
+      const float g = scale * gradient.at[j];
+      m.at[j] = a.beta1 * m.at[j] + (1 - a.beta1) * g;
+      v.at[j] = a.beta2 * v.at[j] + (1 - a.beta2) * g * g;
+      const float step = (m.at[j] / a.correction1) / (sqrtf(v.at[j] / a.correction2) + a.epsilon);
+      weights.at[j] -= a.learning_rate * (step + a.decay * weights.at[j]);
+    }
+    StorePack(a.m + i, m);
+    StorePack(a.v + i, v);
+    StorePack(a.weights + i, weights);
   }
-  StorePack(a.m + i, m);
-  StorePack(a.v + i, v);
-  StorePack(a.weights + i, weights);
-}
-
-__global__ void __launch_bounds__(kThreads) Update(AdamWArgs a) {
-  if (a.clipped != nullptr && a.clipped->finite == 0) return;
-  const float scale = a.clipped != nullptr ? a.clipped->scale : a.gradient_scale;
-  const int64_t i = (int64_t{BlockX()} * kThreads + Thread()) * kSize;
-  if (i + kSize <= a.n) return UpdateAt<kSize>(a, scale, i);
-  for (int64_t j = i; j < a.n; ++j) UpdateAt<1>(a, scale, j);
-}
+};
 
 }  // namespace
 
 void AdamW(const AdamWArgs& args, Stream stream) {
-  Launch<Update>({.x = CeilDiv(args.n, int64_t{kThreads} * kSize), .threads = kThreads}, stream,
-                 args);
+  LaunchForEach<kPackSize<float>>(AccessOf(args.weights, args.m, args.v, args.gradient), args.n,
+                                  AdamWEach{args}, stream);
 }
 
 }  // namespace pp::kernels::cuda
