@@ -14,6 +14,17 @@ inline ModelConfig Gpt2Model(ModelConfig numbers = {}) {
   return numbers;
 }
 
+// For plans that are looked at and never run: act and grad have the same size, no other value has
+// it.
+inline ModelConfig PaperModel(int layers) {
+  return Gpt2Model({.vocab_size = 16,
+                    .max_positions = 8,
+                    .hidden_size = 8,
+                    .layers = layers,
+                    .heads = 2,
+                    .intermediate_size = 32});
+}
+
 // Two families, small, with all kinds of dropout that they have. LLaMA has fewer heads of keys and
 // values, of four numbers each.
 inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, int positions,

@@ -19,20 +19,10 @@ struct Case {
   CompileOptions options;
 };
 
-ModelConfig TinyModel(int layers) {
-  ModelConfig model = Gpt2Model({.vocab_size = 16,
-                                 .max_positions = 8,
-                                 .hidden_size = 8,
-                                 .layers = layers,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  return model;
-}
-
 std::vector<Case> Cases() {
-  ModelConfig untied = TinyModel(2);
+  ModelConfig untied = PaperModel(2);
   untied.tied = false;
-  const ModelConfig two = TinyModel(2), four = TinyModel(4);
+  const ModelConfig two = PaperModel(2), four = PaperModel(4);
   return {
       {"replicas", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .model = two}},
       {"shards", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .zero = 1, .model = two}},
@@ -236,7 +226,7 @@ TEST_CASE("without a norm a copy steps as soon as its gradients are complete") {
   };
   CompileOptions options{.scheme = "interleaved", .shape = {2, 2, 2}, .clip = false};
   CHECK(steps_of(options, 0) == "STEP s2\nSTEP s0\n");
-  options.model = TinyModel(4);
+  options.model = PaperModel(4);
   options.replicas = 2;
   options.zero = 1;
   CHECK(steps_of(options, 1) ==

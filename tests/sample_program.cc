@@ -28,12 +28,7 @@ Program Head(const SampleArgs& args) {
   for (int m = 0; m < args.microbatches; ++m) program.pipe_of.push_back(m % args.pipes);
   if (args.model) {
     Job& job = program.job.emplace();
-    job.model = pp::Gpt2Model({.vocab_size = 16,
-                               .max_positions = 8,
-                               .hidden_size = 8,
-                               .layers = program.stages,
-                               .heads = 2,
-                               .intermediate_size = 32});
+    job.model = pp::PaperModel(program.stages);
     job.micro_batch_size = 2;
     job.sequence_length = 4;
     job.layers_per_stage.assign(program.stages, 1);

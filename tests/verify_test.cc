@@ -12,13 +12,7 @@ namespace pp {
 namespace {
 
 Program TinyPlan(P2p p2p, std::vector<OperatorKind> recompute = {}) {
-  ModelConfig model = Gpt2Model({.vocab_size = 16,
-                                 .max_positions = 8,
-                                 .hidden_size = 8,
-                                 .layers = 2,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  CompileOptions options{.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = model};
+  CompileOptions options{.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = PaperModel(2)};
   if (!recompute.empty()) options.fit.limit.values = {2};  // some FW, some CFW
   options.recompute = std::move(recompute);
   return MustCompile(options);
@@ -159,17 +153,11 @@ device 1 holds s1
 
 TEST_CASE("all members of a group start their collectives in one order") {
   for (const char* clip : {"exact", "off"}) {
-    ModelConfig model = Gpt2Model({.vocab_size = 16,
-                                   .max_positions = 8,
-                                   .hidden_size = 8,
-                                   .layers = 4,
-                                   .heads = 2,
-                                   .intermediate_size = 32});
     const auto plan = Compile({.scheme = "chimera",
                                .shape = {4, 4},
                                .zero = 1,
                                .clip = std::string(clip) == "exact",
-                               .model = model});
+                               .model = PaperModel(4)});
     INFO(plan.status().message());
     REQUIRE(plan.ok());
     REQUIRE(ErrorOf(*plan) == "right");
