@@ -17,14 +17,8 @@ namespace pp {
 namespace {
 
 Program PlanOf(CompileOptions options) {
-  ModelConfig model = Gpt2Model({.vocab_size = 32,
-                                 .max_positions = 8,
-                                 .hidden_size = 16,
-                                 .layers = 8,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  model.tied = !options.scheme.starts_with("pipedream");
-  options.model = model;
+  options.model =
+      SmallModel("gpt2", /*tied=*/!options.scheme.starts_with("pipedream"), /*layers=*/8);
   return MustCompile(options);
 }
 

@@ -22,13 +22,7 @@ namespace {
 constexpr int kSteps = 3;
 
 Program PlanOf(CompileOptions options) {
-  ModelConfig model = Gpt2Model({.vocab_size = 65,
-                                 .max_positions = 8,
-                                 .hidden_size = 16,
-                                 .layers = 4,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  options.model = model;
+  options.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/4);
   return MustCompile(options);
 }
 
@@ -252,14 +246,7 @@ TEST_CASE("a run that goes on is compared from where it goes on") {
 TEST_CASE("what cannot be compared is refused") {
   CompileOptions options{.scheme = "pipedream", .shape = {2, 4}};
   options.clip = false;
-  ModelConfig model = Gpt2Model({.vocab_size = 64,
-                                 .max_positions = 8,
-                                 .hidden_size = 16,
-                                 .layers = 2,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  model.tied = false;
-  options.model = model;
+  options.model = SmallModel("gpt2", /*tied=*/false, /*layers=*/2);
   const auto versions = Compile(options);
   REQUIRE(versions.ok());
   CHECK(Train(*versions, Options()).status.message() ==

@@ -22,14 +22,8 @@ namespace {
 constexpr int kMicros = 4, kTokens = 8;
 
 ModelConfig TinyModel(bool tied, float dropout) {
-  ModelConfig model = Gpt2Model({.vocab_size = 61,
-                                 .max_positions = kTokens,
-                                 .hidden_size = 16,
-                                 .layers = 4,
-                                 .heads = 4,
-                                 .intermediate_size = 32});
+  ModelConfig model = SmallModel("gpt2", tied, /*layers=*/4, /*positions=*/kTokens);
   model.embedding_dropout = model.attention_dropout = model.residual_dropout = dropout;
-  model.tied = tied;
   return model;
 }
 

@@ -26,14 +26,7 @@ constexpr unsigned kSeeds[] = {1, 2, 3};
 using Plant = std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)>;
 
 Program PlanOf(CompileOptions options, bool tied = true) {
-  ModelConfig model = Gpt2Model({.vocab_size = 64,
-                                 .max_positions = 8,
-                                 .hidden_size = 16,
-                                 .layers = 4,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  model.tied = tied;
-  options.model = model;
+  options.model = SmallModel("gpt2", tied, /*layers=*/4);
   return MustCompile(options);
 }
 

@@ -27,8 +27,8 @@ inline ModelConfig PaperModel(int layers) {
 
 // Two families, small, with all kinds of dropout that they have. LLaMA has fewer heads of keys and
 // values, of four numbers each.
-inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, int positions,
-                              int llama_heads) {
+inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, int positions = 8,
+                              int llama_heads = 4) {
   ModelConfig model = Gpt2Model({.vocab_size = 65,  // does not divide
                                  .max_positions = positions,
                                  .hidden_size = 16,

@@ -34,19 +34,11 @@
 namespace pp {
 namespace {
 
-constexpr int kSteps = 5, kBatch = 2, kSequence = 8, kVocabulary = 64;
+constexpr int kSteps = 5, kBatch = 2, kSequence = 8;
 constexpr uint64_t kSeed = 3;
 
 ModelConfig TinyModel() {
-  ModelConfig model = Gpt2Model({.vocab_size = kVocabulary,
-                                 .max_positions = kSequence,
-                                 .hidden_size = 16,
-                                 .layers = 4,
-                                 .heads = 2,
-                                 .intermediate_size = 32});
-  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1f;
-  model.tied = false;
-  return model;
+  return SmallModel("gpt2", /*tied=*/false, /*layers=*/4, /*positions=*/kSequence);
 }
 
 // The learning rate differs from step to step, so that it shows which one an update takes.
@@ -147,8 +139,8 @@ class Reference {
     kernels_ = MakeCpuKernels(job_, 1);
     for (int s = 0; s < what.devices; ++s)
       stages_.push_back(std::make_unique<Stage>(job_, s, kernels_.get()));
-    auto data =
-        Dataset::Open(DataFile(), {.vocab_size = kVocabulary, .sequence_length = kSequence});
+    auto data = Dataset::Open(DataFile(),
+                              {.vocab_size = TinyModel().vocab_size, .sequence_length = kSequence});
     REQUIRE(data.ok());
     data_ = std::make_unique<Dataset>(std::move(*data));
   }
