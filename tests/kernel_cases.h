@@ -75,9 +75,19 @@ std::span<const Case> KernelCases();
 
 // In attention_cases.cc.
 Comparison Attention(const CpuKernels& kernels);
+
+// In cross_entropy_cases.cc.
 Comparison CrossEntropy(const CpuKernels& kernels);
 Comparison CrossEntropyIgnored(const CpuKernels& kernels);
 Comparison CrossEntropyInParts(const CpuKernels& kernels);
+
+// In element_cases.cc.
+Comparison AdamW(const CpuKernels& kernels);
+Comparison DropoutAndResidual(const CpuKernels& kernels);
+Comparison Elementwise(const CpuKernels& kernels);
+Comparison Gelu(const CpuKernels& kernels);
+Comparison GeluFar(const CpuKernels& kernels);
+Comparison SwiGlu(const CpuKernels& kernels);
 
 // In large_cases.cc.
 Comparison Clip(const CpuKernels& kernels);
@@ -87,6 +97,17 @@ Comparison Draw(const CpuKernels& kernels);
 Comparison EmbeddingLarge(const CpuKernels& kernels);
 Comparison SumParts(const CpuKernels& kernels);
 
+// In matmul_cases.cc.
+Comparison Matmul(const CpuKernels& kernels);
+Comparison MatmulInPlace(const CpuKernels& kernels);
+
+// In row_cases.cc.
+Comparison BiasGradient(const CpuKernels& kernels);
+Comparison Embedding(const CpuKernels& kernels);
+Comparison LayerNorm(const CpuKernels& kernels);
+Comparison RmsNorm(const CpuKernels& kernels);
+Comparison Rope(const CpuKernels& kernels);
+
 // In bfloat16_cases.cc.
 Comparison HalfNumbers(const CpuKernels& kernels);
 Comparison HalfMatmul(const CpuKernels& kernels);
@@ -95,7 +116,7 @@ Comparison HalfNorm(const CpuKernels& kernels);
 Comparison HalfElements(const CpuKernels& kernels);
 Comparison HalfEnds(const CpuKernels& kernels);
 
-// Two of them by name.
+// In kernel_cases.cc.
 Comparison RandomNormal(const CpuKernels& kernels);
 Comparison SumSquares(const CpuKernels& kernels);
 

@@ -1,0 +1,184 @@
+// Kernels that go over rows, one a token: embedding, norms, rotary embedding, gradients of biases.
+#include <cmath>
+
+#include "tests/kernel_cases.h"
+
+namespace pp::kernels {
+namespace {
+
+// And RMSNorm, where it is not centered.
+Comparison Norm(const CpuKernels& kernels, bool centered) {
+  Comparison result;
+  for (const int64_t channels : {1, 5, 64, 768, 771}) {
+    for (const Update update : {Update::kSet, Update::kAdd}) {
+      const int64_t rows = 19, n = rows * channels;
+      const Floats x = Numbers(n, 1), gamma = Numbers(channels, 2), beta = Numbers(channels, 3);
+      const Floats dy = Numbers(n, 4), old = Numbers(n, 5);
+      Floats y(n), mean(rows), rstd(rows), dx = old, dgamma = old, dbeta = old;
+      dgamma.resize(channels), dbeta.resize(channels);
+      const float epsilon = 1e-5f;  // with one channel rstd is 316, and dx exactly 0
+      kernels.LayerNormForward({rows, channels, x.data(), gamma.data(),
+                                centered ? beta.data() : nullptr, y.data(),
+                                centered ? mean.data() : nullptr, rstd.data(), epsilon});
+      kernels.LayerNormBackward({.rows = rows,
+                                 .channels = channels,
+                                 .dy = dy.data(),
+                                 .x = x.data(),
+                                 .gamma = gamma.data(),
+                                 .mean = centered ? mean.data() : nullptr,
+                                 .rstd = rstd.data(),
+                                 .dx = dx.data(),
+                                 .dx_update = update,
+                                 .dgamma = dgamma.data(),
+                                 .dbeta = centered ? dbeta.data() : nullptr,
+                                 .update = update});
+      const bool add = update == Update::kAdd;
+      Doubles want_y(n), want_dx(n), want_dgamma(channels), want_dbeta(channels);
+      for (int64_t c = 0; add && c < channels; ++c) want_dgamma[c] = want_dbeta[c] = old[c];
+      for (int64_t r = 0; r < rows; ++r) {
+        double m = 0, v = 0, g_mean = 0, gn_mean = 0;
+        for (int64_t c = 0; centered && c < channels; ++c)
+          m += x[r * channels + c] / double(channels);
+        for (int64_t c = 0; c < channels; ++c) {
+          v += std::pow(x[r * channels + c] - m, 2) / double(channels);
+        }
+        const double s = 1 / std::sqrt(v + double(epsilon));
+        const auto normal = [&](int64_t c) { return (x[r * channels + c] - m) * s; };
+        for (int64_t c = 0; c < channels; ++c) {
+          const double d = dy[r * channels + c], g = d * gamma[c];
+          want_y[r * channels + c] = normal(c) * gamma[c] + (centered ? beta[c] : 0);
+          want_dgamma[c] += d * normal(c);
+          want_dbeta[c] += d;
+          if (centered) g_mean += g / double(channels);
+          gn_mean += g * normal(c) / double(channels);
+        }
+        for (int64_t c = 0; c < channels; ++c) {
+          const double d =
+              s * (dy[r * channels + c] * double(gamma[c]) - g_mean - normal(c) * gn_mean);
+          want_dx[r * channels + c] = d + (add ? old[r * channels + c] : 0);
+        }
+      }
+      // Errors of the means are multiplied by rstd, here at most 10.
+      result.Add(y, want_y, 40 * kEpsilon);
+      result.Add(dx, want_dx, 80 * kEpsilon);
+      result.Add(dgamma, want_dgamma, 10 * kEpsilon * rows);
+      if (centered) result.Add(dbeta, want_dbeta, kEpsilon * rows);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+Comparison LayerNorm(const CpuKernels& kernels) { return Norm(kernels, true); }
+Comparison RmsNorm(const CpuKernels& kernels) { return Norm(kernels, false); }
+
+// All of a table of seven tokens and positions, and a part of it without positions.
+Comparison Embedding(const CpuKernels& kernels) {
+  Comparison result;
+  for (int i = 0; i < 4; ++i) {
+    const DropoutKey& key = kDropouts[i % 2];
+    const bool whole = i < 2;
+    const int64_t first = whole ? 0 : 2, vocabulary = whole ? 7 : 3;
+    const int64_t batch = 2, tokens = 5, channels = 37;
+    const Floats wte = Numbers(vocabulary * channels, 1), wpe = Numbers(tokens * channels, 2);
+    const std::vector<int32_t> token = {3, 0, 3, 6, 1, 3, 3, 2, 0, 5};
+    Floats out(batch * tokens * channels);
+    kernels.EmbeddingForward({.batch = batch,
+                              .tokens = tokens,
+                              .channels = channels,
+                              .first = first,
+                              .vocabulary = vocabulary,
+                              .token = token.data(),
+                              .table = wte.data(),
+                              .position = whole ? wpe.data() : nullptr,
+                              .out = out.data(),
+                              .dropout = key});
+    const Floats dout = Numbers(out.size(), 3);
+    Floats dwte = Numbers(wte.size(), 4), dwpe = Numbers(wpe.size(), 5);
+    Doubles want(out.size()), want_dwte(dwte.begin(), dwte.end()),
+        want_dwpe(dwpe.begin(), dwpe.end());
+    kernels.EmbeddingBackward({.batch = batch,
+                               .tokens = tokens,
+                               .channels = channels,
+                               .first = first,
+                               .vocabulary = vocabulary,
+                               .token = token.data(),
+                               .dout = dout.data(),
+                               .dtable = dwte.data(),
+                               .dposition = whole ? dwpe.data() : nullptr,
+                               .dropout = key});
+    for (int64_t row = 0; row < batch * tokens; ++row) {
+      const int64_t b = row / tokens, t = row % tokens;
+      for (int64_t c = 0; c < channels; ++c) {
+        const double mask = Mask(key, b, t * channels + c);
+        const double gradient = mask * dout[row * channels + c];
+        const int64_t here = token[row] - first;
+        double sum = whole ? wpe[t * channels + c] : 0;
+        if (0 <= here && here < vocabulary) {
+          sum += wte[here * channels + c];
+          want_dwte[here * channels + c] += gradient;
+        }
+        want[row * channels + c] = mask * sum;
+        if (whole) want_dwpe[t * channels + c] += gradient;
+      }
+    }
+    result.Add(out, want, 4 * kEpsilon);
+    result.Add(dwte, want_dwte, 8 * kEpsilon);  // up to four rows meet in one
+    result.Add(dwpe, want_dwpe, 8 * kEpsilon);
+  }
+  return result;
+}
+
+// And back: the two turns together leave everything as it was.
+Comparison Rope(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t dim : {2, 34, 64, 128}) {
+    const int64_t gap = dim == 128 ? 8 : 5;
+    const int64_t batch = 2, tokens = 3, heads = 2, stride = heads * dim + gap, half = dim / 2;
+    const Floats x = Numbers(batch * tokens * stride, 1), angles = Numbers(tokens * half, 2);
+    Floats cosine(angles.size()), sine(angles.size()), turned = x;
+    for (size_t i = 0; i < angles.size(); ++i)
+      cosine[i] = std::cos(3 * angles[i]), sine[i] = std::sin(3 * angles[i]);
+    RopeArgs<float> args = {batch,  tokens,        heads,       dim,
+                            stride, cosine.data(), sine.data(), turned.data()};
+    kernels.Rope(args);
+    Doubles want(x.begin(), x.end());  // what lies between the rows stays
+    for (int64_t row = 0; row < batch * tokens; ++row) {
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t i = 0; i < half; ++i) {
+          const int64_t at = row * stride + h * dim + i, angle = row % tokens * half + i;
+          const double c = cosine[angle], s = sine[angle];
+          want[at] = x[at] * c - x[at + half] * s;
+          want[at + half] = x[at + half] * c + x[at] * s;
+        }
+      }
+    }
+    result.Add(turned, want, 4 * kEpsilon);
+    args.turn = Turn::kBackward;
+    kernels.Rope(args);
+    result.Add(turned, Doubles(x.begin(), x.end()), 8 * kEpsilon);
+  }
+  return result;
+}
+
+Comparison BiasGradient(const CpuKernels& kernels) {
+  Comparison result;
+  for (const int64_t columns : {1, 513, 1100, 40}) {
+    for (const Update update : {Update::kSet, Update::kAdd}) {
+      const int64_t rows = columns == 40 ? 1001 : 77;
+      const Floats dy = Numbers(rows * columns, 1), old = Numbers(columns, 2);
+      Floats dbias = old;
+      kernels.BiasGradient({rows, columns, dy.data(), dbias.data(), update});
+      Doubles want(columns);
+      for (int64_t c = 0; c < columns; ++c) {
+        if (update == Update::kAdd) want[c] = old[c];
+        for (int64_t r = 0; r < rows; ++r) want[c] += dy[r * columns + c];
+      }
+      result.Add(dbias, want, kEpsilon * rows);
+    }
+  }
+  return result;
+}
+
+}  // namespace pp::kernels
