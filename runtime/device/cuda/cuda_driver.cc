@@ -133,22 +133,10 @@ class RealCuda : public CudaDriver {
   }
 
   Result<std::byte*> Take(int64_t bytes) override {
-    Use();
-    void* memory = nullptr;
-    const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
-    if (error != cudaSuccess) return NotSoMuch("GPU", bytes, error);
-    std::lock_guard<std::mutex> lock(mutex_);
-    memory_.push_back(memory);
-    return static_cast<std::byte*>(memory);
+    return TakeBy(cudaMalloc, "GPU", bytes, &memory_);
   }
   Result<std::byte*> TakePinned(int64_t bytes) override {
-    Use();
-    void* memory = nullptr;
-    const cudaError_t error = cudaMallocHost(&memory, static_cast<size_t>(bytes));
-    if (error != cudaSuccess) return NotSoMuch("host", bytes, error);
-    std::lock_guard<std::mutex> lock(mutex_);
-    pinned_.push_back(memory);
-    return static_cast<std::byte*>(memory);
+    return TakeBy(cudaMallocHost, "host", bytes, &pinned_);
   }
 
   Stream MakeStream() override {
@@ -246,9 +234,18 @@ class RealCuda : public CudaDriver {
     Keep(Status::Failed(fmt::format("CUDA: {}", cudaGetErrorString(error))));
     return false;
   }
-  static Status NotSoMuch(const char* whose, int64_t bytes, cudaError_t error) {
-    return Status::Invalid(fmt::format("the plan takes {} bytes of the {}'s memory on one rank: {}",
-                                       bytes, whose, cudaGetErrorString(error)));
+  Result<std::byte*> TakeBy(cudaError_t (*allocate)(void**, size_t), const char* whose,
+                            int64_t bytes, std::vector<void*>* taken) {
+    Use();
+    void* memory = nullptr;
+    const cudaError_t error = allocate(&memory, static_cast<size_t>(bytes));
+    if (error != cudaSuccess)
+      return Status::Invalid(
+          fmt::format("the plan takes {} bytes of the {}'s memory on one rank: {}", bytes, whose,
+                      cudaGetErrorString(error)));
+    std::lock_guard<std::mutex> lock(mutex_);
+    taken->push_back(memory);
+    return static_cast<std::byte*>(memory);
   }
 
   const int gpu_;
