@@ -13,38 +13,19 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <vector>
 
 #include "schema/program_generated.h"
 #include "schema/verify.h"
+#include "tests/folder.h"
 #include "tests/sample_program.h"
 
 namespace {
 
 namespace fs = std::filesystem;
+using pp::Folder;
 using pp::Instruction;
 using pp::Program;
-
-// A folder of its own, gone at the end.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "file_test.XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  // Names of what lies in it, with a blank between.
-  std::string List() const {
-    std::string names;
-    for (const auto& entry : fs::directory_iterator(path_)) {
-      names += (names.empty() ? "" : " ") + entry.path().filename().string();
-    }
-    return names;
-  }
-
- private:
-  std::string path_;
-};
 
 std::string Read(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -159,7 +140,7 @@ TEST_CASE("a plan comes back as it was") {
   const Folder folder;
   const Program program = Everything();
   REQUIRE(pp::Save(program, folder / "x.plan").message() == "");
-  CHECK(folder.List() == "x.plan");
+  CHECK(folder.List() == std::vector<std::string>{"x.plan"});
   const auto loaded = pp::Load(folder / "x.plan");
   REQUIRE(loaded.status().message() == "");
   CHECK(*loaded == program);
@@ -168,7 +149,7 @@ TEST_CASE("a plan comes back as it was") {
   const Program small = pp::SampleProgram({.devices = 1, .microbatches = 1});
   REQUIRE(pp::Save(small, folder / "x.plan").ok());  // over the old one
   CHECK(*pp::Load(folder / "x.plan") == small);
-  CHECK(folder.List() == "x.plan");
+  CHECK(folder.List() == std::vector<std::string>{"x.plan"});
 }
 
 TEST_CASE("one device's lists") {
@@ -421,7 +402,7 @@ TEST_CASE("a full disk") {
   CHECK(limited.code() == pp::Code::kFailed);
   CHECK_THAT(limited.message(), Catch::StartsWith(folder / "x.plan: File too large ("));
   CHECK(Read(folder / "x.plan") == "old");
-  CHECK(folder.List() == "x.plan");
+  CHECK(folder.List() == std::vector<std::string>{"x.plan"});
 }
 
 TEST_CASE("flatc opens a plan with the schema") {

@@ -42,4 +42,11 @@ inline std::vector<std::string> Folder::List(const std::string& name) const {
   return names;
 }
 
+// A text that all tests of a program read.
+inline std::string SharedText() {
+  static const Folder folder;
+  static const std::string path = folder.WriteText("text.txt", 4000);
+  return path;
+}
+
 }  // namespace pp

@@ -1,17 +1,14 @@
 // Bugs planted behind the binding are found on the late device (late_device.h): a missing wait, an
 // early reuse of bytes, a wrong group. Found means that in at least one of a few orders the run
 // fails, or its numbers have other bits; without the bug they have the same bits in all of them.
-#include <unistd.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "compiler/compile.h"
 #include "runtime/run/train.h"
 #include "schema/text.h"
+#include "tests/folder.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
 #include "tests/models.h"
@@ -30,17 +27,6 @@ Program PlanOf(CompileOptions options, bool tied = true) {
   return MustCompile(options);
 }
 
-std::string DataFile() {
-  static const std::string path = [] {
-    const auto file =
-        std::filesystem::temp_directory_path() / ("late_test." + std::to_string(getpid()) + ".txt");
-    std::ofstream out(file);
-    for (int i = 0; i < 4000; ++i) out << static_cast<char>(' ' + i * i % 31);
-    return file.string();
-  }();
-  return path;
-}
-
 struct Outcome {
   Status status;
   std::vector<double> numbers;  // loss and norm, step after step
@@ -53,7 +39,7 @@ struct Outcome {
 
 Outcome Run(const Program& program, const LateDevices* late, const Plant& plant) {
   TrainOptions options;
-  options.data = DataFile();
+  options.data = SharedText();
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-2;
   options.after_bind = plant;

@@ -10,12 +10,8 @@
 //   2019) 2BW         W(max(0, floor((k - 1) / M) - 1))  one update a step, of the sum over its M
 //                                                  micro-batches             (Narayanan et al.,
 //                                                  2021)
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -27,6 +23,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/run/export.h"
 #include "runtime/run/train.h"
+#include "tests/folder.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
 #include "tests/models.h"
@@ -49,17 +46,6 @@ OptimizerOptions Optimizer() {
           .cosine = true,
           .grad_clip = 0,
           .steps = kSteps};
-}
-
-std::string DataFile() {
-  static const std::string path = [] {
-    const auto file = std::filesystem::temp_directory_path() /
-                      ("pipedream_test." + std::to_string(getpid()) + ".txt");
-    std::ofstream out(file);
-    for (int i = 0; i < 4000; ++i) out << static_cast<char>(' ' + i * i % 31);
-    return file.string();
-  }();
-  return path;
 }
 
 struct Case {
@@ -139,7 +125,7 @@ class Reference {
     kernels_ = MakeCpuKernels(job_, 1);
     for (int s = 0; s < what.devices; ++s)
       stages_.push_back(std::make_unique<Stage>(job_, s, kernels_.get()));
-    auto data = Dataset::Open(DataFile(),
+    auto data = Dataset::Open(SharedText(),
                               {.vocab_size = TinyModel().vocab_size, .sequence_length = kSequence});
     REQUIRE(data.ok());
     data_ = std::make_unique<Dataset>(std::move(*data));
@@ -244,7 +230,7 @@ std::vector<double> Run(const Case& what, const LateDevices* late = nullptr,
   REQUIRE(program.ok());
   CHECK_FALSE(program->clip);
   TrainOptions options;
-  options.data = DataFile();
+  options.data = SharedText();
   options.optimizer = Optimizer();
   options.seed = kSeed;
   options.stall_timeout = 60;
@@ -316,13 +302,12 @@ TEST_CASE("a reference with another version has other bits") {
 }
 
 TEST_CASE("the newest version is exported") {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("pipedream_test." + std::to_string(getpid()));
   for (const char* scheme : {"pipedream", "pipedream-2bw"}) {
+    const Folder folder;
     const Case what{scheme, 4, 4};
     Reference reference(what, {});
-    CHECK(Run(what, nullptr, nullptr, folder.string()) == reference.Train());
-    auto source = WeightSource::Open(folder.string(), TinyModel());
+    CHECK(Run(what, nullptr, nullptr, folder / "model") == reference.Train());
+    auto source = WeightSource::Open(folder / "model", TinyModel());
     REQUIRE(source.ok());
     for (int s = 0; s < what.devices; ++s) {
       Stage& stage = reference.stage(s);
@@ -334,7 +319,6 @@ TEST_CASE("the newest version is exported") {
                           tensor.bytes()) == 0);
       }
     }
-    std::filesystem::remove_all(folder);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -14,6 +13,7 @@
 #include "compiler/interop.h"
 #include "runtime/run/train.h"
 #include "schema/text.h"
+#include "tests/folder.h"
 #include "tests/kept_report.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
@@ -42,23 +42,9 @@ CompileOptions Options(const std::string& scheme, int devices, int micros, P2p p
           .micro_batch_size = 2};
 }
 
-// A text that every test of this file trains on.
-std::string DataFile() {
-  static const std::string path = [] {
-    const auto file =
-        std::filesystem::temp_directory_path() /
-        ("same_bits_test." +
-         std::to_string(std::hash<std::string>()(std::filesystem::current_path().string())));
-    std::ofstream out(file);
-    for (int i = 0; i < 3000; ++i) out << "the " << i * 7919 % 1000 << " ";
-    return file.string();
-  }();
-  return path;
-}
-
 KeptReport MustTrain(const Program& program, bool record = false) {
   TrainOptions options;
-  options.data = DataFile();
+  options.data = SharedText();
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-2;
   options.record = record;

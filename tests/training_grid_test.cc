@@ -15,15 +15,12 @@
 //
 // A seeded sample by default (--seed S), all with --all.
 #define CATCH_CONFIG_RUNNER
-#include <unistd.h>
 
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <tuple>
@@ -31,6 +28,7 @@
 #include "compiler/compile.h"
 #include "runtime/compare/comparison.h"
 #include "runtime/run/train.h"
+#include "tests/folder.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
 #include "tests/models.h"
@@ -93,17 +91,6 @@ Result<Program> CompileCell(const Cell& cell) {
   return Compile(options);
 }
 
-std::string DataFile() {
-  static const std::string path = [] {
-    const auto file = std::filesystem::temp_directory_path() /
-                      ("training_grid_test." + std::to_string(getpid()) + ".txt");
-    std::ofstream out(file);
-    for (int i = 0; i < 4000; ++i) out << static_cast<char>(' ' + i * i % 31);
-    return file.string();
-  }();
-  return path;
-}
-
 struct Numbers {
   std::vector<double> values;  // loss and norm, step after step
   bool operator==(const Numbers& other) const {
@@ -117,7 +104,7 @@ Comparison furthest_compared;
 
 Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   TrainOptions options;
-  options.data = DataFile();
+  options.data = SharedText();
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;
