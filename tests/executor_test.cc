@@ -17,13 +17,9 @@ namespace {
 class Stage {
  public:
   explicit Stage(double clip) {
-    ModelConfig model = Gpt2Model({.vocab_size = 50,
-                                   .max_positions = 8,
-                                   .hidden_size = 16,
-                                   .layers = 1,
-                                   .heads = 2,
-                                   .intermediate_size = 64});
-    auto compiled = Compile({.scheme = "gpipe", .shape = {1, 1, 0}, .model = model});
+    auto compiled = Compile({.scheme = "gpipe",
+                             .shape = {1, 1, 0},
+                             .model = SmallModel("gpt2", /*tied=*/true, /*layers=*/1)});
     REQUIRE(compiled.ok());
     program_ = std::move(*compiled);
     executor_ =

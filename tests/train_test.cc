@@ -34,17 +34,11 @@ Program MakeProgram(const Plan& plan) {
   options.shape = {
       .devices = plan.devices, .microbatches = plan.microbatches, .stages_per_device = 0};
   options.p2p = plan.p2p;
-  ModelConfig model = Gpt2Model({.vocab_size = 50,
-                                 .max_positions = 8,
-                                 .hidden_size = 16,
-                                 .layers = 8,
-                                 .heads = 2,
-                                 .intermediate_size = 64});
-  options.model = model;
+  options.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/8);
   return MustCompile(options);
 }
 
-// Tokens below 50, no two sequences the same.
+// Tokens of the model, no two sequences the same.
 std::string DataFile() {
   static const std::string path = [] {
     const auto file = std::filesystem::temp_directory_path() /
