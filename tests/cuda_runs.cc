@@ -15,15 +15,9 @@
 namespace pp {
 namespace {
 
-std::string DataFile() {
-  static const Folder folder;
-  static const std::string path = folder.WriteText("text.txt", 4000);
-  return path;
-}
-
 TrainOptions Options(const Program& program) {
   TrainOptions options;
-  options.data = DataFile();
+  options.data = SharedText();
   options.optimizer.steps = kCudaRunSteps;
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;
@@ -50,7 +44,7 @@ class Apart : public Transport {
 }  // namespace
 
 ModelConfig CudaRunModel(const std::string& family, bool tied) {
-  return SmallModel(family, tied, /*layers=*/4, /*positions=*/4, /*llama_heads=*/4);
+  return SmallModel(family, tied, /*layers=*/4, /*positions=*/4);
 }
 
 Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& terms) {
