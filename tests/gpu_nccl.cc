@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/comm/clock.h"
 #include "runtime/device/cuda/cuda_plugin.h"
 
 namespace pp {

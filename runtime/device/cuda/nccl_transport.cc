@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/comm/clock.h"
+
 namespace pp {
 namespace {
 
