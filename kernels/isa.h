@@ -34,7 +34,9 @@ PP_ACTIVATION_KERNELS(PP_DECLARE_BOTH)
 }  // namespace v4
 namespace amx {
 PP_DECLARE(MatmulRun)
-}
+using v4::GeluBackward;
+using v4::GeluForward;
+}  // namespace amx
 #undef PP_DECLARE
 #undef PP_DECLARE_BOTH
 

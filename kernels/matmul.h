@@ -11,6 +11,14 @@
 //                         takes the nearest BFloat16
 //   kBf16Sum   BFloat16   BFloat16            float         dW; no residual
 //
+// An epilogue goes on with the whole product P, bias and all:
+//
+//   kGelu          aux = P, C = gelu(P)             a layer, and what its backward needs of it
+//   kGeluBackward  C = P gelu'(aux)                 the gradient with respect to what GELU read
+//
+// aux has the numbers and the layout of C; kernels/gelu.h has the formulas. Whether gelu is that of
+// P or of aux, which is rounded, is the device's. No epilogue with kAdd or kBf16Sum.
+//
 // A row of a matrix starts `lda`, `ldb`, `ldc` numbers after the one before (0: no gap). A residual
 // has the layout of C, and may not be asked for together with kAdd, nor kAdd with kBf16.
 //
@@ -39,6 +47,7 @@ enum class Operands { kNN, kNT, kTN };
 enum class MatmulNumbers { kFp32, kBf16, kBf16Sum };
 enum class WithBias { kNo, kYes };
 enum class WithResidual { kNo, kYes };
+enum class Epilogue { kNone, kGelu, kGeluBackward };
 
 struct MatmulShape {
   int64_t m = 0, n = 0, k = 0;
@@ -48,6 +57,7 @@ struct MatmulShape {
   WithResidual residual = WithResidual::kNo;
   int64_t lda = 0, ldb = 0, ldc = 0;
   MatmulNumbers numbers = MatmulNumbers::kFp32;
+  Epilogue epilogue = Epilogue::kNone;
 
   bool operator==(const MatmulShape&) const = default;
 };
@@ -58,6 +68,7 @@ struct MatmulArgs {
   void* c = nullptr;
   const float* bias = nullptr;     // [n], exactly when the shape says so
   const void* residual = nullptr;  // like C, exactly when the shape says so; may be C itself
+  void* aux = nullptr;             // like C, exactly when there is an epilogue; not C
   void* scratch = nullptr;         // ScratchBytes of its numbers, aligned to 64
   void* helpers = nullptr;         // as much for each further thread, one behind the other
 };

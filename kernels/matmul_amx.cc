@@ -18,6 +18,7 @@
 // The tile registers work for 16 cycles at each instruction. What else is to be done, packing the
 // next panel and adding the last sums to C, is strewn among those in small portions; so it costs
 // little time.
+#include "kernels/epilogue.h"
 #include "kernels/isa.h"
 #include "kernels/matmul_blocks.h"
 #include "kernels/matmul_numbers.h"
@@ -426,8 +427,10 @@ void Multiply(const MatmulRunArgs& run) {
 }  // namespace
 
 void MatmulRun(const MatmulRunArgs& run) {
-  ForNumbers(run.shape.numbers,
-             [&]<typename A, typename B, typename C>() { Multiply<A, B, C>(run); });
+  WithEpilogue(run, [](const MatmulRunArgs& plain) {
+    ForNumbers(plain.shape.numbers,
+               [&]<typename A, typename B, typename C>() { Multiply<A, B, C>(plain); });
+  });
 }
 
 }  // namespace pp::kernels::PP_ISA

@@ -16,6 +16,7 @@
 // not, the sums of a block lie in scratch until they are whole.
 #include <type_traits>
 
+#include "kernels/epilogue.h"
 #include "kernels/isa.h"
 #include "kernels/matmul_numbers.h"
 #include "kernels/parallel.h"
@@ -358,8 +359,10 @@ void Multiply(const MatmulRunArgs& run) {
 }  // namespace
 
 void MatmulRun(const MatmulRunArgs& run) {
-  ForNumbers(run.shape.numbers,
-             [&]<typename A, typename B, typename C>() { Multiply<A, B, C>(run); });
+  WithEpilogue(run, [](const MatmulRunArgs& plain) {
+    ForNumbers(plain.shape.numbers,
+               [&]<typename A, typename B, typename C>() { Multiply<A, B, C>(plain); });
+  });
 }
 
 }  // namespace pp::kernels::PP_ISA

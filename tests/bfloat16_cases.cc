@@ -164,6 +164,59 @@ Comparison HalfMatmul(const CpuKernels& kernels) {
   return result;
 }
 
+// Products with GELU, and with the way back through it. Whether the formula gets the product P or P
+// rounded, by up to 2^-9 of itself, is left open: a slope of at most 1.13 makes no more of that.
+Comparison HalfMatmulGelu(const CpuKernels& kernels) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  constexpr Size kSizes[] = {{1, 8, 8}, {24, 64, 40}, {7, 264, 808}, {130, 1024, 16}};
+  Comparison result;
+  for (const Size& s : kSizes)
+    for (const Operands operands : {Operands::kNN, Operands::kNT})
+      for (const Epilogue epilogue : {Epilogue::kGelu, Epilogue::kGeluBackward}) {
+        const bool forward = epilogue == Epilogue::kGelu, turned = operands == Operands::kNT;
+        const Both a(s.m * s.k, 1), b(s.k * s.n, 2), bias(s.n, 3);
+        Both aux(s.m * s.n, 4), c(s.m * s.n, 5);
+        Scratch scratch(cpu::Matmul::ScratchBytes(MatmulNumbers::kBf16));
+        kernels.MatmulRun({.shape = {.m = s.m,
+                                     .n = s.n,
+                                     .k = s.k,
+                                     .operands = operands,
+                                     .bias = forward ? WithBias::kYes : WithBias::kNo,
+                                     .lda = s.k,
+                                     .ldb = turned ? s.k : s.n,
+                                     .ldc = s.n,
+                                     .numbers = MatmulNumbers::kBf16,
+                                     .epilogue = epilogue},
+                           .args = {.a = a.halves.data(),
+                                    .b = b.floats.data(),
+                                    .c = c.halves.data(),
+                                    .bias = bias.floats.data(),
+                                    .aux = aux.halves.data(),
+                                    .scratch = scratch.get(),
+                                    .helpers = scratch.helpers()},
+                           .threads = static_cast<int>(Threads())});
+        const Floats got = Widen(c.halves), saved = Widen(aux.halves);
+        for (int64_t i = 0; i < s.m * s.n; ++i) {
+          const int64_t row = i / s.n, column = i % s.n;
+          double p = forward ? bias.floats[column] : 0;
+          for (int64_t k = 0; k < s.k; ++k)
+            p += double{a.floats[row * s.k + k]} *
+                 b.floats[turned ? column * s.k + k : k * s.n + column];
+          const double error = kEpsilon * (static_cast<double>(s.k) + 4);
+          const double x = forward ? p : aux.floats[i], root = std::sqrt(2 / M_PI);
+          const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+          const double slope =
+              0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+          const double want = forward ? 0.5 * x * (1 + t) : p * slope;
+          result.Add({got[i]}, {want}, (std::abs(want) + 1.13 * std::abs(p)) / 256 + 2 * error);
+          result.Add({saved[i]}, {x}, forward ? std::abs(x) / 256 + error : 0);
+        }
+      }
+  return result;
+}
+
 // Of sums over keys or queries of P*x or dS*x. Where P and dS are rounded, each by up to 2^-9 of
 // itself, and the results of both types may be rounded to numbers next to each other:
 //   out  is off by 2^-9 * sum(P/(1-p) * |v|) <= 2^-9 / (1-p), as |v| <= 1

@@ -124,6 +124,7 @@ constexpr Case kCases[] = {
     {"cross entropy, infinite and no numbers", CrossEntropyInfinite},
     {"bfloat16: numbers", HalfNumbers},
     {"bfloat16: matmul", HalfMatmul},
+    {"bfloat16: matmul with GELU", HalfMatmulGelu},
     {"bfloat16: attention", HalfAttention},
     {"bfloat16: norms", HalfNorm},
     {"bfloat16: elementwise", HalfElements},

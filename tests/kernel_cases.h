@@ -111,6 +111,7 @@ Comparison Rope(const CpuKernels& kernels);
 // In bfloat16_cases.cc.
 Comparison HalfNumbers(const CpuKernels& kernels);
 Comparison HalfMatmul(const CpuKernels& kernels);
+Comparison HalfMatmulGelu(const CpuKernels& kernels);
 Comparison HalfAttention(const CpuKernels& kernels);
 Comparison HalfNorm(const CpuKernels& kernels);
 Comparison HalfElements(const CpuKernels& kernels);
