@@ -2,6 +2,7 @@
 // one's memory to another's, or staged) over a fake of CUDA (fake_cuda.h) train what the CPU
 // trains.
 #include <catch2/catch.hpp>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -23,6 +24,9 @@ struct Plant {
   int hasty = -1;
   int64_t bytes = INT64_MAX;   // that one piece of memory may have
   int64_t events = INT64_MAX;  // before everything fails
+  bool fuses = true;           // products have epilogues
+  // Of products with this epilogue, aux is what C is.
+  kernels::Epilogue wrong_aux = kernels::Epilogue::kNone;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
 };
 
@@ -64,9 +68,19 @@ class PlantedCuda : public CudaDriver {
   void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
     inner_->Fill(at, word, words, stream);
   }
-  int Prepare(const kernels::MatmulShape& shape) override { return inner_->Prepare(shape); }
+  int Prepare(const kernels::MatmulShape& shape) override {
+    const int product = inner_->Prepare(shape);
+    epilogues_[product] = shape.epilogue;
+    return product;
+  }
   void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
-    inner_->Multiply(product, args, stream);
+    kernels::MatmulArgs planted = args;
+    const kernels::Epilogue epilogue = epilogues_.at(product);
+    if (epilogue != kernels::Epilogue::kNone && epilogue == plant_.wrong_aux) planted.aux = args.c;
+    inner_->Multiply(product, planted, stream);
+  }
+  bool Has(const kernels::MatmulShape& shape) override {
+    return plant_.fuses && inner_->Has(shape);
   }
   Status status() const override { return inner_->status(); }
 
@@ -74,6 +88,7 @@ class PlantedCuda : public CudaDriver {
   const std::unique_ptr<CudaDriver> inner_;
   const Plant plant_;
   int made_ = 0;
+  std::map<int, kernels::Epilogue> epilogues_;  // by product
   Stream hasty_stream_ = nullptr;
   std::mutex mutex_;
   std::set<Event> hasty_events_;  // each stream's events stay its own
@@ -116,6 +131,47 @@ TEST_CASE("replicas, shards, peers and checkpoints on a GPU") {
     compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, "llama");
     compare({.scheme = "1f1b", .shape = {2, 4}, .tp = 2}, "gpt2");
     compare({.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true}, "llama");
+  }
+}
+
+// On the fake, as may be on a GPU, GELU has other bits with a product than alone. So what RE makes
+// again has those of a forward that saves all only if the same kernels make it.
+TEST_CASE("products with GELU have the same bits whatever is made again") {
+  using Kinds = std::vector<OperatorKind>;
+  for (const Kinds& again : {Kinds{}, Kinds{OperatorKind::kResidual, OperatorKind::kNorm},
+                             Kinds{OperatorKind::kLinear}}) {
+    std::vector<KeptReport> runs;
+    for (const char* passes : {"apply-checkpoint", "mario", "", "split-backward"}) {
+      CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
+      options.dtype = Dtype::kBf16;
+      options.model = CudaRunModel("gpt2", true);
+      options.passes = passes;
+      options.recompute = again;
+      if (!again.empty() && runs.size() == 2) break;  // those without RE have no such option
+      INFO(passes << " of " << RecomputeText(again));
+      runs.push_back(Run(MustCompile(options)));
+      REQUIRE(runs.back().status.ok());
+      CHECK(Difference(runs.back(), runs.front()) == 0);
+    }
+  }
+}
+
+TEST_CASE("products with GELU are asked for in bfloat16, and what they save matters") {
+  CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
+  options.model = CudaRunModel("gpt2", true);
+  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
+    options.dtype = dtype;
+    const bool fuses = dtype == Dtype::kBf16;
+    const Program program = MustCompile(options);
+    const KeptReport fused = Run(program);
+    const KeptReport plain = Run(program, 1, {.fuses = false});
+    CHECK((Difference(fused, plain) > 0) == fuses);
+    CHECK(Difference(fused, plain) < 2e-2);
+    for (const auto epilogue : {kernels::Epilogue::kGelu, kernels::Epilogue::kGeluBackward}) {
+      const KeptReport wrong = Run(program, 1, {.wrong_aux = epilogue});
+      INFO(NameOf(dtype) << " " << static_cast<int>(epilogue));
+      CHECK((!wrong.status.ok() || Difference(wrong, fused) > 2e-2) == fuses);
+    }
   }
 }
 

@@ -165,6 +165,8 @@ class FakeCuda : public CudaDriver {
     Put(stream, [shape = shapes_[product], args] { Product(shape, args); });
   }
 
+  bool Has(const MatmulShape&) override { return true; }
+
   Status status() const override {
     std::lock_guard<std::mutex> lock(mutex_);
     return status_;
@@ -233,29 +235,48 @@ class FakeCuda : public CudaDriver {
     return floats;
   }
 
+  static void Narrow(const std::vector<float>& floats, void* halves) {
+    for (size_t i = 0; i < floats.size(); ++i)
+      static_cast<BFloat16*>(halves)[i] = kernels::cuda::FromFloat<BFloat16>(floats[i]);
+  }
+
   // Weights and biases come rounded, as cuBLASLt wants them; the CPU takes floats.
   static void Product(const MatmulShape& shape, kernels::MatmulArgs args) {
-    std::vector<float> b, bias;
+    // Instead of gaps that are not said.
+    MatmulShape whole = shape;
+    const bool a_turned = shape.operands == kernels::Operands::kTN;
+    const bool b_turned = shape.operands == kernels::Operands::kNT;
+    if (whole.lda == 0) whole.lda = a_turned ? shape.m : shape.k;
+    if (whole.ldb == 0) whole.ldb = b_turned ? shape.k : shape.n;
+    if (whole.ldc == 0) whole.ldc = shape.n;
+    std::vector<float> a, b, bias, aux, c;
     if (shape.numbers == MatmulNumbers::kBf16) {
-      const bool turned = shape.operands == kernels::Operands::kNT;
-      const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
-      b = Widen(args.b, (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns);
+      const int64_t rows = b_turned ? shape.n : shape.k, columns = b_turned ? shape.k : shape.n;
+      b = Widen(args.b, (rows - 1) * whole.ldb + columns);
       args.b = b.data();
       if (shape.bias == kernels::WithBias::kYes) {
         bias = Widen(args.bias, shape.n);
         args.bias = bias.data();
       }
     }
-    std::vector<std::byte> scratch(kernels::cpu::Matmul::ScratchBytes(shape.numbers) + 64);
+    kernels::MatmulArgs floats = args;
+    if (shape.epilogue != kernels::Epilogue::kNone) {
+      // Of sums that are not rounded, as cuBLASLt has them: other bits than those of a kernel of
+      // its own.
+      PP_CHECK(shape.numbers == MatmulNumbers::kBf16 && !a_turned);
+      PP_CHECK(shape.residual == kernels::WithResidual::kNo && whole.ldc == shape.n);
+      whole.numbers = MatmulNumbers::kFp32;
+      a = Widen(args.a, (shape.m - 1) * whole.lda + shape.k);
+      c.resize(shape.m * shape.n);
+      aux = shape.epilogue == kernels::Epilogue::kGelu ? c : Widen(args.aux, shape.m * shape.n);
+      floats.a = a.data(), floats.aux = aux.data(), floats.c = c.data();
+    }
+    std::vector<std::byte> scratch(kernels::cpu::Matmul::ScratchBytes(whole.numbers) + 64);
     const auto address = reinterpret_cast<uintptr_t>(scratch.data());
-    args.scratch = reinterpret_cast<void*>((address + 63) / 64 * 64);
-    // Instead of gaps that are not said.
-    MatmulShape whole = shape;
-    const bool a_turned = shape.operands == kernels::Operands::kTN;
-    if (whole.lda == 0) whole.lda = a_turned ? shape.m : shape.k;
-    if (whole.ldb == 0) whole.ldb = shape.operands == kernels::Operands::kNT ? shape.k : shape.n;
-    if (whole.ldc == 0) whole.ldc = shape.n;
-    kernels::SupportedCpuKernels().back().MatmulRun({.shape = whole, .args = args, .threads = 1});
+    floats.scratch = reinterpret_cast<void*>((address + 63) / 64 * 64);
+    kernels::SupportedCpuKernels().back().MatmulRun({.shape = whole, .args = floats, .threads = 1});
+    if (shape.epilogue == kernels::Epilogue::kGelu) Narrow(aux, args.aux);
+    if (shape.epilogue != kernels::Epilogue::kNone) Narrow(c, args.c);
   }
 
   mutable std::mutex mutex_;

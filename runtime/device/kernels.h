@@ -33,6 +33,9 @@ class Kernels : public ActivationKernels<float>, public ActivationKernels<kernel
   // Makes what matrix products of a shape need, once; ids count from 0.
   virtual int Prepare(const kernels::MatmulShape& shape) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args) = 0;
+  // Whether a product is better computed with its epilogue than with kernels of its own behind it.
+  // The answer depends on nothing but the shape and the kind of device, as bits do.
+  virtual bool Fuses(const kernels::MatmulShape&) { return false; }
 
   virtual void Copy(const void* from, int64_t bytes, void* to) = 0;
   // From here on weights are others than before: a STEP has been.

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "runtime/device/rope_angles.h"
-#include "runtime/model/linear.h"
 #include "runtime/model/peer_rows.h"
+#include "runtime/model/products.h"
 
 namespace pp {
 namespace {
@@ -29,15 +29,17 @@ class KernelOperators : public Operators {
         seed_(seed),
         kernels_(*kernels),
         acts_(*kernels) {
-    const LinearTerms terms = {.rows = rows_, .dtype = job.dtype, .peer = group.index};
-    for (const StageOperator& placed : layout.operators) {
-      products_.push_back(placed.op.kind == OperatorKind::kLinear
-                              ? PrepareLinear(placed, terms, kernels)
-                              : LinearProducts{});
-      if (placed.op.kind == OperatorKind::kRope)
-        turns_ = RopeTurns(placed.op.rope, placed.op.head_dim);
+    for (size_t i = 0; i < layout.operators.size(); ++i) {
+      const Operator& op = layout.operators[i].op;
+      products_.push_back(op.kind == OperatorKind::kLinear
+                              ? Prepare(ProductsOf(job, layout.operators, i, group.index))
+                              : Products{});
+      if (op.kind == OperatorKind::kRope) turns_ = RopeTurns(op.rope, op.head_dim);
     }
   }
+
+  bool TakesNext(size_t index) const override { return products_[index].takes_next; }
+  bool TakesPrevious(size_t index) const override { return products_[index].takes_previous; }
 
   void Begin(const StageCall& call) override {
     if (turns_.empty()) return;
@@ -64,9 +66,10 @@ class KernelOperators : public Operators {
         Multiply(call, products_[call.index].forward,
                  {.a = Act(call.in),
                   .b = call.parameters[0],
-                  .c = Act(call.out),
+                  .c = Act(call.with != nullptr ? call.with->out : call.out),
                   .bias = call.parameters[1],
-                  .residual = Act(call.stream)});
+                  .residual = Act(call.stream),
+                  .aux = call.with != nullptr ? call.out : nullptr});
         if (op.cut == Cut::kIn) peers_.Sum(Act(call.out), op.out);
         return;
       case OperatorKind::kAttention:
@@ -125,7 +128,10 @@ class KernelOperators : public Operators {
         return;
       case OperatorKind::kLinear:
         Multiply(call, products_[call.index].input,
-                 {.a = Act(call.d_out), .b = call.parameters[0], .c = Act(call.d_in)});
+                 {.a = Act(call.d_out),
+                  .b = call.parameters[0],
+                  .c = Act(call.with != nullptr ? call.with->d_in : call.d_in),
+                  .aux = call.with != nullptr ? call.with->in : nullptr});
         if (op.cut != Cut::kOut) return;
         Settle();  // what was made again
         return peers_.Sum(Act(call.d_in), op.in);
@@ -284,6 +290,32 @@ class KernelOperators : public Operators {
         {.parts = tp_, .stride = each, .best = tp_ > 1 ? all : mine, .token = call.stage->loss});
   }
 
+  // Ids of prepared matrix products; that to the weights by Update.
+  struct Products {
+    int forward = -1, input = -1, weight[2] = {-1, -1};
+    bool takes_next = false, takes_previous = false;
+  };
+
+  Products Prepare(const LinearProducts& linear) {
+    kernels::MatmulShape forward = linear.forward, input = linear.input;
+    Products ids;
+    ids.takes_next = Fuse(linear.next, &forward);
+    ids.takes_previous = Fuse(linear.previous, &input);
+    ids.forward = kernels_.Prepare(forward);
+    ids.input = kernels_.Prepare(input);
+    for (int i = 0; i < 2; ++i) ids.weight[i] = kernels_.Prepare(linear.weight[i]);
+    return ids;
+  }
+
+  // Gives a product the epilogue where the device would rather have it so.
+  bool Fuse(kernels::Epilogue epilogue, kernels::MatmulShape* shape) {
+    kernels::MatmulShape fused = *shape;
+    fused.epilogue = epilogue;
+    if (epilogue == kernels::Epilogue::kNone || !kernels_.Fuses(fused)) return false;
+    *shape = fused;
+    return true;
+  }
+
   void Multiply(const OperatorCall& call, int product, kernels::MatmulArgs args) {
     args.scratch = Scratch(call);
     kernels_.Multiply(product, args);
@@ -375,7 +407,7 @@ class KernelOperators : public Operators {
   const uint64_t seed_;
   Kernels& kernels_;
   ActivationKernels<N>& acts_;
-  std::vector<LinearProducts> products_;  // by operator
+  std::vector<Products> products_;  // by operator
   std::vector<double> turns_;             // of a Rope, by pair; empty: there is none
 };
 

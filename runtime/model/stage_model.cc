@@ -61,7 +61,10 @@ void StageModel::RunForward(const StageCall& call, Run run, Keep keep) {
   operators_->Begin(call);
   for (size_t i = 0; i < layout_.operators.size(); ++i) {
     if (run == Run::kAgain && !layout_.operators[i].again) continue;
-    operators_->Forward(CallOf(call, i, keep, Halves::kTogether));
+    const bool two = operators_->TakesNext(i);
+    OperatorCall one = CallOf(call, i, keep, Halves::kTogether), next;
+    if (two) next = CallOf(call, ++i, keep, Halves::kTogether), one.with = &next;
+    operators_->Forward(one);
     operators_->Settle();
   }
 }
@@ -91,7 +94,11 @@ void StageModel::StartFlow(const StageCall& call, Halves halves) {
 }
 
 void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
-  operators_->BackwardInput(CallOf(call, index, Keep::kStash, halves));
+  if (index + 1 < layout_.operators.size() && operators_->TakesPrevious(index + 1)) return;
+  OperatorCall one = CallOf(call, index, Keep::kStash, halves), previous;
+  if (operators_->TakesPrevious(index))
+    previous = CallOf(call, index - 1, Keep::kStash, halves), one.with = &previous;
+  operators_->BackwardInput(one);
 }
 
 // What the weight half reads, where it was not saved.

@@ -32,12 +32,21 @@ struct OperatorCall {
   float* statistics = nullptr;
   std::byte *d_out = nullptr, *d_in = nullptr;
   float* part = nullptr;
+
+  // The operator that is carried out with this one, where the Operators say so.
+  const OperatorCall* with = nullptr;
 };
 
 // The kernels of all operators, on one kind of device.
 class Operators {
  public:
   virtual ~Operators() = default;
+
+  // Whether Forward of an operator carries out that of the one behind it, too, and BackwardInput
+  // that of the one before it. Forward of the other one may be asked for by itself all the same, to
+  // make again what was not saved.
+  virtual bool TakesNext(size_t) const { return false; }
+  virtual bool TakesPrevious(size_t) const { return false; }
 
   // Before the operators of an instruction: what several of them read in scratch.
   virtual void Begin(const StageCall& call) = 0;

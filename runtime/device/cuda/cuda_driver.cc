@@ -24,7 +24,9 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 // C^T = op(B)^T op(A)^T, which are the same bytes.
 class Product {
  public:
-  Status Prepare(cublasLtHandle_t lt, const MatmulShape& shape) {
+  // Failed: cuBLASLt has no such product. `place` stands for what bias and aux will be, which
+  // nobody reads here: all that counts is how it is aligned.
+  Status Prepare(cublasLtHandle_t lt, const MatmulShape& shape, const void* place) {
     shape_ = shape;
     const bool halves = shape.numbers != MatmulNumbers::kFp32;
     const cudaDataType in = halves ? CUDA_R_16BF : CUDA_R_32F;
@@ -38,9 +40,14 @@ class Product {
     PP_RETURN_IF_ERROR(Check(cublasLtMatmulDescCreate(&what_, CUBLAS_COMPUTE_32F, CUDA_R_32F)));
     PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, b_turned ? CUBLAS_OP_T : CUBLAS_OP_N));
     PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, a_turned ? CUBLAS_OP_T : CUBLAS_OP_N));
+    PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape)));
     if (shape.bias == kernels::WithBias::kYes) {
-      PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
       PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out));
+      PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, place));
+    }
+    if (shape.epilogue != kernels::Epilogue::kNone) {
+      PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ldc));
+      PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place));
     }
     PP_RETURN_IF_ERROR(
         Check(cublasLtMatrixLayoutCreate(&a_, in, b_turned ? k : n, b_turned ? n : k, ldb)));
@@ -57,12 +64,29 @@ class Product {
     if (shape_.bias == kernels::WithBias::kYes)
       PP_RETURN_IF_ERROR(
           Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias)));
+    if (shape_.epilogue != kernels::Epilogue::kNone)
+      PP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.aux));
     return Check(cublasLtMatmul(lt, what_, &alpha, args.b, a_, args.a, b_, &beta,
                                 residual ? args.residual : args.c, c_, args.c, c_, &algorithm_,
                                 workspace, kWorkspaceBytes, stream));
   }
 
  private:
+  // Its GELU is the same formula as ours (kernels/gelu.h).
+  static cublasLtEpilogue_t EpilogueOf(const MatmulShape& shape) {
+    const bool bias = shape.bias == kernels::WithBias::kYes;
+    switch (shape.epilogue) {
+      case kernels::Epilogue::kNone:
+        return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+      case kernels::Epilogue::kGelu:
+        return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+      case kernels::Epilogue::kGeluBackward:
+        PP_CHECK(!bias);
+        return CUBLASLT_EPILOGUE_DGELU;
+    }
+    PP_CHECK(false);
+  }
+
   static int64_t Size(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
   static Status Check(cublasStatus_t status) {
@@ -200,17 +224,10 @@ class RealCuda : public CudaDriver {
   int Prepare(const MatmulShape& shape) override {
     const auto found = std::find(shapes_.begin(), shapes_.end(), shape);
     if (found != shapes_.end()) return static_cast<int>(found - shapes_.begin());
-    Use();
-    if (lt_ == nullptr) {
-      if (cublasLtCreate(&lt_) != CUBLAS_STATUS_SUCCESS)
-        Keep(Status::Failed("cuBLASLt: cannot be initialised"));
-      Result<std::byte*> workspace = Take(kWorkspaceBytes);
-      if (!workspace.ok()) Keep(workspace.status());
-      if (workspace.ok()) workspace_ = *workspace;
-    }
+    Begin();
     shapes_.push_back(shape);
     products_.emplace_back();
-    if (status().ok()) Keep(products_.back().Prepare(lt_, shape));
+    if (status().ok()) Keep(products_.back().Prepare(lt_, shape, workspace_));
     return static_cast<int>(shapes_.size()) - 1;
   }
   void Multiply(int product, const MatmulArgs& args, Stream stream) override {
@@ -219,12 +236,28 @@ class RealCuda : public CudaDriver {
       Keep(products_[product].Run(lt_, args, workspace_, static_cast<cudaStream_t>(stream)));
   }
 
+  bool Has(const MatmulShape& shape) override {
+    Begin();
+    return status().ok() && Product().Prepare(lt_, shape, workspace_).ok();
+  }
+
   Status status() const override {
     std::lock_guard<std::mutex> lock(mutex_);
     return status_;
   }
 
  private:
+  // Before the first product.
+  void Begin() {
+    Use();
+    if (lt_ != nullptr) return;
+    if (cublasLtCreate(&lt_) != CUBLAS_STATUS_SUCCESS)
+      Keep(Status::Failed("cuBLASLt: cannot be initialised"));
+    Result<std::byte*> workspace = Take(kWorkspaceBytes);
+    if (!workspace.ok()) Keep(workspace.status());
+    if (workspace.ok()) workspace_ = *workspace;
+  }
+
   void Keep(const Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (status_.ok()) status_ = status;

@@ -54,6 +54,13 @@ class CudaKernels : public Kernels {
     return product;
   }
 
+  // In fp32, which is there to be compared, digits are not left to cuBLASLt's tanh, of which
+  // nothing is promised. A row of aux must have a multiple of eight numbers.
+  bool Fuses(const kernels::MatmulShape& shape) override {
+    const int64_t row = shape.ldc > 0 ? shape.ldc : shape.n;
+    return shape.numbers == kernels::MatmulNumbers::kBf16 && row % 8 == 0 && driver_.Has(shape);
+  }
+
   // The driver's products take numbers of one type.
   void Multiply(int product, const kernels::MatmulArgs& args) override {
     const kernels::MatmulShape& shape = shapes_[product];

@@ -51,6 +51,8 @@ class CudaDriver {
   // bits each time.
   virtual int Prepare(const kernels::MatmulShape& shape) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) = 0;
+  // Whether it has such a product, with its epilogue.
+  virtual bool Has(const kernels::MatmulShape& shape) = 0;
 
   // Any thread.
   virtual Status status() const = 0;

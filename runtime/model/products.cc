@@ -1,0 +1,59 @@
+#include "runtime/model/products.h"
+
+namespace pp {
+
+using kernels::Epilogue;
+using kernels::MatmulNumbers;
+using kernels::Operands;
+using kernels::Update;
+using kernels::WithBias;
+using kernels::WithResidual;
+
+LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& operators, size_t index,
+                          int peer) {
+  const StageOperator& placed = operators[index];
+  const Operator& op = placed.op;
+  const bool half = job.dtype == Dtype::kBf16;
+  const MatmulNumbers to_acts = half ? MatmulNumbers::kBf16 : MatmulNumbers::kFp32;
+  const int64_t n = job.tokens(), in = op.in, out = op.out, stride = op.stride;
+  const bool turned = op.matrix == Matrix::kOutIn;
+  const bool adds = op.cut != Cut::kIn || peer == 0;
+  LinearProducts products;
+  products.forward = {
+      .m = n,
+      .n = out,
+      .k = in,
+      .operands = turned ? Operands::kNT : Operands::kNN,
+      .bias = op.parameters.size() > 1 && adds ? WithBias::kYes : WithBias::kNo,
+      .residual = placed.of(Keep::kStash).stream && adds ? WithResidual::kYes : WithResidual::kNo,
+      .ldc = stride,
+      .numbers = to_acts};
+  products.input = {.m = n,
+                    .n = in,
+                    .k = out,
+                    .operands = turned ? Operands::kNN : Operands::kNT,
+                    .lda = stride,
+                    .numbers = to_acts};
+  for (const Update update : {Update::kSet, Update::kAdd})
+    products.weight[static_cast<int>(update)] = {
+        .m = turned ? out : in,
+        .n = turned ? in : out,
+        .k = n,
+        .operands = Operands::kTN,
+        .update = update,
+        .lda = turned ? stride : in,
+        .ldb = turned ? in : stride,
+        .numbers = half ? MatmulNumbers::kBf16Sum : MatmulNumbers::kFp32};
+  const auto is_gelu = [&](size_t i) {
+    return i < operators.size() && operators[i].op.kind == OperatorKind::kGelu;
+  };
+  // What peers have yet to add up is not whole. And what a forward has given with the Linear, RE
+  // must not make again without it: the bits might be others.
+  if (is_gelu(index + 1) && op.cut != Cut::kIn && (placed.again || !operators[index + 1].again))
+    products.next = Epilogue::kGelu;
+  if (index > 0 && is_gelu(index - 1) && op.cut != Cut::kOut)
+    products.previous = Epilogue::kGeluBackward;
+  return products;
+}
+
+}  // namespace pp

@@ -1,0 +1,24 @@
+// The matrix products of a Linear, as its kernels are asked for them.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/matmul.h"
+#include "schema/model/layout.h"
+
+namespace pp {
+
+struct LinearProducts {
+  kernels::MatmulShape forward, input, weight[2];  // the gradient of the weights: by Update
+  // With these epilogues a product would carry out the operator behind this one, and before it,
+  // too: a Gelu. Nothing asks for them but a device (Kernels::Fuses). kNone: there is none.
+  kernels::Epilogue next = kernels::Epilogue::kNone, previous = kernels::Epilogue::kNone;
+};
+
+// Of one of a stage's operators. Of peers whose outputs are added, the first one (peer 0) adds bias
+// and stream.
+LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& operators, size_t index,
+                          int peer);
+
+}  // namespace pp
