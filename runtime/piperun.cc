@@ -19,6 +19,7 @@
 #include "runtime/comm/agree.h"
 #include "runtime/comm/host_memory.h"
 #include "runtime/compare/comparison.h"
+#include "runtime/device/cuda/gemm_table.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/model_folder.h"
 #include "runtime/files/output_file.h"
@@ -26,6 +27,7 @@
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
 #include "runtime/main/stop_signals.h"
+#include "runtime/model/products.h"
 #include "runtime/run/export.h"
 #include "runtime/run/step_log.h"
 #include "runtime/run/train.h"
@@ -63,8 +65,10 @@ Status PrintOut(const std::string& text) {
 // One run: what Main has made of the command line, and the files that it writes.
 class Run {
  public:
-  Run(const Arguments& a, TrainOptions options, uint64_t gpu)
-      : arguments_(a), options_(std::move(options)), gpu_(gpu) {}
+  // `gpu`: see Readiness. `gemms` may be null.
+  Run(const Arguments& a, TrainOptions options, uint64_t gpu,
+      std::shared_ptr<const GemmTable> gemms)
+      : arguments_(a), options_(std::move(options)), gpu_(gpu), gemms_(std::move(gemms)) {}
 
   // Whether this rank is the one that says what went wrong, and has not done so.
   bool Speaks() const { return First() && !spoken_; }
@@ -118,6 +122,8 @@ class Run {
       Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = gpu_};
       if (!mine.status.ok()) return mine;
       mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
+      mine.items.push_back(
+          {"--gemms", gemms_ != nullptr ? std::hash<std::string>()(gemms_->Print()) : 0});
       const Topology topology = TopologyOf(*program_);
       const bool on_host = arguments_.backend == "cpu";
       for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
@@ -212,6 +218,15 @@ class Run {
   // All ranks are ready.
   Status Begin() {
     begun_ = true;
+    if (gemms_ != nullptr && First()) {
+      const std::vector<kernels::MatmulShape> products = AllProducts(*program_->job);
+      const int lacks = gemms_->Lacks(products);
+      if (lacks > 0)
+        options_.on_note(fmt::format(
+            "{} has no algorithm for {} of {} products, which cuBLASLt chooses (piperun "
+            "--tune-gemms)",
+            arguments_.gemms, lacks, products.size()));
+    }
     options_.stop_requests = CountStopRequests();
     if (log_) PP_RETURN_IF_ERROR(log_->Begin());
     return trace_ ? trace_->Begin() : Status();
@@ -303,7 +318,8 @@ class Run {
 
   const Arguments arguments_;
   TrainOptions options_;
-  const uint64_t gpu_;  // see Readiness
+  const uint64_t gpu_;
+  const std::shared_ptr<const GemmTable> gemms_;
   std::optional<Program> program_;
   std::optional<OutputFile> log_, trace_;
   std::optional<ModelFolder> export_;
@@ -322,6 +338,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Trains a model by executing a compiled schedule.", "piperun");
   Arguments arguments;
   TrainOptions options;
+  std::shared_ptr<const GemmTable> gemms;
   DescribeOptions(app, arguments);
   auto parse = [&]() -> Status {
     try {
@@ -330,7 +347,13 @@ int Main(int argc, char** argv) {
       if (error.get_exit_code() == 0) throw;
       return Status::Invalid(fmt::format("{} (piperun --help)", error.what()));
     }
-    return ParseOptions(arguments, &options);
+    PP_RETURN_IF_ERROR(ParseOptions(arguments, &options));
+    if (!arguments.gemms.empty()) {
+      Result<GemmTable> table = GemmTable::Open(arguments.gemms);
+      PP_RETURN_IF_ERROR(table.status().In("--gemms"));
+      gemms = std::make_shared<GemmTable>(std::move(*table));
+    }
+    return {};
   };
   Status status;
   try {
@@ -344,13 +367,24 @@ int Main(int argc, char** argv) {
     return static_cast<int>(Code::kInvalid);
   }
   Backend backend;
-  if (status.ok()) {
-    Result<Backend> opened = OpenBackend(arguments.backend, arguments.transport, *launch);
+  if (status.ok() && arguments.tune_gemms.empty()) {
+    Result<Backend> opened = OpenBackend({arguments.backend, arguments.transport, gemms}, *launch);
     status = opened.status();
     if (opened.ok()) backend = std::move(*opened);
   }
   options.make_device = backend.make_device;
   const bool first = launch->rank == 0;
+  if (!arguments.tune_gemms.empty()) {
+    if (status.ok() && launch->ranks > 1)
+      status = Status::Invalid(fmt::format(
+          "--tune-gemms: under mpiexec -n {} (one piperun, on one GPU)", launch->ranks));
+    if (status.ok()) {
+      const Result<std::string> tuned = TuneGemms(arguments.plan, arguments.tune_gemms);
+      status = tuned.ok() ? PrintOut(*tuned) : tuned.status();
+    }
+    if (!status.ok() && first) PrintError(status);
+    return static_cast<int>(status.code());
+  }
   // mpiexec ends all ranks when one of them that has not joined yet is ended by a signal, not when
   // it exits.
   if (!launch->mpi) CatchStopSignals(first);
@@ -364,7 +398,7 @@ int Main(int argc, char** argv) {
   if (launch->mpi) CatchStopSignals(first);
   bool speaks = false;
   {
-    Run run(arguments, std::move(options), backend.gpu);
+    Run run(arguments, std::move(options), backend.gpu, gemms);
     status = run.Main(joined.transport.get());
     speaks = run.Speaks();
   }

@@ -68,8 +68,13 @@ class PlantedCuda : public CudaDriver {
   void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
     inner_->Fill(at, word, words, stream);
   }
-  int Prepare(const kernels::MatmulShape& shape) override {
-    const int product = inner_->Prepare(shape);
+  GemmMachine machine() override { return inner_->machine(); }
+  std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) override {
+    if (shape.epilogue != kernels::Epilogue::kNone && !plant_.fuses) return {};
+    return inner_->Algorithms(shape, most);
+  }
+  int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) override {
+    const int product = inner_->Prepare(shape, algorithm);
     epilogues_[product] = shape.epilogue;
     return product;
   }
@@ -78,9 +83,6 @@ class PlantedCuda : public CudaDriver {
     const kernels::Epilogue epilogue = epilogues_.at(product);
     if (epilogue != kernels::Epilogue::kNone && epilogue == plant_.wrong_aux) planted.aux = args.c;
     inner_->Multiply(product, planted, stream);
-  }
-  bool Has(const kernels::MatmulShape& shape) override {
-    return plant_.fuses && inner_->Has(shape);
   }
   Status status() const override { return inner_->status(); }
 
@@ -229,7 +231,7 @@ TEST_CASE("a build without CUDA says so") {
 
 TEST_CASE("what CUDA would not tell is an error on the fake") {
   std::vector<std::byte> host(64);
-  const auto cuda = MakeFakeCuda(1);
+  const auto cuda = MakeFakeCuda({});
   std::byte* device = *cuda->Take(64);
   const CudaDriver::Stream stream = cuda->MakeStream();
   cuda->Copy(device, *cuda->TakePinned(64), 64, stream);
@@ -237,7 +239,7 @@ TEST_CASE("what CUDA would not tell is an error on the fake") {
   cuda->Copy(device, host.data(), 64, stream);
   CHECK(cuda->status().message() ==
         "CUDA: a copy of 64 bytes at memory that is not the device's, nor pinned");
-  const auto other = MakeFakeCuda(1);
+  const auto other = MakeFakeCuda({});
   other->WaitFor(other->MakeStream(), other->MakeEvent());
   CHECK(other->status().message() == "CUDA: a stream waits for an event that was never recorded");
 }

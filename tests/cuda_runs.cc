@@ -65,11 +65,11 @@ KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
   if (run.messages == Messages::kStaged)
     options.wrap_transport = [](Transport* inner) { return std::make_unique<Apart>(inner); };
   options.make_device = [&](int rank, const DeviceBells& bells) {
-    auto cuda = MakeFakeCuda(run.seed * 100 + rank, run.events);
+    auto cuda = MakeFakeCuda({.seed = run.seed * 100 + rank, .events = run.events});
     if (run.around_cuda) cuda = run.around_cuda(std::move(cuda));
     auto nccl = world ? MakeFakeNccl(world) : nullptr;
     if (run.around_nccl) nccl = run.around_nccl(rank, std::move(nccl));
-    return MakeCudaDevice(std::move(cuda), bells, std::move(nccl));
+    return MakeCudaDevice(std::move(cuda), {.bells = bells, .nccl = std::move(nccl)});
   };
   options.after_bind = run.after_bind;
   return TrainAndKeep(program, options);

@@ -90,8 +90,11 @@ FakeStream* FakeOf(CudaDriver::Stream stream) {
 
 class FakeCuda : public CudaDriver {
  public:
-  FakeCuda(unsigned seed, int64_t events)
-      : events_left_(events), random_(seed), thread_([this, seed] { Main(seed); }) {}
+  explicit FakeCuda(const FakeCudaArgs& args)
+      : events_left_(args.events),
+        seconds_(args.seconds),
+        random_(args.seed),
+        thread_([this, seed = args.seed] { Main(seed); }) {}
   ~FakeCuda() override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -127,7 +130,7 @@ class FakeCuda : public CudaDriver {
     const int64_t number = ++recorded->recorded;
     Put(stream, [this, recorded, number] {
       if (--events_left_ == 0) return Fail("an error");
-      recorded->seconds.store(SteadySeconds());
+      recorded->seconds.store(seconds_ ? clock_ : SteadySeconds());
       recorded->reached.store(number, std::memory_order_release);
     });
   }
@@ -157,15 +160,24 @@ class FakeCuda : public CudaDriver {
     Put(stream, [=] { std::fill_n(static_cast<uint32_t*>(at), words, word); });
   }
 
-  int Prepare(const MatmulShape& shape) override {
-    shapes_.push_back(shape);
-    return static_cast<int>(shapes_.size()) - 1;
+  GemmMachine machine() override { return {.gpu = "a fake", .library = 1}; }
+  std::vector<GemmAlgorithm> Algorithms(const MatmulShape&, int most) override {
+    std::vector<GemmAlgorithm> algorithms(std::min(most, kFakeAlgorithms));
+    for (size_t i = 0; i < algorithms.size(); ++i) algorithms[i].words[0] = i + 1;
+    return algorithms;
+  }
+  int Prepare(const MatmulShape& shape, const GemmAlgorithm* algorithm) override {
+    const GemmAlgorithm chosen = algorithm != nullptr ? *algorithm : Algorithms(shape, 1)[0];
+    if (chosen.words[0] < 1 || chosen.words[0] > kFakeAlgorithms) Fail("no such algorithm");
+    products_.push_back({shape, chosen});
+    return static_cast<int>(products_.size()) - 1;
   }
   void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
-    Put(stream, [shape = shapes_[product], args] { Product(shape, args); });
+    Put(stream, [this, prepared = products_[product], args] {
+      Product(prepared.first, args);
+      if (seconds_) clock_ += seconds_(prepared.first, prepared.second);
+    });
   }
-
-  bool Has(const MatmulShape&) override { return true; }
 
   Status status() const override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -285,9 +297,11 @@ class FakeCuda : public CudaDriver {
   Blocks pinned_;
   std::vector<std::unique_ptr<FakeStream>> streams_;
   std::vector<std::unique_ptr<FakeEvent>> events_;
-  std::vector<MatmulShape> shapes_;  // those who submit
+  std::vector<std::pair<MatmulShape, GemmAlgorithm>> products_;  // those who submit
   Status status_;
   int64_t events_left_;  // its thread's
+  const std::function<double(const MatmulShape&, const GemmAlgorithm&)> seconds_;
+  double clock_ = 0;  // its thread's
   bool ended_ = false;
   std::mt19937 random_;
   std::thread thread_;
@@ -303,8 +317,8 @@ void FakeWait(CudaDriver::Stream stream, std::function<bool()> may_go_on) {
   FakeOf(stream)->cuda->Wait(stream, std::move(may_go_on));
 }
 
-std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed, int64_t events) {
-  return std::make_unique<FakeCuda>(seed, events);
+std::unique_ptr<CudaDriver> MakeFakeCuda(const FakeCudaArgs& args) {
+  return std::make_unique<FakeCuda>(args);
 }
 
 }  // namespace pp

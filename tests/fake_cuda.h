@@ -15,8 +15,17 @@
 
 namespace pp {
 
-// After so many events it fails: from then on nothing happens any more.
-std::unique_ptr<CudaDriver> MakeFakeCuda(unsigned seed, int64_t events = INT64_MAX);
+struct FakeCudaArgs {
+  unsigned seed = 1;
+  int64_t events = INT64_MAX;  // after so many it fails: from then on nothing happens any more
+  // How long a product takes, and nothing else takes time; empty: the host's clock counts. Called
+  // for each product that is computed, on the fake's thread.
+  std::function<double(const kernels::MatmulShape&, const GemmAlgorithm&)> seconds;
+};
+
+// Its products have kFakeAlgorithms algorithms, whose first words count from 1, and refuse others.
+inline constexpr int kFakeAlgorithms = 3;
+std::unique_ptr<CudaDriver> MakeFakeCuda(const FakeCudaArgs& args);
 
 // `stream`, of a fake, does not go on before the answer is yes; it is asked again and again, on the
 // fake's thread.

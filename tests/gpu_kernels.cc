@@ -20,6 +20,7 @@
 
 #include "kernels/round.h"
 #include "runtime/device/cuda/cuda_driver.h"
+#include "runtime/device/cuda/cuda_kernels.h"
 #include "tests/cuda_table.h"
 #include "tests/kernel_cases.h"
 
@@ -67,6 +68,21 @@ CudaDriver& Driver() {
   return *driver;
 }
 
+// What an epilogue stands for, where cuBLASLt has none for the shape, by kernels.
+void Separately(const MatmulShape& shape, const MatmulArgs& args) {
+  MatmulShape plain = shape;
+  plain.epilogue = Epilogue::kNone;
+  MatmulArgs to = args;
+  const bool forward = shape.epilogue == Epilogue::kGelu;
+  if (forward) to.c = args.aux;
+  Driver().Multiply(Driver().Prepare(plain, nullptr), to, nullptr);
+  const int64_t n = shape.m * shape.n;
+  auto *aux = static_cast<BFloat16*>(args.aux), *c = static_cast<BFloat16*>(args.c);
+  if (forward) cuda::GeluForward<BFloat16>({.n = n, .x = aux, .y = c}, nullptr);
+  if (!forward) cuda::GeluBackward<BFloat16>({.n = n, .x = aux, .dy = c, .dx = c}, nullptr);
+  fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
+}
+
 // As cuda_kernels.cc does it: weights and biases are rounded first.
 void Product(const MatmulRunArgs& run) {
   MatmulArgs args = run.args;
@@ -86,7 +102,11 @@ void Product(const MatmulRunArgs& run) {
     }
   }
   CudaDriver& driver = Driver();
-  driver.Multiply(driver.Prepare(shape), args, nullptr);
+  if (shape.epilogue != Epilogue::kNone && !FusesProduct(&driver, shape)) {
+    Separately(shape, args);
+  } else {
+    driver.Multiply(driver.Prepare(shape, nullptr), args, nullptr);
+  }
   FinishKernel();
   if (!driver.status().ok())
     fmt::print("product {} x {} x {}: {}\n", shape.m, shape.n, shape.k, driver.status().message());
@@ -141,16 +161,34 @@ void Time(const std::string& name, double work, const char* unit,
 
 void TimeProducts(int64_t rows, int64_t width) {
   const int64_t wide = 4 * width;
-  BFloat16 *x = Halves(rows * wide), *y = Halves(rows * wide), *w = Halves(width * wide);
+  BFloat16 *x = Halves(rows * wide), *y = Halves(rows * wide), *z = Halves(rows * wide);
+  BFloat16* w = Halves(width * wide);
   float* dw = Floats(width * wide);
   const auto time = [&](const char* name, MatmulShape shape, const MatmulArgs& args) {
-    const int id = Driver().Prepare(shape);
+    if (Driver().Algorithms(shape, 1).empty())
+      return fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
+    const int id = Driver().Prepare(shape, nullptr);
     Time(fmt::format("product {} {} x {} x {}", name, shape.m, shape.n, shape.k),
          2.0 * static_cast<double>(shape.m * shape.n * shape.k), "TFLOP/s",
          [&] { Driver().Multiply(id, args, nullptr); });
   };
   time("forward", {.m = rows, .n = wide, .k = width, .numbers = MatmulNumbers::kBf16},
        {.a = x, .b = w, .c = y});
+  time("forward with GELU",
+       {.m = rows,
+        .n = wide,
+        .k = width,
+        .numbers = MatmulNumbers::kBf16,
+        .epilogue = Epilogue::kGelu},
+       {.a = x, .b = w, .c = y, .aux = z});
+  time("input gradient with GELU",
+       {.m = rows,
+        .n = wide,
+        .k = width,
+        .operands = Operands::kNT,
+        .numbers = MatmulNumbers::kBf16,
+        .epilogue = Epilogue::kGeluBackward},
+       {.a = x, .b = w, .c = y, .aux = z});
   time("input gradient",
        {.m = rows,
         .n = width,

@@ -1,6 +1,7 @@
 #include "runtime/main/launch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -15,6 +16,9 @@
 
 #include "runtime/comm/mpi_plugin.h"
 #include "runtime/device/cuda/cuda_plugin.h"
+#include "runtime/model/products.h"
+#include "schema/disk.h"
+#include "schema/file.h"
 
 namespace pp {
 namespace {
@@ -95,26 +99,43 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   return joined;
 }
 
-Result<Backend> OpenBackend(const std::string& backend, const std::string& transport,
-                            const Launch& launch) {
-  if (backend != "cuda") return Backend();
+Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch) {
+  if (options.backend != "cuda") return Backend();
   CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);
   NcclBackend nccl;
-  if (transport == "nccl") {
+  if (options.transport == "nccl") {
     nccl = OpenNccl(ProgramFolder());
     PP_RETURN_IF_ERROR(nccl.status);
   }
   const size_t gpus = cuda.gpus.size();
   Backend made;
   if (nccl.make) made.gpu = cuda.gpus[launch.local_rank % gpus];
-  made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), launch, gpus](
-                         int rank, const DeviceBells& bells) {
+  made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), gemms = options.gemms, launch,
+                      gpus](int rank, const DeviceBells& bells) {
     const int local = launch.mpi ? launch.local_rank : rank;
-    return cuda.make_device(local % static_cast<int>(gpus), bells,
-                            nccl.make ? nccl.make() : nullptr);
+    return cuda.make_device(
+        local % static_cast<int>(gpus),
+        {.bells = bells, .nccl = nccl.make ? nccl.make() : nullptr, .gemms = gemms});
   };
   return made;
+}
+
+Result<std::string> TuneGemms(const std::string& plan, const std::string& to) {
+  const Result<Program> program = Load(plan);
+  PP_RETURN_IF_ERROR(program.status());
+  PP_RETURN_IF_ERROR(CheckRunnable(*program, plan, 0));
+  std::error_code error;
+  if (std::filesystem::equivalent(plan, to, error))
+    return Status::Invalid(fmt::format("--tune-gemms: {} is the plan (another file)", to));
+  const CudaBackend cuda = OpenCuda(ProgramFolder());
+  PP_RETURN_IF_ERROR(cuda.status);
+  const Result<TunedGemms> tuned = cuda.tune(0, AllProducts(*program->job));
+  PP_RETURN_IF_ERROR(tuned.status());
+  const std::string text = tuned->table.Print();
+  const std::string_view parts[] = {text};
+  PP_RETURN_IF_ERROR(WriteWhole(to, parts).In("--tune-gemms"));
+  return fmt::format("{}\nwritten to {}\n", fmt::join(tuned->lines, "\n"), to);
 }
 
 Deadline::Deadline(double seconds, std::function<void()> late) {

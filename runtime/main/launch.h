@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "runtime/comm/mpi_plugin.h"
+#include "runtime/device/cuda/gemm_table.h"
 #include "runtime/run/train.h"
 #include "schema/status.h"
 
@@ -33,17 +34,24 @@ Result<Launch> ReadLaunch(const std::string& transport);
 Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
                double patience);
 
+struct BackendOptions {
+  std::string backend, transport;          // the options
+  std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
+};
 // What ranks compute on.
 struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
-  uint64_t gpu =
-      0;  // of this process's rank, in the world, if it must be its alone; 0: it need not
+  // Of this process's rank, in the world, if it must be its alone; 0: it need not.
+  uint64_t gpu = 0;
 };
 
-// By the options --backend and --transport. CUDA needs its library, and has a GPU for each rank of
-// this host in turn; NCCL needs its own, too, and a GPU for each rank.
-Result<Backend> OpenBackend(const std::string& backend, const std::string& transport,
-                            const Launch& launch);
+// CUDA needs its library, and has a GPU for each rank of this host in turn; NCCL needs its own,
+// too, and a GPU for each rank.
+Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch);
+
+// Times the products of a plan on this host's first GPU, and writes which algorithms are the
+// fastest to a file. What the user should know, in lines.
+Result<std::string> TuneGemms(const std::string& plan, const std::string& to);
 
 // Does something when it is not over in time.
 class Deadline {

@@ -43,6 +43,8 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   int64_t seed = 0, threads = 0;
   OptimizerOptions& optimizer = options->optimizer;
   optimizer.steps = 100;
+  if (a.data.empty() && a.tune_gemms.empty())
+    return Status::Invalid("--data is required (piperun --help)");
   if (!a.steps.empty())
     PP_RETURN_IF_ERROR(ParseWhole("--steps", a.steps, 1, INT32_MAX, &optimizer.steps));
   if (!a.epochs.empty())
@@ -86,6 +88,13 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
     return Status::Invalid("--resume: has weights of its own (without --weights)");
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
+  for (const auto& [value, option] :
+       {std::pair{&a.gemms, "--gemms"}, std::pair{&a.tune_gemms, "--tune-gemms"}})
+    if (!value->empty() && a.backend != "cuda")
+      return Status::Invalid(fmt::format("{}: needs --backend cuda", option));
+  if (!a.gemms.empty() && !a.tune_gemms.empty())
+    return Status::Invalid(
+        fmt::format("--tune-gemms: {} with --gemms {} (one of them)", a.tune_gemms, a.gemms));
   if (a.backend == "cuda" && a.compare)
     return Status::Invalid("--compare: reads the memory of --backend cpu, not cuda");
   PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"auto", "threads", "shm", "mpi", "nccl"}));
@@ -160,12 +169,15 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
     return app.add_option(name, value, text);
   };
   add("PLAN", a.plan, "what pipec compiled")->required()->type_name("");
-  add("--data", a.data, "text, llm.c tokens or a Megatron dataset")->required();
+  add("--data", a.data, "text, llm.c tokens or a Megatron dataset");
   add("--steps", a.steps, "optimizer steps (100)");
   add("--epochs", a.epochs, "in place of --steps: so often through the data");
   add("--seed", a.seed, "of new weights and dropout (1)");
   add("--threads", a.threads, "compute threads a rank (1)");
   add("--backend", a.backend, "cpu or cuda");
+  add("--gemms", a.gemms, "which algorithms compute matrix products: a file of --tune-gemms");
+  add("--tune-gemms", a.tune_gemms,
+      "in place of training: time the plan's matrix products on a GPU, and write that file");
   add("--transport", a.transport,
       "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts), mpi or nccl");
   add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");

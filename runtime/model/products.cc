@@ -1,5 +1,7 @@
 #include "runtime/model/products.h"
 
+#include <algorithm>
+
 namespace pp {
 
 using kernels::Epilogue;
@@ -54,6 +56,27 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
   if (index > 0 && is_gelu(index - 1) && op.cut != Cut::kOut)
     products.previous = Epilogue::kGeluBackward;
   return products;
+}
+
+std::vector<kernels::MatmulShape> AllProducts(const Job& job) {
+  std::vector<kernels::MatmulShape> all;
+  const auto add = [&](kernels::MatmulShape shape, Epilogue epilogue) {
+    shape.epilogue = epilogue;
+    if (std::find(all.begin(), all.end(), shape) == all.end()) all.push_back(shape);
+  };
+  for (int stage = 0; stage < job.stages(); ++stage) {
+    const StageLayout layout = LayoutStage(job, stage);
+    for (size_t i = 0; i < layout.operators.size(); ++i) {
+      if (layout.operators[i].op.kind != OperatorKind::kLinear) continue;
+      for (int peer = 0; peer < std::min(job.tp, 2); ++peer) {
+        const LinearProducts products = ProductsOf(job, layout.operators, i, peer);
+        add(products.forward, products.next);
+        add(products.input, products.previous);
+        for (const kernels::MatmulShape& weight : products.weight) add(weight, Epilogue::kNone);
+      }
+    }
+  }
+  return all;
 }
 
 }  // namespace pp

@@ -21,4 +21,7 @@ struct LinearProducts {
 LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& operators, size_t index,
                           int peer);
 
+// Of all stages and peers of a job, each once; with the epilogues that a device may ask for.
+std::vector<kernels::MatmulShape> AllProducts(const Job& job);
+
 }  // namespace pp

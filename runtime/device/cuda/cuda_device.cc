@@ -26,9 +26,11 @@ constexpr std::chrono::microseconds kNap{5};
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(std::unique_ptr<CudaDriver> driver, const DeviceBells& bells,
-             std::unique_ptr<Nccl> nccl)
-      : driver_(std::move(driver)), nccl_(std::move(nccl)), bells_(bells) {}
+  CudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args)
+      : driver_(std::move(driver)),
+        nccl_(std::move(args.nccl)),
+        bells_(args.bells),
+        gemms_(std::move(args.gemms)) {}
   ~CudaDevice() override {
     if (!watcher_.joinable()) return;
     Finish();
@@ -38,6 +40,7 @@ class CudaDevice : public Device {
   }
 
   Status Take(int64_t bytes) override {
+    if (gemms_ != nullptr) PP_RETURN_IF_ERROR(gemms_->CheckMachine(driver_->machine()));
     Result<std::byte*> arena = driver_->Take(std::max<int64_t>(bytes, 4));
     PP_RETURN_IF_ERROR(arena.status());
     Result<std::byte*> pinned = driver_->TakePinned(5 * CudaQueue::kPinnedBytes);
@@ -69,7 +72,7 @@ class CudaDevice : public Device {
   Queue& compute() override { return *compute_; }
   Queue& reduce() override { return *reduce_; }
   std::unique_ptr<Kernels> MakeKernels(const Job& job, int) override {
-    return MakeCudaKernels(driver_.get(), compute_->stream(), job);
+    return MakeCudaKernels(driver_.get(), compute_->stream(), job, gemms_.get());
   }
 
   Result<std::unique_ptr<Transport>> Reach(const ReachArgs& args) override {
@@ -154,6 +157,7 @@ class CudaDevice : public Device {
   const std::unique_ptr<CudaDriver> driver_;
   const std::unique_ptr<Nccl> nccl_;  // null: none
   const DeviceBells bells_;
+  const std::shared_ptr<const GemmTable> gemms_;
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0;
   std::unique_ptr<CudaQueue> compute_, reduce_;
@@ -170,9 +174,8 @@ class CudaDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, const DeviceBells& bells,
-                                       std::unique_ptr<Nccl> nccl) {
-  return std::make_unique<CudaDevice>(std::move(driver), bells, std::move(nccl));
+std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args) {
+  return std::make_unique<CudaDevice>(std::move(driver), std::move(args));
 }
 
 }  // namespace pp

@@ -9,14 +9,21 @@
 #include <memory>
 
 #include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/gemm_table.h"
 #include "runtime/device/cuda/nccl.h"
 #include "runtime/device/device.h"
 
 namespace pp {
 
-// Driver and NCCL are the device's alone; without NCCL, ranks that share communicators cannot be
-// reached. Throws std::system_error where the system has no thread left.
-std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, const DeviceBells& bells,
-                                       std::unique_ptr<Nccl> nccl = nullptr);
+struct CudaDeviceArgs {
+  DeviceBells bells;
+  std::unique_ptr<Nccl> nccl;  // null: ranks that share communicators cannot be reached
+  // Of a file, for a machine like this one (else the device has an error); null: none.
+  std::shared_ptr<const GemmTable> gemms;
+};
+
+// Driver and NCCL are the device's alone. Throws std::system_error where the system has no thread
+// left.
+std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args);
 
 }  // namespace pp

@@ -16,8 +16,8 @@ namespace cuda = kernels::cuda;
 
 class CudaKernels : public Kernels {
  public:
-  CudaKernels(CudaDriver* driver, CudaDriver::Stream stream, const Job& job)
-      : driver_(*driver), stream_(stream) {
+  CudaKernels(CudaDriver* driver, CudaDriver::Stream stream, const Job& job, const GemmTable* gemms)
+      : driver_(*driver), stream_(stream), gemms_(gemms) {
     int64_t floats = 0;
     for (int stage = 0; stage < job.stages(); ++stage)
       for (const StageOperator& placed : LayoutStage(job, stage).operators) {
@@ -48,18 +48,13 @@ class CudaKernels : public Kernels {
 #undef PP_KERNEL_OF_BOTH
 
   int Prepare(const kernels::MatmulShape& shape) override {
-    const int product = driver_.Prepare(shape);
+    const int product = driver_.Prepare(shape, gemms_ != nullptr ? gemms_->Find(shape) : nullptr);
     shapes_.resize(std::max<size_t>(shapes_.size(), product + 1));
     shapes_[product] = shape;
     return product;
   }
 
-  // In fp32, which is there to be compared, digits are not left to cuBLASLt's tanh, of which
-  // nothing is promised. A row of aux must have a multiple of eight numbers.
-  bool Fuses(const kernels::MatmulShape& shape) override {
-    const int64_t row = shape.ldc > 0 ? shape.ldc : shape.n;
-    return shape.numbers == kernels::MatmulNumbers::kBf16 && row % 8 == 0 && driver_.Has(shape);
-  }
+  bool Fuses(const kernels::MatmulShape& shape) override { return FusesProduct(&driver_, shape); }
 
   // The driver's products take numbers of one type.
   void Multiply(int product, const kernels::MatmulArgs& args) override {
@@ -128,6 +123,7 @@ class CudaKernels : public Kernels {
 
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
+  const GemmTable* const gemms_;
   std::vector<kernels::MatmulShape> shapes_;  // by product
   int64_t bytes_ = 0;
   std::byte* scratch_ = nullptr;
@@ -142,8 +138,15 @@ class CudaKernels : public Kernels {
 }  // namespace
 
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
-                                         const Job& job) {
-  return std::make_unique<CudaKernels>(driver, stream, job);
+                                         const Job& job, const GemmTable* gemms) {
+  return std::make_unique<CudaKernels>(driver, stream, job, gemms);
+}
+
+// In fp32, which is there to be compared, digits are not left to cuBLASLt's tanh, of which nothing
+// is promised. A row of aux must have a multiple of eight numbers.
+bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape) {
+  return shape.numbers == kernels::MatmulNumbers::kBf16 && Whole(shape).ldc % 8 == 0 &&
+         !driver->Algorithms(shape, 1).empty();
 }
 
 }  // namespace pp

@@ -10,7 +10,11 @@
 namespace pp {
 
 // Their working space is the driver's, beside the arena: std::bad_alloc where there is none.
+// `gemms` has algorithms for products; null, or has none for one: cuBLASLt's first choice.
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
-                                         const Job& job);
+                                         const Job& job, const GemmTable* gemms);
+
+// Kernels::Fuses.
+bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape);
 
 }  // namespace pp

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/gemm_table.h"
 #include "runtime/device/cuda/nccl.h"
 #include "runtime/device/device.h"
 
@@ -21,9 +23,9 @@ inline constexpr char kNcclEntry[] = "pp_open_nccl";
 struct CudaBackend {
   Status status;               // why there is none
   std::vector<uint64_t> gpus;  // what each is in the world, never 0
-  // `nccl` may be null.
-  std::function<std::unique_ptr<Device>(int gpu, const DeviceBells&, std::unique_ptr<Nccl> nccl)>
-      make_device;
+  // As MakeCudaDevice and TuneGemms.
+  std::function<std::unique_ptr<Device>(int gpu, CudaDeviceArgs)> make_device;
+  std::function<Result<TunedGemms>(int gpu, const std::vector<kernels::MatmulShape>&)> tune;
 };
 
 struct NcclBackend {

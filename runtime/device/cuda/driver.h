@@ -1,17 +1,19 @@
 // What the CUDA device asks of CUDA, a function each: memory, streams, events and matrix products.
 //
-// Two kinds: CUDA's own (cuda_driver.cc, the one file that includes its headers), and a fake of the
-// tests that carries out in any legal order what it may, and poisons what is not written. What is
-// not in order in a stream, or behind an event, has no order.
+// Two kinds: CUDA's own (cuda_driver.cc and lt_products.cc, which alone include its headers), and a
+// fake of the tests that carries out in any legal order what it may, and poisons what is not
+// written. What is not in order in a stream, or behind an event, has no order.
 //
 // Errors stay: the first one is in status(), and from then on nothing needs to happen.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/matmul.h"
 #include "kernels/stream.h"
+#include "runtime/device/cuda/gemm_table.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -47,12 +49,15 @@ class CudaDriver {
   // Repeats a word of four bytes.
   virtual void Fill(void* at, uint32_t word, int64_t words, Stream stream) = 0;
 
-  // Makes what products of a shape need, once; ids count from 0. The same shape computes the same
-  // bits each time.
-  virtual int Prepare(const kernels::MatmulShape& shape) = 0;
+  // What the algorithms of products depend on.
+  virtual GemmMachine machine() = 0;
+  // Algorithms for a shape that compute the same bits each time; the library's own first choice is
+  // the first one. None: it has no such product.
+  virtual std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) = 0;
+  // Makes what products of a shape need, once for each algorithm; ids count from 0. Null: the first
+  // choice.
+  virtual int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) = 0;
-  // Whether it has such a product, with its epilogue.
-  virtual bool Has(const kernels::MatmulShape& shape) = 0;
 
   // Any thread.
   virtual Status status() const = 0;

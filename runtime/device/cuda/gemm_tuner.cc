@@ -1,0 +1,146 @@
+#include "runtime/device/cuda/gemm_tuner.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <random>
+
+#include "runtime/device/cuda/cuda_kernels.h"
+
+namespace pp {
+namespace {
+
+using kernels::MatmulNumbers;
+using kernels::MatmulShape;
+
+constexpr int kMostAlgorithms = 16;
+constexpr int kRounds = 3, kRunsPerRound = 5;  // behind one that does not count
+constexpr int64_t kPatternBytes = int64_t{1} << 20;
+
+// In bytes, as whole patterns: behind its end an operand is copied over, too.
+struct Sizes {
+  int64_t a = 0, b = 0, c = 0;
+
+  explicit Sizes(const MatmulShape& s) {
+    const int64_t in = s.numbers == MatmulNumbers::kFp32 ? 4 : 2;
+    const int64_t out = s.numbers == MatmulNumbers::kBf16 ? 2 : 4;
+    const bool a_turned = s.operands == kernels::Operands::kTN;
+    const bool b_turned = s.operands == kernels::Operands::kNT;
+    a = Up((a_turned ? s.k : s.m) * s.lda * in);
+    b = Up((b_turned ? s.n : s.k) * s.ldb * in);
+    c = Up(s.m * s.ldc * out);
+  }
+  static int64_t Up(int64_t bytes) {
+    return (bytes + kPatternBytes - 1) / kPatternBytes * kPatternBytes;
+  }
+};
+
+class Tuner {
+ public:
+  explicit Tuner(CudaDriver* driver)
+      : driver_(*driver),
+        stream_(driver_.MakeStream()),
+        begin_(driver_.MakeEvent()),
+        end_(driver_.MakeEvent()) {}
+
+  // Operands for any of the shapes.
+  Status Take(const std::vector<MatmulShape>& shapes) {
+    int64_t a = 0, b = 0, c = 0, n = 0;
+    for (const MatmulShape& shape : shapes) {
+      const Sizes sizes(Whole(shape));
+      a = std::max(a, sizes.a), b = std::max(b, sizes.b), c = std::max(c, sizes.c);
+      n = std::max(n, shape.n);
+    }
+    PP_RETURN_IF_ERROR(MakePattern());
+    PP_RETURN_IF_ERROR(TakeNumbers(a, &args_.a));
+    PP_RETURN_IF_ERROR(TakeNumbers(b, &args_.b));
+    PP_RETURN_IF_ERROR(TakeNumbers(c, &args_.c));
+    PP_RETURN_IF_ERROR(TakeNumbers(c, &args_.aux));
+    PP_RETURN_IF_ERROR(TakeNumbers(c, &args_.residual));
+    return TakeNumbers(Sizes::Up(n * 4), &args_.bias);
+  }
+
+  // Of one run, the best of some rounds.
+  Result<double> Seconds(const MatmulShape& shape, const GemmAlgorithm& algorithm) {
+    const int product = driver_.Prepare(shape, &algorithm);
+    PP_RETURN_IF_ERROR(driver_.status());
+    driver_.Multiply(product, args_, stream_);
+    double best = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      driver_.Record(begin_, stream_);
+      for (int i = 0; i < kRunsPerRound; ++i) driver_.Multiply(product, args_, stream_);
+      driver_.Record(end_, stream_);
+      PP_RETURN_IF_ERROR(Finish());
+      const double seconds = driver_.SecondsBetween(begin_, end_) / kRunsPerRound;
+      best = round == 0 ? seconds : std::min(best, seconds);
+    }
+    return best;
+  }
+
+ private:
+  Status Finish() {
+    while (!driver_.Reached(end_) && driver_.status().ok()) sched_yield();
+    return driver_.status();
+  }
+
+  // Of both types +-[0.5, 1): zeros would take a GPU less power, and so less time.
+  Status MakePattern() {
+    Result<std::byte*> pinned = driver_.TakePinned(kPatternBytes);
+    PP_RETURN_IF_ERROR(pinned.status());
+    pattern_ = *pinned;
+    std::mt19937 random(1);
+    auto* halves = reinterpret_cast<uint16_t*>(pattern_);
+    for (int64_t i = 0; i < kPatternBytes / 2; ++i)
+      halves[i] = static_cast<uint16_t>((random() & 0x807f) | 0x3f00);
+    return {};
+  }
+
+  template <typename T>
+  Status TakeNumbers(int64_t bytes, T** out) {
+    Result<std::byte*> taken = driver_.Take(bytes);
+    PP_RETURN_IF_ERROR(taken.status());
+    for (int64_t at = 0; at < bytes; at += kPatternBytes)
+      driver_.Copy(*taken + at, pattern_, kPatternBytes, stream_);
+    *out = reinterpret_cast<T*>(*taken);
+    return {};
+  }
+
+  CudaDriver& driver_;
+  const CudaDriver::Stream stream_;
+  const CudaDriver::Event begin_, end_;
+  std::byte* pattern_ = nullptr;
+  kernels::MatmulArgs args_;
+};
+
+}  // namespace
+
+Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<MatmulShape>& shapes) {
+  TunedGemms tuned = {.table = GemmTable(driver->machine()), .lines = {}};
+  Tuner tuner(driver);
+  PP_RETURN_IF_ERROR(tuner.Take(shapes));
+  for (MatmulShape shape : shapes) {
+    if (!FusesProduct(driver, shape)) shape.epilogue = kernels::Epilogue::kNone;
+    if (tuned.table.Find(shape) != nullptr) continue;
+    const std::vector<GemmAlgorithm> algorithms = driver->Algorithms(shape, kMostAlgorithms);
+    PP_RETURN_IF_ERROR(driver->status());
+    if (algorithms.empty())
+      return Status::Invalid(
+          fmt::format("--tune-gemms: cuBLASLt has no algorithm for '{}'", ToText(shape)));
+    double first = 0, least = 0;
+    size_t best = 0;
+    for (size_t i = 0; i < algorithms.size(); ++i) {
+      const Result<double> seconds = tuner.Seconds(shape, algorithms[i]);
+      PP_RETURN_IF_ERROR(seconds.status());
+      if (i == 0) first = *seconds;
+      if (i == 0 || *seconds < least) best = i, least = *seconds;
+    }
+    tuned.table.Add(shape, algorithms[best], 1e6 * least);
+    tuned.lines.push_back(fmt::format("{:<64} {:8.1f} us, {} of {}; the first {:.1f} us",
+                                      ToText(shape), 1e6 * least, best + 1, algorithms.size(),
+                                      1e6 * first));
+  }
+  return tuned;
+}
+
+}  // namespace pp

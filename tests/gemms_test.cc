@@ -1,0 +1,238 @@
+// Which algorithms compute products on a GPU: the file, the choice by timing, and runs by it, over
+// a fake of CUDA (fake_cuda.h).
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <mutex>
+
+#include "compiler/scheme.h"
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/gemm_table.h"
+#include "runtime/device/cuda/gemm_tuner.h"
+#include "runtime/model/products.h"
+#include "tests/fake_cuda.h"
+#include "tests/folder.h"
+#include "tests/kept_report.h"
+#include "tests/models.h"
+#include "tests/must_compile.h"
+
+namespace pp {
+namespace {
+
+using kernels::MatmulShape;
+
+Program ProgramOf(const std::string& family, Dtype dtype, int tp = 1) {
+  CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
+  options.passes = "mario";
+  options.model = SmallModel(family, true, /*layers=*/4, /*positions=*/4, /*llama_heads=*/4);
+  options.dtype = dtype;
+  options.tp = tp;
+  return MustCompile(options);
+}
+
+GemmAlgorithm Algorithm(uint64_t first) {
+  return {.words = {first, 0, 0xabcdef, 0, 0, 0, 0, ~0ull}};
+}
+
+// One of the fake's, another one for each shape.
+uint64_t Best(const MatmulShape& shape) {
+  const std::string text = ToText(shape);
+  return XXH3_64bits(text.data(), text.size()) % kFakeAlgorithms + 1;
+}
+
+std::string WithChecksum(const std::string& text) {
+  return text + fmt::format("checksum {:016x}\n", XXH3_64bits(text.data(), text.size()));
+}
+
+std::string ErrorOf(const std::string& text) { return GemmTable::Parse(text).status().message(); }
+
+// What each shape was computed by.
+struct Used {
+  std::mutex mutex;
+  std::map<std::string, std::map<uint64_t, int>> algorithms;
+};
+
+KeptReport Run(const Program& program, std::shared_ptr<const GemmTable> gemms, Used* used) {
+  static const Folder folder;
+  TrainOptions options;
+  options.data = folder.WriteText("text.txt", 4000);
+  options.optimizer.steps = 2;
+  options.stall_timeout = 60;
+  options.make_device = [=](int rank, const DeviceBells& bells) {
+    FakeCudaArgs fake{.seed = static_cast<unsigned>(rank + 1)};
+    fake.seconds = [used](const MatmulShape& shape, const GemmAlgorithm& algorithm) {
+      std::lock_guard<std::mutex> lock(used->mutex);
+      ++used->algorithms[ToText(shape)][algorithm.words[0]];
+      return 0.0;
+    };
+    return MakeCudaDevice(MakeFakeCuda(fake), {.bells = bells, .gemms = gemms});
+  };
+  return TrainAndKeep(program, options);
+}
+
+GemmTable Tuned(const Program& program) {
+  FakeCudaArgs fake;
+  fake.seconds = [](const MatmulShape& shape, const GemmAlgorithm& algorithm) {
+    return algorithm.words[0] == Best(shape) ? 1e-6 : 2e-6;
+  };
+  Result<TunedGemms> tuned = TuneGemms(MakeFakeCuda(fake).get(), AllProducts(*program.job));
+  REQUIRE(tuned.ok());
+  return tuned->table;
+}
+
+}  // namespace
+
+TEST_CASE("a table of algorithms is what was written") {
+  for (const char* family : {"gpt2", "llama"})
+    for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
+      const std::vector<MatmulShape> shapes = AllProducts(*ProgramOf(family, dtype, 2).job);
+      CHECK(shapes.size() > 8);
+      GemmTable table({.gpu = "NVIDIA H200, 132 multiprocessors, sm_90", .library = 130100});
+      for (size_t i = 0; i < shapes.size(); ++i) table.Add(shapes[i], Algorithm(i), 0.5 + 7.0 * i);
+      Result<GemmTable> parsed = GemmTable::Parse(table.Print());
+      REQUIRE(parsed.ok());
+      CHECK(parsed->Print() == table.Print());
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        REQUIRE(parsed->Find(shapes[i]) != nullptr);
+        CHECK(*parsed->Find(shapes[i]) == Algorithm(i));
+      }
+      CHECK(parsed->Lacks(shapes) == 0);
+      MatmulShape other = shapes[0];
+      ++other.m;
+      CHECK(parsed->Find(other) == nullptr);
+      CHECK(parsed->Lacks({other, shapes[0]}) == 1);
+    }
+}
+
+TEST_CASE("a table with a damaged byte, or cut off, is an error") {
+  GemmTable table({.gpu = "G", .library = 1});
+  table.Add({.m = 8, .n = 16, .k = 24, .epilogue = kernels::Epilogue::kGelu}, Algorithm(1), 1.5);
+  table.Add({.m = 8, .n = 16, .k = 24}, Algorithm(2), 2);
+  const std::string text = table.Print();
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string damaged = text;
+    damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
+    INFO(damaged);
+    // The last line may be written in capitals.
+    CHECK((!GemmTable::Parse(damaged).ok() || damaged[i] == (text[i] ^ 0x20)));
+    CHECK(!GemmTable::Parse(text.substr(0, i)).ok());
+  }
+  CHECK(!GemmTable::Parse(text + text).ok());
+}
+
+TEST_CASE("what is wrong with a table is said with its line") {
+  const std::string head = "piperun gemms 1\ngpu G\ncublaslt 5\n";
+  const std::string hex(128, '0');
+  const auto line = [&](const std::string& shape) {
+    return ErrorOf(WithChecksum(head + shape + " 1.5 " + hex + "\n"));
+  };
+  CHECK(line("nn 8x16x24 24,16,16 bf16 set bias - gelu").empty());
+  CHECK(ErrorOf("") == "ends in line 1 (behind a checksum)");
+  CHECK(ErrorOf("{}\n") == "has no algorithms of products (a file of piperun --tune-gemms)");
+  CHECK(ErrorOf("piperun gemms 1\nx\n") == "line 2: 'x' (gpu NAME)");
+  CHECK(ErrorOf("piperun gemms 1\ngpu G\ncublaslt x\n") ==
+        "line 3: 'cublaslt x' (cublaslt VERSION)");
+  CHECK(line("xx 8x16x24 24,16,16 bf16 set bias - gelu") == "line 4: 'xx' (nn, nt or tn)");
+  for (const char* sizes :
+       {"8x16", "8x16x", "8x0x24", "8x-1x24", "8x16x24x2", "8.5x1x1", "99999999999999999999x1x1"})
+    CHECK(line(fmt::format("nn {} 24,16,16 bf16 set bias - gelu", sizes)) ==
+          fmt::format("line 4: '{}' (as 16x32x64)", sizes));
+  CHECK(line("nn 8x16x24 24,,16 bf16 set bias - gelu") == "line 4: '24,,16' (as 64,32,32)");
+  CHECK(line("nn 8x16x24 24,16,16 fp8 set bias - gelu") ==
+        "line 4: 'fp8' (fp32, bf16 or bf16-sum)");
+  CHECK(line("nn 8x16x24 24,16,16 bf16 += bias - gelu") == "line 4: '+=' (set or add)");
+  CHECK(line("nn 8x16x24 24,16,16 bf16 set bias bias gelu") == "line 4: 'bias' (residual or -)");
+  CHECK(line("nn 8x16x24 24,16,16 bf16 set bias - relu") ==
+        "line 4: 'relu' (gelu, gelu-backward or -)");
+  const std::string good = head + "nn 8x16x24 24,16,16 bf16 set bias - gelu ";
+  CHECK(ErrorOf(WithChecksum(good + "nan " + hex + "\n")) == "line 4: 'nan' (microseconds)");
+  CHECK(ErrorOf(WithChecksum(good + "1.5 123\n")) == "line 4: '123' (128 hexadecimal digits)");
+  const std::string row = "nn 8x16x24 24,16,16 bf16 set bias - gelu 1.5 " + hex + "\n";
+  CHECK(ErrorOf(WithChecksum(head + row + row)) ==
+        "line 5: 'nn 8x16x24 24,16,16 bf16 set bias - gelu' (one line a product)");
+  CHECK(ErrorOf(head + row + "checksum 0000000000000000\n") ==
+        "line 5: 'checksum 0000000000000000' (the lines before have another one: the file is "
+        "damaged)");
+}
+
+TEST_CASE("the fastest algorithm of each product is chosen") {
+  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
+    const Program program = ProgramOf("gpt2", dtype);
+    const GemmTable table = Tuned(program);
+    int epilogues = 0;
+    for (MatmulShape shape : AllProducts(*program.job)) {
+      const bool fused = shape.epilogue != kernels::Epilogue::kNone;
+      epilogues += fused && table.Find(shape) != nullptr ? 1 : 0;
+      if (dtype == Dtype::kFp32) shape.epilogue = kernels::Epilogue::kNone;
+      REQUIRE(table.Find(shape) != nullptr);
+      CHECK(table.Find(shape)->words[0] == Best(shape));
+    }
+    CHECK(epilogues == (dtype == Dtype::kBf16 ? 2 : 0));
+  }
+}
+
+TEST_CASE(
+    "all ranks compute a product by the algorithm of the file, and by the first one without") {
+  const Program program = ProgramOf("gpt2", Dtype::kBf16, 2);
+  const GemmTable tuned = Tuned(program);
+  const Folder folder;
+  const std::string path = folder / "gemms";
+  std::ofstream(path) << tuned.Print();
+  Result<GemmTable> read = GemmTable::Open(path);
+  REQUIRE(read.ok());
+  Used by_file, alone;
+  REQUIRE(Run(program, std::make_shared<GemmTable>(*read), &by_file).status.ok());
+  REQUIRE(Run(program, nullptr, &alone).status.ok());
+  CHECK(by_file.algorithms.size() == alone.algorithms.size());
+  int others = 0;
+  for (const MatmulShape& shape : AllProducts(*program.job)) {
+    const std::string name = ToText(shape);
+    INFO(name);
+    REQUIRE(by_file.algorithms[name].size() == 1);
+    CHECK(by_file.algorithms[name].begin()->first == Best(shape));
+    REQUIRE(alone.algorithms[name].size() == 1);
+    CHECK(alone.algorithms[name].begin()->first == 1);
+    others += Best(shape) != 1 ? 1 : 0;
+  }
+  CHECK(others > 0);
+  CHECK(by_file.algorithms.size() == AllProducts(*program.job).size());
+
+  Used some;
+  auto half = std::make_shared<GemmTable>(GemmMachine{.gpu = "a fake", .library = 1});
+  const std::vector<MatmulShape> shapes = AllProducts(*program.job);
+  for (size_t i = 0; i < shapes.size(); i += 2) half->Add(shapes[i], *tuned.Find(shapes[i]), 1);
+  CHECK(half->Lacks(shapes) == static_cast<int>(shapes.size() / 2));
+  REQUIRE(Run(program, half, &some).status.ok());
+  for (size_t i = 0; i < shapes.size(); ++i)
+    CHECK(some.algorithms[ToText(shapes[i])].begin()->first == (i % 2 == 0 ? Best(shapes[i]) : 1));
+}
+
+TEST_CASE("a table for another GPU, and an algorithm that is none, are an error") {
+  const Program program = ProgramOf("gpt2", Dtype::kBf16);
+  const Folder folder;
+  const std::string path = folder / "gemms";
+  std::ofstream(path) << GemmTable({.gpu = "NVIDIA A100", .library = 1}).Print();
+  Used used;
+  const auto other = std::make_shared<GemmTable>(*GemmTable::Open(path));
+  CHECK_THAT(Run(program, other, &used).status.message(),
+             Catch::EndsWith("--gemms: " + path +
+                             ": is for NVIDIA A100 with cuBLASLt 1, and this is a fake with 1 "
+                             "(piperun --tune-gemms on this machine)"));
+  const auto wrong = std::make_shared<GemmTable>(GemmMachine{.gpu = "a fake", .library = 1});
+  for (const MatmulShape& shape : AllProducts(*program.job)) wrong->Add(shape, Algorithm(77), 1);
+  CHECK_THAT(Run(program, wrong, &used).status.message(), Catch::EndsWith("no such algorithm"));
+  CHECK(used.algorithms.empty());
+}
+
+TEST_CASE("a table that cannot be read is an error with its name") {
+  const Folder folder;
+  const std::string path = folder / "gemms";
+  CHECK_THAT(GemmTable::Open(path).status().message(), Catch::StartsWith(path + ": "));
+  CHECK_THAT(GemmTable::Open(folder / ".").status().message(), Catch::StartsWith(folder / "."));
+  std::ofstream(path) << "piperun gemms 1\n";
+  CHECK(GemmTable::Open(path).status().message() == path + ": ends in line 2 (behind a checksum)");
+}
+
+}  // namespace pp
