@@ -72,10 +72,12 @@ KeptReport Run(const Program& program, std::shared_ptr<const GemmTable> gemms, U
   return TrainAndKeep(program, options);
 }
 
-GemmTable Tuned(const Program& program) {
+// A product with an epilogue takes so many times as long as one without.
+GemmTable Tuned(const Program& program, double epilogue = 0.5) {
   FakeCudaArgs fake;
-  fake.seconds = [](const MatmulShape& shape, const GemmAlgorithm& algorithm) {
-    return algorithm.words[0] == Best(shape) ? 1e-6 : 2e-6;
+  fake.seconds = [=](const MatmulShape& shape, const GemmAlgorithm& algorithm) {
+    const bool plain = shape.epilogue == kernels::Epilogue::kNone;
+    return (algorithm.words[0] == Best(shape) ? 1e-6 : 2e-6) * (plain ? 1 : epilogue);
   };
   Result<TunedGemms> tuned = TuneGemms(MakeFakeCuda(fake).get(), AllProducts(*program.job));
   REQUIRE(tuned.ok());
@@ -207,6 +209,24 @@ TEST_CASE(
   REQUIRE(Run(program, half, &some).status.ok());
   for (size_t i = 0; i < shapes.size(); ++i)
     CHECK(some.algorithms[ToText(shapes[i])].begin()->first == (i % 2 == 0 ? Best(shapes[i]) : 1));
+}
+
+TEST_CASE("GELU stays a kernel of its own where that is faster") {
+  const Program program = ProgramOf("gpt2", Dtype::kBf16);
+  for (const double epilogue : {0.5, 3.0}) {
+    auto table = std::make_shared<GemmTable>(Tuned(program, epilogue));
+    CHECK(table->Lacks(AllProducts(*program.job)) == 0);
+    Used used;
+    REQUIRE(Run(program, table, &used).status.ok());
+    for (MatmulShape shape : AllProducts(*program.job)) {
+      if (shape.epilogue == kernels::Epilogue::kNone) continue;
+      CHECK((table->Find(shape) != nullptr) == (epilogue < 1));
+      CHECK(used.algorithms.contains(ToText(shape)) == (epilogue < 1));
+      shape.epilogue = kernels::Epilogue::kNone;
+      CHECK((table->Find(shape) != nullptr) == (epilogue > 1));
+      CHECK(used.algorithms.contains(ToText(shape)) == (epilogue > 1));
+    }
+  }
 }
 
 TEST_CASE("a table for another GPU, and an algorithm that is none, are an error") {

@@ -102,7 +102,7 @@ void Product(const MatmulRunArgs& run) {
     }
   }
   CudaDriver& driver = Driver();
-  if (shape.epilogue != Epilogue::kNone && !FusesProduct(&driver, shape)) {
+  if (shape.epilogue != Epilogue::kNone && !FusesProduct(&driver, shape, nullptr)) {
     Separately(shape, args);
   } else {
     driver.Multiply(driver.Prepare(shape, nullptr), args, nullptr);

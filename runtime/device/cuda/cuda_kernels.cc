@@ -54,7 +54,9 @@ class CudaKernels : public Kernels {
     return product;
   }
 
-  bool Fuses(const kernels::MatmulShape& shape) override { return FusesProduct(&driver_, shape); }
+  bool Fuses(const kernels::MatmulShape& shape) override {
+    return FusesProduct(&driver_, shape, gemms_);
+  }
 
   // The driver's products take numbers of one type.
   void Multiply(int product, const kernels::MatmulArgs& args) override {
@@ -144,7 +146,11 @@ std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream 
 
 // In fp32, which is there to be compared, digits are not left to cuBLASLt's tanh, of which nothing
 // is promised. A row of aux must have a multiple of eight numbers.
-bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape) {
+bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms) {
+  kernels::MatmulShape plain = shape;
+  plain.epilogue = kernels::Epilogue::kNone;
+  if (gemms != nullptr && gemms->Find(shape) == nullptr && gemms->Find(plain) != nullptr)
+    return false;
   return shape.numbers == kernels::MatmulNumbers::kBf16 && Whole(shape).ldc % 8 == 0 &&
          !driver->Algorithms(shape, 1).empty();
 }

@@ -14,7 +14,8 @@ namespace pp {
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
                                          const Job& job, const GemmTable* gemms);
 
-// Kernels::Fuses.
-bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape);
+// Kernels::Fuses: a file of algorithms says so by having the product with its epilogue, or without
+// it.
+bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms);
 
 }  // namespace pp

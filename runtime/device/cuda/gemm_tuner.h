@@ -8,9 +8,10 @@
 
 namespace pp {
 
-// Each shape once, one whose epilogue the device does not fuse without it; operands are random
-// numbers. The driver is of no further use. Failed: the GPU fails. Invalid: it has no room for the
-// operands, or no algorithm for a product.
+// Each shape once; one with an epilogue without it where cuBLASLt has no such product, or where a
+// kernel of its own behind the product is faster. Operands are random numbers. The driver is of no
+// further use. Failed: the GPU fails. Invalid: it has no room for the operands, or no algorithm for
+// a product.
 Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<kernels::MatmulShape>& shapes);
 
 }  // namespace pp
