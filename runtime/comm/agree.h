@@ -17,7 +17,7 @@ struct Item {
   const char* name;  // an option; in the error
   uint64_t digest;
 };
-inline constexpr size_t kMostItems = 24;
+inline constexpr size_t kMostItems = 32;
 
 // What a rank brings.
 struct Readiness {
