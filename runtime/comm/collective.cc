@@ -6,11 +6,18 @@
 namespace pp {
 namespace {
 
-std::vector<ByteRange> InPieces(const std::vector<ByteRange>& ranges) {
+// Of a shard that fills its slots: two of its pieces do.
+bool HasHalves(const std::vector<ByteRange>& shard) {
+  return std::any_of(shard.begin(), shard.end(),
+                     [](const ByteRange& range) { return range.bytes >= kExchangePiece; });
+}
+
+std::vector<ByteRange> InPieces(const std::vector<ByteRange>& shard) {
+  const int64_t most = HasHalves(shard) ? kExchangePiece / 2 : kExchangePiece;
   std::vector<ByteRange> pieces;
-  for (const ByteRange& range : ranges)
-    for (int64_t done = 0; done < range.bytes; done += kExchangePiece)
-      pieces.push_back({range.begin + done, std::min(kExchangePiece, range.bytes - done)});
+  for (const ByteRange& range : shard)
+    for (int64_t done = 0; done < range.bytes; done += most)
+      pieces.push_back({range.begin + done, std::min(most, range.bytes - done)});
   return pieces;
 }
 
@@ -30,7 +37,7 @@ Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
     for (const ByteRange& range : shard) whole_ = std::max(whole_, range.begin + range.bytes);
   if (args_.kind != CollectiveKind::kAllGather) AddScatter();
   if (args_.kind != CollectiveKind::kReduceScatter) AddGather();
-  parts_.resize(group.size());
+  for (auto& parts : parts_) parts.resize(group.size());
   own_parts_.resize(2);
   transfers_.reserve(2 * group.size());
 }
@@ -45,6 +52,10 @@ void Collective::AddScatter() {
   const std::vector<ByteRange>& own = pieces[me_];
   for (const ByteRange& piece : own) slot_ = std::max(slot_, piece.bytes);
   slot_ = (slot_ + kAlign - 1) / kAlign * kAlign;
+  if (HasHalves(args_.shards[me_])) {
+    halves_ = 2;
+    slot_ = kExchangePiece;
+  }
   PP_CHECK(args_.group.size() == 1 || own.empty() || args_.exchange != nullptr);
   for (size_t r = 0; r < rounds; ++r) {
     Round round;
@@ -54,7 +65,7 @@ void Collective::AddScatter() {
       if (r < pieces[k].size())
         round.moves.push_back({{Way::kSend, args_.channel, args_.group[k]}, pieces[k][r]});
       if (r < own.size())
-        round.moves.push_back({{Way::kRecv, args_.channel, args_.group[k]}, own[r], Slot(k)});
+        round.moves.push_back({{Way::kRecv, args_.channel, args_.group[k]}, own[r], Slot(k, r)});
     }
     rounds_.push_back(std::move(round));
   }
@@ -68,7 +79,7 @@ void Collective::AddGather() {
     rounds = std::max(rounds, ranges.back().size());
   }
   for (size_t r = 0; r < rounds; ++r) {
-    Round round;
+    Round round{.gathers = true};
     for (size_t k = 0; k < args_.group.size(); ++k) {
       if (k == me_) continue;
       if (r < ranges[me_].size())
@@ -80,8 +91,9 @@ void Collective::AddGather() {
   }
 }
 
-std::byte* Collective::Slot(size_t member) const {
-  return args_.exchange + static_cast<int64_t>(member < me_ ? member : member - 1) * slot_;
+std::byte* Collective::Slot(size_t member, size_t round) const {
+  return args_.exchange + static_cast<int64_t>(member < me_ ? member : member - 1) * slot_ +
+         static_cast<int64_t>(round % halves_) * (slot_ / 2);
 }
 
 void Collective::SumWhole(std::span<const std::byte* const> parts, std::byte* out,
@@ -93,12 +105,15 @@ void Collective::SumWhole(std::span<const std::byte* const> parts, std::byte* ou
                       .also = also});
 }
 
-void Collective::SumPiece(const ByteRange& piece) {
-  for (size_t k = 0; k < parts_.size(); ++k) parts_[k] = k == me_ ? value_ + piece.begin : Slot(k);
-  sum_ = queue_->Sum({.dtype = args_.dtype,
-                      .n = piece.bytes / BytesOf(args_.dtype),
-                      .parts = parts_,
-                      .out = value_ + piece.begin});
+void Collective::SumPiece(size_t round) {
+  const ByteRange& piece = rounds_[round].sum;
+  std::vector<const std::byte*>& parts = parts_[round % halves_];
+  for (size_t k = 0; k < parts.size(); ++k)
+    parts[k] = k == me_ ? value_ + piece.begin : Slot(k, round);
+  sum_ = sums_[round % halves_] = queue_->Sum({.dtype = args_.dtype,
+                                               .n = piece.bytes / BytesOf(args_.dtype),
+                                               .parts = parts,
+                                               .out = value_ + piece.begin});
 }
 
 Status Collective::Start(int64_t offset) {
@@ -107,20 +122,29 @@ Status Collective::Start(int64_t offset) {
   sum_ = 0;
   over_ = started_ = false;
   copied_ = args_.second == nullptr || args_.group.size() == 1;
-  if (args_.second == nullptr) return {};
-  own_parts_ = {value_, args_.second};
-  SumWhole(own_parts_, value_, args_.group.size() == 1 ? args_.second : nullptr);
+  if (args_.second != nullptr) {
+    own_parts_ = {value_, args_.second};
+    SumWhole(own_parts_, value_, args_.group.size() == 1 ? args_.second : nullptr);
+  }
+  sums_[0] = sums_[1] = sum_;
   return {};
 }
 
 Status Collective::Test(bool* over) {
-  while (!over_ && queue_->Done(sum_)) {
+  while (!over_) {
     if (round_ < rounds_.size()) {
+      PP_RETURN_IF_ERROR(StartRound());
       bool here = false;
-      PP_RETURN_IF_ERROR(Advance(&rounds_[round_], &here));
+      PP_RETURN_IF_ERROR(TestRound(&here));
       if (!here) break;
-      if (rounds_[round_].sum.bytes > 0) SumPiece(rounds_[round_].sum);
-      ++round_;
+      const size_t done = round_++;
+      // Before the sum: the others need not wait for it.
+      const bool sums = rounds_[done].sum.bytes > 0;
+      if (sums && halves_ == 2 && round_ < rounds_.size() && !rounds_[round_].gathers)
+        PP_RETURN_IF_ERROR(StartRound());
+      if (sums) SumPiece(done);
+    } else if (!queue_->Done(sum_)) {
+      break;
     } else if (!std::exchange(copied_, true)) {
       SumWhole(std::span(own_parts_).first(1), args_.second);
     } else {
@@ -131,18 +155,27 @@ Status Collective::Test(bool* over) {
   return {};
 }
 
-Status Collective::Advance(Round* round, bool* over) {
-  if (!std::exchange(started_, true)) {
-    transfers_.clear();
-    for (Move& move : round->moves) {
-      transfers_.push_back({move.port, move.slot != nullptr ? move.slot : value_ + move.range.begin,
-                            move.range.bytes});
-      move.under_way = true;
-    }
-    PP_RETURN_IF_ERROR(transport_->StartTogether(transfers_));
+// What it receives has its place free, and what it sends is made.
+bool Collective::MayStart(size_t round) const {
+  return queue_->Done(rounds_[round].gathers ? sum_ : sums_[round % halves_]);
+}
+
+Status Collective::StartRound() {
+  if (started_ || !MayStart(round_)) return {};
+  started_ = true;
+  transfers_.clear();
+  for (Move& move : rounds_[round_].moves) {
+    transfers_.push_back({move.port, move.slot != nullptr ? move.slot : value_ + move.range.begin,
+                          move.range.bytes});
+    move.under_way = true;
   }
-  *over = true;
-  for (Move& move : round->moves) {
+  return transport_->StartTogether(transfers_);
+}
+
+Status Collective::TestRound(bool* over) {
+  *over = started_;
+  if (!started_) return {};
+  for (Move& move : rounds_[round_].moves) {
     bool moved = true;
     if (move.under_way) PP_RETURN_IF_ERROR(transport_->Test(move.port, &moved));
     move.under_way = !moved;

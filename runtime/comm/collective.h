@@ -6,7 +6,8 @@
 //   gather    every member sends its own shard to all others
 //
 // Both go in rounds, the same for all members: in a round a member has one transfer to and one from
-// every other one, or none where a shard has fewer pieces.
+// every other one, or none where a shard has fewer pieces. Large shards are received into two
+// halves of a slot, so that one piece is added while the next one comes.
 //
 //   kReduceScatter = scatter     kAllGather = gather     kAllReduce = scatter, then gather
 //
@@ -73,15 +74,18 @@ class Collective {
   };
   struct Round {
     std::vector<Move> moves;
-    ByteRange sum;  // what is added behind it, in the value; no bytes: nothing
+    ByteRange sum;         // what is added behind it, in the value; no bytes: nothing
+    bool gathers = false;  // it sends what has been added
   };
 
   void AddScatter();
   void AddGather();
-  std::byte* Slot(size_t member) const;
+  std::byte* Slot(size_t member, size_t round) const;
   void SumWhole(std::span<const std::byte* const> parts, std::byte* out, std::byte* also = nullptr);
-  void SumPiece(const ByteRange& piece);
-  Status Advance(Round* round, bool* over);
+  void SumPiece(size_t round);
+  bool MayStart(size_t round) const;
+  Status StartRound();
+  Status TestRound(bool* over);
 
   const CollectiveArgs args_;
   Transport* const transport_;
@@ -89,15 +93,17 @@ class Collective {
   size_t me_ = 0;      // in the group
   int64_t whole_ = 0;  // bytes of the value
   int64_t slot_ = 0;   // bytes of a slot of the exchange
+  size_t halves_ = 1;  // that a slot has
   std::vector<Round> rounds_;
-  std::vector<const std::byte*> parts_;      // what is added, in the group's order
+  std::vector<const std::byte*> parts_[2];   // by half; what is added, in the group's order
   std::vector<const std::byte*> own_parts_;  // value and second
   std::vector<TransferArgs> transfers_;      // of the round that starts
   // Of this time.
   std::byte* value_ = nullptr;
   size_t round_ = 0;
   bool started_ = false, copied_ = false, over_ = true;
-  Ticket sum_ = 0;
+  Ticket sum_ = 0;       // the last one
+  Ticket sums_[2] = {};  // of each half
 };
 
 }  // namespace pp
