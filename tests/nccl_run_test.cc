@@ -150,15 +150,16 @@ TEST_CASE("sharings that the proof allows compute the same bits, and one that it
 TEST_CASE("communicators: who shares one, in one order on all ranks") {
   const Program program = SmallPlan({.scheme = "1f1b", .shape = {4, 4}, .replicas = 2});
   const nccl::Sharings pairs{.most = nccl::Sharing::kPair};
-  const auto middle = CommunicatorsOf(program, pairs, 5);  // device 1 of the second replica
+  const std::vector<Group> groups = {{4, 5, 6, 7}, {1, 5}};
+  const auto middle = CommunicatorsOf(program, pairs, 5, groups);  // device 1 of the second replica
   REQUIRE(middle.size() == 3);
   CHECK(middle[0].members == std::vector<int>{4, 5});
   CHECK(middle[1].members == std::vector<int>{5, 6});
   CHECK(middle[2].members == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
   CHECK(middle[0].ports ==
         std::vector<Port>{{Way::kRecv, Channel::kAct, 4}, {Way::kSend, Channel::kGrad, 4}});
-  CHECK(middle[2].ports.size() == 14);
-  const auto all = CommunicatorsOf(program, {.most = nccl::Sharing::kAll}, 5);
+  CHECK(middle[2].ports.size() == 8);  // both ways with 4, 6, 7 and 1
+  const auto all = CommunicatorsOf(program, {.most = nccl::Sharing::kAll}, 5, groups);
   CHECK(all[0].members == std::vector<int>{4, 5, 6, 7});
 }
 

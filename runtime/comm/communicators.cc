@@ -23,14 +23,21 @@ class Finder {
         topology_(TopologyOf(program)),
         place_(topology_.PlaceOf(rank)) {}
 
-  std::vector<RankCommunicator> Run() {
+  std::vector<RankCommunicator> Run(std::span<const Group> reductions) {
     const DeviceList& list = program_.lists[place_.device];
     for (const auto* instructions : {&list.body, &list.evaluation})
       for (const Instruction& i : *instructions)
         if (IsMessage(i)) AddMessage(i);
-    if (Reduces()) AddExchange({Use::kReductions, 0, 0, {}}, AllRanks(), Channel::kReduce);
-    if (topology_.tp > 1)
-      AddExchange({Use::kPeers, place_.replica, place_.device, {}}, Peers(), Channel::kPeers);
+    if (Reduces() && topology_.ranks() > 1) {
+      const Key key{Use::kReductions, 0, 0, {}};
+      for (int rank = 0; rank < topology_.ranks(); ++rank) found_[key].members.push_back(rank);
+      for (const Group& group : reductions) AddExchange(key, group, Channel::kReduce);
+    }
+    if (topology_.tp > 1) {
+      const Key key{Use::kPeers, place_.replica, place_.device, {}};
+      found_[key].members = Peers();
+      AddExchange(key, Peers(), Channel::kPeers);
+    }
     std::vector<RankCommunicator> sorted;
     for (auto& [key, communicator] : found_) sorted.push_back(std::move(communicator));
     return sorted;
@@ -39,28 +46,45 @@ class Finder {
  private:
   int RankOf(int device) const { return topology_.RankOf({place_.replica, device, place_.index}); }
 
-  void AddMessage(const Instruction& i) {
+  static nccl::Flow FlowOf(int device, const Instruction& i) {
     const bool sends = Info(i.op).lane == Lane::kSend;
     const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
-    const nccl::Flow flow{
-        .members = {sends ? place_.device : i.peer, sends ? i.peer : place_.device},
-        .kind = act ? Kind::kAct : Kind::kGrad};
+    return {.members = {sends ? device : i.peer, sends ? i.peer : device},
+            .kind = act ? Kind::kAct : Kind::kGrad};
+  }
+
+  void AddMessage(const Instruction& i) {
+    const nccl::Flow flow = FlowOf(place_.device, i);
     const nccl::Sharing sharing = sharings_.Of(flow);
     RankCommunicator& one =
         found_[{Use::kMessages, place_.replica, place_.index, KeyOf(flow, sharing)}];
     if (one.members.empty()) {
-      if (sharing == nccl::Sharing::kAll) {
-        for (int device = 0; device < topology_.devices; ++device)
-          one.members.push_back(RankOf(device));
-      } else {
-        one.members = {RankOf(std::min(place_.device, i.peer)),
-                       RankOf(std::max(place_.device, i.peer))};
-      }
+      one.members = sharing == nccl::Sharing::kAll ? MembersOfAll()
+                                                   : Group{RankOf(std::min(place_.device, i.peer)),
+                                                           RankOf(std::max(place_.device, i.peer))};
     }
-    const Port port{sends ? Way::kSend : Way::kRecv, act ? Channel::kAct : Channel::kGrad,
-                    RankOf(i.peer)};
-    if (std::find(one.ports.begin(), one.ports.end(), port) == one.ports.end())
-      one.ports.push_back(port);
+    AddPort(&one, {Info(i.op).lane == Lane::kSend ? Way::kSend : Way::kRecv,
+                   flow.kind == Kind::kAct ? Channel::kAct : Channel::kGrad, RankOf(i.peer)});
+  }
+
+  // Of the communicator for all messages.
+  Group MembersOfAll() const {
+    Group members;
+    for (int device = 0; device < topology_.devices; ++device) {
+      const DeviceList& list = program_.lists[device];
+      const auto shares = [&](const Instruction& i) {
+        return IsMessage(i) && sharings_.Of(FlowOf(device, i)) == nccl::Sharing::kAll;
+      };
+      if (std::any_of(list.body.begin(), list.body.end(), shares) ||
+          std::any_of(list.evaluation.begin(), list.evaluation.end(), shares))
+        members.push_back(RankOf(device));
+    }
+    return members;
+  }
+
+  static void AddPort(RankCommunicator* one, const Port& port) {
+    if (std::find(one->ports.begin(), one->ports.end(), port) == one->ports.end())
+      one->ports.push_back(port);
   }
 
   bool Reduces() const {
@@ -70,11 +94,6 @@ class Finder {
     });
   }
 
-  Group AllRanks() const {
-    Group all;
-    for (int rank = 0; rank < topology_.ranks(); ++rank) all.push_back(rank);
-    return all;
-  }
   Group Peers() const {
     Group peers;
     for (int index = 0; index < topology_.tp; ++index)
@@ -82,14 +101,10 @@ class Finder {
     return peers;
   }
 
-  // Everybody with everybody.
-  void AddExchange(const Key& key, Group members, Channel channel) {
-    if (members.size() == 1) return;
-    RankCommunicator& one = found_[key];
-    for (const int peer : members)
+  void AddExchange(const Key& key, const Group& group, Channel channel) {
+    for (const int peer : group)
       for (const Way way : {Way::kSend, Way::kRecv})
-        if (peer != rank_) one.ports.push_back({way, channel, peer});
-    one.members = std::move(members);
+        if (peer != rank_) AddPort(&found_[key], {way, channel, peer});
   }
 
   const Program& program_;
@@ -103,8 +118,9 @@ class Finder {
 }  // namespace
 
 std::vector<RankCommunicator> CommunicatorsOf(const Program& program,
-                                              const nccl::Sharings& sharings, int rank) {
-  return Finder(program, sharings, rank).Run();
+                                              const nccl::Sharings& sharings, int rank,
+                                              std::span<const Group> reductions) {
+  return Finder(program, sharings, rank).Run(reductions);
 }
 
 }  // namespace pp

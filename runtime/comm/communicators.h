@@ -9,6 +9,7 @@
 //   peers        one for the tensor parallel peers of a device
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "runtime/comm/topology.h"
@@ -19,8 +20,10 @@
 namespace pp {
 
 // Those that the rank is a member of, in an order that all ranks share: whoever makes one after the
-// other never waits in a circle. REQUIRES: `program` has all lists.
+// other never waits in a circle. `reductions`: the groups of those that the rank takes part in,
+// whose members it has ports to. REQUIRES: `program` has all lists.
 std::vector<RankCommunicator> CommunicatorsOf(const Program& program,
-                                              const nccl::Sharings& sharings, int rank);
+                                              const nccl::Sharings& sharings, int rank,
+                                              std::span<const Group> reductions);
 
 }  // namespace pp

@@ -99,7 +99,7 @@ class Device {
   virtual Queue& reduce() = 0;
 
   // What brings messages from and to this device's memory, which outlives it; null: `inner` can do
-  // it itself.
+  // it itself. Its Settle leaves `inner` alone.
   virtual Result<std::unique_ptr<Transport>> Reach(const ReachArgs&) {
     return std::unique_ptr<Transport>();
   }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/comm/clock.h"
+#include "runtime/comm/communicators.h"
 #include "runtime/plan/bind_collective.h"
 #include "runtime/run/fill_states.h"
 #include "schema/text.h"
@@ -65,8 +66,14 @@ Status Rank::Setup() {
   PP_RETURN_IF_ERROR(WalkBody(program, place_.device, &walk));
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
-  Result<std::unique_ptr<Transport>> reach =
-      device_->Reach({.inner = args_.transport, .communicators = args_.communicators});
+  std::vector<CollectiveArgs> collectives = BindCollectives();
+  ReachArgs meet{.inner = args_.transport};
+  if (args_.nccl != nullptr) {
+    std::vector<Group> groups;
+    for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
+    meet.communicators = CommunicatorsOf(program, *args_.nccl, rank_, groups);
+  }
+  Result<std::unique_ptr<Transport>> reach = device_->Reach(meet);
   PP_RETURN_IF_ERROR(reach.status());
   reach_ = std::move(*reach);
   body_ = Bind(program, place_.device, std::move(walk), *device_);
@@ -80,7 +87,6 @@ Status Rank::Setup() {
     PP_RETURN_IF_ERROR(FillStates(program, place_, &*weights, device_.get()));
   }
   if (args_.record) Reserve();
-  std::vector<CollectiveArgs> collectives = BindCollectives();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
   lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &body_,
                                                .topology = &topology_,
@@ -242,7 +248,7 @@ void Rank::Cancel() {
 void Rank::Join() {
   if (compute_.joinable()) compute_.join();
   if (communication_.joinable()) communication_.join();
-  reach_.reset();
+  if (reach_) reach_->Settle();
   if (device_) device_->Finish();  // it may still copy from another rank's memory
 }
 

@@ -25,6 +25,7 @@
 #include "runtime/run/evaluations.h"
 #include "runtime/run/peer_exchanger.h"
 #include "runtime/run/states.h"
+#include "schema/nccl/streams.h"
 
 namespace pp {
 
@@ -42,7 +43,7 @@ class Rank {
   struct Args {
     const Program* program = nullptr;
     Transport* transport = nullptr;
-    std::vector<RankCommunicator> communicators;  // empty: messages are not NCCL's
+    const nccl::Sharings* nccl = nullptr;  // how messages share communicators; null: not NCCL's
     const Batches* batches = nullptr;
     // On the compute thread. The bells are for a device whose work is not done when it is
     // submitted.

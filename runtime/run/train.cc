@@ -13,7 +13,6 @@
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/clock.h"
-#include "runtime/comm/communicators.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/compare/recording_executor.h"
 #include "runtime/device/cpu_device.h"
@@ -151,8 +150,7 @@ class Supervisor {
     return std::make_unique<Rank>(Rank::Args{
         .program = &program_,
         .transport = transport,
-        .communicators = options_.nccl ? CommunicatorsOf(program_, *options_.nccl, rank)
-                                       : std::vector<RankCommunicator>(),
+        .nccl = options_.nccl ? &*options_.nccl : nullptr,
         .batches = &inputs_->batches(),
         .make_device =
             [this, rank](const DeviceBells& bells) {

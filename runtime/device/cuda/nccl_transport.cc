@@ -26,10 +26,12 @@ NcclTransport::NcclTransport(Args args)
       ports_[IndexOf(port)].line = static_cast<int>(line);
 }
 
-NcclTransport::~NcclTransport() {
+void NcclTransport::Settle() {
+  if (lines_.empty()) return;
   args_.driver->Use();
   for (const Line& line : lines_)
     if (line.communicator != nullptr) args_.nccl->Abort(line.communicator);
+  lines_.clear();
 }
 
 int NcclTransport::LaneOf(const Port& port) const {
@@ -134,6 +136,7 @@ void NcclTransport::SendFirstBytes() {
       if (line + 1 == lines_.size()) transfers.push_back({port, byte, 1});
       ++byte;
     }
+  if (transfers.empty()) return;
   for (const TransferArgs& transfer : transfers) ports_[IndexOf(transfer.port)].waits = true;
   lines_.back().groups.push_back(std::move(transfers));
 }

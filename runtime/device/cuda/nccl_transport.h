@@ -33,8 +33,7 @@ class NcclTransport : public Transport {
     std::byte* bytes = nullptr;      // of the device; one a port
   };
   explicit NcclTransport(Args args);
-  // Ends what is under way, without the other ranks.
-  ~NcclTransport() override;
+  ~NcclTransport() override { Settle(); }
 
   Status Connect(bool* over) override;
   // REQUIRES: connected, and a communicator has the port.
@@ -45,7 +44,8 @@ class NcclTransport : public Transport {
   int LaneOf(const Port& port) const override;
   bool polls() const override { return args_.inner->polls(); }
   double wake_at() const override;
-  void Settle() override { args_.inner->Settle(); }
+  // Ends the communicators, without the other ranks.
+  void Settle() override;
 
  private:
   static constexpr int kNoLine = -1;
