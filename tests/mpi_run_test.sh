@@ -58,7 +58,7 @@ expect 2 "b\.plan: cannot be read.*" 4 b.plan --data text.txt
 expect 2 "b\.txt: .*" 4 a.plan --data b.txt
 expect 2 "--steps: 'few' .*" 4 a.plan --data text.txt --steps few
 expect 2 "--transport: 'threads' under mpiexec -n 4 .*" 4 a.plan --data text.txt --transport threads
-expect 2 "--transport: 'rdma' \(auto, threads, shm, mpi\)" 4 a.plan --data text.txt --transport rdma
+expect 2 "--transport: 'rdma' \(auto, threads, shm, mpi, nccl\)" 4 a.plan --data text.txt --transport rdma
 expect 0 "" 4 a.plan --data text.txt --steps 3 --transport shm
 expect 0 "" 4 a.plan --data text.txt --steps 3 --transport mpi
 "$piperun" a.plan --data text.txt --transport shm > out.txt 2> err.txt
