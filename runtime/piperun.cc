@@ -28,6 +28,7 @@
 #include "runtime/main/options.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/model/products.h"
+#include "runtime/run/deadline.h"
 #include "runtime/run/export.h"
 #include "runtime/run/step_log.h"
 #include "runtime/run/train.h"
@@ -65,10 +66,15 @@ Status PrintOut(const std::string& text) {
 // One run: what Main has made of the command line, and the files that it writes.
 class Run {
  public:
-  // `gpu`: see Readiness. `gemms` may be null.
-  Run(const Arguments& a, TrainOptions options, uint64_t gpu,
+  // `gemms` may be null.
+  Run(const Arguments& a, TrainOptions options, Backend backend,
       std::shared_ptr<const GemmTable> gemms)
-      : arguments_(a), options_(std::move(options)), gpu_(gpu), gemms_(std::move(gemms)) {}
+      : arguments_(a),
+        options_(std::move(options)),
+        backend_(std::move(backend)),
+        gemms_(std::move(gemms)) {
+    options_.make_device = backend_.make_device;
+  }
 
   // Whether this rank is the one that says what went wrong, and has not done so.
   bool Speaks() const { return First() && !spoken_; }
@@ -119,11 +125,13 @@ class Run {
 
   Status Prepare() {
     return Together([this] {
-      Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = gpu_};
+      Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = backend_.gpu};
       if (!mine.status.ok()) return mine;
+      const std::hash<std::string> digest;
       mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
-      mine.items.push_back(
-          {"--gemms", gemms_ != nullptr ? std::hash<std::string>()(gemms_->Print()) : 0});
+      mine.items.push_back({"--backend", digest(arguments_.backend)});
+      mine.items.push_back({"--transport", digest(arguments_.transport)});
+      mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
       const Topology topology = TopologyOf(*program_);
       const bool on_host = arguments_.backend == "cpu";
       for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
@@ -164,7 +172,9 @@ class Run {
   }
 
   Status ProveForNccl(const std::vector<WaitsFor>& waits_for) {
-    const auto needs = nccl::Prove(*program_, waits_for, {});
+    // The proof does not know of tensor parallel peers, who have a communicator, too.
+    const int peers = TopologyOf(*program_).tp > 1 ? 1 : 0;
+    const auto needs = nccl::Prove(*program_, waits_for, {.kernels = backend_.kernels - peers});
     PP_RETURN_IF_ERROR(needs.status());
     options_.nccl = needs->sharings;
     return {};
@@ -318,7 +328,7 @@ class Run {
 
   const Arguments arguments_;
   TrainOptions options_;
-  const uint64_t gpu_;
+  const Backend backend_;
   const std::shared_ptr<const GemmTable> gemms_;
   std::optional<Program> program_;
   std::optional<OutputFile> log_, trace_;
@@ -372,7 +382,6 @@ int Main(int argc, char** argv) {
     status = opened.status();
     if (opened.ok()) backend = std::move(*opened);
   }
-  options.make_device = backend.make_device;
   const bool first = launch->rank == 0;
   if (!arguments.tune_gemms.empty()) {
     if (status.ok() && launch->ranks > 1)
@@ -398,7 +407,7 @@ int Main(int argc, char** argv) {
   if (launch->mpi) CatchStopSignals(first);
   bool speaks = false;
   {
-    Run run(arguments, std::move(options), backend.gpu, gemms);
+    Run run(arguments, std::move(options), std::move(backend), gemms);
     status = run.Main(joined.transport.get());
     speaks = run.Speaks();
   }

@@ -41,6 +41,9 @@ class PlantedCuda : public CudaDriver {
     return inner_->Take(bytes);
   }
   Result<std::byte*> TakePinned(int64_t bytes) override { return inner_->TakePinned(bytes); }
+  Result<std::byte*> TakeLate(int64_t bytes, Stream stream) override {
+    return inner_->TakeLate(bytes, stream);
+  }
   Stream MakeStream() override {
     const Stream stream = inner_->MakeStream();
     if (made_++ == plant_.hasty) hasty_stream_ = stream;

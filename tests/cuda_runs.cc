@@ -71,6 +71,12 @@ KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
     if (run.around_nccl) nccl = run.around_nccl(rank, std::move(nccl));
     return MakeCudaDevice(std::move(cuda), {.bells = bells, .nccl = std::move(nccl)});
   };
+  if (run.validates) {
+    options.val_data = options.data;
+    options.val_every = 1;
+    options.val_batches = 2;
+    options.sample = 3;
+  }
   options.after_bind = run.after_bind;
   return TrainAndKeep(program, options);
 }
@@ -85,13 +91,17 @@ double Difference(const KeptReport& a, const KeptReport& b) {
   return worst;
 }
 
+Program CompileForCuda(CompileOptions* options, const std::string& family) {
+  const bool versions = options->scheme.starts_with("pipedream");
+  options->model = CudaRunModel(family, !versions);
+  options->clip = !versions;
+  return MustCompile(*options);
+}
+
 void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages) {
-  const bool versions = options.scheme.starts_with("pipedream");
-  options.model = CudaRunModel(family, !versions);
-  options.clip = !versions;
+  const Program program = CompileForCuda(&options, family);
   INFO(options.scheme << " " << family << " " << NameOf(options.dtype) << " tp " << options.tp
                       << " dp " << options.replicas);
-  const Program program = MustCompile(options);
   const KeptReport cpu = RunOnCpu(program), cuda = RunOnCuda(program, {.messages = messages});
   INFO(cuda.status.message());
   REQUIRE(cpu.status.ok());

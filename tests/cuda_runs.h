@@ -26,6 +26,7 @@ struct CudaRun {
   std::function<std::unique_ptr<CudaDriver>(std::unique_ptr<CudaDriver>)> around_cuda;
   std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
+  bool validates = false;  // behind each step, and draws a sample in the end
   // Of NCCL; by default the fewest communicators that the plan's proof finds.
   std::optional<nccl::Sharings> sharings;
 };
@@ -41,7 +42,10 @@ KeptReport RunOnCuda(const Program& program, const CudaRun& run);
 // The largest relative difference of losses and norms.
 double Difference(const KeptReport& a, const KeptReport& b);
 
-// Compiles, with clipping where the scheme can, and runs on both: fp32 within 1e-5, bf16 within
+// With clipping and tied embeddings where the scheme can.
+Program CompileForCuda(CompileOptions* options, const std::string& family);
+
+// Runs on both: fp32 within 1e-5, bf16 within
 // 2e-2, which is what rounding differently each time comes to in so many steps.
 void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages);
 

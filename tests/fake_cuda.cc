@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -107,12 +108,20 @@ class FakeCuda : public CudaDriver {
 
   void Use() override {}
   Result<std::byte*> Take(int64_t bytes) override {
+    NothingWaits();
+    return TakeOfDevice(bytes);
+  }
+  std::byte* TakeOfDevice(int64_t bytes) {
     std::byte* memory = DeviceMemory().Take(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
     taken_.push_back(memory);
     return memory;
   }
-  Result<std::byte*> TakePinned(int64_t bytes) override { return pinned_.Take(bytes); }
+  Result<std::byte*> TakePinned(int64_t bytes) override {
+    NothingWaits();
+    return pinned_.Take(bytes);
+  }
+  Result<std::byte*> TakeLate(int64_t bytes, Stream) override { return TakeOfDevice(bytes); }
 
   Stream MakeStream() override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -190,6 +199,19 @@ class FakeCuda : public CudaDriver {
   }
 
  private:
+  // A real one may wait for all streams then, and they for other ranks.
+  void NothingWaits() {
+    const auto waits = [](const auto& stream) {
+      return !stream->steps.empty() && stream->steps.front().outside != nullptr;
+    };
+    bool any = false;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      any = std::any_of(streams_.begin(), streams_.end(), waits);
+    }
+    if (any) Fail("memory is taken while a stream waits for another rank");
+  }
+
   void Fail(const std::string& what) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (status_.ok()) status_ = Status::Failed("CUDA: " + what);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -109,6 +110,10 @@ class FakeNcclWorld {
     std::lock_guard<std::mutex> lock(mutex_);
     one->members[member].gone = true;
   }
+  bool Waits(const Communicator& one, int member) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return HeadOf(one, member) != nullptr && !one.members[member].gone;
+  }
 
  private:
   Status Fail(const std::string& what) {
@@ -191,27 +196,46 @@ class FakeNccl : public Nccl {
   Status Enqueue(Communicator communicator, std::span<const Operation> operations,
                  Stream stream) override {
     auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
+    PP_CHECK(!late_[one].enqueue);
     const int member = member_[one];
     const auto group = world_->Add(one, member, operations);
     PP_RETURN_IF_ERROR(group.status());
-    FakeWait(stream, [world = world_, one, member, group = *group] {
-      return world->Advance(one, member, group);
-    });
+    late_[one] = {kLatePolls, [=, world = world_, group = *group] {
+                    FakeWait(stream, [=] { return world->Advance(one, member, group); });
+                  }};
     return {};
   }
 
   Status Poll(Communicator communicator, bool* done) override {
-    return world_->Poll(static_cast<FakeNcclWorld::Communicator*>(communicator), done);
+    auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
+    PP_RETURN_IF_ERROR(world_->Poll(one, done));
+    Late& late = late_[one];
+    if (!late.enqueue) return {};
+    *done = --late.polls <= 0;
+    if (*done) std::exchange(late.enqueue, nullptr)();
+    return {};
   }
 
-  void Abort(Communicator communicator) override {
-    auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
-    world_->Leave(one, member_[one]);
+  // A real one waits for the device where a communicator is left that holds up a stream.
+  void Abort(std::span<const Communicator> communicators) override {
+    for (Communicator communicator : communicators) {
+      auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
+      if (one != nullptr) world_->Leave(one, member_[one]);
+    }
+    for (const auto& [one, member] : member_) PP_CHECK(!world_->Waits(*one, member));
   }
 
  private:
+  // What is begun comes into the stream some polls later.
+  static constexpr int kLatePolls = 3;
+  struct Late {
+    int polls = 0;
+    std::function<void()> enqueue;  // null: nothing is under way
+  };
+
   const std::shared_ptr<FakeNcclWorld> world_;
   std::map<const FakeNcclWorld::Communicator*, int> member_;
+  std::map<const FakeNcclWorld::Communicator*, Late> late_;
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ Status SendToSelf(Nccl& nccl) {
   PP_RETURN_IF_ERROR(Await(nccl, *communicator));
   PP_RETURN_IF_ERROR(Check(cudaStreamSynchronize(stream)));
   PP_RETURN_IF_ERROR(Check(cudaMemcpy(received.data(), to, kBytes, cudaMemcpyDefault)));
-  nccl.Abort(*communicator);
+  nccl.Abort({&*communicator, 1});
   return received == sent ? Status() : Status::Failed("other bytes than were sent");
 }
 

@@ -29,11 +29,23 @@ class PlantedNccl : public Nccl {
   Status Poll(Communicator communicator, bool* done) override {
     return inner_->Poll(communicator, done);
   }
-  void Abort(Communicator communicator) override { inner_->Abort(communicator); }
+  void Abort(std::span<const Communicator> communicators) override { inner_->Abort(communicators); }
 
  protected:
   const std::unique_ptr<Nccl> inner_;
 };
+
+void CompareWithOthers(CompileOptions options, const std::string& family) {
+  const Program program = CompileForCuda(&options, family);
+  const KeptReport report = RunOnCuda(program, {.messages = Messages::kNccl});
+  const KeptReport other = RunOnCuda(
+      program, {.messages = options.dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged});
+  INFO(options.scheme << " " << family << " " << NameOf(options.dtype) << ": "
+                      << report.status.message());
+  REQUIRE(report.status.ok());
+  REQUIRE(report.steps.size() == kCudaRunSteps);
+  CHECK(Difference(report, other) == 0);
+}
 
 Program SmallPlan(CompileOptions options) {
   options.model = CudaRunModel("gpt2", true);
@@ -73,7 +85,7 @@ struct NeverMade : PlantedNccl {
     *done = true;
     return status;
   }
-  void Abort(Communicator) override {}
+  void Abort(std::span<const Communicator>) override {}
 };
 
 // One operation after the other, where they belong together.
@@ -81,8 +93,10 @@ struct NoGroups : PlantedNccl {
   using PlantedNccl::PlantedNccl;
   Status Enqueue(Communicator communicator, std::span<const Operation> operations,
                  Stream stream) override {
-    for (const Operation& operation : operations)
+    for (const Operation& operation : operations) {
       PP_RETURN_IF_ERROR(inner_->Enqueue(communicator, {&operation, 1}, stream));
+      for (bool done = false; !done;) PP_RETURN_IF_ERROR(inner_->Poll(communicator, &done));
+    }
     return {};
   }
 };
@@ -97,32 +111,66 @@ struct Short : PlantedNccl {
   }
 };
 
-// Says what is wrong, some time later.
+// Its kPolls-th answer about its second communicator is that something is wrong.
+template <int kPolls>
 struct Failing : PlantedNccl {
   using PlantedNccl::PlantedNccl;
+  Result<Communicator> Create(const Id& id, int member, int members) override {
+    auto made = inner_->Create(id, member, members);
+    if (++made_ == 2 && made.ok()) second_ = *made;
+    return made;
+  }
   Status Poll(Communicator communicator, bool* done) override {
-    if (++polls_ > 60) return Status::Failed("NCCL: remote process exited");
+    if (communicator == second_ && ++polls_ >= kPolls)
+      return Status::Failed("NCCL: remote process exited");
     return inner_->Poll(communicator, done);
   }
-  int polls_ = 0;
+  Communicator second_ = nullptr;
+  int made_ = 0, polls_ = 0;
+};
+
+// And its messages never come to their ends, so that others wait, too.
+struct Silent : Failing<20> {
+  using Failing<20>::Failing;
+  Status Enqueue(Communicator communicator, std::span<const Operation> operations,
+                 Stream stream) override {
+    if (communicator != second_ || operations[0].bytes == 1)
+      return inner_->Enqueue(communicator, operations, stream);
+    FakeWait(stream, [] { return false; });
+    return {};
+  }
 };
 
 }  // namespace
 
-TEST_CASE("every scheme trains over NCCL as on a CPU") {
+// Those runs are compared with the CPU's, too (cuda_run_test.cc).
+TEST_CASE("every scheme has the same bits over NCCL as without it") {
   for (const Scheme& scheme : Schemes())
     for (const char* family : {"gpt2", "llama"})
       for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
-        CompareWithCpu({.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .dtype = dtype},
-                       family, Messages::kNccl);
+        CompareWithOthers({.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .dtype = dtype},
+                          family);
 }
 
 TEST_CASE("replicas, shards and peers over NCCL") {
-  CompareWithCpu({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2",
-                 Messages::kNccl);
-  CompareWithCpu({.scheme = "chimera", .shape = {2, 4}, .replicas = 2}, "llama", Messages::kNccl);
-  CompareWithCpu({.scheme = "zb-v", .shape = {2, 4, 0}, .tp = 2, .sequence_parallel = true},
-                 "llama", Messages::kNccl);
+  CompareWithOthers({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2");
+  CompareWithOthers({.scheme = "chimera", .shape = {2, 4}, .replicas = 2}, "llama");
+  CompareWithOthers({.scheme = "zb-v", .shape = {2, 4, 0}, .tp = 2, .sequence_parallel = true},
+                    "llama");
+}
+
+TEST_CASE("validation and samples over NCCL") {
+  const Program program = SmallPlan({.scheme = "zb-v", .shape = {2, 4, 0}});
+  const auto run = [&](Messages messages) {
+    return RunOnCuda(program, {.messages = messages, .validates = true});
+  };
+  const KeptReport copies = run(Messages::kCopies), report = run(Messages::kNccl);
+  INFO(report.status.message());
+  REQUIRE(report.steps.size() == kCudaRunSteps);
+  for (size_t i = 0; i < report.steps.size(); ++i)
+    CHECK(report.steps[i].val_loss.value() == copies.steps[i].val_loss.value());
+  CHECK(report.sample.size() > 1);
+  CHECK(report.sample == copies.sample);
 }
 
 TEST_CASE("sharings that the proof allows compute the same bits, and one that it refuses hangs") {
@@ -175,8 +223,12 @@ TEST_CASE(
   CHECK_THAT(ErrorWith<NoGroups>(program, 0),
              ends("deadlock: members 0, 1 of a communicator wait for each other"));
   CHECK_THAT(ErrorWith<Short>(program), ends(" of one message"));
-  CHECK(ErrorWith<Failing>(program) ==
-        "rank 1: communicator of ranks 0, 1: NCCL: remote process exited");
+  // While it is made, with the first bytes, in a step, and where nothing moves any more.
+  const char* failed = "rank 1: communicator of ranks 0, 1: NCCL: remote process exited";
+  CHECK(ErrorWith<Failing<1>>(program) == failed);
+  CHECK(ErrorWith<Failing<4>>(program) == failed);
+  CHECK(ErrorWith<Failing<30>>(program) == failed);
+  CHECK(ErrorWith<Silent>(program) == failed);
 }
 
 }  // namespace pp

@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -69,8 +70,8 @@ class Transport {
   int ranks() const { return ranks_; }
 
   // Makes what messages need, together with the other ranks: asked again until it is over, before
-  // the first of them starts.
-  virtual Status Connect(bool* over) {
+  // the first of them starts. `doing`: what is under way, for who waits.
+  virtual Status Connect(bool* over, std::string* /*doing*/) {
     *over = true;
     return {};
   }

@@ -17,11 +17,16 @@
 #include "runtime/comm/mpi_plugin.h"
 #include "runtime/device/cuda/cuda_plugin.h"
 #include "runtime/model/products.h"
+#include "runtime/run/deadline.h"
 #include "schema/disk.h"
 #include "schema/file.h"
 
 namespace pp {
 namespace {
+
+// CUDA's hardware queues, which streams share in turn, and the most of them.
+constexpr char kConnections[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr int kMostConnections = 32;
 
 std::optional<int> EnvironmentNumber(std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -101,16 +106,27 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
 
 Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch) {
   if (options.backend != "cuda") return Backend();
+  const bool by_nccl = options.transport == "nccl";
+  if (by_nccl) {
+    // What is loaded when it is first used would wait for NCCL's kernels, which wait for other
+    // ranks; and what shares one of CUDA's hardware queues waits for what is before it.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv(kConnections, std::to_string(kMostConnections).c_str(), 0);
+  }
   CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);
   NcclBackend nccl;
-  if (options.transport == "nccl") {
+  if (by_nccl) {
     nccl = OpenNccl(ProgramFolder());
     PP_RETURN_IF_ERROR(nccl.status);
   }
   const size_t gpus = cuda.gpus.size();
   Backend made;
-  if (nccl.make) made.gpu = cuda.gpus[launch.local_rank % gpus];
+  if (by_nccl) {
+    made.gpu = cuda.gpus[launch.local_rank % gpus];
+    made.kernels =
+        EnvironmentNumber({kConnections}).value_or(kMostConnections) - kCudaDeviceStreams;
+  }
   made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), gemms = options.gemms, launch,
                       gpus](int rank, const DeviceBells& bells) {
     const int local = launch.mpi ? launch.local_rank : rank;
@@ -136,29 +152,6 @@ Result<std::string> TuneGemms(const std::string& plan, const std::string& to) {
   const std::string_view parts[] = {text};
   PP_RETURN_IF_ERROR(WriteWhole(to, parts).In("--tune-gemms"));
   return fmt::format("{}\nwritten to {}\n", fmt::join(tuned->lines, "\n"), to);
-}
-
-Deadline::Deadline(double seconds, std::function<void()> late) {
-  if (seconds <= 0) return;
-  const auto watch = [this, seconds, late = std::move(late)] {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!condition_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return over_; }))
-      late();
-  };
-  try {
-    thread_ = std::thread(watch);
-  } catch (const std::system_error&) {
-    // Without a thread to spare nobody watches.
-  }
-}
-
-Deadline::~Deadline() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    over_ = true;
-  }
-  condition_.notify_all();
-  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace pp

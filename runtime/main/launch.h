@@ -1,13 +1,10 @@
 // How this process was started, and how it finds the others of its run.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 
 #include "runtime/comm/mpi_plugin.h"
 #include "runtime/device/cuda/gemm_table.h"
@@ -43,6 +40,7 @@ struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
   // Of this process's rank, in the world, if it must be its alone; 0: it need not.
   uint64_t gpu = 0;
+  int kernels = 0;  // of NCCL's that run at once on a GPU beside our own streams
 };
 
 // CUDA needs its library, and has a GPU for each rank of this host in turn; NCCL needs its own,
@@ -52,19 +50,5 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
 // Times the products of a plan on this host's first GPU, and writes which algorithms are the
 // fastest to a file. What the user should know, in lines.
 Result<std::string> TuneGemms(const std::string& plan, const std::string& to);
-
-// Does something when it is not over in time.
-class Deadline {
- public:
-  // 0 seconds: never.
-  Deadline(double seconds, std::function<void()> late);
-  ~Deadline();
-
- private:
-  std::mutex mutex_;
-  std::condition_variable condition_;
-  bool over_ = false;
-  std::thread thread_;
-};
 
 }  // namespace pp

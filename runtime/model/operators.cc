@@ -408,7 +408,7 @@ class KernelOperators : public Operators {
   Kernels& kernels_;
   ActivationKernels<N>& acts_;
   std::vector<Products> products_;  // by operator
-  std::vector<double> turns_;             // of a Rope, by pair; empty: there is none
+  std::vector<double> turns_;       // of a Rope, by pair; empty: there is none
 };
 
 }  // namespace

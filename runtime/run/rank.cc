@@ -143,7 +143,7 @@ RankStates Rank::States(int64_t steps) {
       .place = place_,
       .device = device_.get(),
       .newest = [this, steps](int stage, int pipe) { return NewestWeights(stage, pipe, steps); },
-      .on_piece = [this] { ++saved_pieces_; }};
+      .on_piece = [this] { ++other_progress_; }};
 }
 
 // Whether somebody has asked to stop behind this step, rank 0 says when it lets the next one go.
@@ -248,7 +248,6 @@ void Rank::Cancel() {
 void Rank::Join() {
   if (compute_.joinable()) compute_.join();
   if (communication_.joinable()) communication_.join();
-  if (reach_) reach_->Settle();
   if (device_) device_->Finish();  // it may still copy from another rank's memory
 }
 
@@ -286,6 +285,7 @@ bool Rank::PassGate(Bell& bell) {
 }
 
 void Rank::RunSteps() {
+  WaitUntil([this] { return connected_.load(); });
   last_end_ = SteadySeconds();
   const int64_t behind = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
@@ -440,11 +440,15 @@ void Rank::PostSign() {
 }
 
 int64_t Rank::executed() const {
-  return interpreter_->executed() + evaluations_->executed() + saved_pieces_.load();
+  return interpreter_->executed() + evaluations_->executed() + other_progress_.load();
 }
 
-std::string Rank::CurrentText() const {
+std::string Rank::CurrentText() {
   if (body_.list.empty()) return "";
+  {
+    std::lock_guard<std::mutex> lock(doing_mutex_);
+    if (!doing_.empty()) return doing_;
+  }
   const Instruction* current = evaluations_->current();
   if (current == nullptr) current = &body_.list[interpreter_->current()];
   return ToText(*current);
@@ -517,12 +521,30 @@ Status Rank::Communicate(bool* moved) {
   if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
   Status status = control_.Advance(moved);
   const auto goes_on = [&] { return status.ok() && !stop_.load(); };
-  if (goes_on() && !connected_) status = messages()->Connect(&connected_);
-  if (connected_ && goes_on() && peers_) status = peers_->Advance(moved);
-  if (connected_ && goes_on()) status = lanes_->Advance(moved);
-  if (connected_ && goes_on()) status = evaluations_->Advance(moved);
+  if (goes_on() && !connected_.load()) status = Connect();
+  if (connected_.load()) {
+    if (goes_on() && peers_) status = peers_->Advance(moved);
+    if (goes_on()) status = lanes_->Advance(moved);
+    if (goes_on()) status = evaluations_->Advance(moved);
+  }
   if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
   return status;
+}
+
+Status Rank::Connect() {
+  bool over = false;
+  std::string doing;
+  PP_RETURN_IF_ERROR(messages()->Connect(&over, &doing));
+  {
+    std::lock_guard<std::mutex> lock(doing_mutex_);
+    if (over) doing.clear();
+    if (doing != doing_) ++other_progress_;
+    doing_ = std::move(doing);
+  }
+  if (!over) return {};
+  connected_.store(true);
+  bell_.Ring();
+  return {};
 }
 
 void Rank::Nap(uint64_t seen) {

@@ -100,7 +100,12 @@ class Rank {
   bool ended() const { return ended_.load() && computed_.load(); }
   bool failed() const { return stop_.load(); }
   int64_t executed() const;
-  std::string CurrentText() const;
+  std::string CurrentText();
+
+  // After Join, when nobody needs the other ranks any more.
+  void SettleMessages() {
+    if (reach_) reach_->Settle();
+  }
 
   // After Join, or once it has failed.
   Status status() const { return failure_; }
@@ -136,6 +141,7 @@ class Rank {
   void ComputeMain();
   void CommunicationMain();
   Status Communicate(bool* moved);
+  Status Connect();
   void RunSteps();
   bool MayBegin(int64_t step);
   Status RunIteration(const Iteration& iteration);
@@ -151,11 +157,11 @@ class Rank {
   Bell bell_;  // the compute thread's
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transport> reach_;  // to the device's memory; null: args_.transport has it
-  bool connected_ = false;            // the communication thread's
+  std::atomic<bool> connected_{false};
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
-  std::atomic<int64_t> saved_pieces_{0};  // progress, too
-  std::unique_ptr<PeerExchanger> peers_;  // null: this rank has no tensor parallel peers
+  std::atomic<int64_t> other_progress_{0};  // than instructions: pieces that are saved, connections
+  std::unique_ptr<PeerExchanger> peers_;    // null: this rank has no tensor parallel peers
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
   std::unique_ptr<Evaluations> evaluations_;
@@ -169,6 +175,8 @@ class Rank {
   Status setup_status_;
   std::mutex failure_mutex_;
   Status failure_;
+  std::mutex doing_mutex_;
+  std::string doing_;  // before the first step; empty: instructions
   bool left_cleanly_ = false;
   int64_t done_steps_ = 0;  // and reported
   double last_end_ = 0;     // of a step

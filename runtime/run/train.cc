@@ -18,6 +18,7 @@
 #include "runtime/device/cpu_device.h"
 #include "runtime/model/executor.h"
 #include "runtime/run/board.h"
+#include "runtime/run/deadline.h"
 #include "runtime/run/export.h"
 #include "runtime/run/gather.h"
 #include "runtime/run/inputs.h"
@@ -47,6 +48,10 @@ class Supervisor {
     } else {
       for (auto& rank : ranks_) rank->Cancel();
     }
+    // What a failed run has left on a device may not come to its end.
+    std::optional<Deadline> patience;
+    if (options_.on_stuck && (!report_.status.ok() || ranks_[0]->failed()))
+      patience.emplace(options_.grace, options_.on_stuck);
     for (auto& rank : ranks_) rank->Join();
     if (report_.status.ok()) Finish();
     return std::move(report_);
@@ -391,6 +396,7 @@ class Supervisor {
     }
     // Before the arenas go.
     if (options_.transport != nullptr) options_.transport->Settle();
+    for (auto& rank : ranks_) rank->SettleMessages();
     double first = report_.events.empty() ? 0 : report_.events[0].start;
     for (const Event& event : report_.events) first = std::min(first, event.start);
     for (Event& event : report_.events) event.start -= first;

@@ -66,8 +66,8 @@ class Prover {
 
   Needs NeedsOf(const Sharings& sharings, Groups groups) const {
     Needs needs{.flows = parts_[0].traffic.flows,
-                    .assignment = Assign(parts_[0].traffic, sharings),
-                    .sharings = sharings};
+                .assignment = Assign(parts_[0].traffic, sharings),
+                .sharings = sharings};
     for (const Part& part : parts_)
       needs.kernels = std::max(needs.kernels, StreamsOf(part, sharings, groups).MostOnADevice());
     return needs;
@@ -152,7 +152,7 @@ class Prover {
 }  // namespace
 
 Result<Needs> Prove(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const Terms& terms) {
+                    const Terms& terms) {
   Prover prover(program);
   PP_RETURN_IF_ERROR(prover.FindParts(waits_for));
   const Needs needs =

@@ -52,6 +52,6 @@ struct Needs {
 // Error: "3 communicators, each for a pair of devices: deadlock: device 0 '...' ... (6
 // communicators, each for one direction of a pair of devices: safe and free of stalls)".
 Result<Needs> Prove(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const Terms& terms);
+                    const Terms& terms);
 
 }  // namespace pp::nccl

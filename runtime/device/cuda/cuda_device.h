@@ -15,6 +15,9 @@
 
 namespace pp {
 
+// That the device has for itself, beside those of NCCL's communicators.
+inline constexpr int kCudaDeviceStreams = 6;
+
 struct CudaDeviceArgs {
   DeviceBells bells;
   std::unique_ptr<Nccl> nccl;  // null: ranks that share communicators cannot be reached

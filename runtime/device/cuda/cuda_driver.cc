@@ -33,10 +33,16 @@ class RealCuda : public CudaDriver {
   }
 
   Result<std::byte*> Take(int64_t bytes) override {
-    return TakeBy(cudaMalloc, "GPU", bytes, &memory_);
+    return TakeBy([](void** at, size_t n) { return cudaMalloc(at, n); }, "GPU", bytes, &memory_);
+  }
+  Result<std::byte*> TakeLate(int64_t bytes, Stream stream) override {
+    auto* const behind = static_cast<cudaStream_t>(stream);
+    return TakeBy([&](void** at, size_t n) { return cudaMallocAsync(at, n, behind); }, "GPU", bytes,
+                  &memory_);
   }
   Result<std::byte*> TakePinned(int64_t bytes) override {
-    return TakeBy(cudaMallocHost, "host", bytes, &pinned_);
+    return TakeBy([](void** at, size_t n) { return cudaMallocHost(at, n); }, "host", bytes,
+                  &pinned_);
   }
 
   Stream MakeStream() override {
@@ -147,8 +153,9 @@ class RealCuda : public CudaDriver {
     Keep(Status::Failed(fmt::format("CUDA: {}", cudaGetErrorString(error))));
     return false;
   }
-  Result<std::byte*> TakeBy(cudaError_t (*allocate)(void**, size_t), const char* whose,
-                            int64_t bytes, std::vector<void*>* taken) {
+  template <typename Allocate>
+  Result<std::byte*> TakeBy(const Allocate& allocate, const char* whose, int64_t bytes,
+                            std::vector<void*>* taken) {
     Use();
     void* memory = nullptr;
     const cudaError_t error = allocate(&memory, static_cast<size_t>(bytes));

@@ -26,6 +26,8 @@ class CudaKernels : public Kernels {
           floats = std::max(floats, kernels::NormScratchFloats(op.in));
         if (op.kind == OperatorKind::kLinear && op.parameters.size() > 1)
           floats = std::max(floats, kernels::BiasScratchFloats(op.out));
+        if (op.kind == OperatorKind::kRope && angles_ == nullptr)
+          TakeAngles(RopeTurns(op.rope, op.head_dim), job.sequence_length);
       }
     const kernels::AttentionShape heads = {job.micro_batch_size, job.sequence_length,
                                            job.model.heads / job.tp, job.model.head_dim,
@@ -78,17 +80,8 @@ class CudaKernels : public Kernels {
     driver_.Copy(to, from, bytes, stream_);
   }
 
-  // The same for all stages, and all steps.
   void Angles(const std::vector<double>& turns, int64_t tokens, float* out) override {
-    const int64_t bytes = 2 * tokens * static_cast<int64_t>(turns.size() * sizeof(float));
-    if (angles_ == nullptr) {
-      Result<std::byte*> pinned = driver_.TakePinned(bytes);
-      if (!pinned.ok()) throw std::bad_alloc();
-      RopeAngles(turns, tokens, reinterpret_cast<float*>(*pinned));
-      angles_ = Take(bytes);
-      Copy(*pinned, bytes, angles_);
-    }
-    Copy(angles_, bytes, out);
+    Copy(angles_, AngleBytes(turns, tokens), out);
   }
 
   int64_t bytes() const override { return bytes_; }
@@ -100,17 +93,32 @@ class CudaKernels : public Kernels {
     return (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns;
   }
 
+  static int64_t AngleBytes(const std::vector<double>& turns, int64_t tokens) {
+    return 2 * tokens * static_cast<int64_t>(turns.size() * sizeof(float));
+  }
+  // The same for all stages, and all steps.
+  void TakeAngles(const std::vector<double>& turns, int64_t tokens) {
+    const int64_t bytes = AngleBytes(turns, tokens);
+    Result<std::byte*> pinned = driver_.TakePinned(bytes);
+    if (!pinned.ok()) throw std::bad_alloc();
+    RopeAngles(turns, tokens, reinterpret_cast<float*>(*pinned));
+    angles_ = Take(bytes);
+    Copy(*pinned, bytes, angles_);
+  }
+
   // Rounded once a step, whatever the number of micro-batches.
   const kernels::BFloat16* Rounded(const float* weights, int64_t n) {
     RoundedWeights& rounded = rounded_[{weights, n}];
-    if (rounded.at == nullptr) rounded.at = reinterpret_cast<kernels::BFloat16*>(Take(n * 2));
+    if (rounded.at == nullptr)
+      rounded.at =
+          reinterpret_cast<kernels::BFloat16*>(Took(driver_.TakeLate(n * 2, stream_), n * 2));
     if (!rounded.fresh) cuda::Round({.n = n, .x = weights, .y = rounded.at}, stream_);
     rounded.fresh = true;
     return rounded.at;
   }
 
-  std::byte* Take(int64_t bytes) {
-    Result<std::byte*> taken = driver_.Take(bytes);
+  std::byte* Take(int64_t bytes) { return Took(driver_.Take(bytes), bytes); }
+  std::byte* Took(const Result<std::byte*>& taken, int64_t bytes) {
     if (!taken.ok()) throw std::bad_alloc();
     bytes_ += bytes;
     return *taken;

@@ -32,7 +32,11 @@ class CudaDriver {
   // while the host goes on ("pinned"). It is the driver's, until its end. Invalid: there is not so
   // much.
   virtual Result<std::byte*> Take(int64_t bytes) = 0;
+  // Both may wait for all that is in streams: not while NCCL's operations are, which wait for
+  // others.
   virtual Result<std::byte*> TakePinned(int64_t bytes) = 0;
+  // Memory of the device for what comes behind in `stream`; waits for nothing.
+  virtual Result<std::byte*> TakeLate(int64_t bytes, Stream stream) = 0;
 
   virtual Stream MakeStream() = 0;
   virtual Event MakeEvent() = 0;

@@ -42,8 +42,9 @@ class Nccl {
   // Whether what was begun is done: the communicator made, the operations in the stream. Failed:
   // something is wrong with the communicator, here or elsewhere, at any time since.
   virtual Status Poll(Communicator communicator, bool* done) = 0;
-  // Ends it; operations that are in streams end somehow.
-  virtual void Abort(Communicator communicator) = 0;
+  // Ends them, together: one of them alone may wait for streams that another one holds up.
+  // Operations that are in streams end somehow.
+  virtual void Abort(std::span<const Communicator> communicators) = 0;
 };
 
 }  // namespace pp

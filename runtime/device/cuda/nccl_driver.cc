@@ -8,6 +8,10 @@
 namespace pp {
 namespace {
 
+// Of a communicator's kernel. A multiprocessor that has one of them computes nothing else, also
+// while it only waits; not measured yet.
+constexpr int kMostBlocks = 8;
+
 class RealNccl : public Nccl {
  public:
   Result<Id> MakeId() override {
@@ -24,6 +28,7 @@ class RealNccl : public Nccl {
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.maxCTAs = kMostBlocks;
     ncclComm_t made = nullptr;
     PP_RETURN_IF_ERROR(
         Check(ncclCommInitRankConfig(&made, members, unique, member, &config), nullptr));
@@ -56,8 +61,11 @@ class RealNccl : public Nccl {
     return Check(state, comm);
   }
 
-  void Abort(Communicator communicator) override {
-    ncclCommAbort(static_cast<ncclComm_t>(communicator));
+  void Abort(std::span<const Communicator> communicators) override {
+    ncclGroupStart();
+    for (Communicator communicator : communicators)
+      ncclCommAbort(static_cast<ncclComm_t>(communicator));
+    ncclGroupEnd();
   }
 
  private:

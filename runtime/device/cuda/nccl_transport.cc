@@ -29,8 +29,10 @@ NcclTransport::NcclTransport(Args args)
 void NcclTransport::Settle() {
   if (lines_.empty()) return;
   args_.driver->Use();
+  std::vector<Nccl::Communicator> made;
   for (const Line& line : lines_)
-    if (line.communicator != nullptr) args_.nccl->Abort(line.communicator);
+    if (line.communicator != nullptr) made.push_back(line.communicator);
+  args_.nccl->Abort(made);
   lines_.clear();
 }
 
@@ -47,13 +49,11 @@ int NcclTransport::MemberOf(int line, int rank) const {
 
 Status NcclTransport::In(int line, const Status& status) const {
   if (status.ok()) return {};
-  std::string members;
-  for (const int member : args_.communicators[line].members)
-    members += fmt::format("{}{}", members.empty() ? "" : ", ", member);
-  return status.In(fmt::format("rank {}: communicator of ranks {}", rank(), members));
+  return status.In(fmt::format("rank {}: communicator of ranks {}", rank(),
+                               fmt::join(args_.communicators[line].members, ", ")));
 }
 
-Status NcclTransport::Connect(bool* over) {
+Status NcclTransport::Connect(bool* over, std::string* doing) {
   args_.driver->Use();
   *over = false;
   while (making_ || lines_.size() < args_.communicators.size()) {
@@ -62,6 +62,9 @@ Status NcclTransport::Connect(bool* over) {
       stage_ = Stage::kId;
     }
     const int line = static_cast<int>(lines_.size()) - 1;
+    *doing =
+        fmt::format("makes communicator {} of {}, of ranks {}", line + 1,
+                    args_.communicators.size(), fmt::join(args_.communicators[line].members, ", "));
     bool next = false;
     switch (stage_) {
       case Stage::kId:
@@ -202,11 +205,13 @@ Status NcclTransport::Test(const Port& port, bool* over) {
 }
 
 // A rank that has gone leaves its partners waiting; NCCL says so when it is asked.
-Status NcclTransport::Watch(int line) {
-  if (lines_[line].enqueuing || SteadySeconds() < watched_at_ + kWatchSeconds) return {};
-  watched_at_ = SteadySeconds();
+Status NcclTransport::Watch(int number) {
+  Line& line = lines_[number];
+  const double now = SteadySeconds();
+  if (line.enqueuing || now < line.watched_at + kWatchSeconds) return {};
+  line.watched_at = now;
   bool done = false;
-  return In(line, args_.nccl->Poll(lines_[line].communicator, &done));
+  return In(number, args_.nccl->Poll(line.communicator, &done));
 }
 
 double NcclTransport::wake_at() const {

@@ -11,8 +11,8 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/transport.h"
@@ -35,7 +35,7 @@ class NcclTransport : public Transport {
   explicit NcclTransport(Args args);
   ~NcclTransport() override { Settle(); }
 
-  Status Connect(bool* over) override;
+  Status Connect(bool* over, std::string* doing) override;
   // REQUIRES: connected, and a communicator has the port.
   Status Start(const Port& port, void* data, int64_t bytes) override;
   // REQUIRES: one communicator has all the ports.
@@ -56,6 +56,7 @@ class NcclTransport : public Transport {
     Nccl::Communicator communicator = nullptr;
     std::deque<std::vector<TransferArgs>> groups;  // not in the stream yet
     bool enqueuing = false;                        // the first of them
+    double watched_at = 0;
   };
   struct PortState {
     int line = kNoLine;
@@ -68,13 +69,12 @@ class NcclTransport : public Transport {
   void SendFirstBytes();
   Status Advance(int line);
   int MemberOf(int line, int rank) const;
-  Status Watch(int line);
+  Status Watch(int number);
   Status In(int line, const Status& status) const;
 
   Args args_;
   std::vector<Line> lines_;       // those that are made
   std::vector<PortState> ports_;  // by port
-  double watched_at_ = 0;
   // Of the communicator that is being made.
   Stage stage_ = Stage::kId;
   Nccl::Id id_{};
