@@ -2,9 +2,12 @@
 // NCCL (fake_nccl.h) with as few communicators as the plan's proof finds, and what would hang or be
 // wrong with a real one is found.
 #include <catch2/catch.hpp>
+#include <climits>
+#include <limits>
 #include <utility>
 
 #include "compiler/scheme.h"
+#include "runtime/comm/clock.h"
 #include "runtime/comm/communicators.h"
 #include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
@@ -129,16 +132,24 @@ struct Failing : PlantedNccl {
   int made_ = 0, polls_ = 0;
 };
 
-// And its messages never come to their ends, so that others wait, too.
-struct Silent : Failing<20> {
-  using Failing<20>::Failing;
+// The second communicator's messages do not come to their ends, so that soon all wait. Then the
+// answer about it is that something is wrong.
+struct Silent : Failing<INT_MAX> {
+  using Failing<INT_MAX>::Failing;
   Status Enqueue(Communicator communicator, std::span<const Operation> operations,
                  Stream stream) override {
     if (communicator != second_ || operations[0].bytes == 1)
       return inner_->Enqueue(communicator, operations, stream);
+    fails_at_ = SteadySeconds() + 0.5;
     FakeWait(stream, [] { return false; });
     return {};
   }
+  Status Poll(Communicator communicator, bool* done) override {
+    if (communicator == second_ && SteadySeconds() > fails_at_)
+      return Status::Failed("NCCL: remote process exited");
+    return inner_->Poll(communicator, done);
+  }
+  double fails_at_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace
