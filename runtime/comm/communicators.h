@@ -1,9 +1,9 @@
 // Which NCCL communicators a rank has, and what goes over each: the assignment that the plan's
 // proof has found (schema/nccl/prove.h), in ranks in place of devices.
 //
-//   messages     as the proof says: one for all devices of a pipeline, or for two devices, or for one
-//                direction between them, or for act or grad in it; replicas and tensor parallel peers
-//                have their own
+//   messages     as the proof says: one for all devices of a pipeline, for two devices, for one
+//                direction between them, or for act or grad in it; replicas and tensor parallel
+//                peers have their own
 //   reductions   one for all ranks: a rank takes part in one reduction at a time (lanes.h)
 //   peers        one for the tensor parallel peers of a device
 #pragma once
