@@ -40,11 +40,11 @@ for ((round = 0; round < rounds; ++round)); do
     fail "round $round: from $last: $(numbers on.jsonl) instead of $(numbers whole.jsonl)"
   grep -q "saved in saves/step-$(printf %08d $steps)" out.txt || fail "round $round: not saved"
 done
-# Stopped by a user, the last step is saved by all ranks.
+# Stopped by a user, the last step is saved by all ranks. (Slow, or it may be over before.)
 for command in "$piperun" "mpiexec -n 4 $piperun"; do
   rm -rf saves
   # shellcheck disable=SC2086
-  setsid $command a.plan --data text.txt --steps $steps --save saves > out.txt 2> err.txt &
+  setsid $command a.plan --data text.txt --steps $steps --save saves --net latency=1ms > out.txt 2> err.txt &
   group=$!
   until grep -q "^step 5/" out.txt; do sleep 0.01; done
   pkill -INT -g "$group"
