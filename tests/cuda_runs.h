@@ -45,8 +45,8 @@ double Difference(const KeptReport& a, const KeptReport& b);
 // With clipping and tied embeddings where the scheme can.
 Program CompileForCuda(CompileOptions* options, const std::string& family);
 
-// Runs on both: fp32 within 1e-5, bf16 within
-// 2e-2, which is what rounding differently each time comes to in so many steps.
+// Runs on both: fp32 within 1e-5, bf16 within 2e-2, which is what rounding differently each time
+// comes to in so many steps.
 void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages);
 
 }  // namespace pp
