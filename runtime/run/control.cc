@@ -1,8 +1,14 @@
 #include "runtime/run/control.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace pp {
+
+void ControlMessage::SetText(const std::string& whole) {
+  const size_t length = std::min(whole.size(), sizeof text - 1);
+  std::memcpy(text, whole.data(), length);
+}
 
 Control::Control(Transport* transport, Handler handler)
     : transport_(transport), handler_(std::move(handler)) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/transport.h"
@@ -38,6 +39,9 @@ struct ControlMessage {
   int32_t bad_micro = -1;
   double bad_loss = 0;
   char text[512] = {};
+
+  // As much as there is room for.
+  void SetText(const std::string& whole);
 };
 
 class Control {

@@ -1,0 +1,144 @@
+// The communication thread's part of a rank: it makes messages, reductions and control messages
+// advance, and sleeps between.
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "runtime/comm/clock.h"
+#include "runtime/run/rank.h"
+
+namespace pp {
+namespace {
+
+using std::chrono::microseconds;
+
+// How long the communication thread sleeps between two tests where the transport polls:
+// while the compute thread waits (after a few tests in a row), while it computes, and while
+// nothing but control messages may come. There may be more ranks than cores, and who spins
+// takes the core from one who computes.
+constexpr int kTestsInARow = 5;
+constexpr microseconds kWaitNap{60};
+constexpr microseconds kBusyNap{150};
+constexpr microseconds kIdleNap{2000};
+// After a failure the other ranks get so long to say good-bye.
+constexpr double kPartingSeconds = 3;
+
+}  // namespace
+
+void Rank::OnMessage(int from, const ControlMessage& message) {
+  switch (message.type) {
+    case ControlMessage::Type::kGo:
+      last_step_.store(message.last);
+      go_step_.store(message.step);
+      bell_.Ring();
+      return;
+    case ControlMessage::Type::kFail:
+      Fail(message.code == static_cast<int32_t>(Code::kInvalid) ? Status::Invalid(message.text)
+                                                                : Status::Failed(message.text));
+      return;
+    case ControlMessage::Type::kReport:
+      if (message.last != 0) AskToStop();
+      args_.on_message(from, message);
+      break;
+    case ControlMessage::Type::kToken:
+      return evaluations_->Hear(message.code);
+    case ControlMessage::Type::kSign:
+    case ControlMessage::Type::kBye:
+      args_.on_message(from, message);
+      break;
+  }
+  args_.news->Ring();
+}
+
+void Rank::PostSign() {
+  ControlMessage message{.type = ControlMessage::Type::kSign, .executed = executed()};
+  message.SetText(CurrentText());
+  control_.PostAll(message);
+  if (rank_ == 0) args_.on_message(0, message);
+}
+
+void Rank::CommunicationMain() {
+  prctl(PR_SET_TIMERSLACK, 1000);  // this thread's naps end within a microsecond
+  if (!PassGate(args_.transport->bell())) return;
+  double parting = 0;
+  bool said_bye = false;
+  while (true) {
+    const uint64_t seen = args_.transport->bell().rings();
+    bool moved = false;
+    const Status status = Communicate(&moved);
+    if (!status.ok()) Fail(status);
+    // Rank 0 says it last: until then somebody may fail, which it passes on.
+    if (!said_bye && computed_.load() && (rank_ != 0 || stop_.load() || control_.others_left())) {
+      control_.PostAll({.type = ControlMessage::Type::kBye});
+      said_bye = true;
+    }
+    left_cleanly_ = said_bye && control_.closed();
+    if (left_cleanly_) break;
+    if (stop_.load()) {
+      if (parting == 0) parting = SteadySeconds() + kPartingSeconds;
+      if (SteadySeconds() > parting) break;
+    }
+    quiet_tests_ = moved ? 0 : quiet_tests_ + 1;
+    if (!moved) Nap(seen);
+  }
+  ended_.store(true);
+  args_.news->Ring();
+}
+
+Status Rank::Communicate(bool* moved) {
+  const int64_t step = lanes_->iteration();
+  if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
+  Status status = control_.Advance(moved);
+  const auto goes_on = [&] { return status.ok() && !stop_.load(); };
+  if (goes_on() && !connected_.load()) status = Connect();
+  if (connected_.load()) {
+    if (goes_on() && peers_) status = peers_->Advance(moved);
+    if (goes_on()) status = lanes_->Advance(moved);
+    if (goes_on()) status = evaluations_->Advance(moved);
+  }
+  if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
+  return status;
+}
+
+Status Rank::Connect() {
+  bool over = false;
+  std::string doing;
+  PP_RETURN_IF_ERROR(messages()->Connect(&over, &doing));
+  {
+    std::lock_guard<std::mutex> lock(doing_mutex_);
+    if (over) doing.clear();
+    if (doing != doing_) ++other_progress_;
+    doing_ = std::move(doing);
+  }
+  if (!over) return {};
+  connected_.store(true);
+  bell_.Ring();
+  return {};
+}
+
+void Rank::Nap(uint64_t seen) {
+  Transport& transport = *messages();
+  const auto sleep = [&](std::chrono::nanoseconds longest) {
+    transport.bell().WaitFor(seen, transport.MaySleep(longest));
+  };
+  const bool waiting =
+      lanes_->waiting() || (peers_ && peers_->waiting()) || evaluations_->waiting();
+  const bool in_flight =
+      lanes_->in_flight() || (peers_ && peers_->under_way()) || evaluations_->in_flight();
+  if (stop_.load()) {
+    sleep(kIdleNap);
+  } else if (!transport.polls()) {
+    sleep(std::chrono::nanoseconds::max());
+  } else if (waiting && quiet_tests_ < kTestsInARow) {
+    sched_yield();
+  } else if (waiting) {
+    sleep(kWaitNap);
+  } else {
+    sleep(in_flight ? kBusyNap : kIdleNap);
+  }
+}
+
+}  // namespace pp

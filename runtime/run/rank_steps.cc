@@ -1,0 +1,191 @@
+// The compute thread's part of a rank: one step after the other, and what comes behind some of
+// them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "runtime/comm/clock.h"
+#include "runtime/run/rank.h"
+#include "schema/text.h"
+
+namespace pp {
+
+template <typename F>
+void Rank::WaitUntil(const F& is) {
+  while (!is() && !stop_.load()) {
+    const uint64_t seen = bell_.rings();
+    if (!is() && !stop_.load()) bell_.Wait(seen);
+  }
+}
+
+RankStates Rank::States(int64_t steps) {
+  return {
+      .program = args_.program,
+      .place = place_,
+      .device = device_.get(),
+      .newest = [this, steps](int stage, int pipe) { return NewestWeights(stage, pipe, steps); },
+      .on_piece = [this] { ++other_progress_; }};
+}
+
+// Whether somebody has asked to stop behind this step, rank 0 says when it lets the next one go.
+bool Rank::IsLast(int64_t number) {
+  return rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
+}
+
+// The validation behind step `number`, where there is one; its loss goes with the step's report.
+Status Rank::Evaluate(int64_t number) {
+  if (!evaluations_->validates()) return {};
+  const int64_t every = args_.validation.every, step = args_.steps_before + number;
+  if (!(every > 0 && step % every == 0) && !IsLast(number)) return {};
+  // What an evaluation receives may lie where the step still reads.
+  const Ticket step_end = device_->compute().last();
+  WaitUntil([&] { return device_->compute().Done(step_end); });
+  if (stop_.load()) return {};
+  const double begin = SteadySeconds();
+  PP_RETURN_IF_ERROR(evaluations_->Validate(
+      [&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_));
+  PP_RETURN_IF_ERROR(device_->status());
+  evaluated_ = number;
+  last_end_ += SteadySeconds() - begin;  // it is no part of a step
+  return {};
+}
+
+// This rank's part of the checkpoint behind step `number`, where there is one. Its report comes
+// later, so that who has all reports knows that all parts are there.
+Status Rank::Save(int64_t number) {
+  if (args_.save.empty()) return {};
+  const int64_t step = args_.steps_before + number;
+  const bool due = args_.save_every > 0 && step % args_.save_every == 0;
+  if (!(due || IsLast(number)) || stop_.load()) return {};
+  const std::string folder = SavingFolder(args_.save, step);
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);  // whoever is first
+  try {
+    PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_)));
+    return device_->status();
+  } catch (const std::bad_alloc&) {
+    return Status::Failed(folder + ": out of memory");
+  }
+}
+
+void Rank::RunSteps() {
+  WaitUntil([this] { return connected_.load(); });
+  last_end_ = SteadySeconds();
+  const int64_t behind = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
+  for (int64_t number = 1;; ++number) {
+    Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
+    if (!MayBegin(number)) {
+      if (behind == 0 || number == 1 || stop_.load()) break;
+      iteration.part = Part::kRest;
+    }
+    Status status = RunIteration(iteration);
+    if (status.ok()) status = device_->status();
+    if (status.ok() && !stop_.load() && number > behind) status = Save(number - behind);
+    // Where steps overlap, the memory is free only behind the last one.
+    const bool over = behind == 0 || iteration.part == Part::kRest;
+    if (status.ok() && !stop_.load() && over) status = Evaluate(number - behind);
+    if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
+    if (stop_.load()) return;
+    ReportUpTo(number - behind, number - behind - 1);
+    if (iteration.part == Part::kRest) break;
+  }
+  if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
+  if (stop_.load() || last_step_.load() < args_.steps) return;
+  Status status = evaluations_->Sample(
+      [this](int stage, int pipe) { return NewestWeights(stage, pipe, done_steps_); });
+  if (status.ok()) status = device_->status();
+  if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
+}
+
+Status Rank::RunIteration(const Iteration& iteration) {
+  if (args_.observer == nullptr) return interpreter_->Run(iteration);
+  args_.observer->Enter(rank_, iteration.number);
+  Status status = interpreter_->Run(iteration);
+  args_.observer->Leave(rank_, iteration.number);
+  return status;
+}
+
+// Reports the steps that the device is done with, of those up to `finished`, and waits for those up
+// to `at_least`.
+void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
+  while (done_steps_ < finished) {
+    const StepResult& result = interpreter_->result(done_steps_ + 1);
+    auto done = [&] { return device_->compute().Done(result.end); };
+    if (!done() && done_steps_ >= at_least) return;
+    WaitUntil(done);
+    if (stop_.load()) return;
+    // A device that has failed is done with everything: what it gave is nothing.
+    if (const Status status = device_->status(); !status.ok()) {
+      Fail(status.In("rank " + std::to_string(rank_)));
+      return;
+    }
+    ++done_steps_;
+    Report(result);
+  }
+}
+
+bool Rank::MayBegin(int64_t step) {
+  auto may = [&] {
+    if (step > last_step_.load()) return true;
+    return rank_ == 0 ? consumed_.load() >= step - kReportsAhead : go_step_.load() >= step;
+  };
+  WaitUntil(may);
+  if (stop_.load() || step > last_step_.load()) return false;
+  if (rank_ == 0 && step < args_.steps) {
+    if (asked_to_stop_.load()) last_step_.store(std::min(last_step_.load(), step));
+    control_.PostAll(
+        {.type = ControlMessage::Type::kGo, .step = step + 1, .last = last_step_.load()});
+  }
+  return true;
+}
+
+void Rank::Report(const StepResult& result) {
+  const double now = SteadySeconds();
+  ControlMessage message{.type = ControlMessage::Type::kReport,
+                         .step = result.step,
+                         .last = asked_to_stop_.load(),
+                         .peak_bytes = device_->HighWater() + executor_->bytes(),
+                         .grad_norm = result.norm,
+                         .seconds = now - std::exchange(last_end_, now)};
+  message.evaluated = evaluations_->validates() && evaluated_ == result.step;
+  // All tensor parallel peers have the same losses.
+  if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
+  for (size_t m = 0; m < result.losses.size() && place_.index == 0; ++m) {
+    if (result.made_by[m] < 0) continue;
+    message.loss += result.losses[m];
+    if (std::isfinite(result.losses[m]) || message.bad_micro >= 0) continue;
+    message.bad_micro = static_cast<int32_t>(m);
+    message.bad_loss = result.losses[m];
+    message.SetText(fmt::format("'{}', instruction {}", ToText(body_.list[result.made_by[m]]),
+                                result.made_by[m]));
+  }
+  if (rank_ == 0) {
+    args_.on_message(0, message);
+    args_.news->Ring();
+  } else {
+    control_.Post(0, message);
+  }
+}
+
+void Rank::Consumed(int64_t step) {
+  consumed_.store(step);
+  bell_.Ring();
+}
+
+// Of the newest weights, from the beginning of their region, behind so many steps of this run.
+int64_t Rank::NewestWeights(int stage, int pipe, int64_t steps) const {
+  const Region* region = FindRegion(List(), Kind::kWeights, stage, pipe);
+  if (region == nullptr) return 0;
+  const int64_t one = LayoutStage(*args_.program->job, stage).weights_bytes;
+  const auto updates = std::count_if(List().body.begin(), List().body.end(), [&](auto& i) {
+    return i.op == Op::kStep && i.stage == stage && (i.pipe < 0 || i.pipe == pipe);
+  });
+  return steps * updates % (region->bytes / one) * one;
+}
+
+}  // namespace pp
