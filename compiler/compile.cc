@@ -78,7 +78,14 @@ Status AddClip(const CompileOptions& options, Program& program) {
         "--clip: exact, but {} steps before all gradients are there, so there is no norm (off)",
         program.scheme));
   program.clip = options.clip.value_or(program.clip && !versions);
-  return {};
+  if (!options.model || !InfoOf(options.dtype).scales_loss || program.clip) return {};
+  // By the norm every device sees that a gradient overflowed, and skips the update.
+  if (versions)
+    return Status::Invalid(
+        fmt::format("--dtype: {} needs a gradient norm, {} has none (bf16, fp32)",
+                    NameOf(options.dtype), program.scheme));
+  return Status::Invalid(
+      fmt::format("--clip: off, but --dtype {} needs the norm (exact)", NameOf(options.dtype)));
 }
 
 // The passes that were asked for, by name.

@@ -95,7 +95,7 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
     options->recompute = std::move(*recompute);
   }
   if (!a.dtype.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--dtype", a.dtype, {"fp32", "bf16"}));
+    PP_RETURN_IF_ERROR(OneOf("--dtype", a.dtype, {"fp32", "bf16", "fp16"}));
     ParseDtype(a.dtype, &options->dtype);
   }
   options->balance_layers = a.layers_per_stage == "auto";
@@ -244,7 +244,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
                     "what a CFW drops: stage (default), or of norm, linear, attention, residual");
     sub->add_flag("--sequence-parallel", a.sequence_parallel,
                   "norms, dropout and messages are shared among the peers, too");
-    sub->add_option("--dtype", a.dtype, "of activations and messages: fp32 (default) or bf16");
+    sub->add_option("--dtype", a.dtype,
+                    "of activations and messages: fp32 (default), bf16 or fp16");
     sub->add_option("--micro-batch-size", a.micro_batch_size,
                     "sequences a micro-batch (default 1)");
     sub->add_option("--seq-length", a.seq_length,

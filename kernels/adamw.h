@@ -19,8 +19,8 @@ struct AdamWArgs {
   float* v = nullptr;               // [n], updated
   const float* gradient = nullptr;  // [n]
   float gradient_scale = 1;         // clipping and averaging
-  // Where the scale is known on the device alone (clip.h); it is used in place of gradient_scale.
-  // Where the norm is not finite nothing is updated.
+  // Where the scale is known on the device alone (clip.h); it is used in place of gradient_scale,
+  // and so are its corrections, where it has some. Where the norm is not finite nothing is updated.
   const Clipped* clipped = nullptr;
   float learning_rate = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;

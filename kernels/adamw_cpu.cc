@@ -9,8 +9,11 @@ void AdamW(const AdamWArgs& args) {
   if (args.clipped != nullptr && args.clipped->finite == 0) return;
   const float scale = args.clipped != nullptr ? args.clipped->scale : args.gradient_scale;
   const float beta1 = args.beta1, beta2 = args.beta2;
-  const float rate = args.learning_rate / args.correction1, epsilon = args.epsilon;
-  const float root = 1 / args.correction2, keep = 1 - args.learning_rate * args.decay;
+  const bool counts = args.clipped != nullptr && args.clipped->correction1 != 0;
+  const float correction1 = counts ? args.clipped->correction1 : args.correction1;
+  const float correction2 = counts ? args.clipped->correction2 : args.correction2;
+  const float rate = args.learning_rate / correction1, epsilon = args.epsilon;
+  const float root = 1 / correction2, keep = 1 - args.learning_rate * args.decay;
   const auto update = [&](Vec& w, Vec& m, Vec& v, Vec g) PP_LAMBDA {
     g *= scale;
     m = beta1 * m + (1 - beta1) * g;

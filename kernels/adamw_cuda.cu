@@ -11,7 +11,12 @@ struct AdamWEach {
   template <int kSize>
   __device__ void At(int64_t i) const {
     if (a.clipped != nullptr && a.clipped->finite == 0) return;
-    const float scale = a.clipped != nullptr ? a.clipped->scale : a.gradient_scale;
+    float scale = a.gradient_scale, correction1 = a.correction1, correction2 = a.correction2;
+    if (a.clipped != nullptr) scale = a.clipped->scale;
+    if (a.clipped != nullptr && a.clipped->correction1 != 0) {
+      correction1 = a.clipped->correction1;
+      correction2 = a.clipped->correction2;
+    }
     const auto gradient = LoadPack<kSize>(a.gradient + i);
     auto m = LoadPack<kSize>(a.m + i), v = LoadPack<kSize>(a.v + i);
     auto weights = LoadPack<kSize>(a.weights + i);
@@ -19,7 +24,7 @@ struct AdamWEach {
       const float g = scale * gradient.at[j];
       m.at[j] = a.beta1 * m.at[j] + (1 - a.beta1) * g;
       v.at[j] = a.beta2 * v.at[j] + (1 - a.beta2) * g * g;
-      const float step = (m.at[j] / a.correction1) / (sqrtf(v.at[j] / a.correction2) + a.epsilon);
+      const float step = (m.at[j] / correction1) / (sqrtf(v.at[j] / correction2) + a.epsilon);
       weights.at[j] -= a.learning_rate * (step + a.decay * weights.at[j]);
     }
     StorePack(a.m + i, m);

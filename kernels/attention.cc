@@ -8,7 +8,7 @@ template <typename N>
 size_t AttentionScratchBytes(const AttentionShape& shape) {
   return LayOutAttention<N>(shape).total * sizeof(float);
 }
-template size_t AttentionScratchBytes<float>(const AttentionShape& shape);
-template size_t AttentionScratchBytes<BFloat16>(const AttentionShape& shape);
+#define PP_OF(N, ...) template size_t AttentionScratchBytes<N>(const AttentionShape& shape);
+PP_ACTIVATIONS(PP_OF)
 
 }  // namespace pp::kernels::cpu

@@ -15,8 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
+#include "kernels/numbers.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {

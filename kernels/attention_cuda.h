@@ -6,10 +6,10 @@
 //
 //   sums[m][n][i] of lane 4g + t is row 16m + g + 8*(i/2), column 8n + 2t + i%2
 //
-// BFloat16 goes through tensor cores, float through the same fragments by fp32 multiply-adds.
-// Operands lie in shared memory, in rows of kDim numbers and room for one pack more: an odd number
-// of 16 bytes, so that eight rows at the same column are in different banks. Heads that are
-// narrower than kDim are padded with zeros.
+// What has two bytes goes through tensor cores, float through the same fragments by fp32
+// multiply-adds. Operands lie in shared memory, in rows of kDim numbers and room for one pack more:
+// an odd number of 16 bytes, so that eight rows at the same column are in different banks. Heads
+// that are narrower than kDim are padded with zeros.
 #pragma once
 
 #include <cstdint>
@@ -169,10 +169,9 @@ __device__ void StoreRows(const float (&sums)[kRowTiles][kDim / 8][4], float fac
 }
 
 // sums[row][column] += row `row` of a times row `column` of b, both in shared memory.
-template <int kDim, int kRowTiles, int kTiles>
-__device__ void MultiplyRows(const BFloat16* a, const BFloat16* b,
-                             float (&sums)[kRowTiles][kTiles][4]) {
-  constexpr int kStride = kRowStride<BFloat16, kDim>;
+template <int kDim, int kRowTiles, int kTiles, TwoBytes N>
+__device__ void MultiplyRows(const N* a, const N* b, float (&sums)[kRowTiles][kTiles][4]) {
+  constexpr int kStride = kRowStride<N, kDim>;
   const int lane = Lane();
   a += lane % 16 * kStride + lane / 16 * 8;
   b += (lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
@@ -186,7 +185,7 @@ __device__ void MultiplyRows(const BFloat16* a, const BFloat16* b,
       FragmentsB right;
       LoadMatrix(b + n * 8 * kStride + k, right.at);
       PP_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) Mma(left[m], right, sums[m][n], sums[m][n + 1]);
+      for (int m = 0; m < kRowTiles; ++m) Mma<N>(left[m], right, sums[m][n], sums[m][n + 1]);
     }
   }
 }
@@ -224,10 +223,10 @@ __device__ void MultiplyRows(const float* a, const float* b, float (&sums)[kRowT
 
 // sums[row][d] += sum over columns c of weights[row][c] * b[c][d], with b in shared memory. Tensor
 // cores take the weights rounded.
-template <int kDim, int kRowTiles, int kTiles>
-__device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], const BFloat16* b,
+template <int kDim, int kRowTiles, int kTiles, TwoBytes N>
+__device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], const N* b,
                                 float (&sums)[kRowTiles][kDim / 8][4]) {
-  constexpr int kStride = kRowStride<BFloat16, kDim>;
+  constexpr int kStride = kRowStride<N, kDim>;
   b += Lane() % 16 * kStride + Lane() / 16 * 8;
   PP_UNROLL
   for (int k = 0; k < kTiles; k += 2) {
@@ -237,7 +236,7 @@ __device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], co
       PP_UNROLL
       for (int i = 0; i < 4; ++i) {
         const float* two = &weights[m][k + i / 2][i % 2 * 2];
-        left[m].at[i] = RoundPair(two[0], two[1]);
+        left[m].at[i] = RoundPair<N>(two[0], two[1]);
       }
     }
     PP_UNROLL
@@ -245,7 +244,7 @@ __device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], co
       FragmentsB right;
       LoadMatrixTransposed(b + k * 8 * kStride + n * 8, right.at);
       PP_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) Mma(left[m], right, sums[m][n], sums[m][n + 1]);
+      for (int m = 0; m < kRowTiles; ++m) Mma<N>(left[m], right, sums[m][n], sums[m][n + 1]);
     }
   }
 }

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
+#include "kernels/numbers.h"
 #include "kernels/stream.h"
 #include "kernels/update.h"
 

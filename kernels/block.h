@@ -11,15 +11,15 @@
 //   SyncBlock(), SyncWarp()                  barriers; all threads of the block, or warp, come
 //   ShuffleXor(x, mask), Shuffle(x, lane)    x of another lane; all lanes of the warp come
 //   Shared<T>()                              the block's shared memory, as launched; not
-//   initialised Round(x)                                 the nearest BFloat16 Launch<kernel>(grid,
-//   stream, arguments)  starts a kernel; errors are the device's to report
+//   initialised Round<N>(x)                              the nearest N (numbers.h)
+//   Launch<kernel>(grid, stream, arguments)  starts a kernel; errors are the device's to report
 //
 // and __global__, __device__ and __launch_bounds__ as CUDA has them.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
+#include "kernels/numbers.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels::cuda {
@@ -69,14 +69,12 @@ inline __device__ float ToFloat(BFloat16 x) {
   return u.number;
 }
 template <typename N>
-__device__ N FromFloat(float x);
+__device__ N FromFloat(float x) {
+  return Round<N>(x);
+}
 template <>
 inline __device__ float FromFloat<float>(float x) {
   return x;
-}
-template <>
-inline __device__ BFloat16 FromFloat<BFloat16>(float x) {
-  return Round(x);
 }
 
 // The sum over kLanes lanes side by side, the same bits on all of them.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 namespace pp::kernels::cuda {
@@ -33,9 +34,22 @@ __device__ T& Shared() {
   return *reinterpret_cast<T*>(bytes);
 }
 
-inline __device__ BFloat16 Round(float x) {
+template <typename N>
+__device__ N Round(float x);
+template <>
+inline __device__ BFloat16 Round<BFloat16>(float x) {
   const __nv_bfloat16_raw raw = __float2bfloat16_rn(x);
   return {raw.x};
+}
+template <>
+inline __device__ Float16 Round<Float16>(float x) {
+  const __half_raw raw = __float2half_rn(x);
+  return {raw.x};
+}
+inline __device__ float ToFloat(Float16 x) {
+  __half_raw raw;
+  raw.x = x.bits;
+  return __half2float(raw);
 }
 
 // More shared memory than every GPU gives has to be asked for.

@@ -1,18 +1,22 @@
 // Clips the gradient by its norm (Pascanu et al., 2013), where nothing of a step comes to the host:
 //   norm = sqrt(sum of the blocks of sum_squares.h)
 //   scale = most > 0 and norm > most ? most / (norm + 1e-6) : 1
-// AdamW reads the scale, and changes nothing where the norm is no finite number (adamw.h).
+// AdamW reads the scale, and changes nothing where the norm is no finite number (adamw.h). Where
+// gradients are those of a scaled loss (loss_scale.h), norm and scale are divided by that, and
+// AdamW's corrections are those of the updates that were not skipped.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/loss_scale.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {
 
 struct Clipped {
   float scale = 1;
-  float finite = 1;  // 0: the norm is infinite or NaN
+  float finite = 1;                        // 0: the norm is infinite or NaN
+  float correction1 = 0, correction2 = 0;  // in place of AdamW's, where the loss is scaled
 };
 
 struct ClipArgs {
@@ -20,7 +24,30 @@ struct ClipArgs {
   double* norm = nullptr;      // [blocks + 1]: the blocks; behind them, =, the norm
   double most = 0;             // 0: nothing is clipped
   Clipped* clipped = nullptr;  // =
+
+  LossScale* scaling = nullptr;  // null: the loss is not scaled, and the rest is not read
+  int64_t step = 0, every = 0;   // see Judge
+  int64_t update = 0;            // AdamW's number of it, skipped ones before it counted
+  double beta1 = 0, beta2 = 0;   // AdamW's
 };
+
+// What is left to do with the root of the sum.
+PP_SHARED_INLINE void FinishClip(const ClipArgs& a, double root) {
+  Clipped& clipped = *a.clipped;
+  double norm = root, used = 1;
+  if (a.scaling != nullptr) {
+    Judge(*a.scaling, a.step, a.every, root);
+    used = a.scaling->used;
+    norm = root / used;
+    const int64_t updates = a.update - a.scaling->skipped;
+    clipped.correction1 = static_cast<float>(1 - PowerOf(a.beta1, updates));
+    clipped.correction2 = static_cast<float>(1 - PowerOf(a.beta2, updates));
+  }
+  a.norm[a.blocks] = norm;
+  const bool clips = a.most > 0 && norm > a.most;
+  clipped.scale = static_cast<float>((clips ? a.most / (norm + 1e-6) : 1) / used);
+  clipped.finite = norm - norm == 0 ? 1 : 0;
+}
 
 namespace cpu {
 

@@ -12,12 +12,10 @@ constexpr int kThreads = 1024;
 __global__ void __launch_bounds__(kThreads) JoinBlocks(ClipArgs a) {
   double mine = 0;
   for (int64_t i = Thread(); i < a.blocks; i += kThreads) mine += a.norm[i];
-  const double norm = sqrt(BlockSum<kThreads>(mine));
+  const double root = sqrt(BlockSum<kThreads>(mine));
   if (Thread() != 0) return;
-  a.norm[a.blocks] = norm;
-  const bool clips = a.most > 0 && norm > a.most;
-  a.clipped->scale = static_cast<float>(clips ? a.most / (norm + 1e-6) : 1);
-  a.clipped->finite = norm - norm == 0 ? 1 : 0;
+  *a.clipped = {};
+  FinishClip(a, root);
 }
 
 }  // namespace

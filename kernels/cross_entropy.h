@@ -2,6 +2,7 @@
 //   largest = max over v of logits[r,v],  log_sum = log(sum over v of exp(logits[r,v] - largest))
 //   loss = largest - logits[r,t] + log_sum
 //   dlogits[r,v] = (exp(logits[r,v] - largest - log_sum) - (v == t)) * scale
+// where the scale is that of the arguments times, if there is one, the loss's (loss_scale.h).
 // The two are kept apart: their sum would round log_sum to the digits that a large logit has.
 // A NaN or an infinite logit makes the row's loss NaN (or infinite) and never goes unnoticed.
 // Where the vocabulary is cut into parts, each gives what it knows of a row, and Join makes the
@@ -12,7 +13,8 @@
 
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
+#include "kernels/loss_scale.h"
+#include "kernels/numbers.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {
@@ -62,6 +64,7 @@ struct CrossEntropyBackwardArgs {
   const int32_t* target = nullptr;    // [rows]
   const float* statistics = nullptr;  // [rows, 2], of the forward
   float scale = 1;                    // 1 / (all tokens of the step)
+  const LossScale* scaling = nullptr;
 };
 
 namespace cpu {

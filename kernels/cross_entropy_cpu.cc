@@ -101,6 +101,7 @@ template <typename N>
 void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args) {
   const int64_t n = args.vocabulary;
   const int64_t stride = args.row_stride ? args.row_stride : n;
+  const float scale = args.scaling != nullptr ? args.scale * args.scaling->scale : args.scale;
   ParallelFor(args.rows, [&](int64_t row, int) {
     N* x = args.logits + row * stride;
     for (int64_t i = n; i < n + args.padding; ++i) x[i] = {};
@@ -109,12 +110,11 @@ void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args) {
       return;
     }
     const float largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
-    const auto part = [&](Vec logits)
-                          PP_LAMBDA { return Exp(logits - largest - log_sum) * args.scale; };
+    const auto part = [&](Vec logits) PP_LAMBDA { return Exp(logits - largest - log_sum) * scale; };
     // Rounded once: what is left of the target's 1 may be small.
     const int64_t target = args.target[row] - args.first;
     const bool here = 0 <= target && target < n;
-    const Vec of_target = here ? part(Broadcast(ToFloat(x[target]))) - args.scale : Broadcast(0);
+    const Vec of_target = here ? part(Broadcast(ToFloat(x[target]))) - scale : Broadcast(0);
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) Store(x + i, part(Load(x + i)));
     if (i < n) StorePart(x + i, part(LoadPart(x + i, n - i)), n - i);

@@ -126,12 +126,13 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t tokens = a.target[row] == kIgnored ? 0 : a.vocabulary;
   const int64_t target = a.target[row] - a.first;
   const float largest = a.statistics[2 * row], log_sum = a.statistics[2 * row + 1];
+  const float scale = a.scaling != nullptr ? a.scale * a.scaling->scale : a.scale;
   for (int64_t i = Thread() * kGroup; i < end; i += kRowThreads * kGroup) {
     auto d = LoadFirst<kGroup, kAccess>(x + i, tokens - i, 0);
     for (int j = 0; j < kGroup; ++j) {
-      const float part = FastExp(d.at[j] - largest - log_sum) * a.scale;
+      const float part = FastExp(d.at[j] - largest - log_sum) * scale;
       // Rounded once: what is left of the target's 1 may be small.
-      d.at[j] = i + j >= tokens ? 0 : i + j == target ? part - a.scale : part;
+      d.at[j] = i + j >= tokens ? 0 : i + j == target ? part - scale : part;
     }
     StoreFirst<kAccess>(x + i, d, end - i);
   }

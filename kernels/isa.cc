@@ -10,16 +10,19 @@ namespace {
 #define PP_V1(Name) v1::Name,
 #define PP_V3(Name) v3::Name,
 #define PP_V4(Name) v4::Name,
-#define PP_V1_BOTH(Name) {v1::Name<float>, v1::Name<BFloat16>},
-#define PP_V3_BOTH(Name) {v3::Name<float>, v3::Name<BFloat16>},
-#define PP_V4_BOTH(Name) {v4::Name<float>, v4::Name<BFloat16>},
+#define PP_V1_OF(N, Name) v1::Name<N>,
+#define PP_V3_OF(N, Name) v3::Name<N>,
+#define PP_V4_OF(N, Name) v4::Name<N>,
+#define PP_V1_ALL(Name) {PP_ACTIVATIONS(PP_V1_OF, Name)},
+#define PP_V3_ALL(Name) {PP_ACTIVATIONS(PP_V3_OF, Name)},
+#define PP_V4_ALL(Name) {PP_ACTIVATIONS(PP_V4_OF, Name)},
 constexpr CpuKernels kAll[] = {
-    {"v1", PP_PLAIN_KERNELS(PP_V1) PP_HOST_KERNELS(PP_V1) PP_ACTIVATION_KERNELS(PP_V1_BOTH)},
-    {"v3", PP_PLAIN_KERNELS(PP_V3) PP_HOST_KERNELS(PP_V3) PP_ACTIVATION_KERNELS(PP_V3_BOTH)},
-    {"v4", PP_PLAIN_KERNELS(PP_V4) PP_HOST_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)},
+    {"v1", PP_PLAIN_KERNELS(PP_V1) PP_HOST_KERNELS(PP_V1) PP_ACTIVATION_KERNELS(PP_V1_ALL)},
+    {"v3", PP_PLAIN_KERNELS(PP_V3) PP_HOST_KERNELS(PP_V3) PP_ACTIVATION_KERNELS(PP_V3_ALL)},
+    {"v4", PP_PLAIN_KERNELS(PP_V4) PP_HOST_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_ALL)},
     [] {
       CpuKernels kernels = {
-          "amx", PP_PLAIN_KERNELS(PP_V4) PP_HOST_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_BOTH)};
+          "amx", PP_PLAIN_KERNELS(PP_V4) PP_HOST_KERNELS(PP_V4) PP_ACTIVATION_KERNELS(PP_V4_ALL)};
       kernels.MatmulRun = amx::MatmulRun;
       return kernels;
     }(),
@@ -36,11 +39,17 @@ bool HasAmx() {
   return syscall(SYS_arch_prctl, kAskForRegisters, kTileData) == 0;
 }
 
+// Conversions of Float16, which every processor with AVX2 has.
+bool HasF16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 // What GCC understands by -march=x86-64-v3 and -v4, as far as the kernels can tell.
 int Supported() {
   __builtin_cpu_init();
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                  __builtin_cpu_supports("bmi2");
+                  __builtin_cpu_supports("bmi2") && HasF16c();
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                   __builtin_cpu_supports("avx512vl");
@@ -71,14 +80,14 @@ PP_PLAIN_KERNELS(PP_DISPATCH)
 PP_HOST_KERNELS(PP_DISPATCH)
 #undef PP_DISPATCH
 
-#define PP_DISPATCH_BOTH(Name)           \
+#define PP_DISPATCH_ALL(Name)            \
   template <typename N>                  \
   void Name(const Name##Args<N>& args) { \
     Best().Name(args);                   \
   }                                      \
   PP_INSTANTIATE(Name)
-PP_ACTIVATION_KERNELS(PP_DISPATCH_BOTH)
-#undef PP_DISPATCH_BOTH
+PP_ACTIVATION_KERNELS(PP_DISPATCH_ALL)
+#undef PP_DISPATCH_ALL
 
 }  // namespace cpu
 }  // namespace pp::kernels

@@ -14,23 +14,23 @@
 namespace pp::kernels {
 
 #define PP_DECLARE(Name) void Name(const Name##Args& args);
-#define PP_DECLARE_BOTH(Name) \
-  template <typename N>       \
+#define PP_DECLARE_ALL(Name) \
+  template <typename N>      \
   void Name(const Name##Args<N>& args);
 namespace v1 {
 PP_PLAIN_KERNELS(PP_DECLARE)
 PP_HOST_KERNELS(PP_DECLARE)
-PP_ACTIVATION_KERNELS(PP_DECLARE_BOTH)
+PP_ACTIVATION_KERNELS(PP_DECLARE_ALL)
 }  // namespace v1
 namespace v3 {
 PP_PLAIN_KERNELS(PP_DECLARE)
 PP_HOST_KERNELS(PP_DECLARE)
-PP_ACTIVATION_KERNELS(PP_DECLARE_BOTH)
+PP_ACTIVATION_KERNELS(PP_DECLARE_ALL)
 }  // namespace v3
 namespace v4 {
 PP_PLAIN_KERNELS(PP_DECLARE)
 PP_HOST_KERNELS(PP_DECLARE)
-PP_ACTIVATION_KERNELS(PP_DECLARE_BOTH)
+PP_ACTIVATION_KERNELS(PP_DECLARE_ALL)
 }  // namespace v4
 namespace amx {
 PP_DECLARE(MatmulRun)
@@ -38,16 +38,16 @@ using v4::GeluBackward;
 using v4::GeluForward;
 }  // namespace amx
 #undef PP_DECLARE
-#undef PP_DECLARE_BOTH
+#undef PP_DECLARE_ALL
 
-// Called with the arguments of either type, it is the kernel of that type.
+// Called with the arguments of a type, it is the kernel of that type.
 template <template <typename> typename Args>
 struct ActivationKernel {
-  void (*fp32)(const Args<float>& args);
-  void (*bf16)(const Args<BFloat16>& args);
-
-  void operator()(const Args<float>& args) const { fp32(args); }
-  void operator()(const Args<BFloat16>& args) const { bf16(args); }
+#define PP_OF(N, ...)                  \
+  void (*of_##N)(const Args<N>& args); \
+  void operator()(const Args<N>& args) const { of_##N(args); }
+  PP_ACTIVATIONS(PP_OF)
+#undef PP_OF
 };
 
 struct CpuKernels {
@@ -59,11 +59,11 @@ struct CpuKernels {
   PP_ACTIVATION_KERNELS(PP_POINTERS)
 #undef PP_POINTER
 #undef PP_POINTERS
-  // Whether fp32 sums of bfloat16 numbers are added in the order of those of floats: a GPU's thread
+  // Whether fp32 sums of shorter numbers are added in the order of those of floats: a GPU's thread
   // takes as many bytes at once, not as many numbers.
   enum class Order { kSame, kByType } order = Order::kSame;
-  // Whether attention of bfloat16 multiplies its probabilities and their gradients with other
-  // numbers in fp32, or rounded to bfloat16: a GPU's tensor cores take both factors so.
+  // Whether attention of shorter numbers multiplies its probabilities and their gradients with
+  // other numbers in fp32, or rounded to these: a GPU's tensor cores take both factors so.
   enum class Probabilities { kFp32, kRounded } probabilities = Probabilities::kFp32;
 };
 

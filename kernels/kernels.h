@@ -4,7 +4,6 @@
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
-#include "kernels/bfloat16.h"
 #include "kernels/bias.h"
 #include "kernels/clip.h"
 #include "kernels/cross_entropy.h"
@@ -15,6 +14,7 @@
 #include "kernels/gelu.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "kernels/numbers.h"
 #include "kernels/random.h"
 #include "kernels/residual.h"
 #include "kernels/rope.h"
@@ -33,7 +33,7 @@
   X(Scale)                  \
   X(SumSquares)
 
-// Those of activations, for both types of them (bfloat16.h).
+// Those of activations, for all types of them (numbers.h).
 #define PP_ACTIVATION_KERNELS(X) \
   X(AttentionBackward)           \
   X(AttentionForward)            \

@@ -10,6 +10,7 @@
 //   kBf16      BFloat16   float, of which it  BFloat16      forward, dX; B is a weight
 //                         takes the nearest BFloat16
 //   kBf16Sum   BFloat16   BFloat16            float         dW; no residual
+//   kFp16, kFp16Sum       the same of Float16
 //
 // An epilogue goes on with the whole product P, bias and all:
 //
@@ -20,12 +21,12 @@
 // P or of aux, which is rounded, is the device's. No epilogue with kAdd or kBf16Sum.
 //
 // A row of a matrix starts `lda`, `ldb`, `ldc` numbers after the one before (0: no gap). A residual
-// has the layout of C, and may not be asked for together with kAdd, nor kAdd with kBf16.
+// has the layout of C, and may not be asked for together with kAdd, nor kAdd with kBf16 or kFp16.
 //
 // A product is cut into blocks, each computed by one thread, and a sum is cut by the shape alone:
 // the result has the same bits for any number of threads. Nothing but the given memory is used.
 //
-// Sums are fp32 in all three, and C is rounded once. In kFp32 so are the products, by fused
+// Sums are fp32 in all of them, and C is rounded once. In kFp32 so are the products, by fused
 // multiply-adds, or on processors with AMX by products of bfloat16 that are as precise;
 // matmul_amx.cc says how, and what becomes of infinities.
 //
@@ -39,12 +40,32 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/numbers.h"
 #include "kernels/update.h"
 
 namespace pp::kernels {
 
 enum class Operands { kNN, kNT, kTN };
-enum class MatmulNumbers { kFp32, kBf16, kBf16Sum };
+enum class MatmulNumbers { kFp32, kBf16, kBf16Sum, kFp16, kFp16Sum };
+
+// Those of products of activations that are N: forward and dX; and dW.
+template <typename N>
+inline constexpr MatmulNumbers kForwardNumbers = MatmulNumbers::kFp32;
+template <>
+inline constexpr MatmulNumbers kForwardNumbers<BFloat16> = MatmulNumbers::kBf16;
+template <>
+inline constexpr MatmulNumbers kForwardNumbers<Float16> = MatmulNumbers::kFp16;
+template <typename N>
+inline constexpr MatmulNumbers kWeightNumbers = MatmulNumbers::kFp32;
+template <>
+inline constexpr MatmulNumbers kWeightNumbers<BFloat16> = MatmulNumbers::kBf16Sum;
+template <>
+inline constexpr MatmulNumbers kWeightNumbers<Float16> = MatmulNumbers::kFp16Sum;
+
+// Whether C has two bytes, of which B and the bias, which are weights, take the nearest.
+inline constexpr bool Rounds(MatmulNumbers numbers) {
+  return numbers == MatmulNumbers::kBf16 || numbers == MatmulNumbers::kFp16;
+}
 enum class WithBias { kNo, kYes };
 enum class WithResidual { kNo, kYes };
 enum class Epilogue { kNone, kGelu, kGeluBackward };

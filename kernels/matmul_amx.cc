@@ -18,6 +18,8 @@
 // The tile registers work for 16 cycles at each instruction. What else is to be done, packing the
 // next panel and adding the last sums to C, is strewn among those in small portions; so it costs
 // little time.
+#include <type_traits>
+
 #include "kernels/epilogue.h"
 #include "kernels/isa.h"
 #include "kernels/matmul_blocks.h"
@@ -49,7 +51,7 @@ struct Operand {
 template <typename Number>
 inline constexpr int kPartsOf = sizeof(Number) == sizeof(float) ? 3 : 1;
 template <>
-inline constexpr int kPartsOf<Rounded> = 1;
+inline constexpr int kPartsOf<Rounded<BFloat16>> = 1;
 
 // A word of each part has that of a in its lower half and that of b in its upper one; both are 16
 // numbers, those beyond the masks zero. Of a float: adding half a unit of what remains and cutting
@@ -75,7 +77,7 @@ PP_INLINE void Split(const float* at_a, __mmask16 mask_a, const float* at_b, __m
 PP_INLINE Word LoadBits(const BFloat16* p, __mmask16 mask) {
   return __builtin_convertvector((Half)_mm256_maskz_loadu_epi16(mask, p), Word);
 }
-PP_INLINE Word LoadBits(const Rounded* p, __mmask16 mask) {
+PP_INLINE Word LoadBits(const Rounded<BFloat16>* p, __mmask16 mask) {
   return Nearest((Vec)_mm512_maskz_loadu_ps(mask, &p->x));
 }
 
@@ -428,8 +430,13 @@ void Multiply(const MatmulRunArgs& run) {
 
 void MatmulRun(const MatmulRunArgs& run) {
   WithEpilogue(run, [](const MatmulRunArgs& plain) {
-    ForNumbers(plain.shape.numbers,
-               [&]<typename A, typename B, typename C>() { Multiply<A, B, C>(plain); });
+    ForNumbers(plain.shape.numbers, [&]<typename A, typename B, typename C>() {
+      if constexpr (std::is_same_v<A, Float16>) {
+        v4::MatmulRun(plain);  // tiles have no such numbers
+      } else {
+        Multiply<A, B, C>(plain);
+      }
+    });
   });
 }
 

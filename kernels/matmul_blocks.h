@@ -48,7 +48,7 @@ inline constexpr int64_t kSumsFloats = kBlockRows * kBlockColumns;
 
 // Scratch of one thread.
 inline constexpr int64_t ScratchFloats(MatmulNumbers numbers) {
-  return kPackedFloats + (numbers == MatmulNumbers::kBf16 ? kSumsFloats : 0);
+  return kPackedFloats + (Rounds(numbers) ? kSumsFloats : 0);
 }
 
 }  // namespace pp::kernels

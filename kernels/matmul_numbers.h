@@ -21,9 +21,13 @@ void ForNumbers(MatmulNumbers numbers, const F& f) {
     case MatmulNumbers::kFp32:
       return f.template operator()<float, float, float>();
     case MatmulNumbers::kBf16:
-      return f.template operator()<BFloat16, Rounded, BFloat16>();
+      return f.template operator()<BFloat16, Rounded<BFloat16>, BFloat16>();
     case MatmulNumbers::kBf16Sum:
       return f.template operator()<BFloat16, BFloat16, float>();
+    case MatmulNumbers::kFp16:
+      return f.template operator()<Float16, Rounded<Float16>, Float16>();
+    case MatmulNumbers::kFp16Sum:
+      return f.template operator()<Float16, Float16, float>();
   }
 }
 
@@ -62,8 +66,8 @@ struct OutputBlock<float> {
   void Round() const {}
 };
 
-template <>
-struct OutputBlock<BFloat16> {
+template <TwoBytes N>
+struct OutputBlock<N> {
   const MatmulRunArgs& run;
   BlockPlace at;
   float* c;
@@ -85,8 +89,8 @@ struct OutputBlock<BFloat16> {
         Vec sum = LoadUpTo(c + i * ldc + j, left);
         if (has_bias) sum += LoadUpTo(run.args.bias + at.column + j, left);
         if (has_residual)
-          sum += LoadUpTo(static_cast<const BFloat16*>(run.args.residual) + first + j, left);
-        StoreUpTo(static_cast<BFloat16*>(run.args.c) + first + j, sum, left);
+          sum += LoadUpTo(static_cast<const N*>(run.args.residual) + first + j, left);
+        StoreUpTo(static_cast<N*>(run.args.c) + first + j, sum, left);
       }
     }
   }

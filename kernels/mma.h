@@ -18,8 +18,8 @@
 
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
 #include "kernels/block.h"
+#include "kernels/numbers.h"
 
 // Before a loop whose length is known: all of its rounds, so that what they index may be registers.
 #ifdef __CUDACC__
@@ -45,30 +45,52 @@ inline __device__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Two numbers, rounded, as a fragment has them.
-inline __device__ uint32_t RoundPair(float low, float high) {
+// Two numbers, rounded to N, as a fragment has them.
+template <typename N>
+__device__ uint32_t RoundPair(float low, float high);
+template <>
+inline __device__ uint32_t RoundPair<BFloat16>(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
 
-inline __device__ void Mma(const FragmentA& a, uint32_t b0, uint32_t b1, float (&c)[4]) {
+template <>
+inline __device__ uint32_t RoundPair<Float16>(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+template <typename N>
+__device__ void Mma(const FragmentA& a, uint32_t b0, uint32_t b1, float (&c)[4]);
+template <>
+inline __device__ void Mma<BFloat16>(const FragmentA& a, uint32_t b0, uint32_t b1, float (&c)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
 }
 
-// c0 and c1 += A times the first matrix of B, and the second.
-inline __device__ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4],
-                           float (&c1)[4]) {
-  Mma(a, b.at[0], b.at[1], c0);
-  Mma(a, b.at[2], b.at[3], c1);
+template <>
+inline __device__ void Mma<Float16>(const FragmentA& a, uint32_t b0, uint32_t b1, float (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+}
+
+// c0 and c1 += A times the first matrix of B, and the second. All are of N.
+template <typename N>
+__device__ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
+  Mma<N>(a, b.at[0], b.at[1], c0);
+  Mma<N>(a, b.at[2], b.at[3], c1);
 }
 
 // Four matrices [8][8]. Lane 8*i + r gives row r of matrix i: 8 numbers in shared memory, aligned
 // to 16 bytes. words[i] is numbers 2t, 2t+1 of row g of matrix i.
-inline __device__ void LoadMatrix(const BFloat16* row, uint32_t (&words)[4]) {
+template <TwoBytes N>
+__device__ void LoadMatrix(const N* row, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(SharedAddress(row))
@@ -76,7 +98,8 @@ inline __device__ void LoadMatrix(const BFloat16* row, uint32_t (&words)[4]) {
 }
 
 // The same, each matrix transposed: words[i] is numbers g of rows 2t and 2t+1.
-inline __device__ void LoadMatrixTransposed(const BFloat16* row, uint32_t (&words)[4]) {
+template <TwoBytes N>
+__device__ void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(SharedAddress(row))
@@ -126,11 +149,13 @@ inline __device__ float Exp2(float x) {
 
 #else
 
-inline uint32_t RoundPair(float low, float high) {
-  return Round(low).bits | static_cast<uint32_t>(Round(high).bits) << 16;
+template <typename N>
+uint32_t RoundPair(float low, float high) {
+  return Round<N>(low).bits | static_cast<uint32_t>(Round<N>(high).bits) << 16;
 }
 
-inline void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
+template <typename N>
+void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
   struct Both {
     FragmentA a;
     FragmentsB b;
@@ -138,8 +163,8 @@ inline void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (
   const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, &mine, sizeof(mine));
   const int g = Lane() / 4, t = Lane() % 4;
   const auto product = [](uint32_t x, uint32_t y) {
-    const auto number = [](uint32_t word) { return std::bit_cast<float>(word); };
-    return number(x << 16) * number(y << 16) + number(x & 0xffff0000) * number(y & 0xffff0000);
+    const auto number = [](uint32_t bits) { return ToFloat(N{static_cast<uint16_t>(bits)}); };
+    return number(x) * number(y) + number(x >> 16) * number(y >> 16);
   };
   for (int i = 0; i < 4; ++i) {  // depths 2i, 2i+1, 2i+8, 2i+9
     const auto row = emulation::OfLane<Both>(all, 4 * g + i).a;
@@ -155,7 +180,8 @@ inline void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (
 
 // Each lane reads its row before they meet, so that what another one writes there is not seen
 // without a barrier.
-inline void LoadMatrix(const BFloat16* row, uint32_t (&words)[4]) {
+template <TwoBytes N>
+void LoadMatrix(const N* row, uint32_t (&words)[4]) {
   const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
   struct Row {
     uint32_t words[4];
@@ -164,7 +190,8 @@ inline void LoadMatrix(const BFloat16* row, uint32_t (&words)[4]) {
     words[i] = emulation::OfLane<Row>(all, 8 * i + Lane() / 4).words[Lane() % 4];
 }
 
-inline void LoadMatrixTransposed(const BFloat16* row, uint32_t (&words)[4]) {
+template <TwoBytes N>
+void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
   const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
   struct Row {
     uint16_t numbers[8];

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
 #include "kernels/dropout.h"
+#include "kernels/numbers.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {

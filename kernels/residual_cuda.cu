@@ -14,10 +14,10 @@ struct ResidualEach {
   template <int kSize>
   __device__ void At(int64_t i) const {
     const int64_t at = a.range.first + i, row = at / a.range.sequence_elements;
-    const auto x = LoadFloats<kSize>(a.x + i);
+    const auto x = LoadPack<kSize>(a.x + i);  // widened behind the mask, which needs registers
     auto sum = LoadFloats<kSize>(a.y + i);
     mask.Apply(row, at - row * a.range.sequence_elements, sum);
-    for (int j = 0; j < kSize; ++j) sum.at[j] += x.at[j];
+    for (int j = 0; j < kSize; ++j) sum.at[j] += ToFloat(x.at[j]);
     StoreFloats(a.out + i, sum);
   }
 };

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
+#include "kernels/numbers.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {

@@ -1,23 +1,25 @@
-// y = the nearest BFloat16 of x, for a GPU's matrix products, whose operands have one type: weights
+// y = the nearest N of x, for a GPU's matrix products, whose operands have one type: weights
 // and biases are fp32. (A CPU's products round what they take by themselves.)
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/bfloat16.h"
+#include "kernels/numbers.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {
 
+template <typename N>
 struct RoundArgs {
   int64_t n = 0;
   const float* x = nullptr;  // [n]
-  BFloat16* y = nullptr;     // [n], =
+  N* y = nullptr;            // [n], =
 };
 
 namespace cuda {
 
-void Round(const RoundArgs& args, Stream stream);
+template <typename N>
+void Round(const RoundArgs<N>& args, Stream stream);
 
 }  // namespace cuda
 }  // namespace pp::kernels

@@ -5,8 +5,9 @@
 namespace pp::kernels::cuda {
 namespace {
 
+template <typename N>
 struct RoundEach {
-  RoundArgs a;
+  RoundArgs<N> a;
 
   template <int kSize>
   __device__ void At(int64_t i) const {
@@ -16,8 +17,10 @@ struct RoundEach {
 
 }  // namespace
 
-void Round(const RoundArgs& args, Stream stream) {
-  LaunchForEach<kPackSize<BFloat16>>(AccessOf(args.x, args.y), args.n, RoundEach{args}, stream);
+template <typename N>
+void Round(const RoundArgs<N>& args, Stream stream) {
+  LaunchForEach<kPackSize<N>>(AccessOf(args.x, args.y), args.n, RoundEach<N>{args}, stream);
 }
+PP_HALVES(PP_INSTANTIATE_CUDA_OF, Round)
 
 }  // namespace pp::kernels::cuda

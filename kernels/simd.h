@@ -5,7 +5,8 @@
 // for a newer processor is ever linked into the code for an older one. For the same reason these
 // files use no inline function of the standard library.
 //
-// What reads or writes numbers takes floats, and BFloat16s, which it widens and rounds.
+// What reads or writes numbers takes floats, and the shorter ones of numbers.h, which it widens and
+// rounds.
 //
 // Arithmetic is that of the compilers' vector extension: a + b, a < b ? x : y, and so on.
 #pragma once
@@ -15,7 +16,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/bfloat16.h"
+#include "kernels/numbers.h"
 
 #define PP_INLINE inline __attribute__((always_inline))
 #define PP_LAMBDA __attribute__((always_inline))
@@ -46,28 +47,100 @@ PP_INLINE void StoreWord(uint32_t* p, Word v) { *reinterpret_cast<UnalignedWord*
 typedef uint16_t Half __attribute__((vector_size(2 * kLanes)));
 typedef uint16_t UnalignedHalf __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 
-PP_INLINE Vec Widen(Half h) { return (Vec)(__builtin_convertvector(h, Word) << 16); }
-// The nearest bfloat16s, each in the lower half of a word.
+// The numbers that the bits of N stand for; and the bits of the nearest N.
+template <TwoBytes N>
+Vec Widen(Half h);
+template <TwoBytes N>
+Half Narrow(Vec v);
+
+template <>
+PP_INLINE Vec Widen<BFloat16>(Half h) {
+  return (Vec)(__builtin_convertvector(h, Word) << 16);
+}
+// The nearest BFloat16s, each in the lower half of a word.
 PP_INLINE Word Nearest(Vec v) {
   const Word bits = (Word)v;
   const Word nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   return v == v ? nearest : (bits >> 16) | 0x40;
 }
-PP_INLINE Half Narrow(Vec v) { return __builtin_convertvector(Nearest(v), Half); }
-PP_INLINE Vec Load(const BFloat16* p) { return Widen(*reinterpret_cast<const UnalignedHalf*>(p)); }
-PP_INLINE void Store(BFloat16* p, Vec v) { *reinterpret_cast<UnalignedHalf*>(p) = Narrow(v); }
+template <>
+PP_INLINE Half Narrow<BFloat16>(Vec v) {
+  return __builtin_convertvector(Nearest(v), Half);
+}
 
-// A float that is read rounded to bfloat16.
+#if defined(__AVX512F__)
+template <>
+PP_INLINE Vec Widen<Float16>(Half h) {
+  return (Vec)_mm512_cvtph_ps((__m256i)h);
+}
+template <>
+PP_INLINE Half Narrow<Float16>(Vec v) {
+  return (Half)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+#elif defined(__F16C__)
+template <>
+PP_INLINE Vec Widen<Float16>(Half h) {
+  return (Vec)_mm256_cvtph_ps((__m128i)h);
+}
+template <>
+PP_INLINE Half Narrow<Float16>(Vec v) {
+  return (Half)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+#else
+// Below 2^-14 a number is so many 2^-24; above, its exponent's middle is lifted from 15 to 127, and
+// that of infinities and NaNs to the top.
+template <>
+PP_INLINE Vec Widen<Float16>(Half h) {
+  const Int bits = (Int) __builtin_convertvector(h, Word), rest = bits & 0x7fff;
+  const Vec small = __builtin_convertvector(rest, Vec) * 0x1p-24f;
+  const Int normal = (rest << 13) + (112 << 23), top = (rest << 13) + (224 << 23);
+  const Int number = rest < 0x400 ? (Int)small : rest < 0x7c00 ? normal : top;
+  return (Vec)(number | (bits & 0x8000) << 16);
+}
+// Adding 1/2, whose last place is 2^-24, rounds what is below 2^-14; above, half a unit is added to
+// the bits, less where the number is even, and a carry goes to the exponent.
+template <>
+PP_INLINE Half Narrow<Float16>(Vec v) {
+  const Int bits = (Int)v, rest = bits & 0x7fffffff;
+  const Int small = (Int)((Vec)rest + 0.5f) - 0x3f000000;
+  const Int normal = (rest - (112 << 23) + 0xfff + ((rest >> 13) & 1)) >> 13;
+  const Int number = rest < 0x38800000    ? small
+                     : rest < 0x47800000  ? normal
+                     : rest <= 0x7f800000 ? (Int){} + 0x7c00
+                                          : ((rest >> 13) & 0x3ff) | 0x7e00;
+  return __builtin_convertvector((Word)number | ((Word)bits >> 16 & 0x8000), Half);
+}
+#endif
+
+template <TwoBytes N>
+PP_INLINE Vec Load(const N* p) {
+  return Widen<N>(*reinterpret_cast<const UnalignedHalf*>(p));
+}
+template <TwoBytes N>
+PP_INLINE void Store(N* p, Vec v) {
+  *reinterpret_cast<UnalignedHalf*>(p) = Narrow<N>(v);
+}
+
+// A float that is read rounded to N.
+template <TwoBytes N>
 struct Rounded {
   float x;
 };
-PP_INLINE Vec Load(const Rounded* p) { return Widen(Narrow(Load(&p->x))); }
+template <TwoBytes N>
+PP_INLINE Vec Load(const Rounded<N>* p) {
+  return Widen<N>(Narrow<N>(Load(&p->x)));
+}
 
 PP_INLINE float ToFloat(float x) { return x; }
 PP_INLINE float ToFloat(BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.bits} << 16); }
-PP_INLINE float ToFloat(Rounded x) {
+PP_INLINE float ToFloat(Float16 x) {
+  Half h = {x.bits};
+  return Widen<Float16>(h)[0];
+}
+template <TwoBytes N>
+PP_INLINE float ToFloat(Rounded<N> x) {
   Vec v = {x.x};
-  return Widen(Narrow(v))[0];
+  return Widen<N>(Narrow<N>(v))[0];
 }
 
 // The first n < kLanes lanes; the others are `rest`.
@@ -81,8 +154,9 @@ PP_INLINE Vec LoadPart(const N* p, int64_t n, float rest = 0) {
 PP_INLINE void StorePart(float* p, Vec v, int64_t n) {
   for (int i = 0; i < n; ++i) p[i] = v[i];
 }
-PP_INLINE void StorePart(BFloat16* p, Vec v, int64_t n) {
-  const Half h = Narrow(v);
+template <TwoBytes N>
+PP_INLINE void StorePart(N* p, Vec v, int64_t n) {
+  const Half h = Narrow<N>(v);
   for (int i = 0; i < n; ++i) p[i].bits = h[i];
 }
 

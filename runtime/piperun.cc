@@ -159,6 +159,14 @@ class Run {
       return Status::Invalid(
           fmt::format("--grad-clip: {} ({} takes no gradient norm: --grad-clip 0)",
                       arguments_.grad_clip, arguments_.plan));
+    for (const auto& [option, text] :
+         {std::pair{"--loss-scale", &arguments_.loss_scale},
+          std::pair{"--loss-scale-every", &arguments_.loss_scale_every}})
+      if (!text->empty() && !InfoOf(program_->job->dtype).scales_loss)
+        return Status::Invalid(
+            fmt::format("{}: {} ({} has activations of {}: only fp16's loss is "
+                        "scaled)",
+                        option, *text, arguments_.plan, NameOf(program_->job->dtype)));
     if (First() || nccl) {
       std::vector<WaitsFor> waits_for;
       PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan, &waits_for).In(arguments_.plan));

@@ -64,7 +64,9 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
   }
   add(Kind::kScratch, -1, -1, scratch);
   add(Kind::kLoss, program.stages - 1, -1, loss);
-  if (program.clip) add(Kind::kNorm, -1, -1, norm + sizeof(double));  // and the norm itself
+  if (program.clip)  // and the norm itself
+    add(Kind::kNorm, -1, -1,
+        norm + sizeof(double) + (InfoOf(program.job->dtype).scales_loss ? kLossScaleBytes : 0));
   add(Kind::kExchange, -1, -1, exchange);
   return regions;
 }

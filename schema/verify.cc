@@ -110,6 +110,14 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
   return Execute(paper, *waits_for, CostModel(), nullptr);
 }
 
+// What tells of a gradient that overflowed.
+Status CheckNorm(const Program& program) {
+  if (!program.job || !InfoOf(program.job->dtype).scales_loss) return {};
+  if (program.clip && !program.MakesVersions()) return {};
+  return Status::Invalid(fmt::format("activations of {} without a gradient norm (clip exact)",
+                                     NameOf(program.job->dtype)));
+}
+
 }  // namespace
 
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
@@ -127,6 +135,7 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   std::vector<WaitsFor> own;
   if (waits_for == nullptr) waits_for = &own;
   waits_for->assign(program.devices, {});
+  PP_RETURN_IF_ERROR(CheckNorm(program));
   if (HasEvaluation(program))
     PP_RETURN_IF_ERROR(Verify(EvaluationOf(program), depth).In(kEvaluation));
   if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);

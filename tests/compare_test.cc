@@ -117,7 +117,7 @@ TEST_CASE("plans that compute what one device does do not differ") {
     CompileOptions options;
     bool same_bits;
   };
-  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
+  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16})
     for (Plan plan : {Plan{{.scheme = "1f1b", .shape = {4, 4}}, true},
                       Plan{{.scheme = "zb-h1", .shape = {2, 4}}, true},
                       Plan{{.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, true},
@@ -197,9 +197,9 @@ TEST_CASE("a wrong factor, mask, sum or update is named") {
     return Verdict(program, Bent(program, bend, seed));
   };
   CHECK(verdict([](StageCall*) {}) == "the same");
-  CHECK(verdict([](StageCall* call) { call->loss_scale *= 4; }) ==
+  CHECK(verdict([](StageCall* call) { call->per_token *= 4; }) ==
         "--compare: step 1: grad s2 m0 of replica 0 differs from one device's");
-  CHECK(verdict([](StageCall* call) { call->loss_scale *= 1.0001; }) ==
+  CHECK(verdict([](StageCall* call) { call->per_token *= 1.0001; }) ==
         "--compare: step 1: grad s2 m0 of replica 0 differs from one device's");
   CHECK(verdict([](StageCall*) {}, 2) ==
         "--compare: step 1: act s1 m0 of replica 0 differs from one device's");
@@ -215,7 +215,7 @@ TEST_CASE("a wrong factor, mask, sum or update is named") {
         "one "
         "device's");  // of a few numbers the signs might be chance
   CHECK(verdict([](StageCall* call) {
-          if (call->step == 2 && call->stage == 3) call->loss_scale = NAN;
+          if (call->step == 2 && call->stage == 3) call->per_token = NAN;
         }) ==
         "--compare: step 2: grad s2 m0 of replica 0 is no number, and differs from one device's");
   TrainOptions diverges = Options();

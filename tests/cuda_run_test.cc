@@ -180,6 +180,35 @@ TEST_CASE("products with GELU are asked for in bfloat16, and what they save matt
   }
 }
 
+TEST_CASE("fp16 trains on a GPU as on a CPU") {
+  const auto compare = [](CompileOptions options, const char* family, Messages messages) {
+    options.dtype = Dtype::kFp16;
+    CompareWithCpu(std::move(options), family, messages);
+  };
+  for (const char* family : {"gpt2", "llama"})
+    for (const char* scheme : {"1f1b", "zb-v", "chimera"})
+      compare({.scheme = scheme, .shape = {2, 4, 0}}, family, Messages::kCopies);
+  compare({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2", Messages::kStaged);
+  compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, "llama", Messages::kStaged);
+  compare({.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true}, "llama",
+          Messages::kCopies);
+}
+
+TEST_CASE("a GPU skips what overflows, as a CPU does") {
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}, .dtype = Dtype::kFp16});
+  constexpr double kScale = 0x1p22;
+  const KeptReport cpu = RunOnCpu(program, kScale);
+  const KeptReport cuda = RunOnCuda(program, {.loss_scale = kScale});
+  REQUIRE(cuda.status.ok());
+  REQUIRE(cpu.steps[0].skipped);
+  REQUIRE_FALSE(cpu.steps[kCudaRunSteps - 1].skipped);
+  for (int i = 0; i < kCudaRunSteps; ++i) {
+    CHECK(cuda.steps[i].skipped == cpu.steps[i].skipped);
+    CHECK(cuda.steps[i].loss_scale == cpu.steps[i].loss_scale);
+    CHECK(cuda.steps[i].loss == Approx(cpu.steps[i].loss).epsilon(4e-3));
+  }
+}
+
 // In how many orders of streams a run with the plant is not the right one.
 int Found(const Program& program, const Plant& plant) {
   const KeptReport right = Run(program);

@@ -53,10 +53,15 @@ Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& term
   return nccl::Prove(program, waits_for, terms);
 }
 
-KeptReport RunOnCpu(const Program& program) { return TrainAndKeep(program, Options(program)); }
+KeptReport RunOnCpu(const Program& program, std::optional<double> loss_scale) {
+  TrainOptions options = Options(program);
+  options.optimizer.loss_scale = loss_scale.value_or(8192);
+  return TrainAndKeep(program, options);
+}
 
 KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
   TrainOptions options = Options(program);
+  options.optimizer.loss_scale = run.loss_scale.value_or(8192);
   std::shared_ptr<FakeNcclWorld> world;
   if (run.messages == Messages::kNccl) {
     options.nccl = run.sharings ? *run.sharings : ProveForNccl(program, {})->sharings;
@@ -107,7 +112,9 @@ void CompareWithCpu(CompileOptions options, const std::string& family, Messages 
   REQUIRE(cpu.status.ok());
   REQUIRE(cuda.status.ok());
   REQUIRE(cuda.steps.size() == kCudaRunSteps);
-  CHECK(Difference(cuda, cpu) < (options.dtype == Dtype::kFp32 ? 1e-5 : 2e-2));
+  CHECK(Difference(cuda, cpu) < (options.dtype == Dtype::kFp32   ? 1e-5
+                                 : options.dtype == Dtype::kFp16 ? 4e-3
+                                                                 : 2e-2));
 }
 
 }  // namespace pp

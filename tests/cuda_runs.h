@@ -27,6 +27,7 @@ struct CudaRun {
   std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
   bool validates = false;  // behind each step, and draws a sample in the end
+  std::optional<double> loss_scale;
   // Of NCCL; by default the fewest communicators that the plan's proof finds.
   std::optional<nccl::Sharings> sharings;
 };
@@ -36,7 +37,8 @@ ModelConfig CudaRunModel(const std::string& family, bool tied);
 // What the plan's proof for NCCL finds on these terms.
 Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& terms);
 
-KeptReport RunOnCpu(const Program& program);
+// `loss_scale`: of fp16's first step; 8192, with which none is skipped.
+KeptReport RunOnCpu(const Program& program, std::optional<double> loss_scale = {});
 KeptReport RunOnCuda(const Program& program, const CudaRun& run);
 
 // The largest relative difference of losses and norms.
@@ -45,8 +47,8 @@ double Difference(const KeptReport& a, const KeptReport& b);
 // With clipping and tied embeddings where the scheme can.
 Program CompileForCuda(CompileOptions* options, const std::string& family);
 
-// Runs on both: fp32 within 1e-5, bf16 within 2e-2, which is what rounding differently each time
-// comes to in so many steps.
+// Runs on both: fp32 within 1e-5, bf16 within 2e-2, fp16 within 4e-3, which is what rounding
+// differently each time comes to in so many steps.
 void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages);
 
 }  // namespace pp

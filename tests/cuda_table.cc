@@ -46,11 +46,12 @@ CpuKernels CudaKernels() {
   kernels.order = CpuKernels::Order::kByType;
   kernels.probabilities = CpuKernels::Probabilities::kRounded;
 #define PP_CUDA(Name) kernels.Name = Run<Name##Args, cuda::Name>;
-#define PP_CUDA_BOTH(Name)                                   \
-  kernels.Name = {Run<Name##Args<float>, cuda::Name<float>>, \
-                  Run<Name##Args<BFloat16>, cuda::Name<BFloat16>>};
+#define PP_CUDA_OF(N, Name) Run<Name##Args<N>, cuda::Name<N>>,
+#define PP_CUDA_ALL(Name) kernels.Name = {PP_ACTIVATIONS(PP_CUDA_OF, Name)};
+#define PP_WITH_SCRATCH_OF(N, Name) Name<N>,
+#define PP_WITH_SCRATCH(Name) kernels.Name = {PP_ACTIVATIONS(PP_WITH_SCRATCH_OF, Name)};
   PP_CUDA(AdamW)
-  PP_CUDA_BOTH(AttentionForward)
+  PP_CUDA_ALL(AttentionForward)
   PP_CUDA(Add)
   PP_CUDA(Clip)
   PP_CUDA(CrossEntropyJoin)
@@ -58,26 +59,29 @@ CpuKernels CudaKernels() {
   PP_CUDA(Fill)
   PP_CUDA(Scale)
   PP_CUDA(SumSquares)
-  PP_CUDA_BOTH(CrossEntropyBackward)
-  PP_CUDA_BOTH(CrossEntropyForward)
-  PP_CUDA_BOTH(CrossEntropyPart)
-  PP_CUDA_BOTH(Draw)
-  PP_CUDA_BOTH(Dropout)
-  PP_CUDA_BOTH(EmbeddingBackward)
-  PP_CUDA_BOTH(EmbeddingForward)
-  PP_CUDA_BOTH(GeluBackward)
-  PP_CUDA_BOTH(GeluForward)
-  PP_CUDA_BOTH(LayerNormForward)
-  PP_CUDA_BOTH(Residual)
-  PP_CUDA_BOTH(Rope)
-  PP_CUDA_BOTH(SumParts)
-  PP_CUDA_BOTH(SwiGluBackward)
-  PP_CUDA_BOTH(SwiGluForward)
+  PP_CUDA_ALL(CrossEntropyBackward)
+  PP_CUDA_ALL(CrossEntropyForward)
+  PP_CUDA_ALL(CrossEntropyPart)
+  PP_CUDA_ALL(Draw)
+  PP_CUDA_ALL(Dropout)
+  PP_CUDA_ALL(EmbeddingBackward)
+  PP_CUDA_ALL(EmbeddingForward)
+  PP_CUDA_ALL(GeluBackward)
+  PP_CUDA_ALL(GeluForward)
+  PP_CUDA_ALL(LayerNormForward)
+  PP_CUDA_ALL(Residual)
+  PP_CUDA_ALL(Rope)
+  PP_CUDA_ALL(SumParts)
+  PP_CUDA_ALL(SwiGluBackward)
+  PP_CUDA_ALL(SwiGluForward)
 #undef PP_CUDA
-#undef PP_CUDA_BOTH
-  kernels.AttentionBackward = {AttentionBackward<float>, AttentionBackward<BFloat16>};
-  kernels.BiasGradient = {BiasGradient<float>, BiasGradient<BFloat16>};
-  kernels.LayerNormBackward = {LayerNormBackward<float>, LayerNormBackward<BFloat16>};
+  PP_WITH_SCRATCH(AttentionBackward)
+  PP_WITH_SCRATCH(BiasGradient)
+  PP_WITH_SCRATCH(LayerNormBackward)
+#undef PP_CUDA_OF
+#undef PP_CUDA_ALL
+#undef PP_WITH_SCRATCH_OF
+#undef PP_WITH_SCRATCH
   return kernels;
 }
 

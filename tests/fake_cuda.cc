@@ -23,6 +23,7 @@ namespace pp {
 namespace {
 
 using kernels::BFloat16;
+using kernels::Float16;
 using kernels::MatmulNumbers;
 using kernels::MatmulShape;
 
@@ -262,16 +263,22 @@ class FakeCuda : public CudaDriver {
     }
   }
 
-  static std::vector<float> Widen(const void* halves, int64_t n) {
+  static std::vector<float> Widen(MatmulNumbers numbers, const void* halves, int64_t n) {
     std::vector<float> floats(n);
-    for (int64_t i = 0; i < n; ++i)
-      floats[i] = kernels::cuda::ToFloat(static_cast<const BFloat16*>(halves)[i]);
+    const auto widen = [&]<typename N>(const N* from) {
+      for (int64_t i = 0; i < n; ++i) floats[i] = kernels::cuda::ToFloat(from[i]);
+    };
+    if (numbers == kernels::kForwardNumbers<BFloat16>) widen(static_cast<const BFloat16*>(halves));
+    if (numbers == kernels::kForwardNumbers<Float16>) widen(static_cast<const Float16*>(halves));
     return floats;
   }
 
-  static void Narrow(const std::vector<float>& floats, void* halves) {
-    for (size_t i = 0; i < floats.size(); ++i)
-      static_cast<BFloat16*>(halves)[i] = kernels::cuda::FromFloat<BFloat16>(floats[i]);
+  static void Narrow(MatmulNumbers numbers, const std::vector<float>& floats, void* halves) {
+    const auto narrow = [&]<typename N>(N* to) {
+      for (size_t i = 0; i < floats.size(); ++i) to[i] = kernels::cuda::FromFloat<N>(floats[i]);
+    };
+    if (numbers == kernels::kForwardNumbers<BFloat16>) narrow(static_cast<BFloat16*>(halves));
+    if (numbers == kernels::kForwardNumbers<Float16>) narrow(static_cast<Float16*>(halves));
   }
 
   // Weights and biases come rounded, as cuBLASLt wants them; the CPU takes floats.
@@ -284,12 +291,12 @@ class FakeCuda : public CudaDriver {
     if (whole.ldb == 0) whole.ldb = b_turned ? shape.k : shape.n;
     if (whole.ldc == 0) whole.ldc = shape.n;
     std::vector<float> a, b, bias, aux, c;
-    if (shape.numbers == MatmulNumbers::kBf16) {
+    if (kernels::Rounds(shape.numbers)) {
       const int64_t rows = b_turned ? shape.n : shape.k, columns = b_turned ? shape.k : shape.n;
-      b = Widen(args.b, (rows - 1) * whole.ldb + columns);
+      b = Widen(shape.numbers, args.b, (rows - 1) * whole.ldb + columns);
       args.b = b.data();
       if (shape.bias == kernels::WithBias::kYes) {
-        bias = Widen(args.bias, shape.n);
+        bias = Widen(shape.numbers, args.bias, shape.n);
         args.bias = bias.data();
       }
     }
@@ -297,20 +304,22 @@ class FakeCuda : public CudaDriver {
     if (shape.epilogue != kernels::Epilogue::kNone) {
       // Of sums that are not rounded, as cuBLASLt has them: other bits than those of a kernel of
       // its own.
-      PP_CHECK(shape.numbers == MatmulNumbers::kBf16 && !a_turned);
+      PP_CHECK(kernels::Rounds(shape.numbers) && !a_turned);
       PP_CHECK(shape.residual == kernels::WithResidual::kNo && whole.ldc == shape.n);
       whole.numbers = MatmulNumbers::kFp32;
-      a = Widen(args.a, (shape.m - 1) * whole.lda + shape.k);
+      a = Widen(shape.numbers, args.a, (shape.m - 1) * whole.lda + shape.k);
       c.resize(shape.m * shape.n);
-      aux = shape.epilogue == kernels::Epilogue::kGelu ? c : Widen(args.aux, shape.m * shape.n);
+      aux = shape.epilogue == kernels::Epilogue::kGelu
+                ? c
+                : Widen(shape.numbers, args.aux, shape.m * shape.n);
       floats.a = a.data(), floats.aux = aux.data(), floats.c = c.data();
     }
     std::vector<std::byte> scratch(kernels::cpu::Matmul::ScratchBytes(whole.numbers) + 64);
     const auto address = reinterpret_cast<uintptr_t>(scratch.data());
     floats.scratch = reinterpret_cast<void*>((address + 63) / 64 * 64);
     kernels::SupportedCpuKernels().back().MatmulRun({.shape = whole, .args = floats, .threads = 1});
-    if (shape.epilogue == kernels::Epilogue::kGelu) Narrow(aux, args.aux);
-    if (shape.epilogue != kernels::Epilogue::kNone) Narrow(c, args.c);
+    if (shape.epilogue == kernels::Epilogue::kGelu) Narrow(shape.numbers, aux, args.aux);
+    if (shape.epilogue != kernels::Epilogue::kNone) Narrow(shape.numbers, c, args.c);
   }
 
   mutable std::mutex mutex_;

@@ -84,23 +84,31 @@ void Separately(const MatmulShape& shape, const MatmulArgs& args) {
 }
 
 // As cuda_kernels.cc does it: weights and biases are rounded first.
-void Product(const MatmulRunArgs& run) {
-  MatmulArgs args = run.args;
-  const MatmulShape& shape = run.shape;
-  std::vector<BFloat16> b, bias;
-  if (shape.numbers == MatmulNumbers::kBf16) {
+template <TwoBytes N>
+struct RoundedWeights {
+  std::vector<N> b, bias;
+
+  void Round(const MatmulShape& shape, MatmulArgs* args) {
     const bool turned = shape.operands == Operands::kNT;
     const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
     const int64_t n = (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns;
     b.resize(n);
-    cuda::Round({.n = n, .x = static_cast<const float*>(args.b), .y = b.data()}, nullptr);
-    args.b = b.data();
-    if (shape.bias == WithBias::kYes) {
-      bias.resize(shape.n);
-      cuda::Round({.n = shape.n, .x = args.bias, .y = bias.data()}, nullptr);
-      args.bias = reinterpret_cast<const float*>(bias.data());
-    }
+    cuda::Round<N>({.n = n, .x = static_cast<const float*>(args->b), .y = b.data()}, nullptr);
+    args->b = b.data();
+    if (shape.bias == WithBias::kNo) return;
+    bias.resize(shape.n);
+    cuda::Round<N>({.n = shape.n, .x = args->bias, .y = bias.data()}, nullptr);
+    args->bias = reinterpret_cast<const float*>(bias.data());
   }
+};
+
+void Product(const MatmulRunArgs& run) {
+  MatmulArgs args = run.args;
+  const MatmulShape& shape = run.shape;
+  RoundedWeights<BFloat16> brain;
+  if (shape.numbers == kForwardNumbers<BFloat16>) brain.Round(shape, &args);
+  RoundedWeights<Float16> ieee;
+  if (shape.numbers == kForwardNumbers<Float16>) ieee.Round(shape, &args);
   CudaDriver& driver = Driver();
   if (shape.epilogue != Epilogue::kNone && !FusesProduct(&driver, shape, nullptr)) {
     Separately(shape, args);

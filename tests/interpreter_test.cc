@@ -132,7 +132,7 @@ TEST_CASE("an executor gets each instruction with its step, sequences and part o
       CHECK(call.step == step);
       CHECK(call.micro == m);
       CHECK(call.first_sequence == (((step - 1) * 2 + 1) * kMicros + m) * kBatch);
-      CHECK(call.loss_scale == 1.0 / (2 * kMicros * kBatch * kLength));
+      CHECK(call.per_token == 1.0 / (2 * kMicros * kBatch * kLength));
     }
     CHECK(f.executor.tokens[k] == 'a' + forwards[k].first_sequence * kLength % 26);
   }

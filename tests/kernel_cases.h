@@ -91,6 +91,7 @@ Comparison SwiGlu(const CpuKernels& kernels);
 
 // In large_cases.cc.
 Comparison Clip(const CpuKernels& kernels);
+Comparison ScaledLoss(const CpuKernels& kernels);
 Comparison CrossEntropyInfinite(const CpuKernels& kernels);
 Comparison CrossEntropyLarge(const CpuKernels& kernels);
 Comparison Draw(const CpuKernels& kernels);
@@ -108,13 +109,20 @@ Comparison LayerNorm(const CpuKernels& kernels);
 Comparison RmsNorm(const CpuKernels& kernels);
 Comparison Rope(const CpuKernels& kernels);
 
-// In bfloat16_cases.cc.
+// In half_cases.cc, for both types of two bytes.
+template <TwoBytes H>
 Comparison HalfNumbers(const CpuKernels& kernels);
+template <TwoBytes H>
 Comparison HalfMatmul(const CpuKernels& kernels);
+template <TwoBytes H>
 Comparison HalfMatmulGelu(const CpuKernels& kernels);
+template <TwoBytes H>
 Comparison HalfAttention(const CpuKernels& kernels);
+template <TwoBytes H>
 Comparison HalfNorm(const CpuKernels& kernels);
+template <TwoBytes H>
 Comparison HalfElements(const CpuKernels& kernels);
+template <TwoBytes H>
 Comparison HalfEnds(const CpuKernels& kernels);
 
 // In kernel_cases.cc.

@@ -17,22 +17,90 @@ Comparison Clip(const CpuKernels& kernels) {
       double sum = 0;
       for (double& block : norm) sum += block *= block;
       norm.push_back(-1);
-      Clipped clipped = {-1, -1};
+      Clipped clipped = {-1, -1, -1, -1};
       kernels.Clip({.blocks = blocks, .norm = norm.data(), .most = most, .clipped = &clipped});
       const double want = std::sqrt(sum),
                    scale = most > 0 && want > most ? most / (want + 1e-6) : 1;
       // Doubles: what a float is off is all that is.
       result.Add({static_cast<float>(norm[blocks]), clipped.scale, clipped.finite},
                  {want, scale, 1}, 2 * kEpsilon * std::max(1.0, want));
+      result.Add({clipped.correction1, clipped.correction2}, {0, 0}, 0);  // AdamW has its own
     }
   for (const double bad : {HUGE_VAL, std::nan("")})
     for (const int64_t at : {0, 1234}) {
       Doubles norm(1501, 1.0);
       norm[at] = bad;
-      Clipped clipped = {-1, -1};
+      Clipped clipped = {-1, -1, -1, -1};
       kernels.Clip({.blocks = 1500, .norm = norm.data(), .most = 1, .clipped = &clipped});
       result.Add({clipped.finite, std::isfinite(norm.back()) ? 1.0f : 0}, {0, 0}, 0);
     }
+  return result;
+}
+
+// Steps of which some overflow: what STEP, the next backward and AdamW get of each, which two
+// stages of a device ask for.
+Comparison ScaledLoss(const CpuKernels& kernels) {
+  Comparison result;
+  LossScale scaling = {.scale = 1024};
+  const bool finite[] = {false, true, true, true, false, true};
+  const double scale[] = {512, 512, 512, 1024, 512, 512}, updates[] = {0, 1, 2, 3, 3, 4};
+  const Floats start = Numbers(1, 1);
+  Floats weight = start, m = {0}, v = {0};
+  double w = start[0], first = 0, second = 0;  // by the plain formula
+  for (int64_t step = 1; step <= 6; ++step) {
+    const double used = scaling.scale;
+    for (int stage = 0; stage < 2; ++stage) {
+      Doubles norm = {9 * used * used, finite[step - 1] ? 16 * used * used : HUGE_VAL, 0};
+      Clipped clipped;
+      kernels.Clip({.blocks = 2,
+                    .norm = norm.data(),
+                    .most = 1,
+                    .clipped = &clipped,
+                    .scaling = &scaling,
+                    .step = step,
+                    .every = 3,
+                    .update = step,
+                    .beta1 = 0.9,
+                    .beta2 = 0.95});
+      result.Add({scaling.scale, scaling.used, clipped.finite},
+                 {scale[step - 1], used, finite[step - 1] ? 1.0 : 0.0}, 0);
+      result.Add({static_cast<float>(scaling.skipped)}, {step - updates[step - 1]}, 0);
+      if (!finite[step - 1]) continue;
+      result.Add({static_cast<float>(norm[2]), static_cast<float>(clipped.scale * used)},
+                 {5, 1 / (5 + 1e-6)}, 8 * kEpsilon);
+      if (stage > 0) continue;
+      const Floats gradient = {static_cast<float>(0.5 * used)};
+      kernels.AdamW({.n = 1,
+                     .weights = weight.data(),
+                     .m = m.data(),
+                     .v = v.data(),
+                     .gradient = gradient.data(),
+                     .clipped = &clipped,
+                     .learning_rate = 0.1f,
+                     .beta2 = 0.95f});
+      const double g = 0.5 / (5 + 1e-6), n = updates[step - 1];
+      first = 0.9 * first + 0.1 * g, second = 0.95 * second + 0.05 * g * g;
+      w -= 0.1 * first / (1 - std::pow(0.9, n)) / std::sqrt(second / (1 - std::pow(0.95, n)));
+    }
+    // Beside a change of 0.1 an epsilon of 1e-8 and some roundings of numbers of order 1.
+    result.Add(weight, {w}, 64 * kEpsilon);
+  }
+  // The origin of the gradient.
+  const float logits[] = {0, 0, 0, 0};
+  const int32_t target = 2;
+  const Floats statistics = {0, std::log(4.0f)};
+  Floats plain(logits, logits + 4), scaled = plain;
+  scaling.scale = 8;
+  CrossEntropyBackwardArgs<float> args = {.rows = 1,
+                                          .vocabulary = 4,
+                                          .logits = plain.data(),
+                                          .target = &target,
+                                          .statistics = statistics.data(),
+                                          .scale = 0.5f};
+  kernels.CrossEntropyBackward(args);
+  args.logits = scaled.data(), args.scaling = &scaling;
+  kernels.CrossEntropyBackward(args);
+  for (int i = 0; i < 4; ++i) result.Add({scaled[i]}, {8.0 * plain[i]}, 0);
   return result;
 }
 

@@ -26,18 +26,18 @@ enum class Fault {
 
 constexpr int kDepth = 32, kColumns = 32, kPad = 8;
 
+template <typename N>
 struct Memory {
-  BFloat16 a[16][kDepth + kPad];
-  BFloat16 rows[kDepth][kColumns + kPad];     // B as [depth][column]
-  BFloat16 columns[kColumns][kDepth + kPad];  // and as [column][depth]
+  N a[16][kDepth + kPad];
+  N rows[kDepth][kColumns + kPad];     // B as [depth][column]
+  N columns[kColumns][kDepth + kPad];  // and as [column][depth]
 };
 
 // Two warps: each copies every other row, and multiplies A with 16 columns of B, which both ways of
 // reading it give.
-template <Fault kFault>
-void Multiply(const BFloat16* a, const BFloat16* b, const BFloat16* b_transposed, float* c,
-              float* d) {
-  auto& m = cuda::Shared<Memory>();
+template <Fault kFault, typename N>
+void Multiply(const N* a, const N* b, const N* b_transposed, float* c, float* d) {
+  auto& m = cuda::Shared<Memory<N>>();
   for (int row = Thread() / 4; row < 32; row += 16) {
     const int part = Thread() % 4 * 8;
     if (row < 16) CopyAsync<16>(a + row * kDepth + part, 16, &m.a[row][part]);
@@ -57,15 +57,15 @@ void Multiply(const BFloat16* a, const BFloat16* b, const BFloat16* b_transposed
     cuda::LoadMatrix(&m.a[from][k + at], left.at);
     cuda::FragmentsB r, t;
     cuda::LoadMatrix(&m.columns[first + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8], r.at);
-    const BFloat16* row = &m.rows[k + lane % 16][first + lane / 16 * 8];
+    const N* row = &m.rows[k + lane % 16][first + lane / 16 * 8];
     if (kFault == Fault::kNotTransposed) {
       cuda::LoadMatrix(row, t.at);
     } else {
       cuda::LoadMatrixTransposed(row, t.at);
     }
     if (kFault == Fault::kColumnsMixed) std::swap(r.at[0], r.at[1]);
-    cuda::Mma(left, r, by_columns[0], by_columns[1]);
-    cuda::Mma(left, t, by_rows[0], by_rows[1]);
+    cuda::Mma<N>(left, r, by_columns[0], by_columns[1]);
+    cuda::Mma<N>(left, t, by_rows[0], by_rows[1]);
   }
   for (int n = 0; n < 2; ++n)
     for (int i = 0; i < 4; ++i) {
@@ -79,20 +79,20 @@ float At(int row, int column, int seed) {
   return static_cast<float>((row * 37 + column * 11 + seed + row * column) % 23 - 11);
 }
 
-template <Fault kFault>
+template <Fault kFault, typename N>
 int WrongNumbers(uint32_t seed) {
-  std::vector<BFloat16> a(16 * kDepth), b(kDepth * kColumns), transposed(kColumns * kDepth);
+  std::vector<N> a(16 * kDepth), b(kDepth * kColumns), transposed(kColumns * kDepth);
   for (int k = 0; k < kDepth; ++k) {
-    for (int i = 0; i < 16; ++i) a[i * kDepth + k] = cuda::Round(At(i, k, 1));
+    for (int i = 0; i < 16; ++i) a[i * kDepth + k] = cuda::Round<N>(At(i, k, 1));
     for (int j = 0; j < kColumns; ++j)
-      b[k * kColumns + j] = transposed[j * kDepth + k] = cuda::Round(At(k, j, 5));
+      b[k * kColumns + j] = transposed[j * kDepth + k] = cuda::Round<N>(At(k, j, 5));
   }
   std::vector<float> c(16 * kColumns), d(16 * kColumns);
   cuda::emulation::SetSeed(seed);
-  cuda::Launch<Multiply<kFault>>(
-      {.threads = 64, .shared = sizeof(Memory)}, nullptr, static_cast<const BFloat16*>(a.data()),
-      static_cast<const BFloat16*>(b.data()), static_cast<const BFloat16*>(transposed.data()),
-      c.data(), d.data());
+  cuda::Launch<Multiply<kFault, N>>({.threads = 64, .shared = sizeof(Memory<N>)}, nullptr,
+                                    static_cast<const N*>(a.data()),
+                                    static_cast<const N*>(b.data()),
+                                    static_cast<const N*>(transposed.data()), c.data(), d.data());
   int wrong = 0;
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < kColumns; ++j) {
@@ -103,16 +103,17 @@ int WrongNumbers(uint32_t seed) {
   return wrong;
 }
 
-TEST_CASE("fragments give a plain product, and faults another") {
+TEMPLATE_TEST_CASE("fragments give a plain product, and faults another", "", BFloat16, Float16) {
+  using N = TestType;
   for (uint32_t seed = 1; seed <= 4; ++seed) {
-    CHECK(WrongNumbers<Fault::kNone>(seed) == 0);
-    CHECK(WrongNumbers<Fault::kRowsSwapped>(seed) > 0);
-    CHECK(WrongNumbers<Fault::kLanesRotated>(seed) > 0);
-    CHECK(WrongNumbers<Fault::kColumnsMixed>(seed) > 0);
-    CHECK(WrongNumbers<Fault::kNotTransposed>(seed) > 0);
-    CHECK(WrongNumbers<Fault::kNoCommit>(seed) > 0);
-    CHECK(WrongNumbers<Fault::kNoWait>(seed) > 0);
-    CHECK(WrongNumbers<Fault::kNoBarrier>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNone, N>(seed) == 0);
+    CHECK(WrongNumbers<Fault::kRowsSwapped, N>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kLanesRotated, N>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kColumnsMixed, N>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNotTransposed, N>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNoCommit, N>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNoWait, N>(seed) > 0);
+    CHECK(WrongNumbers<Fault::kNoBarrier, N>(seed) > 0);
   }
 }
 

@@ -165,10 +165,10 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
 }
 
 // Statistics stay fp32, and so do tokens, the loss and all that belongs to weights.
-TEST_CASE("sizes of GPT-2 124M with activations of bfloat16") {
+TEST_CASE("sizes of GPT-2 124M with activations of two bytes") {
   Job job = {Gpt2(), 4, 64, {6, 6}};
   const StageLayout floats[] = {LayoutStage(job, 0), LayoutStage(job, 1)};
-  job.dtype = Dtype::kBf16;
+  job.dtype = GENERATE(Dtype::kBf16, Dtype::kFp16);
   const StageLayout a = LayoutStage(job, 0), b = LayoutStage(job, 1);
   CHECK(a.act_bytes == 4 * 64 * 768 * 2);
   CHECK(a.grad_bytes == a.act_bytes);
@@ -189,7 +189,7 @@ TEST_CASE("sizes of GPT-2 124M with activations of bfloat16") {
   CHECK(PeerExchanges(job).empty());
   job.tp = 2;
   for (const PeerExchange& exchange : PeerExchanges(job))
-    CHECK((exchange.dtype == Dtype::kBf16) == (exchange.numbers == 256 * 768));
+    CHECK((exchange.dtype == job.dtype) == (exchange.numbers == 256 * 768));
 }
 
 constexpr char kLlama[] =

@@ -185,7 +185,7 @@ class Reference {
                    .scratch = stage.scratch.data(),
                    .stash = stage.stash.data(),
                    .first_sequence = first_sequence,
-                   .loss_scale = 1 / TokensOfStep(),
+                   .per_token = 1 / TokensOfStep(),
                    .accumulate = alone ? kernels::Update::kSet : kernels::Update::kAdd};
     if (s == 0) {
       call.tokens = tokens_.as<int32_t>();

@@ -159,7 +159,7 @@ class Pipeline {
                         .stash = stage.stash.data(),
                         .work = stage.work.data(),
                         .first_sequence = 100 + m * kBatch,
-                        .loss_scale = 1.0 / (kMicrobatches * kRows),
+                        .per_token = 1.0 / (kMicrobatches * kRows),
                         .accumulate = m == 0 ? kernels::Update::kSet : kernels::Update::kAdd};
     if (s == 0) values.tokens = tokens_.as<int32_t>() + m * kRows;
     if (s > 0) values.act_before = stages_[s - 1]->act.as<std::byte>();
@@ -373,7 +373,7 @@ TEST_CASE("the plan has the room that the kernels take") {
       CHECK(KernelBytes(job) ==
             static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kFp32),
                                           cpu::AttentionScratchBytes<float>(shape))));
-      job.dtype = Dtype::kBf16;
+      job.dtype = Dtype::kBf16;  // fp16's are as many
       CHECK(KernelBytes(job) ==
             static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kBf16),
                                           cpu::AttentionScratchBytes<kernels::BFloat16>(shape))));

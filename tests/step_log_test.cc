@@ -2,6 +2,7 @@
 #include "runtime/run/step_log.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 namespace pp {
 namespace {
@@ -32,6 +33,19 @@ TEST_CASE("a step without a norm") {
   report.grad_norm.reset();
   CHECK_THAT(ToJson(report), Catch::Contains("\"loss\":2.34567891,\"grad_norm\":null,\"lr\""));
   CHECK(ToLine(report, 0.25) == "step 12/200  loss 2.3457  lr 0.0003  8192 tok/s  0:47 left\n");
+}
+
+TEST_CASE("a step of a scaled loss") {
+  StepReport report = Sample();
+  report.loss_scale = 65536;
+  CHECK_THAT(ToJson(report),
+             Catch::EndsWith("\"peak_bytes\":[100,200],\"loss_scale\":65536,\"skipped\":false}\n"));
+  CHECK_THAT(ToLine(report, 0.25), Catch::Contains("  norm 1.25  scale 65536  lr 0.0003  "));
+  report.skipped = true;
+  report.grad_norm = INFINITY;
+  CHECK_THAT(ToJson(report),
+             Catch::Contains("\"grad_norm\":null,") && Catch::Contains("\"skipped\":true"));
+  CHECK_THAT(ToLine(report, 0.25), Catch::Contains("  loss 2.3457  scale 65536, skipped  lr "));
 }
 
 TEST_CASE("hours are told only where there are some") {

@@ -11,10 +11,11 @@
 namespace pp {
 namespace {
 
-Program TinyPlan(P2p p2p, std::vector<OperatorKind> recompute = {}) {
+Program TinyPlan(P2p p2p, std::vector<OperatorKind> recompute = {}, Dtype dtype = Dtype::kFp32) {
   CompileOptions options{.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = PaperModel(2)};
   if (!recompute.empty()) options.fit.limit.values = {2};  // some FW, some CFW
   options.recompute = std::move(recompute);
+  options.dtype = dtype;
   return MustCompile(options);
 }
 
@@ -75,6 +76,18 @@ TEST_CASE("the message names device, instruction and value") {
   list.erase(wait);
   CHECK(ErrorOf(plan).starts_with("device 1, 'FW s1 m0' (instruction "));
   CHECK(ErrorOf(plan).ends_with("reads act s0 m0 without a WAIT for it"));
+}
+
+// Without the scale's bytes, and without the norm that says when it is halved.
+TEST_CASE("a scaled loss needs its place and a norm") {
+  Program plan = TinyPlan(P2p::kAsync, {}, Dtype::kFp16);
+  CHECK(ErrorOf(plan) == "right");
+  for (Region& region : plan.lists[1].regions)
+    if (region.kind == Kind::kNorm) region.bytes -= kLossScaleBytes;
+  CHECK_THAT(ErrorOf(plan),
+             Catch::Contains(": no region of ") && Catch::EndsWith(" bytes for norm"));
+  plan.clip = false;
+  CHECK(ErrorOf(plan) == "activations of fp16 without a gradient norm (clip exact)");
 }
 
 TEST_CASE("a stage may not step before its last backward, nor before the norm") {

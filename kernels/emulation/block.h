@@ -103,11 +103,33 @@ T& Shared() {
   return *reinterpret_cast<T*>(emulation::here->shared);
 }
 
-inline BFloat16 Round(float x) {
+template <typename N>
+N Round(float x);
+template <>
+inline BFloat16 Round<BFloat16>(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof(bits));
   if (x != x) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
   return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+// By counting units: a number below 2^(e+1), e not below -14, is so many 2^(e-10), rounded to even.
+template <>
+inline Float16 Round<Float16>(float x) {
+  const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  const float size = std::fabs(x);
+  if (x != x) return {static_cast<uint16_t>(sign | 0x7e00)};
+  if (size >= 65520) return {static_cast<uint16_t>(sign | 0x7c00)};
+  const int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(size, 10 - exponent)));
+  return {static_cast<uint16_t>(sign | ((exponent + 14) * 0x400 + units))};
+}
+inline float ToFloat(Float16 x) {
+  const int exponent = x.bits >> 10 & 31, units = x.bits & 0x3ff;
+  const float sign = x.bits >> 15 != 0 ? -1 : 1;
+  if (exponent == 31) return sign * (units == 0 ? INFINITY : NAN);
+  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(units), -24)
+                               : std::ldexp(static_cast<float>(units + 0x400), exponent - 25));
 }
 
 template <auto kKernel, typename... Args>

@@ -1,7 +1,6 @@
 #include "runtime/compare/fingerprint.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 namespace pp {
@@ -35,8 +34,7 @@ void Fingerprint::Add(const std::byte* x, Dtype dtype, int64_t first, int64_t n)
   float floats[256];
   for (int64_t done = 0; done < n; done += std::size(floats)) {
     const int64_t count = std::min<int64_t>(std::size(floats), n - done);
-    for (int64_t i = 0; i < count; ++i)
-      floats[i] = std::bit_cast<float>(uint32_t{halves[done + i]} << 16);
+    for (int64_t i = 0; i < count; ++i) floats[i] = NumberOf(dtype, halves[done + i]);
     Add(floats, first + done, count);
   }
 }

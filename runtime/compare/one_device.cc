@@ -49,6 +49,7 @@ class OneDeviceOf : public OneDevice {
     for (int stage = 0; stage < one_.stages; ++stage)
       calls_.push_back(BindStage(one_, 0, stage, 0, *device_));
     PP_RETURN_IF_ERROR(FillAll());
+    FillLossScale(one_, 0, args_.inputs->loss_scale(), device_.get());
     for (int stage = 0; args_.noise.any() && stage < one_.stages; ++stage) DisturbWeights(stage);
     return {};
   }
@@ -107,8 +108,10 @@ class OneDeviceOf : public OneDevice {
     }
     region(Kind::kScratch, -1, scratch);
     region(Kind::kLoss, -1, sizeof(double));
+    const int64_t scaling = InfoOf(job_.dtype).scales_loss ? kLossScaleBytes : 0;
     if (one_.clip)
-      region(Kind::kNorm, -1, (NormBlocks(job_) + 1) * static_cast<int64_t>(sizeof(double)));
+      region(Kind::kNorm, -1,
+             (NormBlocks(job_) + 1) * static_cast<int64_t>(sizeof(double)) + scaling);
     tokens_ = room_.Take(reader_.layout(0).tokens_bytes);
     targets_ = room_.Take(reader_.layout(one_.stages - 1).targets_bytes);
   }
@@ -209,7 +212,7 @@ class OneDeviceOf : public OneDevice {
       call.micro = micro;
       call.accumulate = update;
       call.first_sequence = batches.FirstSequence(step_, replica, micro);
-      call.loss_scale = 1 / static_cast<double>(batches.Tokens(step_));
+      call.per_token = 1 / static_cast<double>(batches.Tokens(step_));
       executor_->Run(call, nullptr);
       return call;
     };

@@ -6,6 +6,7 @@
 #include "kernels/sum_parts.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/transport.h"
+#include "runtime/device/activations.h"
 #include "runtime/device/arena.h"
 #include "runtime/device/cpu_kernels.h"
 
@@ -32,7 +33,7 @@ class CpuQueue : public Queue {
   }
 
   Ticket Sum(const SumArgs& args) override {
-    args.dtype == Dtype::kBf16 ? pp::Sum<kernels::BFloat16>(args) : pp::Sum<float>(args);
+    ForActivations(args.dtype, [&]<typename N>() { pp::Sum<N>(args); });
     return ++last_;
   }
 

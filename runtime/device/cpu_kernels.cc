@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/threads.h"
+#include "runtime/device/activations.h"
 #include "runtime/device/rope_angles.h"
 
 namespace pp {
@@ -20,25 +21,23 @@ class CpuKernels : public Kernels {
     const kernels::AttentionShape heads = {job.micro_batch_size, job.sequence_length,
                                            model.heads / job.tp, model.head_dim,
                                            model.kv_heads / job.tp};
-    const bool half = job.dtype == Dtype::kBf16;
-    const size_t attention = half ? cpu::AttentionScratchBytes<kernels::BFloat16>(heads)
-                                  : cpu::AttentionScratchBytes<float>(heads);
-    const size_t product = cpu::Matmul::ScratchBytes(half ? kernels::MatmulNumbers::kBf16
-                                                          : kernels::MatmulNumbers::kFp32);
-    PP_CHECK(std::max(attention, product) <= static_cast<size_t>(KernelBytes(job)));
+    const size_t most = ForActivations(job.dtype, [&]<typename N>() {
+      return std::max(cpu::AttentionScratchBytes<N>(heads),
+                      cpu::Matmul::ScratchBytes(kernels::kForwardNumbers<N>));
+    });
+    PP_CHECK(most <= static_cast<size_t>(KernelBytes(job)));
   }
 
 #define PP_KERNEL(Name) \
   void Name(const kernels::Name##Args& args) override { cpu::Name(args); }
-#define PP_KERNEL_OF_BOTH(Name)                                                                \
-  void Name(const kernels::Name##Args<float>& args) override { cpu::Name(WithHelpers(args)); } \
-  void Name(const kernels::Name##Args<kernels::BFloat16>& args) override {                     \
-    cpu::Name(WithHelpers(args));                                                              \
-  }
+#define PP_KERNEL_OF(N, Name) \
+  void Name(const kernels::Name##Args<kernels::N>& args) override { cpu::Name(WithHelpers(args)); }
+#define PP_KERNEL_OF_ALL(Name) PP_ACTIVATIONS(PP_KERNEL_OF, Name)
   PP_PLAIN_KERNELS(PP_KERNEL)
-  PP_ACTIVATION_KERNELS(PP_KERNEL_OF_BOTH)
+  PP_ACTIVATION_KERNELS(PP_KERNEL_OF_ALL)
 #undef PP_KERNEL
-#undef PP_KERNEL_OF_BOTH
+#undef PP_KERNEL_OF
+#undef PP_KERNEL_OF_ALL
 
   int Prepare(const kernels::MatmulShape& shape) override { return matmul_.Prepare(shape); }
   void Multiply(int product, const kernels::MatmulArgs& args) override {

@@ -24,7 +24,9 @@ class ActivationKernels {
 #undef PP_KERNEL
 };
 
-class Kernels : public ActivationKernels<float>, public ActivationKernels<kernels::BFloat16> {
+class Kernels : public ActivationKernels<float>,
+                public ActivationKernels<kernels::BFloat16>,
+                public ActivationKernels<kernels::Float16> {
  public:
 #define PP_KERNEL(Name) virtual void Name(const kernels::Name##Args& args) = 0;
   PP_PLAIN_KERNELS(PP_KERNEL)

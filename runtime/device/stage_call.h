@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/loss_scale.h"
 #include "kernels/update.h"
 #include "schema/program.h"
 
@@ -30,6 +31,8 @@ struct StageCall {
   // The squares of the whole model's gradients, a double a block, and behind them the norm, which
   // STEP writes. Null where the plan takes no norm.
   double* norm = nullptr;
+  // Where the dtype scales the loss; BW and BW_input of the last stage read it, STEP changes it.
+  kernels::LossScale* scaling = nullptr;
 
   // Values.
   int32_t* tokens = nullptr;         // [B, T] first stage: all but BW_input
@@ -46,7 +49,7 @@ struct StageCall {
   int64_t step = 1;            // of the training, from 1
   int64_t update = 1;          // STEP: number of the weights' update, from 1
   int64_t first_sequence = 0;  // number in the whole training of the micro-batch's first sequence
-  double loss_scale = 1;       // of the gradient: 1 / tokens of the step
+  double per_token = 1;        // of the gradient: 1 / tokens of the step
   // EVAL, last stage: where draw_row is not -1, `loss` becomes the token that is drawn from the
   // logits of that row of the micro-batch; -1 if they are no numbers.
   int32_t draw_row = -1;

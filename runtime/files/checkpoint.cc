@@ -188,6 +188,9 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
       {"by_epochs", manifest.by_epochs},
       {"sequences", manifest.sequences},
       {"seed", manifest.seed},
+      {"loss_scale", manifest.loss_scale},
+      {"good_steps", manifest.good_steps},
+      {"skipped", manifest.skipped},
       {"shards", shards}}.dump(1);
   text += fmt::format("\n{:016x}\n", SumOf(text.data(), static_cast<int64_t>(text.size())));
   const std::string_view parts[] = {text};
@@ -214,6 +217,9 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     manifest.seed = root.at("seed");
     manifest.updates = root.at("updates");
     manifest.by_epochs = root.at("by_epochs");
+    manifest.loss_scale = root.value("loss_scale", 0.0);  // older ones have none
+    manifest.good_steps = root.value("good_steps", int64_t{0});
+    manifest.skipped = root.value("skipped", int64_t{0});
     for (const Json& shard : root.at("shards"))
       manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
     manifest.step = root.at("step");

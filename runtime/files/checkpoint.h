@@ -85,6 +85,10 @@ struct Manifest {
   bool by_epochs = false;  // how the training counts, and so where it is in the data
   int64_t sequences = 0;   // that they took
   uint64_t seed = 0;
+  // Where the loss was scaled (kernels/loss_scale.h); else 0.
+  double loss_scale = 0;   // of the next step
+  int64_t good_steps = 0;  // since it was another
+  int64_t skipped = 0;     // of the updates
   struct Shard {
     int64_t bytes = 0;
     uint64_t footer_sum = 0;

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "schema/model/dtype.h"
+
 namespace pp {
 namespace {
 
@@ -26,28 +28,6 @@ int64_t DtypeBytes(std::string_view dtype) {
     if (name == dtype) return bytes;
   }
   return 0;
-}
-
-float FromBits(uint32_t bits) {
-  float number;
-  std::memcpy(&number, &bits, 4);
-  return number;
-}
-
-uint32_t ToBits(float number) {
-  uint32_t bits;
-  std::memcpy(&bits, &number, 4);
-  return bits;
-}
-
-float FromBfloat16(uint16_t bits) { return FromBits(uint32_t{bits} << 16); }
-
-// 1 bit of sign, 5 of exponent, 10 of mantissa.
-float FromHalf(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits} >> 15 << 31, rest = bits & 0x7fff;
-  if (rest >= 0x7c00) return FromBits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-  // 2^112 lifts the exponent's middle from 15 to 127, of numbers below the normal ones, too.
-  return FromBits(sign | ToBits(FromBits(rest << 13) * 0x1p112f));
 }
 
 // The numbers of a JSON array; false if it has anything but numbers of 0 or more.
@@ -206,7 +186,7 @@ Status Safetensors::ReadFloats(const std::string& name, const std::vector<int64_
     for (int64_t i = 0; unit == 2 && i < numbers; ++i) {
       uint16_t bits;
       std::memcpy(&bits, read + 2 * i, 2);
-      to[i] = entry.dtype == "BF16" ? FromBfloat16(bits) : FromHalf(bits);
+      to[i] = NumberOf(entry.dtype == "BF16" ? Dtype::kBf16 : Dtype::kFp16, bits);
     }
   }
   return {};

@@ -115,6 +115,18 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
     PP_RETURN_IF_ERROR(ParseReal("--min-lr", a.min_lr, &optimizer.min_learning_rate));
   PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &optimizer.weight_decay));
   PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer.grad_clip));
+  if (!a.loss_scale.empty()) {
+    double scale = 0;
+    if (!ParseReal("--loss-scale", a.loss_scale, &scale).ok() || scale < 1 || scale > 1e38)
+      return Status::Invalid(
+          fmt::format("--loss-scale: '{}' (a number from 1 to 1e38)", a.loss_scale));
+    optimizer.loss_scale = scale;
+  }
+  if (!a.loss_scale_every.empty()) {
+    int64_t every = 0;
+    PP_RETURN_IF_ERROR(ParseWhole("--loss-scale-every", a.loss_scale_every, 1, INT32_MAX, &every));
+    optimizer.loss_scale_every = every;
+  }
   PP_RETURN_IF_ERROR(
       ParseWhole("--warmup-steps", a.warmup_steps, 0, INT32_MAX, &optimizer.warmup_steps));
   // Ranks give signs of life ten times a second: less than a second would say nothing.
@@ -157,6 +169,8 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
           item("--min-lr", o.min_learning_rate),
           item("--weight-decay", o.weight_decay),
           item("--grad-clip", o.grad_clip),
+          item("--loss-scale", o.loss_scale.value_or(0)),
+          item("--loss-scale-every", o.loss_scale_every.value_or(0)),
           item("--warmup-steps", o.warmup_steps),
           item("--trace", options.record),
           item("--compare", options.compare),
@@ -185,6 +199,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--min-lr", a.min_lr, "where the cosine ends (a tenth of --lr)");
   add("--weight-decay", a.weight_decay, "of matrices (0.1)");
   add("--grad-clip", a.grad_clip, "largest norm of the gradient (1; 0: any)");
+  add("--loss-scale", a.loss_scale, "of an fp16 plan's first step (65536)");
+  add("--loss-scale-every", a.loss_scale_every, "good steps after which it is doubled (2000)");
   add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
   add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
   add("--val-data", a.val_data, "other data, for validation losses");

@@ -21,6 +21,7 @@ struct Arguments {
   std::string val_data, val_every, val_batches, sample, temperature;
   bool resume = false, compare = false;
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
+  std::string loss_scale, loss_scale_every;
 };
 
 void DescribeOptions(CLI::App& app, Arguments& arguments);

@@ -129,7 +129,8 @@ class ModelExecutor : public StageExecutor {
                         .out = reinterpret_cast<float*>(blocks + owned.part.first_block())});
   }
 
-  // A step whose norm is no number changes nothing: the run ends when its report is read.
+  // A step whose norm is no number changes nothing: the run ends when its report is read, or, where
+  // the loss is scaled, goes on with a smaller scale.
   void Step(const StageCall& call, const StageLayout& layout) {
     AdamWOptions options;
     if (call.norm != nullptr) {
@@ -137,7 +138,13 @@ class ModelExecutor : public StageExecutor {
       kernels_->Clip({.blocks = norm_blocks_,
                       .norm = call.norm,
                       .most = args_.optimizer.grad_clip,
-                      .clipped = clipped});
+                      .clipped = clipped,
+                      .scaling = call.scaling,
+                      .step = call.step,
+                      .every = args_.optimizer.loss_scale_every.value_or(2000),
+                      .update = call.update,
+                      .beta1 = options.beta1,
+                      .beta2 = options.beta2});
       options.clipped = clipped;
     }
     if (call.weights != call.weights_old)

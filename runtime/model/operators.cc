@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/device/activations.h"
 #include "runtime/device/rope_angles.h"
 #include "runtime/model/peer_rows.h"
 #include "runtime/model/products.h"
@@ -170,7 +171,8 @@ class KernelOperators : public Operators {
                                            .logits = Act(call.d_in),
                                            .target = call.stage->targets,
                                            .statistics = call.statistics,
-                                           .scale = static_cast<float>(call.stage->loss_scale)});
+                                           .scale = static_cast<float>(call.stage->per_token),
+                                           .scaling = call.stage->scaling});
     }
   }
 
@@ -416,16 +418,9 @@ class KernelOperators : public Operators {
 StageModel MakeStage(const Job& job, int stage, uint64_t seed, Kernels* kernels,
                      const PeerGroup& group) {
   StageLayout layout = LayoutStage(job, stage);
-  std::unique_ptr<Operators> operators;
-  switch (job.dtype) {
-    case Dtype::kFp32:
-      operators = std::make_unique<KernelOperators<float>>(job, layout, seed, kernels, group);
-      break;
-    case Dtype::kBf16:
-      operators =
-          std::make_unique<KernelOperators<kernels::BFloat16>>(job, layout, seed, kernels, group);
-      break;
-  }
+  auto operators = ForActivations(job.dtype, [&]<typename N>() -> std::unique_ptr<Operators> {
+    return std::make_unique<KernelOperators<N>>(job, layout, seed, kernels, group);
+  });
   return StageModel(std::move(layout), std::move(operators));
 }
 

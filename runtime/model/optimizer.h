@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace pp {
 
@@ -12,7 +13,11 @@ struct OptimizerOptions {
   bool cosine = false;           // else constant after the warm-up
   double weight_decay = 0.1;     // of matrices
   double grad_clip = 1;          // the largest norm; 0: any
-  int64_t steps = 1;             // of the whole training
+  // Where the dtype scales the loss (kernels/loss_scale.h): what a new training begins with, 65536,
+  // and after how many good steps it is doubled, 2000.
+  std::optional<double> loss_scale;
+  std::optional<int64_t> loss_scale_every;
+  int64_t steps = 1;  // of the whole training
 };
 
 // The learning rate of `step`, which counts from 1.

@@ -1,11 +1,13 @@
 #include "runtime/model/products.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "runtime/device/activations.h"
 
 namespace pp {
 
 using kernels::Epilogue;
-using kernels::MatmulNumbers;
 using kernels::Operands;
 using kernels::Update;
 using kernels::WithBias;
@@ -15,8 +17,9 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
                           int peer) {
   const StageOperator& placed = operators[index];
   const Operator& op = placed.op;
-  const bool half = job.dtype == Dtype::kBf16;
-  const MatmulNumbers to_acts = half ? MatmulNumbers::kBf16 : MatmulNumbers::kFp32;
+  const auto [to_acts, to_weights] = ForActivations(job.dtype, []<typename N>() {
+    return std::pair{kernels::kForwardNumbers<N>, kernels::kWeightNumbers<N>};
+  });
   const int64_t n = job.tokens(), in = op.in, out = op.out, stride = op.stride;
   const bool turned = op.matrix == Matrix::kOutIn;
   const bool adds = op.cut != Cut::kIn || peer == 0;
@@ -37,15 +40,14 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
                     .lda = stride,
                     .numbers = to_acts};
   for (const Update update : {Update::kSet, Update::kAdd})
-    products.weight[static_cast<int>(update)] = {
-        .m = turned ? out : in,
-        .n = turned ? in : out,
-        .k = n,
-        .operands = Operands::kTN,
-        .update = update,
-        .lda = turned ? stride : in,
-        .ldb = turned ? in : stride,
-        .numbers = half ? MatmulNumbers::kBf16Sum : MatmulNumbers::kFp32};
+    products.weight[static_cast<int>(update)] = {.m = turned ? out : in,
+                                                 .n = turned ? in : out,
+                                                 .k = n,
+                                                 .operands = Operands::kTN,
+                                                 .update = update,
+                                                 .lda = turned ? stride : in,
+                                                 .ldb = turned ? in : stride,
+                                                 .numbers = to_weights};
   const auto is_gelu = [&](size_t i) {
     return i < operators.size() && operators[i].op.kind == OperatorKind::kGelu;
   };

@@ -172,6 +172,9 @@ StageCall BindStage(const Program& program, int device, int stage, int pipe, con
   call.scratch = place(Kind::kScratch);
   if (stage == program.stages - 1) call.loss = reinterpret_cast<double*>(place(Kind::kLoss));
   call.norm = reinterpret_cast<double*>(place(Kind::kNorm));
+  static_assert(sizeof(kernels::LossScale) == kLossScaleBytes);
+  if (call.norm != nullptr && InfoOf(program.job->dtype).scales_loss)
+    call.scaling = reinterpret_cast<kernels::LossScale*>(call.norm + NormBlocks(*program.job) + 1);
   return call;
 }
 

@@ -25,6 +25,7 @@ StepResult& Interpreter::ResultOf(int64_t step) {
   if (result.step == step) return result;
   result.step = step;
   result.norm = 0;
+  result.scaling = {};
   std::fill(result.losses.begin(), result.losses.end(), 0);
   std::fill(result.made_by.begin(), result.made_by.end(), -1);
   return result;
@@ -151,7 +152,7 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
   call.draw_row = draw.row;
   call.draw_number = draw.number;
   call.temperature = draw.temperature;
-  call.loss_scale = 1 / static_cast<double>(args_.batches->Tokens(call.step));
+  call.per_token = 1 / static_cast<double>(args_.batches->Tokens(call.step));
   return call;
 }
 
@@ -167,6 +168,8 @@ void Interpreter::Compute(int index, const Iteration& iteration) {
   }
   if (call.op == Op::kStep && call.norm != nullptr)
     queue_.CopyOut(&result.norm, call.norm + norm_blocks_, sizeof(double));
+  if (call.op == Op::kStep && call.scaling != nullptr)
+    queue_.CopyOut(&result.scaling, call.scaling, sizeof(kernels::LossScale));
 }
 
 void Interpreter::Drop(int index) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/loss_scale.h"
 #include "runtime/comm/transport.h"
 
 namespace pp {
@@ -27,14 +28,15 @@ struct ControlMessage {
   Type type = Type::kSign;
   int32_t code = 0;
   int64_t step = 0;
-  int64_t last = 0;        // kGo; kReport: 1 if this rank was asked to stop
-  int64_t peak_bytes = 0;  // kReport
-  int64_t executed = 0;    // kSign: instructions finished
-  double loss = 0;         // kReport: sum over the losses that this rank has
-  double grad_norm = 0;    // kReport
-  double seconds = 0;      // kReport: from the end of the step before to that of this one
-  bool evaluated = false;  // kReport: there is a validation behind this step,
-  double val_loss = 0;     // and this is the sum over the losses of it that this rank has
+  int64_t last = 0;            // kGo; kReport: 1 if this rank was asked to stop
+  int64_t peak_bytes = 0;      // kReport
+  int64_t executed = 0;        // kSign: instructions finished
+  double loss = 0;             // kReport: sum over the losses that this rank has
+  double grad_norm = 0;        // kReport
+  kernels::LossScale scaling;  // kReport, where the loss is scaled
+  double seconds = 0;          // kReport: from the end of the step before to that of this one
+  bool evaluated = false;      // kReport: there is a validation behind this step,
+  double val_loss = 0;         // and this is the sum over the losses of it that this rank has
   // kReport: the first micro-batch whose loss is not a number, and that loss; `text` says where.
   int32_t bad_micro = -1;
   double bad_loss = 0;

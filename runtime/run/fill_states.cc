@@ -41,4 +41,11 @@ Status FillStates(const Program& program, const Place& place, WeightSource* weig
   return {};
 }
 
+void FillLossScale(const Program& program, int device, const kernels::LossScale& scale,
+                   Device* memory) {
+  const StageCall call =
+      BindStage(program, device, program.StagesOf(device).front(), /*pipe=*/0, *memory);
+  if (call.scaling != nullptr) memory->compute().CopyIn(call.scaling, &scale, sizeof scale);
+}
+
 }  // namespace pp

@@ -14,4 +14,8 @@ namespace pp {
 Status FillStates(const Program& program, const Place& place, WeightSource* weights,
                   Device* memory);
 
+// Where the device's dtype scales the loss: what the next step scales it by.
+void FillLossScale(const Program& program, int device, const kernels::LossScale& scale,
+                   Device* memory);
+
 }  // namespace pp

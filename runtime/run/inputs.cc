@@ -39,6 +39,26 @@ Status Inputs::Digest(std::vector<Item>* items) const {
                                   : add("--weights", WeightFiles::Digest(options_.weights));
 }
 
+// A loss that is scaled has a count of updates that were skipped, which STEP takes off; another
+// training counts those alone that were made.
+int64_t Inputs::updates_before() const {
+  if (!checkpoint_) return 0;
+  const Manifest& manifest = checkpoint_->manifest;
+  return manifest.updates - (InfoOf(program_.job->dtype).scales_loss ? 0 : manifest.skipped);
+}
+
+kernels::LossScale Inputs::loss_scale() const {
+  kernels::LossScale scale;
+  if (checkpoint_ && checkpoint_->manifest.loss_scale > 0) {
+    scale.scale = static_cast<float>(checkpoint_->manifest.loss_scale);
+    scale.good = checkpoint_->manifest.good_steps;
+    scale.skipped = checkpoint_->manifest.skipped;
+  } else if (optimizer_.loss_scale) {
+    scale.scale = static_cast<float>(*optimizer_.loss_scale);
+  }
+  return scale;
+}
+
 Status Inputs::OpenCheckpoint(std::vector<std::string>* notes) {
   std::vector<std::string> not_used;
   auto found = FindCheckpoint(options_.save, program_.job->model, &not_used);
@@ -48,6 +68,10 @@ Status Inputs::OpenCheckpoint(std::vector<std::string>* notes) {
   if (options_.seed && *options_.seed != manifest.seed)
     return Status::Invalid(
         fmt::format("--seed: {} ({} has {})", *options_.seed, checkpoint_->folder, manifest.seed));
+  if (optimizer_.loss_scale && manifest.loss_scale > 0 &&
+      static_cast<float>(*optimizer_.loss_scale) != loss_scale().scale)
+    return Status::Invalid(fmt::format("--loss-scale: {} ({} has {})", *optimizer_.loss_scale,
+                                       checkpoint_->folder, manifest.loss_scale));
   if (options_.epochs == 0 && manifest.step >= optimizer_.steps)
     return Status::Invalid(fmt::format("--steps: {} ({} has {} already)", optimizer_.steps,
                                        checkpoint_->folder, manifest.step));

@@ -32,11 +32,14 @@ class Inputs {
   const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }  // none: from nothing
   // Of the training, before the first step of this run; updates: of every copy's weights.
   int64_t steps_before() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
-  int64_t updates_before() const { return checkpoint_ ? checkpoint_->manifest.updates : 0; }
+  int64_t updates_before() const;
   int64_t sequences_before() const { return checkpoint_ ? checkpoint_->manifest.sequences : 0; }
   uint64_t seed() const {
     return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
   }
+
+  // Of the first step; what a training was saved with goes on.
+  kernels::LossScale loss_scale() const;
 
   const OptimizerOptions& optimizer() const { return optimizer_; }  // with the steps of all epochs
   const Batches& batches() const { return *batches_; }

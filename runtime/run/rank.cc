@@ -60,6 +60,7 @@ Status Rank::Setup() {
   } else {
     PP_RETURN_IF_ERROR(FillStates(program, place_, &*weights, device_.get()));
   }
+  FillLossScale(program, place_.device, args_.loss_scale, device_.get());
   if (args_.record) Reserve();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
   lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &body_,

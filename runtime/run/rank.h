@@ -57,6 +57,7 @@ class Rank {
     int64_t steps_before = 0;            // of the training, which goes on
     int64_t updates_before = 0;          // of every copy's weights
     const Checkpoint* resume = nullptr;  // what it goes on from
+    kernels::LossScale loss_scale;       // of its first step, where the loss is scaled
     std::string save;                    // a folder for checkpoints; empty: none
     int64_t save_every = 0;              // steps of the training; 0: the last one alone
     Validation validation;

@@ -174,6 +174,7 @@ class Supervisor {
         .steps_before = inputs_->steps_before(),
         .updates_before = inputs_->updates_before(),
         .resume = inputs_->checkpoint() ? &*inputs_->checkpoint() : nullptr,
+        .loss_scale = inputs_->loss_scale(),
         .save = options_.save,
         .save_every = options_.save_every,
         .validation = inputs_->validation(),
@@ -276,11 +277,21 @@ class Supervisor {
     if (const auto loss = ValidationLoss(reports); loss && !std::isfinite(*loss))
       return Status::Failed(fmt::format("step {}: the validation loss is {}",
                                         inputs_->steps_before() + reports[0].step, text(*loss)));
-    for (size_t rank = 0; rank < reports.size(); ++rank)
-      if (!std::isfinite(reports[rank].grad_norm))
-        return Status::Failed(fmt::format("rank {}: step {}: the gradient's norm is {}", rank,
-                                          inputs_->steps_before() + reports[rank].step,
-                                          text(reports[rank].grad_norm)));
+    for (size_t rank = 0; rank < reports.size(); ++rank) {
+      const ControlMessage& report = reports[rank];
+      const int64_t step = inputs_->steps_before() + report.step;
+      if (report.scaling != reports[0].scaling)
+        return Status::Failed(fmt::format("rank {}: step {}: loss scale {} (rank 0 has {})", rank,
+                                          step, report.scaling.scale, reports[0].scaling.scale));
+      if (std::isfinite(report.grad_norm)) continue;
+      const bool scales = InfoOf(program_.job->dtype).scales_loss;
+      if (scales && report.scaling.scale >= 1) continue;  // the update was skipped
+      return Status::Failed(fmt::format(
+          "rank {}: step {}: the gradient's norm is {}{}", rank, step, text(report.grad_norm),
+          scales ? fmt::format(" at a loss scale of {}, which cannot be halved further",
+                               report.scaling.used)
+                 : ""));
+    }
     return {};
   }
 
@@ -302,17 +313,18 @@ class Supervisor {
     ++report_.last_step;
     reporting_.store(true);
     Status status = options_.on_step ? options_.on_step(Combine(reports)) : Status();
-    if (status.ok()) status = FinishSaving();
+    if (status.ok()) status = FinishSaving(reports[0].scaling);
     reporting_.store(false);
     if (!status.ok()) ranks_[0]->Fail(status);
     ranks_[0]->Consumed(report_.last_step);
   }
 
   // All ranks have written their parts of a checkpoint, if there is one of this step.
-  Status FinishSaving() {
+  Status FinishSaving(const kernels::LossScale& scaling) {
     if (options_.save_to == nullptr) return {};
     const int64_t step = inputs_->steps_before() + report_.last_step;
     if (!std::filesystem::exists(SavingFolder(options_.save, step))) return {};
+    const bool scales = InfoOf(program_.job->dtype).scales_loss;
     PP_RETURN_IF_ERROR(options_.save_to->Finish(
         {.model = ToJson(program_.job->model),
          .step = step,
@@ -321,6 +333,9 @@ class Supervisor {
          .sequences =
              inputs_->sequences_before() + report_.last_step * inputs_->batches().PerStep(),
          .seed = inputs_->seed(),
+         .loss_scale = scales ? scaling.scale : 0,
+         .good_steps = scaling.good,
+         .skipped = scaling.skipped,
          .shards = {}},
         topology_.ranks()));
     report_.saved_step = step;
@@ -339,6 +354,8 @@ class Supervisor {
     step.val_loss = ValidationLoss(reports);
     step.steps = inputs_->optimizer().steps;
     if (program_.clip) step.grad_norm = reports[0].grad_norm;
+    if (InfoOf(program_.job->dtype).scales_loss) step.loss_scale = reports[0].scaling.used;
+    step.skipped = reports[0].scaling.finite == 0;
     step.learning_rate = LearningRate(inputs_->optimizer(), step.step);
     step.seconds = reports[0].seconds;
     step.tokens_per_second = tokens / step.seconds;

@@ -29,10 +29,13 @@ namespace pp {
 
 // One step, of all ranks.
 struct StepReport {
-  int64_t step = 0;                 // counts from 1
-  int64_t steps = 0;                // of the whole training
-  double loss = 0;                  // mean over the step's tokens, before the update
-  std::optional<double> grad_norm;  // before clipping; none where the plan takes none
+  int64_t step = 0;   // counts from 1
+  int64_t steps = 0;  // of the whole training
+  double loss = 0;    // mean over the step's tokens, before the update
+  // Before clipping, of the loss itself; none where the plan takes none.
+  std::optional<double> grad_norm;
+  std::optional<double> loss_scale;  // where the plan scales the loss: by what
+  bool skipped = false;              // a gradient overflowed: nothing was updated
   double learning_rate = 0;
   double seconds = 0;
   double tokens_per_second = 0;

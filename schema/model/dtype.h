@@ -3,24 +3,47 @@
 // in every case.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <string_view>
 
 namespace pp {
 
-enum class Dtype : uint8_t { kFp32, kBf16 };
+enum class Dtype : uint8_t { kFp32, kBf16, kFp16 };
 
-inline constexpr int64_t BytesOf(Dtype dtype) { return dtype == Dtype::kBf16 ? 2 : 4; }
+// What all need to know of one, in the order of the numbers.
+struct DtypeInfo {
+  Dtype dtype;
+  std::string_view name;
+  int64_t bytes;
+  // Its exponents are so few that gradients are those of a scaled loss, which every rank has the
+  // scale of behind its gradient norm (kernels/loss_scale.h).
+  bool scales_loss;
+};
+inline constexpr DtypeInfo kDtypes[] = {{Dtype::kFp32, "fp32", 4, false},
+                                        {Dtype::kBf16, "bf16", 2, false},
+                                        {Dtype::kFp16, "fp16", 2, true}};
+inline constexpr int64_t kLossScaleBytes = 40;
 
-inline constexpr std::string_view NameOf(Dtype dtype) {
-  return dtype == Dtype::kBf16 ? "bf16" : "fp32";
+inline constexpr const DtypeInfo& InfoOf(Dtype dtype) { return kDtypes[static_cast<int>(dtype)]; }
+inline constexpr int64_t BytesOf(Dtype dtype) { return InfoOf(dtype).bytes; }
+inline constexpr std::string_view NameOf(Dtype dtype) { return InfoOf(dtype).name; }
+
+// The number that the bits of one of two bytes stand for.
+inline constexpr float NumberOf(Dtype dtype, uint16_t bits) {
+  if (dtype == Dtype::kBf16) return std::bit_cast<float>(uint32_t{bits} << 16);
+  const uint32_t sign = uint32_t{bits} >> 15 << 31, rest = bits & 0x7fff;
+  if (rest >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+  // 2^112 lifts the exponent's middle from 15 to 127, of numbers below the normal ones, too.
+  const float size = std::bit_cast<float>(rest << 13) * 0x1p112f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(size));
 }
 
 // False: there is none of this name.
 inline constexpr bool ParseDtype(std::string_view name, Dtype* dtype) {
-  for (const Dtype each : {Dtype::kFp32, Dtype::kBf16}) {
-    if (name != NameOf(each)) continue;
-    *dtype = each;
+  for (const DtypeInfo& each : kDtypes) {
+    if (name != each.name) continue;
+    *dtype = each.dtype;
     return true;
   }
   return false;

@@ -181,7 +181,7 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
 int64_t KernelBytes(const Job& job) {
   // Matrix products: 384 steps of k of 256 + 32 rows, each number as three of 16 bits.
   int64_t floats = 384 * (256 + 32) * 3 / 2;
-  const bool half = job.dtype == Dtype::kBf16;
+  const bool half = BytesOf(job.dtype) == 2;
   if (half) floats += 256 * 768;  // sums of a block, before they are rounded
   const auto lines = [](int64_t n) { return (n + 15) / 16 * 16; };
   const int64_t tokens = (int64_t{job.sequence_length} + 63) / 32 * 32;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/round.h"
+#include "runtime/device/activations.h"
 #include "runtime/device/rope_angles.h"
 
 namespace pp {
@@ -17,7 +18,7 @@ namespace cuda = kernels::cuda;
 class CudaKernels : public Kernels {
  public:
   CudaKernels(CudaDriver* driver, CudaDriver::Stream stream, const Job& job, const GemmTable* gemms)
-      : driver_(*driver), stream_(stream), gemms_(gemms) {
+      : driver_(*driver), stream_(stream), gemms_(gemms), dtype_(job.dtype) {
     int64_t floats = 0;
     for (int stage = 0; stage < job.stages(); ++stage)
       for (const StageOperator& placed : LayoutStage(job, stage).operators) {
@@ -37,17 +38,16 @@ class CudaKernels : public Kernels {
 
 #define PP_KERNEL(Name) \
   void Name(const kernels::Name##Args& args) override { cuda::Name(args, stream_); }
-#define PP_KERNEL_OF_BOTH(Name)                                            \
-  void Name(const kernels::Name##Args<float>& args) override {             \
-    cuda::Name(WithScratch(args), stream_);                                \
-  }                                                                        \
-  void Name(const kernels::Name##Args<kernels::BFloat16>& args) override { \
-    cuda::Name(WithScratch(args), stream_);                                \
+#define PP_KERNEL_OF(N, Name)                                       \
+  void Name(const kernels::Name##Args<kernels::N>& args) override { \
+    cuda::Name(WithScratch(args), stream_);                         \
   }
+#define PP_KERNEL_OF_ALL(Name) PP_ACTIVATIONS(PP_KERNEL_OF, Name)
   PP_PLAIN_KERNELS(PP_KERNEL)
-  PP_ACTIVATION_KERNELS(PP_KERNEL_OF_BOTH)
+  PP_ACTIVATION_KERNELS(PP_KERNEL_OF_ALL)
 #undef PP_KERNEL
-#undef PP_KERNEL_OF_BOTH
+#undef PP_KERNEL_OF
+#undef PP_KERNEL_OF_ALL
 
   int Prepare(const kernels::MatmulShape& shape) override {
     const int product = driver_.Prepare(shape, gemms_ != nullptr ? gemms_->Find(shape) : nullptr);
@@ -64,10 +64,10 @@ class CudaKernels : public Kernels {
   void Multiply(int product, const kernels::MatmulArgs& args) override {
     const kernels::MatmulShape& shape = shapes_[product];
     kernels::MatmulArgs rounded = args;
-    if (shape.numbers == kernels::MatmulNumbers::kBf16) {
+    if (kernels::Rounds(shape.numbers)) {
       rounded.b = Rounded(static_cast<const float*>(args.b), NumbersOfB(shape));
       if (shape.bias == kernels::WithBias::kYes)
-        rounded.bias = reinterpret_cast<const float*>(Rounded(args.bias, shape.n));
+        rounded.bias = static_cast<const float*>(Rounded(args.bias, shape.n));
     }
     driver_.Multiply(product, rounded, stream_);
   }
@@ -87,6 +87,11 @@ class CudaKernels : public Kernels {
   int64_t bytes() const override { return bytes_; }
 
  private:
+  struct RoundedWeights {
+    std::byte* at = nullptr;
+    bool fresh = false;
+  };
+
   static int64_t NumbersOfB(const kernels::MatmulShape& shape) {
     const bool turned = shape.operands == kernels::Operands::kNT;
     const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
@@ -107,14 +112,24 @@ class CudaKernels : public Kernels {
   }
 
   // Rounded once a step, whatever the number of micro-batches.
-  const kernels::BFloat16* Rounded(const float* weights, int64_t n) {
+  const void* Rounded(const float* weights, int64_t n) {
     RoundedWeights& rounded = rounded_[{weights, n}];
-    if (rounded.at == nullptr)
-      rounded.at =
-          reinterpret_cast<kernels::BFloat16*>(Took(driver_.TakeLate(n * 2, stream_), n * 2));
-    if (!rounded.fresh) cuda::Round({.n = n, .x = weights, .y = rounded.at}, stream_);
+    if (rounded.at == nullptr) {
+      const int64_t bytes = n * BytesOf(dtype_);
+      rounded.at = Took(driver_.TakeLate(bytes, stream_), bytes);
+    }
+    if (!rounded.fresh)
+      ForActivations(dtype_, [&]<typename N>() { Round<N>(weights, n, rounded); });
     rounded.fresh = true;
     return rounded.at;
+  }
+  template <kernels::TwoBytes N>
+  void Round(const float* weights, int64_t n, const RoundedWeights& rounded) {
+    cuda::Round<N>({.n = n, .x = weights, .y = reinterpret_cast<N*>(rounded.at)}, stream_);
+  }
+  template <typename N>
+  void Round(const float*, int64_t, const RoundedWeights&) {
+    PP_CHECK(false);  // weights are fp32
   }
 
   std::byte* Take(int64_t bytes) { return Took(driver_.Take(bytes), bytes); }
@@ -134,13 +149,10 @@ class CudaKernels : public Kernels {
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
   const GemmTable* const gemms_;
+  const Dtype dtype_;                         // of activations
   std::vector<kernels::MatmulShape> shapes_;  // by product
   int64_t bytes_ = 0;
   std::byte* scratch_ = nullptr;
-  struct RoundedWeights {
-    kernels::BFloat16* at = nullptr;
-    bool fresh = false;
-  };
   std::map<std::pair<const float*, int64_t>, RoundedWeights> rounded_;
   std::byte* angles_ = nullptr;
 };

@@ -8,6 +8,7 @@
 
 #include "kernels/sum_parts.h"
 #include "runtime/comm/clock.h"
+#include "runtime/device/activations.h"
 
 namespace pp {
 namespace {
@@ -75,8 +76,7 @@ Ticket CudaQueue::Submit(StageExecutor& executor, const StageCall& call) {
 Ticket CudaQueue::Sum(const SumArgs& args) {
   PP_CHECK(args.parts.size() <= kernels::kMostParts);
   args_.driver->Use();
-  args.dtype == Dtype::kBf16 ? SumParts<kernels::BFloat16>(args, stream_)
-                             : SumParts<float>(args, stream_);
+  ForActivations(args.dtype, [&]<typename N>() { SumParts<N>(args, stream_); });
   return Put({});
 }
 

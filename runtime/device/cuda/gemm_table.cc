@@ -19,7 +19,7 @@ namespace {
 using kernels::MatmulShape;
 
 constexpr const char* kOperands[] = {"nn", "nt", "tn"};
-constexpr const char* kNumbers[] = {"fp32", "bf16", "bf16-sum"};
+constexpr const char* kNumbers[] = {"fp32", "bf16", "bf16-sum", "fp16", "fp16-sum"};
 constexpr const char* kUpdates[] = {"set", "add"};
 constexpr const char* kBias[] = {"-", "bias"};
 constexpr const char* kResidual[] = {"-", "residual"};
@@ -110,7 +110,8 @@ Result<GemmTable::Row> GemmTable::ParseRow(const std::string& line) {
   if (!AreNumbers(words[1], 'x', 1, {&s.m, &s.n, &s.k})) return Wrong(words[1], "as 16x32x64");
   if (!AreNumbers(words[2], ',', 1, {&s.lda, &s.ldb, &s.ldc}))
     return Wrong(words[2], "as 64,32,32");
-  if (!IsName(kNumbers, words[3], &s.numbers)) return Wrong(words[3], "fp32, bf16 or bf16-sum");
+  if (!IsName(kNumbers, words[3], &s.numbers))
+    return Wrong(words[3], "fp32, bf16, bf16-sum, fp16 or fp16-sum");
   if (!IsName(kUpdates, words[4], &s.update)) return Wrong(words[4], "set or add");
   if (!IsName(kBias, words[5], &s.bias)) return Wrong(words[5], "bias or -");
   if (!IsName(kResidual, words[6], &s.residual)) return Wrong(words[6], "residual or -");

@@ -27,7 +27,7 @@ struct Sizes {
 
   explicit Sizes(const MatmulShape& s) {
     const int64_t in = s.numbers == MatmulNumbers::kFp32 ? 4 : 2;
-    const int64_t out = s.numbers == MatmulNumbers::kBf16 ? 2 : 4;
+    const int64_t out = kernels::Rounds(s.numbers) ? 2 : 4;
     const bool a_turned = s.operands == kernels::Operands::kTN;
     const bool b_turned = s.operands == kernels::Operands::kNT;
     a = Up((a_turned ? s.k : s.m) * s.lda * in);

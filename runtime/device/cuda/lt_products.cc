@@ -15,6 +15,20 @@ using kernels::Operands;
 
 namespace {
 
+cudaDataType OperandsOf(MatmulNumbers numbers) {
+  switch (numbers) {
+    case MatmulNumbers::kFp32:
+      return CUDA_R_32F;
+    case MatmulNumbers::kBf16:
+    case MatmulNumbers::kBf16Sum:
+      return CUDA_R_16BF;
+    case MatmulNumbers::kFp16:
+    case MatmulNumbers::kFp16Sum:
+      return CUDA_R_16F;
+  }
+  PP_CHECK(false);
+}
+
 static_assert(sizeof(GemmAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
 
 constexpr uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -87,9 +101,8 @@ int LtProducts::Describe(const MatmulShape& shape) {
 // are aligned, as the workspace is.
 Status LtProducts::Fill(Descriptors* of) const {
   const MatmulShape& shape = of->shape;
-  const bool halves = shape.numbers != MatmulNumbers::kFp32;
-  const cudaDataType in = halves ? CUDA_R_16BF : CUDA_R_32F;
-  const cudaDataType out = shape.numbers == MatmulNumbers::kBf16 ? CUDA_R_16BF : CUDA_R_32F;
+  const cudaDataType in = OperandsOf(shape.numbers);
+  const cudaDataType out = kernels::Rounds(shape.numbers) ? in : CUDA_R_32F;
   const int64_t m = shape.m, n = shape.n, k = shape.k;
   const bool a_turned = shape.operands == Operands::kTN, b_turned = shape.operands == Operands::kNT;
   const void* place = workspace_;

@@ -1,0 +1,31 @@
+// From a job's dtype to the type that its activations have in kernels (kernels/numbers.h).
+#pragma once
+
+#include "kernels/numbers.h"
+#include "schema/model/dtype.h"
+#include "schema/status.h"
+
+namespace pp {
+
+template <typename N>
+inline constexpr Dtype kDtypeOf = Dtype::kFp32;
+template <>
+inline constexpr Dtype kDtypeOf<kernels::BFloat16> = Dtype::kBf16;
+template <>
+inline constexpr Dtype kDtypeOf<kernels::Float16> = Dtype::kFp16;
+
+// f.operator()<N>() of the type.
+template <typename F>
+decltype(auto) ForActivations(Dtype dtype, const F& f) {
+  switch (dtype) {
+    case Dtype::kFp32:
+      return f.template operator()<float>();
+    case Dtype::kBf16:
+      return f.template operator()<kernels::BFloat16>();
+    case Dtype::kFp16:
+      return f.template operator()<kernels::Float16>();
+  }
+  PP_CHECK(false);
+}
+
+}  // namespace pp
