@@ -185,11 +185,11 @@ TEST_CASE("fp16 trains on a GPU as on a CPU") {
     options.dtype = Dtype::kFp16;
     CompareWithCpu(std::move(options), family, messages);
   };
-  for (const char* family : {"gpt2", "llama"})
-    for (const char* scheme : {"1f1b", "zb-v", "chimera"})
-      compare({.scheme = scheme, .shape = {2, 4, 0}}, family, Messages::kCopies);
-  compare({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2", Messages::kStaged);
-  compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, "llama", Messages::kStaged);
+  compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, "gpt2", Messages::kCopies);
+  compare({.scheme = "zb-v", .shape = {2, 4, 0}}, "llama", Messages::kStaged);
+  compare({.scheme = "chimera", .shape = {2, 4}}, "gpt2", Messages::kStaged);
+  compare({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "llama",
+          Messages::kCopies);
   compare({.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true}, "llama",
           Messages::kCopies);
 }
