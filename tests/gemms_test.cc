@@ -143,7 +143,7 @@ TEST_CASE("what is wrong with a table is said with its line") {
           fmt::format("line 4: '{}' (as 16x32x64)", sizes));
   CHECK(line("nn 8x16x24 24,,16 bf16 set bias - gelu") == "line 4: '24,,16' (as 64,32,32)");
   CHECK(line("nn 8x16x24 24,16,16 fp8 set bias - gelu") ==
-        "line 4: 'fp8' (fp32, bf16 or bf16-sum)");
+        "line 4: 'fp8' (fp32, bf16, bf16-sum, fp16 or fp16-sum)");
   CHECK(line("nn 8x16x24 24,16,16 bf16 += bias - gelu") == "line 4: '+=' (set or add)");
   CHECK(line("nn 8x16x24 24,16,16 bf16 set bias bias gelu") == "line 4: 'bias' (residual or -)");
   CHECK(line("nn 8x16x24 24,16,16 bf16 set bias - relu") ==
