@@ -10,8 +10,8 @@
 //   BlockX(), BlockY(), BlockZ(), BlocksX()  of this block in the grid
 //   SyncBlock(), SyncWarp()                  barriers; all threads of the block, or warp, come
 //   ShuffleXor(x, mask), Shuffle(x, lane)    x of another lane; all lanes of the warp come
-//   Shared<T>()                              the block's shared memory, as launched; not
-//   initialised Round<N>(x)                              the nearest N (numbers.h)
+//   Shared<T>()                              the block's shared memory; it begins with any bytes
+//   Round<N>(x)                              the nearest N (numbers.h)
 //   Launch<kernel>(grid, stream, arguments)  starts a kernel; errors are the device's to report
 //
 // and __global__, __device__ and __launch_bounds__ as CUDA has them.

@@ -168,6 +168,8 @@ TEST_CASE("replicas, shards and peers over NCCL") {
   CompareWithOthers({.scheme = "chimera", .shape = {2, 4}, .replicas = 2}, "llama");
   CompareWithOthers({.scheme = "zb-v", .shape = {2, 4, 0}, .tp = 2, .sequence_parallel = true},
                     "llama");
+  CompareWithOthers(
+      {.scheme = "zb-h1", .shape = {2, 4}, .replicas = 2, .tp = 2, .dtype = Dtype::kFp16}, "gpt2");
 }
 
 TEST_CASE("validation and samples over NCCL") {

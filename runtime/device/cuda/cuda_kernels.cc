@@ -171,7 +171,7 @@ bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const G
   plain.epilogue = kernels::Epilogue::kNone;
   if (gemms != nullptr && gemms->Find(shape) == nullptr && gemms->Find(plain) != nullptr)
     return false;
-  return shape.numbers == kernels::MatmulNumbers::kBf16 && Whole(shape).ldc % 8 == 0 &&
+  return kernels::Rounds(shape.numbers) && Whole(shape).ldc % 8 == 0 &&
          !driver->Algorithms(shape, 1).empty();
 }
 
