@@ -116,20 +116,22 @@ inline BFloat16 Round<BFloat16>(float x) {
 // By counting units: a number below 2^(e+1), e not below -14, is so many 2^(e-10), rounded to even.
 template <>
 inline Float16 Round<Float16>(float x) {
-  const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
-  const float size = std::fabs(x);
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint16_t>(bits >> 31 << 15);
+  const float size = std::bit_cast<float>(bits & 0x7fffffff);
   if (x != x) return {static_cast<uint16_t>(sign | 0x7e00)};
   if (size >= 65520) return {static_cast<uint16_t>(sign | 0x7c00)};
-  const int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
-  const auto units = static_cast<int>(std::nearbyint(std::ldexp(size, 10 - exponent)));
-  return {static_cast<uint16_t>(sign | ((exponent + 14) * 0x400 + units))};
+  const uint32_t lifted = std::max(bits >> 23 & 0xff, 127u - 14);  // e + 127
+  const float in_units = size * std::bit_cast<float>((264 - lifted) << 23);
+  const auto units = static_cast<int>((in_units + 0x1p23f) - 0x1p23f);
+  return {static_cast<uint16_t>(sign | ((lifted - 113) * 0x400 + units))};
 }
 inline float ToFloat(Float16 x) {
-  const int exponent = x.bits >> 10 & 31, units = x.bits & 0x3ff;
-  const float sign = x.bits >> 15 != 0 ? -1 : 1;
-  if (exponent == 31) return sign * (units == 0 ? INFINITY : NAN);
-  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(units), -24)
-                               : std::ldexp(static_cast<float>(units + 0x400), exponent - 25));
+  const uint32_t sign = uint32_t{x.bits} >> 15 << 31, rest = x.bits & 0x7fff;
+  if (rest >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | rest << 13);
+  // 2^112 lifts the exponent's middle from 15 to 127, of numbers below the normal ones, too.
+  const float size = std::bit_cast<float>(rest << 13) * 0x1p112f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(size));
 }
 
 template <auto kKernel, typename... Args>
