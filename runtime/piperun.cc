@@ -24,13 +24,14 @@
 #include "runtime/files/model_folder.h"
 #include "runtime/files/output_file.h"
 #include "runtime/files/weight_files.h"
+#include "runtime/main/backend.h"
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/model/products.h"
 #include "runtime/run/deadline.h"
 #include "runtime/run/export.h"
-#include "runtime/run/step_log.h"
+#include "runtime/run/run_text.h"
 #include "runtime/run/train.h"
 #include "schema/disk.h"
 #include "schema/file.h"
@@ -272,7 +273,7 @@ class Run {
           report.saved_step == 0
               ? fmt::format("nothing is saved in {}\n", options_.save)
               : fmt::format("saved in {}\n", StepFolder(options_.save, report.saved_step))));
-    if (status.ok() && report.status.ok()) keep(PrintOut(Summary(report) + Sample(report)));
+    if (status.ok() && report.status.ok()) keep(PrintOut(SummaryText(report) + SampleText(report)));
     const bool hurries = options_.stop_requests != nullptr && options_.stop_requests->load() > 1;
     if (options_.compare && report.inputs != nullptr && !hurries) {
       const Status compared = CompareSteps(report);
@@ -288,50 +289,7 @@ class Run {
   Status CompareSteps(const TrainReport& report) {
     Comparison comparison;
     PP_RETURN_IF_ERROR(Compare(*program_, options_, report, &comparison));
-    return PrintOut(fmt::format(
-        "compared with one device: {} values of {} steps {}\n", comparison.values, comparison.steps,
-        comparison.values == 0 ? "(nothing to compare)"
-        : comparison.worst_name.empty()
-            ? "have the same bits"
-            : fmt::format(
-                  "differ by {:.1f} times what rounding explains, at most (limit {:.0f}; {})",
-                  comparison.worst, kCompareLimit, comparison.worst_name)));
-  }
-
-  // Bytes as they are, other tokens as numbers; what the data has before "|", what the model
-  // behind.
-  static std::string Sample(const TrainReport& report) {
-    std::string text;
-    for (size_t i = 0; i < report.sample.size(); ++i) {
-      if (static_cast<int64_t>(i) == report.prompt) text += report.text ? "|" : " |";
-      if (report.text) {
-        const int32_t token = report.sample[i];
-        text += token < 256 ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
-      } else {
-        text += fmt::format("{}{}", i == 0 ? "" : " ", report.sample[i]);
-      }
-    }
-    const bool any = static_cast<int64_t>(report.sample.size()) > report.prompt;
-    return any ? fmt::format("sample: {}\n", text) : "";
-  }
-
-  // Where the time of the compute threads went.
-  static std::string Summary(const TrainReport& report) {
-    TimeSpent all;
-    for (const TimeSpent& rank : report.time) all += rank;
-    std::string text = fmt::format(
-        "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction ({:.2f} %)\n",
-        100 * all.kernels / all.total, 100 * all.waiting / all.total, 1e6 * all.OwnPerInstruction(),
-        100 * all.own / all.total);
-    // From the start of an instruction to its end; hidden: nobody stood waiting for it.
-    for (size_t k = 0; k < kCommNames.size(); ++k) {
-      const CommTime& time = all.communication.kinds[k];
-      if (time.total > 0)
-        text += fmt::format("{:<9} {:.3f} s a rank, {:.1f} % hidden behind compute\n",
-                            kCommNames[k], time.total / static_cast<double>(report.time.size()),
-                            100 * (1 - time.exposed / time.total));
-    }
-    return text;
+    return PrintOut(ToText(comparison));
   }
 
   const Arguments arguments_;

@@ -170,4 +170,14 @@ Status Compare(const Program& program, const TrainOptions& options, const TrainR
   return {};
 }
 
+std::string ToText(const Comparison& comparison) {
+  const char* same = comparison.values == 0 ? "(nothing to compare)" : "have the same bits";
+  return fmt::format(
+      "compared with one device: {} values of {} steps {}\n", comparison.values, comparison.steps,
+      comparison.worst_name.empty()
+          ? same
+          : fmt::format("differ by {:.1f} times what rounding explains, at most (limit {:.0f}; {})",
+                        comparison.worst, kCompareLimit, comparison.worst_name));
+}
+
 }  // namespace pp

@@ -32,4 +32,7 @@ struct Comparison {
 Status Compare(const Program& program, const TrainOptions& options, const TrainReport& report,
                Comparison* result);
 
+// "compared with one device: 300 values of 3 steps have the same bits" and a newline.
+std::string ToText(const Comparison& comparison);
+
 }  // namespace pp

@@ -1,53 +1,17 @@
 #include "runtime/main/launch.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <initializer_list>
 #include <optional>
-#include <system_error>
-#include <utility>
 
 #include "runtime/comm/mpi_plugin.h"
-#include "runtime/device/cuda/cuda_plugin.h"
-#include "runtime/model/products.h"
+#include "runtime/main/environment.h"
 #include "runtime/run/deadline.h"
-#include "schema/disk.h"
-#include "schema/file.h"
 
 namespace pp {
-namespace {
-
-// CUDA's hardware queues, which streams share in turn, and the most of them.
-constexpr char kConnections[] = "CUDA_DEVICE_MAX_CONNECTIONS";
-constexpr int kMostConnections = 32;
-
-std::optional<int> EnvironmentNumber(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const char* text = std::getenv(name);
-    if (text == nullptr) continue;
-    const std::string_view digits = text;
-    int number = 0;
-    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
-    if (error == std::errc() && end == digits.end()) return number;
-  }
-  return std::nullopt;
-}
-
-// Its libraries lie beside the program.
-std::string ProgramFolder() {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "." : program.parent_path().string();
-}
-
-}  // namespace
 
 Result<Launch> ReadLaunch(const std::string& transport) {
   // MPICH's and Open MPI's launchers leave these, and srun --mpi=pmi2.
@@ -102,56 +66,6 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
                             "(the mpiexec of the MPI that piperun was built with)",
                             launch.ranks, joined.transport->ranks()))};
   return joined;
-}
-
-Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch) {
-  if (options.backend != "cuda") return Backend();
-  const bool by_nccl = options.transport == "nccl";
-  if (by_nccl) {
-    // What is loaded when it is first used would wait for NCCL's kernels, which wait for other
-    // ranks; and what shares one of CUDA's hardware queues waits for what is before it.
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    setenv(kConnections, std::to_string(kMostConnections).c_str(), 0);
-  }
-  CudaBackend cuda = OpenCuda(ProgramFolder());
-  PP_RETURN_IF_ERROR(cuda.status);
-  NcclBackend nccl;
-  if (by_nccl) {
-    nccl = OpenNccl(ProgramFolder());
-    PP_RETURN_IF_ERROR(nccl.status);
-  }
-  const size_t gpus = cuda.gpus.size();
-  Backend made;
-  if (by_nccl) {
-    made.gpu = cuda.gpus[launch.local_rank % gpus];
-    made.kernels =
-        EnvironmentNumber({kConnections}).value_or(kMostConnections) - kCudaDeviceStreams;
-  }
-  made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), gemms = options.gemms, launch,
-                      gpus](int rank, const DeviceBells& bells) {
-    const int local = launch.mpi ? launch.local_rank : rank;
-    return cuda.make_device(
-        local % static_cast<int>(gpus),
-        {.bells = bells, .nccl = nccl.make ? nccl.make() : nullptr, .gemms = gemms});
-  };
-  return made;
-}
-
-Result<std::string> TuneGemms(const std::string& plan, const std::string& to) {
-  const Result<Program> program = Load(plan);
-  PP_RETURN_IF_ERROR(program.status());
-  PP_RETURN_IF_ERROR(CheckRunnable(*program, plan, 0));
-  std::error_code error;
-  if (std::filesystem::equivalent(plan, to, error))
-    return Status::Invalid(fmt::format("--tune-gemms: {} is the plan (another file)", to));
-  const CudaBackend cuda = OpenCuda(ProgramFolder());
-  PP_RETURN_IF_ERROR(cuda.status);
-  const Result<TunedGemms> tuned = cuda.tune(0, AllProducts(*program->job));
-  PP_RETURN_IF_ERROR(tuned.status());
-  const std::string text = tuned->table.Print();
-  const std::string_view parts[] = {text};
-  PP_RETURN_IF_ERROR(WriteWhole(to, parts).In("--tune-gemms"));
-  return fmt::format("{}\nwritten to {}\n", fmt::join(tuned->lines, "\n"), to);
 }
 
 }  // namespace pp

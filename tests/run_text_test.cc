@@ -1,5 +1,5 @@
-// A step as programs and people see it.
-#include "runtime/run/step_log.h"
+// What a run says, as programs and people see it.
+#include "runtime/run/run_text.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -55,6 +55,28 @@ TEST_CASE("hours are told only where there are some") {
   CHECK_THAT(ToLine(report, 36), Catch::EndsWith("  1:00:00 left\n"));
   report.step = 200;
   CHECK_THAT(ToLine(report, 36), Catch::EndsWith("  0:00 left\n"));
+}
+
+TEST_CASE("where the time of all ranks went") {
+  TrainReport report;
+  report.time.resize(2);
+  for (TimeSpent& rank : report.time)
+    rank = {.total = 2, .kernels = 1.5, .waiting = 0.25, .own = 0.01, .instructions = 5000};
+  report.time[1].communication[CommKind::kGradients] = {.total = 3, .exposed = 0.75};
+  CHECK(SummaryText(report) ==
+        "kernels 75.0 %  waiting 12.5 %  runtime 2.00 us an instruction (0.50 %)\n"
+        "gradients 1.500 s a rank, 75.0 % hidden behind compute\n");
+}
+
+TEST_CASE("a sample as bytes and as tokens") {
+  TrainReport report{.sample = {'A', 'b', 'c'}, .prompt = 1, .text = true};
+  CHECK(SampleText(report) == "sample: A|bc\n");
+  report.sample.back() = 300;
+  CHECK(SampleText(report) == "sample: A|b<300>\n");
+  report.text = false;
+  CHECK(SampleText(report) == "sample: 65 | 98 300\n");
+  report.prompt = 3;
+  CHECK(SampleText(report).empty());
 }
 
 }  // namespace pp

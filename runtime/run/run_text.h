@@ -1,4 +1,4 @@
-// How a step looks: to people, one line; to programs, one JSON object.
+// What a run says: of a step, to people one line, to programs one JSON object; and of its end.
 #pragma once
 
 #include <string>
@@ -15,5 +15,13 @@ std::string ToJson(const StepReport& report);
 // "step 12/200  loss 2.3456  norm 1.23  lr 0.0003  12345 tok/s  0:43 left" and a newline.
 // `seconds` is the mean over the steps so far.
 std::string ToLine(const StepReport& report, double seconds);
+
+// Where the time of the compute threads went, and of messages and reductions how long they took and
+// how much of that nobody stood waiting for: a line each.
+std::string SummaryText(const TrainReport& report);
+
+// "sample: First|Citizen" and a newline: what the data has before "|", what the model behind. Bytes
+// as they are, other tokens as numbers. Empty without a sample.
+std::string SampleText(const TrainReport& report);
 
 }  // namespace pp

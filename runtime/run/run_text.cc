@@ -1,4 +1,4 @@
-#include "runtime/run/step_log.h"
+#include "runtime/run/run_text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -47,6 +47,39 @@ std::string ToLine(const StepReport& report, double seconds) {
                                                      report.skipped ? ", skipped" : "")
                                        : "",
                      report.learning_rate, report.tokens_per_second, Duration(left));
+}
+
+std::string SummaryText(const TrainReport& report) {
+  TimeSpent all;
+  for (const TimeSpent& rank : report.time) all += rank;
+  std::string text = fmt::format(
+      "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction ({:.2f} %)\n",
+      100 * all.kernels / all.total, 100 * all.waiting / all.total, 1e6 * all.OwnPerInstruction(),
+      100 * all.own / all.total);
+  // From the start of an instruction to its end; hidden: nobody stood waiting for it.
+  for (size_t k = 0; k < kCommNames.size(); ++k) {
+    const CommTime& time = all.communication.kinds[k];
+    if (time.total > 0)
+      text += fmt::format("{:<9} {:.3f} s a rank, {:.1f} % hidden behind compute\n", kCommNames[k],
+                          time.total / static_cast<double>(report.time.size()),
+                          100 * (1 - time.exposed / time.total));
+  }
+  return text;
+}
+
+std::string SampleText(const TrainReport& report) {
+  std::string text;
+  for (size_t i = 0; i < report.sample.size(); ++i) {
+    if (static_cast<int64_t>(i) == report.prompt) text += report.text ? "|" : " |";
+    if (report.text) {
+      const int32_t token = report.sample[i];
+      text += token < 256 ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
+    } else {
+      text += fmt::format("{}{}", i == 0 ? "" : " ", report.sample[i]);
+    }
+  }
+  const bool any = static_cast<int64_t>(report.sample.size()) > report.prompt;
+  return any ? fmt::format("sample: {}\n", text) : "";
 }
 
 }  // namespace pp
