@@ -38,7 +38,7 @@ Comparison CrossEntropy(const CpuKernels& kernels) {
     // exp(x) errs relatively by eps times |x|, here up to 20 below the largest; what is added to
     // all logits makes no difference.
     result.Add(logits, want, 20 * kEpsilon * scale);
-    result.Add({static_cast<float>(loss)}, {want_loss}, 20 * kEpsilon * rows);
+    result.AddOne(static_cast<float>(loss), want_loss, 20 * kEpsilon * rows);
   }
   return result;
 }
@@ -85,10 +85,10 @@ Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
     }
     result.Add(got, want, 0);
     result.Add(statistics, want_statistics, 0);
-    result.Add({loss == want_loss ? 1.0f : 0.0f}, {1}, 0);
+    result.AddOne(loss == want_loss ? 1.0f : 0.0f, 1, 0);
     std::vector<int32_t> none(rows, kIgnored);
     run(none, &got, &statistics, &loss);
-    result.Add({static_cast<float>(loss)}, {0}, 0);
+    result.AddOne(static_cast<float>(loss), 0, 0);
   }
   return result;
 }
@@ -144,7 +144,7 @@ Comparison CrossEntropyInParts(const CpuKernels& kernels) {
                               .target = target.data(),
                               .statistics = statistics.data(),
                               .loss = &loss});
-    result.Add({static_cast<float>(loss)}, {want_loss}, 20 * kEpsilon * rows);
+    result.AddOne(static_cast<float>(loss), want_loss, 20 * kEpsilon * rows);
     for (Part& part : parts) {
       const int64_t stride = part.count + part.padding;
       kernels.CrossEntropyBackward({.rows = rows,

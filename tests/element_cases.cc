@@ -21,8 +21,8 @@ Comparison Gelu(const CpuKernels& kernels) {
       const double want = 0.5 * v * (1 + t);
       const double slope = 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * du;
       // Relative, but for what u itself loses to rounding: exp(2u) errs by 2u eps.
-      result.Add({y[i]}, {want}, 4 * kEpsilon * std::abs(want) * (1 + std::abs(u)) + 1e-15);
-      result.Add({dx[i]}, {dy[i] * slope}, 8 * kEpsilon * (1 + std::abs(v)));
+      result.AddOne(y[i], want, 4 * kEpsilon * std::abs(want) * (1 + std::abs(u)) + 1e-15);
+      result.AddOne(dx[i], dy[i] * slope, 8 * kEpsilon * (1 + std::abs(v)));
     }
   }
   return result;
@@ -37,8 +37,8 @@ Comparison GeluFar(const CpuKernels& kernels) {
   kernels.GeluBackward({n, x.data(), dy.data(), dx.data()});
   Comparison result;
   for (int64_t i = 0; i < n; ++i) {
-    result.Add({y[i]}, {x[i] > 0 ? x[i] : 0}, 1e-30);
-    result.Add({dx[i]}, {x[i] > 0 ? 2 : 0}, 1e-30);
+    result.AddOne(y[i], x[i] > 0 ? x[i] : 0, 1e-30);
+    result.AddOne(dx[i], x[i] > 0 ? 2 : 0, 1e-30);
   }
   return result;
 }

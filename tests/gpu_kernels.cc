@@ -1,15 +1,18 @@
 // The kernels, and cuBLASLt's products, on a real GPU: first the cases of the CPU's own tests
 // (kernel_cases.h), then how fast they are at GPT-2's sizes.
 //
-//   gpu_kernels device    what it is
-//   gpu_kernels cases     a line each: NAME, ok or WRONG, the worst error in tolerances
-//   gpu_kernels speed     a line each: NAME, microseconds, GB/s or TFLOP/s
+//   gpu_kernels device          what it is
+//   gpu_kernels cases [[!]TEXT] a line each: NAME, ok or WRONG, the worst error in tolerances; of
+//   those
+//                               with the text in their names, or without it
+//   gpu_kernels speed           a line each: NAME, microseconds, GB/s or TFLOP/s
 //
 // The cases' memory, their stack too, is pinned memory of the host, which the GPU reaches under the
 // same addresses: the program's own `new` takes it from one block, and gives nothing back.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -69,6 +72,7 @@ CudaDriver& Driver() {
 }
 
 // What an epilogue stands for, where cuBLASLt has none for the shape, by kernels.
+template <TwoBytes N>
 void Separately(const MatmulShape& shape, const MatmulArgs& args) {
   MatmulShape plain = shape;
   plain.epilogue = Epilogue::kNone;
@@ -77,9 +81,9 @@ void Separately(const MatmulShape& shape, const MatmulArgs& args) {
   if (forward) to.c = args.aux;
   Driver().Multiply(Driver().Prepare(plain, nullptr), to, nullptr);
   const int64_t n = shape.m * shape.n;
-  auto *aux = static_cast<BFloat16*>(args.aux), *c = static_cast<BFloat16*>(args.c);
-  if (forward) cuda::GeluForward<BFloat16>({.n = n, .x = aux, .y = c}, nullptr);
-  if (!forward) cuda::GeluBackward<BFloat16>({.n = n, .x = aux, .dy = c, .dx = c}, nullptr);
+  auto *aux = static_cast<N*>(args.aux), *c = static_cast<N*>(args.c);
+  if (forward) cuda::GeluForward<N>({.n = n, .x = aux, .y = c}, nullptr);
+  if (!forward) cuda::GeluBackward<N>({.n = n, .x = aux, .dy = c, .dx = c}, nullptr);
   fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
 }
 
@@ -111,7 +115,8 @@ void Product(const MatmulRunArgs& run) {
   if (shape.numbers == kForwardNumbers<Float16>) ieee.Round(shape, &args);
   CudaDriver& driver = Driver();
   if (shape.epilogue != Epilogue::kNone && !FusesProduct(&driver, shape, nullptr)) {
-    Separately(shape, args);
+    shape.numbers == MatmulNumbers::kBf16 ? Separately<BFloat16>(shape, args)
+                                          : Separately<Float16>(shape, args);
   } else {
     driver.Multiply(driver.Prepare(shape, nullptr), args, nullptr);
   }
@@ -120,11 +125,15 @@ void Product(const MatmulRunArgs& run) {
     fmt::print("product {} x {} x {}: {}\n", shape.m, shape.n, shape.k, driver.status().message());
 }
 
-int Cases() {
+// Of the cases with `text` in their names; "!text": of those without.
+int Cases(const std::string& text) {
   CpuKernels kernels = CudaKernels();
   kernels.MatmulRun = Product;
   int wrong = 0;
+  const bool without = text.starts_with("!");
   for (const Case& test : KernelCases()) {
+    const bool has = std::string(test.name).find(text.substr(without)) != std::string::npos;
+    if (has == without) continue;
     const Comparison one = test.run(kernels);
     const double worst = WorstError(one);
     const bool same = SameBits(test.run(kernels).actual, one.actual);
@@ -167,51 +176,82 @@ void Time(const std::string& name, double work, const char* unit,
   std::fflush(stdout);
 }
 
+void TimeProduct(const char* name, const MatmulShape& shape, const MatmulArgs& args) {
+  if (Driver().Algorithms(shape, 1).empty())
+    return fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
+  const int id = Driver().Prepare(shape, nullptr);
+  Time(fmt::format("product {} {} x {} x {}", name, shape.m, shape.n, shape.k),
+       2.0 * static_cast<double>(shape.m * shape.n * shape.k), "TFLOP/s",
+       [&] { Driver().Multiply(id, args, nullptr); });
+}
+
 void TimeProducts(int64_t rows, int64_t width) {
   const int64_t wide = 4 * width;
   BFloat16 *x = Halves(rows * wide), *y = Halves(rows * wide), *z = Halves(rows * wide);
   BFloat16* w = Halves(width * wide);
   float* dw = Floats(width * wide);
-  const auto time = [&](const char* name, MatmulShape shape, const MatmulArgs& args) {
-    if (Driver().Algorithms(shape, 1).empty())
-      return fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
-    const int id = Driver().Prepare(shape, nullptr);
-    Time(fmt::format("product {} {} x {} x {}", name, shape.m, shape.n, shape.k),
-         2.0 * static_cast<double>(shape.m * shape.n * shape.k), "TFLOP/s",
-         [&] { Driver().Multiply(id, args, nullptr); });
-  };
-  time("forward", {.m = rows, .n = wide, .k = width, .numbers = MatmulNumbers::kBf16},
-       {.a = x, .b = w, .c = y});
-  time("forward with GELU",
-       {.m = rows,
-        .n = wide,
-        .k = width,
-        .numbers = MatmulNumbers::kBf16,
-        .epilogue = Epilogue::kGelu},
-       {.a = x, .b = w, .c = y, .aux = z});
-  time("input gradient with GELU",
-       {.m = rows,
-        .n = wide,
-        .k = width,
-        .operands = Operands::kNT,
-        .numbers = MatmulNumbers::kBf16,
-        .epilogue = Epilogue::kGeluBackward},
-       {.a = x, .b = w, .c = y, .aux = z});
-  time("input gradient",
-       {.m = rows,
-        .n = width,
-        .k = wide,
-        .operands = Operands::kNT,
-        .numbers = MatmulNumbers::kBf16},
-       {.a = y, .b = w, .c = x});
-  time("weight gradient",
-       {.m = width,
-        .n = wide,
-        .k = rows,
-        .operands = Operands::kTN,
-        .update = Update::kAdd,
-        .numbers = MatmulNumbers::kBf16Sum},
-       {.a = x, .b = y, .c = dw});
+  TimeProduct("forward", {.m = rows, .n = wide, .k = width, .numbers = MatmulNumbers::kBf16},
+              {.a = x, .b = w, .c = y});
+  TimeProduct("forward with GELU",
+              {.m = rows,
+               .n = wide,
+               .k = width,
+               .numbers = MatmulNumbers::kBf16,
+               .epilogue = Epilogue::kGelu},
+              {.a = x, .b = w, .c = y, .aux = z});
+  TimeProduct("input gradient with GELU",
+              {.m = rows,
+               .n = wide,
+               .k = width,
+               .operands = Operands::kNT,
+               .numbers = MatmulNumbers::kBf16,
+               .epilogue = Epilogue::kGeluBackward},
+              {.a = x, .b = w, .c = y, .aux = z});
+  TimeProduct("input gradient",
+              {.m = rows,
+               .n = width,
+               .k = wide,
+               .operands = Operands::kNT,
+               .numbers = MatmulNumbers::kBf16},
+              {.a = y, .b = w, .c = x});
+  TimeProduct("weight gradient",
+              {.m = width,
+               .n = wide,
+               .k = rows,
+               .operands = Operands::kTN,
+               .update = Update::kAdd,
+               .numbers = MatmulNumbers::kBf16Sum},
+              {.a = x, .b = y, .c = dw});
+}
+
+// Of a vocabulary, and of one that cuBLASLt may like better.
+void TimeHead(int64_t rows, int64_t width) {
+  const int64_t stride = 50304;
+  BFloat16 *x = Halves(rows * width), *logits = Halves(rows * stride), *w = Halves(stride * width);
+  float* dw = Floats(stride * width);
+  for (const int64_t vocabulary : {int64_t{50257}, stride}) {
+    TimeProduct("head forward",
+                {.m = rows,
+                 .n = vocabulary,
+                 .k = width,
+                 .operands = Operands::kNT,
+                 .ldc = stride,
+                 .numbers = MatmulNumbers::kBf16},
+                {.a = x, .b = w, .c = logits});
+    TimeProduct(
+        "head input gradient",
+        {.m = rows, .n = width, .k = vocabulary, .lda = stride, .numbers = MatmulNumbers::kBf16},
+        {.a = logits, .b = w, .c = x});
+    TimeProduct("head weight gradient",
+                {.m = vocabulary,
+                 .n = width,
+                 .k = rows,
+                 .operands = Operands::kTN,
+                 .update = Update::kAdd,
+                 .lda = stride,
+                 .numbers = MatmulNumbers::kBf16Sum},
+                {.a = logits, .b = x, .c = dw});
+  }
 }
 
 int Speed() {
@@ -290,6 +330,7 @@ int Speed() {
   });
   TimeProducts(rows, width);
   TimeProducts(rows, 1600);
+  TimeHead(rows, width);
   return 0;
 }
 
@@ -306,9 +347,10 @@ int Describe() {
 }
 
 int main(int argc, char** argv) {
-  const std::string what = argc == 2 ? argv[1] : "";
-  if (what != "cases" && what != "speed" && what != "device") {
-    fmt::print(stderr, "gpu_kernels: error: device, cases or speed\n");
+  const std::string what = argc > 1 ? argv[1] : "";
+  static const std::string which = argc > 2 ? argv[2] : "";
+  if (argc > 3 || (what != "cases" && (argc > 2 || (what != "speed" && what != "device")))) {
+    fmt::print(stderr, "gpu_kernels: error: device, cases [[!]TEXT] or speed\n");
     return 2;
   }
   if (const auto gpus = pp::FindGpus(); !gpus.ok()) {
@@ -329,11 +371,10 @@ int main(int argc, char** argv) {
   pthread_attr_setstack(&attributes, TakeShared(kStackBytes), kStackBytes);
   pthread_t thread;
   const auto run = [](void*) -> void* {
-    return reinterpret_cast<void*>(static_cast<intptr_t>(pp::kernels::Cases()));
+    const int status = pp::kernels::Cases(which);
+    std::fflush(stdout);
+    std::_Exit(status);  // whoever joined the thread would wait in its stack, a device's memory
   };
-  void* status = nullptr;
   if (pthread_create(&thread, &attributes, run, nullptr) != 0) return 1;
-  pthread_join(thread, &status);
-  std::fflush(stdout);
-  std::_Exit(static_cast<int>(reinterpret_cast<intptr_t>(status)));
+  while (true) pause();
 }

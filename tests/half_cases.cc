@@ -102,10 +102,26 @@ struct Both {
   }
 };
 
+// How far from x the next number is, at most.
+template <TwoBytes H>
+double NextNumber(double x) {
+  return std::abs(x) * kUnit<H> + kSmallest<H>;
+}
+
 template <TwoBytes H>
 void Add(Comparison& result, const Both<H>& both) {
   const Floats want = Rounded<H>(both.floats);
   result.Add(Widen(both.halves), Doubles(want.begin(), want.end()), 0);
+}
+
+// Results of sums of numbers of order 1 that may be in another order: off by `error`, and so
+// perhaps rounded to the next number.
+template <TwoBytes H>
+void AddSums(Comparison& result, const CpuKernels& kernels, const Both<H>& both, double error) {
+  if (kernels.order == CpuKernels::Order::kSame) return Add(result, both);
+  const Floats want = Rounded<H>(both.floats), got = Widen(both.halves);
+  for (size_t i = 0; i < want.size(); ++i)
+    result.AddOne(got[i], want[i], NextNumber<H>(want[i]) + error);
 }
 
 // Of what is fp32 in both: sums of a hundred numbers of order 1, at most.
@@ -155,7 +171,7 @@ Comparison HalfNumbers(const CpuKernels& kernels) {
   // One NaN is as good as another.
   const auto bits_of = [](H half) { return std::isnan(NumberOf(half)) ? 0x7fff : half.bits; };
   for (size_t i = 0; i < x.size(); ++i)
-    result.Add({static_cast<float>(bits_of(y[i]))}, {double(bits_of(want[i]))}, 0);
+    result.AddOne(static_cast<float>(bits_of(y[i])), double(bits_of(want[i])), 0);
   // All numbers, as the gradients of such a row.
   Halves<H> all;
   for (int bits = 0; bits < 0x10000; ++bits)
@@ -172,7 +188,7 @@ Comparison HalfNumbers(const CpuKernels& kernels) {
   for (size_t i = 0; i < all.size(); ++i) {
     const double number = NumberOf(all[i]);
     const bool same = std::isinf(number) && row[i] == static_cast<float>(number);
-    result.Add({same ? 0 : row[i]}, {same ? 0 : number}, 0);
+    result.AddOne(same ? 0 : row[i], same ? 0 : number, 0);
   }
   return result;
 }
@@ -186,9 +202,10 @@ Comparison HalfMatmul(const CpuKernels& kernels) {
   constexpr Size kSizes[] = {{1, 1, 1},      {3, 1, 5},      {8, 48, 16},   {7, 257, 33},
                              {259, 50, 9},   {5, 800, 18},   {9, 65, 801},  {24, 64, 390},
                              {130, 20, 400}, {40, 33, 1200}, {33, 1600, 35}};
-  const bool amx = std::strcmp(kernels.isa, "amx") == 0 && std::is_same_v<H, BFloat16>;
-  const CpuKernels& plain =
-      std::strcmp(kernels.isa, "amx") == 0 ? *(SupportedCpuKernels().end() - 2) : kernels;
+  const bool amx = std::strcmp(kernels.isa, "amx") == 0;
+  const CpuKernels& plain = amx ? *(SupportedCpuKernels().end() - 2) : kernels;
+  const bool same =
+      kernels.order == CpuKernels::Order::kSame && !(amx && std::is_same_v<H, BFloat16>);
   Comparison result;
   for (const Size& s : kSizes)
     for (const Operands operands : {Operands::kNN, Operands::kNT, Operands::kTN})
@@ -224,8 +241,8 @@ Comparison HalfMatmul(const CpuKernels& kernels) {
         const double error = kEpsilon * (static_cast<double>(s.k) + 4);
         for (size_t i = 0; i < want.size(); ++i) {
           // Where the order of a sum differs, it may be rounded to the next number.
-          const double unit = to_sums ? 0 : std::abs(want[i]) * kUnit<H> + error;
-          result.Add({got[i]}, {want[i]}, amx ? error + unit : 0);
+          const double unit = to_sums ? 0 : NextNumber<H>(want[i]) + error;
+          result.AddOne(got[i], want[i], same ? 0 : error + unit);
         }
       }
   return result;
@@ -240,6 +257,8 @@ Comparison HalfMatmulGelu(const CpuKernels& kernels) {
     int64_t m, n, k;
   };
   constexpr Size kSizes[] = {{1, 8, 8}, {24, 64, 40}, {7, 264, 808}, {130, 1024, 16}};
+  // A GPU's own tanh, which cuBLASLt may take, is right to 2^-11 of itself.
+  const double of_tanh = kernels.order == CpuKernels::Order::kSame ? 0 : 0x1p-10;
   Comparison result;
   for (const Size& s : kSizes)
     for (const Operands operands : {Operands::kNN, Operands::kNT})
@@ -279,11 +298,11 @@ Comparison HalfMatmulGelu(const CpuKernels& kernels) {
           const double slope =
               0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
           const double want = forward ? 0.5 * x * (1 + t) : p * slope;
-          result.Add(
-              {got[i]}, {want},
-              (std::abs(want) + 1.13 * std::abs(p)) * kUnit<H> / 2 + 2 * error + kSmallest<H>);
-          result.Add({saved[i]}, {x},
-                     forward ? std::abs(x) * kUnit<H> / 2 + error + kSmallest<H> : 0);
+          result.AddOne(got[i], want,
+                        (std::abs(want) + 1.13 * std::abs(p)) * kUnit<H> / 2 +
+                            std::abs(p) * of_tanh + 2 * error + kSmallest<H>);
+          result.AddOne(saved[i], x,
+                        forward ? std::abs(x) * kUnit<H> / 2 + error + kSmallest<H> : 0);
         }
       }
   return result;
@@ -304,7 +323,7 @@ void AddAttention(Comparison& result, const CpuKernels& kernels, const Both<H>& 
   if (kernels.probabilities == CpuKernels::Probabilities::kFp32) return Add(result, both);
   const Floats want = Rounded<H>(both.floats), got = Widen(both.halves);
   for (size_t i = 0; i < want.size(); ++i)
-    result.Add({got[i]}, {want[i]}, std::abs(want[i]) * kUnit<H> + kSmallest<H> + rounding);
+    result.AddOne(got[i], want[i], NextNumber<H>(want[i]) + rounding);
 }
 
 template <TwoBytes H>
@@ -371,8 +390,8 @@ Comparison HalfNorm(const CpuKernels& kernels) {
                                        .dbeta = centered ? to_beta.data() : nullptr,
                                        .update = update});
         });
-        Add(result, y);
-        Add(result, dx);
+        AddSums(result, kernels, y, 80 * kEpsilon);
+        AddSums(result, kernels, dx, 80 * kEpsilon);
         AddSame(result, kernels, dgamma[1], dgamma[0]);
         AddSame(result, kernels, dbeta[1], dbeta[0]);
       }
@@ -446,7 +465,7 @@ void HalfLoss(const CpuKernels& kernels, int64_t stride, Comparison& result) {
   AddSame(result, kernels, statistics[1], statistics[0]);
   AddSame(result, kernels, parts[1], parts[0]);
   AddSame(result, kernels, best[1], best[0]);
-  result.Add({static_cast<float>(loss[1] - loss[0])}, {0}, 0);
+  result.AddOne(static_cast<float>(loss[1] - loss[0]), 0, 0);
 }
 
 template <TwoBytes H>

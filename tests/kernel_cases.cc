@@ -88,7 +88,7 @@ Comparison SumSquares(const CpuKernels& kernels) {
     for (int64_t i = 0; i < n; ++i) want[i / kSumSquaresBlock] += double(x[i]) * x[i];
     // Sums of doubles, kept as doubles: the error relative to the sum is below that of a float.
     for (size_t i = 0; i < want.size(); ++i) {
-      result.Add({static_cast<float>(partial[i] / want[i] - 1)}, {0}, 1e-12);
+      result.AddOne(static_cast<float>(partial[i] / want[i] - 1), 0, 1e-12);
     }
   }
   return result;

@@ -35,6 +35,11 @@ struct Comparison {
     expected.insert(expected.end(), want.begin(), want.end());
     tolerance.insert(tolerance.end(), want.size(), allowed);
   }
+  void AddOne(float got, double want, double allowed) {
+    actual.push_back(got);
+    expected.push_back(want);
+    tolerance.push_back(allowed);
+  }
 };
 
 // How much larger than its tolerance the worst error is. Not above 1 when all is well.

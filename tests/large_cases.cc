@@ -64,7 +64,7 @@ Comparison ScaledLoss(const CpuKernels& kernels) {
                     .beta2 = 0.95});
       result.Add({scaling.scale, scaling.used, clipped.finite},
                  {scale[step - 1], used, finite[step - 1] ? 1.0 : 0.0}, 0);
-      result.Add({static_cast<float>(scaling.skipped)}, {step - updates[step - 1]}, 0);
+      result.AddOne(static_cast<float>(scaling.skipped), step - updates[step - 1], 0);
       if (!finite[step - 1]) continue;
       result.Add({static_cast<float>(norm[2]), static_cast<float>(clipped.scale * used)},
                  {5, 1 / (5 + 1e-6)}, 8 * kEpsilon);
@@ -100,7 +100,7 @@ Comparison ScaledLoss(const CpuKernels& kernels) {
   kernels.CrossEntropyBackward(args);
   args.logits = scaled.data(), args.scaling = &scaling;
   kernels.CrossEntropyBackward(args);
-  for (int i = 0; i < 4; ++i) result.Add({scaled[i]}, {8.0 * plain[i]}, 0);
+  for (int i = 0; i < 4; ++i) result.AddOne(scaled[i], 8.0 * plain[i], 0);
   return result;
 }
 
@@ -132,8 +132,8 @@ Comparison Draw(const CpuKernels& kernels) {
       if (score > most) most = score, token = at;
     }
     const Floats best = draw(numbers, temperature);
-    result.Add({best[0]}, {most}, 2 * kEpsilon * std::abs(most));
-    result.Add({best[1]}, {token}, 0);
+    result.AddOne(best[0], most, 2 * kEpsilon * std::abs(most));
+    result.AddOne(best[1], token, 0);
   }
   Floats flat(n, 1);
   flat[0] = flat[17] = std::nanf("");
@@ -258,7 +258,7 @@ Comparison CrossEntropyLarge(const CpuKernels& kernels) {
       want_loss += std::log(sum) - x[target[row]];
     }
     result.Add(got, want, 20 * kEpsilon);
-    result.Add({static_cast<float>(made.loss)}, {want_loss}, 20 * kEpsilon * rows);
+    result.AddOne(static_cast<float>(made.loss), want_loss, 20 * kEpsilon * rows);
   }
   return result;
 }
@@ -276,19 +276,19 @@ Comparison CrossEntropyInfinite(const CpuKernels& kernels) {
   Doubles want(vocabulary);
   for (int64_t v = finite; v < vocabulary; ++v) want[v] = 0.1 - (v == finite ? 1 : 0);
   result.Add(got, want, 4 * kEpsilon);
-  result.Add({static_cast<float>(loss)}, {std::log(10.0)}, 4 * kEpsilon);
+  result.AddOne(static_cast<float>(loss), std::log(10.0), 4 * kEpsilon);
   for (const float bad : {kInfinity, std::nanf("")})
     for (const int64_t at : {int64_t{0}, finite, vocabulary - 1}) {
       got = logits, got[at] = bad;
       const Loss made = ForwardAndBackward(kernels, 1, vocabulary, vocabulary, {finite}, &got);
-      result.Add({std::isfinite(made.loss) ? 1.0f : 0}, {0}, 0);
+      result.AddOne(std::isfinite(made.loss) ? 1.0f : 0, 0, 0);
     }
   got = logits;
   const Loss made = ForwardAndBackward(kernels, 1, vocabulary, vocabulary, {0}, &got);
-  result.Add({std::isfinite(made.loss) ? 1.0f : 0}, {0}, 0);
+  result.AddOne(std::isfinite(made.loss) ? 1.0f : 0, 0, 0);
   got.assign(vocabulary, -kInfinity);
   const Loss none = ForwardAndBackward(kernels, 1, vocabulary, vocabulary, {0}, &got);
-  result.Add({std::isfinite(none.loss) ? 1.0f : 0}, {0}, 0);
+  result.AddOne(std::isfinite(none.loss) ? 1.0f : 0, 0, 0);
   return result;
 }
 

@@ -66,6 +66,8 @@ TEST_CASE("where the time of all ranks went") {
   CHECK(SummaryText(report) ==
         "kernels 75.0 %  waiting 12.5 %  runtime 2.00 us an instruction (0.50 %)\n"
         "gradients 1.500 s a rank, 75.0 % hidden behind compute\n");
+  report.time[0].starting = 0.1;
+  CHECK_THAT(SummaryText(report), Catch::Contains("(0.50 %)  starting kernels 2.5 %\n"));
 }
 
 TEST_CASE("a sample as bytes and as tokens") {

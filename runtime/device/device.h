@@ -41,7 +41,10 @@ struct SumArgs {
 // In seconds.
 struct QueueTime {
   double busy = 0;       // in work that was submitted
-  double processor = 0;  // of that, processor time of the thread that submits
+  double processor = 0;  // of the thread that submits, processor time for that
+  // Where work goes on by itself: all of `processor`, which started it, or waited for room in the
+  // device's own queue.
+  double starting = 0;
 };
 
 // One thread submits; any thread may ask whether a ticket is done.

@@ -25,9 +25,9 @@ constexpr int kMostConnections = 32;
 Result<int> KernelsOfNccl() {
   const int connections = EnvironmentNumber({kConnections}).value_or(kMostConnections);
   if (connections <= kCudaDeviceStreams || connections > kMostConnections)
-    return Status::Invalid(
-        fmt::format("{}: {} ({} to {}, which --transport nccl sets where it is not set)",
-                    kConnections, connections, kCudaDeviceStreams + 1, kMostConnections));
+    return Status::Invalid(fmt::format(
+        "{}: {} with --transport nccl ({} to {}, which piperun sets where it is not set)",
+        kConnections, connections, kCudaDeviceStreams + 1, kMostConnections));
   return connections - kCudaDeviceStreams;
 }
 
@@ -38,12 +38,10 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
   const bool by_nccl = options.transport == "nccl";
   const Result<int> kernels = by_nccl ? KernelsOfNccl() : 0;
   PP_RETURN_IF_ERROR(kernels.status());
-  if (by_nccl) {
-    // What is loaded when it is first used would wait for NCCL's kernels, which wait for other
-    // ranks; and what shares one of CUDA's hardware queues waits for what is before it.
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    setenv(kConnections, std::to_string(kMostConnections).c_str(), 0);
-  }
+  // What shares one of CUDA's hardware queues waits for what is before it there.
+  setenv(kConnections, std::to_string(kMostConnections).c_str(), 0);
+  // What is loaded when it is first used would wait for NCCL's kernels, which wait for other ranks.
+  if (by_nccl) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);
   NcclBackend nccl;

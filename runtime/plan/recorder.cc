@@ -42,6 +42,7 @@ TimeSpent& TimeSpent::operator+=(const TimeSpent& other) {
   kernels += other.kernels;
   waiting += other.waiting;
   own += other.own;
+  starting += other.starting;
   instructions += other.instructions;
   communication += other.communication;
   return *this;

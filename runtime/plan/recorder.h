@@ -45,6 +45,7 @@ struct TimeSpent {
   // Processor time outside of the kernels: what the runtime itself takes. (Not total -
   // kernels - waiting, which has what other processes took in between.)
   double own = 0;
+  double starting = 0;       // processor time for starting kernels, where they run by themselves
   int64_t instructions = 0;  // executed, of all lanes
   CommTimes communication;
 

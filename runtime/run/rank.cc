@@ -241,6 +241,7 @@ TimeSpent Rank::time() const {
   const QueueTime queue = device_->compute().time();
   time.kernels = queue.busy;
   time.own -= queue.processor;
+  time.starting = queue.starting;
   if (peers_) time.kernels -= peers_->waited(), time.waiting += peers_->waited();
   return time;
 }

@@ -53,9 +53,11 @@ std::string SummaryText(const TrainReport& report) {
   TimeSpent all;
   for (const TimeSpent& rank : report.time) all += rank;
   std::string text = fmt::format(
-      "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction ({:.2f} %)\n",
+      "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction ({:.2f} %){}\n",
       100 * all.kernels / all.total, 100 * all.waiting / all.total, 1e6 * all.OwnPerInstruction(),
-      100 * all.own / all.total);
+      100 * all.own / all.total,
+      all.starting > 0 ? fmt::format("  starting kernels {:.1f} %", 100 * all.starting / all.total)
+                       : "");
   // From the start of an instruction to its end; hidden: nobody stood waiting for it.
   for (size_t k = 0; k < kCommNames.size(); ++k) {
     const CommTime& time = all.communication.kinds[k];

@@ -110,7 +110,7 @@ Ticket CudaQueue::Stamp(double* seconds) { return Put({.seconds = seconds}); }
 
 QueueTime CudaQueue::time() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {.busy = busy_, .processor = processor_};
+  return {.busy = busy_, .processor = processor_, .starting = processor_};
 }
 
 bool CudaQueue::Watch() {
