@@ -1,4 +1,4 @@
-// AdamW (Loshchilov and Hutter, 2019), one pass over memory:
+// AdamW (Loshchilov and Hutter, 2019), one pass over memory, of each tensor:
 //   g = gradient_scale * gradient
 //   m = beta1*m + (1-beta1)*g,  v = beta2*v + (1-beta2)*g^2
 //   w = w - learning_rate * ((m/correction1) / (sqrt(v/correction2) + epsilon) + decay*w)
@@ -6,25 +6,31 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/clip.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {
 
-struct AdamWArgs {
+// All aligned to 16 bytes.
+struct AdamWTensor {
   int64_t n = 0;
   float* weights = nullptr;         // [n], updated
   float* m = nullptr;               // [n], updated
   float* v = nullptr;               // [n], updated
   const float* gradient = nullptr;  // [n]
-  float gradient_scale = 1;         // clipping and averaging
+  float decay = 0;                  // 0 for biases and norms
+};
+
+struct AdamWArgs {
+  std::span<const AdamWTensor> tensors;
+  float gradient_scale = 1;  // clipping and averaging
   // Where the scale is known on the device alone (clip.h); it is used in place of gradient_scale,
   // and so are its corrections, where it has some. Where the norm is not finite nothing is updated.
   const Clipped* clipped = nullptr;
   float learning_rate = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
-  float decay = 0;  // 0 for biases and norms
   float correction1 = 1, correction2 = 1;
 };
 

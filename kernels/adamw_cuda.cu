@@ -1,6 +1,7 @@
 // AdamW on a GPU. Bound by memory: 28 bytes an element.
 #include "kernels/adamw.h"
 #include "kernels/block.h"
+#include "kernels/tensors_cuda.h"
 
 namespace pp::kernels::cuda {
 namespace {
@@ -12,41 +13,52 @@ struct Factors {
   float scale, correction1, correction2;
 };
 
+// All but the tensors.
+struct Options {
+  float gradient_scale, learning_rate, beta1, beta2, epsilon, correction1, correction2;
+  const Clipped* clipped;
+};
+
 template <int kSize>
-__device__ void UpdateAt(const AdamWArgs& a, const Factors& by, int64_t i) {
+__device__ void UpdateAt(const AdamWTensor& a, const Options& o, const Factors& by, int64_t i) {
   const auto gradient = LoadPack<kSize>(a.gradient + i);
   auto m = LoadPack<kSize>(a.m + i), v = LoadPack<kSize>(a.v + i);
   auto weights = LoadPack<kSize>(a.weights + i);
   for (int j = 0; j < kSize; ++j) {
     const float g = by.scale * gradient.at[j];
-    m.at[j] = a.beta1 * m.at[j] + (1 - a.beta1) * g;
-    v.at[j] = a.beta2 * v.at[j] + (1 - a.beta2) * g * g;
-    const float step = (m.at[j] / by.correction1) / (sqrtf(v.at[j] / by.correction2) + a.epsilon);
-    weights.at[j] -= a.learning_rate * (step + a.decay * weights.at[j]);
+    m.at[j] = o.beta1 * m.at[j] + (1 - o.beta1) * g;
+    v.at[j] = o.beta2 * v.at[j] + (1 - o.beta2) * g * g;
+    const float step = (m.at[j] / by.correction1) / (sqrtf(v.at[j] / by.correction2) + o.epsilon);
+    weights.at[j] -= o.learning_rate * (step + a.decay * weights.at[j]);
   }
   StorePack(a.m + i, m);
   StorePack(a.v + i, v);
   StorePack(a.weights + i, weights);
 }
 
-__global__ void __launch_bounds__(kThreads) Update(AdamWArgs a) {
-  if (a.clipped != nullptr && a.clipped->finite == 0) return;
-  Factors by = {a.gradient_scale, a.correction1, a.correction2};
-  if (a.clipped != nullptr) by.scale = a.clipped->scale;
-  if (a.clipped != nullptr && a.clipped->correction1 != 0) {
-    by.correction1 = a.clipped->correction1;
-    by.correction2 = a.clipped->correction2;
+__global__ void __launch_bounds__(kThreads)
+    Update(const __grid_constant__ TensorBatch<AdamWTensor> batch, Options o) {
+  if (o.clipped != nullptr && o.clipped->finite == 0) return;
+  Factors by = {o.gradient_scale, o.correction1, o.correction2};
+  if (o.clipped != nullptr) by.scale = o.clipped->scale;
+  if (o.clipped != nullptr && o.clipped->correction1 != 0) {
+    by.correction1 = o.clipped->correction1;
+    by.correction2 = o.clipped->correction2;
   }
-  const int64_t i = (int64_t{BlockX()} * kThreads + Thread()) * kSize;
-  if (i + kSize <= a.n) return UpdateAt<kSize>(a, by, i);
-  for (int64_t j = i; j < a.n; ++j) UpdateAt<1>(a, by, j);
+  const TensorBlock place = FindTensor(batch);
+  const AdamWTensor& a = batch.tensors[place.tensor];
+  const int64_t i = (place.block * kThreads + Thread()) * kSize;
+  if (i + kSize <= a.n) return UpdateAt<kSize>(a, o, by, i);
+  for (int64_t j = i; j < a.n; ++j) UpdateAt<1>(a, o, by, j);
 }
 
 }  // namespace
 
-void AdamW(const AdamWArgs& args, Stream stream) {
-  Launch<Update>({.x = CeilDiv(args.n, int64_t{kThreads} * kSize), .threads = kThreads}, stream,
-                 args);
+void AdamW(const AdamWArgs& a, Stream stream) {
+  const auto blocks = [](int64_t n) { return CeilDiv(n, int64_t{kThreads} * kSize); };
+  const Options options = {a.gradient_scale, a.learning_rate, a.beta1,       a.beta2,
+                           a.epsilon,        a.correction1,   a.correction2, a.clipped};
+  LaunchTensors<Update>(a.tensors, blocks, {.threads = kThreads}, stream, options);
 }
 
 }  // namespace pp::kernels::cuda

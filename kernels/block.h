@@ -14,7 +14,7 @@
 //   Round<N>(x)                              the nearest N (numbers.h)
 //   Launch<kernel>(grid, stream, arguments)  starts a kernel; errors are the device's to report
 //
-// and __global__, __device__ and __launch_bounds__ as CUDA has them.
+// and __global__, __device__, __launch_bounds__ and __grid_constant__ as CUDA has them.
 #pragma once
 
 #include <cstdint>

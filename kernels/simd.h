@@ -103,7 +103,8 @@ template <>
 PP_INLINE Half Narrow<Float16>(Vec v) {
   const Int bits = (Int)v, rest = bits & 0x7fffffff;
   const Int small = (Int)((Vec)rest + 0.5f) - 0x3f000000;
-  const Int normal = (rest - (112 << 23) + 0xfff + ((rest >> 13) & 1)) >> 13;
+  const Word whole = (Word)rest;
+  const Int normal = (Int)((whole - (112u << 23) + 0xfff + ((whole >> 13) & 1)) >> 13);
   const Int number = rest < 0x38800000    ? small
                      : rest < 0x47800000  ? normal
                      : rest <= 0x7f800000 ? (Int){} + 0x7c00

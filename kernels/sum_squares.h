@@ -1,10 +1,12 @@
-// partial[i] = sum of x[j]^2 over block i of a tensor, in doubles; blocks of kSumSquaresBlock.
+// Of each tensor partial[i] = sum of x[j]^2 over its block i, in doubles; blocks of
+// kSumSquaresBlock.
 //
 // The global gradient norm is the sum of the partials of all tensors in model order, so that it has
 // the same bits however the tensors are spread over devices.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/stream.h"
 
@@ -16,10 +18,14 @@ inline constexpr int64_t SumSquaresBlocks(int64_t n) {
   return (n + kSumSquaresBlock - 1) / kSumSquaresBlock;
 }
 
-struct SumSquaresArgs {
+struct SumSquaresTensor {
   int64_t n = 0;
   const float* x = nullptr;   // [n]
   double* partial = nullptr;  // [SumSquaresBlocks(n)], =
+};
+
+struct SumSquaresArgs {
+  std::span<const SumSquaresTensor> tensors;
 };
 
 namespace cpu {

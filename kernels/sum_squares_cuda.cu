@@ -5,6 +5,7 @@
 #include "kernels/block_sum_cuda.h"
 #include "kernels/elements_cuda.h"
 #include "kernels/sum_squares.h"
+#include "kernels/tensors_cuda.h"
 
 namespace pp::kernels::cuda {
 namespace {
@@ -12,8 +13,11 @@ namespace {
 constexpr int kThreads = 256, kSize = kPackSize<float>;
 
 template <Access kAccess>
-__global__ void __launch_bounds__(kThreads) SumBlock(SumSquaresArgs a) {
-  const int64_t begin = BlockX() * kSumSquaresBlock;
+__global__ void __launch_bounds__(kThreads)
+    SumBlock(const __grid_constant__ TensorBatch<SumSquaresTensor> batch) {
+  const TensorBlock place = FindTensor(batch);
+  const SumSquaresTensor& a = batch.tensors[place.tensor];
+  const int64_t begin = place.block * kSumSquaresBlock;
   const int64_t end = begin + kSumSquaresBlock < a.n ? begin + kSumSquaresBlock : a.n;
   double sums[kSize] = {};
   for (int64_t i = begin + Thread() * kSize; i < end; i += kThreads * kSize) {
@@ -21,18 +25,19 @@ __global__ void __launch_bounds__(kThreads) SumBlock(SumSquaresArgs a) {
     for (int j = 0; j < kSize; ++j) sums[j] += static_cast<double>(x.at[j]) * x.at[j];
   }
   const double sum = BlockSum<kThreads>((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  if (Thread() == 0) a.partial[BlockX()] = sum;
+  if (Thread() == 0) a.partial[place.block] = sum;
 }
 
 }  // namespace
 
 void SumSquares(const SumSquaresArgs& args, Stream stream) {
-  const Grid grid = {
-      .x = SumSquaresBlocks(args.n), .threads = kThreads, .shared = sizeof(BlockSums<kThreads>)};
-  if (AccessOf(args.x) == Access::kPacks) {
-    Launch<SumBlock<Access::kPacks>>(grid, stream, args);
+  const Grid grid = {.threads = kThreads, .shared = sizeof(BlockSums<kThreads>)};
+  auto access = Access::kPacks;
+  for (const SumSquaresTensor& tensor : args.tensors) access = Both(access, AccessOf(tensor.x));
+  if (access == Access::kPacks) {
+    LaunchTensors<SumBlock<Access::kPacks>>(args.tensors, SumSquaresBlocks, grid, stream);
   } else {
-    Launch<SumBlock<Access::kSingle>>(grid, stream, args);
+    LaunchTensors<SumBlock<Access::kSingle>>(args.tensors, SumSquaresBlocks, grid, stream);
   }
 }
 

@@ -69,7 +69,8 @@ TEST_CASE("sums have the same bits wherever a tensor lies") {
   });
   CheckSameBits(x, 2, [&](float* at, float* out) {
     double partial = 0;
-    kernels.SumSquares({rows * columns, at, &partial});
+    const SumSquaresTensor tensor = {rows * columns, at, &partial};
+    kernels.SumSquares({{&tensor, 1}});
     std::memcpy(out, &partial, sizeof(partial));
   });
   CheckSameBits(x, rows * columns, [&](float* at, float* out) {

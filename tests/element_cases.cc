@@ -93,20 +93,18 @@ Comparison DropoutAndResidual(const CpuKernels& kernels) {
   return result;
 }
 
+// Of one tensor, and of as many in one call that a GPU takes them in turn.
 Comparison AdamW(const CpuKernels& kernels) {
   const int64_t n = 70001;
   const Floats gradient = Numbers(n, 1);
   Floats w = Numbers(n, 2), m = Numbers(n, 3), v = Numbers(n, 4);
   for (float& x : v) x = std::abs(x);
   const Floats w0 = w, m0 = m, v0 = v;
-  AdamWArgs args = {.n = n,
-                    .weights = w.data(),
-                    .m = m.data(),
-                    .v = v.data(),
-                    .gradient = gradient.data(),
+  const float decay = 0.1f;
+  const AdamWTensor whole = {n, w.data(), m.data(), v.data(), gradient.data(), decay};
+  AdamWArgs args = {.tensors = {&whole, 1},
                     .gradient_scale = 0.5f,
                     .learning_rate = 1e-2f,
-                    .decay = 0.1f,
                     .correction1 = 0.271f,
                     .correction2 = 0.002997f};
   kernels.AdamW(args);
@@ -117,7 +115,7 @@ Comparison AdamW(const CpuKernels& kernels) {
     want_v[i] = args.beta2 * v0[i] + (1.0 - args.beta2) * g * g;
     const double step =
         want_m[i] / args.correction1 / (std::sqrt(want_v[i] / args.correction2) + args.epsilon);
-    want_w[i] = w0[i] - args.learning_rate * (step + args.decay * w0[i]);
+    want_w[i] = w0[i] - args.learning_rate * (step + decay * w0[i]);
   }
   Comparison result;
   result.Add(w, want_w, 4 * kEpsilon);
@@ -135,7 +133,16 @@ Comparison AdamW(const CpuKernels& kernels) {
   w = w0, m = m0, v = v0;
   kernels.AdamW(args);
   const bool same = SameBits(w, w1) && SameBits(m, m1) && SameBits(v, v1);
-  result.Add({unchanged ? 1.0f : 0, same ? 1.0f : 0}, {1, 1}, 0);
+
+  w = w0, m = m0, v = v0;
+  std::vector<AdamWTensor> parts;
+  for (int64_t at = 0; at < n; at += parts.back().n)
+    parts.push_back({std::min(n - at, 4 * static_cast<int64_t>(parts.size() % 400)), w.data() + at,
+                     m.data() + at, v.data() + at, gradient.data() + at, decay});
+  args.tensors = parts;
+  kernels.AdamW(args);
+  const bool in_parts = SameBits(w, w1) && SameBits(m, m1) && SameBits(v, v1);
+  for (const bool right : {unchanged, same, in_parts}) result.AddOne(right ? 1.0f : 0, 1, 0);
   return result;
 }
 

@@ -313,8 +313,9 @@ int Speed() {
   });
   const int64_t parameters = int64_t{124} << 20;
   float *w = Floats(parameters), *m = Floats(parameters), *v = Floats(parameters);
+  const AdamWTensor tensor = {.n = parameters, .weights = w, .m = m, .v = v, .gradient = m};
   Time("adamw", 28.0 * static_cast<double>(parameters), "GB/s", [&] {
-    cuda::AdamW({.n = parameters, .weights = w, .m = m, .v = v, .gradient = m}, nullptr);
+    cuda::AdamW({.tensors = {&tensor, 1}}, nullptr);
   });
   const AttentionShape shape = {batch, tokens, heads, dim, heads};
   const double flops = 2.0 * static_cast<double>(batch * heads * tokens * tokens * dim);

@@ -79,17 +79,25 @@ Comparison RandomNormal(const CpuKernels& kernels) {
   return result;
 }
 
+// In one call, and so many tensors that a GPU takes them in turn.
 Comparison SumSquares(const CpuKernels& kernels) {
+  std::vector<int64_t> sizes = {1, 100, 0, kSumSquaresBlock, 2 * kSumSquaresBlock + 33};
+  sizes.resize(300, 40);
+  const Floats x = Numbers(2 * kSumSquaresBlock + 33, 1);
+  std::vector<Doubles> partial(sizes.size());
+  std::vector<SumSquaresTensor> tensors;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    partial[i].resize(SumSquaresBlocks(sizes[i]));
+    tensors.push_back({sizes[i], x.data(), partial[i].data()});
+  }
+  kernels.SumSquares({tensors});
   Comparison result;
-  for (const int64_t n : {int64_t{1}, int64_t{100}, kSumSquaresBlock, 2 * kSumSquaresBlock + 33}) {
-    const Floats x = Numbers(n, 1);
-    Doubles partial(SumSquaresBlocks(n)), want(partial.size());
-    kernels.SumSquares({n, x.data(), partial.data()});
-    for (int64_t i = 0; i < n; ++i) want[i / kSumSquaresBlock] += double(x[i]) * x[i];
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    Doubles want(partial[i].size());
+    for (int64_t j = 0; j < sizes[i]; ++j) want[j / kSumSquaresBlock] += double(x[j]) * x[j];
     // Sums of doubles, kept as doubles: the error relative to the sum is below that of a float.
-    for (size_t i = 0; i < want.size(); ++i) {
-      result.AddOne(static_cast<float>(partial[i] / want[i] - 1), 0, 1e-12);
-    }
+    for (size_t j = 0; j < want.size(); ++j)
+      result.AddOne(static_cast<float>(partial[i][j] / want[j] - 1), 0, 1e-12);
   }
   return result;
 }

@@ -70,14 +70,9 @@ Comparison ScaledLoss(const CpuKernels& kernels) {
                  {5, 1 / (5 + 1e-6)}, 8 * kEpsilon);
       if (stage > 0) continue;
       const Floats gradient = {static_cast<float>(0.5 * used)};
-      kernels.AdamW({.n = 1,
-                     .weights = weight.data(),
-                     .m = m.data(),
-                     .v = v.data(),
-                     .gradient = gradient.data(),
-                     .clipped = &clipped,
-                     .learning_rate = 0.1f,
-                     .beta2 = 0.95f});
+      const AdamWTensor tensor = {1, weight.data(), m.data(), v.data(), gradient.data()};
+      kernels.AdamW(
+          {.tensors = {&tensor, 1}, .clipped = &clipped, .learning_rate = 0.1f, .beta2 = 0.95f});
       const double g = 0.5 / (5 + 1e-6), n = updates[step - 1];
       first = 0.9 * first + 0.1 * g, second = 0.95 * second + 0.05 * g * g;
       w -= 0.1 * first / (1 - std::pow(0.9, n)) / std::sqrt(second / (1 - std::pow(0.95, n)));

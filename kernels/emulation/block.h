@@ -22,6 +22,7 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __restrict__
 
 namespace pp::kernels::cuda {

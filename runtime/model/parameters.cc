@@ -130,34 +130,38 @@ void AddTied(const StageLayout& layout, std::byte* wgrad) {
 
 void SumSquares(Kernels& kernels, const std::vector<OwnedPart>& parts, const std::byte* wgrad,
                 double* norm) {
+  std::vector<kernels::SumSquaresTensor> tensors;
   for (const OwnedPart& owned : parts) {
     const TensorPart& part = owned.part;
     if (part.blocks() == 0) continue;
-    kernels.SumSquares({.n = part.count,
-                        .x = Floats(wgrad, part.tensor->wgrad) + part.begin,
-                        .partial = norm + part.first_block()});
+    tensors.push_back({.n = part.count,
+                       .x = Floats(wgrad, part.tensor->wgrad) + part.begin,
+                       .partial = norm + part.first_block()});
   }
+  kernels.SumSquares({tensors});
 }
 
 void StepAdamW(Kernels& kernels, const std::vector<OwnedPart>& parts, const AdamWOptions& options,
                const std::byte* wgrad, std::byte* optimizer, std::byte* weights) {
-  const double step = static_cast<double>(options.step);
+  std::vector<kernels::AdamWTensor> tensors;
   for (const OwnedPart& owned : parts) {
     const TensorPart& part = owned.part;
-    kernels.AdamW({.n = part.count,
-                   .weights = Floats(weights, part.tensor->weight) + part.begin,
-                   .m = Floats(optimizer, owned.m),
-                   .v = Floats(optimizer, owned.v),
-                   .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
-                   .clipped = options.clipped,
-                   .learning_rate = options.learning_rate,
-                   .beta1 = options.beta1,
-                   .beta2 = options.beta2,
-                   .epsilon = options.epsilon,
-                   .decay = part.tensor->matrix ? options.weight_decay : 0.0f,
-                   .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
-                   .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
+    tensors.push_back({.n = part.count,
+                       .weights = Floats(weights, part.tensor->weight) + part.begin,
+                       .m = Floats(optimizer, owned.m),
+                       .v = Floats(optimizer, owned.v),
+                       .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
+                       .decay = part.tensor->matrix ? options.weight_decay : 0.0f});
   }
+  const double step = static_cast<double>(options.step);
+  kernels.AdamW({.tensors = tensors,
+                 .clipped = options.clipped,
+                 .learning_rate = options.learning_rate,
+                 .beta1 = options.beta1,
+                 .beta2 = options.beta2,
+                 .epsilon = options.epsilon,
+                 .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
+                 .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
 }
 
 }  // namespace pp
