@@ -44,7 +44,7 @@ struct LayerNormBackwardArgs {
   float* scratch = nullptr;  // on a GPU, for dgamma: NormScratchFloats(channels)
 };
 
-inline constexpr int kNormParts = 256;  // of the rows, whose sums a GPU adds in their order
+inline constexpr int kNormParts = 512;  // of the rows, at most, whose sums a GPU adds
 inline constexpr int64_t NormScratchFloats(int64_t channels) { return 2 * kNormParts * channels; }
 
 namespace cpu {

@@ -109,6 +109,7 @@ constexpr Case kCases[] = {
     {"matmul with leading dimensions", MatmulInPlace},
     {"embedding", Embedding},
     {"layer norm", LayerNorm},
+    {"layer norm, the parts of its backward one by one", LayerNormInParts},
     {"RMS norm", RmsNorm},
     {"rotary embedding", Rope},
     {"attention", Attention},

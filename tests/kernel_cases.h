@@ -111,6 +111,7 @@ Comparison MatmulInPlace(const CpuKernels& kernels);
 Comparison BiasGradient(const CpuKernels& kernels);
 Comparison Embedding(const CpuKernels& kernels);
 Comparison LayerNorm(const CpuKernels& kernels);
+Comparison LayerNormInParts(const CpuKernels& kernels);
 Comparison RmsNorm(const CpuKernels& kernels);
 Comparison Rope(const CpuKernels& kernels);
 

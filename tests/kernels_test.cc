@@ -225,31 +225,6 @@ TEST_CASE("extreme numbers go through GELU") {
   CHECK(std::isnan(dx[6]));
 }
 
-TEST_CASE("the parts of a LayerNorm backward can be had one by one") {
-  const int64_t rows = 3, channels = 20;
-  const Floats x = Numbers(60, 1), dy = Numbers(60, 2), gamma = Numbers(20, 3),
-               mean = Numbers(3, 4);
-  const Floats rstd = Numbers(3, 5);
-  LayerNormBackwardArgs<float> both = {.rows = rows,
-                                       .channels = channels,
-                                       .dy = dy.data(),
-                                       .x = x.data(),
-                                       .gamma = gamma.data(),
-                                       .mean = mean.data(),
-                                       .rstd = rstd.data()};
-  LayerNormBackwardArgs<float> input = both, weight = both;
-  Floats dx(60), dgamma(20), dbeta(20), dx2(60), dgamma2(20), dbeta2(20);
-  both.dx = dx.data(), both.dgamma = dgamma.data(), both.dbeta = dbeta.data();
-  input.dx = dx2.data();
-  weight.dgamma = dgamma2.data(), weight.dbeta = dbeta2.data();
-  cpu::LayerNormBackward<float>(both);
-  cpu::LayerNormBackward<float>(input);
-  cpu::LayerNormBackward<float>(weight);
-  CHECK(SameBits(dx, dx2));
-  CHECK(SameBits(dgamma, dgamma2));
-  CHECK(SameBits(dbeta, dbeta2));
-}
-
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("no kernel takes memory") {
   cpu::Matmul matmul;

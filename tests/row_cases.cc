@@ -9,9 +9,13 @@ namespace {
 // And RMSNorm, where it is not centered.
 Comparison Norm(const CpuKernels& kernels, bool centered) {
   Comparison result;
-  for (const int64_t channels : {1, 5, 64, 768, 771}) {
+  // On a GPU a block has one row or, in the order of their widths, 34, 3, 2 and 1; a thread has one
+  // pack of a row, or two, or sums are in shared memory.
+  constexpr int64_t kShapes[][2] = {{19, 1},   {19, 5},    {19, 64},  {16900, 32}, {1100, 136},
+                                    {19, 768}, {260, 771}, {3, 1284}, {3, 4100}};
+  for (const auto& [rows, channels] : kShapes) {
     for (const Update update : {Update::kSet, Update::kAdd}) {
-      const int64_t rows = 19, n = rows * channels;
+      const int64_t n = rows * channels;
       const Floats x = Numbers(n, 1), gamma = Numbers(channels, 2), beta = Numbers(channels, 3);
       const Floats dy = Numbers(n, 4), old = Numbers(n, 5);
       Floats y(n), mean(rows), rstd(rows), dx = old, dgamma = old, dbeta = old;
@@ -72,6 +76,32 @@ Comparison Norm(const CpuKernels& kernels, bool centered) {
 
 Comparison LayerNorm(const CpuKernels& kernels) { return Norm(kernels, true); }
 Comparison RmsNorm(const CpuKernels& kernels) { return Norm(kernels, false); }
+
+Comparison LayerNormInParts(const CpuKernels& kernels) {
+  Comparison result;
+  const int64_t rows = 3;
+  for (const int64_t channels : {20, 21}) {
+    const int64_t n = rows * channels;
+    const Floats x = Numbers(n, 1), dy = Numbers(n, 2), gamma = Numbers(channels, 3);
+    const Floats mean = Numbers(rows, 4), rstd = Numbers(rows, 5);
+    LayerNormBackwardArgs<float> both = {.rows = rows,
+                                         .channels = channels,
+                                         .dy = dy.data(),
+                                         .x = x.data(),
+                                         .gamma = gamma.data(),
+                                         .mean = mean.data(),
+                                         .rstd = rstd.data()};
+    LayerNormBackwardArgs<float> input = both, weight = both;
+    Floats dx[2] = {Floats(n), Floats(n)}, gradients[2] = {Floats(2 * channels), gradients[0]};
+    both.dx = dx[0].data(), input.dx = dx[1].data();
+    both.dgamma = gradients[0].data(), both.dbeta = both.dgamma + channels;
+    weight.dgamma = gradients[1].data(), weight.dbeta = weight.dgamma + channels;
+    for (const auto& args : {both, input, weight}) kernels.LayerNormBackward(args);
+    result.Add(dx[1], Doubles(dx[0].begin(), dx[0].end()), 0);
+    result.Add(gradients[1], Doubles(gradients[0].begin(), gradients[0].end()), 0);
+  }
+  return result;
+}
 
 // All of a table of seven tokens and positions, and a part of it without positions.
 Comparison Embedding(const CpuKernels& kernels) {

@@ -183,9 +183,7 @@ class KernelOperators : public Operators {
       case OperatorKind::kEmbedding:
         return EmbeddingWeight(call);
       case OperatorKind::kNorm:
-        for (size_t i = 0; i < op.parameters.size(); ++i)
-          Accumulate(update, op.in, call.part + i * op.in, call.gradients[i]);
-        return;
+        return NormWeight(call);
       case OperatorKind::kLinear:
         return LinearWeight(call);
       case OperatorKind::kRope:
@@ -219,6 +217,16 @@ class KernelOperators : public Operators {
   // Of so many tokens that this peer's part of the vocabulary has room for, those that there are.
   int64_t Tokens(int64_t room) const {
     return std::clamp<int64_t>(vocabulary_ - peers_.index() * room, 0, room);
+  }
+
+  void NormWeight(const OperatorCall& call) {
+    const int64_t n = call.placed->op.in;
+    const Update update = call.stage->accumulate;
+    float *gamma = call.gradients[0], *beta = call.gradients[1];
+    // At once where they lie side by side.
+    if (beta == gamma + n) return Accumulate(update, 2 * n, call.part, gamma);
+    Accumulate(update, n, call.part, gamma);
+    if (beta != nullptr) Accumulate(update, n, call.part + n, beta);
   }
 
   // A peer gives the rows of its tokens, the first one also those of the positions.
