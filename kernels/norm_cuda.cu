@@ -8,6 +8,8 @@
 //
 // Rows that are too wide, or not of whole packs, are read again, from the first-level cache, and
 // sums of the backward are in shared memory.
+#include <algorithm>
+
 #include "kernels/block.h"
 #include "kernels/mma.h"
 #include "kernels/norm.h"
@@ -16,8 +18,8 @@ namespace pp::kernels::cuda {
 namespace {
 
 constexpr int kForwardThreads = 256, kBackwardThreads = 256;
-// Of AddParts: a warp has every 16th part of 32 columns, of which so many are under way at once.
-constexpr int kAddThreads = 512, kAddAtOnce = 8;
+// Of AddParts: the most warps of a block, and parts of which a warp loads a column at once.
+constexpr int kAddWarps = 16, kAddAtOnce = 8;
 
 // Whether there is a mean to take off: LayerNorm.
 enum class Centre { kNo, kYes };
@@ -318,24 +320,27 @@ __global__ void __launch_bounds__(kBackwardThreads, 2) BackwardWide(LayerNormBac
 }
 
 // A block takes 32 columns of dgamma and dbeta, side by side: a lane a column, a warp every 16th
-// part.
+// part, where there are so many.
 template <typename N>
-__global__ void __launch_bounds__(kAddThreads) AddParts(LayerNormBackwardArgs<N> a, int parts) {
-  constexpr int kWarps = kAddThreads / kWarp;
-  auto& of_warps = Shared<float[kWarps][kWarp]>();
+__global__ void __launch_bounds__(kAddWarps * kWarp)
+    AddParts(LayerNormBackwardArgs<N> a, int parts) {
+  const int warps = Threads() / kWarp;
+  auto& of_warps = Shared<float[kAddWarps][kWarp]>();
   const int64_t c = int64_t{BlockX()} * kWarp + Lane();
   const bool inside = c < (a.dbeta != nullptr ? 2 : 1) * a.channels;
   float sum = 0;
-  for (int part = Warp(); inside && part < parts; part += kWarps * kAddAtOnce) {
+  for (int part = Warp(); inside && part < parts; part += warps * kAddAtOnce) {
     PP_UNROLL
-    for (int i = part; i < part + kWarps * kAddAtOnce; i += kWarps)
+    for (int j = 0; j < kAddAtOnce; ++j) {
+      const int i = part + j * warps;
       sum += i < parts ? a.scratch[i * 2 * a.channels + c] : 0;
+    }
   }
   of_warps[Warp()][Lane()] = sum;
   SyncBlock();
   if (Warp() != 0 || !inside) return;
   float all = 0;
-  for (int w = 0; w < kWarps; ++w) all += of_warps[w][Lane()];
+  for (int w = 0; w < warps; ++w) all += of_warps[w][Lane()];
   float* out = c < a.channels ? a.dgamma + c : a.dbeta + (c - a.channels);
   *out = a.update == Update::kAdd ? *out + all : all;
 }
@@ -395,9 +400,11 @@ void RunBackward(const LayerNormBackwardArgs<N>& args, Stream stream) {
   RunRows<N, kSize, kCentre>(args, blocks, stream);
   if (args.dgamma == nullptr) return;
   const int64_t sums = (args.dbeta != nullptr ? 2 : 1) * args.channels;
-  Launch<AddParts<N>>(
-      {.x = CeilDiv(sums, kWarp), .threads = kAddThreads, .shared = kAddThreads * sizeof(float)},
-      stream, args, static_cast<int>(blocks));
+  const int warps = static_cast<int>(std::clamp<int64_t>(blocks, 1, kAddWarps));
+  Launch<AddParts<N>>({.x = CeilDiv(sums, kWarp),
+                       .threads = warps * kWarp,
+                       .shared = kAddWarps * kWarp * sizeof(float)},
+                      stream, args, static_cast<int>(blocks));
 }
 
 }  // namespace

