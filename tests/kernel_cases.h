@@ -115,7 +115,7 @@ Comparison LayerNormInParts(const CpuKernels& kernels);
 Comparison RmsNorm(const CpuKernels& kernels);
 Comparison Rope(const CpuKernels& kernels);
 
-// In half_cases.cc, for both types of two bytes.
+// For both types of two bytes, in half_cases.cc and half_product_cases.cc.
 template <TwoBytes H>
 Comparison HalfNumbers(const CpuKernels& kernels);
 template <TwoBytes H>

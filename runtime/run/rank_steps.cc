@@ -151,7 +151,7 @@ void Rank::Report(const StepResult& result) {
                          .last = asked_to_stop_.load(),
                          .peak_bytes = device_->HighWater() + executor_->bytes(),
                          .grad_norm = result.norm,
-                          .scaling = result.scaling,
+                         .scaling = result.scaling,
                          .seconds = now - std::exchange(last_end_, now)};
   message.evaluated = evaluations_->validates() && evaluated_ == result.step;
   // All tensor parallel peers have the same losses.
