@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
+#include <span>
 
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
@@ -128,40 +131,54 @@ void AddTied(const StageLayout& layout, std::byte* wgrad) {
                      .out = Floats(wgrad, layout.tied_lookup)});
 }
 
+namespace {
+
+// run(tensors) of what tensor_of(part) makes of the parts, many at a time: a step takes no memory.
+template <typename TensorOf, typename Run>
+void ForTensors(const std::vector<OwnedPart>& parts, const TensorOf& tensor_of, const Run& run) {
+  std::array<decltype(tensor_of(parts[0])), 64> tensors;
+  for (size_t begin = 0; begin < parts.size(); begin += tensors.size()) {
+    const size_t count = std::min(tensors.size(), parts.size() - begin);
+    for (size_t i = 0; i < count; ++i) tensors[i] = tensor_of(parts[begin + i]);
+    run(std::span(tensors).first(count));
+  }
+}
+
+}  // namespace
+
 void SumSquares(Kernels& kernels, const std::vector<OwnedPart>& parts, const std::byte* wgrad,
                 double* norm) {
-  std::vector<kernels::SumSquaresTensor> tensors;
-  for (const OwnedPart& owned : parts) {
+  const auto tensor_of = [&](const OwnedPart& owned) -> kernels::SumSquaresTensor {
     const TensorPart& part = owned.part;
-    if (part.blocks() == 0) continue;
-    tensors.push_back({.n = part.count,
-                       .x = Floats(wgrad, part.tensor->wgrad) + part.begin,
-                       .partial = norm + part.first_block()});
-  }
-  kernels.SumSquares({tensors});
+    return {.n = part.blocks() == 0 ? 0 : part.count,
+            .x = Floats(wgrad, part.tensor->wgrad) + part.begin,
+            .partial = norm + part.first_block()};
+  };
+  ForTensors(parts, tensor_of, [&](const auto& tensors) { kernels.SumSquares({tensors}); });
 }
 
 void StepAdamW(Kernels& kernels, const std::vector<OwnedPart>& parts, const AdamWOptions& options,
                const std::byte* wgrad, std::byte* optimizer, std::byte* weights) {
-  std::vector<kernels::AdamWTensor> tensors;
-  for (const OwnedPart& owned : parts) {
+  const auto tensor_of = [&](const OwnedPart& owned) -> kernels::AdamWTensor {
     const TensorPart& part = owned.part;
-    tensors.push_back({.n = part.count,
-                       .weights = Floats(weights, part.tensor->weight) + part.begin,
-                       .m = Floats(optimizer, owned.m),
-                       .v = Floats(optimizer, owned.v),
-                       .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
-                       .decay = part.tensor->matrix ? options.weight_decay : 0.0f});
-  }
+    return {.n = part.count,
+            .weights = Floats(weights, part.tensor->weight) + part.begin,
+            .m = Floats(optimizer, owned.m),
+            .v = Floats(optimizer, owned.v),
+            .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
+            .decay = part.tensor->matrix ? options.weight_decay : 0.0f};
+  };
   const double step = static_cast<double>(options.step);
-  kernels.AdamW({.tensors = tensors,
-                 .clipped = options.clipped,
-                 .learning_rate = options.learning_rate,
-                 .beta1 = options.beta1,
-                 .beta2 = options.beta2,
-                 .epsilon = options.epsilon,
-                 .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
-                 .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
+  ForTensors(parts, tensor_of, [&](const auto& tensors) {
+    kernels.AdamW({.tensors = tensors,
+                   .clipped = options.clipped,
+                   .learning_rate = options.learning_rate,
+                   .beta1 = options.beta1,
+                   .beta2 = options.beta2,
+                   .epsilon = options.epsilon,
+                   .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
+                   .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
+  });
 }
 
 }  // namespace pp
