@@ -1,0 +1,36 @@
+// What piperun loads for --backend cuda and for --transport nccl, over fakes (fake_cuda.h,
+// fake_nccl.h): its own way from the command line to a GPU, without one. The environment's FAKE_GPUS
+// says how many GPUs a host has. NCCL goes as far as to what is refused before the first
+// communicator: between processes there is no fake of it.
+#include <cstdlib>
+#include <utility>
+
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/cuda_plugin.h"
+#include "runtime/device/cuda/gemm_tuner.h"
+#include "tests/fake_cuda.h"
+#include "tests/fake_nccl.h"
+
+namespace {
+
+std::unique_ptr<pp::CudaDriver> MakeDriver(int gpu) {
+  return pp::MakeFakeCuda({.seed = static_cast<unsigned>(gpu + 1)});
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void pp_open_cuda(pp::CudaBackend* backend) {
+  const char* gpus = std::getenv("FAKE_GPUS");
+  for (int gpu = 0; gpu < (gpus != nullptr ? std::atoi(gpus) : 1); ++gpu)
+    backend->gpus.push_back(1000 + gpu);
+  backend->make_device = [](int gpu, pp::CudaDeviceArgs args) {
+    return pp::MakeCudaDevice(MakeDriver(gpu), std::move(args));
+  };
+  backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes) {
+    return pp::TuneGemms(MakeDriver(gpu).get(), shapes);
+  };
+}
+
+extern "C" __attribute__((visibility("default"))) void pp_open_nccl(pp::NcclBackend* backend) {
+  backend->make = [] { return pp::MakeFakeNccl(pp::MakeFakeNcclWorld(1)); };
+}
