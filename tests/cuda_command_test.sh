@@ -49,6 +49,10 @@ refused "--transport: ranks 0 and 1 have one GPU, .*" mpiexec -n 2 "$gpu_run" a.
 refused "--transport: 'nccl' without mpiexec .*" "$gpu_run" a.plan --transport nccl
 rm programs/libpiperun_nccl.so
 refused "--transport nccl: not in this build .*" mpiexec -n 2 "$gpu_run" a.plan --transport nccl
+# Threads need neither NCCL nor MPI.
+rm programs/libpiperun_mpi.so
+losses "$gpu_run" a.plan --backend cuda > alone.txt
+cmp threads.txt alone.txt || fail "alone: $(paste threads.txt alone.txt)"
 rm programs/libpiperun_cuda.so
 refused "--backend cuda: not in this build .*" "$gpu_run" a.plan
 
