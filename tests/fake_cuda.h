@@ -3,9 +3,9 @@
 // an order that a seed chooses, now and then late.
 //
 // What a real one would not tell is an error here: memory that nobody has taken, or taken while a
-// stream waits for another rank, a copy from or to
-// memory of the host that is not pinned, a stream that waits for an event that nobody has recorded.
-// New memory has no values: all bits are set, which makes NaNs and tokens that there are not.
+// stream waits for another rank, a copy from or to memory of the host that is not pinned, a stream
+// that waits for an event that nobody has recorded. New memory has no values: all bits are set,
+// which makes NaNs and tokens that there are not.
 #pragma once
 
 #include <cstdint>

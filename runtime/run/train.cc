@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "runtime/run/gather.h"
 #include "runtime/run/inputs.h"
 #include "runtime/run/stall_watch.h"
+#include "runtime/run/step_reports.h"
 
 namespace pp {
 namespace {
@@ -265,54 +265,16 @@ class Supervisor {
     news_.Ring();
   }
 
-  // What is no number, and where; a rank that only has its consequences comes last.
-  Status CheckNumbers(const std::vector<ControlMessage>& reports) const {
-    // Without the sign that a NaN may have.
-    auto text = [](double number) { return std::isnan(number) ? std::abs(number) : number; };
-    for (size_t rank = 0; rank < reports.size(); ++rank)
-      if (const ControlMessage& report = reports[rank]; report.bad_micro >= 0)
-        return Status::Failed(fmt::format("rank {}: step {}: loss of micro-batch {} is {} ({})",
-                                          rank, inputs_->steps_before() + report.step,
-                                          report.bad_micro, text(report.bad_loss), report.text));
-    if (const auto loss = ValidationLoss(reports); loss && !std::isfinite(*loss))
-      return Status::Failed(fmt::format("step {}: the validation loss is {}",
-                                        inputs_->steps_before() + reports[0].step, text(*loss)));
-    for (size_t rank = 0; rank < reports.size(); ++rank) {
-      const ControlMessage& report = reports[rank];
-      const int64_t step = inputs_->steps_before() + report.step;
-      if (report.scaling != reports[0].scaling)
-        return Status::Failed(fmt::format("rank {}: step {}: loss scale {} (rank 0 has {})", rank,
-                                          step, report.scaling.scale, reports[0].scaling.scale));
-      if (std::isfinite(report.grad_norm)) continue;
-      const bool scales = InfoOf(program_.job->dtype).scales_loss;
-      if (scales && report.scaling.scale >= 1) continue;  // the update was skipped
-      return Status::Failed(fmt::format(
-          "rank {}: step {}: the gradient's norm is {}{}", rank, step, text(report.grad_norm),
-          scales ? fmt::format(" at a loss scale of {}, which cannot be halved further",
-                               report.scaling.used)
-                 : ""));
-    }
-    return {};
-  }
-
-  // The mean over the validation's tokens, where there was one behind the step.
-  std::optional<double> ValidationLoss(const std::vector<ControlMessage>& reports) const {
-    if (!reports[0].evaluated) return std::nullopt;
-    const Validation& validation = inputs_->validation();
-    double sum = 0;
-    for (const ControlMessage& report : reports) sum += report.val_loss;
-    return sum / static_cast<double>(validation.count * validation.batches->Tokens(1));
-  }
-
   void ReportStep(const std::vector<ControlMessage>& reports) {
-    if (const Status numbers = CheckNumbers(reports); !numbers.ok()) {
+    if (const Status numbers = CheckNumbers(program_, *inputs_, reports); !numbers.ok()) {
       diverged_ = true;
       ranks_[0]->Fail(numbers);
       return;
     }
     ++report_.last_step;
     reporting_.store(true);
-    Status status = options_.on_step ? options_.on_step(Combine(reports)) : Status();
+    Status status =
+        options_.on_step ? options_.on_step(Combine(program_, *inputs_, reports)) : Status();
     if (status.ok()) status = FinishSaving(reports[0].scaling);
     reporting_.store(false);
     if (!status.ok()) ranks_[0]->Fail(status);
@@ -340,26 +302,6 @@ class Supervisor {
         topology_.ranks()));
     report_.saved_step = step;
     return {};
-  }
-
-  StepReport Combine(const std::vector<ControlMessage>& reports) const {
-    StepReport step;
-    step.step = inputs_->steps_before() + reports[0].step;
-    const auto tokens = static_cast<double>(inputs_->batches().Tokens(reports[0].step));
-    for (const ControlMessage& report : reports) {
-      step.loss += report.loss;
-      step.peak_bytes.push_back(report.peak_bytes);
-    }
-    step.loss /= tokens;
-    step.val_loss = ValidationLoss(reports);
-    step.steps = inputs_->optimizer().steps;
-    if (program_.clip) step.grad_norm = reports[0].grad_norm;
-    if (InfoOf(program_.job->dtype).scales_loss) step.loss_scale = reports[0].scaling.used;
-    step.skipped = reports[0].scaling.finite == 0;
-    step.learning_rate = LearningRate(inputs_->optimizer(), step.step);
-    step.seconds = reports[0].seconds;
-    step.tokens_per_second = tokens / step.seconds;
-    return step;
   }
 
   void PassRequests() {

@@ -1,0 +1,23 @@
+// One step of a run, from what each rank has reported of it, by rank.
+#pragma once
+
+#include <vector>
+
+#include "runtime/run/control.h"
+#include "runtime/run/inputs.h"
+#include "runtime/run/train.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// Failed: what is no number, and where; a rank that only has its consequences comes last. A
+// gradient norm that is none is no error where the loss is scaled and its scale can be halved
+// further.
+Status CheckNumbers(const Program& program, const Inputs& inputs,
+                    const std::vector<ControlMessage>& reports);
+
+StepReport Combine(const Program& program, const Inputs& inputs,
+                   const std::vector<ControlMessage>& reports);
+
+}  // namespace pp
