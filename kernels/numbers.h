@@ -11,6 +11,7 @@
 // all. A further type has a row here, and conversions in simd.h and in both of block.h's.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace pp::kernels {
@@ -25,6 +26,16 @@ struct Float16 {
 
 template <typename N>
 concept TwoBytes = sizeof(N) == 2;
+
+// The number that such bits stand for, by no instruction of its own.
+inline constexpr float Widened(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+inline constexpr float Widened(Float16 x) {
+  const uint32_t sign = uint32_t{x.bits} >> 15 << 31, rest = x.bits & 0x7fff;
+  if (rest >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+  // 2^112 lifts the exponent's middle from 15 to 127, of numbers below the normal ones, too.
+  const float size = std::bit_cast<float>(rest << 13) * 0x1p112f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(size));
+}
 
 }  // namespace pp::kernels
 

@@ -127,13 +127,7 @@ inline Float16 Round<Float16>(float x) {
   const auto units = static_cast<int>((in_units + 0x1p23f) - 0x1p23f);
   return {static_cast<uint16_t>(sign | ((lifted - 113) * 0x400 + units))};
 }
-inline float ToFloat(Float16 x) {
-  const uint32_t sign = uint32_t{x.bits} >> 15 << 31, rest = x.bits & 0x7fff;
-  if (rest >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | rest << 13);
-  // 2^112 lifts the exponent's middle from 15 to 127, of numbers below the normal ones, too.
-  const float size = std::bit_cast<float>(rest << 13) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(size));
-}
+inline float ToFloat(Float16 x) { return Widened(x); }
 
 template <auto kKernel, typename... Args>
 void Launch(const Grid& grid, Stream stream, const Args&... args) {

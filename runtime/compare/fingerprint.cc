@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/device/activations.h"
+
 namespace pp {
 namespace {
 
@@ -29,14 +31,19 @@ void Fingerprint::Add(const float* x, int64_t first, int64_t n) {
 }
 
 void Fingerprint::Add(const std::byte* x, Dtype dtype, int64_t first, int64_t n) {
-  if (dtype == Dtype::kFp32) return Add(reinterpret_cast<const float*>(x), first, n);
-  const auto* halves = reinterpret_cast<const uint16_t*>(x);
-  float floats[256];
-  for (int64_t done = 0; done < n; done += std::size(floats)) {
-    const int64_t count = std::min<int64_t>(std::size(floats), n - done);
-    for (int64_t i = 0; i < count; ++i) floats[i] = NumberOf(dtype, halves[done + i]);
-    Add(floats, first + done, count);
-  }
+  ForActivations(dtype, [&]<typename N>() {
+    const auto* numbers = reinterpret_cast<const N*>(x);
+    if constexpr (kernels::TwoBytes<N>) {
+      float floats[256];
+      for (int64_t done = 0; done < n; done += std::size(floats)) {
+        const int64_t count = std::min<int64_t>(std::size(floats), n - done);
+        for (int64_t i = 0; i < count; ++i) floats[i] = kernels::Widened(numbers[done + i]);
+        Add(floats, first + done, count);
+      }
+    } else {
+      Add(numbers, first, n);
+    }
+  });
 }
 
 void Fingerprint::Add(const Fingerprint& other) {

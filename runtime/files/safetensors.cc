@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "schema/model/dtype.h"
+#include "kernels/numbers.h"
 
 namespace pp {
 namespace {
@@ -186,7 +186,8 @@ Status Safetensors::ReadFloats(const std::string& name, const std::vector<int64_
     for (int64_t i = 0; unit == 2 && i < numbers; ++i) {
       uint16_t bits;
       std::memcpy(&bits, read + 2 * i, 2);
-      to[i] = NumberOf(entry.dtype == "BF16" ? Dtype::kBf16 : Dtype::kFp16, bits);
+      to[i] = entry.dtype == "BF16" ? kernels::Widened(kernels::BFloat16{bits})
+                                    : kernels::Widened(kernels::Float16{bits});
     }
   }
   return {};

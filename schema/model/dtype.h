@@ -3,7 +3,6 @@
 // in every case.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <string_view>
 
@@ -28,16 +27,6 @@ inline constexpr int64_t kLossScaleBytes = 40;
 inline constexpr const DtypeInfo& InfoOf(Dtype dtype) { return kDtypes[static_cast<int>(dtype)]; }
 inline constexpr int64_t BytesOf(Dtype dtype) { return InfoOf(dtype).bytes; }
 inline constexpr std::string_view NameOf(Dtype dtype) { return InfoOf(dtype).name; }
-
-// The number that the bits of one of two bytes stand for.
-inline constexpr float NumberOf(Dtype dtype, uint16_t bits) {
-  if (dtype == Dtype::kBf16) return std::bit_cast<float>(uint32_t{bits} << 16);
-  const uint32_t sign = uint32_t{bits} >> 15 << 31, rest = bits & 0x7fff;
-  if (rest >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-  // 2^112 lifts the exponent's middle from 15 to 127, of numbers below the normal ones, too.
-  const float size = std::bit_cast<float>(rest << 13) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(size));
-}
 
 // False: there is none of this name.
 inline constexpr bool ParseDtype(std::string_view name, Dtype* dtype) {
