@@ -9,6 +9,7 @@
 #include <span>
 
 #include "kernels/clip.h"
+#include "kernels/round.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {
@@ -21,6 +22,8 @@ struct AdamWTensor {
   float* v = nullptr;               // [n], updated
   const float* gradient = nullptr;  // [n]
   float decay = 0;                  // 0 for biases and norms
+  // On a GPU alone: [n], = the weights as products take them, updated or not; null: nowhere.
+  void* rounded = nullptr;
 };
 
 struct AdamWArgs {
@@ -32,6 +35,7 @@ struct AdamWArgs {
   float learning_rate = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
   float correction1 = 1, correction2 = 1;
+  Rounding rounding = Rounding::kNone;  // of `rounded`
 };
 
 namespace cpu {

@@ -1,6 +1,7 @@
-// AdamW on a GPU. Bound by memory: 28 bytes an element.
+// AdamW on a GPU. Bound by memory: 28 bytes an element, and 2 for what it rounds.
 #include "kernels/adamw.h"
 #include "kernels/block.h"
+#include "kernels/round_cuda.h"
 #include "kernels/tensors_cuda.h"
 
 namespace pp::kernels::cuda {
@@ -20,7 +21,8 @@ struct Options {
 };
 
 template <int kSize>
-__device__ void UpdateAt(const AdamWTensor& a, const Options& o, const Factors& by, int64_t i) {
+__device__ Pack<float, kSize> Update(const AdamWTensor& a, const Options& o, const Factors& by,
+                                     int64_t i) {
   const auto gradient = LoadPack<kSize>(a.gradient + i);
   auto m = LoadPack<kSize>(a.m + i), v = LoadPack<kSize>(a.v + i);
   auto weights = LoadPack<kSize>(a.weights + i);
@@ -34,11 +36,22 @@ __device__ void UpdateAt(const AdamWTensor& a, const Options& o, const Factors& 
   StorePack(a.m + i, m);
   StorePack(a.v + i, v);
   StorePack(a.weights + i, weights);
+  return weights;
 }
 
+template <Rounding kRounding, int kSize>
+__device__ void StepAt(const AdamWTensor& a, const Options& o, const Factors& by, bool updates,
+                       int64_t i) {
+  const auto weights = updates ? Update<kSize>(a, o, by, i) : LoadPack<kSize>(a.weights + i);
+  if constexpr (kRounding != Rounding::kNone)
+    if (a.rounded != nullptr) StoreRounded<kRounding>(a.rounded, i, weights);
+}
+
+template <Rounding kRounding>
 __global__ void __launch_bounds__(kThreads)
-    Update(const __grid_constant__ TensorBatch<AdamWTensor> batch, Options o) {
-  if (o.clipped != nullptr && o.clipped->finite == 0) return;
+    Step(const __grid_constant__ TensorBatch<AdamWTensor> batch, Options o) {
+  const bool updates = o.clipped == nullptr || o.clipped->finite != 0;
+  if (kRounding == Rounding::kNone && !updates) return;
   Factors by = {o.gradient_scale, o.correction1, o.correction2};
   if (o.clipped != nullptr) by.scale = o.clipped->scale;
   if (o.clipped != nullptr && o.clipped->correction1 != 0) {
@@ -48,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
   const TensorBlock place = FindTensor(batch);
   const AdamWTensor& a = batch.tensors[place.tensor];
   const int64_t i = (place.block * kThreads + Thread()) * kSize;
-  if (i + kSize <= a.n) return UpdateAt<kSize>(a, o, by, i);
-  for (int64_t j = i; j < a.n; ++j) UpdateAt<1>(a, o, by, j);
+  if (i + kSize <= a.n) return StepAt<kRounding, kSize>(a, o, by, updates, i);
+  for (int64_t j = i; j < a.n; ++j) StepAt<kRounding, 1>(a, o, by, updates, j);
 }
 
 }  // namespace
@@ -58,7 +71,9 @@ void AdamW(const AdamWArgs& a, Stream stream) {
   const auto blocks = [](int64_t n) { return CeilDiv(n, int64_t{kThreads} * kSize); };
   const Options options = {a.gradient_scale, a.learning_rate, a.beta1,       a.beta2,
                            a.epsilon,        a.correction1,   a.correction2, a.clipped};
-  LaunchTensors<Update>(a.tensors, blocks, {.threads = kThreads}, stream, options);
+  ForRounding(a.rounding, [&]<Rounding kRounding>() {
+    LaunchTensors<Step<kRounding>>(a.tensors, blocks, {.threads = kThreads}, stream, options);
+  });
 }
 
 }  // namespace pp::kernels::cuda

@@ -1,5 +1,5 @@
-// All kernels. To add one, write its Args in NAME.h, void NAME(const NAMEArgs&) in NAME_cpu.cc, the
-// same with a stream in NAME_cuda.cu, and a row here.
+// All kernels but round.h's, which is a GPU's alone. To add one, write its Args in NAME.h, void
+// NAME(const NAMEArgs&) in NAME_cpu.cc, the same with a stream in NAME_cuda.cu, and a row here.
 #pragma once
 
 #include "kernels/adamw.h"

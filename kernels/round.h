@@ -1,25 +1,36 @@
-// y = the nearest N of x, for a GPU's matrix products, whose operands have one type: weights
-// and biases are fp32. (A CPU's products round what they take by themselves.)
+// y = weights x as a GPU's matrix products take them, whose operands have one type: weights and
+// biases are fp32. (A CPU's products round what they take by themselves.)
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/numbers.h"
 #include "kernels/stream.h"
 
 namespace pp::kernels {
 
-template <typename N>
+// To which type, and to which of the two numbers of it beside x.
+enum class Rounding {
+  kNone,
+  kBFloat16,  // the nearest, as in numbers.h
+  kFloat16,
+  // Stochastic rounding (Gupta et al., "Deep Learning with Limited Numerical Precision", 2015):
+  // each of the two with a probability such that their mean is x. What is drawn is a hash of x's
+  // own bits, so that a weight is rounded in the same way in every layout, replica and version, and
+  // after a restart; it changes when the weight does.
+  kStochasticBFloat16,
+};
+
 struct RoundArgs {
   int64_t n = 0;
   const float* x = nullptr;  // [n]
-  N* y = nullptr;            // [n], =
+  void* y = nullptr;         // [n] of `rounding`'s type, =
+  Rounding rounding = Rounding::kNone;
 };
 
 namespace cuda {
 
-template <typename N>
-void Round(const RoundArgs<N>& args, Stream stream);
+// REQUIRES: not kNone.
+void Round(const RoundArgs& args, Stream stream);
 
 }  // namespace cuda
 }  // namespace pp::kernels

@@ -1,26 +1,27 @@
-// Rounding on a GPU. Bound by memory: 6 bytes an element.
-#include "kernels/elements_cuda.h"
-#include "kernels/round.h"
+// Rounding weights on a GPU. Bound by memory: 6 bytes an element.
+#include "kernels/round_cuda.h"
 
 namespace pp::kernels::cuda {
 namespace {
 
-template <typename N>
+template <Rounding kRounding>
 struct RoundEach {
-  RoundArgs<N> a;
+  RoundArgs a;
 
   template <int kSize>
   __device__ void At(int64_t i) const {
-    StoreFloats(a.y + i, LoadFloats<kSize>(a.x + i));
+    StoreRounded<kRounding>(a.y, i, LoadPack<kSize>(a.x + i));
   }
 };
 
 }  // namespace
 
-template <typename N>
-void Round(const RoundArgs<N>& args, Stream stream) {
-  LaunchForEach<kPackSize<N>>(AccessOf(args.x, args.y), args.n, RoundEach<N>{args}, stream);
+void Round(const RoundArgs& args, Stream stream) {
+  const Access access = AccessOf(args.x, static_cast<const char*>(args.y));
+  ForRounding(args.rounding, [&]<Rounding kRounding>() {
+    if constexpr (kRounding != Rounding::kNone)
+      LaunchForEach<kPackSize<BFloat16>>(access, args.n, RoundEach<kRounding>{args}, stream);
+  });
 }
-PP_HALVES(PP_INSTANTIATE_CUDA_OF, Round)
 
 }  // namespace pp::kernels::cuda

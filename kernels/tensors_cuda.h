@@ -12,7 +12,7 @@ namespace pp::kernels::cuda {
 // What one launch takes.
 template <typename Tensor>
 struct TensorBatch {
-  static constexpr int kMost = 3072 / sizeof(Tensor);
+  static constexpr int kMost = 3840 / (sizeof(Tensor) + sizeof(int32_t));
 
   Tensor tensors[kMost];
   int32_t ends[kMost];  // the blocks of tensors[i] end before block ends[i]

@@ -133,6 +133,7 @@ class Run {
       mine.items.push_back({"--backend", digest(arguments_.backend)});
       mine.items.push_back({"--transport", digest(arguments_.transport)});
       mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
+      mine.items.push_back({"--weight-rounding", digest(arguments_.weight_rounding)});
       const Topology topology = TopologyOf(*program_);
       const bool on_host = arguments_.backend == "cpu";
       for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
@@ -168,6 +169,11 @@ class Run {
             fmt::format("{}: {} ({} has activations of {}: only fp16's loss is "
                         "scaled)",
                         option, *text, arguments_.plan, NameOf(program_->job->dtype)));
+    if (arguments_.weight_rounding == "stochastic" && program_->job->dtype != Dtype::kBf16)
+      return Status::Invalid(
+          fmt::format("--weight-rounding: stochastic ({} has activations of {}: a bf16 plan's "
+                      "weights alone are rounded so)",
+                      arguments_.plan, NameOf(program_->job->dtype)));
     if (First() || nccl) {
       std::vector<WaitsFor> waits_for;
       PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan, &waits_for).In(arguments_.plan));
@@ -344,7 +350,12 @@ int Main(int argc, char** argv) {
   }
   Backend backend;
   if (status.ok() && arguments.tune_gemms.empty()) {
-    Result<Backend> opened = OpenBackend({arguments.backend, arguments.transport, gemms}, *launch);
+    Result<Backend> opened =
+        OpenBackend({.backend = arguments.backend,
+                     .transport = arguments.transport,
+                     .gemms = gemms,
+                     .stochastic_rounding = arguments.weight_rounding == "stochastic"},
+                    *launch);
     status = opened.status();
     if (opened.ok()) backend = std::move(*opened);
   }

@@ -36,6 +36,12 @@ losses "$gpu_run" a.plan --backend cuda --gemms gemms > tuned.txt
 paste cpu.txt tuned.txt | awk '{ d = ($1 - $3) / $1; if (d > 1e-5 || d < -1e-5) far = 1 }
   END { exit far }' || fail "tuned: $(paste cpu.txt tuned.txt)"
 
+"$pipec" compile --scheme 1f1b --devices 2 --microbatches 4 --model config.json --dtype bf16 \
+  -o bf16.plan || fail "no plan of bf16"
+losses "$gpu_run" bf16.plan --backend cuda > nearest.txt
+losses "$gpu_run" bf16.plan --backend cuda --weight-rounding stochastic > stochastic.txt
+cmp -s nearest.txt stochastic.txt && fail "--weight-rounding changes nothing"
+
 # refused PATTERN COMMAND...
 refused() {
   local pattern=$1
@@ -47,6 +53,8 @@ refused() {
 }
 refused "--transport: ranks 0 and 1 have one GPU, .*" mpiexec -n 2 "$gpu_run" a.plan --transport nccl
 refused "--transport: 'nccl' without mpiexec .*" "$gpu_run" a.plan --transport nccl
+refused "--weight-rounding: stochastic \(a.plan has activations of fp32: .*" \
+  "$gpu_run" a.plan --weight-rounding stochastic
 rm programs/libpiperun_nccl.so
 refused "--transport nccl: not in this build .*" mpiexec -n 2 "$gpu_run" a.plan --transport nccl
 # Threads need neither NCCL nor MPI.

@@ -19,16 +19,17 @@ namespace {
 
 TEST_CASE("a GPU's kernels compute what their headers say") {
   const CpuKernels kernels = CudaKernels();
-  for (const Case& test : KernelCases()) {
-    INFO(test.name);
-    cuda::emulation::SetSeed(1);
-    const Comparison one = test.run(kernels);
-    CHECK(WorstError(one) <= 1);
-    for (uint32_t seed : {2, 3}) {
-      cuda::emulation::SetSeed(seed);
-      CHECK(SameBits(test.run(kernels).actual, one.actual));
+  for (const auto& cases : {KernelCases(), CudaCases()})
+    for (const Case& test : cases) {
+      INFO(test.name);
+      cuda::emulation::SetSeed(1);
+      const Comparison one = test.run(kernels);
+      CHECK(WorstError(one) <= 1);
+      for (uint32_t seed : {2, 3}) {
+        cuda::emulation::SetSeed(seed);
+        CHECK(SameBits(test.run(kernels).actual, one.actual));
+      }
     }
-  }
 }
 
 // The same numbers at an address that 16 divides, and at another one.

@@ -209,6 +209,26 @@ TEST_CASE("a GPU skips what overflows, as a CPU does") {
   }
 }
 
+// Weights that AdamW rounds, and those that are rounded when a product takes them, as it has to be
+// of shards, have the same bits.
+TEST_CASE("a GPU's weights are rounded to the nearest or stochastically, whoever has them") {
+  const auto plan = [](const char* scheme, int zero) {
+    return SmallPlan(
+        {.scheme = scheme, .shape = {2, 4}, .replicas = 2, .zero = zero, .dtype = Dtype::kBf16});
+  };
+  const Program whole = plan("1f1b", 0);
+  std::vector<KeptReport> runs;
+  for (const bool stochastic : {false, true}) {
+    const CudaRun run = {.stochastic_rounding = stochastic};
+    runs.push_back(RunOnCuda(whole, run));
+    REQUIRE(runs.back().status.ok());
+    for (const Program& other : {plan("gpipe", 0), plan("1f1b", 1)})
+      CHECK(Difference(RunOnCuda(other, run), runs.back()) == 0);
+  }
+  CHECK(Difference(runs[1], runs[0]) > 0);
+  CHECK(Difference(runs[1], runs[0]) < 2e-2);
+}
+
 // In how many orders of streams a run with the plant is not the right one.
 int Found(const Program& program, const Plant& plant) {
   const KeptReport right = Run(program);

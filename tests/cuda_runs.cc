@@ -74,7 +74,9 @@ KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
     if (run.around_cuda) cuda = run.around_cuda(std::move(cuda));
     auto nccl = world ? MakeFakeNccl(world) : nullptr;
     if (run.around_nccl) nccl = run.around_nccl(rank, std::move(nccl));
-    return MakeCudaDevice(std::move(cuda), {.bells = bells, .nccl = std::move(nccl)});
+    return MakeCudaDevice(
+        std::move(cuda),
+        {.bells = bells, .nccl = std::move(nccl), .stochastic_rounding = run.stochastic_rounding});
   };
   if (run.validates) {
     options.val_data = options.data;

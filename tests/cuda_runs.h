@@ -28,6 +28,7 @@ struct CudaRun {
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
   bool validates = false;  // behind each step, and draws a sample in the end
   std::optional<double> loss_scale;
+  bool stochastic_rounding = false;
   // Of NCCL; by default the fewest communicators that the plan's proof finds.
   std::optional<nccl::Sharings> sharings;
 };

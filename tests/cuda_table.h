@@ -3,12 +3,18 @@
 // MatmulRun, as products are cuBLASLt's.
 #pragma once
 
+#include <span>
+
 #include "kernels/isa.h"
+#include "tests/kernel_cases.h"
 
 namespace pp::kernels {
 
 // Each on memory that host and device share, and over when it returns.
 CpuKernels CudaKernels();
+
+// Of what a GPU alone has.
+std::span<const Case> CudaCases();
 
 // The program says how it waits for what it has just started.
 void FinishKernel();

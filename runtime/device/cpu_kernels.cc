@@ -44,7 +44,7 @@ class CpuKernels : public Kernels {
     matmul_.Run(product, WithHelpers(args));
   }
   void Copy(const void* from, int64_t bytes, void* to) override { std::memcpy(to, from, bytes); }
-  void ForgetWeights() override {}
+  void ForgetWeights(const std::byte*, int64_t) override {}
   void Angles(const std::vector<double>& turns, int64_t tokens, float* out) override {
     RopeAngles(turns, tokens, out);
   }

@@ -6,6 +6,7 @@
 // Args::scratch is a place of KernelBytes, Args::helpers are the device's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -40,8 +41,8 @@ class Kernels : public ActivationKernels<float>,
   virtual bool Fuses(const kernels::MatmulShape&) { return false; }
 
   virtual void Copy(const void* from, int64_t bytes, void* to) = 0;
-  // From here on weights are others than before: a STEP has been.
-  virtual void ForgetWeights() = 0;
+  // The weights in these bytes are about to change: a STEP comes.
+  virtual void ForgetWeights(const std::byte* weights, int64_t bytes) = 0;
   // RopeAngles (rope_angles.h).
   virtual void Angles(const std::vector<double>& turns, int64_t tokens, float* out) = 0;
 

@@ -52,12 +52,14 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
   const size_t gpus = cuda.gpus.size();
   Backend made{.kernels = *kernels};
   if (by_nccl) made.gpu = cuda.gpus[launch.local_rank % gpus];
-  made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), gemms = options.gemms, launch,
-                      gpus](int rank, const DeviceBells& bells) {
+  made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), options, launch, gpus](
+                         int rank, const DeviceBells& bells) {
     const int local = launch.mpi ? launch.local_rank : rank;
-    return cuda.make_device(
-        local % static_cast<int>(gpus),
-        {.bells = bells, .nccl = nccl.make ? nccl.make() : nullptr, .gemms = gemms});
+    return cuda.make_device(local % static_cast<int>(gpus),
+                            {.bells = bells,
+                             .nccl = nccl.make ? nccl.make() : nullptr,
+                             .gemms = options.gemms,
+                             .stochastic_rounding = options.stochastic_rounding});
   };
   return made;
 }

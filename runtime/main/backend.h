@@ -16,6 +16,7 @@ namespace pp {
 struct BackendOptions {
   std::string backend, transport;          // the options
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
+  bool stochastic_rounding = false;        // --weight-rounding
 };
 struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs

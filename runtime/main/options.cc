@@ -92,6 +92,9 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
        {std::pair{&a.gemms, "--gemms"}, std::pair{&a.tune_gemms, "--tune-gemms"}})
     if (!value->empty() && a.backend != "cuda")
       return Status::Invalid(fmt::format("{}: needs --backend cuda", option));
+  PP_RETURN_IF_ERROR(OneOf("--weight-rounding", a.weight_rounding, {"nearest", "stochastic"}));
+  if (a.weight_rounding == "stochastic" && a.backend != "cuda")
+    return Status::Invalid("--weight-rounding: stochastic needs --backend cuda");
   if (!a.gemms.empty() && !a.tune_gemms.empty())
     return Status::Invalid(
         fmt::format("--tune-gemms: {} with --gemms {} (one of them)", a.tune_gemms, a.gemms));
@@ -192,6 +195,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--gemms", a.gemms, "which algorithms compute matrix products: a file of --tune-gemms");
   add("--tune-gemms", a.tune_gemms,
       "in place of training: time the plan's matrix products on a GPU, and write that file");
+  add("--weight-rounding", a.weight_rounding,
+      "of a bf16 plan's weights for products on a GPU: nearest (default) or stochastic");
   add("--transport", a.transport,
       "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts), mpi or nccl");
   add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");

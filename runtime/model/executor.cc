@@ -152,8 +152,8 @@ class ModelExecutor : public StageExecutor {
     options.learning_rate = static_cast<float>(LearningRate(args_.optimizer, call.step));
     options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
     options.step = call.update;
+    kernels_->ForgetWeights(call.weights, layout.weights_bytes);
     StepAdamW(*kernels_, ToStep(call, layout), options, call.wgrad, call.optimizer, call.weights);
-    kernels_->ForgetWeights();
   }
 
   const ExecutorArgs args_;

@@ -30,7 +30,8 @@ class CudaDevice : public Device {
       : driver_(std::move(driver)),
         nccl_(std::move(args.nccl)),
         bells_(args.bells),
-        gemms_(std::move(args.gemms)) {}
+        gemms_(std::move(args.gemms)),
+        stochastic_rounding_(args.stochastic_rounding) {}
   ~CudaDevice() override {
     if (!watcher_.joinable()) return;
     Finish();
@@ -72,7 +73,8 @@ class CudaDevice : public Device {
   Queue& compute() override { return *compute_; }
   Queue& reduce() override { return *reduce_; }
   std::unique_ptr<Kernels> MakeKernels(const Job& job, int) override {
-    return MakeCudaKernels(driver_.get(), compute_->stream(), job, gemms_.get());
+    return MakeCudaKernels(driver_.get(), compute_->stream(), job,
+                           {.gemms = gemms_.get(), .stochastic_rounding = stochastic_rounding_});
   }
 
   Result<std::unique_ptr<Transport>> Reach(const ReachArgs& args) override {
@@ -158,6 +160,7 @@ class CudaDevice : public Device {
   const std::unique_ptr<Nccl> nccl_;  // null: none
   const DeviceBells bells_;
   const std::shared_ptr<const GemmTable> gemms_;
+  const bool stochastic_rounding_;
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0;
   std::unique_ptr<CudaQueue> compute_, reduce_;

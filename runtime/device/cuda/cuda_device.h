@@ -23,6 +23,7 @@ struct CudaDeviceArgs {
   std::unique_ptr<Nccl> nccl;  // null: ranks that share communicators cannot be reached
   // Of a file, for a machine like this one (else the device has an error); null: none.
   std::shared_ptr<const GemmTable> gemms;
+  bool stochastic_rounding = false;  // of bf16 jobs' weights for products
 };
 
 // Driver and NCCL are the device's alone. Throws std::system_error where the system has no thread

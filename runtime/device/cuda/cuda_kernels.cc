@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/round.h"
-#include "runtime/device/activations.h"
 #include "runtime/device/rope_angles.h"
 
 namespace pp {
@@ -17,8 +16,12 @@ namespace cuda = kernels::cuda;
 
 class CudaKernels : public Kernels {
  public:
-  CudaKernels(CudaDriver* driver, CudaDriver::Stream stream, const Job& job, const GemmTable* gemms)
-      : driver_(*driver), stream_(stream), gemms_(gemms), dtype_(job.dtype) {
+  CudaKernels(CudaDriver* driver, CudaDriver::Stream stream, const Job& job,
+              const CudaKernelsOptions& options)
+      : driver_(*driver),
+        stream_(stream),
+        gemms_(options.gemms),
+        rounding_(RoundingOf(job.dtype, options.stochastic_rounding)) {
     int64_t floats = 0;
     for (int stage = 0; stage < job.stages(); ++stage)
       for (const StageOperator& placed : LayoutStage(job, stage).operators) {
@@ -37,7 +40,7 @@ class CudaKernels : public Kernels {
   }
 
 #define PP_KERNEL(Name) \
-  void Name(const kernels::Name##Args& args) override { cuda::Name(args, stream_); }
+  void Name(const kernels::Name##Args& args) override { cuda::Name(WithRounded(args), stream_); }
 #define PP_KERNEL_OF(N, Name)                                       \
   void Name(const kernels::Name##Args<kernels::N>& args) override { \
     cuda::Name(WithScratch(args), stream_);                         \
@@ -72,8 +75,11 @@ class CudaKernels : public Kernels {
     driver_.Multiply(product, rounded, stream_);
   }
 
-  void ForgetWeights() override {
-    for (auto& [weights, rounded] : rounded_) rounded.fresh = false;
+  void ForgetWeights(const std::byte* weights, int64_t bytes) override {
+    const auto* begin = reinterpret_cast<const float*>(weights);
+    const auto end = rounded_.lower_bound({begin + bytes / 4, 0});
+    for (auto each = rounded_.lower_bound({begin, 0}); each != end; ++each)
+      each->second.fresh = false;
   }
 
   void Copy(const void* from, int64_t bytes, void* to) override {
@@ -111,25 +117,47 @@ class CudaKernels : public Kernels {
     Copy(*pinned, bytes, angles_);
   }
 
-  // Rounded once a step, whatever the number of micro-batches.
+  static kernels::Rounding RoundingOf(Dtype dtype, bool stochastic) {
+    switch (dtype) {
+      case Dtype::kFp32:
+        return kernels::Rounding::kNone;
+      case Dtype::kBf16:
+        return stochastic ? kernels::Rounding::kStochasticBFloat16 : kernels::Rounding::kBFloat16;
+      case Dtype::kFp16:
+        return kernels::Rounding::kFloat16;
+    }
+    PP_CHECK(false);
+  }
+
+  // Once a step, whatever the number of micro-batches, where AdamW has not done it.
   const void* Rounded(const float* weights, int64_t n) {
     RoundedWeights& rounded = rounded_[{weights, n}];
     if (rounded.at == nullptr) {
-      const int64_t bytes = n * BytesOf(dtype_);
+      const int64_t bytes = 2 * n;
       rounded.at = Took(driver_.TakeLate(bytes, stream_), bytes);
     }
     if (!rounded.fresh)
-      ForActivations(dtype_, [&]<typename N>() { Round<N>(weights, n, rounded); });
+      cuda::Round({.n = n, .x = weights, .y = rounded.at, .rounding = rounding_}, stream_);
     rounded.fresh = true;
     return rounded.at;
   }
-  template <kernels::TwoBytes N>
-  void Round(const float* weights, int64_t n, const RoundedWeights& rounded) {
-    cuda::Round<N>({.n = n, .x = weights, .y = reinterpret_cast<N*>(rounded.at)}, stream_);
+  // AdamW rounds what it updates whole, and products have taken before. Where it updates a part
+  // (ZeRO), peers send the rest.
+  kernels::AdamWArgs WithRounded(kernels::AdamWArgs args) {
+    args.rounding = rounding_;
+    stepped_.assign(args.tensors.begin(), args.tensors.end());
+    for (kernels::AdamWTensor& tensor : stepped_) {
+      const auto found = rounded_.find({tensor.weights, tensor.n});
+      if (found == rounded_.end()) continue;
+      tensor.rounded = found->second.at;
+      found->second.fresh = true;
+    }
+    args.tensors = stepped_;
+    return args;
   }
-  template <typename N>
-  void Round(const float*, int64_t, const RoundedWeights&) {
-    PP_CHECK(false);  // weights are fp32
+  template <typename Args>
+  const Args& WithRounded(const Args& args) {
+    return args;
   }
 
   std::byte* Take(int64_t bytes) { return Took(driver_.Take(bytes), bytes); }
@@ -149,19 +177,20 @@ class CudaKernels : public Kernels {
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
   const GemmTable* const gemms_;
-  const Dtype dtype_;                         // of activations
+  const kernels::Rounding rounding_;          // of weights
   std::vector<kernels::MatmulShape> shapes_;  // by product
   int64_t bytes_ = 0;
   std::byte* scratch_ = nullptr;
   std::map<std::pair<const float*, int64_t>, RoundedWeights> rounded_;
+  std::vector<kernels::AdamWTensor> stepped_;
   std::byte* angles_ = nullptr;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
-                                         const Job& job, const GemmTable* gemms) {
-  return std::make_unique<CudaKernels>(driver, stream, job, gemms);
+                                         const Job& job, const CudaKernelsOptions& options) {
+  return std::make_unique<CudaKernels>(driver, stream, job, options);
 }
 
 // In fp32, which is there to be compared, digits are not left to cuBLASLt's tanh, of which nothing

@@ -9,10 +9,14 @@
 
 namespace pp {
 
+struct CudaKernelsOptions {
+  const GemmTable* gemms = nullptr;  // null, or has none for a product: cuBLASLt's first choice
+  bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)
+};
+
 // Their working space is the driver's, beside the arena: std::bad_alloc where there is none.
-// `gemms` has algorithms for products; null, or has none for one: cuBLASLt's first choice.
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
-                                         const Job& job, const GemmTable* gemms);
+                                         const Job& job, const CudaKernelsOptions& options);
 
 // Kernels::Fuses: a file of algorithms says so by having the product with its epilogue, or without
 // it.
