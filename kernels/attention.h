@@ -71,8 +71,11 @@ inline size_t AttentionScratchBytes(const AttentionShape& shape) {
   return static_cast<size_t>(shape.batch * shape.heads * shape.tokens) * sizeof(float);
 }
 
-// No atomic sums: the same bits in every run. Of BFloat16, dropout(P) and dS are rounded before
-// they are multiplied with V, dO, K and Q; all sums are fp32. REQUIRES: head_dim <= 256.
+inline constexpr int kMostHeadDim = 256;
+
+// No atomic sums: the same bits in every run. Of numbers of two bytes, dropout(P) and dS are
+// rounded before they are multiplied with V, dO, K and Q; all sums are fp32. REQUIRES: head_dim is
+// at most kMostHeadDim.
 template <typename N>
 void AttentionForward(const AttentionForwardArgs<N>& args, Stream stream);
 template <typename N>

@@ -38,7 +38,7 @@ void ForDim(int64_t head_dim, const Run& run) {
   if (head_dim <= 80) return run.template operator()<80>();
   if (head_dim <= 96) return run.template operator()<96>();
   if (head_dim <= 128) return run.template operator()<128>();
-  run.template operator()<256>();
+  run.template operator()<kMostHeadDim>();
 }
 
 // A matrix in global memory.

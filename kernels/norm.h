@@ -58,6 +58,10 @@ void LayerNormBackward(const LayerNormBackwardArgs<N>& args);
 
 namespace cuda {
 
+// REQUIRES, of both: as many channels, at most, as a block's shared memory has room for, whose sums
+// of dgamma and dbeta take 8 bytes a channel.
+inline constexpr int kMostChannels = 20480;
+
 template <typename N>
 void LayerNormForward(const LayerNormForwardArgs<N>& args, Stream stream);
 template <typename N>

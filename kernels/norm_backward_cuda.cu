@@ -287,6 +287,8 @@ void RunRows(const LayerNormBackwardArgs<N>& args, int64_t blocks, Stream stream
     if (packs <= 2 * ThreadsOf(2))
       return Launch<Backward<N, kSize, kCentre, 2>>(grid.template operator()<2>(), stream, args);
   }
+  constexpr int64_t kSharedBytes = 163 * 1024;  // that an sm_80 gives a block, and an sm_90
+  static_assert(sizeof(BackwardShared<1>) + 8 * kMostChannels <= kSharedBytes);
   const int64_t sums = args.dgamma != nullptr ? 2 * args.channels : 0;
   Launch<BackwardWide<N, kSize, kCentre>>(
       {.x = blocks,

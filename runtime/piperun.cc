@@ -23,7 +23,6 @@
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/model_folder.h"
 #include "runtime/files/output_file.h"
-#include "runtime/files/weight_files.h"
 #include "runtime/main/backend.h"
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
@@ -174,6 +173,8 @@ class Run {
           fmt::format("--weight-rounding: stochastic ({} has activations of {}: a bf16 plan's "
                       "weights alone are rounded so)",
                       arguments_.plan, NameOf(program_->job->dtype)));
+    if (arguments_.backend == "cuda")
+      PP_RETURN_IF_ERROR(CheckForCuda(*program_->job).In(arguments_.plan));
     if (First() || nccl) {
       std::vector<WaitsFor> waits_for;
       PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan, &waits_for).In(arguments_.plan));
@@ -202,17 +203,7 @@ class Run {
       return Status::Invalid(fmt::format("{}: {} is the log, too (another file)", option, path));
     Result<OutputFile> opened = OutputFile::Open(path);
     PP_RETURN_IF_ERROR(opened.status());
-    std::vector<std::string> inputs = {arguments_.plan, arguments_.weights + "/config.json"};
-    for (const std::string& data : {arguments_.data, arguments_.val_data}) {
-      const std::string stem = data.substr(0, data.find_last_of('.'));
-      if (data.empty()) continue;
-      inputs.insert(inputs.end(),
-                    {data, data + ".bin", data + ".idx", stem + ".bin", stem + ".idx"});
-    }
-    if (!arguments_.weights.empty())
-      for (const std::string& input : WeightFiles::Paths(arguments_.weights))
-        inputs.push_back(input);
-    for (const std::string& input : inputs)
+    for (const std::string& input : InputPaths(arguments_))
       if (opened->Is(input))
         return Status::Invalid(
             fmt::format("{}: {} is an input of this run (another file)", option, path));
@@ -365,7 +356,7 @@ int Main(int argc, char** argv) {
       status = Status::Invalid(fmt::format(
           "--tune-gemms: under mpiexec -n {} (one piperun, on one GPU)", launch->ranks));
     if (status.ok()) {
-      const Result<std::string> tuned = TuneGemms(arguments.plan, arguments.tune_gemms);
+      const Result<std::string> tuned = TuneGemms(arguments);
       status = tuned.ok() ? PrintOut(*tuned) : tuned.status();
     }
     if (!status.ok() && first) PrintError(status);

@@ -15,7 +15,8 @@ gpu_run=$PWD/programs/piperun
 # losses [LAUNCHER...]: those of a run, a line a step.
 losses() {
   rm -f log
-  timeout 120 "$@" --data text.txt --steps 3 --log log > out.txt 2> err.txt || fail "$*"
+  [[ $* == *--steps* ]] || set -- "$@" --steps 3
+  timeout 120 "$@" --data text.txt --log log > out.txt 2> err.txt || fail "$*"
   sed -E 's/.*"loss":([^,]*),"grad_norm":([^,]*),.*/\1 \2/' log
 }
 
@@ -29,7 +30,22 @@ for transport in shm mpi; do
   FAKE_GPUS=2 losses mpiexec -n 2 "$gpu_run" a.plan --backend cuda --transport $transport > processes.txt
   cmp threads.txt processes.txt || fail "$transport: $(paste threads.txt processes.txt)"
 done
-grep -q "starting kernels" out.txt || fail "no time of starting kernels"
+awk '/starting kernels/ { seen = 1; for (i = 2; i <= NF; ++i) if ($i == "%" && $(i - 1) > 100) exit 1 }
+  END { exit !seen }' out.txt || fail "parts of time: $(cat out.txt)"
+
+# A model saved, resumed and exported on a GPU is the one that a CPU reads.
+validate=(--val-data text.txt --val-batches 2)
+val_loss() { sed -nE '$s/.*"val_loss":([^,}]*).*/\1/p' log; }
+losses "$gpu_run" a.plan --backend cuda --steps 4 --export whole > whole.txt
+losses "$gpu_run" a.plan --backend cuda --steps 2 --save saved > first.txt
+losses "$gpu_run" a.plan --backend cuda --steps 4 --save saved --resume --export model \
+  "${validate[@]}" > rest.txt
+val_loss > gpu.txt
+cat first.txt rest.txt | cmp whole.txt - || fail "resumed: $(cat first.txt rest.txt)"
+cmp whole/model.safetensors model/model.safetensors || fail "another model"
+losses "$piperun" a.plan --weights model --steps 1 --lr 0 "${validate[@]}" > /dev/null
+val_loss | paste gpu.txt - | awk '{ d = ($1 - $2) / $1; exit !(d < 1e-5 && d > -1e-5) }' ||
+  fail "exported: $(val_loss) and $(cat gpu.txt)"
 
 "$gpu_run" a.plan --backend cuda --tune-gemms gemms > out.txt 2> err.txt || fail "--tune-gemms"
 losses "$gpu_run" a.plan --backend cuda --gemms gemms > tuned.txt
@@ -53,6 +69,14 @@ refused() {
 }
 refused "--transport: ranks 0 and 1 have one GPU, .*" mpiexec -n 2 "$gpu_run" a.plan --transport nccl
 refused "--transport: 'nccl' without mpiexec .*" "$gpu_run" a.plan --transport nccl
+sed 's/"n_embd": 16/"n_embd": 768/; s/"n_head": 2/"n_head": 1/' config.json > wide.json
+"$pipec" compile --scheme 1f1b --devices 2 --microbatches 4 --model wide.json -o wide.plan ||
+  fail "no wide plan"
+refused "wide.plan: heads of 768 numbers with --backend cuda .at most 256." "$gpu_run" wide.plan
+for option in --log --trace; do
+  refused "$option: gemms is an input of this run .*" "$gpu_run" a.plan --gemms gemms $option gemms
+done
+refused "--tune-gemms: text.txt is an input of this run .*" "$gpu_run" a.plan --tune-gemms text.txt
 refused "--weight-rounding: stochastic \(a.plan has activations of fp32: .*" \
   "$gpu_run" a.plan --weight-rounding stochastic
 rm programs/libpiperun_nccl.so

@@ -1,7 +1,9 @@
 // The CUDA backend as a whole, without a GPU: its device, queues, kernels and messages (copied from
 // one's memory to another's, or staged) over a fake of CUDA (fake_cuda.h) train what the CPU
 // trains.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <set>
@@ -125,7 +127,7 @@ TEST_CASE("every scheme trains on a GPU as on a CPU") {
                        family, dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged);
 }
 
-TEST_CASE("replicas, shards, peers and checkpoints on a GPU") {
+TEST_CASE("replicas, shards, peers and recomputation on a GPU") {
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
     const auto compare = [&](CompileOptions options, const char* family) {
       options.dtype = dtype;
@@ -260,9 +262,13 @@ TEST_CASE("a GPU without the memory, and one that fails, are an error and no los
   const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}});
   CHECK(Run(program, 1, {.bytes = 1000}).status.message() == "the plan takes too many bytes");
   const KeptReport right = Run(program);
+  const Folder folder;
   int64_t events = 1;  // to one more than the whole run has
   for (;; events += 15) {
-    const KeptReport failed = Run(program, 1, {.events = events});
+    const std::string model = folder / std::to_string(events);
+    const KeptReport failed =
+        RunOnCuda(program, {.messages = Messages::kStaged, .events = events, .export_to = model});
+    CHECK(std::filesystem::exists(model) == failed.status.ok());
     INFO(events << ": " << failed.status.message());
     for (size_t i = 0; i < failed.steps.size(); ++i)
       CHECK(failed.steps[i].loss == right.steps[i].loss);
@@ -270,6 +276,17 @@ TEST_CASE("a GPU without the memory, and one that fails, are an error and no los
     CHECK_THAT(failed.status.message(), Catch::EndsWith("CUDA: an error"));
   }
   CHECK(events > 100);
+}
+
+// Each ends some time after the one before, whatever comes between them.
+TEST_CASE("a step's time is its own where validations come between") {
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}});
+  const KeptReport report = RunOnCuda(program, {.validates = true});
+  REQUIRE(report.steps.size() == kCudaRunSteps);
+  std::vector<double> seconds;
+  for (const StepReport& step : report.steps) seconds.push_back(step.seconds);
+  std::sort(seconds.begin(), seconds.end());
+  CHECK(seconds.front() > seconds[kCudaRunSteps / 2] / 20);
 }
 
 TEST_CASE("a build without CUDA says so") {
@@ -302,7 +319,7 @@ TEST_CASE("a GPU computes the same bits in every order of its streams") {
   for (unsigned seed : {2, 3}) {
     const KeptReport other = Run(program, seed);
     REQUIRE(other.status.ok());
-    for (size_t i = 0; i < one.steps.size(); ++i) CHECK(one.steps[i].loss == other.steps[i].loss);
+    CHECK(Difference(other, one) == 0);
   }
 }
 

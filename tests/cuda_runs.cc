@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/run/export.h"
 #include "schema/verify.h"
 #include "tests/fake_cuda.h"
 #include "tests/fake_nccl.h"
@@ -85,15 +86,29 @@ KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
     options.sample = 3;
   }
   options.after_bind = run.after_bind;
+  std::optional<ModelFolder> model;
+  if (!run.export_to.empty()) {
+    Result<ModelFolder> opened = ModelFolder::Open(run.export_to);
+    REQUIRE(opened.ok());
+    model.emplace(std::move(*opened));
+    REQUIRE(BeginExport(*program.job, &*model).ok());
+    options.exports = true;
+    options.export_to = &*model;
+  }
   return TrainAndKeep(program, options);
 }
 
 double Difference(const KeptReport& a, const KeptReport& b) {
+  REQUIRE(!a.steps.empty());
+  REQUIRE(a.steps.size() == b.steps.size());
   double worst = 0;
+  const auto add = [&](double x, double y) {
+    REQUIRE(std::isfinite(x / y));
+    worst = std::max(worst, std::abs(x / y - 1));
+  };
   for (size_t i = 0; i < a.steps.size(); ++i) {
-    worst = std::max(worst, std::abs(a.steps[i].loss - b.steps[i].loss) / b.steps[i].loss);
-    if (a.steps[i].grad_norm)
-      worst = std::max(worst, std::abs(*a.steps[i].grad_norm / *b.steps[i].grad_norm - 1));
+    add(a.steps[i].loss, b.steps[i].loss);
+    if (a.steps[i].grad_norm) add(*a.steps[i].grad_norm, *b.steps[i].grad_norm);
   }
   return worst;
 }

@@ -26,7 +26,8 @@ struct CudaRun {
   std::function<std::unique_ptr<CudaDriver>(std::unique_ptr<CudaDriver>)> around_cuda;
   std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
-  bool validates = false;  // behind each step, and draws a sample in the end
+  bool validates = false;  // after each step, and draws a sample in the end
+  std::string export_to;   // the trained model; empty: nowhere
   std::optional<double> loss_scale;
   bool stochastic_rounding = false;
   // Of NCCL; by default the fewest communicators that the plan's proof finds.
@@ -42,7 +43,7 @@ Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& term
 KeptReport RunOnCpu(const Program& program, std::optional<double> loss_scale = {});
 KeptReport RunOnCuda(const Program& program, const CudaRun& run);
 
-// The largest relative difference of losses and norms.
+// The largest relative difference of losses and norms, of as many steps. REQUIRES: there are some.
 double Difference(const KeptReport& a, const KeptReport& b);
 
 // With clipping and tied embeddings where the scheme can.

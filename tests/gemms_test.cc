@@ -211,6 +211,15 @@ TEST_CASE(
     CHECK(some.algorithms[ToText(shapes[i])].begin()->first == (i % 2 == 0 ? Best(shapes[i]) : 1));
 }
 
+TEST_CASE("a plain product is timed without GELU, for which there may be no memory") {
+  const std::vector<MatmulShape> plain = {
+      {.m = 8, .n = 16, .k = 8, .numbers = kernels::MatmulNumbers::kBf16}};
+  const Result<TunedGemms> tuned = TuneGemms(MakeFakeCuda({}).get(), plain);
+  REQUIRE(tuned.ok());
+  CHECK(tuned->table.Lacks(plain) == 0);
+  CHECK(tuned->lines.size() == 1);
+}
+
 TEST_CASE("GELU stays a kernel of its own where that is faster") {
   const Program program = ProgramOf("gpt2", Dtype::kBf16);
   for (const double epilogue : {0.5, 3.0}) {

@@ -9,6 +9,7 @@
 
 #include "kernels/isa.h"
 #include "kernels/threads.h"
+#include "schema/status.h"
 
 namespace pp::kernels {
 
@@ -31,6 +32,7 @@ struct Comparison {
   Doubles tolerance;
 
   void Add(const Floats& got, const Doubles& want, double allowed) {
+    PP_CHECK(got.size() == want.size());
     actual.insert(actual.end(), got.begin(), got.end());
     expected.insert(expected.end(), want.begin(), want.end());
     tolerance.insert(tolerance.end(), want.size(), allowed);

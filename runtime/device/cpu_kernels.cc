@@ -6,6 +6,7 @@
 
 #include "kernels/threads.h"
 #include "runtime/device/activations.h"
+#include "runtime/device/attention_shape.h"
 #include "runtime/device/rope_angles.h"
 
 namespace pp {
@@ -17,10 +18,7 @@ class CpuKernels : public Kernels {
  public:
   CpuKernels(const Job& job, int threads)
       : bytes_((threads - 1) * KernelBytes(job)), matmul_(threads), helpers_(bytes_ + kAlign) {
-    const ModelConfig& model = job.model;
-    const kernels::AttentionShape heads = {job.micro_batch_size, job.sequence_length,
-                                           model.heads / job.tp, model.head_dim,
-                                           model.kv_heads / job.tp};
+    const kernels::AttentionShape heads = AttentionShapeOf(job);
     const size_t most = ForActivations(job.dtype, [&]<typename N>() {
       return std::max(cpu::AttentionScratchBytes<N>(heads),
                       cpu::Matmul::ScratchBytes(kernels::kForwardNumbers<N>));

@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "kernels/norm.h"
+#include "runtime/device/attention_shape.h"
 #include "runtime/device/cuda/cuda_plugin.h"
 #include "runtime/main/environment.h"
 #include "runtime/model/products.h"
@@ -64,13 +66,27 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
   return made;
 }
 
-Result<std::string> TuneGemms(const std::string& plan, const std::string& to) {
+Status CheckForCuda(const Job& job) {
+  const auto check = [](const char* what, int64_t size, int64_t most) {
+    if (size <= most) return Status();
+    return Status::Invalid(
+        fmt::format("{} of {} numbers with --backend cuda (at most {})", what, size, most));
+  };
+  PP_RETURN_IF_ERROR(check("heads", AttentionShapeOf(job).head_dim, kernels::cuda::kMostHeadDim));
+  return check("hidden states", job.model.hidden_size, kernels::cuda::kMostChannels);
+}
+
+Result<std::string> TuneGemms(const Arguments& arguments) {
+  const std::string &plan = arguments.plan, &to = arguments.tune_gemms;
   const Result<Program> program = Load(plan);
   PP_RETURN_IF_ERROR(program.status());
   PP_RETURN_IF_ERROR(CheckRunnable(*program, plan, 0));
-  std::error_code error;
-  if (std::filesystem::equivalent(plan, to, error))
-    return Status::Invalid(fmt::format("--tune-gemms: {} is the plan (another file)", to));
+  for (const std::string& input : InputPaths(arguments)) {
+    std::error_code error;
+    if (std::filesystem::equivalent(input, to, error))
+      return Status::Invalid(
+          fmt::format("--tune-gemms: {} is an input of this run (another file)", to));
+  }
   const CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);
   const Result<TunedGemms> tuned = cuda.tune(0, AllProducts(*program->job));

@@ -8,7 +8,8 @@
 
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/main/launch.h"
-#include "runtime/run/train.h"
+#include "runtime/main/options.h"
+#include "schema/model/job.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -29,8 +30,11 @@ struct Backend {
 // too, and a GPU for each rank.
 Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch);
 
+// Whether the kernels for GPUs have room for such a model.
+Status CheckForCuda(const Job& job);
+
 // Times the products of a plan on this host's first GPU, and writes which algorithms are the
-// fastest to a file. What the user should know, in lines.
-Result<std::string> TuneGemms(const std::string& plan, const std::string& to);
+// fastest to the file of --tune-gemms. What the user should know, in lines.
+Result<std::string> TuneGemms(const Arguments& arguments);
 
 }  // namespace pp

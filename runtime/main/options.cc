@@ -10,6 +10,8 @@
 #include <functional>
 #include <initializer_list>
 
+#include "runtime/files/weight_files.h"
+
 namespace pp {
 namespace {
 
@@ -149,6 +151,21 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   options->resume = a.resume;
   options->exports = !a.export_to.empty();
   return {};
+}
+
+std::vector<std::string> InputPaths(const Arguments& a) {
+  std::vector<std::string> paths = {a.plan};
+  if (!a.gemms.empty()) paths.push_back(a.gemms);
+  for (const std::string& data : {a.data, a.val_data}) {
+    const std::string stem = data.substr(0, data.find_last_of('.'));
+    if (data.empty()) continue;
+    paths.insert(paths.end(), {data, data + ".bin", data + ".idx", stem + ".bin", stem + ".idx"});
+  }
+  if (a.weights.empty()) return paths;
+  paths.push_back(a.weights + "/config.json");
+  const std::vector<std::string> files = WeightFiles::Paths(a.weights);
+  paths.insert(paths.end(), files.begin(), files.end());
+  return paths;
 }
 
 std::vector<Item> DigestOptions(const TrainOptions& options) {

@@ -29,6 +29,9 @@ void DescribeOptions(CLI::App& app, Arguments& arguments);
 // Invalid: the first option whose value is wrong.
 Status ParseOptions(const Arguments& arguments, TrainOptions* options);
 
+// What a run reads, which it must not write to: some may not exist.
+std::vector<std::string> InputPaths(const Arguments& arguments);
+
 // The options that must be the same on all ranks; files need not have the same names everywhere.
 std::vector<Item> DigestOptions(const TrainOptions& options);
 

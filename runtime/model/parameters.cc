@@ -26,7 +26,10 @@ const float* Floats(const std::byte* base, int64_t offset) {
 
 // Weights of one shape make different models, by what else a configuration says.
 Status CheckConfig(const std::string& path, const ModelConfig& model) {
-  if (!std::filesystem::exists(path)) return {};
+  std::error_code error;
+  const bool exists = std::filesystem::exists(path, error);
+  if (error) return Status::Invalid(fmt::format("{}: {}", path, error.message()));
+  if (!exists) return {};
   const Result<ModelConfig> config = LoadModelConfig(path);
   PP_RETURN_IF_ERROR(config.status());
   return CheckSameWeights(*config, path, model);

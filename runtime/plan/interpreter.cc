@@ -32,7 +32,9 @@ StepResult& Interpreter::ResultOf(int64_t step) {
 }
 
 Status Interpreter::Run(const Iteration& iteration) {
-  const double begin = SteadySeconds(), processor = ThreadSeconds();
+  const double processor = ThreadSeconds();
+  const int64_t step = iteration.number - (args_.list->overlaps ? 1 : 0);  // that ends here
+  if (step > 0) queue_.Stamp(&ResultOf(step).begin_seconds);
   args_.lanes->Begin(iteration);
   next_freed_ = 0;
   for (const int32_t index : args_.list->compute) {
@@ -52,9 +54,7 @@ Status Interpreter::Run(const Iteration& iteration) {
     args_.lanes->Passed(index, queue_.last());
     executed_.store(executed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
-  const int64_t step = iteration.number - (args_.list->overlaps ? 1 : 0);  // that ends here
-  if (step > 0) ResultOf(step).end = queue_.last();
-  time_.total += SteadySeconds() - begin;
+  if (step > 0) ResultOf(step).end = queue_.Stamp(&ResultOf(step).end_seconds);
   time_.own += ThreadSeconds() - processor;
   time_.instructions += static_cast<int64_t>(args_.list->list.size());
   return {};

@@ -23,6 +23,8 @@ namespace pp {
 struct StepResult {
   int64_t step = 0;
   Ticket end = 0;
+  // Of the iteration in which it ends, on the device's clock.
+  double begin_seconds = 0, end_seconds = 0;
   double norm = 0;             // of the gradient, before clipping; 0 where the plan takes none
   kernels::LossScale scaling;  // where the loss is scaled
   // Of each micro-batch, the sum over its tokens, and the instruction that made it; -1: none here.

@@ -37,11 +37,12 @@ struct CommTimes {
   }
 };
 
-// Where the time of the compute thread went, in seconds.
+// Where the time of the compute thread went, in seconds; where kernels run by themselves, the
+// device's.
 struct TimeSpent {
-  double total = 0;    // inside steps
+  double total = 0;    // of all steps and evaluations, without checkpoints
   double kernels = 0;  // of the device
-  double waiting = 0;  // for other lanes
+  double waiting = 0;  // for other lanes and ranks; a device that runs by itself: all other time
   // Processor time outside of the kernels: what the runtime itself takes. (Not total -
   // kernels - waiting, which has what other processes took in between.)
   double own = 0;

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "runtime/comm/agree.h"
 #include "runtime/comm/topology.h"
 #include "schema/model/families.h"
 #include "schema/model/layout.h"
@@ -46,12 +47,14 @@ class Exporter {
         if (!IsCopy(stage, tensor))
           for (int index = 0; index < (tensor.cut == Cut::kNone ? 1 : job_.tp); ++index)
             PP_RETURN_IF_ERROR(ExportTensor(stage, tensor, index));
+    if (args_.transport != nullptr)
+      status_ = Agree(*args_.transport, kSeconds, Readiness{.status = status_});
     if (writes_ && status_.ok()) Keep(args_.folder->Finish());
     return status_;
   }
 
  private:
-  // The files' first error; the ranks go on, so that nobody waits for anyone.
+  // This process's first error; the ranks go on, so that nobody waits for anyone.
   void Keep(const Status& status) {
     if (status_.ok()) status_ = status;
   }
@@ -76,7 +79,7 @@ class Exporter {
     const auto bytes = static_cast<int64_t>(piece_.size()) * 4;
     Transport* transport = args_.transport;
     if (transport == nullptr || transport->rank() == owner)
-      args_.copy_out(owner, stage, offset, bytes, piece_.data());
+      Keep(args_.copy_out(owner, stage, offset, bytes, piece_.data()));
     if (transport == nullptr || owner == 0) return {};
     if (transport->rank() == owner)
       return Transfer(*transport, {Way::kSend, Channel::kControl, 0}, piece_.data(), bytes,

@@ -19,10 +19,10 @@ struct ExportArgs {
   Transport* transport = nullptr;  // null: all ranks are in this process
   ModelFolder* folder = nullptr;   // rank 0's process; begun
   // Bytes of a stage's weights, from those of its first pipe, on a rank of this process.
-  std::function<void(int rank, int stage, int64_t offset, int64_t bytes, void* out)> copy_out;
+  std::function<Status(int rank, int stage, int64_t offset, int64_t bytes, void* out)> copy_out;
 };
 
-// All processes call it, when the last step is over. Errors of the files are rank 0's.
+// All processes call it, when the last step is over, and get the same status.
 Status ExportModel(const ExportArgs& args);
 
 }  // namespace pp

@@ -172,7 +172,7 @@ void Rank::ComputeMain() {
   try {
     setup_status_ = Setup();
   } catch (const std::bad_alloc&) {
-    setup_status_ = Status::Failed(fmt::format("rank {}: out of memory", rank_));
+    setup_status_ = OutOfMemory();
   } catch (const std::system_error& error) {
     setup_status_ = Status::Failed(fmt::format("rank {}: no thread: {}", rank_, error.what()));
   }
@@ -181,15 +181,22 @@ void Rank::ComputeMain() {
   if (PassGate(bell_)) {
     try {
       RunSteps();
-    } catch (const std::bad_alloc&) {  // steps take none, but what is between them may
-      Fail(Status::Failed("out of memory"));
+    } catch (const std::bad_alloc&) {
+      Fail(OutOfMemory());
     }
+    end_ = SteadySeconds();
     computed_.store(true);
     args_.transport->bell().Ring();
     args_.news->Ring();
   }
   if (device_) device_->Finish();
   executor_.reset();  // where it was made
+}
+
+// The device's, where it says so.
+Status Rank::OutOfMemory() const {
+  const Status status = device_status();
+  return (status.ok() ? Status::Failed("out of memory") : status).In(fmt::format("rank {}", rank_));
 }
 
 // Whether the steps begin; waits for the answer.
@@ -238,19 +245,23 @@ TimeSpent Rank::time() const {
   TimeSpent time = interpreter_->time();
   time.communication = lanes_->times();
   time += evaluations_->time();
+  time.total = end_ - begin_ - saving_;
+  time.waiting += held_back_;
   const QueueTime queue = device_->compute().time();
   time.kernels = queue.busy;
   time.own -= queue.processor;
   time.starting = queue.starting;
   if (peers_) time.kernels -= peers_->waited(), time.waiting += peers_->waited();
+  if (queue.starting > 0) time.waiting = time.total - time.kernels;
   return time;
 }
 
-void Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
+Status Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
   const StageCall copy = BindStage(*args_.program, place_.device, stage, 0, *device_);
   const std::byte* newest = copy.weights + NewestWeights(stage, 0, done_steps_);
   const Ticket ticket = device_->compute().CopyOut(out, newest + offset, bytes);
   while (!device_->compute().Done(ticket)) sched_yield();
+  return device_->status();
 }
 
 void Rank::AppendEvents(std::vector<Event>* events) const {

@@ -113,11 +113,10 @@ class Rank {
   bool left_cleanly() const { return left_cleanly_; }
   int64_t last_step() const { return done_steps_; }  // steps that it finished
   Status device_status() const { return device_ ? device_->status() : Status(); }
-  int64_t high_water() const { return device_ ? device_->HighWater() : 0; }
   TimeSpent time() const;
   int rank() const { return rank_; }
   // After Join: bytes of a stage's newest weights, of its first pipe, on the host.
-  void CopyWeights(int stage, int64_t offset, int64_t bytes, void* out);
+  Status CopyWeights(int stage, int64_t offset, int64_t bytes, void* out);
   void AppendEvents(std::vector<Event>* events) const;
   // After Join: the sample, with its prompt; empty: none.
   std::vector<int32_t> sample() const { return evaluations_->sample(); }
@@ -133,8 +132,11 @@ class Rank {
   RankStates States(int64_t steps);
   int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
   bool IsLast(int64_t number);
+  bool SavesAt(int64_t number);
+  bool EvaluatesAt(int64_t number);
   Status Save(int64_t number);
   Status Evaluate(int64_t number);
+  Status OutOfMemory() const;
   Transport* messages() const { return reach_ ? reach_.get() : args_.transport; }
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
@@ -179,11 +181,14 @@ class Rank {
   std::mutex doing_mutex_;
   std::string doing_;  // before the first step; empty: instructions
   bool left_cleanly_ = false;
-  int64_t done_steps_ = 0;  // and reported
-  double last_end_ = 0;     // of a step
-  int64_t evaluated_ = 0;   // the last step with a validation behind it,
-  double val_loss_ = 0;     // and the losses of it
-  int quiet_tests_ = 0;     // of the communication thread, one after the other
+  int64_t done_steps_ = 0;             // and reported
+  double last_end_ = 0;                // of a step, on the device's clock
+  int64_t resumed_ = 0;                // the last step before which something else was done
+  double begin_ = 0, end_ = 0;         // of all steps
+  double saving_ = 0, held_back_ = 0;  // seconds: of checkpoints, until rank 0 let it go on
+  int64_t evaluated_ = 0;              // the last step with a validation behind it,
+  double val_loss_ = 0;                // and the losses of it
+  int quiet_tests_ = 0;                // of the communication thread, one after the other
   std::thread compute_, communication_;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <chrono>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -68,8 +69,12 @@ void Rank::CommunicationMain() {
   while (true) {
     const uint64_t seen = args_.transport->bell().rings();
     bool moved = false;
-    const Status status = Communicate(&moved);
-    if (!status.ok()) Fail(status);
+    try {
+      const Status status = Communicate(&moved);
+      if (!status.ok()) Fail(status);
+    } catch (const std::bad_alloc&) {
+      Fail(OutOfMemory());
+    }
     // Rank 0 says it last: until then somebody may fail, which it passes on.
     if (!said_bye && computed_.load() && (rank_ != 0 || stop_.load() || control_.others_left())) {
       control_.PostAll({.type = ControlMessage::Type::kBye});

@@ -37,36 +37,42 @@ bool Rank::IsLast(int64_t number) {
   return rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
 }
 
-// The validation behind step `number`, where there is one; its loss goes with the step's report.
-Status Rank::Evaluate(int64_t number) {
-  if (!evaluations_->validates()) return {};
+bool Rank::EvaluatesAt(int64_t number) {
+  if (!evaluations_->validates()) return false;
   const int64_t every = args_.validation.every, step = args_.steps_before + number;
-  if (!(every > 0 && step % every == 0) && !IsLast(number)) return {};
+  return (every > 0 && step % every == 0) || IsLast(number);
+}
+
+// The validation after step `number`; its loss goes with the step's report.
+Status Rank::Evaluate(int64_t number) {
   // What an evaluation receives may lie where the step still reads.
   const Ticket step_end = device_->compute().last();
   WaitUntil([&] { return device_->compute().Done(step_end); });
   if (stop_.load()) return {};
-  const double begin = SteadySeconds();
   PP_RETURN_IF_ERROR(evaluations_->Validate(
       [&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_));
   PP_RETURN_IF_ERROR(device_->status());
   evaluated_ = number;
-  last_end_ += SteadySeconds() - begin;  // it is no part of a step
   return {};
 }
 
-// This rank's part of the checkpoint behind step `number`, where there is one. Its report comes
-// later, so that who has all reports knows that all parts are there.
+bool Rank::SavesAt(int64_t number) {
+  if (args_.save.empty()) return false;
+  const int64_t every = args_.save_every, step = args_.steps_before + number;
+  return (every > 0 && step % every == 0) || IsLast(number);
+}
+
+// This rank's part of the checkpoint after step `number`. The step's report comes later, so that
+// who has all reports knows that all parts are there.
 Status Rank::Save(int64_t number) {
-  if (args_.save.empty()) return {};
-  const int64_t step = args_.steps_before + number;
-  const bool due = args_.save_every > 0 && step % args_.save_every == 0;
-  if (!(due || IsLast(number)) || stop_.load()) return {};
-  const std::string folder = SavingFolder(args_.save, step);
+  if (stop_.load()) return {};
+  const double begin = SteadySeconds();
+  const std::string folder = SavingFolder(args_.save, args_.steps_before + number);
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // whoever is first
   try {
     PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_)));
+    saving_ += SteadySeconds() - begin;
     return device_->status();
   } catch (const std::bad_alloc&) {
     return Status::Failed(folder + ": out of memory");
@@ -75,7 +81,8 @@ Status Rank::Save(int64_t number) {
 
 void Rank::RunSteps() {
   WaitUntil([this] { return connected_.load(); });
-  last_end_ = SteadySeconds();
+  begin_ = SteadySeconds();
+  device_->compute().Stamp(&last_end_);
   const int64_t behind = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
     Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
@@ -85,13 +92,17 @@ void Rank::RunSteps() {
     }
     Status status = RunIteration(iteration);
     if (status.ok()) status = device_->status();
-    if (status.ok() && !stop_.load() && number > behind) status = Save(number - behind);
-    // Where steps overlap, the memory is free only behind the last one.
+    const int64_t step = number - behind;
+    const bool saves = status.ok() && !stop_.load() && step > 0 && SavesAt(step);
+    if (saves) status = Save(step);
+    // Where steps overlap, the memory is free only after the last one.
     const bool over = behind == 0 || iteration.part == Part::kRest;
-    if (status.ok() && !stop_.load() && over) status = Evaluate(number - behind);
+    const bool evaluates = status.ok() && !stop_.load() && over && EvaluatesAt(step);
+    if (evaluates) status = Evaluate(step);
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
     if (stop_.load()) return;
-    ReportUpTo(number - behind, number - behind - 1);
+    ReportUpTo(step, saves || evaluates ? step : step - 1);
+    if (saves || evaluates) resumed_ = step + 1;
     if (iteration.part == Part::kRest) break;
   }
   if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
@@ -134,7 +145,9 @@ bool Rank::MayBegin(int64_t step) {
     if (step > last_step_.load()) return true;
     return rank_ == 0 ? consumed_.load() >= step - kReportsAhead : go_step_.load() >= step;
   };
+  const double begin = SteadySeconds();
   WaitUntil(may);
+  held_back_ += SteadySeconds() - begin;
   if (stop_.load() || step > last_step_.load()) return false;
   if (rank_ == 0 && step < args_.steps) {
     if (asked_to_stop_.load()) last_step_.store(std::min(last_step_.load(), step));
@@ -145,14 +158,15 @@ bool Rank::MayBegin(int64_t step) {
 }
 
 void Rank::Report(const StepResult& result) {
-  const double now = SteadySeconds();
+  const double begin = result.step == resumed_ ? result.begin_seconds : last_end_;
+  last_end_ = result.end_seconds;
   ControlMessage message{.type = ControlMessage::Type::kReport,
                          .step = result.step,
                          .last = asked_to_stop_.load(),
                          .peak_bytes = device_->HighWater() + executor_->bytes(),
                          .grad_norm = result.norm,
                          .scaling = result.scaling,
-                         .seconds = now - std::exchange(last_end_, now)};
+                         .seconds = result.end_seconds - begin};
   message.evaluated = evaluations_->validates() && evaluated_ == result.step;
   // All tensor parallel peers have the same losses.
   if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;

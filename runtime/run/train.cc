@@ -253,10 +253,9 @@ class Supervisor {
       const uint64_t seen = news_.rings();
       const bool ended = ended_.load();
       try {
-        while (!diverged_ && board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
+        while (!silent_ && board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
       } catch (const std::bad_alloc&) {
-        diverged_ = true;
-        ranks_[0]->Fail(Status::Failed("out of memory"));
+        EndReports(Status::Failed("out of memory"));
       }
       if (ended) break;
       news_.Wait(seen);
@@ -266,26 +265,32 @@ class Supervisor {
   }
 
   void ReportStep(const std::vector<ControlMessage>& reports) {
-    if (const Status numbers = CheckNumbers(program_, *inputs_, reports); !numbers.ok()) {
-      diverged_ = true;
-      ranks_[0]->Fail(numbers);
-      return;
-    }
+    const Status numbers = CheckNumbers(program_, *inputs_, reports);
+    if (!numbers.ok()) return EndReports(numbers);
     ++report_.last_step;
     reporting_.store(true);
     Status status =
         options_.on_step ? options_.on_step(Combine(program_, *inputs_, reports)) : Status();
     if (status.ok()) status = FinishSaving(reports[0].scaling);
     reporting_.store(false);
-    if (!status.ok()) ranks_[0]->Fail(status);
+    if (!status.ok()) return EndReports(status);
     ranks_[0]->Consumed(report_.last_step);
+  }
+
+  void EndReports(const Status& status) {
+    silent_ = true;
+    ranks_[0]->Fail(status);
   }
 
   // All ranks have written their parts of a checkpoint, if there is one of this step.
   Status FinishSaving(const kernels::LossScale& scaling) {
     if (options_.save_to == nullptr) return {};
     const int64_t step = inputs_->steps_before() + report_.last_step;
-    if (!std::filesystem::exists(SavingFolder(options_.save, step))) return {};
+    const std::string folder = SavingFolder(options_.save, step);
+    std::error_code error;
+    const bool saves = std::filesystem::exists(folder, error);
+    if (error) return Status::Failed(fmt::format("{}: {}", folder, error.message()));
+    if (!saves) return {};
     const bool scales = InfoOf(program_.job->dtype).scales_loss;
     PP_RETURN_IF_ERROR(options_.save_to->Finish(
         {.model = ToJson(program_.job->model),
@@ -333,7 +338,7 @@ class Supervisor {
       rank->AppendEvents(&report_.events);
     }
     // Rank 0 knows: what went wrong behind the last step, the others have not heard of.
-    bool complete = report_.status.ok() && !diverged_ &&
+    bool complete = report_.status.ok() && !silent_ &&
                     inputs_->steps_before() + ranks_[0]->last_step() == inputs_->optimizer().steps;
     report_.last_step += inputs_->steps_before();
     if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
@@ -363,16 +368,13 @@ class Supervisor {
 
   Status Export() {
     const int first = options_.transport == nullptr ? 0 : options_.transport->rank();
-    Status status = ExportModel(
+    return ExportModel(
         {.program = &program_,
          .transport = options_.transport,
          .folder = options_.export_to,
          .copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes, void* out) {
-           ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
+           return ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
          }});
-    for (const auto& rank : ranks_)
-      if (status.ok()) status = rank->device_status();
-    return status;
   }
 
   const Program& program_;
@@ -385,7 +387,7 @@ class Supervisor {
   Bell news_;
   Board board_;
   StallWatch watch_;
-  bool diverged_ = false;  // no step can be reported any more; the reporter's
+  bool silent_ = false;  // no step is reported any more, after an error; the reporter's
   int64_t signs_of_steerer_ = 0;
   double failed_at_ = 0;                           // when this thread saw it; 0: it has not
   std::atomic<bool> ended_{false};                 // all ranks

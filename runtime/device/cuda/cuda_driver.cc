@@ -95,7 +95,7 @@ class RealCuda : public CudaDriver {
   void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
     if (words == 0) return;
     Result<std::byte*> pinned = TakePinned(sizeof word);
-    if (!pinned.ok()) return Keep(pinned.status());
+    if (!pinned.ok()) return;
     *reinterpret_cast<uint32_t*>(*pinned) = word;
     Copy(at, *pinned, sizeof word, stream);
     auto* bytes = static_cast<std::byte*>(at);
@@ -138,7 +138,6 @@ class RealCuda : public CudaDriver {
     if (products_ == nullptr) {
       Result<std::byte*> workspace = Take(LtProducts::kWorkspaceBytes);
       products_ = std::make_unique<LtProducts>();
-      Keep(workspace.status());
       if (workspace.ok()) Keep(products_->Begin(*workspace));
     }
     return status().ok();
@@ -159,10 +158,11 @@ class RealCuda : public CudaDriver {
     Use();
     void* memory = nullptr;
     const cudaError_t error = allocate(&memory, static_cast<size_t>(bytes));
-    if (error != cudaSuccess)
-      return Status::Invalid(
-          fmt::format("the plan takes {} bytes of the {}'s memory on one rank: {}", bytes, whose,
-                      cudaGetErrorString(error)));
+    if (error != cudaSuccess) {
+      Keep(Status::Invalid(fmt::format("{} bytes more of the {}'s memory: {}", bytes, whose,
+                                       cudaGetErrorString(error))));
+      return status();
+    }
     std::lock_guard<std::mutex> lock(mutex_);
     taken->push_back(memory);
     return static_cast<std::byte*>(memory);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/round.h"
+#include "runtime/device/attention_shape.h"
 #include "runtime/device/rope_angles.h"
 
 namespace pp {
@@ -33,10 +34,8 @@ class CudaKernels : public Kernels {
         if (op.kind == OperatorKind::kRope && angles_ == nullptr)
           TakeAngles(RopeTurns(op.rope, op.head_dim), job.sequence_length);
       }
-    const kernels::AttentionShape heads = {job.micro_batch_size, job.sequence_length,
-                                           job.model.heads / job.tp, job.model.head_dim,
-                                           job.model.kv_heads / job.tp};
-    scratch_ = Take(std::max(floats * 4, static_cast<int64_t>(cuda::AttentionScratchBytes(heads))));
+    const auto attention = static_cast<int64_t>(cuda::AttentionScratchBytes(AttentionShapeOf(job)));
+    scratch_ = Take(std::max(floats * 4, attention));
   }
 
 #define PP_KERNEL(Name) \
@@ -196,6 +195,7 @@ std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream 
 // In fp32, which is there to be compared, digits are not left to cuBLASLt's tanh, of which nothing
 // is promised. A row of aux must have a multiple of eight numbers.
 bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms) {
+  PP_CHECK(shape.epilogue != kernels::Epilogue::kNone);
   kernels::MatmulShape plain = shape;
   plain.epilogue = kernels::Epilogue::kNone;
   if (gemms != nullptr && gemms->Find(shape) == nullptr && gemms->Find(plain) != nullptr)

@@ -19,7 +19,7 @@ std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream 
                                          const Job& job, const CudaKernelsOptions& options);
 
 // Kernels::Fuses: a file of algorithms says so by having the product with its epilogue, or without
-// it.
+// it. REQUIRES: the product has one.
 bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms);
 
 }  // namespace pp

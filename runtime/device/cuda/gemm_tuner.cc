@@ -127,7 +127,8 @@ class Tuner {
     return driver_.status();
   }
 
-  // Of both types +-[0.5, 1): zeros would take a GPU less power, and so less time.
+  // As bf16 and fp32 they are +-[0.5, 1), as fp16 +-[1.75, 1.9): zeros would take a GPU less power,
+  // and so less time.
   Status MakePattern() {
     Result<std::byte*> pinned = driver_.TakePinned(kPatternBytes);
     PP_RETURN_IF_ERROR(pinned.status());
@@ -164,7 +165,7 @@ Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<MatmulShape>&
   Tuner tuner(driver);
   PP_RETURN_IF_ERROR(tuner.Take(shapes));
   for (const MatmulShape& shape : shapes) {
-    const bool fuses = FusesProduct(driver, shape, nullptr);
+    const bool fuses = shape.epilogue != Epilogue::kNone && FusesProduct(driver, shape, nullptr);
     MatmulShape plain = shape;
     plain.epilogue = Epilogue::kNone;
     Result<Choice> choice = tuner.Fastest(fuses ? shape : plain);
