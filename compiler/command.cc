@@ -2,20 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
 #include "schema/file.h"
+#include "schema/number.h"
 #include "schema/verify.h"
 
 namespace pp {
 
 Status ParseNumber(const char* option, const std::string& text, int least, int* number) {
   if (text.empty()) return {};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  if (error == std::errc() && end == text.data() + text.size() && *number >= least) return {};
+  if (ReadNumber(text, number) && *number >= least) return {};
   return Status::Invalid(
       fmt::format("{}: '{}' (a whole number from {} to {})", option, text, least, INT32_MAX));
 }

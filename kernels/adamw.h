@@ -33,7 +33,7 @@ struct AdamWArgs {
   // and so are its corrections, where it has some. Where the norm is not finite nothing is updated.
   const Clipped* clipped = nullptr;
   float learning_rate = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;
   float correction1 = 1, correction2 = 1;
   Rounding rounding = Rounding::kNone;  // of `rounded`
 };

@@ -83,10 +83,6 @@ __device__ T WarpSum(T x) {
   for (int mask = kLanes / 2; mask > 0; mask /= 2) x += ShuffleXor(x, mask);
   return x;
 }
-inline __device__ float WarpMax(float x) {
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) x = fmaxf(x, ShuffleXor(x, mask));
-  return x;
-}
 
 inline constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / kWarp;
 constexpr int kLossThreads = 1024;
-constexpr int kGroup = 8;  // of both types, so that both are added in one order
+constexpr int kGroup = 8;  // of all types, so that all are added in one order
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // Of some numbers the largest, and the sum of exp(x - largest). A NaN is lost in the first, but not

@@ -1,4 +1,4 @@
-// Fill: out = value.  Add: out += x.  Scale: out = factor * x.
+// Fill: out = value.  Add: out += x.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,10 @@ struct AddArgs {
   float* out = nullptr;      // [n], +=
 };
 
-struct ScaleArgs {
-  int64_t n = 0;
-  const float* x = nullptr;  // [n]
-  float* out = nullptr;      // [n], =; may be x
-  float factor = 1;
-};
-
 namespace cpu {
 
 void Fill(const FillArgs& args);
 void Add(const AddArgs& args);
-void Scale(const ScaleArgs& args);
 
 }  // namespace cpu
 
@@ -38,7 +30,6 @@ namespace cuda {
 
 void Fill(const FillArgs& args, Stream stream);
 void Add(const AddArgs& args, Stream stream);
-void Scale(const ScaleArgs& args, Stream stream);
 
 }  // namespace cuda
 }  // namespace pp::kernels

@@ -18,10 +18,4 @@ void Add(const AddArgs& args) {
   });
 }
 
-void Scale(const ScaleArgs& args) {
-  ParallelRanges(args.n, kBlock, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) args.out[i] = args.factor * args.x[i];
-  });
-}
-
 }  // namespace pp::kernels::PP_ISA

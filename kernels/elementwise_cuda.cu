@@ -1,4 +1,4 @@
-// Fill, Add and Scale on a GPU. Bound by memory: 4, 12 and 8 bytes an element.
+// Fill and Add on a GPU. Bound by memory: 4 and 12 bytes an element.
 #include "kernels/elements_cuda.h"
 #include "kernels/elementwise.h"
 
@@ -30,17 +30,6 @@ struct AddEach {
   }
 };
 
-struct ScaleEach {
-  ScaleArgs a;
-
-  template <int kSize>
-  __device__ void At(int64_t i) const {
-    auto x = LoadPack<kSize>(a.x + i);
-    for (int j = 0; j < kSize; ++j) x.at[j] *= a.factor;
-    StorePack(a.out + i, x);
-  }
-};
-
 }  // namespace
 
 void Fill(const FillArgs& args, Stream stream) {
@@ -48,9 +37,6 @@ void Fill(const FillArgs& args, Stream stream) {
 }
 void Add(const AddArgs& args, Stream stream) {
   LaunchForEach<kSize>(AccessOf(args.x, args.out), args.n, AddEach{args}, stream);
-}
-void Scale(const ScaleArgs& args, Stream stream) {
-  LaunchForEach<kSize>(AccessOf(args.x, args.out), args.n, ScaleEach{args}, stream);
 }
 
 }  // namespace pp::kernels::cuda

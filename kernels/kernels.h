@@ -30,7 +30,6 @@
   X(CrossEntropyJoin)       \
   X(DrawJoin)               \
   X(Fill)                   \
-  X(Scale)                  \
   X(SumSquares)
 
 // Those of activations, for all types of them (numbers.h).

@@ -21,10 +21,7 @@ Matmul::Matmul(Matmul&&) noexcept = default;
 Matmul& Matmul::operator=(Matmul&&) noexcept = default;
 
 int Matmul::Prepare(const MatmulShape& shape) {
-  MatmulShape full = shape;
-  if (full.lda == 0) full.lda = shape.operands == Operands::kTN ? shape.m : shape.k;
-  if (full.ldb == 0) full.ldb = shape.operands == Operands::kNT ? shape.k : shape.n;
-  if (full.ldc == 0) full.ldc = shape.n;
+  const MatmulShape full = Whole(shape);
   auto& shapes = impl_->shapes;
   const auto at = std::find(shapes.begin(), shapes.end(), full);
   const int id = static_cast<int>(at - shapes.begin());

@@ -18,7 +18,7 @@
 //   kGeluBackward  C = P gelu'(aux)                 the gradient with respect to what GELU read
 //
 // aux has the numbers and the layout of C; kernels/gelu.h has the formulas. Whether gelu is that of
-// P or of aux, which is rounded, is the device's. No epilogue with kAdd or kBf16Sum.
+// P or of aux, which is rounded, is the device's. No epilogue with kAdd, nor of a sum.
 //
 // A row of a matrix starts `lda`, `ldb`, `ldc` numbers after the one before (0: no gap). A residual
 // has the layout of C, and may not be asked for together with kAdd, nor kAdd with kBf16 or kFp16.
@@ -82,6 +82,20 @@ struct MatmulShape {
 
   bool operator==(const MatmulShape&) const = default;
 };
+
+// With the lengths of rows said that it leaves to its sizes.
+inline MatmulShape Whole(MatmulShape shape) {
+  if (shape.lda == 0) shape.lda = shape.operands == Operands::kTN ? shape.m : shape.k;
+  if (shape.ldb == 0) shape.ldb = shape.operands == Operands::kNT ? shape.k : shape.n;
+  if (shape.ldc == 0) shape.ldc = shape.n;
+  return shape;
+}
+// From the first of B's numbers to its last.
+inline int64_t NumbersOfB(const MatmulShape& shape) {
+  const bool turned = shape.operands == Operands::kNT;
+  const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
+  return (rows - 1) * Whole(shape).ldb + columns;
+}
 
 struct MatmulArgs {
   const void* a = nullptr;  // of the shape's numbers

@@ -41,7 +41,6 @@ typedef uint32_t UnalignedWord __attribute__((vector_size(4 * kLanes), aligned(4
 
 PP_INLINE Vec Load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 PP_INLINE void Store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
-PP_INLINE Word LoadWord(const uint32_t* p) { return *reinterpret_cast<const UnalignedWord*>(p); }
 PP_INLINE void StoreWord(uint32_t* p, Word v) { *reinterpret_cast<UnalignedWord*>(p) = v; }
 
 typedef uint16_t Half __attribute__((vector_size(2 * kLanes)));

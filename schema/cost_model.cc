@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <string_view>
 
 #include "schema/buckets.h"
 #include "schema/model/work.h"
+#include "schema/number.h"
 
 namespace pp {
 namespace {
@@ -65,9 +65,7 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
     PerStage values;
     for (std::string_view word : Split(item.substr(equals + 1), ':')) {
       double value = 0;
-      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-      if (error != std::errc() || end != word.data() + word.size() || !(value >= 0) ||
-          value > kMostCost)
+      if (!ReadNumber(word, &value) || !(value >= 0) || value > kMostCost)
         return Status::Invalid(
             fmt::format("--costs: '{}' (numbers from 0 to {:g})", item, kMostCost));
       values.push_back(value);

@@ -193,9 +193,7 @@ class Executor {
     const Instruction& other = list[there.next];
     const bool partners = IsMessage(other) && other.peer == device &&
                           Info(other.op).lane != Info(i.op).lane && other.stage == i.stage &&
-                          other.micro == i.micro &&
-                          (other.op == Op::kSendAct || other.op == Op::kRecvAct) ==
-                              (i.op == Op::kSendAct || i.op == Op::kRecvAct);
+                          other.micro == i.micro && KindOfMessage(other.op) == KindOfMessage(i.op);
     if (!partners) return false;
     const double end = std::max(here.time, there.time) + durations_(i) + durations_.Latency(i);
     ends_[device][here.next] = here.time = end;

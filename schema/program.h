@@ -3,6 +3,7 @@
 // file.h stores it, verify.h says whether it is right.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -73,6 +74,10 @@ std::span<const KindInfo> Kinds();
 std::span<const OpInfo> Ops();
 const KindInfo& Info(Kind kind);
 const OpInfo& Info(Op op);
+// Of what a message has: kAct or kGrad.
+inline Kind KindOfMessage(Op op) {
+  return op == Op::kSendAct || op == Op::kRecvAct ? Kind::kAct : Kind::kGrad;
+}
 // By text ("act", "FW") or by the number in a file; null where there is none.
 const KindInfo* FindKind(std::string_view text);
 const OpInfo* FindOp(std::string_view text);
@@ -162,6 +167,13 @@ struct DeviceList {
   int64_t arena_bytes = 0;  // the peak: regions and values, 0 before plan-memory
   bool operator==(const DeviceList&) const = default;
 };
+
+// How often a step updates this copy of a stage's weights.
+inline int64_t UpdatesOf(const DeviceList& list, int stage, int pipe) {
+  return std::count_if(list.body.begin(), list.body.end(), [=](const Instruction& i) {
+    return i.op == Op::kStep && i.stage == stage && (i.pipe < 0 || i.pipe == pipe);
+  });
+}
 
 struct Program {
   std::string scheme;

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "schema/check.h"
+#include "schema/number.h"
 
 namespace pp {
 namespace {
@@ -104,8 +104,7 @@ class Parser {
   static bool Number(std::string_view word, std::string_view prefix, int32_t* number) {
     if (!word.starts_with(prefix)) return false;
     word.remove_prefix(prefix.size());
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *number);
-    return error == std::errc() && end == word.data() + word.size() && *number >= 0;
+    return ReadNumber(word, number) && *number >= 0;
   }
 
   Status ParseLine() {

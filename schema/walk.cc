@@ -226,9 +226,9 @@ class Walker {
   }
 
   Status Message(const Instruction& i) {
-    const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
     const bool send = Info(i.op).lane == Lane::kSend;
-    const Value v{act ? Kind::kAct : Kind::kGrad, i.stage, i.micro};
+    const Value v{KindOfMessage(i.op), i.stage, i.micro};
+    const bool act = v.kind == Kind::kAct;
     if (i.stage + 1 >= program_.stages)
       return Status::Invalid("the last stage's output goes nowhere");
     // act(s) is made on the device of s, grad(s) on that of s+1.

@@ -103,8 +103,7 @@ double Difference(const KeptReport& a, const KeptReport& b) {
   REQUIRE(a.steps.size() == b.steps.size());
   double worst = 0;
   const auto add = [&](double x, double y) {
-    REQUIRE(std::isfinite(x / y));
-    worst = std::max(worst, std::abs(x / y - 1));
+    worst = std::isfinite(x / y) ? std::max(worst, std::abs(x / y - 1)) : HUGE_VAL;
   };
   for (size_t i = 0; i < a.steps.size(); ++i) {
     add(a.steps[i].loss, b.steps[i].loss);

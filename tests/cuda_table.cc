@@ -57,7 +57,6 @@ CpuKernels CudaKernels() {
   PP_CUDA(CrossEntropyJoin)
   PP_CUDA(DrawJoin)
   PP_CUDA(Fill)
-  PP_CUDA(Scale)
   PP_CUDA(SumSquares)
   PP_CUDA_ALL(CrossEntropyBackward)
   PP_CUDA_ALL(CrossEntropyForward)

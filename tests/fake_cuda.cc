@@ -283,17 +283,10 @@ class FakeCuda : public CudaDriver {
 
   // Weights and biases come rounded, as cuBLASLt wants them; the CPU takes floats.
   static void Product(const MatmulShape& shape, kernels::MatmulArgs args) {
-    // Instead of gaps that are not said.
-    MatmulShape whole = shape;
-    const bool a_turned = shape.operands == kernels::Operands::kTN;
-    const bool b_turned = shape.operands == kernels::Operands::kNT;
-    if (whole.lda == 0) whole.lda = a_turned ? shape.m : shape.k;
-    if (whole.ldb == 0) whole.ldb = b_turned ? shape.k : shape.n;
-    if (whole.ldc == 0) whole.ldc = shape.n;
+    MatmulShape whole = Whole(shape);
     std::vector<float> a, b, bias, aux, c;
     if (kernels::Rounds(shape.numbers)) {
-      const int64_t rows = b_turned ? shape.n : shape.k, columns = b_turned ? shape.k : shape.n;
-      b = Widen(shape.numbers, args.b, (rows - 1) * whole.ldb + columns);
+      b = Widen(shape.numbers, args.b, NumbersOfB(shape));
       args.b = b.data();
       if (shape.bias == kernels::WithBias::kYes) {
         bias = Widen(shape.numbers, args.bias, shape.n);
@@ -304,7 +297,8 @@ class FakeCuda : public CudaDriver {
     if (shape.epilogue != kernels::Epilogue::kNone) {
       // Of sums that are not rounded, as cuBLASLt has them: other bits than those of a kernel of
       // its own.
-      PP_CHECK(kernels::Rounds(shape.numbers) && !a_turned);
+      PP_CHECK(kernels::Rounds(shape.numbers));
+      PP_CHECK(shape.operands != kernels::Operands::kTN);
       PP_CHECK(shape.residual == kernels::WithResidual::kNo && whole.ldc == shape.n);
       whole.numbers = MatmulNumbers::kFp32;
       a = Widen(shape.numbers, args.a, (shape.m - 1) * whole.lda + shape.k);

@@ -1,11 +1,10 @@
 // The kernels, and cuBLASLt's products, on a real GPU: first the cases of the CPU's own tests
 // (kernel_cases.h), then how fast they are at GPT-2's sizes.
 //
-//   gpu_kernels device          what it is
-//   gpu_kernels cases [[!]TEXT] a line each: NAME, ok or WRONG, the worst error in tolerances; of
-//   those
-//                               with the text in their names, or without it
-//   gpu_kernels speed           a line each: NAME, microseconds, GB/s or TFLOP/s
+//   gpu_kernels device           what it is
+//   gpu_kernels cases [[!]TEXT]  those with the text in their names, or without it, a line each:
+//                                NAME, ok or WRONG, the worst error in tolerances
+//   gpu_kernels speed            a line each: NAME, microseconds, GB/s or TFLOP/s
 //
 // The cases' memory, their stack too, is pinned memory of the host, which the GPU reaches under the
 // same addresses: the program's own `new` takes it from one block, and gives nothing back.
@@ -104,9 +103,7 @@ void Product(const MatmulRunArgs& run) {
   const MatmulShape& shape = run.shape;
   std::vector<uint16_t> b, bias;
   if (Rounds(shape.numbers)) {
-    const bool turned = shape.operands == Operands::kNT;
-    const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
-    b = Rounded(shape, args.b, (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns);
+    b = Rounded(shape, args.b, NumbersOfB(shape));
     args.b = b.data();
     if (shape.bias == WithBias::kYes) bias = Rounded(shape, args.bias, shape.n);
     if (shape.bias == WithBias::kYes) args.bias = reinterpret_cast<const float*>(bias.data());

@@ -97,8 +97,7 @@ class OverlappingSteps {
   }
   // Gradients first, then in the order of the micro-batches.
   static std::tuple<bool, int> Rank(const Insertions::Added& a) {
-    const bool act = a.instruction.op == Op::kSendAct || a.instruction.op == Op::kRecvAct;
-    return {act, a.instruction.micro};
+    return {KindOfMessage(a.instruction.op) == Kind::kAct, a.instruction.micro};
   }
 
   const Program& program_;

@@ -46,8 +46,7 @@ std::vector<Instruction> Merge(const std::vector<Instruction>& list,
 using Name = std::tuple<Kind, int, int>;
 
 Name NameOf(const Instruction& message) {
-  const bool act = message.op == Op::kSendAct || message.op == Op::kRecvAct;
-  return {act ? Kind::kAct : Kind::kGrad, message.stage, message.micro};
+  return {KindOfMessage(message.op), message.stage, message.micro};
 }
 enum class Wait { kArrival, kSent };
 Instruction WaitFor(const Name& name, Wait what) {

@@ -2,7 +2,9 @@
 //
 //   uint64_t seen = bell.rings();
 //   ... look for work; there is none ...
-//   bell.Wait(seen);   // returns at once if it rang since
+//   bell.Wait(seen);                            // returns at once if it rang since
+//
+//   bell.WaitUntil([&] { return is_there; });   // the same, until it is
 //
 // A bell is two words that the kernel (futex(2)) puts threads to sleep on. They may lie in memory
 // that processes share, so that one process rings for another. Nobody asleep: a ring is no
@@ -42,6 +44,11 @@ class Bell {
   }
 
   void Wait(uint64_t seen) { Sleep(seen, std::chrono::nanoseconds::max()); }
+  // Whoever makes `is` true rings.
+  template <typename F>
+  void WaitUntil(const F& is) {
+    for (uint64_t seen = rings(); !is(); seen = rings()) Wait(seen);
+  }
   void WaitFor(uint64_t seen, std::chrono::nanoseconds limit) { Sleep(seen, limit); }
 
  private:

@@ -160,6 +160,16 @@ bool Collective::MayStart(size_t round) const {
   return queue_->Done(rounds_[round].gathers ? sum_ : sums_[round % halves_]);
 }
 
+std::vector<std::vector<ByteRange>> EqualShards(int64_t bytes, int64_t members, int64_t align) {
+  const auto begin = [&](int64_t member) {
+    return std::min(bytes, (bytes * member / members + align - 1) / align * align);
+  };
+  std::vector<std::vector<ByteRange>> shards;
+  for (int64_t k = 0; k < members; ++k)
+    shards.push_back({{begin(k), (k + 1 == members ? bytes : begin(k + 1)) - begin(k)}});
+  return shards;
+}
+
 Status Collective::StartRound() {
   if (started_ || !MayStart(round_)) return {};
   started_ = true;

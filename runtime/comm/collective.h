@@ -37,6 +37,9 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
+// By member: some `bytes`, cut at multiples of `align`.
+std::vector<std::vector<ByteRange>> EqualShards(int64_t bytes, int64_t members, int64_t align);
+
 // One member's part in a collective. What all members have to agree on: kind, group, shards.
 struct CollectiveArgs {
   CollectiveKind kind = CollectiveKind::kAllReduce;

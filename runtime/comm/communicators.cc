@@ -35,8 +35,8 @@ class Finder {
     }
     if (topology_.tp > 1) {
       const Key key{Use::kPeers, place_.replica, place_.device, {}};
-      found_[key].members = Peers();
-      AddExchange(key, Peers(), Channel::kPeers);
+      found_[key].members = topology_.PeersOf(place_);
+      AddExchange(key, topology_.PeersOf(place_), Channel::kPeers);
     }
     std::vector<RankCommunicator> sorted;
     for (auto& [key, communicator] : found_) sorted.push_back(std::move(communicator));
@@ -48,9 +48,8 @@ class Finder {
 
   static nccl::Flow FlowOf(int device, const Instruction& i) {
     const bool sends = Info(i.op).lane == Lane::kSend;
-    const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
     return {.members = {sends ? device : i.peer, sends ? i.peer : device},
-            .kind = act ? Kind::kAct : Kind::kGrad};
+            .kind = KindOfMessage(i.op)};
   }
 
   void AddMessage(const Instruction& i) {
@@ -92,13 +91,6 @@ class Finder {
       return std::any_of(list.body.begin(), list.body.end(),
                          [](auto& i) { return Info(i.op).lane == Lane::kReduce; });
     });
-  }
-
-  Group Peers() const {
-    Group peers;
-    for (int index = 0; index < topology_.tp; ++index)
-      peers.push_back(topology_.RankOf({place_.replica, place_.device, index}));
-    return peers;
   }
 
   void AddExchange(const Key& key, const Group& group, Channel channel) {

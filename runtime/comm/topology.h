@@ -16,6 +16,9 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
+// An ordered set of ranks that meet in a collective. Sums are taken in this order.
+using Group = std::vector<int>;
+
 struct Topology {
   int replicas = 1;
   int devices = 1;
@@ -28,6 +31,12 @@ struct Topology {
   Place PlaceOf(int rank) const {
     return {.replica = rank / (devices * tp), .device = rank / tp % devices, .index = rank % tp};
   }
+  // The tensor parallel peers there, in the order of their indices.
+  Group PeersOf(const Place& place) const {
+    Group peers;
+    for (int at = 0; at < tp; ++at) peers.push_back(RankOf({place.replica, place.device, at}));
+    return peers;
+  }
 };
 
 inline Topology TopologyOf(const Program& program) {
@@ -35,8 +44,5 @@ inline Topology TopologyOf(const Program& program) {
           .devices = program.devices,
           .tp = program.job ? program.job->tp : 1};
 }
-
-// An ordered set of ranks that meet in a collective. Sums are taken in this order.
-using Group = std::vector<int>;
 
 }  // namespace pp

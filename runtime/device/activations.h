@@ -2,6 +2,8 @@
 #pragma once
 
 #include "kernels/numbers.h"
+#include "kernels/sum_parts.h"
+#include "runtime/device/device.h"
 #include "schema/model/dtype.h"
 #include "schema/status.h"
 
@@ -26,6 +28,15 @@ decltype(auto) ForActivations(Dtype dtype, const F& f) {
       return f.template operator()<kernels::Float16>();
   }
   PP_CHECK(false);
+}
+
+template <typename N>
+kernels::SumPartsArgs<N> SumPartsOf(const SumArgs& args) {
+  return {.n = args.n,
+          .count = static_cast<int64_t>(args.parts.size()),
+          .parts = reinterpret_cast<const N* const*>(args.parts.data()),
+          .out = reinterpret_cast<N*>(args.out),
+          .also = reinterpret_cast<N*>(args.also)};
 }
 
 }  // namespace pp

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/device/device.h"
+
 namespace pp {
 namespace {
 
-// A signalling NaN as float, and far from any token id, loss or sum of squares.
-constexpr unsigned char kCanary[4] = {0xC1, 0xA9, 0xA7, 0xFF};
+// Its bytes, on a machine that is little-endian.
+constexpr unsigned char kCanary[4] = {kUntouchedWord & 0xff, kUntouchedWord >> 8 & 0xff,
+                                      kUntouchedWord >> 16 & 0xff, kUntouchedWord >> 24};
 
 }  // namespace
 

@@ -13,15 +13,6 @@
 namespace pp {
 namespace {
 
-template <typename N>
-void Sum(const SumArgs& args) {
-  kernels::cpu::SumParts<N>({.n = args.n,
-                             .count = static_cast<int64_t>(args.parts.size()),
-                             .parts = reinterpret_cast<const N* const*>(args.parts.data()),
-                             .out = reinterpret_cast<N*>(args.out),
-                             .also = reinterpret_cast<N*>(args.also)});
-}
-
 class CpuQueue : public Queue {
  public:
   Ticket Submit(StageExecutor& executor, const StageCall& call) override {
@@ -33,7 +24,7 @@ class CpuQueue : public Queue {
   }
 
   Ticket Sum(const SumArgs& args) override {
-    ForActivations(args.dtype, [&]<typename N>() { pp::Sum<N>(args); });
+    ForActivations(args.dtype, [&]<typename N>() { kernels::cpu::SumParts(SumPartsOf<N>(args)); });
     return ++last_;
   }
 

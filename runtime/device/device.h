@@ -10,6 +10,8 @@
 // Memory is the device's. The host does not look behind its addresses; CopyIn and CopyOut do.
 #pragma once
 
+#include <sched.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -71,6 +73,10 @@ class Queue {
   virtual QueueTime time() const = 0;
 
   virtual bool Done(Ticket ticket) const = 0;
+  // Not within a step: it does not sleep.
+  void WaitFor(Ticket ticket) const {
+    while (!Done(ticket)) sched_yield();
+  }
 };
 
 // Whom a device tells that work is done, where it was not when it was submitted.
@@ -84,6 +90,10 @@ struct ReachArgs {
   Transport* inner = nullptr;                   // outlives what is made
   std::vector<RankCommunicator> communicators;  // empty: messages go through `inner`
 };
+
+// What memory holds that nobody has written: as a float a signalling NaN, and far from any token
+// id, loss or sum of squares.
+inline constexpr uint32_t kUntouchedWord = 0xFFA7A9C1;
 
 class Device {
  public:

@@ -37,7 +37,8 @@ class Kernels : public ActivationKernels<float>,
   virtual int Prepare(const kernels::MatmulShape& shape) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args) = 0;
   // Whether a product is better computed with its epilogue than with kernels of its own behind it.
-  // The answer depends on nothing but the shape and the kind of device, as bits do.
+  // The answer depends on nothing but the shape, the kind of device and the file of --gemms, as
+  // bits do.
   virtual bool Fuses(const kernels::MatmulShape&) { return false; }
 
   virtual void Copy(const void* from, int64_t bytes, void* to) = 0;

@@ -1,10 +1,8 @@
 // A saved training as files. A folder has the last checkpoints, each complete:
 //
-//   step-00000020/ rank-0 rank-1 ...   one shard a rank: numbers, and a footer that says what they
-//   are
+//   step-00000020/ rank-0 rank-1 ...   a shard a rank: numbers, and a footer that names them
 //                  manifest.json       of the whole: model, step, the footers' checksums
-//   .saving-00000030/                  one that is being written, and takes its name when all is
-//   done
+//   .saving-00000030/                  is being written, and takes its name when all is done
 //
 // A shard: numbers (fp32) of all records | footer, JSON | its length, u64 | its XXH3, u64. Every
 // record has a checksum of its own; the manifest ends with one of all before it.
@@ -115,7 +113,6 @@ class SaveFolder {
   SaveFolder& operator=(SaveFolder&&) = delete;
   ~SaveFolder();
 
-  const std::string& path() const { return path_; }
   // The checkpoint of this step is whole; what comes behind it is not.
   void GoOnFrom(int64_t step) { whole_ = {step}; }
   // All shards are there: writes the manifest, for which the shards are looked at, gives the folder

@@ -31,7 +31,6 @@ class OutputFile {
   Status Close();
 
   const std::string& path() const { return path_; }
-  int descriptor() const { return descriptor_; }
 
  private:
   OutputFile(std::string path, int descriptor, bool is_new)

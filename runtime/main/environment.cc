@@ -1,10 +1,11 @@
 #include "runtime/main/environment.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+
+#include "schema/number.h"
 
 namespace pp {
 
@@ -12,10 +13,8 @@ std::optional<int> EnvironmentNumber(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const char* text = std::getenv(name);
     if (text == nullptr) continue;
-    const std::string_view digits = text;
     int number = 0;
-    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
-    if (error == std::errc() && end == digits.end()) return number;
+    if (ReadNumber(text, &number)) return number;
   }
   return std::nullopt;
 }

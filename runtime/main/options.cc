@@ -4,32 +4,26 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <climits>
 #include <cmath>
 #include <functional>
 #include <initializer_list>
 
 #include "runtime/files/weight_files.h"
+#include "schema/number.h"
 
 namespace pp {
 namespace {
 
-template <typename Number>
-bool Parses(const std::string& text, Number* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 Status ParseWhole(const char* option, const std::string& text, int64_t least, int64_t most,
                   int64_t* number) {
-  if (Parses(text, number) && *number >= least && *number <= most) return {};
+  if (ReadNumber(text, number) && *number >= least && *number <= most) return {};
   return Status::Invalid(
       fmt::format("{}: '{}' (a whole number from {} to {})", option, text, least, most));
 }
 
 Status ParseReal(const char* option, const std::string& text, double* number) {
-  if (Parses(text, number) && std::isfinite(*number) && *number >= 0) return {};
+  if (ReadNumber(text, number) && std::isfinite(*number) && *number >= 0) return {};
   return Status::Invalid(fmt::format("{}: '{}' (a number from 0)", option, text));
 }
 
@@ -127,11 +121,9 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
           fmt::format("--loss-scale: '{}' (a number from 1 to 1e38)", a.loss_scale));
     optimizer.loss_scale = scale;
   }
-  if (!a.loss_scale_every.empty()) {
-    int64_t every = 0;
-    PP_RETURN_IF_ERROR(ParseWhole("--loss-scale-every", a.loss_scale_every, 1, INT32_MAX, &every));
-    optimizer.loss_scale_every = every;
-  }
+  if (!a.loss_scale_every.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--loss-scale-every", a.loss_scale_every, 1, INT32_MAX,
+                                  &optimizer.loss_scale_every));
   PP_RETURN_IF_ERROR(
       ParseWhole("--warmup-steps", a.warmup_steps, 0, INT32_MAX, &optimizer.warmup_steps));
   // Ranks give signs of life ten times a second: less than a second would say nothing.
@@ -190,7 +182,7 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
           item("--weight-decay", o.weight_decay),
           item("--grad-clip", o.grad_clip),
           item("--loss-scale", o.loss_scale.value_or(0)),
-          item("--loss-scale-every", o.loss_scale_every.value_or(0)),
+          item("--loss-scale-every", o.loss_scale_every),
           item("--warmup-steps", o.warmup_steps),
           item("--trace", options.record),
           item("--compare", options.compare),

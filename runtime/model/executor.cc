@@ -141,7 +141,7 @@ class ModelExecutor : public StageExecutor {
                       .clipped = clipped,
                       .scaling = call.scaling,
                       .step = call.step,
-                      .every = args_.optimizer.loss_scale_every.value_or(2000),
+                      .every = args_.optimizer.loss_scale_every,
                       .update = call.update,
                       .beta1 = options.beta1,
                       .beta2 = options.beta2});

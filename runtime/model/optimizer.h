@@ -14,9 +14,9 @@ struct OptimizerOptions {
   double weight_decay = 0.1;     // of matrices
   double grad_clip = 1;          // the largest norm; 0: any
   // Where the dtype scales the loss (kernels/loss_scale.h): what a new training begins with, 65536,
-  // and after how many good steps it is doubled, 2000.
+  // and after how many good steps it is doubled.
   std::optional<double> loss_scale;
-  std::optional<int64_t> loss_scale_every;
+  int64_t loss_scale_every = 2000;
   int64_t steps = 1;  // of the whole training
 };
 

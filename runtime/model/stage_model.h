@@ -1,9 +1,9 @@
-// A pipeline stage, carried out from its list of operators (schema/operators.h).
+// A pipeline stage, carried out from its list of operators (schema/model/operators.h).
 //
-// The places of everything are StageLayout's (schema/model.h); the caller says where each value of
-// a micro-batch begins. Nothing here takes memory after construction, and every result has the same
-// bits whatever the split into stages, the order of micro-batches between the calls, or the number
-// of threads. Gradients are sums over micro-batches in the order of the calls.
+// The places of everything are StageLayout's (schema/model/layout.h); the caller says where each
+// value of a micro-batch begins. Nothing here takes memory after construction, and every result has
+// the same bits whatever the split into stages, the order of micro-batches between the calls, or
+// the number of threads. Gradients are sums over micro-batches in the order of the calls.
 //
 //   Forward = ForwardDrop + Recompute           bit for bit
 //   Backward = BackwardInput + BackwardWeight   bit for bit

@@ -96,12 +96,7 @@ class Binder {
       if (device_of[last] == place_.device) AddTied(last, pipe, Layout(last).tied_head);
     }
     const int64_t bytes = Layout(0).tied_bytes;
-    const auto members = static_cast<int64_t>(args_.group.size());
-    auto cut = [&](int64_t member) {
-      return std::min(bytes, (bytes * member / members + kAlign - 1) / kAlign * kAlign);
-    };
-    for (int64_t k = 0; k < members; ++k)
-      args_.shards.push_back({{cut(k), (k + 1 == members ? bytes : cut(k + 1)) - cut(k)}});
+    args_.shards = EqualShards(bytes, static_cast<int64_t>(args_.group.size()), kAlign);
   }
   void AddTied(int stage, size_t pipe, int64_t offset) {
     std::byte* part = RegionAt(Kind::kWgrad, stage, static_cast<int>(pipe)) + offset;

@@ -80,8 +80,7 @@ class Binder {
     if (i.stage < 0 || i.op == Op::kWait) return;
     const Lane lane = Info(i.op).lane;
     if (lane == Lane::kSend || lane == Lane::kRecv) {
-      const bool act = i.op == Op::kSendAct || i.op == Op::kRecvAct;
-      const Kind kind = act ? Kind::kAct : Kind::kGrad;
+      const Kind kind = KindOfMessage(i.op);
       bound_.data[index] = Find(kind, i.stage, i.micro);
       bound_.bytes[index] = bytes_(kind, i.stage);
       return;

@@ -25,7 +25,7 @@ Port Lanes::PortOf(const Instruction& message) const {
   // Tensor parallel peers and replicas have channels of their own.
   Place peer = args_.topology->PlaceOf(args_.transport->rank());
   peer.device = message.peer;
-  const bool act = message.op == Op::kSendAct || message.op == Op::kRecvAct;
+  const bool act = KindOfMessage(message.op) == Kind::kAct;
   return {Info(message.op).lane == Lane::kSend ? Way::kSend : Way::kRecv,
           act ? Channel::kAct : Channel::kGrad, args_.topology->RankOf(peer)};
 }
@@ -66,11 +66,7 @@ void Lanes::Await(int index, int64_t iteration) {
   if (over()) return;
   waiting_.store(true, std::memory_order_relaxed);
   const double begin = SteadySeconds();
-  while (true) {
-    const uint64_t seen = args_.compute_bell->rings();
-    if (over() || args_.stop->load()) break;
-    args_.compute_bell->Wait(seen);
-  }
+  args_.compute_bell->WaitUntil([&] { return over() || args_.stop->load(); });
   waiting_.store(false, std::memory_order_relaxed);
   if (!over()) return;  // stopped
   // What comes before its start is not communication, but the work that it waits for; what comes

@@ -34,7 +34,6 @@ CommKind CommKindOf(Op op) {
       break;
   }
   PP_CHECK(false);
-  return CommKind::kMessages;
 }
 
 TimeSpent& TimeSpent::operator+=(const TimeSpent& other) {

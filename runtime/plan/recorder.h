@@ -47,7 +47,7 @@ struct TimeSpent {
   // kernels - waiting, which has what other processes took in between.)
   double own = 0;
   double starting = 0;       // processor time for starting kernels, where they run by themselves
-  int64_t instructions = 0;  // executed, of all lanes
+  int64_t instructions = 0;  // of the lists that were executed, of all lanes
   CommTimes communication;
 
   TimeSpent& operator+=(const TimeSpent& other);

@@ -46,11 +46,8 @@ Status Evaluator::Run(const Newest& newest, double* loss, bool* made) {
     PP_RETURN_IF_ERROR(interpreter_->Run({++iteration_}));
     if (args_.stop->load()) break;
     const StepResult& result = interpreter_->result(iteration_);
-    while (!args_.device->compute().Done(result.end) && !args_.stop->load()) {
-      const uint64_t seen = args_.compute_bell->rings();
-      if (!args_.device->compute().Done(result.end) && !args_.stop->load())
-        args_.compute_bell->Wait(seen);
-    }
+    args_.compute_bell->WaitUntil(
+        [&] { return args_.device->compute().Done(result.end) || args_.stop->load(); });
     for (size_t m = 0; m < result.losses.size(); ++m) {
       *loss += result.losses[m];
       *made |= result.made_by[m] >= 0;

@@ -15,15 +15,12 @@ namespace {
 constexpr int64_t kPieceFloats = 1 << 20;
 constexpr double kSeconds = 600;  // for one piece, which the disk may delay
 
-// The last stage's copy of a tied tensor is not written.
-bool IsCopy(int stage, const Tensor& tensor) { return stage > 0 && tensor.id == 0; }
-
 // Hugging Face's tensors, in model order.
 std::vector<ModelFolderEntry> EntriesOf(const Job& job) {
   std::vector<ModelFolderEntry> entries;
   for (int stage = 0; stage < job.stages(); ++stage)
     for (const Tensor& tensor : LayoutStage(job, stage).tensors)
-      if (!IsCopy(stage, tensor))
+      if (!IsTiedCopy(stage, tensor))
         for (const Slice& slice : SlicesOf(tensor, {0, job.tp}))
           if (entries.empty() || entries.back().name != slice.name)
             entries.push_back({slice.name, slice.shape});
@@ -44,7 +41,7 @@ class Exporter {
   Status Run() {
     for (int stage = 0; stage < job_.stages(); ++stage)
       for (const Tensor& tensor : LayoutStage(job_, stage).tensors)
-        if (!IsCopy(stage, tensor))
+        if (!IsTiedCopy(stage, tensor))
           for (int index = 0; index < (tensor.cut == Cut::kNone ? 1 : job_.tp); ++index)
             PP_RETURN_IF_ERROR(ExportTensor(stage, tensor, index));
     if (args_.transport != nullptr)

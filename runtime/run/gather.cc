@@ -50,7 +50,6 @@ Status AnswerPings(Transport& transport) {
   return {};
 }
 
-// A list, behind those that are here.
 template <typename T>
 Status SendAll(Transport& transport, std::vector<T>& list) {
   PP_RETURN_IF_ERROR(Send(transport, 0, static_cast<int64_t>(list.size())));
@@ -58,6 +57,7 @@ Status SendAll(Transport& transport, std::vector<T>& list) {
                   static_cast<int64_t>(list.size() * sizeof(T)), kSeconds);
 }
 
+// A list, after those that are here.
 template <typename T>
 Status TakeAll(Transport& transport, int peer, std::vector<T>* list) {
   int64_t count = 0;

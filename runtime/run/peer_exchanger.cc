@@ -28,19 +28,15 @@ PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
     const int64_t each = BytesOf(exchange.dtype), bytes = exchange.numbers * each;
     // Of a sum that all get, it is nobody's concern who takes which part of it.
     const int64_t align = exchange.work == PeerWork::kSum ? kAlign : each;
-    const auto cut = [&](int64_t member) {
-      return std::min(bytes, (bytes * member / members + align - 1) / align * align);
-    };
     // Its place is given each time, from the beginning of the arena.
     CollectiveArgs args{.kind = KindOf(exchange.work),
                         .channel = Channel::kPeers,
                         .group = args_.group,
                         .rank = args_.transport->rank(),
                         .dtype = exchange.dtype,
+                        .shards = EqualShards(bytes, members, align),
                         .value = args_.device->at(0),
                         .exchange = args_.exchange};
-    for (int64_t k = 0; k < members; ++k)
-      args.shards.push_back({{cut(k), (k + 1 == members ? bytes : cut(k + 1)) - cut(k)}});
     collectives_[exchange] =
         std::make_unique<Collective>(std::move(args), args_.transport, &args_.device->reduce());
   }
@@ -64,11 +60,7 @@ void PeerExchanger::Wait() {
   const double begin = SteadySeconds();
   waiting_.store(true, std::memory_order_relaxed);
   args_.transport->bell().Ring();  // it may nap less often now
-  while (true) {
-    const uint64_t seen = args_.compute_bell->rings();
-    if (over()) break;
-    args_.compute_bell->Wait(seen);
-  }
+  args_.compute_bell->WaitUntil(over);
   waiting_.store(false, std::memory_order_relaxed);
   waited_ += SteadySeconds() - begin;
 }

@@ -1,7 +1,6 @@
 #include "runtime/run/rank.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <new>
@@ -107,13 +106,12 @@ Status Rank::Setup() {
 void Rank::MakePeerExchanger() {
   const Program& program = *args_.program;
   if (topology_.tp == 1) return;
-  PeerExchanger::Args peers{.all = PeerExchanges(*program.job),
+  PeerExchanger::Args peers{.group = topology_.PeersOf(place_),
+                            .all = PeerExchanges(*program.job),
                             .transport = messages(),
                             .device = device_.get(),
                             .compute_bell = &bell_,
                             .stop = &stop_};
-  for (int index = 0; index < topology_.tp; ++index)
-    peers.group.push_back(topology_.RankOf({place_.replica, place_.device, index}));
   const Region* scratch = FindRegion(List(), Kind::kScratch, -1, -1);
   const int stage = program.StagesOf(place_.device).front();
   peers.exchange = device_->at(scratch->offset + LayoutStage(*program.job, stage).exchange);
@@ -201,10 +199,7 @@ Status Rank::OutOfMemory() const {
 
 // Whether the steps begin; waits for the answer.
 bool Rank::PassGate(Bell& bell) {
-  while (gate_.load() == Gate::kClosed) {
-    const uint64_t seen = bell.rings();
-    if (gate_.load() == Gate::kClosed) bell.Wait(seen);
-  }
+  bell.WaitUntil([this] { return gate_.load() != Gate::kClosed; });
   return gate_.load() == Gate::kOpen;
 }
 
@@ -260,7 +255,7 @@ Status Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
   const StageCall copy = BindStage(*args_.program, place_.device, stage, 0, *device_);
   const std::byte* newest = copy.weights + NewestWeights(stage, 0, done_steps_);
   const Ticket ticket = device_->compute().CopyOut(out, newest + offset, bytes);
-  while (!device_->compute().Done(ticket)) sched_yield();
+  device_->compute().WaitFor(ticket);
   return device_->status();
 }
 

@@ -17,10 +17,7 @@ namespace pp {
 
 template <typename F>
 void Rank::WaitUntil(const F& is) {
-  while (!is() && !stop_.load()) {
-    const uint64_t seen = bell_.rings();
-    if (!is() && !stop_.load()) bell_.Wait(seen);
-  }
+  bell_.WaitUntil([&] { return is() || stop_.load(); });
 }
 
 RankStates Rank::States(int64_t steps) {
@@ -197,10 +194,7 @@ int64_t Rank::NewestWeights(int stage, int pipe, int64_t steps) const {
   const Region* region = FindRegion(List(), Kind::kWeights, stage, pipe);
   if (region == nullptr) return 0;
   const int64_t one = LayoutStage(*args_.program->job, stage).weights_bytes;
-  const auto updates = std::count_if(List().body.begin(), List().body.end(), [&](auto& i) {
-    return i.op == Op::kStep && i.stage == stage && (i.pipe < 0 || i.pipe == pipe);
-  });
-  return steps * updates % (region->bytes / one) * one;
+  return steps * UpdatesOf(List(), stage, pipe) % (region->bytes / one) * one;
 }
 
 }  // namespace pp

@@ -85,10 +85,7 @@ Status Sampler::Run(const Evaluator::Newest& newest) {
       if (token < 0) return Status::Failed("sample: the logits are no numbers");
       args_.on_own(static_cast<int32_t>(token));
     }
-    while (text_.added() <= number && !over()) {
-      const uint64_t seen = bell.rings();
-      if (text_.added() <= number && !over()) bell.Wait(seen);
-    }
+    bell.WaitUntil([&] { return text_.added() > number || over(); });
   }
   return {};
 }

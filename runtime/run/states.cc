@@ -15,11 +15,6 @@ namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 22;  // numbers of a record, at most
 
-// The last stage's copy of a tied tensor, which is written and read as the first stage's.
-bool IsCopy(const StageLayout& layout, const Tensor& tensor) {
-  return !layout.first && tensor.id == 0;
-}
-
 class Saver {
  public:
   Saver(const RankStates& states, ShardWriter* shard)
@@ -40,7 +35,7 @@ class Saver {
     const bool first = place_.replica == 0 && pipe == 0;
     const bool sharded = program_.zero > 0 && program_.Copies() > 1;
     const auto mine = [&](const Tensor& tensor) {
-      return !IsCopy(layout, tensor) && (tensor.cut != Cut::kNone || place_.index == 0);
+      return !IsTiedCopy(layout.stage, tensor) && (tensor.cut != Cut::kNone || place_.index == 0);
     };
     if (!first && !sharded) return {};
     for (const OwnedPart& owned : OwnedPartsOf(program_, layout, place_.replica, pipe)) {
@@ -64,7 +59,7 @@ class Saver {
       piece_.resize(numbers);
       Queue& queue = states_.device->compute();
       const Ticket ticket = queue.CopyOut(piece_.data(), from + done * 4, numbers * 4);
-      while (!queue.Done(ticket)) sched_yield();
+      queue.WaitFor(ticket);
       PP_RETURN_IF_ERROR(shard_.Add({.kind = kind,
                                      .tensor = tensor.id,
                                      .peer = {place_.index, program_.job->tp},

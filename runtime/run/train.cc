@@ -138,16 +138,10 @@ class Supervisor {
 
   // Of every copy's weights.
   int64_t UpdatesPerStep() const {
-    const std::vector<Instruction>& list =
-        program_.lists[topology_.PlaceOf(ranks_[0]->rank()).device].body;
-    int64_t updates = 0;
-    const Instruction* first = nullptr;
-    for (const Instruction& i : list) {
-      if (i.op != Op::kStep) continue;
-      if (first == nullptr) first = &i;
-      updates += i.stage == first->stage && i.pipe == first->pipe;
-    }
-    return updates;
+    const DeviceList& list = program_.lists[topology_.PlaceOf(ranks_[0]->rank()).device];
+    const auto first = std::find_if(list.body.begin(), list.body.end(),
+                                    [](const Instruction& i) { return i.op == Op::kStep; });
+    return first == list.body.end() ? 0 : UpdatesOf(list, first->stage, first->pipe);
   }
 
   std::unique_ptr<Rank> MakeRank(Transport* transport) {

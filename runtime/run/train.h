@@ -82,7 +82,7 @@ struct TrainOptions {
   // before this one.
   std::function<void(const Status&)> on_failure;
   // Any process: `grace` seconds after a failure a kernel or on_step has still not come back.
-  // Called again and again until it does; empty: wait.
+  // It may be called more than once; empty: wait.
   std::function<void()> on_stuck;
   double grace = 10;
   // How often somebody asked to stop: once, and all ranks stop after a common step; twice,
@@ -100,8 +100,9 @@ struct TrainOptions {
 
 class Inputs;
 
-// What rank 0's process knows in the end. Others have only their own times, events and records, and
-// the last three. Its size does not depend on the number of steps, but for events and records.
+// What rank 0's process knows in the end. Others have their own times, events and records alone,
+// and of what follows those no checkpoint, sample or error of files. Its size does not depend on
+// the number of steps, but for events and records.
 struct TrainReport {
   std::vector<TimeSpent> time;           // by rank
   std::vector<Event> events;             // of all ranks, on rank 0's clock; seconds since the first

@@ -7,8 +7,7 @@
 // norm and the head:
 //
 //     stage 0                            stage 1 ..                  last stage
-//     tokens -> embedding -> layer 0 .. | layer k .. layer k' | .. | layer n .. -> norm -> head ->
-//     loss
+//     tokens -> embedding -> layer 0 .. | layer k .. layer k' | .. | layer n .. -> norm -> loss
 //                              act(0,m) ^            act(1,m) ^
 //
 // Words: N = B*T tokens of a micro-batch, C = hidden_size, V = vocab_size. S = N, or with sequence
@@ -56,6 +55,9 @@ struct Tensor {
   int64_t elements() const { return rows * cols; }
   int64_t bytes() const { return elements() * 4; }
 };
+
+// The last stage's copy of a tied tensor, which files have as the first stage's.
+inline bool IsTiedCopy(int stage, const Tensor& tensor) { return stage > 0 && tensor.id == 0; }
 
 // A part of a tensor of Hugging Face's that is a part of one of ours: a block of rows and columns.
 // A vector has one row.

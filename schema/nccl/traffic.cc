@@ -72,9 +72,8 @@ class Finder {
       const Instruction& instruction = List(d)[i];
       if (!IsMessage(instruction)) continue;
       const bool send = Info(instruction.op).lane == Lane::kSend;
-      const bool act = instruction.op == Op::kSendAct || instruction.op == Op::kRecvAct;
       const int32_t flow = FlowOf(send ? d : instruction.peer, send ? instruction.peer : d,
-                                  act ? Kind::kAct : Kind::kGrad);
+                                  KindOfMessage(instruction.op));
       Progress& progress = progress_[flow];
       const size_t k = send ? progress.sends++ : progress.receives++;
       if (k == progress.transfers.size()) progress.transfers.push_back(NewTransfer(flow, 2));

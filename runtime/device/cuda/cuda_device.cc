@@ -20,8 +20,6 @@
 namespace pp {
 namespace {
 
-// A number that no computation gives, as in arena.cc: what differs was written.
-constexpr uint32_t kUntouched = 0xFFA7A9C1;
 constexpr std::chrono::microseconds kNap{5};
 
 class CudaDevice : public Device {
@@ -49,7 +47,7 @@ class CudaDevice : public Device {
     arena_ = *arena;
     const CudaDriver::Stream stream = driver_->MakeStream();
     const CudaDriver::Event origin = driver_->MakeEvent();
-    driver_->Fill(arena_, kUntouched, bytes / 4, stream);
+    driver_->Fill(arena_, kUntouchedWord, bytes / 4, stream);
     driver_->Record(origin, stream);
     while (!driver_->Reached(origin) && driver_->status().ok()) sched_yield();
     PP_RETURN_IF_ERROR(driver_->status());
@@ -98,8 +96,8 @@ class CudaDevice : public Device {
     for (int64_t end = bytes_ / 4; end > high_;) {
       const int64_t begin = std::max(high_, end - static_cast<int64_t>(words.size()));
       const Ticket ticket = probe_->CopyOut(words.data(), arena_ + begin * 4, (end - begin) * 4);
-      while (!probe_->Done(ticket)) sched_yield();
-      while (end > begin && words[end - 1 - begin] == kUntouched) --end;
+      probe_->WaitFor(ticket);
+      while (end > begin && words[end - 1 - begin] == kUntouchedWord) --end;
       if (end > begin) high_ = end;
     }
     return high_ * 4;

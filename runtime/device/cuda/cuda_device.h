@@ -1,4 +1,4 @@
-// The device that is an NVIDIA GPU, or a part of one: memory, two streams and the kernels of
+// The device that is an NVIDIA GPU, or a part of one: memory, streams and the kernels of
 // //kernels:cuda, over a driver.
 //
 // What a lane submits goes into its stream, with an event behind each piece of work. A thread of

@@ -67,7 +67,7 @@ class CudaKernels : public Kernels {
     const kernels::MatmulShape& shape = shapes_[product];
     kernels::MatmulArgs rounded = args;
     if (kernels::Rounds(shape.numbers)) {
-      rounded.b = Rounded(static_cast<const float*>(args.b), NumbersOfB(shape));
+      rounded.b = Rounded(static_cast<const float*>(args.b), kernels::NumbersOfB(shape));
       if (shape.bias == kernels::WithBias::kYes)
         rounded.bias = static_cast<const float*>(Rounded(args.bias, shape.n));
     }
@@ -96,12 +96,6 @@ class CudaKernels : public Kernels {
     std::byte* at = nullptr;
     bool fresh = false;
   };
-
-  static int64_t NumbersOfB(const kernels::MatmulShape& shape) {
-    const bool turned = shape.operands == kernels::Operands::kNT;
-    const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
-    return (rows - 1) * (shape.ldb > 0 ? shape.ldb : columns) + columns;
-  }
 
   static int64_t AngleBytes(const std::vector<double>& turns, int64_t tokens) {
     return 2 * tokens * static_cast<int64_t>(turns.size() * sizeof(float));

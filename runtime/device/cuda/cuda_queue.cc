@@ -11,20 +11,6 @@
 #include "runtime/device/activations.h"
 
 namespace pp {
-namespace {
-
-template <typename N>
-void SumParts(const SumArgs& args, CudaDriver::Stream stream) {
-  kernels::cuda::SumParts<N>({.n = args.n,
-                              .count = static_cast<int64_t>(args.parts.size()),
-                              .parts = reinterpret_cast<const N* const*>(args.parts.data()),
-                              .out = reinterpret_cast<N*>(args.out),
-                              .also = reinterpret_cast<N*>(args.also)},
-                             stream);
-}
-
-}  // namespace
-
 CudaQueue::CudaQueue(const Args& args)
     : args_(args),
       stream_(args.driver->MakeStream()),
@@ -76,7 +62,8 @@ Ticket CudaQueue::Submit(StageExecutor& executor, const StageCall& call) {
 Ticket CudaQueue::Sum(const SumArgs& args) {
   PP_CHECK(args.parts.size() <= kernels::kMostParts);
   args_.driver->Use();
-  ForActivations(args.dtype, [&]<typename N>() { SumParts<N>(args, stream_); });
+  ForActivations(args.dtype,
+                 [&]<typename N>() { kernels::cuda::SumParts(SumPartsOf<N>(args), stream_); });
   return Put({});
 }
 

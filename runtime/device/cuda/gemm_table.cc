@@ -5,13 +5,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <span>
 #include <sstream>
 
 #include "schema/disk.h"
+#include "schema/number.h"
 
 namespace pp {
 namespace {
@@ -40,13 +40,6 @@ bool IsName(std::span<const char* const> names, const std::string& text, Value* 
   return found != names.end();
 }
 
-template <typename Number, typename... Base>
-bool IsNumber(std::string_view text, Number* number, Base... base) {
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), *number, base...);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // Three numbers from `least` on with `between` between them.
 bool AreNumbers(const std::string& text, char between, int64_t least,
                 int64_t* const (&numbers)[3]) {
@@ -55,7 +48,7 @@ bool AreNumbers(const std::string& text, char between, int64_t least,
     const bool last = number == numbers[2];
     const size_t end = last ? text.size() : text.find(between, begin);
     if (end == std::string::npos || begin > end) return false;
-    if (!IsNumber(std::string_view(text).substr(begin, end - begin), number) || *number < least)
+    if (!ReadNumber(std::string_view(text).substr(begin, end - begin), number) || *number < least)
       return false;
     begin = end + 1;
   }
@@ -68,7 +61,7 @@ std::string Hex(const GemmAlgorithm& algorithm) {
 bool IsHex(const std::string& text, GemmAlgorithm* algorithm) {
   if (text.size() != 16 * algorithm->words.size()) return false;
   for (size_t i = 0; i < algorithm->words.size(); ++i)
-    if (!IsNumber(std::string_view(text).substr(16 * i, 16), &algorithm->words[i], 16))
+    if (!ReadNumber(std::string_view(text).substr(16 * i, 16), &algorithm->words[i], 16))
       return false;
   return true;
 }
@@ -80,13 +73,6 @@ Status Wrong(const std::string& word, const char* right) {
 uint64_t ChecksumOf(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
 }  // namespace
-
-MatmulShape Whole(MatmulShape shape) {
-  if (shape.lda == 0) shape.lda = shape.operands == kernels::Operands::kTN ? shape.m : shape.k;
-  if (shape.ldb == 0) shape.ldb = shape.operands == kernels::Operands::kNT ? shape.k : shape.n;
-  if (shape.ldc == 0) shape.ldc = shape.n;
-  return shape;
-}
 
 std::string ToText(const MatmulShape& shape) {
   const MatmulShape s = Whole(shape);
@@ -117,7 +103,7 @@ Result<GemmTable::Row> GemmTable::ParseRow(const std::string& line) {
   if (!IsName(kResidual, words[6], &s.residual)) return Wrong(words[6], "residual or -");
   if (!IsName(kEpilogues, words[7], &s.epilogue))
     return Wrong(words[7], "gelu, gelu-backward or -");
-  if (!IsNumber(words[8], &row.microseconds) || !std::isfinite(row.microseconds))
+  if (!ReadNumber(words[8], &row.microseconds) || !std::isfinite(row.microseconds))
     return Wrong(words[8], "microseconds");
   if (!IsHex(words[9], &row.algorithm)) return Wrong(words[9], "128 hexadecimal digits");
   return row;
@@ -140,11 +126,11 @@ Result<GemmTable> GemmTable::Parse(std::string_view text) {
       table.machine_.gpu = line.substr(sizeof kGpu - 1);
     } else if (number == 3) {
       if (!line.starts_with(kLibrary) ||
-          !IsNumber(line.substr(sizeof kLibrary - 1), &table.machine_.library))
+          !ReadNumber(line.substr(sizeof kLibrary - 1), &table.machine_.library))
         return Wrong(line, "cublaslt VERSION").In(where);
     } else if (line.starts_with(kChecksum)) {
       uint64_t checksum = 0;
-      if (!IsNumber(line.substr(sizeof kChecksum - 1), &checksum, 16) || end + 1 != text.size())
+      if (!ReadNumber(line.substr(sizeof kChecksum - 1), &checksum, 16) || end + 1 != text.size())
         return Wrong(line, "checksum and 16 digits as the last line").In(where);
       if (checksum != ChecksumOf(text.substr(0, begin)))
         return Wrong(line, "the lines before have another one: the file is damaged").In(where);

@@ -38,8 +38,6 @@ struct GemmMachine {
   bool operator==(const GemmMachine&) const = default;
 };
 
-// The same shape with leading dimensions that are left out filled in.
-kernels::MatmulShape Whole(kernels::MatmulShape shape);
 // As in the file, up to the epilogue.
 std::string ToText(const kernels::MatmulShape& shape);
 

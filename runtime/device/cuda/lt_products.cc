@@ -165,15 +165,13 @@ Result<std::vector<cublasLtMatmulAlgo_t>> LtProducts::Choices(const Descriptors&
   return choices;
 }
 
-// One from a file: cuBLASLt can compute this by it, in the workspace.
-Status LtProducts::CheckAlgorithm(const Descriptors& of,
-                                  const cublasLtMatmulAlgo_t& algorithm) const {
-  PP_RETURN_IF_ERROR(of.status);
+// Whether cuBLASLt can compute this by an algorithm, in one order and in the workspace.
+bool LtProducts::Computes(const Descriptors& of, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result = {};
-  PP_RETURN_IF_ERROR(
-      Check(cublasLtMatmulAlgoCheck(lt_, of.what, of.a, of.b, of.c, of.c, &algorithm, &result)));
-  if (InOneOrder(algorithm) && result.workspaceSize <= kWorkspaceBytes) return {};
-  return Status::Failed("cuBLASLt: not in one order, or not in the workspace");
+  return of.status.ok() && InOneOrder(algorithm) &&
+         cublasLtMatmulAlgoCheck(lt_, of.what, of.a, of.b, of.c, of.c, &algorithm, &result) ==
+             CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= kWorkspaceBytes;
 }
 
 std::vector<GemmAlgorithm> LtProducts::Algorithms(const MatmulShape& shape, int most) {
@@ -182,8 +180,7 @@ std::vector<GemmAlgorithm> LtProducts::Algorithms(const MatmulShape& shape, int 
   std::vector<GemmAlgorithm> algorithms;
   if (!choices.ok()) return algorithms;
   for (const cublasLtMatmulAlgo_t& choice : *choices)
-    if (CheckAlgorithm(of, choice).ok())
-      std::memcpy(&algorithms.emplace_back(), &choice, sizeof choice);
+    if (Computes(of, choice)) std::memcpy(&algorithms.emplace_back(), &choice, sizeof choice);
   return algorithms;
 }
 
@@ -198,7 +195,7 @@ Result<int> LtProducts::Prepare(const MatmulShape& shape, const GemmAlgorithm* a
       return static_cast<int>(i);
   }
   if (algorithm != nullptr) {
-    if (!CheckAlgorithm(of, product.algorithm).ok())
+    if (!Computes(of, product.algorithm))
       return Status::Invalid(fmt::format(
           "--gemms: cuBLASLt does not take the algorithm of '{}' (piperun --tune-gemms)",
           ToText(shape)));

@@ -51,7 +51,7 @@ class LtProducts {
 
   int Describe(const kernels::MatmulShape& shape);
   Status Fill(Descriptors* of) const;
-  Status CheckAlgorithm(const Descriptors& of, const cublasLtMatmulAlgo_t& algorithm) const;
+  bool Computes(const Descriptors& of, const cublasLtMatmulAlgo_t& algorithm) const;
   Result<std::vector<cublasLtMatmulAlgo_t>> Choices(const Descriptors& of, int most) const;
 
   cublasLtHandle_t lt_ = nullptr;
