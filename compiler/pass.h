@@ -26,6 +26,7 @@ struct FitReport {
   // time, which the bound does not know.
   std::optional<double> lower_bound;
   std::vector<double> peaks;  // by device, in the limit's unit
+  bool whole = true;          // STEP and reductions, which both leave out, take no time
 };
 
 // What fit-memory is asked for.

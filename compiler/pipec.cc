@@ -47,8 +47,9 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
           *report.lower_bound > 0 ? 100 * (report.makespan / *report.lower_bound - 1) : 0);
     std::vector<double> peaks = report.peaks;
     for (double& peak : peaks) peak /= bytes ? 1 << 30 : 1;
-    fmt::print(std::cerr, "fit-memory: makespan {:g}, {}, peaks {:.4g}{}\n", report.makespan, bound,
-               fmt::join(peaks, " "), bytes ? " GiB" : "");
+    fmt::print(std::cerr, "fit-memory: makespan {:g}{}, {}, peaks {:.4g}{}\n", report.makespan,
+               report.whole ? "" : " without STEP and reductions", bound, fmt::join(peaks, " "),
+               bytes ? " GiB" : "");
   };
   return {};
 }

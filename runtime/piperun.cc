@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -53,9 +54,10 @@ uint64_t PlanChecksum(const std::string& path) {
   return checksum;
 }
 
-// Not by std::cerr, which waits for std::cout, which may wait for its reader.
+// Not by std::cerr, which waits for std::cout, which may wait for its reader. Where it cannot be
+// written, the exit status says it alone.
 void PrintError(const Status& status) {
-  fmt::print(stderr, "piperun: error: {}\n", OneLine(status.message()));
+  std::fputs(fmt::format("piperun: error: {}\n", OneLine(status.message())).c_str(), stderr);
 }
 
 Status PrintOut(const std::string& text) {
@@ -96,6 +98,9 @@ class Run {
       if (status.ok() && report.last_step < report.planned_steps)
         status = Status::Failed(fmt::format("stopped after step {}{}", report.last_step,
                                             options_.exports ? " (nothing is exported)" : ""));
+      const auto drawn = static_cast<int64_t>(report.sample.size()) - report.prompt;
+      if (status.ok() && First() && drawn < options_.sample)
+        status = Status::Failed(fmt::format("stopped after token {} of the sample", drawn));
       const Status written = First() ? Finish(report) : Status();
       return Readiness{.status = status.ok() ? written : status};
     };
@@ -183,7 +188,13 @@ class Run {
     if (!First()) return {};
     PP_RETURN_IF_ERROR(Open("--log", arguments_.log, &log_));
     PP_RETURN_IF_ERROR(Open("--trace", arguments_.trace, &trace_));
-    if (!arguments_.save.empty()) PP_RETURN_IF_ERROR(OpenSave().In("--save"));
+    std::error_code error;
+    if (!arguments_.export_to.empty() && !arguments_.save.empty() &&
+        std::filesystem::weakly_canonical(arguments_.export_to, error) ==
+            std::filesystem::weakly_canonical(arguments_.save, error))
+      return Status::Invalid(fmt::format("--export: {} is the folder of --save (another folder)",
+                                         arguments_.export_to));
+    if (!arguments_.save.empty()) PP_RETURN_IF_ERROR(OpenSave());
     return arguments_.export_to.empty() ? Status() : OpenExport().In("--export");
   }
 
@@ -212,11 +223,15 @@ class Run {
   }
 
   Status OpenSave() {
-    if (!options_.resume && !SavedSteps(options_.save).empty())
+    const bool saved = !SavedSteps(options_.save).empty();
+    if (saved && !options_.resume)
+      return Status::Invalid(fmt::format(
+          "--save: {}: has checkpoints already (--resume, or another folder)", options_.save));
+    if (!saved && options_.resume)
       return Status::Invalid(
-          fmt::format("{}: has checkpoints already (--resume, or another folder)", options_.save));
+          fmt::format("--resume: {}: has no checkpoint (one that --save wrote)", options_.save));
     Result<SaveFolder> folder = SaveFolder::Open(options_.save);
-    PP_RETURN_IF_ERROR(folder.status());
+    PP_RETURN_IF_ERROR(folder.status().In("--save"));
     save_.emplace(std::move(*folder));
     options_.save_to = &*save_;
     return {};
@@ -332,7 +347,11 @@ int Main(int argc, char** argv) {
   try {
     status = parse();
   } catch (const CLI::ParseError& help) {
-    return app.exit(help);
+    const int code = app.exit(help);
+    const Status written = PrintOut("");
+    if (written.ok()) return code;
+    PrintError(written);
+    return static_cast<int>(written.code());
   }
   const Result<Launch> launch = ReadLaunch(arguments.transport);
   if (!launch.ok()) {

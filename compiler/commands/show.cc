@@ -1,6 +1,8 @@
 // pipec show and pipec simulate: a plan as text, as data and as a picture.
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "compiler/command.h"
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
@@ -46,12 +48,33 @@ std::string Trace(const Program& program, const Execution& execution) {
   return ChromeTrace(program, events);
 }
 
-// Pictures are the only format with several plans.
 Status OnePlan(const Arguments& a) {
-  if (a.plans.size() == 1 || a.format == "html") return {};
+  if (a.plans.size() == 1) return {};
   return Status::Invalid(
       fmt::format("{}: a second plan (--format html puts plans above one another, {} shows one)",
                   a.plans[1], a.format));
+}
+
+// Of one plan an object, of several an array of them, each with the name of its file.
+std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& plans) {
+  if (plans.size() == 1) return ToJson(plans[0].prediction);
+  std::string out = "[\n";
+  for (size_t i = 0; i < plans.size(); ++i) {
+    std::string one = ToJson(plans[i].prediction);
+    one.insert(1, fmt::format("\"plan\":{},", nlohmann::json(a.plans[i]).dump()));
+    if (i + 1 < plans.size()) one.insert(one.size() - 1, ",");
+    out += one;
+  }
+  return out + "]\n";
+}
+
+std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& plans) {
+  std::string out;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (plans.size() > 1) out += fmt::format("{}{}\n", i > 0 ? "\n" : "", a.plans[i]);
+    out += ToText(plans[i].prediction);
+  }
+  return out;
 }
 
 }  // namespace
@@ -90,7 +113,8 @@ Status SimulateCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(
       OneOf("--format", a.format, {"text", "json", "grid", "svg", "html", "chrome-trace"}));
   PP_RETURN_IF_ERROR(OneOf("--color", a.color, {"auto", "always", "never"}));
-  PP_RETURN_IF_ERROR(OnePlan(a));
+  if (a.format != "html" && a.format != "json" && a.format != "text")
+    PP_RETURN_IF_ERROR(OnePlan(a));
   std::vector<Simulated> plans;
   for (const std::string& path : a.plans) {
     auto simulated = SimulatePlan(a, path);
@@ -99,8 +123,8 @@ Status SimulateCommand(const Arguments& a) {
   }
   const Program& program = plans[0].plan.program;
   const Prediction& prediction = plans[0].prediction;
-  if (a.format == "json") return PrintOut(ToJson(prediction));
-  if (a.format == "text") return PrintOut(ToText(prediction));
+  if (a.format == "json") return PrintOut(PredictionsAsJson(a, plans));
+  if (a.format == "text") return PrintOut(PredictionsAsText(a, plans));
   if (a.format == "svg") return PrintOut(Svg(program, prediction));
   if (a.format == "chrome-trace") return PrintOut(Trace(program, prediction.execution));
   if (a.format == "grid") {

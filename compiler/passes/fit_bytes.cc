@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "compiler/passes/fit_memory.h"
+#include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
 
 namespace pp {
@@ -109,6 +110,35 @@ Status FitAndLower(Program& program, const std::optional<Program>& mario,
   return {};
 }
 
+// A plan that needs no search, where it fits when it is lowered.
+struct Ready {
+  std::optional<Program> plan;
+  FitReport report;
+};
+
+// The faster one of the scheme's own plan and Mario's. REQUIRES: `memory` has no limits, of which
+// the lower bound does not know what they leave.
+Status TakeReady(const Program& program, const std::optional<Program>& mario,
+                 const PassContext& context, const search::MemoryModel& memory, Ready* ready) {
+  for (const Program* plan : {&program, mario ? &*mario : nullptr}) {
+    if (plan == nullptr) continue;
+    const search::Problem problem = search::MakeProblem(*plan, context.costs, memory);
+    std::vector<int64_t> uncounted;
+    PP_RETURN_IF_ERROR(Uncounted(*plan, context, memory, &uncounted));
+    FitReport report{.makespan = ScheduleMakespan(*plan, context)};
+    if (!OverlapSaves(*plan, context)) report.lower_bound = search::LowerBound(problem);
+    bool fits = true;
+    for (int d = 0; d < program.devices; ++d) {
+      report.peaks.push_back(static_cast<double>(
+          search::Peak(problem, search::MakePlan(*plan, problem), d) + uncounted[d]));
+      fits &= report.peaks[d] <= At(context.fit.limit.values, d);
+    }
+    if (fits && (!ready->plan || report.makespan < ready->report.makespan))
+      *ready = {*plan, std::move(report)};
+  }
+  return {};
+}
+
 // Searches, with more and more set aside, until a plan fits, and then for so many seconds for a
 // faster one. `lack`: of the plan that lacked least, if none fits.
 Status Fit(Program& program, const PassContext& full_context, FitReport* report, Lack* lack) {
@@ -120,6 +150,13 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
   std::vector<int64_t> set_aside;
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
   const std::optional<Program> mario = MarioPlan(program, context);
+  Ready ready;
+  PP_RETURN_IF_ERROR(TakeReady(program, mario, context, memory, &ready));
+  const auto take_ready = [&] {
+    *report = std::move(ready.report);
+    program = std::move(*ready.plan);
+    *lack = {};
+  };
   Lack least;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     for (int d = 0; d < program.devices; ++d)
@@ -140,7 +177,11 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
         if (too_little.device < 0 && second.makespan < report->makespan)
           fitted = std::move(longer), *report = std::move(second);
       }
-      program = std::move(fitted);
+      if (ready.plan && ready.report.makespan < report->makespan) {
+        take_ready();
+      } else {
+        program = std::move(fitted);
+      }
       return {};
     }
     if (least.device < 0 || lack->over < least.over) least = *lack;
@@ -148,6 +189,7 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
       if (report->peaks[d] > At(limits, d)) set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
   }
   if (least.device >= 0) *lack = least;
+  if (ready.plan) take_ready();
   return {};
 }
 
@@ -172,11 +214,10 @@ Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
 
 }  // namespace
 
-Status FitBytes(Program& program, const PassContext& context) {
+Status FitBytes(Program& program, const PassContext& context, FitReport* report) {
   if (!program.job) return Status::Invalid("--memory-limit: bytes need --model");
-  FitReport report;
   Lack lack;
-  PP_RETURN_IF_ERROR(Fit(program, context, &report, &lack));
+  PP_RETURN_IF_ERROR(Fit(program, context, report, &lack));
   if (lack.device >= 0) {
     PP_RETURN_IF_ERROR(TryMore(program, context, &lack));
     return Status::Invalid(
@@ -185,7 +226,6 @@ Status FitBytes(Program& program, const PassContext& context) {
                     Bytes(At(context.fit.limit.values, lack.device)), lack.device,
                     Bytes(Printable(lack.needed))));
   }
-  if (context.fit.report) context.fit.report(report);
   return {};
 }
 

@@ -47,7 +47,18 @@ Status CheckUnit(const Program& program, const CostModel& costs,
   return {};
 }
 
-// Whether some pair that overlaps takes less than one instruction behind the other.
+constexpr double kSame = 1e-9;
+
+// Whether STEP and reductions take no time.
+bool StepsAreFree(const CostModel& costs) {
+  const auto free = [](const PerStage& values) {
+    return std::all_of(values.begin(), values.end(), [](double x) { return x == 0; });
+  };
+  return free(costs.step) && free(costs.reduce);
+}
+
+}  // namespace
+
 bool OverlapSaves(const Program& program, const PassContext& context) {
   const Durations durations(context.costs, program);
   for (const DeviceList& list : program.lists) {
@@ -60,10 +71,8 @@ bool OverlapSaves(const Program& program, const PassContext& context) {
   return false;
 }
 
-constexpr double kSame = 1e-9;
-
-// Of a schedule; with blocking messages, which take both devices' time, once they are in it.
-double Makespan(const Program& program, const PassContext& context) {
+// With blocking messages, which take both devices' time, once they are in it.
+double ScheduleMakespan(const Program& program, const PassContext& context) {
   double makespan = 0;
   auto end_of = [&](const std::vector<std::vector<Span>>& spans) {
     for (const auto& list : spans)
@@ -84,8 +93,6 @@ double Makespan(const Program& program, const PassContext& context) {
   return end_of(execution.spans);
 }
 
-}  // namespace
-
 std::optional<Program> MarioPlan(Program program, const PassContext& context) {
   for (const Pass& pass : MarioPasses())
     if (!pass.run(program, context).ok()) return std::nullopt;
@@ -100,17 +107,17 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
                      {.seconds = context.fit.search_seconds, .progress = context.fit.progress});
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);
-  double makespan = Makespan(best, context);
+  double makespan = ScheduleMakespan(best, context);
   // The search knows no blocking messages and no overlap; the last word has the timeline.
   auto consider = [&](const Program& other) {
     if (!search::Fits(problem, search::MakePlan(other, problem))) return;
-    const double time = Makespan(other, context);
+    const double time = ScheduleMakespan(other, context);
     if (time < makespan * (1 - kSame)) best = other, makespan = time;
   };
   consider(program);
   if (mario) consider(*mario);
   const search::Plan plan = search::MakePlan(best, problem);
-  FitReport report{.makespan = makespan};
+  FitReport report{.makespan = makespan, .whole = StepsAreFree(context.costs)};
   if (!overlap_saves) report.lower_bound = outcome.lower_bound;
   for (int d = 0; d < program.devices; ++d)
     report.peaks.push_back(static_cast<double>(search::Peak(problem, plan, d)) *
@@ -134,12 +141,17 @@ Status FitMemory(Program& program, const PassContext& context) {
           program.scheme));
 
   DropMarks(program);
-  if (fit.limit.unit == MemoryLimit::kBytes) return FitBytes(program, context);
-  PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
-  const search::Problem problem = search::MakeProblem(
-      program, context.costs, search::ActivationMemory(program, context.costs, limits));
-  PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
-  const FitReport report = FitOnce(program, MarioPlan(program, context), context, problem);
+  FitReport report;
+  if (fit.limit.unit == MemoryLimit::kBytes) {
+    PP_RETURN_IF_ERROR(FitBytes(program, context, &report));
+  } else {
+    PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
+    const search::Problem problem = search::MakeProblem(
+        program, context.costs, search::ActivationMemory(program, context.costs, limits));
+    PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
+    report = FitOnce(program, MarioPlan(program, context), context, problem);
+  }
+  report.whole = StepsAreFree(context.costs);
   if (fit.report) fit.report(report);
   return {};
 }

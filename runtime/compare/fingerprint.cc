@@ -1,7 +1,9 @@
 #include "runtime/compare/fingerprint.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 
 #include "runtime/device/activations.h"
 
@@ -16,18 +18,33 @@ uint64_t Hash(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// A byte of the hash has the signs of one number, of 8 in a row.
+static_assert(Fingerprint::kSums == 8);
+typedef double Sums __attribute__((vector_size(8 * sizeof(double))));
+
+// 1 where a byte has a 1, else -1.
+const std::array<Sums, 256> kSigns = [] {
+  std::array<Sums, 256> signs;
+  for (int byte = 0; byte < 256; ++byte)
+    for (int j = 0; j < 8; ++j) signs[byte][j] = (byte >> j & 1) != 0 ? 1 : -1;
+  return signs;
+}();
+
 }  // namespace
 
 void Fingerprint::Add(const float* x, int64_t first, int64_t n) {
-  static_assert(kSums == 8);  // a byte of the hash has the signs of one number, of 8 in a row
   numbers += n;
-  for (int64_t i = 0; i < n; ++i) {
+  Sums added;
+  std::memcpy(&added, sums, sizeof(added));
+  uint64_t signs = Hash(static_cast<uint64_t>(first) / 8) >> first % 8 * 8;
+  for (int64_t i = 0; i < n; ++i, signs >>= 8) {
     const auto at = static_cast<uint64_t>(first + i);
-    const uint64_t signs = Hash(at / 8) >> at % 8 * 8;
+    if (at % 8 == 0) signs = Hash(at / 8);
     const double number = x[i];
     squares += number * number;
-    for (int j = 0; j < kSums; ++j) sums[j] += (signs >> j & 1) != 0 ? number : -number;
+    added += kSigns[signs & 0xff] * number;
   }
+  std::memcpy(sums, &added, sizeof(added));
 }
 
 void Fingerprint::Add(const std::byte* x, Dtype dtype, int64_t first, int64_t n) {

@@ -25,8 +25,8 @@ Result<Arena> Arena::Take(int64_t bytes) {
   if (bytes == 0) return Arena(nullptr, 0);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED)
-    return Status::Invalid(fmt::format(
-        "the plan takes {} bytes on one rank, which this machine does not have", bytes));
+    return Status::Invalid(
+        fmt::format("the plan takes {} bytes on one rank: {}", bytes, std::strerror(errno)));
   // Fewer page faults where the system gives large pages; no harm where it does not.
   madvise(base, bytes, MADV_HUGEPAGE);
   uint32_t word = 0;

@@ -235,18 +235,24 @@ Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   std::error_code error;
   fs::create_directories(path, error);
+  if (error) return Status::Invalid(fmt::format("{}: cannot be made: {}", dir, error.message()));
   const std::string name = path + "/.lock";
   const int lock = open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0)
     return Status::Invalid(fmt::format("{}: cannot be written: {}", dir, std::strerror(errno)));
-  SaveFolder folder(path, lock);
-  if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    close(lock);
     return Status::Invalid(fmt::format("{}: another run is saving there (another folder)", dir));
-  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
-    std::error_code ignored;
-    if (at->path().filename().string().starts_with(kSaving)) fs::remove_all(at->path(), ignored);
   }
+  SaveFolder folder(path, lock);
+  folder.RemoveUnfinished();
   return folder;
+}
+
+void SaveFolder::RemoveUnfinished() {
+  std::error_code error, ignored;
+  for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error))
+    if (at->path().filename().string().starts_with(kSaving)) fs::remove_all(at->path(), ignored);
 }
 
 SaveFolder::SaveFolder(SaveFolder&& other) noexcept
@@ -255,7 +261,9 @@ SaveFolder::SaveFolder(SaveFolder&& other) noexcept
       whole_(std::move(other.whole_)) {}
 
 SaveFolder::~SaveFolder() {
-  if (lock_ >= 0) close(lock_);
+  if (lock_ < 0) return;
+  RemoveUnfinished();
+  close(lock_);
 }
 
 Status SaveFolder::Finish(Manifest manifest, int ranks) {

@@ -104,7 +104,8 @@ std::string ShardPath(const std::string& folder, int rank);
 // Steps that have a folder, the last one first.
 std::vector<int64_t> SavedSteps(const std::string& dir);
 
-// The one run that writes into the folder. Removes what an earlier one has not finished.
+// The one run that writes into the folder. Removes what an earlier one has not finished, and in the
+// end what it has not itself.
 class SaveFolder {
  public:
   // Invalid: it cannot be made, or another run writes into it.
@@ -120,6 +121,7 @@ class SaveFolder {
   Status Finish(Manifest manifest, int ranks);
 
  private:
+  void RemoveUnfinished();
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
   int lock_;

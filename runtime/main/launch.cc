@@ -52,10 +52,11 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
   // The first rank that is there speaks: when it ends, mpiexec ends the others.
   const Deadline deadline(patience > 0 ? patience + std::min(launch.rank, 5) : 0, [&] {
-    fmt::print(stderr,
-               "piperun: error: rank {}: not all of {} ranks have started within {} s (each on "
-               "its host, with the same piperun)\n",
-               launch.rank, launch.ranks, patience);
+    std::fputs(fmt::format("piperun: error: rank {}: not all of {} ranks have started within {} s "
+                           "(each on its host, with the same piperun)\n",
+                           launch.rank, launch.ranks, patience)
+                   .c_str(),
+               stderr);
     std::_Exit(static_cast<int>(Code::kFailed));
   });
   Joined joined = JoinMpi(

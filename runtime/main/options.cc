@@ -110,8 +110,13 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   PP_RETURN_IF_ERROR(OneOf("--schedule", a.schedule, {"constant", "cosine"}));
   PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer.learning_rate));
   optimizer.min_learning_rate = 0.1 * optimizer.learning_rate;
-  if (!a.min_lr.empty())
+  if (!a.min_lr.empty()) {
     PP_RETURN_IF_ERROR(ParseReal("--min-lr", a.min_lr, &optimizer.min_learning_rate));
+    if (a.schedule != "cosine") return Status::Invalid("--min-lr: needs --schedule cosine");
+    if (optimizer.min_learning_rate > optimizer.learning_rate)
+      return Status::Invalid(
+          fmt::format("--min-lr: {} with --lr {} (at most that)", a.min_lr, a.lr));
+  }
   PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &optimizer.weight_decay));
   PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer.grad_clip));
   if (!a.loss_scale.empty()) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 
@@ -18,7 +19,11 @@ std::atomic<int> requests{0};
 // A Ctrl-C reaches a rank from the terminal, from mpiexec, or from both: the two are counted by
 // themselves, and what counts is the larger number.
 std::atomic<int> from_terminal{0}, from_processes{0};
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+// Two so close together are one: `timeout` signals a process, and then its whole group.
+constexpr int64_t kOneRequest = 100'000'000;  // nanoseconds
+std::atomic<int64_t> last_signal{-kOneRequest};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<int64_t>::is_always_lock_free);
 
 constexpr char kStopped[] = "piperun: error: stopped before the first step\n";
 
@@ -32,6 +37,10 @@ void OnSignal(int signal, siginfo_t* info, void*) {
     }
     _exit(static_cast<int>(Code::kFailed));
   }
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t at = now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  if (at - last_signal.exchange(at) < kOneRequest) return;
   ++(info->si_code == SI_KERNEL ? from_terminal : from_processes);
   requests.store(std::max(from_terminal.load(), from_processes.load()));
   if (requests.load() < 3) return;
@@ -45,7 +54,7 @@ void CatchStopSignals(bool is_first) {
   first.store(is_first);
   struct sigaction action {};
   action.sa_sigaction = OnSignal;
-  action.sa_flags = SA_SIGINFO;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;  // a text half written goes on
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
