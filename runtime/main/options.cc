@@ -33,22 +33,18 @@ Status OneOf(const char* option, const std::string& text,
   return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, fmt::join(known, ", ")));
 }
 
-}  // namespace
-
-Status ParseOptions(const Arguments& a, TrainOptions* options) {
-  int64_t seed = 0, threads = 0;
-  OptimizerOptions& optimizer = options->optimizer;
-  optimizer.steps = 100;
-  if (a.data.empty() && a.tune_gemms.empty())
-    return Status::Invalid("--data is required (piperun --help)");
-  if (!a.steps.empty())
-    PP_RETURN_IF_ERROR(ParseWhole("--steps", a.steps, 1, INT32_MAX, &optimizer.steps));
+// How long it trains, from which state, and what becomes of the new one.
+Status ParseTraining(const Arguments& a, TrainOptions* options) {
+  int64_t& steps = options->optimizer.steps;
+  steps = 100;
+  if (!a.steps.empty()) PP_RETURN_IF_ERROR(ParseWhole("--steps", a.steps, 1, INT32_MAX, &steps));
   if (!a.epochs.empty())
     PP_RETURN_IF_ERROR(ParseWhole("--epochs", a.epochs, 1, INT32_MAX, &options->epochs));
   if (!a.steps.empty() && !a.epochs.empty())
     return Status::Invalid(
         fmt::format("--epochs: {} with --steps {} (one of them)", a.epochs, a.steps));
   if (!a.seed.empty()) {
+    int64_t seed = 0;
     PP_RETURN_IF_ERROR(ParseWhole("--seed", a.seed, 0, INT64_MAX, &seed));
     options->seed = static_cast<uint64_t>(seed);
   }
@@ -58,6 +54,18 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   for (const auto& [given, option] :
        {std::pair{!a.save_every.empty(), "--save-every"}, std::pair{a.resume, "--resume"}})
     if (given && a.save.empty()) return Status::Invalid(fmt::format("{}: needs --save", option));
+  if (a.resume && !a.weights.empty())
+    return Status::Invalid("--resume: has weights of its own (without --weights)");
+  options->data = a.data;
+  options->weights = a.weights;
+  options->save = a.save;
+  while (options->save.size() > 1 && options->save.back() == '/') options->save.pop_back();
+  options->resume = a.resume;
+  options->exports = !a.export_to.empty();
+  return {};
+}
+
+Status ParseEvaluations(const Arguments& a, TrainOptions* options) {
   if (!a.val_every.empty())
     PP_RETURN_IF_ERROR(ParseWhole("--val-every", a.val_every, 1, INT32_MAX, &options->val_every));
   if (!a.val_batches.empty()) {
@@ -65,24 +73,29 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
     PP_RETURN_IF_ERROR(ParseWhole("--val-batches", a.val_batches, 1, INT32_MAX, &batches));
     options->val_batches = batches;
   }
-  if (!a.sample.empty())
-    PP_RETURN_IF_ERROR(ParseWhole("--sample", a.sample, 1, 1 << 20, &options->sample));
-  if (!a.temperature.empty()) {
-    double temperature = 0;
-    const Status status = ParseReal("--temperature", a.temperature, &temperature);
-    if (!status.ok() || (temperature != 0 && (temperature < 1e-3 || temperature > 1e3)))
-      return Status::Invalid(
-          fmt::format("--temperature: '{}' (0, or a number from 0.001 to 1000)", a.temperature));
-    options->temperature = static_cast<float>(temperature);
-    if (a.sample.empty()) return Status::Invalid("--temperature: needs --sample");
-  }
   for (const auto& [value, option] :
        {std::pair{&a.val_every, "--val-every"}, std::pair{&a.val_batches, "--val-batches"}})
     if (!value->empty() && a.val_data.empty())
       return Status::Invalid(fmt::format("{}: needs --val-data", option));
-  if (a.resume && !a.weights.empty())
-    return Status::Invalid("--resume: has weights of its own (without --weights)");
+  options->val_data = a.val_data;
+  if (!a.sample.empty())
+    PP_RETURN_IF_ERROR(ParseWhole("--sample", a.sample, 1, 1 << 20, &options->sample));
+  if (a.temperature.empty()) return {};
+  double temperature = 0;
+  const Status status = ParseReal("--temperature", a.temperature, &temperature);
+  if (!status.ok() || (temperature != 0 && (temperature < 1e-3 || temperature > 1e3)))
+    return Status::Invalid(
+        fmt::format("--temperature: '{}' (0, or a number from 0.001 to 1000)", a.temperature));
+  if (a.sample.empty()) return Status::Invalid("--temperature: needs --sample");
+  options->temperature = static_cast<float>(temperature);
+  return {};
+}
+
+// What computes, and what carries messages.
+Status ParseMachine(const Arguments& a, TrainOptions* options) {
+  int64_t threads = 0;
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
+  options->threads = static_cast<int>(threads);
   PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
   for (const auto& [value, option] :
        {std::pair{&a.gemms, "--gemms"}, std::pair{&a.tune_gemms, "--tune-gemms"}})
@@ -100,53 +113,58 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   if (a.transport == "nccl" && a.backend != "cuda")
     return Status::Invalid(fmt::format(
         "--transport: 'nccl' with --backend {} (--backend cuda, or shm or mpi)", a.backend));
-  if (!a.net.empty()) {
-    if (a.transport == "nccl")
-      return Status::Invalid("--net: does not slow --transport nccl (threads, shm or mpi)");
-    const Result<Network> network = ParseNetwork(a.net);
-    PP_RETURN_IF_ERROR(network.status());
-    options->network = *network;
-  }
+  if (a.net.empty()) return {};
+  if (a.transport == "nccl")
+    return Status::Invalid("--net: does not slow --transport nccl (threads, shm or mpi)");
+  const Result<Network> network = ParseNetwork(a.net);
+  PP_RETURN_IF_ERROR(network.status());
+  options->network = *network;
+  return {};
+}
+
+Status ParseOptimizer(const Arguments& a, OptimizerOptions* optimizer) {
   PP_RETURN_IF_ERROR(OneOf("--schedule", a.schedule, {"constant", "cosine"}));
-  PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer.learning_rate));
-  optimizer.min_learning_rate = 0.1 * optimizer.learning_rate;
+  optimizer->cosine = a.schedule == "cosine";
+  PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer->learning_rate));
+  optimizer->min_learning_rate = 0.1 * optimizer->learning_rate;
   if (!a.min_lr.empty()) {
-    PP_RETURN_IF_ERROR(ParseReal("--min-lr", a.min_lr, &optimizer.min_learning_rate));
-    if (a.schedule != "cosine") return Status::Invalid("--min-lr: needs --schedule cosine");
-    if (optimizer.min_learning_rate > optimizer.learning_rate)
+    PP_RETURN_IF_ERROR(ParseReal("--min-lr", a.min_lr, &optimizer->min_learning_rate));
+    if (!optimizer->cosine) return Status::Invalid("--min-lr: needs --schedule cosine");
+    if (optimizer->min_learning_rate > optimizer->learning_rate)
       return Status::Invalid(
           fmt::format("--min-lr: {} with --lr {} (at most that)", a.min_lr, a.lr));
   }
-  PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &optimizer.weight_decay));
-  PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer.grad_clip));
+  PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &optimizer->weight_decay));
+  PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer->grad_clip));
   if (!a.loss_scale.empty()) {
     double scale = 0;
     if (!ParseReal("--loss-scale", a.loss_scale, &scale).ok() || scale < 1 || scale > 1e38)
       return Status::Invalid(
           fmt::format("--loss-scale: '{}' (a number from 1 to 1e38)", a.loss_scale));
-    optimizer.loss_scale = scale;
+    optimizer->loss_scale = scale;
   }
   if (!a.loss_scale_every.empty())
     PP_RETURN_IF_ERROR(ParseWhole("--loss-scale-every", a.loss_scale_every, 1, INT32_MAX,
-                                  &optimizer.loss_scale_every));
-  PP_RETURN_IF_ERROR(
-      ParseWhole("--warmup-steps", a.warmup_steps, 0, INT32_MAX, &optimizer.warmup_steps));
+                                  &optimizer->loss_scale_every));
+  return ParseWhole("--warmup-steps", a.warmup_steps, 0, INT32_MAX, &optimizer->warmup_steps);
+}
+
+}  // namespace
+
+Status ParseOptions(const Arguments& a, TrainOptions* options) {
+  if (a.data.empty() && a.tune_gemms.empty())
+    return Status::Invalid("--data is required (piperun --help)");
+  PP_RETURN_IF_ERROR(ParseTraining(a, options));
+  PP_RETURN_IF_ERROR(ParseEvaluations(a, options));
+  PP_RETURN_IF_ERROR(ParseMachine(a, options));
+  PP_RETURN_IF_ERROR(ParseOptimizer(a, &options->optimizer));
   // Ranks give signs of life ten times a second: less than a second would say nothing.
   PP_RETURN_IF_ERROR(ParseReal("--stall-timeout", a.stall_timeout, &options->stall_timeout));
   if (options->stall_timeout > 0 && options->stall_timeout < 1)
     return Status::Invalid(
         fmt::format("--stall-timeout: '{}' (0, or a number of seconds from 1)", a.stall_timeout));
-  optimizer.cosine = a.schedule == "cosine";
-  options->threads = static_cast<int>(threads);
-  options->data = a.data;
-  options->val_data = a.val_data;
-  options->weights = a.weights;
   options->record = !a.trace.empty();
   options->compare = a.compare;
-  options->save = a.save;
-  while (options->save.size() > 1 && options->save.back() == '/') options->save.pop_back();
-  options->resume = a.resume;
-  options->exports = !a.export_to.empty();
   return {};
 }
 
@@ -223,9 +241,9 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
   add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
   add("--val-data", a.val_data, "other data, for validation losses");
-  add("--val-every", a.val_every, "steps from one validation to the next (behind the last step)");
+  add("--val-every", a.val_every, "steps from one validation to the next (after the last step)");
   add("--val-batches", a.val_batches, "batches of a validation (10)");
-  add("--sample", a.sample, "tokens that the trained model writes, behind a few of the data's");
+  add("--sample", a.sample, "tokens that the trained model writes, after a few of the data's");
   add("--temperature", a.temperature, "of the sample (1; 0: always the likeliest token)");
   add("--weights", a.weights, "a folder with safetensors, to start from");
   add("--save", a.save, "a folder for checkpoints: the last two are kept");

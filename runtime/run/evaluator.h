@@ -1,5 +1,5 @@
 // The validation loss: a plan's evaluation (schema/program.h), on the first batches of other data,
-// between two steps or behind the last one. It changes nothing.
+// between two steps or after the last one. It changes nothing.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace pp {
 struct Validation {
   const Batches* batches = nullptr;  // null: nothing
   int64_t count = 0;                 // of them, from the first one on
-  int64_t every = 0;                 // steps of the training; 0: behind the last one alone
+  int64_t every = 0;                 // steps of the training; 0: after the last one alone
 };
 
 class Evaluator {

@@ -40,28 +40,44 @@ Status Rank::Setup() {
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
   std::vector<CollectiveArgs> collectives = BindCollectives();
+  PP_RETURN_IF_ERROR(MakeReach(collectives));
+  body_ = Bind(program, place_.device, std::move(walk), *device_);
+  MakePeerExchanger();
+  executor_ = args_.make_executor(device_.get(), peers_.get());
+  PP_RETURN_IF_ERROR(FillMemory());
+  if (args_.record) Reserve();
+  if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
+  MakeInterpreter(std::move(collectives));
+  PP_RETURN_IF_ERROR(MakeEvaluations());
+  return device_->status();
+}
+
+// What carries messages to and from the device's memory.
+Status Rank::MakeReach(const std::vector<CollectiveArgs>& collectives) {
   ReachArgs meet{.inner = args_.transport};
   if (args_.nccl != nullptr) {
     std::vector<Group> groups;
     for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
-    meet.communicators = CommunicatorsOf(program, *args_.nccl, rank_, groups);
+    meet.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
   }
   Result<std::unique_ptr<Transport>> reach = device_->Reach(meet);
   PP_RETURN_IF_ERROR(reach.status());
   reach_ = std::move(*reach);
-  body_ = Bind(program, place_.device, std::move(walk), *device_);
-  MakePeerExchanger();
-  executor_ = args_.make_executor(device_.get(), peers_.get());
+  return {};
+}
+
+// With new weights, those of a file, or the state of a checkpoint.
+Status Rank::FillMemory() {
   Result<WeightSource> weights = args_.open_weights();
   PP_RETURN_IF_ERROR(weights.status());
-  if (args_.resume != nullptr) {
-    PP_RETURN_IF_ERROR(LoadStates(*args_.resume, States(0)));
-  } else {
-    PP_RETURN_IF_ERROR(FillStates(program, place_, &*weights, device_.get()));
-  }
-  FillLossScale(program, place_.device, args_.loss_scale, device_.get());
-  if (args_.record) Reserve();
-  if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
+  PP_RETURN_IF_ERROR(args_.resume != nullptr
+                         ? LoadStates(*args_.resume, States(0))
+                         : FillStates(*args_.program, place_, &*weights, device_.get()));
+  FillLossScale(*args_.program, place_.device, args_.loss_scale, device_.get());
+  return {};
+}
+
+void Rank::MakeInterpreter(std::vector<CollectiveArgs> collectives) {
   lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &body_,
                                                .topology = &topology_,
                                                .transport = messages(),
@@ -71,7 +87,7 @@ Status Rank::Setup() {
                                                .compute_bell = &bell_,
                                                .stop = &stop_});
   interpreter_ = std::make_unique<Interpreter>(
-      Interpreter::Args{.program = &program,
+      Interpreter::Args{.program = args_.program,
                         .list = &body_,
                         .lanes = lanes_.get(),
                         .device = device_.get(),
@@ -82,8 +98,11 @@ Status Rank::Setup() {
                         .updates_before = args_.updates_before,
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
                         .stop = &stop_});
+}
+
+Status Rank::MakeEvaluations() {
   auto evaluations = Evaluations::Make(
-      {.program = &program,
+      {.program = args_.program,
        .evaluator = {.place = place_,
                      .topology = &topology_,
                      .transport = messages(),
@@ -100,7 +119,7 @@ Status Rank::Setup() {
        .asked_to_stop = &asked_to_stop_});
   PP_RETURN_IF_ERROR(evaluations.status());
   evaluations_ = std::move(*evaluations);
-  return device_->status();
+  return {};
 }
 
 void Rank::MakePeerExchanger() {

@@ -61,7 +61,7 @@ class Rank {
     std::string save;                    // a folder for checkpoints; empty: none
     int64_t save_every = 0;              // steps of the training; 0: the last one alone
     Validation validation;
-    SampleOptions sample;  // behind the last step
+    SampleOptions sample;  // after the last step
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
     Bell* news = nullptr;              // the caller's; rung when there is something for it to do
@@ -126,7 +126,11 @@ class Rank {
 
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
+  Status MakeReach(const std::vector<CollectiveArgs>& collectives);
   void MakePeerExchanger();
+  Status FillMemory();
+  void MakeInterpreter(std::vector<CollectiveArgs> collectives);
+  Status MakeEvaluations();
   template <typename F>
   void WaitUntil(const F& true_or_stopped);
   RankStates States(int64_t steps);
@@ -186,7 +190,7 @@ class Rank {
   int64_t resumed_ = 0;                // the last step before which something else was done
   double begin_ = 0, end_ = 0;         // of all steps
   double saving_ = 0, held_back_ = 0;  // seconds: of checkpoints, until rank 0 let it go on
-  int64_t evaluated_ = 0;              // the last step with a validation behind it,
+  int64_t evaluated_ = 0;              // the last step that a validation follows,
   double val_loss_ = 0;                // and the losses of it
   int quiet_tests_ = 0;                // of the communication thread, one after the other
   std::thread compute_, communication_;

@@ -1,5 +1,4 @@
-// The compute thread's part of a rank: one step after the other, and what comes behind some of
-// them.
+// The compute thread of a rank: one step after the other, and what follows some of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +28,7 @@ RankStates Rank::States(int64_t steps) {
       .on_piece = [this] { ++other_progress_; }};
 }
 
-// Whether somebody has asked to stop behind this step, rank 0 says when it lets the next one go.
+// Whether somebody has asked to stop after this step, rank 0 says when it lets the next one go.
 bool Rank::IsLast(int64_t number) {
   return rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
 }
@@ -80,20 +79,20 @@ void Rank::RunSteps() {
   WaitUntil([this] { return connected_.load(); });
   begin_ = SteadySeconds();
   device_->compute().Stamp(&last_end_);
-  const int64_t behind = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
+  const int64_t lag = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
     Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
     if (!MayBegin(number)) {
-      if (behind == 0 || number == 1 || stop_.load()) break;
+      if (lag == 0 || number == 1 || stop_.load()) break;
       iteration.part = Part::kRest;
     }
     Status status = RunIteration(iteration);
     if (status.ok()) status = device_->status();
-    const int64_t step = number - behind;
+    const int64_t step = number - lag;
     const bool saves = status.ok() && !stop_.load() && step > 0 && SavesAt(step);
     if (saves) status = Save(step);
     // Where steps overlap, the memory is free only after the last one.
-    const bool over = behind == 0 || iteration.part == Part::kRest;
+    const bool over = lag == 0 || iteration.part == Part::kRest;
     const bool evaluates = status.ok() && !stop_.load() && over && EvaluatesAt(step);
     if (evaluates) status = Evaluate(step);
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
@@ -189,7 +188,7 @@ void Rank::Consumed(int64_t step) {
   bell_.Ring();
 }
 
-// Of the newest weights, from the beginning of their region, behind so many steps of this run.
+// Of the newest weights, from the beginning of their region, after so many steps of this run.
 int64_t Rank::NewestWeights(int stage, int pipe, int64_t steps) const {
   const Region* region = FindRegion(List(), Kind::kWeights, stage, pipe);
   if (region == nullptr) return 0;

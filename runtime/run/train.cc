@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <future>
 #include <memory>
-#include <new>
-#include <thread>
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/clock.h"
@@ -21,8 +18,8 @@
 #include "runtime/run/export.h"
 #include "runtime/run/gather.h"
 #include "runtime/run/inputs.h"
+#include "runtime/run/reporter.h"
 #include "runtime/run/stall_watch.h"
-#include "runtime/run/step_reports.h"
 
 namespace pp {
 namespace {
@@ -38,7 +35,8 @@ class Supervisor {
         topology_(TopologyOf(program)),
         inputs_(std::make_shared<Inputs>(program, options)),
         board_(topology_.ranks()),
-        watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout) {}
+        watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout),
+        reporter_(program, options, *inputs_, &board_, &news_) {}
 
   TrainReport Run() {
     report_.status = Begin();
@@ -136,14 +134,6 @@ class Supervisor {
     return options_.transport == nullptr ? Status() : inputs_->Digest(&items_);
   }
 
-  // Of every copy's weights.
-  int64_t UpdatesPerStep() const {
-    const DeviceList& list = program_.lists[topology_.PlaceOf(ranks_[0]->rank()).device];
-    const auto first = std::find_if(list.body.begin(), list.body.end(),
-                                    [](const Instruction& i) { return i.op == Op::kStep; });
-    return first == list.body.end() ? 0 : UpdatesOf(list, first->stage, first->pipe);
-  }
-
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
     const int rank = transport->rank();
     return std::make_unique<Rank>(Rank::Args{
@@ -202,30 +192,28 @@ class Supervisor {
                                   .records = &records_[options_.transport == nullptr ? rank : 0]});
   }
 
-  // This thread watches; another one tells the caller, who may take his time: a terminal that
-  // is held must neither hide Ctrl-C nor look like a stalled run.
+  // This thread watches, while the reporter's tells the caller.
   void Supervise() {
-    std::thread reporter;
-    reported_.store(!Steers());
-    if (Steers()) reporter = std::thread([this] { ReportSteps(); });
+    if (Steers()) reporter_.Start(ranks_[0].get());
+    bool ended = false;  // all ranks
     double last = SteadySeconds();
-    while (!(ended_.load() && reported_.load())) {
+    while (!ended || (Steers() && !reporter_.done())) {
       const uint64_t seen = news_.rings();
       PassRequests();
       const double now = SteadySeconds();
       if (now - last >= kTickSeconds) {
-        if (!ended_.load()) Tick();
+        if (!ended) Tick();
         last = now;
       }
       if (ranks_[0]->failed()) FollowFailure(now);
-      if (!ended_.load() && AllEnded()) {
-        ended_.store(true);
-        news_.Ring();
+      if (!ended && AllEnded()) {
+        ended = true;
+        reporter_.AllEnded();
       } else {
         news_.WaitFor(seen, std::chrono::microseconds(static_cast<int64_t>(kTickSeconds * 1e6)));
       }
     }
-    if (reporter.joinable()) reporter.join();
+    reporter_.Join();
   }
 
   bool AllEnded() const {
@@ -239,68 +227,6 @@ class Supervisor {
       if (speaks && options_.on_failure) options_.on_failure(ranks_[0]->status());
     }
     if (now - failed_at_ > options_.grace && options_.on_stuck) options_.on_stuck();
-  }
-
-  void ReportSteps() {
-    std::vector<ControlMessage> reports;
-    while (true) {
-      const uint64_t seen = news_.rings();
-      const bool ended = ended_.load();
-      try {
-        while (!silent_ && board_.Take(report_.last_step + 1, &reports)) ReportStep(reports);
-      } catch (const std::bad_alloc&) {
-        EndReports(Status::Failed("out of memory"));
-      }
-      if (ended) break;
-      news_.Wait(seen);
-    }
-    reported_.store(true);
-    news_.Ring();
-  }
-
-  void ReportStep(const std::vector<ControlMessage>& reports) {
-    const Status numbers = CheckNumbers(program_, *inputs_, reports);
-    if (!numbers.ok()) return EndReports(numbers);
-    ++report_.last_step;
-    reporting_.store(true);
-    Status status =
-        options_.on_step ? options_.on_step(Combine(program_, *inputs_, reports)) : Status();
-    if (status.ok()) status = FinishSaving(reports[0].scaling);
-    reporting_.store(false);
-    if (!status.ok()) return EndReports(status);
-    ranks_[0]->Consumed(report_.last_step);
-  }
-
-  void EndReports(const Status& status) {
-    silent_ = true;
-    ranks_[0]->Fail(status);
-  }
-
-  // All ranks have written their parts of a checkpoint, if there is one of this step.
-  Status FinishSaving(const kernels::LossScale& scaling) {
-    if (options_.save_to == nullptr) return {};
-    const int64_t step = inputs_->steps_before() + report_.last_step;
-    const std::string folder = SavingFolder(options_.save, step);
-    std::error_code error;
-    const bool saves = std::filesystem::exists(folder, error);
-    if (error) return Status::Failed(fmt::format("{}: {}", folder, error.message()));
-    if (!saves) return {};
-    const bool scales = InfoOf(program_.job->dtype).scales_loss;
-    PP_RETURN_IF_ERROR(options_.save_to->Finish(
-        {.model = ToJson(program_.job->model),
-         .step = step,
-         .updates = inputs_->updates_before() + report_.last_step * UpdatesPerStep(),
-         .by_epochs = options_.epochs > 0,
-         .sequences =
-             inputs_->sequences_before() + report_.last_step * inputs_->batches().PerStep(),
-         .seed = inputs_->seed(),
-         .loss_scale = scales ? scaling.scale : 0,
-         .good_steps = scaling.good,
-         .skipped = scaling.skipped,
-         .shards = {}},
-        topology_.ranks()));
-    report_.saved_step = step;
-    return {};
   }
 
   void PassRequests() {
@@ -318,7 +244,7 @@ class Supervisor {
       const bool watched = Steers() || rank != 0;
       watch_.Sign(rank, watched ? sign.executed : ++signs_of_steerer_, sign.text);
     });
-    if (reporting_.load() || !watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
+    if (reporter_.busy() || !watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
     const bool first =
         ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
     report_.orphaned = first && !Steers();
@@ -326,13 +252,14 @@ class Supervisor {
 
   void Finish() {
     report_.status = ranks_[0]->status();
-    if (!Steers()) report_.last_step = ranks_[0]->last_step();
+    report_.last_step = Steers() ? reporter_.last_step() : ranks_[0]->last_step();
+    report_.saved_step = reporter_.saved_step();
     for (auto& rank : ranks_) {
       report_.time.push_back(rank->time());
       rank->AppendEvents(&report_.events);
     }
-    // Rank 0 knows: what went wrong behind the last step, the others have not heard of.
-    bool complete = report_.status.ok() && !silent_ &&
+    // Rank 0 knows: what went wrong after the last step, the others have not heard of.
+    bool complete = report_.status.ok() && !reporter_.failed() &&
                     inputs_->steps_before() + ranks_[0]->last_step() == inputs_->optimizer().steps;
     report_.last_step += inputs_->steps_before();
     if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
@@ -381,12 +308,9 @@ class Supervisor {
   Bell news_;
   Board board_;
   StallWatch watch_;
-  bool silent_ = false;  // no step is reported any more, after an error; the reporter's
+  Reporter reporter_;
   int64_t signs_of_steerer_ = 0;
   double failed_at_ = 0;                           // when this thread saw it; 0: it has not
-  std::atomic<bool> ended_{false};                 // all ranks
-  std::atomic<bool> reported_{false};              // all steps, to the caller
-  std::atomic<bool> reporting_{false};             // the caller has a report
   std::vector<std::vector<ValueRecord>> records_;  // by rank of this process
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

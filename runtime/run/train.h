@@ -58,9 +58,9 @@ struct TrainOptions {
   bool exports = false;                // the trained model, when all steps are done
   ModelFolder* export_to = nullptr;    // rank 0's process: begun (BeginExport)
   std::string val_data;                // for validation losses; empty: none
-  int64_t val_every = 0;               // steps; 0: behind the last one alone
+  int64_t val_every = 0;               // steps; 0: after the last one alone
   std::optional<int64_t> val_batches;  // of the first ones; 10, or fewer if there are no more
-  int64_t sample = 0;                  // tokens to draw behind the last step
+  int64_t sample = 0;                  // tokens to draw after the last step
   float temperature = 1;               // see kernels/draw.h
   double stall_timeout = 300;          // seconds; 0: wait forever
   bool record = false;                 // keep events
@@ -111,7 +111,7 @@ struct TrainReport {
   int64_t last_step = 0;
   int64_t planned_steps = 0;
   int64_t saved_step = 0;       // of the last checkpoint of this run; 0: none
-  std::vector<int32_t> sample;  // behind its prompt of so many tokens
+  std::vector<int32_t> sample;  // after its prompt of so many tokens
   int64_t prompt = 0;
   bool text = false;  // tokens are bytes
   Status status;      // why it failed, if it did

@@ -1,0 +1,94 @@
+#include "runtime/main/outputs.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "runtime/main/print.h"
+#include "runtime/run/export.h"
+#include "runtime/run/run_text.h"
+#include "schema/timeline.h"
+
+namespace pp {
+
+Status Outputs::Open(const Program& program, TrainOptions* options) {
+  PP_RETURN_IF_ERROR(OpenFile("--log", arguments_.log, &log_));
+  PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.trace, &trace_));
+  std::error_code error;
+  if (!arguments_.export_to.empty() && !arguments_.save.empty() &&
+      std::filesystem::weakly_canonical(arguments_.export_to, error) ==
+          std::filesystem::weakly_canonical(arguments_.save, error))
+    return Status::Invalid(
+        fmt::format("--export: {} is the folder of --save (another folder)", arguments_.export_to));
+  if (!arguments_.save.empty()) PP_RETURN_IF_ERROR(OpenSave(options));
+  return arguments_.export_to.empty() ? Status() : OpenExport(program, options).In("--export");
+}
+
+Status Outputs::OpenFile(const char* option, const std::string& path,
+                         std::optional<OutputFile>* file) {
+  if (path.empty()) return {};
+  if (log_ && log_->Is(path))
+    return Status::Invalid(fmt::format("{}: {} is the log, too (another file)", option, path));
+  Result<OutputFile> opened = OutputFile::Open(path);
+  PP_RETURN_IF_ERROR(opened.status());
+  for (const std::string& input : InputPaths(arguments_))
+    if (opened->Is(input))
+      return Status::Invalid(
+          fmt::format("{}: {} is an input of this run (another file)", option, path));
+  file->emplace(std::move(*opened));
+  return {};
+}
+
+Status Outputs::OpenSave(TrainOptions* options) {
+  saves_ = options->save;
+  const bool saved = !SavedSteps(saves_).empty();
+  if (saved && !options->resume)
+    return Status::Invalid(
+        fmt::format("--save: {}: has checkpoints already (--resume, or another folder)", saves_));
+  if (!saved && options->resume)
+    return Status::Invalid(
+        fmt::format("--resume: {}: has no checkpoint (one that --save wrote)", saves_));
+  Result<SaveFolder> folder = SaveFolder::Open(saves_);
+  PP_RETURN_IF_ERROR(folder.status().In("--save"));
+  options->save_to = &save_.emplace(std::move(*folder));
+  return {};
+}
+
+// Room for the model is taken now, not when it is trained.
+Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
+  Result<ModelFolder> folder = ModelFolder::Open(arguments_.export_to);
+  PP_RETURN_IF_ERROR(folder.status());
+  options->export_to = &export_.emplace(std::move(*folder));
+  return BeginExport(*program.job, &*export_);
+}
+
+Status Outputs::Begin() {
+  begun_ = true;
+  if (log_) PP_RETURN_IF_ERROR(log_->Begin());
+  return trace_ ? trace_->Begin() : Status();
+}
+
+Status Outputs::OnStep(const StepReport& step) {
+  return log_ ? log_->Write(ToJson(step)) : Status();
+}
+
+Status Outputs::Finish(const Program& program, const TrainReport& report) {
+  Status status;
+  const auto keep = [&](const Status& one) {
+    if (status.ok()) status = one;
+  };
+  if (trace_)
+    keep(WriteChromeTrace(program, report.events,
+                          [this](std::string_view piece) { return trace_->Write(piece); }));
+  if (trace_) keep(trace_->Close());
+  if (log_) keep(log_->Close());
+  if (save_ && begun_)
+    keep(PrintOut(report.saved_step == 0
+                      ? fmt::format("nothing is saved in {}\n", saves_)
+                      : fmt::format("saved in {}\n", StepFolder(saves_, report.saved_step))));
+  return status;
+}
+
+}  // namespace pp

@@ -1,0 +1,46 @@
+// What a run writes beside standard output: its log and trace, its checkpoints, the trained model.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/files/checkpoint.h"
+#include "runtime/files/model_folder.h"
+#include "runtime/files/output_file.h"
+#include "runtime/main/options.h"
+#include "runtime/run/train.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// Rank 0's.
+class Outputs {
+ public:
+  explicit Outputs(const Arguments& arguments) : arguments_(arguments) {}
+
+  // Opens them all, and tells `options` of those that Train fills. Files keep what they have until
+  // Begin. Invalid: one cannot be written, is another one, or an input of this run.
+  Status Open(const Program& program, TrainOptions* options);
+
+  // The first step begins.
+  Status Begin();
+  Status OnStep(const StepReport& step);
+
+  // After the last step, in whatever way the run ended; the first error.
+  Status Finish(const Program& program, const TrainReport& report);
+
+ private:
+  Status OpenFile(const char* option, const std::string& path, std::optional<OutputFile>* file);
+  Status OpenSave(TrainOptions* options);
+  Status OpenExport(const Program& program, TrainOptions* options);
+
+  const Arguments& arguments_;
+  std::optional<OutputFile> log_, trace_;
+  std::optional<SaveFolder> save_;
+  std::optional<ModelFolder> export_;
+  std::string saves_;  // the folder of checkpoints
+  bool begun_ = false;
+};
+
+}  // namespace pp

@@ -1,0 +1,207 @@
+#include "runtime/main/run.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <iostream>
+#include <string>
+#include <utility>
+
+#include "runtime/comm/host_memory.h"
+#include "runtime/compare/comparison.h"
+#include "runtime/main/print.h"
+#include "runtime/main/stop_signals.h"
+#include "runtime/model/products.h"
+#include "runtime/run/run_text.h"
+#include "schema/file.h"
+#include "schema/nccl/prove.h"
+
+namespace pp {
+namespace {
+
+// The checksum that ends a plan file.
+uint64_t PlanChecksum(const std::string& path) {
+  uint64_t checksum = 0;
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(-static_cast<int>(sizeof checksum), std::ios::end);
+  file.read(reinterpret_cast<char*>(&checksum), sizeof checksum);
+  return checksum;
+}
+
+}  // namespace
+
+Run::Run(const Arguments& arguments, TrainOptions options, Backend backend,
+         std::shared_ptr<const GemmTable> gemms)
+    : arguments_(arguments),
+      options_(std::move(options)),
+      backend_(std::move(backend)),
+      gemms_(std::move(gemms)),
+      outputs_(arguments) {
+  options_.make_device = backend_.make_device;
+}
+
+Status Run::Main(Transport* transport) {
+  options_.transport = transport;
+  PP_RETURN_IF_ERROR(Prepare());
+  options_.on_begin = [this] { return Begin(); };
+  options_.on_note = [](const std::string& note) { std::cout << note << std::endl; };
+  options_.on_step = [this](const StepReport& step) { return OnStep(step); };
+  options_.on_failure = [this](const Status& status) {
+    spoken_ = true;
+    PrintError(status);
+  };
+  options_.on_stuck = [] { std::_Exit(static_cast<int>(Code::kFailed)); };
+  TrainReport report = Train(*program_, options_);
+  const auto end = [&] {
+    Status status = report.status;
+    if (status.ok() && report.last_step < report.planned_steps)
+      status = Status::Failed(fmt::format("stopped after step {}{}", report.last_step,
+                                          options_.exports ? " (nothing is exported)" : ""));
+    const auto drawn = static_cast<int64_t>(report.sample.size()) - report.prompt;
+    if (status.ok() && First() && drawn < options_.sample)
+      status = Status::Failed(fmt::format("stopped after token {} of the sample", drawn));
+    const Status written = First() ? Finish(report) : Status();
+    return Readiness{.status = status.ok() ? written : status};
+  };
+  // mpiexec's exit status is sure only when that of all ranks is the same.
+  return report.orphaned ? end().status : Together(end);
+}
+
+// The status of the first rank that has an error, on all ranks. `work` says what this one brings,
+// on a thread of its own: however long it takes, the others hear that this rank lives.
+Status Run::Together(const std::function<Readiness()>& work) {
+  if (options_.transport == nullptr) return work().status;
+  std::future<Readiness> future = std::async(std::launch::async, work);
+  Status mine;
+  const Status agreed =
+      Agree(*options_.transport, options_.stall_timeout, [&]() -> std::optional<Readiness> {
+        if (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+          return std::nullopt;
+        Readiness ready = future.get();
+        mine = ready.status;
+        return ready;
+      });
+  return mine.ok() ? agreed : mine;
+}
+
+// Every rank has read the same plan, with the same options, and has the memory for it.
+Status Run::Prepare() {
+  return Together([this] {
+    Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = backend_.gpu};
+    if (!mine.status.ok()) return mine;
+    const std::hash<std::string> digest;
+    mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
+    mine.items.push_back({"--backend", digest(arguments_.backend)});
+    mine.items.push_back({"--transport", digest(arguments_.transport)});
+    mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
+    mine.items.push_back({"--weight-rounding", digest(arguments_.weight_rounding)});
+    const Topology topology = TopologyOf(*program_);
+    const bool on_host = arguments_.backend == "cpu";
+    for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
+      mine.bytes.push_back(program_->lists[topology.PlaceOf(rank).device].arena_bytes +
+                           (options_.threads - 1) * KernelBytes(*program_->job));
+    if (on_host && options_.transport == nullptr)
+      mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
+    return mine;
+  });
+}
+
+// Each rank reads its own list; the first one reads all and proves the whole plan again, which
+// somebody else may have made. What messages share is a matter of all lists.
+Status Run::Read() {
+  const Transport* transport = options_.transport;
+  const bool nccl = arguments_.transport == "nccl";
+  auto program =
+      First() || nccl ? Load(arguments_.plan) : LoadRank(arguments_.plan, transport->rank());
+  PP_RETURN_IF_ERROR(program.status());
+  PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
+  program_ = std::move(*program);
+  PP_RETURN_IF_ERROR(CheckOptions());
+  if (First() || nccl) {
+    std::vector<WaitsFor> waits_for;
+    PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan, &waits_for).In(arguments_.plan));
+    if (nccl) PP_RETURN_IF_ERROR(ProveForNccl(waits_for).In(arguments_.plan));
+  }
+  return First() ? outputs_.Open(*program_, &options_) : Status();
+}
+
+// Those that the plan has no use for.
+Status Run::CheckOptions() const {
+  const Dtype dtype = program_->job->dtype;
+  if (!program_->clip && options_.optimizer.grad_clip > 0)
+    return Status::Invalid(fmt::format("--grad-clip: {} ({} takes no gradient norm: --grad-clip 0)",
+                                       arguments_.grad_clip, arguments_.plan));
+  for (const auto& [option, text] : {std::pair{"--loss-scale", &arguments_.loss_scale},
+                                     std::pair{"--loss-scale-every", &arguments_.loss_scale_every}})
+    if (!text->empty() && !InfoOf(dtype).scales_loss)
+      return Status::Invalid(
+          fmt::format("{}: {} ({} has activations of {}: only fp16's loss is scaled)", option,
+                      *text, arguments_.plan, NameOf(dtype)));
+  if (arguments_.weight_rounding == "stochastic" && dtype != Dtype::kBf16)
+    return Status::Invalid(
+        fmt::format("--weight-rounding: stochastic ({} has activations of {}: a bf16 plan's "
+                    "weights alone are rounded so)",
+                    arguments_.plan, NameOf(dtype)));
+  if (arguments_.backend == "cuda") return CheckForCuda(*program_->job).In(arguments_.plan);
+  return {};
+}
+
+Status Run::ProveForNccl(const std::vector<WaitsFor>& waits_for) {
+  // The proof does not know of tensor parallel peers, who have a communicator, too.
+  const int peers = TopologyOf(*program_).tp > 1 ? 1 : 0;
+  const auto needs = nccl::Prove(*program_, waits_for, {.kernels = backend_.kernels - peers});
+  PP_RETURN_IF_ERROR(needs.status());
+  options_.nccl = needs->sharings;
+  return {};
+}
+
+// All ranks are ready.
+Status Run::Begin() {
+  if (gemms_ != nullptr && First()) {
+    const std::vector<kernels::MatmulShape> products = AllProducts(*program_->job);
+    const int lacks = gemms_->Lacks(products);
+    if (lacks > 0)
+      options_.on_note(
+          fmt::format("{} has no algorithm for {} of {} products, which cuBLASLt chooses (piperun "
+                      "--tune-gemms)",
+                      arguments_.gemms, lacks, products.size()));
+  }
+  options_.stop_requests = CountStopRequests();
+  return outputs_.Begin();
+}
+
+Status Run::OnStep(const StepReport& step) {
+  seconds_ += step.seconds;
+  PP_RETURN_IF_ERROR(outputs_.OnStep(step));
+  return PrintOut(ToLine(step, seconds_ / static_cast<double>(++steps_)));
+}
+
+// What is written after the last step; the first error of all.
+Status Run::Finish(const TrainReport& report) {
+  Status status = outputs_.Finish(*program_, report);
+  const auto keep = [&](const Status& one) {
+    if (status.ok()) status = one;
+  };
+  if (status.ok() && report.status.ok()) keep(PrintOut(SummaryText(report) + SampleText(report)));
+  const bool hurries = options_.stop_requests != nullptr && options_.stop_requests->load() > 1;
+  if (options_.compare && report.inputs != nullptr && !hurries) {
+    const Status compared = CompareSteps(report);
+    if (report.status.ok() && report.last_step == report.planned_steps) {
+      keep(compared);
+    } else if (!compared.ok()) {  // the error is why the run did not come to its end
+      keep(PrintOut(compared.message() + "\n"));
+    }
+  }
+  return status;
+}
+
+Status Run::CompareSteps(const TrainReport& report) {
+  Comparison comparison;
+  PP_RETURN_IF_ERROR(Compare(*program_, options_, report, &comparison));
+  return PrintOut(ToText(comparison));
+}
+
+}  // namespace pp

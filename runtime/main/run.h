@@ -1,0 +1,59 @@
+// One run of piperun on one rank: reads the plan, proves it, agrees with the other ranks, trains,
+// and writes what was asked for. What a training does is in run/train.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/comm/agree.h"
+#include "runtime/comm/transport.h"
+#include "runtime/device/cuda/gemm_table.h"
+#include "runtime/main/backend.h"
+#include "runtime/main/options.h"
+#include "runtime/main/outputs.h"
+#include "runtime/run/train.h"
+#include "schema/program.h"
+#include "schema/status.h"
+#include "schema/verify.h"
+
+namespace pp {
+
+class Run {
+ public:
+  // `gemms` may be null. REQUIRES: the arguments outlive it.
+  Run(const Arguments& arguments, TrainOptions options, Backend backend,
+      std::shared_ptr<const GemmTable> gemms);
+
+  // `transport` null: all ranks are threads of this process.
+  Status Main(Transport* transport);
+
+  // Whether this rank is the one that says what went wrong, and has not done so.
+  bool Speaks() const { return First() && !spoken_; }
+
+ private:
+  bool First() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
+  Status Together(const std::function<Readiness()>& work);
+  Status Prepare();
+  Status Read();
+  Status CheckOptions() const;
+  Status ProveForNccl(const std::vector<WaitsFor>& waits_for);
+  Status Begin();
+  Status OnStep(const StepReport& step);
+  Status Finish(const TrainReport& report);
+  Status CompareSteps(const TrainReport& report);
+
+  const Arguments& arguments_;
+  TrainOptions options_;
+  const Backend backend_;
+  const std::shared_ptr<const GemmTable> gemms_;
+  std::optional<Program> program_;
+  Outputs outputs_;
+  int64_t steps_ = 0;  // reported
+  double seconds_ = 0;
+  bool spoken_ = false;
+};
+
+}  // namespace pp

@@ -1,0 +1,62 @@
+// Rank 0's process: tells the caller of each step that all ranks have reported, in order, on a
+// thread of its own, and finishes its checkpoint. The caller may take his time: a terminal that is
+// held must neither hide Ctrl-C nor look like a stalled run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "runtime/run/board.h"
+#include "runtime/run/inputs.h"
+#include "runtime/run/train.h"
+#include "schema/program.h"
+#include "schema/status.h"
+
+namespace pp {
+
+class Reporter {
+ public:
+  // `news` rings when the board has something new; this rings it when it has told the last step.
+  // All outlive it.
+  Reporter(const Program& program, const TrainOptions& options, const Inputs& inputs, Board* board,
+           Bell* news)
+      : program_(program), options_(options), inputs_(inputs), board_(*board), news_(*news) {}
+
+  // `rank` is rank 0: it may go on when a step is told, and fails when that fails.
+  void Start(Rank* rank);
+  // No rank reports any more: ends after the last step that all have reported.
+  void AllEnded();
+  void Join();
+
+  // Any thread: the last step has been told.
+  bool done() const { return done_.load(); }
+  // Any thread: the caller has a report just now.
+  bool busy() const { return busy_.load(); }
+
+  // After Join: how many steps of this run were told; the step of the training that was saved last
+  // (0: none); and whether an error ended the reports, whose status the rank has.
+  int64_t last_step() const { return last_step_; }
+  int64_t saved_step() const { return saved_step_; }
+  bool failed() const { return failed_; }
+
+ private:
+  void Main();
+  Status Report(const std::vector<ControlMessage>& reports);
+  Status FinishSaving(const kernels::LossScale& scaling);
+  int64_t UpdatesPerStep() const;
+
+  const Program& program_;
+  const TrainOptions& options_;
+  const Inputs& inputs_;
+  Board& board_;
+  Bell& news_;
+  Rank* rank_ = nullptr;
+  std::thread thread_;
+  int64_t last_step_ = 0, saved_step_ = 0;
+  bool failed_ = false;
+  std::atomic<bool> all_ended_{false}, done_{false}, busy_{false};
+};
+
+}  // namespace pp
