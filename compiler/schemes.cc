@@ -53,9 +53,9 @@ constexpr Scheme kSchemes[] = {
 };
 // clang-format on
 
-// A plan cannot hold more than FlatBuffers' 2 GiB; about ten instructions come of one
-// forward and its backward.
-constexpr int64_t kMostForwards = 6'000'000;
+// A plan cannot hold more than FlatBuffers' 2 GiB; about ten instructions of at most 46 bytes come
+// of one forward and its backward.
+constexpr int64_t kMostForwards = 4'500'000;
 
 Result<const Scheme*> FindScheme(const std::string& name) {
   std::string names;
