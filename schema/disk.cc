@@ -57,21 +57,16 @@ Status WriteError(const std::string& path, int error, size_t bytes) {
 }
 
 // 0, or what errno says.
-int WriteAll(int fd, std::span<const std::string_view> parts) {
-  for (std::string_view part : parts) {
-    while (!part.empty()) {
-      const ssize_t written = write(fd, part.data(), std::min<size_t>(part.size(), kMostAtOnce));
-      if (written < 0 && errno != EINTR) return errno;
-      if (written > 0) part.remove_prefix(static_cast<size_t>(written));
-    }
-  }
+int WriteParts(int descriptor, std::span<const std::string_view> parts) {
+  for (const std::string_view part : parts)
+    if (const int error = WriteAll(descriptor, part)) return error;
   return 0;
 }
 
 int WriteNewFile(const std::string& path, std::span<const std::string_view> parts) {
   Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (file.get() < 0) return errno;
-  if (const int error = WriteAll(file.get(), parts)) return error;
+  if (const int error = WriteParts(file.get(), parts)) return error;
   if (fsync(file.get()) != 0) return errno;
   return file.Close();
 }
@@ -79,7 +74,7 @@ int WriteNewFile(const std::string& path, std::span<const std::string_view> part
 int WriteDevice(const std::string& path, std::span<const std::string_view> parts) {
   Descriptor device(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (device.get() < 0) return errno;
-  if (const int error = WriteAll(device.get(), parts)) return error;
+  if (const int error = WriteParts(device.get(), parts)) return error;
   return device.Close();
 }
 
@@ -89,6 +84,19 @@ void KeepStandardDescriptors() {
   // open gives the least number that is free; writing to what is open for reading fails.
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != descriptor) return;
+}
+
+int WriteAll(int descriptor, std::string_view bytes, std::optional<int64_t> offset) {
+  while (!bytes.empty()) {
+    const size_t size = std::min<size_t>(bytes.size(), kMostAtOnce);
+    const ssize_t written = offset ? pwrite(descriptor, bytes.data(), size, *offset)
+                                   : write(descriptor, bytes.data(), size);
+    if (written < 0 && errno != EINTR) return errno;
+    if (written <= 0) continue;
+    bytes.remove_prefix(static_cast<size_t>(written));
+    if (offset) *offset += written;
+  }
+  return 0;
 }
 
 InputFile::InputFile(InputFile&& other) noexcept

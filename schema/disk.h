@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,6 +60,9 @@ class MappedFile {
   const char* data_;
   size_t size_;
 };
+
+// Writes all of `bytes` to an open file, at its position or at `offset`. Returns 0, or an errno.
+int WriteAll(int descriptor, std::string_view bytes, std::optional<int64_t> offset = {});
 
 // Writes `parts` one behind the other. The bytes go to a file beside `path`, reach the disk,
 // and only then take the name: whatever happens, `path` is what it was before or complete. A

@@ -23,7 +23,7 @@ constexpr int64_t kMostText = int64_t{1} << 30;  // bytes of a footer or a manif
 constexpr size_t kKept = 2;                      // checkpoints
 constexpr char kSaving[] = ".saving-", kStep[] = "step-";
 
-Status CannotWrite(const std::string& path) {
+Status CannotWrite(const std::string& path, int error = errno) {
   return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
@@ -93,13 +93,9 @@ ShardWriter::~ShardWriter() {
 }
 
 Status ShardWriter::Write(const void* data, int64_t bytes) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = write(descriptor_, at, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return CannotWrite(path_);
-    at += written, bytes -= written, offset_ += written;
-  }
+  const std::string_view all{static_cast<const char*>(data), static_cast<size_t>(bytes)};
+  if (const int error = WriteAll(descriptor_, all)) return CannotWrite(path_, error);
+  offset_ += bytes;
   return {};
 }
 

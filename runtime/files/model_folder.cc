@@ -11,30 +11,21 @@
 #include <filesystem>
 #include <utility>
 
+#include "schema/disk.h"
+
 namespace pp {
 namespace {
 
 namespace fs = std::filesystem;
 
-Status Failed(const std::string& path) {
-  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+Status Failed(const std::string& path, int error = errno) {
+  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
 }
 
 int64_t Bytes(const ModelFolderEntry& entry) {
   int64_t bytes = 4;
   for (const int64_t size : entry.shape) bytes *= size;
   return bytes;
-}
-
-Status WriteAt(int descriptor, int64_t offset, const char* data, int64_t bytes,
-               const std::string& path) {
-  while (bytes > 0) {
-    const ssize_t written = pwrite(descriptor, data, bytes, offset);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return Failed(path);
-    data += written, offset += written, bytes -= written;
-  }
-  return {};
 }
 
 }  // namespace
@@ -116,29 +107,27 @@ Status ModelFolder::BeginFile(size_t file, std::span<const ModelFolderEntry> ent
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) return Failed(path);
   files_[file].descriptor = descriptor;
-  const int error = posix_fallocate(descriptor, 0, static_cast<int64_t>(begin.size()) + at);
-  if (error != 0) {
-    errno = error;
-    return Failed(path);
-  }
-  return WriteAt(descriptor, 0, begin.data(), static_cast<int64_t>(begin.size()), path);
+  int error = posix_fallocate(descriptor, 0, static_cast<int64_t>(begin.size()) + at);
+  if (error == 0) error = WriteAll(descriptor, begin, 0);
+  return error == 0 ? Status() : Failed(path, error);
 }
 
 Status ModelFolder::Write(size_t entry, int64_t first, const float* numbers, int64_t count) {
   const Place& place = places_[entry];
   const File& file = files_[place.file];
-  return WriteAt(file.descriptor, place.offset + first * 4, reinterpret_cast<const char*>(numbers),
-                 count * 4, path_ + "/" + file.name);
+  const std::string_view bytes{reinterpret_cast<const char*>(numbers),
+                               static_cast<size_t>(count) * 4};
+  const int error = WriteAll(file.descriptor, bytes, place.offset + first * 4);
+  return error == 0 ? Status() : Failed(path_ + "/" + file.name, error);
 }
 
 Status ModelFolder::WriteText(const std::string& name, const std::string& text) {
   const std::string path = beside_ + "/" + name;
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) return Failed(path);
-  const Status status =
-      WriteAt(descriptor, 0, text.data(), static_cast<int64_t>(text.size()), path);
+  const int error = WriteAll(descriptor, text);
   const Status synced = Sync(descriptor, name);
-  return status.ok() ? synced : status;
+  return error == 0 ? synced : Failed(path, error);
 }
 
 // To the disk; closes it.

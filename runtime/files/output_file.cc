@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "schema/disk.h"
+
 namespace pp {
 namespace {
 
@@ -67,14 +69,9 @@ Status OutputFile::Begin() {
 }
 
 Status OutputFile::Write(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(descriptor_, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0)
-      return Status::Failed(fmt::format("{}: cannot be written: {}", path_, std::strerror(errno)));
-    text.remove_prefix(written);
-  }
-  return {};
+  const int error = WriteAll(descriptor_, text);
+  if (error == 0) return {};
+  return Status::Failed(fmt::format("{}: cannot be written: {}", path_, std::strerror(error)));
 }
 
 Status OutputFile::Close() {
