@@ -1,4 +1,4 @@
-// What a rank's instructions cost in time. Room for all events is taken before the first
+// The time that a rank's instructions take. Space for all events is allocated before the first
 // step.
 #pragma once
 
