@@ -1,4 +1,4 @@
-// pipec: the command line. What each command does is in the files beside this one.
+// pipec: the command line. What each command does is in the other files of this folder.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@
 namespace pp {
 namespace {
 
-// What fit-memory is to do, and how it tells what it found.
+// What fit-memory must do, and how it reports what it found.
 Status AddFit(const Arguments& a, MemoryFit* fit) {
   if (a.memory_limit.empty())
     return a.search_seconds.empty() ? Status()
@@ -80,7 +80,7 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
   if (!a.model.empty()) {
     auto model = LoadModelConfig(a.model);
     if (!model.ok()) return model.status();
-    // Layers that lists came with are those of a model as deep as theirs.
+    // Lists that came with a split into layers refer to a model of that depth.
     if (options->model && options->model->layers != model->layers)
       options->layers_per_stage.clear();
     options->model = *model;
@@ -303,7 +303,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   listing("passes", "what passes there are", PassesCommand);
   listing("ops", "what instructions there are", OpsCommand);
 
-  // An unset variable in a script is a mistake. No passes are passes, too.
+  // An unset variable in a script is a mistake. An empty list of passes is allowed, though.
   for (CLI::App* sub : app.get_subcommands({}))
     for (CLI::Option* option : sub->get_options())
       if (option->get_expected_max() > 0 && option->get_name() != "--passes")
@@ -323,12 +323,12 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   Command command = nullptr;
   Describe(app, arguments, &command);
-  // CLI11 would only say that a command is missing.
+  // CLI11 would only report that a command is missing.
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](CLI::App* sub) { return sub->get_name() == argv[1]; }).empty()) {
     return Fail(Status::Invalid(fmt::format("unknown command '{}' (pipec --help)", argv[1])));
   }
-  // Nor which option it does not know, where a file may be given too.
+  // Nor which option is unknown, if a file can also be given.
   for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
     for (int i = 2; i < argc && sub->get_name() == argv[1]; ++i) {
       const std::string name(argv[i], std::strcspn(argv[i], "="));
@@ -344,7 +344,7 @@ int Main(int argc, char** argv) {
   }
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
-  std::signal(SIGXFSZ, SIG_IGN);  // a write that is too long shall be an error like any other
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit must be an error like any other
   Progress progress;
   arguments.progress = &progress;
   const Status status = command(arguments);

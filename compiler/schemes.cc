@@ -53,8 +53,8 @@ constexpr Scheme kSchemes[] = {
 };
 // clang-format on
 
-// A plan cannot hold more than FlatBuffers' 2 GiB; about ten instructions come of one
-// forward and its backward.
+// A plan cannot hold more than FlatBuffers' 2 GiB; a forward and its backward become about ten
+// instructions.
 constexpr int64_t kMostForwards = 6'000'000;
 
 Result<const Scheme*> FindScheme(const std::string& name) {
@@ -109,7 +109,7 @@ int DeviceOf(const Scheme& scheme, const Shape& shape, int p, int s) {
   return 0;
 }
 
-// Which pipe a micro-batch takes: of each unit of D, every pipe takes an equal part.
+// Which pipe a micro-batch takes: of each unit of D, every pipe takes an equal share.
 std::vector<int32_t> PipesOfMicros(const Shape& shape, int pipes) {
   std::vector<int32_t> pipe_of;
   for (int m = 0; m < shape.microbatches; ++m) {
@@ -120,8 +120,8 @@ std::vector<int32_t> PipesOfMicros(const Shape& shape, int pipes) {
   return pipe_of;
 }
 
-// Puts the devices of a program where `wanted` says, which must be its own stage map but for the
-// devices' numbers.
+// Places the devices of a program as `wanted` says, which must equal its own stage map except for
+// the devices' numbers.
 Status Renumber(const std::vector<int>& wanted, Program& program) {
   const std::vector<int32_t>& own = program.pipes[0].device_of;
   std::vector<int> number(program.devices, -1), from(program.devices, -1);
@@ -144,7 +144,8 @@ Status Renumber(const std::vector<int>& wanted, Program& program) {
   return {};
 }
 
-// That every device has a stage, and no other is named; and as many as V says, where it is given.
+// That every device has a stage, and no other device is named; and as many as V says, if it is
+// given.
 Status CheckStageMap(const Shape& shape) {
   if (shape.stages_per_device > 0 &&
       int64_t{shape.devices} * shape.stages_per_device != std::ssize(shape.device_of))

@@ -17,7 +17,7 @@ namespace pp {
 
 namespace {
 
-// A plan and what the simulator says of it.
+// A plan and what the simulator predicts for it.
 struct Simulated {
   VerifiedPlan plan;
   Prediction prediction;
@@ -55,7 +55,7 @@ Status OnePlan(const Arguments& a) {
                   a.plans[1], a.format));
 }
 
-// Of one plan an object, of several an array of them, each with the name of its file.
+// For one plan an object, for several an array of them, each with the name of its file.
 std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& plans) {
   if (plans.size() == 1) return ToJson(plans[0].prediction);
   std::string out = "[\n";

@@ -13,14 +13,14 @@ constexpr int kMaxMicroBatch = 1 << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 26;
 constexpr double kMaxBytes = 1e16;  // of one copy of the model with one micro-batch
 
-// About as many bytes as all values of a micro-batch, the weights, their gradients and moments
-// take together; as a double, which does not overflow.
+// Roughly the bytes of all values of a micro-batch, the weights, their gradients and moments
+// together; as a double, which does not overflow.
 double EstimateBytes(const Job& job) {
   const ModelTable table = TableOf(job.model);
   double values = 0, weights = 0;
   const auto add = [&](const std::vector<Operator>& operators, double times) {
     for (const Operator& op : operators) {
-      // What an operator gives, the gradient with respect to it, and statistics.
+      // An operator's output, the gradient with respect to it, and statistics.
       values += times * (2 * static_cast<double>(op.stride) + op.heads + 4);
       for (const Parameter& parameter : op.parameters)
         weights +=
