@@ -29,7 +29,7 @@ Status CannotWrite(const std::string& path) {
 
 uint64_t SumOf(const void* data, int64_t bytes) { return XXH3_64bits(data, bytes); }
 
-// Whether the JSON is as this program writes it is for `read` to say: it throws where it is not.
+// `read` checks that the JSON is as this program writes it: it throws if not.
 template <typename F>
 bool Reads(const F& read) {
   try {

@@ -39,8 +39,8 @@ Status Inputs::Digest(std::vector<Item>* items) const {
                                   : add("--weights", WeightFiles::Digest(options_.weights));
 }
 
-// A loss that is scaled has a count of updates that were skipped, which STEP takes off; another
-// training counts those alone that were made.
+// A loss that is scaled has a count of skipped updates, which STEP subtracts; other trainings count
+// only updates that were made.
 int64_t Inputs::updates_before() const {
   if (!checkpoint_) return 0;
   const Manifest& manifest = checkpoint_->manifest;
@@ -149,7 +149,7 @@ Status Inputs::OpenValidation() {
   return {};
 }
 
-// It goes on from what the validation's data begins with, or else the training's.
+// It continues the beginning of the validation's data, or else of the training's.
 Status Inputs::OpenSample() {
   PP_RETURN_IF_ERROR(CheckEvaluation("--sample"));
   const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;

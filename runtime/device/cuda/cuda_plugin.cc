@@ -11,8 +11,8 @@ namespace {
 struct Plugin {
   std::string path;
   const char* entry;
-  const char* missing;  // what to do without the library
-  const char* install;  // where it does not load
+  const char* missing;  // what to do if the library is missing
+  const char* install;  // if it does not load
 };
 
 template <typename Backend>

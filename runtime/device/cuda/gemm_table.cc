@@ -26,7 +26,7 @@ constexpr const char* kResidual[] = {"-", "residual"};
 constexpr const char* kEpilogues[] = {"-", "gelu", "gelu-backward"};
 constexpr char kFirstLine[] = "piperun gemms 1", kGpu[] = "gpu ", kLibrary[] = "cublaslt ",
                kChecksum[] = "checksum ";
-constexpr size_t kWords = 10;  // of a line
+constexpr size_t kWords = 10;  // per line
 
 template <typename Value>
 std::string Name(std::span<const char* const> names, Value value) {
