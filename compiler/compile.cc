@@ -75,7 +75,7 @@ Status AddClip(const CompileOptions& options, Program& program) {
   const bool versions = program.MakesVersions();
   if (versions && options.clip.value_or(false))
     return Status::Invalid(fmt::format(
-        "--clip: exact, but {} steps before all gradients are there, so there is no norm (off)",
+        "--clip: exact, but {} steps before all gradients are complete, so there is no norm (off)",
         program.scheme));
   program.clip = options.clip.value_or(program.clip && !versions);
   if (!options.model || !InfoOf(options.dtype).scales_loss || program.clip) return {};
@@ -171,7 +171,7 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
   const auto fit = std::find_if(passes->begin(), passes->end(), is_fit);
   if (fit != passes->end() && fit + 1 != passes->end())
     return Status::Invalid(fmt::format(
-        "--passes: '{}' behind fit-memory (nothing may change what fits)", (*(fit + 1))->name));
+        "--passes: '{}' after fit-memory (nothing may change what fits)", (*(fit + 1))->name));
   return Prepared{std::move(*passes),
                   {*costs, options.p2p, options.reduce.value_or(Reduce::kEarly), options.fit}};
 }

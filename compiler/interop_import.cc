@@ -141,7 +141,7 @@ class Importer {
 
   // Sizes and placement.
   Status FindShape() {
-    if (actions_.empty()) return Status::Invalid(origin_ + ": no action (a row a rank)");
+    if (actions_.empty()) return Status::Invalid(origin_ + ": no action (a row per rank)");
     program_.scheme = "torch-csv";
     program_.devices = actions_.back().row;
     bool halves = false, inputs = false;

@@ -244,8 +244,9 @@ Status CheckPipes(const Program& program) {
       const int32_t device = program.pipes[pipe].device_of[stage];
       const auto [other, is_new] = pipe_of.try_emplace({stage, device}, pipe);
       if (!is_new)
-        return Wrong("pipes {} and {} both lay stage {} on device {} (a device holds a stage once)",
-                     other->second, pipe, stage, device);
+        return Wrong(
+            "pipes {} and {} both place stage {} on device {} (a device holds a stage once)",
+            other->second, pipe, stage, device);
     }
   return {};
 }
@@ -263,7 +264,7 @@ Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckCount("stages", p.stages));
   PP_RETURN_IF_ERROR(CheckCount("micro-batches", p.microbatches));
   if (p.lists.size() != static_cast<size_t>(p.devices)) {
-    return Wrong("{} lists for {} devices (one a device)", p.lists.size(), p.devices);
+    return Wrong("{} lists for {} devices (one per device)", p.lists.size(), p.devices);
   }
   if (p.pipes.empty() || p.pipes.size() > INT16_MAX) {
     return Wrong("{} pipes (1 to {})", p.pipes.size(), INT16_MAX);

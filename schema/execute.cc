@@ -135,11 +135,12 @@ class Executor {
             send.micro == receive.micro)
           continue;
       }
-      return Status::Invalid(fmt::format(
-          "channel d{} to d{}: message {} is {} at its start and {} at its end (receives stand in "
-          "the order of the sends)",
-          channel.from, channel.to, k, text(channel.sends, channel.from),
-          text(channel.receives, channel.to)));
+      return Status::Invalid(
+          fmt::format("channel d{} to d{}: message {} is {} at its start and {} at its end "
+                      "(receives must be in "
+                      "the order of the sends)",
+                      channel.from, channel.to, k, text(channel.sends, channel.from),
+                      text(channel.receives, channel.to)));
     }
     return {};
   }

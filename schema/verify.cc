@@ -52,7 +52,8 @@ Status CheckSection(const char* name, const std::vector<Instruction>& section,
       std::mismatch(section.begin(), section.end(), derived.begin(), derived.end());
   if (here == section.end() && there == derived.end()) return {};
   return Status::Invalid(fmt::format(
-      "{} instruction {} is {}, which its body has as {} (the prologue is what of the body belongs "
+      "{} instruction {} is {}, which its body has as {} (the prologue is the part of the body "
+      "that belongs "
       "to the next step, the epilogue is the rest; at the same offsets)",
       name, here - section.begin(), here == section.end() ? "missing" : "'" + ToText(*here) + "'",
       there == derived.end() ? "nothing" : "'" + ToText(*there) + "'"));

@@ -157,14 +157,14 @@ TEST_CASE("plans that compute what one device does do not differ") {
 TEST_CASE("a sum that is left out is named") {
   const Program tied = PlanOf({.scheme = "1f1b", .shape = {2, 4}});
   CHECK(Verdict(tied, Alone(Op::kReduceTied)) ==
-        "--compare: step 1: wgrad s0 transformer.wte.weight behind its reductions differs from one "
+        "--compare: step 1: wgrad s0 transformer.wte.weight after its reductions differs from one "
         "device's");
   const Program copies = PlanOf({.scheme = "chimera", .shape = {2, 4}});
   CHECK(Verdict(copies, Alone(Op::kReduceGrad)) ==
-        "--compare: step 1: wgrad s0 transformer.wpe.weight behind its reductions differs from one "
+        "--compare: step 1: wgrad s0 transformer.wpe.weight after its reductions differs from one "
         "device's");
   CHECK(Verdict(tied, Alone(Op::kReduceNorm)) ==
-        "--compare: step 1: the gradient's norm is no number, and differs from one device's");
+        "--compare: step 1: the gradient's norm is not finite, unlike one device's");
 }
 
 TEST_CASE("a swapped buffer is named") {
@@ -211,16 +211,15 @@ TEST_CASE("a wrong factor, mask, sum or update is named") {
   CHECK(verdict([](StageCall* call) {
           if (call->op == Op::kStep && call->stage == 2) call->update += 100;
         }) ==
-        "--compare: step 1: weights s2 transformer.h.2.mlp.c_fc.weight behind STEP differs from "
+        "--compare: step 1: weights s2 transformer.h.2.mlp.c_fc.weight after STEP differs from "
         "one "
         "device's");  // of a few numbers the signs might be chance
   CHECK(verdict([](StageCall* call) {
           if (call->step == 2 && call->stage == 3) call->per_token = NAN;
-        }) ==
-        "--compare: step 2: grad s2 m0 of replica 0 is no number, and differs from one device's");
+        }) == "--compare: step 2: grad s2 m0 of replica 0 is not finite, unlike one device's");
   TrainOptions diverges = Options();
   diverges.optimizer.learning_rate = 1e30;
-  CHECK_THAT(Verdict(program, diverges), Catch::EndsWith("is no number on one device, either"));
+  CHECK_THAT(Verdict(program, diverges), Catch::EndsWith("is not finite on one device, either"));
 }
 
 TEST_CASE("a run that goes on is compared from where it goes on") {

@@ -309,7 +309,7 @@ TEST_CASE("what cannot be validated is said before the first step") {
   CHECK(error("1f1b", TextFile(30, 3), 0, std::nullopt)
             .ends_with("has 3 sequences of 8 tokens (a batch takes 4)"));
   CHECK(error("pipedream", data, 1, std::nullopt) ==
-        "--val-every: 1 (steps of pipedream overlap: there is a validation loss behind the last "
+        "--val-every: 1 (steps of pipedream overlap: there is a validation loss after the last "
         "one)");
 }
 

@@ -164,7 +164,7 @@ TEST_CASE("a large model is in several files with an index") {
   CHECK((last[0] == 3 && last[1] == 6));
 
   CHECK(ModelFolder::Open(folder / "model").status().message() ==
-        (folder / "model") + ": is there already (a new folder)");
+        (folder / "model") + ": exists already (a new folder)");
   CHECK(ModelFolder::Open(folder / "no/model").status().code() == Code::kInvalid);
   const auto digest = WeightFiles::Digest(folder / "model");
   REQUIRE(digest.ok());

@@ -307,11 +307,11 @@ TEST_CASE("plans whose numbers make no sense") {
         "x.plan: 0 micro-batches (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.microbatches = 9; }) == "x.plan: pipe_of has 8 numbers (9)");
   CHECK(ErrorOf([](Program& p) { p.lists.pop_back(); }) ==
-        "x.plan: 3 lists for 4 devices (one a device)");
+        "x.plan: 3 lists for 4 devices (one per device)");
   CHECK(ErrorOf([](Program& p) { p.pipes.clear(); }) == "x.plan: 0 pipes (1 to 32767)");
   CHECK(ErrorOf([](Program& p) {
           p.pipes.push_back({{1, 0, 2, 3}});
-        }) == "x.plan: pipes 0 and 1 both lay stage 2 on device 2 (a device holds a stage once)");
+        }) == "x.plan: pipes 0 and 1 both place stage 2 on device 2 (a device holds a stage once)");
   CHECK(ErrorOf([](Program& p) { p.pipes[0].device_of[1] = 4; }) ==
         "x.plan: device_of of pipe 0: number 1 is 4 (0 to 3)");
   CHECK(ErrorOf([](Program& p) { p.pipe_of[2] = 1; }) == "x.plan: pipe_of: number 2 is 1 (0 to 0)");

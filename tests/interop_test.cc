@@ -125,7 +125,7 @@ TEST_CASE("messages in an order that cannot work are refused") {
   const std::string order =
       "channel d1 to d0: message 0 is 'SEND_grad s0 m1 to d0' at its start and 'RECV_grad s0 m0 "
       "from "
-      "d1' at its end (receives stand in the order of the sends)";
+      "d1' at its end (receives must be in the order of the sends)";
   CHECK(ErrorOf(crossed, P2p::kAsync) == "csv: " + order);
   CHECK(ErrorOf(crossed, P2p::kBlocking) == "csv: after insert-comm: " + order);
   // A use in front of its receive, and a message that is missing.

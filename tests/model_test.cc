@@ -85,7 +85,7 @@ TEST_CASE("layers are split evenly or as told") {
   CHECK(SplitLayers(12, 5).status().message() ==
         "12 layers do not divide into 5 stages (1, 2, 3, 4, 6, 12 would; or --layers-per-stage)");
   CHECK(CheckSplit({0, 5, 7}, 12, 3).ok());
-  CHECK(CheckSplit({5, 7}, 12, 3).message() == "2 numbers of layers for 3 stages (one a stage)");
+  CHECK(CheckSplit({5, 7}, 12, 3).message() == "2 numbers of layers for 3 stages (one per stage)");
   CHECK(CheckSplit({5, 6}, 12, 2).message() ==
         "the stages have 11 layers together (the model has 12)");
   CHECK(CheckSplit({13, -1}, 12, 2).message() == "-1 layers for stage 1 (0 or more)");

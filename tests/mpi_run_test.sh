@@ -35,7 +35,7 @@ mixed() {
   [[ $(grep -c "piperun: error" err.txt) == 1 ]] && grep -qE "^piperun: error: $pattern$" err.txt ||
     fail "mixed $*"
 }
-same="rank 3 has another one than rank 0 \(the same on all ranks\)"
+same="rank 3 has a different one from rank 0 \(the same on all ranks\)"
 tr t T < text.txt > other.txt
 cp -r "$here/tests/reference/gpt2_tiny" tiny
 mkdir changed

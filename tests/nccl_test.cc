@@ -80,9 +80,9 @@ TEST_CASE("both ends send first: a deadlock in one stream, none in one a directi
   CHECK(ErrorOf(plan, {}) == "safe: 2 communicators, each for one direction of a pair of devices");
   CHECK(ErrorOf(plan, {.sharing = Sharing::kPair}) ==
         "1 communicator for a pair of devices: deadlock: "
-        "device 0 'RECV_grad s0 m0 from d1' (instruction 6) stands behind "
+        "device 0 'RECV_grad s0 m0 from d1' (instruction 6) is queued behind "
         "device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to meet "
-        "device 1 'RECV_act s0 m1 from d0' (instruction 6), which stands behind "
+        "device 1 'RECV_act s0 m1 from d0' (instruction 6), which is queued behind "
         "device 1 'SEND_grad s0 m0 to d0' (instruction 5), which waits to meet the first "
         "(2 communicators, each for one direction of a pair of devices: safe and free of stalls; "
         "in groups of adjacent messages: safe, but they stall)");
@@ -118,7 +118,7 @@ TEST_CASE("kernels that hold the device keep out those that would let them go on
   const Program plan = MustImport(kBothSendFirst);
   CHECK_THAT(ErrorOf(plan, {.kernels = 1}),
              Catch::Contains("1 of 3 kernels at once on a device: deadlock: ") &&
-                 Catch::Contains("finds no room beside") &&
+                 Catch::Contains("finds no room alongside") &&
                  Catch::EndsWith("(at least 3 at once)"));
   CHECK_THAT(ErrorOf(plan, {.kernels = 2}), Catch::Contains("not proved safe"));
   CHECK_THAT(ErrorOf(plan, {.kernels = 3}), Catch::StartsWith("safe"));

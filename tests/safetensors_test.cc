@@ -65,7 +65,7 @@ TEST_CASE("a damaged file is an error") {
   CHECK(Error("{" + a + "}", 24) == "ok");
   CHECK(Error("{" + a + "}", 23) ==
         "safetensors_test.tmp: has 23 bytes of data (24 by its header)");
-  CHECK(Error("{" + a + "," + a + "}", 24) == "safetensors_test.tmp: tensor a is there twice");
+  CHECK(Error("{" + a + "," + a + "}", 24) == "safetensors_test.tmp: tensor a occurs twice");
   CHECK(Error("{" + b + "}", 28) ==
         "safetensors_test.tmp: a tensor begins at byte 24 of the data (0 would be right)");
   CHECK(Error("{" + a + R"(,"c":{"dtype":"F32","shape":[4],"data_offsets":[12,28]}})", 28) ==

@@ -35,7 +35,7 @@ for ((round = 0; round < rounds; ++round)); do
   fi
   "$piperun" b.plan --data text.txt --steps $steps --save saves --resume --log on.jsonl > out.txt 2> err.txt ||
     fail "round $round: behind $last"
-  grep -q "goes on from saves/$last" out.txt || fail "round $round: not from $last: $(head -n 1 out.txt)"
+  grep -q "continues from saves/$last" out.txt || fail "round $round: not from $last: $(head -n 1 out.txt)"
   [[ $(numbers on.jsonl) == "$(numbers whole.jsonl)" ]] ||
     fail "round $round: from $last: $(numbers on.jsonl) instead of $(numbers whole.jsonl)"
   grep -q "saved in saves/step-$(printf %08d $steps)" out.txt || fail "round $round: not saved"

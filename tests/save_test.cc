@@ -141,7 +141,7 @@ TEST_CASE("saved under one cut, resumed under another") {
       REQUIRE(second.status.message() == "");
       CHECK(second.saved == 6);
       CHECK(second.notes ==
-            std::vector<std::string>{"goes on from " + StepFolder(folder / "saves", 4)});
+            std::vector<std::string>{"continues from " + StepFolder(folder / "saves", 4)});
       CHECK(SavedSteps(folder / "saves") == std::vector<int64_t>{6, 4});
       const auto alone = [](const Shape& s) {
         return s.tp * s.dp == 1 && std::string(s.scheme) != "chimera" &&
@@ -236,7 +236,7 @@ TEST_CASE("a checkpoint that is not whole is not used, and the one before it is"
   fs::copy_file(StepFolder(saves, 2) + "/rank-1", last + "/rank-1",
                 fs::copy_options::overwrite_existing);
   CHECK(found(&notes) == 2);
-  CHECK(notes.back() == last + "/rank-1: is of another checkpoint");
+  CHECK(notes.back() == last + "/rank-1: belongs to another checkpoint");
   const Outcome went_on = Run(model, shape, folder, {.until = 4, .save_every = 2, .resume = true});
   REQUIRE(went_on.status.message() == "");
   CHECK(went_on.notes.front().starts_with("not used: " + last));

@@ -134,7 +134,7 @@ Status Agreement(Transport& transport) {
     return Status::Failed("agree: not the last rank's error");
   status = Agree(transport, kSeconds, bring({}, rank == last ? 6 : 5));
   if (status.message() !=
-      fmt::format("--seed: rank {} has another one than rank 0 (the same on all ranks)", last))
+      fmt::format("--seed: rank {} has a different one from rank 0 (the same on all ranks)", last))
     return Status::Failed("agree: different items give: " + status.message());
   return {};
 }

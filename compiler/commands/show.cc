@@ -50,9 +50,8 @@ std::string Trace(const Program& program, const Execution& execution) {
 
 Status OnePlan(const Arguments& a) {
   if (a.plans.size() == 1) return {};
-  return Status::Invalid(
-      fmt::format("{}: a second plan (--format html puts plans above one another, {} shows one)",
-                  a.plans[1], a.format));
+  return Status::Invalid(fmt::format("{}: a second plan (--format html stacks plans, {} shows one)",
+                                     a.plans[1], a.format));
 }
 
 // For one plan an object, for several an array of them, each with the name of its file.

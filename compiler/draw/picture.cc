@@ -114,7 +114,7 @@ std::string Title(const Program& program) {
   std::string out =
       fmt::format("{} devices, {} micro-batches", program.devices, program.microbatches);
   const int stages = program.StagesPerDevice();
-  if (stages > 1) out += fmt::format(", {} stages a device", stages);
+  if (stages > 1) out += fmt::format(", {} stages per device", stages);
   if (program.pipes.size() > 1) out += fmt::format(", {} pipes", program.pipes.size());
   return out;
 }

@@ -109,7 +109,7 @@ class Runner {
       for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i) {
         Lane& lane = *lanes_[i];
         if (at_warp < kWarp || lane.meeting != lanes_[warp * kWarp]->meeting)
-          throw std::runtime_error("lanes of a warp stand at different instructions");
+          throw std::runtime_error("lanes of a warp are at different instructions");
         lane.state = Lane::State::kRuns;
       }
     }

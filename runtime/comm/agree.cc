@@ -166,7 +166,7 @@ class Agreement {
       for (size_t i = 0; i < ready_->items.size(); ++i)
         if (words[rank]->digests[i] != words[0]->digests[i])
           return Status::Invalid(
-              fmt::format("{}: rank {} has another one than rank 0 (the same on all ranks)",
+              fmt::format("{}: rank {} has a different one from rank 0 (the same on all ranks)",
                           ready_->items[i].name, rank));
     for (size_t rank = 1; rank < words.size(); ++rank)
       for (size_t other = 0; other < rank; ++other)

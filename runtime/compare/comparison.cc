@@ -80,12 +80,11 @@ class Comparer {
   Status CompareOne(const ValueName& name, const Fingerprint& got, const Fingerprint& expected,
                     const Fingerprint& noisy) {
     if (got.numbers != expected.numbers)
-      return Wrong(name, fmt::format("has {} of {} numbers", got.numbers, expected.numbers));
+      return Wrong(name, fmt::format("has {} of {} elements", got.numbers, expected.numbers));
     const double size = std::sqrt(expected.squares);
     if (Overflowed(name, got, expected, noisy)) return {};
-    if (!std::isfinite(size)) return Wrong(name, "is no number on one device, either");
-    if (!std::isfinite(got.squares))
-      return Wrong(name, "is no number, and differs from one device's");
+    if (!std::isfinite(size)) return Wrong(name, "is not finite on one device, either");
+    if (!std::isfinite(got.squares)) return Wrong(name, "is not finite, unlike one device's");
     ++result_.values;
     const double difference = Distance(got, expected);
     double explained =

@@ -170,8 +170,8 @@ Status ShardReader::ReadFooter() {
 Status ShardReader::Read(const StateRecord& record, float* out) const {
   PP_RETURN_IF_ERROR(file_.Read(record.offset, out, record.count * 4));
   if (SumOf(out, record.count * 4) == record.sum) return {};
-  return Status::Invalid(
-      fmt::format("{}: damaged: its bytes from {} on have another checksum", path_, record.offset));
+  return Status::Invalid(fmt::format("{}: damaged: its bytes from {} on have a different checksum",
+                                     path_, record.offset));
 }
 
 // --- the manifest -----------------------------------------------------------------------------

@@ -43,7 +43,7 @@ Result<ModelFolder> ModelFolder::Open(const std::string& path) {
   std::error_code error;
   if (fs::exists(fs::symlink_status(path, error)) &&
       !(fs::is_directory(path, error) && fs::is_empty(path, error)))
-    return Status::Invalid(fmt::format("{}: is there already (a new folder)", path));
+    return Status::Invalid(fmt::format("{}: exists already (a new folder)", path));
   std::string name = path;
   while (name.size() > 1 && name.back() == '/') name.pop_back();
   const std::string beside = fmt::format("{}.tmp-{}", name, getpid());

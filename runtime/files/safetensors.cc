@@ -80,7 +80,7 @@ Result<nlohmann::json> ParseJson(const std::string& header) {
   if (!root.is_object()) return Status::Invalid("the header is not a JSON object");
   std::sort(names.begin(), names.end());
   const auto same = std::adjacent_find(names.begin(), names.end());
-  if (same != names.end()) return Status::Invalid(fmt::format("tensor {} is there twice", *same));
+  if (same != names.end()) return Status::Invalid(fmt::format("tensor {} occurs twice", *same));
   return root;
 }
 

@@ -80,7 +80,7 @@ Status Inputs::OpenCheckpoint(std::vector<std::string>* notes) {
                                        manifest.by_epochs ? "epochs" : "steps",
                                        manifest.by_epochs ? "epochs" : "steps"));
   for (const std::string& note : not_used) notes->push_back("not used: " + note);
-  notes->push_back(fmt::format("goes on from {}", checkpoint_->folder));
+  notes->push_back(fmt::format("continues from {}", checkpoint_->folder));
   return {};
 }
 
@@ -128,7 +128,7 @@ Status Inputs::OpenValidation() {
   PP_RETURN_IF_ERROR(CheckEvaluation("--val-data"));
   if (options_.val_every > 0 && HasSections(program_))
     return Status::Invalid(fmt::format(
-        "--val-every: {} (steps of {} overlap: there is a validation loss behind the last one)",
+        "--val-every: {} (steps of {} overlap: there is a validation loss after the last one)",
         options_.val_every, program_.scheme));
   Result<Dataset> dataset = OpenDataset(options_.val_data);
   PP_RETURN_IF_ERROR(dataset.status());

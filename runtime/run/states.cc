@@ -133,7 +133,7 @@ class Loader {
     }
     if (missing != 0)
       return Status::Invalid(
-          fmt::format("{}: has not all numbers of {}", checkpoint_.folder, tensor.name()));
+          fmt::format("{}: lacks some elements of {}", checkpoint_.folder, tensor.name()));
     Queue& queue = states_.device->compute();
     queue.CopyIn(to, numbers_.data(), count * 4);
     return {};
@@ -201,11 +201,11 @@ Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& 
     PP_RETURN_IF_ERROR(shard.status());
     if (shard->bytes() != manifest->shards[rank].bytes ||
         shard->footer_sum() != manifest->shards[rank].footer_sum)
-      return Status::Invalid(path + ": is of another checkpoint");
+      return Status::Invalid(path + ": belongs to another checkpoint");
     for (const StateRecord& record : shard->records()) {
       if (record.peer.of < 1 || most % record.peer.of != 0 || record.peer.index < 0 ||
           record.peer.index >= record.peer.of)
-        return Status::Invalid(path + ": is of another model");
+        return Status::Invalid(path + ": belongs to another model");
       numbers.resize(record.count);
       PP_RETURN_IF_ERROR(shard->Read(record, numbers.data()));
     }

@@ -57,7 +57,7 @@ Result<std::vector<int>> SplitLayers(int layers, int stages) {
 Status CheckSplit(const std::vector<int>& split, int layers, int stages) {
   if (static_cast<int64_t>(split.size()) != stages) {
     return Status::Invalid(
-        fmt::format("{} numbers of layers for {} stages (one a stage)", split.size(), stages));
+        fmt::format("{} numbers of layers for {} stages (one per stage)", split.size(), stages));
   }
   int64_t sum = 0;
   for (size_t s = 0; s < split.size(); ++s) {

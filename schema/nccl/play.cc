@@ -136,12 +136,12 @@ class Player {
       for (const int32_t e : item)
         if (!Passed(traffic_.ends[e])) {
           if (e == node) return {"needs what comes after", LaneOf(traffic_.ends[e].device)};
-          return {is_next ? "is grouped with" : "stands behind", e};
+          return {is_next ? "is grouped with" : "is queued behind", e};
         }
-      if (!is_next) return {"stands behind", item.front()};
-      return {"finds no room beside", Unmet(Occupant(streams_.all[stream].device))};
+      if (!is_next) return {"is queued behind", item.front()};
+      return {"finds no room alongside", Unmet(Occupant(streams_.all[stream].device))};
     }
-    if (!is_next) return {"stands behind", Unmet(stream)};
+    if (!is_next) return {"is queued behind", Unmet(stream)};
     if (HasMet(traffic_.ends[node])) return {"is grouped with", Unmet(stream)};
     const Transfer& transfer = traffic_.transfers[traffic_.ends[node].transfer];
     for (int32_t e = transfer.first_end;; ++e)

@@ -24,7 +24,7 @@ Backend Open(const Plugin& plugin) {
   auto* open = reinterpret_cast<void (*)(Backend*)>(dlsym(library, plugin.entry));
   if (open == nullptr)
     return {.status = Status::Invalid(
-                fmt::format("{} is not this program's library (the one beside it)", plugin.path))};
+                fmt::format("{} is not this program's library (the one next to it)", plugin.path))};
   Backend backend;
   open(&backend);
   return backend;
