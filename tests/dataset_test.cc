@@ -31,7 +31,7 @@ class Folder {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
   }
 
-  // The message of the error that opening `name` ends with, "" without one.
+  // The message of the error from opening `name`, "" without one.
   std::string Error(const std::string& name, const Dataset::Options& options = {256, 4}) const {
     const Result<Dataset> dataset = Dataset::Open(*this / name, options);
     if (dataset.ok()) return "";
@@ -265,7 +265,7 @@ TEST_CASE("a token that turns bad after opening is refused before it is used") {
         folder / "x.txt" + ": token 238 at position 4 is not in the vocabulary (0 to 127)");
 }
 
-// Only its first 4096 bytes were looked at once.
+// At one time only its first 4096 bytes were checked.
 TEST_CASE("a 0 anywhere in a text is found, when it is opened or when it is read") {
   Folder folder;
   std::string text(200000, 'x');

@@ -1,5 +1,5 @@
-// Which algorithms compute products on a GPU: the file, the choice by timing, and runs by it, over
-// a fake of CUDA (fake_cuda.h).
+// Which algorithms compute products on a GPU: the file, the choice by timing, and runs with it,
+// over a fake of CUDA (fake_cuda.h).
 #include <fmt/format.h>
 #include <xxhash.h>
 
@@ -36,7 +36,7 @@ GemmAlgorithm Algorithm(uint64_t first) {
   return {.words = {first, 0, 0xabcdef, 0, 0, 0, 0, ~0ull}};
 }
 
-// One of the fake's, another one for each shape.
+// One of the fake's, a different one for each shape.
 uint64_t Best(const MatmulShape& shape) {
   const std::string text = ToText(shape);
   return XXH3_64bits(text.data(), text.size()) % kFakeAlgorithms + 1;
@@ -48,7 +48,7 @@ std::string WithChecksum(const std::string& text) {
 
 std::string ErrorOf(const std::string& text) { return GemmTable::Parse(text).status().message(); }
 
-// What each shape was computed by.
+// The algorithm that computed each shape.
 struct Used {
   std::mutex mutex;
   std::map<std::string, std::map<uint64_t, int>> algorithms;
@@ -72,7 +72,7 @@ KeptReport Run(const Program& program, std::shared_ptr<const GemmTable> gemms, U
   return TrainAndKeep(program, options);
 }
 
-// A product with an epilogue takes so many times as long as one without.
+// A product with an epilogue takes `epilogue` times as long as one without.
 GemmTable Tuned(const Program& program, double epilogue = 0.5) {
   FakeCudaArgs fake;
   fake.seconds = [=](const MatmulShape& shape, const GemmAlgorithm& algorithm) {

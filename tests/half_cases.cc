@@ -1,5 +1,5 @@
-// Kernels of BFloat16 and Float16 beside the same kernels of floats, which have cases of their own:
-// from the same numbers they compute the same, and round it once.
+// Kernels of BFloat16 and Float16 against the same kernels of floats, which have their own cases:
+// from the same values they compute the same, and round it once.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -57,8 +57,8 @@ Comparison HalfNumbers(const CpuKernels& kernels) {
   return result;
 }
 
-// With what sanitizers put in, the compiler fuses other multiplications and additions of one type
-// than of the other.
+// With the sanitizers' instrumentation, the compiler fuses different multiplications and additions
+// for one type than for the other.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else

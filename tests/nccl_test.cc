@@ -1,4 +1,4 @@
-// Planted bugs that the plain proof cannot see, each found by the rule of NCCL's that it breaks.
+// Planted bugs that the plain proof cannot see, each found by the rule of NCCL that it breaks.
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
@@ -10,7 +10,7 @@
 namespace pp::nccl {
 namespace {
 
-// Device 0 forwards what it has, and then takes what the other one has.
+// Device 0 forwards its value, and then takes the other one's.
 constexpr const char* kDevice0 = R"(
 program two stages 2 microbatches 2
 device 0 holds s0
@@ -104,7 +104,7 @@ TEST_CASE("operations of a group progress together") {
   const Program plan = MustImport(kBothSendFirst);
   CHECK_THAT(ErrorOf(plan, {.sharing = Sharing::kPair, .groups = Groups::kAdjacent}),
              Catch::Contains("stall: ") && !Catch::Contains("deadlock"));
-  // Without a WAIT between the two nothing else is to be done meanwhile: a group that costs
+  // Without a WAIT between the two there is nothing else to do in between: a group that costs
   // nothing.
   std::vector<WaitsFor> waits_for;
   REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
@@ -124,7 +124,7 @@ TEST_CASE("kernels that hold the device keep out those that would let them go on
   CHECK_THAT(ErrorOf(plan, {.kernels = 3}), Catch::StartsWith("safe"));
 }
 
-// Each device comes to its previous neighbour first, the first one too.
+// Each device reaches its previous neighbour first, including the first device.
 TEST_CASE("a ring of communicators that are made at their first use") {
   Program plan = MustCompile({.scheme = "interleaved", .shape = {4, 4, 2}});
   const Terms lazy{.creation = Creation::kFirstUse};

@@ -1,5 +1,5 @@
 // What a new model family takes: its keys and its table. This one is a Macaron (Lu et al., 2019)
-// with half of its MLP before and half behind attention; all else, from memory to both backward
+// with half of its MLP before and half after attention; all else, from memory to both backward
 // halves, recomputation and tensor parallelism, follows.
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 namespace pp {
 namespace {
 
-// --- the file that somebody adds to schema/model/ ---------------------------------------------
+// --- the file to add to schema/model/ ---------------------------------------------------------
 
 void MacaronKeys(ConfigKeys& keys, ModelConfig& config) {
   keys.Int("vocabulary", kMaxVocabulary, &config.vocab_size);

@@ -17,7 +17,7 @@ cd "$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")"
 "$pipec" simulate a.plan b.plan c.plan --costs f=1,b=2,comm=0.25 --format html >page.html
 
 # The page, with what catches its errors in front, and the plans in other forms and the
-# checks behind.
+# checks afterwards.
 {
   echo "<script>errors = []; onerror = (text) => { errors.push(text); }</script>"
   cat page.html

@@ -9,7 +9,7 @@
 namespace pp {
 namespace {
 
-// A file in the test's own directory, gone at the end.
+// A file in the test's own directory, removed at the end.
 class File {
  public:
   explicit File(const std::string& bytes) { std::ofstream(kName, std::ios::binary) << bytes; }
@@ -27,7 +27,7 @@ std::string Bytes(const std::string& header, size_t data) {
   return Length(header.size()) + header + std::string(data, '\0');
 }
 
-// The error of a file with this header and so many bytes of data.
+// The error of a file with this header and `data` bytes of data.
 std::string Error(const std::string& header, size_t data) {
   const File file(Bytes(header, data));
   const Result<Safetensors> result = Safetensors::Open(File::kName);

@@ -1,4 +1,4 @@
-// A training that is saved, and goes on under another cut, is the one that never stopped; and no
+// A training that is saved, and continues under another cut, equals one that never stopped; and no
 // damaged checkpoint is ever loaded.
 #include <sys/stat.h>
 
@@ -166,7 +166,7 @@ TEST_CASE("saved without a norm, with both ends on one device") {
   CHECK(Furthest(whole.numbers, second.numbers, 8) == 0);
 }
 
-// PipeDream updates its weights once a micro-batch; AdamW counts all of them.
+// PipeDream updates its weights once per micro-batch; AdamW counts all updates.
 TEST_CASE("updates are counted, not steps") {
   const Folder folder;
   ModelConfig model = TinyModel(true);
@@ -182,7 +182,7 @@ TEST_CASE("updates are counted, not steps") {
   CHECK(Furthest(whole.numbers, second.numbers, 8) == 0);  // one device has no older weights
 }
 
-// One byte of every 97 of every file; a file that is cut off or gone; another model.
+// One byte of every 97 of every file; a truncated or missing file; another model.
 TEST_CASE("a checkpoint that is not whole is not used, and the one before it is") {
   const Folder folder;
   const ModelConfig model = TinyModel(false);
