@@ -16,7 +16,7 @@ PP_INLINE Vec ExpOfMinus2U(Vec x) {
 }
 
 // Beyond this, GELU is 0 or x, and its slope 0 or 1, to the last bit of a normal number. (A
-// comparison leaves a NaN alone.)
+// comparison keeps a NaN.)
 constexpr float kFar = 16;
 
 // Far below 0: 0, and NaN for minus infinity, as by the formula.

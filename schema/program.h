@@ -78,7 +78,7 @@ const OpInfo& Info(Op op);
 inline Kind KindOfMessage(Op op) {
   return op == Op::kSendAct || op == Op::kRecvAct ? Kind::kAct : Kind::kGrad;
 }
-// By text ("act", "FW") or by the number in a file; null where there is none.
+// By text ("act", "FW") or by the number in a file; null if there is none.
 const KindInfo* FindKind(std::string_view text);
 const OpInfo* FindOp(std::string_view text);
 const KindInfo* FindKind(int number);
@@ -159,7 +159,7 @@ struct DeviceList {
   std::vector<Instruction> prologue;
   std::vector<Instruction> body;
   std::vector<Instruction> epilogue;
-  // The forwards of one batch alone, for its loss: a program of its own (EvaluationOf), which runs
+  // Only the forwards of one batch, for its loss: a program of its own (EvaluationOf), which runs
   // between two steps or after the last one, in the memory of a step.
   std::vector<Instruction> evaluation;
   std::vector<Region> regions;

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kUnrolled = "prologue, 2 bodies, epilogue";
 
-// Regions lie inside the arena and not on each other, and what the model needs is there.
+// Regions lie inside the arena without overlap, and those that the model needs exist.
 Status CheckRegions(const Program& program, int device) {
   const DeviceList& list = program.lists[device];
   std::vector<Region> regions = list.regions;

@@ -112,7 +112,7 @@ TEST_CASE("copies in and out, and tickets that count") {
   CHECK(device->compute().Done(2));
   CHECK(device->reduce().last() == 0);  // has its own count
   CHECK(back == bytes);
-  CHECK(device->HighWater() == 1024 + 8);  // up to a number's end
+  CHECK(device->HighWater() == 1024 + 8);  // up to the end of a value
   device->Finish();
   CHECK(device->status().ok());
 }

@@ -105,7 +105,7 @@ TEST_CASE("the bytes of a text are its tokens, and sequences share their last to
 
 TEST_CASE("after its last whole sequence a file starts again") {
   Folder folder;
-  folder.Write("x.txt", "abcdefghijkl");  // 2 sequences of 4; "j" to "l" is no whole one
+  folder.Write("x.txt", "abcdefghijkl");  // 2 sequences of 4; "j" to "l" is incomplete
   const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
   REQUIRE(data.ok());
   CHECK(data->sequences() == 2);

@@ -36,7 +36,7 @@ Comparison HalfNumbers(const CpuKernels& kernels) {
   const auto bits_of = [](H half) { return std::isnan(NumberOf(half)) ? 0x7fff : half.bits; };
   for (size_t i = 0; i < x.size(); ++i)
     result.AddOne(static_cast<float>(bits_of(y[i])), double(bits_of(want[i])), 0);
-  // All numbers, as the gradients of such a row.
+  // All values, as the gradients of such a row.
   Halves<H> all;
   for (int bits = 0; bits < 0x10000; ++bits)
     if (const H half{static_cast<uint16_t>(bits)}; !std::isnan(NumberOf(half))) all.push_back(half);

@@ -124,14 +124,14 @@ Comparison HalfMatmulGelu(const CpuKernels& kernels) {
 }
 
 // Of sums over keys or queries of P*x or dS*x. Where P and dS are rounded, each by up to 2^-9 of
-// itself (BFloat16; Float16: 2^-12), and the results of both types may be rounded to numbers next
-// to each other:
+// itself (BFloat16; Float16: 2^-12), and the results of both types may be rounded to adjacent
+// values:
 //   out  is off by 2^-9 * sum(P/(1-p) * |v|) <= 2^-9 / (1-p), as |v| <= 1
 //   dq   by 2^-9 * sum(|dS| * |k|) <= 2^-9 * largest |dP/(1-p) - D| / sqrt(head_dim) < 2^-9 * 4:
 //        dP, a sum of head_dim products of variance 1/9, is below 4 sqrt(head_dim/9) in all but one
 //        of 16000, and D is an average of such numbers
 //   dk   by errors of random signs, 2^-9 * sqrt(sum(dS^2)) over queries, whose P falls with their
-//        number: sum(1/i^2) < 2 a head, so that it is no more than dq's, and so is dv
+//        number: sum(1/i^2) < 2 per head, so it is no more than dq's, and so is dv
 template <TwoBytes H>
 void AddAttention(Comparison& result, const CpuKernels& kernels, const Both<H>& both,
                   double rounding) {

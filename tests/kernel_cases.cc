@@ -131,7 +131,7 @@ constexpr Case kCases[] = {
     {"draw", Draw},
     {"embedding, many tokens", EmbeddingLarge},
     {"cross entropy, large vocabulary", CrossEntropyLarge},
-    {"cross entropy, infinite and no numbers", CrossEntropyInfinite},
+    {"cross entropy, infinite and NaN", CrossEntropyInfinite},
     {"bfloat16: numbers", HalfNumbers<BFloat16>},
     {"bfloat16: matmul", HalfMatmul<BFloat16>},
     {"bfloat16: matmul with GELU", HalfMatmulGelu<BFloat16>},

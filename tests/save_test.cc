@@ -240,7 +240,7 @@ TEST_CASE("a checkpoint that is not whole is not used, and the one before it is"
   const Outcome went_on = Run(model, shape, folder, {.until = 4, .save_every = 2, .resume = true});
   REQUIRE(went_on.status.message() == "");
   CHECK(went_on.notes.front().starts_with("not used: " + last));
-  CHECK(went_on.saved == 4);  // in place of the damaged one
+  CHECK(went_on.saved == 4);  // replaces the damaged one
   CHECK(SavedSteps(saves) == std::vector<int64_t>{4, 2});
   CHECK(found(&notes) == 4);
 

@@ -269,7 +269,7 @@ std::vector<Cell> ModelCells() {
                              .family = family,
                              .tp = shape.tp,
                              .sequence_parallel = sequence_parallel});
-  // What is dropped and made again, and the backward's halves.
+  // What is dropped and recomputed, and the backward's halves.
   for (const char* family : {"gpt2", "llama"})
     for (const char* passes : {"mario", "split-backward", "mario,split-backward"})
       for (const bool sequence_parallel : {false, true})

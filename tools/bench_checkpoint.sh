@@ -66,7 +66,7 @@ compare() {
         printf "  %-10s best %.4f s, best median %.4f s: %8.0f tokens/s, %.3f of plain; peak %d bytes%s\n",
           n, best[n], median[n], tokens / best[n], best["plain"] / best[n], peak[n],
           (peak[n] > limit ? ", over the limit" : "")}
-      printf "  fit-memory beside half: best %.3f times, median %.3f times\n",
+      printf "  fit-memory against half: best %.3f times, median %.3f times\n",
         best["half"] / best["fit-memory"], median["half"] / median["fit-memory"]}'
 }
 

@@ -75,7 +75,7 @@ compare() {
         t = m[i]; m[i] = m[j]; m[j] = t}
       return m[int((n + 1) / 2)]}
     function compare(ours, theirs) {
-      printf "  piperun (%s) beside %s: best %.2f times, median %.2f times, %.2f times less " \
+      printf "  piperun (%s) against %s: best %.2f times, median %.2f times, %.2f times less " \
         "processor time\n", ours, theirs, best[theirs] / best[ours],
         middle(medians[theirs]) / middle(medians[ours]), cpu[theirs] / cpu[ours]}
     {who = $1 " " $2

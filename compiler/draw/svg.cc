@@ -7,7 +7,7 @@
 //       |---------|---------|---------|  time (T)
 //       [] FW  [] BW
 //
-// Plain SVG 1.1 with attributes alone, so that browsers, Inkscape and LaTeX agree on it.
+// Plain SVG 1.1 with attributes only, so that browsers, Inkscape and LaTeX agree on it.
 #include <fmt/format.h>
 
 #include <algorithm>

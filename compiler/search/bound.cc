@@ -61,7 +61,7 @@ double Window(const Group& g, int64_t n, double limit) {
   if (g.split) return window;
   const auto after_recompute = static_cast<double>(g.held.recomputed);
   if (n > 0 && after_recompute > limit) return HUGE_VAL;
-  // At most q full activations at once; in the ramps at both ends fewer.
+  // At most q full activations at any time; in the ramps at both ends fewer.
   const double full = static_cast<double>(g.held.forward);
   const double q = std::floor(limit / full), in_ramp = std::min(q, m);
   window = std::max(window, ((m - x) * g.residence + x * (g.r + g.b) +

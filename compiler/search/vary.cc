@@ -11,7 +11,7 @@ namespace {
 constexpr double kTiny = 1e-9;
 // Accepted losses at the start of the search, in mean durations of a task.
 constexpr double kWarm = 0.1;
-// After this many misfits in a row there is no way on from a plan.
+// After this many misfits in a row the search gives up on a plan.
 constexpr int kMostMisfits = 20'000;
 
 double MeanTime(const Problem& problem) {

@@ -116,8 +116,8 @@ class SaveFolder {
 
   // The checkpoint of this step is whole; later ones are not.
   void GoOnFrom(int64_t step) { whole_ = {step}; }
-  // All shards are there: writes the manifest, after inspecting the shards, gives the folder its
-  // name, and removes all but the last two whole checkpoints.
+  // All shards have been written: writes the manifest, after inspecting the shards, gives the
+  // folder its name, and removes all but the last two whole checkpoints.
   Status Finish(Manifest manifest, int ranks);
 
  private:

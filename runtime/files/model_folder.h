@@ -54,7 +54,7 @@ class ModelFolder {
   Status WriteText(const std::string& name, const std::string& text);
   Status Sync(int descriptor, const std::string& name);
 
-  std::string path_, beside_;  // beside: the temporary folder, empty when it is gone
+  std::string path_, beside_;  // beside_: the temporary folder's path, empty when it is gone
   std::vector<File> files_;
   std::vector<Place> places_;  // by entry
 };

@@ -42,7 +42,7 @@ class Interpreter {
     StageExecutor* executor = nullptr;
     const Batches* batches = nullptr;
     int replica = 0;
-    int64_t steps_before = 0, updates_before = 0;  // of the training, which goes on
+    int64_t steps_before = 0, updates_before = 0;  // of the training that is continued
     Recorder* recorder = nullptr;                  // null: none
     const std::atomic<bool>* stop = nullptr;       // another rank has failed: leave
   };

@@ -37,7 +37,7 @@ struct ControlMessage {
   double seconds = 0;          // kReport: from the end of the previous step to the end of this one
   bool evaluated = false;      // kReport: there is a validation after this step,
   double val_loss = 0;         // and this is the rank's sum of its losses
-  // kReport: the first micro-batch whose loss is not a number, and that loss; `text` says where.
+  // kReport: the first micro-batch whose loss is not finite, and that loss; `text` says where.
   int32_t bad_micro = -1;
   double bad_loss = 0;
   char text[512] = {};

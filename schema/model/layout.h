@@ -159,7 +159,7 @@ struct StageLayout {
   int64_t tied_head = -1;    // offset in wgrad
   int64_t tied_bytes = 0;    // V * C * 4, in the stages that take part
 
-  // One double for each block of kNormBlock numbers of each tensor.
+  // One double for each block of kNormBlock elements of each tensor.
   int64_t norm_blocks = 0;
   int64_t first_norm_block = 0;  // among those of the whole model
 

@@ -7,9 +7,9 @@
 // anything takes does not matter: what has started once stays started, so without a limit all
 // orders end in one state (as in a Kahn network).
 //
-// If fewer kernels than streams fit at once, that no longer holds: whoever comes first holds the
-// place. The play then takes the worst order that it knows: kernels take their places as early as
-// they can, first those whose partners have not come.
+// If fewer kernels than streams can run at once, that no longer holds: whoever comes first holds
+// the place. The play then takes the worst order that it knows: kernels take their places as early
+// as they can, first those whose partners have not come.
 #pragma once
 
 #include "schema/nccl/streams.h"
