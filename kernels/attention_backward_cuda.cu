@@ -231,8 +231,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
   const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
-  const int first =
-      ((tokens - 1) / T::kRows - BlockY()) * T::kRows;  // those with the most keys first
+  const int first = ((tokens - 1) / T::kRows - BlockY()) * T::kRows;  // most keys first
   const int end = first + T::kRows < tokens ? first + T::kRows : tokens;
   const int row = Warp() * T::kWarpRows, own = first + row;
   LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);

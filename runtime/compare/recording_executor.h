@@ -15,11 +15,10 @@ namespace pp {
 struct RecordingArgs {
   const Program* program = nullptr;  // remains the caller's; makes no versions of weights
   Place place;
-  const Peers* peers = nullptr;  // null: there are none
-  int64_t steps_before = 0;      // of the training, before this run
-  int64_t steps = 0;             // of this run
-  std::vector<ValueRecord>* records =
-      nullptr;  // of this rank; given to the caller when the run is over
+  const Peers* peers = nullptr;                 // null: there are none
+  int64_t steps_before = 0;                     // of the training, before this run
+  int64_t steps = 0;                            // of this run
+  std::vector<ValueRecord>* records = nullptr;  // of this rank; the caller's after the run
 };
 
 // Invalid: a run that cannot be compared, because its micro-batches of a step use different

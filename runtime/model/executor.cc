@@ -75,7 +75,7 @@ class ModelExecutor : public StageExecutor {
   struct Tied {
     const Tensor* ends[2] = {};      // of the first and of the last stage
     std::vector<OwnedPart> rest[2];  // what the stage has besides it
-    int64_t update = 0;              // the one whose weights are in place
+    int64_t update = 0;              // the one that made `weights`
     const std::byte* weights = nullptr;
   };
 

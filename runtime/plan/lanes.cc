@@ -88,8 +88,7 @@ bool Lanes::Executes(int index, int64_t iteration) const {
 bool Lanes::MayStart(int index, int64_t iteration) const {
   const Dependence& after = args_.list->waits_for[index];
   if (after.index < 0) return true;
-  const Mark& mark =
-      marks_[after.index];  // of iteration 0, which does not exist, everything has been passed
+  const Mark& mark = marks_[after.index];  // iteration 0 does not exist: all passed
   return mark.passed.load(std::memory_order_acquire) >= iteration + after.body &&
          args_.device->compute().Done(mark.ticket.load(std::memory_order_relaxed));
 }

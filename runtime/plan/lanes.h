@@ -92,8 +92,7 @@ class Lanes {
   std::vector<std::unique_ptr<Collective>> collectives_;  // by index; null: no reduction
   std::unique_ptr<Mark[]> marks_;
   std::atomic<int64_t> begun_{0};
-  std::atomic<int64_t> rest_{
-      0};  // the number of the iteration that is the epilogue; 0: not known yet
+  std::atomic<int64_t> rest_{0};  // the iteration that is the epilogue; 0: not known yet
   std::atomic<bool> waiting_{false};
   int in_flight_ = 0;
   CommTimes times_;  // taken by the communication thread, exposed by the compute thread

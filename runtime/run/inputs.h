@@ -30,9 +30,7 @@ class Inputs {
 
   // All others: once it is open.
 
-  const std::optional<Checkpoint>& checkpoint() const {
-    return checkpoint_;
-  }  // none: a new training
+  const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }  // none: a new start
   // Of the training, before the first step of this run; updates: of every copy's weights.
   int64_t steps_before() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
   int64_t updates_before() const;

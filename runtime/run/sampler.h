@@ -48,10 +48,9 @@ class Sampler {
  public:
   struct Args {
     SampleOptions options;
-    Evaluator::Args evaluator;         // without its validation
-    const Program* program = nullptr;  // with its evaluation
-    std::function<void(int32_t token)>
-        on_own;  // called when this rank has drawn a token: tell rank 0
+    Evaluator::Args evaluator;                  // without its validation
+    const Program* program = nullptr;           // with its evaluation
+    std::function<void(int32_t token)> on_own;  // this rank has drawn a token: tell rank 0
   };
   static Result<std::unique_ptr<Sampler>> Make(const Args& args);
 
