@@ -25,9 +25,9 @@ std::vector<int> BalanceLayers(const Program& program, const ModelConfig& model,
   };
   add(program.stages - 1, head);
 
-  // One layer after the other to the stage after which its devices have least; of equals, to the
-  // stage that has least itself, then to the first. What a stage would lead to only grows, so a
-  // place in the queue may be out of date, but never too far back.
+  // Assigns one layer after the other to the stage that leaves its devices with the least work; of
+  // equals, to the stage with the least work itself, then to the first. The work a stage would lead
+  // to only grows, so an entry in the queue may be out of date, but is never too far back.
   using Place = std::tuple<double, double, int>;
   const auto place = [&](int stage) {
     double most = 0;

@@ -24,7 +24,7 @@ Status ParseNumbers(const char* option, const std::string& text, std::vector<int
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
     if (word.empty())
-      return Status::Invalid(fmt::format("{}: '{}' (numbers with commas between)", option, text));
+      return Status::Invalid(fmt::format("{}: '{}' (numbers separated by commas)", option, text));
     PP_RETURN_IF_ERROR(ParseNumber(option, word, 0, &numbers->emplace_back()));
     begin = end + 1;
   }

@@ -1,6 +1,5 @@
-// What the commands of pipec have in common: what the user typed, and how it is checked.
-// A command is a function of its arguments; pipec.cc has the small ones, commands/ those
-// that need a room of their own.
+// What the commands of pipec have in common: what the user typed, and how it is checked. A command
+// is a function of its arguments; pipec.cc has the small ones, commands/ the larger ones.
 #pragma once
 
 #include <initializer_list>
@@ -25,7 +24,7 @@ struct Arguments {
   std::string transport = "rendezvous", communicators, groups, creation, kernels;
   bool time_passes = false;
   bool sequence_parallel = false;
-  bool terminal = false;  // standard output is one that wants colours
+  bool terminal = false;  // standard output is a terminal that wants colours
   std::vector<std::string> plans;
   Progress* progress = nullptr;  // REQUIRED by every command
 };
@@ -36,9 +35,9 @@ Status ShowCommand(const Arguments& a);
 Status SimulateCommand(const Arguments& a);
 Status VerifyCommand(const Arguments& a);
 
-// A whole number of at least `least`; *number stays as it is where `text` is empty.
+// An integer of at least `least`; *number is unchanged if `text` is empty.
 Status ParseNumber(const char* option, const std::string& text, int least, int* number);
-// Whole numbers with commas between.
+// Integers separated by commas.
 Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers);
 Status OneOf(const char* option, const std::string& text, std::initializer_list<const char*> known);
 Status ReadFile(const std::string& path, std::string* text);

@@ -70,16 +70,16 @@ Status AddJob(const CompileOptions& options, Program& program) {
   return {};
 }
 
-// Whether there is a gradient norm. Lists that say so themselves are asked first.
+// Whether there is a gradient norm. Lists that specify it take precedence.
 Status AddClip(const CompileOptions& options, Program& program) {
   const bool versions = program.MakesVersions();
   if (versions && options.clip.value_or(false))
     return Status::Invalid(fmt::format(
-        "--clip: exact, but {} steps before all gradients are there, so there is no norm (off)",
+        "--clip: exact, but {} steps before all gradients are complete, so there is no norm (off)",
         program.scheme));
   program.clip = options.clip.value_or(program.clip && !versions);
   if (!options.model || !InfoOf(options.dtype).scales_loss || program.clip) return {};
-  // By the norm every device sees that a gradient overflowed, and skips the update.
+  // The norm tells every device that a gradient overflowed, so that it skips the update.
   if (versions)
     return Status::Invalid(
         fmt::format("--dtype: {} needs a gradient norm, {} has none (bf16, fp32)",
@@ -88,7 +88,7 @@ Status AddClip(const CompileOptions& options, Program& program) {
       fmt::format("--clip: off, but --dtype {} needs the norm (exact)", NameOf(options.dtype)));
 }
 
-// The passes that were asked for, by name.
+// The requested passes, by name.
 Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   std::vector<const Pass*> found;
   for (size_t begin = 0; begin <= names.size() && !names.empty();) {
@@ -114,10 +114,10 @@ Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   return found;
 }
 
-// How far a user's lists go.
+// How far a user's lists are lowered.
 struct Content {
   bool messages = false;  // SEND, RECV
-  bool more = false;      // WAIT, REDUCE, STEP ...: what is not about one micro-batch
+  bool more = false;      // WAIT, REDUCE, STEP ...: anything not about one micro-batch
 };
 Content ContentOf(const Program& program) {
   Content content;
@@ -130,7 +130,7 @@ Content ContentOf(const Program& program) {
   return content;
 }
 
-// LOAD in front of the forwards that need one, for lists that have none.
+// Adds LOAD before the forwards that need one, for lists that have none.
 void AddLoads(Program& program) {
   for (const DeviceList& list : program.lists)
     for (const Instruction& i : list.body)
@@ -142,7 +142,7 @@ void AddLoads(Program& program) {
       const Instruction& i = device.body[k];
       const bool forward = i.op == Op::kForward || i.op == Op::kForwardDrop;
       if (forward && (i.stage == 0 || i.stage == program.stages - 1)) {
-        const bool inside = k > 0 && first_half[k - 1];  // nothing comes between two that overlap
+        const bool inside = k > 0 && first_half[k - 1];  // nothing may separate two that overlap
         list.insert(list.end() - inside, {.op = Op::kLoad, .stage = i.stage, .micro = i.micro});
       }
       list.push_back(i);
@@ -151,7 +151,7 @@ void AddLoads(Program& program) {
   }
 }
 
-// What the options ask for, checked.
+// The requests of the options, checked.
 struct Prepared {
   std::vector<const Pass*> passes;
   PassContext context;
@@ -171,12 +171,12 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
   const auto fit = std::find_if(passes->begin(), passes->end(), is_fit);
   if (fit != passes->end() && fit + 1 != passes->end())
     return Status::Invalid(fmt::format(
-        "--passes: '{}' behind fit-memory (nothing may change what fits)", (*(fit + 1))->name));
+        "--passes: '{}' after fit-memory (nothing may change what fits)", (*(fit + 1))->name));
   return Prepared{std::move(*passes),
                   {*costs, options.p2p, options.reduce.value_or(Reduce::kEarly), options.fit}};
 }
 
-// That something may be dropped, of which --recompute says what.
+// That something can be dropped if --recompute says what to drop.
 Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
                       const Program& program) {
   const auto drops = [](const Instruction& i) { return i.op == Op::kForwardDrop; };
@@ -234,7 +234,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
 
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer) {
-  // Lists may say what they would drop, and drop nothing.
+  // Lists can say what they would drop, and drop nothing.
   const bool asked = !program.job || program.job->recompute != options.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);

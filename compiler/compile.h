@@ -25,17 +25,17 @@ struct CompileOptions {
   std::string costs;
   std::optional<ModelConfig> model;
   int micro_batch_size = 1;
-  int tp = 1;                           // tensor parallel peers of each device
+  int tp = 1;                           // tensor-parallel peers of each device
   bool sequence_parallel = false;       // see Job
   std::vector<OperatorKind> recompute;  // the same
   Dtype dtype = Dtype::kFp32;           // the same
   int sequence_length = 0;              // 0: the model's max_positions
   std::vector<int> layers_per_stage;    // empty: equal
   bool balance_layers = false;          // instead of those
-  MemoryFit fit;                        // a limit runs fit-memory behind `passes`
+  MemoryFit fit;                        // a limit runs fit-memory after `passes`
 };
 
-// Called before and after the scheme ("scheme"), each pass and, under "verify", its proof.
+// Called before and after the scheme ("scheme"), each pass, and the pass's proof ("verify").
 struct PassObserver {
   std::function<void(std::string_view name)> begin;
   std::function<void(std::string_view name, const Program& program, double seconds)> end;
@@ -44,15 +44,14 @@ struct PassObserver {
 // A verified plan. Errors name the option.
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer = {});
 
-// A verified plan of lists that a user brought; of the options, scheme and shape do not
-// count. Compute instructions alone become a plan as a scheme's do. SENDs and RECVs between
-// them keep their order. Lists that go further (WAIT, REDUCE, STEP) are taken as they stand
-// and get their memory. An evaluation is made anew. Errors name the option or `origin`, the lists'
-// file.
+// A verified plan from lists that a user brought; of the options, scheme and shape are ignored.
+// Compute instructions alone become a plan as a scheme's do. SENDs and RECVs between them keep
+// their order. Lists that go further (WAIT, REDUCE, STEP) are taken as they are and get their
+// memory. An evaluation is made anew. Errors name the option or `origin`, the lists' file.
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer = {});
 
-// Runs what every plan needs on a schedule or on lists that have their communication:
+// Runs the passes that every plan needs on a schedule or on lists that have their communication:
 // for imported programs. `depth` says how far `program` is lowered.
 Status Lower(Program& program, Depth depth, const PassContext& context,
              const PassObserver& observer = {});

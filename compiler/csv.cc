@@ -30,7 +30,7 @@ Result<bool> CsvReader::Next(std::string* cell) {
   bool quoted = false;
   for (; position_ < text_.size(); ++position_) {
     const char c = text_[position_];
-    // Two quotes inside of quotes are one.
+    // Two quotes inside quotes are one.
     if (c == '"' && quoted && text_.substr(position_ + 1).starts_with('"'))
       ++position_;
     else if (c == '"') {

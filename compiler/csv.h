@@ -1,5 +1,5 @@
-// Comma-separated values, one cell after the other: RFC 4180, with LF or CRLF behind a
-// row and an optional byte-order mark, as Python's csv module and spreadsheets write them.
+// Comma-separated values, one cell after the other: RFC 4180, with LF or CRLF after a row and an
+// optional byte-order mark, as Python's csv module and spreadsheets write them.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ class CsvReader {
   // end. Error: a quote that is never closed.
   Result<bool> Next(std::string* cell);
 
-  // Where the cell stands; both count from 1.
+  // The position of the cell; both count from 1.
   int row() const { return row_; }
   int column() const { return column_; }
 
@@ -30,7 +30,7 @@ class CsvReader {
   const std::string origin_;
   size_t position_ = 0;
   int row_ = 1, column_ = 0;
-  bool row_ends_ = false;  // behind the cell
+  bool row_ends_ = false;  // after the cell
 };
 
 }  // namespace pp

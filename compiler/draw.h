@@ -12,30 +12,30 @@ namespace pp {
 
 enum class Paint { kPlain, kColour };  // kColour: with a terminal's colour codes
 
-// One row a device, one column a unit of time, as schedules are drawn in papers:
+// One row per device, one column per unit of time, as schedules are drawn in papers:
 //
 //   d0 | F0  F1   .   .  B0  --  B1  --
 //
 // F forward, C checkpointed forward, R recompute, B backward, I and W its halves, then the
-// micro-batch; in front the stage, where a device has several. "--" goes on, "." waits.
+// micro-batch; before it the stage, if a device has several. "--" continues, "." waits.
 // Error: the times differ so much that it would be too wide.
 Result<std::string> Grid(const Program& program, const Execution& execution, Paint paint);
 
-// The same to scale, as a figure for a paper: SVG, one rectangle an instruction that takes
-// time. Lanes other than compute have a row where something in them takes time.
+// The same to scale, as a figure for a paper: SVG, one rectangle per instruction that takes time.
+// Lanes other than compute have a row if something in them takes time.
 std::string Svg(const Program& program, const Prediction& prediction);
 
-// A plan and what the simulator says of it. Both outlive the call.
+// A plan and what the simulator predicts for it. Both outlive the call.
 struct Drawn {
   const Program* program;
   const Prediction* prediction;
 };
 
-// One self-contained HTML page on which the plans stand above one another over one time
-// axis, to zoom, to pan and to ask (draw/page/).
+// One self-contained HTML page with the plans stacked over one time axis, to zoom, pan and query
+// (draw/page/).
 std::string Page(std::span<const Drawn> plans);
 
-// Of each stage of the model, a line: where it is, its parameters, the operations and the traffic
+// One line for each stage of the model: where it is, its parameters, the operations and the traffic
 // of a micro-batch's forward and backward (schema/model/work.h), and the sizes of its values.
 // Error: no model.
 Result<std::string> Stages(const Program& program);

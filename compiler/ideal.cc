@@ -8,7 +8,7 @@ namespace {
 constexpr double kTiny = 1e-6;  // of the longest instruction
 
 // Calls visit(instruction, first, last) for each instruction and the list indices of what runs as
-// one with it: two that overlap, or itself.
+// one with it: two that overlap, or only itself.
 template <typename Visit>
 void ForEachUnit(const std::vector<Instruction>& list, Visit visit) {
   const int size = static_cast<int>(list.size());
@@ -18,8 +18,8 @@ void ForEachUnit(const std::vector<Instruction>& list, Visit visit) {
   }
 }
 
-// Where each device uses the acts and grads that other devices make: (kind, stage,
-// micro) -> list index.
+// Where each device uses the acts and grads that other devices produce: (kind, stage, micro) ->
+// list index.
 class Consumers {
  public:
   explicit Consumers(const Program& program)

@@ -1,6 +1,5 @@
-// The ideal timeline of a compute-only program: when each instruction would run if
-// messages needed no place in the lists. Passes that place messages or move instructions ask it;
-// schemes never do.
+// The ideal timeline of a compute-only program: when each instruction would run if messages needed
+// no place in the lists. Passes that place messages or move instructions use it; schemes never do.
 #pragma once
 
 #include <map>
@@ -14,7 +13,7 @@
 
 namespace pp {
 
-// A value that one device makes and another one uses.
+// A value that one device produces and another one uses.
 struct Message {
   Value value;
   int from, to;
@@ -27,11 +26,11 @@ struct Message {
 // which they are made.
 std::vector<Message> FindMessages(const Program& program);
 
-// How long an instruction, or two that overlap, keep the compute lane; a reduction only starts
+// How long an instruction, or two that overlap, occupy the compute lane; a reduction only starts
 // there.
 double ComputeTime(const std::vector<Instruction>& list, size_t index, const Durations& durations);
 
-// Costs of which none is 0 where something is computed, so that the order of a timeline is the
+// Costs that are never 0 for an instruction that computes, so that the order of a timeline is the
 // order of time.
 CostModel PositiveCosts(const CostModel& costs);
 Durations PositiveDurations(const CostModel& costs, const Program& program);
@@ -40,7 +39,8 @@ Durations PositiveDurations(const CostModel& costs, const Program& program);
 class Arrivals {
  public:
   explicit Arrivals(const Durations& durations) : durations_(durations) {}
-  // Of a message that is made at `time`. Those of a channel come in the order of their making.
+  // The arrival of a message produced at `time`. Call it in the order in which a channel's are
+  // produced.
   double Of(const Message& message, double time);
 
  private:
@@ -48,8 +48,8 @@ class Arrivals {
   std::map<std::pair<int, int>, double> free_;  // channel -> when its last message is over
 };
 
-// device -> instruction -> when. Error: "deadlock: ..." where the lists wait for one
-// another in a circle.
+// device -> instruction -> when. Error: "deadlock: ..." if the lists wait for one another in a
+// cycle.
 Result<std::vector<std::vector<Span>>> IdealTimeline(const Program& program,
                                                      const std::vector<Message>& messages,
                                                      const Durations& durations);

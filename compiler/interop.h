@@ -1,8 +1,8 @@
 // Schedules of other systems, read and written.
 //
 // torch-csv is what PyTorch's torch.distributed.pipelining loads and stores
-// (_PipelineScheduleRuntime._load_csv, _dump_csv): a row a rank, a cell an action, STAGE
-// TYPE MICRO; an empty cell is an idle step.
+// (_PipelineScheduleRuntime._load_csv, _dump_csv): a row per rank, a cell per action, STAGE TYPE
+// MICRO; an empty cell is an idle step.
 //
 //   0F0,0F1,,0B0,0B1            d0 | F0 F1  . B0 B1
 //   ,1F0,1B0,1F1,1B1            d1 |  . F0 B0 F1 B1
@@ -24,9 +24,9 @@ namespace pp {
 // micro-batches are those that occur. Files with SEND and RECV keep them, without WAITs:
 // CompileLists in compile.h makes a plan of either kind.
 //
-// Actions of FSDP (UNSHARD, RESHARD, REDUCE_GRAD) and WAIT_* are passed over: what stands
-// for them in a plan comes with lowering. Older files write B for the input half and BW for
-// the whole backward; they are known by a W without any I.
+// Actions of FSDP (UNSHARD, RESHARD, REDUCE_GRAD) and WAIT_* are skipped: lowering adds their
+// equivalents to a plan. Older files write B for the input half and BW for the whole backward; they
+// are recognised by a W without any I.
 //
 // Errors: "FILE: row 2, column 7: what is wrong". Whether the schedule is right is verify's
 // question.

@@ -1,5 +1,5 @@
-// torch-csv, written: a row a device, a cell an action, no idle cells; what waits for what
-// PyTorch finds out again when it adds the messages.
+// Writes torch-csv: one row per device, one cell per action, no idle cells; PyTorch determines
+// again what waits for what when it adds the messages.
 #include <fmt/format.h>
 
 #include <optional>
@@ -10,7 +10,7 @@
 namespace pp {
 namespace {
 
-// PyTorch's name; empty for what its own lowering adds, none for what it does not know.
+// PyTorch's name; empty for what its own lowering adds, none for what it does not have.
 std::optional<std::string_view> TypeOf(Op op) {
   switch (op) {
     case Op::kForward:

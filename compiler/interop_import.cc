@@ -1,4 +1,4 @@
-// torch-csv, read: cells to actions, actions to stages on ranks, actions to instructions.
+// Reads torch-csv: cells to actions, actions to stages on ranks, actions to instructions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr std::string_view kRight =
 // receives it, we by the stage whose output it is (act) or belongs to (grad).
 struct Type {
   std::string_view text;
-  std::optional<Op> op;  // none: passed over
+  std::optional<Op> op;  // none: skipped
   int stage = 0;         // our number is PyTorch's plus this
   int peer = 0;          // the other end is on the rank of PyTorch's stage plus this
 };
@@ -71,7 +71,7 @@ std::optional<Action> ParseAction(std::string_view text) {
   return action;
 }
 
-// One action, or the two of "(7F4;0B0)OVERLAP_F_B"; none where the text is wrong.
+// One action, or the two of "(7F4;0B0)OVERLAP_F_B"; none if the text is wrong.
 std::vector<Action> ParseCell(std::string_view text) {
   if (!text.starts_with('(')) {
     const auto action = ParseAction(text);
@@ -100,7 +100,7 @@ class Importer {
     PP_RETURN_IF_ERROR(FindShape());
     for (size_t i = 0; i < actions_.size(); ++i) {
       if (actions_[i].overlap) {
-        // Nothing may stand between the two.
+        // Nothing may separate the two.
         AddLoad(actions_[i]), AddLoad(actions_[i + 1]);
         PP_RETURN_IF_ERROR(Add(actions_[i++]));
       } else {
@@ -139,9 +139,9 @@ class Importer {
     }
   }
 
-  // Sizes, and what lies where.
+  // Sizes and placement.
   Status FindShape() {
-    if (actions_.empty()) return Status::Invalid(origin_ + ": no action (a row a rank)");
+    if (actions_.empty()) return Status::Invalid(origin_ + ": no action (a row per rank)");
     program_.scheme = "torch-csv";
     program_.devices = actions_.back().row;
     bool halves = false, inputs = false;
@@ -155,7 +155,7 @@ class Importer {
     program_.lists.resize(program_.devices);
     program_.pipe_of.assign(program_.microbatches, 0);
 
-    // No room for more stages than actions: of so many, one is missing.
+    // There cannot be more stages than actions: otherwise one is missing.
     std::vector<int32_t> rank_of(std::min<size_t>(program_.stages, actions_.size() + 1), -1);
     std::vector<bool> used(program_.devices, false);
     for (const Action& action : actions_) {

@@ -12,7 +12,7 @@ namespace pp {
 namespace {
 
 // How many bytes a unit has, in letters of either case: B; KiB, MiB, ... or K, M, ... are powers of
-// 1024, KB, MB, ... of 1000. 0 for no unit; empty where there is none of that name.
+// 1024, KB, MB, ... of 1000. 0 for no unit; empty if the unit is unknown.
 std::optional<double> BytesOf(std::string_view unit) {
   if (unit.empty()) return 0;
   std::string lower(unit);

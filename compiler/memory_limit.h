@@ -8,7 +8,7 @@
 
 namespace pp {
 
-// One number for all devices, or one for each.
+// One value for all devices, or one for each.
 struct MemoryLimit {
   enum Unit { kActivations, kBytes } unit = kActivations;
   std::vector<double> values;  // empty: no limit

@@ -1,4 +1,4 @@
-// A pass changes a program. Its file's head shows before and after in the text form.
+// A pass changes a program. The head of its file shows before and after in the text form.
 #pragma once
 
 #include <functional>
@@ -15,18 +15,18 @@
 
 namespace pp {
 
-// When a stage's gradients are summed over its copies: as soon as they are complete, or behind all
+// When a stage's gradients are summed over its copies: as soon as they are complete, or after all
 // backwards.
 enum class Reduce { kEarly, kLate };
 
 // What fit-memory found.
 struct FitReport {
   double makespan = 0;
-  // No plan within the limit is faster. None where overlapping a forward with a backward saves
-  // time, which the bound does not know.
+  // No plan within the limit is faster. None if overlapping a forward with a backward saves time,
+  // which the bound does not model.
   std::optional<double> lower_bound;
   std::vector<double> peaks;  // by device, in the limit's unit
-  bool whole = true;          // STEP and reductions, which both leave out, take no time
+  bool whole = true;          // STEP and reductions, which both values leave out, take no time
 };
 
 // What fit-memory is asked for.
@@ -52,7 +52,7 @@ struct PassContext {
 struct Pass {
   std::string_view name;
   std::string_view summary;
-  bool always;  // runs for every plan, in table order, behind the passes that were asked for
+  bool always;  // runs for every plan, in table order, after the requested passes
   Depth depth;  // how far the program is lowered afterwards
   Status (*run)(Program&, const PassContext&);
 };

@@ -7,11 +7,11 @@ namespace {
 
 // Mario's four come first.
 constexpr Pass kPasses[] = {
-    {"apply-checkpoint", "forwards keep their input alone and are run again before the backward",
+    {"apply-checkpoint", "forwards keep only their input and are run again before the backward",
      false, Depth::kSchedule, ApplyCheckpoint},
-    {"overlap-recompute", "recomputes run in front of the wait for their gradient", false,
+    {"overlap-recompute", "recomputes run before the wait for their gradient", false,
      Depth::kSchedule, OverlapRecompute},
-    {"remove-redundancy", "a forward whose recompute follows at once is made plain", false,
+    {"remove-redundancy", "a forward whose recompute follows immediately is made plain", false,
      Depth::kSchedule, RemoveRedundancy},
     {"prepose-forward", "checkpointed forwards move into earlier bubbles", false, Depth::kSchedule,
      PreposeForward},
@@ -24,7 +24,7 @@ constexpr Pass kPasses[] = {
     {"insert-comm", "messages between devices, asynchronous or blocking", true, Depth::kLists,
      InsertComm},
     {"plan-memory", "an offset for every value", true, Depth::kPlan, PlanMemory},
-    {"add-evaluation", "with a model: the forwards of one batch alone, for its loss", true,
+    {"add-evaluation", "with a model: only the forwards of one batch, for its loss", true,
      Depth::kPlan, AddEvaluation},
 };
 

@@ -33,9 +33,9 @@ Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs, 
   return execution;
 }
 
-// How much later every instruction of the last body ends than in the body before it; -1 where that
-// is not the same for all. A body waits for nothing older than the one before it, so what is the
-// same for all stays so: the steady state.
+// How much later every instruction of the last body ends than in the body before it; -1 if the
+// shift is not the same for all. A body waits for nothing older than the one before it, so a common
+// shift persists: the steady state.
 double Shift(const Program& program, const Execution& execution, int bodies) {
   const double tolerance = execution.makespan * 1e-12;  // of sums taken in different orders
   double shift = -1;
@@ -51,7 +51,7 @@ double Shift(const Program& program, const Execution& execution, int bodies) {
   return shift;
 }
 
-// Where it takes several bodies to come back to itself: the mean of the later half.
+// If it takes several bodies to repeat: the mean of the later half.
 double MeanShift(const Program& program, const Execution& execution, int bodies) {
   double most = 0;
   for (int d = 0; d < program.devices; ++d) {

@@ -1,4 +1,4 @@
-// The time from step to step where nobody waits for a common end: bodies are executed one behind
+// The time from step to step where no step waits for a common end: bodies are executed one after
 // the other until each repeats the one before.
 //
 //   d0 | F0 F1 F2 I0 W0 I1 W1 I2 W2 | F0 F1 ..          makespan: from the first instruction of a

@@ -1,4 +1,4 @@
-// pipec: the command line. What each command does is in the files beside this one.
+// pipec: the command line. What each command does is in the other files of this folder.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@
 namespace pp {
 namespace {
 
-// What fit-memory is to do, and how it tells what it found.
+// What fit-memory must do, and how it reports what it found.
 Status AddFit(const Arguments& a, MemoryFit* fit) {
   if (a.memory_limit.empty())
     return a.search_seconds.empty() ? Status()
@@ -80,7 +80,7 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
   if (!a.model.empty()) {
     auto model = LoadModelConfig(a.model);
     if (!model.ok()) return model.status();
-    // Layers that lists came with are those of a model as deep as theirs.
+    // Lists that came with a split into layers refer to a model of that depth.
     if (options->model && options->model->layers != model->layers)
       options->layers_per_stage.clear();
     options->model = *model;
@@ -229,16 +229,16 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--zero", a.zero, "1: spread the optimizer over a stage's copies");
     sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
     sub->add_option("--clip", a.clip, "gradient norm: exact (default) or off");
-    sub->add_option("--passes", a.passes, "what `pipec passes` lists, with commas between");
+    sub->add_option("--passes", a.passes, "from `pipec passes`, separated by commas");
     sub->add_option("--memory-limit", a.memory_limit,
-                    "fit-memory: activations a device (1.5, 2:2:1) or bytes (40GiB, 24GB)");
-    sub->add_option("--search-seconds", a.search_seconds, "fit-memory searches so long");
+                    "fit-memory: activations per device (1.5, 2:2:1) or bytes (40GiB, 24GB)");
+    sub->add_option("--search-seconds", a.search_seconds, "how long fit-memory searches");
     sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
     sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");
     sub->add_option("--p2p", a.p2p, "async (default) or blocking");
     sub->add_option("--costs", a.costs,
                     "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,"
-                    "reduce=0,step=0,in=0; each may be a list by stage, f=1:1:2:1");
+                    "reduce=0,step=0,in=0; each may be a list, one value per stage, f=1:1:2:1");
     sub->add_option("--model", a.model, "config.json of a Hugging Face model: GPT-2 or LLaMA");
     sub->add_option("--tp", a.tp, "tensor-parallel peers of each device (default 1)");
     sub->add_option("--recompute", a.recompute,
@@ -248,9 +248,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--dtype", a.dtype,
                     "of activations and messages: fp32 (default), bf16 or fp16");
     sub->add_option("--micro-batch-size", a.micro_batch_size,
-                    "sequences a micro-batch (default 1)");
+                    "sequences per micro-batch (default 1)");
     sub->add_option("--seq-length", a.seq_length,
-                    "tokens a sequence (default: the model's positions)");
+                    "tokens per sequence (default: the model's positions)");
     sub->add_option("--layers-per-stage", a.layers_per_stage,
                     "as in 2,3,3,2, or auto: least for the busiest device (default equal)");
   };
@@ -266,7 +266,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
 
   CLI::App* show = add("show", "print a plan", ShowCommand);
   plans(show);
-  show->add_option("--device", a.device, "this list alone");
+  show->add_option("--device", a.device, "only this list");
   show->add_option("--format", a.format,
                    "text, stages, grid, json, svg, html, chrome-trace or torch-csv");
   colour(show);
@@ -275,14 +275,15 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   plans(verify);
   verify->add_option("--transport", a.transport,
                      "rendezvous (default: nothing is buffered) or nccl (its streams, too)");
-  verify->add_option("--communicators", a.communicators,
-                     "of nccl: auto (default: as few as do), all, pair, direction or kind");
+  verify->add_option(
+      "--communicators", a.communicators,
+      "of nccl: auto (default: the fewest that suffice), all, pair, direction or kind");
   verify->add_option("--groups", a.groups,
                      "of nccl: none (default) or adjacent messages in one group");
   verify->add_option("--creation", a.creation,
-                     "of nccl's communicators: before (default: the first step) or first-use");
+                     "of nccl's communicators: before (the first step; default) or first-use");
   verify->add_option("--kernels", a.kernels,
-                     "of nccl, that a device runs at once (default 31; CUDA has 32 queues)");
+                     "of nccl, that run concurrently on a device (default 31; CUDA has 32 queues)");
 
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
   plans(simulate);
@@ -291,7 +292,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   colour(simulate);
 
   CLI::App* import =
-      add("import", "make a plan of lists in text form or of PyTorch's CSV", ImportCommand);
+      add("import", "make a plan from lists in text form or from PyTorch's CSV", ImportCommand);
   import->add_option("FILE", a.plans)->required()->expected(1)->type_name("");
   import->add_option("--format", a.import_format, "text, or torch-csv (default for FILE.csv)");
   lowering(import);
@@ -299,11 +300,11 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   auto listing = [&](const char* name, const char* text, Command run) {
     add(name, text, run)->add_option("--format", a.format, "text or json");
   };
-  listing("schemes", "what schemes there are", SchemesCommand);
-  listing("passes", "what passes there are", PassesCommand);
-  listing("ops", "what instructions there are", OpsCommand);
+  listing("schemes", "list the schemes", SchemesCommand);
+  listing("passes", "list the passes", PassesCommand);
+  listing("ops", "list the instructions", OpsCommand);
 
-  // An unset variable in a script is a mistake. No passes are passes, too.
+  // An unset variable in a script is a mistake. An empty list of passes is allowed, though.
   for (CLI::App* sub : app.get_subcommands({}))
     for (CLI::Option* option : sub->get_options())
       if (option->get_expected_max() > 0 && option->get_name() != "--passes")
@@ -323,12 +324,12 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   Command command = nullptr;
   Describe(app, arguments, &command);
-  // CLI11 would only say that a command is missing.
+  // CLI11 would only report that a command is missing.
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](CLI::App* sub) { return sub->get_name() == argv[1]; }).empty()) {
     return Fail(Status::Invalid(fmt::format("unknown command '{}' (pipec --help)", argv[1])));
   }
-  // Nor which option it does not know, where a file may be given too.
+  // Nor which option is unknown, if a file can also be given.
   for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
     for (int i = 2; i < argc && sub->get_name() == argv[1]; ++i) {
       const std::string name(argv[i], std::strcspn(argv[i], "="));
@@ -344,7 +345,7 @@ int Main(int argc, char** argv) {
   }
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
-  std::signal(SIGXFSZ, SIG_IGN);  // a write that is too long shall be an error like any other
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit must be an error like any other
   Progress progress;
   arguments.progress = &progress;
   const Status status = command(arguments);

@@ -1,4 +1,4 @@
-// What a scheme writes its lists with.
+// How a scheme writes its lists.
 #include <algorithm>
 
 #include "compiler/scheme.h"

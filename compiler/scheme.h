@@ -13,7 +13,7 @@
 
 namespace pp {
 
-// Sizes as a user gives them; a scheme's `fill` sees those that its `check` has accepted.
+// Sizes as a user gives them; a scheme's `fill` gets only those that its `check` has accepted.
 struct Shape {
   int devices = 1;                  // D
   int microbatches = 1;             // M
@@ -26,12 +26,12 @@ struct Shape {
   }
 };
 
-// The list of one device as a scheme writes it. F, B, I and W without a micro-batch take
-// the next one of the pipe that lays the stage here; LOAD comes by itself before the
-// forward that needs it. What they return may be given a version.
+// The list of one device as a scheme writes it. F, B, I and W without a micro-batch take the next
+// one of the pipe that places the stage here; LOAD is added automatically before the forward that
+// needs it. The returned instruction may be given a version.
 class Row {
  public:
-  // REQUIRES: pipes and pipe_of of `program` are there.
+  // REQUIRES: pipes and pipe_of of `program` are set.
   Row(Program* program, int device);
 
   Instruction& F(int stage) { return F(stage, Next(forward_, stage)); }
@@ -41,16 +41,16 @@ class Row {
   Instruction& B(int stage, int micro) { return Add(Op::kBackward, stage, micro); }
   // The input half of a backward; its weight half goes to the end of a queue.
   Instruction& I(int stage, int micro);
-  // The weight half that waits longest, of `stage` or of any.
+  // The weight half that has waited longest, of `stage` or of any stage.
   void W(int stage);
   void W();
   bool HasW() const { return !weights_.empty(); }
   // One forward and one backward, run as one (DualPipe).
   void FB(int forward, int backward);
-  // Here the reduction of the stage's gradients may start: behind the wait for the gradient that
-  // the next backward, of (next_stage, micro), takes.
+  // From here on the reduction of the stage's gradients can start: after the wait for the gradient
+  // that the next backward, of (next_stage, micro), takes.
   void Reduce(int stage, int next_stage, int micro);
-  // An optimizer step that other micro-batches do not wait for.
+  // An optimizer step that the other micro-batches do not wait for.
   void Step(int stage);
 
   // The stages that the device holds, ascending.
@@ -69,7 +69,7 @@ class Row {
   std::deque<std::pair<int, int>> weights_;  // stage, micro: input halves without weight half
 };
 
-// How stages lie on devices.
+// How stages are placed on devices.
 enum class StageMap {
   kLoop,   // 0 1 2 3 0 1 2 3
   kSnake,  // 0 1 2 3 3 2 1 0
@@ -81,12 +81,12 @@ struct Scheme {
   std::string_view name;
   std::string_view summary;
   int stages_per_device;         // default V
-  enum { kFixed, kFree } parts;  // whether V may be another
+  enum { kFixed, kFree } parts;  // whether V may be changed
   StageMap map;
-  enum { kNone, kGroups, kPipePairs, kAnyMap } option;  // what it can be given besides
-  // What sizes are legal: the error names the option, its value and what would be right.
+  enum { kNone, kGroups, kPipePairs, kAnyMap } option;  // which further option it takes
+  // Which sizes are legal: the error names the option, its value and what would be right.
   Status (*check)(const Shape&);
-  // The list of one device; or those of all devices, where one cannot be told alone.
+  // The list of one device; or those of all devices, if one cannot be stated alone.
   void (*fill)(const Shape&, int device, Row&);
   void (*fill_all)(const Shape&, std::span<Row>);
 };

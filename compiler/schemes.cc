@@ -22,15 +22,15 @@ constexpr Scheme kSchemes[] = {
      1, S::kFixed, kLoop, S::kAnyMap, AnySize, GPipe, nullptr},
     {"1f1b", "one forward, one backward (PipeDream-Flush)",
      1, S::kFixed, kLoop, S::kNone, AnySize, OneFOneB, nullptr},
-    {"interleaved", "1F1B with V stages a device",
+    {"interleaved", "1F1B with V stages per device",
      2, S::kFree, kLoop, S::kGroups, CheckInterleaved, Interleaved, nullptr},
     {"chimera", "one or more pairs of pipes in opposite directions",
      1, S::kFixed, kBoth, S::kPipePairs, CheckChimera, Chimera, nullptr},
-    {"fold-aiao", "all in, all out: V segments a device, each reduced while the next one runs",
+    {"fold-aiao", "all in, all out: V segments per device, each reduced while the next one runs",
      2, S::kFree, kLoop, S::kNone, CheckFoldAiao, FoldAiao, nullptr},
-    {"fold-fifo", "interleaved 1F1B, V segments a device, reduced in the cool-down",
+    {"fold-fifo", "interleaved 1F1B, V segments per device, reduced in the cool-down",
      2, S::kFree, kLoop, S::kNone, CheckFoldFifo, FoldFifo, nullptr},
-    {"pipedream", "1F1B without a flush; a step a micro-batch, up to D versions of the weights",
+    {"pipedream", "1F1B without a flush; a step per micro-batch, up to D versions of the weights",
      1, S::kFixed, kLoop, S::kNone, CheckPipeDream, PipeDream, nullptr},
     {"pipedream-2bw", "1F1B without a flush; two versions of the weights",
      1, S::kFixed, kLoop, S::kNone, CheckPipeDream, PipeDream2BW, nullptr},
@@ -48,7 +48,7 @@ constexpr Scheme kSchemes[] = {
      2, S::kFree, kSnake, S::kAnyMap, CheckHanayo, nullptr, Hanayo},
     {"dualpipe", "two pipes in opposite directions, forward and backward overlapped",
      1, S::kFixed, kBoth, S::kNone, CheckDualPipe, DualPipe, nullptr},
-    {"dualpipe-v", "one half of DualPipe, its two stages a device in a V",
+    {"dualpipe-v", "one half of DualPipe, its two stages per device in a V",
      2, S::kFixed, kSnake, S::kNone, CheckDualPipeV, DualPipeV, nullptr},
 };
 // clang-format on
@@ -109,7 +109,7 @@ int DeviceOf(const Scheme& scheme, const Shape& shape, int p, int s) {
   return 0;
 }
 
-// Which pipe a micro-batch takes: of each unit of D, every pipe takes an equal part.
+// Which pipe a micro-batch takes: of each unit of D, every pipe takes an equal share.
 std::vector<int32_t> PipesOfMicros(const Shape& shape, int pipes) {
   std::vector<int32_t> pipe_of;
   for (int m = 0; m < shape.microbatches; ++m) {
@@ -120,8 +120,8 @@ std::vector<int32_t> PipesOfMicros(const Shape& shape, int pipes) {
   return pipe_of;
 }
 
-// Puts the devices of a program where `wanted` says, which must be its own stage map but for the
-// devices' numbers.
+// Places the devices of a program as `wanted` says, which must equal its own stage map except for
+// the devices' numbers.
 Status Renumber(const std::vector<int>& wanted, Program& program) {
   const std::vector<int32_t>& own = program.pipes[0].device_of;
   std::vector<int> number(program.devices, -1), from(program.devices, -1);
@@ -133,7 +133,7 @@ Status Renumber(const std::vector<int>& wanted, Program& program) {
   }
   if (!fits)
     return Status::Invalid(
-        fmt::format("--stage-map: {} ({} lays its stages as {}, on devices of any "
+        fmt::format("--stage-map: {} ({} places its stages as {}, on devices of any "
                     "order)",
                     fmt::join(wanted, ","), program.scheme, fmt::join(own, ",")));
   for (Pipe& pipe : program.pipes)
@@ -144,7 +144,8 @@ Status Renumber(const std::vector<int>& wanted, Program& program) {
   return {};
 }
 
-// That every device has a stage, and no other is named; and as many as V says, where it is given.
+// That every device has a stage, and no other device is named; and as many as V says, if it is
+// given.
 Status CheckStageMap(const Shape& shape) {
   if (shape.stages_per_device > 0 &&
       int64_t{shape.devices} * shape.stages_per_device != std::ssize(shape.device_of))

@@ -37,7 +37,7 @@ double BusyTime(const std::vector<Instruction>& list, const Durations& durations
   return busy;
 }
 
-// Where steps overlap: from the end of the first body to that of the second, in the steady state.
+// If steps overlap: from the end of the first body to that of the second, in the steady state.
 double OverlappingPeriod(const Program& program, const Execution& unrolled) {
   double period = 0;
   for (int d = 0; d < program.devices; ++d) {

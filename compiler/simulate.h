@@ -18,8 +18,8 @@ struct DevicePrediction {
 };
 
 struct Prediction {
-  double makespan = 0;  // of a step; where steps overlap, from the end of one to that of the next
-  double period = 0;    // from step to step in the steady state, nobody waiting for a common end
+  double makespan = 0;  // of a step; if steps overlap, from the end of one to that of the next
+  double period = 0;    // from step to step in the steady state, without a common end to wait for
   double bubble = 0;    // 1 - mean busy / makespan
   std::vector<DevicePrediction> devices;
   Execution execution;  // of OnPaper(program)

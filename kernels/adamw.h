@@ -1,4 +1,4 @@
-// AdamW (Loshchilov and Hutter, 2019), one pass over memory, of each tensor:
+// AdamW (Loshchilov and Hutter, 2019), one pass over memory, for each tensor:
 //   g = gradient_scale * gradient
 //   m = beta1*m + (1-beta1)*g,  v = beta2*v + (1-beta2)*g^2
 //   w = w - learning_rate * ((m/correction1) / (sqrt(v/correction2) + epsilon) + decay*w)
@@ -22,15 +22,15 @@ struct AdamWTensor {
   float* v = nullptr;               // [n], updated
   const float* gradient = nullptr;  // [n]
   float decay = 0;                  // 0 for biases and norms
-  // On a GPU alone: [n], = the weights as products take them, updated or not; null: nowhere.
+  // On a GPU only: [n], = the weights as products take them, whether updated or not; null: nowhere.
   void* rounded = nullptr;
 };
 
 struct AdamWArgs {
   std::span<const AdamWTensor> tensors;
   float gradient_scale = 1;  // clipping and averaging
-  // Where the scale is known on the device alone (clip.h); it is used in place of gradient_scale,
-  // and so are its corrections, where it has some. Where the norm is not finite nothing is updated.
+  // If only the device knows the scale (clip.h): replaces gradient_scale, and its corrections, if
+  // it has any, replace AdamW's. If the norm is not finite nothing is updated.
   const Clipped* clipped = nullptr;
   float learning_rate = 0;
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;

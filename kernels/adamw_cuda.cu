@@ -1,4 +1,4 @@
-// AdamW on a GPU. Bound by memory: 28 bytes an element, and 2 for what it rounds.
+// AdamW on a GPU. Memory-bound: 28 bytes per element, and 2 where it rounds.
 #include "kernels/adamw.h"
 #include "kernels/block.h"
 #include "kernels/round_cuda.h"

@@ -1,15 +1,15 @@
 // Causal multi-head attention. For each sequence and head, with D = head_dim, C = heads*D:
 //   S = Q K^T / sqrt(D), key <= query;   P = softmax(S);   O = dropout(P) V
 //
-// Tile by tile (Dao et al., "FlashAttention", 2022): no T x T matrix exists. The forward keeps
-// lse[query] = log(sum over keys of exp(S)), and the backward makes P = exp(S - lse) again:
+// Tile by tile (Dao et al., "FlashAttention", 2022): there is no T x T matrix. The forward keeps
+// lse[query] = log(sum over keys of exp(S)), and the backward recomputes P = exp(S - lse):
 //   D_i = sum(dO*O),  dV = dropout(P)^T dO,  dP = dropout'(dO V^T),  dS = P*(dP - D_i)
 //   dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D)
 //
-// qkv is packed: of row (b,t), first all queries, then all keys, then all values; head h has
-// [h*D, h*D+D) of each. With fewer heads of keys and values (grouped-query attention, Ainslie et
-// al., 2023) head h of the queries has that of number h / (heads/kv_heads), and the gradients of
-// keys and values are sums over those queries' heads, in their order.
+// qkv is packed: a row (b,t) holds all queries, then all keys, then all values; head h has [h*D,
+// h*D+D) of each. With fewer heads of keys and values (grouped-query attention, Ainslie et al.,
+// 2023) head h of the queries uses number h / (heads/kv_heads), and the gradients of keys and
+// values are sums over those queries' heads, in order.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace pp::kernels {
 struct AttentionShape {
   int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;
   int64_t kv_heads = 0;    // divides heads; 0: as many
-  int64_t first_head = 0;  // number in the whole layer of head 0, for dropout
+  int64_t first_head = 0;  // index of head 0 in the whole layer, for dropout
 };
 
 template <typename N>
@@ -35,7 +35,7 @@ struct AttentionForwardArgs {
   float* lse = nullptr;    // [batch, heads, tokens], =
   DropoutKey dropout;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
-  void* helpers = nullptr;  // as much for each further thread, one behind the other
+  void* helpers = nullptr;  // as much for each further thread, one after the other
 };
 
 template <typename N>
@@ -48,12 +48,12 @@ struct AttentionBackwardArgs {
   N* dqkv = nullptr;           // like qkv, =; may not be qkv
   DropoutKey dropout;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
-  void* helpers = nullptr;  // as much for each further thread, one behind the other
+  void* helpers = nullptr;  // as much for each further thread, one after the other
 };
 
 namespace cpu {
 
-// Of one thread, enough for a forward or a backward: O(tokens * head_dim).
+// For one thread, enough for a forward or a backward: O(tokens * head_dim).
 template <typename N>
 size_t AttentionScratchBytes(const AttentionShape& shape);
 
@@ -66,16 +66,16 @@ void AttentionBackward(const AttentionBackwardArgs<N>& args);
 
 namespace cuda {
 
-// Only the backward's: a number for each query.
+// The backward's only: a float for each query.
 inline size_t AttentionScratchBytes(const AttentionShape& shape) {
   return static_cast<size_t>(shape.batch * shape.heads * shape.tokens) * sizeof(float);
 }
 
 inline constexpr int kMostHeadDim = 256;
 
-// No atomic sums: the same bits in every run. Of numbers of two bytes, dropout(P) and dS are
-// rounded before they are multiplied with V, dO, K and Q; all sums are fp32. REQUIRES: head_dim is
-// at most kMostHeadDim.
+// No atomic sums: the same bits in every run. With two-byte elements, dropout(P) and dS are rounded
+// before they are multiplied by V, dO, K and Q; all sums are fp32. REQUIRES: head_dim is at most
+// kMostHeadDim.
 template <typename N>
 void AttentionForward(const AttentionForwardArgs<N>& args, Stream stream);
 template <typename N>

@@ -1,16 +1,16 @@
 // Attention's backward on a GPU, from the forward's lse: FlashAttention-2 (Dao, 2023), without the
-// atomic sums that it has by default, so that no two runs differ.
+// atomic sums that it uses by default, so that all runs have the same bits.
 //
-//   Dots            D_i = sum(dO*O), a number for each query
+//   Dots            D_i = sum(dO*O), one value per query
 //   KeyGradients    a block owns a tile of keys, goes through the queries that see them, of all
-//                   heads that share them, in their order, and sums dV = dropout(P)^T dO and
+//                   heads that share them, in order, and sums dV = dropout(P)^T dO and
 //                   dK = dS^T Q
 //   QueryGradients  a block owns a tile of queries, goes through the keys that they see, and sums
 //                   dQ = dS K
 //
-// Both make P and dS again, from rows of theirs in shared memory and two further tiles that are
-// copied there while those before are used. That is 7 products of tiles where one pass would have
-// 5: 7 * T^2 * head_dim FLOPs a head. Bound by the multipliers, as the forward is.
+// Both recompute P and dS, from their own rows in shared memory and two further tiles that are
+// copied there while the previous ones are used. That is 7 products of tiles where one pass would
+// have 5: 7 * T^2 * head_dim FLOPs per head. Bound by the multipliers, like the forward.
 #include "kernels/attention_cuda.h"
 
 namespace pp::kernels::cuda {
@@ -45,7 +45,7 @@ struct Pair {
   alignas(16) N second[kCount * kRowStride<N, kDim>];
 };
 
-// A number for each of some queries.
+// A value for each of some queries.
 template <int kCount>
 struct Statistics {
   alignas(16) float lse[kCount], dots[kCount];
@@ -53,7 +53,7 @@ struct Statistics {
 
 // A block's own rows, of keys or queries, and the tiles of the others that it goes through, two of
 // them in shared memory at the same time. Registers hold kRowTiles * kDim sums and kRowTiles *
-// kOthers scores and gradients of scores a thread.
+// kOthers scores and gradients of scores per thread.
 template <typename N, int kDim>
 struct Tiles {
   static constexpr bool kHalf = sizeof(N) == 2;
@@ -75,7 +75,7 @@ struct Tiles {
   static_assert(sizeof(Memory) <= 99 * 1024);
 };
 
-// Which of the keys' block's sums a thread has: where heads are wide, its registers are enough for
+// Which of the key block's sums a thread computes: with wide heads its registers suffice for only
 // one of them.
 enum class Sums { kKeys, kValues, kBoth };
 
@@ -86,8 +86,8 @@ struct Softmax {
   explicit __device__ Softmax(const AttentionShape& shape)
       : scale(1 / sqrtf(static_cast<float>(shape.head_dim))), unit(scale * kLog2E) {}
 
-  // P is 0 for keys after the query. Rows of zeros, from behind the last token, get some P, which
-  // is multiplied with other zeros.
+  // P is 0 for keys after the query. Rows of zeros, after the last token, get some P, which is
+  // multiplied by other zeros.
   __device__ float P(float score, float lse, int query, int key) const {
     return key > query ? 0 : Exp2(score * unit - lse * kLog2E);
   }
@@ -97,7 +97,7 @@ struct Softmax {
   }
 };
 
-// In all fragments of [keys][queries], of which the first ones are `key` and `query`.
+// For all fragments of [keys][queries], of which the first ones are `key` and `query`.
 template <int kRowTiles, int kTiles>
 __device__ void ApplyByKey(const Softmax& softmax, const HeadDropout& dropout, int key, int query,
                            const Statistics<8 * kTiles>& statistics,
@@ -122,7 +122,7 @@ __device__ void ApplyByKey(const Softmax& softmax, const HeadDropout& dropout, i
   }
 }
 
-// In all fragments of [queries][keys].
+// For all fragments of [queries][keys].
 template <int kRowTiles, int kTiles>
 __device__ void ApplyByQuery(const Softmax& softmax, const HeadDropout& dropout, int query, int key,
                              const float (&lse)[kRowTiles][2], const float (&dots)[kRowTiles][2],
@@ -163,7 +163,7 @@ __device__ void LoadStatistics(const float* lse, const float* dots, int queries,
   CopyAsync<4>(dots + at, bytes, to.dots + i);
 }
 
-// The first of D_i of a head.
+// The first D_i of a head.
 template <typename N>
 __device__ const float* DotsOf(const AttentionBackwardArgs<N>& a, const Head& head) {
   return static_cast<const float*>(a.scratch) + head.of_query;
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t kv_heads = KvHeads(a.shape), group = a.shape.heads / kv_heads;
   const int64_t batch = BlockX() / kv_heads, first_head = BlockX() % kv_heads * group;
-  const int first = BlockY() * T::kRows;  // key; the first tiles have the most queries
+  const int first = BlockY() * T::kRows;  // key; the tiles with the most queries come first
   const int row = Warp() * T::kWarpRows, own = first + row;
   const int tiles = (tokens - first + T::kOthers - 1) / T::kOthers;
   const int rounds = static_cast<int>(group) * tiles;
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   PP_NO_UNROLL
   for (int round = 0; round < rounds; ++round) {
     WaitForCopies();
-    SyncBlock();  // this tile is here, and that before is read
+    SyncBlock();  // this tile has arrived, and the previous one has been read
     if (round + 1 < rounds) load(round + 1);
     const int query = first + round % tiles * T::kOthers;
     if (query + T::kOthers <= own) continue;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
   const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
-  const int first = ((tokens - 1) / T::kRows - BlockY()) * T::kRows;  // those with most keys first
+  const int first = ((tokens - 1) / T::kRows - BlockY()) * T::kRows;  // most keys first
   const int end = first + T::kRows < tokens ? first + T::kRows : tokens;
   const int row = Warp() * T::kWarpRows, own = first + row;
   LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   PP_NO_UNROLL
   for (int key = 0; key < end; key += T::kOthers) {
     WaitForCopies();
-    SyncBlock();  // this tile is here, and that before is read
+    SyncBlock();  // this tile has arrived, and the previous one has been read
     if (key + T::kOthers < end) load(key + T::kOthers);
     if (key >= own + T::kWarpRows) continue;
     const auto& stage = memory.stages[key / T::kOthers % 2];

@@ -1,18 +1,18 @@
 // Attention of one sequence and one head of keys and values, with all queries that share it, is the
 // work of one thread.
 //
-// The scores of kQueryBlock queries with kKeyBlock keys lie in a band [kQueryBlock][kKeyBlock],
-// small enough for a cache. In a band, tiles whose keys are all later than their queries are left
-// out.
+// The scores of kQueryBlock queries with kKeyBlock keys are in a band [kQueryBlock][kKeyBlock],
+// small enough for a cache. In a band, tiles whose keys are all later than their queries are
+// skipped.
 //
 //            keys ->                       x  computed
 //   queries  x x x x .  . .  .             .  later than the query: not computed, or zero
 //      v     x x x x x  . .  .
 //
-// The forward goes through the blocks of keys for each block of queries, and corrects what it has
+// The forward goes through the blocks of keys for each block of queries, and corrects its results
 // when a later block has a larger score (Milakov and Gimelshein, "Online normalizer calculation for
 // softmax", 2018). The backward goes through the blocks of queries for each block of keys, so that
-// all it has of those keys stays in the cache; it adds to the queries' gradients.
+// all data of those keys stays in the cache; it adds to the queries' gradients.
 #include "kernels/attention_layout.h"
 #include "kernels/isa.h"
 #include "kernels/parallel.h"
@@ -22,7 +22,7 @@
 namespace pp::kernels::PP_ISA {
 namespace {
 
-// Tiles are narrower than those of matmul, as 64 tokens and 64 channels are to be whole tiles.
+// Tiles are narrower than those of matmul, as 64 tokens and 64 channels must be whole tiles.
 constexpr int kVectors = 2;
 constexpr int64_t kColumns = kVectors * kLanes;
 
@@ -47,7 +47,7 @@ struct Head {
   int64_t in_lse() const { return (batch * shape.heads + head) * shape.tokens; }
   // D_i of the head's queries.
   float* dots() const { return scratch + layout.dots + head % group() * shape.tokens; }
-  // Their sums, where they have places.
+  // Their sums, if they are kept.
   float* queries() const {
     return scratch + layout.queries + head % group() * shape.tokens * layout.width;
   }
@@ -62,8 +62,8 @@ struct QueryBlock {
   int64_t first, rows;
 };
 
-// Keys [first, first + keys) of a head, where first is a multiple of kKeyBlock. In a band, and in
-// what is kept of a block of keys, keys count from its first one.
+// Keys [first, first + keys) of a head; first is a multiple of kKeyBlock. In a band, and in what is
+// kept of a block of keys, keys count from the block's first one.
 struct KeyBlock {
   int64_t first, keys;
 };
@@ -72,7 +72,7 @@ constexpr auto kNoPrefetch = []() PP_LAMBDA {};
 
 int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// So many tokens of K or V, transposed, as panels of kColumns tokens.
+// `tokens` tokens of K or V, transposed, as panels of kColumns tokens.
 template <typename N>
 void CopyPanels(const Head& head, const N* in, int64_t tokens, float* panels) {
   for (int64_t t = 0; t < tokens; t += kColumns) {
@@ -93,7 +93,7 @@ void CopyRows(const Head& head, const N* in, int64_t stride, int64_t rows, float
 }
 
 // band[query][key] = in[query] . (column `key` of the panels), for the keys that the last query of
-// the same tile may see, and some more.
+// the same tile can see, and some more.
 void MultiplyBand(const Head& head, const QueryBlock& block, const KeyBlock& keys, const float* in,
                   int64_t stride, const float* panels, float* band) {
   const int64_t depth = head.shape.head_dim, first = block.first - keys.first;
@@ -114,19 +114,19 @@ void MultiplyBand(const Head& head, const QueryBlock& block, const KeyBlock& key
   }
 }
 
-// The keys that a tile of queries reads of the band: up to that of its last query.
+// The keys of the band that a tile of queries reads: up to that of its last query.
 int64_t TileKeys(const QueryBlock& block, const KeyBlock& keys, int64_t i) {
   return Least(block.first - keys.first + i / kTileRows * kTileRows + kTileRows, kKeyBlock);
 }
 
-// Makes the scores of keys later than the query -inf, so that their probability is 0.
+// Sets the scores of keys later than the query to -inf, so that their probability is 0.
 void HideLaterKeys(const QueryBlock& block, const KeyBlock& keys, int64_t i, float* row) {
   const int64_t end = TileKeys(block, keys, i) + kLanes;
   for (int64_t key = block.first - keys.first + i + 1; key < end; ++key)
     row[key] = -__builtin_inff();
 }
 
-// Factors of dropout for one query and so many keys, or null.
+// Dropout factors for one query and `keys` keys, or null.
 const float* Factors(const Head& head, const DropoutMask& mask, int64_t query, int64_t first,
                      int64_t keys) {
   if (!(head.dropout.p > 0)) return nullptr;
@@ -142,13 +142,13 @@ DropoutMask MaskOf(const Head& head) {
                      key.p);
 }
 
-// Of a query's softmax over the keys so far.
+// The state of a query's softmax over the keys so far.
 struct Normalizer {
   float largest, sum;
 };
 
-// Scores become exp(score - largest), and after that dropout. Returns what the sums over earlier
-// keys are to be multiplied by, as `largest` has grown.
+// Turns scores into exp(score - largest), and then applies dropout. Returns the factor for the sums
+// over earlier keys, as `largest` has grown.
 float Softmax(float* row, int64_t keys, float scale, const float* factors, Normalizer& normalizer) {
   Vec most = Broadcast(-__builtin_inff()), sum = Broadcast(0);
   for (int64_t c = 0; c < keys; c += kLanes) most = Max(Load(row + c), most);
@@ -164,7 +164,7 @@ float Softmax(float* row, int64_t keys, float scale, const float* factors, Norma
   return correction;
 }
 
-// Scores become dropout(P), and the band of dP becomes dS.
+// Turns scores into dropout(P), and the band of dP into dS.
 void SoftmaxBackward(float* row, float* drow, int64_t keys, float scale, float lse, float dot,
                      const float* factors) {
   for (int64_t c = 0; c < keys; c += kLanes) {
@@ -202,7 +202,7 @@ PP_INLINE void MultiplyByRows(const Head& head, const QueryBlock& block, const K
   }
 }
 
-// sums[key] += sum over queries of the block of band[query][key] * rows[query].
+// sums[key] += sum over the block's queries of band[query][key] * rows[query].
 void AddTransposed(const Head& head, const QueryBlock& block, const KeyBlock& keys,
                    const float* band, const float* rows, float* sums) {
   const int64_t ld = head.layout.band, width = head.layout.width;
@@ -298,7 +298,7 @@ float Dot(const N* a, const N* b, int64_t n) {
   return Sum(sum);
 }
 
-// dP of the block is in `dband` and the scores in `band`; see SoftmaxBackward.
+// The block's dP is in `dband` and the scores in `band`; see SoftmaxBackward.
 template <typename N>
 void BackwardRows(const AttentionBackwardArgs<N>& args, const Head& head, const QueryBlock& block,
                   const KeyBlock& keys, float* band, float* dband) {

@@ -6,10 +6,10 @@
 //
 //   sums[m][n][i] of lane 4g + t is row 16m + g + 8*(i/2), column 8n + 2t + i%2
 //
-// What has two bytes goes through tensor cores, float through the same fragments by fp32
-// multiply-adds. Operands lie in shared memory, in rows of kDim numbers and room for one pack more:
-// an odd number of 16 bytes, so that eight rows at the same column are in different banks. Heads
-// that are narrower than kDim are padded with zeros.
+// Two-byte types use tensor cores; float uses the same fragments with fp32 multiply-adds. Operands
+// are in shared memory, in rows of kDim elements plus space for one more pack: an odd multiple of
+// 16 bytes, so that eight rows at the same column are in different banks. Heads narrower than kDim
+// are padded with zeros.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ __host__ __device__ inline int64_t KvHeads(const AttentionShape& s) {
   return s.kv_heads == 0 ? s.heads : s.kv_heads;
 }
 
-// run of the least kDim that a head fits in.
+// Calls run with the smallest kDim that a head fits in.
 template <typename Run>
 void ForDim(int64_t head_dim, const Run& run) {
   if (head_dim <= 32) return run.template operator()<32>();
@@ -49,11 +49,11 @@ struct Rows {
   int rows, columns;
 };
 
-// Where a head of queries, and that of its keys and values, begins: token 0.
+// Where a head of queries, and its head of keys and values, begins: token 0.
 struct Head {
   int64_t q, k, v, row;  // in packed rows, and from one to the next
   int64_t out, out_row;  // in rows of outputs
-  int64_t of_query;      // in what has one number a query
+  int64_t of_query;      // in what has one value per query
   int64_t dropout;       // element of query 0 and key 0
   int tokens, dim;
 
@@ -84,7 +84,7 @@ inline __device__ Head HeadOf(const AttentionShape& s, int64_t batch, int64_t he
           .dim = static_cast<int>(s.head_dim)};
 }
 
-// That of `heads` further queries' heads, which share keys and values.
+// The head `heads` further on among the queries' heads that share keys and values.
 inline __device__ Head LaterHead(Head head, const AttentionShape& s, int64_t heads) {
   head.q += heads * s.head_dim;
   head.out += heads * s.head_dim;
@@ -96,13 +96,13 @@ inline __device__ Head LaterHead(Head head, const AttentionShape& s, int64_t hea
 inline __device__ int RowOfLane() { return Lane() / 4; }
 inline __device__ int ColumnOfLane() { return Lane() % 4 * 2; }
 
-// kRows of them into shared memory, by the whole block; what lies outside becomes zeros. Done after
-// WaitForCopies and a barrier.
+// Copies kRows of them into shared memory, by the whole block; zeros outside the matrix. Complete
+// after WaitForCopies and a barrier.
 template <int kDim, int kRows, int kThreads, typename N>
 __device__ void LoadRows(const Rows<const N>& from, N* to) {
   constexpr int kSize = kPackSize<N>, kPacks = kDim / kSize;
   if (from.columns % kSize == 0) {
-    // Not unrolled, or addresses would fill the registers.
+    // Not unrolled, otherwise addresses would fill the registers.
     PP_NO_UNROLL
     for (int i = Thread(); i < kRows * kPacks; i += kThreads) {
       const int row = i / kPacks, column = i % kPacks * kSize;
@@ -121,8 +121,8 @@ __device__ void LoadRows(const Rows<const N>& from, N* to) {
   }
 }
 
-// A warp's sums, each row times its factor, into global memory: by way of `staging`, 16 * kRowTiles
-// rows in shared memory that this warp alone uses.
+// Writes a warp's sums, each row times its factor, to global memory: via `staging`, 16 * kRowTiles
+// rows of shared memory used by this warp alone.
 template <int kDim, int kRowTiles, typename N>
 __device__ void StoreRows(const float (&sums)[kRowTiles][kDim / 8][4],
                           const float (&factors)[kRowTiles][2], N* staging, const Rows<N>& to) {
@@ -280,8 +280,8 @@ __device__ void MultiplyColumns(const float (&weights)[kRowTiles][kTiles][4], co
 }
 
 // Dropout of one head's probabilities. A call of Philox makes the words of four keys in a row,
-// which are in different lanes: where groups of four begin at a row's first key, each lane makes
-// one group of those that it and its neighbours have.
+// which are in different lanes: if groups of four begin at a row's first key, each lane makes one
+// of the groups that it and its neighbours need.
 struct HeadDropout {
   DropoutKey key;
   int64_t first, tokens;  // element (query, key) is first + query * tokens + key
@@ -308,7 +308,7 @@ struct HeadDropout {
     for (int i = 0; i < 4; ++i) factors[i] = words[i] >= threshold ? scale : 0;
   }
 
-  // Of 16 queries and 8 keys, as C is.
+  // For 16 queries and 8 keys, laid out as C.
   __device__ void ByQuery(int query, int at_key, float (&factors)[4]) const {
     query += RowOfLane();
     uint32_t words[4];
@@ -328,7 +328,7 @@ struct HeadDropout {
     ToFactors(words, factors);
   }
 
-  // Of 16 keys and 8 queries, as C is.
+  // For 16 keys and 8 queries, laid out as C.
   __device__ void ByKey(int at_key, int query, float (&factors)[4]) const {
     query += ColumnOfLane();
     uint32_t words[4];
@@ -343,7 +343,7 @@ struct HeadDropout {
     ToFactors(words, factors);
   }
 
-  // words[i] of lane j becomes words[j] of lane i, of each four lanes that are 4 apart.
+  // words[i] of lane j becomes words[j] of lane i, in each set of four lanes that are 4 apart.
   static __device__ void Transpose(uint32_t (&words)[4]) {
     PP_UNROLL
     for (int bit = 1; bit <= 2; ++bit) {

@@ -1,19 +1,19 @@
 // Attention's forward on a GPU: FlashAttention-2 (Dao, 2023).
 //
 // A block owns a tile of queries of one head, each of its warps 16 or 32 of them, and goes through
-// the tiles of keys up to its last query. A row's scores never leave its four lanes; the sums that
-// they have are corrected when a later tile has a larger score. While the scores of a tile are
-// made, its values are copied to shared memory, and while these are summed, the next keys.
+// the tiles of keys up to its last query. A row's scores never leave its four lanes; their sums are
+// corrected when a later tile has a larger score. While the scores of a tile are computed, its
+// values are copied to shared memory, and while these are summed, the next keys.
 //
-// 2 * T^2 * head_dim FLOPs a head, as half of the scores are needed. Bound by the multipliers: what
-// a block reads of K and V serves 32 to 128 queries, that is 16 (float, widest heads) to 128
-// (BFloat16) FLOPs a byte, most of them bytes of the second-level cache.
+// 2 * T^2 * head_dim FLOPs per head, as half of the scores are needed. Bound by the multipliers:
+// what a block reads of K and V serves 32 to 128 queries, that is 16 (float, widest heads) to 128
+// (BFloat16) FLOPs per byte, most of them from the second-level cache.
 #include "kernels/attention_cuda.h"
 
 namespace pp::kernels::cuda {
 namespace {
 
-// Registers hold the outputs and scores, kRowTiles * (kDim + kKeys) / 2 of 255 a thread; shared
+// Registers hold the outputs and scores, kRowTiles * (kDim + kKeys) / 2 of 255 per thread; shared
 // memory holds all queries, and keys and values of a tile.
 template <typename N, int kDim>
 struct Tiles {
@@ -29,7 +29,7 @@ struct Tiles {
   static_assert(kShared <= 99 * 1024);
 };
 
-// Of each row that a lane has: the largest score so far, and its own part of the sum of
+// For each row of a lane: the largest score so far, and the lane's own part of the sum of
 // exp2((score - largest) * unit).
 template <int kRowTiles>
 struct Normalizers {
@@ -51,8 +51,8 @@ __device__ void HideLaterKeys(int query, int key, float (&scores)[kRowTiles][kTi
   }
 }
 
-// Scores become exp2((score - largest) * unit), and the sums so far fit a largest that has grown.
-// Every query sees the first key, so that `largest` is a number from the first tile on.
+// Turns scores into exp2((score - largest) * unit), and rescales the sums so far if `largest` has
+// grown. Every query sees the first key, so `largest` is finite from the first tile on.
 template <int kRowTiles, int kTiles, int kSums>
 __device__ void Softmax(float unit, float (&scores)[kRowTiles][kTiles][4],
                         Normalizers<kRowTiles>& normalizers, float (&sums)[kRowTiles][kSums][4]) {
@@ -100,7 +100,7 @@ __device__ void Drop(const HeadDropout& dropout, int query, int key,
   }
 }
 
-// lse of a warp's queries, [query, tokens), and what their sums are to be multiplied by.
+// lse of a warp's queries, [query, tokens), and the factors for their sums.
 template <int kRowTiles>
 __device__ void Finish(float scale, const Normalizers<kRowTiles>& normalizers, int queries,
                        float* lse, float (&factors)[kRowTiles][2]) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) Forward(Attention
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
   const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
-  // Tiles with the most keys begin first.
+  // Tiles with the most keys start first.
   const int first = ((tokens - 1) / T::kQueries - BlockY()) * T::kQueries;
   const int end = first + T::kQueries < tokens ? first + T::kQueries : tokens;
   const int own = first + Warp() * T::kWarpQueries;  // this warp's first query
@@ -148,13 +148,13 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) Forward(Attention
   PP_NO_UNROLL
   for (int key = 0; key < end; key += T::kKeys) {
     WaitForCopies();
-    SyncBlock();  // the keys are here, and the values before are read
+    SyncBlock();  // the keys have arrived, and the previous values have been read
     load(head.v, key, values);
     const bool visible = key < own + T::kWarpQueries;
     float scores[T::kRowTiles][T::kKeys / 8][4] = {};
     if (visible) MultiplyRows<kDim>(own_queries, keys, scores);
     WaitForCopies();
-    SyncBlock();  // the values are here, and the keys are read
+    SyncBlock();  // the values have arrived, and the keys have been read
     if (key + T::kKeys < end) load(head.k, key + T::kKeys, keys);
     if (!visible) continue;
     if (key + T::kKeys > own) HideLaterKeys(own, key, scores);

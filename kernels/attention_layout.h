@@ -1,4 +1,4 @@
-// Where attention keeps what in the scratch of one thread. The same for every instruction set.
+// The layout of attention's scratch for one thread. The same for every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace pp::kernels {
 
 // Scores of kQueryBlock queries with kKeyBlock keys exist at the same time. A block of queries
-// never lies in two blocks of keys.
+// never spans two blocks of keys.
 inline constexpr int64_t kQueryBlock = 64, kKeyBlock = 512;
 static_assert(kKeyBlock % kQueryBlock == 0);
 
@@ -19,11 +19,11 @@ inline int64_t QueriesOfKey(const AttentionShape& shape) {
 
 struct AttentionLayout {
   int64_t width;  // head_dim, in whole vectors
-  int64_t keys;   // of a block, and room for a panel to reach beyond them
+  int64_t keys;   // of a block, plus space for a panel to extend beyond them
   int64_t band;   // floats from one query's scores to the next: an odd number of cache lines
-  // Offsets in floats. A forward has all keys and values, a backward those of a block of keys.
-  // Where gradients of activations are no floats, the sums over several blocks of keys for all
-  // queries of a head of keys are kept in `queries`; it is -1 otherwise.
+  // Offsets in floats. A forward has all keys and values, a backward those of a block of keys. If
+  // activations' gradients are not floats, the sums over several blocks of keys for all queries of
+  // a head of keys are kept in `queries`; it is -1 otherwise.
   int64_t forward[2], backward[5], queries;
   int64_t block[2], scores[2], factors, dots, total;
 };

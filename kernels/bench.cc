@@ -1,7 +1,7 @@
-// What each kernel does in a GPT-2 124M step of 256 tokens, on one thread: milliseconds, GFLOP/s
-// and GB/s of memory that it must touch, beside a plain copy. Matrix products beside oneDNN and the
-// processor's peak of fused multiply-adds, with operands in the caches and with cold ones, and on
-// two threads.
+// The performance of each kernel in a GPT-2 124M step of 256 tokens, on one thread: milliseconds,
+// GFLOP/s and GB/s of memory that it must touch, compared with a plain copy. Matrix products
+// compared with oneDNN and the processor's peak of fused multiply-adds, with operands in the caches
+// and with cold ones, and on two threads.
 //
 //   bazel run //kernels:bench [-- TOKENS [SEQUENCE]]
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ Buffer Make(int64_t n) {
   return Buffer(p);
 }
 
-// As many BFloat16s.
+// The same number of BFloat16s.
 Buffer MakeHalf(int64_t n) {
   Buffer floats = Make(n);
   auto* half = reinterpret_cast<uint16_t*>(floats.get());
@@ -54,13 +54,13 @@ double SecondsOf(clockid_t clock) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Time of this thread, so that what else runs on the machine counts less.
+// Time of this thread, so that other load on the machine counts less.
 double Now() { return SecondsOf(CLOCK_THREAD_CPUTIME_ID); }
-// For what several threads do.
+// For work of several threads.
 double Wall() { return SecondsOf(CLOCK_MONOTONIC); }
 
-// A bare loop of fused multiply-adds in twelve registers, as wide as the processor has: FLOP/s of
-// one thread.
+// A bare loop of fused multiply-adds in twelve registers, as wide as the processor's vectors:
+// FLOP/s of one thread.
 template <typename Step>
 double FlopsOf(int lanes, const Step& step) {
   constexpr int kSteps = 200000, kRegisters = 12;
@@ -91,7 +91,7 @@ double PeakFlops() {
   return NAN;
 }
 
-// Drops n floats from all caches.
+// Evicts n floats from all caches.
 void MakeCold(const float* p, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) __builtin_ia32_clflush(p + i);
   __builtin_ia32_mfence();
@@ -111,7 +111,7 @@ double BestSeconds(const F& f) {
   return best;
 }
 
-// Sums up a step as it goes: `times` is how often a kernel runs in it.
+// Sums up a step: `times` is how often a kernel runs in it.
 class Table {
  public:
   void Row(const char* name, int64_t times, double seconds, double flops, double bytes) {
@@ -178,7 +178,7 @@ double Matmuls(int64_t tokens, double peak) {
                              .scratch = scratch.get(),
                              .helpers = helper.get()};
     const int id = matmul.Prepare(s), pair_id = pair.Prepare(s);
-    // Of bfloat16: gradients of weights are floats, and so are weights.
+    // With bfloat16, gradients of weights are floats, and so are weights.
     const bool sums = s.operands == Operands::kTN;
     MatmulShape half_shape = s;
     half_shape.numbers = sums ? MatmulNumbers::kBf16Sum : MatmulNumbers::kBf16;
@@ -188,7 +188,8 @@ double Matmuls(int64_t tokens, double peak) {
     if (sums) half_args.b = half_b.get();
     const int half_id = matmul.Prepare(half_shape);
     double best[5] = {1e9, 1e9, 1e9, 1e9, 1e9};
-    for (int i = 0; i < kRepeats; ++i) {  // by turns, as other load on the machine comes and goes
+    for (int i = 0; i < kRepeats;
+         ++i) {  // alternating, as other load on the machine comes and goes
       best[0] = std::min(best[0], Seconds([&] { matmul.Run(id, args); }));
       best[1] = std::min(best[1], OneDnnSeconds(s, args));
       best[4] = std::min(best[4], Seconds([&] { matmul.Run(half_id, half_args); }));
@@ -316,7 +317,7 @@ void Ends(Table& table, int64_t tokens) {
   const Buffer w = Make(n), m = Make(n), v = Make(n), g = Make(n);
   std::vector<double> partial(SumSquaresBlocks(n));
   for (int64_t i = 0; i < n; ++i) v.get()[i] = 1;
-  const double share = static_cast<double>(all) / n;  // of the model beside this tensor
+  const double share = static_cast<double>(all) / n;  // of the model relative to this tensor
   const AdamWTensor tensor = {
       .n = n, .weights = w.get(), .m = m.get(), .v = v.get(), .gradient = g.get(), .decay = 0.1f};
   table.Row("adamw, all weights", 1,

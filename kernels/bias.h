@@ -1,4 +1,4 @@
-// dbias[c] (= or +=) sum over rows r of dy[r,c], in the order of rows; on a GPU in that of
+// dbias[c] (= or +=) sum over rows r of dy[r,c], in the order of rows; on a GPU in the order of
 // kBiasParts parts of them.
 // (The forward of a bias is a post-op of the matmul.)
 #pragma once

@@ -1,8 +1,8 @@
-// Gradients of biases on a GPU. Bound by memory: 1 number an element.
+// Gradients of biases on a GPU. Memory-bound: one access per element.
 //
-// The rows are cut into kBiasParts parts of equal size, whose sums lie in scratch and are added in
-// their order. A block takes a part of 32 packs of columns; each of its warps takes every eighth
-// row, a lane the same pack of each, and the warps' sums are added in their order.
+// The rows are cut into kBiasParts parts of equal size, whose sums are in scratch and are added in
+// order. A block takes a part of 32 packs of columns; each of its warps takes every eighth row, a
+// lane the same pack of each, and the warps' sums are added in order.
 #include "kernels/bias.h"
 #include "kernels/elements_cuda.h"
 

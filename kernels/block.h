@@ -1,15 +1,15 @@
-// What a CUDA kernel of ours sees of its block, in nvcc's words or in those of an emulation on the
-// CPU: the same source is compiled by both.
+// A CUDA kernel's view of its block, implemented by nvcc or by an emulation on the CPU: the same
+// source is compiled for both.
 //
 //   kernels/block_cuda.h          nvcc: the processor's own instructions
 //   kernels/emulation/block.h     any C++ compiler: threads of a block are fibers of one thread
 //
-// Blocks are one-dimensional, of whole warps; grids have up to three dimensions. Both sides give
+// Blocks are one-dimensional, of whole warps; grids have up to three dimensions. Both sides provide
 //
 //   Thread(), Threads(), Lane(), Warp()      of this thread in its block
 //   BlockX(), BlockY(), BlockZ(), BlocksX()  of this block in the grid
-//   SyncBlock(), SyncWarp()                  barriers; all threads of the block, or warp, come
-//   ShuffleXor(x, mask), Shuffle(x, lane)    x of another lane; all lanes of the warp come
+//   SyncBlock(), SyncWarp()                  barriers; all threads of the block, or warp, take part
+//   ShuffleXor(x, mask), Shuffle(x, lane)    x of another lane; all lanes of the warp take part
 //   Shared<T>()                              the block's shared memory; it begins with any bytes
 //   Round<N>(x)                              the nearest N (numbers.h)
 //   Launch<kernel>(grid, stream, arguments)  starts a kernel; errors are the device's to report
@@ -42,8 +42,8 @@ struct Grid {
 
 namespace pp::kernels::cuda {
 
-// Numbers that a thread reads or writes at once, of 128 bits where rows allow it. Addresses are
-// aligned to their size, up to 16 bytes.
+// Elements that a thread reads or writes together, 128 bits if rows allow it. Addresses are aligned
+// to their size, up to 16 bytes.
 template <typename N, int kSize>
 struct alignas(kSize * sizeof(N) < 16 ? kSize * sizeof(N) : 16) Pack {
   N at[kSize];
@@ -77,7 +77,7 @@ inline __device__ float FromFloat<float>(float x) {
   return x;
 }
 
-// The sum over kLanes lanes side by side, the same bits on all of them.
+// The sum over kLanes adjacent lanes, with the same bits in all of them.
 template <int kLanes = kWarp, typename T>
 __device__ T WarpSum(T x) {
   for (int mask = kLanes / 2; mask > 0; mask /= 2) x += ShuffleXor(x, mask);

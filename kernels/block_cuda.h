@@ -1,4 +1,4 @@
-// block.h in nvcc's words.
+// block.h for nvcc.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -52,7 +52,7 @@ inline __device__ float ToFloat(Float16 x) {
   return __half2float(raw);
 }
 
-// More shared memory than every GPU gives has to be asked for.
+// A kernel that needs more shared memory than every GPU provides must request it.
 template <auto kKernel, typename... Args>
 void Launch(const Grid& grid, Stream stream, const Args&... args) {
   if (grid.x * grid.y * grid.z == 0) return;

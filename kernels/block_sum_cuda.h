@@ -1,5 +1,5 @@
-// Sums of doubles over a block, by a fixed tree: the bits depend on the number of threads and on
-// nothing else. They are few, so that the doubles cost nothing beside the memory that is read.
+// Sums of doubles over a block, by a fixed tree: the bits depend only on the number of threads.
+// There are few of them, so doubles cost nothing compared with reading the data.
 #pragma once
 
 #include "kernels/block.h"
@@ -11,7 +11,7 @@ struct BlockSums {
   double of_warps[kThreads / kWarp];
 };
 
-// In the first thread: the sum over the block, whose shared memory is BlockSums<kThreads>.
+// Returns, in the first thread, the sum over the block, whose shared memory is BlockSums<kThreads>.
 template <int kThreads>
 __device__ double BlockSum(double mine) {
   auto& shared = Shared<BlockSums<kThreads>>();

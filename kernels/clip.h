@@ -1,9 +1,9 @@
-// Clips the gradient by its norm (Pascanu et al., 2013), where nothing of a step comes to the host:
+// Clips the gradient by its norm (Pascanu et al., 2013), without a round trip to the host:
 //   norm = sqrt(sum of the blocks of sum_squares.h)
 //   scale = most > 0 and norm > most ? most / (norm + 1e-6) : 1
-// AdamW reads the scale, and changes nothing where the norm is no finite number (adamw.h). Where
-// gradients are those of a scaled loss (loss_scale.h), norm and scale are divided by that, and
-// AdamW's corrections are those of the updates that were not skipped.
+// AdamW reads the scale, and changes nothing if the norm is not finite (adamw.h). If gradients are
+// those of a scaled loss (loss_scale.h), norm and scale are divided by the loss scale, and AdamW's
+// corrections count the updates that were not skipped.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@ namespace pp::kernels {
 struct Clipped {
   float scale = 1;
   float finite = 1;                        // 0: the norm is infinite or NaN
-  float correction1 = 0, correction2 = 0;  // in place of AdamW's, where the loss is scaled
+  float correction1 = 0, correction2 = 0;  // replace AdamW's, if the loss is scaled
 };
 
 struct ClipArgs {
   int64_t blocks = 0;
-  double* norm = nullptr;      // [blocks + 1]: the blocks; behind them, =, the norm
+  double* norm = nullptr;      // [blocks + 1]: the blocks; after them, =, the norm
   double most = 0;             // 0: nothing is clipped
   Clipped* clipped = nullptr;  // =
 
-  LossScale* scaling = nullptr;  // null: the loss is not scaled, and the rest is not read
+  LossScale* scaling = nullptr;  // null: the loss is not scaled, and the fields below are not read
   int64_t step = 0, every = 0;   // see Judge
-  int64_t update = 0;            // AdamW's number of it, skipped ones before it counted
+  int64_t update = 0;            // AdamW's update number, counting skipped ones
   double beta1 = 0, beta2 = 0;   // AdamW's
 };
 
-// What is left to do with the root of the sum.
+// What remains to be done with the root of the sum.
 PP_SHARED_INLINE void FinishClip(const ClipArgs& a, double root) {
   Clipped& clipped = *a.clipped;
   double norm = root, used = 1;

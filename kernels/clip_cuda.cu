@@ -1,5 +1,5 @@
-// The gradient's norm and its clipping on a GPU: one block, for some thousand numbers. Doubles, as
-// the blocks' sums are, which lose nothing here.
+// The gradient's norm and its clipping on a GPU: one block, for a few thousand values. Doubles,
+// like the blocks' sums; they cost nothing here.
 #include "kernels/block_sum_cuda.h"
 #include "kernels/clip.h"
 

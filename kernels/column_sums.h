@@ -1,5 +1,5 @@
 // Sums over rows, for gradients of biases and norms: a thread takes a range of columns and goes
-// down all rows, so that each sum has one order.
+// down all rows, so that each sum has a fixed order.
 #pragma once
 
 #include <cstdint>

@@ -3,10 +3,10 @@
 //   loss = largest - logits[r,t] + log_sum
 //   dlogits[r,v] = (exp(logits[r,v] - largest - log_sum) - (v == t)) * scale
 // where the scale is that of the arguments times, if there is one, the loss's (loss_scale.h).
-// The two are kept apart: their sum would round log_sum to the digits that a large logit has.
+// `largest` and log_sum are kept apart: in their sum log_sum would lose digits to a large logit.
 // A NaN or an infinite logit makes the row's loss NaN (or infinite) and never goes unnoticed.
-// Where the vocabulary is cut into parts, each gives what it knows of a row, and Join makes the
-// loss of them (Shoeybi et al., "Megatron-LM", 2019).
+// If the vocabulary is cut into parts, each computes what it knows of a row, and Join makes the
+// loss from them (Shoeybi et al., "Megatron-LM", 2019).
 // A row whose target is kIgnored takes no part, whatever its logits: loss 0, statistics 0, dlogits
 // 0.
 #pragma once
@@ -24,16 +24,16 @@ inline constexpr int32_t kIgnored = -1;
 template <typename N>
 struct CrossEntropyForwardArgs {
   int64_t rows = 0, vocabulary = 0;
-  int64_t row_stride = 0;           // numbers from one row of logits to the next; 0: vocabulary
+  int64_t row_stride = 0;           // elements from one row of logits to the next; 0: vocabulary
   const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows], 0 <= target < vocabulary, or kIgnored
   float* statistics = nullptr;      // [rows, 2], = largest, log_sum
-  // One number, = sum of the rows' losses, in the order of rows, on a GPU by a fixed tree; null:
+  // One double, = sum of the rows' losses, in the order of rows, on a GPU by a fixed tree; null:
   // not computed.
   double* loss = nullptr;
 };
 
-// Of the tokens [first, first + vocabulary), maybe none.
+// For the tokens [first, first + vocabulary), possibly none.
 template <typename N>
 struct CrossEntropyPartArgs {
   int64_t rows = 0, vocabulary = 0;
@@ -41,8 +41,8 @@ struct CrossEntropyPartArgs {
   int64_t first = 0;
   const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows]
-  // [rows, 3], = largest, sum over v of exp(logits - largest), and the target's logit, or 0 where
-  // it is in another part.
+  // [rows, 3], = largest, sum over v of exp(logits - largest), and the target's logit, or 0 if it
+  // is in another part.
   float* part = nullptr;
 };
 
@@ -50,7 +50,7 @@ struct CrossEntropyJoinArgs {
   int64_t rows = 0, parts = 0;
   const float* all = nullptr;       // [parts, rows, 3]
   const int32_t* target = nullptr;  // [rows]
-  float* statistics = nullptr;      // as of the forward, and the loss
+  float* statistics = nullptr;      // as in the forward, and the loss
   double* loss = nullptr;
 };
 
@@ -59,7 +59,7 @@ struct CrossEntropyBackwardArgs {
   int64_t rows = 0, vocabulary = 0;
   int64_t row_stride = 0;
   int64_t first = 0;                  // token of the first column
-  int64_t padding = 0;                // columns behind the vocabulary; their dlogits are 0
+  int64_t padding = 0;                // columns after the vocabulary; their dlogits are 0
   N* logits = nullptr;                // [rows, vocabulary]; becomes dlogits, =
   const int32_t* target = nullptr;    // [rows]
   const float* statistics = nullptr;  // [rows, 2], of the forward

@@ -111,7 +111,7 @@ void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args) {
     }
     const float largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
     const auto part = [&](Vec logits) PP_LAMBDA { return Exp(logits - largest - log_sum) * scale; };
-    // Rounded once: what is left of the target's 1 may be small.
+    // Rounded once: what remains of the target's 1 can be small.
     const int64_t target = args.target[row] - args.first;
     const bool here = 0 <= target && target < n;
     const Vec of_target = here ? part(Broadcast(ToFloat(x[target]))) - scale : Broadcast(0);

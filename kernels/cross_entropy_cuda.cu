@@ -1,11 +1,11 @@
-// The classifier on a GPU. Bound by memory: the forward reads 1 number an element, the backward
-// reads one and writes it.
+// The classifier on a GPU. Memory-bound: the forward reads each element once, the backward reads
+// and writes it once.
 //
-// A block takes a row. Forward, a thread goes over every 512th group of eight numbers once and
-// keeps the largest so far and the sum of exp(x - largest), which it shrinks where a larger one
-// comes (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); what the
-// threads have is then joined. The losses of the rows are added by one block, in doubles: a row's
-// is small beside the sum of all.
+// A block takes a row. In the forward a thread goes over every 512th group of eight elements once
+// and keeps the largest so far and the sum of exp(x - largest), which it rescales when a larger one
+// comes (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); the threads'
+// results are then joined. The losses of the rows are added by one block, in doubles: a single
+// row's is small compared with the sum of all.
 #include <limits>
 
 #include "kernels/block_sum_cuda.h"
@@ -18,16 +18,16 @@ namespace {
 
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / kWarp;
 constexpr int kLossThreads = 1024;
-constexpr int kGroup = 8;  // of all types, so that all are added in one order
+constexpr int kGroup = 8;  // for all types, so that all are added in the same order
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Of some numbers the largest, and the sum of exp(x - largest). A NaN is lost in the first, but not
-// in the second, and so is an infinity.
+// The largest of some elements, and the sum of exp(x - largest). A NaN or an infinity is lost in
+// the first, but not in the second.
 struct Statistics {
   float largest, sum;
 };
 
-// What is taken off an exponent: not an infinity that stands for no number at all.
+// What is subtracted from an exponent: not the infinity that means that there is no element.
 __device__ float Shift(float largest) { return largest == kLowest ? 0 : largest; }
 
 __device__ Statistics Join(Statistics a, Statistics b) {
@@ -44,7 +44,7 @@ __device__ Statistics Join(Statistics a, const Pack<float, kGroup>& x) {
   return {largest, sum};
 }
 
-// In the first thread: of a row.
+// For a row; the result is in the first thread.
 template <Access kAccess, typename N>
 __device__ Statistics OfRow(const N* x, int64_t n) {
   auto& of_warps = Shared<Statistics[kRowWarps]>();
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kLossThreads) JoinParts(CrossEntropyJoinArgs a
   if (Thread() == 0 && a.loss != nullptr) *a.loss = loss;
 }
 
-// A thread reads all that it writes before it writes it, the target's logit too.
+// A thread reads all that it writes before it writes it, the target's logit included.
 template <Access kAccess, typename N>
 __global__ void __launch_bounds__(kRowThreads)
     Backward(CrossEntropyBackwardArgs<N> a, int64_t stride) {
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kRowThreads)
     auto d = LoadFirst<kGroup, kAccess>(x + i, tokens - i, 0);
     for (int j = 0; j < kGroup; ++j) {
       const float part = FastExp(d.at[j] - largest - log_sum) * scale;
-      // Rounded once: what is left of the target's 1 may be small.
+      // Rounded once: what remains of the target's 1 can be small.
       d.at[j] = i + j >= tokens ? 0 : i + j == target ? part - scale : part;
     }
     StoreFirst<kAccess>(x + i, d, end - i);

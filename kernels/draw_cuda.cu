@@ -1,6 +1,6 @@
-// Draws a token on a GPU: one block, for one row of logits at each token of a text. Its scores are
-// those of the CPU, in doubles: a float near 1 has no digits left of -log u, and the tokens are to
-// be the same.
+// Draws a token on a GPU: one block, for one row of logits per token of a text. Its scores are
+// those of the CPU, in doubles: a float near 1 has no digits left of -log u, and the tokens must be
+// the same.
 #include <limits>
 
 #include "kernels/block.h"
@@ -18,7 +18,7 @@ struct Best {
   int token;  // -1: none
 };
 
-// Of equals the first one. Both of none are the same.
+// Of equal ones the first. Two empty ones are the same.
 __device__ Best Better(Best a, Best b) {
   return b.score > a.score || (b.score == a.score && b.token < a.token) ? b : a;
 }
@@ -29,7 +29,7 @@ __device__ float Score(float logit, float temperature, uint32_t word) {
   return static_cast<float>(logit / static_cast<double>(temperature) - log(-log(u)));
 }
 
-// A thread takes every 512th four of the tokens, in their order.
+// A thread takes every 512th group of four tokens, in order.
 template <typename N>
 __global__ void __launch_bounds__(kThreads) DrawBest(DrawArgs<N> a) {
   auto& of_warps = Shared<Best[kWarps]>();

@@ -1,8 +1,8 @@
 // Dropout from a stateless counter: out = keep ? x / (1-p) : 0.
 //
-// An element is kept or not by a hash of where it is in the whole training, and of nothing else:
-// not of the batch it came in, the stage, the replica or the schedule. So a recomputed forward, a
-// backward and another number of devices see the same mask, and there is nothing to save.
+// Whether an element is kept depends on a hash of its position in the whole training, and on
+// nothing else: not on the batch, the stage, the replica or the schedule. So a recomputed forward,
+// a backward and another number of devices see the same mask, and nothing needs to be saved.
 //
 //   Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11)
 //     key     = seed (64 bits)
@@ -23,8 +23,8 @@ namespace pp::kernels {
 struct DropoutKey {
   uint64_t seed = 0;
   uint32_t site = 0;            // layer * 8 + operation; unique in the model
-  uint32_t first_sequence = 0;  // number, in the whole training, of the sequence in row 0
-  float p = 0;                  // 0 <= p < 1; 0 means no dropout, and nothing else is looked at
+  uint32_t first_sequence = 0;  // index, in the whole training, of the sequence in row 0
+  float p = 0;                  // 0 <= p < 1; 0 means no dropout, and the other fields are ignored
 };
 
 // Of [batch, sequence_elements], elements first .. first + n - 1. Row b is sequence

@@ -1,4 +1,4 @@
-// Dropout on a GPU. Bound by memory: 2 numbers an element.
+// Dropout on a GPU. Memory-bound: two accesses per element.
 #include "kernels/dropout.h"
 #include "kernels/elements_cuda.h"
 #include "kernels/mask_cuda.h"

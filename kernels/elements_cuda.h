@@ -1,10 +1,10 @@
-// What kernels for a GPU that go over elements share. Memory bounds them: a thread takes one pack
-// of 16 bytes of each operand (two, of an operand of wider numbers), so that a warp moves whole
-// lines, and the grid covers all packs. Where an address or a size does not allow packs, a thread
-// takes one number.
+// Shared by GPU kernels that go over elements. They are memory-bound: a thread takes one pack of 16
+// bytes of each operand (two, of an operand with wider elements), so that a warp moves whole lines,
+// and the grid covers all packs. If an address or a size does not allow packs, a thread takes one
+// element.
 //
-// No sum in these kernels depends on which of the two it is, so that a tensor gives the same bits
-// wherever it lies.
+// No sum in these kernels depends on which of the two is used, so a tensor gives the same bits at
+// any address.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ template <typename... T>
 Access AccessOf(const T*... at) {
   return ((reinterpret_cast<uintptr_t>(at) % 16 == 0) && ...) ? Access::kPacks : Access::kSingle;
 }
-// kPacks if a pack of kSize numbers never goes over the end of `sizes`, such as that of a row.
+// kPacks if a pack of kSize elements never crosses the end of `sizes`, such as that of a row.
 template <int kSize, typename... T>
 Access AccessOfRows(T... sizes) {
   return ((sizes % kSize == 0) && ...) ? Access::kPacks : Access::kSingle;
@@ -29,7 +29,7 @@ inline Access Both(Access a, Access b) { return a == Access::kPacks ? b : a; }
 
 inline constexpr int kElementThreads = 256;
 
-// each.At<kSize>(i) does elements i to i + kSize - 1, for all of them below n.
+// each.At<kSize>(i) processes elements i to i + kSize - 1, for all i below n.
 template <int kSize, typename Each>
 __global__ void __launch_bounds__(kElementThreads) ForEach(int64_t n, Each each) {
   const int64_t i = (int64_t{BlockX()} * kElementThreads + Thread()) * kSize;
@@ -56,8 +56,8 @@ __device__ Pack<float, kSize> LoadFloats(const N* from) {
   return out;
 }
 
-// StorePack, for the GPU's own memory, and surely at once: nvcc may cut a pack and write its
-// numbers one by one, as it does in the backward of SwiGLU. (tests/cuda/registers.txt counts.)
+// StorePack to the GPU's own memory, guaranteed as one store: nvcc may split a pack and write its
+// elements one by one, as it does in the backward of SwiGLU. (tests/cuda/registers.txt counts.)
 template <typename P>
 __device__ void StoreAtOnce(void* to, const P& pack) {
 #ifdef __CUDACC__
@@ -84,7 +84,7 @@ __device__ void StoreFloats(N* to, const Pack<float, kSize>& numbers) {
   StoreAtOnce(to, out);
 }
 
-// The first `left` of kSize numbers; the others are `rest`.
+// The first `left` of kSize elements; the others are `rest`.
 template <int kSize, Access kAccess, typename N>
 __device__ Pack<float, kSize> LoadFirst(const N* from, int64_t left, float rest) {
   if (kAccess == Access::kPacks && left >= kSize) return LoadFloats<kSize>(from);

@@ -1,4 +1,4 @@
-// Fill and Add on a GPU. Bound by memory: 4 and 12 bytes an element.
+// Fill and Add on a GPU. Memory-bound: 4 and 12 bytes per element.
 #include "kernels/elements_cuda.h"
 #include "kernels/elementwise.h"
 

@@ -15,7 +15,7 @@ namespace pp::kernels {
 template <typename N>
 struct EmbeddingForwardArgs {
   int64_t batch = 0, tokens = 0, channels = 0;
-  // The table has the tokens [first, first + vocabulary); others have rows of zeros.
+  // The table has the tokens [first, first + vocabulary); others are rows of zeros.
   int64_t first = 0, vocabulary = 0;
   const int32_t* token = nullptr;   // [batch, tokens]
   const float* table = nullptr;     // [vocabulary, channels]
@@ -32,7 +32,7 @@ struct EmbeddingBackwardArgs {
   const N* dout = nullptr;         // [batch, tokens, channels]
   float* dtable = nullptr;         // [vocabulary, channels], += in the rows that occur
   float* dposition = nullptr;  // [at least tokens, channels], += in the first `tokens` rows; null
-                               // where the forward has none
+                               // if the forward has none
   DropoutKey dropout;
 };
 

@@ -1,10 +1,10 @@
-// The embedding on a GPU. Bound by memory: a row of the table (and of the positions) read and a row
-// of activations written forward; backward a row of activations read twice and rows of gradients
-// read and written. Beside that, the backward goes over all tokens once per row, from the second-
-// level cache.
+// The embedding on a GPU. Memory-bound: the forward reads a row of the table (and of the positions)
+// and writes a row of activations; the backward reads a row of activations twice, and reads and
+// writes rows of gradients. In addition, the backward goes over all tokens once per row, from the
+// second-level cache.
 //
-// dtable without atomics: the block of a row ends at once where an earlier row has its token. Else
-// it lists all later rows that have it, 1024 tokens at a time, and adds them in their order.
+// dtable without atomics: the block of a row exits immediately if an earlier row has its token.
+// Otherwise it lists all later rows that have it, 1024 tokens at a time, and adds them in order.
 #include "kernels/elements_cuda.h"
 #include "kernels/embedding.h"
 #include "kernels/mask_cuda.h"
@@ -33,7 +33,7 @@ struct LookUpEach {
   }
 };
 
-// Of the positions: for element i of [tokens, channels] the sum over the batch.
+// Position gradients: for element i of [tokens, channels] the sum over the batch.
 template <typename N>
 struct AddPositionsEach {
   EmbeddingBackwardArgs<N> a;
@@ -57,10 +57,10 @@ constexpr int kChunk = kThreads * kAtOnce;  // and the block
 
 struct Found {
   int of_warps[kWarps];
-  int rows[kChunk];  // with the token, in their order
+  int rows[kChunk];  // those with the token, in order
 };
 
-// Which of the rows [begin, begin + kAtOnce) that lie in [first, last) have this token.
+// Which of the rows [begin, begin + kAtOnce) within [first, last) have this token.
 struct Same {
   bool at[kAtOnce];
   int count;
@@ -83,7 +83,7 @@ __device__ Same FindSame(const int32_t* tokens, int64_t begin, int64_t first, in
   return same;
 }
 
-// Of the threads' counts, the sum of those before this thread's, and of all.
+// Sums of the threads' counts: of those before this thread's, and of all.
 struct Place {
   int before, all;
 };
@@ -93,7 +93,7 @@ __device__ Place PlaceInBlock(int count, int (&of_warps)[kWarps]) {
     const int before = Shuffle(sum, Lane() >= step ? Lane() - step : Lane());
     if (Lane() >= step) sum += before;
   }
-  SyncBlock();  // what the chunk before has left there is read
+  SyncBlock();  // the previous chunk's entries have been read
   if (Lane() == kWarp - 1) of_warps[Warp()] = sum;
   SyncBlock();
   Place place = {sum - count, 0};

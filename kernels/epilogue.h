@@ -1,4 +1,4 @@
-// A product with its epilogue (matmul.h) on a CPU: the product, and then the kernel.
+// A product with its epilogue (matmul.h) on a CPU: the product, followed by the kernel.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// A GPU's short ways to an exponential and a quotient: one instruction of its special function
-// units and one or two beside it, where the exact ones take about ten. On the CPU, for tests, both
-// are exact.
+// A GPU's fast exponential and quotient: one instruction of its special function units plus one or
+// two others, where the exact ones take about ten. On the CPU, for tests, both are exact.
 //
 //   FastExp(x)        e^x, erring by 2 + |1.18 x| units in the last place at most; 0 below -87.4,
 //                     infinity above 88.7

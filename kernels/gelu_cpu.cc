@@ -9,17 +9,17 @@ constexpr int64_t kBlock = 16384;
 constexpr float kCubic = 0.044715f;
 constexpr float kTwoRoot = 1.5957691216057308f;  // 2 * sqrt(2/pi)
 
-// exp(-2u), with (1 + tanh u)/2 = 1/(1 + exp(-2u)), which keeps its digits for large negative u.
+// exp(-2u), with (1 + tanh u)/2 = 1/(1 + exp(-2u)), which stays accurate for large negative u.
 PP_INLINE Vec ExpOfMinus2U(Vec x) {
   const Vec v = -kTwoRoot * x * (1 + kCubic * x * x);
   return Exp(v > 88 ? Broadcast(88) : v);
 }
 
-// Beyond, GELU is 0 or x, and its slope 0 or 1, to the last bit of a normal number. (A comparison
-// leaves a NaN alone.)
+// Beyond this, GELU is 0 or x, and its slope 0 or 1, to the last bit of a normal number. (A
+// comparison keeps a NaN.)
 constexpr float kFar = 16;
 
-// Far below 0: 0, and NaN for minus infinity, as the formula has it.
+// Far below 0: 0, and NaN for minus infinity, as by the formula.
 PP_INLINE Vec Gelu(Vec x) { return (x < -kFar ? x * 0 : x) / (1 + ExpOfMinus2U(x)); }
 
 PP_INLINE Vec GeluSlope(Vec x) {

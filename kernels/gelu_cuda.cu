@@ -1,6 +1,6 @@
-// GELU on a GPU. Bound by memory: 2 numbers an element forward, 3 backward.
+// GELU on a GPU. Memory-bound: two accesses per element forward, three backward.
 //
-// With e = exp(-2u), (1 + tanh u)/2 = 1/(1 + e), which keeps its digits for large negative u.
+// With e = exp(-2u), (1 + tanh u)/2 = 1/(1 + e), which stays accurate for large negative u.
 #include "kernels/elements_cuda.h"
 #include "kernels/fast_math.h"
 #include "kernels/gelu.h"
@@ -11,9 +11,9 @@ namespace {
 constexpr float kCubic = 0.044715f;
 constexpr float kTwoRoot = 1.5957691216057308f;  // 2 * sqrt(2/pi)
 
-// Beyond, GELU is 0 or x, and its slope 0 or 1, to the last bit of a normal number.
+// Beyond this, GELU is 0 or x, and its slope 0 or 1, to the last bit of a normal number.
 constexpr float kFar = 16;
-// The largest exponent: its exponential is still one that FastDivide divides by.
+// The largest exponent whose exponential FastDivide can still divide by.
 constexpr float kLargest = 80;
 
 // A comparison leaves a NaN alone, which fminf would not.
@@ -22,7 +22,7 @@ __device__ float ExpOfMinus2U(float x) {
   return FastExp(v > kLargest ? kLargest : v);
 }
 
-// Far below 0: 0, and NaN for minus infinity, as the formula has it.
+// Far below 0: 0, and NaN for minus infinity, as by the formula.
 __device__ float Gelu(float x) { return FastDivide(x < -kFar ? x * 0 : x, 1 + ExpOfMinus2U(x)); }
 
 __device__ float GeluSlope(float x) {

@@ -28,8 +28,8 @@ constexpr CpuKernels kAll[] = {
     }(),
 };
 
-// Whether the processor has AMX for bfloat16 and Linux lends this process its registers, for which
-// it wants to be asked, as they are 8 kB more to save (Documentation/arch/x86/xstate.rst).
+// Whether the processor has AMX for bfloat16 and Linux grants this process its registers, which
+// must be requested, as they are 8 kB more to save (Documentation/arch/x86/xstate.rst).
 bool HasAmx() {
   constexpr unsigned kBfloat16 = 1u << 22, kTile = 1u << 24;
   constexpr int kAskForRegisters = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, of tile data
@@ -45,7 +45,7 @@ bool HasF16c() {
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
-// What GCC understands by -march=x86-64-v3 and -v4, as far as the kernels can tell.
+// The level that GCC calls -march=x86-64-v3 or -v4, as far as it matters to the kernels.
 int Supported() {
   __builtin_cpu_init();
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

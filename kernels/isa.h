@@ -59,15 +59,15 @@ struct CpuKernels {
   PP_ACTIVATION_KERNELS(PP_POINTERS)
 #undef PP_POINTER
 #undef PP_POINTERS
-  // Whether fp32 sums of shorter numbers are added in the order of those of floats: a GPU's thread
-  // takes as many bytes at once, not as many numbers.
+  // Whether fp32 sums of shorter elements are added in the same order as those of floats: a GPU's
+  // thread loads a fixed number of bytes, not of elements.
   enum class Order { kSame, kByType } order = Order::kSame;
-  // Whether attention of shorter numbers multiplies its probabilities and their gradients with
-  // other numbers in fp32, or rounded to these: a GPU's tensor cores take both factors so.
+  // Whether attention with shorter elements multiplies its probabilities and their gradients in
+  // fp32, or rounded to that type: a GPU's tensor cores take both factors rounded.
   enum class Probabilities { kFp32, kRounded } probabilities = Probabilities::kFp32;
 };
 
-// Those that this processor can run, the best one last.
+// Those that this processor supports, the best one last.
 std::span<const CpuKernels> SupportedCpuKernels();
 
 }  // namespace pp::kernels

@@ -1,19 +1,20 @@
-// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018, section 3), where
-// nothing of it comes to the host: gradients of Float16 below 2^-24 are lost, so all of them are
-// computed of the loss times a scale, and STEP divides them by it again.
+// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018, section 3), without
+// a round trip to the host: gradients of Float16 below 2^-24 are lost, so all of them are computed
+// from the loss times a scale, and STEP divides them by it again.
 //
 //   CrossEntropyBackward   multiplies by the scale
 //   Clip                   divides the norm by it, and judges it once a step:
 //     not finite   a gradient overflowed: the update is skipped, the scale halved
-//     else         the scale is doubled when so many steps in a row were good
+//     else         the scale is doubled after a given number of good steps in a row
 //   AdamW                  divides the gradients by it, or changes nothing (clip.h)
 //
-// Every rank has one of its own, and as all know the same norm, all have the same.
+// Every rank has its own scale; as all know the same norm, all scales are equal.
 #pragma once
 
 #include <cstdint>
 
-// A function that a GPU and the CPU share; of a CPU's instruction set none is linked into another.
+// A function that a GPU and the CPU share; versions for different CPU instruction sets are never
+// linked into one another.
 #ifdef __CUDACC__
 #define PP_SHARED_INLINE inline __host__ __device__
 #else
@@ -25,10 +26,10 @@ namespace pp::kernels {
 struct LossScale {
   float scale = 65536;  // of the next step
   float used = 0;       // by the step that was judged last
-  int64_t step = 0;     // which that is; counts from 1
-  int64_t good = 0;     // steps in a row since the scale was another
-  int64_t skipped = 0;  // updates of the whole training
-  int64_t finite = 1;   // 0: that step's was
+  int64_t step = 0;     // the number of that step; counts from 1
+  int64_t good = 0;     // steps in a row since the scale changed
+  int64_t skipped = 0;  // updates skipped in the whole training
+  int64_t finite = 1;   // 0: the last judged step's norm was not finite
 
   bool operator==(const LossScale&) const = default;
 };

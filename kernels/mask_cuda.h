@@ -15,8 +15,8 @@ struct Mask {
   uint32_t threshold;  // what a word must reach; 0: all are kept
   float scale;
 
-  // x.at[j] times the factor of element i + j of a row. REQUIRES: kSize is 1, or a multiple of 4
-  // and i one, too.
+  // Multiplies x.at[j] by the factor of element i + j of a row. REQUIRES: kSize is 1, or both kSize
+  // and i are multiples of 4.
   template <int kSize>
   __device__ void Apply(int64_t row, int64_t i, Pack<float, kSize>& x) const {
     if (threshold == 0) return;

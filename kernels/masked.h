@@ -12,7 +12,7 @@ namespace pp::kernels::PP_ISA {
 inline constexpr int64_t kMaskedBlock = 16384;  // elements of one sequence that one thread takes
 
 // For each `at` < range.n, out[at] = finish(dropout(value(at)), at), a vector at a time. value(at,
-// n) and finish(v, at, n) get how many lanes there are: kLanes, or fewer at an end.
+// n) and finish(v, at, n) get the number of lanes: kLanes, or fewer at an end.
 template <typename N, typename Value, typename Finish>
 void ForEachMasked(const MaskedRange& range, const DropoutKey& key, N* out, const Value& value,
                    const Finish& finish) {

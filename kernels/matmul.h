@@ -12,28 +12,29 @@
 //   kBf16Sum   BFloat16   BFloat16            float         dW; no residual
 //   kFp16, kFp16Sum       the same of Float16
 //
-// An epilogue goes on with the whole product P, bias and all:
+// An epilogue processes the whole product P, bias included:
 //
 //   kGelu          aux = P, C = gelu(P)             a layer, and what its backward needs of it
-//   kGeluBackward  C = P gelu'(aux)                 the gradient with respect to what GELU read
+//   kGeluBackward  C = P gelu'(aux)                 the gradient with respect to GELU's input
 //
-// aux has the numbers and the layout of C; kernels/gelu.h has the formulas. Whether gelu is that of
-// P or of aux, which is rounded, is the device's. No epilogue with kAdd, nor of a sum.
+// aux has C's type and layout; kernels/gelu.h has the formulas. Whether gelu is applied to P or to
+// aux, which is rounded, is up to the device. No epilogue with kAdd, nor for a sum.
 //
-// A row of a matrix starts `lda`, `ldb`, `ldc` numbers after the one before (0: no gap). A residual
-// has the layout of C, and may not be asked for together with kAdd, nor kAdd with kBf16 or kFp16.
+// A row of a matrix starts `lda`, `ldb`, `ldc` elements after the previous one (0: no gap). A
+// residual has the layout of C, and cannot be combined with kAdd, nor kAdd with kBf16 or kFp16.
 //
-// A product is cut into blocks, each computed by one thread, and a sum is cut by the shape alone:
-// the result has the same bits for any number of threads. Nothing but the given memory is used.
+// A product is cut into blocks, each computed by one thread, and how a sum is cut depends only on
+// the shape: the result has the same bits for any number of threads. Nothing but the given memory
+// is used.
 //
-// Sums are fp32 in all of them, and C is rounded once. In kFp32 so are the products, by fused
-// multiply-adds, or on processors with AMX by products of bfloat16 that are as precise;
-// matmul_amx.cc says how, and what becomes of infinities.
+// Sums are fp32 in all of them, and C is rounded once. In kFp32 the products are fp32, too, by
+// fused multiply-adds, or on processors with AMX by products of bfloat16 that are as precise;
+// matmul_amx.cc says how, and what happens to infinities.
 //
-// Why not oneDNN 2.6.3, measured on GPT-2 124M: its matmul primitive takes six blocks from the heap
-// at each execution, needs rows without gaps, and falls to half the speed for rows of 3072 floats;
-// its sgemm takes 74 kB from the heap at each call and is about as fast as this (//kernels:bench
-// prints it beside), but promises nothing about bits and numbers of threads.
+// Why not oneDNN 2.6.3, measured on GPT-2 124M: its matmul primitive takes six heap blocks at each
+// execution, needs rows without gaps, and drops to half the speed for rows of 3072 floats; its
+// sgemm takes 74 kB from the heap at each call and is about as fast as this (//kernels:bench
+// compares them), but guarantees nothing about bits for different numbers of threads.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +49,7 @@ namespace pp::kernels {
 enum class Operands { kNN, kNT, kTN };
 enum class MatmulNumbers { kFp32, kBf16, kBf16Sum, kFp16, kFp16Sum };
 
-// Those of products of activations that are N: forward and dX; and dW.
+// The types of products with activations N: forward and dX; and dW.
 template <typename N>
 inline constexpr MatmulNumbers kForwardNumbers = MatmulNumbers::kFp32;
 template <>
@@ -62,7 +63,7 @@ inline constexpr MatmulNumbers kWeightNumbers<BFloat16> = MatmulNumbers::kBf16Su
 template <>
 inline constexpr MatmulNumbers kWeightNumbers<Float16> = MatmulNumbers::kFp16Sum;
 
-// Whether C has two bytes, of which B and the bias, which are weights, take the nearest.
+// Whether C has two bytes; then B and the bias, which are weights, are rounded to the nearest.
 inline constexpr bool Rounds(MatmulNumbers numbers) {
   return numbers == MatmulNumbers::kBf16 || numbers == MatmulNumbers::kFp16;
 }
@@ -83,14 +84,14 @@ struct MatmulShape {
   bool operator==(const MatmulShape&) const = default;
 };
 
-// With the lengths of rows said that it leaves to its sizes.
+// With the row lengths filled in that it leaves to its sizes.
 inline MatmulShape Whole(MatmulShape shape) {
   if (shape.lda == 0) shape.lda = shape.operands == Operands::kTN ? shape.m : shape.k;
   if (shape.ldb == 0) shape.ldb = shape.operands == Operands::kNT ? shape.k : shape.n;
   if (shape.ldc == 0) shape.ldc = shape.n;
   return shape;
 }
-// From the first of B's numbers to its last.
+// Elements from B's first one to its last.
 inline int64_t NumbersOfB(const MatmulShape& shape) {
   const bool turned = shape.operands == Operands::kNT;
   const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
@@ -98,19 +99,19 @@ inline int64_t NumbersOfB(const MatmulShape& shape) {
 }
 
 struct MatmulArgs {
-  const void* a = nullptr;  // of the shape's numbers
+  const void* a = nullptr;  // of the shape's type
   const void* b = nullptr;
   void* c = nullptr;
   const float* bias = nullptr;     // [n], exactly when the shape says so
   const void* residual = nullptr;  // like C, exactly when the shape says so; may be C itself
   void* aux = nullptr;             // like C, exactly when there is an epilogue; not C
   void* scratch = nullptr;         // ScratchBytes of its numbers, aligned to 64
-  void* helpers = nullptr;         // as much for each further thread, one behind the other
+  void* helpers = nullptr;         // as much for each further thread, one after the other
 };
 
 namespace cpu {
 
-// Belongs to one thread at a time. Threads that compute at the same time have one each.
+// Belongs to one thread at a time. Threads that compute concurrently have one each.
 class Matmul {
  public:
   // `threads`: how many threads one Run may use (those of SetThreads, at most).
@@ -119,13 +120,13 @@ class Matmul {
   Matmul(Matmul&&) noexcept;
   Matmul& operator=(Matmul&&) noexcept;
 
-  // Makes what `shape` needs, once; the same shape gets the same id, and ids count from 0.
+  // Prepares what `shape` needs, once; the same shape gets the same id, and ids count from 0.
   int Prepare(const MatmulShape& shape);
 
-  // Of one thread, for every shape with such numbers.
+  // Of one thread, for every shape with these types.
   static size_t ScratchBytes(MatmulNumbers numbers);
 
-  // Takes no memory.
+  // Allocates no memory.
   void Run(int id, const MatmulArgs& args);
 
  private:

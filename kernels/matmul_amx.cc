@@ -1,23 +1,23 @@
 // The matrix product on the tile registers of AMX, which multiply bfloat16 and add fp32.
 //
-// A float has 24 significant bits and a bfloat16 has 8, so a float x is the exact sum of three:
-// x = x0 + x1 + x2, each what the ones before it leave, rounded. Of the nine products in x y six
+// A float has 24 significant bits and a bfloat16 has 8, so a float x is the exact sum of three: x =
+// x0 + x1 + x2, each the rounded remainder of the ones before it. Of the nine products in x y six
 // are computed, x0 y0 + x0 y1 + x1 y0 + x1 y1 + x0 y2 + x2 y0; the others are below 2^-24 |x y|,
 // half a unit in the last place (Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
 // intelligence datatype for higher-precision computations", ARITH 2019). An element of C takes 32
-// steps of k at once, so its sum is rounded less often than a chain of fused multiply-adds and is
-// nearer to the exact one. It is fp32 in all but its ends: infinity and what is above 3.39e38
-// become NaN, and below 2^-109, where x2 is no normal number, precision fades. A product of numbers
-// that are bfloat16 is one.
+// steps of k in one go, so its sum is rounded less often than a chain of fused multiply-adds and is
+// nearer to the exact one. It equals fp32 except at the ends of the range: infinity and what is
+// above 3.39e38 become NaN, and below 2^-109, where x2 is subnormal, precision degrades. A product
+// of elements that are bfloat16 is a single product.
 //
 //   A, rows 0-31   [k 0-31][k 32-63]…   A chunk of k of a block of A is packed once; panels of 32
 //   A, rows 32-63  [      ][       ]…   columns of B are packed one after the other and multiplied
 //                                       by all of it. A step of k of a panel is 2 tiles of each
 //                                       part.
 //
-// The tile registers work for 16 cycles at each instruction. What else is to be done, packing the
-// next panel and adding the last sums to C, is strewn among those in small portions; so it costs
-// little time.
+// The tile registers work for 16 cycles at each instruction. The other work, packing the next panel
+// and adding the last sums to C, is interleaved with these in small portions, so it costs little
+// time.
 #include <type_traits>
 
 #include "kernels/epilogue.h"
@@ -47,15 +47,15 @@ struct Operand {
   bool along;
 };
 
-// Of the numbers of an operand.
+// For the elements of an operand.
 template <typename Number>
 inline constexpr int kPartsOf = sizeof(Number) == sizeof(float) ? 3 : 1;
 template <>
 inline constexpr int kPartsOf<Rounded<BFloat16>> = 1;
 
 // A word of each part has that of a in its lower half and that of b in its upper one; both are 16
-// numbers, those beyond the masks zero. Of a float: adding half a unit of what remains and cutting
-// off rounds to nearest. Some part of a NaN is one.
+// elements, those outside the masks zero. For a float: adding half a unit of the remainder and
+// truncating rounds to nearest. Some part of a NaN is a NaN.
 PP_INLINE void Split(const float* at_a, __mmask16 mask_a, const float* at_b, __mmask16 mask_b,
                      uint32_t* out) {
   const __m512i half_unit = _mm512_set1_epi32(0x8000);
@@ -90,10 +90,11 @@ PP_INLINE void Split(const Number* a, __mmask16 mask_a, const Number* b, __mmask
 // Packs a panel of an operand, a row of both tiles of a step at a time.
 //
 // A word of a tile has the elements at k and k + 16 of a step. A row of a left tile is a row of the
-// panel; a right tile is the transpose of that. Memory along k gives the rows of a left tile,
-// other memory those of a right one; what is to be the other kind is transposed afterwards.
+// panel; a right tile is the transpose of that. Memory contiguous along k gives the rows of a left
+// tile, other memory those of a right one; the other kind is transposed afterwards.
 //
-// What is not inlined gets values and not the object's address, so that this lives in registers.
+// Functions that are not inlined get values and not the object's address, so that it stays in
+// registers.
 template <typename Number>
 class Packer {
   static constexpr int kParts = kPartsOf<Number>;
@@ -118,7 +119,7 @@ class Packer {
 
   int64_t left() const { return left_; }
 
-  // Packs so many rows more, or what is left.
+  // Packs `rows` more rows, or what is left.
   PP_INLINE void Pack(int64_t rows) {
     rows = Least(rows, left_);
     if (rows <= 0) return;
@@ -171,7 +172,7 @@ class Packer {
   }
 
   // From an element of A to that of b, to that of the other tile; from the last row of a step to
-  // the first of the next; to the next panel, which will be wanted soon.
+  // the first of the next; to the next panel, which will be needed soon.
   const int64_t ld_, to_b_, to_tile_, to_step_, to_next_;
   const bool along_, transpose_;
   const int64_t count_;
@@ -318,8 +319,8 @@ PP_INLINE void MultiplyPanels(const uint32_t* left, const uint32_t* right, int64
   _tile_stored(3, sums + kSide * kPanel + kSide, kSumsRowBytes);
 }
 
-// In kNT rows of B are rows of a left operand, so that B needs no transposition, which would cost
-// more than those of A and of the sums.
+// In kNT rows of B become rows of a left operand, so that B needs no transposition, which would
+// cost more than those of A and of the sums.
 template <typename A, typename B>
 void MultiplyChunk(const Block& block, const A* first_a, const B* first_b, uint32_t* scratch) {
   constexpr int kParts = kPartsOf<A>;
@@ -342,9 +343,9 @@ void MultiplyChunk(const Block& block, const A* first_a, const B* first_b, uint3
   pack_a(0).Pack(steps * kSide);
   pack_b(0).Pack(steps * kSide);
 
-  // While the first panel of B is multiplied, the next one of A is packed, and while the last one
-  // of A is, that of B, each step where the one was that has just been used: it is in the nearest
-  // cache.
+  // While the first panel of B is multiplied, the next one of A is packed; while the last one of A
+  // is multiplied, the next one of B is packed. Each step goes where the one just used was: in the
+  // nearest cache.
   alignas(64) float sums[2][kPanel * kPanel];
   int sums_now = 0;
   Finisher finisher(block);
@@ -387,7 +388,7 @@ struct __attribute__((packed)) TileConfig {
 
 template <typename A, typename B, typename C>
 void Multiply(const MatmulRunArgs& run) {
-  // Where numbers have fewer parts, as much scratch holds more of them.
+  // If elements have fewer parts, the same scratch holds more of them.
   constexpr int64_t kMostDepth = kChunk * 3 / kPartsOf<A>;
   const MatmulShape& shape = run.shape;
   const int64_t down = DivideUp(shape.m, kRows);
@@ -432,7 +433,7 @@ void MatmulRun(const MatmulRunArgs& run) {
   WithEpilogue(run, [](const MatmulRunArgs& plain) {
     ForNumbers(plain.shape.numbers, [&]<typename A, typename B, typename C>() {
       if constexpr (std::is_same_v<A, Float16>) {
-        v4::MatmulRun(plain);  // tiles have no such numbers
+        v4::MatmulRun(plain);  // tiles do not support these types
       } else {
         Multiply<A, B, C>(plain);
       }

@@ -1,5 +1,5 @@
 // How a matrix product is cut into blocks, and the scratch that it needs. Sizes are measured: a
-// panel of B, the next one, the rows of A of a chunk and those of C stay in a second-level cache.
+// panel of B, the next one, and a chunk's rows of A and of C fit in a second-level cache.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,24 @@
 namespace pp::kernels {
 
 inline constexpr int64_t kBlockRows = 256;
-inline constexpr int64_t kBlockColumns = 768;  // divides by the panel of every instruction set
+inline constexpr int64_t kBlockColumns = 768;  // a multiple of every instruction set's panel
 inline constexpr int64_t kChunkDepth = 384;
-// With few rows B comes from memory, and processors fetch more of its rows than was asked for: a
+// With few rows B comes from memory, and processors prefetch more of its rows than was asked for: a
 // chunk is short enough that all of that is used while it is in the cache.
 inline constexpr int64_t kFewRows = 128, kShortChunkDepth = 192;
 
 // A panel of B, then, for a transposed A, a block of A.
 inline constexpr int64_t kPanelFloats = kChunkDepth * 48;
 
-// k, of a product of m rows, in chunks of about the same depth, a multiple of 16.
+// k of a product with m rows, in chunks of about the same depth, a multiple of 16.
 inline constexpr int64_t ChunkDepth(int64_t m, int64_t k) {
   const int64_t most = m <= kFewRows ? kShortChunkDepth : kChunkDepth;
   const int64_t chunks = (k + most - 1) / most;
   return ((k + chunks - 1) / chunks + 15) / 16 * 16;
 }
 
-// With AMX a panel of an operand is kPanel rows, packed in tiles of kSide x kSide words, of which
-// 2 x (parts of a number) hold kStep steps of k. One panel of B and a block of A are kept. A float
+// With AMX a panel of an operand is kPanel rows, packed in tiles of kSide x kSide words, of which 2
+// x (parts of an element) hold kStep steps of k. One panel of B and a block of A are kept. A float
 // has three parts, a BFloat16 one.
 namespace amx_blocks {
 
@@ -43,7 +43,7 @@ inline constexpr int64_t kStripFloats = kChunkDepth * kBlockRows;
 inline constexpr int64_t kPackedFloats = kPanelFloats + kStripFloats > amx_blocks::kScratchWords
                                              ? kPanelFloats + kStripFloats
                                              : amx_blocks::kScratchWords;
-// Behind them, where C is rounded: the sums of a block.
+// After them, if C is rounded: the sums of a block.
 inline constexpr int64_t kSumsFloats = kBlockRows * kBlockColumns;
 
 // Scratch of one thread.

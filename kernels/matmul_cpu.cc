@@ -1,19 +1,18 @@
 // The matrix product on one instruction set.
 //
 // C is cut into blocks of at most kBlockRows x kBlockColumns, the work of one thread. In a block, k
-// advances by chunks, so that what is used again stays in the caches; of a chunk, B is copied in
-// panels of up to kTileColumns columns, [k][columns], and a tile of registers walks down the rows
-// (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008). A is read
-// where it lies, unless it is transposed: then the chunk of A is copied in strips of kLanes rows,
-// [k][kLanes].
+// advances by chunks, so that what is reused stays in the caches; of a chunk, B is copied in panels
+// of up to kTileColumns columns, [k][columns], and a tile of registers walks down the rows (Goto
+// and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008). A is read in place,
+// unless it is transposed: then the chunk of A is copied in strips of kLanes rows, [k][kLanes].
 //
-//        columns ->  |panel|panel|…         The copies matter: rows of a weight matrix lie a large
+//        columns ->  |panel|panel|…         The copies matter: rows of a weight matrix are a large
 //   rows   [tile]    |     |                power of two apart, and without them the caches hold
 //     v    [tile]    |     |                only a small part of a panel. Where rows of B are rows
 //                                           of a panel, the first tile copies while it multiplies.
 //
-// What is copied becomes float; where A is not, it is copied in every case, [rows][k]. Where C is
-// not, the sums of a block lie in scratch until they are whole.
+// What is copied becomes float; if A is not float, it is always copied, [rows][k]. If C is not, the
+// sums of a block are in scratch until they are complete.
 #include <type_traits>
 
 #include "kernels/epilogue.h"
@@ -64,7 +63,7 @@ void CopyPanelOfB(const Block& block, int64_t column, int64_t columns) {
 }
 
 // Of A[k, m]: strips[strip][k][row of the strip], with zeros in the rows beyond A. Four strips at a
-// time, as memory is read faster in longer pieces and too many strips are in each other's way.
+// time, as memory is read faster in longer pieces and too many strips evict each other.
 template <typename Block>
 void CopyTransposedA(const Block& block) {
   constexpr int64_t kTogether = 4 * kLanes;
@@ -92,8 +91,8 @@ void CopyA(const Block& block) {
   }
 }
 
-// Asks, line by line, for a region of memory, `rows` rows of `length` numbers, `stride` apart, so
-// that `calls` calls of Next() ask for all of it.
+// Prefetches, line by line, a region of memory, `rows` rows of `length` elements, `stride` apart,
+// so that `calls` calls of Next() prefetch all of it.
 template <typename Number>
 class Prefetcher {
  public:
@@ -124,7 +123,7 @@ class Prefetcher {
   int64_t rows_, length_, stride_, each_, at_ = 0;
 };
 
-// What the panel behind `column` will read of B: of this chunk, or else of the next one.
+// What the panel after `column` will read of B: of this chunk, or else of the next one.
 template <typename A, typename B>
 Prefetcher<B> NextPanelOfB(const Block<A, B>& block, int64_t column, int64_t calls) {
   const int64_t ldb = block.shape.ldb, end = block.columns;
@@ -141,8 +140,8 @@ Prefetcher<B> NextPanelOfB(const Block<A, B>& block, int64_t column, int64_t cal
   return {block.b + k * ldb + column, depth, columns, ldb, calls};
 }
 
-// What the tile behind row i of the block and `column` will read of C: below it, or else on top of
-// the next panel.
+// What the tile after row i of the block and `column` will read of C: below it, or else at the top
+// of the next panel.
 template <typename Block>
 Prefetcher<float> NextTileOfC(const Block& block, int64_t i, int64_t column, int64_t columns,
                               int64_t calls) {
@@ -156,7 +155,7 @@ Prefetcher<float> NextTileOfC(const Block& block, int64_t i, int64_t column, int
   return {c, columns > 0 ? Least(block.rows - i, kTileRows) : 0, columns, block.ldc, calls};
 }
 
-// Adds to `sum` what belongs to up to kLanes of `left` numbers of C besides the product.
+// Adds to `sum` what up to kLanes of `left` elements of C contain besides the product.
 template <typename Block>
 PP_INLINE Vec Finish(const Block& block, Vec sum, int64_t row, int64_t column, int64_t left) {
   const int64_t at = row * block.ldc + column;
@@ -212,7 +211,7 @@ PP_INLINE void StoreTile(const Block& block, const Tile<kTileRows, kVectors>& ti
   }
 }
 
-// kTileRows rows of A where they lie, `lda` apart. Few pointers, so that all stay in registers.
+// kTileRows rows of A in place, `lda` apart. Few pointers, so that all stay in registers.
 struct RowsOfA {
   const float *a, *a3, *a6;
   int64_t lda;
@@ -250,7 +249,7 @@ PP_INLINE void MultiplyRows(const Block<A, B>& block, int64_t i, int64_t column,
     } else {
       const float* a[kTileRows];
       for (int row = 0; row < kTileRows; ++row)
-        a[row] = first + (row < rows ? row : 0) * lda;  // computes row 0 again, which is dropped
+        a[row] = first + (row < rows ? row : 0) * lda;  // computes row 0 again, which is discarded
       MultiplyTile<kCopy>(
           tile, [&a](int row, int64_t k) PP_LAMBDA { return a[row][k]; }, b, ldb, block.depth,
           prefetch, block.panel_b);
@@ -289,7 +288,7 @@ void MultiplyPanel(const Block<A, B>& block, int64_t column, int64_t columns) {
 }
 
 // Panels have three vectors while there are enough, then what is left; of four the next takes two,
-// as a panel of one alone keeps the arithmetic waiting for its loads.
+// as a panel of a single one would stall on its loads.
 template <typename Block>
 void MultiplyChunk(const Block& block) {
   for (int64_t j = 0; j < block.columns;) {
@@ -327,7 +326,8 @@ void Multiply(const MatmulRunArgs& run) {
   const MatmulShape& shape = run.shape;
   const int64_t down = (shape.m + kBlockRows - 1) / kBlockRows;
   int64_t across = (shape.n + kBlockColumns - 1) / kBlockColumns;
-  // As many blocks for each thread. Where columns are cut makes no difference to any number of C.
+  // The same number of blocks for each thread. Where columns are cut does not affect any element of
+  // C.
   while (down * across % run.threads != 0) ++across;
   constexpr int64_t kPanel = kTileColumns;
   const int64_t columns = ((shape.n + across - 1) / across + kPanel - 1) / kPanel * kPanel;

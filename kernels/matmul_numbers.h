@@ -1,5 +1,5 @@
-// What all instruction sets' products share: the types of their numbers, where a block's part of A
-// and B begins, and where its sums go.
+// Shared by all instruction sets' products: the element types, where a block's part of A and B
+// begins, and where its sums go.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct BlockPlace {
   int64_t row, rows, column, columns;
 };
 
-// f<A, B, C>() of the types that the numbers stand for.
+// Calls f<A, B, C>() with the types that `numbers` stands for.
 template <typename F>
 void ForNumbers(MatmulNumbers numbers, const F& f) {
   switch (numbers) {
@@ -43,8 +43,8 @@ const B* ColumnOfB(const MatmulRunArgs& run, int64_t column) {
   return static_cast<const B*>(run.args.b) + column * (turned ? run.shape.ldb : 1);
 }
 
-// The sums of a block go to C, or, where its numbers are not floats, to scratch, from where they
-// are rounded when they are whole.
+// The sums of a block go to C, or, if its elements are not floats, to scratch, from where they are
+// rounded when they are complete.
 template <typename C>
 struct OutputBlock;
 
@@ -53,7 +53,7 @@ struct OutputBlock<float> {
   BlockPlace at;
   float* c;  // first row and column
   int64_t ldc;
-  const float *bias, *residual;  // that belong to the sums; null: none
+  const float *bias, *residual;  // added to the sums; null: none
 
   OutputBlock(const MatmulRunArgs& run, const BlockPlace& at, float*) : at(at), ldc(run.shape.ldc) {
     const int64_t first = at.row * ldc + at.column;

@@ -1,9 +1,9 @@
-// Instructions that C++ has no word for, in PTX for nvcc and in C++ for the emulation
+// Instructions that C++ cannot express, in PTX for nvcc and in C++ for the emulation
 // (kernels/block.h): matrix products of a warp on tensor cores, and copies from global to shared
-// memory that go on while the thread computes.
+// memory that run while the thread computes.
 //
 // A fragment is a lane's part of a matrix. With g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix
-// Fragments for mma.m16n8k16"), two numbers side by side in each 32-bit word, the first one low:
+// Fragments for mma.m16n8k16"), two adjacent elements in each 32-bit word, the first one low:
 //
 //   A [16][16]  at[0]: row g, columns 2t, 2t+1     at[1]: row g+8, the same columns
 //               at[2]: row g, columns 2t+8, 2t+9   at[3]: row g+8, these columns
@@ -11,9 +11,9 @@
 //               of two matrices side by side, at[2] and at[3] are the second one's
 //   C [16][8]   at[0], at[1]: row g, columns 2t, 2t+1     at[2], at[3]: row g+8
 //
-// All of a warp's lanes come to Mma and to LoadMatrix. They exist from sm_80 on. Hopper's wgmma,
-// which reads its operands from shared memory for four warps at once, would be a third way beside
-// these.
+// All of a warp's lanes take part in Mma and LoadMatrix. They exist from sm_80 on. Hopper's wgmma,
+// which reads its operands from shared memory for four warps together, would be a third
+// implementation.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include "kernels/block.h"
 #include "kernels/numbers.h"
 
-// Before a loop whose length is known: all of its rounds, so that what they index may be registers.
+// Before a loop of known length: unrolls it fully, so that what it indexes can be in registers.
 #ifdef __CUDACC__
 #define PP_UNROLL _Pragma("unroll")
 #define PP_NO_UNROLL _Pragma("unroll 1")
@@ -45,7 +45,7 @@ inline __device__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Two numbers, rounded to N, as a fragment has them.
+// Two elements, rounded to N, as in a fragment.
 template <typename N>
 __device__ uint32_t RoundPair(float low, float high);
 template <>
@@ -87,8 +87,8 @@ __device__ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], flo
   Mma<N>(a, b.at[2], b.at[3], c1);
 }
 
-// Four matrices [8][8]. Lane 8*i + r gives row r of matrix i: 8 numbers in shared memory, aligned
-// to 16 bytes. words[i] is numbers 2t, 2t+1 of row g of matrix i.
+// Four matrices [8][8]. Lane 8*i + r passes row r of matrix i: 8 elements in shared memory, aligned
+// to 16 bytes. words[i] holds elements 2t, 2t+1 of row g of matrix i.
 template <TwoBytes N>
 __device__ void LoadMatrix(const N* row, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -97,7 +97,7 @@ __device__ void LoadMatrix(const N* row, uint32_t (&words)[4]) {
                : "memory");
 }
 
-// The same, each matrix transposed: words[i] is numbers g of rows 2t and 2t+1.
+// The same, each matrix transposed: words[i] holds elements g of rows 2t and 2t+1.
 template <TwoBytes N>
 __device__ void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -106,8 +106,8 @@ __device__ void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
                : "memory");
 }
 
-// `bytes` of kBytes from global memory, then zeros. What `to` points to in shared memory is not to
-// be touched before WaitForCopies.
+// Copies `bytes` of kBytes from global memory, and zeros for the rest. What `to` points to in
+// shared memory must not be touched before WaitForCopies.
 template <int kBytes>
 __device__ void CopyAsync(const void* from, int bytes, void* to) {
   static_assert(kBytes == 4 || kBytes == 16);
@@ -124,23 +124,24 @@ __device__ void CopyAsync(const void* from, int bytes, void* to) {
   }
 }
 
-// This thread's copies since the last time are a group.
+// This thread's copies since the last call form a group.
 inline __device__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// For all of this thread's groups but the last kLater. Other threads see them after a barrier.
+// Waits for all of this thread's groups but the last kLater. Other threads see them after a
+// barrier.
 template <int kLater = 0>
 __device__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-// All numbers of another lane.
+// All elements of another lane.
 template <int kCount>
 __device__ void ShuffleAll(const float (&mine)[kCount], int lane, float (&its)[kCount]) {
   PP_UNROLL
   for (int i = 0; i < kCount; ++i) its[i] = Shuffle(mine[i], lane);
 }
 
-// 2^x, within 2 units of the last place; numbers below 2^-126 are 0.
+// 2^x, within 2 units in the last place; results below 2^-126 are 0.
 inline __device__ float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -204,7 +205,7 @@ void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
   }
 }
 
-// Until the wait, NaNs lie there: neither what comes nor what was there may be read.
+// Until the wait, the destination holds NaNs: neither the new nor the old contents can be read.
 template <int kBytes>
 void CopyAsync(const void* from, int bytes, void* to) {
   static_assert(kBytes == 4 || kBytes == 16);

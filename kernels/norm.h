@@ -58,8 +58,8 @@ void LayerNormBackward(const LayerNormBackwardArgs<N>& args);
 
 namespace cuda {
 
-// REQUIRES, of both: as many channels, at most, as a block's shared memory has room for, whose sums
-// of dgamma and dbeta take 8 bytes a channel.
+// REQUIRES, for both: at most as many channels as fit in a block's shared memory, where the sums of
+// dgamma and dbeta take 8 bytes per channel.
 inline constexpr int kMostChannels = 20480;
 
 template <typename N>

@@ -6,9 +6,9 @@
 namespace pp::kernels::PP_ISA {
 namespace {
 
-constexpr int64_t kRows = 16;  // that a thread takes at once
+constexpr int64_t kRows = 16;  // that a thread takes together
 
-// sum over c < n of term(c, lanes), in four strands of vectors. Lanes beyond n are not to count.
+// sum over c < n of term(c, lanes), in four independent vector sums. Lanes beyond n must not count.
 template <typename Term>
 PP_INLINE float SumOver(int64_t n, const Term& term) {
   Vec sum[4] = {Broadcast(0), Broadcast(0), Broadcast(0), Broadcast(0)};
@@ -51,7 +51,7 @@ void ForwardRow(const LayerNormForwardArgs<N>& args, int64_t row) {
 }
 
 // The product, rounded: the compiler must not fuse it with a sum. With one channel g - sum(g)/1 is
-// 0, where a fused product would leave its rounding error, times rstd, which may be large.
+// 0, but a fused product would leave its rounding error, times rstd, which may be large.
 PP_INLINE Vec Unfused(Vec v) {
   asm("" : "+v"(v));
   return v;

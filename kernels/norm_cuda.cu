@@ -1,7 +1,7 @@
-// The forward of LayerNorm and RMSNorm on a GPU. Bound by memory: it moves 2 numbers an element.
+// The forward of LayerNorm and RMSNorm on a GPU. Memory-bound: it moves two values per element.
 //
-// A warp takes a row, and keeps it in registers. Rows that are too wide, or not of whole packs, are
-// read again, from the first-level cache.
+// A warp takes a row, and keeps it in registers. Rows that are too wide, or not made of whole
+// packs, are read again, from the first-level cache.
 #include "kernels/norm.h"
 #include "kernels/norm_cuda.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kForwardThreads = 256;
 
-// kPacks: of a row, a lane's, which are in registers; or 0, where they are too many.
+// kPacks: a lane's packs of a row, which are in registers; or 0 if there are too many.
 template <typename N, int kSize, Centre kCentre, int kPacks>
 __global__ void __launch_bounds__(kForwardThreads) Forward(LayerNormForwardArgs<N> a) {
   const int64_t row = int64_t{BlockX()} * (kForwardThreads / kWarp) + Warp();

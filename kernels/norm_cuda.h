@@ -1,4 +1,4 @@
-// What both norms' passes on a GPU share.
+// Shared by the forward and backward norm kernels on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace pp::kernels::cuda {
 
-// Whether there is a mean to take off: LayerNorm.
+// Whether there is a mean to subtract: LayerNorm.
 enum class Centre { kNo, kYes };
 
-// What nvcc has made of these numbers is made again, rather than kept in registers, too.
+// Makes nvcc recompute what it has derived from these values, instead of also keeping it in
+// registers.
 template <typename P>
 __device__ void Forget(P& numbers) {
 #ifdef __CUDACC__
@@ -27,7 +28,8 @@ __device__ void Forget(P& numbers) {
 #endif
 }
 
-// run of how many numbers at once rows allow, and of whether there is a mean.
+// Calls run with the number of elements per access that rows allow, and with whether there is a
+// mean.
 template <typename N, typename Run>
 void ForSize(int64_t channels, bool centred, const Run& run) {
   constexpr int kSize = kPackSize<N>;

@@ -1,7 +1,7 @@
 // Loops over independent blocks of work, for the CPU kernels.
 //
-// What a block is depends on the shapes alone, never on the number of threads, and no two blocks
-// add into one number: results have the same bits for any number of threads.
+// How work is cut into blocks depends only on the shapes, never on the number of threads, and no
+// two blocks add into one element: results have the same bits for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace pp::kernels::PP_ISA {
 
 // Calls f(block, thread) for each block in [0, blocks), on at most `threads` threads, numbered from
-// 0, each of which has neighbouring blocks. Inside another such loop it is a plain one of thread 0.
+// 0, each of which gets adjacent blocks. Inside another such loop it is a plain loop of thread 0.
 template <typename F>
 void ParallelFor(int64_t blocks, int threads, const F& f) {
   struct Loop {
@@ -40,7 +40,7 @@ void ParallelFor(int64_t blocks, const F& f) {
   ParallelFor(blocks, Threads(), f);
 }
 
-// The scratch of a thread: the first one's, or its part of the others', `floats` each.
+// The scratch of a thread: the first one's, or its part of the helpers', `floats` each.
 inline float* ScratchOf(int thread, int64_t floats, void* first, void* others) {
   if (thread == 0) return static_cast<float*>(first);
   return static_cast<float*>(others) + (thread - 1) * floats;

@@ -1,7 +1,7 @@
-// Philox4x32-10 (Salmon et al., SC'11), many counters at a time. See dropout.h for what is counted.
+// Philox4x32-10 (Salmon et al., SC'11), many counters at a time. dropout.h defines the counters.
 //
-// A 32-bit number of a counter stands in the low half of a 64-bit lane; the high half may hold
-// anything, because a round multiplies low halves and takes both halves of the product.
+// A 32-bit word of a counter is in the low half of a 64-bit lane; the high half can hold anything,
+// because a round multiplies low halves and takes both halves of the product.
 #pragma once
 
 #include <cstdint>

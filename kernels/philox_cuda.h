@@ -24,14 +24,14 @@ __device__ inline void Philox(uint64_t seed, uint64_t group, uint32_t third, uin
   words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
 }
 
-// Word i % 4 of a group, chosen: an index would put all four into local memory.
+// Word i % 4 of a group, by selection: indexing would put all four into local memory.
 __device__ inline uint32_t WordOf(const uint32_t (&words)[4], int64_t i) {
   const uint32_t low = i % 2 == 0 ? words[0] : words[1];
   const uint32_t high = i % 2 == 0 ? words[2] : words[3];
   return i % 4 < 2 ? low : high;
 }
 
-// An element whose word is below it is dropped: p * 2^32, which is no rounding.
+// An element whose word is below this is dropped: p * 2^32, which is exact.
 __host__ __device__ inline uint32_t DropoutThreshold(float p) {
   return static_cast<uint32_t>(p * 4294967296.0f);
 }

@@ -1,4 +1,4 @@
-// Compiled without fused operations: the same weights on every processor.
+// Compiled without fused operations, so that weights are the same on every processor.
 #include "kernels/isa.h"
 #include "kernels/parallel.h"
 #include "kernels/philox.h"
@@ -8,7 +8,7 @@ namespace {
 
 // log((word + 1/2) / 2^32), to about 1e-12.
 //
-// The number is 2^e * m with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh f, f = (m-1)/(m+1).
+// The value is 2^e * m with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh f, f = (m-1)/(m+1).
 PP_INLINE double LogOfUniform(uint32_t word) {
   const double u = (word + 0.5) * 0x1p-32;
   uint64_t bits;
@@ -28,7 +28,7 @@ struct Direction {
   double cosine, sine;
 };
 
-// Of the angle 2 pi word / 2^32, to about 1e-12: Taylor's series around the nearest quarter turn.
+// Of the angle 2 pi word / 2^32, to about 1e-12: Taylor series around the nearest quarter turn.
 PP_INLINE Direction DirectionOf(uint32_t word) {
   const uint32_t quarter = (word + (1u << 29)) >> 30;
   const double x =

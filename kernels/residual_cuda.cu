@@ -1,4 +1,4 @@
-// The residual stream on a GPU. Bound by memory: 3 numbers an element.
+// The residual stream on a GPU. Memory-bound: three accesses per element.
 #include "kernels/elements_cuda.h"
 #include "kernels/mask_cuda.h"
 #include "kernels/residual.h"
@@ -14,7 +14,7 @@ struct ResidualEach {
   template <int kSize>
   __device__ void At(int64_t i) const {
     const int64_t at = a.range.first + i, row = at / a.range.sequence_elements;
-    const auto x = LoadPack<kSize>(a.x + i);  // widened behind the mask, which needs registers
+    const auto x = LoadPack<kSize>(a.x + i);  // widened after the mask, which needs registers
     auto sum = LoadFloats<kSize>(a.y + i);
     mask.Apply(row, at - row * a.range.sequence_elements, sum);
     for (int j = 0; j < kSize; ++j) sum.at[j] += ToFloat(x.at[j]);

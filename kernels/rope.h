@@ -1,8 +1,8 @@
-// Rotary position embedding (Su et al., "RoFormer", 2021), in place, as Hugging Face's LLaMA pairs
-// numbers: with h = head_dim/2 and the angle a(t,i) of position t,
+// Rotary position embedding (Su et al., "RoFormer", 2021), in place, pairing elements as in Hugging
+// Face's LLaMA: with h = head_dim/2 and the angle a(t,i) of position t,
 //   x[i]   = x[i] cos a(t,i) - x[i+h] sin a(t,i)
 //   x[i+h] = x[i+h] cos a(t,i) + x[i] sin a(t,i)       i < h
-// The backward turns the gradient by the same angles the other way.
+// The backward rotates the gradient by the same angles in the other direction.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class Turn { kForward, kBackward };
 template <typename N>
 struct RopeArgs {
   int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;  // head_dim is even
-  int64_t row_stride = 0;         // numbers from one token's first head to the next one's
+  int64_t row_stride = 0;         // elements from one token's first head to the next one's
   const float* cosine = nullptr;  // [tokens, head_dim/2]
   const float* sine = nullptr;    // [tokens, head_dim/2]
   N* x = nullptr;                 // [batch, tokens, heads, head_dim], the heads side by side

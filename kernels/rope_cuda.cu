@@ -1,7 +1,8 @@
-// Rotary position embedding on a GPU. Bound by memory: 2 numbers an element; the angles of a token
+// Rotary position embedding on a GPU. Memory-bound: two accesses per element; the angles of a token
 // come from the first-level cache, for all of its heads.
 //
-// A block takes a token, a thread a pack of a head's lower half and the one that it is paired with.
+// A block takes a token; a thread takes a pack of a head's lower half and its counterpart in the
+// upper half.
 #include "kernels/elements_cuda.h"
 #include "kernels/rope.h"
 

@@ -1,5 +1,5 @@
-// y = weights x as a GPU's matrix products take them, whose operands have one type: weights and
-// biases are fp32. (A CPU's products round what they take by themselves.)
+// y = weights x as a GPU's matrix products take them, whose operands have one type, while weights
+// and biases are fp32. (A CPU's products round their operands themselves.)
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace pp::kernels {
 
-// To which type, and to which of the two numbers of it beside x.
+// To which type, and to which of its two values next to x.
 enum class Rounding {
   kNone,
   kBFloat16,  // the nearest, as in numbers.h
   kFloat16,
   // Stochastic rounding (Gupta et al., "Deep Learning with Limited Numerical Precision", 2015):
-  // each of the two with a probability such that their mean is x. What is drawn is a hash of x's
-  // own bits, so that a weight is rounded in the same way in every layout, replica and version, and
+  // each of the two with a probability such that their mean is x. The draw is a hash of x's own
+  // bits, so that a weight is rounded in the same way in every layout, replica and version, and
   // after a restart; it changes when the weight does.
   kStochasticBFloat16,
 };

@@ -1,4 +1,4 @@
-// Rounding weights on a GPU. Bound by memory: 6 bytes an element.
+// Rounding weights on a GPU. Memory-bound: 6 bytes per element.
 #include "kernels/round_cuda.h"
 
 namespace pp::kernels::cuda {

@@ -1,4 +1,4 @@
-// Rounding weights on a GPU (round.h), for the kernels that do.
+// Rounding weights on a GPU (round.h), for the kernels that need it.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@ struct RoundWeight<Rounding::kFloat16> {
   static __device__ Number Of(float x) { return Round<Number>(x); }
 };
 
-// The lower half of a float's bits, over 65536, is how far it is from the BFloat16 below it (in
-// size) to the one above: 16 bits drawn evenly reach over the end of the lower half so often.
+// The lower half of a float's bits, over 65536, is how far it is from the next smaller BFloat16 (in
+// magnitude) to the next larger: 16 uniform bits, added, carry out of the lower half with this
+// probability.
 template <>
 struct RoundWeight<Rounding::kStochasticBFloat16> {
   using Number = BFloat16;
@@ -31,8 +32,8 @@ struct RoundWeight<Rounding::kStochasticBFloat16> {
     memcpy(&bits, &x, sizeof(bits));
     const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
     if (!finite) return Round<Number>(x);
-    // The finalizer of MurmurHash3 (Appleby, 2011), which changes each bit of what it gives half of
-    // the time for each bit of what it takes.
+    // The finalizer of MurmurHash3 (Appleby, 2011): each input bit changes each output bit half of
+    // the time.
     uint32_t hash = bits;
     hash = (hash ^ hash >> 16) * 0x85ebca6bu;
     hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
@@ -50,7 +51,7 @@ __device__ void StoreRounded(void* to, int64_t i, const Pack<float, kSize>& x) {
   StoreAtOnce(static_cast<typename By::Number*>(to) + i, out);
 }
 
-// f.operator()<kRounding>() of it.
+// Calls f.operator()<kRounding>() for it.
 template <typename F>
 void ForRounding(Rounding rounding, const F& f) {
   switch (rounding) {

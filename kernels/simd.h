@@ -5,8 +5,7 @@
 // for a newer processor is ever linked into the code for an older one. For the same reason these
 // files use no inline function of the standard library.
 //
-// What reads or writes numbers takes floats, and the shorter ones of numbers.h, which it widens and
-// rounds.
+// Loads and stores take floats, and the shorter types of numbers.h, which they widen and round.
 //
 // Arithmetic is that of the compilers' vector extension: a + b, a < b ? x : y, and so on.
 #pragma once
@@ -46,7 +45,7 @@ PP_INLINE void StoreWord(uint32_t* p, Word v) { *reinterpret_cast<UnalignedWord*
 typedef uint16_t Half __attribute__((vector_size(2 * kLanes)));
 typedef uint16_t UnalignedHalf __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 
-// The numbers that the bits of N stand for; and the bits of the nearest N.
+// The values of bits of N; and the bits of the nearest N.
 template <TwoBytes N>
 Vec Widen(Half h);
 template <TwoBytes N>
@@ -86,8 +85,8 @@ PP_INLINE Half Narrow<Float16>(Vec v) {
   return (Half)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 #else
-// Below 2^-14 a number is so many 2^-24; above, its exponent's middle is lifted from 15 to 127, and
-// that of infinities and NaNs to the top.
+// Below 2^-14 a value is a multiple of 2^-24; above, its exponent's bias is shifted from 15 to 127,
+// and the exponent of infinities and NaNs to the top.
 template <>
 PP_INLINE Vec Widen<Float16>(Half h) {
   const Int bits = (Int) __builtin_convertvector(h, Word), rest = bits & 0x7fff;
@@ -97,7 +96,7 @@ PP_INLINE Vec Widen<Float16>(Half h) {
   return (Vec)(number | (bits & 0x8000) << 16);
 }
 // Adding 1/2, whose last place is 2^-24, rounds what is below 2^-14; above, half a unit is added to
-// the bits, less where the number is even, and a carry goes to the exponent.
+// the bits, less if the value is even, and a carry goes to the exponent.
 template <>
 PP_INLINE Half Narrow<Float16>(Vec v) {
   const Int bits = (Int)v, rest = bits & 0x7fffffff;
@@ -121,7 +120,7 @@ PP_INLINE void Store(N* p, Vec v) {
   *reinterpret_cast<UnalignedHalf*>(p) = Narrow<N>(v);
 }
 
-// A float that is read rounded to N.
+// A float that is rounded to N when it is read.
 template <TwoBytes N>
 struct Rounded {
   float x;
@@ -160,7 +159,7 @@ PP_INLINE void StorePart(N* p, Vec v, int64_t n) {
   for (int i = 0; i < n; ++i) p[i].bits = h[i];
 }
 
-// Up to kLanes of `left` numbers.
+// Up to kLanes of `left` elements.
 template <typename N>
 PP_INLINE Vec LoadUpTo(const N* p, int64_t left) {
   return left >= kLanes ? Load(p) : LoadPart(p, left);
@@ -239,7 +238,7 @@ PP_INLINE float Largest(Vec v) {
 // where floats cease to be normal, it is 0.
 //
 // x = k ln2 + r with |r| <= ln2/2; e^r is a polynomial (Cephes expf), 2^k an exponent. Adding
-// 1.5*2^23 rounds to an integer, which then stands in the low bits.
+// 1.5*2^23 rounds to an integer, which is then in the low bits.
 PP_INLINE Vec Exp(Vec x) {
   const Vec rounder = Broadcast(12582912.0f);
   const Vec shifted = x * Broadcast(1.44269504f) + rounder;

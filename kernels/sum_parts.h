@@ -1,6 +1,6 @@
-// out[i] = parts[0][i] + parts[1][i] + ..., added in this order, and also[i], where there is one,
-// the same. Both may be among the parts. A GPU takes kMostParts at most:
-// their addresses are arguments of a kernel, which may have 32 KiB of them.
+// out[i] = parts[0][i] + parts[1][i] + ..., added in this order; if there is an `also`, also[i] is
+// the same. Both may be among the parts. A GPU takes at most kMostParts: their addresses are
+// arguments of a kernel, which are limited to 32 KiB.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SumPartsArgs {
 
 namespace cpu {
 
-// By the calling thread alone.
+// On the calling thread only.
 template <typename N>
 void SumParts(const SumPartsArgs<N>& args);
 

@@ -1,14 +1,15 @@
-// SumParts on a GPU. Bound by memory: count + 1 numbers an element, or count + 2.
+// SumParts on a GPU. Memory-bound: count + 1 accesses per element, or count + 2.
 //
-// The addresses of the parts, an array on the host, travel in the kernel's arguments. All come with
-// one launch, as `out` may be any of the parts and must not be written before they all are read.
+// The addresses of the parts, an array on the host, are passed in the kernel's arguments. All are
+// passed in one launch, as `out` may be any of the parts and must not be written before they all
+// are read.
 #include "kernels/elements_cuda.h"
 #include "kernels/sum_parts.h"
 
 namespace pp::kernels::cuda {
 namespace {
 
-constexpr int kFewParts = 16;  // what most sums have: fewer arguments to copy at each launch
+constexpr int kFewParts = 16;  // enough for most sums: fewer arguments to copy at each launch
 
 template <typename N, int kMost>
 struct SumPartsEach {

@@ -3,8 +3,8 @@
 
 namespace pp::kernels::PP_ISA {
 
-// 32 strands, whatever the width of a vector: the same bits on every processor, as the square of a
-// float is exact in a double.
+// 32 partial sums, whatever the width of a vector: the same bits on every processor, as the square
+// of a float is exact in a double.
 static void SumSquares(const SumSquaresTensor& tensor) {
   constexpr int kStrands = 32;
   ParallelRanges(tensor.n, kSumSquaresBlock, [&](int64_t begin, int64_t end) {

@@ -1,6 +1,6 @@
-// Sums of squares on a GPU. Bound by memory: 4 bytes an element.
+// Sums of squares on a GPU. Memory-bound: 4 bytes per element.
 //
-// A block of threads takes a block of the tensor, a thread every 256th four of its numbers.
+// A block of threads takes a block of the tensor, a thread every 256th group of four elements.
 // Doubles, as the norm of a large model sums more squares than a float has digits for.
 #include "kernels/block_sum_cuda.h"
 #include "kernels/elements_cuda.h"

@@ -1,4 +1,4 @@
-// SwiGLU on a GPU. Bound by memory: 3 numbers an element of y forward, 5 backward.
+// SwiGLU on a GPU. Memory-bound: three accesses per element of y forward, five backward.
 #include "kernels/elements_cuda.h"
 #include "kernels/fast_math.h"
 #include "kernels/swiglu.h"
@@ -6,8 +6,8 @@
 namespace pp::kernels::cuda {
 namespace {
 
-// s = 1/(1 + exp(-x)) and 1 - s, both with all of their digits: near 1 a quotient that is off by
-// two units would leave none of 1 - s.
+// s = 1/(1 + exp(-x)) and 1 - s, both fully accurate: near 1 a quotient that is off by two units
+// would leave nothing of 1 - s.
 struct Sigmoid {
   float s, rest;
 };

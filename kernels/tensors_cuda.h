@@ -1,5 +1,5 @@
-// Kernels for a GPU that go over all tensors of a stage: a launch takes as many as its parameters,
-// 4096 bytes, have room for, and each block finds its own.
+// GPU kernels that go over all tensors of a stage: a launch takes as many as fit in its 4096 bytes
+// of parameters, and each block finds its own.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ __device__ TensorBlock FindTensor(const TensorBatch<Tensor>& batch) {
   return {low, block - (low > 0 ? batch.ends[low - 1] : 0)};
 }
 
-// `kernel`(batch, args...). `blocks`(n): of a tensor of n numbers. `grid` lacks x.
+// `kernel`(batch, args...). `blocks`(n): for a tensor of n elements. `grid` lacks x.
 template <auto kKernel, typename Tensor, typename Blocks, typename... Args>
 void LaunchTensors(std::span<const Tensor> tensors, const Blocks& blocks, Grid grid, Stream stream,
                    const Args&... args) {

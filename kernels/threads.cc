@@ -8,8 +8,8 @@
 namespace pp::kernels {
 namespace {
 
-// How often a thread looks before it sleeps. The next kernel often comes within microseconds; a
-// thread that spins longer keeps the core from those that it waits for.
+// How often a thread polls before it sleeps. The next kernel often comes within microseconds; a
+// thread that spins longer takes the core from those that it waits for.
 constexpr int kLooks = 200;
 
 template <typename T>
@@ -80,7 +80,7 @@ class Helpers {
   std::vector<std::thread> threads_;
 };
 
-// Of the calling thread. Null where it has none: looking takes no memory.
+// Of the calling thread. Null if it has none: looking allocates no memory.
 thread_local Helpers* helpers = nullptr;
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 //   acc[i][j] = sum over k of a(i,k) * b[k, j]     i < kRows; j < kVectors vectors of kLanes floats
 //
-// The sum runs over k in order, so an element has the same bits in whatever tile it lies. A tile
-// is as large as registers allow: 8 x 3 vectors of 32 with AVX-512, 4 x 3 of 16 otherwise.
+// The sum runs over k in order, so an element has the same bits in any tile. A tile is as large as
+// registers allow: 8 x 3 vectors of 32 with AVX-512, 4 x 3 of 16 otherwise.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,13 @@ struct Tile {
 // Steps of k between two calls of the `prefetch` below.
 inline constexpr int kPrefetchSteps = 8;
 
-// What MultiplyTile does with the rows of b beside the product: kYes copies row k to copy +
+// What MultiplyTile does with the rows of b besides multiplying: kYes copies row k to copy +
 // k*kVectors*kLanes, which costs next to nothing, as the rows are in registers anyway.
 enum class CopyRows { kNo, kYes };
 
 // b: row k starts at b + k*ldb. `a(i, k)` is inlined; so is `prefetch()`, called now and then to
-// ask for memory that will be used later (asking for all of it at once would stall the arithmetic).
+// prefetch memory that will be used later (prefetching all of it in one go would stall the
+// arithmetic).
 template <CopyRows kCopy = CopyRows::kNo, int kRows, int kVectors, typename A, typename Prefetch>
 PP_INLINE void MultiplyTile(Tile<kRows, kVectors>& tile, const A& a, const float* b, int64_t ldb,
                             int64_t depth, const Prefetch& prefetch, float* copy = nullptr) {
@@ -87,7 +88,7 @@ PP_INLINE void TransposeRows(Vec (&rows)[kLanes]) {
   }
 }
 
-// out[k][j] = in[j][k] for kLanes x kLanes numbers; rows of `in` are ld_in apart, of `out` ld_out.
+// out[k][j] = in[j][k] for kLanes x kLanes elements; rows of `in` are ld_in apart, of `out` ld_out.
 template <typename N>
 PP_INLINE void Transpose(const N* in, int64_t ld_in, float* out, int64_t ld_out) {
   Vec rows[kLanes];

@@ -1,7 +1,7 @@
 // Whether a kernel sets an output (`=`) or adds to what is there (`+=`).
 //
 // A gradient accumulator is set by the first micro-batch of a step and added to by the others, so
-// that nobody has to fill it with zeros.
+// that it need not be filled with zeros.
 #pragma once
 
 namespace pp::kernels {

@@ -10,9 +10,9 @@
 namespace pp {
 namespace {
 
-constexpr int kBodies = 2;  // the second one has one before it
+constexpr int kBodies = 2;  // so that the second one has one before it
 
-// Checks offsets, and notes what comes free in list[begin] to list[end - 1].
+// Checks offsets, and records what becomes free in list[begin] to list[end - 1].
 class FreeRecorder : public MemoryPolicy {
  public:
   FreeRecorder(const Program& program, int device, int begin, int end, std::vector<Freed>* freed)
@@ -56,7 +56,8 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
                                .bodies = HasSections(program) ? 1 : kBodies}));
   for (int i = 0; i < length; ++i) {
     const int32_t after = waits_for[second + i];
-    // What a body begins is over in the next one, and what it writes it wrote in the one before.
+    // What a body begins is over in the next one, and what it writes it also wrote in the previous
+    // one.
     if (after >= 0 && after < first)
       return Status::Invalid(
           fmt::format("device {}, '{}' (instruction {}): waits for what is two "

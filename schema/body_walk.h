@@ -1,9 +1,9 @@
-// What a device's body waits for when it is repeated without anything drained in between: its own
-// instructions, and those of the body before.
+// What a device's body waits for when it is repeated without draining in between: instructions of
+// its own and of the previous body.
 //
 //   prologue | body | body | epilogue      indices are those of the body, also in the two others:
-//                ^------^ waits for        the prologue is the body with the micro-batches from M
-//                                          on alone, the epilogue with those below M
+//                ^------^ waits for        the prologue is the part of the body with micro-batches
+//                                          from M on, the epilogue the part with those below M
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Dependence {
   bool operator==(const Dependence&) const = default;
 };
 
-// Behind body[index] these bytes of the arena hold no value, until an instruction writes there.
+// After body[index] these bytes of the arena hold no value, until an instruction writes there.
 struct Freed {
   int32_t index;
   int64_t offset, bytes;
@@ -32,7 +32,7 @@ struct BodyWalk {
   std::vector<Freed> freed;           // ascending by index
 };
 
-// Verifies the device's lists and memory (VerifyDevice, Depth::kPlan) on the way.
+// Also verifies the device's lists and memory (VerifyDevice, Depth::kPlan).
 Status WalkBody(const Program& program, int device, BodyWalk* out);
 
 }  // namespace pp

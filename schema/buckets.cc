@@ -18,13 +18,13 @@ bool IsTied(const StageLayout& layout, const Tensor& tensor) {
          (tensor.wgrad == layout.tied_lookup || tensor.wgrad == layout.tied_head);
 }
 
-// Cuts [begin, end) from its end, `first` being the most bytes of the first bucket.
+// Cuts [begin, end) from its end; `first` is the maximum size in bytes of the first bucket.
 void CutInto(const std::vector<Tensor>& tensors, int64_t first, bool tied,
              std::vector<Bucket>* buckets) {
   if (tensors.empty()) return;
   int64_t most = first, end = EndOf(tensors.back());
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend();) {
-    // The first tensor that fits, or, where none does, the first block of the last one.
+    // The first tensor that fits, or, if none does, the first block of the last one.
     int64_t begin = end;
     for (; tensor != tensors.rend() && tensor->wgrad >= end - most; ++tensor) begin = tensor->wgrad;
     if (begin == end) {
@@ -55,7 +55,7 @@ void ForPieces(const StageLayout& layout, const Bucket& bucket, Each each) {
   cut(bucket_end);
 }
 
-// A piece belongs to the copy in whose equal share its middle lies.
+// A piece belongs to the copy whose equal share contains its middle.
 int64_t OwnerOf(const Bucket& bucket, int64_t copies, int64_t begin, int64_t bytes) {
   return (2 * (begin - bucket.begin) + bytes) * copies / (2 * bucket.bytes);
 }

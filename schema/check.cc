@@ -20,7 +20,7 @@ struct Range {
   bool Has(int64_t number) const { return number >= low && number <= high; }
 };
 
-// The fields that are numbers in a range.
+// The fields that are numbers with a range.
 struct FieldRow {
   Field field;
   std::string_view text;
@@ -35,7 +35,7 @@ constexpr FieldRow kFields[] = {
     {Field::kVersion, "version", [](const Instruction& i) -> int32_t { return i.version; }},
 };
 
-// What may stand in an instruction. {-1, -1}: it does not have that field.
+// The legal values of an instruction's field. {-1, -1}: it does not have that field.
 struct Rule {
   bool known = false;
   bool may_be_sent = false;
@@ -48,7 +48,7 @@ Range RangeOf(const Program& program, Field field) {
     case Field::kStage:
       return {0, program.stages - 1};
     case Field::kMicro:
-      // The second half only where steps overlap; ListCheck knows.
+      // The second half only if steps overlap; ListCheck knows.
       return {0, int64_t{2} * program.microbatches - 1};
     case Field::kPeer:
       return {0, program.devices - 1};
@@ -159,7 +159,7 @@ class ListCheck {
     return {};
   }
 
-  // The same conditions as in Explain, in a form that is over in a few nanoseconds.
+  // The same conditions as in Explain, in a form that takes only a few nanoseconds.
   bool IsRight(const Instruction& i, int64_t micros) const {
     const Rule& rule = rules_.Find(i);
     bool right = rule.known && (!i.sent || rule.may_be_sent) && (!i.overlap || rule.may_overlap) &&
@@ -244,8 +244,9 @@ Status CheckPipes(const Program& program) {
       const int32_t device = program.pipes[pipe].device_of[stage];
       const auto [other, is_new] = pipe_of.try_emplace({stage, device}, pipe);
       if (!is_new)
-        return Wrong("pipes {} and {} both lay stage {} on device {} (a device holds a stage once)",
-                     other->second, pipe, stage, device);
+        return Wrong(
+            "pipes {} and {} both place stage {} on device {} (a device holds a stage once)",
+            other->second, pipe, stage, device);
     }
   return {};
 }
@@ -263,7 +264,7 @@ Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckCount("stages", p.stages));
   PP_RETURN_IF_ERROR(CheckCount("micro-batches", p.microbatches));
   if (p.lists.size() != static_cast<size_t>(p.devices)) {
-    return Wrong("{} lists for {} devices (one a device)", p.lists.size(), p.devices);
+    return Wrong("{} lists for {} devices (one per device)", p.lists.size(), p.devices);
   }
   if (p.pipes.empty() || p.pipes.size() > INT16_MAX) {
     return Wrong("{} pipes (1 to {})", p.pipes.size(), INT16_MAX);

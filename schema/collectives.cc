@@ -15,11 +15,11 @@ namespace {
 using Key = std::tuple<Op, int, int>;
 Key KeyOf(const Instruction& i) { return {i.op, i.stage, i.bucket}; }
 
-// Whether one order of all collectives agrees with every device's.
+// Whether some order of all collectives agrees with every device's.
 bool HasOneOrder(const Collectives& collectives) {
   std::vector<size_t> next(collectives.started_by.size(), 0);
   std::vector<size_t> arrived(collectives.all.size(), 0);
-  std::vector<int> complete;  // all members stand at it
+  std::vector<int> complete;  // all members have reached it
   auto arrive = [&](int device) {
     const std::vector<int>& mine = collectives.started_by[device];
     if (next[device] == mine.size()) return;
@@ -83,7 +83,7 @@ Status CheckCollectiveOrder(const Program& program) {
         last = at;
       }
     }
-  return {};  // a circle of three or more: a deadlock that Execute finds and tells
+  return {};  // a cycle of three or more: a deadlock that Execute finds and reports
 }
 
 }  // namespace pp

@@ -1,5 +1,5 @@
-// The order of collectives: all members of a group start theirs in one order, as NCCL and MPI ask
-// for. Two that meet the other way round would wait for each other forever.
+// The order of collectives: all members of a group start theirs in the same order, as NCCL and MPI
+// require. Two in opposite orders would wait for each other forever.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace pp {
 
-// One instruction of each member. The k-th of a device meets the k-th of the same name of another.
+// One instruction per member. The k-th of a device meets the k-th of the same name on another.
 struct Collective {
   Instruction instruction;   // that of the first member
   std::vector<int> members;  // devices, ascending

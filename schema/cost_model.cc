@@ -23,7 +23,7 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   return parts;
 }
 
-// Of the operations of a stage's forward, the share that RE does again.
+// The share of the operations of a stage's forward that RE repeats.
 double RecomputedShare(const Job& job, int stage) {
   const StageWork work = WorkOf(LayoutStage(job, stage), job);
   return work.forward.operations > 0 ? work.again.operations / work.forward.operations : 0;
@@ -31,7 +31,7 @@ double RecomputedShare(const Job& job, int stage) {
 
 }  // namespace
 
-// Sums of all that a plan can have stay far from the end of double.
+// Sums of everything in a plan stay far below double's maximum.
 constexpr double kMostCost = 1e15;
 
 double At(const PerStage& values, int stage) { return values[values.size() == 1 ? 0 : stage]; }

@@ -1,5 +1,5 @@
-// What an instruction costs. Times are those of one micro-batch on a whole device, in
-// any unit (T unless measured); of V stages that a pipe lays on a device, one costs 1/V.
+// What an instruction costs. Times are those of one micro-batch on a whole device, in any unit (T
+// unless measured); if a pipe places V stages on a device, each costs 1/V.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ using PerStage = std::vector<double>;
 struct CostModel {
   PerStage f{1};         // forward
   PerStage b{2};         // whole backward
-  PerStage r;            // recompute; empty: as f, or the share of it that is done again
+  PerStage r;            // recompute; empty: as f, or the share of it that is recomputed
   PerStage bi, bw;       // input and weight half; empty: b/2
   PerStage fb;           // a forward of stage s that overlaps a backward (DualPipe); empty: f + b
   PerStage comm{0};      // a message of stage s: how long it occupies its channel
   PerStage latency{0};   // and how much later it arrives
-  double bandwidth = 0;  // bytes a unit of time, added to comm where there is a model; 0: no limit
+  double bandwidth = 0;  // bytes per unit of time, added to comm if there is a model; 0: no limit
   PerStage reduce{0};    // a REDUCE_grad
   PerStage step{0};      // a STEP
   PerStage in{0};        // what a CFW keeps, in activations (memory, not time)
@@ -58,7 +58,7 @@ class Durations {
   std::vector<double> rows_[256];
   std::vector<std::vector<double>> shares_;  // by stage and bucket
   std::vector<double> pairs_, latency_;
-  double tied_ = 0;  // a REDUCE_tied: what its bytes would take among those of the first stage
+  double tied_ = 0;  // a REDUCE_tied: what its bytes would cost among those of the first stage
 };
 
 }  // namespace pp

@@ -81,7 +81,7 @@ int WriteDevice(const std::string& path, std::span<const std::string_view> parts
 }  // namespace
 
 void KeepStandardDescriptors() {
-  // open gives the least number that is free; writing to what is open for reading fails.
+  // open returns the lowest free descriptor; writing to one opened for reading fails.
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != descriptor) return;
 }
@@ -109,7 +109,7 @@ InputFile::~InputFile() {
 }
 
 Result<InputFile> InputFile::Open(const std::string& path, const std::string& right) {
-  // Without O_NONBLOCK, opening a FIFO waits for somebody to write.
+  // Without O_NONBLOCK, opening a FIFO waits for a writer.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return CannotRead(path, errno, right);
   InputFile file(path, descriptor, 0);
@@ -169,9 +169,9 @@ Status WriteWhole(const std::string& path, std::span<const std::string_view> par
     const int error = WriteDevice(path, parts);
     return error == 0 ? Status() : WriteError(path, error, bytes);
   }
-  // A file that is read-only stays as it is, although its folder would let us replace it.
+  // A read-only file is left alone, although its folder would allow replacing it.
   if (exists && access(path.c_str(), W_OK) != 0) return WriteError(path, errno, bytes);
-  // A link keeps leading to its file.
+  // A link continues to point to its file.
   std::error_code unresolved;
   std::string target = exists ? std::filesystem::canonical(path, unresolved).string() : path;
   if (unresolved) target = path;

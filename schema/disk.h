@@ -1,4 +1,4 @@
-// Files: reading a piece of one or all of it, and writing one completely or not at all.
+// Files: reading a piece or all of one, and writing one completely or not at all.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace pp {
 
-// Where a program was started without standard input, output or error, no file that it opens gets
-// their number; what is written there is an error. Call it before anything is opened.
+// If a program was started without standard input, output or error, no file that it opens gets
+// their descriptors; writing to them is an error. Call this before anything is opened.
 void KeepStandardDescriptors();
 
-// A regular file, open for reading. What is read is copied, so that a file which somebody cuts
-// short meanwhile is an error and no signal. Any number of threads may read.
+// A regular file, open for reading. What is read is copied, so that a file truncated meanwhile
+// causes an error and not a signal. Any number of threads can read.
 class InputFile {
  public:
   // Invalid: there is no such file, it cannot be read, or it is a directory, a pipe or a device.
@@ -28,10 +28,10 @@ class InputFile {
   InputFile& operator=(InputFile&&) = delete;
   ~InputFile();
 
-  // When it was opened.
+  // At the time of opening.
   int64_t bytes() const { return bytes_; }
-  // Takes no memory unless there is an error. Failed: the file does not have the bytes any more,
-  // or the disk is broken.
+  // Allocates no memory unless there is an error. Failed: the file has become shorter, or the disk
+  // is broken.
   Status Read(int64_t offset, void* out, int64_t bytes) const;
 
  private:
@@ -64,10 +64,10 @@ class MappedFile {
 // Writes all of `bytes` to an open file, at its position or at `offset`. Returns 0, or an errno.
 int WriteAll(int descriptor, std::string_view bytes, std::optional<int64_t> offset = {});
 
-// Writes `parts` one behind the other. The bytes go to a file beside `path`, reach the disk,
-// and only then take the name: whatever happens, `path` is what it was before or complete. A
-// device such as /dev/stdout is written directly. Failed: the disk is full or broken. Invalid:
-// a path that cannot be written.
+// Writes `parts` one after the other. The bytes go to a file next to `path`, reach the disk, and
+// only then get the name: whatever happens, `path` is what it was before or complete. A device such
+// as /dev/stdout is written directly. Failed: the disk is full or broken. Invalid: a path that
+// cannot be written.
 Status WriteWhole(const std::string& path, std::span<const std::string_view> parts);
 
 }  // namespace pp

@@ -58,7 +58,7 @@ class Executor {
   }
 
  private:
-  // Where a device stands.
+  // The position of a device.
   struct Place {
     size_t next = 0;  // in its list: the compute lane has finished all before
     double time = 0;  // of its compute lane
@@ -68,7 +68,7 @@ class Executor {
     std::vector<int> reduction_of;  // and their numbers in reductions_
     size_t next_reduction = 0;
     double reduce_time = 0;  // of its reduce lane
-    bool arrived = false;    // at that one
+    bool arrived = false;    // it has reached that one
   };
   // A direction between two devices, with the list indices of its messages.
   struct Channel {
@@ -118,7 +118,7 @@ class Executor {
     return {};
   }
 
-  // On a channel the receives stand in the order of the sends.
+  // On a channel the receives are in the order of the sends.
   Status CheckOrder(const Channel& channel) const {
     const size_t most = std::max(channel.sends.size(), channel.receives.size());
     for (size_t k = 0; k < most; ++k) {
@@ -135,11 +135,12 @@ class Executor {
             send.micro == receive.micro)
           continue;
       }
-      return Status::Invalid(fmt::format(
-          "channel d{} to d{}: message {} is {} at its start and {} at its end (receives stand in "
-          "the order of the sends)",
-          channel.from, channel.to, k, text(channel.sends, channel.from),
-          text(channel.receives, channel.to)));
+      return Status::Invalid(
+          fmt::format("channel d{} to d{}: message {} is {} at its start and {} at its end "
+                      "(receives must be in "
+                      "the order of the sends)",
+                      channel.from, channel.to, k, text(channel.sends, channel.from),
+                      text(channel.receives, channel.to)));
     }
     return {};
   }

@@ -1,14 +1,13 @@
-// Executes a program on paper: who does what when, or where everybody is stuck. The
-// verifier asks whether the end is reached, the simulator when.
+// Executes a program on paper: who does what when, or where everybody is stuck. The verifier asks
+// whether the end is reached, the simulator when.
 //
-// The rules are those of the runtime. A device runs its lanes side by side. Compute
-// instructions and WAITs follow one another; a message starts when both its ends have
-// done what it waits for (WaitsFor) and the message before it on its channel is over;
-// a reduction starts when all who take part have come to it. A message occupies its channel for
-// its cost and arrives a latency later. Two instructions that overlap run as one. With blocking
-// sends, SEND and RECV stand in the compute lane and meet each other. Nothing is buffered between
-// the two ends of a message: a program that gets through here gets through on any
-// transport.
+// The rules are those of the runtime. A device runs its lanes concurrently. Compute instructions
+// and WAITs follow one another; a message starts when both its ends have done what it waits for
+// (WaitsFor) and the previous message on its channel is over; a reduction starts when all its
+// members have reached it. A message occupies its channel for its cost and arrives a latency later.
+// Two instructions that overlap run as one. With blocking sends, SEND and RECV are in the compute
+// lane and meet each other. Nothing is buffered between the two ends of a message: a program that
+// finishes here finishes on any transport.
 #pragma once
 
 #include <span>
@@ -36,7 +35,7 @@ struct Execution {
 Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
                const CostModel& costs, Execution* execution);
 
-// The error of devices that have stopped, each in front of instruction `next`.
+// The error of devices that have stopped, each before instruction `next`.
 Status Deadlock(const Program& program, std::span<const size_t> next);
 
 }  // namespace pp

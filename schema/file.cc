@@ -49,8 +49,8 @@ Result<std::string_view> Unseal(std::string_view bytes) {
   const uint64_t checksum = SealOf(flatbuffer).checksum;
   if (seal.checksum != checksum) {
     return Status::Invalid(
-        fmt::format("damaged: its bytes have the checksum {:016x} (at its end stands {:016x})",
-                    checksum, seal.checksum));
+        fmt::format("damaged: its bytes have the checksum {:016x} (its end says {:016x})", checksum,
+                    seal.checksum));
   }
   return flatbuffer;
 }

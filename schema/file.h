@@ -25,7 +25,7 @@ Result<Program> LoadDevice(const std::string& path, int device);
 // The same for the device that `rank` of a run has: replica after replica, device after device.
 Result<Program> LoadRank(const std::string& path, int rank);
 
-// The same without a file, for tests and fuzzing. `name` stands in errors for the path.
+// The same without a file, for tests and fuzzing. `name` replaces the path in errors.
 
 // Less than 2 GiB: FlatBuffers' offsets have 32 bits, one of them for the sign.
 inline constexpr int64_t kMostPlanBytes = (int64_t{1} << 31) - 32;
@@ -33,7 +33,7 @@ inline constexpr int64_t kMostPlanBytes = (int64_t{1} << 31) - 32;
 // The bytes of the file. Invalid: more than `most_bytes`.
 Result<std::string> Encode(const Program& program, int64_t most_bytes = kMostPlanBytes);
 Result<Program> Decode(std::string_view bytes, const std::string& name);
-// Takes Encode's bytes without the last 16 and so gets past length and checksum.
+// Takes Encode's bytes without the last 16, and so bypasses length and checksum.
 Result<Program> DecodeUnsealed(std::string_view flatbuffer, const std::string& name);
 
 }  // namespace pp

@@ -1,4 +1,4 @@
-// A program as a FlatBuffer (program.fbs) and back: the only code that sees FlatBuffers, behind
+// A program as a FlatBuffer (program.fbs) and back: the only code that uses FlatBuffers, hidden by
 // file.h.
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace pp {
 
-// Columns are written and read as they lie in memory.
+// Columns are written and read in their in-memory representation.
 static_assert(FLATBUFFERS_LITTLEENDIAN, "plan files are little-endian");
 
 inline constexpr uint32_t kPlanFormat = 3;
-// What errors say would be right.
+// The way out that errors suggest.
 inline constexpr const char* kRightPlan = "a plan that pipec wrote";
 
 // Invalid: it would take more than `most_bytes`.
@@ -28,7 +28,7 @@ struct Selection {
   int number = 0;  // of the device or rank; rank: of rank's device in its replica
 };
 
-// Invalid: the bytes, whatever they are, are no plan, or one that CheckFields refuses.
+// Invalid: the bytes are not a plan, or one that CheckFields refuses.
 Result<Program> FromFlat(std::string_view flatbuffer, const Selection& selection);
 
 }  // namespace pp

@@ -1,4 +1,4 @@
-// FlatBuffer => Program, of bytes that may be anything.
+// FlatBuffer => Program, from arbitrary bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ size_t SizeOf(const flatbuffers::Vector<T>* vector) {
   return vector == nullptr ? 0 : vector->size();
 }
 
-// A column's entries. FlatBuffers does not promise their alignment in a damaged file.
+// A column's entries. FlatBuffers does not guarantee their alignment in a damaged file.
 template <typename T>
 struct Column {
   const uint8_t* data = nullptr;
@@ -28,8 +28,8 @@ struct Column {
   }
 };
 
-// Takes a program out of a FlatBuffer. It reads nothing outside; whether the numbers make
-// sense is CheckFields' question.
+// Extracts a program from a FlatBuffer. It reads nothing outside; whether the values make sense is
+// for CheckFields to say.
 class Decoder {
  public:
   explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
@@ -68,7 +68,7 @@ class Decoder {
     if (bytes_.size() < 8 || !plan::PlanBufferHasIdentifier(bytes_.data())) {
       return Wrong("not a plan ({})", kRightPlan);
     }
-    // Every table takes bytes: a file with more of them is wound into itself.
+    // Every table takes bytes: a file with more tables than that contains some of them repeatedly.
     const auto* data = reinterpret_cast<const uint8_t*>(bytes_.data());
     const auto most_tables = static_cast<flatbuffers::uoffset_t>(bytes_.size() / 4);
     flatbuffers::Verifier verifier(data, bytes_.size(), /*max_depth=*/16, most_tables);
@@ -84,8 +84,8 @@ class Decoder {
     return {};
   }
 
-  // Everything that is read takes at least a byte in the file. Lists that lie on top of each
-  // other would make a huge program of a small file.
+  // Everything that is read takes at least a byte in the file. Overlapping lists would turn a small
+  // file into a huge program.
   Status Spend(size_t items) {
     if (items > bytes_.size() - spent_)
       return Wrong("damaged inside: lists overlap ({})", kRightPlan);

@@ -69,7 +69,7 @@ MemoryCheck::~MemoryCheck() = default;
 Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use) {
   auto& at = blocks_->at;
   const int64_t begin = blocks_->list[claim.index].offset[std::min<size_t>(claim.slot, kSlots - 1)];
-  // Of a block beyond any address, the last one.
+  // For a block beyond any address, the last one.
   const int64_t end = claim.bytes + std::min(begin, INT64_MAX - claim.bytes);
   auto place = [&] { return fmt::format("{} at bytes {} to {}", ToText(claim.value), begin, end); };
   if (claim.slot >= kSlots || begin < 0 || begin > blocks_->arena_bytes ||
@@ -87,7 +87,7 @@ Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use)
     found->second.live = true;
     return {};
   }
-  // Another cut than before: forget the free blocks that it touches.
+  // A different partition than before: forget the free blocks that it touches.
   if (found != at.begin() && std::prev(found)->first + std::prev(found)->second.bytes > begin)
     --found;
   while (found != at.end() && found->first < end) {
@@ -95,7 +95,7 @@ Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use)
     *last_use = std::max(*last_use, found->second.last_use);
     const auto [old, block] = *found;
     found = at.erase(found);
-    // What lies on either side of the new block stays a free block.
+    // The rest on either side of the new block stays a free block.
     if (old < begin) at[old] = {begin - old, false, block.last_use};
     if (old + block.bytes > end) at[end] = {old + block.bytes - end, false, block.last_use};
   }

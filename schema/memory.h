@@ -1,5 +1,5 @@
-// The memory of one device: how many bytes a value has, who gives them out, and whether the
-// offsets of a plan are right.
+// The memory of one device: how many bytes a value has, who assigns them, and whether the offsets
+// of a plan are right.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace pp {
 
 // Bytes that a value adds on a device, by kind and stage. A program without a model has nominal
-// values of one byte. A stash that FW writes lies in two pieces: what RE would make, and what CFW
-// would keep (Job::recompute), so that the pieces of both can have the same places.
+// values of one byte. A stash that FW writes consists of two pieces: what RE would recompute, and
+// what CFW would keep (Job::recompute), so that the pieces of both can have the same places.
 class ValueBytes {
  public:
   explicit ValueBytes(const Program& program);
@@ -31,8 +31,7 @@ class ValueBytes {
   std::vector<int64_t> bytes_[16];
 };
 
-// What the walk tells of memory. The planner chooses offsets here, the verifier checks
-// them.
+// What the walk reports about memory. The planner chooses offsets here, the verifier checks them.
 class MemoryPolicy {
  public:
   virtual ~MemoryPolicy() = default;

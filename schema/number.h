@@ -1,4 +1,4 @@
-// Numbers in texts of users and files.
+// Numbers in texts from users and files.
 #pragma once
 
 #include <charconv>
@@ -7,7 +7,7 @@
 
 namespace pp {
 
-// Whether all of the text is one number; `base`: of a whole one, if not 10.
+// Whether the whole text is one number; `base`: of an integer, if not 10.
 template <typename Number, typename... Base>
 bool ReadNumber(std::string_view text, Number* number, Base... base) {
   const char* all = text.data() + text.size();

@@ -25,7 +25,7 @@ constexpr KindInfo kKinds[] = {
 #undef F
 #undef V
 
-// Each array above ends with one element too many, because an array may not be empty.
+// Each array above ends with one extra element, because an array must not be empty.
 template <typename Array>
 constexpr auto WithoutLast(const Array& array) {
   return std::span(array.data(), array.size() - 1);

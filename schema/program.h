@@ -29,8 +29,8 @@ enum class Op : uint8_t {
 #include "schema/ops.def"
 };
 
-// A device runs its lanes side by side, each in list order. Send and Recv stand for
-// one lane a direction and peer.
+// A device runs its lanes concurrently, each in list order. Send and Recv stand for one lane per
+// direction and peer.
 enum class Lane : uint8_t { kCompute, kSend, kRecv, kReduce };
 
 enum class Field : uint8_t {
@@ -74,11 +74,11 @@ std::span<const KindInfo> Kinds();
 std::span<const OpInfo> Ops();
 const KindInfo& Info(Kind kind);
 const OpInfo& Info(Op op);
-// Of what a message has: kAct or kGrad.
+// Of a message: kAct or kGrad.
 inline Kind KindOfMessage(Op op) {
   return op == Op::kSendAct || op == Op::kRecvAct ? Kind::kAct : Kind::kGrad;
 }
-// By text ("act", "FW") or by the number in a file; null where there is none.
+// By text ("act", "FW") or by the number in a file; null if there is none.
 const KindInfo* FindKind(std::string_view text);
 const OpInfo* FindOp(std::string_view text);
 const KindInfo* FindKind(int number);
@@ -89,19 +89,18 @@ struct Instruction {
   Op op = Op::kLoad;
   Kind value = Kind::kNone;  // WAIT: what for
   bool sent = false;         // WAIT: for the end of its send
-  bool overlap = false;      // with its neighbour, which says so too: the two run as one (DualPipe)
+  bool overlap = false;  // with its neighbour, which has it set too: the two run as one (DualPipe)
   int16_t bucket = -1;
-  int16_t pipe = -1;  // given only where there are several
-  // Weights that are so many updates older than the newest, or the first ones where there
-  // are not so many; given only where a device keeps several versions. STEP: 0, it makes the
-  // newest.
+  int16_t pipe = -1;  // only set if there are several
+  // Uses weights this many updates older than the newest, or the first ones if there have not been
+  // so many updates; only set if a device keeps several versions. STEP: 0, it makes the newest.
   int16_t version = -1;
   int32_t stage = -1;
   int32_t micro = -1;
   int32_t peer = -1;  // the other device
-  // Where the values it writes lie in the device's arena, in bytes, in the order of the
-  // table's "writes" (those that have no bytes left out), a value in two pieces (memory.h) with
-  // both; -1 before plan-memory.
+  // Where the values it writes lie in the device's arena, in bytes, in the order of the table's
+  // "writes" (without those that have no bytes); a value in two pieces (memory.h) has both; -1
+  // before plan-memory.
   int64_t offset[3] = {-1, -1, -1};
 
   bool operator==(const Instruction&) const = default;
@@ -114,7 +113,7 @@ bool IsMessage(const Instruction& instruction);
 int ActivationChange(Op op);
 // Whether each instruction is the first of two that overlap: pairs are taken from the left.
 std::vector<bool> FirstHalves(std::span<const Instruction> list);
-// What a WAIT can wait for: what a message or a collective brings.
+// What a WAIT can wait for: what a message or a collective delivers.
 bool CanWaitFor(Kind kind);
 // Whether `instruction` has the field: the table's fields, and for a WAIT those of the
 // message or collective that it waits for.
@@ -128,17 +127,17 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
-// The value that an operand of `instruction` means in a model of `stages` stages, with
-// the names changed at the ends; kind kNone where it does not exist.
+// The value that an operand of `instruction` refers to in a model of `stages` stages, with the
+// names changed at the ends; kind kNone if it does not exist.
 Value Resolve(Operand operand, const Instruction& instruction, int stages);
 
 enum class P2p : uint8_t { kAsync, kBlocking };
 
-// More stages or micro-batches than this are a mistake (a plan file ends before), and tables
-// that grow with them should not take a machine's memory to find out.
+// More stages or micro-batches than this are a mistake (a plan file reaches its limit earlier), and
+// tables that grow with them should not exhaust a machine's memory to find out.
 inline constexpr int32_t kMostCount = 1 << 24;
 
-// One copy of the model laid over the devices: stage -> device.
+// One copy of the model placed on the devices: stage -> device.
 struct Pipe {
   std::vector<int32_t> device_of;
   bool operator==(const Pipe&) const = default;
@@ -160,8 +159,8 @@ struct DeviceList {
   std::vector<Instruction> prologue;
   std::vector<Instruction> body;
   std::vector<Instruction> epilogue;
-  // The forwards of one batch alone, for its loss: a program of its own (EvaluationOf), which runs
-  // between two steps or behind the last one, in the memory of a step.
+  // Only the forwards of one batch, for its loss: a program of its own (EvaluationOf), which runs
+  // between two steps or after the last one, in the memory of a step.
   std::vector<Instruction> evaluation;
   std::vector<Region> regions;
   int64_t arena_bytes = 0;  // the peak: regions and values, 0 before plan-memory
@@ -185,10 +184,10 @@ struct Program {
   std::vector<Pipe> pipes;
   std::vector<int32_t> pipe_of;  // micro-batch -> pipe
   int32_t replicas = 1;          // data-parallel copies of all that; all have the same lists
-  int32_t zero = 0;        // 1: the optimizer's state is spread over a stage's copies (ZeRO-1)
+  int32_t zero = 0;        // 1: the optimizer's state is sharded over a stage's copies (ZeRO-1)
   bool clip = true;        // false: no gradient norm, so that no STEP waits for all devices
   std::optional<Job> job;  // the model, where one was given
-  bool evaluates = false;  // the lists are evaluations, which change nothing; never in a file
+  bool evaluates = false;  // the lists are evaluations, which modify nothing; never in a file
   std::vector<DeviceList> lists;
   bool operator==(const Program&) const = default;
 
@@ -198,13 +197,13 @@ struct Program {
   bool MakesVersions() const;
   // The stages that a device holds, ascending.
   std::vector<int32_t> StagesOf(int device) const;
-  // The pipes that lay `stage` on `device`, ascending.
+  // The pipes that place `stage` on `device`, ascending.
   std::vector<int32_t> PipesOf(int stage, int device) const;
   // Ranks that hold a copy of a stage's weights: pipes times replicas.
   int64_t Copies() const { return static_cast<int64_t>(pipes.size()) * replicas; }
-  // 1/V for each stage, V being the stages that the first pipe lays on its device.
+  // 1/V for each stage, V being the number of stages that the first pipe places on its device.
   std::vector<double> Shares() const;
-  // The same V where all devices have as many, else the mean, rounded down.
+  // The same V if it is equal for all devices, else the mean, rounded down.
   int StagesPerDevice() const;
 };
 

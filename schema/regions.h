@@ -8,9 +8,8 @@
 
 namespace pp {
 
-// Weights, their gradients and moments for each stage that the device holds, then what its
-// stages share; one behind the other from offset 0, at multiples of kAlign. None without a
-// model.
+// Weights, their gradients and moments for each stage that the device holds, then what its stages
+// share; one after the other from offset 0, at multiples of kAlign. None without a model.
 //
 // Loss: one double for each micro-batch of the program, where the last stage is. Exchange: for the
 // collective of n members that needs the most, n - 1 pieces of at most 1 MiB, of which each

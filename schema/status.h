@@ -1,5 +1,5 @@
-// How failure is said: a Status for what a user or a file can cause, PP_CHECK for
-// what only a bug can cause. Nothing in the project throws across a public header.
+// How failure is reported: a Status for what a user or a file can cause, PP_CHECK for what only a
+// bug can cause. Nothing in the project throws across a public header.
 #pragma once
 
 #include <cstdio>
@@ -27,7 +27,7 @@ class [[nodiscard]] Status {
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // The same error with "where: " in front of it.
+  // The same error with "where: " before it.
   Status In(const std::string& where) const {
     return ok() ? *this : Status{code_, where + ": " + message_};
   }
@@ -38,7 +38,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// `text` with the control characters that a file name may have written out, so that it stays one
+// `text` with the control characters that a file name may contain written out, so that it stays one
 // line.
 inline std::string OneLine(const std::string& text) {
   constexpr char kDigits[] = "0123456789abcdef";

@@ -143,7 +143,7 @@ std::vector<Sums::Sum*> Sums::TiedSums() {
   return found;
 }
 
-// It takes part with all its ends at once.
+// It takes part with all its ends together.
 Status Sums::StartTied(int index, int* after) {
   const std::vector<Sum*> ends = TiedSums();
   if (ends.empty())

@@ -1,13 +1,13 @@
 // The weight gradients of one device while its list is walked: has every micro-batch added its
-// part, are they reduced over all copies, is the norm taken, has every stage made its step.
+// part, are they reduced over all copies, is the norm taken, has every stage made its step?
 //
 //   BW ..  -> REDUCE_grad b0 .. WAIT  -> NORM_grad -> REDUCE_norm WAIT -> STEP
 //   BW ..  -> SCATTER_grad b0 .. WAIT -> NORM_grad -> REDUCE_norm WAIT -> STEP -> GATHER_weights
 //             (zero 1: a copy keeps, norms and updates its shard of each bucket, then gathers the
 //             others'; of a tied tensor it norms its shard in the first stage)
-//   BW ..  -> REDUCE_tied WAIT        -> NORM_grad        of both ends, beside their other buckets
+//   BW ..  -> REDUCE_tied WAIT        -> NORM_grad   of both ends, in addition to the other buckets
 //
-// What a program needs none of may be left out: without other copies nothing is reduced or
+// What a program does not need can be left out: without other copies nothing is reduced or
 // gathered, without a tied embedding there is no REDUCE_tied, with clip off there is no norm. Where
 // a device keeps several versions of its weights (STEP with a version), a step takes what has been
 // added since the last one, and there is no norm either.
@@ -22,7 +22,7 @@ namespace pp {
 
 // How far a program has been lowered.
 enum class Depth {
-  kSchedule,  // compute instructions only; what other devices make is simply there
+  kSchedule,  // compute instructions only; what other devices make is simply available
   kLists,     // with communication, reductions and steps
   kPlan,      // with memory
 };
@@ -41,7 +41,7 @@ class Sums {
   Status Wait(const Instruction& i, int* after);
   // Nothing may be left over. *index: the instruction that the error is about, -1: none.
   Status CheckEnd(int* index);
-  // The same between two plain bodies; then all begins again.
+  // The same between two plain bodies; then everything starts over.
   Status NextBody(int* index);
 
   // That `i`, which uses weights, says which, where there are several.
@@ -55,7 +55,7 @@ class Sums {
     int stage = 0, pipe = 0;
     int64_t parts = 0;                  // micro-batches that have added to it since the last step
     int32_t last_part = -1;             // index of the last one
-    int32_t flying = 0;                 // reductions that nobody has waited for
+    int32_t flying = 0;                 // reductions that have not been waited for
     int32_t reduced = 0, gathered = 0;  // buckets
     bool tied = false, normed = false, stepped = false;
     int64_t stepped_parts = 0;

@@ -259,7 +259,7 @@ class Parser {
     bool stage, micro, bucket, pipe, version, peer, sent, overlap;
   };
 
-  // In a body those of the next step follow where steps overlap; Finish looks whether they do.
+  // In a body those of the next step follow if steps overlap; Finish checks whether they do.
   int64_t MostMicros() const {
     constexpr int kBody = 1;
     return int64_t{section_ == kBody ? 2 : 1} * program_.microbatches;

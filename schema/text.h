@@ -9,7 +9,7 @@
 //     SEND_act  s0 m0 to d1
 //     ...
 //
-// Further lines before the first device, each where it says something:
+// Further lines before the first device, each only if needed:
 //   passes mario | p2p blocking | replicas 2 | zero 1 | model {...} | batch 2 sequence 64 | layers
 //   2 2 2 3 pipe d0 d1 d2 d3 | pipe d3 d2 d1 d0 | micro-batches on pipes 0 1 0 1
 #pragma once

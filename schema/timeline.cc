@@ -74,7 +74,7 @@ Status WriteChromeTrace(const Program& program, std::span<const Event> events,
     PP_RETURN_IF_ERROR(write(std::string_view(out.data(), out.size())));
     out.clear();
   }
-  // Without events the last name would leave a comma.
+  // Without events there would be a trailing comma after the last name.
   if (first && out.size() > 2 && out[out.size() - 2] == ',') out.resize(out.size() - 2);
   append("\n]}\n");
   return write(std::string_view(out.data(), out.size()));

@@ -1,5 +1,5 @@
-// Who ran what when: what the simulator predicts and what a run records, in one form, so
-// that both can be laid over each other in one viewer.
+// Who ran what when: what the simulator predicts and what a run records, in one form, so that one
+// viewer can overlay both.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace pp {
 
-// One instruction of a body, once.
+// One execution of an instruction of a body.
 struct Event {
   int32_t rank = 0;
   int32_t device = 0;
@@ -31,11 +31,11 @@ struct LaneName {
 };
 LaneName LaneOf(const Instruction& instruction);
 
-// Chrome's trace format, which Perfetto opens: pid = rank, tid = lane, one complete event
-// an instruction with its text as name, and its step and index as arguments. The lane of a
-// message is its direction and peer.
+// Chrome's trace format, which Perfetto opens: pid = rank, tid = lane, one complete event per
+// instruction with its text as name, and its step and index as arguments. The lane of a message is
+// its direction and peer.
 //
-// Calls write(piece) with one piece of the text after the other, until one fails.
+// Calls write(piece) with one piece of the text after the other, until a call fails.
 // REQUIRES: the events come from bodies of `program`.
 Status WriteChromeTrace(const Program& program, std::span<const Event> events,
                         const std::function<Status(std::string_view)>& write);

@@ -9,7 +9,7 @@ namespace {
 template <typename T>
 using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
 
-// More than the FlatBuffer will take, so that it is built without being copied.
+// More than the FlatBuffer will need, so that it is built without reallocation.
 int64_t EstimateBytes(const Program& program) {
   constexpr int64_t kTable = 128, kInstruction = 46;
   int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size();
@@ -55,7 +55,7 @@ class Encoder {
  private:
   using List = std::vector<Instruction>;
 
-  // One field of all instructions; nothing where it is the default everywhere.
+  // One field of all instructions; nothing if it has the default everywhere.
   template <typename T, typename Get>
   Vector<T> AddColumn(const List& list, Get get) {
     const T absent = static_cast<T>(get(Instruction{}));

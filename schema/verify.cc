@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kUnrolled = "prologue, 2 bodies, epilogue";
 
-// Regions lie inside the arena and not on each other, and what the model needs is there.
+// Regions lie inside the arena without overlap, and those that the model needs exist.
 Status CheckRegions(const Program& program, int device) {
   const DeviceList& list = program.lists[device];
   std::vector<Region> regions = list.regions;
@@ -45,14 +45,15 @@ Status CheckRegions(const Program& program, int device) {
   return {};
 }
 
-// The first place where a section is not `derived`, what the body makes it.
+// The first place where a section differs from `derived`, the one derived from the body.
 Status CheckSection(const char* name, const std::vector<Instruction>& section,
                     const std::vector<Instruction>& derived) {
   const auto [here, there] =
       std::mismatch(section.begin(), section.end(), derived.begin(), derived.end());
   if (here == section.end() && there == derived.end()) return {};
   return Status::Invalid(fmt::format(
-      "{} instruction {} is {}, which its body has as {} (the prologue is what of the body belongs "
+      "{} instruction {} is {}, which its body has as {} (the prologue is the part of the body "
+      "that belongs "
       "to the next step, the epilogue is the rest; at the same offsets)",
       name, here - section.begin(), here == section.end() ? "missing" : "'" + ToText(*here) + "'",
       there == derived.end() ? "nothing" : "'" + ToText(*there) + "'"));
@@ -68,7 +69,7 @@ Status CheckSections(const Program& program, int device) {
       .In(fmt::format("device {}", device));
 }
 
-// `paper` is the program with one list a device: itself, or unrolled.
+// `paper` is the program with one list per device: itself, or unrolled.
 Status CheckList(const Program& program, const Program& paper, int device, Depth depth,
                  const ValueBytes& bytes, WaitsFor* waits_for) {
   const std::vector<Instruction>& list = paper.lists[device].body;
@@ -81,7 +82,7 @@ Status CheckList(const Program& program, const Program& paper, int device, Depth
   return WalkList(paper, device, list, args);
 }
 
-// Every stage steps as often as every other.
+// Every stage steps equally often.
 Status CheckSteps(const Program& program) {
   int64_t all = 0;
   for (int d = 0; d < program.devices; ++d) {
@@ -110,7 +111,7 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
   return Execute(paper, *waits_for, CostModel(), nullptr);
 }
 
-// What tells of a gradient that overflowed.
+// That a plan has what detects a gradient overflow.
 Status CheckNorm(const Program& program) {
   if (!program.job || !InfoOf(program.job->dtype).scales_loss) return {};
   if (program.clip && !program.MakesVersions()) return {};

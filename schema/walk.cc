@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kValueKinds = 8;  // kinds below this number are per micro-batch values
 
-// Where a value stands on the device.
+// The state of a value on the device.
 enum class State : uint8_t { kNone, kFlying, kHere, kSending, kGone };
 
 class Walker {
@@ -47,7 +47,7 @@ class Walker {
   struct Track {
     int32_t writer = -1;   // index of the instruction that wrote, received or last sent it
     int32_t extent = -1;   // the first of its pieces of memory
-    int32_t version = -1;  // stash, input, work: of the weights that made it
+    int32_t version = -1;  // stash, input, work: of the weights it was made with
     State state = State::kNone;
   };
   // A piece of memory; a value that takes over others has a chain of them.
@@ -72,7 +72,7 @@ class Walker {
     if (args_.waits_for) (*args_.waits_for)[index_] = after;
   }
 
-  // Whether a value is made and used on this device alone.
+  // Whether a value is produced and used on this device only.
   bool StaysHere(const Value& v) const {
     if (v.kind != Kind::kAct && v.kind != Kind::kGrad) return true;
     return DeviceOf(v.stage, v.micro) == DeviceOf(v.stage + 1, v.micro);
@@ -164,7 +164,7 @@ class Walker {
     return count;
   }
 
-  // Takes `v`, whose memory is put in front of the chain *kept.
+  // Takes `v`; its memory is prepended to the chain *kept.
   Status Read(const Value& v, int32_t* kept) {
     if (args_.depth == Depth::kSchedule && !StaysHere(v)) return {};
     Track& track = TrackOf(v);
@@ -191,7 +191,7 @@ class Walker {
     return {};
   }
 
-  // Whether it is used with the weights that made it.
+  // Whether it must be used with the weights that it was made with.
   static bool KeepsVersion(Kind kind) {
     return kind == Kind::kStash || kind == Kind::kInput || kind == Kind::kWork;
   }
@@ -231,7 +231,7 @@ class Walker {
     const bool act = v.kind == Kind::kAct;
     if (i.stage + 1 >= program_.stages)
       return Status::Invalid("the last stage's output goes nowhere");
-    // act(s) is made on the device of s, grad(s) on that of s+1.
+    // act(s) is produced on the device of s, grad(s) on that of s+1.
     const int maker = DeviceOf(act ? i.stage : i.stage + 1, i.micro);
     const int user = DeviceOf(act ? i.stage + 1 : i.stage, i.micro);
     if (maker == user)
@@ -297,7 +297,7 @@ class Walker {
     return {};
   }
 
-  // A schedule may say where it waits for what another device makes; that is simply there.
+  // A schedule may say where it waits for another device's values; they are simply available.
   Status WaitInSchedule(const Instruction& i, const Value& v) {
     const bool user = v.stage + 1 < program_.stages && !i.sent && !StaysHere(v) &&
                       DeviceOf(v.kind == Kind::kAct ? v.stage + 1 : v.stage, v.micro) == device_;
@@ -307,7 +307,8 @@ class Walker {
     return {};
   }
 
-  // A plain body leaves nothing over: no sum here, no value either, as the end of the list shows.
+  // A plain body leaves nothing over: no sum is left here, and no value, as the end of the list
+  // shows.
   Status NextBody() {
     if (program_.evaluates) return {};
     int index = -1;
@@ -357,9 +358,9 @@ class Walker {
     return at;
   }
 
-  // The value behind `track` takes over the chain *kept, which is empty afterwards.
+  // The value of `track` takes over the chain *kept, which is empty afterwards.
   void Chain(Track& track, int32_t* kept) { Prepend(std::exchange(*kept, -1), &track.extent); }
-  // Puts the chain `head` in front of *kept.
+  // Prepends the chain `head` to *kept.
   void Prepend(int32_t head, int32_t* kept) {
     if (head < 0) return;
     int32_t last = head;
@@ -397,8 +398,8 @@ Status WalkList(const Program& program, int device, std::span<const Instruction>
                 const WalkArgs& args) {
   const std::vector<int32_t> held = program.StagesOf(device);
   if (held.empty()) return Status::Invalid(fmt::format("device {} holds no stage", device));
-  // Every micro-batch takes at least one instruction on each stage. Tables that grow with
-  // both are not made for a list that cannot be right.
+  // Every micro-batch takes at least one instruction on each stage. Tables that grow with both are
+  // not allocated for a list that cannot be right.
   const int64_t least = int64_t{program.microbatches} * static_cast<int64_t>(held.size()) /
                         static_cast<int64_t>(program.pipes.size());
   if (least > static_cast<int64_t>(list.size()) + 4096)

@@ -1,7 +1,6 @@
-// One device's list, walked once in order: is every value written before it is read,
-// and read once; is every accumulator closed before it is used; and what has each
-// instruction to wait for. Verifier, memory planner, simulator and interpreter all walk
-// with this one function, so that they agree.
+// One device's list, walked once in order: is every value written before it is read, and read once;
+// is every accumulator closed before it is used; and what must each instruction wait for? Verifier,
+// memory planner, simulator and interpreter all walk with this one function, so that they agree.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +27,10 @@ struct WalkArgs {
   MemoryPolicy* memory = nullptr;     // REQUIRED for kPlan
   const ValueBytes* bytes = nullptr;  // REQUIRED with memory
   WaitsFor* waits_for = nullptr;
-  int bodies = 1;  // the list is so many plain bodies, one behind the other (Unroll in sections.h)
+  int bodies = 1;  // the list is this many plain bodies, one after the other (Unroll in sections.h)
 };
 
-// REQUIRES: fields of all instructions are in range (Load and Parse see to that).
+// REQUIRES: fields of all instructions are in range (Load and Parse ensure that).
 // Errors say "device D, 'TEXT' (instruction I): what is wrong".
 Status WalkList(const Program& program, int device, std::span<const Instruction> list,
                 const WalkArgs& args);

@@ -74,7 +74,7 @@ TEST_CASE("the first rank's error is everybody's, then the first item that diffe
   bring[3].items[0].digest = 7;
   bring[2].items[1].digest = 7;
   CHECK(all(bring).message() ==
-        "--data: rank 2 has another one than rank 0 (the same on all ranks)");
+        "--data: rank 2 has a different one from rank 0 (the same on all ranks)");
   bring[1].status = Status::Failed("one");
   bring[2].status = Status::Invalid("two");
   CHECK(all(bring).message() == "one");

@@ -1,4 +1,4 @@
-// No thread of a rank takes memory inside a step: malloc is replaced by one that counts.
+// No thread of a rank allocates memory inside a step: malloc is replaced by one that counts.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -19,7 +19,7 @@ void Count() {
 
 }  // namespace
 
-// What glibc calls its own functions behind the public names.
+// glibc's names for its own functions behind the public ones.
 extern "C" {
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);

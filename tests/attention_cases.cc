@@ -1,4 +1,4 @@
-// The attention kernel's case: beside T x T matrices in doubles.
+// The attention kernel's case: against T x T matrices in doubles.
 #include <cmath>
 
 #include "tests/kernel_cases.h"
@@ -6,7 +6,7 @@
 namespace pp::kernels {
 namespace {
 
-// Where query (0), key (1) or value (2) of head h of the queries lies in packed rows.
+// The position of query (0), key (1) or value (2) of head h of the queries in packed rows.
 struct PackedRows {
   AttentionShape s;
   int64_t kv_heads = s.kv_heads == 0 ? s.heads : s.kv_heads;
@@ -92,7 +92,8 @@ Comparison Attention(const CpuKernels& kernels) {
           }
         }
       }
-      // Scores err by eps*sqrt(D) of numbers of order 1, and so, relatively, do probabilities.
+      // Scores have errors of eps*sqrt(D) of values of order 1, and so, relatively, have
+      // probabilities.
       result.Add(out, want, 8 * kEpsilon * std::sqrt(s.head_dim));
       const int64_t terms = s.tokens * (s.heads / place.kv_heads);
       result.Add(dqkv, want_d, 16 * kEpsilon * std::sqrt(s.head_dim + terms));

@@ -1,4 +1,4 @@
-// --layers-per-stage auto against all splits there are.
+// --layers-per-stage auto against all possible splits.
 #include "compiler/balance.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ ModelConfig Gpt2(int layers) {
   return model;
 }
 
-// Multiplications of the busiest device for one token, 64 tokens a sequence.
+// Multiplications of the busiest device for one token, with 64 tokens per sequence.
 double Most(const Program& program, const std::vector<int>& layers) {
   std::vector<double> of_device(program.devices, 0);
   for (const Pipe& pipe : program.pipes) {
@@ -65,7 +65,7 @@ TEST_CASE("no split has less for the busiest device") {
         const Program program = MustCompile(options);
         const std::vector<int>& split = program.job->layers_per_stage;
         CHECK(Most(program, split) == BestOfAll(program, layers));
-        // Of the stages without a head none has two layers more than another.
+        // Among the stages without a head none has two layers more than another.
         if (std::string_view(scheme) == "1f1b" && devices == 4) {
           const auto [least, most] = std::minmax_element(split.begin(), split.end() - 1);
           CHECK(*most - *least <= 1);

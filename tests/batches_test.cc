@@ -1,4 +1,4 @@
-// Which sequences micro-batches have, with files whose tokens are their own numbers.
+// Which sequences micro-batches have, with files whose tokens are their own indices.
 #include "runtime/files/batches.h"
 
 #include <unistd.h>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kLength = 4;
 
-// A text of exactly `sequences` sequences: token t is 1 + t modulo 251, which is no multiple of a
-// sequence, so that no two of them are the same.
+// A text of exactly `sequences` sequences: token t is 1 + t modulo 251, which is not a multiple of
+// a sequence's length, so that no two of them are the same.
 Dataset MakeData(int sequences) {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("batches_test." + std::to_string(getpid()) + ".txt"))
@@ -100,7 +100,7 @@ TEST_CASE("an epoch has every sequence of the file once, in order, and nothing e
       int64_t next = (step - 1) % per_epoch * 12, tokens = 0;
       for (int r = 0; r < 2; ++r)
         for (int m = 0; m < 3; ++m) {
-          CHECK(batches.FirstSequence(step, r, m) == number);  // dropout goes on counting
+          CHECK(batches.FirstSequence(step, r, m) == number);  // dropout continues to count
           const Sequences read = Read(batches, args, step, r, m);
           for (int b = 0; b < 2; ++b, ++number, ++next) {
             if (next < sequences) {

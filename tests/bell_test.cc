@@ -31,7 +31,7 @@ TEST_CASE("a sleeper wakes at the end of its time") {
   bell.WaitFor(bell.rings(), milliseconds(-1));
 }
 
-// Two hand a number back and forth; a ring that is lost would let both sleep for ever.
+// Two threads hand a number back and forth; a lost ring would let both sleep forever.
 void PingPong(Bell* mine, Bell* other, std::atomic<int>* number, int first) {
   for (int i = first; i < 20000; i += 2) {
     while (true) {
@@ -88,7 +88,7 @@ TEST_CASE("a ring wakes all who sleep") {
   };
   std::thread one(sleep), two(sleep);
   while (bell.words()->sleepers.load() < 2) std::this_thread::yield();
-  std::this_thread::sleep_for(milliseconds(50));  // until the kernel has them, too
+  std::this_thread::sleep_for(milliseconds(50));  // until the kernel has put them to sleep, too
   go.store(true);
   bell.Ring();
   one.join();

@@ -1,4 +1,4 @@
-// Who meets whom: all ranks' collectives of a plan are bound, and laid side by side.
+// Who meets whom: all ranks' collectives of a plan are bound and compared.
 #include "runtime/plan/bind_collective.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ Program PlanOf(CompileOptions options) {
   return MustCompile(options);
 }
 
-// Addresses alone: nothing is computed here.
+// Addresses only: nothing is computed here.
 class NoDevice : public Device {
  public:
   Status Take(int64_t) override { return {}; }
@@ -47,7 +47,7 @@ class NoDevice : public Device {
   Queue* none_ = nullptr;
 };
 
-// What identifies one meeting, beside its members.
+// What identifies one meeting, besides its members.
 using Name = std::tuple<Op, int, int>;  // stage, bucket
 
 struct Bound {
@@ -67,7 +67,7 @@ struct Ranks {
     }
   }
 
-  // By name, and by group where several groups meet under one name (norms of replicas).
+  // By name, and by group if several groups meet under one name (norms of replicas).
   std::map<std::pair<Name, Group>, std::vector<const Bound*>> Meetings() const {
     std::map<std::pair<Name, Group>, std::vector<const Bound*>> meetings;
     for (const auto& of_rank : bound)
@@ -83,7 +83,7 @@ struct Ranks {
   std::vector<std::vector<Bound>> bound;  // by rank
 };
 
-// The shards of all members, one after the other, without gaps and without anything twice.
+// The shards of all members, one after the other, without gaps or overlaps.
 ByteRange Tiled(const CollectiveArgs& args) {
   std::vector<ByteRange> all;
   for (const auto& shard : args.shards)
@@ -132,7 +132,7 @@ void ForAll(const F& f) {
       }
 }
 
-// Norm blocks that a rank's NORM_grads make, in bytes of the norm.
+// Norm blocks that a rank's NORM_grads compute, in bytes of the norm.
 std::set<int64_t> BlocksMadeBy(const Ranks& ranks, int rank) {
   const Program& program = ranks.program;
   const Place place = ranks.topology.PlaceOf(rank);
@@ -197,7 +197,7 @@ TEST_CASE("all members of a meeting are there, and agree on kind, group and shar
   });
 }
 
-// With several groups of one name each rank is in one of them.
+// If several groups share a name each rank is in one of them.
 TEST_CASE("nobody is left out") {
   ForAll([](const Ranks& ranks) {
     for (int stage = 0; stage < ranks.program.stages; ++stage) {
@@ -234,7 +234,7 @@ TEST_CASE("each norm block has one owner in a group, which made it") {
   });
 }
 
-// Where every replica has all gradients, none asks another one for its squares.
+// If every replica has all gradients, none asks another one for its squares.
 TEST_CASE("a norm's group is one replica, or all where gradients are spread over them") {
   ForAll([](const Ranks& ranks) {
     const bool sharded = ranks.program.zero == 1 && ranks.program.Copies() > 1;

@@ -1,4 +1,4 @@
-// What binding makes of a body: addresses, versions and steps, held against the list played by
+// The result of binding a body: addresses, versions and steps, checked against the list played by
 // hand, instruction after instruction, iteration after iteration.
 #include "runtime/plan/binding.h"
 
@@ -126,7 +126,7 @@ TEST_CASE("prologue, bodies and epilogue are one stream, which makes each step w
       if (iteration.part == Part::kAhead) CHECK(in_section == list.prologue.size());
       if (iteration.part == Part::kRest) CHECK(in_section == list.epilogue.size());
     }
-    // As many of each step.
+    // The same number in each step.
     std::map<int64_t, size_t> names;
     for (const auto& [key, count] : executed) ++names[key.first];
     for (int64_t step = 2; step <= 4; ++step) CHECK(names[step] == names[1]);
@@ -178,7 +178,7 @@ TEST_CASE("a backward finds the version that its forward used, which no STEP has
   });
 }
 
-TEST_CASE("the first micro-batch behind a STEP sets the gradients, the others add") {
+TEST_CASE("the first micro-batch after a STEP sets the gradients, the others add") {
   ForAll([](const Program& program, int, const Bound& b) {
     std::map<Copy, int> parts;
     for (int round = 0; round < 2; ++round)
@@ -194,8 +194,8 @@ TEST_CASE("the first micro-batch behind a STEP sets the gradients, the others ad
   });
 }
 
-// Played by name: who has made a value last left it where its reader looks, in the same iteration
-// or in the one before.
+// Played by name: the producer of a value last left it where its reader looks, in the same
+// iteration or in the previous one.
 TEST_CASE("a reader finds each value where its maker left it, also from the body before") {
   ForAll([](const Program& program, int, const Bound& b) {
     using Name = std::tuple<Kind, int, int>;

@@ -1,5 +1,5 @@
-// What the bodies of repeated programs wait for: by hand for small ones, and by a second way of
-// finding it for all kinds.
+// What the bodies of repeated programs wait for: by hand for small ones, and by a second method for
+// all kinds.
 #include "schema/body_walk.h"
 
 #include <algorithm>
@@ -62,13 +62,13 @@ TEST_CASE(
   CHECK(wait("FW s0 m0") == "nothing");
   CHECK(wait("SEND_act s0 m0 to d1") == "the same body: FW s0 m0");
   CHECK(wait("WAIT act s0 m0 sent") == "the same body: SEND_act s0 m0 to d1");
-  // grad m0 and grad m1 lie on the same bytes.
+  // grad m0 and grad m1 share the same bytes.
   CHECK(wait("RECV_grad s0 m0 from d1") == "the body before: BW s0 m1");
   CHECK(wait("RECV_grad s0 m1 from d1") == "the same body: BW s0 m0");
   CHECK(wait("WAIT grad s0 m1") == "the same body: RECV_grad s0 m1 from d1");
   CHECK(wait("REDUCE_norm") == "the same body: NORM_grad s0");
   CHECK(wait("WAIT norm") == "the same body: REDUCE_norm");
-  // act m1 comes while m0's stash still holds its act.
+  // act m1 arrives while m0's stash still holds its act.
   CHECK(WaitOf(program, 1, "RECV_act s0 m0 from d0") == "the body before: BW s1 m0");
   CHECK(WaitOf(program, 1, "RECV_act s0 m1 from d0") == "the body before: BW s1 m1");
 }
@@ -121,7 +121,7 @@ TEST_CASE("waits name their message, receives the last use of their bytes") {
                 (wait.body == 0 ? body[i].micro : body[i].micro + program.microbatches));
         }
         if (Info(body[i].op).lane != Lane::kRecv) continue;
-        // The last that comes free on its bytes in front of it, going round.
+        // The last one before it, cyclically, that becomes free on its bytes.
         const int64_t begin = body[i].offset[0];
         const Kind kind = body[i].op == Op::kRecvAct ? Kind::kAct : Kind::kGrad;
         const int64_t end = begin + bytes(kind, body[i].stage);
@@ -137,7 +137,7 @@ TEST_CASE("waits name their message, receives the last use of their bytes") {
   }
 }
 
-// As verify.h argues: a plain body that ends can be repeated.
+// As verify.h argues: a plain body that finishes can be repeated.
 TEST_CASE("three plain bodies in a row get to their end") {
   for (const CompileOptions& options : AllKinds()) {
     const Program program = PlanOf(options);

@@ -31,7 +31,7 @@ bool IsTied(const StageLayout& layout, const Tensor& tensor) {
   return tensor.wgrad == layout.tied_lookup || tensor.wgrad == layout.tied_head;
 }
 
-// Where a tensor or one of its norm blocks begins.
+// Whether a tensor or one of its norm blocks begins there.
 bool IsBeginOfBlock(const StageLayout& layout, int64_t at) {
   return std::any_of(layout.tensors.begin(), layout.tensors.end(), [&](const Tensor& tensor) {
     return tensor.wgrad <= at && at < EndOf(tensor) && (at - tensor.wgrad) % (kNormBlock * 4) == 0;
@@ -91,8 +91,8 @@ TEST_CASE("only a tensor that is larger than a bucket is cut") {
       INFO("stage " << stage << " bucket " << b);
       CHECK(cut->bytes() > (b == 0 ? kFirstBucketBytes : kBucketBytes));
     }
-    // The embedding (147 MiB) in the first and the last stage; at the end of any, a matrix of
-    // 9 MiB, of which the first bucket takes its MiB.
+    // The embedding (147 MiB) in the first and the last stage; at the end of any stage, a matrix of
+    // 9 MiB, from which the first bucket takes its MiB.
     CHECK((cuts > 3) == (stage == 0 || stage == 3));
   }
 }

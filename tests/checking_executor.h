@@ -1,6 +1,6 @@
-// An executor that computes nothing: it fills each value with a number that tells which value
-// of which step it is, and checks those that it reads. What another instruction wrote over,
-// what came too late, or from elsewhere, is found.
+// An executor that computes nothing: it fills each value with a number that identifies the value
+// and its step, and checks those that it reads. It detects values that another instruction has
+// overwritten, that came too late, or from elsewhere.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Loaded in front of a program: close() of a file whose name ends with $CLOSE_FAILS says that the
+// Preloaded into a program: close() of a file whose name ends with $CLOSE_FAILS reports that the
 // disk is full, as network file systems do.
 #include <dlfcn.h>
 #include <unistd.h>

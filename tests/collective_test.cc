@@ -1,4 +1,4 @@
-// Groups of ranks in one thread: who brings what, who gets what, and in which order sums are taken.
+// Groups of ranks in one thread: who contributes what, who gets what, and the order of sums.
 #include "runtime/comm/collective.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +11,7 @@
 namespace pp {
 namespace {
 
-// Even shards of `count` floats, the last one with what is left over.
+// Even shards of `count` floats, the last one with the remainder.
 std::vector<std::vector<ByteRange>> EvenShards(int members, int64_t count) {
   std::vector<std::vector<ByteRange>> shards;
   const int64_t share = count / members;

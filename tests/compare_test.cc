@@ -1,6 +1,6 @@
-// `piperun --compare`: plans that compute what one device does are told so, whatever rounding makes
-// of them, and planted bugs are found and named. Catch's assertions are on this thread alone, and
-// plants run on those of ranks.
+// `piperun --compare`: plans that compute what one device does are accepted, whatever rounding does
+// to them, and planted bugs are found and named. Catch's assertions are on this thread only, and
+// plants run on the ranks' threads.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -49,7 +49,7 @@ Status RunAndCompare(const Program& program, const TrainOptions& options, Compar
   return Compare(program, options, report, comparison);
 }
 
-// What is said of a run, which may have failed, without its figures.
+// What is reported of a run, which may have failed, without its figures.
 std::string Verdict(const Program& program, const TrainOptions& options) {
   Comparison comparison;
   const Status status = Compare(program, options, Train(program, options), &comparison);
@@ -93,7 +93,7 @@ TrainOptions Bent(const Program& program, const BentExecutor::Bend& bend, uint64
   return options;
 }
 
-// Ranks reduce alone what instructions of this kind reduce.
+// Ranks do not exchange what instructions of this kind reduce.
 TrainOptions Alone(Op op) {
   TrainOptions options = Options();
   options.after_bind = [op](int rank, BoundList* list, std::vector<CollectiveArgs>* collectives) {
@@ -142,8 +142,8 @@ TEST_CASE("plans that compute what one device does do not differ") {
       CHECK(comparison.steps == kSteps);
       CHECK(comparison.worst_name.empty() == plan.same_bits);
       CHECK(comparison.worst < kCompareLimit / 2);
-      // Of each micro-batch an act or loss of each stage and a grad of each but one; of each tensor
-      // a sum of each copy, the sum of all, and weights; the norm.
+      // For each micro-batch an act or loss of each stage and a grad of each but one; for each
+      // tensor a sum of each copy, the sum of all, and weights; the norm.
       int64_t tensors = 0;
       for (int s = 0; s < program.stages; ++s)
         tensors += static_cast<int64_t>(LayoutStage(*program.job, s).tensors.size());
@@ -157,14 +157,14 @@ TEST_CASE("plans that compute what one device does do not differ") {
 TEST_CASE("a sum that is left out is named") {
   const Program tied = PlanOf({.scheme = "1f1b", .shape = {2, 4}});
   CHECK(Verdict(tied, Alone(Op::kReduceTied)) ==
-        "--compare: step 1: wgrad s0 transformer.wte.weight behind its reductions differs from one "
+        "--compare: step 1: wgrad s0 transformer.wte.weight after its reductions differs from one "
         "device's");
   const Program copies = PlanOf({.scheme = "chimera", .shape = {2, 4}});
   CHECK(Verdict(copies, Alone(Op::kReduceGrad)) ==
-        "--compare: step 1: wgrad s0 transformer.wpe.weight behind its reductions differs from one "
+        "--compare: step 1: wgrad s0 transformer.wpe.weight after its reductions differs from one "
         "device's");
   CHECK(Verdict(tied, Alone(Op::kReduceNorm)) ==
-        "--compare: step 1: the gradient's norm is no number, and differs from one device's");
+        "--compare: step 1: the gradient's norm is not finite, unlike one device's");
 }
 
 TEST_CASE("a swapped buffer is named") {
@@ -211,16 +211,15 @@ TEST_CASE("a wrong factor, mask, sum or update is named") {
   CHECK(verdict([](StageCall* call) {
           if (call->op == Op::kStep && call->stage == 2) call->update += 100;
         }) ==
-        "--compare: step 1: weights s2 transformer.h.2.mlp.c_fc.weight behind STEP differs from "
+        "--compare: step 1: weights s2 transformer.h.2.mlp.c_fc.weight after STEP differs from "
         "one "
-        "device's");  // of a few numbers the signs might be chance
+        "device's");  // for a few elements the signs might be chance
   CHECK(verdict([](StageCall* call) {
           if (call->step == 2 && call->stage == 3) call->per_token = NAN;
-        }) ==
-        "--compare: step 2: grad s2 m0 of replica 0 is no number, and differs from one device's");
+        }) == "--compare: step 2: grad s2 m0 of replica 0 is not finite, unlike one device's");
   TrainOptions diverges = Options();
   diverges.optimizer.learning_rate = 1e30;
-  CHECK_THAT(Verdict(program, diverges), Catch::EndsWith("is no number on one device, either"));
+  CHECK_THAT(Verdict(program, diverges), Catch::EndsWith("is not finite on one device, either"));
 }
 
 TEST_CASE("a run that goes on is compared from where it goes on") {
@@ -258,7 +257,7 @@ TEST_CASE("what cannot be compared is refused") {
   CHECK_THAT(status.message(), Catch::StartsWith("--compare: 1073741824 steps (at most "));
 }
 
-// By parts, as by all of it; and near to what it estimates.
+// In parts and as a whole; and close to what it estimates.
 TEST_CASE("a fingerprint estimates distances") {
   std::vector<float> a(10007), b(a.size());
   double squares = 0;

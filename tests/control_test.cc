@@ -1,5 +1,5 @@
-// What ranks tell each other: messages around rank 0, and what comes together at the end. All ranks
-// are in one thread, but where a call waits for others.
+// What ranks tell each other: messages around rank 0, and what is collected at the end. All ranks
+// are in one thread, except where a call waits for others.
 #include "runtime/run/control.h"
 
 #include <array>
@@ -105,7 +105,7 @@ TEST_CASE("nothing goes after a good-bye, and all is closed when all have said i
   CHECK(star.heard == std::vector<Heard>{{0, 1, Type::kBye, 0}});
   CHECK_FALSE(star.controls[0]->others_left());
   CHECK_FALSE(star.controls[1]->closed());
-  // The others go on.
+  // The others continue.
   star.controls[2]->Post(0, {.type = Type::kReport, .step = 1});
   star.controls[0]->PostAll({.type = Type::kGo, .step = 2});
   star.Advance();
@@ -141,7 +141,7 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
     time.total = rank + 0.5;
     time.communication[CommKind::kNorm].exposed = rank;
     times[rank] = {time};
-    // As many as its number: one has none.
+    // As many as its index: rank 1 has none.
     for (int k = 0; k < (rank == 1 ? 0 : rank + 1); ++k)
       events[rank].push_back({.rank = rank, .index = k, .start = 100.0 + k, .duration = 1});
     records[rank].resize(2, {.copy = rank});
@@ -149,7 +149,7 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
-      bool good = rank != 0;  // what rank 0 says, holds
+      bool good = rank != 0;  // what rank 0 says, counts
       statuses[rank] =
           GatherReports(*transports[rank], &times[rank], &events[rank], &records[rank], &good);
       knows_better[rank] = good;
@@ -167,7 +167,7 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
   std::vector<std::pair<int, int>> found;
   for (const Event& event : events[0]) {
     found.push_back({event.rank, event.index});
-    CHECK(event.start == 100.0 + event.index);  // threads have one clock
+    CHECK(event.start == 100.0 + event.index);  // threads share one clock
   }
   CHECK(found == std::vector<std::pair<int, int>>{{0, 0}, {2, 0}, {2, 1}, {2, 2}});
   CHECK(times[1].size() == 1);

@@ -76,7 +76,7 @@ TEST_CASE("a sum may go where one of its parts is") {
   CHECK(parts.parts[1] == right);
 }
 
-// 1 + 1/256 lies between two bfloat16s, nearer to neither, and 1 is the even one.
+// 1 + 1/256 is halfway between two bfloat16s, and 1 is the even one.
 TEST_CASE("a sum of bfloat16 is rounded once") {
   const auto device = MakeCpuDevice();
   constexpr uint16_t kOne = 0x3f80, kHalfUnit = 0x3b80, kNext = 0x3f81;
@@ -112,7 +112,7 @@ TEST_CASE("copies in and out, and tickets that count") {
   CHECK(device->compute().Done(2));
   CHECK(device->reduce().last() == 0);  // has its own count
   CHECK(back == bytes);
-  CHECK(device->HighWater() == 1024 + 8);  // up to a number's end
+  CHECK(device->HighWater() == 1024 + 8);  // up to the end of a value
   device->Finish();
   CHECK(device->status().ok());
 }

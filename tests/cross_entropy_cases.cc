@@ -1,4 +1,4 @@
-// Cross-entropy beside doubles.
+// Cross-entropy against doubles.
 #include <cmath>
 
 #include "tests/kernel_cases.h"
@@ -35,16 +35,16 @@ Comparison CrossEntropy(const CpuKernels& kernels) {
         x = (std::exp(x) / sum - (v == target[r])) * scale;
       }
     }
-    // exp(x) errs relatively by eps times |x|, here up to 20 below the largest; what is added to
-    // all logits makes no difference.
+    // exp(x) has a relative error of eps times |x|, here up to 20 below the largest; what is added
+    // to all logits makes no difference.
     result.Add(logits, want, 20 * kEpsilon * scale);
     result.AddOne(static_cast<float>(loss), want_loss, 20 * kEpsilon * rows);
   }
   return result;
 }
 
-// Rows without a target have no loss and no gradient, even where a logit is NaN, and leave all
-// other rows with the bits that they have when every row has a target.
+// Rows without a target have no loss and no gradient, even where a logit is NaN, and do not change
+// the bits of the other rows.
 Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
   Comparison result;
   for (const int64_t vocabulary : {1, 257}) {
@@ -93,7 +93,7 @@ Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
   return result;
 }
 
-// In parts of 100, 0 and 60 tokens, the last with 3 columns of padding: loss and gradients are
+// In parts of 100, 0 and 60 tokens, the last with 3 columns of padding: loss and gradients equal
 // those of the whole vocabulary.
 Comparison CrossEntropyInParts(const CpuKernels& kernels) {
   Comparison result;

@@ -9,7 +9,7 @@
 namespace pp::kernels {
 namespace {
 
-// Behind them stands a number that must stay.
+// After them there is a value that must not change.
 constexpr uint16_t kBehind = 0x1234;
 
 std::vector<uint16_t> Rounds(Rounding rounding, const Floats& x, int64_t first, int64_t n) {
@@ -19,7 +19,7 @@ std::vector<uint16_t> Rounds(Rounding rounding, const Floats& x, int64_t first, 
   return y;
 }
 
-// Of all sizes, at their places from packs and beside them, and some that are none.
+// Of all sizes, in packs and next to them, and some that are not finite.
 Floats Weights() {
   Floats x = Numbers(4099, 1);
   for (size_t i = 0; i < x.size(); ++i) x[i] *= std::ldexp(1.0f, static_cast<int>(i % 80) - 50);
@@ -50,8 +50,8 @@ Comparison RoundNearest(const CpuKernels&) {
   return result;
 }
 
-// What is no BFloat16 becomes one of the two beside it, the upper one as often as it is near; what
-// is one stays. The same wherever it stands.
+// What is not a BFloat16 becomes one of its two neighbours, the upper one with a probability given
+// by its distance; what is one stays. The result does not depend on the position.
 Comparison RoundStochastic(const CpuKernels&) {
   Comparison result;
   const Floats x = Weights();
@@ -69,7 +69,7 @@ Comparison RoundStochastic(const CpuKernels&) {
   result.AddOne(std::equal(y.begin() + 1, y.end(), moved.begin()) ? 1 : 0, 1, 0);
 
   // Weights that are not rounded to the same side as their neighbours, of each eighth of the way
-  // from one BFloat16 to the next: so many go up, but for the chance of five standard deviations.
+  // from one BFloat16 to the next: the expected share goes up, within five standard deviations.
   constexpr int kEach = 8192;
   Floats close(8 * kEach);
   for (int i = 0; i < 8 * kEach; ++i) close[i] = std::bit_cast<float>(0x3d420000u + i * 8u);
@@ -91,7 +91,7 @@ Comparison RoundStochastic(const CpuKernels&) {
   return result;
 }
 
-// What AdamW writes beside weights is what Round makes of them, updated or not.
+// What AdamW writes next to the weights is what Round makes of them, updated or not.
 Comparison AdamWRounded(const CpuKernels& kernels) {
   Comparison result;
   const int64_t sizes[] = {5000, 1003, 8};

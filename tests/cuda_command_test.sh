@@ -1,6 +1,6 @@
 #!/bin/bash
-# piperun --backend cuda from the command line, with its libraries over fakes (fake_plugin.cc) beside
-# it: ranks that are threads or processes train as on a CPU, and all of them with the same bits;
+# piperun --backend cuda from the command line, with its libraries over fakes (fake_plugin.cc) next
+# to it: ranks that are threads or processes train as on a CPU, and all of them with the same bits;
 # cuBLASLt's algorithms are timed and kept; what is refused is named in one line.
 set -uo pipefail
 source tests/small_run.sh
@@ -12,7 +12,7 @@ gpu_run=$PWD/programs/piperun
 "$pipec" compile --scheme 1f1b --devices 2 --microbatches 4 --model config.json -o a.plan ||
   fail "no plan"
 
-# losses [LAUNCHER...]: those of a run, a line a step.
+# losses [LAUNCHER...]: those of a run, one line per step.
 losses() {
   rm -f log
   [[ $* == *--steps* ]] || set -- "$@" --steps 3

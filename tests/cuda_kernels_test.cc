@@ -32,7 +32,7 @@ TEST_CASE("a GPU's kernels compute what their headers say") {
     }
 }
 
-// The same numbers at an address that 16 divides, and at another one.
+// The same values at an address that 16 divides, and at another one.
 class Moved {
  public:
   explicit Moved(Floats x) : size_(x.size()), at_(std::move(x)) {
@@ -51,7 +51,7 @@ class Moved {
   Floats at_;
 };
 
-// What a kernel writes from x, where it lies here and there.
+// What a kernel writes from x, at either address.
 template <typename Run>
 void CheckSameBits(const Floats& x, int64_t size, const Run& run) {
   Floats one(size), other(size);
@@ -88,7 +88,7 @@ TEST_CASE("sums have the same bits wherever a tensor lies") {
   });
 }
 
-// Numbers go round: thread i gets that of thread i + 1.
+// Values go round: thread i gets that of thread i + 1.
 enum class Barrier { kNo, kYes };
 template <Barrier kBarrier>
 void PassOn(const float* in, float* out) {

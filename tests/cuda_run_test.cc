@@ -21,13 +21,13 @@ namespace pp {
 namespace {
 
 struct Plant {
-  // The events of this stream, counted as they are made, are taken for reached when they are
+  // The events of this stream, counted as they are created, count as reached as soon as they are
   // recorded.
   int hasty = -1;
-  int64_t bytes = INT64_MAX;   // that one piece of memory may have
+  int64_t bytes = INT64_MAX;   // the limit of a single allocation
   int64_t events = INT64_MAX;  // before everything fails
   bool fuses = true;           // products have epilogues
-  // Of products with this epilogue, aux is what C is.
+  // For products with this epilogue, aux is set to C.
   kernels::Epilogue wrong_aux = kernels::Epilogue::kNone;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
 };
@@ -141,8 +141,8 @@ TEST_CASE("replicas, shards, peers and recomputation on a GPU") {
   }
 }
 
-// On the fake, as may be on a GPU, GELU has other bits with a product than alone. So what RE makes
-// again has those of a forward that saves all only if the same kernels make it.
+// On the fake, as possibly on a GPU, GELU has other bits with a product than alone. So what RE
+// recomputes has the bits of a forward that saves everything only if the same kernels compute it.
 TEST_CASE("products with GELU have the same bits whatever is made again") {
   using Kinds = std::vector<OperatorKind>;
   for (const Kinds& again : {Kinds{}, Kinds{OperatorKind::kResidual, OperatorKind::kNorm},
@@ -211,8 +211,8 @@ TEST_CASE("a GPU skips what overflows, as a CPU does") {
   }
 }
 
-// Weights that AdamW rounds, and those that are rounded when a product takes them, as it has to be
-// of shards, have the same bits.
+// Weights that AdamW rounds, and those that are rounded when a product takes them, as shards must
+// be, have the same bits.
 TEST_CASE("a GPU's weights are rounded to the nearest or stochastically, whoever has them") {
   const auto plan = [](const char* scheme, int zero) {
     return SmallPlan(
@@ -231,7 +231,7 @@ TEST_CASE("a GPU's weights are rounded to the nearest or stochastically, whoever
   CHECK(Difference(runs[1], runs[0]) < 2e-2);
 }
 
-// In how many orders of streams a run with the plant is not the right one.
+// The number of stream orders in which a run with the plant gives a wrong result.
 int Found(const Program& program, const Plant& plant) {
   const KeptReport right = Run(program);
   REQUIRE(right.status.ok());
@@ -249,7 +249,7 @@ int Found(const Program& program, const Plant& plant) {
 TEST_CASE("work that is not waited for, and bytes used again too early, are found") {
   const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 8}});
   CHECK(Found(program, {}) == 0);
-  constexpr int kMessagesOut = 3;  // behind those that fill, compute and reduce (cuda_device.cc)
+  constexpr int kMessagesOut = 3;  // after those that fill, compute and reduce (cuda_device.cc)
   CHECK(Found(program, {.hasty = kMessagesOut}) > 0);
   const auto too_early = [](int rank, BoundList* list, auto*) {
     for (size_t i = 0; rank == 1 && i < list->list.size(); ++i)
@@ -263,7 +263,7 @@ TEST_CASE("a GPU without the memory, and one that fails, are an error and no los
   CHECK(Run(program, 1, {.bytes = 1000}).status.message() == "the plan takes too many bytes");
   const KeptReport right = Run(program);
   const Folder folder;
-  int64_t events = 1;  // to one more than the whole run has
+  int64_t events = 1;  // up to one more than the whole run has
   for (;; events += 15) {
     const std::string model = folder / std::to_string(events);
     const KeptReport failed =
@@ -278,7 +278,7 @@ TEST_CASE("a GPU without the memory, and one that fails, are an error and no los
   CHECK(events > 100);
 }
 
-// Each ends some time after the one before, whatever comes between them.
+// Each ends some time after the previous one, whatever comes between them.
 TEST_CASE("a step's time is its own where validations come between") {
   const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}});
   const KeptReport report = RunOnCuda(program, {.validates = true});

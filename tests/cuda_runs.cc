@@ -26,7 +26,7 @@ TrainOptions Options(const Program& program) {
   return options;
 }
 
-// Between processes no copy goes from one's memory to the other's.
+// Between processes there are no copies from one's memory to the other's.
 class Apart : public Transport {
  public:
   explicit Apart(Transport* inner)

@@ -1,4 +1,4 @@
-// Runs on the CPU and on fakes of CUDA, and how far what they report is apart.
+// Runs on the CPU and on fakes of CUDA, and how far their reports differ.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace pp {
 
 inline constexpr int kCudaRunSteps = 5;
 
-// What messages between GPUs go through: copies from one GPU's memory to another's, pinned memory
-// and the hosts' transport, or NCCL.
+// How messages between GPUs travel: copies from one GPU's memory to another's, pinned memory and
+// the hosts' transport, or NCCL.
 enum class Messages { kCopies, kStaged, kNccl };
 
 struct CudaRun {
@@ -26,7 +26,7 @@ struct CudaRun {
   std::function<std::unique_ptr<CudaDriver>(std::unique_ptr<CudaDriver>)> around_cuda;
   std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
-  bool validates = false;  // after each step, and draws a sample in the end
+  bool validates = false;  // after each step, and draws a sample at the end
   std::string export_to;   // the trained model; empty: nowhere
   std::optional<double> loss_scale;
   bool stochastic_rounding = false;
@@ -43,14 +43,15 @@ Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& term
 KeptReport RunOnCpu(const Program& program, std::optional<double> loss_scale = {});
 KeptReport RunOnCuda(const Program& program, const CudaRun& run);
 
-// The largest relative difference of losses and norms, of as many steps. REQUIRES: there are some.
+// The largest relative difference of losses and norms, over equally many steps. REQUIRES: there are
+// some.
 double Difference(const KeptReport& a, const KeptReport& b);
 
-// With clipping and tied embeddings where the scheme can.
+// With clipping and tied embeddings if the scheme supports them.
 Program CompileForCuda(CompileOptions* options, const std::string& family);
 
-// Runs on both: fp32 within 1e-5, bf16 within 2e-2, fp16 within 4e-3, which is what rounding
-// differently each time comes to in so many steps.
+// Runs on both: fp32 within 1e-5, bf16 within 2e-2, fp16 within 4e-3, which is the effect of
+// different rounding in this many steps.
 void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages);
 
 }  // namespace pp

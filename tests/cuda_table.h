@@ -1,6 +1,6 @@
-// The kernels for a GPU, as the table of a CPU's has them: on a GPU, or emulated (kernels/block.h),
-// as the program links them. Two stay the CPU's: RandomNormal, as weights are made on the host, and
-// MatmulRun, as products are cuBLASLt's.
+// The GPU's kernels in a table like that of a CPU's: on a GPU, or emulated (kernels/block.h),
+// depending on what the program links. Two remain the CPU's: RandomNormal, as weights are made on
+// the host, and MatmulRun, as products are cuBLASLt's.
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace pp::kernels {
 
-// Each on memory that host and device share, and over when it returns.
+// Each works on memory that host and device share, and has finished when it returns.
 CpuKernels CudaKernels();
 
-// Of what a GPU alone has.
+// For kernels that only a GPU has.
 std::span<const Case> CudaCases();
 
-// The program says how it waits for what it has just started.
+// The program defines how it waits for what it has just started.
 void FinishKernel();
 
 }  // namespace pp::kernels

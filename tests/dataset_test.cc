@@ -31,7 +31,7 @@ class Folder {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
   }
 
-  // The message of the error that opening `name` ends with, "" without one.
+  // The message of the error from opening `name`, "" without one.
   std::string Error(const std::string& name, const Dataset::Options& options = {256, 4}) const {
     const Result<Dataset> dataset = Dataset::Open(*this / name, options);
     if (dataset.ok()) return "";
@@ -105,7 +105,7 @@ TEST_CASE("the bytes of a text are its tokens, and sequences share their last to
 
 TEST_CASE("after its last whole sequence a file starts again") {
   Folder folder;
-  folder.Write("x.txt", "abcdefghijkl");  // 2 sequences of 4; "j" to "l" is no whole one
+  folder.Write("x.txt", "abcdefghijkl");  // 2 sequences of 4; "j" to "l" is incomplete
   const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
   REQUIRE(data.ok());
   CHECK(data->sequences() == 2);
@@ -265,7 +265,7 @@ TEST_CASE("a token that turns bad after opening is refused before it is used") {
         folder / "x.txt" + ": token 238 at position 4 is not in the vocabulary (0 to 127)");
 }
 
-// Only its first 4096 bytes were looked at once.
+// At one time only its first 4096 bytes were checked.
 TEST_CASE("a 0 anywhere in a text is found, when it is opened or when it is read") {
   Folder folder;
   std::string text(200000, 'x');

@@ -20,7 +20,7 @@ Comparison Gelu(const CpuKernels& kernels) {
       const double t = std::tanh(u), du = root * (1 + 3 * 0.044715 * v * v);
       const double want = 0.5 * v * (1 + t);
       const double slope = 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * du;
-      // Relative, but for what u itself loses to rounding: exp(2u) errs by 2u eps.
+      // Relative, except for what u itself loses to rounding: exp(2u) has an error of 2u eps.
       result.AddOne(y[i], want, 4 * kEpsilon * std::abs(want) * (1 + std::abs(u)) + 1e-15);
       result.AddOne(dx[i], dy[i] * slope, 8 * kEpsilon * (1 + std::abs(v)));
     }
@@ -28,7 +28,7 @@ Comparison Gelu(const CpuKernels& kernels) {
   return result;
 }
 
-// Where the square of x is infinite, and where its exponential is.
+// Where the square of x overflows, and where its exponential does.
 Comparison GeluFar(const CpuKernels& kernels) {
   const Floats x = {1e20f, -1e20f, 3e38f, -3e38f, 20, -20, 16, -16}, dy(x.size(), 2);
   const int64_t n = static_cast<int64_t>(x.size());
@@ -60,7 +60,7 @@ Comparison SwiGlu(const CpuKernels& kernels) {
       want_d[gate] = dy[i] * u * (s + g * s * (1 - s));
       want_d[up] = dy[i] * g * s;
     }
-    result.Add(y, want, 400 * 4 * kEpsilon);  // numbers of up to 400
+    result.Add(y, want, 400 * 4 * kEpsilon);  // values of up to 400
     result.Add(dx, want_d, 20 * 8 * kEpsilon);
   }
   return result;
@@ -93,7 +93,7 @@ Comparison DropoutAndResidual(const CpuKernels& kernels) {
   return result;
 }
 
-// Of one tensor, and of as many in one call that a GPU takes them in turn.
+// For one tensor, and for so many in one call that a GPU needs several launches.
 Comparison AdamW(const CpuKernels& kernels) {
   const int64_t n = 70001;
   const Floats gradient = Numbers(n, 1);
@@ -122,8 +122,8 @@ Comparison AdamW(const CpuKernels& kernels) {
   result.Add(m, want_m, 2 * kEpsilon);
   result.Add(v, want_v, 2 * kEpsilon);
 
-  // The scale that Clip has written is as good as one in the arguments, and a gradient that is no
-  // number changes nothing.
+  // The scale that Clip has written is equivalent to one in the arguments, and a gradient that is
+  // not finite changes nothing.
   const Floats w1 = w, m1 = m, v1 = v;
   Clipped clipped = {.scale = 0.5f, .finite = 0};
   args.clipped = &clipped, args.gradient_scale = 2;

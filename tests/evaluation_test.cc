@@ -1,4 +1,4 @@
-// The evaluation of a plan, and the validation loss that it gives.
+// The evaluation of a plan, and its validation loss.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -34,7 +34,7 @@ CompileOptions OptionsOf(const std::string& scheme, float dropout) {
           .micro_batch_size = 1};
 }
 
-// A text of so many letters, told apart by `salt`.
+// A text of `letters` letters, distinguished by `salt`.
 class TextFile {
  public:
   TextFile(int size, int salt)
@@ -66,7 +66,7 @@ TrainOptions Options(const Program& program, const TextFile& data, int64_t steps
   return options;
 }
 
-// The first batches of `data` by a model that learns nothing: what FW makes of them.
+// The first batches of `data` by a model that learns nothing: computed by FW.
 double ForwardLoss(const Program& program, const TextFile& data, int64_t batches) {
   TrainOptions options = Options(program, data, batches);
   options.optimizer.learning_rate = 0;
@@ -84,7 +84,7 @@ TEST_CASE("a validation loss is that of the forwards, without dropout") {
       options.p2p = p2p;
       if (p2p == P2p::kBlocking) options.replicas = 2;
       const auto program = Compile(options);
-      if (!program.ok()) continue;  // what cannot be with blocking messages
+      if (!program.ok()) continue;  // what is impossible with blocking messages
       REQUIRE(HasEvaluation(*program));
       options.model = TinyModel(options.model->tied, 0);
       const double right = ForwardLoss(MustCompile(options), other, 3);
@@ -105,7 +105,7 @@ TEST_CASE("a validation loss is that of the forwards, without dropout") {
   }
 }
 
-// Of the newest weights, which a resumed run would have, and peers, too.
+// With the newest weights, which a resumed run would have, and peers, too.
 TEST_CASE("a validation sees what the step before it has learnt") {
   const TextFile data(2000, 1), other(2000, 2);
   for (const char* scheme : {"1f1b", "chimera", "pipedream", "pipedream-2bw"}) {
@@ -117,12 +117,12 @@ TEST_CASE("a validation sees what the step before it has learnt") {
     train.val_batches = 2;
     const KeptReport last = MustTrain(program, train);
     REQUIRE(last.steps[5].val_loss);
-    // Of the one file for both, the loss goes down.
+    // With the same file for both, the loss goes down.
     train.val_data = data.path();
     train.optimizer.steps = 40;
     const KeptReport longer = MustTrain(program, train);
     CHECK(*longer.steps[39].val_loss < 0.8 * longer.steps[0].loss);
-    // The training goes its way as if there were none.
+    // The training proceeds as if there were none.
     for (int i = 0; i < 6; ++i) CHECK(last.steps[i].loss == plain.steps[i].loss);
     if (HasSections(program)) continue;
     train.val_data = other.path();
@@ -163,7 +163,7 @@ TEST_CASE("tensor parallel peers and late devices have the validation loss of on
   CHECK(std::abs(loss(options) - one) < 1e-5 * one);
 }
 
-// Of a text that repeats itself the model learns to go on with it.
+// The model learns to continue a text that repeats itself.
 TEST_CASE("a sample is what the trained model goes on with, whoever makes it") {
   constexpr int kPrompt = kTokens, kSample = 40;
   const TextFile data(29 * 40, 0);  // i * i % 29, again and again
@@ -206,7 +206,7 @@ TEST_CASE("a sample is what the trained model goes on with, whoever makes it") {
   CHECK(sample(OptionsOf("pipedream", 0), 0, 1, 500) == text);
 }
 
-// What devices do ahead of a slow one must not pile up in front of it.
+// What devices do ahead of a slow one must not pile up before it.
 TEST_CASE("an evaluation takes no more memory with more micro-batches") {
   const auto arenas = [](int microbatches) {
     CompileOptions options = OptionsOf("1f1b", 0);
@@ -216,7 +216,7 @@ TEST_CASE("an evaluation takes no more memory with more micro-batches") {
     for (const DeviceList& list : MustCompile(options).lists) bytes.push_back(list.arena_bytes);
     return bytes;
   };
-  // But for the loss of each.
+  // Except for the loss of each.
   const std::vector<int64_t> few = arenas(16), many = arenas(64);
   for (int d = 0; d < 4; ++d) CHECK(many[d] - few[d] <= 48 * 8 + 2 * kAlign);
 }
@@ -309,7 +309,7 @@ TEST_CASE("what cannot be validated is said before the first step") {
   CHECK(error("1f1b", TextFile(30, 3), 0, std::nullopt)
             .ends_with("has 3 sequences of 8 tokens (a batch takes 4)"));
   CHECK(error("pipedream", data, 1, std::nullopt) ==
-        "--val-every: 1 (steps of pipedream overlap: there is a validation loss behind the last "
+        "--val-every: 1 (steps of pipedream overlap: there is a validation loss after the last "
         "one)");
 }
 

@@ -1,5 +1,5 @@
-// What STEP does on the device: it takes the norm, clips, and keeps its hands off where the norm is
-// no number.
+// What STEP does on the device: it takes the norm, clips, and changes nothing if the norm is not
+// finite.
 #include "runtime/model/executor.h"
 
 #include <catch2/catch.hpp>
@@ -67,12 +67,12 @@ TEST_CASE("each further thread takes working space for the kernels") {
   kernels::SetThreads(1);
 }
 
-TEST_CASE("STEP takes the norm of all blocks and writes it behind them") {
+TEST_CASE("STEP takes the norm of all blocks and writes it after them") {
   Stage stage(0);
   stage.Run(Op::kNormGrad);
   stage.Run(Op::kStep);
   CHECK(stage.norm.back() == Approx(2 * std::sqrt(static_cast<double>(stage.parameters()))));
-  // The first step of AdamW is as long as the learning rate.
+  // AdamW's first update is as large as the learning rate.
   CHECK(stage.weights[0] == Approx(0.5));
   CHECK(stage.moments[0] == Approx(0.1 * 2));
 }

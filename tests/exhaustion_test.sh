@@ -1,6 +1,6 @@
 #!/bin/bash
-# A machine that has too little: memory, room in a file, or on a disk that says so only when the file
-# is closed. Always one line of error and an exit status, never an abort or a wait.
+# A machine with too little memory, with too little space for a file, or with a disk that reports it
+# only when the file is closed. Always one line of error and an exit status, never an abort or a wait.
 set -uo pipefail
 here=$PWD
 pipec=$here/compiler/pipec piperun=$here/runtime/piperun
@@ -13,14 +13,14 @@ yes "some text" | head -c 5000 > text.txt
 
 failures=0
 fail() { echo "FAILED: $*"; cat err.txt; failures=$((failures + 1)); }
-# said NAME STATUS: a failed program has said one line.
+# said NAME STATUS: a failed program has printed one line.
 said() {
   (($2 == 1 || $2 == 2)) || fail "$1: exit $2"
   [[ $(wc -l < err.txt) == 1 ]] && grep -q "^$1: error: " err.txt || fail "$1: not one line"
 }
 
 # sweep NAME PROGRAM OPTION...: with more and more memory, until there is enough; the loader needs
-# the first of it.
+# the first part of it.
 sweep() {
   local name=$1 size=2000 got=1 tried=0
   shift
@@ -46,7 +46,7 @@ cat > large.json <<END
 {"model_type": "gpt2", "vocab_size": 128, "n_positions": 64, "n_embd": 4096, "n_layer": $((16 * layers + 16)), "n_head": 16}
 END
 "$pipec" compile --scheme gpipe --devices 16 --microbatches 1 --model large.json -o large.plan || exit 1
-# needed THREADS: the bytes that it says these ranks take.
+# needed THREADS: the bytes that these ranks take, as reported.
 needed() {
   timeout 20 "$piperun" large.plan --data text.txt --steps 1 --threads "$1" > out.txt 2> err.txt
   said piperun $? >&2
@@ -54,7 +54,7 @@ needed() {
 }
 one=$(needed 1) two=$(needed 2) three=$(needed 3)
 [[ $one ]] || fail "sixteen ranks"
-# Each further thread of a rank has working space of its own, which is less than a rank's arena.
+# Each further thread of a rank has its own workspace, which is smaller than a rank's arena.
 ((two > one && two - one == three - two && two - one < one / 16)) ||
   fail "working space of threads: $one $two $three bytes"
 

@@ -1,5 +1,5 @@
-// What a run exports: whole, in Hugging Face's names and shapes, the same whoever trained it; and
-// the folder that it is written into.
+// What a run exports: complete, with Hugging Face's names and shapes, the same whoever trained it;
+// and the folder that it is written into.
 #include "runtime/run/export.h"
 
 #include <catch2/catch.hpp>
@@ -77,7 +77,7 @@ std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const F
   return losses;
 }
 
-// All numbers of a model, in model order.
+// All elements of a model, in model order.
 std::vector<float> Numbers(const ModelConfig& model, const std::string& dir) {
   std::vector<float> all;
   auto source = WeightSource::Open(dir, model);
@@ -126,7 +126,7 @@ TEST_CASE("a run that fails exports nothing") {
     auto opened = ModelFolder::Open(folder / "model");
     REQUIRE(opened.ok());
     REQUIRE(opened->Begin("{}", std::vector<ModelFolderEntry>{{"a", {2, 3}}}).ok());
-    CHECK(folder.List().size() == 1);  // beside
+    CHECK(folder.List().size() == 1);  // the temporary folder
     CHECK_FALSE(fs::exists(folder / "model"));
   }
   CHECK(folder.List().empty());
@@ -164,7 +164,7 @@ TEST_CASE("a large model is in several files with an index") {
   CHECK((last[0] == 3 && last[1] == 6));
 
   CHECK(ModelFolder::Open(folder / "model").status().message() ==
-        (folder / "model") + ": is there already (a new folder)");
+        (folder / "model") + ": exists already (a new folder)");
   CHECK(ModelFolder::Open(folder / "no/model").status().code() == Code::kInvalid);
   const auto digest = WeightFiles::Digest(folder / "model");
   REQUIRE(digest.ok());

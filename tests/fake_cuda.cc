@@ -30,19 +30,19 @@ using kernels::MatmulShape;
 // Steps of a stream.
 struct FakeStream;
 struct FakeEvent {
-  int64_t recorded = 0;             // how often; by those who submit
-  std::atomic<int64_t> reached{0};  // the last of these recordings that a stream has come to
+  int64_t recorded = 0;             // how often; by the submitting threads
+  std::atomic<int64_t> reached{0};  // the last of these recordings that a stream has reached
   std::atomic<double> seconds{0};   // when
 };
 
 struct Step {
   std::function<void()> run;
-  FakeEvent* after = nullptr;  // not before this event was recorded so often
+  FakeEvent* after = nullptr;  // not before this event was recorded this often
   int64_t recording = 0;
   std::function<bool()> outside;  // nor before this is true; null: it is
 };
 
-// Memory that somebody has taken, by where it begins. Any thread.
+// Allocated memory, by its start address. Any thread.
 class Blocks {
  public:
   std::byte* Take(int64_t bytes) {
@@ -226,7 +226,7 @@ class FakeCuda : public CudaDriver {
     changed_.notify_all();
   }
 
-  // One step after the other, of any stream that can go on.
+  // One step after the other, of any stream that can continue.
   void Main(unsigned seed) {
     kernels::cuda::emulation::SetSeed(seed);
     std::unique_lock<std::mutex> lock(mutex_);
@@ -246,7 +246,7 @@ class FakeCuda : public CudaDriver {
         asks ? void(changed_.wait_for(lock, std::chrono::microseconds(50))) : changed_.wait(lock);
         continue;
       }
-      // Now and then those who submit get further ahead.
+      // Now and then the submitting threads get further ahead.
       const bool naps = random_() % 64 == 0;
       FakeStream* stream = ready[random_() % ready.size()];
       const std::function<void()> run = std::move(stream->steps.front().run);
@@ -281,7 +281,7 @@ class FakeCuda : public CudaDriver {
     if (numbers == kernels::kForwardNumbers<Float16>) narrow(static_cast<Float16*>(halves));
   }
 
-  // Weights and biases come rounded, as cuBLASLt wants them; the CPU takes floats.
+  // Weights and biases come rounded, as cuBLASLt requires; the CPU takes floats.
   static void Product(const MatmulShape& shape, kernels::MatmulArgs args) {
     MatmulShape whole = Whole(shape);
     std::vector<float> a, b, bias, aux, c;
@@ -295,8 +295,7 @@ class FakeCuda : public CudaDriver {
     }
     kernels::MatmulArgs floats = args;
     if (shape.epilogue != kernels::Epilogue::kNone) {
-      // Of sums that are not rounded, as cuBLASLt has them: other bits than those of a kernel of
-      // its own.
+      // From sums that are not rounded, as in cuBLASLt: other bits than those of a separate kernel.
       PP_CHECK(kernels::Rounds(shape.numbers));
       PP_CHECK(shape.operands != kernels::Operands::kTN);
       PP_CHECK(shape.residual == kernels::WithResidual::kNo && whole.ldc == shape.n);
@@ -322,7 +321,7 @@ class FakeCuda : public CudaDriver {
   Blocks pinned_;
   std::vector<std::unique_ptr<FakeStream>> streams_;
   std::vector<std::unique_ptr<FakeEvent>> events_;
-  std::vector<std::pair<MatmulShape, GemmAlgorithm>> products_;  // those who submit
+  std::vector<std::pair<MatmulShape, GemmAlgorithm>> products_;  // the submitting threads'
   Status status_;
   int64_t events_left_;  // its thread's
   const std::function<double(const MatmulShape&, const GemmAlgorithm&)> seconds_;

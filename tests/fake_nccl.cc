@@ -23,7 +23,7 @@ class FakeNcclWorld {
   struct Group {
     std::vector<Operation> operations;
     std::vector<bool> over;
-    bool at_head = false;  // the stream has come to it
+    bool at_head = false;  // the stream has reached it
   };
   struct Member {
     bool here = false, gone = false;
@@ -84,7 +84,7 @@ class FakeNcclWorld {
     return group;
   }
 
-  // The stream has come to the group: whether it may go on.
+  // The stream has reached the group: whether it may continue.
   bool Advance(Communicator* one, int member, const std::shared_ptr<Group>& group) {
     std::lock_guard<std::mutex> lock(mutex_);
     Member& me = one->members[member];
@@ -121,13 +121,13 @@ class FakeNcclWorld {
     return status_;
   }
 
-  // The group that a member's stream stands at; null: none.
+  // The group that a member's stream has stopped at; null: none.
   static Group* HeadOf(const Communicator& one, int member) {
     const auto& groups = one.members[member].groups;
     return groups.empty() || !groups.front()->at_head ? nullptr : groups.front().get();
   }
 
-  // The first operation of `group` that is not over and goes the other way of `operation`.
+  // The first operation of `group` that is not over and is the counterpart of `operation`.
   static int PartnerIn(const Group& group, int member, const Operation& operation) {
     for (size_t i = 0; i < group.operations.size(); ++i)
       if (!group.over[i] && group.operations[i].member == member &&
@@ -153,7 +153,7 @@ class FakeNcclWorld {
     group->over[index] = head->over[partner] = true;
   }
 
-  // Whether `member` waits for somebody who waits for him.
+  // Whether `member` waits, directly or not, for somebody who waits for it.
   bool Circles(const Communicator& one, int member, std::set<int>* path) const {
     if (path->contains(member)) return true;
     const Group* group = HeadOf(one, member);
@@ -216,7 +216,7 @@ class FakeNccl : public Nccl {
     return {};
   }
 
-  // A real one waits for the device where a communicator is left that holds up a stream.
+  // A real one waits for the device if a communicator is left that holds up a stream.
   void Abort(std::span<const Communicator> communicators) override {
     for (Communicator communicator : communicators) {
       auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
@@ -226,7 +226,7 @@ class FakeNccl : public Nccl {
   }
 
  private:
-  // What is begun comes into the stream some polls later.
+  // What is begun enters the stream some polls later.
   static constexpr int kLatePolls = 3;
   struct Late {
     int polls = 0;

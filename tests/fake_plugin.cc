@@ -1,6 +1,6 @@
 // What piperun loads for --backend cuda and for --transport nccl, over fakes (fake_cuda.h,
-// fake_nccl.h): its own way from the command line to a GPU, without one. The environment's
-// FAKE_GPUS says how many GPUs a host has. NCCL goes as far as to what is refused before the first
+// fake_nccl.h): its real path from the command line to a GPU, without one. The environment's
+// FAKE_GPUS says how many GPUs a host has. NCCL gets as far as what is refused before the first
 // communicator: between processes there is no fake of it.
 #include <cstdlib>
 #include <utility>

@@ -64,7 +64,7 @@ Program Everything() {
   return program;
 }
 
-// What Decode says of a sample program that was changed.
+// What Decode says about a modified sample program.
 std::string ErrorOf(const std::function<void(Program&)>& change) {
   Program program =
       pp::SampleProgram({.devices = 4, .microbatches = 8, .one_f_one_b = true, .model = true});
@@ -77,7 +77,7 @@ std::string ErrorOf(const std::function<void(Program&)>& change) {
   return decoded.status().message();
 }
 
-// Puts length and checksum behind a FlatBuffer, as file.cc does.
+// Appends length and checksum to a FlatBuffer, as file.cc does.
 std::string Seal(std::string flatbuffer) {
   const uint64_t seal[] = {flatbuffer.size(), XXH3_64bits(flatbuffer.data(), flatbuffer.size())};
   return flatbuffer.append(reinterpret_cast<const char*>(seal), sizeof(seal));
@@ -177,7 +177,7 @@ TEST_CASE("a plan that is cut off anywhere is refused") {
   CHECK(error(0) == "x.plan: empty (a plan that pipec wrote)");
   CHECK(error(7) == "x.plan: not a plan (a plan that pipec wrote)");
   for (size_t length = 8; length < bytes.size(); ++length) {
-    // A number inside may happen to be the length of what stands before it; its checksum is not.
+    // A value inside may happen to be the length of what precedes it; its checksum is not.
     if (error(length).starts_with("x.plan: damaged: its bytes have the checksum")) continue;
     REQUIRE(error(length) == "x.plan: truncated or damaged: " + std::to_string(length) +
                                  " bytes without their length at the end (compile it again)");
@@ -307,11 +307,11 @@ TEST_CASE("plans whose numbers make no sense") {
         "x.plan: 0 micro-batches (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.microbatches = 9; }) == "x.plan: pipe_of has 8 numbers (9)");
   CHECK(ErrorOf([](Program& p) { p.lists.pop_back(); }) ==
-        "x.plan: 3 lists for 4 devices (one a device)");
+        "x.plan: 3 lists for 4 devices (one per device)");
   CHECK(ErrorOf([](Program& p) { p.pipes.clear(); }) == "x.plan: 0 pipes (1 to 32767)");
   CHECK(ErrorOf([](Program& p) {
           p.pipes.push_back({{1, 0, 2, 3}});
-        }) == "x.plan: pipes 0 and 1 both lay stage 2 on device 2 (a device holds a stage once)");
+        }) == "x.plan: pipes 0 and 1 both place stage 2 on device 2 (a device holds a stage once)");
   CHECK(ErrorOf([](Program& p) { p.pipes[0].device_of[1] = 4; }) ==
         "x.plan: device_of of pipe 0: number 1 is 4 (0 to 3)");
   CHECK(ErrorOf([](Program& p) { p.pipe_of[2] = 1; }) == "x.plan: pipe_of: number 2 is 1 (0 to 0)");
@@ -366,14 +366,14 @@ TEST_CASE("paths that cannot be written") {
   CHECK(pp::Save(program, lost).code() == pp::Code::kInvalid);
   CHECK(pp::Save(program, folder / ".").message() ==
         folder / ".: is a directory (the name of a file)");
-  // A file that is there stays as it was.
+  // An existing file stays as it was.
   Write(folder / "keep", "kept");
   chmod((folder / "keep").c_str(), 0444);
   if (access((folder / "keep").c_str(), W_OK) != 0) {  // root may do everything
     CHECK(!pp::Save(program, folder / "keep").ok());
     CHECK(Read(folder / "keep") == "kept");
   }
-  // A link goes on leading to its file.
+  // A link continues to point to its file.
   Write(folder / "file.plan", "");
   REQUIRE(symlink("file.plan", (folder / "link.plan").c_str()) == 0);
   REQUIRE(pp::Save(program, folder / "link.plan").ok());
@@ -389,7 +389,7 @@ TEST_CASE("a full disk") {
   CHECK_THAT(full.message(), Catch::StartsWith("/dev/full: No space left on device ("));
   CHECK(fs::is_character_file("/dev/full"));
 
-  // On a limit for files, the plan that was there stays, and nothing else.
+  // At a file size limit, the old plan stays, and nothing else.
   Write(folder / "x.plan", "old");
   rlimit unlimited;
   REQUIRE(getrlimit(RLIMIT_FSIZE, &unlimited) == 0);

@@ -39,8 +39,8 @@ Fitted Fit(const Case& c) {
   return {*program, report};
 }
 
-// The most memory that a list holds, from the rules in README alone: a cell's memory by what has
-// been done for it so far.
+// The most memory that a list holds, by the rules in README alone: a cell's memory by what has been
+// done for it so far.
 double PeakOf(const Program& program, const CostModel& costs, int device) {
   std::map<std::pair<int, int>, double> held;
   const double share = program.Shares()[program.StagesOf(device).front()];
@@ -69,7 +69,7 @@ Prediction MustSimulate(const Program& program, const CostModel& costs) {
   return *prediction;
 }
 
-// Checks what the pass promises of every plan. Returns the makespan.
+// Checks what the pass guarantees for every plan. Returns the makespan.
 double CheckFit(const Case& c) {
   INFO(c.scheme << " D " << c.devices << " M " << c.microbatches << " " << c.costs << " limit "
                 << c.limit);
@@ -109,7 +109,7 @@ struct Gaps {
 };
 
 // D, M -> limit, optimum: proved for plans in which all stages keep one order of micro-batches,
-// best known where another order is faster. f=1, b=2, in=0.1.
+// best known if another order is faster. f=1, b=2, in=0.1.
 struct Optima {
   int devices, microbatches;
   std::vector<std::pair<const char*, double>> optima;
@@ -199,7 +199,7 @@ const Optima kOneFOneB[] = {
     {8, 16, {{"1.5", 95}, {"2", 78}, {"3", 72}, {"4", 69}, {"6", 69}, {"8", 69}}},
 };
 
-// Schemes with several stages a device (whose stages take f=1, b=2 each), pipes or halves.
+// Schemes with several stages per device (whose stages take f=1, b=2 each), pipes or halves.
 const Case kOthers[] = {
     {"gpipe", 4, 4, 1, "in=0.1", "4", 21},
     {"gpipe", 4, 4, 1, "in=0.1", "1.3", 21},

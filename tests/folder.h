@@ -1,4 +1,4 @@
-// A folder of a test's own, which is gone with it.
+// A test's own folder, which is removed with the object.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class Folder {
   std::string operator/(const std::string& name) const { return path_ / name; }
   // The names in a folder of it, sorted.
   std::vector<std::string> List(const std::string& name = "") const;
-  // Writes a text of so many letters, which has some order in it; returns its path.
+  // Writes a text of `letters` letters, with some regularity; returns its path.
   std::string WriteText(const std::string& name, int letters) const {
     std::ofstream out(path_ / name);
     for (int i = 0; i < letters; ++i) out << static_cast<char>(' ' + i * i % 29);
@@ -42,7 +42,7 @@ inline std::vector<std::string> Folder::List(const std::string& name) const {
   return names;
 }
 
-// A text that all tests of a program read.
+// A text shared by all tests of a program.
 inline std::string SharedText() {
   static const Folder folder;
   static const std::string path = folder.WriteText("text.txt", 4000);

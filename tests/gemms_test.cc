@@ -1,5 +1,5 @@
-// Which algorithms compute products on a GPU: the file, the choice by timing, and runs by it, over
-// a fake of CUDA (fake_cuda.h).
+// Which algorithms compute products on a GPU: the file, the choice by timing, and runs with it,
+// over a fake of CUDA (fake_cuda.h).
 #include <fmt/format.h>
 #include <xxhash.h>
 
@@ -36,7 +36,7 @@ GemmAlgorithm Algorithm(uint64_t first) {
   return {.words = {first, 0, 0xabcdef, 0, 0, 0, 0, ~0ull}};
 }
 
-// One of the fake's, another one for each shape.
+// One of the fake's, a different one for each shape.
 uint64_t Best(const MatmulShape& shape) {
   const std::string text = ToText(shape);
   return XXH3_64bits(text.data(), text.size()) % kFakeAlgorithms + 1;
@@ -48,7 +48,7 @@ std::string WithChecksum(const std::string& text) {
 
 std::string ErrorOf(const std::string& text) { return GemmTable::Parse(text).status().message(); }
 
-// What each shape was computed by.
+// The algorithm that computed each shape.
 struct Used {
   std::mutex mutex;
   std::map<std::string, std::map<uint64_t, int>> algorithms;
@@ -72,7 +72,7 @@ KeptReport Run(const Program& program, std::shared_ptr<const GemmTable> gemms, U
   return TrainAndKeep(program, options);
 }
 
-// A product with an epilogue takes so many times as long as one without.
+// A product with an epilogue takes `epilogue` times as long as one without.
 GemmTable Tuned(const Program& program, double epilogue = 0.5) {
   FakeCudaArgs fake;
   fake.seconds = [=](const MatmulShape& shape, const GemmAlgorithm& algorithm) {
@@ -131,7 +131,7 @@ TEST_CASE("what is wrong with a table is said with its line") {
     return ErrorOf(WithChecksum(head + shape + " 1.5 " + hex + "\n"));
   };
   CHECK(line("nn 8x16x24 24,16,16 bf16 set bias - gelu").empty());
-  CHECK(ErrorOf("") == "ends in line 1 (behind a checksum)");
+  CHECK(ErrorOf("") == "ends in line 1 (after a checksum)");
   CHECK(ErrorOf("{}\n") == "has no algorithms of products (a file of piperun --tune-gemms)");
   CHECK(ErrorOf("piperun gemms 1\nx\n") == "line 2: 'x' (gpu NAME)");
   CHECK(ErrorOf("piperun gemms 1\ngpu G\ncublaslt x\n") ==
@@ -153,9 +153,9 @@ TEST_CASE("what is wrong with a table is said with its line") {
   CHECK(ErrorOf(WithChecksum(good + "1.5 123\n")) == "line 4: '123' (128 hexadecimal digits)");
   const std::string row = "nn 8x16x24 24,16,16 bf16 set bias - gelu 1.5 " + hex + "\n";
   CHECK(ErrorOf(WithChecksum(head + row + row)) ==
-        "line 5: 'nn 8x16x24 24,16,16 bf16 set bias - gelu' (one line a product)");
+        "line 5: 'nn 8x16x24 24,16,16 bf16 set bias - gelu' (one line per product)");
   CHECK(ErrorOf(head + row + "checksum 0000000000000000\n") ==
-        "line 5: 'checksum 0000000000000000' (the lines before have another one: the file is "
+        "line 5: 'checksum 0000000000000000' (the lines before have a different one: the file is "
         "damaged)");
 }
 
@@ -261,7 +261,7 @@ TEST_CASE("a table that cannot be read is an error with its name") {
   CHECK_THAT(GemmTable::Open(path).status().message(), Catch::StartsWith(path + ": "));
   CHECK_THAT(GemmTable::Open(folder / ".").status().message(), Catch::StartsWith(folder / "."));
   std::ofstream(path) << "piperun gemms 1\n";
-  CHECK(GemmTable::Open(path).status().message() == path + ": ends in line 2 (behind a checksum)");
+  CHECK(GemmTable::Open(path).status().message() == path + ": ends in line 2 (after a checksum)");
 }
 
 }  // namespace pp

@@ -12,8 +12,8 @@ pipec() { "$PIPEC" "$@" || echo "exit $?"; }
 piperun() { "$PIPERUN" "$@" || echo "exit $?"; }
 export -f pipec piperun
 
-# The output of the script in front of the dashes, without what pipec says when it takes long: how
-# long it takes is the machine's business.
+# The output of the script before the dashes, without the progress lines of pipec, which depend on
+# the machine.
 run() {
   local folder
   folder=$(mktemp -d)

@@ -6,8 +6,8 @@
 //                                NAME, ok or WRONG, the worst error in tolerances
 //   gpu_kernels speed            a line each: NAME, microseconds, GB/s or TFLOP/s
 //
-// The cases' memory, their stack too, is pinned memory of the host, which the GPU reaches under the
-// same addresses: the program's own `new` takes it from one block, and gives nothing back.
+// The cases' memory, including their stack, is pinned host memory, which the GPU accesses at the
+// same addresses: the program's own `new` takes it from one block, and never frees it.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <pthread.h>
@@ -63,14 +63,14 @@ void FinishKernel() {
 
 namespace {
 
-// One that has failed is replaced.
+// A driver that has failed is replaced.
 CudaDriver& Driver() {
   static std::unique_ptr<CudaDriver> driver;
   if (!driver || !driver->status().ok()) driver = MakeCudaDriver(0);
   return *driver;
 }
 
-// What an epilogue stands for, where cuBLASLt has none for the shape, by kernels.
+// The kernels that replace an epilogue, if cuBLASLt has none for the shape.
 template <TwoBytes N>
 void Separately(const MatmulShape& shape, const MatmulArgs& args) {
   MatmulShape plain = shape;
@@ -86,7 +86,7 @@ void Separately(const MatmulShape& shape, const MatmulArgs& args) {
   fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
 }
 
-// As cuda_kernels.cc does it: weights and biases are rounded first.
+// As in cuda_kernels.cc: weights and biases are rounded first.
 std::vector<uint16_t> Rounded(const MatmulShape& shape, const void* weights, int64_t n) {
   const bool brain = shape.numbers == MatmulNumbers::kBf16;
   std::vector<uint16_t> rounded(n);
@@ -120,7 +120,7 @@ void Product(const MatmulRunArgs& run) {
     fmt::print("product {} x {} x {}: {}\n", shape.m, shape.n, shape.k, driver.status().message());
 }
 
-// Of the cases with `text` in their names; "!text": of those without.
+// Runs the cases with `text` in their names; "!text": those without.
 int Cases(const std::string& text) {
   CpuKernels kernels = CudaKernels();
   kernels.MatmulRun = Product;
@@ -220,7 +220,7 @@ void TimeProducts(int64_t rows, int64_t width) {
               {.a = x, .b = y, .c = dw});
 }
 
-// Of a vocabulary, and of one that cuBLASLt may like better.
+// For a vocabulary, and for one that may suit cuBLASLt better.
 void TimeHead(int64_t rows, int64_t width) {
   const int64_t stride = 50304;
   BFloat16 *x = Halves(rows * width), *logits = Halves(rows * stride), *w = Halves(stride * width);

@@ -60,7 +60,7 @@ Status SendToSelf(Nccl& nccl) {
 }  // namespace
 }  // namespace pp
 
-// The library lies beside the program.
+// The library is next to the program.
 int main(int, char** argv) {
   const auto folder = std::filesystem::absolute(argv[0]).parent_path().string();
   const pp::NcclBackend backend = pp::OpenNccl(folder);

@@ -38,7 +38,7 @@ struct Case {
   }
 };
 
-// All that a scheme accepts.
+// Everything that a scheme accepts.
 std::vector<Case> LegalCases() {
   std::vector<Case> cases;
   for (const Scheme& scheme : Schemes())
@@ -94,7 +94,7 @@ Prediction MustSimulate(const Program& program, const std::string& costs) {
   return std::move(*prediction);
 }
 
-// Text forgets the memory, which plan-memory finds again; the file forgets nothing.
+// Text drops the memory, which plan-memory finds again; the file keeps everything.
 void CheckRoundTrips(const Program& program) {
   auto parsed = Parse(Print(program), "text");
   INFO(parsed.status().message());
@@ -108,16 +108,16 @@ void CheckRoundTrips(const Program& program) {
   CHECK(*decoded == program);
 }
 
-// Blocking costs nothing where every message finds both its ends between two instructions.
+// Blocking costs nothing if every message finds both its ends between two instructions.
 double MostForBlocking(const Scheme& scheme, const std::string& passes) {
   const std::string_view name = scheme.name;
   const bool free = name == "gpipe" || name == "chimera" || name == "fold-aiao" || name == "zb-h1";
   return name == "1f1b" || (free && passes.empty()) ? 1 : 1.2;
 }
 
-// What is known of a scheme for forwards of 1 and backwards of 2, halves of 1.
+// Known properties of a scheme for forwards of 1 and backwards of 2, halves of 1.
 struct Known {
-  double idle = -1;           // of the fullest device
+  double idle = -1;           // of the busiest device
   std::vector<double> peaks;  // by device; empty: the highest is `peak`
   double peak = -1;
 };
@@ -368,8 +368,8 @@ TEST_CASE("messages take their channel for comm, and arrive a latency later") {
   const Program program = MustCompile({.scheme = "1f1b", .shape = {2, 1, 1}});
   CHECK(MustSimulate(program, "f=1,b=2,comm=0.5").makespan == Approx(6 + 2 * 0.5));
   CHECK(MustSimulate(program, "f=1,b=2,latency=0.25").makespan == Approx(6 + 2 * 0.25));
-  // GPipe's forwards come out of device 0 once a unit; a channel that takes two is the bottleneck,
-  // a latency is not.
+  // GPipe's forwards leave device 0 once per unit; a channel that takes two is the bottleneck, a
+  // latency is not.
   auto gpipe = [](const std::string& costs) {
     const Program program = MustCompile({.scheme = "gpipe", .shape = {2, 8, 1}, .costs = costs});
     return MustSimulate(program, costs).makespan;

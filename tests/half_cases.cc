@@ -1,5 +1,5 @@
-// Kernels of BFloat16 and Float16 beside the same kernels of floats, which have cases of their own:
-// from the same numbers they compute the same, and round it once.
+// Kernels of BFloat16 and Float16 against the same kernels of floats, which have their own cases:
+// from the same values they compute the same, and round it once.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -36,7 +36,7 @@ Comparison HalfNumbers(const CpuKernels& kernels) {
   const auto bits_of = [](H half) { return std::isnan(NumberOf(half)) ? 0x7fff : half.bits; };
   for (size_t i = 0; i < x.size(); ++i)
     result.AddOne(static_cast<float>(bits_of(y[i])), double(bits_of(want[i])), 0);
-  // All numbers, as the gradients of such a row.
+  // All values, as the gradients of such a row.
   Halves<H> all;
   for (int bits = 0; bits < 0x10000; ++bits)
     if (const H half{static_cast<uint16_t>(bits)}; !std::isnan(NumberOf(half))) all.push_back(half);
@@ -57,8 +57,8 @@ Comparison HalfNumbers(const CpuKernels& kernels) {
   return result;
 }
 
-// With what sanitizers put in, the compiler fuses other multiplications and additions of one type
-// than of the other.
+// With the sanitizers' instrumentation, the compiler fuses different multiplications and additions
+// for one type than for the other.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else

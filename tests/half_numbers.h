@@ -1,5 +1,5 @@
-// Numbers of BFloat16 and Float16 beside floats, for cases of kernels of both: a kernel is run with
-// the same numbers in both types, and what it gives is compared.
+// Values of BFloat16 and Float16 alongside floats, for cases of kernels of both: a kernel is run
+// with the same values in both types, and the results are compared.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,15 @@ namespace pp::kernels {
 template <TwoBytes H>
 using Halves = std::vector<H>;
 
-// From 1 to the next number.
+// From 1 to the next value.
 template <TwoBytes H>
 inline constexpr double kUnit = std::is_same_v<H, BFloat16> ? 0x1p-7 : 0x1p-10;
-// Between the smallest numbers, where those of the tests come to it.
+// Between the smallest values, as far as the tests reach them.
 template <TwoBytes H>
 inline constexpr double kSmallest = std::is_same_v<H, BFloat16> ? 0 : 0x1p-24;
 
 inline double NumberOf(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
-// All that are not negative, in their order. What is infinite stands where the next one would be.
+// All that are not negative, in order. Infinity takes the place of the next one.
 inline const Doubles& Sizes() {
   static const Doubles sizes = [] {
     Doubles made(0x7c01);
@@ -42,7 +42,7 @@ inline double NumberOf(Float16 x) {
   return (x.bits >> 15 != 0 ? -1 : 1) * (size == 0x7c00 ? HUGE_VAL : Sizes()[size]);
 }
 
-// To the nearest, by comparing the two that are next to it.
+// To the nearest, by comparing the two neighbours.
 inline void ToNearest(float x, BFloat16* out) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const auto low = static_cast<uint16_t>(bits >> 16);
@@ -83,7 +83,7 @@ Floats Rounded(const Floats& x) {
   return Widen(Narrow<H>(x));
 }
 
-// Numbers that are both.
+// Values that both types represent.
 template <TwoBytes H>
 struct Both {
   Floats floats;
@@ -103,7 +103,7 @@ struct Both {
   }
 };
 
-// How far from x the next number is, at most.
+// The distance from x to the next value, at most.
 template <TwoBytes H>
 double NextNumber(double x) {
   return std::abs(x) * kUnit<H> + kSmallest<H>;
@@ -115,7 +115,7 @@ void Add(Comparison& result, const Both<H>& both) {
   result.Add(Widen(both.halves), Doubles(want.begin(), want.end()), 0);
 }
 
-// With errors before they were rounded, which may then go to the next number.
+// With errors before rounding, which may move the result to the neighbouring value.
 template <TwoBytes H>
 void AddNear(Comparison& result, const Both<H>& both, double error) {
   const Floats want = Rounded<H>(both.floats), got = Widen(both.halves);
@@ -123,7 +123,7 @@ void AddNear(Comparison& result, const Both<H>& both, double error) {
     result.AddOne(got[i], want[i], NextNumber<H>(want[i]) + error);
 }
 
-// Of what is fp32 in both: sums of a hundred numbers of order 1, at most.
+// For what is fp32 in both: sums of at most a hundred values of order 1.
 inline void AddSame(Comparison& result, const CpuKernels& kernels, const Floats& got,
                     const Floats& want) {
   const bool same = kernels.order == CpuKernels::Order::kSame;

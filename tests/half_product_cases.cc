@@ -1,5 +1,5 @@
-// Products and attention of BFloat16 and Float16 beside the same kernels of floats, which have
-// cases of their own. Products on AMX, of BFloat16 alone, and on a GPU sum in another order.
+// Products and attention of BFloat16 and Float16 against the same kernels of floats, which have
+// their own cases. Products on AMX, of BFloat16 only, and on a GPU sum in another order.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -55,7 +55,7 @@ Comparison HalfMatmul(const CpuKernels& kernels) {
         const Floats want = to_sums ? c.floats : Rounded<H>(c.floats);
         const double error = kEpsilon * (static_cast<double>(s.k) + 4);
         for (size_t i = 0; i < want.size(); ++i) {
-          // Where the order of a sum differs, it may be rounded to the next number.
+          // If the order of a sum differs, it may be rounded to the neighbouring value.
           const double unit = to_sums ? 0 : NextNumber<H>(want[i]) + error;
           result.AddOne(got[i], want[i], same ? 0 : error + unit);
         }
@@ -63,9 +63,9 @@ Comparison HalfMatmul(const CpuKernels& kernels) {
   return result;
 }
 
-// Products with GELU, and with the way back through it. Whether the formula gets the product P or P
-// rounded, by up to 2^-9 of itself (Float16: 2^-12), is left open: a slope of at most 1.13 makes no
-// more of that.
+// Products with GELU, and with GELU's backward. Whether the formula gets the product P or P
+// rounded, by up to 2^-9 of itself (Float16: 2^-12), is left open: a slope of at most 1.13
+// amplifies that no further.
 template <TwoBytes H>
 Comparison HalfMatmulGelu(const CpuKernels& kernels) {
   struct Size {
@@ -124,14 +124,14 @@ Comparison HalfMatmulGelu(const CpuKernels& kernels) {
 }
 
 // Of sums over keys or queries of P*x or dS*x. Where P and dS are rounded, each by up to 2^-9 of
-// itself (BFloat16; Float16: 2^-12), and the results of both types may be rounded to numbers next
-// to each other:
+// itself (BFloat16; Float16: 2^-12), and the results of both types may be rounded to adjacent
+// values:
 //   out  is off by 2^-9 * sum(P/(1-p) * |v|) <= 2^-9 / (1-p), as |v| <= 1
 //   dq   by 2^-9 * sum(|dS| * |k|) <= 2^-9 * largest |dP/(1-p) - D| / sqrt(head_dim) < 2^-9 * 4:
 //        dP, a sum of head_dim products of variance 1/9, is below 4 sqrt(head_dim/9) in all but one
 //        of 16000, and D is an average of such numbers
 //   dk   by errors of random signs, 2^-9 * sqrt(sum(dS^2)) over queries, whose P falls with their
-//        number: sum(1/i^2) < 2 a head, so that it is no more than dq's, and so is dv
+//        number: sum(1/i^2) < 2 per head, so it is no more than dq's, and so is dv
 template <TwoBytes H>
 void AddAttention(Comparison& result, const CpuKernels& kernels, const Both<H>& both,
                   double rounding) {

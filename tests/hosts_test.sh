@@ -1,8 +1,8 @@
 #!/bin/bash
 # Ranks on two hosts: two network namespaces of this machine, joined by a cable, and MPICH between
-# them over TCP. Short runs end with their exit status, a network made slow leaves the same bits, and
-# a cut cable is an error that names both ranks. Where a process must not make namespaces (no root, a
-# strict container, no `ip`) nothing is tested, and the test says so.
+# them over TCP. Short runs end with their exit status, a slowed network leaves the same bits, and a
+# cut cable is an error that names both ranks. If a process is not allowed to make namespaces (no
+# root, a strict container, no `ip`) nothing is tested, and the test says so.
 set -uo pipefail
 here=$PWD
 pipec=$here/compiler/pipec piperun=$here/runtime/piperun
@@ -10,7 +10,7 @@ runs=${1:-100}
 folder=$(mktemp -d)
 cd "$folder"
 
-# A cable between two namespaces whose names nobody else has.
+# A cable between two namespaces with unique names.
 zero=piperun-$$-0 one=piperun-$$-1
 remove() {
   for name in "$zero" "$one"; do
@@ -40,14 +40,14 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 
-# What mpiexec calls in place of ssh: [options] HOST command...
+# What mpiexec calls instead of ssh: [options] HOST command...
 cat > launch << END
 #!/bin/bash
 while [[ \$1 == -* ]]; do shift; done
 name=$zero
 [[ \$1 == 10.9.0.2 ]] && name=$one
 shift
-# UCX looks for its devices in /sys/class/net, which has to be the namespace's own.
+# UCX looks for its devices in /sys/class/net, which must be the namespace's own.
 exec ip netns exec \$name unshare -m bash -c \
   "[[ -e /sys/class/net/eth0 ]] || mount -t sysfs sysfs /sys; \$*"
 END

@@ -125,17 +125,17 @@ TEST_CASE("messages in an order that cannot work are refused") {
   const std::string order =
       "channel d1 to d0: message 0 is 'SEND_grad s0 m1 to d0' at its start and 'RECV_grad s0 m0 "
       "from "
-      "d1' at its end (receives stand in the order of the sends)";
+      "d1' at its end (receives must be in the order of the sends)";
   CHECK(ErrorOf(crossed, P2p::kAsync) == "csv: " + order);
   CHECK(ErrorOf(crossed, P2p::kBlocking) == "csv: after insert-comm: " + order);
-  // A use in front of its receive, and a message that is missing.
+  // A use before its receive, and a missing message.
   CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), P2p::kAsync) ==
         "csv: device 1, 'FW s1 m0' (instruction 1): reads act s0 m0, which nothing has written");
   CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0"), P2p::kAsync) ==
         "csv: device 0, 'BW s0 m0' (instruction 3): reads grad s0 m0, which nothing has written");
 }
 
-// One copy of the model and steps one behind the other: what PyTorch's CSV can express.
+// One copy of the model and steps that do not overlap: what PyTorch's CSV can express.
 bool Expressible(const Program& plan) {
   return plan.pipes.size() == 1 && plan.lists[0].prologue.empty();
 }
@@ -190,7 +190,7 @@ TEST_CASE("imported lists take the options of a scheme") {
   REQUIRE(imported.ok());
   imported->scheme = plan->scheme;
   CHECK(*imported == *plan);
-  // And what comes of it is nothing for PyTorch.
+  // And the result is nothing for PyTorch.
   CHECK_THAT(PrintTorchCsv(*plan).status().message(),
              Catch::EndsWith("PyTorch's schedules have no recomputation"));
 }
@@ -202,7 +202,7 @@ TEST_CASE("dualpipe-v is PyTorch's DualPipeV") {
   CHECK(*PrintTorchCsv(*plan) == ReadVector("dualpipev_4rank_10mb"));
 }
 
-// The SENDs and RECVs that pipec itself has placed are as good when a user gives them.
+// The SENDs and RECVs that pipec itself has placed are accepted when a user gives them.
 TEST_CASE("a plan's own messages, given back, make a plan as fast") {
   for (const Scheme& scheme : Schemes())
     for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {

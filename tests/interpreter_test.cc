@@ -1,5 +1,5 @@
-// The compute lane of a plan for one device, without ranks around it: what the executor is called
-// with, and what a step's result holds.
+// The compute lane of a plan for one device, without other ranks: what the executor is called with,
+// and the contents of a step's result.
 #include "runtime/plan/interpreter.h"
 
 #include <unistd.h>
@@ -51,7 +51,7 @@ Dataset MakeData() {
   return std::move(*data);
 }
 
-// Keeps the calls; a loss is the number of its call.
+// Keeps the calls; a loss is the index of its call.
 struct KeepingExecutor : StageExecutor {
   void Run(const StageCall& call, Stream) override {
     calls.push_back(call);

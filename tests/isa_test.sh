@@ -1,7 +1,7 @@
 #!/bin/bash
 # The kernels are compiled for several instruction sets into one program. An inline function that all
-# of them have, emitted as code of its own, is a weak symbol, of which the linker keeps any one: that
-# of the newest processor, on the oldest. There is none.
+# of them share, if not inlined, is a weak symbol, and the linker keeps any one of the copies,
+# possibly that for the newest processor, which the oldest one then runs. So there must be none.
 set -euo pipefail
 checked=0
 for library in "$@"; do

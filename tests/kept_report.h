@@ -1,4 +1,4 @@
-// A run with what it reported of each step, which Train itself does not keep.
+// A run with its report of each step, which Train itself does not keep.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// The table of cases, what they share, and those of random numbers and sums of squares.
+// The table of cases, what they share, and the cases for random numbers and sums of squares.
 #include "tests/kernel_cases.h"
 
 #include <algorithm>
@@ -79,7 +79,7 @@ Comparison RandomNormal(const CpuKernels& kernels) {
   return result;
 }
 
-// In one call, and so many tensors that a GPU takes them in turn.
+// In one call, with so many tensors that a GPU needs several launches.
 Comparison SumSquares(const CpuKernels& kernels) {
   std::vector<int64_t> sizes = {1, 100, 0, kSumSquaresBlock, 2 * kSumSquaresBlock + 33};
   sizes.resize(300, 40);
@@ -131,7 +131,7 @@ constexpr Case kCases[] = {
     {"draw", Draw},
     {"embedding, many tokens", EmbeddingLarge},
     {"cross entropy, large vocabulary", CrossEntropyLarge},
-    {"cross entropy, infinite and no numbers", CrossEntropyInfinite},
+    {"cross entropy, infinite and NaN", CrossEntropyInfinite},
     {"bfloat16: numbers", HalfNumbers<BFloat16>},
     {"bfloat16: matmul", HalfMatmul<BFloat16>},
     {"bfloat16: matmul with GELU", HalfMatmulGelu<BFloat16>},

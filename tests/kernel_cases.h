@@ -1,4 +1,4 @@
-// The table of kernels that kernels_test.cc runs: each beside a plain version in doubles.
+// The table of kernels that kernels_test.cc runs: each against a plain version in doubles.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ Floats Numbers(int64_t n, uint32_t seed);
 // Philox4x32-10, straight from the paper.
 void Philox(uint64_t key, const uint32_t (&counter)[4], uint32_t (&c)[4]);
 
-// What a kernel computed beside what it should have. Errors of the order of `tolerance` are those
-// of rounding: adding K numbers of order 1 and random signs makes K errors, each of eps times a
+// What a kernel computed next to what it should have. Errors of the order of `tolerance` are those
+// of rounding: adding K values of order 1 and random signs makes K errors, each of eps times a
 // partial sum of order sqrt(K), and these, too, have random signs: together eps * sqrt(K) *
 // sqrt(K).
 struct Comparison {

@@ -1,5 +1,5 @@
 // Every kernel against a plain version in doubles, in every instruction set of this processor, on
-// one and on two threads. A kernel joins with a function that runs it and a row of the table in
+// one and on two threads. To add a kernel: a function that runs it and a row of the table in
 // kernel_cases.cc.
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -184,7 +184,7 @@ TEST_CASE("a NaN or an infinity in an operand reaches the product, but no other 
   }
 }
 
-// Numbers whose lower halves matter: 1 + small, of both signs, so that the sums cancel.
+// Values whose lower halves matter: 1 + small, of both signs, so that the sums cancel.
 TEST_CASE("a product is as precise as fused multiply-adds") {
   const int64_t m = 48, n = 64, k = 1024;
   Floats a = Numbers(m * k, 1), b = Numbers(k * n, 2);

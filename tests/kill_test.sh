@@ -1,6 +1,6 @@
 #!/bin/bash
 # Ranks that are killed at random instants of start, steps and end: all processes are gone within five
-# seconds, with an exit status that is not 0 and a word about it, or the run had ended well.
+# seconds, with a non-zero exit status and a message about it, unless the run had ended well.
 #
 #   kill_test.sh [INSTANTS [SEED]]
 set -uo pipefail
@@ -18,7 +18,7 @@ programs() {
   done
 }
 
-# once WHAT SIGNAL DELAY COMMAND...: kills one of the run's processes so many milliseconds after start.
+# once WHAT SIGNAL DELAY COMMAND...: kills one of the run's processes DELAY milliseconds after start.
 once() {
   local what="$1, SIG$2 after $3 ms" signal=$2 delay=$3 victims begin got
   shift 3
@@ -36,8 +36,8 @@ once() {
   wait $run 2> kill.txt
   got=$?
   ((got == 0)) && ! tail -n 5 out.txt | grep -q "^kernels" && fail "$what: exit 0 without an end"
-  # What is ended by a signal, or before main, cannot speak; under mpiexec mpiexec speaks for it, on
-  # standard output.
+  # A process ended by a signal, or before main, cannot report it; under mpiexec, mpiexec reports it,
+  # on standard output.
   ((got == 0 || got == 137 || got == 143)) || [[ -s err.txt ]] || grep -q "BAD TERMINATION" out.txt ||
     fail "$what: exit $got without a word"
   endings[$((got == 0))]=$((endings[$((got == 0))] + 1))

@@ -1,5 +1,5 @@
 // The lanes of one rank, driven step by step from one thread: by hand, with a device that is done
-// when the test says so, and with the other rank's end of the transport in the test's hands.
+// when the test says so, and with the test playing the other rank's end of the transport.
 #include "runtime/plan/lanes.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +11,7 @@
 namespace pp {
 namespace {
 
-// What is submitted to the compute queue is done as far as the test says.
+// The test says how far the work submitted to the compute queue is done.
 class SlowDevice : public Device {
  public:
   class SlowQueue : public Queue {
@@ -45,7 +45,7 @@ class SlowDevice : public Device {
 Instruction Message(Op op, int micro) { return {.op = op, .stage = 0, .micro = micro, .peer = 0}; }
 Instruction Compute(Op op, int micro) { return {.op = op, .stage = 1, .micro = micro}; }
 
-// Rank 1 of two, with a list of one's own. A message is one number; each has a place of its own.
+// Rank 1 of two, with its own list. A message is one number; each has its own place.
 class Fixture {
  public:
   explicit Fixture(std::vector<Instruction> body, bool overlaps = false)

@@ -1,4 +1,4 @@
-// Cases that are larger than what a block of a GPU's threads takes at once, or where numbers are
+// Cases that are larger than what a block of a GPU's threads takes in one go, or where values are
 // not finite.
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ Comparison Clip(const CpuKernels& kernels) {
       kernels.Clip({.blocks = blocks, .norm = norm.data(), .most = most, .clipped = &clipped});
       const double want = std::sqrt(sum),
                    scale = most > 0 && want > most ? most / (want + 1e-6) : 1;
-      // Doubles: what a float is off is all that is.
+      // Doubles: the only error is a float's.
       result.Add({static_cast<float>(norm[blocks]), clipped.scale, clipped.finite},
                  {want, scale, 1}, 2 * kEpsilon * std::max(1.0, want));
       result.Add({clipped.correction1, clipped.correction2}, {0, 0}, 0);  // AdamW has its own
@@ -37,8 +37,8 @@ Comparison Clip(const CpuKernels& kernels) {
   return result;
 }
 
-// Steps of which some overflow: what STEP, the next backward and AdamW get of each, which two
-// stages of a device ask for.
+// Steps of which some overflow: what STEP, the next backward and AdamW get from each, queried by
+// two stages of a device.
 Comparison ScaledLoss(const CpuKernels& kernels) {
   Comparison result;
   LossScale scaling = {.scale = 1024};
@@ -77,7 +77,7 @@ Comparison ScaledLoss(const CpuKernels& kernels) {
       first = 0.9 * first + 0.1 * g, second = 0.95 * second + 0.05 * g * g;
       w -= 0.1 * first / (1 - std::pow(0.9, n)) / std::sqrt(second / (1 - std::pow(0.95, n)));
     }
-    // Beside a change of 0.1 an epsilon of 1e-8 and some roundings of numbers of order 1.
+    // Relative to a change of 0.1: an epsilon of 1e-8 and some roundings of values of order 1.
     result.Add(weight, {w}, 64 * kEpsilon);
   }
   // The origin of the gradient.
@@ -99,7 +99,7 @@ Comparison ScaledLoss(const CpuKernels& kernels) {
   return result;
 }
 
-// Of a vocabulary that begins in the middle of four words; of equal scores the first one wins.
+// With a vocabulary that begins in the middle of four words; of equal scores the first one wins.
 Comparison Draw(const CpuKernels& kernels) {
   Comparison result;
   const int64_t n = 5000, first = 6;
@@ -140,7 +140,7 @@ Comparison Draw(const CpuKernels& kernels) {
   return result;
 }
 
-// More parts than are usual; what is written is one of them, or two are.
+// More parts than usual; the output is one of them, or both outputs are.
 Comparison SumParts(const CpuKernels& kernels) {
   Comparison result;
   for (const int64_t count : {1, 16, 17, 40})
@@ -230,7 +230,7 @@ Loss ForwardAndBackward(const CpuKernels& kernels, int64_t rows, int64_t vocabul
 
 }  // namespace
 
-// Larger ones come later in every row, and by far; the last columns are padding.
+// Larger ones come later in every row, by far; the last columns are padding.
 Comparison CrossEntropyLarge(const CpuKernels& kernels) {
   Comparison result;
   const int64_t rows = 3, vocabulary = 9001;
@@ -258,8 +258,8 @@ Comparison CrossEntropyLarge(const CpuKernels& kernels) {
   return result;
 }
 
-// A logit of minus infinity takes no part, wherever it stands, and many of them take none; one that
-// is infinite or NaN, or a target of minus infinity, is noticed.
+// A logit of minus infinity contributes nothing, wherever it is, and neither do many of them; one
+// that is plus infinity or NaN, or a target of minus infinity, is noticed.
 Comparison CrossEntropyInfinite(const CpuKernels& kernels) {
   Comparison result;
   const int64_t vocabulary = 5000, finite = 4990;

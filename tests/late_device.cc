@@ -49,7 +49,7 @@ class LateScheduler {
     lanes_.back()->bells = bells;
     return lanes_.back();
   }
-  // A device goes. REQUIRES: Drain.
+  // Removes a device. REQUIRES: Drain.
   void Remove(const std::shared_ptr<Lane>& lane) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::erase(lanes_, lane);
@@ -79,7 +79,7 @@ class LateScheduler {
         changed_.wait(lock);
         continue;
       }
-      // Now and then those who submit get further ahead.
+      // Now and then the submitting threads get further ahead.
       if (random_() % 4 == 0) {
         const std::chrono::microseconds nap(random_() % 60);
         lock.unlock();

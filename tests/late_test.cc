@@ -1,6 +1,6 @@
-// Bugs planted behind the binding are found on the late device (late_device.h): a missing wait, an
-// early reuse of bytes, a wrong group. Found means that in at least one of a few orders the run
-// fails, or its numbers have other bits; without the bug they have the same bits in all of them.
+// Bugs planted after binding are found on the late device (late_device.h): a missing wait, an early
+// reuse of bytes, a wrong group. Found means that in at least one of a few orders the run fails, or
+// its results have other bits; without the bug they have the same bits in all of them.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -43,7 +43,7 @@ Outcome Run(const Program& program, const LateDevices* late, const Plant& plant)
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-2;
   options.after_bind = plant;
-  // A plant may make ranks wait for each other for ever; nothing else waits for so long.
+  // A plant may make ranks wait for each other forever; nothing else waits that long.
   options.stall_timeout = plant ? 0.5 : 60;
   if (late != nullptr) late->AddTo(&options);
   const KeptReport report = TrainAndKeep(program, options);
@@ -55,7 +55,7 @@ Outcome Run(const Program& program, const LateDevices* late, const Plant& plant)
   return outcome;
 }
 
-// In how many of the orders the plant is found.
+// The number of orders in which the plant is found.
 int Found(const Program& program, const Plant& plant) {
   const Outcome right = Run(program, nullptr, nullptr);
   REQUIRE(right.status.ok());
@@ -75,8 +75,8 @@ int IndexOf(const BoundList& list, const std::string& text) {
   return -1;
 }
 
-// Only the list of `rank` is bound otherwise. Plants run on the ranks' threads, where Catch has no
-// assertions.
+// Only the list of `rank` is bound differently. Plants run on the ranks' threads, where Catch has
+// no assertions.
 template <typename F>
 Plant In(int rank, F change) {
   return [rank, change](int of, BoundList* list, std::vector<CollectiveArgs>* collectives) {
@@ -123,7 +123,7 @@ TEST_CASE("bytes that are used again too early are found") {
   }
 }
 
-// What a rank brings to the reductions of a stage.
+// What a rank contributes to the reductions of a stage.
 CollectiveArgs* ReductionsOf(const BoundList& list, int stage,
                              std::vector<CollectiveArgs>* collectives) {
   CollectiveArgs* found = nullptr;
@@ -138,7 +138,7 @@ CollectiveArgs* ReductionsOf(const BoundList& list, int stage,
 }
 
 // Stage 0 is on ranks 0 and 2, stage 1 on ranks 1 and 3. Rank 0 asks the other stage's second rank,
-// which has nothing to say to it: nobody goes on.
+// which does not send it anything: nobody makes progress.
 TEST_CASE("a group with a rank of another stage is found") {
   const Program program = PlanOf({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2}, false);
   const Plant plant = In(0, [](BoundList* list, auto* collectives) {

@@ -28,7 +28,7 @@ using List = std::vector<Instruction>;
 constexpr int kDevices = 64;
 constexpr int kInstructionsPerMicroBatch = 10;  // of a device in the middle
 
-// The alternative: one record for an instruction, as FlatBuffers lays out a struct.
+// The alternative: one record per instruction, as FlatBuffers lays out a struct.
 struct alignas(8) Row {
   uint8_t op, value, sent, padding;
   int16_t bucket, pipe;
@@ -92,7 +92,7 @@ Layout Structs() {
   return layout;
 }
 
-// One field of all instructions; left out where it is the default everywhere.
+// One field of all instructions; left out if it has the default everywhere.
 template <typename T, typename Get>
 flatbuffers::uoffset_t AddColumn(flatbuffers::FlatBufferBuilder& builder, const List& list,
                                  Get get) {
@@ -153,7 +153,7 @@ void Check(const pp::Status& status) {
   std::exit(1);
 }
 
-// Writes the lists in this layout, reads one back, and prints what that took.
+// Writes the lists in this layout, reads one back, and prints the times.
 void Measure(const Layout& layout, const pp::Program& program, const std::string& path) {
   double start = Now();
   flatbuffers::FlatBufferBuilder builder(size_t{41} * program.devices *

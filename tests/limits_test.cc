@@ -1,4 +1,4 @@
-// Sizes that are mistakes: an error comes before the memory is taken, or a sum overflows.
+// Sizes that are mistakes: an error comes before memory is allocated or a sum overflows.
 #include <catch2/catch.hpp>
 
 #include "schema/model/layout.h"

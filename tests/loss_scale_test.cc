@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMicros = 4, kTokens = 8;
 
-// No dropout, whose masks are those of a sequence's number.
+// No dropout, as its masks depend on a sequence's index.
 Program PlanOf(CompileOptions options, const std::string& family = "gpt2",
                Dtype dtype = Dtype::kFp16) {
   ModelConfig model = SmallModel(family, true, /*layers=*/4, kTokens, /*llama_heads=*/4);
@@ -113,7 +113,7 @@ int Skipped(const KeptReport& report) {
   return static_cast<int>(good - report.steps.begin());
 }
 
-// All that a step says of numbers, but its own.
+// All values that a step reports, except its own index.
 void CheckSame(const StepReport& a, const StepReport& b) {
   CHECK(std::bit_cast<uint64_t>(a.loss) == std::bit_cast<uint64_t>(b.loss));
   CHECK(a.loss_scale == b.loss_scale);
@@ -123,9 +123,9 @@ void CheckSame(const StepReport& a, const StepReport& b) {
 
 }  // namespace
 
-// AdamW's first steps depend most on how many there were. The data of the second run begin where
-// the first one's skips ended.
-TEST_CASE("behind the skips a run has the bits of one that begins there") {
+// AdamW's first steps depend most on their number. The data of the second run begins where the
+// first one's skips ended.
+TEST_CASE("after the skips a run has the bits of one that begins there") {
   struct {
     CompileOptions options;
     const char* family;
@@ -156,7 +156,7 @@ TEST_CASE("behind the skips a run has the bits of one that begins there") {
   }
 }
 
-TEST_CASE("the scale grows behind good steps, and a norm is that of the loss itself") {
+TEST_CASE("the scale grows after good steps, and a norm is that of the loss itself") {
   const Program program = PlanOf({.scheme = "1f1b", .shape = {2, kMicros}});
   const KeptReport grows = Train(program, {.steps = 7, .scale = 16, .every = 3, .compare = true});
   const KeptReport stays = Train(program, {.steps = 7, .scale = 16});
@@ -165,7 +165,7 @@ TEST_CASE("the scale grows behind good steps, and a norm is that of the loss its
     CHECK(grows.steps[i].loss_scale == scales[i]);
     CHECK(stays.steps[i].loss_scale == 16);
     CHECK_FALSE(grows.steps[i].skipped);
-    // But for numbers below 2^-14 of a scaled gradient, whose last places differ.
+    // Except for values below 2^-14 of a scaled gradient, whose last places differ.
     CHECK(*grows.steps[i].grad_norm == Approx(*stays.steps[i].grad_norm).epsilon(1e-3));
     CHECK(*grows.steps[i].grad_norm < 10);
   }
@@ -196,7 +196,7 @@ TEST_CASE("a run goes on across a skipped step") {
 }
 
 // Four skipped steps leave a new model, whose first update the next one is.
-TEST_CASE("another dtype goes on behind skipped steps, and fp16 behind it") {
+TEST_CASE("another dtype continues after skipped steps, and fp16 after it") {
   const Folder folder;
   const std::string save = folder / "saves";
   const Program half = PlanOf({.scheme = "1f1b", .shape = {2, kMicros}});

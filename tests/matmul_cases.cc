@@ -1,4 +1,4 @@
-// Matrix products beside sums in doubles.
+// Matrix products against sums in doubles.
 #include "tests/kernel_cases.h"
 
 namespace pp::kernels {

@@ -1,5 +1,5 @@
-// Fragments of matrices as lanes hold them, and copies to shared memory (kernels/mma.h), as the
-// emulation has them: right ones give a plain product, and each planted fault is found.
+// Fragments of matrices as lanes hold them, and copies to shared memory (kernels/mma.h), in the
+// emulation: right ones give a plain product, and each planted fault is found.
 #include "kernels/mma.h"
 
 #include <catch2/catch.hpp>
@@ -33,8 +33,7 @@ struct Memory {
   N columns[kColumns][kDepth + kPad];  // and as [column][depth]
 };
 
-// Two warps: each copies every other row, and multiplies A with 16 columns of B, which both ways of
-// reading it give.
+// Two warps: each copies every other row, and multiplies A by 16 columns of B, read in both ways.
 template <Fault kFault, typename N>
 void Multiply(const N* a, const N* b, const N* b_transposed, float* c, float* d) {
   auto& m = cuda::Shared<Memory<N>>();
@@ -117,7 +116,7 @@ TEMPLATE_TEST_CASE("fragments give a plain product, and faults another", "", BFl
   }
 }
 
-// Fragments as the PTX ISA draws them, each number by where it is in its matrix.
+// Fragments as the PTX ISA draws them, each element identified by its position in its matrix.
 void NumbersOfLanes(int* wrong) {
   auto& tile = cuda::Shared<BFloat16[4][8][8]>();
   if (Thread() < 32)
@@ -142,7 +141,7 @@ TEST_CASE("each lane gets the numbers that the PTX ISA gives it") {
   CHECK(wrong == 0);
 }
 
-// Groups end one by one, in their order; what is not there is zero.
+// Groups end one by one, in order; missing data is zero.
 void Groups(const float* from, float* out) {
   float* to = &cuda::Shared<float>() + 8 * Thread();
   CopyAsync<16>(from, 8, to);

@@ -85,7 +85,7 @@ TEST_CASE("layers are split evenly or as told") {
   CHECK(SplitLayers(12, 5).status().message() ==
         "12 layers do not divide into 5 stages (1, 2, 3, 4, 6, 12 would; or --layers-per-stage)");
   CHECK(CheckSplit({0, 5, 7}, 12, 3).ok());
-  CHECK(CheckSplit({5, 7}, 12, 3).message() == "2 numbers of layers for 3 stages (one a stage)");
+  CHECK(CheckSplit({5, 7}, 12, 3).message() == "2 numbers of layers for 3 stages (one per stage)");
   CHECK(CheckSplit({5, 6}, 12, 2).message() ==
         "the stages have 11 layers together (the model has 12)");
   CHECK(CheckSplit({13, -1}, 12, 2).message() == "-1 layers for stage 1 (0 or more)");
@@ -153,7 +153,7 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
   CHECK(a.loss_bytes == 0);
   CHECK(b.loss_bytes == 8);
   CHECK(b.operators.back().op.stride == 50272);
-  // 9 C + 4 statistics + H scores a token and layer; the stream between layers and from the
+  // 9 C + 4 statistics + H scores per token and layer; the stream between layers and from the
   // embedding; in the last stage the stream's end, three statistics and the logits.
   CHECK(a.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768));
   CHECK(b.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768 + 4 + 50272));
@@ -233,7 +233,7 @@ TEST_CASE("a configuration of LLaMA has the angles of both ways to write them") 
   CHECK(error(R"(,"rope_parameters":7)") == "c.json: rope_parameters is 7 (an object, or null)");
 }
 
-// Of what a forward keeps, and of what BW_input leaves to BW_weight.
+// For what a forward keeps, and for what BW_input leaves to BW_weight.
 TEST_CASE("stash and work are full of what the operators keep, side by side") {
   const std::vector<int> split = GENERATE(std::vector<int>{12}, std::vector<int>{0, 7, 0, 5, 0});
   ModelConfig model = GENERATE(Gpt2(), Llama());
@@ -247,19 +247,19 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
       if (spot.area == Area::kStash) stash.emplace_back(spot.offset, 4 * numbers);
       if (spot.area == Area::kWork) work.emplace_back(spot.offset, 4 * numbers);
     };
-    int64_t before = model.hidden_size;  // floats a token that the operator before gives
+    int64_t before = model.hidden_size;  // floats per token in the previous operator's output
     for (const StageOperator& placed : layout.operators) {
       const StageOperator::Forward& forward = placed.of(Keep::kStash);
       const StageOperator::Backward& backward = placed.of(Halves::kApart);
       const OperatorKind kind = placed.op.kind;
-      // A Linear that adds the stream gives what the Residual behind it would.
+      // A Linear that adds the stream has the output of the Residual after it.
       if ((!forward.stream || kind == OperatorKind::kResidual) && kind != OperatorKind::kRope)
         add(forward.out, n * placed.op.stride);
       const auto parameters = static_cast<int64_t>(placed.op.parameters.size());
       add(forward.statistics, n * (kind == OperatorKind::kAttention ? placed.op.heads
                                    : kind == OperatorKind::kNorm    ? parameters
                                                                     : 2));
-      // These are in place, or the stream's, which is counted once.
+      // These are in place, or belong to the stream, which is counted once.
       const bool counted = kind == OperatorKind::kGelu || kind == OperatorKind::kNorm ||
                            kind == OperatorKind::kLoss || kind == OperatorKind::kRope;
       if (!counted) add(backward.d_in, n * before);
@@ -286,7 +286,7 @@ TEST_CASE("a matrix with one row is a matrix") {
   }
 }
 
-// What of a layer is cut is half, to the byte; the rest is whole.
+// What is cut of a layer is exactly half; the rest is whole.
 TEST_CASE("two peers have halves") {
   for (const ModelConfig& model : {Gpt2(), Llama()}) {
     ModelConfig even = model;
@@ -309,7 +309,7 @@ TEST_CASE("two peers have halves") {
       } else {
         CHECK(part.bytes() * (is_cut ? 2 : 1) == one.bytes());
       }
-      // Both peers together have every number of the whole once, or, where it is not cut, twice.
+      // Both peers together have every element of the whole once, or, if it is not cut, twice.
       std::vector<int> times(one.elements());
       for (const int index : {0, 1})
         for (const Slice& slice : SlicesOf(part, {index, 2})) {
@@ -324,7 +324,7 @@ TEST_CASE("two peers have halves") {
     for (size_t i = 0; i < whole.operators.size(); ++i)
       if (whole.operators[i].op.cut == Cut::kOut && whole.operators[i].op.out > 0 && i > 0)
         CHECK(2 * half.operators[i].op.out == whole.operators[i].op.out);
-    // With sequence parallelism also of the stream: of all that is saved, and that goes on.
+    // With sequence parallelism also the stream: all that is saved, and that is passed on.
     CHECK(2 * half.stash_bytes > whole.stash_bytes);
     CHECK(half.act_bytes == whole.act_bytes);
     job.sequence_parallel = true;
@@ -347,13 +347,13 @@ TEST_CASE("the operations of GPT-2 124M") {
   CHECK(work.forward.operations == linear + attention);
   CHECK(work.input.operations == linear + 2.5 * attention);
   CHECK(work.weight.operations == linear);
-  // RE makes all of the stash again.
+  // RE recomputes all of the stash.
   CHECK(work.again.operations == work.forward.operations);
   job.recompute = {OperatorKind::kAttention};
   CHECK(of().again.operations == attention);
   job.recompute = {OperatorKind::kNorm};
   CHECK(of().again.operations == 0);
-  // At least its weights and what it gives go through memory.
+  // At least its weights and its output go through memory.
   CHECK(work.forward.bytes > 4 * (12 * 12 * c * c + 50257 * c + n * 50257));
   job.tp = 2;
   StageWork half = of();

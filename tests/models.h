@@ -1,4 +1,4 @@
-// Models for tests: the numbers that a test cares for, and what config.json has by default.
+// Models for tests: the fields that a test cares about, and config.json's defaults.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ inline ModelConfig Gpt2Model(ModelConfig numbers = {}) {
   return numbers;
 }
 
-// For plans that are looked at and never run: act and grad have the same size, no other value has
-// it.
+// For plans that are inspected and never run: act and grad have the same size, which no other value
+// has.
 inline ModelConfig PaperModel(int layers) {
   return Gpt2Model({.vocab_size = 16,
                     .max_positions = 8,
@@ -25,8 +25,8 @@ inline ModelConfig PaperModel(int layers) {
                     .intermediate_size = 32});
 }
 
-// Two families, small, with all kinds of dropout that they have. LLaMA has fewer heads of keys and
-// values, of four numbers each.
+// Two families, small, with all kinds of dropout that they support. LLaMA has fewer heads of keys
+// and values, of four elements each.
 inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, int positions = 8,
                               int llama_heads = 4) {
   ModelConfig model = Gpt2Model({.vocab_size = 65,  // does not divide

@@ -35,7 +35,7 @@ mixed() {
   [[ $(grep -c "piperun: error" err.txt) == 1 ]] && grep -qE "^piperun: error: $pattern$" err.txt ||
     fail "mixed $*"
 }
-same="rank 3 has another one than rank 0 \(the same on all ranks\)"
+same="rank 3 has a different one from rank 0 \(the same on all ranks\)"
 tr t T < text.txt > other.txt
 cp -r "$here/tests/reference/gpt2_tiny" tiny
 mkdir changed
@@ -49,7 +49,7 @@ mixed 2 "--seed: $same" "$piperun" a.plan --data text.txt --steps 3 --seed 2
 mixed 2 "--steps: 'x' .*" "$piperun" a.plan --data text.txt --steps x
 mixed 2 "--transport: not the same on all ranks .*" "$piperun" a.plan --data text.txt --transport mpi
 mixed 2 ".*unknown.* .*" "$piperun" a.plan --data text.txt --unknown
-# Here the ranks that wait are ended by mpiexec, whose status is theirs or its own.
+# Here mpiexec ends the ranks that wait, whose status is theirs or its own.
 mixed "[19]" "rank 0: not all of 4 ranks have started within 2 s .*" true
 rm b.plan
 
@@ -90,7 +90,7 @@ finish() {
   got=$?
 }
 
-# The ranks' own statuses: that of an mpiexec which got the signal is 0 now and then.
+# The ranks' own statuses: that of an mpiexec that got the signal is sometimes 0.
 cat > status_of.sh <<'END'
 #!/bin/sh
 trap : INT TERM
@@ -121,7 +121,7 @@ for _ in $(seq 50); do
 done
 [[ ! -s left.txt ]] || fail "left over: $(cat left.txt)"
 
-# stop_rank RANK PATTERN: a rank that does not answer any more; another one says so.
+# stop_rank RANK PATTERN: a rank stops answering; another one reports it.
 stop_rank() {
   start --stall-timeout 1
   local all process

@@ -1,4 +1,4 @@
-// A plan that a test needs: where it does not compile, the test fails with what the compiler says.
+// A plan that a test needs: if it does not compile, the test fails with the compiler's error.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// The proof for NCCL beside its definition: the start of every transfer, computed from the lists by
-// recursion, with random times for the instructions of the compute lanes.
+// The proof for NCCL against its definition: the start of every transfer, computed from the lists
+// by recursion, with random times for the instructions of the compute lanes.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -31,7 +31,7 @@ class Oracle {
       for (size_t i = 1; i < stream.ends.size(); ++i) before_[stream.ends[i]] = stream.ends[i - 1];
   }
 
-  // Of the transfer, or nothing where it never starts.
+  // Of the transfer, or nothing if it never starts.
   std::optional<double> Start(int32_t transfer) {
     auto [at, is_new] = starts_.try_emplace(transfer, kOpen);
     if (!is_new) return at->second == kOpen ? std::nullopt : std::optional(at->second);
@@ -53,7 +53,7 @@ class Oracle {
  private:
   static constexpr double kOpen = -1;
 
-  // When the compute lane is over with the instruction.
+  // When the compute lane has finished the instruction.
   std::optional<double> LaneAt(int device, int index) {
     if (index < 0) return 0;
     int& asked = asked_.try_emplace(device, -1).first->second;
@@ -112,7 +112,7 @@ bool StartsAsEarly(const Case& c, const Streams& streams, const Streams& finest,
   return true;
 }
 
-// The stall is one where all that the waiting operation needs takes no time, and all else does.
+// It is a stall if everything that the waiting operation needs takes no time, and all else does.
 bool IsStall(const Case& c, const Streams& streams, const Streams& finest, const Stall& stall) {
   const int32_t waits = c.traffic.ends[stall.waits].transfer;
   Times times = TimesOf(c.paper, 1);

@@ -17,7 +17,7 @@
 namespace pp {
 namespace {
 
-// As NCCL, but for what a plant does.
+// Like NCCL, except for what a plant does.
 class PlantedNccl : public Nccl {
  public:
   explicit PlantedNccl(std::unique_ptr<Nccl> inner) : inner_(std::move(inner)) {}
@@ -55,7 +55,7 @@ Program SmallPlan(CompileOptions options) {
   return MustCompile(options);
 }
 
-// What becomes of a run where the ranks from `first` on have NCCL of kind T.
+// The outcome of a run in which the ranks from `first` on have NCCL of kind T.
 template <typename T>
 std::string ErrorWith(const Program& program, int first = 1) {
   const auto plant = [first](int rank, std::unique_ptr<Nccl> nccl) -> std::unique_ptr<Nccl> {
@@ -72,7 +72,7 @@ struct WrongMember : PlantedNccl {
   }
 };
 
-// Each rank makes communicators with an id of its own.
+// Each rank creates communicators with its own id.
 struct WrongId : PlantedNccl {
   using PlantedNccl::PlantedNccl;
   Result<Communicator> Create(const Id&, int member, int members) override {
@@ -91,7 +91,7 @@ struct NeverMade : PlantedNccl {
   void Abort(std::span<const Communicator>) override {}
 };
 
-// One operation after the other, where they belong together.
+// One operation after the other, although they belong together.
 struct NoGroups : PlantedNccl {
   using PlantedNccl::PlantedNccl;
   Status Enqueue(Communicator communicator, std::span<const Operation> operations,
@@ -132,8 +132,8 @@ struct Failing : PlantedNccl {
   int made_ = 0, polls_ = 0;
 };
 
-// The second communicator's messages do not come to their ends, so that soon all wait. Then the
-// answer about it is that something is wrong.
+// The second communicator's messages never arrive, so that soon all wait. Then the answer about it
+// is that something is wrong.
 struct Silent : Failing<INT_MAX> {
   using Failing<INT_MAX>::Failing;
   Status Enqueue(Communicator communicator, std::span<const Operation> operations,
@@ -236,7 +236,7 @@ TEST_CASE(
   CHECK_THAT(ErrorWith<NoGroups>(program, 0),
              ends("deadlock: members 0, 1 of a communicator wait for each other"));
   CHECK_THAT(ErrorWith<Short>(program), ends(" of one message"));
-  // While it is made, with the first bytes, in a step, and where nothing moves any more.
+  // While it is created, with the first bytes, in a step, and when nothing moves any more.
   const char* failed = "rank 1: communicator of ranks 0, 1: NCCL: remote process exited";
   CHECK(ErrorWith<Failing<1>>(program) == failed);
   CHECK(ErrorWith<Failing<4>>(program) == failed);

@@ -1,4 +1,4 @@
-// Planted bugs that the plain proof cannot see, each found by the rule of NCCL's that it breaks.
+// Planted bugs that the plain proof cannot see, each found by the rule of NCCL that it breaks.
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
@@ -10,7 +10,7 @@
 namespace pp::nccl {
 namespace {
 
-// Device 0 forwards what it has, and then takes what the other one has.
+// Device 0 forwards its value, and then takes the other one's.
 constexpr const char* kDevice0 = R"(
 program two stages 2 microbatches 2
 device 0 holds s0
@@ -80,9 +80,9 @@ TEST_CASE("both ends send first: a deadlock in one stream, none in one a directi
   CHECK(ErrorOf(plan, {}) == "safe: 2 communicators, each for one direction of a pair of devices");
   CHECK(ErrorOf(plan, {.sharing = Sharing::kPair}) ==
         "1 communicator for a pair of devices: deadlock: "
-        "device 0 'RECV_grad s0 m0 from d1' (instruction 6) stands behind "
+        "device 0 'RECV_grad s0 m0 from d1' (instruction 6) is queued behind "
         "device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to meet "
-        "device 1 'RECV_act s0 m1 from d0' (instruction 6), which stands behind "
+        "device 1 'RECV_act s0 m1 from d0' (instruction 6), which is queued behind "
         "device 1 'SEND_grad s0 m0 to d0' (instruction 5), which waits to meet the first "
         "(2 communicators, each for one direction of a pair of devices: safe and free of stalls; "
         "in groups of adjacent messages: safe, but they stall)");
@@ -104,7 +104,7 @@ TEST_CASE("operations of a group progress together") {
   const Program plan = MustImport(kBothSendFirst);
   CHECK_THAT(ErrorOf(plan, {.sharing = Sharing::kPair, .groups = Groups::kAdjacent}),
              Catch::Contains("stall: ") && !Catch::Contains("deadlock"));
-  // Without a WAIT between the two nothing else is to be done meanwhile: a group that costs
+  // Without a WAIT between the two there is nothing else to do in between: a group that costs
   // nothing.
   std::vector<WaitsFor> waits_for;
   REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
@@ -118,13 +118,13 @@ TEST_CASE("kernels that hold the device keep out those that would let them go on
   const Program plan = MustImport(kBothSendFirst);
   CHECK_THAT(ErrorOf(plan, {.kernels = 1}),
              Catch::Contains("1 of 3 kernels at once on a device: deadlock: ") &&
-                 Catch::Contains("finds no room beside") &&
+                 Catch::Contains("finds no room alongside") &&
                  Catch::EndsWith("(at least 3 at once)"));
   CHECK_THAT(ErrorOf(plan, {.kernels = 2}), Catch::Contains("not proved safe"));
   CHECK_THAT(ErrorOf(plan, {.kernels = 3}), Catch::StartsWith("safe"));
 }
 
-// Each device comes to its previous neighbour first, the first one too.
+// Each device reaches its previous neighbour first, including the first device.
 TEST_CASE("a ring of communicators that are made at their first use") {
   Program plan = MustCompile({.scheme = "interleaved", .shape = {4, 4, 2}});
   const Terms lazy{.creation = Creation::kFirstUse};

@@ -1,5 +1,5 @@
 // What a new model family takes: its keys and its table. This one is a Macaron (Lu et al., 2019)
-// with half of its MLP before and half behind attention; all else, from memory to both backward
+// with half of its MLP before and half after attention; all else, from memory to both backward
 // halves, recomputation and tensor parallelism, follows.
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 namespace pp {
 namespace {
 
-// --- the file that somebody adds to schema/model/ ---------------------------------------------
+// --- the file to add to schema/model/ ---------------------------------------------------------
 
 void MacaronKeys(ConfigKeys& keys, ModelConfig& config) {
   keys.Int("vocabulary", kMaxVocabulary, &config.vocab_size);
@@ -108,7 +108,7 @@ Numbers Train(const char* scheme, int devices, int tp, const char* passes = "") 
 TEST_CASE("a model of a new family trains, cut in any way") {
   const Numbers one = Train("gpipe", 1, 1);
   CHECK(one.losses.front() == Approx(std::log(61)).epsilon(0.05));
-  CHECK(one.losses.back() < 2.5);  // the letters alone, without their order, have 2.7
+  CHECK(one.losses.back() < 2.5);  // letter frequencies alone give 2.7
   for (const auto& [scheme, passes] : {std::pair{"1f1b", ""}, {"1f1b", "mario"}, {"zb-v", ""}}) {
     const Numbers cut = Train(scheme, 2, 1, passes);
     CHECK(cut.losses == one.losses);

@@ -1,4 +1,4 @@
-// How large a step is: the learning rate along a training, and clipping.
+// Step sizes: the learning rate over a training, and clipping.
 #include "runtime/model/optimizer.h"
 
 #include <catch2/catch.hpp>

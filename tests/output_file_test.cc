@@ -25,7 +25,7 @@ std::string FreshPath() {
 
 }  // namespace
 
-TEST_CASE("what is written is there at once, and behind what was written before") {
+TEST_CASE("what is written is there immediately, and after what was written before") {
   const std::string path = FreshPath();
   std::ofstream(path) << "what was there";
   {

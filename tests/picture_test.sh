@@ -16,8 +16,8 @@ cd "$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")"
 "$pipec" compile --scheme dualpipe --devices 4 --microbatches 8 -o c.plan
 "$pipec" simulate a.plan b.plan c.plan --costs f=1,b=2,comm=0.25 --format html >page.html
 
-# The page, with what catches its errors in front, and the plans in other forms and the
-# checks behind.
+# The page, preceded by what catches its errors, and followed by the plans in other formats and the
+# checks.
 {
   echo "<script>errors = []; onerror = (text) => { errors.push(text); }</script>"
   cat page.html

@@ -1,15 +1,16 @@
 // PipeDream and PipeDream-2BW against a reference that keeps the same versions of the weights: bit
 // for bit, losses of five steps, dropout on. The reference is two loops in one thread, over
 // micro-batches and stages, with every version that there ever was. It has no plan, and shares
-// nothing with the interpreter but the stage's mathematics (runtime/model).
+// nothing with the interpreter except the stage's mathematics (runtime/model).
 //
 // Which weights micro-batch k, counted from 1 through the whole training, sees on device d of D,
 // forward and backward alike (W(v): after v updates):
 //
-//   PipeDream   W(max(0, k - (D - d)))             one update a micro-batch   (Narayanan et al.,
-//   2019) 2BW         W(max(0, floor((k - 1) / M) - 1))  one update a step, of the sum over its M
-//                                                  micro-batches             (Narayanan et al.,
-//                                                  2021)
+//   PipeDream   W(max(0, k - (D - d)))             one update per micro-batch
+//   2BW         W(max(0, floor((k - 1) / M) - 1))  one update per step, of the sum over its M
+//                                                  micro-batches
+//
+// (Narayanan et al., 2019 and 2021.)
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -38,7 +39,7 @@ ModelConfig TinyModel() {
   return SmallModel("gpt2", /*tied=*/false, /*layers=*/4, /*positions=*/kSequence);
 }
 
-// The learning rate differs from step to step, so that it shows which one an update takes.
+// The learning rate differs from step to step, which shows which one an update uses.
 OptimizerOptions Optimizer() {
   return {.learning_rate = 1e-2,
           .min_learning_rate = 1e-3,
@@ -62,7 +63,7 @@ struct Case {
 
 // --- the reference ----------------------------------------------------------------------------
 
-// Memory that begins as a kernel expects it.
+// Memory that begins in the state that a kernel expects.
 class Memory {
  public:
   explicit Memory(int64_t bytes) : blocks_(bytes / kAlign + 1) {}
@@ -112,7 +113,7 @@ struct Stage {
   Memory grad{layout().grad_bytes};
 };
 
-// What the reference does wrong, to see that it is found.
+// A mistake of the reference, to check that it is found.
 struct Mistake {
   int64_t forward = 0, backward = 0;  // added to the number of the version
 };
@@ -291,7 +292,7 @@ TEST_CASE("a reference with another version has other bits") {
       const std::vector<double> right = Expected(what);
       for (const Mistake& mistake : {Mistake{.forward = -1}, Mistake{.backward = -1},
                                      Mistake{.forward = 1}, Mistake{.backward = 1}}) {
-        // Newer than the newest there is none.
+        // Nothing is newer than the newest.
         if (devices == 1 && scheme == std::string("pipedream") &&
             mistake.forward + mistake.backward > 0)
           continue;

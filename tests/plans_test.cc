@@ -1,5 +1,5 @@
-// Plans of every kind: they come back from text and file, and broken in one place the verifier
-// refuses every one.
+// Plans of every kind: they come back from text and file, and if one place is broken the verifier
+// always refuses.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -58,7 +58,7 @@ using Section = std::vector<Instruction> DeviceList::*;
 constexpr Section kSections[] = {&DeviceList::prologue, &DeviceList::body, &DeviceList::epilogue};
 constexpr const char* kNames[] = {"prologue", "body", "epilogue"};
 
-// Calls change(list, i) with each instruction of a copy of `plan`, and wants an error.
+// Calls change(list, i) with each instruction of a copy of `plan`, and expects an error.
 template <typename Change>
 void BreakEach(const Program& plan, Change change) {
   for (size_t d = 0; d < plan.lists.size(); ++d)
@@ -74,7 +74,7 @@ void BreakEach(const Program& plan, Change change) {
       }
 }
 
-// The text of a plan with `line` of device 1 elsewhere: in front of `before`, or, with "", nowhere.
+// The text of a plan with `line` of device 1 moved: to before `before`, or, with "", removed.
 std::string Moved(const Program& plan, const std::string& line, const std::string& before) {
   std::string text = Print(plan);
   auto find = [&](const std::string& what) {
@@ -88,7 +88,7 @@ std::string Moved(const Program& plan, const std::string& line, const std::strin
   return text;
 }
 
-// What is said of a text with messages, reductions and steps.
+// What is reported for a text with messages, reductions and steps.
 std::string ErrorOfText(const std::string& text) {
   const auto program = Parse(text, "text");
   return program.ok() ? ErrorOf(*program, Depth::kLists) : program.status().message();
@@ -103,7 +103,7 @@ std::string Replaced(std::string text, const std::string& what, const std::strin
 
 }  // namespace
 
-// Text forgets the memory, which plan-memory finds again; the file forgets nothing.
+// Text drops the memory, which plan-memory finds again; the file keeps everything.
 TEST_CASE("a plan of any kind comes back from text and file") {
   for (const Case& c : Cases()) {
     const Program plan = MustCompile(c.options);
@@ -249,7 +249,7 @@ TEST_CASE("messages about versions") {
              Catch::EndsWith("has no version (this device's STEPs make versions)"));
   CHECK_THAT(ErrorOfText(Replaced(text, "STEP      s0 v0", "STEP      s0 v1")),
              Catch::EndsWith("makes the newest version (v0)"));
-  // Between two steps a reduction is started behind all that the second one takes.
+  // Between two steps a reduction is started after everything that the second one takes.
   Program reduced = MustCompile({.scheme = "pipedream-2bw", .shape = {2, 2}, .replicas = 2});
   auto& list = reduced.lists[1].body;
   const auto reduce = std::find_if(list.begin(), list.end(),

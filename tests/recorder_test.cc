@@ -1,4 +1,4 @@
-// What a rank records: what an instruction's time counts as, and how many steps are kept.
+// What a rank records: how an instruction's time is classified, and how many steps are kept.
 #include "runtime/plan/recorder.h"
 
 #include <catch2/catch.hpp>

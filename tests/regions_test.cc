@@ -1,4 +1,4 @@
-// The sizes of what a device holds all the time, by hand.
+// The sizes of what a device holds permanently, by hand.
 #include "schema/regions.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ ModelConfig WideModel(bool tied) {
   return model;
 }
 
-// Bytes of the device's region, 0 where there is none; of a stage's, of its copy in any pipe.
+// Bytes of the device's region, 0 if there is none; of a stage's, of its copy in any pipe.
 int64_t BytesOf(CompileOptions options, bool tied, int device, Kind kind, int stage = -1) {
   options.model = WideModel(tied);
   const auto program = Compile(options);

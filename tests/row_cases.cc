@@ -1,4 +1,4 @@
-// Kernels that go over rows, one a token: embedding, norms, rotary embedding, gradients of biases.
+// Kernels that go over rows, one per token: embedding, norms, rotary embedding, bias gradients.
 #include <cmath>
 
 #include "tests/kernel_cases.h"
@@ -6,7 +6,7 @@
 namespace pp::kernels {
 namespace {
 
-// And RMSNorm, where it is not centered.
+// Also RMSNorm, if not centered.
 Comparison Norm(const CpuKernels& kernels, bool centered) {
   Comparison result;
   // On a GPU a block has one row or, in the order of their widths, 33, 2 and 2; a thread has one
@@ -161,7 +161,7 @@ Comparison Embedding(const CpuKernels& kernels) {
   return result;
 }
 
-// And back: the two turns together leave everything as it was.
+// And back: the two rotations together change nothing.
 Comparison Rope(const CpuKernels& kernels) {
   Comparison result;
   for (const int64_t dim : {2, 34, 64, 128}) {
@@ -174,7 +174,7 @@ Comparison Rope(const CpuKernels& kernels) {
     RopeArgs<float> args = {batch,  tokens,        heads,       dim,
                             stride, cosine.data(), sine.data(), turned.data()};
     kernels.Rope(args);
-    Doubles want(x.begin(), x.end());  // what lies between the rows stays
+    Doubles want(x.begin(), x.end());  // what lies between the rows is unchanged
     for (int64_t row = 0; row < batch * tokens; ++row) {
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t i = 0; i < half; ++i) {

@@ -1,4 +1,4 @@
-// What a run says, as programs and people see it.
+// The texts of a run, as programs and people see them.
 #include "runtime/run/run_text.h"
 
 #include <catch2/catch.hpp>

@@ -9,7 +9,7 @@
 namespace pp {
 namespace {
 
-// A file in the test's own directory, gone at the end.
+// A file in the test's own directory, removed at the end.
 class File {
  public:
   explicit File(const std::string& bytes) { std::ofstream(kName, std::ios::binary) << bytes; }
@@ -27,7 +27,7 @@ std::string Bytes(const std::string& header, size_t data) {
   return Length(header.size()) + header + std::string(data, '\0');
 }
 
-// The error of a file with this header and so many bytes of data.
+// The error of a file with this header and `data` bytes of data.
 std::string Error(const std::string& header, size_t data) {
   const File file(Bytes(header, data));
   const Result<Safetensors> result = Safetensors::Open(File::kName);
@@ -65,7 +65,7 @@ TEST_CASE("a damaged file is an error") {
   CHECK(Error("{" + a + "}", 24) == "ok");
   CHECK(Error("{" + a + "}", 23) ==
         "safetensors_test.tmp: has 23 bytes of data (24 by its header)");
-  CHECK(Error("{" + a + "," + a + "}", 24) == "safetensors_test.tmp: tensor a is there twice");
+  CHECK(Error("{" + a + "," + a + "}", 24) == "safetensors_test.tmp: tensor a occurs twice");
   CHECK(Error("{" + b + "}", 28) ==
         "safetensors_test.tmp: a tensor begins at byte 24 of the data (0 would be right)");
   CHECK(Error("{" + a + R"(,"c":{"dtype":"F32","shape":[4],"data_offsets":[12,28]}})", 28) ==

@@ -1,6 +1,6 @@
-// The product's promise: a schedule changes when things are computed, never what. The
-// losses of five steps, with dropout on, have the same bits as on one device; and what
-// runs is the plan, instruction by instruction.
+// The product's promise: a schedule changes when things are computed, never what. The losses of
+// five steps, with dropout on, have the same bits as on one device; and the run executes the plan,
+// instruction by instruction.
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -98,7 +98,7 @@ TEST_CASE("so has every scheme with one pipe, and every pass") {
   };
   for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
     for (const Scheme& scheme : Schemes()) {
-      // Two pipes and several versions of the weights do not run yet.
+      // Copies and older weights have other bits (training_grid_test, pipedream_test).
       if (scheme.map == StageMap::kBoth || scheme.name.starts_with("pipedream")) continue;
       check(Options(std::string(scheme.name), 4, micros, p2p));
     }
@@ -132,7 +132,7 @@ TEST_CASE("so have schedules of PyTorch, with its order of messages or ours") {
 TEST_CASE("the masks of dropout are part of the bits") {
   const auto with = BitsOf(MustTrain(MustCompile(Options("1f1b", 2, 4))));
   CHECK(with == BitsOf(MustTrain(MustCompile(Options("1f1b", 2, 4)))));
-  // Of each place by itself.
+  // For each place separately.
   for (float ModelConfig::*place :
        {&ModelConfig::embedding_dropout, &ModelConfig::attention_dropout,
         &ModelConfig::residual_dropout}) {
@@ -149,7 +149,7 @@ TEST_CASE("what runs is the plan, instruction by instruction") {
     for (int d = 0; d < program.devices; ++d) {
       const auto& list = program.lists[d].body;
       for (int step = 1; step <= kSteps; ++step) {
-        // In the order in which they began; a lane's own order is the list's.
+        // In the order in which they began; within a lane this is the list's order.
         std::vector<Event> events;
         for (const Event& event : report.events)
           if (event.rank == d && event.step == step) events.push_back(event);

@@ -1,5 +1,5 @@
-// Right programs of many shapes, made without the compiler: what the tests and fuzzers of
-// schema/ start from. Every value has memory of its own.
+// Right programs of many shapes, made without the compiler: the starting point of schema/'s tests
+// and fuzzers. Every value has its own memory.
 #pragma once
 
 #include "schema/program.h"
@@ -17,14 +17,14 @@ struct SampleArgs {
   int stages_per_device = 1;  // stage s is on device s mod D, or from the other end in pipe 1
   int microbatches = 2;
   // 1, or 2 that run in opposite directions. REQUIRES for 2: an even number of devices, one stage
-  // a device, asynchronous.
+  // per device, asynchronous.
   int pipes = 1;
-  P2p p2p = P2p::kAsync;  // REQUIRES for kBlocking: one stage a device
+  P2p p2p = P2p::kAsync;  // REQUIRES for kBlocking: one stage per device
   SampleBackward backward = SampleBackward::kWhole;
   int replicas = 1;
   int32_t zero = 0;
   // One forward, one backward in the steady state. Otherwise all forwards, then all backwards.
-  bool one_f_one_b = false;  // REQUIRES: one stage a device, one pipe, asynchronous
+  bool one_f_one_b = false;  // REQUIRES: one stage per device, one pipe, asynchronous
   bool model = false;        // a tiny GPT-2 with tied embeddings
 };
 

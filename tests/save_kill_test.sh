@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs that are killed while they save after every step, and go on under another schedule: they end
-# with the bits of the run that nobody killed.
+# Runs that are killed while they save after every step, and continue under another schedule: they end
+# with the bits of an uninterrupted run.
 #
 #   save_kill_test.sh [ROUNDS [SEED]]
 set -uo pipefail
@@ -22,7 +22,7 @@ for ((round = 0; round < rounds; ++round)); do
   for ((i = 0; i < 200; ++i)); do compgen -G "saves/step-*" > list.txt && break; sleep 0.02; done
   sleep "$(printf '0.%03d' $((RANDOM % 900)))"
   pkill -KILL -g "$group" 2> kill.txt && killed=$((killed + 1))
-  # MPICH's proxies have groups of their own, and end their ranks when mpiexec is gone.
+  # MPICH's proxies have their own process groups, and end their ranks when mpiexec is gone.
   pkill -KILL -f "$PWD|a.plan --data text.txt --steps $steps --save saves" 2> kill.txt
   { wait "$group"; } 2> kill.txt
   sleep 0.1
@@ -34,8 +34,8 @@ for ((round = 0; round < rounds; ++round)); do
     continue
   fi
   "$piperun" b.plan --data text.txt --steps $steps --save saves --resume --log on.jsonl > out.txt 2> err.txt ||
-    fail "round $round: behind $last"
-  grep -q "goes on from saves/$last" out.txt || fail "round $round: not from $last: $(head -n 1 out.txt)"
+    fail "round $round: after $last"
+  grep -q "continues from saves/$last" out.txt || fail "round $round: not from $last: $(head -n 1 out.txt)"
   [[ $(numbers on.jsonl) == "$(numbers whole.jsonl)" ]] ||
     fail "round $round: from $last: $(numbers on.jsonl) instead of $(numbers whole.jsonl)"
   grep -q "saved in saves/step-$(printf %08d $steps)" out.txt || fail "round $round: not saved"
@@ -53,7 +53,7 @@ for command in "$piperun" "mpiexec -n 4 $piperun"; do
   [[ $stopped ]] || fail "$command: not stopped"
   grep -q "^saved in saves/step-$(printf %08d "$stopped")$" out.txt || fail "$command: not saved"
   "$piperun" b.plan --data text.txt --steps $steps --save saves --resume --log on.jsonl > out.txt 2> err.txt &&
-    [[ $(numbers on.jsonl) == "$(numbers whole.jsonl)" ]] || fail "$command: behind step $stopped"
+    [[ $(numbers on.jsonl) == "$(numbers whole.jsonl)" ]] || fail "$command: after step $stopped"
 done
 echo "$rounds runs, $killed killed, $late of them within a checkpoint"
 ((killed > 0)) || fail "none was killed"

@@ -1,4 +1,4 @@
-// A training that is saved, and goes on under another cut, is the one that never stopped; and no
+// A training that is saved, and continues under another cut, equals one that never stopped; and no
 // damaged checkpoint is ever loaded.
 #include <sys/stat.h>
 
@@ -141,7 +141,7 @@ TEST_CASE("saved under one cut, resumed under another") {
       REQUIRE(second.status.message() == "");
       CHECK(second.saved == 6);
       CHECK(second.notes ==
-            std::vector<std::string>{"goes on from " + StepFolder(folder / "saves", 4)});
+            std::vector<std::string>{"continues from " + StepFolder(folder / "saves", 4)});
       CHECK(SavedSteps(folder / "saves") == std::vector<int64_t>{6, 4});
       const auto alone = [](const Shape& s) {
         return s.tp * s.dp == 1 && std::string(s.scheme) != "chimera" &&
@@ -166,7 +166,7 @@ TEST_CASE("saved without a norm, with both ends on one device") {
   CHECK(Furthest(whole.numbers, second.numbers, 8) == 0);
 }
 
-// PipeDream updates its weights once a micro-batch; AdamW counts all of them.
+// PipeDream updates its weights once per micro-batch; AdamW counts all updates.
 TEST_CASE("updates are counted, not steps") {
   const Folder folder;
   ModelConfig model = TinyModel(true);
@@ -182,7 +182,7 @@ TEST_CASE("updates are counted, not steps") {
   CHECK(Furthest(whole.numbers, second.numbers, 8) == 0);  // one device has no older weights
 }
 
-// One byte of every 97 of every file; a file that is cut off or gone; another model.
+// One byte of every 97 of every file; a truncated or missing file; another model.
 TEST_CASE("a checkpoint that is not whole is not used, and the one before it is") {
   const Folder folder;
   const ModelConfig model = TinyModel(false);
@@ -236,11 +236,11 @@ TEST_CASE("a checkpoint that is not whole is not used, and the one before it is"
   fs::copy_file(StepFolder(saves, 2) + "/rank-1", last + "/rank-1",
                 fs::copy_options::overwrite_existing);
   CHECK(found(&notes) == 2);
-  CHECK(notes.back() == last + "/rank-1: is of another checkpoint");
+  CHECK(notes.back() == last + "/rank-1: belongs to another checkpoint");
   const Outcome went_on = Run(model, shape, folder, {.until = 4, .save_every = 2, .resume = true});
   REQUIRE(went_on.status.message() == "");
   CHECK(went_on.notes.front().starts_with("not used: " + last));
-  CHECK(went_on.saved == 4);  // in place of the damaged one
+  CHECK(went_on.saved == 4);  // replaces the damaged one
   CHECK(SavedSteps(saves) == std::vector<int64_t>{4, 2});
   CHECK(found(&notes) == 4);
 

@@ -58,7 +58,7 @@ TEST_CASE("a body that keeps to its step has no sections") {
   CHECK(!HasSections(program));
 }
 
-// The epilogue of the last step would have a micro-batch of a step that is not there.
+// The epilogue of the last step would have a micro-batch of a step that does not exist.
 TEST_CASE("a micro-batch of the next step stands in a body alone") {
   const std::string text = Print(MustCompile("pipedream-2bw", {2, 2}));
   for (const char* section : {" prologue\n", " epilogue\n"}) {

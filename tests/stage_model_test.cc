@@ -101,8 +101,8 @@ class Pipeline {
   };
   Stage& stage(int s) { return *stages_[s]; }
 
-  // Forward and backward of all micro-batches; returns the mean loss. `logits`, where not null,
-  // takes those of all of them, [M, B, T, V].
+  // Forward and backward of all micro-batches; returns the mean loss. `logits`, if not null,
+  // receives those of all of them, [M, B, T, V].
   double Run(float* logits) {
     kernels::SetThreads(threads_);
     double loss = 0;
@@ -289,7 +289,7 @@ TEST_CASE("loss, logits, gradients and ten steps are PyTorch's") {
   }
 }
 
-// Loss and all gradients of so many steps must have the same bits.
+// Loss and all gradients of `steps` steps must have the same bits.
 void CheckSameBits(Pipeline* one, Pipeline* other, int steps = 3) {
   for (int step = 1; step <= steps; ++step) {
     CHECK(one->Run(nullptr) == other->Run(nullptr));
@@ -319,7 +319,7 @@ TEST_CASE("a recomputed forward and a split backward have the bits of the whole"
   }
 }
 
-// What is kept, and what is made again of it, for every choice of what is dropped.
+// What is kept, and what is recomputed from it, for every choice of what is dropped.
 TEST_CASE("a selective recomputation has the bits of the whole") {
   const std::string dir = GENERATE(from_range(kModels));
   constexpr OperatorKind kKinds[] = {OperatorKind::kNorm, OperatorKind::kLinear,
@@ -342,7 +342,7 @@ TEST_CASE("a selective recomputation has the bits of the whole") {
     CHECK(other.Run(nullptr) == loss);
     for (const Tensor& tensor : layout.tensors)
       CHECK(std::memcmp(one.Gradient(tensor), other.Gradient(tensor), tensor.bytes()) == 0);
-    // Attention alone is made again of what was kept.
+    // Only attention is recomputed from what was kept.
     int again = 0;
     for (const StageOperator& placed : layout.operators) again += placed.again;
     if (set == 4) CHECK(again == 4);
@@ -373,7 +373,7 @@ TEST_CASE("the plan has the room that the kernels take") {
       CHECK(KernelBytes(job) ==
             static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kFp32),
                                           cpu::AttentionScratchBytes<float>(shape))));
-      job.dtype = Dtype::kBf16;  // fp16's are as many
+      job.dtype = Dtype::kBf16;  // fp16's have the same number
       CHECK(KernelBytes(job) ==
             static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kBf16),
                                           cpu::AttentionScratchBytes<kernels::BFloat16>(shape))));

@@ -1,4 +1,4 @@
-// When a run counts as stalled, and what is said of it.
+// When a run counts as stalled, and what is reported.
 #include "runtime/run/stall_watch.h"
 
 #include <catch2/catch.hpp>

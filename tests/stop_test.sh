@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs whose ranks are threads, stopped by signals at every time: what they say, how soon they end,
-# and that their files are whole.
+# Runs whose ranks are threads, stopped by signals at various times: what they print, how soon they
+# end, and that their files are whole.
 set -uo pipefail
 source tests/small_run.sh
 # A model whose weights take seconds to make.
@@ -19,7 +19,7 @@ start() {
     sleep 0.05
   done
 }
-# ends SECONDS ERROR-PATTERN: within so many seconds, with status 1 and this one line.
+# ends SECONDS ERROR-PATTERN: within that many seconds, with status 1 and this one line.
 ends() {
   local begin=$SECONDS
   ( for _ in $(seq 300); do kill -0 $run 2> /dev/null || exit; sleep 0.1; done; kill -9 $run ) &
@@ -38,7 +38,7 @@ for signal in INT TERM HUP; do
   [[ $(tail -n 1 trace.json) == "]}" ]] || fail "SIG$signal: the trace is cut"
 done
 
-# Nobody reads what the run prints, so no step ends: a second Ctrl-C, at once, ends the run.
+# Nobody reads what the run prints, so no step ends: a second Ctrl-C immediately ends the run.
 mkfifo steps
 sleep 100 < steps &
 reader=$!
@@ -58,7 +58,7 @@ kill -INT $run
 ends 15 "stopped in the middle of a step"
 kill $reader
 
-# A run that cannot say its last word, as nobody reads that either, ends at the third.
+# A run that cannot print its last line, as nobody reads that either, ends at the third.
 mkfifo errors
 sleep 100 < errors &
 reader=$!

@@ -103,7 +103,7 @@ TEST_CASE("every value arrives, whatever the schedule") {
   // The plan's memory is the run's.
   for (int d = 0; d < devices; ++d)
     CHECK(report.steps[2].peak_bytes[d] == harness.program.lists[d].arena_bytes);
-  // Every instruction is in the trace, once a step.
+  // Every instruction is in the trace, once per step.
   size_t instructions = 0;
   for (const DeviceList& list : harness.program.lists) instructions += list.body.size();
   CHECK(report.events.size() == 3 * instructions);
@@ -178,7 +178,7 @@ TEST_CASE("a run that does not go on ends with what each rank is at") {
   harness.executor.before = [&](const StageCall& at) {
     if (at.op == Op::kBackward && at.stage == 1 && at.micro == 1 && at.step == 2) wait.wait();
   };
-  // It is said at once: the kernel that hangs has to end before the run can.
+  // It is reported immediately: the kernel that hangs must end before the run can.
   std::string said;
   harness.options.on_failure = [&](const Status& status) {
     said = status.message();
@@ -199,7 +199,7 @@ TEST_CASE("a rank that hangs when the others have finished ends with them") {
   harness.executor.before = [&](const StageCall& at) {
     if (at.op != Op::kStep || at.stage != 3 || at.step != 3) return;
     wait.wait();
-    // Longer than the others wait for its good-bye.
+    // Longer than the others wait for its goodbye.
     std::this_thread::sleep_for(std::chrono::milliseconds(3300));
   };
   harness.options.on_failure = [&](const Status&) { stalled.set_value(); };

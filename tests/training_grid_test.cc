@@ -3,14 +3,14 @@
 // as a table.
 //
 //   same bits   one copy of the weights, one replica: losses and norms have the bits of one device
-//   close       several copies or tensor parallel peers: within 1e-5 of one device on the same
+//   close       several copies or tensor-parallel peers: within 1e-5 of one device on the same
 //               sequences (sums are added in another order, and rounding is all that may differ)
 //   versions    PipeDream trains on older weights; pipedream_test has its reference, and peers are
 //               within 1e-5 of one
 //   refused     by pipec, with the option's name
 //
 // Every cell with copies runs twice and must have the same bits both times; ZeRO-1 must have those
-// of ZeRO-0. With --late N every cell runs N times more on the late device (late_device.h), each
+// of ZeRO-0. With --late N every cell runs N more times on the late device (late_device.h), each
 // time in another order, and must have the same bits again.
 //
 // A seeded sample by default (--seed S), all with --all.
@@ -100,7 +100,7 @@ struct Numbers {
   }
 };
 
-// Of all runs, by piperun --compare.
+// Over all runs, by piperun --compare.
 Comparison furthest_compared;
 
 Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
@@ -109,7 +109,7 @@ Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;
-  // Far from 2^18, from where on gradients of such models overflow (loss_scale_test).
+  // Far from 2^18, from which on gradients of such models overflow (loss_scale_test).
   options.optimizer.loss_scale = 8192;
   options.stall_timeout = 60;
   options.compare = late == nullptr && !program.MakesVersions();
@@ -155,10 +155,11 @@ const Numbers& OneDevice(const std::string& family, int replicas, Dtype dtype) {
   return found->second;
 }
 
-// How far apart the numbers of two layouts may be, relatively. bfloat16 has 8 bits, fp16 11, and
-// each operator rounds what it gives to them; a norm of the gradient, over all parameters, averages
+// The maximum relative difference between two layouts' results. bfloat16 has 8 bits, fp16 11, and
+// each operator rounds its output to them; a norm of the gradient, over all parameters, averages
 // most of that. AdamW's first step moves a weight by the sign of its gradient, which rounding may
-// decide: from then on a difference may be that of a step, of whatever size the rounding was.
+// decide: from then on a difference may be as large as a step, whatever the size of the rounding
+// error.
 struct Tolerance {
   double first;  // of the first step
   double later;  // of the others
@@ -268,7 +269,7 @@ std::vector<Cell> ModelCells() {
                              .family = family,
                              .tp = shape.tp,
                              .sequence_parallel = sequence_parallel});
-  // What is dropped and made again, and the backward's halves.
+  // What is dropped and recomputed, and the backward's halves.
   for (const char* family : {"gpt2", "llama"})
     for (const char* passes : {"mario", "split-backward", "mario,split-backward"})
       for (const bool sequence_parallel : {false, true})
@@ -296,7 +297,7 @@ std::vector<Cell> ModelCells() {
   return cells;
 }
 
-// Of so many cells a sample, if not all.
+// Checks a sample of the cells, or all.
 void CheckCells(std::vector<Cell> cells, size_t sample) {
   if (!all_cells) {
     std::mt19937 random(sample_seed);

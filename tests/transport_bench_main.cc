@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kLarge = 1500000;
-constexpr double kSeconds = 0.2;  // that the rounds of one measurement take at least
+constexpr double kSeconds = 0.2;  // minimum duration of one measurement's rounds
 constexpr int kRepeat = 3;
 
 class Bench {
@@ -40,7 +40,7 @@ class Bench {
  private:
   using Round = Status (Bench::*)(int64_t bytes);
 
-  // The best of a few, each of as many rounds as take long enough.
+  // The best of a few, each with enough rounds to take long enough.
   Status Measure(Round round, int64_t bytes, double* best) {
     int64_t rounds = 1;
     for (int repeat = 0; repeat < kRepeat;) {

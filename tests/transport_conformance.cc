@@ -43,7 +43,7 @@ Status FinishAll(Transport& transport, std::vector<Port> ports) {
   return {};
 }
 
-// A ring: each rank sends right and receives from the left, sizes from nothing to large.
+// A ring: each rank sends right and receives from the left, sizes from zero to large.
 Status Ring(Transport& transport) {
   const int ranks = transport.ranks(), rank = transport.rank();
   const int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks;
@@ -60,7 +60,7 @@ Status Ring(Transport& transport) {
   return {};
 }
 
-// Everybody with everybody, on all channels at once.
+// Everybody with everybody, on all channels concurrently.
 Status Everybody(Transport& transport) {
   const int ranks = transport.ranks(), rank = transport.rank();
   std::vector<std::vector<uint32_t>> in, out;
@@ -98,8 +98,8 @@ Status Order(Transport& transport) {
   return {};
 }
 
-// A send is not over before its receive has started. Rank 0 tests 100 times while rank 1
-// waits for its word on another channel.
+// A send is not over before its receive has started. Rank 0 tests 100 times while rank 1 waits for
+// its message on another channel.
 Status Rendezvous(Transport& transport) {
   const int rank = transport.rank();
   const Port message{rank == 0 ? Way::kSend : Way::kRecv, Channel::kAct, 1 - rank};
@@ -134,7 +134,7 @@ Status Agreement(Transport& transport) {
     return Status::Failed("agree: not the last rank's error");
   status = Agree(transport, kSeconds, bring({}, rank == last ? 6 : 5));
   if (status.message() !=
-      fmt::format("--seed: rank {} has another one than rank 0 (the same on all ranks)", last))
+      fmt::format("--seed: rank {} has a different one from rank 0 (the same on all ranks)", last))
     return Status::Failed("agree: different items give: " + status.message());
   return {};
 }

@@ -1,5 +1,5 @@
-// What every transport must do. Each rank of a run calls CheckTransport at the same time, on
-// a thread or in a process of its own.
+// What every transport must do. Each rank of a run calls CheckTransport at the same time, on a
+// thread or in a separate process.
 #pragma once
 
 #include "runtime/comm/transport.h"

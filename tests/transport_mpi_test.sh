@@ -1,6 +1,6 @@
 #!/bin/sh
-# The transport suite under mpiexec, with more ranks than cores, too: MPI alone, shared memory, and
-# both where some ranks are on another host (the second name is this host again, but MPI believes it).
+# The transport suite under mpiexec, also with more ranks than cores: MPI alone, shared memory, and
+# both if some ranks are on another host (the second name is this host again, but MPI believes it).
 set -eu
 for ranks in 2 3 4; do
   timeout 60 mpiexec -n "$ranks" tests/transport_mpi_main "$PWD/runtime" mpi

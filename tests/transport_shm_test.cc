@@ -150,13 +150,13 @@ TEST_CASE("nothing is left in /dev/shm") {
   kill(child, SIGKILL);
   CHECK(WIFSIGNALED(Join(child)));
   CHECK(!Exists(name));
-  // One that nobody unlinked.
+  // One that was not unlinked.
   const std::string other = MakeNamed(2)->name();
   CHECK(!Exists(other));
 }
 
-// In a world of its own with a small /dev/shm. Where a process must not make one (an old kernel, a
-// strict container) nothing is tested.
+// In a namespace of its own with a small /dev/shm. If a process is not allowed to make one (an old
+// kernel, a strict container) nothing is tested.
 TEST_CASE("no memory is an error, at the start and later") {
   const pid_t child = Fork([]() -> Status {
     const uid_t user = getuid();

@@ -56,7 +56,8 @@ TEST_CASE("a message takes its time") {
   CHECK(sent - start >= 0.05);
 }
 
-// The send is over, and the channel free for the next, although the receive has years to wait.
+// The send is over, and the channel free for the next one, although the receive still has years to
+// wait.
 TEST_CASE("latency does not occupy the channel") {
   Ranks ranks(2, "latency=1e9s");
   int out[2] = {1, 2}, in = 0;

@@ -59,7 +59,7 @@ TEST_CASE("two values never share bytes, nor lie outside the arena") {
       for (int slot : {0, 1, 2}) {
         if (plan.lists[d].body[i].offset[slot] < 0) continue;
         INFO("device " << d << " '" << ToText(plan.lists[d].body[i]) << "' slot " << slot);
-        // On the weights, behind the end, nowhere.
+        // On the weights, past the end, nowhere.
         for (int64_t offset : {int64_t{0}, plan.lists[d].arena_bytes, int64_t{-1}, INT64_MAX}) {
           Program broken = plan;
           broken.lists[d].body[i].offset[slot] = offset;
@@ -110,8 +110,8 @@ TEST_CASE("a stage may not step before its last backward, nor before the norm") 
   CHECK_THAT(moved("NORM_grad s1", "WAIT      tied"), Catch::Contains("is being reduced"));
 }
 
-// Each device waits for the end of its send before it offers the buffer that the other
-// one's send needs. Without buffers in the plan there is nothing wrong with this order.
+// Each device waits for the end of its send before it offers the buffer that the other one's send
+// needs. Without buffers in the plan this order is fine.
 TEST_CASE("finite buffers make deadlocks, and they are found") {
   auto program = Parse(R"(
 program exchange stages 2 microbatches 2
@@ -174,7 +174,7 @@ TEST_CASE("all members of a group start their collectives in one order") {
     INFO(plan.status().message());
     REQUIRE(plan.ok());
     REQUIRE(ErrorOf(*plan) == "right");
-    // Any two of a device that another one has, too.
+    // Any two of a device that another one also has.
     int swaps = 0;
     for (size_t d = 0; d < plan->lists.size(); ++d) {
       std::vector<size_t> at;
@@ -184,7 +184,7 @@ TEST_CASE("all members of a group start their collectives in one order") {
       for (size_t k = 0; k + 1 < at.size(); ++k) {
         Program broken = *plan;
         auto& changed = broken.lists[d].body;
-        // Behind all backwards, so that the order alone is wrong.
+        // After all backwards, so that only the order is wrong.
         const auto last = std::find_if(changed.rbegin(), changed.rend(), [](const Instruction& i) {
                             return i.op == Op::kBackward;
                           }).base();

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Whether checkpoints pay: GPT-2 of 30 million parameters, two ranks, a limit of memory that plain
-# 1F1B exceeds. What one can do about it, in turn, beside plain 1F1B without a limit:
+# Whether checkpoints pay: GPT-2 of 30 million parameters, two ranks, a memory limit that plain
+# 1F1B exceeds. The options within the limit, in turn, compared with plain 1F1B without a limit:
 #
-#   fit-memory   recompute what the limit asks for, where it costs least
-#   mario        recompute all that it can hide
+#   fit-memory   recompute what the limit requires, where it costs least
+#   mario        recompute all that can be hidden
 #   half         plain 1F1B, micro-batches of half the size and twice as many
 #
-# The limit is what mario's fullest rank needs, and half a percent. Half the size costs no arithmetic and even shortens
-# the bubbles; what it costs is that kernels are slower on few tokens: a weight gradient is read and
-# written once for each micro-batch. So which one wins is a question of tokens a micro-batch.
+# The limit is what mario's fullest rank needs, plus half a percent. Half the size costs no arithmetic
+# and even shortens the bubbles; its cost is that kernels are slower on few tokens: a weight gradient is
+# read and written once for each micro-batch. So which one wins depends on the tokens per micro-batch.
 #
 #   tools/bench //tools:bench_checkpoint
 set -euo pipefail
@@ -66,7 +66,7 @@ compare() {
         printf "  %-10s best %.4f s, best median %.4f s: %8.0f tokens/s, %.3f of plain; peak %d bytes%s\n",
           n, best[n], median[n], tokens / best[n], best["plain"] / best[n], peak[n],
           (peak[n] > limit ? ", over the limit" : "")}
-      printf "  fit-memory beside half: best %.3f times, median %.3f times\n",
+      printf "  fit-memory against half: best %.3f times, median %.3f times\n",
         best["half"] / best["fit-memory"], median["half"] / median["fit-memory"]}'
 }
 

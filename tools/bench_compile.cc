@@ -71,8 +71,8 @@ void MeasureSimulator() {
              instructions, best * 1e3);
 }
 
-// Behind the plain proof: where the pairs of devices want as many communicators as in 1F1B, and
-// where they want more.
+// After the plain proof: for pairs of devices that need as many communicators as in 1F1B, and for
+// pairs that need more.
 void MeasureNccl(const char* scheme, Shape shape) {
   auto program = Compile({.scheme = scheme, .shape = shape});
   Stop(program.status());
@@ -104,7 +104,7 @@ double PeakGiB() {
 int Main() {
   const std::string path = std::filesystem::temp_directory_path() / "bench_compile.plan";
   constexpr int kMicros = 4096, kTries = 3;
-  // The best of some tries: other programs may use the machine.
+  // The best of several tries: other programs may use the machine.
   Phases once = Measure(64, kMicros, path), twice = Measure(64, 2 * kMicros, path),
          wide = Measure(128, kMicros, path);
   auto best = [](Phases& a, const Phases& b) {

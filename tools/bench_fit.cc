@@ -1,5 +1,5 @@
-// How good fit-memory is and how long it takes on pipelines of any size. The gap is that to a lower
-// bound, which is itself some percent below the optimum in the middle of the memory range.
+// How good fit-memory is and how long it takes on pipelines of any size. The gap is relative to a
+// lower bound, which is itself some percent below the optimum in the middle of the memory range.
 #include <fmt/format.h>
 
 #include "compiler/compile.h"

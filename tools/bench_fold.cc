@@ -1,16 +1,17 @@
 // How much of the gradients' reduction a fold hides on a slow network: two devices, eight
-// micro-batches, two replicas, fold-aiao and fold-fifo beside 1F1B that reduces early or late.
+// micro-batches, two replicas, fold-aiao and fold-fifo compared with 1F1B that reduces early or
+// late.
 //
 //   bench_fold [--trace FILE]      --trace: of fold-aiao, asleep
 //
-//   hideable   of each REDUCE_grad: its time, but not more than its rank still computes behind its
+//   hideable   of each REDUCE_grad: its time, but not more than its rank still computes after its
 //              start in the step
-//   hidden     what of its time that rank's compute lane was computing, not waiting
+//   hidden     the part of its time in which that rank's compute lane was computing, not waiting
 //
-// Twice: with ranks that sleep for what their instructions cost (sleeping_executor.h), which need
+// Twice: with ranks that sleep for the cost of their instructions (sleeping_executor.h), which need
 // no processor: at least 90 % hidden, and faster than 1F1B that reduces late; and with the kernels,
-// where four ranks on fewer processors wait for one another's kernels, too, whatever the schedule:
-// faster is all that is asked there. In turn, in rounds.
+// where four ranks on fewer processors also wait for one another's kernels, whatever the schedule:
+// there, it only has to be faster. The plans run in turn, in rounds.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -152,7 +153,7 @@ void Compare(const Setting& setting, const std::string& data, const std::string&
   };
   const double late = median(cases[0]);
   for (Case& c : cases) {
-    // Milliseconds a rank and step.
+    // Milliseconds per rank and step.
     const double unit = 1e3 / (kDevices * kReplicas * kRounds * double(setting.steps - kSkipped));
     const bool fold = c.scheme.starts_with("fold");
     const double share = c.hideable > 0 ? c.hidden / c.hideable : 0;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Interleaved 1F1B of 32 devices, 256 micro-batches and two stages a device: compiled, verified
+# Interleaved 1F1B of 32 devices, 256 micro-batches and two stages per device: compiled, verified
 # and written by pipec (the whole process), and generated and lowered by PyTorch (without its
 # start), in turn.
 #

@@ -1,15 +1,14 @@
-// The period: what the simulator says it takes from step to step where no device waits for the
-// others at the end of one (--clip off), beside what the runtime takes whose ranks sleep for as
-// long as their instructions cost (sleeping_executor.h). Below it the same plans with the gradient
-// norm
+// The period: the time from step to step that the simulator predicts if no device waits for the
+// others at the end of a step (--clip off), next to the runtime's, whose ranks sleep for the cost
+// of their instructions (sleeping_executor.h). Below it the same plans with the gradient norm
 // (--clip exact), where all devices end a step together.
 //
 //   bench_period [--unit MILLISECONDS] [--steps N] [--timeline SCHEME]
 //
-// Four devices, twelve micro-batches, F = I = W = 1 unit: 36 units are a step without bubble. The
-// head is a tensor of its own: a tied one makes the first and the last device wait for each other
-// in every step, as one row shows. All plans run in turn, in rounds. --timeline prints two steps of
-// a scheme, instruction by instruction.
+// Four devices, twelve micro-batches, F = I = W = 1 unit: a step without bubble takes 36 units. The
+// head is a separate tensor: a tied one makes the first and the last device wait for each other in
+// every step, as one row shows. All plans run in turn, in rounds. --timeline prints two steps of a
+// scheme, instruction by instruction.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -26,7 +26,7 @@ RANKS = 2
 
 
 class Stage(nn.Module):
-    """So many layers, the first ones with the embeddings, the last ones with the head."""
+    """That many layers, the first ones with the embeddings, the last ones with the head."""
 
     def __init__(self, layers, config, first, last):
         super().__init__()

@@ -1,8 +1,8 @@
 #!/bin/bash
-# A pipeline of two ranks: tokens a second of piperun, its ranks as threads and as processes, and
+# A pipeline of two ranks: tokens per second of piperun, its ranks as threads and as processes, and
 # of torch.distributed.pipelining (two processes over gloo) on the same steps: GPT-2 of 3 and of 124
 # million parameters, dropout 0.1, forward, backward, clipping by the norm of all stages, AdamW; one
-# compute thread a rank. The schedules are 1F1B and ZB-V, the layers split as pipec balances them, on
+# compute thread per rank. The schedules are 1F1B and ZB-V, the layers split as pipec balances them, on
 # both sides. In turn, so that all see the same machine.
 #
 #   tools/bench //tools:bench_pipeline   PYTHON=… a python that has torch
@@ -16,7 +16,7 @@ trap 'rm -rf "$folder"' EXIT
 
 LC_ALL=C find /usr/share/common-licenses -type f -print0 | sort -z | xargs -0 cat >"$folder/text"
 
-# Processor seconds of one run of so many steps, processes that it starts included.
+# Processor seconds of one run of that many steps, including the processes that it starts.
 cpu_of() {
   local plan=$1 steps=$2
   shift 2
@@ -26,7 +26,7 @@ cpu_of() {
 }
 
 # Best and median seconds of a step, the first two left out, and the mean processor seconds of all
-# ranks together: those of a long run less those of a run of two steps.
+# ranks together: those of a long run minus those of a run of two steps.
 ours() {
   local plan=$1 short long
   shift
@@ -38,7 +38,7 @@ ours() {
       END {split(cpu, c, " "); print t[1], t[int((NR + 1) / 2)], (c[1] - c[2]) / steps}'
 }
 
-# Keeps and prints a line: who, the schedule, and what ours() says.
+# Keeps and prints a line: who, the schedule, and the output of ours().
 show() {
   echo "$1 $2 $3" | tee -a "$folder/rounds" | awk -v tokens=$((batch * tokens * micros)) '
     {printf "  %-8s %-5s best %8.1f, median %8.1f tokens/s; %.3f processor seconds a step\n", $1,
@@ -75,7 +75,7 @@ compare() {
         t = m[i]; m[i] = m[j]; m[j] = t}
       return m[int((n + 1) / 2)]}
     function compare(ours, theirs) {
-      printf "  piperun (%s) beside %s: best %.2f times, median %.2f times, %.2f times less " \
+      printf "  piperun (%s) against %s: best %.2f times, median %.2f times, %.2f times less " \
         "processor time\n", ours, theirs, best[theirs] / best[ours],
         middle(medians[theirs]) / middle(medians[ours]), cpu[theirs] / cpu[ours]}
     {who = $1 " " $2

@@ -73,7 +73,7 @@ for dtype in fp32 bf16; do
   echo "$(sort -g "$folder/seconds.$dtype" | head -n 1) $(cat "$folder/bytes.$dtype")"
 done | xargs | awk '{printf "fp32 %.3f s, %.0f MB; bf16 %.3f s, %.0f MB: %.2f of the time\n", $1, $2 / 1e6, $3, $4 / 1e6, $3 / $1}'
 
-# What piperun says of its own time, with four ranks: steps, threads and processes in turn.
+# What piperun reports about its own time, with four ranks: steps, threads and processes in turn.
 itself() {
   for _ in 1 2 3; do
     "$piperun" "$folder/plan" --data "$folder/text" --steps "$1" | sed -n 's/^kernels/threads: &/p'

@@ -10,7 +10,7 @@
 namespace pp {
 namespace {
 
-// Between two instructions that nothing keeps apart the runtime takes less than this (seconds).
+// Between two instructions that nothing separates the runtime takes less than this (seconds).
 constexpr double kNoWait = 50e-6;
 
 double Clock() {
@@ -33,7 +33,7 @@ class SleepingExecutor : public StageExecutor {
       : durations_(costs, program), unit_(unit), norm_blocks_(NormBlocks(*program.job)) {}
 
   void Run(const StageCall& call, Stream) override {
-    // Timers of this thread are not put off, to be served together with others.
+    // Timers of this thread are not delayed to be batched with others.
     if (end_ == 0) prctl(PR_SET_TIMERSLACK, 1);
     if (call.loss != nullptr && (call.op == Op::kForward || call.op == Op::kForwardDrop))
       *call.loss = 1;
@@ -44,8 +44,8 @@ class SleepingExecutor : public StageExecutor {
     instruction.micro = call.micro;
     const double seconds = unit_ * durations_(instruction);
     if (seconds == 0) return;
-    // How much too late the thread woke from its last sleep is none of the runtime's time: this
-    // instruction begins as much earlier, unless the thread has stood waiting in between.
+    // The thread's oversleeping is not the runtime's time: this instruction begins earlier by as
+    // much, unless the thread has been waiting in between.
     double begin = Clock();
     if (begin - end_ < kNoWait) begin -= late_;
     SleepUntil(begin + seconds);

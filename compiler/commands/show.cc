@@ -17,7 +17,7 @@ namespace pp {
 
 namespace {
 
-// A plan and what the simulator says of it.
+// A plan and what the simulator predicts for it.
 struct Simulated {
   VerifiedPlan plan;
   Prediction prediction;
@@ -50,12 +50,11 @@ std::string Trace(const Program& program, const Execution& execution) {
 
 Status OnePlan(const Arguments& a) {
   if (a.plans.size() == 1) return {};
-  return Status::Invalid(
-      fmt::format("{}: a second plan (--format html puts plans above one another, {} shows one)",
-                  a.plans[1], a.format));
+  return Status::Invalid(fmt::format("{}: a second plan (--format html stacks plans, {} shows one)",
+                                     a.plans[1], a.format));
 }
 
-// Of one plan an object, of several an array of them, each with the name of its file.
+// For one plan an object, for several an array of them, each with the name of its file.
 std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& plans) {
   if (plans.size() == 1) return ToJson(plans[0].prediction);
   std::string out = "[\n";

@@ -1,4 +1,4 @@
-// pipec verify: is a plan safe on any transport, and what does it need where that is NCCL?
+// pipec verify: is a plan safe on any transport, and what does it need with NCCL?
 #include <fmt/format.h>
 
 #include "compiler/command.h"
@@ -7,7 +7,7 @@
 namespace pp {
 namespace {
 
-// An option of NCCL's; nothing was given where it is empty.
+// An option for NCCL; empty if not given.
 struct Wish {
   const char* option;
   const std::string& text;

@@ -10,7 +10,7 @@
 namespace pp {
 namespace {
 
-// A wider picture is no picture.
+// A wider picture is useless.
 constexpr double kMostColumns = 10000;
 
 // The letter of a compute instruction in a grid; 0 for what is not drawn.
@@ -36,11 +36,11 @@ char LetterOf(Op op) {
 struct Cell {
   std::string text;      // empty: nothing runs
   int colour = 0;        // of a terminal's 256
-  bool goes_on = false;  // the cell before is of the same instruction
+  bool goes_on = false;  // continues the instruction of the previous cell
 };
 using Row = std::vector<Cell>;
 
-// The shortest time that an instruction takes: a column.
+// The shortest duration of an instruction: one column.
 double Unit(const Program& program, const Execution& execution) {
   double unit = 0;
   for (int d = 0; d < program.devices; ++d)
@@ -86,7 +86,7 @@ std::string Text(const Row& row, size_t width, Paint paint) {
       out += " " + text;
       continue;
     }
-    // Black on the colour, which goes on over the gap inside an instruction.
+    // Black on the colour, which also fills the gap inside an instruction.
     const std::string start = fmt::format("\x1b[30;48;5;{}m", cell.colour);
     out += (cell.goes_on ? start + " " : " " + start) + text + "\x1b[0m";
   }

@@ -1,8 +1,8 @@
-// The page's data: what stands in draw/page/page.html.
+// The page's data: what is inserted into draw/page/page.html.
 //
-// An instruction is four numbers in four arrays: its kind, its micro-batch, when it starts
-// and how long it takes. A kind is what instructions have in common that differ in the
-// micro-batch alone: the text in front of its number and behind, lane and colour.
+// An instruction is four numbers in four arrays: its kind, its micro-batch, when it starts and how
+// long it takes. A kind is what instructions share that differ only in the micro-batch: the text
+// before and after its number, lane and colour.
 #include <fmt/format.h>
 
 #include <array>
@@ -19,7 +19,7 @@
 namespace pp {
 namespace {
 
-// JSON that may stand inside <script>: no text in it can end the element.
+// JSON that is safe inside <script>: no text in it can end the element.
 std::string Quoted(const std::string& text) {
   std::string out;
   for (char c : nlohmann::json(text).dump()) {
@@ -116,7 +116,7 @@ std::string Page(std::span<const Drawn> plans) {
   for (const Drawn& drawn : plans)
     data += (&drawn != &plans[0] ? ",\n" : "\n") + PlanData(drawn).Json();
   data += "]}";
-  const std::string_view page(kPageHtml + 1);  // without the line's end behind its R"page(
+  const std::string_view page(kPageHtml + 1);  // without the line break after its R"page(
   const std::string_view mark = "{{plans}}";
   const size_t at = page.find(mark);
   PP_CHECK(at != page.npos);

@@ -28,7 +28,7 @@ constexpr Style kStyles[] = {
 };
 constexpr Style kOther = {Op::kWait, "other", 0xBBBBBB, 250, 244};
 
-// Marks boxes of one lane that run at the same time, two and two.
+// Marks pairs of boxes of one lane that run at the same time.
 void Share(std::vector<Box>* boxes) {
   for (size_t i = 1; i < boxes->size(); ++i) {
     Box &before = (*boxes)[i - 1], &box = (*boxes)[i];
@@ -114,7 +114,7 @@ std::string Title(const Program& program) {
   std::string out =
       fmt::format("{} devices, {} micro-batches", program.devices, program.microbatches);
   const int stages = program.StagesPerDevice();
-  if (stages > 1) out += fmt::format(", {} stages a device", stages);
+  if (stages > 1) out += fmt::format(", {} stages per device", stages);
   if (program.pipes.size() > 1) out += fmt::format(", {} pipes", program.pipes.size());
   return out;
 }

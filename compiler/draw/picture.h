@@ -1,5 +1,5 @@
-// A schedule as boxes on lanes, before it is drawn in any form: which instruction stands
-// where, how long, in which colour.
+// A schedule as boxes on lanes, before it is drawn in any format: which instruction is where, how
+// long, in which colour.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct Track {
 // Each device's lanes, the compute lane first (always there).
 std::vector<std::vector<Track>> Tracks(const Program& program, const Execution& execution);
 
-// When each instruction of each device runs. A WAIT begins where the device comes to it, as a
-// run records it, so that idle time has the name of what it waits for.
+// When each instruction of each device runs. A WAIT begins when the device reaches it, as a run
+// records it, so that idle time is labelled with what it waits for.
 std::vector<std::vector<Span>> SpansWithWaits(const Program& program, const Execution& execution);
 
 // How a kind of instruction looks: Paul Tol's "light" scheme, made for labelled cells that
@@ -44,13 +44,13 @@ struct Style {
   Op op;
   const char* legend;
   uint32_t colour;   // 0xRRGGBB
-  uint8_t terminal;  // the nearest of a terminal's 256 colours, and of it darkened
+  uint8_t terminal;  // the nearest of a terminal's 256 colours, also for its darkened shades
   uint8_t terminal_dark;
 };
 const Style& StyleOf(Op op);
 
-// What tells the copies of an instruction apart on one device: its pipe where there are
-// several, else which of the device's stages it works on. Shade 0 of 1 is the plain colour.
+// What distinguishes the copies of an instruction on one device: its pipe if there are several,
+// else which of the device's stages it works on. Shade 0 of 1 is the plain colour.
 struct Shade {
   int number = 0, count = 1;
 };
@@ -58,7 +58,7 @@ Shade ShadeOf(const Program& program, int device, const Instruction& instruction
 // "#77aadd", darker with the shade's number.
 std::string ColourOf(Op op, const Shade& shade);
 
-// What stands above a picture.
+// The text above a picture.
 std::string Title(const Program& program);  // "4 devices, 8 micro-batches"
 std::string Summary(const Program& program, const Prediction& prediction);  // "makespan 33 T ..."
 // "1.5 GiB".

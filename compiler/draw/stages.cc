@@ -1,4 +1,4 @@
-// What each stage of the model has and does: pipec show --format stages.
+// What each stage of the model contains and costs: pipec show --format stages.
 #include <fmt/format.h>
 
 #include "compiler/draw.h"

@@ -7,7 +7,7 @@
 //       |---------|---------|---------|  time (T)
 //       [] FW  [] BW
 //
-// Plain SVG 1.1 with attributes alone, so that browsers, Inkscape and LaTeX agree on it.
+// Plain SVG 1.1 with attributes only, so that browsers, Inkscape and LaTeX agree on it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,10 +25,10 @@ namespace {
 
 constexpr double kRight = 16, kTop = 50;
 constexpr double kCharacter = 0.57;  // width of a digit in font sizes
-constexpr double kSmallest = 5.5;    // font size; what does not fit then is left out
+constexpr double kSmallest = 5.5;    // font size; what would not fit then is left out
 constexpr const char* kNoStroke = R"( stroke="none")";
 constexpr const char* kInk = "#222";    // text
-constexpr const char* kFaint = "#666";  // text beside it
+constexpr const char* kFaint = "#666";  // secondary text
 
 std::string Escaped(std::string_view text) {
   std::string out;
@@ -83,12 +83,12 @@ class Figure {
   }
 
  private:
-  // What is drawn as a box: waiting is the white between boxes.
+  // Whether a box is drawn: waiting is the white between boxes.
   bool Visible(int device, const Box& box) const {
     return box.end > box.start && program_.lists[device].body[box.index].op != Op::kWait;
   }
 
-  // Sizes by which most boxes have room for their number.
+  // Sizes with which most boxes have room for their number.
   void Measure() {
     double busy = 0, boxes = 0;
     for (int d = 0; d < program_.devices; ++d)
@@ -125,7 +125,7 @@ class Figure {
         x, y, size, anchor, colour, more, Escaped(text));
   }
 
-  // Returns where the axis comes.
+  // Returns the position of the axis.
   double DrawDevices() {
     double y = kTop;
     for (int d = 0; d < program_.devices; ++d) {
@@ -236,7 +236,7 @@ class Figure {
     if (several_) note += ", small: stage";
     if (shades_ > 1)
       note += program_.pipes.size() > 1 ? ", shade: pipe" : ", shade: which of a device's stages";
-    const double at = item(5.6 * note.size());  // may begin a line
+    const double at = item(5.6 * note.size());  // may begin a new line
     Text(at, y, 10, "start", kFaint, note);
     return y;
   }
@@ -246,13 +246,13 @@ class Figure {
   const std::vector<std::vector<Track>> devices_;
   const double end_;          // of the picture; several steps of a program that overlaps them
   const bool several_;        // stages on a device, so that a label names its stage
-  double width_, scale_;      // of the axis; pixels a unit of time
+  double width_, scale_;      // of the axis; pixels per unit of time
   double left_;               // where it begins
   double row_, thin_;         // heights of the compute lane and of others
   double peaks_;              // width of the columns on the right
   double characters_;         // of the longest label
   std::vector<double> rows_;  // device -> top
-  std::vector<Op> ops_;       // drawn, one a line of the legend
+  std::vector<Op> ops_;       // drawn, one per line of the legend
   int shades_ = 1;
   std::string out_;
 };

@@ -1,6 +1,5 @@
-// add-evaluation: what a plan with a model needs for a validation loss, and for samples. The
-// forwards of a step alone, in the order that the step has them, without dropout, in the memory of
-// a step.
+// add-evaluation: what a plan with a model needs for a validation loss, and for samples. Only the
+// forwards of a step, in the step's order, without dropout, in the memory of a step.
 //
 //   device 0 holds s0           device 0 holds s0
 //     LOAD      s0 m0             ..
@@ -12,7 +11,7 @@
 //                                 EVAL      s0 m1
 //                                 ..
 //
-// Where steps overlap the order is that of one step, wherever its forwards stand.
+// If steps overlap the order is that of one step's forwards, wherever they are.
 #include <algorithm>
 #include <vector>
 
@@ -43,8 +42,8 @@ Status AddEvaluation(Program& program, const PassContext& context) {
   const Program unrolled = OnPaper(program);
   for (int d = 0; d < program.devices; ++d)
     evaluation.lists[d].body = Forwards(unrolled, d, program.microbatches);
-  // On a clock on which all stages take as long: in front of a slow one, what others send it would
-  // pile up, and with it the memory.
+  // On a clock on which all stages take equally long: otherwise messages would pile up before a
+  // slow one, and with them the memory.
   PassContext plain = context;
   plain.costs = CostModel();
   plain.comm = nullptr;

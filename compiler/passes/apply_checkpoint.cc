@@ -1,6 +1,6 @@
 // apply-checkpoint: the first of Mario's passes (Liu et al., 2025, section 4.1). Every forward
-// keeps only its input, and is run again right before its backward, when the gradient has come;
-// so at most one activation is alive at a time.
+// keeps only its input, and is run again right before its backward, when the gradient has arrived;
+// so at most one activation is alive at any time.
 //
 //   device 0 holds s0         device 0 holds s0
 //     FW        s0 m0           CFW       s0 m0
@@ -26,7 +26,7 @@ bool Arrives(const Program& program, int device, const Instruction& backward) {
          program.pipes[program.pipe_of[backward.micro]].device_of[next] != device;
 }
 
-// Whether the list waits for it already, right in front (reductions may stand between).
+// Whether the list waits for it already, right before (with only reductions between).
 bool Waits(const std::vector<Instruction>& list, const Instruction& backward) {
   for (auto i = list.rbegin(); i != list.rend() && !IsCompute(*i); ++i)
     if (i->op == Op::kWait && i->value == Kind::kGrad && i->stage == backward.stage &&

@@ -1,9 +1,10 @@
 // fit-memory under a limit in bytes (--memory-limit 40GiB): the whole arena of a device must fit,
 // not only its activations.
 //
-// What the search cannot see (weights, gradients, optimizer, values on their way, blocks between
-// two sizes) is found by lowering: what a lowered plan takes beyond the activations that the search
-// has counted is set aside, and the search runs again with the rest, until the lowered plan fits.
+// What the search cannot see (weights, gradients, optimizer, values in flight, fragmentation
+// between block sizes) is found by lowering: what a lowered plan takes beyond the activations that
+// the search has counted is set aside, and the search runs again with the rest, until the lowered
+// plan fits.
 //
 //   limit 300 MB   | weights .. 120 | messages 30 |  for the search 150  |
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ namespace {
 constexpr int kAttempts = 12;
 constexpr int kRaises = 8;
 
-// Bytes that a micro-batch of each stage holds: what its forward read stays in its stash.
+// Bytes that a micro-batch of each stage holds: its stash includes the forward's input.
 search::MemoryModel ByteMemory(const Program& program) {
   search::MemoryModel memory;
   for (int s = 0; s < program.stages; ++s) {
@@ -36,7 +37,7 @@ search::MemoryModel ByteMemory(const Program& program) {
   return memory;
 }
 
-// What each device's arena holds of the lowered program besides what `memory` counts.
+// What each device's arena in the lowered program holds beyond what `memory` counts.
 Status Uncounted(const Program& program, const PassContext& context,
                  const search::MemoryModel& memory, std::vector<int64_t>* bytes) {
   Program lowered = program;
@@ -56,8 +57,8 @@ std::string Bytes(double bytes) {
                          : fmt::format("{:.2f}MiB", bytes / (1 << 20));
 }
 
-// Of all devices the one that has too little by most, and bytes that would do for it as far as is
-// known.
+// The device that lacks the most memory, and the number of bytes that would suffice for it as far
+// as known.
 struct Lack {
   int device = -1;  // none
   double needed = 0;
@@ -68,13 +69,14 @@ struct Lack {
   }
 };
 
-// Rounded up as it is printed, so that it can be given back.
+// Rounded up as it is printed, so that the printed value is enough when passed back in.
 double Printable(double bytes) {
   return bytes < 1 << 20 ? bytes : std::ceil(bytes / (1 << 20) * 100) / 100 * (1 << 20);
 }
 
-// That every device has room for its part: where it seems to have none, what a plan with just
-// that takes besides is set aside instead. `lack`: the device that has least.
+// Makes sure that every device has enough memory for its part: if one seems to lack some, the
+// overhead of a plan with just the minimum is set aside instead. `lack`: the device that lacks the
+// most.
 Status MakeRoom(const Program& program, const PassContext& context, search::MemoryModel& memory,
                 Lack* lack) {
   search::Problem problem = search::MakeProblem(program, context.costs, memory);
@@ -96,7 +98,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
   return {};
 }
 
-// Makes of `program` the plan of one search, and says what the plan lacks.
+// Replaces `program` by the plan of one search, and says what the plan lacks.
 Status FitAndLower(Program& program, const std::optional<Program>& mario,
                    const PassContext& context, const search::MemoryModel& memory, FitReport* report,
                    std::vector<int64_t>* uncounted, Lack* lack) {
@@ -110,14 +112,14 @@ Status FitAndLower(Program& program, const std::optional<Program>& mario,
   return {};
 }
 
-// A plan that needs no search, where it fits when it is lowered.
+// A plan that needs no search, if it fits after lowering.
 struct Ready {
   std::optional<Program> plan;
   FitReport report;
 };
 
-// The faster one of the scheme's own plan and Mario's. REQUIRES: `memory` has no limits, of which
-// the lower bound does not know what they leave.
+// The faster one of the scheme's own plan and Mario's. REQUIRES: `memory` has no limits, as the
+// lower bound does not know what they leave.
 Status TakeReady(const Program& program, const std::optional<Program>& mario,
                  const PassContext& context, const search::MemoryModel& memory, Ready* ready) {
   for (const Program* plan : {&program, mario ? &*mario : nullptr}) {
@@ -139,8 +141,8 @@ Status TakeReady(const Program& program, const std::optional<Program>& mario,
   return {};
 }
 
-// Searches, with more and more set aside, until a plan fits, and then for so many seconds for a
-// faster one. `lack`: of the plan that lacked least, if none fits.
+// Searches, with more and more set aside, until a plan fits, and then continues for the given
+// seconds to find a faster one. `lack`: of the plan that lacked least, if none fits.
 Status Fit(Program& program, const PassContext& full_context, FitReport* report, Lack* lack) {
   PassContext context = full_context;
   context.fit.search_seconds = 0;
@@ -193,8 +195,8 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
   return {};
 }
 
-// Raises the limit that is too little until what the error will name has been seen to fit. One
-// limit is that of all devices; of several, only the one that is named is raised.
+// Raises the insufficient limit until the value that the error will name has been seen to fit. A
+// single limit holds for all devices; of several, only the one that is named is raised.
 Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
   PassContext more = context;
   more.fit.search_seconds = 0;

@@ -1,11 +1,11 @@
-// fit-memory: the fastest plan within a limit of memory. For each micro-batch and stage it
-// chooses whether to keep the activation or to recompute it, and it orders the lists anew.
+// fit-memory: the fastest plan within a memory limit. For each micro-batch and stage it chooses
+// whether to keep the activation or to recompute it, and it reorders the lists.
 //
 //   1f1b, 4 devices, 4 micro-batches, in=0.1          --memory-limit 1.3
 //   d0 | F0 F1 F2 F3 .. B0 .. B1 .. B2 .. B3     =>   d0 | F0 C1 C2 C3 .. B0 R1 B1 R2 B2 R3 B3
 //   makespan 21 with 4 activations                    makespan 21 with 1 + 3 * 0.1
 //
-// It stands in for Mario's four passes (Liu et al., 2025), which recompute all of a stage's
+// It replaces Mario's four passes (Liu et al., 2025), which recompute all of a stage's
 // micro-batches or none; the search is in compiler/search.
 #include "compiler/passes/fit_memory.h"
 
@@ -32,7 +32,7 @@ Status CheckRoom(const Program& program, const search::Problem& problem,
   return {};
 }
 
-// More than all micro-batches is no limit, but most likely a number of bytes.
+// A limit above all micro-batches is no limit; most likely it is a number of bytes.
 Status CheckUnit(const Program& program, const CostModel& costs,
                  const std::vector<double>& limits) {
   double most = program.microbatches;
@@ -71,7 +71,7 @@ bool OverlapSaves(const Program& program, const PassContext& context) {
   return false;
 }
 
-// With blocking messages, which take both devices' time, once they are in it.
+// With blocking messages, which take both devices' time, if they are placed.
 double ScheduleMakespan(const Program& program, const PassContext& context) {
   double makespan = 0;
   auto end_of = [&](const std::vector<std::vector<Span>>& spans) {
@@ -86,7 +86,7 @@ double ScheduleMakespan(const Program& program, const PassContext& context) {
   }
   Program lists = program;
   if (!InsertComm(lists, context).ok()) return HUGE_VAL;
-  std::vector<WaitsFor> waits_for;  // nobody waits but for messages, in their own lane
+  std::vector<WaitsFor> waits_for;  // waits only for messages, in their own lane
   for (const DeviceList& list : lists.lists) waits_for.emplace_back(list.body.size(), -1);
   Execution execution;
   if (!Execute(lists, waits_for, context.costs, &execution).ok()) return HUGE_VAL;
@@ -108,7 +108,7 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);
   double makespan = ScheduleMakespan(best, context);
-  // The search knows no blocking messages and no overlap; the last word has the timeline.
+  // The search does not model blocking messages or overlap; the timeline decides.
   auto consider = [&](const Program& other) {
     if (!search::Fits(problem, search::MakePlan(other, problem))) return;
     const double time = ScheduleMakespan(other, context);

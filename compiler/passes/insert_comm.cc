@@ -1,9 +1,9 @@
 // insert-comm: the messages between devices.
 //
-// Where maker and user of a value are on different devices, the maker sends and the user
-// receives it. All messages are placed by time, on the ideal timeline, never by position
-// alone: a receive "right before its use" is wrong for V-shaped schemes, and blocking
-// sends "right behind their producer" deadlock even in 1F1B.
+// If producer and user of a value are on different devices, the producer sends and the user
+// receives it. All messages are placed by time, on the ideal timeline, never by position alone: a
+// receive "right before its use" is wrong for V-shaped schemes, and blocking sends "right after
+// their producer" deadlock even in 1F1B.
 //
 //   --p2p async: place_async.cc      --p2p blocking: place_blocking.cc
 //
@@ -38,9 +38,9 @@ Status CheckUsed(const std::vector<Message>& messages) {
   return {};
 }
 
-// Steps that overlap. The program is placed as several bodies one behind the other, on a clock
-// on which a forward takes as long as a backward, so that it repeats itself from body to body.
-// What the messages of a step in the middle get is what every step gets.
+// Steps that overlap. The program is placed as several consecutive bodies, on a clock on which a
+// forward takes as long as a backward, so that it repeats itself from body to body. Every step gets
+// the same messages as a step in the middle.
 class OverlappingSteps {
  public:
   OverlappingSteps(const Program& program, P2p p2p) : program_(program), p2p_(p2p) {
@@ -73,8 +73,8 @@ class OverlappingSteps {
     return list.prologue.size() + body * list.body.size();
   }
 
-  // Takes what belongs to the micro-batches of the step kMiddle, and gives it its place in the
-  // body that names it: its own step's, or the one before as a micro-batch of the next step.
+  // Takes what belongs to the micro-batches of step kMiddle, and places it in the body that names
+  // it: its own step's, or the previous one as a micro-batch of the next step.
   void Fold(int device, double period, const std::vector<Insertions::Added>& placed,
             Insertions* folded) const {
     const int micros = program_.microbatches;

@@ -1,10 +1,9 @@
 // The other way of insert-comm: the messages of an imported schedule, in its own order.
 //
-// SEND and RECV come back to where they stood between the compute instructions. With
-// blocking sends that is all. Asynchronous ones get their WAITs: in front of the use, and
-// for the end of the send where it holds nobody up. The lists are played through with every
-// such WAIT at the end; it then moves behind the first instruction that starts when the
-// other side starts to use the value.
+// SEND and RECV return to their places between the compute instructions. With blocking sends that
+// is all. Asynchronous ones get their WAITs: before the use, and for the end of the send where it
+// delays nothing. The lists are simulated with every such WAIT at the end; it then moves to just
+// after the first instruction that starts when the other side starts to use the value.
 //
 //   device 0 holds s0                device 0 holds s0
 //     FW        s0 m0                  FW        s0 m0
@@ -24,7 +23,7 @@
 namespace pp {
 namespace {
 
-// `list` has the compute instructions of `given`, and others.
+// `list` contains the compute instructions of `given`, and others.
 std::vector<Instruction> Merge(const std::vector<Instruction>& list,
                                const std::vector<Instruction>& given) {
   std::vector<Instruction> merged;
@@ -42,7 +41,7 @@ std::vector<Instruction> Merge(const std::vector<Instruction>& list,
   return merged;
 }
 
-// What an act or a grad is called on all devices.
+// The name of an act or a grad on all devices.
 using Name = std::tuple<Kind, int, int>;
 
 Name NameOf(const Instruction& message) {
@@ -55,7 +54,7 @@ Instruction WaitFor(const Name& name, Wait what) {
       .op = Op::kWait, .value = kind, .sent = what == Wait::kSent, .stage = stage, .micro = micro};
 }
 
-// Messages that devices receive: when each begins to be used.
+// Messages that devices receive: when each is first used.
 using Received = std::map<Name, double>;
 
 // Calls use(iterator) for what `i` reads of `received`.
@@ -68,7 +67,7 @@ void ForReads(const Program& program, const Instruction& i, Received& received, 
   }
 }
 
-// WAITs in front of the uses, and last those for the ends of the sends.
+// WAITs before the uses, and finally those for the ends of the sends.
 std::vector<Instruction> WithWaits(const Program& program, const std::vector<Instruction>& list) {
   std::vector<Instruction> out, ends;
   Received received;
@@ -105,7 +104,7 @@ Received FindUses(const Program& program, const Execution& execution) {
   return received;
 }
 
-// The list with its last WAITs, those for the ends of sends, where they hold nobody up.
+// The list with its last WAITs, those for the ends of sends, moved to where they delay nothing.
 std::vector<Instruction> WithWaitsMoved(std::vector<Instruction> list,
                                         const std::vector<Span>& spans, const Received& received) {
   const auto sends = std::count_if(list.begin(), list.end(), [](const Instruction& i) {
@@ -125,7 +124,7 @@ std::vector<Instruction> WithWaitsMoved(std::vector<Instruction> list,
     const auto next =
         std::lower_bound(starts.begin(), starts.end(), std::pair(received.at(name), i));
     size_t at = std::max(i, next == starts.end() ? list.size() - 1 : next->second);
-    // Not between messages: the given order is theirs.
+    // Not between messages: their order is given.
     while (at + 1 < list.size() && IsMessage(list[at + 1])) ++at;
     behind[at].push_back(WaitFor(name, Wait::kSent));
   }

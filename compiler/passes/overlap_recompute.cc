@@ -1,6 +1,6 @@
 // overlap-recompute: the second of Mario's passes (Liu et al., 2025, section 4.1). A recompute
-// needs nothing from other devices, so it need not wait for the gradient: it moves in front of
-// that WAIT, and nowhere else, and runs while the next device computes the gradient.
+// needs nothing from other devices, so it need not wait for the gradient: it moves directly before
+// that WAIT, and runs while the next device computes the gradient.
 //
 //   WAIT      grad s0 m0         RE        s0 m0
 //   RE        s0 m0        =>    WAIT      grad s0 m0

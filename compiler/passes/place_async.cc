@@ -1,11 +1,11 @@
 // insert-comm --p2p async.
 //
-// SEND stands behind its producer. RECV stands in front of the first instruction that is
-// not yet over when the value is made, so that the message can travel while that one
-// computes; this is also the order of the sends, which is all that a channel promises.
-// WAIT stands in front of the use; the sender's WAIT ... sent, behind which its buffer
-// may be reused, one instruction later than the value's use on the other side, so that a
-// message may be late by one instruction without holding up its sender.
+// SEND comes right after its producer. RECV comes before the first instruction that is not yet over
+// when the value is produced, so that the message can travel during that instruction; this is also
+// the order of the sends, which is all that a channel guarantees. WAIT comes before the use. The
+// sender's WAIT ... sent, after which its buffer may be reused, comes one instruction later than
+// the value's use on the other side, so that a message can be late by one instruction without
+// delaying its sender.
 //
 //   device 1 holds s1         device 1 holds s1
 //     FW        s1 m0    =>     RECV_act  s0 m0 from d0
@@ -40,10 +40,10 @@ int FirstStartingFrom(const std::vector<Span>& spans, double time) {
 
 std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Message>& messages,
                                    const Spans& spans) {
-  // Nothing comes between two instructions that overlap.
+  // Nothing may separate two instructions that overlap.
   std::vector<std::vector<bool>> first_half;
   for (const DeviceList& list : program.lists) first_half.push_back(FirstHalves(list.body));
-  // Where each message is received; on a channel never behind a later message.
+  // Where each message is received; on a channel never after a later message.
   std::vector<int> receive_at(messages.size());
   std::map<std::pair<int, int>, int> latest;
   for (size_t m = messages.size(); m-- > 0;) {
@@ -55,9 +55,9 @@ std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Mes
     if (!first) at = later->second = std::min(at, later->second);
     receive_at[m] = at;
   }
-  // At one position: sends, then receives, then ends of sends, then waits. A receive must
-  // not stand behind the end of a send there, whose buffer it might get: two devices that
-  // exchange values would wait for each other.
+  // At one position: sends, then receives, then ends of sends, then waits. A receive must not come
+  // after the end of a send there, whose buffer it might get: two devices that exchange values
+  // would wait for each other.
   enum Order { kSend, kReceive, kWaitSent, kWait };
   std::vector<Insertions> insertions = StartInsertions(program);
   for (const Message& m : messages) insertions[m.from].Add(m.producer + 1, kSend, Send(m));

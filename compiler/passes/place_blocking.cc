@@ -1,10 +1,9 @@
 // insert-comm --p2p blocking.
 //
-// A SEND and its RECV are one meeting, and no WAIT is needed. The program is played
-// through in time; a message is handed over at the first instant at which both devices
-// stand between compute instructions, gradients first, lower pair first. Both ends are
-// put down at that instant, so that the lists follow one order of time and cannot
-// deadlock.
+// A SEND and its RECV are a rendezvous, and no WAIT is needed. The program is simulated in time; a
+// message is handed over at the first instant at which both devices are between compute
+// instructions, gradients first, lower pair first. Both ends are placed at that instant, so that
+// the lists follow one order of time and cannot deadlock.
 //
 //   device 1 holds s1         device 1 holds s1
 //     FW        s1 m0    =>     RECV_act  s0 m0 from d0
@@ -23,7 +22,7 @@
 namespace pp {
 namespace {
 
-// Plays the program through in time and hands messages over when both devices are free.
+// Simulates the program in time and hands messages over when both devices are free.
 class Meetings {
  public:
   Meetings(const Program& program, const std::vector<Message>& messages, const Durations& durations)
@@ -62,14 +61,14 @@ class Meetings {
   struct Device {
     size_t next = 0;
     bool computing = false;
-    size_t next_message = SIZE_MAX;  // the first that it has not made
-    std::vector<int> missing;        // by instruction: messages that have not come
-    std::vector<int> pending;        // messages that it has made or needs, and that are ready
+    size_t next_message = SIZE_MAX;  // the first that it has not produced
+    std::vector<int> missing;        // by instruction: messages that have not arrived
+    std::vector<int> pending;        // messages that it has produced or needs, and that are ready
   };
   using Event = std::pair<double, int>;
 
-  // Everything that can be handed over by or to the devices `free`, which grows by the
-  // partners.
+  // Everything that can be handed over by or to the devices `free`; the partners are appended to
+  // it.
   void HandOver(std::vector<int>& free) {
     std::vector<int> now;
     for (int d : free)
@@ -105,7 +104,7 @@ class Meetings {
     events_.push({now_ + ComputeTime(list, device.next, durations_), d});
   }
 
-  // The end of a reduction may hang on what the device still has to hand over.
+  // The end of a reduction may depend on what the device still has to hand over.
   static bool WaitsForOthers(const Instruction& i) {
     return i.op == Op::kWait && i.value != Kind::kAct && i.value != Kind::kGrad;
   }

@@ -3,7 +3,7 @@
 namespace pp {
 
 std::vector<Instruction> Insertions::Merge() const {
-  // begin[p]: where what is added at p, and then list_[p], goes.
+  // begin[p]: where what is added at p, and then list_[p], is placed.
   std::vector<int> begin(list_.size() + 2, 0);
   for (const Added& added : added_) ++begin[added.position + 1];
   for (size_t p = 1; p < begin.size(); ++p) begin[p] += begin[p - 1] + (p <= list_.size());

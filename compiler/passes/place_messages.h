@@ -8,7 +8,7 @@
 
 namespace pp {
 
-// Instructions to be put in front of those of a list. The list must outlive it, unchanged.
+// Instructions to insert before those of a list. The list must outlive it, unchanged.
 class Insertions {
  public:
   struct Added {
@@ -34,8 +34,8 @@ class Insertions {
 // One for the body of each device.
 std::vector<Insertions> StartInsertions(const Program& program);
 
-// The four instructions of a message: the receiver waits before the value's use, the sender
-// before it takes the buffer again.
+// The four instructions of a message: the receiver waits before the value's use, the sender before
+// it reuses the buffer.
 Instruction Send(const Message& m);
 Instruction Receive(const Message& m);
 Instruction Wait(const Message& m);

@@ -1,10 +1,10 @@
 // plan-memory: an offset in the device's arena for everything that has bytes.
 //
-// First the regions that live from the first step to the last (weights, gradients,
-// optimizer, ...), then the values of a step. Values of the same size share a pile of
-// blocks: a value takes a free block of its size, or a new one at the end. A block comes
-// free with the last instruction that uses it; bytes that are being sent, with the WAIT
-// for the end of that send. So the arena's size is the peak, known before the run.
+// First the regions that live from the first step to the last (weights, gradients, optimizer, ...),
+// then the values of a step. Values of the same size share a pool of blocks: a value takes a free
+// block of its size, or a new one at the end. A block becomes free with the last instruction that
+// uses it; bytes that are being sent, with the WAIT for the end of that send. So the arena's size
+// is the peak, known before the run.
 //
 //   FW s0 m0  =>  FW s0 m0   act at 4096, stash at 8192
 //   FW s0 m1  =>  FW s0 m1   act at 4096, stash at 73728
@@ -49,7 +49,7 @@ class Planner : public MemoryPolicy {
   int64_t end_, peak_;
 };
 
-// Notes when each value of an unrolled list begins and ends. Gives every value a place of its own.
+// Records when each value of an unrolled list begins and ends. Gives every value its own place.
 class LifeRecorder : public MemoryPolicy {
  public:
   struct Life {
@@ -70,8 +70,8 @@ class LifeRecorder : public MemoryPolicy {
   std::vector<Life> lives_;
 };
 
-// Where steps overlap, a value that is handed on to the next body must lie at one place in all
-// of them: such values get blocks that nothing else uses, the others share as ever.
+// If steps overlap, a value that is passed to the next body must have the same place in all bodies:
+// such values get blocks that nothing else uses; the others share as usual.
 Status PlanOverlapping(Program& program, int device, const ValueBytes& bytes, int64_t begin) {
   constexpr int kBodies = 3, kMiddle = 1;
   DeviceList& list = program.lists[device];
@@ -99,7 +99,7 @@ Status PlanOverlapping(Program& program, int device, const ValueBytes& bytes, in
       end = (end + life.bytes + kAlign - 1) / kAlign * kAlign;
     }
   }
-  // What an instruction reads is free only behind it.
+  // What an instruction reads becomes free only after it.
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return std::tuple(a.index, !a.begins) < std::tuple(b.index, !b.begins);
   });

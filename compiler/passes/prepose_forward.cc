@@ -1,13 +1,14 @@
 // prepose-forward: the fourth of Mario's passes (Liu et al., 2025, section 4.1). A checkpointed
-// forward moves into an earlier bubble of its device; the slot that it leaves lets what stood
-// behind it start earlier. It keeps little memory, so that it may wait for its recompute.
+// forward moves into an earlier bubble of its device; the slot that it leaves lets the instructions
+// after it start earlier. It keeps little memory, so it can afford to wait for its recompute.
 //
 //   d2 | C0 C1 R0  . B0 -- C2 R1 B1 --   =>   d2 | C0 C1 R0 C2 B0 -- R1 B1 --
 //
-// Whether a move helps is asked of the timeline, not of the bubble's length: a forward that does
-// not fit may still push less than it frees. A move is kept if the makespan gets shorter, or
-// stays and the device is done with what it passed by no later than before. Where the move passes
-// a message's producer or consumer, insert-comm places that message anew, the producer's SEND too.
+// Whether a move helps is decided by the timeline, not by the bubble's length: a forward that does
+// not fit may still delay less than it frees. A move is kept if the makespan gets shorter, or stays
+// the same and the device finishes what was passed over no later than before. If the move passes a
+// message's producer or consumer, insert-comm places that message again, including the producer's
+// SEND.
 #include <algorithm>
 
 #include "compiler/ideal.h"
@@ -57,7 +58,7 @@ class Preposer {
   }
 
   // No order of the same instructions is faster: a device's first micro-batch comes through the
-  // stages in front of it, and its last gradient goes back through them.
+  // earlier stages, and its last gradient goes back through them.
   double Bound() const {
     double bound = 0;
     for (int d = 0; d < program_.devices; ++d) {
@@ -81,8 +82,8 @@ class Preposer {
     }
   }
 
-  // Positions in front of which the device idles after the forward's input has come, first the
-  // earliest.
+  // Positions before which the device idles after the forward's input has arrived, the earliest
+  // first.
   std::vector<size_t> Bubbles(int device, size_t forward) const {
     const List& list = program_.lists[device].body;
     const auto& spans = spans_[device];
@@ -97,7 +98,7 @@ class Preposer {
     return bubbles;
   }
 
-  // When the input of a forward is made.
+  // When the input of a forward is produced.
   double ReadyTime(int device, size_t forward) const {
     const Instruction& i = program_.lists[device].body[forward];
     if (i.stage == 0) return 0;
@@ -110,7 +111,7 @@ class Preposer {
     return 0;
   }
 
-  // Moves list[from] in front of list[to], with its LOAD, and back if that does not help.
+  // Moves list[from] before list[to], with its LOAD, and back if that does not help.
   bool Try(int device, size_t from, size_t to) {
     const List before = ListOf(device);
     const auto spans = spans_;

@@ -1,9 +1,9 @@
-// reduce-gradients: what comes behind the last backwards.
+// reduce-gradients: what follows the last backwards.
 //
-// Where a stage has several copies (replicas, pipes), its gradients are summed over them bucket by
+// If a stage has several copies (replicas, pipes), its gradients are summed over them bucket by
 // bucket (schema/buckets.h), as soon as the last backward has added its part, or where the scheme
 // says so, or at the end. Tied embeddings (one matrix at both ends of the model) have a gradient in
-// every copy of the first and of the last stage; all of them are summed at once. Then the norm of
+// every copy of the first and of the last stage; all of them are summed together. Then the norm of
 // all gradients is taken, block by block in model order, and every stage steps.
 //
 //   device 0 holds s0         device 0 holds s0
@@ -19,14 +19,14 @@
 //                               STEP      s0
 //
 // With --zero 1 a copy keeps only its shard of each bucket (SCATTER_grad), updates it, and gathers
-// the others' weights behind its step (GATHER_weights).
+// the others' weights after its step (GATHER_weights).
 //
 // With --clip off there is no norm, and each copy steps as soon as its own gradients are complete:
 //
 //     WAIT wgrad s1 b0, STEP s1, WAIT wgrad s0 b0, WAIT tied, STEP s0
 //
-// Where the scheme has steps of its own (PipeDream), each gets its reductions in front of it; there
-// is no norm, which would drain the pipeline.
+// If the scheme has steps of its own (PipeDream), each is preceded by its reductions; there is no
+// norm, which would drain the pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -60,7 +60,7 @@ class Reducer {
 
   Status Run() {
     if (HasSteps()) return AroundSteps();
-    std::map<int, double> ready;  // by stage, where copies on several devices must agree
+    std::map<int, double> ready;  // by stage, if copies on several devices must agree
     if (program_.pipes.size() > 1) PP_RETURN_IF_ERROR(FindReady(&ready));
     for (int device = 0; device < program_.devices; ++device) {
       const std::map<int, size_t> marks = TakeMarks(ListOf(device));
@@ -90,7 +90,7 @@ class Reducer {
     return tied_ && std::any_of(held.begin(), held.end(), [&](int stage) { return IsEnd(stage); });
   }
 
-  // One instruction a bucket: those that are reduced, or all.
+  // One instruction per bucket: those that are reduced, or all.
   List Buckets(Instruction i, const Copy& copy) const {
     List out;
     i.stage = copy.stage;
@@ -114,7 +114,7 @@ class Reducer {
     list.insert(list.end(), more.begin(), more.end());
   }
 
-  // ---- A flush: one step behind all backwards.
+  // ---- A flush: one step after all backwards.
 
   // When the last copy of each stage is complete.
   Status FindReady(std::map<int, double>* ready) {
@@ -129,7 +129,7 @@ class Reducer {
     return {};
   }
 
-  // Takes the scheme's own marks out of a list. Stage -> where its mark stood.
+  // Removes the scheme's own marks from a list. Stage -> position of its mark.
   static std::map<int, size_t> TakeMarks(List& list) {
     std::map<int, size_t> marks;
     size_t kept = 0;
@@ -144,7 +144,7 @@ class Reducer {
     return marks;
   }
 
-  // Behind the last backward that adds to a copy.
+  // After the last backward that adds to a copy.
   size_t BehindLastPart(const List& list, const Copy& copy) const {
     for (size_t i = list.size(); i > 0; --i) {
       const Instruction& at = list[i - 1];
@@ -163,7 +163,7 @@ class Reducer {
     List instructions;
   };
 
-  // In the order in which they go; there is one for each copy, even if it has nothing to reduce.
+  // In execution order; there is one for each copy, even if it has nothing to reduce.
   std::vector<Start> StartsOn(int device, const std::map<int, double>& ready,
                               const std::map<int, size_t>& marks) {
     const List& list = ListOf(device);
@@ -186,14 +186,14 @@ class Reducer {
                         {.stage = -1, .pipe = -1},
                         {{.op = Op::kReduceTied}}});
     // All devices that share a stage or the tied tensor reduce them in one order, that of `ready`.
-    // Where they share the tied tensor alone, in the order of the list.
+    // Those that share only the tied tensor use the order of the list.
     const bool shared = program_.pipes.size() > 1;
     std::sort(starts.begin(), starts.end(), [shared](const Start& a, const Start& b) {
       return std::tuple(a.ready, shared ? size_t{0} : a.position, -a.copy.stage) <
              std::tuple(b.ready, shared ? size_t{0} : b.position, -b.copy.stage);
     });
-    // A reduction waits for its gradients and its lane alone, wherever it stands. At the end means
-    // behind the one that is ready last, which goes first.
+    // A reduction waits only for its gradients and its lane, wherever it is in the list. At the end
+    // means after the one that is ready last, which goes first.
     if (late_) std::reverse(starts.begin(), starts.end());
     for (size_t s = 1; s < starts.size(); ++s)
       starts[s].position = std::max(starts[s].position, starts[s - 1].position);
@@ -207,7 +207,7 @@ class Reducer {
                   start->instructions.end());
   }
 
-  // Behind the norm of all gradients.
+  // After the norm of all gradients.
   void StepTogether(int device) {
     List& list = ListOf(device);
     const std::vector<Copy> copies = CopiesOn(device);

@@ -1,6 +1,6 @@
 // remove-redundancy: the third of Mario's passes (Liu et al., 2025, section 4.1). A forward whose
-// recompute is the next thing that its device computes saves no memory by dropping; it is made
-// plain.
+// recompute is the next thing that its device computes saves no memory by dropping; it becomes a
+// plain forward.
 //
 //   CFW       s1 m0              FW        s1 m0
 //   RE        s1 m0        =>    BW        s1 m0

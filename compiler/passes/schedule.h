@@ -13,11 +13,11 @@ inline bool IsCompute(const Instruction& i) {
   return Info(i.op).lane == Lane::kCompute && i.op != Op::kWait && i.op != Op::kLoad;
 }
 
-// Takes out where a scheme starts its reductions, and all WAITs: they do not hold for an order that
-// a pass has found anew.
+// Removes the marks where a scheme starts its reductions, and all WAITs: they do not hold for an
+// order that a pass has made.
 void DropMarks(Program& program);
 
-// Mario's passes are made for flushes and whole backwards. The error names `pass`.
+// Mario's passes assume flushes and whole backwards. The error names `pass`.
 Status CheckWholeBackwards(const Program& program, const std::string& pass);
 
 }  // namespace pp

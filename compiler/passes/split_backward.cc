@@ -1,12 +1,12 @@
-// split-backward: every backward in two halves (Qi et al., 2024). The input half stands where the
-// backward stood, since the stage before waits for it; the weight half waits for a bubble.
+// split-backward: every backward in two halves (Qi et al., 2024). The input half takes the place of
+// the backward, since the previous stage waits for it; the weight half waits for a bubble.
 //
 //   d0 | F0 F1  .  . B0 -- F2 B1 --  . B2 --   =>   d0 | F0 F1  . I0 W0 F2 I1 W1 I2 W2
 //   d1 |  . F0 B0 -- F1 B1 -- F2 B2 --  .  .   =>   d1 |  . F0 I0 F1 I1 W0 F2 I2 W1 W2
 //
-// The lists are played through. A device that waits, or that has no memory left for its next
-// forward, runs its oldest weight half. Memory: as much as the fullest device had before. Several
-// rules for how short a bubble may be are tried; the fastest stays.
+// The lists are simulated. A device that waits, or that has no memory left for its next forward,
+// runs its oldest weight half. Memory: as much as the device with the most had before. Several
+// thresholds for the length of a bubble are tried; the fastest wins.
 #include <algorithm>
 #include <deque>
 
@@ -25,7 +25,7 @@ int PeakOf(const List& list) {
   return peak;
 }
 
-// Plays a program through whose backwards are input halves, and adds the weight halves.
+// Simulates a program whose backwards are input halves, and adds the weight halves.
 class Filler {
  public:
   // A bubble must be at least `least` of a weight half long to take it.
@@ -67,8 +67,8 @@ class Filler {
 
  private:
   struct Use {
-    int missing = 0;   // messages that nobody has sent
-    double ready = 0;  // when the last one is there
+    int missing = 0;   // messages that have not been sent
+    double ready = 0;  // when the last one arrives
   };
   struct Device {
     size_t next = 0;

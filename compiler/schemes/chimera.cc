@@ -1,14 +1,14 @@
 // Chimera (Li and Hoefler, 2021).
 //
-// Two pipes over the same devices in opposite directions, so that each fills the other's
-// bubble. A unit has D micro-batches, half of them for each pipe; a pipe takes one in every
-// second slot. Micro-batch j of a pipe passes stage s forwards in slot 2j + s and backwards in
-// slot 2j + 2D-1 - s. As D is even, no two fall on one slot of a device. Further units follow
-// when the first micro-batch has left stage 0, 2D slots later (direct concatenation).
+// Two pipes over the same devices in opposite directions, so that each fills the other's bubble. A
+// unit has D micro-batches, half of them for each pipe; a pipe takes one in every second slot.
+// Micro-batch j of a pipe passes stage s forwards in slot 2j + s and backwards in slot 2j + 2D-1 -
+// s. As D is even, no two share a slot of a device. Further units follow when the first micro-batch
+// has left stage 0, 2D slots later (direct concatenation).
 //
-// With f pipe pairs (--pipe-pairs), pair i starts at device iD/f, and each of the 2f pipes
-// takes D/2f micro-batches of a unit. Where two then fall on one slot, the forward goes first,
-// then the lower stage.
+// With f pipe pairs (--pipe-pairs), pair i starts at device iD/f, and each of the 2f pipes takes
+// D/2f micro-batches of a unit. If two then share a slot, the forward goes first, then the lower
+// stage.
 //
 // That is the order; a device starts as early as it can.
 //

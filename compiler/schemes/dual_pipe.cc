@@ -1,12 +1,12 @@
 // DualPipe (DeepSeek-V3 technical report, 2024, section 3.2.1) and DualPipeV (Qi et al., 2025,
 // "cut in half": the same order without a second copy of the weights).
 //
-// A device holds two stages, one near the beginning of the model and one near its end: in
-// DualPipe those of two pipes in opposite directions, in DualPipeV those of a V. A forward of one
-// overlaps a backward of the other: the pair runs as one, which hides the communication inside.
-// Plain forwards fill the pipes before, plain backwards drain them behind; at both ends some
-// backwards are in halves: the input half where the next device waits for it, the weight half
-// where this one would.
+// A device holds two stages, one near the beginning of the model and one near its end: in DualPipe
+// those of two pipes in opposite directions, in DualPipeV those of a V. A forward of one overlaps a
+// backward of the other: the pair runs as one, which hides the communication inside. Plain forwards
+// fill the pipes before these pairs, plain backwards drain them afterwards; at both ends some
+// backwards are split: the input half runs where the next device waits for it, the weight half
+// where this device would wait.
 //
 //   dualpipe, D = 2, M = 4; 0 and 2 run down, 1 and 3 up; F3&B0 runs as one
 //   d0 |    F0    F1    F2    B1 ----- F3&B0 ----- -----    B3 -----    I2    W2
@@ -25,7 +25,7 @@ void Fill(int r, int devices, int micros, int near, int far, Row& row) {
   for (int i = 0; i <= r; ++i) row.F(near), row.F(far);
   for (int i = 0; i < inner; ++i) row.I(far), row.W(), row.F(far);
   for (int i = 0; i < micros - 2 * devices + r + 1; ++i) {
-    // On the innermost device the first two are neighbours of one micro-batch.
+    // On the innermost device the first two are neighbours with the same micro-batch.
     if (i == 0 && inner == 0) {
       row.F(near), row.B(far);
     } else {
@@ -67,7 +67,7 @@ Status CheckDualPipe(const Shape& shape) {
 void DualPipe(const Shape& shape, int device, Row& row) {
   const int mirror = shape.devices - 1 - device;
   const int r = std::min(device, mirror);
-  // The pipe that begins in this device's half gives the stage nearer to its beginning.
+  // The pipe that begins in this device's half provides the stage nearer to its beginning.
   Fill(r, shape.devices / 2, shape.microbatches / 2, r, shape.devices - 1 - r, row);
 }
 

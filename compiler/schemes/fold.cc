@@ -1,18 +1,18 @@
 // Fold3D's two orders (Li et al., 2023; AscendSpeed's "aiao" and "fifo"). A device holds V
 // segments, stage c*D + d being segment c of device d.
 //
-// All in, all out: every micro-batch passes segment 0, then every one segment 1 ...; then
-// back. When a segment's last backward is over, the reduction of its gradients starts and has
-// the whole backward of the next segment to hide in.
+// All in, all out: every micro-batch passes segment 0, then every one segment 1 ...; then back.
+// When a segment's last backward is over, the reduction of its gradients starts and can overlap the
+// whole backward of the next segment.
 //
 // Fifo: interleaved 1F1B with the same reductions (with M = D, all forwards run first). A segment
-// is complete only in the cool-down, so there is less to hide in, and less memory.
+// is complete only in the cool-down, so there is less to overlap with, but it needs less memory.
 //
 //   fold-aiao, D = 2, V = 2, M = 2; 3F0 is the forward of stage 3 on micro-batch 0
 //   d0 | 0F0 0F1 2F0 2F1   .   .   . 2B0 --- 2B1 --- 0B0 --- 0B1 ---
 //   d1 |   . 1F0 1F1 3F0 3F1 3B0 --- 3B1 --- 1B0 --- 1B1 ---   .   .
 //
-// Where a reduction starts: at the first backward of the next segment, behind the wait for that
+// Where a reduction starts: at the first backward of the next segment, after the wait for that
 // backward's gradient and before running it. On d0, with several replicas:
 //
 //   BW        s2 m1

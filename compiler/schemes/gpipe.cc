@@ -1,7 +1,7 @@
 // GPipe (Huang et al., 2019).
 //
-// All forwards, then all backwards. Every micro-batch is alive at once. A device may hold any
-// stages; it takes them in the order in which a wave of micro-batches passes.
+// All forwards, then all backwards. All micro-batches are alive at the same time. A device may hold
+// any stages; it takes them in the order in which a wave of micro-batches passes.
 //
 //   d0 | F0 F1  .  .  . B0 -- B1 --
 //   d1 |  . F0 F1 B0 -- B1 --  .  .

@@ -1,11 +1,11 @@
 // Hanayo (Liu et al., 2023): waves.
 //
 // Stages run down the devices and up again, V/2 times, with one copy of the weights. Every device
-// takes what is there: the backward of the oldest micro-batch, else the forward of the oldest in
-// its furthest stage. A micro-batch enters when every device has room for all of it, D
-// micro-batches being the most that one holds. With backwards as long as forwards, M a multiple
-// of D and w = V/2 waves the bubble is (D-1)(F+B)/2w. The same rule works for any stages on any
-// devices (--stage-map).
+// takes what is available: the backward of the oldest micro-batch, else the forward of the oldest
+// in its furthest stage. A micro-batch enters when every device has room for all of it; a device
+// holds at most D micro-batches. With backwards as long as forwards, M a multiple of D and w = V/2
+// waves the bubble is (D-1)(F+B)/2w. The same rule works for any stages on any devices
+// (--stage-map).
 //
 //   D = 2, V = 2, M = 2, F and B equally long; 3F0 is the forward of stage 3 on micro-batch 0
 //   d0 | 0F0 0F1   . 3F0 3B0 3F1 3B1 0B0   . 0B1
@@ -21,7 +21,7 @@
 namespace pp {
 namespace {
 
-// Plays the rule through in slots of one forward or one backward.
+// Simulates the rule in slots of one forward or one backward.
 class Player {
  public:
   Player(const Shape& shape, std::span<Row> rows)

@@ -1,11 +1,10 @@
 // Interleaved 1F1B (Narayanan et al., 2021, section 2.2; Megatron-LM's
 // microbatch_group_size_per_vp_stage).
 //
-// A device holds V stages, D apart, so that a micro-batch goes round the devices V times
-// and the bubble shrinks to 1/V. Micro-batches go in groups of N: a group passes the
-// device's first stage, then its second, and so on; backwards take the stages in reverse.
-// One more forward in flight per hop (hence the factor 2) keeps the wrap-around from the
-// last device to the first from stalling.
+// A device holds V stages, D apart, so that a micro-batch goes round the devices V times and the
+// bubble shrinks to 1/V. Micro-batches go in groups of N: a group passes the device's first stage,
+// then its second, and so on; backwards take the stages in reverse. One more forward in flight per
+// hop (hence the factor 2) keeps the wrap-around from the last device to the first from stalling.
 //
 //   D = 2, V = 2, M = 2; 2F1 is the forward of stage 2 on micro-batch 1
 //   d0 | 0F0 0F1 2F0 2F1   .   . 2B0 ---   . 2B1 --- 0B0 --- 0B1 ---

@@ -1,8 +1,8 @@
 // 1F1B (PipeDream-Flush; Narayanan et al., 2021, "Efficient Large-Scale Language Model
 // Training on GPU Clusters", section 2.2).
 //
-// A device runs ahead only as far as the devices behind it need, then alternates one
-// forward with one backward. As fast as GPipe with at most D activations alive.
+// A device runs ahead only as far as the later devices need, then alternates one forward with one
+// backward. As fast as GPipe with at most D activations alive.
 //
 //   d0 | F0 F1  .  . B0 -- F2 B1 -- F3 B2 --  . B3 --
 //   d1 |  . F0 B0 -- F1 B1 -- F2 B2 -- F3 B3 --  .  .

@@ -9,8 +9,8 @@
 // pipedream-2bw steps after M backwards; step k, counted from 0, uses the weights after k-1
 // updates (the first two the first ones): two versions.
 //
-// A body is M micro-batches; what it runs ahead belongs to the next body, as m2 on d0 below,
-// which is that one's m0.
+// A body is M micro-batches; what it runs ahead belongs to the next body, such as m2 on d0 below,
+// which is the next body's m0.
 //
 //   D = 2, M = 2; prologue, two bodies, epilogue
 //   d0 | F0 F1  .  . B0 -- F2 B1 -- F3 B2 -- F4 B3 -- F5 B4 --  . B5 --

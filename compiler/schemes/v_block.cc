@@ -1,6 +1,7 @@
 // V-Half and V-Min (Qi et al., 2024, "Pipeline Parallelism with Controllable Memory", section 4):
-// stages lie in a V, and a micro-batch's forwards and input halves stand in a building block that
-// repeats every six slots. How long the block keeps an activation on a device decides the memory.
+// stages are placed in a V, and a micro-batch's forwards and input halves form a building block
+// that repeats every six slots. How long the block keeps an activation on a device determines the
+// memory.
 //
 // In slots, on device i of p, for micro-batch 0 (m comes 6m later):
 //
@@ -9,7 +10,7 @@
 //   V-Min     i       2p-1-i    2p+t+i       4p-1+t-i    2 floor((p+4)/3)     t = 2 if 3 divides p
 //
 // (t = 0 otherwise.) That is the order of forwards and input halves. A device runs its oldest
-// weight half where it would wait, or where the next forward would be one alive too many.
+// weight half when it would wait, or when the next forward would be one alive too many.
 //
 //   V-Half, D = 2, M = 2; 3F0 is the forward of stage 3 on micro-batch 0
 //   d0 | 0F0   .   . 3F0 0F1 3I0 3W0 3F1   . 0I0 3I1 0W0 3W1 0I1 0W1
@@ -26,7 +27,7 @@ struct Block {
   int f_down, f_up, i_up, i_down;
 };
 
-// Plays the lists through in slots of one forward, one input half or one weight half.
+// Simulates the lists in slots of one forward, one input half or one weight half.
 class Player {
  public:
   Player(const Shape& shape, std::span<Row> rows, int most_alive)
@@ -80,7 +81,7 @@ class Player {
                 micro];
   }
 
-  // When its next task can start; never, while what it waits for has no time.
+  // When its next task can start; never, while what it waits for is not timed.
   int64_t StartOf(const Place& place) {
     if (place.next == place.order.size()) return INT64_MAX;
     const Task& task = place.order[place.next];
@@ -92,7 +93,7 @@ class Player {
     return ready < 0 ? INT64_MAX : std::max(place.time, ready);
   }
 
-  // The next task, or a weight half in front of it.
+  // The next task, or a weight half before it.
   void Step(Place& place, Row& row, int64_t start) {
     const Task& task = place.order[place.next];
     const bool full = !task.backward && place.alive == most_alive_;
@@ -116,7 +117,7 @@ class Player {
   std::span<Row> rows_;
   const int most_alive_;
   std::vector<Place> places_;
-  std::vector<int64_t> end_;  // by direction, stage and micro-batch; -1: no time yet
+  std::vector<int64_t> end_;  // by direction, stage and micro-batch; -1: not timed yet
 };
 
 }  // namespace

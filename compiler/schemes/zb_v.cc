@@ -1,8 +1,8 @@
 // ZB-V (Qi et al., 2024, section 6): zero bubble with the memory of 1F1B.
 //
-// Stages go down the devices and up again, so that a device holds stage d and stage 2D-1-d, and
-// the last stage lies where the first does. With F, I and W equally long and 2D-1 micro-batches
-// or more, nothing waits but at the two ends.
+// Stages go down the devices and up again, so that a device holds stage d and stage 2D-1-d, and the
+// last stage is on the same device as the first. With F, I and W equally long and 2D-1
+// micro-batches or more, devices wait only at the two ends.
 //
 //   D = 2, M = 3; 3F0 is the forward of stage 3 on micro-batch 0
 //   d0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2   .

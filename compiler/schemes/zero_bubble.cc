@@ -1,8 +1,8 @@
 // ZB-H1 and ZB-H2 (Qi et al., 2024, "Zero Bubble Pipeline Parallelism", section 3).
 //
-// A backward is cut into its input half I, which the stage before waits for, and its weight half
-// W, which nobody waits for and which fills bubbles. H1 runs ahead as far as 1F1B and puts W off
-// by d micro-batches, so that every device holds D; H2 runs ahead further, until nobody waits
+// A backward is split into its input half I, which the previous stage waits for, and its weight
+// half W, which nothing waits for and which fills bubbles. H1 runs ahead as far as 1F1B and delays
+// W by d micro-batches, so that every device holds D; H2 runs ahead further, until no device waits
 // between its first forward and its last W, and holds 2D-1.
 //
 //   D = 2, M = 4, I and W as long as F
@@ -21,7 +21,7 @@
 namespace pp {
 namespace {
 
-// Runs `ahead` forwards ahead, and each W `behind` backwards behind its I.
+// Runs `ahead` forwards ahead, and each W `behind` backwards after its I.
 void Fill(const Shape& shape, int device, Row& row, int ahead, int behind) {
   ahead = std::min(ahead, shape.microbatches);
   for (int i = 0; i < ahead; ++i) row.F(device);

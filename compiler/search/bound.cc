@@ -8,7 +8,7 @@
 namespace pp::search {
 namespace {
 
-// The cells of one device that are alike: one stage, one pipe.
+// The cells of one device that share a stage and a pipe.
 struct Group {
   int64_t count = 0;
   double f, r, b, w;
@@ -61,16 +61,16 @@ double Window(const Group& g, int64_t n, double limit) {
   if (g.split) return window;
   const auto after_recompute = static_cast<double>(g.held.recomputed);
   if (n > 0 && after_recompute > limit) return HUGE_VAL;
-  // At most q full activations at once; in the ramps at both ends fewer.
+  // At most q full activations at any time; in the ramps at both ends fewer.
   const double full = static_cast<double>(g.held.forward);
   const double q = std::floor(limit / full), in_ramp = std::min(q, m);
   window = std::max(window, ((m - x) * g.residence + x * (g.r + g.b) +
                              in_ramp * (in_ramp - 1) / 2 * (std::min(g.f, g.r) + g.b)) /
                                 q);
-  // At most so many micro-batches in flight.
+  // At most this many micro-batches in flight.
   const double input = static_cast<double>(g.held.dropped);
   if (input <= 0 || input > full) return window;
-  // The one that is first to end is full by then.
+  // The first one to end is full by then.
   const double first = n < g.count ? full : after_recompute;
   const double in_flight = 1 + std::floor((limit - first) / input);
   const double filled = std::min(in_flight, m);
@@ -107,7 +107,7 @@ double SeveralGroups(std::vector<Group> groups, double limit) {
   return std::max(work, memory / limit);
 }
 
-// Where some backwards are split and some are whole: a device's work behind the forwards in front.
+// If some backwards are split and some are whole: a device's work after the forwards before it.
 double WorkBound(const Problem& problem) {
   std::vector<double> work(problem.devices, 0), head(problem.devices, HUGE_VAL);
   for (int cell = 0; cell < problem.cells(); ++cell) {

@@ -9,7 +9,7 @@ Clock::Clock(const Problem& problem) : problem_(problem) {
   end_.assign(tasks, -1);
   latest_.resize(tasks);
   tail_.assign(tasks, 0);
-  auto follow = [&](Task task) {  // the longest chain behind `task`
+  auto follow = [&](Task task) {  // the longest chain after `task`
     const Task sink = problem.sink[task];
     return sink < 0 ? 0 : problem.lag[sink] + problem.time[sink] + tail_[sink];
   };

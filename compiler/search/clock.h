@@ -1,6 +1,6 @@
-// When each task of a plan runs: as early as possible, or as late as possible within the
-// same makespan. A device takes its list in order; a result from another device is there
-// `lag` after its maker's end. Linear in the number of tasks.
+// When each task of a plan runs: as early as possible, or as late as possible within the same
+// makespan. A device takes its list in order; a result from another device arrives `lag` after its
+// producer's end. Linear in the number of tasks.
 #pragma once
 
 #include <limits>
@@ -16,10 +16,10 @@ class Clock {
  public:
   explicit Clock(const Problem& problem);
 
-  // As early as possible. The makespan; kNever where the lists wait for one another in a
-  // circle, or where it is certain to be above `cutoff`.
+  // As early as possible. The makespan; kNever if the lists wait for one another in a cycle, or if
+  // it is certain to be above `cutoff`.
   double Earliest(const Plan& plan, double cutoff = kNever);
-  // As late as possible. REQUIRES: Earliest reached its end.
+  // As late as possible. REQUIRES: Earliest succeeded.
   void Latest();
 
   // By task; REQUIRES: Earliest, Latest.
@@ -37,7 +37,7 @@ class Clock {
   double makespan_ = 0;
   int64_t work_ = 0;
   std::vector<double> end_, latest_;
-  std::vector<double> tail_;  // by task: what follows it at least, on other devices too
+  std::vector<double> tail_;  // by task: a lower bound of what follows it, also on other devices
   std::vector<Task> order_;
   std::vector<size_t> next_;
   std::vector<double> free_;

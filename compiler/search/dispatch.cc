@@ -43,8 +43,8 @@ int64_t Dispatcher::HalfOf(int cell) const {
   return plan_.dropped[cell] ? held.recomputed_half : held.input_half;
 }
 
-// Plays the rest of the device through in the thriftiest way that keeps both orders: a
-// backward at a time, missing forwards just before it without their activation.
+// Simulates the rest of the device in the thriftiest way that keeps both orders: one backward at a
+// time, with missing forwards just before it and without keeping their activation.
 bool Dispatcher::Drains(int device, Until until) const {
   const Place& place = places_[device];
   const auto& forwards = rules_->forwards[device];
@@ -55,7 +55,7 @@ bool Dispatcher::Drains(int device, Until until) const {
   int alive = place.in_flight;
   size_t forward = place.next_forward;
   for (size_t b = place.next_backward; b < backwards.size(); ++b) {
-    // Empty: nothing of now matters any more.
+    // Empty: the current state does not matter any more.
     if (until == Until::kEmpty && alive == 0 && forward == b) return true;
     const int cell = backwards[b];
     const Held& held = problem_.HeldBy(cell);
@@ -72,7 +72,7 @@ bool Dispatcher::Drains(int device, Until until) const {
         if (memory > place.limit) return false;
       }
       ++forward;
-      if (memory + held.forward > place.limit) return false;  // its backward follows at once
+      if (memory + held.forward > place.limit) return false;  // its backward follows immediately
       continue;
     }
     if (state == State::kDropped) --alive;
@@ -156,7 +156,7 @@ Task Dispatcher::ChooseForward(int device, double now) {
   return task;
 }
 
-// Where whole backwards and weight halves add to one gradient, they do so in the order of the
+// If whole backwards and weight halves add to one gradient, they do so in the order of the
 // backwards: a weight half that is due before `backward` goes first.
 Task Dispatcher::AfterItsSum(int device, Task backward) const {
   if (!problem_.AddsToSum(backward)) return backward;

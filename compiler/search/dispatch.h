@@ -1,6 +1,6 @@
-// Builds a plan from nothing, event by event: whenever a device is free it takes the best
-// task that it may start, or waits. Forwards and backwards of a device each keep their
-// order; how they mix, which cells recompute, and where, follows from rules and time.
+// Builds a plan from scratch, event by event: whenever a device is free it takes the best task that
+// it may start, or waits. Forwards and backwards of a device each keep their order; how they mix,
+// which cells recompute, and where, follows from rules and time.
 //
 // A task that takes memory starts only if the device can still be drained afterwards: all
 // backwards in order, whatever they still need done first. So no device gets stuck.
@@ -18,10 +18,11 @@ class Dispatcher {
  public:
   explicit Dispatcher(const Problem& problem);
 
-  // The makespan; kNever where the orders cannot be followed within the limit, or where it
-  // would be above `cutoff`.
+  // The makespan; kNever if the orders cannot be followed within the limit, or if it would be above
+  // `cutoff`.
   double Run(const Rules& rules, double cutoff = kNever);
-  // Whether each device could follow its orders within its limit, if it had all it waits for.
+  // Whether each device could follow its orders within its limit if everything it waits for were
+  // available.
   bool MayFollow(const Rules& rules);
   const Plan& plan() const { return plan_; }
   int64_t work() const { return work_; }  // events so far
@@ -31,7 +32,7 @@ class Dispatcher {
   struct Event {
     double time;
     int device;
-    // Ties: the devices behind decide first.
+    // Ties: the later devices in the pipeline decide first.
     bool operator<(const Event& other) const {
       return time != other.time ? time > other.time : device < other.device;
     }
@@ -65,7 +66,7 @@ class Dispatcher {
   std::vector<Place> places_;
   std::vector<State> state_;     // by cell
   std::vector<int> rank_;        // by cell: its place among its device's forwards
-  std::vector<double> arrival_;  // by task: when its source's result is there
+  std::vector<double> arrival_;  // by task: when its source's result arrives
   std::vector<Event> events_;    // a heap
   int64_t work_ = 0;
 };

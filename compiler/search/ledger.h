@@ -15,11 +15,11 @@ struct Change {
 };
 Change ChangeOf(const Problem& problem, const Plan& plan, Task task);
 
-// Whether two neighbours of a list may change places: not those of one cell, not maker and
-// user of a value, and gradients are summed in the order in which they stood.
+// Whether two neighbours of a list may change places: not those of one cell, not producer and user
+// of a value, and gradients must be summed in their original order.
 bool MaySwap(const Problem& problem, Task a, Task b);
 
-// The most memory that a device's list holds at once.
+// The most memory that a device's list holds at one time.
 int64_t Peak(const Problem& problem, const Plan& plan, int device);
 bool Fits(const Problem& problem, const Plan& plan);
 
@@ -28,17 +28,17 @@ class Ledger {
  public:
   Ledger(const Problem& problem, Plan& plan) : problem_(problem), plan_(plan) {}
 
-  // Turns to a device's list as it stands now.
+  // Switches to a device's list in its current state.
   void Open(int device);
 
   int size() const { return static_cast<int>(list_->size()); }
   Task task(int at) const { return (*list_)[at]; }
   int64_t use(int at) const { return use_[at]; }
   int64_t limit() const { return limit_; }
-  // Whether task `at` may stand directly in front of `before`, at > before, given that it
-  // may stand in front of before + 1.
+  // Whether task `at` may be moved directly before `before`, at > before, given that it may be
+  // moved before `before` + 1.
   bool FitsBefore(int at, int before) const;
-  // Moves the task to another place; all between make room. REQUIRES: legal, and fits.
+  // Moves the task to another place and shifts those in between. REQUIRES: legal, and fits.
   void Move(int from, int to);
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kTiny = 1e-9;
 
-// Where the tasks of each dropped cell stand in a list.
+// The positions of each dropped cell's tasks in a list.
 struct Window {
   int cell, forward, recompute, backward = -1, weight = -1;
 };
@@ -59,7 +59,7 @@ class Polisher {
   Clock& clock_;
   Plan& plan_;
   Ledger ledger_;
-  // Working space.
+  // Workspace.
   std::vector<int> index_;
   std::vector<int64_t> use_;
   std::vector<double> start_, end_;

@@ -20,8 +20,8 @@ namespace pp::search {
 // In which order `keep` gives memory to cells.
 enum class KeepOrder { kAsListed, kBackwards, kShortestFirst };
 
-// When to look at the clock again: after each device's moves, which gives the next one
-// more gaps, or after all of them, which is much faster with many devices.
+// When to recompute the clock: after each device's moves, which gives the next one more gaps, or
+// after all of them, which is much faster with many devices.
 enum class Retime { kEachDevice, kEachRound };
 
 struct PolishOptions {
@@ -34,7 +34,7 @@ struct PolishOptions {
 // Thorough for a few thousand tasks, short for more.
 PolishOptions PolishFor(const Problem& problem);
 
-// The makespan. REQUIRES: the plan fits and its lists have no circle.
+// The makespan. REQUIRES: the plan fits and its lists have no cycle.
 double Polish(const Problem& problem, const PolishOptions& options, Clock& clock, Plan& plan);
 
 }  // namespace pp::search

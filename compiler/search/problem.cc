@@ -7,11 +7,11 @@
 namespace pp::search {
 namespace {
 
-// Fractions of an activation are counted in whole numbers, so that ten times 0.1 is 1.
+// Fractions of an activation are counted in integers, so that ten times 0.1 is 1.
 constexpr double kScale = 1e12;
 // Thirds do not add up to 1: this much over the limit is within it.
 constexpr double kTolerance = 1e-6;
-// More activations than this are no limit; their number still fits.
+// More activations than this count as no limit; their number still fits.
 constexpr double kMostLimit = 8e6, kMostInput = 100;
 
 std::optional<Part> PartOfOp(Op op) {
@@ -31,7 +31,7 @@ std::optional<Part> PartOfOp(Op op) {
   }
 }
 
-// A task's result goes to the next stage's forward or the one before's backward.
+// A task's result goes to the next stage's forward or the previous one's backward.
 void Link(Problem& problem, int from_cell, int to_cell, Part part, double lag) {
   const Task from = MakeTask(from_cell, part), to = MakeTask(to_cell, part);
   problem.sink[from] = to;
@@ -110,7 +110,7 @@ Plan MakePlan(const Program& program, const Problem& problem) {
 }
 
 void SetPlan(const Problem& problem, const Plan& plan, Program& program) {
-  // What an instruction has besides stage and micro-batch stays.
+  // Everything but stage and micro-batch of an instruction is kept.
   std::vector<Instruction> before(4 * problem.cells());
   for (const DeviceList& list : program.lists)
     for (const Instruction& i : list.body)

@@ -22,18 +22,17 @@ constexpr Task MakeTask(int cell, Part part) { return 4 * cell + static_cast<int
 constexpr int CellOf(Task task) { return task >> 2; }
 constexpr Part PartOf(Task task) { return static_cast<Part>(task & 3); }
 
-// What one micro-batch of a stage holds on its device, in the limit's unit times
-// kMemoryScale, from the start of each instruction to that of the next; nothing behind
-// the last one's end.
+// What one micro-batch of a stage holds on its device, in the limit's unit times kMemoryScale, from
+// the start of each instruction to that of the next; nothing after the end of the last one.
 struct Held {
-  int64_t forward = 0;          // behind FW
-  int64_t dropped = 0;          // behind CFW
-  int64_t recomputed = 0;       // behind RE
-  int64_t input_half = 0;       // behind FW and BW_input
-  int64_t recomputed_half = 0;  // behind RE and BW_input
+  int64_t forward = 0;          // after FW
+  int64_t dropped = 0;          // after CFW
+  int64_t recomputed = 0;       // after RE
+  int64_t input_half = 0;       // after FW and BW_input
+  int64_t recomputed_half = 0;  // after RE and BW_input
 };
 
-// The limit, and what counts under it.
+// The limit, and what counts towards it.
 struct MemoryModel {
   std::vector<Held> held;      // by stage
   std::vector<int64_t> limit;  // by device
@@ -58,7 +57,7 @@ struct Problem {
   std::vector<double> time;    // by task
   std::vector<Task> source;    // by task: the one whose result it takes from another stage; or -1
   std::vector<Task> sink;      // by task: the one that takes its result; or -1
-  std::vector<double> lag;     // by task: from its source's end to its own start at the earliest; a
+  std::vector<double> lag;     // by task: minimum time from its source's end to its own start; a
                                // message never waits for another one on its channel
   MemoryModel memory;
 
@@ -67,7 +66,7 @@ struct Problem {
   int StageOf(int cell) const { return cell / micros; }
   int MicroOf(int cell) const { return cell % micros; }
   const Held& HeldBy(int cell) const { return memory.held[cell / micros]; }
-  // Whether the task adds to its cell's gradient: a weight half, or a backward that has none.
+  // Whether the task adds to its cell's gradient: a weight half, or a backward that is not split.
   bool AddsToSum(Task task) const {
     return PartOf(task) == Part::kWeight ||
            (PartOf(task) == Part::kBackward && !split[CellOf(task)]);
@@ -80,8 +79,8 @@ struct Problem {
 Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel memory);
 // The program's own order.
 Plan MakePlan(const Program& program, const Problem& problem);
-// Gives the program the plan's lists. WAITs, marks for reductions and overlaps go: they belong to
-// the old order.
+// Gives the program the plan's lists. WAITs, marks for reductions and overlaps are dropped: they
+// belong to the old order.
 void SetPlan(const Problem& problem, const Plan& plan, Program& program);
 
 }  // namespace pp::search

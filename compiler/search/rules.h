@@ -1,6 +1,6 @@
-// What the dispatcher goes by: an order of forwards and one of backwards for each device,
-// and for each cell a rule. A few policies give all cells the same rule; the search then
-// changes single ones.
+// What the dispatcher follows: an order of forwards and one of backwards for each device, and for
+// each cell a rule. A few policies give all cells the same rule; the search then changes single
+// ones.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace pp::search {
 
-// Who goes first of a forward and the recompute that the next backward waits for. A device
-// starves if it has nothing to do until this one's forward.
+// Which goes first, a forward or the recompute that the next backward waits for. A device starves
+// if it has nothing to do until this one's forward.
 enum class First : uint8_t {
   kRecompute,
   kForwardIfStarving,
@@ -21,9 +21,9 @@ enum class First : uint8_t {
 inline constexpr int kFirsts = 5;
 
 struct CellRule {
-  int window = 0;   // the forward waits while so many cells of its device are in flight,
-  int weights = 0;  // or so many weight halves still to come
-  int reserve = 0;  // keeping leaves room for the inputs of so many in flight
+  int window = 0;   // the forward waits while this many cells of its device are in flight,
+  int weights = 0;  // or this many weight halves are outstanding
+  int reserve = 0;  // keeping leaves room for the inputs of this many in flight
   First first = First::kRecompute;
   bool keep = true;   // keep the activation, where there is room
   bool early = true;  // recompute as soon as there is nothing else to do
@@ -34,9 +34,9 @@ struct Rules {
   std::vector<CellRule> cells;
 };
 
-// How many cells a device may have in flight: `factor` times those that are under way in a
-// pipeline without waits (kFlow), or those that fill the time to the first backward
-// (kRoundTrip), or any number.
+// How many cells a device may have in flight: `factor` times those that are in flight in a pipeline
+// without waits (kFlow), or those that fill the time to the first backward (kRoundTrip), or any
+// number.
 struct Policy {
   enum Window { kFlow, kRoundTrip, kOpen } window = kFlow;
   double factor = 1;

@@ -11,17 +11,17 @@
 namespace pp::search {
 namespace {
 
-// The work of a search without a time: a third of a second or so.
+// The work of a search without a time limit: about a third of a second.
 constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000;
-// So many micro-batches on stages are too many for local search.
+// With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
-// How many policies' rules the local search starts from.
+// The number of policies whose rules the local search starts from.
 constexpr size_t kBestRules = 3;
-// How many orders the policies follow.
+// The number of orders that the policies follow.
 constexpr size_t kMostOrders = 4;
 
-// Roughly in the order in which they help: most are the ones that gained most over those before
-// them, on some hundred pipelines of 2 to 16 devices, with even and uneven costs.
+// Roughly in order of usefulness: each gained the most over those before it, on some hundred
+// pipelines of 2 to 16 devices, with even and uneven costs.
 constexpr Policy kPolicies[] = {
     {Policy::kFlow, 1, Policy::kInputs, First::kForwardAlways},
     {Policy::kOpen, 1, Policy::kInputs, First::kForward},
@@ -43,7 +43,7 @@ constexpr Policy kPolicies[] = {
     {Policy::kFlow, 1, Policy::kNothing, First::kRecompute},
 };
 
-// Tries a plan as it is and polished.
+// Tries a plan unchanged and polished.
 void TryPlan(Workbench& bench, const Plan& start, const PolishOptions& options) {
   if (!Fits(bench.problem, start)) return;
   Plan plan = start;
@@ -62,8 +62,8 @@ void TryStarts(Workbench& bench, const Plan& start) {
   TryPlan(bench, DropAll(start), options);
 }
 
-// The orders for the dispatcher to follow: the given one and, where a device has several stages, a
-// few in groups. Small groups need less memory, groups of D micro-batches fill the pipeline.
+// The orders for the dispatcher to follow: the given one and, if a device has several stages, a few
+// in groups. Small groups need less memory, groups of D micro-batches fill the pipeline.
 std::vector<Plan> Orders(Workbench& bench, const Plan& start) {
   const Problem& problem = bench.problem;
   std::vector<Plan> orders;
@@ -86,7 +86,7 @@ struct TriedRules {
   Rules rules;
 };
 
-// Builds a plan by each policy. The rules whose unpolished plans are fastest.
+// Builds a plan with each policy. Returns the rules whose unpolished plans are fastest.
 std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   std::vector<TriedRules> tried;
   const std::vector<Plan> all_orders = Orders(bench, start);
@@ -106,7 +106,8 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   return tried;
 }
 
-// Local search from a policy's rules, from rules made of the best plan, and on that plan itself.
+// Local search from a policy's rules, from rules derived from the best plan, and on that plan
+// itself.
 void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn) {
   if (!tried.empty()) {
     bench.Allow(kPhaseWork);

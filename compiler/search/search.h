@@ -1,4 +1,4 @@
-// The fastest plan that fits, as far as it is found: starts from several policies and from
+// The fastest plan that fits, as far as the search finds it: starts from several policies and from
 // the given plan, polishes each, and improves the best by local search.
 #pragma once
 
@@ -20,9 +20,9 @@ struct SearchOutcome {
   double lower_bound = 0;
 };
 
-// `start`: the scheme's order or what passes made of it. The outcome is never slower than
-// it, where it fits, nor than the same order without recomputes. REQUIRES: no device's limit
-// is below SmallestLimits.
+// `start`: the scheme's order, or that after passes. The outcome is never slower than `start`, if
+// that fits, nor than the same order without recomputes. REQUIRES: no device's limit is below
+// SmallestLimits.
 SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options);
 
 // The least memory with which each device can do its part, whatever the time.

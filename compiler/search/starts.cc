@@ -6,14 +6,14 @@
 namespace pp::search {
 namespace {
 
-// One micro-batch's cells on one device, the first stage first: drops what it can within
-// `limit`. The memory it takes; above `limit` where it cannot.
+// One micro-batch's cells on one device, the first stage first: drops what it can within `limit`.
+// Returns the memory it takes; above `limit` if impossible.
 int64_t Choose(const Problem& problem, const std::vector<int>& cells, int64_t limit,
                std::vector<uint8_t>& dropped) {
   int64_t held = 0, peak = 0;
   for (size_t i = 0; i < cells.size(); ++i) {
     const Held& h = problem.HeldBy(cells[i]);
-    const bool last = i + 1 == cells.size();  // its backward follows at once
+    const bool last = i + 1 == cells.size();  // its backward follows immediately
     const bool drop = !last && h.dropped < h.forward && held + h.recomputed <= limit;
     dropped[cells[i]] = drop;
     peak = std::max(peak, held + (drop ? h.recomputed : h.forward));
@@ -88,7 +88,7 @@ Plan DropAll(const Plan& plan) {
 Plan InGroups(const Problem& problem, const Plan& plan, int size) {
   Plan grouped = KeepAll(plan);
   for (auto& list : grouped.lists) {
-    auto rank = [&](Task task) {  // (all forwards first,) group, stage there or back
+    auto rank = [&](Task task) {  // (all forwards first,) group, stage forth or back
       const int cell = CellOf(task), stage = problem.StageOf(cell);
       const bool forward = PartOf(task) == Part::kForward;
       return std::tuple(!forward, problem.MicroOf(cell) / size, forward ? stage : -stage);

@@ -7,7 +7,7 @@
 
 namespace pp::search {
 
-// One micro-batch after the other: the plan that needs least memory. `limit` is what each
+// One micro-batch after the other: the plan that needs the least memory. `limit` is what each
 // device then takes.
 struct Thrifty {
   Plan plan;

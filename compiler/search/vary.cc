@@ -11,7 +11,7 @@ namespace {
 constexpr double kTiny = 1e-9;
 // Accepted losses at the start of the search, in mean durations of a task.
 constexpr double kWarm = 0.1;
-// So many changes of a plan in a row do not fit: there is no way on from it.
+// After this many misfits in a row the search gives up on a plan.
 constexpr int kMostMisfits = 20'000;
 
 double MeanTime(const Problem& problem) {
@@ -20,7 +20,7 @@ double MeanTime(const Problem& problem) {
   return sum / static_cast<double>(problem.time.size());
 }
 
-// What a plan may take that is to be accepted in place of one of `makespan`.
+// The longest makespan that is accepted in place of one of `makespan`.
 double Cutoff(Workbench& bench, double makespan) {
   return makespan - kWarm * MeanTime(bench.problem) * std::log(bench.random.Unit()) + kTiny;
 }
@@ -67,7 +67,7 @@ void ChangeRules(const Problem& problem, Random& random, Rules& rules) {
   for (int i = begin; i < begin + count; ++i) VaryRule(what, value, size, rules.cells[cells[i]]);
 }
 
-// Makes up to `count` cells from place `at` on recompute, just before their backwards.
+// Makes up to `count` cells from position `at` on recompute, just before their backwards.
 void DropSome(int at, int count, std::vector<Task>& list, std::vector<uint8_t>& dropped) {
   for (int i = at; i < static_cast<int>(list.size()) && count > 0; ++i) {
     const int cell = CellOf(list[i]);
@@ -109,7 +109,7 @@ void VaryRules(Workbench& bench, Rules rules) {
   Dispatcher& dispatcher = bench.dispatcher;
   double makespan = dispatcher.Run(rules);
   if (makespan == kNever) return;
-  // What the policy decided for itself becomes the rule.
+  // The policy's own decisions become the rule.
   for (int cell = 0; cell < bench.problem.cells(); ++cell) {
     rules.cells[cell].keep = !dispatcher.plan().dropped[cell];
     rules.cells[cell].reserve = 0;
@@ -137,7 +137,7 @@ void VaryRules(Workbench& bench, Rules rules) {
 void VaryPlan(Workbench& bench) {
   Plan plan = bench.best(), changed;
   double makespan = bench.best_makespan();
-  // Where hardly anything fits, no plan nearby may; finding that out is not counted as work.
+  // If hardly anything fits, there may be no plan nearby; finding that out does not count as work.
   for (int misfits = 0; misfits < kMostMisfits && !bench.Over();) {
     changed = plan;
     for (int changes = 1 + bench.random.Below(2); changes > 0; --changes)

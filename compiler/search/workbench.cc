@@ -7,8 +7,8 @@ namespace pp::search {
 namespace {
 
 constexpr double kTiny = 1e-9;
-// How much longer an event of the dispatcher takes than timing a task with all that the
-// polish does about it.
+// How much longer an event of the dispatcher takes than timing a task, including the polishing
+// around it.
 constexpr int64_t kEvent = 3;
 
 }  // namespace

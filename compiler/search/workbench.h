@@ -1,6 +1,6 @@
-// What all parts of the search share: the tools, the best plan so far, and how much work
-// is left. Work is counted, not timed, so that the same input gives the same plan; a
-// longer search may set a deadline instead.
+// What all parts of the search share: the tools, the best plan so far, and how much work is left.
+// Work is counted, not timed, so that the same input gives the same plan; a longer search may set a
+// deadline instead.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace pp::search {
 // A fixed sequence on every machine, unlike the distributions of <random>.
 class Random {
  public:
-  // A whole number in [0, n). REQUIRES: n > 0.
+  // An integer in [0, n). REQUIRES: n > 0.
   int Below(int n) { return static_cast<int>(bits_() % static_cast<uint64_t>(n)); }
   // A number in (0, 1].
   double Unit() { return static_cast<double>((bits_() >> 11) + 1) * 0x1p-53; }
@@ -29,8 +29,8 @@ class Random {
 
 class Workbench {
  public:
-  // `bound`: a lower bound of the makespan, at which the search is over. `observer`, if
-  // given, is called with each better makespan.
+  // `bound`: a lower bound of the makespan; reaching it ends the search. `observer`, if given, is
+  // called with each better makespan.
   Workbench(const Problem& problem, double bound, std::function<void(double)> observer);
 
   const Problem& problem;
@@ -44,9 +44,9 @@ class Workbench {
   // Keeps the plan if it is the best so far. REQUIRES: it fits.
   void Offer(const Plan& plan, double makespan);
 
-  // Allows so much more work.
+  // Allows this much more work.
   void Allow(int64_t work) { work_end_ = Work() + work; }
-  // Nothing goes on after so many seconds from now.
+  // Stops everything this many seconds from now.
   void StopAfter(double seconds);
   // Whether the allowed work is done.
   bool Over() const { return Finished() || Work() >= work_end_; }

@@ -23,10 +23,10 @@ struct Lane {
 };
 
 struct WarpSlots {
-  alignas(16) std::byte bytes[2][kWarp * kMostBytes];  // of every other meeting
+  alignas(16) std::byte bytes[2][kWarp * kMostBytes];  // for every second meeting
 };
 
-// Runs blocks, one after the other. The fibers are kept.
+// Runs blocks, one after the other. The fibers are reused.
 class Runner {
  public:
   void Seed(uint32_t seed) { random_.seed(seed); }
@@ -84,7 +84,7 @@ class Runner {
     }
   }
 
-  // What RunWarp would do next, without the way there and back.
+  // What RunWarp would do next, without switching there and back.
   void LeaveToNextLane(Lane& lane) {
     if ((lane.where.thread + 1) % kWarp == 0) return lane.fiber.Leave();
     Lane& next = *lanes_[lane.where.thread + 1];
@@ -94,7 +94,7 @@ class Runner {
     lane.fiber.LeaveTo(next.fiber);
   }
 
-  // Until all lanes stand at a barrier of the block, or have ended.
+  // Until all lanes have reached a barrier of the block, or have ended.
   void RunWarp(int warp) {
     for (bool goes_on = true; goes_on;) {
       int at_warp = 0;
@@ -109,13 +109,13 @@ class Runner {
       for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i) {
         Lane& lane = *lanes_[i];
         if (at_warp < kWarp || lane.meeting != lanes_[warp * kWarp]->meeting)
-          throw std::runtime_error("lanes of a warp stand at different instructions");
+          throw std::runtime_error("lanes of a warp are at different instructions");
         lane.state = Lane::State::kRuns;
       }
     }
   }
 
-  // Whether there is anything to go on with.
+  // Whether there is anything to continue with.
   bool PassBarrier(int threads) {
     int ended = 0;
     for (int i = 0; i < threads; ++i) {
@@ -130,7 +130,7 @@ class Runner {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<WarpSlots> warps_;
   std::vector<uint64_t> shared_;
-  Lane* lane_ = nullptr;  // that runs
+  Lane* lane_ = nullptr;  // the running one
   std::mt19937 random_;
 };
 

@@ -1,11 +1,11 @@
 // block.h on a CPU: each thread of a block is a fiber, blocks run one after the other.
 //
-// A warp runs, lane by lane, until all of its lanes stand at a barrier of the block or at their
-// end, then another one, in an order that the seed gives: what one warp writes to shared memory and
-// another reads without a barrier between them is read too early in some order, and found because
+// A warp runs, lane by lane, until all of its lanes are at a barrier of the block or have ended,
+// then another one, in an order given by the seed: if one warp writes to shared memory and another
+// reads it without a barrier between them, some order reads it too early, which is found because
 // shared memory begins as NaNs. Lanes that meet at a shuffle exchange their values there. A thread
-// that ends before a barrier, or lanes that meet at different instructions, throw
-// std::runtime_error from Launch.
+// that ends before a barrier, or lanes that meet at different instructions, make Launch throw
+// std::runtime_error.
 #pragma once
 
 #include <algorithm>
@@ -28,17 +28,17 @@
 namespace pp::kernels::cuda {
 namespace emulation {
 
-// Of this thread's next blocks: the order in which they, and their warps, run.
+// For this thread's next blocks: determines the order in which they, and their warps, run.
 void SetSeed(uint32_t seed);
 
-// Where launches of a stream go. One that is null runs them at once.
+// Where launches of a stream go. A null one runs them immediately.
 class StreamOf {
  public:
   virtual ~StreamOf() = default;
   virtual void Submit(std::function<void()> work) = 0;
 };
 
-// From global to shared memory, not done yet (mma.h). One without an address ends a group.
+// A copy from global to shared memory, not done yet (mma.h). One without an address ends a group.
 struct Copy {
   const void* from = nullptr;
   int bytes = 0;
@@ -53,14 +53,14 @@ struct Where {
   std::byte* shared = nullptr;
   mutable std::vector<Copy> copies = {};
 };
-// That runs.
+// The thread that is running.
 extern constinit thread_local const Where* here;
 
 enum class Meeting { kBlock, kWarp, kShuffle, kMatrix };
-// Waits until all threads of the block stand here.
+// Waits until all threads of the block have come here.
 void MeetBlock();
-// Waits until all lanes of the warp stand here, each with so many bytes, and returns those of all
-// lanes, kMostBytes apart, which stay until this lane's next meeting but one.
+// Waits until all lanes of the warp have come here, each with `bytes` bytes, and returns those of
+// all lanes, kMostBytes apart, which remain valid until this lane's next meeting but one.
 inline constexpr int kMostBytes = 64;
 const std::byte* MeetWarp(Meeting what, const void* mine, size_t bytes);
 
@@ -114,7 +114,8 @@ inline BFloat16 Round<BFloat16>(float x) {
   return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
-// By counting units: a number below 2^(e+1), e not below -14, is so many 2^(e-10), rounded to even.
+// By counting units: a value below 2^(e+1), e at least -14, is a multiple of 2^(e-10), rounded to
+// even.
 template <>
 inline Float16 Round<Float16>(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);

@@ -9,8 +9,8 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-// Saves what a function must keep (System V ABI for x86-64) on the stack, the stack's place in
-// *from, and goes on with what was saved at `to`.
+// Saves the registers that a function must preserve (System V ABI for x86-64) on the stack, the
+// stack pointer in *from, and continues with what was saved at `to`.
 extern "C" void PipeSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -60,7 +60,7 @@ void Fiber::Begin(const std::function<void()>* function) {
 #endif
   function_ = function;
   ended_ = false;
-  // As if Run had just been called: its return address, never used, lies at the stack's end.
+  // As if Run had just been called: its return address, never used, is at the stack's end.
   auto* top = reinterpret_cast<void**>(stack_ + kStackBytes) - 1;
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&Fiber::Run);

@@ -1,4 +1,4 @@
-// Fibers: several stacks on one thread, each left and gone on with by hand.
+// Fibers: several stacks on one thread, left and resumed explicitly.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ class Fiber {
   ~Fiber();
   Fiber(const Fiber&) = delete;
 
-  // A new function; what the one before had on the stack is gone. It stays the caller's.
+  // A new function; what the previous one had on the stack is gone. It remains the caller's.
   void Begin(const std::function<void()>* function);
-  // Goes on with it until it leaves, or ends.
+  // Resumes it until it leaves or ends.
   void Enter();
-  // From inside: goes on where Enter was called.
+  // From inside: continues where Enter was called.
   void Leave();
   // The same as if `next` were then entered there.
   void LeaveTo(Fiber& next);
@@ -30,7 +30,7 @@ class Fiber {
 
   std::byte* stack_ = nullptr;
   void* inside_ = nullptr;   // stack pointer of the fiber while it is left
-  void* outside_ = nullptr;  // and of its caller meanwhile
+  void* outside_ = nullptr;  // and that of its caller while it runs
   const std::function<void()>* function_ = nullptr;
   bool ended_ = true;
 };

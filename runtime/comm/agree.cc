@@ -15,10 +15,10 @@
 namespace pp {
 namespace {
 
-// How often a rank that is not ready says that it lives.
+// How often a rank that is not ready gives a sign of life.
 constexpr double kSignSeconds = 0.2;
 
-// What goes between rank 0 and the others: signs of life, then the word of a rank, and last the
+// What goes between rank 0 and the others: signs of life, then a rank's final word, and last the
 // answer of rank 0.
 struct Note {
   bool last = false;
@@ -53,9 +53,9 @@ struct Line {
   int peer = 0;
   Note out, in;
   bool sending = false, receiving = false;
-  bool told = false;  // the last note has gone
+  bool told = false;  // the last note has been sent
   double sent_at = 0, heard_at = 0;
-  // What is being received is not looked at.
+  // Must not be read while it is being received.
   bool heard() const { return !receiving && in.last; }
 };
 
@@ -125,8 +125,8 @@ class Agreement {
       line->receiving = true;
       PP_RETURN_IF_ERROR(transport_.Start(receive, &line->in, sizeof line->in));
     }
-    // Rank 0 has nothing more to hear from a rank that has given its word, until it takes the
-    // answer.
+    // Rank 0 expects nothing more from a rank that has given its final word, until that rank takes
+    // the answer.
     if (line->heard() && !line->sending) line->heard_at = now;
     if (patience_ > 0 && now - line->heard_at > patience_)
       return Status::Failed(fmt::format("rank {}: no answer from rank {} for {} s",
@@ -134,7 +134,7 @@ class Agreement {
     return {};
   }
 
-  // What this rank brings.
+  // What this rank contributes.
   Note Word() const {
     Note note;
     note.last = true;
@@ -146,7 +146,7 @@ class Agreement {
     return note;
   }
 
-  // What comes of all words.
+  // The result of all ranks' words.
   Note Answer() const {
     Note answer = Word();
     std::vector<const Note*> words{&answer};
@@ -166,7 +166,7 @@ class Agreement {
       for (size_t i = 0; i < ready_->items.size(); ++i)
         if (words[rank]->digests[i] != words[0]->digests[i])
           return Status::Invalid(
-              fmt::format("{}: rank {} has another one than rank 0 (the same on all ranks)",
+              fmt::format("{}: rank {} has a different one from rank 0 (the same on all ranks)",
                           ready_->items[i].name, rank));
     for (size_t rank = 1; rank < words.size(); ++rank)
       for (size_t other = 0; other < rank; ++other)
@@ -183,9 +183,9 @@ class Agreement {
 
   Transport& transport_;
   const double patience_;
-  std::vector<Line> lines_;  // at rank 0 with all others, elsewhere with rank 0
+  std::vector<Line> lines_;  // on rank 0 to all others, elsewhere to rank 0
   std::optional<Readiness> ready_;
-  std::optional<Note> last_;  // what this rank has to say in the end
+  std::optional<Note> last_;  // this rank's final word
   bool finished_ = false;
 };
 

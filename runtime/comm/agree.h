@@ -1,4 +1,4 @@
-// All ranks become ready, or none starts: they have the same inputs, and each host has the memory
+// All ranks become ready, or none starts: they must have the same inputs, and each host the memory
 // for its ranks.
 #pragma once
 
@@ -19,21 +19,21 @@ struct Item {
 };
 inline constexpr size_t kMostItems = 32;
 
-// What a rank brings.
+// What a rank contributes.
 struct Readiness {
   Status status;
   std::vector<Item> items;     // the same names on all ranks
-  std::vector<int64_t> bytes;  // rank 0: of each rank; empty: memory is no question
-  uint64_t gpu = 0;            // that no other rank may have; 0: no matter
+  std::vector<int64_t> bytes;  // rank 0: of each rank; empty: memory is not checked
+  uint64_t gpu = 0;            // that no other rank may have; 0: not checked
 };
 
 // All ranks leave with one answer: the error of the first rank that has one, else Invalid for the
 // first item whose digest is not rank 0's, for two ranks with one GPU, or for a host whose ranks
-// take more memory together than it has. Every rank must call it.
+// together need more memory than it has. Every rank must call it.
 //
-// `ready` is asked now and then until it answers. However long that takes, the rank gives signs of
-// life meanwhile. Failed: a rank gives none for `patience` seconds (0: wait for ever); then what
-// is under way is abandoned, and no later exchange on this transport begins.
+// `ready` is polled until it answers. However long that takes, the rank keeps giving signs of life.
+// Failed: a rank gives none for `patience` seconds (0: wait forever); then what is under way is
+// abandoned, and no later exchange on this transport begins.
 using AskReady = std::function<std::optional<Readiness>()>;
 Status Agree(Transport& transport, double patience, const AskReady& ready);
 Status Agree(Transport& transport, double patience, Readiness ready);

@@ -38,7 +38,7 @@ void Bell::Sleep(uint64_t seen, std::chrono::nanoseconds limit) {
   const bool forever = limit == std::chrono::nanoseconds::max();
   const timespec until = forever ? timespec{} : After(limit);
   words_->sleepers.fetch_add(1);
-  // It returns at once where `rings` is not `seen` any more, and for no reason now and then.
+  // It returns immediately if `rings` is not `seen` any more, and now and then spuriously.
   while (rings() == seen) {
     const long result =
         Futex(words_, FUTEX_WAIT_BITSET, static_cast<uint32_t>(seen), forever ? nullptr : &until);

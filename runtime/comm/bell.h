@@ -2,13 +2,13 @@
 //
 //   uint64_t seen = bell.rings();
 //   ... look for work; there is none ...
-//   bell.Wait(seen);                            // returns at once if it rang since
+//   bell.Wait(seen);                            // returns immediately if it rang since
 //
 //   bell.WaitUntil([&] { return is_there; });   // the same, until it is
 //
-// A bell is two words that the kernel (futex(2)) puts threads to sleep on. They may lie in memory
-// that processes share, so that one process rings for another. Nobody asleep: a ring is no
-// system call. A process that dies in its sleep makes later rings slower, and nothing worse.
+// A bell is two words that the kernel (futex(2)) puts threads to sleep on. They can be in memory
+// that processes share, so that one process rings for another. If nobody is asleep, a ring is not a
+// system call. A process that dies in its sleep makes later rings slower, nothing worse.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ static_assert(sizeof(BellWords) == 8 && std::atomic<uint32_t>::is_always_lock_fr
 class Bell {
  public:
   Bell() = default;
-  // The bell in words that others see, too, which must outlive it.
+  // A bell whose words others see, too; they must outlive it.
   explicit Bell(BellWords* shared) : words_(shared) {}
   Bell(const Bell&) = delete;
   Bell& operator=(const Bell&) = delete;
@@ -37,14 +37,14 @@ class Bell {
 
   void Ring() { Ring(words_); }
   static void Ring(BellWords* words) {
-    // One of two sees the other, because both are in one order with the sleeper's: this sees
+    // One of the two sees the other, because both are in one order with the sleeper's: this sees
     // the sleeper, or the sleeper sees that the bell has rung.
     words->rings.fetch_add(1);
     if (words->sleepers.load() != 0) WakeAll(words);
   }
 
   void Wait(uint64_t seen) { Sleep(seen, std::chrono::nanoseconds::max()); }
-  // Whoever makes `is` true rings.
+  // Whoever makes `is` true must ring.
   template <typename F>
   void WaitUntil(const F& is) {
     for (uint64_t seen = rings(); !is(); seen = rings()) Wait(seen);

@@ -1,4 +1,4 @@
-// What time it is: for measuring, and for how long to wait.
+// The time: for measuring, and for how long to wait.
 #pragma once
 
 namespace pp {

@@ -6,7 +6,7 @@
 namespace pp {
 namespace {
 
-// Of a shard that fills its slots: two of its pieces do.
+// For a shard that fills its slots: two of its pieces do.
 bool HasHalves(const std::vector<ByteRange>& shard) {
   return std::any_of(shard.begin(), shard.end(),
                      [](const ByteRange& range) { return range.bytes >= kExchangePiece; });
@@ -155,7 +155,7 @@ Status Collective::Test(bool* over) {
   return {};
 }
 
-// What it receives has its place free, and what it sends is made.
+// The destination of what it receives is free, and what it sends is computed.
 bool Collective::MayStart(size_t round) const {
   return queue_->Done(rounds_[round].gathers ? sum_ : sums_[round % halves_]);
 }

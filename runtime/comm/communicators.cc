@@ -11,7 +11,7 @@ namespace {
 
 enum class Use : uint8_t { kMessages, kReductions, kPeers };
 
-// All ranks sort by it.
+// The sort key on all ranks.
 using Key = std::tuple<Use, int, int, std::array<int32_t, 4>>;  // replica and index, or device
 
 class Finder {

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
-// The number that follows `key` at the start of a line; `missing` where there is none.
+// The number that follows `key` at the start of a line; `missing` if there is none.
 int64_t NumberAfter(const std::string& path, const std::string& key, int64_t missing) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -27,7 +27,7 @@ int64_t NumberAfter(const std::string& path, const std::string& key, int64_t mis
   return missing;
 }
 
-// What the limit of one control group leaves. The cache of files is given back when it is needed.
+// What the limit of one control group leaves. The file cache is released when memory is needed.
 int64_t FreeIn(const std::string& group, const char* limit_file, const char* usage_file) {
   const int64_t limit = NumberAfter(group + limit_file, "", kAny);
   if (limit == kAny) return kAny;
@@ -36,7 +36,7 @@ int64_t FreeIn(const std::string& group, const char* limit_file, const char* usa
   return limit - NumberAfter(group + usage_file, "", 0) + cache;
 }
 
-// The least that this process's control groups leave, of both versions of Linux's interface.
+// The least that this process's control groups leave, for both versions of Linux's interface.
 int64_t FreeInGroups() {
   int64_t least = kAny;
   std::ifstream file("/proc/self/cgroup");

@@ -1,5 +1,5 @@
-// Whether a host has the memory for all of its ranks together: each one's by itself may well be
-// granted by a system that ends a process only when the memory is touched.
+// Whether a host has the memory for all of its ranks together: a system that ends a process only
+// when the memory is touched may well grant each one's separately.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace pp {
 
 struct HostMemory {
-  uint64_t host = 0;  // the same for all processes of a host, until it starts again
+  uint64_t host = 0;  // the same for all processes of a host, until it reboots
   int64_t free_bytes = 0;
 };
 
@@ -18,7 +18,7 @@ struct HostMemory {
 // this process's control groups leave, where that is less.
 HostMemory ThisHost();
 
-// One entry a rank, in both. Invalid: a host whose ranks take more together than the least that
+// One entry per rank, in both. Invalid: a host whose ranks together take more than the least that
 // one of them has seen free.
 Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> bytes);
 

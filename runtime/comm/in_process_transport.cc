@@ -1,4 +1,5 @@
-// Whoever comes second copies: the host at once, or his device, and then both see when it is done.
+// Whoever comes second copies: the host immediately, or its device, and then both see when it is
+// done.
 #include "runtime/comm/in_process_transport.h"
 
 #include <atomic>
@@ -15,7 +16,7 @@ struct Meeting {
   void* source = nullptr;
   void* target = nullptr;
   int64_t bytes = 0;  // of the one that waits
-  // Both have come; and the copy, if it is not done with that.
+  // Both have come; and the copy, if it is still under way.
   std::atomic<bool> sent{false}, received{false};
   Copier* copier = nullptr;
   int64_t copy = 0;
@@ -75,7 +76,7 @@ class InProcessTransport : public Transport {
     *over = flag.load(std::memory_order_acquire) &&
             (meeting.copier == nullptr || meeting.copier->Done(meeting.copy));
     if (!*over) return {};
-    // The other one's bell does not ring by itself when the copy is done.
+    // The other rank's bell does not ring automatically when the copy is done.
     const bool tell = meeting.copier != nullptr;
     flag.store(false, std::memory_order_relaxed);
     if (tell) hall_->bells[port.peer]->Ring();
@@ -89,7 +90,7 @@ class InProcessTransport : public Transport {
 
   bool polls() const override { return false; }
 
-  // Nothing is touched but by a rank that calls Start.
+  // Memory is accessed only by a rank that calls Start.
   void Settle() override {}
 
  private:

@@ -1,5 +1,5 @@
-// The transport between ranks that are threads of one process. Whoever comes second to a
-// transfer copies the bytes, straight from the one rank's memory to the other's.
+// The transport between ranks that are threads of one process. Whoever comes second to a transfer
+// copies the bytes, directly from one rank's memory to the other's.
 #pragma once
 
 #include <memory>

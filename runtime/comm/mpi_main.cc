@@ -1,7 +1,7 @@
 // The plugin: joins the ranks that mpiexec has started.
 //
-// MPI starts them, says who is on which host, and carries the name of the memory that the ranks
-// of a host share. Its calls here wait by spinning, but once.
+// MPI starts them, says who is on which host, and carries the name of the memory that the ranks of
+// a host share. All but one of its calls here wait by spinning.
 #include <mpi.h>
 
 #include <algorithm>
@@ -46,12 +46,12 @@ Status SameInside(InsideHost inside) {
   return Status::Invalid("--transport: not the same on all ranks (the same on all ranks)");
 }
 
-// The segment of this host, which all its ranks have open when this is over.
+// The segment of this host; all its ranks have opened it when this returns.
 Result<std::shared_ptr<ShmSegment>> ShareMemory(MPI_Comm host, int rank, int members) {
   int member = 0;
   MPI_Comm_rank(host, &member);
   Result<std::shared_ptr<ShmSegment>> segment = Status();
-  char name[kTextBytes] = {};  // empty: it could not be made
+  char name[kTextBytes] = {};  // empty: it could not be created
   if (member == 0) {
     segment = ShmSegment::Create(members);
     if (segment.ok()) Copy((*segment)->name(), name);

@@ -8,7 +8,7 @@ namespace pp {
 
 Joined JoinMpi(const std::string& directory, const JoinMpiArgs& args) {
   const std::string path = directory + "/" + kMpiPlugin;
-  // MPI looks for its own symbols in what is loaded globally. It stays loaded for good.
+  // MPI looks up its own symbols in globally loaded libraries. It stays loaded.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr)
     return {.status = Status::Invalid(

@@ -1,5 +1,5 @@
 // The transport of ranks that mpiexec has started: shared memory inside a host, and MPI between
-// hosts. It is in a shared library of its own beside the program, so that a machine without MPI
+// hosts. It is in a separate shared library next to the program, so that a machine without MPI
 // builds and runs everything else.
 #pragma once
 
@@ -22,7 +22,7 @@ struct JoinMpiArgs {
 
 struct Joined {
   std::unique_ptr<Transport> transport;
-  // Why there is none: the error of the first rank that has one, on all ranks, where they have met;
+  // Why there is none: the error of the first rank that has one, on all ranks, if they have met;
   // else this process's own.
   Status status;
   bool met = false;
@@ -31,9 +31,9 @@ struct Joined {
 // What the library exports under kMpiEntry.
 using JoinMpiEntry = void(const JoinMpiArgs& args, Joined* joined);
 
-// Loads the library from `directory` and joins the run. Destroying the transport leaves
-// it; then the process should end by _Exit, without what MPI does at an ordinary end. Invalid:
-// there is no such library, MPI is too old, or there is no shared memory.
+// Loads the library from `directory` and joins the run. Destroying the transport leaves it; then
+// the process should end by _Exit, without what MPI does at an ordinary exit. Invalid: there is no
+// such library, MPI is too old, or there is no shared memory.
 Joined JoinMpi(const std::string& directory, const JoinMpiArgs& args);
 
 }  // namespace pp

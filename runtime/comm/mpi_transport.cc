@@ -1,9 +1,9 @@
 // Messages go through MPI.
 //
-// MPI waits by spinning, which is a catastrophe with more ranks than cores (a blocking
-// 8-byte all-reduce of 4 ranks on 2 cores takes 10 ms). So nothing here blocks: only
-// Issend, Irecv and Test, and the caller decides how to pass the time in between.
-// Issend, because a buffered send would hide what another transport shows.
+// MPI waits by spinning, which is a catastrophe with more ranks than cores (a blocking 8-byte
+// all-reduce of 4 ranks on 2 cores takes 10 ms). So nothing here blocks: only Issend, Irecv and
+// Test, and the caller decides how to pass the time in between. Issend, because a buffered send
+// would hide what another transport exposes.
 #include "runtime/comm/mpi_transport.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ namespace {
 // MPI counts in int: longer transfers go in pieces, one after the other.
 constexpr int64_t kPiece = int64_t{1} << 30;
 
-// How long the ranks have for ending together.
+// How long the ranks have to end together.
 constexpr std::chrono::seconds kDrainTime{3};
 
 class MpiTransport : public Transport {
@@ -33,8 +33,8 @@ class MpiTransport : public Transport {
   MpiTransport(int rank, int ranks, std::vector<int> peers)
       : Transport(rank, ranks), peers_(std::move(peers)), transfers_(port_count()) {}
 
-  // MPI ends in order only when nothing is under way, on any rank. Where a rank does not
-  // answer the process just ends, which mpiexec takes for the failure that it is.
+  // MPI shuts down cleanly only when nothing is under way, on any rank. If a rank does not answer,
+  // the process just exits, which mpiexec treats as the failure that it is.
   ~MpiTransport() override {
     Settle();
     if (!broken_ && AllAreHere()) LeaveMpi();
@@ -64,7 +64,7 @@ class MpiTransport : public Transport {
 
   bool polls() const override { return !peers_.empty(); }
 
-  // Every send without a receive gets one, and the other way round; the bytes go nowhere.
+  // Every send without a receive gets one, and vice versa; the bytes are discarded.
   void Settle() override {
     if (!std::exchange(settled_, true) && !broken_) broken_ = !Drain();
   }
@@ -74,13 +74,13 @@ class MpiTransport : public Transport {
     MPI_Request request = MPI_REQUEST_NULL;
     char* data = nullptr;
     int64_t left = 0;   // not yet started
-    int64_t bytes = 0;  // in all
-    int64_t count = 0;  // transfers so far, with this one
+    int64_t bytes = 0;  // in total
+    int64_t count = 0;  // transfers so far, including this one
     bool busy = false;
   };
 
-  // What one rank has started with another, by way and channel. A transfer starts when the
-  // one before it is over at both ends, so one rank is at most one ahead.
+  // What one rank has started with another, by direction and channel. A transfer starts when the
+  // previous one is over at both ends, so one rank is at most one ahead.
   struct Started {
     int64_t count[2][kChannels];
     int64_t bytes[2][kChannels];  // of the last one
@@ -118,7 +118,7 @@ class MpiTransport : public Transport {
     return true;
   }
 
-  // All ranks have come to their ends: nobody is in front of a transfer any more.
+  // All ranks have reached their ends: nobody is about to start a transfer any more.
   bool AllAreHere() {
     MPI_Request barrier = MPI_REQUEST_NULL;
     if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier) != MPI_SUCCESS) return false;
@@ -204,7 +204,7 @@ void LeaveMpi() {
     MPI_Finalize();
     return;
   }
-  // Its answer, for which it is not worth to wait long.
+  // Its answer, which is not worth a long wait.
   pollfd answer{.fd = connection, .events = POLLIN, .revents = 0};
   char text[64];
   if (poll(&answer, 1, 1000) > 0 && read(connection, text, sizeof text) < 0) {

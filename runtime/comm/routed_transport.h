@@ -1,4 +1,4 @@
-// Two transports as one: the one to ranks that are near, the other to all else.
+// Two transports as one: one to nearby ranks, the other to all others.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace pp {
 
-// The bell is that of `near`: whoever must not miss what is `far` tests, as long as it polls.
-// REQUIRES: `far` polls, or nobody is far.
+// The bell is that of `near`: while `far` polls, whoever must not miss its news tests. REQUIRES:
+// `far` polls, or no rank is far.
 std::unique_ptr<Transport> MakeRoutedTransport(std::unique_ptr<Transport> near,
                                                std::unique_ptr<Transport> far,
                                                const std::vector<int>& near_ranks);

@@ -23,7 +23,8 @@ Status Error(const std::string& name, int error) {
                                     std::strerror(error)));
 }
 
-// Takes memory now: without it a page that is not there kills whoever touches it.
+// Allocates the memory now: otherwise touching a page that cannot be allocated would kill the
+// process.
 int Take(int file, int64_t offset, int64_t bytes) {
   int error = 0;
   do {

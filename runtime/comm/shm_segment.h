@@ -1,10 +1,10 @@
-// The memory that the ranks of one host share: what each transfer stands at, each rank's bell,
-// and for each (channel, from, to) a few pieces through which the bytes go.
+// The memory that the ranks of one host share: the state of each transfer, each rank's bell, and
+// for each (channel, from, to) a few pieces through which the bytes go.
 //
 //   | head | members | channels | pieces of (0,0,1) | pieces of (0,0,2) | ...
 //
-// It is a POSIX shared-memory object. The first rank makes it, the others open it by its name, and
-// when all have it open the name goes, so that nothing is left over however the ranks
+// It is a POSIX shared-memory object. The first rank creates it, the others open it by its name,
+// and when all have it open the name is removed, so that nothing is left over however the ranks
 // end. The pieces take memory when a channel is first used.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace pp {
 // One (channel, from, to). The sender puts pieces in, the receiver takes them out; both count
 // from the beginning of the run. INVARIANT: put - kPieces <= taken <= put.
 struct ShmChannel {
-  static constexpr int64_t kPieces = 2;  // so that the one is filled while the other is emptied
+  static constexpr int64_t kPieces = 2;  // so that one is filled while the other is emptied
   static constexpr int64_t kPieceBytes = 128 << 10;
 
   struct alignas(64) Sender {
@@ -31,8 +31,8 @@ struct ShmChannel {
   } sender;
   struct alignas(64) Receiver {
     std::atomic<uint64_t> taken{0};
-    std::atomic<int64_t> refused{-1};    // the bytes of a receive whose send has others
-    std::atomic<bool> in_pieces{false};  // it must not read the sender's memory
+    std::atomic<int64_t> refused{-1};    // the bytes of a receive whose send has a different size
+    std::atomic<bool> in_pieces{false};  // the receiver cannot read the sender's memory
   } receiver;
 };
 
@@ -44,14 +44,14 @@ struct alignas(64) ShmMember {
 
 class ShmSegment {
  public:
-  // For `members` ranks, under a name that nobody else has. Failed: no memory.
+  // For `members` ranks, under a unique name. Failed: no memory.
   static Result<std::shared_ptr<ShmSegment>> Create(int members);
   static Result<std::shared_ptr<ShmSegment>> Open(const std::string& name);
   ~ShmSegment();
   ShmSegment(const ShmSegment&) = delete;
   ShmSegment& operator=(const ShmSegment&) = delete;
 
-  // From now on nobody can open it. Whoever made it does so at the latest when it goes.
+  // From now on nobody can open it. Its creator does so at the latest on destruction.
   void Unlink();
   const std::string& name() const { return name_; }
 
@@ -62,7 +62,7 @@ class ShmSegment {
   char* PieceOf(Channel channel, int from, int to, uint64_t number) const;
   // Takes the memory of the channel's pieces; the sender, before it first puts one in.
   Status Reserve(Channel channel, int from, int to) const;
-  // How many members have come to the n-th end, n = 0 or 1 (see ShmTransport::Settle).
+  // How many members have reached the n-th end, n = 0 or 1 (see ShmTransport::Settle).
   std::atomic<int>& ArrivedAt(int n) const { return head()->arrived[n]; }
 
  private:

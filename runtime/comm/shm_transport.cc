@@ -14,10 +14,10 @@
 namespace pp {
 namespace {
 
-// How long the ranks have for ending together.
+// How long the ranks have to end together.
 constexpr std::chrono::seconds kSettleTime{5};
-// What goes in one piece is not worth a system call. More than kDirectStep at once would keep the
-// receiver from its other ports.
+// A transfer that fits in one piece is not worth a system call. Reading more than kDirectStep in
+// one call would keep the receiver from its other ports.
 constexpr int64_t kPieceBytes = ShmChannel::kPieceBytes, kDirectStep = 256 << 10;
 
 class ShmTransport : public Transport {
@@ -32,7 +32,7 @@ class ShmTransport : public Transport {
     for (size_t i = 0; i < args.members.size(); ++i)
       member_of_[args.members[i]] = static_cast<int>(i);
     segment_->MemberAt(me).process.store(getpid());
-    // Where a system lets only a parent read a process's memory, this asks for more. It may fail.
+    // If a system lets only a parent read a process's memory, this asks for more. It may fail.
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   }
 
@@ -65,8 +65,8 @@ class ShmTransport : public Transport {
 
   bool polls() const override { return false; }
 
-  // At the first end everybody has stopped to send and to receive, and each empties the channels
-  // out of it; at the second all are empty.
+  // At the first end everybody has stopped sending and receiving, and each empties the channels
+  // that lead to it; at the second all are empty.
   void Settle() override {
     const auto until = std::chrono::steady_clock::now() + kSettleTime;
     if (!Meet(0, until)) return;
@@ -86,8 +86,8 @@ class ShmTransport : public Transport {
     char* data = nullptr;
     int64_t bytes = 0;
     int64_t done = 0;    // bytes that are copied
-    bool shown = false;  // the send, to its receiver: nothing, too, goes as a piece
-    bool busy = false;   // until a test has said that it is over
+    bool shown = false;  // the send, to its receiver: an empty transfer also counts as a piece
+    bool busy = false;   // until a test has reported that it is over
     bool over = false;
     bool reserved = false;
 
@@ -103,7 +103,7 @@ class ShmTransport : public Transport {
     ShmChannel& channel = segment_->ChannelOf(port.channel, me_, to);
     uint64_t put = channel.sender.put.load(std::memory_order_relaxed);
     const uint64_t taken = channel.receiver.taken.load(std::memory_order_acquire);
-    // Read after `taken`: a receiver says that it must not read before it takes what was shown.
+    // Read after `taken`: a receiver says that it cannot read before it takes what was shown.
     const bool direct = transfer->bytes > kPieceBytes && !channel.receiver.in_pieces.load();
     while ((!transfer->shown || (!direct && transfer->left() > 0)) &&
            put < taken + ShmChannel::kPieces) {
@@ -161,8 +161,8 @@ class ShmTransport : public Transport {
     return {};
   }
 
-  // The next bytes of a transfer that begins at `source` in another process. False: this one
-  // must not read there.
+  // The next bytes of a transfer that begins at `source` in another process. False: this process is
+  // not allowed to read there.
   bool Read(int member, const char* source, Transfer* transfer) const {
     if (copy_ == ShmCopy::kInPieces) return false;
     const auto bytes = static_cast<size_t>(std::min(kDirectStep, transfer->left()));
@@ -207,7 +207,7 @@ class ShmTransport : public Transport {
 
   const std::shared_ptr<ShmSegment> segment_;
   const ShmCopy copy_;
-  const int me_;                // as a member
+  const int me_;                // index among the members
   std::vector<int> member_of_;  // rank -> member; -1: on another host
   std::vector<Transfer> transfers_;
   bool lost_ = false;

@@ -1,7 +1,8 @@
-// The transport between processes of one host. Many bytes the receiver copies straight out of the
-// sender's memory, if the system allows it (process_vm_readv(2)). Others go through memory that
-// both share, in pieces: the sender copies one in while the receiver copies the one before it out.
-// Each does so when it starts or tests, and rings the other's bell. Who has nothing to do sleeps.
+// The transport between processes of one host. The receiver copies large transfers directly out of
+// the sender's memory, if the system allows it (process_vm_readv(2)). Others go through memory that
+// both share, in pieces: the sender copies one in while the receiver copies the previous one out.
+// Each does so when it starts or tests, and rings the other's bell. A rank with nothing to do
+// sleeps.
 #pragma once
 
 #include <memory>
@@ -22,11 +23,11 @@ struct ShmTransportArgs {
   ShmCopy copy = ShmCopy::kDirect;  // what it receives
 };
 
-// REQUIRES: `rank` is a member, and of all that is started the peer is one.
+// REQUIRES: `rank` is a member, and so is the peer of every transfer.
 std::unique_ptr<Transport> MakeShmTransport(ShmTransportArgs args);
 
-// A segment for ranks that are all on this host, whose name has gone: for threads, and for
-// processes that this one forks.
+// A segment for ranks that are all on this host, with its name already removed: for threads, and
+// for processes that this one forks.
 std::unique_ptr<Transport> MakeShmTransport(std::shared_ptr<ShmSegment> segment, int rank,
                                             ShmCopy copy = ShmCopy::kDirect);
 

@@ -25,7 +25,7 @@ constexpr Unit kBandwidths[] = {
     {"B/s", 1},        {"KB/s", 1e3},        {"MB/s", 1e6},          {"GB/s", 1e9},
     {"KiB/s", 1024.0}, {"MiB/s", 1048576.0}, {"GiB/s", 1073741824.0}};
 
-// A number of at least 0 and one of the units.
+// A number, at least 0, followed by one of the units.
 template <size_t kUnits>
 bool Parses(std::string_view text, const Unit (&units)[kUnits], double* value) {
   double number = 0;
@@ -77,7 +77,7 @@ class SlowTransport : public Transport {
   void Settle() override { fast_->Settle(); }
 
  private:
-  // A transfer that the fast transport has finished, until it may be over.
+  // A transfer that the fast transport has finished, held until it may be over.
   struct Held {
     int64_t bytes = 0;
     double until = kNever;

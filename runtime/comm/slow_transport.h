@@ -4,9 +4,9 @@
 //   |--------------|------------------|------------------------|
 //                     bytes / bandwidth        latency
 //
-// As the simulator has it, a message occupies its channel for its bytes and arrives a latency
-// later. Control messages are as fast as ever. A port carries one transfer at a time: messages
-// that come closer together than the latency wait for each other at the receiver.
+// As in the simulator, a message occupies its channel for its bytes and arrives a latency later.
+// Control messages are not delayed. A port carries one transfer at a time: messages that come
+// closer together than the latency wait for each other at the receiver.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // Who is who: rank = (replica * D + device) * tp + index (Narayanan et al., 2021, section 3).
-// Tensor parallel peers are neighbours, which talk most; then come the devices of a pipeline.
+// Tensor-parallel peers are neighbours, as they communicate most; then come the devices of a
+// pipeline.
 #pragma once
 
 #include <vector>
@@ -8,11 +9,11 @@
 
 namespace pp {
 
-// Where a rank stands.
+// The position of a rank.
 struct Place {
   int replica = 0;
   int device = 0;
-  int index = 0;  // among its tensor parallel peers
+  int index = 0;  // among its tensor-parallel peers
   bool operator==(const Place&) const = default;
 };
 
@@ -31,7 +32,7 @@ struct Topology {
   Place PlaceOf(int rank) const {
     return {.replica = rank / (devices * tp), .device = rank / tp % devices, .index = rank % tp};
   }
-  // The tensor parallel peers there, in the order of their indices.
+  // The tensor-parallel peers there, in the order of their indices.
   Group PeersOf(const Place& place) const {
     Group peers;
     for (int at = 0; at < tp; ++at) peers.push_back(RankOf({place.replica, place.device, at}));

@@ -1,9 +1,9 @@
 // How bytes get from one rank to another.
 //
-// A rank has one end of the transport, with ports: a direction, a channel and a peer. A
-// port carries one transfer at a time, and what one rank sends through (channel, peer)
-// arrives in order. Nothing is buffered: a send is over when its receive has taken the
-// bytes, so that a program which hangs on one transport hangs on every one.
+// A rank has one end of the transport, with ports: a direction, a channel and a peer. A port
+// carries one transfer at a time, and what one rank sends through (channel, peer) arrives in order.
+// Nothing is buffered: a send is over when its receive has taken the bytes, so that a program that
+// hangs on one transport hangs on every one.
 //
 // One thread of the rank calls everything here. Nothing blocks.
 #pragma once
@@ -23,9 +23,9 @@
 namespace pp {
 
 enum class Way : uint8_t { kSend, kRecv };
-// Of the same two ranks, what goes through different channels is not ordered: messages, which have
-// one for each kind of value, reductions, what tensor parallel peers exchange, and what the hosts
-// tell each other.
+// Between the same two ranks, transfers through different channels are not ordered: messages, with
+// one channel for each kind of value, reductions, exchanges of tensor-parallel peers, and the
+// hosts' control messages.
 enum class Channel : uint8_t { kAct, kGrad, kReduce, kPeers, kControl };
 inline constexpr int kChannels = 5;
 
@@ -48,11 +48,11 @@ struct TransferArgs {
   int64_t bytes = 0;
 };
 
-// Copies between memories that the host does not reach, in order, some time later.
+// Copies between memories that the host cannot access, in order, some time later.
 class Copier {
  public:
   virtual ~Copier() = default;
-  // A number to ask with.
+  // Returns a number to ask about it with.
   virtual int64_t Copy(void* to, const void* from, int64_t bytes) = 0;
   virtual bool Done(int64_t copy) const = 0;
 };
@@ -60,7 +60,7 @@ class Copier {
 class Transport {
  public:
   Transport(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
-  // With a bell that others ring directly: of another process, or of a transport inside.
+  // With a bell that others ring directly: of another process, or of an inner transport.
   Transport(int rank, int ranks, BellWords* bell) : rank_(rank), ranks_(ranks), bell_(bell) {}
   virtual ~Transport() = default;
   Transport(const Transport&) = delete;
@@ -69,28 +69,27 @@ class Transport {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
-  // Makes what messages need, together with the other ranks: asked again until it is over, before
-  // the first of them starts. `doing`: what is under way, for who waits.
+  // Sets up what messages need, together with the other ranks: called repeatedly until it is over,
+  // before the first message starts. `doing`: what is under way, for whoever waits.
   virtual Status Connect(bool* over, std::string* /*doing*/) {
     *over = true;
     return {};
   }
 
-  // Starts to send from, or receive into, `data`. Both ends give the same number of bytes,
-  // any number from 0. REQUIRES: port.peer != rank(); the port is free.
+  // Starts to send from, or receive into, `data`. Both ends pass the same number of bytes, at least
+  // 0. REQUIRES: port.peer != rank(); the port is free.
   virtual Status Start(const Port& port, void* data, int64_t bytes) = 0;
 
-  // Starts transfers through different ports of one channel, which progress together: none of them
-  // has to be over for another one. Both ends start a transfer that belongs together with others in
-  // such a call.
+  // Starts transfers through different ports of one channel that progress together: none waits for
+  // another to finish. Both ends of a transfer must group it with others in such a call.
   virtual Status StartTogether(std::span<const TransferArgs> transfers) {
     for (const TransferArgs& transfer : transfers)
       PP_RETURN_IF_ERROR(Start(transfer.port, transfer.data, transfer.bytes));
     return {};
   }
 
-  // Which lane a message's port belongs to. The ports of a lane carry one transfer at a time, which
-  // all ranks start in an order that suits all. Here: one a direction and peer.
+  // The lane of a message's port. The ports of a lane carry one transfer at a time; all ranks start
+  // them in a compatible order. Here: one lane per direction and peer.
   virtual int LaneOf(const Port& port) const {
     return IndexOf({port.way, Channel::kAct, port.peer});
   }
@@ -99,24 +98,24 @@ class Transport {
   virtual Status Test(const Port& port, bool* over) = 0;
 
   // From now on `copier`, which outlives this rank's transfers, copies what the rank sends and
-  // receives but for what hosts tell each other. False: it does not go by one copy.
+  // receives, except for control messages. False: this transport does not work with a single copy.
   virtual bool CopyBy(Copier* /*copier*/) { return false; }
 
   // True: transfers advance only while somebody tests. False: the bell rings when a
   // transfer of this rank is over, or can advance if its port is tested.
   virtual bool polls() const = 0;
 
-  // When, on the steady clock, there is something to test for although no bell rings.
+  // When, on the steady clock, there is something to test although no bell rings.
   virtual double wake_at() const { return std::numeric_limits<double>::infinity(); }
-  // How long the calling thread may sleep on its bell, at most `longest` (max(): for ever).
+  // How long the calling thread may sleep on its bell, at most `longest` (max(): forever).
   std::chrono::nanoseconds MaySleep(std::chrono::nanoseconds longest) const;
 
-  // Every rank calls this once, when its run is over: transfers that a failed run has left
-  // under way end somehow. Afterwards nothing touches the memory of any of them.
+  // Every rank calls this once, when its run is over: transfers that a failed run has left under
+  // way end somehow. Afterwards nothing accesses their memory.
   virtual void Settle() = 0;
 
   // Nobody waits any more for transfers from or into `buffers`, which live as long as they may
-  // still be touched. Afterwards the transport is good for Settle alone.
+  // still be accessed. Afterwards only Settle may be called on the transport.
   void Abandon(std::shared_ptr<void> buffers) { abandoned_.push_back(std::move(buffers)); }
   // Failed: something has been abandoned.
   Status CheckUsable() const;
@@ -137,8 +136,8 @@ class Transport {
   std::vector<std::shared_ptr<void>> abandoned_;
 };
 
-// Carries one transfer to its end; for the times before and after the steps. Failed: the
-// peer did not answer within `seconds`; then the transfer is abandoned.
+// Carries one transfer to completion; for the times before and after the steps. Failed: the peer
+// did not answer within `seconds`; then the transfer is abandoned.
 Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds);
 
 }  // namespace pp

@@ -12,8 +12,8 @@
 namespace pp {
 namespace {
 
-// Of weights about a rounding error of the numbers that products take; of gradients far more: of a
-// sign that rounding decides in the run, it must not be chance whether some are decided here.
+// For weights about a rounding error of the types that products take; for gradients far more: where
+// rounding decides signs in the run, the noise must reliably flip some here.
 Noise NoiseOf(Dtype dtype) {
   switch (dtype) {
     case Dtype::kFp32:
@@ -25,7 +25,7 @@ Noise NoiseOf(Dtype dtype) {
   }
   PP_CHECK(false);
 }
-// Below so much of a value's size no difference counts: a sum whose errors cancel by chance.
+// Below this share of a value's size no difference counts: a sum whose errors cancel by chance.
 double FloorOf(Dtype dtype) {
   switch (dtype) {
     case Dtype::kFp32:
@@ -38,7 +38,7 @@ double FloorOf(Dtype dtype) {
   PP_CHECK(false);
 }
 
-// What the ranks have of one value: each whole, or parts that are added.
+// The ranks' shares of one value: each whole, or parts that are added.
 using Shares = std::map<std::pair<int32_t, int32_t>, Fingerprint>;  // by copy and peer
 using Values = std::map<ValueName, Shares>;
 
@@ -47,7 +47,7 @@ class Comparer {
   Comparer(const Program& program, int64_t steps_before, Comparison* result)
       : job_(*program.job), steps_before_(steps_before), result_(*result) {}
 
-  // One step's; of one in which the run has failed, what there is.
+  // One step's; of a step in which the run has failed, what is available.
   enum class Step : uint8_t { kWhole, kFailed };
   Status Run(Step step, double learning_rate, const Values& run,
              const std::map<ValueName, Fingerprint>& one,
@@ -80,17 +80,17 @@ class Comparer {
   Status CompareOne(const ValueName& name, const Fingerprint& got, const Fingerprint& expected,
                     const Fingerprint& noisy) {
     if (got.numbers != expected.numbers)
-      return Wrong(name, fmt::format("has {} of {} numbers", got.numbers, expected.numbers));
+      return Wrong(name, fmt::format("has {} of {} elements", got.numbers, expected.numbers));
     const double size = std::sqrt(expected.squares);
     if (Overflowed(name, got, expected, noisy)) return {};
-    if (!std::isfinite(size)) return Wrong(name, "is no number on one device, either");
-    if (!std::isfinite(got.squares))
-      return Wrong(name, "is no number, and differs from one device's");
+    if (!std::isfinite(size)) return Wrong(name, "is not finite on one device, either");
+    if (!std::isfinite(got.squares)) return Wrong(name, "is not finite, unlike one device's");
     ++result_.values;
     const double difference = Distance(got, expected);
     double explained =
         std::max(Spread(name, size, Distance(noisy, expected)), FloorOf(job_.dtype) * size);
-    // A number that went the other way, by twice the rate, is 8 of it, of however few numbers.
+    // An element that moved the other way, by twice the learning rate, counts as 8 times this,
+    // however few elements there are.
     if (name.what == Checked::kWeights) explained = std::max(explained, learning_rate_ / 4);
     if (difference == 0) return {};
     const double ratio = explained > 0 ? difference / explained : HUGE_VAL;
@@ -105,8 +105,8 @@ class Comparer {
                                    difference / size, explained / size));
   }
 
-  // Where the loss is scaled, gradients may overflow, in the run and on one device; or with the
-  // noise alone, which then does not say what rounding explains.
+  // If the loss is scaled, gradients may overflow, in the run and on one device; or only with the
+  // noise, which then does not say what rounding explains.
   bool Overflowed(const ValueName& name, const Fingerprint& got, const Fingerprint& expected,
                   const Fingerprint& noisy) const {
     if (!InfoOf(job_.dtype).scales_loss) return false;
@@ -115,8 +115,8 @@ class Comparer {
     return !std::isfinite(got.squares) || !std::isfinite(noisy.squares);
   }
 
-  // Of a single number one difference says little. A norm cannot differ by more than the gradients
-  // do; of losses, the largest difference, relatively, of all steps so far.
+  // For a single number one difference says little. A norm cannot differ by more than the gradients
+  // do; for losses, the largest relative difference of all steps so far.
   double Spread(const ValueName& name, double size, double here) {
     if (name.what == Checked::kSum) gradients_ += here * here;
     if (name.what == Checked::kNorm) return std::sqrt(gradients_);
@@ -128,7 +128,7 @@ class Comparer {
   const Job& job_;
   const int64_t steps_before_;
   Comparison& result_;
-  double gradients_ = 0;      // of this step, the square of how far both runs' come apart
+  double gradients_ = 0;      // of this step, the square of the distance between the two runs
   double losses_ = 0;         // so far, relatively
   double learning_rate_ = 0;  // of this step
 };

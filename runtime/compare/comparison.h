@@ -1,8 +1,8 @@
-// Whether a run has computed what one device computes, but for rounding: the same steps are run
-// there twice, the second time with weights and updates that are a little other. How far those two
-// come apart, value by value, is what rounding explains: it grows with the depth of the model and
-// from step to step as the errors of rounding do, and is large where they are. The first step is
-// the one that tells most: from the second on, AdamW has made large differences of small ones.
+// Whether a run has computed what one device computes, up to rounding: the same steps are run there
+// twice, the second time with slightly different weights and updates. How far those two diverge,
+// value by value, is what rounding explains: it grows with the depth of the model and from step to
+// step as rounding errors do, and is large where they are. The first step tells most: from the
+// second on, AdamW has turned small differences into large ones.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace pp {
 
-// How many times what rounding explains a difference may be. Of plans that compute the same the
+// How many times what rounding explains a difference may be. For plans that compute the same the
 // grid test finds up to 8, and chance may make it more: both are estimates, each from eight sums.
 // With bfloat16 rounding explains about a hundredth of a value: an error of less than a third may
-// pass, where one of a ten thousandth is found in fp32.
+// pass, while in fp32 one of a ten-thousandth is found.
 inline constexpr double kCompareLimit = 32;
 
 struct Comparison {
-  int64_t steps = 0, values = 0;  // that were compared
+  int64_t steps = 0, values = 0;  // compared
   double worst = 0;               // difference, in units of what rounding explains
-  std::string worst_name;         // of that value; empty: there is no difference at all
+  std::string worst_name;         // of that value; empty: no difference at all
 };
 
-// REQUIRES: the report of a run with TrainOptions::compare. Failed: the first value that differs by
-// more than rounding explains, of the first step that has one. Of a run that has failed what was
-// recorded is compared.
+// REQUIRES: the report of a run with TrainOptions::compare. Failed: the first value, in the first
+// such step, that differs by more than rounding explains. If the run has failed, what was recorded
+// is compared.
 Status Compare(const Program& program, const TrainOptions& options, const TrainReport& report,
                Comparison* result);
 

@@ -18,7 +18,7 @@ uint64_t Hash(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A byte of the hash has the signs of one number, of 8 in a row.
+// A byte of the hash holds the signs of one element, of 8 in a row.
 static_assert(Fingerprint::kSums == 8);
 typedef double Sums __attribute__((vector_size(8 * sizeof(double))));
 

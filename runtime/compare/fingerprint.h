@@ -1,9 +1,9 @@
-// A few numbers that tell values apart, of any length, and of which parts can be added.
+// A few sums that tell values of any length apart, and can be added from parts.
 //
-// Sums of a value's numbers under signs that depend on the place of each number in the whole value
+// Sums of a value's elements under signs that depend on each element's position in the whole value
 // (Alon, Matias and Szegedy, "The space complexity of approximating the frequency moments", 1996):
-// the mean square of the differences between two values' sums is an estimate of the sum of squares
-// of the differences between their numbers.
+// the mean square of the differences between two values' sums estimates the sum of squares of the
+// differences between their elements.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ struct Fingerprint {
   double squares = 0;
   double sums[kSums] = {};
 
-  // The numbers [first, first + n) of the value.
+  // Adds the elements [first, first + n) of the value.
   void Add(const float* x, int64_t first, int64_t n);
   void Add(const std::byte* x, Dtype dtype, int64_t first, int64_t n);
-  // Of other numbers of the same value.
+  // Adds other elements of the same value.
   void Add(const Fingerprint& other);
 };
 

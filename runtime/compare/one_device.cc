@@ -14,7 +14,7 @@
 namespace pp {
 namespace {
 
-// Gives out places one after the other.
+// Hands out places one after the other.
 class Room {
  public:
   int64_t Take(int64_t bytes) {
@@ -68,7 +68,7 @@ class OneDeviceOf : public OneDevice {
   }
 
  private:
-  // Where the values of a micro-batch lie, in one place for all of them.
+  // Where the values of a micro-batch lie, the same place for all micro-batches.
   struct Places {
     int64_t act = 0, grad = 0, stash = 0, total = 0;  // total: of the gradients of all copies
   };
@@ -132,7 +132,7 @@ class OneDeviceOf : public OneDevice {
     return FillStates(one_, {}, &*weights, device_.get());
   }
 
-  // Random signs, for both ends of a tied tensor the same.
+  // Random signs, the same for both ends of a tied tensor.
   class Signs {
    public:
     Signs(const Tensor& tensor, int64_t step)
@@ -169,7 +169,7 @@ class OneDeviceOf : public OneDevice {
     }
   }
 
-  // What a call reads and writes beside the states.
+  // What a call reads and writes besides the states.
   StageCall CallOf(int stage, Op op) const {
     StageCall call = calls_[stage];
     call.op = op;
@@ -184,7 +184,7 @@ class OneDeviceOf : public OneDevice {
     return call;
   }
 
-  // The micro-batches of one copy; wgrad becomes the sum of them alone.
+  // The micro-batches of one copy; wgrad becomes their sum.
   Status RunCopy(int replica, int pipe) {
     bool first = true;
     for (int micro = 0; micro < run_.microbatches; ++micro) {

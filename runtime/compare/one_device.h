@@ -1,5 +1,5 @@
 // The steps of a run on one device: one micro-batch after the other, forward and backward, without
-// plan, messages or reductions. Splits into stages are the run's, so that it has the same values.
+// plan, messages or reductions. The split into stages is the run's, so that it has the same values.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace pp {
 
-// What may be a little other than it should.
+// What is perturbed, and by how much.
 struct Noise {
-  double weights = 0;  // each begins larger or smaller by so much of itself
-  // What the optimizer takes of a gradient is larger or smaller by so much of its tensor's root
-  // mean square. AdamW's first updates are as large for small gradients as for large ones: where
-  // one is nearly 0, rounding decides of its sign.
+  double weights = 0;  // each begins larger or smaller by this share of itself
+  // The optimizer's gradients are larger or smaller by this share of their tensor's root mean
+  // square. AdamW's first updates are as large for small gradients as for large ones: where one is
+  // nearly 0, rounding decides its sign.
   double gradients = 0;
   bool any() const { return weights > 0 || gradients > 0; }
 };
@@ -30,11 +30,11 @@ class OneDevice {
     int threads = 1;
     Noise noise;
   };
-  // On the thread that uses it.
+  // To be called on the thread that uses it.
   static Result<std::unique_ptr<OneDevice>> Make(const Args& args);
   virtual ~OneDevice() = default;
 
-  // Step after step, from 1. `keep` gets every value.
+  // Call step after step, from 1. `keep` gets every value.
   virtual Status Step(int64_t step, const std::function<void(const ValueRecord&)>& keep) = 0;
 };
 

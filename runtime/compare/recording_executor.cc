@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMostRecordBytes = int64_t{1} << 30;  // of a rank
 
-// As many as a rank makes of a step.
+// The number of records that a rank makes per step.
 int64_t RecordsOfAStep(const Program& program, const Place& place) {
   int64_t records = 0;
   ValueReader reader(program, place.replica, place.index);
@@ -74,7 +74,7 @@ class RecordingExecutor : public StageExecutor {
   ValueName NameOf(const StageCall& call, Checked what) const {
     return {.step = call.step, .what = what, .replica = args_.place.replica, .micro = call.micro};
   }
-  // A STEP counts the whole training's.
+  // A STEP counts steps of the whole training.
   ValueName StepName(const StageCall& call, Checked what) const {
     return {.step = call.step - args_.steps_before, .what = what};
   }
@@ -94,7 +94,7 @@ class RecordingExecutor : public StageExecutor {
     Keep(reader_.Activation(name, call.grad_before));
   }
 
-  // Behind the last micro-batch of a copy, before anything is reduced.
+  // After the last micro-batch of a copy, before anything is reduced.
   void AddedGradient(const StageCall& call) {
     int& added = added_[{call.stage, call.pipe}];
     added = call.accumulate == kernels::Update::kSet ? 1 : added + 1;

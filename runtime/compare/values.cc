@@ -19,11 +19,11 @@ std::string TextOf(const ValueName& name, const Job& job) {
       return fmt::format("wgrad s{} {}, the sum of pipe {}{}", stage, tensor(), name.pipe,
                          of_replica);
     case Checked::kSum:
-      return fmt::format("wgrad s{} {} behind its reductions", stage, tensor());
+      return fmt::format("wgrad s{} {} after its reductions", stage, tensor());
     case Checked::kNorm:
       return "the gradient's norm";
     case Checked::kWeights:
-      return fmt::format("weights s{} {} behind STEP", stage, tensor());
+      return fmt::format("weights s{} {} after STEP", stage, tensor());
   }
   PP_CHECK(false);
 }

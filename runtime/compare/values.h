@@ -22,9 +22,9 @@ enum class Checked : uint8_t {
   kLoss,     // of a micro-batch
   kGrad,     // grad(s,m)
   kOwnSum,   // wgrad(s), summed over the micro-batches of one copy
-  kSum,      // wgrad(s) behind all reductions
+  kSum,      // wgrad(s) after all reductions
   kNorm,     // of all gradients
-  kWeights,  // behind STEP
+  kWeights,  // after STEP
 };
 
 struct ValueName {
@@ -34,18 +34,18 @@ struct ValueName {
   int32_t micro = -1;    // kAct to kGrad
   int32_t pipe = -1;     // kOwnSum
   int32_t depth = -1;    // of a stage: from the first one, for kGrad from the last one
-  int32_t tensor = -1;   // kOwnSum, kSum, kWeights: its place in the stage
+  int32_t tensor = -1;   // kOwnSum, kSum, kWeights: its index in the stage
 
   auto operator<=>(const ValueName&) const = default;
 };
 
-// "grad s1 m3 of replica 0", "wgrad s0 h.3.ln_1.weight behind its reductions".
+// "grad s1 m3 of replica 0", "wgrad s0 h.3.ln_1.weight after its reductions".
 std::string TextOf(const ValueName& name, const Job& job);
 
-// What one rank has of a value.
+// One rank's part of a value.
 struct ValueRecord {
   ValueName name;
-  // Which copy, and which tensor parallel peer, has all of the value; -1: each of them has a part,
+  // The copy and the tensor-parallel peer that have all of the value; -1: each of them has a part,
   // and the parts are added.
   int32_t copy = -1, peer = -1;
   Fingerprint print;
@@ -61,7 +61,7 @@ class ValueReader {
   ValueRecord Activation(const ValueName& name, const std::byte* at) const;
   ValueRecord Scalar(const ValueName& name, double number) const;
   // f(record) for each tensor of a stage, or for each part that its copy in `pipe` owns: of its
-  // gradient or its weights. `name` is that of all tensors.
+  // gradient or its weights. `name` covers all tensors.
   enum class Numbers : uint8_t { kWgrad, kWeights };
   enum class Whose : uint8_t { kAll, kOwned };
   template <typename F>

@@ -1,4 +1,4 @@
-// From a job's dtype to the type that its activations have in kernels (kernels/numbers.h).
+// From a job's dtype to the type of its activations in kernels (kernels/numbers.h).
 #pragma once
 
 #include "kernels/numbers.h"

@@ -11,7 +11,7 @@
 namespace pp {
 namespace {
 
-// Its bytes, on a machine that is little-endian.
+// Its bytes, on a little-endian machine.
 constexpr unsigned char kCanary[4] = {kUntouchedWord & 0xff, kUntouchedWord >> 8 & 0xff,
                                       kUntouchedWord >> 16 & 0xff, kUntouchedWord >> 24};
 
@@ -27,7 +27,7 @@ Result<Arena> Arena::Take(int64_t bytes) {
   if (base == MAP_FAILED)
     return Status::Invalid(
         fmt::format("the plan takes {} bytes on one rank: {}", bytes, std::strerror(errno)));
-  // Fewer page faults where the system gives large pages; no harm where it does not.
+  // Fewer page faults if the system provides large pages; harmless otherwise.
   madvise(base, bytes, MADV_HUGEPAGE);
   uint32_t word = 0;
   std::memcpy(&word, kCanary, sizeof word);
@@ -36,12 +36,12 @@ Result<Arena> Arena::Take(int64_t bytes) {
   return Arena(static_cast<std::byte*>(base), bytes);
 }
 
-// The bytes may be written meanwhile, by a transfer for instance; then they differ from the pattern
-// before, or after, and either answer is right.
+// The bytes may be written concurrently, for instance by a transfer; then they differ from the
+// pattern before, or after, and either answer is right.
 __attribute__((no_sanitize("thread"))) int64_t Arena::HighWater() const {
   int64_t end = bytes_;
   while (end > 0 && static_cast<unsigned char>(base_[end - 1]) == kCanary[(end - 1) & 3]) --end;
-  // Part of a number may look like the pattern; numbers have four bytes or eight.
+  // Part of a value may look like the pattern; values have four bytes or eight.
   return std::min((end + 3) & ~int64_t{3}, bytes_);
 }
 

@@ -1,6 +1,5 @@
-// The one piece of memory that a rank takes, as large as the plan says and not a byte
-// larger. It is filled with a pattern that no computation produces, so that afterwards
-// one can tell how much was used.
+// The single piece of memory that a rank takes, exactly as large as the plan says. It is filled
+// with a pattern that no computation produces, so that one can tell afterwards how much was used.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@ namespace pp {
 
 class Arena {
  public:
-  // Invalid: the machine does not have so many bytes.
+  // Invalid: the machine does not have this many bytes.
   static Result<Arena> Take(int64_t bytes);
 
   std::byte* at(int64_t offset) const { return base_.get() + offset; }

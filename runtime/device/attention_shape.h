@@ -1,4 +1,4 @@
-// From a job to the shape of its attention, which all layers have, on one tensor parallel peer.
+// From a job to the shape of its attention, the same in all layers, on one tensor-parallel peer.
 #pragma once
 
 #include "kernels/attention.h"

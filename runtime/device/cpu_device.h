@@ -1,5 +1,5 @@
-// The device that is this machine's processors: what is submitted is done at once, on the thread
-// that submits it.
+// The device that consists of this machine's processors: what is submitted is done immediately, on
+// the submitting thread.
 #pragma once
 
 #include <memory>

@@ -49,7 +49,7 @@ class CpuKernels : public Kernels {
   int64_t bytes() const override { return bytes_; }
 
  private:
-  // Working space of all threads but the first, whose is in scratch.
+  // Workspace of all threads but the first, whose workspace is in scratch.
   template <typename Args>
   Args WithHelpers(Args args) {
     if constexpr (requires { args.helpers; }) {

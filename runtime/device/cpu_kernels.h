@@ -8,8 +8,9 @@
 
 namespace pp {
 
-// To be made on the thread that uses them, which it gives `threads` helpers, itself included.
-// Throws std::bad_alloc or std::system_error where the machine has no memory or no thread left.
+// Must be called on the thread that uses the kernels, which gets `threads` threads, itself
+// included. Throws std::bad_alloc or std::system_error if the machine has no memory or no thread
+// left.
 std::unique_ptr<Kernels> MakeCpuKernels(const Job& job, int threads);
 
 }  // namespace pp

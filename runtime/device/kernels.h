@@ -1,9 +1,9 @@
-// The kernels of a rank's device, on its compute lane: what operators are computed with, whoever
-// computes. Each kind of device brings its own.
+// The kernels of a rank's device, on its compute lane: what operators are computed with. Each kind
+// of device brings its own.
 //
 // Args are those of //kernels, with addresses of the device. A call may return before its kernel
-// has run; calls run in their order. Working space of a device's own is not asked for:
-// Args::scratch is a place of KernelBytes, Args::helpers are the device's.
+// has run; calls run in their order. The caller need not provide a device's own workspace:
+// Args::scratch is a place of KernelBytes, Args::helpers belong to the device.
 #pragma once
 
 #include <cstddef>
@@ -33,12 +33,11 @@ class Kernels : public ActivationKernels<float>,
   PP_PLAIN_KERNELS(PP_KERNEL)
 #undef PP_KERNEL
 
-  // Makes what matrix products of a shape need, once; ids count from 0.
+  // Prepares what matrix products of a shape need, once; ids count from 0.
   virtual int Prepare(const kernels::MatmulShape& shape) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args) = 0;
-  // Whether a product is better computed with its epilogue than with kernels of its own behind it.
-  // The answer depends on nothing but the shape, the kind of device and the file of --gemms, as
-  // bits do.
+  // Whether a product is better computed with its epilogue than with separate kernels after it. The
+  // answer depends only on the shape, the kind of device and the file of --gemms, as bits do.
   virtual bool Fuses(const kernels::MatmulShape&) { return false; }
 
   virtual void Copy(const void* from, int64_t bytes, void* to) = 0;
@@ -47,7 +46,7 @@ class Kernels : public ActivationKernels<float>,
   // RopeAngles (rope_angles.h).
   virtual void Angles(const std::vector<double>& turns, int64_t tokens, float* out) = 0;
 
-  // What they have taken beside the arena.
+  // What they have allocated outside the arena.
   virtual int64_t bytes() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// The tensor parallel peers of a rank, as the operators of a stage see them: inside of an
-// instruction they put together what each has a part of.
+// The tensor-parallel peers of a rank, as the operators of a stage see them: within an instruction
+// they combine the parts that each of them has.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ class Peers {
  public:
   virtual ~Peers() = default;
 
-  // Begins one of PeerExchanges. Sums are taken in the order of the peers, the
-  // same bits on all of them. Nobody touches `data` before Wait. All peers call in the same order,
-  // one at a time.
+  // Begins one of PeerExchanges. Sums are taken in the order of the peers, with the same bits on
+  // all of them. `data` must not be touched before Wait. All peers call in the same order, one at a
+  // time.
   virtual void Start(const PeerExchange& what, void* data) = 0;
   // Returns when it is over, or when the run is stopped.
   virtual void Wait() = 0;
-  // The run is stopped: what was waited for last may not be there.
+  // The run is stopped: the result waited for last may be missing.
   virtual bool stopped() const { return false; }
 };
 

@@ -9,7 +9,7 @@
 
 namespace pp {
 
-// By how much each position turns further, for the head_dim/2 pairs of a head, in radians.
+// The rotation per position, for the head_dim/2 pairs of a head, in radians.
 std::vector<double> RopeTurns(const RopeConfig& rope, int head_dim);
 
 // The cosines [tokens, turns] of the angles of positions 0, 1, ..., then the sines, as many.

@@ -1,8 +1,8 @@
-// One compute instruction as a device gets it: what to do, on which stage, and where its values
-// and states lie.
+// One compute instruction as a device gets it: what to do, on which stage, and where its values and
+// states lie.
 //
 // Sizes and inner places are StageLayout's (schema/model/layout.h). All addresses are the device's
-// and aligned to kAlign; the host does not look behind them. Those that the stage does not have, or
+// and aligned to kAlign; the host does not dereference them. Those that the stage does not have, or
 // the instruction does not use, are null or stale.
 #pragma once
 
@@ -22,36 +22,35 @@ struct StageCall {
   int micro = -1;  // below M: of `step`
 
   // States.
-  std::byte* weights = nullptr;  // of the version that is used, or, by STEP, made
-  std::byte* weights_old =
-      nullptr;  // STEP: what it starts from; the same where there is one version
+  std::byte* weights = nullptr;      // of the version that is used, or, for STEP, made
+  std::byte* weights_old = nullptr;  // STEP: what it starts from; the same if there is one version
   std::byte* wgrad = nullptr;
   std::byte* optimizer = nullptr;
   std::byte* scratch = nullptr;  // drop_scratch_bytes for CFW, else scratch_bytes
-  // The squares of the whole model's gradients, a double a block, and behind them the norm, which
-  // STEP writes. Null where the plan takes no norm.
+  // The squares of the whole model's gradients, one double per block, followed by the norm, which
+  // STEP writes. Null if the plan takes no norm.
   double* norm = nullptr;
-  // Where the dtype scales the loss; BW and BW_input of the last stage read it, STEP changes it.
+  // If the dtype scales the loss; BW and BW_input of the last stage read it, STEP changes it.
   kernels::LossScale* scaling = nullptr;
 
   // Values.
   int32_t* tokens = nullptr;         // [B, T] first stage: all but BW_input
   int32_t* targets = nullptr;        // [B, T] last stage: forwards, BW, BW_input; -1 takes no part
-  std::byte* act_before = nullptr;   // act(s-1,m), in place of tokens
+  std::byte* act_before = nullptr;   // act(s-1,m), instead of tokens
   std::byte* act = nullptr;          // act(s,m); forwards
   double* loss = nullptr;            // last stage, forwards: sum over the micro-batch's tokens
-  std::byte* kept = nullptr;         // of the stash, what a CFW keeps, too: kept_bytes
+  std::byte* kept = nullptr;         // of the stash, what a CFW also keeps: kept_bytes
   std::byte* stash = nullptr;        // the rest; all but CFW; a backward changes it
   std::byte* grad = nullptr;         // grad(s,m), not in the last stage
   std::byte* grad_before = nullptr;  // grad(s-1,m), not in the first stage
   std::byte* work = nullptr;         // BW_input, BW_weight
 
   int64_t step = 1;            // of the training, from 1
-  int64_t update = 1;          // STEP: number of the weights' update, from 1
-  int64_t first_sequence = 0;  // number in the whole training of the micro-batch's first sequence
+  int64_t update = 1;          // STEP: index of the weights' update, from 1
+  int64_t first_sequence = 0;  // index in the whole training of the micro-batch's first sequence
   double per_token = 1;        // of the gradient: 1 / tokens of the step
-  // EVAL, last stage: where draw_row is not -1, `loss` becomes the token that is drawn from the
-  // logits of that row of the micro-batch; -1 if they are no numbers.
+  // EVAL, last stage: if draw_row is not -1, `loss` becomes the token that is drawn from the logits
+  // of that row of the micro-batch; -1 if they are NaN.
   int32_t draw_row = -1;
   uint32_t draw_number = 0;
   float temperature = 1;
@@ -62,14 +61,14 @@ struct StageCall {
 // A CUDA stream; nothing on a CPU.
 using Stream = void*;
 
-// Computes stages: knows the model and the kernels. A queue calls it when it comes to the call (on
-// a CPU), or when the call is submitted, to put kernels into `stream` (on a GPU).
+// Computes stages: knows the model and the kernels. A queue calls it when it reaches the call (on a
+// CPU), or when the call is submitted, to put kernels into `stream` (on a GPU).
 class StageExecutor {
  public:
   virtual ~StageExecutor() = default;
-  // Takes no memory.
+  // Allocates no memory.
   virtual void Run(const StageCall& call, Stream stream) = 0;
-  // What it has taken beside the arena.
+  // What it has allocated outside the arena.
   virtual int64_t bytes() const { return 0; }
 };
 

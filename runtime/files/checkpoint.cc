@@ -29,7 +29,7 @@ Status CannotWrite(const std::string& path, int error = errno) {
 
 uint64_t SumOf(const void* data, int64_t bytes) { return XXH3_64bits(data, bytes); }
 
-// Whether the JSON is as this program writes it is for `read` to say: it throws where it is not.
+// `read` checks that the JSON is as this program writes it: it throws if not.
 template <typename F>
 bool Reads(const F& read) {
   try {
@@ -166,8 +166,8 @@ Status ShardReader::ReadFooter() {
 Status ShardReader::Read(const StateRecord& record, float* out) const {
   PP_RETURN_IF_ERROR(file_.Read(record.offset, out, record.count * 4));
   if (SumOf(out, record.count * 4) == record.sum) return {};
-  return Status::Invalid(
-      fmt::format("{}: damaged: its bytes from {} on have another checksum", path_, record.offset));
+  return Status::Invalid(fmt::format("{}: damaged: its bytes from {} on have a different checksum",
+                                     path_, record.offset));
 }
 
 // --- the manifest -----------------------------------------------------------------------------

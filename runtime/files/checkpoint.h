@@ -1,11 +1,11 @@
-// A saved training as files. A folder has the last checkpoints, each complete:
+// A saved training as files. A folder has the latest checkpoints, each complete:
 //
-//   step-00000020/ rank-0 rank-1 ...   a shard a rank: numbers, and a footer that names them
-//                  manifest.json       of the whole: model, step, the footers' checksums
-//   .saving-00000030/                  is being written, and takes its name when all is done
+//   step-00000020/ rank-0 rank-1 ...   one shard per rank: elements, and a footer that names them
+//                  manifest.json       for the whole: model, step, the footers' checksums
+//   .saving-00000030/                  is being written, and gets its name when all is done
 //
-// A shard: numbers (fp32) of all records | footer, JSON | its length, u64 | its XXH3, u64. Every
-// record has a checksum of its own; the manifest ends with one of all before it.
+// A shard: elements (fp32) of all records | footer, JSON | its length, u64 | its XXH3, u64. Every
+// record has its own checksum; the manifest ends with one of everything before it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace pp {
 
 enum class StateKind : uint8_t { kWeights, kM, kV };
 
-// Numbers [begin, begin + count) of what a tensor parallel peer has of a parameter (Tensor::id).
+// Elements [begin, begin + count) of a tensor-parallel peer's part of a parameter (Tensor::id).
 struct StateRecord {
   StateKind kind = StateKind::kWeights;
   int tensor = 0;
@@ -42,7 +42,7 @@ class ShardWriter {
 
   // Failed, here and below: the disk is full or broken.
   Status Add(StateRecord record, const float* numbers);
-  // The footer; and everything has reached the disk.
+  // Writes the footer, and makes sure that everything has reached the disk.
   Status Finish();
 
  private:
@@ -57,13 +57,13 @@ class ShardWriter {
 
 class ShardReader {
  public:
-  // Invalid: it is damaged, or cut off.
+  // Invalid: it is damaged, or truncated.
   static Result<ShardReader> Open(const std::string& path);
 
   const std::vector<StateRecord>& records() const { return records_; }
   uint64_t footer_sum() const { return footer_sum_; }
   int64_t bytes() const { return file_.bytes(); }
-  // All numbers of a record. Invalid: its checksum is another. Any number of threads may read.
+  // All elements of a record. Invalid: its checksum does not match. Any number of threads can read.
   Status Read(const StateRecord& record, float* out) const;
 
  private:
@@ -78,15 +78,15 @@ class ShardReader {
 
 struct Manifest {
   std::string model;       // config.json
-  int64_t step = 0;        // steps that are done
-  int64_t updates = 0;     // of every weight, in them
+  int64_t step = 0;        // steps done
+  int64_t updates = 0;     // of every weight, in those steps
   bool by_epochs = false;  // how the training counts, and so where it is in the data
-  int64_t sequences = 0;   // that they took
+  int64_t sequences = 0;   // consumed by them
   uint64_t seed = 0;
-  // Where the loss was scaled (kernels/loss_scale.h); else 0.
+  // If the loss was scaled (kernels/loss_scale.h); else 0.
   double loss_scale = 0;   // of the next step
-  int64_t good_steps = 0;  // since it was another
-  int64_t skipped = 0;     // of the updates
+  int64_t good_steps = 0;  // since it changed
+  int64_t skipped = 0;     // updates
   struct Shard {
     int64_t bytes = 0;
     uint64_t footer_sum = 0;
@@ -95,29 +95,29 @@ struct Manifest {
 };
 
 Status WriteManifest(const std::string& folder, const Manifest& manifest);
-// Invalid: it is missing, damaged, or of another format.
+// Invalid: it is missing, damaged, or of an unknown format.
 Result<Manifest> ReadManifest(const std::string& folder);
 
 std::string StepFolder(const std::string& dir, int64_t step);
 std::string SavingFolder(const std::string& dir, int64_t step);
 std::string ShardPath(const std::string& folder, int rank);
-// Steps that have a folder, the last one first.
+// Steps that have a folder, the latest first.
 std::vector<int64_t> SavedSteps(const std::string& dir);
 
-// The one run that writes into the folder. Removes what an earlier one has not finished, and in the
-// end what it has not itself.
+// The one run that writes into the folder. Removes what an earlier one has left unfinished, and
+// finally what it has not finished itself.
 class SaveFolder {
  public:
-  // Invalid: it cannot be made, or another run writes into it.
+  // Invalid: it cannot be created, or another run writes into it.
   static Result<SaveFolder> Open(const std::string& dir);
   SaveFolder(SaveFolder&& other) noexcept;
   SaveFolder& operator=(SaveFolder&&) = delete;
   ~SaveFolder();
 
-  // The checkpoint of this step is whole; what comes behind it is not.
+  // The checkpoint of this step is whole; later ones are not.
   void GoOnFrom(int64_t step) { whole_ = {step}; }
-  // All shards are there: writes the manifest, for which the shards are looked at, gives the folder
-  // its name, and removes all but the last two whole checkpoints.
+  // All shards have been written: writes the manifest, after inspecting the shards, gives the
+  // folder its name, and removes all but the last two whole checkpoints.
   Status Finish(Manifest manifest, int ranks);
 
  private:
@@ -125,7 +125,7 @@ class SaveFolder {
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
   int lock_;
-  std::vector<int64_t> whole_;  // steps, the last one behind
+  std::vector<int64_t> whole_;  // steps, the latest at the end
 };
 
 }  // namespace pp

@@ -66,14 +66,14 @@ Result<int64_t> TokenFileTokens(const std::string& path, const InputFile& file) 
   return tokens;
 }
 
-// The bytes of a token, or 0 for what is no integer type of Megatron's.
+// The bytes of a token, or 0 for a code that is not an integer type of Megatron's.
 int64_t TypeSize(int code) {
   constexpr int64_t kSize[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
   return code >= 0 && code <= 8 ? kSize[code] : 0;
 }
 
-// What a Megatron index says of its .bin: the token type, and the bytes that all sequences take.
-// They must lie there back to back, as Megatron's own writer leaves them.
+// What a Megatron index says about its .bin: the token type, and the bytes that all sequences take.
+// They must be back to back there, as Megatron's own writer leaves them.
 struct Indexed {
   int type = 0;
   int64_t bytes = 0;
@@ -171,7 +171,7 @@ Result<Dataset> Dataset::Open(const std::string& path, const Options& options) {
   return dataset;
 }
 
-// Calls f with a pointer to `bytes` in the type that the file's tokens have.
+// Calls f with a pointer to `bytes` in the type of the file's tokens.
 template <typename F>
 auto Dataset::Visit(const std::byte* bytes, F f) const {
   switch (layout_.type) {
@@ -192,7 +192,7 @@ auto Dataset::Visit(const std::byte* bytes, F f) const {
   return f(reinterpret_cast<const uint8_t*>(bytes));
 }
 
-// An error if one of the `count` tokens in `bytes`, the file's from `first` on, is not legal.
+// An error if one of the `count` tokens in `bytes`, the file's from `first` on, is illegal.
 Status Dataset::Check(const std::byte* bytes, int64_t first, int64_t count) const {
   return Visit(bytes, [&](auto* tokens) {
     using Token = std::remove_cvref_t<decltype(*tokens)>;
@@ -208,7 +208,7 @@ Status Dataset::Check(const std::byte* bytes, int64_t first, int64_t count) cons
     if (!bad) return Status();
     int64_t i = 0;
     while (!is_bad(tokens[i])) ++i;
-    // Other binary files would train without a complaint, on garbage.
+    // Otherwise other binary files would train on garbage without complaint.
     if (layout_.type == Type::kText && tokens[i] == 0)
       return Status::Invalid(
           fmt::format("{}: not a text: byte {} is 0 ({})", layout_.path, first + i, kNeeded));
@@ -218,7 +218,7 @@ Status Dataset::Check(const std::byte* bytes, int64_t first, int64_t count) cons
   });
 }
 
-// Tokens, as they stand in the file, all of them legal.
+// Tokens as they are in the file, all of them legal.
 Status Dataset::Read(int64_t first, int64_t count, std::byte* bytes) const {
   const int64_t size = layout_.token_bytes;
   PP_RETURN_IF_ERROR(layout_.file.Read(layout_.offset + first * size, bytes, count * size));

@@ -5,7 +5,7 @@
 //   Megatron dataset   PREFIX.bin (tokens back to back) and PREFIX.idx (header "MMIDIDX"); the
 //                      path may name either of them, or PREFIX
 //   plain text         every byte is a token; none is 0
-// Opening scans it once; then every sequence is read when it is asked for.
+// Opening scans it once; afterwards every sequence is read on demand.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ constexpr int64_t kPieces = 4096;
 Result<uint64_t> Digest(const InputFile& file) {
   const int64_t size = file.bytes();
   const int64_t pieces = std::min((size + kPiece - 1) / kPiece, kPieces);
-  // Piece i of a large file ends at its last byte where i is the last.
+  // Piece i of a large file ends at the file's last byte if i is the last.
   const auto begin_of = [&](int64_t i) {
     if (size <= kPieces * kPiece) return i * kPiece;
     return static_cast<int64_t>(static_cast<__int128>(size - kPiece) * i / (kPieces - 1));

@@ -34,11 +34,11 @@ Result<ModelFolder> ModelFolder::Open(const std::string& path) {
   std::error_code error;
   if (fs::exists(fs::symlink_status(path, error)) &&
       !(fs::is_directory(path, error) && fs::is_empty(path, error)))
-    return Status::Invalid(fmt::format("{}: is there already (a new folder)", path));
+    return Status::Invalid(fmt::format("{}: exists already (a new folder)", path));
   std::string name = path;
   while (name.size() > 1 && name.back() == '/') name.pop_back();
   const std::string beside = fmt::format("{}.tmp-{}", name, getpid());
-  fs::remove_all(beside, error);  // of a process that had this number before
+  fs::remove_all(beside, error);  // left by a process that had this id before
   if (mkdir(beside.c_str(), 0777) != 0)
     return Status::Invalid(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
   return ModelFolder(name, beside);
@@ -86,7 +86,7 @@ Status ModelFolder::Begin(const std::string& config_json, std::span<const ModelF
                                total, map));
 }
 
-// The header, and room for the data, so that a full disk is known before.
+// The header, and space for the data, so that a full disk is detected early.
 Status ModelFolder::BeginFile(size_t file, std::span<const ModelFolderEntry> entries) {
   std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
   int64_t at = 0;
@@ -130,7 +130,7 @@ Status ModelFolder::WriteText(const std::string& name, const std::string& text) 
   return error == 0 ? synced : Failed(path, error);
 }
 
-// To the disk; closes it.
+// Syncs to the disk and closes it.
 Status ModelFolder::Sync(int descriptor, const std::string& name) {
   const bool synced = fsync(descriptor) == 0;
   const Status status = synced ? Status() : Failed(path_ + "/" + name);

@@ -1,6 +1,6 @@
 // A Hugging Face folder that a run writes: config.json and fp32 weights, in one file or in several
-// with an index. It is complete, or not there at all: all is written into a folder beside it, which
-// takes its name in the end.
+// with an index. It is complete or absent: all is written into a folder next to it, which gets its
+// name at the end.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,11 @@ struct ModelFolderEntry {
 
 class ModelFolder {
  public:
-  // Hugging Face's own limit of a file.
+  // Hugging Face's own limit for a file.
   static constexpr int64_t kFileBytes = int64_t{5'000'000'000};
 
-  // Makes the folder beside. Invalid: `path` exists and is not an empty folder, or cannot be made.
+  // Makes the adjacent folder. Invalid: `path` exists and is not an empty folder, or cannot be
+  // made.
   static Result<ModelFolder> Open(const std::string& path);
   ModelFolder(ModelFolder&& other) noexcept;
   ModelFolder& operator=(ModelFolder&&) = delete;
@@ -32,9 +33,9 @@ class ModelFolder {
   // What will be written. A file has at most `file_bytes` of data, or one tensor.
   Status Begin(const std::string& config_json, std::span<const ModelFolderEntry> entries,
                int64_t file_bytes = kFileBytes);
-  // So many numbers of an entry, from number `first` on.
+  // `count` elements of an entry, from element `first` on.
   Status Write(size_t entry, int64_t first, const float* numbers, int64_t count);
-  // All numbers are written: gives the folder its name. Failed: the disk is full or broken.
+  // All elements are written: gives the folder its name. Failed: the disk is full or broken.
   Status Finish();
 
  private:
@@ -53,7 +54,7 @@ class ModelFolder {
   Status WriteText(const std::string& name, const std::string& text);
   Status Sync(int descriptor, const std::string& name);
 
-  std::string path_, beside_;  // beside: empty when it is gone
+  std::string path_, beside_;  // beside_: the temporary folder's path, empty when it is gone
   std::vector<File> files_;
   std::vector<Place> places_;  // by entry
 };

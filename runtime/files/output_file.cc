@@ -27,14 +27,14 @@ bool IsRegular(int descriptor) {
 }  // namespace
 
 Result<OutputFile> OutputFile::Open(const std::string& path) {
-  // A named pipe without a reader is an error, not a wait.
+  // A named pipe without a reader is an error instead of a wait.
   constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NONBLOCK;
   int descriptor = open(path.c_str(), kFlags);
   bool is_new = false;
   if (descriptor < 0 && errno == ENOENT) {
     descriptor = open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666);
     is_new = descriptor >= 0;
-    // A link that leads nowhere yet.
+    // A link to a file that does not exist yet.
     if (descriptor < 0 && errno == EEXIST) descriptor = open(path.c_str(), kFlags | O_CREAT, 0666);
   }
   if (descriptor < 0) return CannotWrite(path, errno);

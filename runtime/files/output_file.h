@@ -1,5 +1,5 @@
-// A file that a run writes: opened before training begins, so that a path that cannot be written
-// is known in time, and emptied only when the run is sure to begin.
+// A file that a run writes: opened before training begins, so that a path that cannot be written is
+// found early, and emptied only when the run is sure to begin.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace pp {
 
 class OutputFile {
  public:
-  // Opens the file, which keeps what it has, or makes a new one. It belongs to this run alone until
-  // it is closed. Invalid: it cannot be written, or another run writes it.
+  // Opens the file, keeping its contents, or creates it. It belongs to this run alone until it is
+  // closed. Invalid: it cannot be written, or another run writes it.
   static Result<OutputFile> Open(const std::string& path);
 
   OutputFile(OutputFile&& other) noexcept;
@@ -20,12 +20,12 @@ class OutputFile {
   // Removes a new file that was never begun.
   ~OutputFile();
 
-  // Whether the name, or a link, leads to the same file. A device is nobody's.
+  // Whether `path`, or a link, leads to the same file. A device belongs to nobody.
   bool Is(const std::string& path) const;
 
   // Empties it: from now on it is this run's.
   Status Begin();
-  // Appends all of `text` at once: what is written survives a crash. Failed: the disk is full.
+  // Appends all of `text` in one call: what is written survives a crash. Failed: the disk is full.
   Status Write(std::string_view text);
   // Some file systems say only here that the disk is full.
   Status Close();

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxHeader = 100 << 20;  // the format's own limit
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 16;
 
-// Bytes of one number; 0 for an unknown type.
+// Bytes of one element; 0 for an unknown type.
 int64_t DtypeBytes(std::string_view dtype) {
   constexpr std::pair<std::string_view, int64_t> kTypes[] = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
@@ -30,7 +30,7 @@ int64_t DtypeBytes(std::string_view dtype) {
   return 0;
 }
 
-// The numbers of a JSON array; false if it has anything but numbers of 0 or more.
+// The numbers of a JSON array; false if it contains anything but non-negative integers.
 bool Numbers(const nlohmann::json& array, std::vector<int64_t>* out) {
   if (!array.is_array()) return false;
   for (const nlohmann::json& value : array) {
@@ -42,7 +42,7 @@ bool Numbers(const nlohmann::json& array, std::vector<int64_t>* out) {
   return true;
 }
 
-// Product of the dimensions; -1 where it is absurd.
+// Product of the dimensions; -1 if it is absurd.
 int64_t Elements(const std::vector<int64_t>& shape) {
   int64_t product = 1;
   for (const int64_t size : shape) {
@@ -66,8 +66,8 @@ bool ParseEntry(const nlohmann::json& value, SafetensorsEntry* entry) {
   return true;
 }
 
-// The JSON object of a header, or what is wrong with it. A name that is there twice is an error:
-// a reader that takes the last, and one that takes the first, would see two different models.
+// The JSON object of a header, or what is wrong with it. A duplicate name is an error: a reader
+// that takes the last, and one that takes the first, would see two different models.
 Result<nlohmann::json> ParseJson(const std::string& header) {
   std::vector<std::string> names;
   const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
@@ -80,7 +80,7 @@ Result<nlohmann::json> ParseJson(const std::string& header) {
   if (!root.is_object()) return Status::Invalid("the header is not a JSON object");
   std::sort(names.begin(), names.end());
   const auto same = std::adjacent_find(names.begin(), names.end());
-  if (same != names.end()) return Status::Invalid(fmt::format("tensor {} is there twice", *same));
+  if (same != names.end()) return Status::Invalid(fmt::format("tensor {} occurs twice", *same));
   return root;
 }
 
@@ -178,7 +178,7 @@ Status Safetensors::ReadFloats(const std::string& name, const std::vector<int64_
   const int64_t numbers = whole_rows ? block.rows * block.cols : block.cols;
   for (int64_t row = 0; row < runs; ++row) {
     float* to = out + row * block.row_stride;
-    // Halves go to the end of their floats' place, and are widened from its beginning on.
+    // Halves are read to the end of their floats' place, and widened from its beginning on.
     char* read = reinterpret_cast<char*>(to) + numbers * (4 - unit);
     PP_RETURN_IF_ERROR(
         file_.Read(data_begin_ + entry.begin + ((block.row + row) * cols + block.col) * unit, read,

@@ -3,9 +3,9 @@
 //   u64 little-endian length of the header | header, JSON | data
 //   header: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 //
-// with offsets from the end of the header, numbers row-major and little-endian. The header is
-// checked whole before anything is read: sizes against shapes, no overlaps, no holes, no name
-// twice, and the last byte of data is the last of the file.
+// with offsets from the end of the header, elements row-major and little-endian. The header is
+// checked completely before anything is read: sizes against shapes, no overlaps, no holes, no
+// duplicate names, and the last byte of data is the last of the file.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ class Safetensors {
   static Result<Safetensors> Open(const std::string& path);
 
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
-  // Null where there is none.
+  // Null if there is none.
   const SafetensorsEntry* Find(const std::string& name) const;
 
   // Reads a tensor that must have this shape and be F32, or I32 for the second.
   Status ReadFloats(const std::string& name, const std::vector<int64_t>& shape, float* out);
-  // A block of rows and columns of it, which may be BF16 or F16, too; a vector has one row.
-  // REQUIRES: it is inside of the shape.
+  // A block of its rows and columns; the tensor can be BF16 or F16, too; a vector has one row.
+  // REQUIRES: it is inside the shape.
   struct Block {
     int64_t row = 0, col = 0, rows = 0, cols = 0;
     int64_t row_stride = 0;  // floats from one row to the next, in `out`

@@ -1,5 +1,5 @@
 // The weights in a Hugging Face folder: model.safetensors, or several such files and
-// model.safetensors.index.json, which says what is in which.
+// model.safetensors.index.json, which says which file has which tensor.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class WeightFiles {
   static Result<WeightFiles> Open(const std::string& dir);
   // Of all of them (see digest.h).
   static Result<uint64_t> Digest(const std::string& dir);
-  // Every file that Open reads, as far as they can be known.
+  // Every file that Open reads, as far as they can be determined.
   static std::vector<std::string> Paths(const std::string& dir);
 
   bool Has(const std::string& name) const { return file_of_.contains(name); }

@@ -61,7 +61,7 @@ class ModelExecutor : public StageExecutor {
       case Op::kReduceNorm:
       case Op::kScatterGrad:
       case Op::kGatherWeights:
-        PP_CHECK(false);  // not the executor's
+        PP_CHECK(false);  // not for the executor
     }
   }
 
@@ -70,12 +70,12 @@ class ModelExecutor : public StageExecutor {
     return owned_.at({call.stage, call.pipe});
   }
 
-  // Where this rank has both ends of a tied tensor, whole, they have the same gradient, moments and
-  // weights: where the first stage's STEP comes first, the last stage copies what it made.
+  // If this rank has both ends of a tied tensor, whole, they have the same gradient, moments and
+  // weights: if the first stage's STEP comes first, the last stage copies its result.
   struct Tied {
     const Tensor* ends[2] = {};      // of the first and of the last stage
-    std::vector<OwnedPart> rest[2];  // what the stage has beside it
-    int64_t update = 0;              // whose weights are
+    std::vector<OwnedPart> rest[2];  // what the stage has besides it
+    int64_t update = 0;              // the one that made `weights`
     const std::byte* weights = nullptr;
   };
 
@@ -102,7 +102,7 @@ class ModelExecutor : public StageExecutor {
     }
   }
 
-  // What STEP has to compute; what it need not is copied.
+  // What STEP must compute; the rest is copied.
   const std::vector<OwnedPart>& ToStep(const StageCall& call, const StageLayout& layout) {
     const auto found = layout.first || layout.last ? tied_.find(call.pipe) : tied_.end();
     if (found == tied_.end()) return Owned(call);
@@ -119,7 +119,7 @@ class ModelExecutor : public StageExecutor {
     return tied.rest[end];
   }
 
-  // Tensors that all peers have count once.
+  // Tensors that all peers have are counted once.
   void Norm(const StageCall& call, const StageLayout& layout) const {
     double* blocks = call.norm + args_.index * (norm_blocks_ / job_.tp) + layout.first_norm_block;
     SumSquares(*kernels_, Owned(call), call.wgrad, blocks);
@@ -129,8 +129,8 @@ class ModelExecutor : public StageExecutor {
                         .out = reinterpret_cast<float*>(blocks + owned.part.first_block())});
   }
 
-  // A step whose norm is no number changes nothing: the run ends when its report is read, or, where
-  // the loss is scaled, goes on with a smaller scale.
+  // A step whose norm is not finite changes nothing: the run ends when its report is read, or, if
+  // the loss is scaled, continues with a smaller scale.
   void Step(const StageCall& call, const StageLayout& layout) {
     AdamWOptions options;
     if (call.norm != nullptr) {

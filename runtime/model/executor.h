@@ -1,4 +1,4 @@
-// Computes the stages of a rank's device, with kernels of whatever kind. See stage_model.h.
+// Computes the stages of a rank's device, with kernels of any kind. See stage_model.h.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 namespace pp {
 
 struct ExecutorArgs {
-  const Program* program = nullptr;  // has a job; stays the caller's
+  const Program* program = nullptr;  // has a job; remains the caller's
   int device = 0;
   int replica = 0;
-  int index = 0;           // among tensor parallel peers
+  int index = 0;           // among tensor-parallel peers
   Peers* peers = nullptr;  // null: there are none
   uint64_t seed = 1;       // of dropout
   OptimizerOptions optimizer;

@@ -134,7 +134,7 @@ class KernelOperators : public Operators {
                   .c = Act(call.with != nullptr ? call.with->d_in : call.d_in),
                   .aux = call.with != nullptr ? call.with->in : nullptr});
         if (op.cut != Cut::kOut) return;
-        Settle();  // what was made again
+        Settle();  // wait for what was recomputed
         return peers_.Sum(Act(call.d_in), op.in);
       case OperatorKind::kAttention:
         return acts_.AttentionBackward({.shape = Heads(op),
@@ -214,7 +214,7 @@ class KernelOperators : public Operators {
     }
   }
 
-  // Of so many tokens that this peer's part of the vocabulary has room for, those that there are.
+  // The valid tokens among those that this peer's part of the vocabulary has room for.
   int64_t Tokens(int64_t room) const {
     return std::clamp<int64_t>(vocabulary_ - peers_.index() * room, 0, room);
   }
@@ -223,13 +223,13 @@ class KernelOperators : public Operators {
     const int64_t n = call.placed->op.in;
     const Update update = call.stage->accumulate;
     float *gamma = call.gradients[0], *beta = call.gradients[1];
-    // At once where they lie side by side.
+    // In one go if they are adjacent.
     if (beta == gamma + n) return Accumulate(update, 2 * n, call.part, gamma);
     Accumulate(update, n, call.part, gamma);
     if (beta != nullptr) Accumulate(update, n, call.part + n, beta);
   }
 
-  // A peer gives the rows of its tokens, the first one also those of the positions.
+  // A peer contributes the rows of its tokens, the first one also those of the positions.
   void Embed(const OperatorCall& call) {
     const Operator& op = call.placed->op;
     const int64_t tokens = op.parameters[0].rows;
@@ -255,7 +255,7 @@ class KernelOperators : public Operators {
                    .dropout = Dropout(call)});
   }
 
-  // Each peer writes its own part among zeros, so that their sum is all parts.
+  // Each peer writes its own part among zeros, so that their sum contains all parts.
   void JoinLoss(const OperatorCall& call) {
     const Operator& op = call.placed->op;
     float* all = reinterpret_cast<float*>(call.stage->scratch + statistics_);
@@ -278,11 +278,11 @@ class KernelOperators : public Operators {
                                .loss = call.stage->loss});
   }
 
-  // Each peer draws of its own tokens, and the best one is that of all.
+  // Each peer draws from its own tokens, and the best one is the best of all.
   void DrawToken(const OperatorCall& call) {
     const Operator& op = call.placed->op;
     float* all = reinterpret_cast<float*>(call.stage->scratch + statistics_);
-    const int64_t each = 3 * rows_;  // as PeerExchanges has it
+    const int64_t each = 3 * rows_;  // as in PeerExchanges
     float* mine = tp_ > 1 ? all + peers_.index() * each : call.statistics;
     if (tp_ > 1) kernels_.Fill({.n = tp_ * each, .out = all});
     acts_.Draw({.n = Tokens(op.in),
@@ -317,7 +317,7 @@ class KernelOperators : public Operators {
     return ids;
   }
 
-  // Gives a product the epilogue where the device would rather have it so.
+  // Gives a product the epilogue if the device prefers that.
   bool Fuse(kernels::Epilogue epilogue, kernels::MatmulShape* shape) {
     kernels::MatmulShape fused = *shape;
     fused.epilogue = epilogue;
@@ -374,7 +374,7 @@ class KernelOperators : public Operators {
     return reinterpret_cast<float*>(call.scratch + angles_);
   }
 
-  // Queries and keys lie side by side.
+  // Queries and keys are adjacent.
   void Turn(const OperatorCall& call, N* x, kernels::Turn turn) const {
     const Operator& op = call.placed->op;
     const float* cosine = Angles(*call.stage);

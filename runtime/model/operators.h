@@ -1,4 +1,4 @@
-// The operators of a stage, computed with kernels of whatever device.
+// The operators of a stage, computed with the kernels of any device.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace pp {
 
-// A rank among its tensor parallel peers. Null: it has none.
+// A rank among its tensor-parallel peers. Null: it has none.
 struct PeerGroup {
   int index = 0;
   Peers* peers = nullptr;
 };
 
-// `seed` is that of dropout. The kernels stay the caller's, who may give them to several stages
+// `seed` is that of dropout. The kernels remain the caller's, who can give them to several stages
 // that never run at the same time. REQUIRES: CheckJob(job).ok().
 StageModel MakeStage(const Job& job, int stage, uint64_t seed, Kernels* kernels,
                      const PeerGroup& group = {});

@@ -1,4 +1,4 @@
-// How large a step the optimizer takes.
+// Step sizes of the optimizer.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ struct OptimizerOptions {
   int64_t warmup_steps = 0;      // linear from 0
   bool cosine = false;           // else constant after the warm-up
   double weight_decay = 0.1;     // of matrices
-  double grad_clip = 1;          // the largest norm; 0: any
-  // Where the dtype scales the loss (kernels/loss_scale.h): what a new training begins with, 65536,
-  // and after how many good steps it is doubled.
+  double grad_clip = 1;          // the largest norm; 0: no limit
+  // If the dtype scales the loss (kernels/loss_scale.h): the initial scale of a new training,
+  // 65536, and the number of good steps after which it is doubled.
   std::optional<double> loss_scale;
   int64_t loss_scale_every = 2000;
   int64_t steps = 1;  // of the whole training

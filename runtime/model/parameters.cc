@@ -24,7 +24,7 @@ const float* Floats(const std::byte* base, int64_t offset) {
   return reinterpret_cast<const float*>(base + offset);
 }
 
-// Weights of one shape make different models, by what else a configuration says.
+// Weights of the same shape make different models, depending on the rest of a configuration.
 Status CheckConfig(const std::string& path, const ModelConfig& model) {
   std::error_code error;
   const bool exists = std::filesystem::exists(path, error);
@@ -86,7 +86,7 @@ Status WeightSource::ReadSlice(const Slice& slice, int64_t row_stride, float* ou
                             out);
 }
 
-// The same numbers, whoever makes which part of the parameter.
+// The same values, independent of who makes which part of the parameter.
 void WeightSource::Make(const Tensor& tensor, const Slice& slice, float* out) const {
   const bool whole_rows = slice.cols == slice.row_elements && slice.cols == tensor.cols;
   const int64_t runs = whole_rows ? 1 : slice.rows;
@@ -136,7 +136,7 @@ void AddTied(const StageLayout& layout, std::byte* wgrad) {
 
 namespace {
 
-// run(tensors) of what tensor_of(part) makes of the parts, many at a time: a step takes no memory.
+// run(tensors) with tensor_of(part) of the parts, many at a time: a step allocates no memory.
 template <typename TensorOf, typename Run>
 void ForTensors(const std::vector<OwnedPart>& parts, const TensorOf& tensor_of, const Run& run) {
   std::array<decltype(tensor_of(parts[0])), 64> tensors;

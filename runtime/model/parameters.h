@@ -1,5 +1,5 @@
-// What happens to a stage's parameters outside of the micro-batches: they are made or loaded, their
-// gradients are measured, and the optimizer changes them. Places are StageLayout's.
+// What happens to a stage's parameters outside of the micro-batches: they are initialised or
+// loaded, their gradients are measured, and the optimizer updates them. Places are StageLayout's.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@
 
 namespace pp {
 
-// Where a stage's weights come from: a new model's, the same numbers in every split, or those of
-// those in a folder of Hugging Face's (weight_files.h).
+// Where a stage's weights come from: a new model, with the same values in every split, or a Hugging
+// Face folder (weight_files.h).
 class WeightSource {
  public:
   static Result<WeightSource> New(uint64_t seed);
-  // Invalid: no such file, or DIR/config.json, where there is one, is not this model's. Names may
-  // be those of a model without its head (ModelTable::prefix).
+  // Invalid: no such file, or DIR/config.json, if there is one, is not this model's. Names can be
+  // those of a model without its head (ModelTable::prefix).
   static Result<WeightSource> Open(const std::string& dir, const ModelConfig& model);
 
-  // All numbers of the peer's tensor. Invalid: it is missing or has another shape or type; the
+  // All elements of the peer's tensor. Invalid: it is missing or has another shape or type; the
   // error names it.
   Status Read(const Tensor& tensor, float* out, const Peer& peer = {});
 
@@ -39,7 +39,7 @@ class WeightSource {
   std::optional<WeightFiles> files_;  // none: a new model
 };
 
-// A part of a tensor that a rank updates: all of it, or what its shard has (ZeRO-1).
+// A part of a tensor that a rank updates: all of it, or its shard's part (ZeRO-1).
 struct OwnedPart {
   TensorPart part;
   int64_t m = 0, v = 0;  // offsets of its moments in the optimizer region
@@ -53,7 +53,7 @@ std::vector<OwnedPart> OwnedPartsOf(const Program& program, const StageLayout& l
                                     int pipe);
 
 // With one stage and tied embeddings: adds the head's gradient to the look-up's. With more, the two
-// are on two stages, and each adds what it receives: nothing happens here.
+// are on different stages, and each adds what it receives: nothing happens here.
 void AddTied(const StageLayout& layout, std::byte* wgrad);
 
 // norm[i] = sum of the squares of this stage's norm block i, for the blocks of the parts. REQUIRES:

@@ -1,6 +1,6 @@
-// What a rank has of a stage's rows, and what it exchanges about them with its tensor parallel
-// peers. Without sequence parallelism it has all of them; with it, behind what is summed, only its
-// own: equal parts, one a peer.
+// The rows of a stage that a rank has, and what it exchanges about them with its tensor-parallel
+// peers. Without sequence parallelism it has all of them; with it, after a sum, only its own: equal
+// parts, one per peer.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +36,17 @@ class PeerRows {
     return {shares_ ? group_.index * own_ * width : 0, own_ * width, sequence_ * width};
   }
 
-  // Begins to add up what each peer has of all rows, of which it then has all, or its own.
+  // Begins to sum all rows over the peers; the result is all of them, or only this peer's own.
   void Sum(N* rows, int64_t width) const {
     if (group_.peers == nullptr) return;
     group_.peers->Start({shares_ ? PeerWork::kScatter : PeerWork::kSum, all_ * width, dtype_},
                         rows);
   }
-  // Begins to bring the other peers' own rows.
+  // Begins to fetch the other peers' own rows.
   void Gather(N* rows, int64_t width) const {
     if (shares_) group_.peers->Start({PeerWork::kGather, all_ * width, dtype_}, rows);
   }
-  // Begins to add up numbers of fp32. REQUIRES: there are peers.
+  // Begins to sum fp32 elements. REQUIRES: there are peers.
   void SumNumbers(float* numbers, int64_t n) const {
     group_.peers->Start({PeerWork::kSum, n}, numbers);
   }

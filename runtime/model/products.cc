@@ -51,8 +51,8 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
   const auto is_gelu = [&](size_t i) {
     return i < operators.size() && operators[i].op.kind == OperatorKind::kGelu;
   };
-  // What peers have yet to add up is not whole. And what a forward has given with the Linear, RE
-  // must not make again without it: the bits might be others.
+  // What peers have yet to add up is incomplete. And RE must not recompute without the Linear what
+  // a forward computed with it: the bits might differ.
   if (is_gelu(index + 1) && op.cut != Cut::kIn && (placed.again || !operators[index + 1].again))
     products.next = Epilogue::kGelu;
   if (index > 0 && is_gelu(index - 1) && op.cut != Cut::kOut)

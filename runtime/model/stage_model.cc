@@ -86,7 +86,7 @@ void StageModel::Recompute(const StageCall& call) {
   RunForward(again, Run::kAgain, Keep::kStash);
 }
 
-// The gradient with respect to what the stage gives: received, or the loss begins it.
+// The gradient with respect to the stage's output: received, or begun by the loss.
 void StageModel::StartFlow(const StageCall& call, Halves halves) {
   operators_->Begin(call);
   if (layout_.last) return;
@@ -101,7 +101,7 @@ void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
   operators_->BackwardInput(one);
 }
 
-// What the weight half reads, where it was not saved.
+// What the weight half reads, if it was not saved.
 void StageModel::MakeAgain(const StageCall& call, size_t index, Halves halves) {
   const StageOperator& placed = layout_.operators[index];
   const bool saved = placed.of(Keep::kStash).in.area != Area::kScratch;
@@ -114,8 +114,8 @@ void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves) 
   operators_->BackwardWeight(CallOf(call, index, Keep::kStash, halves));
 }
 
-// Whether the weight half goes while tensor parallel peers add up what the input half gave, and
-// the input half while they gather what was made again.
+// Whether the weight half runs while tensor-parallel peers sum the output of the input half, and
+// the input half while they gather what was recomputed.
 bool StageModel::WeightsFirst(size_t index) const {
   const Operator& op = layout_.operators[index].op;
   return layout_.tp > 1 && op.kind == OperatorKind::kLinear && op.cut == Cut::kOut;

@@ -1,9 +1,9 @@
-// A pipeline stage, carried out from its list of operators (schema/model/operators.h).
+// A pipeline stage, executed from its list of operators (schema/model/operators.h).
 //
 // The places of everything are StageLayout's (schema/model/layout.h); the caller says where each
-// value of a micro-batch begins. Nothing here takes memory after construction, and every result has
-// the same bits whatever the split into stages, the order of micro-batches between the calls, or
-// the number of threads. Gradients are sums over micro-batches in the order of the calls.
+// value of a micro-batch begins. Nothing here allocates memory after construction, and every result
+// has the same bits whatever the split into stages, the order of micro-batches between the calls,
+// or the number of threads. Gradients are sums over micro-batches in the order of the calls.
 //
 //   Forward = ForwardDrop + Recompute           bit for bit
 //   Backward = BackwardInput + BackwardWeight   bit for bit
@@ -18,7 +18,7 @@
 
 namespace pp {
 
-// One operator as its kernels get it. What it does not have is null. Rows are tokens; numbers of a
+// One operator as its kernels get it. What it does not have is null. Rows are tokens; elements per
 // row and places are Operator's and StageOperator's. Activations and gradients have the job's
 // dtype.
 struct OperatorCall {
@@ -33,7 +33,7 @@ struct OperatorCall {
   std::byte *d_out = nullptr, *d_in = nullptr;
   float* part = nullptr;
 
-  // The operator that is carried out with this one, where the Operators say so.
+  // The operator that is carried out together with this one, if the Operators say so.
   const OperatorCall* with = nullptr;
 };
 
@@ -42,9 +42,9 @@ class Operators {
  public:
   virtual ~Operators() = default;
 
-  // Whether Forward of an operator carries out that of the one behind it, too, and BackwardInput
-  // that of the one before it. Forward of the other one may be asked for by itself all the same, to
-  // make again what was not saved.
+  // Whether Forward of an operator also carries out the one after it, and BackwardInput the one
+  // before it. Forward of the other one can still be called separately, to recompute what was not
+  // saved.
   virtual bool TakesNext(size_t) const { return false; }
   virtual bool TakesPrevious(size_t) const { return false; }
 
@@ -54,7 +54,7 @@ class Operators {
   virtual void Forward(const OperatorCall& call) = 0;
   // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.
   virtual void BackwardInput(const OperatorCall& call) = 0;
-  // With tensor parallel peers, what these two give may be whole only now.
+  // With tensor-parallel peers, the results of these two may be complete only now.
   virtual void Settle() = 0;
   // The gradients.
   virtual void BackwardWeight(const OperatorCall& call) = 0;
@@ -70,7 +70,7 @@ class StageModel {
 
   // act(s,m), or the loss in the last stage, and stash(s,m).
   void Forward(const StageCall& call);
-  // The same with no more of a stash than what is kept.
+  // The same, but of the stash only what is kept.
   void ForwardDrop(const StageCall& call);
   // The rest of the stash.
   void Recompute(const StageCall& call);

@@ -1,4 +1,4 @@
-// Which numbers of a whole parameter a tensor parallel peer's part of it has.
+// Which elements of a whole parameter a tensor-parallel peer's part contains.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace pp {
 
-// Numbers side by side both in a parameter and in a peer's part of it.
+// Elements that are adjacent both in a parameter and in a peer's part of it.
 struct Stretch {
   int64_t element = 0, local = 0, count = 0;
 };
 
-// All of a part, by `element`. What none covers is padding.
+// All of a part, by `element`. What no stretch covers is padding.
 std::vector<Stretch> StretchesOf(const Tensor& tensor, const Peer& peer);
-// Of them, what is among the local numbers [begin, begin + count).
+// The parts of them among the local elements [begin, begin + count).
 std::vector<Stretch> Within(std::vector<Stretch> stretches, int64_t begin, int64_t count);
 
 }  // namespace pp

@@ -107,7 +107,7 @@ class Binder {
     }
   }
 
-  // The norm's blocks of the whole model, each made by one rank: by the copy in pipe 0 of its
+  // The norm's blocks of the whole model, each computed by one rank: by the copy in pipe 0 of its
   // replica or, under ZeRO-1, by the one whose shard has it.
   void Norm() {
     const bool sharded = program_.zero == 1 && copies() > 1;

@@ -1,4 +1,4 @@
-// Which ranks meet in a collective, and what each of them brings.
+// Which ranks meet in a collective, and what each of them contributes.
 #pragma once
 
 #include "runtime/comm/collective.h"

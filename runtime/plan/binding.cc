@@ -30,7 +30,7 @@ class Binder {
   void Run() {
     for (const Instruction& i : list_) Remember(i);
     CountSteps();
-    // Twice: in the steady state a body begins where the one before has ended.
+    // Twice: in the steady state a body begins where the previous one has ended.
     for (int round = 0; round < 2; ++round)
       for (size_t index = 0; index < list_.size(); ++index) Visit(list_[index], index);
   }
@@ -44,7 +44,7 @@ class Binder {
     return {i.stage, i.micro < 0 ? std::max<int>(i.pipe, 0) : program_.pipe_of[MicroOf(i.micro)]};
   }
 
-  // Where the values are that `i` writes.
+  // Records where the values are that `i` writes.
   void Remember(const Instruction& i) {
     int slot = 0;
     for (const Operand& operand : Info(i.op).writes) {

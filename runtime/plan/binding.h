@@ -1,10 +1,10 @@
 // From names to addresses. A device's body is bound once, before the first step: each instruction
 // gets the addresses of its values in the rank's arena, so that running it looks up nothing.
 //
-// A plan's sections are one stream: its body, again and again, each time an *iteration*, counted
-// from 1. Where steps overlap (schema/sections.h) a body has instructions of the next step, too:
-// the first iteration executes only those (the prologue), and the last one only the others (the
-// epilogue).
+// A plan's sections are one stream: the body is repeated; each repetition is an *iteration*,
+// counted from 1. If steps overlap (schema/sections.h) a body also has instructions of the next
+// step: the first iteration executes only those (the prologue), and the last one only the others
+// (the epilogue).
 //
 //   iteration        1     2     3          1          2          3          4
 //   plain          | body| body| body     | prologue | body     | body     | epilogue
@@ -23,7 +23,7 @@ namespace pp {
 
 enum class Part : uint8_t { kAll, kAhead, kRest };
 
-// One time through the body.
+// One pass through the body.
 struct Iteration {
   int64_t number = 0;
   Part part = Part::kAll;
@@ -33,7 +33,7 @@ struct Iteration {
 struct BoundList {
   std::span<const Instruction> list;
   int microbatches = 0;
-  bool overlaps = false;  // steps do
+  bool overlaps = false;  // steps overlap
   std::vector<Dependence>
       waits_for;                  // see body_walk.h; blocking sends: also their place in the lane
   std::vector<StageCall> calls;   // of compute instructions
@@ -56,17 +56,17 @@ struct BoundList {
     return iteration.number - (overlaps && list[index].micro < microbatches ? 1 : 0);
   }
   // Where the version of the weights lies that is `age` updates older than the newest one before
-  // the instruction, or the first one where there are not so many; from the beginning of the
+  // the instruction, or the first one if there have not been so many; from the beginning of the
   // region.
   int64_t WeightsAt(int index, const Iteration& iteration, int64_t age) const;
-  // Updates that its copy has had before it.
+  // Updates of its copy before it.
   int64_t Updates(int index, const Iteration& iteration) const;
 };
 
 // REQUIRES: `walk` from WalkBody(program, device).
 BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& memory);
 
-// The states of one copy of a stage, and what of the device it uses; no values.
+// The states of one copy of a stage, and the shared parts of the device that it uses; no values.
 StageCall BindStage(const Program& program, int device, int stage, int pipe, const Device& memory);
 
 // The region of `kind`, for a copy of a stage or for the whole device; null where there is none.

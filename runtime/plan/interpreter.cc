@@ -33,7 +33,7 @@ StepResult& Interpreter::ResultOf(int64_t step) {
 
 Status Interpreter::Run(const Iteration& iteration) {
   const double processor = ThreadSeconds();
-  const int64_t step = iteration.number - (args_.list->overlaps ? 1 : 0);  // that ends here
+  const int64_t step = iteration.number - (args_.list->overlaps ? 1 : 0);  // the one that ends here
   if (step > 0) queue_.Stamp(&ResultOf(step).begin_seconds);
   args_.lanes->Begin(iteration);
   next_freed_ = 0;
@@ -60,7 +60,7 @@ Status Interpreter::Run(const Iteration& iteration) {
   return {};
 }
 
-// Blocking messages are on the record of their lane.
+// Blocking messages are recorded by their lane.
 Status Interpreter::ExecuteRecorded(int index, const Iteration& iteration) {
   Recorder::Times* times = nullptr;
   if (args_.recorder != nullptr && Info(args_.list->list[index].op).lane == Lane::kCompute)
@@ -98,7 +98,7 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
       Await(after.index, iteration.number + after.body);
       return {};
     }
-    // Here only with blocking sends: the two ends meet. The lane must see that this one is here.
+    // Only with blocking sends: the two ends meet. The lane must see that this one has come.
     case Op::kSendAct:
     case Op::kRecvAct:
     case Op::kSendGrad:
@@ -116,7 +116,7 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
   return {};
 }
 
-// Tokens come from the host, whatever the device is.
+// Tokens come from the host, for any device.
 Status Interpreter::Load(const StageCall& call, int64_t step) {
   const int64_t bytes = static_cast<int64_t>(tokens_.size() * sizeof(int32_t));
   if (call.tokens != nullptr) {
@@ -140,7 +140,7 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
     call.update = list.Updates(index, iteration) + 1;
     call.weights_old += used;
     call.weights += call.update % list.versions[index] * list.weights_bytes[index];
-    // What the optimizer counts is the whole training's.
+    // The optimizer counts steps of the whole training.
     call.step += args_.steps_before;
     call.update += args_.updates_before;
   } else {

@@ -1,10 +1,10 @@
-// Executes one device's list, one instruction after the other, and decides nothing: what waits for
-// what is in the program.
+// Executes one device's list, one instruction after the other, and decides nothing: the program
+// says what waits for what.
 //
 // This is the compute lane. It runs on the thread that calls Run, and submits to the device's
 // queue; the other lanes (lanes.h) advance on the rank's communication thread. Losses and the
-// gradient's norm are values on the device, which are copied out behind the instructions that make
-// them: they are here when the step's ticket is done.
+// gradient's norm are values on the device, which are copied out after the instructions that make
+// them: they are on the host when the step's ticket is done.
 #pragma once
 
 #include <array>
@@ -19,14 +19,14 @@
 
 namespace pp {
 
-// What a device knows of one step. Valid when the compute queue is done with `end`.
+// A device's results of one step. Valid when the compute queue is done with `end`.
 struct StepResult {
   int64_t step = 0;
   Ticket end = 0;
   // Of the iteration in which it ends, on the device's clock.
   double begin_seconds = 0, end_seconds = 0;
-  double norm = 0;             // of the gradient, before clipping; 0 where the plan takes none
-  kernels::LossScale scaling;  // where the loss is scaled
+  double norm = 0;             // of the gradient, before clipping; 0 if the plan takes none
+  kernels::LossScale scaling;  // if the loss is scaled
   // Of each micro-batch, the sum over its tokens, and the instruction that made it; -1: none here.
   std::vector<double> losses;
   std::vector<int32_t> made_by;
@@ -42,11 +42,11 @@ class Interpreter {
     StageExecutor* executor = nullptr;
     const Batches* batches = nullptr;
     int replica = 0;
-    int64_t steps_before = 0, updates_before = 0;  // of the training, which goes on
+    int64_t steps_before = 0, updates_before = 0;  // of the training that is continued
     Recorder* recorder = nullptr;                  // null: none
     const std::atomic<bool>* stop = nullptr;       // another rank has failed: leave
   };
-  // A step's result is kept until so many steps later.
+  // A step's result is kept for this many steps.
   static constexpr int64_t kResults = 4;
 
   explicit Interpreter(const Args& args);
@@ -55,15 +55,15 @@ class Interpreter {
   // `stop` set it returns early, without an error.
   Status Run(const Iteration& iteration);
 
-  // REQUIRES: its iteration has been run, and at most kResults - 2 steps behind it.
+  // REQUIRES: its iteration has been run, at most kResults - 2 steps ago.
   const StepResult& result(int64_t step) const { return results_[step % kResults]; }
 
-  // What the compute thread is at: an index of the list. Any thread may ask.
+  // The compute thread's current instruction: an index of the list. Any thread may ask.
   int current() const { return current_.load(std::memory_order_relaxed); }
   // Instructions that it has passed since it was made. Any thread may ask.
   int64_t executed() const { return executed_.load(std::memory_order_relaxed); }
 
-  // Of the compute thread; the queue's part is the device's to say.
+  // Of the compute thread; the queue's part comes from the device.
   const TimeSpent& time() const { return time_; }
 
  private:

@@ -22,7 +22,7 @@ Lanes::Lanes(Args args) : args_(std::move(args)) {
 }
 
 Port Lanes::PortOf(const Instruction& message) const {
-  // Tensor parallel peers and replicas have channels of their own.
+  // Tensor-parallel peers and replicas have their own channels.
   Place peer = args_.topology->PlaceOf(args_.transport->rank());
   peer.device = message.peer;
   const bool act = KindOfMessage(message.op) == Kind::kAct;
@@ -70,7 +70,7 @@ void Lanes::Await(int index, int64_t iteration) {
   waiting_.store(false, std::memory_order_relaxed);
   if (!over()) return;  // stopped
   // What comes before its start is not communication, but the work that it waits for; what comes
-  // behind its end is this thread's waking up.
+  // after its end is this thread waking up.
   const double start = marks_[index].start.load(std::memory_order_relaxed);
   const double end = marks_[index].end.load(std::memory_order_relaxed);
   times_[CommKindOf(args_.list->list[index].op)].exposed +=
@@ -88,7 +88,7 @@ bool Lanes::Executes(int index, int64_t iteration) const {
 bool Lanes::MayStart(int index, int64_t iteration) const {
   const Dependence& after = args_.list->waits_for[index];
   if (after.index < 0) return true;
-  const Mark& mark = marks_[after.index];  // of iteration 0, which never was, all is passed
+  const Mark& mark = marks_[after.index];  // iteration 0 does not exist: all passed
   return mark.passed.load(std::memory_order_acquire) >= iteration + after.body &&
          args_.device->compute().Done(mark.ticket.load(std::memory_order_relaxed));
 }

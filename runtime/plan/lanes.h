@@ -1,10 +1,10 @@
-// The lanes of one device beside the compute lane: those of its messages, as the transport cuts
+// The lanes of one device besides the compute lane: those of its messages, as the transport cuts
 // them (one for sends and one for receives of each peer), and one for reductions. Each runs its
-// instructions in list order, one at a time, and all lanes run side by side. A lane goes on into
-// the next iteration (binding.h) when it has begun.
+// instructions in list order, one at a time, and all lanes run concurrently. A lane continues into
+// the next iteration (binding.h) once that has begun.
 //
-// Two threads meet here. The compute thread begins iterations, says how far it has come and waits
-// for instructions; the communication thread makes the lanes advance.
+// Two threads meet here. The compute thread begins iterations, reports its progress and waits for
+// instructions; the communication thread advances the lanes.
 #pragma once
 
 #include <array>
@@ -36,13 +36,13 @@ class Lanes {
 
   // The compute thread: the next iteration begins. REQUIRES: its number is the next one.
   void Begin(const Iteration& iteration);
-  // The compute thread: it has passed instruction `index`; what that takes is done with `ticket`.
+  // The compute thread: it has passed instruction `index`, whose work is done with `ticket`.
   void Passed(int index, Ticket ticket);
   // Any thread: instruction `index` of another lane is over in that iteration.
   bool Over(int index, int64_t iteration) const {
     return marks_[index].over.load(std::memory_order_acquire) >= iteration;
   }
-  // The compute thread: goes on when instruction `index` of another lane is over, or with `stop`.
+  // The compute thread: returns when instruction `index` of another lane is over, or with `stop`.
   void Await(int index, int64_t iteration);
 
   // Any thread: the compute thread sleeps in Await.
@@ -66,7 +66,7 @@ class Lanes {
     int64_t iteration = 0;
     bool started = false;
   };
-  // What the two threads tell each other of an instruction, by its index.
+  // What the two threads tell each other about an instruction, by its index.
   struct Mark {
     std::atomic<int64_t> passed{0};  // the last iteration in which the compute lane was past it
     std::atomic<int64_t> ticket{0};  // of what the compute lane had submitted then
@@ -92,7 +92,7 @@ class Lanes {
   std::vector<std::unique_ptr<Collective>> collectives_;  // by index; null: no reduction
   std::unique_ptr<Mark[]> marks_;
   std::atomic<int64_t> begun_{0};
-  std::atomic<int64_t> rest_{0};  // the number of the iteration that is an epilogue; 0: not yet
+  std::atomic<int64_t> rest_{0};  // the iteration that is the epilogue; 0: not known yet
   std::atomic<bool> waiting_{false};
   int in_flight_ = 0;
   CommTimes times_;  // taken by the communication thread, exposed by the compute thread

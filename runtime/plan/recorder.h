@@ -1,4 +1,4 @@
-// What a rank's instructions cost in time. Room for all events is taken before the first
+// The time that a rank's instructions take. Space for all events is allocated before the first
 // step.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace pp {
 
-// What ranks send one another, by what it is for.
+// The kinds of communication between ranks, by purpose.
 enum class CommKind : uint8_t { kMessages, kGradients, kTied, kNorm, kWeights };
 inline constexpr std::array<std::string_view, 5> kCommNames = {"messages", "gradients", "tied",
                                                                "norm", "weights"};
@@ -22,7 +22,7 @@ CommKind CommKindOf(Op op);
 // The time of one kind, in seconds.
 struct CommTime {
   double total = 0;    // from start to end, of all its instructions
-  double exposed = 0;  // of that, while the compute lane stood waiting for it
+  double exposed = 0;  // of that, while the compute lane was waiting for it
 };
 
 struct CommTimes {
@@ -37,16 +37,15 @@ struct CommTimes {
   }
 };
 
-// Where the time of the compute thread went, in seconds; where kernels run by themselves, the
-// device's.
+// How the compute thread spent its time, in seconds; or, if kernels run asynchronously, the device.
 struct TimeSpent {
   double total = 0;    // of all steps and evaluations, without checkpoints
   double kernels = 0;  // of the device
-  double waiting = 0;  // for other lanes and ranks; a device that runs by itself: all other time
-  // Processor time outside of the kernels: what the runtime itself takes. (Not total -
-  // kernels - waiting, which has what other processes took in between.)
+  double waiting = 0;  // for other lanes and ranks; asynchronous kernels: all other time
+  // Processor time outside of the kernels: the runtime's own. (Not total - kernels - waiting, which
+  // includes the time that other processes took in between.)
   double own = 0;
-  double starting = 0;       // processor time for starting kernels, where they run by themselves
+  double starting = 0;       // processor time for starting kernels, if they run asynchronously
   int64_t instructions = 0;  // of the lists that were executed, of all lanes
   CommTimes communication;
 

@@ -1,5 +1,5 @@
-// Between the ranks' threads, which leave messages, and the supervisor's, which take them: reports
-// until those of all ranks are there, and of each rank the last sign of life.
+// Between the ranks' threads, which leave messages, and the supervisor's, which takes them: reports
+// until those of all ranks have arrived, and of each rank the last sign of life.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace pp {
 
-// Any thread may call anything.
+// Any thread may call any function.
 class Board {
  public:
   explicit Board(int ranks) : signs_(ranks) {

@@ -1,7 +1,7 @@
-// What ranks tell each other beside the data: reports of steps to rank 0, and from rank 0
-// whether to go on. A star around rank 0, of small messages, each direction in order.
+// What ranks tell each other besides the data: reports of steps to rank 0, and from rank 0 whether
+// to continue. A star around rank 0, of small messages, each direction in order.
 //
-// Any thread may post. The communication thread delivers, and takes no memory for it.
+// Any thread may post. The communication thread delivers, and allocates no memory for it.
 #pragma once
 
 #include <array>
@@ -31,18 +31,18 @@ struct ControlMessage {
   int64_t last = 0;            // kGo; kReport: 1 if this rank was asked to stop
   int64_t peak_bytes = 0;      // kReport
   int64_t executed = 0;        // kSign: instructions finished
-  double loss = 0;             // kReport: sum over the losses that this rank has
+  double loss = 0;             // kReport: this rank's sum of losses
   double grad_norm = 0;        // kReport
   kernels::LossScale scaling;  // kReport, where the loss is scaled
-  double seconds = 0;          // kReport: from the end of the step before to that of this one
-  bool evaluated = false;      // kReport: there is a validation behind this step,
-  double val_loss = 0;         // and this is the sum over the losses of it that this rank has
-  // kReport: the first micro-batch whose loss is not a number, and that loss; `text` says where.
+  double seconds = 0;          // kReport: from the end of the previous step to the end of this one
+  bool evaluated = false;      // kReport: there is a validation after this step,
+  double val_loss = 0;         // and this is the rank's sum of its losses
+  // kReport: the first micro-batch whose loss is not finite, and that loss; `text` says where.
   int32_t bad_micro = -1;
   double bad_loss = 0;
   char text[512] = {};
 
-  // As much as there is room for.
+  // As much as fits.
   void SetText(const std::string& whole);
 };
 
@@ -52,10 +52,10 @@ class Control {
   using Handler = std::function<void(int from, const ControlMessage&)>;
   Control(Transport* transport, Handler handler);
 
-  // Any thread. A kSign is dropped where too many messages wait, and all that comes after a
+  // Any thread. A kSign is dropped if too many messages are queued, and so is everything after a
   // kBye.
   void Post(int to, const ControlMessage& message);
-  // To all that this rank is connected with.
+  // To all ranks that this one is connected to.
   void PostAll(const ControlMessage& message);
 
   // The communication thread.

@@ -16,7 +16,7 @@ Deadline::Deadline(double seconds, std::function<void()> late) {
   try {
     thread_ = std::thread(watch);
   } catch (const std::system_error&) {
-    // Without a thread to spare nobody watches.
+    // If no thread can be started nobody watches.
   }
 }
 

@@ -1,4 +1,4 @@
-// For what may never come back.
+// For calls that may never return.
 #pragma once
 
 #include <condition_variable>

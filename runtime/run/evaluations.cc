@@ -39,8 +39,8 @@ Status Evaluations::Sample(const Evaluator::Newest& newest) {
   return sampler_ ? sampler_->Run(newest).In("sample") : Status();
 }
 
-// Rank 0 tells the others that wait for it, or, where somebody has asked to stop, that it was the
-// last one.
+// Rank 0 tells the others that wait for it, or, if the user has asked to stop, that it was the last
+// one.
 void Evaluations::Hear(int32_t token) {
   if (!sampler_) return;
   if (rank() == 0) {

@@ -1,4 +1,4 @@
-// A rank's evaluations: validation losses behind its steps, and the sample behind the last one.
+// A rank's evaluations: validation losses after its steps, and the sample after the last one.
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,10 @@ class Evaluations {
   };
   static Result<std::unique_ptr<Evaluations>> Make(Args args);
 
-  // The compute thread, where nothing else is under way.
+  // The compute thread, while nothing else is under way.
   bool validates() const { return evaluator_ != nullptr; }
   Status Validate(const Evaluator::Newest& newest, double* loss);
-  Status Sample(const Evaluator::Newest& newest);  // nothing where there is none
+  Status Sample(const Evaluator::Newest& newest);  // nothing if there is none
   // The communication thread, of what Args::tell has sent.
   void Hear(int32_t token);
 
@@ -54,7 +54,7 @@ class Evaluations {
 
   const Args args_;
   std::unique_ptr<Evaluator> evaluator_;  // null: no validation
-  std::unique_ptr<Sampler> sampler_;      // null: no sample, or it needs nothing of this rank
+  std::unique_ptr<Sampler> sampler_;      // null: no sample, or it does not involve this rank
 };
 
 }  // namespace pp

@@ -51,7 +51,7 @@ class Exporter {
   }
 
  private:
-  // This process's first error; the ranks go on, so that nobody waits for anyone.
+  // This process's first error; the ranks continue, so that nobody waits for anyone.
   void Keep(const Status& status) {
     if (status_.ok()) status_ = status;
   }
@@ -86,7 +86,7 @@ class Exporter {
                     kSeconds);
   }
 
-  // What of a slice is in these rows of the peer's tensor.
+  // Writes the part of a slice that is in these rows of the peer's tensor.
   Status WriteRows(const Slice& slice, int64_t cols, int64_t row, int64_t rows) {
     const size_t entry = entry_of_.at(slice.name);
     const int64_t first = slice.at / cols, col = slice.at % cols, whole = slice.shape.back();

@@ -1,6 +1,6 @@
-// Writes the trained model as Hugging Face has it: rank 0 gets every tensor, a few megabytes at a
-// time, from the ranks of the first replica that hold parts of it, and puts the parts together.
-// Nobody ever holds more of the model than before.
+// Writes the trained model in Hugging Face's format: rank 0 gets every tensor, a few megabytes at a
+// time, from the ranks of the first replica that hold parts of it, and assembles the parts. No rank
+// ever holds more of the model than before.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace pp {
 
-// Rank 0's process, before the first step: files and room for all weights.
+// Rank 0's process, before the first step: files and space for all weights.
 Status BeginExport(const Job& job, ModelFolder* folder);
 
 struct ExportArgs {

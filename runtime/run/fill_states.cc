@@ -8,7 +8,7 @@
 namespace pp {
 namespace {
 
-// Moments are zeroed so many numbers at a time.
+// Moments are zeroed this many elements at a time.
 constexpr int64_t kZeros = 1 << 16;
 
 Status FillCopy(const Program& program, const Place& place, const StageCall& copy,

@@ -1,4 +1,4 @@
-// What a rank's states hold before the first step: weights, and moments of zero.
+// The initial contents of a rank's states: weights, and moments of zero.
 #pragma once
 
 #include "runtime/comm/topology.h"
@@ -8,13 +8,14 @@
 
 namespace pp {
 
-// Fills those of all copies that the program lays on the place's device, one tensor at a time. The
-// newest version of the weights is the first one; older ones are never read before they are made.
+// Fills those of all copies that the program places on the place's device, one tensor at a time.
+// The newest version of the weights is the first one; older ones are never read before they are
+// made.
 // Errors: WeightSource's.
 Status FillStates(const Program& program, const Place& place, WeightSource* weights,
                   Device* memory);
 
-// Where the device's dtype scales the loss: what the next step scales it by.
+// If the device's dtype scales the loss: sets the scale of the next step.
 void FillLossScale(const Program& program, int device, const kernels::LossScale& scale,
                    Device* memory);
 

@@ -23,8 +23,8 @@ Status Receive(Transport& transport, int peer, T* value, double seconds = kSecon
   return Transfer(transport, {Way::kRecv, Channel::kControl, peer}, value, sizeof *value, seconds);
 }
 
-// What to add to the peer's clock, from the fastest of a few round trips. Ranks of one
-// machine share a clock, and what is within a round trip's error counts as that.
+// What to add to the peer's clock, from the fastest of a few round trips. Ranks of one machine
+// share a clock, and an offset within a round trip's error counts as none.
 Status MeasureOffset(Transport& transport, int peer, double* offset) {
   double best = INFINITY;
   for (int i = 0; i < kPings; ++i) {
@@ -57,7 +57,7 @@ Status SendAll(Transport& transport, std::vector<T>& list) {
                   static_cast<int64_t>(list.size() * sizeof(T)), kSeconds);
 }
 
-// A list, after those that are here.
+// Appends a list to the elements that are already there.
 template <typename T>
 Status TakeAll(Transport& transport, int peer, std::vector<T>* list) {
   int64_t count = 0;
@@ -95,7 +95,7 @@ Status GatherReports(Transport& transport, std::vector<TimeSpent>* time, std::ve
   }
   for (int peer = 1; peer < transport.ranks(); ++peer)
     PP_RETURN_IF_ERROR(TakeFrom(transport, peer, time, events, records));
-  // Nobody leaves before: the ranks have little time to end together (Settle).
+  // Nobody leaves earlier: the ranks have little time to end together (Settle).
   for (int peer = 1; peer < transport.ranks(); ++peer)
     PP_RETURN_IF_ERROR(Send(transport, peer, *good));
   return {};

@@ -1,4 +1,4 @@
-// After the last step: what the ranks recorded comes together at rank 0.
+// After the last step: collects at rank 0 what the ranks recorded.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace pp {
 
-// Each rank brings its own times, events and records. Rank 0 leaves with those of all ranks, in
-// rank order, the events on its own clock; all leave with rank 0's *good. Every rank must call it.
+// Each rank brings its own times, events and records. Rank 0 gets those of all ranks, in rank
+// order, the events on its own clock; all get rank 0's *good. Every rank must call it.
 Status GatherReports(Transport& transport, std::vector<TimeSpent>* time, std::vector<Event>* events,
                      std::vector<ValueRecord>* records, bool* good);
 

@@ -39,8 +39,8 @@ Status Inputs::Digest(std::vector<Item>* items) const {
                                   : add("--weights", WeightFiles::Digest(options_.weights));
 }
 
-// A loss that is scaled has a count of updates that were skipped, which STEP takes off; another
-// training counts those alone that were made.
+// A loss that is scaled has a count of skipped updates, which STEP subtracts; other trainings count
+// only updates that were made.
 int64_t Inputs::updates_before() const {
   if (!checkpoint_) return 0;
   const Manifest& manifest = checkpoint_->manifest;
@@ -80,7 +80,7 @@ Status Inputs::OpenCheckpoint(std::vector<std::string>* notes) {
                                        manifest.by_epochs ? "epochs" : "steps",
                                        manifest.by_epochs ? "epochs" : "steps"));
   for (const std::string& note : not_used) notes->push_back("not used: " + note);
-  notes->push_back(fmt::format("goes on from {}", checkpoint_->folder));
+  notes->push_back(fmt::format("continues from {}", checkpoint_->folder));
   return {};
 }
 
@@ -128,7 +128,7 @@ Status Inputs::OpenValidation() {
   PP_RETURN_IF_ERROR(CheckEvaluation("--val-data"));
   if (options_.val_every > 0 && HasSections(program_))
     return Status::Invalid(fmt::format(
-        "--val-every: {} (steps of {} overlap: there is a validation loss behind the last one)",
+        "--val-every: {} (steps of {} overlap: there is a validation loss after the last one)",
         options_.val_every, program_.scheme));
   Result<Dataset> dataset = OpenDataset(options_.val_data);
   PP_RETURN_IF_ERROR(dataset.status());
@@ -149,7 +149,7 @@ Status Inputs::OpenValidation() {
   return {};
 }
 
-// It goes on from what the validation's data begins with, or else the training's.
+// It continues the beginning of the validation's data, or else of the training's.
 Status Inputs::OpenSample() {
   PP_RETURN_IF_ERROR(CheckEvaluation("--sample"));
   const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;

@@ -1,5 +1,6 @@
-// What a run reads before its first step, and what follows from it: the checkpoint that it goes on
-// from, the data, the validation's, a sample's first tokens. Every process opens the same.
+// What a run reads before its first step, and what follows from it: the checkpoint that it
+// continues from, the data, the validation's, a sample's first tokens. Every process opens the
+// same.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,18 @@ namespace pp {
 
 class Inputs {
  public:
-  // The program stays the caller's.
+  // The program remains the caller's.
   Inputs(const Program& program, const TrainOptions& options)
       : program_(program), options_(options), optimizer_(options.optimizer) {}
 
-  // Errors name the option. *notes: what the user should know of it.
+  // Errors name the option. *notes: what the user should know.
   Status Open(std::vector<std::string>* notes);
   // What must be the same on all ranks, although each one has read its own.
   Status Digest(std::vector<Item>* items) const;
 
-  // The rest: once it is open.
+  // All others: once it is open.
 
-  const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }  // none: from nothing
+  const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }  // none: a new start
   // Of the training, before the first step of this run; updates: of every copy's weights.
   int64_t steps_before() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
   int64_t updates_before() const;
@@ -38,7 +39,7 @@ class Inputs {
     return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
   }
 
-  // Of the first step; what a training was saved with goes on.
+  // Of the first step; a training continues with its saved scale.
   kernels::LossScale loss_scale() const;
 
   const OptimizerOptions& optimizer() const { return optimizer_; }  // with the steps of all epochs
@@ -57,7 +58,7 @@ class Inputs {
   Batches::Args BatchesOf(const Dataset& dataset) const;
 
   const Program& program_;
-  const TrainOptions options_;  // they outlive the run, where it is compared
+  const TrainOptions options_;  // if the run is compared, they outlive it
   OptimizerOptions optimizer_;
   std::optional<Checkpoint> checkpoint_;
   std::unique_ptr<Dataset> dataset_, val_dataset_;

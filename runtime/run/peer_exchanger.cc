@@ -26,7 +26,7 @@ PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
   const auto members = static_cast<int64_t>(args_.group.size());
   for (const PeerExchange& exchange : args_.all) {
     const int64_t each = BytesOf(exchange.dtype), bytes = exchange.numbers * each;
-    // Of a sum that all get, it is nobody's concern who takes which part of it.
+    // For a sum that all get, it does not matter who takes which part of it.
     const int64_t align = exchange.work == PeerWork::kSum ? kAlign : each;
     // Its place is given each time, from the beginning of the arena.
     CollectiveArgs args{.kind = KindOf(exchange.work),
@@ -59,7 +59,7 @@ void PeerExchanger::Wait() {
   if (over()) return;
   const double begin = SteadySeconds();
   waiting_.store(true, std::memory_order_relaxed);
-  args_.transport->bell().Ring();  // it may nap less often now
+  args_.transport->bell().Ring();  // it can poll more often now
   args_.compute_bell->WaitUntil(over);
   waiting_.store(false, std::memory_order_relaxed);
   waited_ += SteadySeconds() - begin;

@@ -1,7 +1,7 @@
-// What the tensor parallel peers of a rank do together (runtime/device/peers.h).
+// The collective operations of a rank's tensor-parallel peers (runtime/device/peers.h).
 //
-// The compute thread asks and waits; the communication thread carries it out, as it does with
-// messages and reductions, so that all of them go on side by side.
+// The compute thread asks and waits; the communication thread carries them out, as it does with
+// messages and reductions, so that all of them progress concurrently.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class PeerExchanger : public Peers {
  public:
   struct Args {
     Group group;                    // in the order of their indices
-    std::vector<PeerExchange> all;  // that there are
+    std::vector<PeerExchange> all;  // all kinds of exchanges
     std::byte* exchange = nullptr;  // StageLayout::exchange
     Transport* transport = nullptr;
     Device* device = nullptr;
@@ -43,7 +43,7 @@ class PeerExchanger : public Peers {
  private:
   const Args args_;
   std::map<PeerExchange, std::unique_ptr<Collective>> collectives_;
-  // What was asked for last.
+  // The last request.
   std::byte* data_ = nullptr;
   PeerExchange what_;
   Ticket made_ = 0;  // what it is of

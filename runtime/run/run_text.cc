@@ -15,7 +15,7 @@ std::string Duration(double seconds) {
                    : fmt::format("{}:{:02}", minutes, all % 60);
 }
 
-// That of a skipped step is no number.
+// A skipped step's norm is not finite.
 bool HasNorm(const StepReport& report) {
   return report.grad_norm && std::isfinite(*report.grad_norm);
 }
@@ -58,7 +58,7 @@ std::string SummaryText(const TrainReport& report) {
       100 * all.own / all.total,
       all.starting > 0 ? fmt::format("  starting kernels {:.1f} %", 100 * all.starting / all.total)
                        : "");
-  // From the start of an instruction to its end; hidden: nobody stood waiting for it.
+  // From the start of an instruction to its end; hidden: nobody was waiting for it.
   for (size_t k = 0; k < kCommNames.size(); ++k) {
     const CommTime& time = all.communication.kinds[k];
     if (time.total > 0)

@@ -1,4 +1,5 @@
-// What a run says: of a step, to people one line, to programs one JSON object; and of its end.
+// The texts of a run: for each step a line for people and a JSON object for programs; and for its
+// end.
 #pragma once
 
 #include <string>
@@ -9,18 +10,18 @@ namespace pp {
 
 // {"step":1,"loss":5.54,"grad_norm":1.9,"lr":0.0003,"step_seconds":0.81,
 //  "tokens_per_second":2528,"peak_bytes":[...]} and a newline; "loss_scale":65536,"skipped":false
-// and "val_loss":5.6 behind all that where there are such. A norm that is no number is null.
+// and "val_loss":5.6 after all that if present. A norm that is not finite is null.
 std::string ToJson(const StepReport& report);
 
 // "step 12/200  loss 2.3456  norm 1.23  lr 0.0003  12345 tok/s  0:43 left" and a newline.
 // `seconds` is the mean over the steps so far.
 std::string ToLine(const StepReport& report, double seconds);
 
-// Where the time of the compute threads went, and of messages and reductions how long they took and
-// how much of that nobody stood waiting for: a line each.
+// How the compute threads spent their time, and for messages and reductions how long they took and
+// how much of that nobody waited for: one line each.
 std::string SummaryText(const TrainReport& report);
 
-// "sample: First|Citizen" and a newline: what the data has before "|", what the model behind. Bytes
+// "sample: First|Citizen" and a newline: before "|" the data's tokens, after it the model's. Bytes
 // as they are, other tokens as numbers. Empty without a sample.
 std::string SampleText(const TrainReport& report);
 

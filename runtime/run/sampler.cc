@@ -82,7 +82,7 @@ Status Sampler::Run(const Evaluator::Newest& newest) {
     if (evaluator_) PP_RETURN_IF_ERROR(evaluator_->Run(newest, &token, &drawn));
     if (stop.load()) return {};
     if (drawn && args_.evaluator.place.index == 0) {
-      if (token < 0) return Status::Failed("sample: the logits are no numbers");
+      if (token < 0) return Status::Failed("sample: the logits are not finite");
       args_.on_own(static_cast<int32_t>(token));
     }
     bell.WaitUntil([&] { return text_.added() > number || over(); });

@@ -1,7 +1,7 @@
-// A sample: tokens that the trained model goes on with, one after the other, by the plan's
-// evaluation of its first micro-batch. The first sequence of that is the text so far, or its last T
-// tokens; the last stage draws the next one of its last row, and tells rank 0, which tells all
-// devices that evaluate the micro-batch. Rank 0 hears of all tokens even if it does not.
+// A sample: tokens with which the trained model continues a prompt, one after the other, by the
+// plan's evaluation of its first micro-batch. Its first sequence is the text so far, or the last T
+// tokens of that; the last stage draws the next one from its last row, and tells rank 0, which
+// tells all devices that evaluate the micro-batch. Rank 0 gets all tokens even if it does not.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace pp {
 
 struct SampleOptions {
   int64_t count = 0;            // tokens; 0: no sample
-  std::vector<int32_t> prompt;  // what they go on from, at least one
+  std::vector<int32_t> prompt;  // what they continue, at least one
   float temperature = 1;        // 0: always the likeliest token
 };
 
@@ -29,7 +29,7 @@ class SampledText : public Batches {
   Status Targets(int64_t step, int replica, int micro, int32_t* targets) const override;
   Draw DrawAt(int64_t step) const override;
 
-  // One thread adds; any may ask how many there are, and have those.
+  // One thread adds; any thread can ask how many there are, and read those.
   void Add(int32_t token);
   int64_t added() const { return size_.load(std::memory_order_acquire) - prompt_; }
   std::vector<int32_t> tokens() const { return {tokens_.begin(), tokens_.begin() + size_.load()}; }
@@ -50,16 +50,16 @@ class Sampler {
     SampleOptions options;
     Evaluator::Args evaluator;                  // without its validation
     const Program* program = nullptr;           // with its evaluation
-    std::function<void(int32_t token)> on_own;  // this rank has drawn it: tell rank 0
+    std::function<void(int32_t token)> on_own;  // this rank has drawn a token: tell rank 0
   };
   static Result<std::unique_ptr<Sampler>> Make(const Args& args);
 
-  // The compute thread: all tokens. Returns when they are here, or the run is stopped.
+  // The compute thread: all tokens. Returns when they have arrived, or the run is stopped.
   Status Run(const Evaluator::Newest& newest);
-  // The next token; -1: the sample ends here. Before the sample is complete, of one thread.
+  // The next token; -1: the sample ends here. Before the sample is complete, called by one thread.
   void Hear(int32_t token);
 
-  Evaluator* evaluator() const { return evaluator_.get(); }  // null: this device has no part in it
+  Evaluator* evaluator() const { return evaluator_.get(); }  // null: not involved in the sample
   std::vector<int32_t> tokens() const { return text_.tokens(); }
 
  private:

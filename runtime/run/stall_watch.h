@@ -1,4 +1,4 @@
-// Notices when nothing goes on any more.
+// Notices when nothing makes progress any more.
 //
 // Ranks give signs of life. Quiet time is counted in ticks of the watcher's own thread, not
 // on a clock, so that a machine that sleeps for an hour does not look like a stalled run.
@@ -15,7 +15,7 @@ class StallWatch {
   // 0 seconds: never stalls.
   StallWatch(int ranks, double seconds) : seconds_(seconds), seen_(ranks) {}
 
-  // A sign from a rank: how many instructions it has finished and what it is at.
+  // A sign from a rank: how many instructions it has finished and where it is.
   void Sign(int rank, int64_t executed, const char* text);
 
   void Finished(int rank) { seen_[rank].finished = true; }

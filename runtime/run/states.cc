@@ -13,7 +13,7 @@
 namespace pp {
 namespace {
 
-constexpr int64_t kPiece = int64_t{1} << 22;  // numbers of a record, at most
+constexpr int64_t kPiece = int64_t{1} << 22;  // elements of a record, at most
 
 class Saver {
  public:
@@ -116,7 +116,7 @@ class Loader {
     return {};
   }
 
-  // Local numbers [begin, begin + count) of the tensor. Padding is zeros.
+  // Local elements [begin, begin + count) of the tensor. Padding is zeros.
   Status Load(StateKind kind, const Tensor& tensor, int64_t begin, int64_t count, std::byte* to) {
     const Peer here = {place_.index, program_.job->tp};
     const std::vector<Stretch> wanted = Within(StretchesOf(tensor, here), begin, count);
@@ -133,13 +133,13 @@ class Loader {
     }
     if (missing != 0)
       return Status::Invalid(
-          fmt::format("{}: has not all numbers of {}", checkpoint_.folder, tensor.name()));
+          fmt::format("{}: lacks some elements of {}", checkpoint_.folder, tensor.name()));
     Queue& queue = states_.device->compute();
     queue.CopyIn(to, numbers_.data(), count * 4);
     return {};
   }
 
-  // Copies what both have; returns how many numbers.
+  // Copies what both have; returns the number of elements.
   int64_t Copy(const Source& source, const std::vector<Stretch>& there,
                const std::vector<Stretch>& wanted, int64_t begin) {
     int64_t copied = 0;
@@ -163,7 +163,7 @@ class Loader {
     return copied;
   }
 
-  // What one of so many peers has of a parameter.
+  // One peer's part of a parameter, of `tp` peers.
   const Tensor& TensorOf(int id, int tp) {
     std::map<int, Tensor>& tensors = tensors_[tp];
     if (tensors.empty()) {
@@ -201,11 +201,11 @@ Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& 
     PP_RETURN_IF_ERROR(shard.status());
     if (shard->bytes() != manifest->shards[rank].bytes ||
         shard->footer_sum() != manifest->shards[rank].footer_sum)
-      return Status::Invalid(path + ": is of another checkpoint");
+      return Status::Invalid(path + ": belongs to another checkpoint");
     for (const StateRecord& record : shard->records()) {
       if (record.peer.of < 1 || most % record.peer.of != 0 || record.peer.index < 0 ||
           record.peer.index >= record.peer.of)
-        return Status::Invalid(path + ": is of another model");
+        return Status::Invalid(path + ": belongs to another model");
       numbers.resize(record.count);
       PP_RETURN_IF_ERROR(shard->Read(record, numbers.data()));
     }

@@ -1,5 +1,5 @@
-// The states of a training, saved and loaded (files/checkpoint.h): each rank writes the parts that
-// are its own, and finds those that it needs whoever wrote them, cut as they may be.
+// The states of a training, saved and loaded (files/checkpoint.h): each rank writes its own parts,
+// and finds those that it needs whoever wrote them and however they were cut.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 
 namespace pp {
 
-// A rank's states where they are.
+// A rank's states in memory.
 struct RankStates {
   const Program* program = nullptr;
   Place place;
   Device* device = nullptr;
   // Of a stage's newest weights, from the beginning of their region.
   std::function<int64_t(int stage, int pipe)> newest;
-  std::function<void()> on_piece;  // something has been written
+  std::function<void()> on_piece;  // called after each piece written
 };
 
-// Writes this rank's shard: what the first replica's first pipe has or, under ZeRO-1, what each
-// copy updates. Of what several tensor parallel peers have, the first one writes it.
+// Writes this rank's shard: the states of the first replica's first pipe or, under ZeRO-1, what
+// each copy updates. What several tensor-parallel peers share is written by the first one.
 Status SaveStates(const RankStates& states, const std::string& path);
 
 // A whole checkpoint that can be loaded.
@@ -35,8 +35,8 @@ struct Checkpoint {
   std::vector<ShardReader> shards;
 };
 
-// The last one in `dir` that is whole, every byte of it, and of this model. What is wrong with
-// later ones is in *notes. Invalid: there is none.
+// The latest one in `dir` that is whole, in every byte, and of this model. What is wrong with later
+// ones is in *notes. Invalid: there is none.
 Result<Checkpoint> FindCheckpoint(const std::string& dir, const ModelConfig& model,
                                   std::vector<std::string>* notes);
 

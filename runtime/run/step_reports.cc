@@ -10,7 +10,7 @@
 namespace pp {
 namespace {
 
-// The mean over the validation's tokens, where there was one behind the step.
+// The mean over the validation's tokens, if there was one after the step.
 std::optional<double> ValidationLoss(const Inputs& inputs,
                                      const std::vector<ControlMessage>& reports) {
   if (!reports[0].evaluated) return std::nullopt;

@@ -1,4 +1,4 @@
-// One step of a run, from what each rank has reported of it, by rank.
+// One step of a run, from the ranks' reports of it, by rank.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,8 @@
 
 namespace pp {
 
-// Failed: what is no number, and where; a rank that only has its consequences comes last. A
-// gradient norm that is none is no error where the loss is scaled and its scale can be halved
+// Failed: what is not finite, and where; a rank that only has its consequences comes last. A
+// gradient norm that is not finite is no error if the loss is scaled and its scale can be halved
 // further.
 Status CheckNumbers(const Program& program, const Inputs& inputs,
                     const std::vector<ControlMessage>& reports);

@@ -1,4 +1,4 @@
-// Reading and writing config.json: what the keys stand for is the families' (families.h).
+// Reading and writing config.json: the families define the meaning of the keys (families.h).
 #include "schema/model/config.h"
 
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ class KeyReader : public ConfigKeys {
     *value = fallback;
     const Json* found = Find(key);
     if (found == nullptr) return;
-    // A number just below `high` may round to it.
+    // A value just below `high` may round to it.
     if (!found->is_number() || found->get<float>() < static_cast<float>(low) ||
         !(found->get<double>() < high) || !(found->get<float>() < static_cast<float>(high)))
       return Fail("{} is {} (a number of at least {} and less than {})", key, Short(*found), low,
@@ -96,8 +96,8 @@ class KeyReader : public ConfigKeys {
          words.size() > 1 ? ", which are the same" : "");
   }
 
-  // transformers 5 writes rope_parameters, with everything in it; earlier ones wrote rope_theta
-  // and, beside it, rope_scaling.
+  // transformers 5 writes rope_parameters, with everything in it; earlier versions wrote rope_theta
+  // and, next to it, rope_scaling.
   void Rope(RopeConfig* rope) override {
     *rope = {};
     Float("rope_theta", 1, kMaxTheta, &rope->theta, rope->theta);
@@ -137,7 +137,7 @@ class KeyReader : public ConfigKeys {
     if (!holds) Fail("{}", error);
   }
 
-  // Null where the key is absent or null.
+  // Null if the key is absent or null.
   const Json* Find(const char* key) const {
     const auto it = object_.find(key);
     return it == object_.end() || it->is_null() ? nullptr : &*it;

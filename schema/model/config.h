@@ -1,5 +1,5 @@
-// What a model is: its family, and the numbers of a decoder under names that fit all families.
-// families.h says how a family's config.json calls them, and which operators it has.
+// What a model is: its family, and the sizes of a decoder under names that fit all families.
+// families.h says what a family's config.json calls them, and which operators it has.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace pp {
 
 struct ModelFamily;
 
-// The angles of rotary position embeddings: position t turns pair i of a head's D/2 pairs by
-// t / theta^(2i/D). With factor > 0 they are LLaMA 3's: pairs that turn fewer than low_factor times
-// in original_positions positions turn factor times as slowly, those of more than high_factor times
-// as before, and between them it goes over linearly.
+// The angles of rotary position embeddings: position t turns pair i of a head's D/2 pairs by t /
+// theta^(2i/D). With factor > 0 they are LLaMA 3's: pairs that turn fewer than low_factor times in
+// original_positions positions turn factor times as slowly, those with more than high_factor times
+// as before, with a linear transition between them.
 struct RopeConfig {
   float theta = 10000;
   float factor = 0, low_factor = 1, high_factor = 4;
@@ -27,7 +27,7 @@ struct ModelConfig {
   const ModelFamily* family = nullptr;
   int vocab_size = 0;
   int max_positions = 0;  // tokens of a sequence, at most
-  int hidden_size = 0;    // floats a token in the residual stream
+  int hidden_size = 0;    // floats per token in the residual stream
   int layers = 0;
   int heads = 0;
   int kv_heads = 0;  // a divisor of heads
@@ -36,24 +36,24 @@ struct ModelConfig {
   float norm_epsilon = 1e-5f;
   float initializer_range = 0.02f;  // standard deviation of a new model's weights
   float embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
-  bool tied = false;  // the embedding of tokens is the head's matrix, too
+  bool tied = false;  // the token embedding is also the head's matrix
   bool attention_bias = false, mlp_bias = false;
   RopeConfig rope;
 
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Reads a Hugging Face config.json of a family that there is. `file` is the name that errors give.
+// Reads a Hugging Face config.json of a known family. `file` is the name that errors give.
 Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file);
 Result<ModelConfig> LoadModelConfig(const std::string& path);
 // One line that ParseModelConfig reads back.
 std::string ToJson(const ModelConfig& config);
-// The same for Hugging Face's libraries, which also want to know the class of the model.
+// The same for Hugging Face's libraries, which also need the class of the model.
 std::string ToConfigJson(const ModelConfig& config);
-// Whether the numbers make a model.
+// Whether the values make a model.
 Status CheckModelConfig(const ModelConfig& config, const std::string& file);
-// Whether weights of the model that `file` describes are some of `model`. What concerns training
-// alone, dropout and new weights, may differ.
+// Whether weights of the model that `file` describes are weights of `model`. What concerns training
+// only, dropout and initialisation, may differ.
 Status CheckSameWeights(const ModelConfig& config, const std::string& file,
                         const ModelConfig& model);
 

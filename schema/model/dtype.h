@@ -1,6 +1,6 @@
-// The type of activations: of what goes from stage to stage, of what a forward saves, and of the
-// gradients with respect to them. Weights, their gradients, the optimizer's state and sums are fp32
-// in every case.
+// The type of activations: of what is passed from stage to stage, of what a forward saves, and of
+// the gradients with respect to them. Weights, their gradients, the optimizer's state and sums are
+// always fp32.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace pp {
 
 enum class Dtype : uint8_t { kFp32, kBf16, kFp16 };
 
-// What all need to know of one, in the order of the numbers.
+// The properties of a type, in the order of the enum.
 struct DtypeInfo {
   Dtype dtype;
   std::string_view name;
   int64_t bytes;
-  // Its exponents are so few that gradients are those of a scaled loss, which every rank has the
-  // scale of behind its gradient norm (kernels/loss_scale.h).
+  // Its exponent range is so small that gradients are those of a scaled loss; every rank has the
+  // scale after its gradient norm (kernels/loss_scale.h).
   bool scales_loss;
 };
 inline constexpr DtypeInfo kDtypes[] = {{Dtype::kFp32, "fp32", 4, false},

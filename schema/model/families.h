@@ -12,10 +12,10 @@ namespace pp {
 
 struct ModelFamily {
   const char* model_type;    // in config.json
-  const char* architecture;  // of the model with its head, there
-  // Names each key of config.json, and where in `config` its number is.
+  const char* architecture;  // of the model with its head, in config.json
+  // Names each key of config.json, and its field in `config`.
   void (*keys)(ConfigKeys& keys, ModelConfig& config);
-  // REQUIRES: a config that CheckModelConfig likes.
+  // REQUIRES: a config that CheckModelConfig accepts.
   ModelTable (*table)(const ModelConfig& config);
 };
 

@@ -30,7 +30,7 @@ void Gpt2Keys(ConfigKeys& keys, ModelConfig& config) {
 ModelTable Gpt2Table(const ModelConfig& config) {
   const int64_t c = config.hidden_size, inner = config.intermediate_size;
   const float std = config.initializer_range, epsilon = config.norm_epsilon;
-  // The projections into the stream begin smaller, by their number.
+  // The projections into the stream are initialised smaller, by their number.
   const float to_stream = std / std::sqrt(2.0f * static_cast<float>(config.layers));
   const HeadsSpec heads = {config.heads, config.heads, config.hidden_size / config.heads,
                            config.attention_dropout};

@@ -13,14 +13,14 @@ constexpr int kMaxMicroBatch = 1 << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 26;
 constexpr double kMaxBytes = 1e16;  // of one copy of the model with one micro-batch
 
-// About as many bytes as all values of a micro-batch, the weights, their gradients and moments
-// take together; as a double, which does not overflow.
+// Roughly the bytes of all values of a micro-batch, the weights, their gradients and moments
+// together; as a double, which does not overflow.
 double EstimateBytes(const Job& job) {
   const ModelTable table = TableOf(job.model);
   double values = 0, weights = 0;
   const auto add = [&](const std::vector<Operator>& operators, double times) {
     for (const Operator& op : operators) {
-      // What an operator gives, the gradient with respect to it, and statistics.
+      // An operator's output, the gradient with respect to it, and statistics.
       values += times * (2 * static_cast<double>(op.stride) + op.heads + 4);
       for (const Parameter& parameter : op.parameters)
         weights +=
@@ -57,7 +57,7 @@ Result<std::vector<int>> SplitLayers(int layers, int stages) {
 Status CheckSplit(const std::vector<int>& split, int layers, int stages) {
   if (static_cast<int64_t>(split.size()) != stages) {
     return Status::Invalid(
-        fmt::format("{} numbers of layers for {} stages (one a stage)", split.size(), stages));
+        fmt::format("{} numbers of layers for {} stages (one per stage)", split.size(), stages));
   }
   int64_t sum = 0;
   for (size_t s = 0; s < split.size(); ++s) {

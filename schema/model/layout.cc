@@ -179,7 +179,7 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
 }
 
 int64_t KernelBytes(const Job& job) {
-  // Matrix products: 384 steps of k of 256 + 32 rows, each number as three of 16 bits.
+  // Matrix products: 384 steps of k of 256 + 32 rows, each element as three of 16 bits.
   int64_t floats = 384 * (256 + 32) * 3 / 2;
   const bool half = BytesOf(job.dtype) == 2;
   if (half) floats += 256 * 768;  // sums of a block, before they are rounded
@@ -188,8 +188,8 @@ int64_t KernelBytes(const Job& job) {
   const int64_t keys = std::min<int64_t>(tokens, 512 + 32), band = keys + 16;
   for (const Operator& op : TableOf(job.model).layer) {
     if (op.kind != OperatorKind::kAttention) continue;
-    // Of one head: its keys and values forward, backward five such things of 512 keys; 64 queries
-    // and the scores of those; a number for each query of each head with the same keys, and, before
+    // For one head: forward, its keys and values; backward, five such blocks of 512 keys; 64
+    // queries and their scores; a value for each query of each head with the same keys, and, before
     // they are rounded, sums over more keys than that.
     const int64_t width = (int64_t{op.head_dim} + 31) / 32 * 32;
     const int64_t queries = tokens * (op.heads / op.kv_heads);

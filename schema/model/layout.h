@@ -1,7 +1,7 @@
 // What a pipeline stage holds: its tensors, and every byte of memory that its values need.
 //
-// A rank takes one arena and the compiler plans the offsets in it, so the sizes of all values,
-// and the places inside them, have to be known to both programs. They are here and nowhere else.
+// A rank takes one arena and the compiler plans the offsets in it, so both programs have to know
+// the sizes of all values and the places inside them. They are defined here and nowhere else.
 //
 // A model is cut between layers. Stage 0 also holds the embeddings, the last stage also the final
 // norm and the head:
@@ -11,11 +11,11 @@
 //                              act(0,m) ^            act(1,m) ^
 //
 // Words: N = B*T tokens of a micro-batch, C = hidden_size, V = vocab_size. S = N, or with sequence
-// parallelism this peer's share of them: what the residual stream has.
-// Activations, and gradients with respect to them, have the job's dtype. All other numbers are
+// parallelism this peer's share of them: the rows of the residual stream.
+// Activations, and gradients with respect to them, have the job's dtype. All other elements are
 // float except tokens and targets (int32), the loss and the norm blocks (double). All offsets and
-// sizes are bytes. Inner offsets are multiples of kAlign; a size ends with the last number, without
-// padding.
+// sizes are bytes. Inner offsets are multiples of kAlign; a size ends with the last element,
+// without padding.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@
 namespace pp {
 
 inline constexpr int64_t kAlign = 64;
-// The gradient norm is summed in double per block of so many numbers of one tensor.
+// The gradient norm is summed in double per block of this many elements of one tensor.
 inline constexpr int64_t kNormBlock = 65536;
-// Collectives that take sums do so in pieces of at most so many bytes of each member.
+// Collectives that take sums do so in pieces of at most this many bytes per member.
 inline constexpr int64_t kExchangePiece = int64_t{1} << 20;
 
-// One parameter of a stage; of several tensor parallel peers, one's part of it.
+// One parameter of a stage; with tensor-parallel peers, one peer's part of it.
 struct Tensor {
   std::vector<Piece> pieces;  // of Hugging Face's files, whole
   bool across = false;        // as in Parameter
@@ -46,7 +46,7 @@ struct Tensor {
   int64_t wgrad = 0;        // offset in the stage's wgrad
   int64_t first_block = 0;  // its first norm block, among those of the stage
   int64_t blocks = 0;   // ceil(elements / kNormBlock); 0 for the last stage's copy of a tied one
-  int id = 0;           // number along the model, the same in every split
+  int id = 0;           // index along the model, the same in every split
   bool matrix = false;  // even where it has one row; only matrices have weight decay
   float init_mean = 0;  // a new model's weights are N(mean, std)
   float init_std = 0;
@@ -56,28 +56,28 @@ struct Tensor {
   int64_t bytes() const { return elements() * 4; }
 };
 
-// The last stage's copy of a tied tensor, which files have as the first stage's.
+// The last stage's copy of a tied tensor, which files contain as the first stage's.
 inline bool IsTiedCopy(int stage, const Tensor& tensor) { return stage > 0 && tensor.id == 0; }
 
-// A part of a tensor of Hugging Face's that is a part of one of ours: a block of rows and columns.
-// A vector has one row.
+// The part of a Hugging Face tensor that is a part of one of ours: a block of rows and columns. A
+// vector has one row.
 struct Slice {
   std::string name;
   std::vector<int64_t> shape;  // of the file's tensor
   int64_t row = 0, col = 0;    // where the block begins there
   int64_t rows = 0, cols = 0;  // of the block
-  int64_t at = 0;              // of its first number, in ours, whose rows have Tensor::cols numbers
-  int64_t element = 0, row_elements = 0;  // the same in all of the parameter, of all peers
+  int64_t at = 0;  // of its first element, in ours, whose rows have Tensor::cols elements
+  int64_t element = 0, row_elements = 0;  // the same in the whole parameter, of all peers
 };
-// One of so many tensor parallel peers.
+// One of `count` tensor-parallel peers.
 struct Peer {
   int index = 0, of = 1;
 };
-// What no slice covers, is padding: zeros.
+// What no slice covers is padding: zeros.
 std::vector<Slice> SlicesOf(const Tensor& tensor, const Peer& peer);
 
-// Where something lies: so many bytes into one of the things that an instruction is given. Of a
-// stash, what a CFW keeps (Job::recompute) is a thing of its own: kKept. In kScratch lies what only
+// Where something lies: an offset in bytes into one of the areas that an instruction is given. What
+// a CFW keeps of a stash (Job::recompute) is an area of its own: kKept. kScratch holds what only
 // this instruction needs; the instructions of a rank share it.
 enum class Area : uint8_t { kNone, kActBefore, kAct, kGradBefore, kKept, kStash, kWork, kScratch };
 struct Spot {
@@ -88,33 +88,33 @@ struct Spot {
   bool operator==(const Spot&) const = default;
 };
 
-// Where a forward puts what a backward needs: for FW and RE into the stash; for CFW into scratch,
-// that of one layer after the other in the same place, but for what it keeps.
+// Where a forward puts what a backward needs: FW and RE use the stash; CFW uses scratch, the same
+// place for one layer after the other, except for what it keeps.
 enum class Keep : uint8_t { kStash, kScratch };
-// Where a backward puts what its weight half needs: in BW into scratch, layer by layer; BW_input
-// leaves all of it to BW_weight, in work.
+// Where a backward puts what its weight half needs: BW in scratch, layer by layer; BW_input leaves
+// all of it for BW_weight, in work.
 enum class Halves : uint8_t { kTogether, kApart };
 
 // An operator of a stage, and where all that it touches lies.
 //
 // A Residual without dropout has no forward of its own: the Linear before it adds the stream. A
-// Rope writes where it reads.
+// Rope works in place.
 //
 // With sequence parallelism the stream, the gradient with respect to it and a Norm's statistics
-// have S rows. All else has N: what a Norm gives, and the gradients with respect to what a Residual
-// reads, peers gather; of what a Residual reads, and of the gradients with respect to what a Norm
-// gives, each peer has the sum in its own rows alone.
+// have S rows. All else has N rows. Peers gather a Norm's output, and the gradients with respect to
+// a Residual's input; of a Residual's input, and of the gradients with respect to a Norm's output,
+// each peer has the sum in its own rows only.
 struct StageOperator {
   struct Weights {
     int64_t weight = 0, wgrad = 0;  // offsets, as in Tensor
   };
-  // Of what it reads, of the stream (a Residual), of what it gives, and of its statistics: Norm
-  // 1 / deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2].
+  // Of its input, of the stream (a Residual), of its output, and of its statistics: Norm 1 /
+  // deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2].
   struct Forward {
     Spot in, stream, out, statistics;
     Spot all;  // with sequence parallelism, of an Embedding: N rows, also of gradients
   };
-  // Of the gradients with respect to what it gives and reads, and, for a Norm, to its parameters,
+  // Of the gradients with respect to its output and input, and, for a Norm, to its parameters,
   // gamma's and then beta's: this micro-batch's part.
   struct Backward {
     Spot d_out, d_in, part;
@@ -122,11 +122,11 @@ struct StageOperator {
 
   Operator op;
   int layer = -1;  // of the model; outside of layers -1
-  int group = 0;   // what is before, in and behind each of the layers, counted in the stage
+  int group = 0;   // what is before, in and after each of the layers, counted in the stage
   std::vector<Weights> parameters;
   Forward forward[2];    // by Keep
   Backward backward[2];  // by Halves
-  // A Norm whose gradient begins the stream's, rather than being added to it.
+  // A Norm whose gradient begins the stream's, instead of being added to it.
   bool begins = false;
   bool again = false;  // RE runs it
 
@@ -141,31 +141,31 @@ struct StageLayout {
   bool last = false;   // has the final norm, the head and the loss
   int first_layer = 0;
   int layers = 0;
-  int tp = 1;  // peers, of one of which this is
+  int tp = 1;  // number of peers; this is the layout of one
 
   // In model order; the head (or the last stage's copy of a tied embedding) at the end. In a single
-  // stage a tied embedding is there once, at the beginning.
+  // stage a tied embedding appears once, at the beginning.
   std::vector<Tensor> tensors;
-  int64_t parameters = 0;  // of the model, that live here: that copy does not count
+  int64_t parameters = 0;  // of the model, that belong to this stage: that copy does not count
   int64_t weights_bytes = 0;
   int64_t optimizer_bytes = 0;  // m, laid out as the weights, then v
   int64_t optimizer_v = 0;      // where v begins
 
-  // Tied embeddings have two accumulators, of the look-up (stage 0) and of the head (last stage),
-  // both of them also in a single stage: they are added once, at the end of the step, so the sums
-  // are taken in the same order in every split. -1 and 0 where there is none, or untied.
+  // Tied embeddings have two accumulators, one for the look-up (stage 0) and one for the head (last
+  // stage); a single stage has both. They are added once, at the end of the step, so the sums are
+  // taken in the same order in every split. -1 and 0 if there is none, or untied.
   int64_t wgrad_bytes = 0;
   int64_t tied_lookup = -1;  // offset in wgrad
   int64_t tied_head = -1;    // offset in wgrad
   int64_t tied_bytes = 0;    // V * C * 4, in the stages that take part
 
-  // One double for each block of kNormBlock numbers of each tensor.
+  // One double for each block of kNormBlock elements of each tensor.
   int64_t norm_blocks = 0;
   int64_t first_norm_block = 0;  // among those of the whole model
 
   int64_t tokens_bytes = 0;   // [B, T] int32, first stage
   int64_t targets_bytes = 0;  // [B, T] int32, last stage
-  int64_t loss_bytes = 0;     // one double a micro-batch, last stage: the sum over its tokens
+  int64_t loss_bytes = 0;     // one double per micro-batch, last stage: the sum over its tokens
   int64_t act_bytes = 0;      // act(s,m) [S, C]; not in the last stage
   int64_t grad_bytes = 0;     // grad(s,m), the same
 
@@ -187,17 +187,17 @@ struct StageLayout {
 // REQUIRES: CheckJob(job).ok() and 0 <= stage < job.stages().
 StageLayout LayoutStage(const Job& job, int stage);
 
-// Norm blocks of the whole model: those of the first peer, then of the next one.
+// Norm blocks of the whole model: those of the first peer, then of the next one, and so on.
 int64_t NormBlocks(const Job& job);
 
 // A collective of n members sums by direct exchange: each of them receives the other n - 1's parts
 // of its own shard, a piece at a time, sums them in the order of the group, and all gather the
-// sums. This is the room for a piece from each of the others.
+// sums. This is the space for one piece from each of the others.
 int64_t ExchangeBytes(int64_t members, int64_t shard);
 
-// What tensor parallel peers do together with so many numbers that each of them has a place for.
+// What tensor-parallel peers do together with `numbers` elements, for which each of them has space.
 // kSum: all get the sum of what each has. kScatter: each gets its share of the sum, in its place.
-// kGather: each gives its share, and all get all. Shares are equal.
+// kGather: each gives its share, and all get all of them. Shares are equal.
 enum class PeerWork : uint8_t { kSum, kScatter, kGather };
 struct PeerExchange {
   PeerWork work = PeerWork::kSum;
@@ -206,11 +206,11 @@ struct PeerExchange {
 
   auto operator<=>(const PeerExchange&) const = default;
 };
-// All that there are: of activations, of a norm's gradient, of statistics of the logits.
+// All kinds of exchanges: of activations, of a norm's gradient, of statistics of the logits.
 std::vector<PeerExchange> PeerExchanges(const Job& job);
 
-// Working space of the CPU's kernels, for the one that needs the most: of one thread, which is in
-// scratch; each further thread of a rank takes as much beside the arena.
+// Workspace of the CPU's kernels, for the one that needs the most, per thread: one thread's is in
+// scratch; each further thread of a rank takes as much outside the arena.
 int64_t KernelBytes(const Job& job);
 
 }  // namespace pp

@@ -211,7 +211,7 @@ double MultiplyAdds(const Operator& op, int sequence_length) {
     case OperatorKind::kSwiGlu:
     case OperatorKind::kResidual:
     case OperatorKind::kLoss:
-      return 0;  // small beside those
+      return 0;  // negligible compared with those
   }
   PP_CHECK(false);
 }

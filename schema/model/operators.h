@@ -1,24 +1,24 @@
 // A model as a list of operators. A family is one file (gpt2.cc, llama.cc) that states its list;
 // all else follows from it: tensors, what is saved and where it lies (layout.h), forward, backward
-// and recomputation (runtime/model/stage_model.h), and what it costs.
+// and recomputation (runtime/model/stage_model.h), and costs.
 //
-// A list is a chain. Every operator reads what the one before it gave, and gives `out` floats a
-// token. Beside it runs the residual stream: an embedding begins it, a norm reads it, a residual
-// adds to it, and it is what goes from stage to stage.
+// A list is a chain. Every operator reads the output of the one before it, and has an output of
+// `out` floats per token. Parallel to the chain runs the residual stream: an embedding begins it, a
+// norm reads it, a residual adds to it, and it is what is passed from stage to stage.
 //
-//   kind        gives                                  parameters            saved for its backward
+//   kind        output                                 parameters            saved for its backward
 //   Embedding   the stream: token and position rows    [V, C], maybe [P, C]  -
 //   Norm        of the stream                          gamma, maybe beta     1 / deviation, mean
 //   Linear      in W + b                               W, maybe b            its input
 //   Rope        queries and keys turned, in place      -                     -
 //   Attention   of queries, keys and values            -                     its input, output, lse
-//   Gelu        of each number                         -                     its input
+//   Gelu        of each element                        -                     its input
 //   SwiGlu      of [gate | up]                         -                     its input
 //   Residual    the stream: itself + dropout(in)       -                     -
 //   Loss        cross-entropy with the targets         -                     its input, statistics
 //
-// A Norm without beta is RMSNorm, and has no mean. What a Norm, a Gelu or a SwiGlu gives is not
-// saved: it is made again for the weight gradient of the Linear behind it.
+// A Norm without beta is RMSNorm, and has no mean. The output of a Norm, a Gelu or a SwiGlu is not
+// saved: it is recomputed for the weight gradient of the Linear after it.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ enum class OperatorKind : uint8_t {
   kLoss,
 };
 
-// A tensor of Hugging Face's files, or a part of it: so many rows or columns of a matrix, or
-// numbers of a vector.
+// A tensor of Hugging Face's files, or a part of it: some rows or columns of a matrix, or some
+// elements of a vector.
 struct Piece {
   std::string name;  // within the layer
   int64_t size = 0;
@@ -50,9 +50,9 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// How tensor parallel peers share an operator (Shoeybi et al., "Megatron-LM", 2019). kNone: each
-// peer does all of it. kOut: each has as many of the outputs of every piece as every other one; of
-// an Embedding, of the tokens. kIn: of a Linear's inputs, and the peers' outputs are added.
+// How tensor-parallel peers share an operator (Shoeybi et al., "Megatron-LM", 2019). kNone: each
+// peer does all of it. kOut: each has an equal share of the outputs of every piece; of an
+// Embedding, of the tokens. kIn: of a Linear's inputs, and the peers' outputs are added.
 enum class Cut : uint8_t { kNone, kOut, kIn };
 
 struct Parameter {
@@ -67,13 +67,13 @@ struct Parameter {
   bool tied = false;  // the first stage's embedding of tokens: the first parameter of the model
 };
 
-// How a Linear's matrix lies: [in, out] (Conv1D), or [out, in] (nn.Linear, an embedding as the
+// The layout of a Linear's matrix: [in, out] (Conv1D), or [out, in] (nn.Linear, an embedding as the
 // head).
 enum class Matrix : uint8_t { kInOut, kOutIn };
 
 struct Operator {
   OperatorKind kind;
-  int64_t in = 0, out = 0;  // floats a token
+  int64_t in = 0, out = 0;  // floats per token
   int64_t stride = 0;       // floats from one token's output to the next: `out`, or more
   std::vector<Parameter> parameters;
   Matrix matrix = Matrix::kInOut;
@@ -88,19 +88,20 @@ struct Operator {
 
 struct ModelTable {
   std::string prefix;        // of names, which files of a model without its head leave out
-  std::string layer_prefix;  // of the names in layer i, where {} stands for i
+  std::string layer_prefix;  // of the names in layer i, with {} for i
   std::vector<Operator> first, layer, last;
 };
 
-// What one of `tp` peers has of it. The vocabulary is cut into equal parts, the last of which may
-// reach beyond it; all else divides (TensorParallelLimit).
+// One of `tp` peers' part of it. The vocabulary is cut into equal parts, the last of which may
+// extend beyond it; all else divides evenly (TensorParallelLimit).
 ModelTable PartOf(const ModelTable& table, int tp);
-// The greatest number of peers that the model can be cut for; the others are its divisors.
+// The greatest number of peers that the model can be cut for; the other legal ones are its
+// divisors.
 int TensorParallelLimit(const ModelTable& table);
 
-// The operators that families are made of.
+// The operators that families are composed of.
 
-// One row of `width` floats a token, and one a position where position_name is given.
+// One row of `width` floats per token, and one per position if position_name is given.
 struct EmbeddingSpec {
   std::string token_name, position_name;
   int64_t vocabulary = 0, positions = 0, width = 0;
@@ -112,7 +113,7 @@ Operator LayerNorm(const std::string& name, int64_t width, float epsilon);
 Operator RmsNorm(const std::string& name, int64_t width, float epsilon);
 
 // `out`: the outputs, under the names of their matrices without ".weight"; biases end in ".bias".
-// What belongs to different heads or gates is a piece of its own, though the file has one matrix.
+// What belongs to different heads or gates is a separate piece, though the file has one matrix.
 enum class Bias : uint8_t { kNo, kYes };
 struct LinearSpec {
   int64_t in = 0;
@@ -136,7 +137,7 @@ Operator Gelu(int64_t width);
 Operator SwiGlu(int64_t width);  // of [gate | up], 2 width floats
 Operator Residual(int64_t width, float dropout, int dropout_id);
 
-// Behind the layers: a norm, the matrix of all tokens, `tied` or under its own name, and the loss.
+// After the layers: a norm, the matrix of all tokens, `tied` or under its own name, and the loss.
 struct HeadSpec {
   std::string name;
   int64_t width = 0, vocabulary = 0;
@@ -145,7 +146,7 @@ struct HeadSpec {
 };
 std::vector<Operator> NormAndHead(const Operator& norm, const HeadSpec& spec);
 
-// Multiplications and additions of one token's forward, in pairs, in sequences of so many tokens.
+// Multiply-add pairs of one token's forward, in sequences of `sequence_length` tokens.
 double MultiplyAdds(const Operator& op, int sequence_length);
 
 }  // namespace pp

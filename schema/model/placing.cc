@@ -59,7 +59,7 @@ class Placer {
     return i + 1 < operators_.size() && KindAt(i + 1) == kind;
   }
 
-  // Whether what it gives is made again where it is needed, and so lies in scratch.
+  // Whether its output is recomputed where it is needed, and so lies in scratch.
   bool IsTemporary(size_t i) const {
     const OperatorKind kind = KindAt(i);
     return kind == OperatorKind::kNorm || kind == OperatorKind::kGelu ||
@@ -67,14 +67,14 @@ class Placer {
            (kind == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
   }
 
-  // Whether the gradient with respect to what it gives is needed no more behind its input half.
+  // Whether the gradient with respect to its output is not needed after its input half.
   static bool GivesGradientInScratch(OperatorKind kind) {
     return kind == OperatorKind::kNorm || kind == OperatorKind::kAttention ||
            kind == OperatorKind::kSwiGlu;
   }
 
   // There are two places for these: an operator does not write where it reads. The second one also
-  // has gradients on their way from an operator to the one before.
+  // holds gradients passed from an operator to the one before.
   void FindTemporaries() {
     which_.assign(operators_.size(), 0);
     if (shares_) widths_[0] = width_;  // for an Embedding
@@ -87,14 +87,14 @@ class Placer {
     }
   }
 
-  // Whether a CFW drops what it saves. The stream is that of the residuals.
+  // Whether a CFW drops what it saves. The stream belongs to the residuals.
   bool Drops(size_t i) const {
     const OperatorKind kind =
         KindAt(i) == OperatorKind::kEmbedding ? OperatorKind::kResidual : KindAt(i);
     return dropped_.empty() || std::find(dropped_.begin(), dropped_.end(), kind) != dropped_.end();
   }
 
-  // `kept`: where goes what a CFW keeps. `own`: the rest, in scratch one group over the other.
+  // `kept`: for what a CFW keeps. `own`: for the rest; in scratch the groups overlay each other.
   void PlaceForward(Keep keep, Places* kept, Places* own) {
     const bool drops = keep == Keep::kScratch;
     const int64_t begin = own->end();
@@ -164,9 +164,9 @@ class Placer {
     }
   }
 
-  // RE runs what fills the stash, and what those operators read that is nowhere saved.
+  // RE runs what fills the stash, and the operators whose unsaved outputs those read.
   void FindAgain() {
-    bool reads = false;  // the operator behind reads what this one gives
+    bool reads = false;  // the next operator reads this one's output
     for (size_t i = operators_.size(); i-- > 0;) {
       const StageOperator::Forward& forward = operators_[i].of(Keep::kStash);
       operators_[i].again = forward.out.area == Area::kStash ||
@@ -189,7 +189,7 @@ class Placer {
       flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]}
                                          : take(stream_ * width_, dtype_);
     }
-    // Of what operator i gives.
+    // With respect to operator i's output.
     std::vector<Spot> gradient(operators_.size());
     const auto of = [&](size_t i) {
       switch (KindAt(i)) {
@@ -201,7 +201,7 @@ class Placer {
         case OperatorKind::kSwiGlu:
           return Spot{Area::kScratch, temporary_[1]};
         case OperatorKind::kLinear:
-          // The loss turns its input into the gradient.
+          // The loss overwrites its input with the gradient.
           if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
           return take(tokens_ * operators_[i].op.stride, dtype_);
         case OperatorKind::kRope:

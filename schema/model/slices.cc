@@ -1,4 +1,4 @@
-// From what a peer has to Hugging Face's tensors.
+// From a peer's part to Hugging Face's tensors.
 #include <algorithm>
 #include <map>
 #include <string>

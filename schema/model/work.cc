@@ -3,7 +3,7 @@
 namespace pp {
 
 StageWork WorkOf(const Operator& op, const Job& job) {
-  // Of the stream a peer may have its share alone.
+  // A peer may have only its share of the stream.
   const bool shares = op.kind == OperatorKind::kNorm || op.kind == OperatorKind::kResidual;
   const auto n = static_cast<double>(shares ? job.stream_tokens() : job.tokens());
   const double forward = 2 * n * MultiplyAdds(op, job.sequence_length);

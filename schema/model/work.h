@@ -1,10 +1,10 @@
-// What the operators of a model do, in numbers: floating-point operations, and bytes of memory that
-// they read and write. Analytic, of the table alone: no machine, no clock.
+// How much work the operators of a model do: floating-point operations, and bytes of memory that
+// they read and write. Analytic, from the table alone: no machine, no clock.
 //
-// A multiplication and an addition are two operations. Counted are matrix products and attention,
-// beside which all else is small; attention has half of its keys (causal), and its backward makes
-// the scores again: 5 products to the forward's 2. Bytes are those of each input once and each
-// output once, as if all caches were cold and endless; weights and gradients included.
+// A multiplication and an addition are two operations. Matrix products and attention are counted;
+// all else is small compared with them. Attention sees half of its keys (causal), and its backward
+// recomputes the scores: 5 products to the forward's 2. Bytes count each input once and each output
+// once, as if all caches were cold and infinite; weights and gradients included.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct Work {
   }
 };
 
-// Of one micro-batch, of one tensor parallel peer. `again`: what RE does of the forward.
+// Of one micro-batch, for one tensor-parallel peer. `again`: the part of the forward that RE
+// repeats.
 struct StageWork {
   Work forward, again, input, weight;
 };

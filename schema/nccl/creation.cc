@@ -8,7 +8,7 @@
 namespace pp::nccl {
 namespace {
 
-// Who meets to make what, and which of it each device comes to, and at which end.
+// Who meets to create what, and which of it each device reaches, and at which end.
 struct Meetings {
   struct Visit {
     int32_t meeting, end;
@@ -24,7 +24,8 @@ Meetings FindMeetings(const Traffic& traffic, const Assignment& assignment) {
   for (size_t f = 0; f < traffic.flows.size(); ++f) {
     const Flow& flow = traffic.flows[f];
     const Communicator& one = assignment.communicators[assignment.of_flow[f]];
-    // Of one communicator for all messages the direction is made, else the communicator.
+    // With one communicator for all messages the direction is connected, otherwise the communicator
+    // is created.
     const int64_t key = !one.collective && one.sharing == Sharing::kAll
                             ? (int64_t{flow.members[0]} << 32) + flow.members[1]
                             : -1 - int64_t{assignment.of_flow[f]};
@@ -33,7 +34,7 @@ Meetings FindMeetings(const Traffic& traffic, const Assignment& assignment) {
     of_flow[f] = at->second;
   }
   meetings.visits.resize(traffic.started_by.size());
-  std::vector<int32_t> last(meetings.members.size(), -1);  // device that came to it last
+  std::vector<int32_t> last(meetings.members.size(), -1);  // device that reached it last
   for (size_t d = 0; d < traffic.started_by.size(); ++d)
     for (const int32_t e : traffic.started_by[d]) {
       const int32_t meeting = of_flow[traffic.transfers[traffic.ends[e].transfer].flow];
@@ -44,10 +45,10 @@ Meetings FindMeetings(const Traffic& traffic, const Assignment& assignment) {
   return meetings;
 }
 
-// Where each device stands when nobody goes on.
+// Where each device stops when nothing progresses any more.
 std::vector<size_t> GoOn(const Meetings& meetings) {
   std::vector<size_t> next(meetings.visits.size(), 0), arrived(meetings.members.size(), 0);
-  std::vector<int32_t> complete;  // all members stand at it
+  std::vector<int32_t> complete;  // all members have reached it
   auto arrive = [&](int32_t device) {
     if (next[device] == meetings.visits[device].size()) return;
     const int32_t at = meetings.visits[device][next[device]].meeting;
@@ -71,7 +72,7 @@ Status CheckCreation(const Program& paper, const Traffic& traffic, const Assignm
   int32_t device = 0;
   while (device < paper.devices && !stands(device)) ++device;
   if (device == paper.devices) return {};
-  // Each waits for a member that stands elsewhere: the way ends in a cycle.
+  // Each waits for a member that is stuck elsewhere: the path ends in a cycle.
   std::vector<int32_t> way;
   auto seen = way.end();
   while (seen == way.end()) {

@@ -1,15 +1,15 @@
-// Communicators that are made when they are first used: the host that needs one stands still until
-// the hosts of all its members have come to it. Hosts only enqueue; they wait for nothing else, so
-// a device comes to its communicators in list order, and no stream matters here.
+// Communicators that are created at their first use: the host that needs one blocks until the hosts
+// of all its members have reached it. Hosts only enqueue; they wait for nothing else, so a device
+// reaches its communicators in list order, and streams do not matter here.
 //
 //   device 0: RECV from 3 ... SEND to 1      0 waits for 3, 3 for 2, 2 for 1, 1 for 0
 //   device 1: RECV from 0 ... SEND to 2      (a device's order: its previous neighbour first)
 //   device 2: RECV from 1 ... SEND to 3
 //   device 3: RECV from 2 ... SEND to 0
 //
-// Where one communicator carries all messages, it is there, but each direction between two devices
-// is connected at its first use, which is the same thing. (That NCCL connects all peers of a group
-// at once is not counted on.)
+// A single communicator for all messages exists from the start, but each direction between two
+// devices is connected at its first use, which comes to the same thing. (We do not rely on NCCL
+// connecting all peers of a group together.)
 #pragma once
 
 #include "schema/nccl/streams.h"

@@ -48,10 +48,10 @@ class Player {
     int kernels = 0;   // that occupy the device
     bool awake = false;
   };
-  // Where a stream stands.
+  // The state of a stream.
   struct Queue {
     size_t item = 0;
-    int32_t open = 0;  // operations of the item that have not met; 0 where it has not started
+    int32_t open = 0;  // operations of the item that have not met; 0 if it has not started
   };
 
   bool AtEnd(int device) const {
@@ -120,7 +120,7 @@ class Player {
     }
   }
 
-  // Why something does not go on, and what it waits for: an end, or a compute lane (-1 - device).
+  // Why something does not proceed, and what it waits for: an end, or a compute lane (-1 - device).
   struct Reason {
     const char* text;
     int32_t next;
@@ -136,12 +136,12 @@ class Player {
       for (const int32_t e : item)
         if (!Passed(traffic_.ends[e])) {
           if (e == node) return {"needs what comes after", LaneOf(traffic_.ends[e].device)};
-          return {is_next ? "is grouped with" : "stands behind", e};
+          return {is_next ? "is grouped with" : "is queued behind", e};
         }
-      if (!is_next) return {"stands behind", item.front()};
-      return {"finds no room beside", Unmet(Occupant(streams_.all[stream].device))};
+      if (!is_next) return {"is queued behind", item.front()};
+      return {"finds no room alongside", Unmet(Occupant(streams_.all[stream].device))};
     }
-    if (!is_next) return {"stands behind", Unmet(stream)};
+    if (!is_next) return {"is queued behind", Unmet(stream)};
     if (HasMet(traffic_.ends[node])) return {"is grouped with", Unmet(stream)};
     const Transfer& transfer = traffic_.transfers[traffic_.ends[node].transfer];
     for (int32_t e = transfer.first_end;; ++e)
@@ -171,10 +171,10 @@ class Player {
                     : NameOf(paper_, traffic_.ends[node]);
   }
 
-  // Everything that has stopped waits for something that has: the way ends in a cycle.
+  // Everything that has stopped waits for something that has stopped: the path ends in a cycle.
   Status Stuck(int device) const {
     constexpr size_t kShown = 12;
-    std::vector<std::pair<int32_t, const char*>> way;  // and why it does not go on
+    std::vector<std::pair<int32_t, const char*>> way;  // and why it does not proceed
     std::unordered_map<int32_t, size_t> seen;
     int32_t node = LaneOf(device);
     while (seen.try_emplace(node, way.size()).second) {

@@ -1,4 +1,4 @@
-// Plays the lists with streams: does everybody reach the end?
+// Plays the lists with streams: does every device reach the end?
 //
 // A device's compute lane follows its list and stops at a WAIT until what it waits for is over. An
 // item of a stream starts when the one before it is over and the compute lane has passed what its
@@ -7,9 +7,9 @@
 // anything takes does not matter: what has started once stays started, so without a limit all
 // orders end in one state (as in a Kahn network).
 //
-// With fewer kernels at once than streams that is not so: who came first holds the place. The play
-// then goes the worst way that it knows: kernels take their places as early as they can, those
-// whose partners have not come first.
+// If fewer kernels than streams can run at once, that no longer holds: whoever comes first holds
+// the place. The play then takes the worst order that it knows: kernels take their places as early
+// as they can, first those whose partners have not come.
 #pragma once
 
 #include "schema/nccl/streams.h"
@@ -19,9 +19,9 @@ namespace pp::nccl {
 
 inline constexpr int kNoLimit = 1 << 30;
 
-// Error: "deadlock: device 0 'RECV_grad s0 m0 from d1' (instruction 6) stands behind device 0
+// Error: "deadlock: device 0 'RECV_grad s0 m0 from d1' (instruction 6) is queued behind device 0
 // '...' (instruction 5), which waits to meet device 1 '...' ..., which ... the first".
-// REQUIRES: kernels >= 1, at once on a device.
+// REQUIRES: kernels >= 1, the number that run concurrently on a device.
 Status Play(const Program& paper, const Traffic& traffic, const Streams& streams,
             int kernels = kNoLimit);
 

@@ -13,7 +13,7 @@
 namespace pp::nccl {
 namespace {
 
-// One list a device: of a step, or of an evaluation, which the same communicators carry.
+// One list per device: of a step, or of an evaluation, which uses the same communicators.
 struct Part {
   const char* name;  // empty: the step
   const Program* paper;
@@ -44,7 +44,7 @@ class Prover {
   Needs Search() const {
     Sharings sharings;
     std::vector<std::string> coarser;
-    int last = 0;  // of two devices one for all messages is one for the pair
+    int last = 0;  // with two devices, one for all messages is one for the pair
     for (;;) {
       Sharings finer = sharings;
       for (const Part& part : parts_) {
@@ -88,7 +88,7 @@ class Prover {
     return {};
   }
 
-  // What would do in place of `sharings` without groups.
+  // What would work instead of `sharings` without groups.
   std::string Remedy(const Sharings& sharings) const {
     std::string remedy = ToText(Search().assignment) + ": safe and free of stalls";
     const bool safe = std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
@@ -107,7 +107,7 @@ class Prover {
     return {};
   }
 
-  // Fewer kernels at once than streams are safe by luck alone.
+  // With fewer concurrent kernels than streams, safety depends on luck.
   Status CheckKernels(const Sharings& sharings, const Terms& terms) const {
     for (const Part& part : parts_) {
       const Streams streams = StreamsOf(part, sharings, terms.groups);
@@ -124,7 +124,7 @@ class Prover {
   }
 
  private:
-  // A communicator that stalls makes way for the next finer ones.
+  // A communicator that stalls is replaced by the next finer ones.
   static void Split(const Traffic& traffic, const Communicator& one, Sharings* sharings) {
     if (one.sharing == Sharing::kAll) {
       sharings->most = Sharing::kPair;

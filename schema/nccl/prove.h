@@ -1,19 +1,19 @@
-// What NCCL really promises, and whether a plan is safe with it.
+// What NCCL really guarantees, and whether a plan is safe with it.
 //
 //   streams       a send or receive blocks its stream until it is matched        streams.h, play.h
 //   groups        operations of one group progress together                      streams.h
-//   stalls        nobody waits only for its place in a stream                    stalls.h
+//   stalls        nothing waits only for its place in a stream                    stalls.h
 //   creation      a communicator is made by all its members together             creation.h
-//   kernels       not more of them at once on a device than fit                  play.h
-//   collectives   those of one communicator have one order on all its ranks; the plain proof
-//                 (verify.h) has seen to that
+//   kernels       no more of them run at once on a device than fit                  play.h
+//   collectives   those of one communicator have the same order on all its ranks; the plain proof
+//                 (verify.h) has checked that
 //
-// A plan leaves open which communicator carries which message. Without a wish the answer is the
-// fewest communicators that are safe and free of stalls: one for all messages, or else for each
-// pair of devices one, or else for each of its directions one, or else one for each kind of value.
-// That each of them is free of stalls does not depend on the others (stalls.h), so each pair has as
-// few as it can. The finest, one for each flow, always is: the plain proof has played it. With a
-// wish the answer is whether it is safe and free of stalls.
+// A plan leaves open which communicator carries which message. Unless the user specifies it, the
+// answer is the fewest communicators that are safe and free of stalls: one for all messages, or
+// else one for each pair of devices, or else one for each of its directions, or else one for each
+// kind of value. Whether one of them is free of stalls does not depend on the others (stalls.h), so
+// each pair has as few as it can. The finest, one for each flow, always is: the plain proof has
+// played it. If the user specifies it, the answer is whether that is safe and free of stalls.
 #pragma once
 
 #include <optional>
@@ -26,26 +26,26 @@
 
 namespace pp::nccl {
 
-// When communicators are made: before the first step, in one order on all ranks, as our runtime
-// does; or at their first use.
+// When communicators are created: before the first step, in the same order on all ranks, as our
+// runtime does; or at their first use.
 enum class Creation : uint8_t { kBefore, kFirstUse };
 
 struct Terms {
-  std::optional<Sharing> sharing;  // of all messages; none: as few communicators as will do
-  Groups groups = Groups::kNone;   // with a sharing
+  std::optional<Sharing> sharing;  // of all messages; none: the fewest communicators that suffice
+  Groups groups = Groups::kNone;   // only with a sharing
   Creation creation = Creation::kBefore;
   // Kernels of NCCL that a device runs at once: CUDA has at most 32 hardware queues
   // (CUDA_DEVICE_MAX_CONNECTIONS; 8 by default), and one of them is for computing.
   int kernels = 31;
 };
 
-// What a runtime makes of it.
+// What a runtime needs for the plan.
 struct Needs {
   std::vector<Flow> flows;           // what the assignment assigns
   Assignment assignment;             // of the devices of one replica and one tensor-parallel index
   Sharings sharings;                 // which says the same of any traffic between the devices
   int kernels = 0;                   // the most that a device may run at once
-  std::vector<std::string> coarser;  // why each coarser assignment will not do
+  std::vector<std::string> coarser;  // why each coarser assignment fails
 };
 
 // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.

@@ -13,8 +13,8 @@ class Stalls {
     for (const auto& joins : traffic.joins) budget_ += kTimes * static_cast<int64_t>(joins.size());
   }
 
-  // Whether `behind` comes later anyway. Where that is hard to say (no scheme of ours comes near),
-  // it does not.
+  // Whether `behind` comes later anyway. If that is too expensive to decide (no scheme of ours
+  // comes close), the answer is no.
   bool ComesLater(int32_t before, int32_t behind) {
     const End &first = traffic_.ends[before], &second = traffic_.ends[behind];
     if (&traffic_.FlowOf(first) == &traffic_.FlowOf(second) && first.index < second.index)
@@ -31,14 +31,14 @@ class Stalls {
   }
 
  private:
-  // Reachability is asked for so many instructions for each one of the lists.
+  // The budget of reachability queries: this many instructions for each one of the lists.
   static constexpr int64_t kTimes = 32;
 
   std::span<const End> EndsWith(int32_t end) const {
     return traffic_.EndsOf(traffic_.transfers[traffic_.ends[end].transfer]);
   }
 
-  // All that must be over when b starts, back from b until a's needs are among it.
+  // Collects all that must be over when b starts, backwards from b until a's needs are among it.
   bool ComesLaterByOthers(std::span<const End> a, std::span<const End> b) {
     std::fill(over_.begin(), over_.end(), Lane{});
     left_.clear();
@@ -87,7 +87,7 @@ std::optional<Stall> FindStall(Stalls& stalls, const Stream& stream) {
     const auto item = stream.Item(i);
     if (i > 0 && !stalls.ComesLater(stream.Item(i - 1).back(), item.front()))
       return Stall{stream.communicator, item.front(), stream.Item(i - 1).back()};
-    // Those of a group wait for one another; "comes later" is transitive, so a circle will do.
+    // Those of a group wait for one another; "comes later" is transitive, so a cycle suffices.
     for (size_t k = 0; item.size() > 1 && k < item.size(); ++k) {
       const int32_t other = item[(k + 1) % item.size()];
       if (!stalls.ComesLater(item[k], other)) return Stall{stream.communicator, other, item[k]};

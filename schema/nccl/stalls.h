@@ -1,10 +1,10 @@
-// Stalls: an operation waits only because another one stands before it in its stream, although its
-// data and its partner are ready.
+// Stalls: an operation waits only because another one is before it in its stream, although its data
+// and its partner are ready.
 //
-// Where flows share a stream, b behind a, there is none if b always comes later than a anyway: if
-// what a needs is over whenever what b needs is, however long anything takes. What a needs is, at
-// each of its ends, a place of that device's compute lane (End::after); so this is a question of
-// reachability in the graph of the lists with each flow in a stream of its own. Streams without
+// If flows share a stream, with b after a, there is no stall if b always comes later than a anyway:
+// if what a needs is over whenever what b needs is, however long anything takes. At each of its
+// ends, a needs a certain place in that device's compute lane (End::after); so this is a question
+// of reachability in the graph of the lists with each flow in a stream of its own. Streams without
 // stalls add nothing to that graph, and so no deadlock either.
 #pragma once
 

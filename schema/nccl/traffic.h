@@ -4,9 +4,9 @@
 //   device 0   F0  SEND_act m0 ─┐                  one transfer, two ends; it needs the sender's F0
 //   device 1   RECV_act m0 ─────┘ WAIT act m0 F0   over and the receiver's buffer free
 //
-// A *flow* is what no assignment of communicators ever takes apart: the messages of one direction
-// and one kind of value, or the collectives of one set of devices. The transfers of a flow stand in
-// one order at all its ends, because a verified plan has them so.
+// A *flow* is what no assignment of communicators ever splits: the messages of one direction and
+// one kind of value, or the collectives of one set of devices. The transfers of a flow have the
+// same order at all its ends, because a verified plan has them so.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct End {
   int32_t transfer = -1;
   int32_t device = -1;
   int32_t index = -1;  // of the instruction
-  // The last compute-lane instruction that must be over before it can start, the ends before it in
-  // its flow included; -1 where there is none. Never smaller than that of the end before.
+  // The last compute-lane instruction that must be over before it can start, including those of the
+  // ends before it in its flow; -1 if there is none. Never smaller than that of the end before.
   int32_t after = -1;
   int32_t joined = kNever;  // the compute-lane instruction that waits for it
 };
@@ -50,7 +50,7 @@ struct Traffic {
   std::vector<End> ends;
   std::vector<std::vector<int32_t>> started_by;  // device -> its ends, in list order
   // device -> instruction -> the end that the compute lane waits for there, or -1. A blocking
-  // message is waited for where it stands.
+  // message is waited for in its place.
   std::vector<std::vector<int32_t>> joins;
 
   std::span<const End> EndsOf(const Transfer& transfer) const {

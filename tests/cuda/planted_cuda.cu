@@ -1,4 +1,4 @@
-// What tools/cuda_proofs is to find: one kernel for each thing that is forbidden.
+// What tools/cuda_proofs must find: one kernel for each forbidden thing.
 #include <cuda_runtime.h>
 
 namespace pp {
@@ -11,7 +11,7 @@ __global__ void Double(const N* x, N* y) {
   y[threadIdx.x] = static_cast<N>(x[threadIdx.x] * 0.1);
 }
 
-// More numbers alive at once than the registers of 1024 threads hold.
+// More live values than the registers of 1024 threads hold.
 __global__ void __launch_bounds__(1024) Spills(const float* x, float* y) {
   float kept[128];
   for (int i = 0; i < 128; ++i) kept[i] = x[i * 1024 + threadIdx.x];

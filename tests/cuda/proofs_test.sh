@@ -1,9 +1,9 @@
 #!/bin/bash
 # The kernels for a GPU, as nvcc compiles them: none uses local memory, sums floats by atomic
-# operations or computes in doubles, but where tests/cuda/exceptions.txt says why; and each takes as
-# many registers, and moves 16 bytes in as many places, as tests/cuda/registers.txt says, which
-# tools/golden rewrites. Each check finds what is planted for it. Where there is no nvcc nothing is
-# tested, and the test says so.
+# operations or computes in doubles, except where tests/cuda/exceptions.txt says why; and each uses
+# as many registers, and moves 16 bytes in as many places, as tests/cuda/registers.txt says, which
+# tools/golden rewrites. Each check finds what is planted for it. Without nvcc nothing is tested, and
+# the test says so.
 #
 #   proofs_test.sh LISTING... --planted LISTING...
 set -euo pipefail

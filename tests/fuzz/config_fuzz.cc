@@ -1,5 +1,5 @@
-// Hugging Face's config.json: whatever the text, it ends in an error or in a model that is written
-// and read back as it was, and of which a small one can be laid out.
+// Hugging Face's config.json: whatever the text, it gives an error or a model that is written and
+// read back unchanged, and that, if small, can be laid out.
 #include <cstring>
 #include <string>
 
@@ -70,7 +70,7 @@ constexpr const char* kValues[] = {
     R"({"rope_type":"llama3","factor":8,"original_max_position_embeddings":64})",
     R"({"rope_type":"default","rope_theta":1e6})"};
 
-// A right one, but for a few values.
+// A right one, except for a few values.
 std::string AnyInput(pp::Random& random) {
   std::string text =
       random.OneIn(2)

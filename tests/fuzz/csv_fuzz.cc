@@ -1,5 +1,5 @@
-// PyTorch's CSV: whatever the bytes, reading them ends in an error or in lists; those end in an
-// error or in a plan, which says the same when it is written as CSV and read again.
+// PyTorch's CSV: whatever the bytes, reading them gives an error or lists; those give an error or a
+// plan, which says the same when it is written as CSV and read again.
 #include <cstring>
 #include <string>
 
@@ -68,7 +68,7 @@ std::string AnyCsv(pp::Random& random) {
   return text.ok() ? *text : "(0F0;0B0)OVERLAP_F_B\n";
 }
 
-// So that buffers have bytes and are used again.
+// So that buffers have bytes and are reused.
 pp::ModelConfig TinyModel(int layers) {
   pp::ModelConfig model = pp::Gpt2Model();
   model.vocab_size = 16;

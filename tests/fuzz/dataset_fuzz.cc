@@ -1,8 +1,8 @@
-// Data sets of all three formats: whatever the bytes, opening them ends in an error or in sequences
+// Data sets of all three formats: whatever the bytes, opening them gives an error or sequences
 // whose tokens are in the vocabulary, and whose targets are their inputs, shifted by one.
 //
-// An input is | options, 1 byte | bytes of the index, 2 | index | data |; without an index the data
-// stand alone.
+// An input is | options, 1 byte | bytes of the index, 2 | index | data |; without an index there is
+// only the data.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -85,7 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const int64_t n : {int64_t{0}, dataset->sequences() - 1, dataset->sequences(), int64_t{7}})
     CheckSequence(*dataset, options, n);
   PP_CHECK(dataset->Digest().ok());
-  // And where it is cut short.
+  // And truncated.
   file.Fill(second.substr(0, second.size() / 2));
   CheckSequence(*dataset, options, dataset->sequences() - 1);
   return 0;

@@ -1,5 +1,5 @@
-// Plan files past the checksum: whatever the bytes, reading them ends in an error or in a program;
-// a program can be verified, stored and printed, and comes back from both as it was.
+// Plan files past the checksum: whatever the bytes, reading them gives an error or a program; a
+// program can be verified, stored and printed, and comes back from both unchanged.
 #include <cstring>
 #include <string>
 
@@ -12,7 +12,7 @@ extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
 namespace {
 
-constexpr size_t kSeal = 16;  // bytes behind the FlatBuffer
+constexpr size_t kSeal = 16;  // bytes after the FlatBuffer
 
 pp::Program WithoutMemory(pp::Program program) {
   for (pp::DeviceList& list : program.lists) {

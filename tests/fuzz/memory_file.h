@@ -1,5 +1,5 @@
-// A file in memory under a name of its own, filled anew for every input: what reads files is fuzzed
-// through its front door, and fast.
+// A file in memory under its own name, refilled for every input: what reads files is fuzzed through
+// its front door, and fast.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@ namespace pp {
 
 class MemoryFile {
  public:
-  // `folder` has to exist.
+  // `folder` must exist.
   MemoryFile(const std::string& folder, const std::string& name)
       : path_(folder + "/" + name), descriptor_(memfd_create(name.c_str(), 0)) {
     PP_CHECK(descriptor_ >= 0);

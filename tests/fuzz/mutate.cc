@@ -11,7 +11,7 @@
 namespace pp {
 namespace {
 
-// The number behind `old`, if there is one.
+// The number after `old`, if there is one.
 template <typename T>
 T Next(T old) {
   return old == std::numeric_limits<T>::max() ? old : static_cast<T>(old + 1);
@@ -39,7 +39,7 @@ T& OneOf(Random& random, std::vector<T>& items) {
   return items[random.Below(items.size())];
 }
 
-// Any op, with the fields that it has.
+// Any op, with its fields.
 Instruction AnyInstruction(Random& random, const Program& program, int device) {
   const auto below = [&](int32_t count) { return random.Below(std::max(count, 1)); };
   Instruction i;
@@ -199,7 +199,7 @@ void MutateJob(Random& random, Program* program) {
   }
 }
 
-// Sizes, and what lies where.
+// Sizes and placement.
 void MutateShape(Random& random, Program* program) {
   const auto resize = [&](std::vector<int32_t>& numbers) {
     numbers.resize(random.Below(numbers.size() + 3), 0);

@@ -9,8 +9,8 @@
 
 namespace pp {
 
-// SplitMix64 (Steele et al., 2014): the same numbers on every machine, and nothing to set up,
-// because every mutation makes its own.
+// SplitMix64 (Steele et al., 2014): the same sequence on every machine, and cheap to set up,
+// because every mutation makes its own generator.
 class Random {
  public:
   explicit Random(uint32_t seed) : state_(seed) {}

@@ -1,5 +1,5 @@
-// Weights in safetensors: whatever the bytes, opening them ends in an error or in tensors that lie
-// back to back, fill the file, and can be read.
+// Weights in safetensors: whatever the bytes, opening them gives an error or tensors that lie back
+// to back, fill the file, and can be read.
 #include <cstring>
 #include <string>
 #include <vector>

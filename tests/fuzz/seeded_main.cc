@@ -16,7 +16,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 namespace {
 
 constexpr size_t kMostBytes = 8192;
-constexpr size_t kPool = 64;  // inputs kept to go on from
+constexpr size_t kPool = 64;  // inputs kept to mutate further
 
 std::mt19937 engine;
 

@@ -1,5 +1,5 @@
-// The text form: whatever the text, reading it ends in an error or in a program; a program can be
-// verified, and printed and read again it is the same.
+// The text form: whatever the text, reading it gives an error or a program; a program can be
+// verified, and is unchanged after printing and reading.
 #include <cstring>
 #include <string>
 

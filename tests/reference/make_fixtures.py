@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 MICROBATCHES, BATCH, TOKENS, STEPS = 2, 2, 24, 10
-# AdamW as in runtime/parameters.h.
+# AdamW as in runtime/model/parameters.h.
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 

@@ -1,4 +1,4 @@
-"""Random GPT-2 and LLaMA configurations, piperun beside transformers: see random_parity.
+"""Random GPT-2 and LLaMA configurations, piperun against transformers: see random_parity.
 
     random_parity.py COUNT SEED
     random_parity.py --fixtures tests/reference/random COUNT SEED     made 12 with seed 3
@@ -25,9 +25,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 FACTOR = 8
 FLOOR = 2.0**-22  # relative: four roundings to fp32, the least that an error counts as
-# Copies: a build beside this run changes nothing.
+# Copies, so that a concurrent build changes nothing.
 PROGRAMS = pathlib.Path(tempfile.mkdtemp())
-# scheme, devices, stages a device
+# scheme, devices, stages per device
 SCHEMES = [("gpipe", 1, 1), ("1f1b", 2, 1), ("1f1b", 3, 1), ("interleaved", 2, 2), ("zb-v", 2, 2),
            ("zb-h1", 2, 1), ("dualpipe-v", 2, 2)]
 
@@ -106,7 +106,7 @@ def make_model(case):
 
 
 class ExactAngles(torch.nn.Module):
-    """RoPE in fp64. What transformers has rounds frequencies and angles to fp32 whatever the type
+    """RoPE in fp64. transformers' own rounds frequencies and angles to fp32 whatever the type
     of the model is, so that its run in fp64 would not know of that error of its own."""
 
     def __init__(self, case):

@@ -21,7 +21,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.nn import functional as F
 
-VOCABULARY, WIDTH, TOKENS, SEQUENCES = 61, 32, 16, 2  # sequences a micro-batch
+VOCABULARY, WIDTH, TOKENS, SEQUENCES = 61, 32, 16, 2  # sequences per micro-batch
 TIMEOUT = datetime.timedelta(seconds=60)
 
 
@@ -46,7 +46,7 @@ def loss_of(logits, targets):
 
 
 class Schedule:
-    """What a file says of sizes: the stages of each rank, and the micro-batches."""
+    """The sizes that a file states: the stages of each rank, and the micro-batches."""
 
     def __init__(self, path):
         with open(path) as file:

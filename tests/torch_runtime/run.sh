@@ -1,6 +1,6 @@
 #!/bin/bash
-# Schedules of pipec, those that PyTorch has and those that it has not, executed by PyTorch's
-# own pipeline runtime (run.py). By hand: it takes PyTorch from PyPI (tools/torch_python), and
+# Schedules of pipec, both those that PyTorch has and those that it lacks, executed by PyTorch's
+# own pipeline runtime (run.py). To be run by hand: it takes PyTorch from PyPI (tools/torch_python), and
 # some minutes.
 #
 #   tests/torch_runtime/run.sh        PYTHON=… a python that has torch, PIPEC=… another pipec

@@ -10,13 +10,13 @@ is a toolkit. Without one it is an empty file, no_nvcc.
 
 load("@cuda//:defs.bzl", "CUDA_HOME", "HAVE_CUDA")
 
-# What a target needs that exists under --config=cuda alone.
+# The constraint of targets that exist only under --config=cuda.
 CUDA_ONLY = select({
     "//:cuda": [],
     "//conditions:default": ["//tools/build:needs_config_cuda"],
 })
 
-# Code for A100 and H100/H200, and PTX for what comes after them.
+# Code for A100 and H100/H200, and PTX for later GPUs.
 _NVCC_FLAGS = [
     "-std=c++20",
     "-O3",
@@ -28,7 +28,7 @@ _NVCC_FLAGS = [
     "-I.",
 ]
 
-# nvcc's own files come into a folder; there is one .ptx for each -gencode.
+# nvcc's own files go into a folder; there is one .ptx for each -gencode.
 _COMPILE = """
 set -euo pipefail
 nvcc=$1 source=$2 object=$3 ptx=$4 ptxas=$5
@@ -48,7 +48,7 @@ def _nvcc_objects_impl(ctx):
         nothing = ctx.actions.declare_file("_%s/no_nvcc" % ctx.label.name)
         ctx.actions.write(nothing, "")
 
-        # Bazel wants an object for the library, which is passed over.
+        # Bazel wants an object for the library, which is ignored.
         no_object = ctx.actions.declare_file("_%s/no_nvcc.pic.o" % ctx.label.name)
         ctx.actions.write(no_object, "")
         return [
@@ -145,5 +145,5 @@ def cuda_library(name, srcs, hdrs = [], deps = [], visibility = None):
         linkopts = ["-L%s/lib64" % CUDA_HOME, "-lcudart_static", "-ldl", "-lpthread", "-lrt"],
         target_compatible_with = CUDA_ONLY,
         visibility = visibility,
-        alwayslink = True,  # wherever it stands among libraries that do not name it
+        alwayslink = True,  # wherever it is among libraries that do not name it
     )

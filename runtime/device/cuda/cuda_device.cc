@@ -90,7 +90,7 @@ class CudaDevice : public Device {
   }
   Status status() const override { return driver_->status(); }
 
-  // From the end, a piece at a time, to where it was before. One caller at a time.
+  // From the end, piece by piece, to where it was before. One caller at a time.
   int64_t HighWater() const override {
     std::vector<uint32_t> words(CudaQueue::kPieceBytes / 4);
     for (int64_t end = bytes_ / 4; end > high_;) {
@@ -124,7 +124,7 @@ class CudaDevice : public Device {
     return std::unique_ptr<Transport>(std::make_unique<NcclTransport>(std::move(nccl)));
   }
 
-  // What waits for other ranks does not count: it may never be done.
+  // What waits for other ranks does not count: it may never finish.
   bool Idle() const {
     return compute_->Idle() && reduce_->Idle() && out_->Idle() && in_->Idle() && probe_->Idle();
   }
@@ -162,9 +162,9 @@ class CudaDevice : public Device {
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0;
   std::unique_ptr<CudaQueue> compute_, reduce_;
-  std::unique_ptr<CudaQueue> out_, in_;  // of messages
+  std::unique_ptr<CudaQueue> out_, in_;  // for messages
   std::unique_ptr<CudaQueue> probe_;
-  CudaQueue::Args queue_args_;  // of one without pinned memory
+  CudaQueue::Args queue_args_;  // for a queue without pinned memory
   std::mutex nccl_mutex_;
   std::vector<std::unique_ptr<CudaQueue>> nccl_queues_;  // by communicator
   mutable int64_t high_ = 0;                             // words, so far

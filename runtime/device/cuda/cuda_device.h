@@ -1,9 +1,9 @@
 // The device that is an NVIDIA GPU, or a part of one: memory, streams and the kernels of
 // //kernels:cuda, over a driver.
 //
-// What a lane submits goes into its stream, with an event behind each piece of work. A thread of
-// the device's own looks for events that are reached, moves on what copies have brought to the
-// host, and rings.
+// What a lane submits goes into its stream, with an event after each piece of work. A thread of the
+// device's own looks for events that are reached, passes on what copies have brought to the host,
+// and rings.
 #pragma once
 
 #include <memory>
@@ -15,19 +15,19 @@
 
 namespace pp {
 
-// That the device has for itself, beside those of NCCL's communicators.
+// The device's own streams, in addition to those of NCCL's communicators.
 inline constexpr int kCudaDeviceStreams = 6;
 
 struct CudaDeviceArgs {
   DeviceBells bells;
   std::unique_ptr<Nccl> nccl;  // null: ranks that share communicators cannot be reached
-  // Of a file, for a machine like this one (else the device has an error); null: none.
+  // From a file, for a machine like this one (otherwise the device has an error); null: none.
   std::shared_ptr<const GemmTable> gemms;
   bool stochastic_rounding = false;  // of bf16 jobs' weights for products
 };
 
-// Driver and NCCL are the device's alone. Throws std::system_error where the system has no thread
-// left.
+// Driver and NCCL are used by the device alone. Throws std::system_error if the system has no
+// thread left.
 std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args);
 
 }  // namespace pp

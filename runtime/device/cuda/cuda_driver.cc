@@ -61,7 +61,7 @@ class RealCuda : public CudaDriver {
     events_.push_back(event);
     return event;
   }
-  // What a launch has left is found here.
+  // Errors from launches are detected here.
   void Record(Event event, Stream stream) override {
     Use();
     Check(cudaGetLastError());
@@ -75,7 +75,7 @@ class RealCuda : public CudaDriver {
     Use();
     const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
     if (error != cudaErrorNotReady) return Check(error);
-    cudaGetLastError();  // which would tell it again as if a launch had failed
+    cudaGetLastError();  // otherwise it would be reported again as if a launch had failed
     return false;
   }
   double SecondsBetween(Event first, Event second) override {
@@ -91,7 +91,7 @@ class RealCuda : public CudaDriver {
     Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault,
                           static_cast<cudaStream_t>(stream)));
   }
-  // CUDA's runtime repeats bytes, not words: a copy doubles what is there.
+  // CUDA's runtime repeats bytes, not words: copying doubles what is already there.
   void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
     if (words == 0) return;
     Result<std::byte*> pinned = TakePinned(sizeof word);
@@ -169,7 +169,7 @@ class RealCuda : public CudaDriver {
   }
 
   const int gpu_;
-  mutable std::mutex mutex_;  // of what follows, but for products
+  mutable std::mutex mutex_;  // of the following, except products
   Status status_;
   std::vector<void*> memory_, pinned_;
   std::vector<cudaStream_t> streams_;
@@ -180,7 +180,7 @@ class RealCuda : public CudaDriver {
 }  // namespace
 
 Result<std::vector<uint64_t>> FindGpus() {
-  int count = 0;  // CUDA leaves it alone where it fails
+  int count = 0;  // CUDA does not set it on failure
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || count == 0)
     return Status::Invalid(fmt::format(

@@ -9,8 +9,8 @@
 
 namespace pp {
 
-// What each GPU is in the world, never 0. Invalid: there is no GPU that CUDA can use; the text says
-// why.
+// A globally unique id for each GPU, never 0. Invalid: there is no GPU that CUDA can use; the text
+// says why.
 Result<std::vector<uint64_t>> FindGpus();
 
 // Of one of them, by its index. Several drivers of one GPU share it.

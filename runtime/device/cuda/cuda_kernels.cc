@@ -62,7 +62,7 @@ class CudaKernels : public Kernels {
     return FusesProduct(&driver_, shape, gemms_);
   }
 
-  // The driver's products take numbers of one type.
+  // The driver's products take operands of one type.
   void Multiply(int product, const kernels::MatmulArgs& args) override {
     const kernels::MatmulShape& shape = shapes_[product];
     kernels::MatmulArgs rounded = args;
@@ -122,7 +122,7 @@ class CudaKernels : public Kernels {
     PP_CHECK(false);
   }
 
-  // Once a step, whatever the number of micro-batches, where AdamW has not done it.
+  // Once per step, whatever the number of micro-batches, unless AdamW has done it.
   const void* Rounded(const float* weights, int64_t n) {
     RoundedWeights& rounded = rounded_[{weights, n}];
     if (rounded.at == nullptr) {
@@ -134,8 +134,8 @@ class CudaKernels : public Kernels {
     rounded.fresh = true;
     return rounded.at;
   }
-  // AdamW rounds what it updates whole, and products have taken before. Where it updates a part
-  // (ZeRO), peers send the rest.
+  // AdamW rounds the tensors that it updates completely and that products have used before. If it
+  // updates a part (ZeRO), peers send the rest.
   kernels::AdamWArgs WithRounded(kernels::AdamWArgs args) {
     args.rounding = rounding_;
     stepped_.assign(args.tensors.begin(), args.tensors.end());
@@ -186,8 +186,8 @@ std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream 
   return std::make_unique<CudaKernels>(driver, stream, job, options);
 }
 
-// In fp32, which is there to be compared, digits are not left to cuBLASLt's tanh, of which nothing
-// is promised. A row of aux must have a multiple of eight numbers.
+// In fp32, which serves for comparison, accuracy is not left to cuBLASLt's tanh, which guarantees
+// nothing. A row of aux must have a multiple of eight elements.
 bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms) {
   PP_CHECK(shape.epilogue != kernels::Epilogue::kNone);
   kernels::MatmulShape plain = shape;

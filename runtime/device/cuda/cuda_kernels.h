@@ -1,4 +1,4 @@
-// The kernels of a GPU, put into one stream.
+// The kernels of a GPU, launched into one stream.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ struct CudaKernelsOptions {
   bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)
 };
 
-// Their working space is the driver's, beside the arena: std::bad_alloc where there is none.
+// Their workspace is the driver's, outside the arena: std::bad_alloc if there is none.
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
                                          const Job& job, const CudaKernelsOptions& options);
 
-// Kernels::Fuses: a file of algorithms says so by having the product with its epilogue, or without
-// it. REQUIRES: the product has one.
+// Kernels::Fuses: a file of algorithms decides it by listing the product with its epilogue, or
+// without it. REQUIRES: the product has one.
 bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms);
 
 }  // namespace pp

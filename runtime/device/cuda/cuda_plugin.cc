@@ -11,8 +11,8 @@ namespace {
 struct Plugin {
   std::string path;
   const char* entry;
-  const char* missing;  // what to do without the library
-  const char* install;  // where it does not load
+  const char* missing;  // what to do if the library is missing
+  const char* install;  // if it does not load
 };
 
 template <typename Backend>
@@ -24,7 +24,7 @@ Backend Open(const Plugin& plugin) {
   auto* open = reinterpret_cast<void (*)(Backend*)>(dlsym(library, plugin.entry));
   if (open == nullptr)
     return {.status = Status::Invalid(
-                fmt::format("{} is not this program's library (the one beside it)", plugin.path))};
+                fmt::format("{} is not this program's library (the one next to it)", plugin.path))};
   Backend backend;
   open(&backend);
   return backend;

@@ -1,4 +1,4 @@
-// The CUDA backend, and NCCL, each in a shared library of its own beside the program, so that a
+// The CUDA backend, and NCCL, each in a separate shared library next to the program, so that a
 // program for CPUs neither needs nor loads CUDA, nor one for a single host NCCL.
 #pragma once
 
@@ -22,7 +22,7 @@ inline constexpr char kNcclEntry[] = "pp_open_nccl";
 
 struct CudaBackend {
   Status status;               // why there is none
-  std::vector<uint64_t> gpus;  // what each is in the world, never 0
+  std::vector<uint64_t> gpus;  // each one's globally unique id, never 0
   // As MakeCudaDevice and TuneGemms.
   std::function<std::unique_ptr<Device>(int gpu, CudaDeviceArgs)> make_device;
   std::function<Result<TunedGemms>(int gpu, const std::vector<kernels::MatmulShape>&)> tune;
@@ -33,11 +33,11 @@ struct NcclBackend {
   std::function<std::unique_ptr<Nccl>()> make;
 };
 
-// What the libraries export under kCudaEntry and kNcclEntry.
+// The symbols that the libraries export as kCudaEntry and kNcclEntry.
 using OpenCudaEntry = void(CudaBackend* backend);
 using OpenNcclEntry = void(NcclBackend* backend);
 
-// Load the library from `directory`, for good. Invalid: there is none, or no GPU.
+// Load the library from `directory`, permanently. Invalid: there is none, or no GPU.
 CudaBackend OpenCuda(const std::string& directory);
 NcclBackend OpenNccl(const std::string& directory);
 

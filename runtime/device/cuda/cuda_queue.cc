@@ -32,7 +32,7 @@ std::byte* CudaQueue::TakePinned(int64_t bytes) {
       std::lock_guard<std::mutex> lock(mutex_);
       if (std::byte* piece = ring_.Take(bytes)) return piece;
     }
-    sched_yield();  // the watcher gives back
+    sched_yield();  // the watcher gives space back
   }
 }
 
@@ -105,7 +105,7 @@ bool CudaQueue::Watch() {
   if (work_.empty()) return false;
   const Work work = work_.front();
   lock.unlock();
-  // Of a device that has failed nothing is waited for.
+  // Nothing is waited for on a device that has failed.
   if (!args_.driver->Reached(work.end) && args_.driver->status().ok()) return false;
   if (work.to != nullptr) std::memcpy(work.to, work.pinned, work.pinned_bytes);
   CudaDriver::Event free = work.end;

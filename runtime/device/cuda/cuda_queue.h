@@ -1,4 +1,4 @@
-// A queue of the CUDA device: a stream, and what is to be done when it has come to an event.
+// A queue of the CUDA device: a stream, and what is to be done when it has reached an event.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,8 @@ class CudaQueue : public Queue, public Copier {
   Ticket Sum(const SumArgs& args) override;
   Ticket CopyIn(void* to, const void* from, int64_t bytes) override;
   Ticket CopyOut(void* to, const void* from, int64_t bytes) override;
-  // From and to what the driver's copies reach, which is the copy's until the ticket is done.
+  // Copies between memories that the driver can access; both belong to the copy until the ticket is
+  // done.
   Ticket Copy(void* to, const void* from, int64_t bytes) override;
   Ticket Drop(void*, int64_t) override { return last(); }
   Ticket Stamp(double* seconds) override;
@@ -45,7 +46,7 @@ class CudaQueue : public Queue, public Copier {
 
   CudaDriver::Stream stream() const { return stream_; }
 
-  // The watcher: ends what the stream has come behind. Whether there was anything.
+  // The watcher: finishes what the stream has completed. Returns whether there was anything.
   bool Watch();
   // The watcher: whether nothing is under way.
   bool Idle() const { return done_.load() == submitted_.load(); }
@@ -54,7 +55,7 @@ class CudaQueue : public Queue, public Copier {
   // What the watcher does when an event is reached.
   struct Work {
     Ticket ticket = 0;
-    CudaDriver::Event begin = nullptr, end = nullptr;  // begin: null where no time is taken
+    CudaDriver::Event begin = nullptr, end = nullptr;  // begin: null if no time is taken
     void* to = nullptr;                                // of a copy to the host, from `pinned`
     std::byte* pinned = nullptr;
     int64_t pinned_bytes = 0;
@@ -69,13 +70,13 @@ class CudaQueue : public Queue, public Copier {
   Ticket last_ = 0;  // the owner's
   double processor_ = 0;
   std::atomic<Ticket> submitted_{0}, done_{0};
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of the following fields
   std::deque<Work> work_;
-  std::vector<CudaDriver::Event> events_;  // that are free
+  std::vector<CudaDriver::Event> events_;  // free ones
   PinnedRing ring_;
   double busy_ = 0;
   // The watcher's: of the last stamp. From there to the next one CUDA's milliseconds are exact to
-  // much less than a microsecond, as they would not be hours behind the origin: they are floats.
+  // much less than a microsecond; hours after the origin they would not be, as they are floats.
   CudaDriver::Event stamp_ = nullptr;
   double stamp_seconds_ = 0;
 };

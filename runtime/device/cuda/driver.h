@@ -1,10 +1,11 @@
-// What the CUDA device asks of CUDA, a function each: memory, streams, events and matrix products.
+// What the CUDA device needs from CUDA, one function each: memory, streams, events and matrix
+// products.
 //
-// Two kinds: CUDA's own (cuda_driver.cc and lt_products.cc, which alone include its headers), and a
-// fake of the tests that carries out in any legal order what it may, and poisons what is not
-// written. What is not in order in a stream, or behind an event, has no order.
+// There are two: CUDA's own (cuda_driver.cc and lt_products.cc, which alone include its headers),
+// and a fake for the tests that executes work in any legal order, and poisons what is not written.
+// What is not ordered by a stream or an event has no order.
 //
-// Errors stay: the first one is in status(), and from then on nothing needs to happen.
+// Errors persist: the first one is in status(), and from then on nothing needs to happen.
 #pragma once
 
 #include <cstddef>
@@ -25,24 +26,24 @@ class CudaDriver {
 
   virtual ~CudaDriver() = default;
 
-  // The calling thread is about to start kernels of its own.
+  // The calling thread is about to launch its own kernels.
   virtual void Use() = 0;
 
-  // Memory of the device, aligned to 256 bytes, and of the host that copies may read and write
-  // while the host goes on ("pinned"). It is the driver's, until its end. Invalid: there is not so
-  // much.
+  // Memory of the device, aligned to 256 bytes, and of the host that copies can read and write
+  // while the host continues ("pinned"). It belongs to the driver and lives as long. Invalid: there
+  // is not enough.
   virtual Result<std::byte*> Take(int64_t bytes) = 0;
-  // Both may wait for all that is in streams: not while NCCL's operations are, which wait for
-  // others.
+  // Both may wait for all that is in streams: not while NCCL's operations are, which wait for other
+  // ranks.
   virtual Result<std::byte*> TakePinned(int64_t bytes) = 0;
-  // Memory of the device for what comes behind in `stream`; waits for nothing.
+  // Memory of the device for later work in `stream`; waits for nothing.
   virtual Result<std::byte*> TakeLate(int64_t bytes, Stream stream) = 0;
 
   virtual Stream MakeStream() = 0;
   virtual Event MakeEvent() = 0;
-  // The event is that `stream` has come here; what it was before is forgotten.
+  // The event marks this point of `stream`; what it marked before is forgotten.
   virtual void Record(Event event, Stream stream) = 0;
-  // What comes behind in `stream` waits for the event as it was last recorded.
+  // Later work in `stream` waits for the event as it was last recorded.
   virtual void WaitFor(Stream stream, Event event) = 0;
   virtual bool Reached(Event event) = 0;
   // REQUIRES: both are reached.
@@ -55,11 +56,11 @@ class CudaDriver {
 
   // What the algorithms of products depend on.
   virtual GemmMachine machine() = 0;
-  // Algorithms for a shape that compute the same bits each time; the library's own first choice is
-  // the first one. None: it has no such product.
+  // Algorithms for a shape that compute the same bits each time; the library's own first choice
+  // comes first. Empty: it has no such product.
   virtual std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) = 0;
-  // Makes what products of a shape need, once for each algorithm; ids count from 0. Null: the first
-  // choice.
+  // Prepares what products of a shape need, once for each algorithm; ids count from 0. Null: the
+  // first choice.
   virtual int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) = 0;
 

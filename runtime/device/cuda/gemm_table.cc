@@ -26,7 +26,7 @@ constexpr const char* kResidual[] = {"-", "residual"};
 constexpr const char* kEpilogues[] = {"-", "gelu", "gelu-backward"};
 constexpr char kFirstLine[] = "piperun gemms 1", kGpu[] = "gpu ", kLibrary[] = "cublaslt ",
                kChecksum[] = "checksum ";
-constexpr size_t kWords = 10;  // of a line
+constexpr size_t kWords = 10;  // per line
 
 template <typename Value>
 std::string Name(std::span<const char* const> names, Value value) {
@@ -115,7 +115,7 @@ Result<GemmTable> GemmTable::Parse(std::string_view text) {
   for (int number = 1;; ++number) {
     const size_t end = text.find('\n', begin);
     if (end == std::string_view::npos)
-      return Status::Invalid(fmt::format("ends in line {} (behind a checksum)", number));
+      return Status::Invalid(fmt::format("ends in line {} (after a checksum)", number));
     const std::string line(text.substr(begin, end - begin));
     const std::string where = fmt::format("line {}", number);
     if (number == 1) {
@@ -133,13 +133,13 @@ Result<GemmTable> GemmTable::Parse(std::string_view text) {
       if (!ReadNumber(line.substr(sizeof kChecksum - 1), &checksum, 16) || end + 1 != text.size())
         return Wrong(line, "checksum and 16 digits as the last line").In(where);
       if (checksum != ChecksumOf(text.substr(0, begin)))
-        return Wrong(line, "the lines before have another one: the file is damaged").In(where);
+        return Wrong(line, "the lines before have a different one: the file is damaged").In(where);
       return table;
     } else {
       Result<Row> row = ParseRow(line);
       if (!row.ok()) return row.status().In(where);
       if (table.Find(row->shape) != nullptr)
-        return Wrong(ToText(row->shape), "one line a product").In(where);
+        return Wrong(ToText(row->shape), "one line per product").In(where);
       table.rows_.push_back(*row);
     }
     begin = end + 1;

@@ -1,5 +1,5 @@
 // Which of cuBLASLt's algorithms computes each product: chosen once, by timing (gemm_tuner.h), and
-// kept in a file, so that all ranks and all runs have the same, and so the same bits.
+// kept in a file, so that all ranks and all runs use the same algorithms, and so get the same bits.
 //
 //   piperun gemms 1
 //   gpu NVIDIA H200, 132 multiprocessors, sm_90
@@ -7,10 +7,10 @@
 //   nn 16384x3072x768 768,3072,3072 bf16 set bias - gelu 41.3 0000...
 //   checksum 9f86d081884c7d65
 //
-// A line a product: operands, m x n x k, lda, ldb and ldc, numbers, update, bias, residual and
+// One line per product: operands, m x n x k, lda, ldb and ldc, numbers, update, bias, residual and
 // epilogue (kernels/matmul.h), microseconds, and the algorithm, whose bits are cuBLASLt's own. It
-// promises to understand them in the same version; a checksum (XXH3 of all lines before it) keeps
-// others away.
+// guarantees to understand them only in the same version; a checksum (XXH3 of all lines before it)
+// keeps other bits away.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ struct GemmAlgorithm {
   bool operator==(const GemmAlgorithm&) const = default;
 };
 
-// For which algorithms are chosen.
+// The machine that algorithms are chosen for.
 struct GemmMachine {
   std::string gpu;
   int64_t library = 0;  // cuBLASLt's version
@@ -54,7 +54,7 @@ class GemmTable {
   void Add(const kernels::MatmulShape& shape, const GemmAlgorithm& algorithm, double microseconds);
   // Null: none.
   const GemmAlgorithm* Find(const kernels::MatmulShape& shape) const;
-  // How many of these it has none for, with the epilogue or without it.
+  // How many of these it has no algorithm for, with the epilogue or without it.
   int Lacks(const std::vector<kernels::MatmulShape>& shapes) const;
 
   // Invalid: it was chosen for another machine.
@@ -75,7 +75,7 @@ class GemmTable {
 
 struct TunedGemms {
   GemmTable table;
-  // For the user, a line a product: how long the fastest algorithm takes, and the library's own
+  // For the user, one line per product: how long the fastest algorithm takes, and the library's own
   // first choice.
   std::vector<std::string> lines;
 };

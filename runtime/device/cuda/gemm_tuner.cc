@@ -18,10 +18,10 @@ using kernels::MatmulNumbers;
 using kernels::MatmulShape;
 
 constexpr int kMostAlgorithms = 16;
-constexpr int kRounds = 3, kRunsPerRound = 5;  // behind one that does not count
+constexpr int kRounds = 3, kRunsPerRound = 5;  // after one that does not count
 constexpr int64_t kPatternBytes = int64_t{1} << 20;
 
-// In bytes, as whole patterns: behind its end an operand is copied over, too.
+// In bytes, as whole patterns: copies may go past an operand's end, too.
 struct Sizes {
   int64_t a = 0, b = 0, c = 0;
 
@@ -42,8 +42,8 @@ struct Sizes {
 struct Choice {
   MatmulShape shape;
   GemmAlgorithm algorithm;
-  double first = 0, seconds = 0;  // of the library's first choice, of this one
-  size_t best = 0, of = 0;        // which one it is, of how many
+  double first = 0, seconds = 0;  // of the library's first choice, of the best
+  size_t best = 0, of = 0;        // its index, and how many there are
 };
 
 class Tuner {
@@ -54,7 +54,7 @@ class Tuner {
         begin_(driver_.MakeEvent()),
         end_(driver_.MakeEvent()) {}
 
-  // Operands for any of the shapes.
+  // Memory for operands of any of the shapes.
   Status Take(const std::vector<MatmulShape>& shapes) {
     int64_t a = 0, b = 0, c = 0, like_c = 0, n = 0;
     for (const MatmulShape& shape : shapes) {
@@ -92,7 +92,7 @@ class Tuner {
     return choice;
   }
 
-  // What the epilogue stands for, as a kernel of its own.
+  // The time of the separate kernel that the epilogue replaces.
   Result<double> KernelSeconds(const MatmulShape& shape) {
     const int64_t n = shape.m * shape.n;
     auto *x = static_cast<BFloat16*>(args_.aux), *y = static_cast<BFloat16*>(args_.c);
@@ -105,7 +105,7 @@ class Tuner {
   }
 
  private:
-  // Of one run, the best of some rounds.
+  // For one run, the best of several rounds.
   template <typename F>
   Result<double> Seconds(const F& run) {
     driver_.Use();

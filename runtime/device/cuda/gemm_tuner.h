@@ -1,4 +1,4 @@
-// Times the algorithms of matrix products on a GPU, and takes the fastest one of each.
+// Times the algorithms of matrix products on a GPU, and picks the fastest for each.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace pp {
 
-// Each shape once; one with an epilogue without it where cuBLASLt has no such product, or where a
-// kernel of its own behind the product is faster. Operands are random numbers. The driver is of no
-// further use. Failed: the GPU fails. Invalid: it has no room for the operands, or no algorithm for
-// a product.
+// Each shape once; one with an epilogue without it if cuBLASLt has no such product, or if a
+// separate kernel after the product is faster. Operands are random. The driver cannot be used
+// afterwards. Failed: the GPU fails. Invalid: it has no memory for the operands, or no algorithm
+// for a product.
 Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<kernels::MatmulShape>& shapes);
 
 }  // namespace pp

@@ -96,9 +96,9 @@ int LtProducts::Describe(const MatmulShape& shape) {
   return index;
 }
 
-// cuBLASLt's matrices stand by columns, ours by rows: it is asked for the transposed product,
-// C^T = op(B)^T op(A)^T, which are the same bytes. Of bias and aux nothing counts here but how they
-// are aligned, as the workspace is.
+// cuBLASLt's matrices are column-major, ours row-major: it is asked for the transposed product, C^T
+// = op(B)^T op(A)^T, which has the same bytes. For bias and aux only the alignment matters here, as
+// for the workspace.
 Status LtProducts::Fill(Descriptors* of) const {
   const MatmulShape& shape = of->shape;
   const cudaDataType in = OperandsOf(shape.numbers);
@@ -132,7 +132,7 @@ Status LtProducts::Fill(Descriptors* of) const {
   return {};
 }
 
-// The library's own estimate, its best one first.
+// The library's own ranking, its best one first.
 Result<std::vector<cublasLtMatmulAlgo_t>> LtProducts::Choices(const Descriptors& of,
                                                               int most) const {
   PP_RETURN_IF_ERROR(of.status);
@@ -165,7 +165,7 @@ Result<std::vector<cublasLtMatmulAlgo_t>> LtProducts::Choices(const Descriptors&
   return choices;
 }
 
-// Whether cuBLASLt can compute this by an algorithm, in one order and in the workspace.
+// Whether cuBLASLt can compute this by the algorithm, in a fixed order and within the workspace.
 bool LtProducts::Computes(const Descriptors& of, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result = {};
   return of.status.ok() && InOneOrder(algorithm) &&

@@ -1,8 +1,8 @@
-// Matrix products of one GPU by cuBLASLt: what each shape needs is made once.
+// Matrix products of one GPU by cuBLASLt: what each shape needs is prepared once.
 //
-// Of its algorithms those count whose sums have one order. A sum that is cut in parts ("split-K")
-// is added up in fp32 behind all of them, from the workspace, or not cut: not in place, by whoever
-// comes first, nor from parts that are rounded.
+// Only algorithms whose sums have a fixed order are used. A sum that is cut in parts ("split-K")
+// must be added up in fp32 after all of them, from the workspace, or not be cut: not in place, in
+// order of arrival, nor from parts that are rounded.
 #pragma once
 
 #include <cublasLt.h>
@@ -26,7 +26,7 @@ class LtProducts {
   LtProducts& operator=(const LtProducts&) = delete;
   ~LtProducts();
 
-  // First, once: kWorkspaceBytes on the device.
+  // Call this first, once: kWorkspaceBytes on the device.
   Status Begin(void* workspace);
 
   // These three as in driver.h.
@@ -35,7 +35,7 @@ class LtProducts {
   Status Multiply(int product, const kernels::MatmulArgs& args, cudaStream_t stream);
 
  private:
-  // Of a shape.
+  // For one shape.
   struct Descriptors {
     kernels::MatmulShape shape;
     Status status;  // why there are none

@@ -8,8 +8,8 @@
 namespace pp {
 namespace {
 
-// Of a communicator's kernel. A multiprocessor that has one of them computes nothing else, also
-// while it only waits; not measured yet.
+// Of a communicator's kernel. A multiprocessor that runs one of these blocks computes nothing else,
+// even while it only waits; not measured yet.
 constexpr int kMostBlocks = 8;
 
 class RealNccl : public Nccl {
@@ -69,7 +69,7 @@ class RealNccl : public Nccl {
   }
 
  private:
-  // What is still under way is no error.
+  // What is still under way is not an error.
   static Status Check(ncclResult_t result, ncclComm_t comm) {
     if (result == ncclSuccess || result == ncclInProgress) return {};
     const char* more = ncclGetLastError(comm);

@@ -7,7 +7,7 @@
 
 namespace pp {
 
-// On the GPU that the calling thread uses, each time.
+// For the GPU that the calling thread uses at each call.
 std::unique_ptr<Nccl> MakeNccl();
 
 }  // namespace pp

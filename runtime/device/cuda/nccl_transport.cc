@@ -10,9 +10,9 @@
 namespace pp {
 namespace {
 
-// How often something is asked for that no bell tells.
+// How often to poll for what no bell announces.
 constexpr double kPollSeconds = 50e-6;
-// And whether a communicator is still well.
+// How often to check that a communicator is still healthy.
 constexpr double kWatchSeconds = 0.1;
 
 }  // namespace
@@ -92,7 +92,7 @@ Status NcclTransport::Connect(bool* over, std::string* doing) {
   return {};
 }
 
-// From the first member to the others, by the transport inside.
+// From the first member to the others, over the inner transport.
 Status NcclTransport::ShareId(bool* over) {
   const std::vector<int>& members = args_.communicators.at(lines_.size() - 1).members;
   if (!std::exchange(sharing_, true)) {
@@ -159,14 +159,14 @@ Status NcclTransport::StartTogether(std::span<const TransferArgs> transfers) {
     PP_CHECK(port.line == line);
     port.waits = transfer.bytes > 0;
     port.ticket = 0;
-    if (transfer.bytes > 0) group.push_back(transfer);  // both ends know how many
+    if (transfer.bytes > 0) group.push_back(transfer);  // both ends know the size
   }
   if (group.empty()) return {};
   lines_[line].groups.push_back(std::move(group));
   return Advance(line);
 }
 
-// Puts into the stream what waits for it.
+// Puts what is queued into the stream.
 Status NcclTransport::Advance(int number) {
   Line& line = lines_[number];
   while (!line.groups.empty()) {
@@ -204,7 +204,7 @@ Status NcclTransport::Test(const Port& port, bool* over) {
   return *over ? Status() : Watch(line);
 }
 
-// A rank that has gone leaves its partners waiting; NCCL says so when it is asked.
+// A rank that is gone leaves its partners waiting; NCCL reports it when asked.
 Status NcclTransport::Watch(int number) {
   Line& line = lines_[number];
   const double now = SteadySeconds();

@@ -1,13 +1,13 @@
-// Messages between GPUs of several processes, by NCCL; what hosts tell each other goes through the
-// transport inside.
+// Messages between GPUs of several processes, by NCCL; control messages go through the inner
+// transport.
 //
-// A communicator is one stream: what is started through its ports is put there in this order, each
-// call a group of its own, and a transfer is over when the stream has come behind its group. So one
-// that waits for its partner holds up those behind it, which is what the plan's proof has played
-// (schema/nccl/prove.h).
+// A communicator is one stream: transfers started through its ports are put there in this order,
+// each call as a group of its own, and a transfer is over when the stream has passed its group. So
+// a transfer that waits for its partner holds up those queued behind it, as modelled by the plan's
+// proof (schema/nccl/prove.h).
 //
-// Connect makes the communicators one after the other, in the order that all ranks share, and sends
-// a byte through each port: NCCL connects two ranks at their first message, which takes long.
+// Connect creates the communicators one after the other, in the order that all ranks share, and
+// sends a byte through each port: NCCL connects two ranks at their first message, which takes long.
 #pragma once
 
 #include <deque>
@@ -23,14 +23,14 @@ namespace pp {
 
 class NcclTransport : public Transport {
  public:
-  // What is pointed to outlives the transport.
+  // What is pointed to must outlive the transport.
   struct Args {
     Transport* inner = nullptr;
     CudaDriver* driver = nullptr;
     Nccl* nccl = nullptr;
     std::vector<RankCommunicator> communicators;
-    std::vector<CudaQueue*> queues;  // one a communicator
-    std::byte* bytes = nullptr;      // of the device; one a port
+    std::vector<CudaQueue*> queues;  // one per communicator
+    std::byte* bytes = nullptr;      // on the device; one per port
   };
   explicit NcclTransport(Args args);
   ~NcclTransport() override { Settle(); }
@@ -55,7 +55,7 @@ class NcclTransport : public Transport {
   struct Line {
     Nccl::Communicator communicator = nullptr;
     std::deque<std::vector<TransferArgs>> groups;  // not in the stream yet
-    bool enqueuing = false;                        // the first of them
+    bool enqueuing = false;                        // the first of them is being enqueued
     double watched_at = 0;
   };
   struct PortState {
@@ -73,9 +73,9 @@ class NcclTransport : public Transport {
   Status In(int line, const Status& status) const;
 
   Args args_;
-  std::vector<Line> lines_;       // those that are made
+  std::vector<Line> lines_;       // those that are created
   std::vector<PortState> ports_;  // by port
-  // Of the communicator that is being made.
+  // Of the communicator that is being created.
   Stage stage_ = Stage::kId;
   Nccl::Id id_{};
   std::vector<Port> id_ports_;  // of `inner`, under way

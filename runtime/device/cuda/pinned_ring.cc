@@ -4,7 +4,7 @@
 
 namespace pp {
 
-// A piece does not go round the end.
+// A piece does not wrap around the end.
 int64_t PinnedRing::Begin(int64_t from, int64_t bytes) const {
   constexpr int64_t kPiece = 64;
   from = (from + kPiece - 1) / kPiece * kPiece;

@@ -1,4 +1,4 @@
-// Pinned memory that copies pass through, given out in a circle: who takes first gives back first.
+// Pinned memory that copies pass through, handed out in a ring: first taken, first given back.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@ class PinnedRing {
  public:
   PinnedRing(std::byte* base, int64_t bytes) : base_(base), bytes_(bytes) {}
 
-  // So many bytes in one piece, or null: not before more is given back. REQUIRES: at most half of
+  // `bytes` bytes in one piece, or null: not before more is given back. REQUIRES: at most half of
   // the ring.
   std::byte* Take(int64_t bytes);
   // The oldest piece that was taken.
   void GiveBack(int64_t bytes);
 
  private:
-  // Places count on and on; a place's address is its rest by bytes_.
+  // Places count up without end; a place's address is its remainder modulo bytes_.
   int64_t Begin(int64_t from, int64_t bytes) const;
 
   std::byte* const base_;

@@ -24,7 +24,7 @@ Status StagedTransport::Start(const Port& port, void* data, int64_t bytes) {
   return {};
 }
 
-// Begins the next piece's transfer, or ends the one that is under way.
+// Begins the next piece's transfer, or finishes the one that is under way.
 Status StagedTransport::Move(const Port& port, Flow* flow) {
   if (!flow->moving) {
     flow->moving = true;
@@ -55,7 +55,7 @@ Status StagedTransport::Send(const Port& port, Flow* flow) {
 
 Status StagedTransport::Receive(const Port& port, Flow* flow) {
   while (flow->moved < flow->pieces) {
-    // What was in the buffer is on the device.
+    // What was in the buffer has reached the device.
     if (!args_.in->Done(flow->tickets[flow->moved % kBuffers])) return {};
     const int64_t before = flow->moved;
     PP_RETURN_IF_ERROR(Move(port, flow));

@@ -1,12 +1,12 @@
-// Messages between ranks whose memory is on devices that the transport does not reach: through
-// pinned memory of both hosts, a piece after the other, so that one is copied while the one before
-// it is on its way.
+// Messages between ranks whose memory is on devices that the transport cannot access: through
+// pinned memory of both hosts, piece by piece, so that one is copied while the previous one is on
+// its way.
 //
-//   send   device -> pinned -> inner transport          two pieces a port
+//   send   device -> pinned -> inner transport          two pieces per port
 //   recv   inner transport -> pinned -> device
 //
-// Both ends cut a message into the same pieces. Control messages are of the host, and pass as they
-// are.
+// Both ends cut a message into the same pieces. Control messages are in host memory, and pass
+// unchanged.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class StagedTransport : public Transport {
  public:
   static constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
-  // The queues are this transport's alone; they and what is inside outlive it.
+  // The queues are used by this transport only; they and the inner transport outlive it.
   struct Args {
     Transport* inner = nullptr;
     CudaDriver* driver = nullptr;
@@ -42,7 +42,7 @@ class StagedTransport : public Transport {
     std::byte* data = nullptr;
     int64_t bytes = 0, pieces = 0;
     int64_t copied = 0, moved = 0;  // pieces, so far; one of them may be under way
-    bool moving = false;            // a transfer is
+    bool moving = false;            // a transfer is under way
     Ticket tickets[kBuffers] = {};  // of the last copy from or to each buffer
 
     std::byte* Buffer(int64_t piece) const { return pinned + piece % kBuffers * kPieceBytes; }
