@@ -1,6 +1,6 @@
 // Clips the gradient by its norm (Pascanu et al., 2013), without a round trip to the host:
 //   norm = sqrt(sum of the blocks of sum_squares.h)
-//   scale = most > 0 and norm > most ? most / (norm + 1e-6) : 1
+//   scale = max_norm > 0 and norm > max_norm ? max_norm / (norm + 1e-6) : 1
 // AdamW reads the scale, and changes nothing if the norm is not finite (adamw.h). If gradients are
 // those of a scaled loss (loss_scale.h), norm and scale are divided by the loss scale, and AdamW's
 // corrections count the updates that were not skipped.
@@ -22,7 +22,7 @@ struct Clipped {
 struct ClipArgs {
   int64_t blocks = 0;
   double* norm = nullptr;      // [blocks + 1]: the blocks; after them, =, the norm
-  double most = 0;             // 0: nothing is clipped
+  double max_norm = 0;         // 0: nothing is clipped
   Clipped* clipped = nullptr;  // =
 
   LossScale* scaling = nullptr;  // null: the loss is not scaled, and the fields below are not read
@@ -44,8 +44,8 @@ PP_SHARED_INLINE void FinishClip(const ClipArgs& a, double root) {
     clipped.correction2 = static_cast<float>(1 - PowerOf(a.beta2, updates));
   }
   a.norm[a.blocks] = norm;
-  const bool clips = a.most > 0 && norm > a.most;
-  clipped.scale = static_cast<float>((clips ? a.most / (norm + 1e-6) : 1) / used);
+  const bool clips = a.max_norm > 0 && norm > a.max_norm;
+  clipped.scale = static_cast<float>((clips ? a.max_norm / (norm + 1e-6) : 1) / used);
   clipped.finite = norm - norm == 0 ? 1 : 0;
 }
 

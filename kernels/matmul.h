@@ -93,8 +93,8 @@ inline MatmulShape Whole(MatmulShape shape) {
 }
 // Elements from B's first one to its last.
 inline int64_t NumbersOfB(const MatmulShape& shape) {
-  const bool turned = shape.operands == Operands::kNT;
-  const int64_t rows = turned ? shape.n : shape.k, columns = turned ? shape.k : shape.n;
+  const bool transposed = shape.operands == Operands::kNT;
+  const int64_t rows = transposed ? shape.n : shape.k, columns = transposed ? shape.k : shape.n;
   return (rows - 1) * Whole(shape).ldb + columns;
 }
 

@@ -34,13 +34,13 @@ void ForNumbers(MatmulNumbers numbers, const F& f) {
 // Row `row` of op(A), column `column` of op(B).
 template <typename A>
 const A* RowOfA(const MatmulRunArgs& run, int64_t row) {
-  const bool turned = run.shape.operands == Operands::kTN;
-  return static_cast<const A*>(run.args.a) + row * (turned ? 1 : run.shape.lda);
+  const bool transposed = run.shape.operands == Operands::kTN;
+  return static_cast<const A*>(run.args.a) + row * (transposed ? 1 : run.shape.lda);
 }
 template <typename B>
 const B* ColumnOfB(const MatmulRunArgs& run, int64_t column) {
-  const bool turned = run.shape.operands == Operands::kNT;
-  return static_cast<const B*>(run.args.b) + column * (turned ? run.shape.ldb : 1);
+  const bool transposed = run.shape.operands == Operands::kNT;
+  return static_cast<const B*>(run.args.b) + column * (transposed ? run.shape.ldb : 1);
 }
 
 // The sums of a block go to C, or, if its elements are not floats, to scratch, from where they are

@@ -24,7 +24,7 @@
 namespace pp {
 namespace {
 
-// How long the end of a run may take, which is over: connections to other hosts are closed.
+// How long the process may take to end after the run: connections to other hosts are closed.
 constexpr double kLeaveSeconds = 10;
 
 struct CommandLine {
@@ -33,7 +33,7 @@ struct CommandLine {
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
 };
 
-// Throws what CLI11 does for --help.
+// Throws CLI::ParseError for --help.
 Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
   try {
     app.parse(argc, argv);
@@ -69,7 +69,7 @@ int Tune(const Arguments& arguments, const Launch& launch, Status status) {
   return static_cast<int>(status.code());
 }
 
-// `wrong`: what this rank already knows to be wrong, which all ranks are told.
+// `wrong`: an error that this rank already has, which all ranks are told.
 int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   Backend backend;
   if (wrong.ok()) {
@@ -83,8 +83,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
     if (opened.ok()) backend = std::move(*opened);
   }
   const bool first = launch.rank == 0;
-  // mpiexec ends all ranks when one of them that has not joined yet is ended by a signal, not when
-  // it exits.
+  // If a rank has not joined yet, mpiexec ends all ranks when a signal kills it, but not when it
+  // exits by itself.
   if (!launch.mpi) CatchStopSignals(first);
   Joined joined = JoinRun(launch, line.arguments.transport, wrong, line.options.stall_timeout);
   if (!joined.status.ok()) {
@@ -105,15 +105,14 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   const int code = static_cast<int>(status.code());
   const Deadline deadline(kLeaveSeconds, [code] { std::_Exit(code); });
   if (!joined.transport) return code;
-  // Without what MPI would still do when the process ends.
+  // Skips what MPI would do at an ordinary exit.
   joined.transport.reset();
   std::_Exit(code);
 }
 
 int Main(int argc, char** argv) {
   KeepStandardDescriptors();
-  // What cannot be written is an error like a full disk: a reader that went away, a file that
-  // grows beyond a limit.
+  // A write to a closed pipe, or beyond a file-size limit, is an error like a full disk, no signal.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Trains a model by executing a compiled schedule.", "piperun");

@@ -7,7 +7,7 @@ namespace pp {
 namespace {
 
 TEST_CASE("the high-water mark is the end of the last number written") {
-  Result<Arena> arena = Arena::Take(1000);
+  Result<Arena> arena = Arena::Allocate(1000);
   REQUIRE(arena.ok());
   CHECK(reinterpret_cast<uintptr_t>(arena->at(0)) % 64 == 0);
   CHECK(arena->HighWater() == 0);
@@ -20,11 +20,11 @@ TEST_CASE("the high-water mark is the end of the last number written") {
 }
 
 TEST_CASE("more than the machine has") {
-  CHECK_THAT(Arena::Take(int64_t{1} << 60).status().message(),
+  CHECK_THAT(Arena::Allocate(int64_t{1} << 60).status().message(),
              Catch::Contains("Cannot allocate memory"));
 }
 
-TEST_CASE("no bytes at all") { CHECK(Arena::Take(0)->HighWater() == 0); }
+TEST_CASE("no bytes at all") { CHECK(Arena::Allocate(0)->HighWater() == 0); }
 
 }  // namespace
 }  // namespace pp

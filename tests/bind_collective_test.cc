@@ -33,7 +33,7 @@ Program PlanOf(CompileOptions options) {
 // Addresses only: nothing is computed here.
 class NoDevice : public Device {
  public:
-  Status Take(int64_t) override { return {}; }
+  Status Allocate(int64_t) override { return {}; }
   std::byte* at(int64_t offset) const override {
     return reinterpret_cast<std::byte*>(kAlign + offset);
   }

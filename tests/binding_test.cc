@@ -28,7 +28,7 @@ struct Bound {
       : list(program.lists[number].body), device(MakeCpuDevice()) {
     BodyWalk walk;
     REQUIRE(WalkBody(program, number, &walk).message() == "");
-    REQUIRE(device->Take(program.lists[number].arena_bytes).ok());
+    REQUIRE(device->Allocate(program.lists[number].arena_bytes).ok());
     bound = Bind(program, number, std::move(walk), *device);
   }
   int IndexOf(const std::string& text) const {

@@ -83,13 +83,13 @@ TEST_CASE("messages arrive whole and in order, both ways at once") {
 
 TEST_CASE("signs are dropped where many messages wait, others are not") {
   Star star(2);
-  for (int i = 0; i < 100; ++i) star.controls[1]->Post(0, {.type = Type::kSign});
+  for (int i = 0; i < 100; ++i) star.controls[1]->Post(0, {.type = Type::kHeartbeat});
   for (int64_t step = 1; step <= 10; ++step)
     star.controls[1]->Post(0, {.type = Type::kReport, .step = step});
   star.Advance();
   int64_t signs = 0, reports = 0;
   for (const Heard& heard : star.heard) {
-    signs += heard.type == Type::kSign;
+    signs += heard.type == Type::kHeartbeat;
     if (heard.type == Type::kReport) CHECK(heard.step == ++reports);
   }
   CHECK(reports == 10);

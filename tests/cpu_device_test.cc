@@ -100,7 +100,7 @@ TEST_CASE("a sum of bfloat16 is rounded once") {
 
 TEST_CASE("copies in and out, and tickets that count") {
   const auto device = MakeCpuDevice();
-  REQUIRE(device->Take(4096).ok());
+  REQUIRE(device->Allocate(4096).ok());
   CHECK(device->compute().last() == 0);
   CHECK(device->compute().Done(0));
   const std::vector<char> bytes = {'a', 'b', 'c', 'd', 'e', 'f', 'g'};
@@ -145,7 +145,7 @@ TEST_CASE("stamps stand in the queue's order, and what is between them was work"
 }
 
 TEST_CASE("more memory than there is") {
-  CHECK(MakeCpuDevice()->Take(int64_t{1} << 60).code() == Code::kInvalid);
+  CHECK(MakeCpuDevice()->Allocate(int64_t{1} << 60).code() == Code::kInvalid);
   CHECK(MakeCpuDevice()->HighWater() == 0);
 }
 

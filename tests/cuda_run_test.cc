@@ -38,13 +38,13 @@ class PlantedCuda : public CudaDriver {
       : inner_(std::move(inner)), plant_(plant) {}
 
   void Use() override { inner_->Use(); }
-  Result<std::byte*> Take(int64_t bytes) override {
+  Result<std::byte*> Allocate(int64_t bytes) override {
     if (bytes > plant_.bytes) return Status::Invalid("the plan takes too many bytes");
-    return inner_->Take(bytes);
+    return inner_->Allocate(bytes);
   }
   Result<std::byte*> TakePinned(int64_t bytes) override { return inner_->TakePinned(bytes); }
-  Result<std::byte*> TakeLate(int64_t bytes, Stream stream) override {
-    return inner_->TakeLate(bytes, stream);
+  Result<std::byte*> AllocateLate(int64_t bytes, Stream stream) override {
+    return inner_->AllocateLate(bytes, stream);
   }
   Stream MakeStream() override {
     const Stream stream = inner_->MakeStream();
@@ -301,7 +301,7 @@ TEST_CASE("a build without CUDA says so") {
 TEST_CASE("what CUDA would not tell is an error on the fake") {
   std::vector<std::byte> host(64);
   const auto cuda = MakeFakeCuda({});
-  std::byte* device = *cuda->Take(64);
+  std::byte* device = *cuda->Allocate(64);
   const CudaDriver::Stream stream = cuda->MakeStream();
   cuda->Copy(device, *cuda->TakePinned(64), 64, stream);
   CHECK(cuda->status().ok());

@@ -108,7 +108,7 @@ class FakeCuda : public CudaDriver {
   }
 
   void Use() override {}
-  Result<std::byte*> Take(int64_t bytes) override {
+  Result<std::byte*> Allocate(int64_t bytes) override {
     NothingWaits();
     return TakeOfDevice(bytes);
   }
@@ -122,7 +122,7 @@ class FakeCuda : public CudaDriver {
     NothingWaits();
     return pinned_.Take(bytes);
   }
-  Result<std::byte*> TakeLate(int64_t bytes, Stream) override { return TakeOfDevice(bytes); }
+  Result<std::byte*> AllocateLate(int64_t bytes, Stream) override { return TakeOfDevice(bytes); }
 
   Stream MakeStream() override {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -76,7 +76,7 @@ class Fixture {
         transports_(MakeInProcessTransports(1)) {
     BodyWalk walk;
     REQUIRE(WalkBody(program, 0, &walk).ok());
-    REQUIRE(device->Take(program.lists[0].arena_bytes).ok());
+    REQUIRE(device->Allocate(program.lists[0].arena_bytes).ok());
     bound = Bind(program, 0, std::move(walk), *device);
     lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &bound,
                                                  .topology = &topology_,

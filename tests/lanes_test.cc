@@ -28,7 +28,7 @@ class SlowDevice : public Device {
     bool Done(Ticket ticket) const override { return ticket <= done; }
     Ticket done = 0;
   };
-  Status Take(int64_t bytes) override { return inner_->Take(bytes); }
+  Status Allocate(int64_t bytes) override { return inner_->Allocate(bytes); }
   std::byte* at(int64_t offset) const override { return inner_->at(offset); }
   int64_t HighWater() const override { return 0; }
   Queue& compute() override { return queue; }

@@ -18,7 +18,7 @@ Comparison Clip(const CpuKernels& kernels) {
       for (double& block : norm) sum += block *= block;
       norm.push_back(-1);
       Clipped clipped = {-1, -1, -1, -1};
-      kernels.Clip({.blocks = blocks, .norm = norm.data(), .most = most, .clipped = &clipped});
+      kernels.Clip({.blocks = blocks, .norm = norm.data(), .max_norm = most, .clipped = &clipped});
       const double want = std::sqrt(sum),
                    scale = most > 0 && want > most ? most / (want + 1e-6) : 1;
       // Doubles: the only error is a float's.
@@ -31,7 +31,7 @@ Comparison Clip(const CpuKernels& kernels) {
       Doubles norm(1501, 1.0);
       norm[at] = bad;
       Clipped clipped = {-1, -1, -1, -1};
-      kernels.Clip({.blocks = 1500, .norm = norm.data(), .most = 1, .clipped = &clipped});
+      kernels.Clip({.blocks = 1500, .norm = norm.data(), .max_norm = 1, .clipped = &clipped});
       result.Add({clipped.finite, std::isfinite(norm.back()) ? 1.0f : 0}, {0, 0}, 0);
     }
   return result;
@@ -54,7 +54,7 @@ Comparison ScaledLoss(const CpuKernels& kernels) {
       Clipped clipped;
       kernels.Clip({.blocks = 2,
                     .norm = norm.data(),
-                    .most = 1,
+                    .max_norm = 1,
                     .clipped = &clipped,
                     .scaling = &scaling,
                     .step = step,

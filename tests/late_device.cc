@@ -166,7 +166,7 @@ class LateDevice : public Device {
         compute_(scheduler, &inner_->compute(), bells),
         reduce_(scheduler, &inner_->reduce(), bells) {}
 
-  Status Take(int64_t bytes) override { return inner_->Take(bytes); }
+  Status Allocate(int64_t bytes) override { return inner_->Allocate(bytes); }
   std::byte* at(int64_t offset) const override { return inner_->at(offset); }
   int64_t HighWater() const override { return inner_->HighWater(); }
   Queue& compute() override { return compute_; }

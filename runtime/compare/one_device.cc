@@ -40,7 +40,7 @@ class OneDeviceOf : public OneDevice {
 
   Status Begin() {
     PlaceAll();
-    PP_RETURN_IF_ERROR(device_->Take(room_.end()));
+    PP_RETURN_IF_ERROR(device_->Allocate(room_.end()));
     executor_ = MakeExecutor({.program = &one_,
                               .device = 0,
                               .seed = args_.inputs->seed(),

@@ -21,7 +21,7 @@ void Arena::Unmap::operator()(std::byte* base) const {
   if (bytes > 0) munmap(base, bytes);
 }
 
-Result<Arena> Arena::Take(int64_t bytes) {
+Result<Arena> Arena::Allocate(int64_t bytes) {
   if (bytes == 0) return Arena(nullptr, 0);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED)

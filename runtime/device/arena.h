@@ -13,7 +13,7 @@ namespace pp {
 class Arena {
  public:
   // Invalid: the machine does not have this many bytes.
-  static Result<Arena> Take(int64_t bytes);
+  static Result<Arena> Allocate(int64_t bytes);
 
   std::byte* at(int64_t offset) const { return base_.get() + offset; }
   int64_t bytes() const { return bytes_; }

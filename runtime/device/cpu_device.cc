@@ -52,8 +52,8 @@ class CpuQueue : public Queue {
 
 class CpuDevice : public Device {
  public:
-  Status Take(int64_t bytes) override {
-    Result<Arena> arena = Arena::Take(bytes);
+  Status Allocate(int64_t bytes) override {
+    Result<Arena> arena = Arena::Allocate(bytes);
     PP_RETURN_IF_ERROR(arena.status());
     arena_.emplace(std::move(*arena));
     return {};

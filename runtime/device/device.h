@@ -87,7 +87,7 @@ struct DeviceBells {
 };
 
 // How ranks are connected.
-struct ReachArgs {
+struct DeviceTransportArgs {
   Transport* inner = nullptr;                   // outlives what is made
   std::vector<RankCommunicator> communicators;  // empty: messages go through `inner`
 };
@@ -101,8 +101,8 @@ class Device {
   virtual ~Device() = default;
 
   // Takes the arena, once. Invalid: the machine does not have this many bytes.
-  virtual Status Take(int64_t bytes) = 0;
-  // REQUIRES: Take was successful.
+  virtual Status Allocate(int64_t bytes) = 0;
+  // REQUIRES: Allocate was successful.
   virtual std::byte* at(int64_t offset) const = 0;
   // One past the last byte of the arena that was ever written.
   virtual int64_t HighWater() const = 0;
@@ -114,7 +114,7 @@ class Device {
 
   // A transport for messages from and to this device's memory; the device outlives it; null:
   // `inner` can do it itself. Its Settle does not settle `inner`.
-  virtual Result<std::unique_ptr<Transport>> Reach(const ReachArgs&) {
+  virtual Result<std::unique_ptr<Transport>> MakeTransport(const DeviceTransportArgs&) {
     return std::unique_ptr<Transport>();
   }
 

@@ -19,11 +19,11 @@
 namespace pp {
 namespace {
 
-// CUDA's hardware queues, which streams share in turn, and the most of them.
+// The number of CUDA's hardware queues, which streams are assigned to in turn, and its maximum.
 constexpr char kConnections[] = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr int kMostConnections = 32;
 
-// How many of NCCL's kernels may run at once beside our own streams.
+// How many kernels of NCCL can run concurrently with our own streams.
 Result<int> KernelsOfNccl() {
   const int connections = EnvironmentNumber({kConnections}).value_or(kMostConnections);
   if (connections <= kCudaDeviceStreams || connections > kMostConnections)
@@ -40,9 +40,10 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
   const bool by_nccl = options.transport == "nccl";
   const Result<int> kernels = by_nccl ? KernelsOfNccl() : 0;
   PP_RETURN_IF_ERROR(kernels.status());
-  // What shares one of CUDA's hardware queues waits for what is before it there.
+  // Work in one hardware queue waits for what was submitted to it before.
   setenv(kConnections, std::to_string(kMostConnections).c_str(), 0);
-  // What is loaded when it is first used would wait for NCCL's kernels, which wait for other ranks.
+  // A kernel that is loaded at its first use would wait for NCCL's kernels, which wait for other
+  // ranks.
   if (by_nccl) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);

@@ -1,4 +1,4 @@
-// What this process's ranks compute on.
+// The devices that this process's ranks compute on.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,21 @@ struct BackendOptions {
 };
 struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
-  // Of this process's rank, in the world, if it must be its alone; 0: it need not.
+  // Identifies the GPU of this process's rank among all hosts, if no other rank may share it; else
+  // 0.
   uint64_t gpu = 0;
-  int kernels = 0;  // of NCCL's that run at once on a GPU beside our own streams
+  int kernels = 0;  // of NCCL that can run concurrently on a GPU with our own streams
 };
 
-// CUDA needs its library, and has a GPU for each rank of this host in turn; NCCL needs its own,
-// too, and a GPU for each rank.
+// CUDA needs its plugin, and assigns the GPUs of a host to its ranks in turn; NCCL also needs its
+// own plugin, and one GPU per rank.
 Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch);
 
-// Whether the kernels for GPUs have room for such a model.
+// Invalid: the model exceeds a limit of the kernels for GPUs.
 Status CheckForCuda(const Job& job);
 
-// Times the products of a plan on this host's first GPU, and writes which algorithms are the
-// fastest to the file of --tune-gemms. What the user should know, in lines.
+// Times the matrix products of a plan on this host's first GPU, and writes the fastest algorithms
+// to the file of --tune-gemms. Returns a report for the user, in lines.
 Result<std::string> TuneGemms(const Arguments& arguments);
 
 }  // namespace pp

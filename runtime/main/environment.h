@@ -1,4 +1,4 @@
-// What this process finds around it.
+// The process's environment: variables and paths.
 #pragma once
 
 #include <initializer_list>
@@ -7,10 +7,10 @@
 
 namespace pp {
 
-// The first of these variables that is a whole number.
+// The value of the first of these variables that is a whole number.
 std::optional<int> EnvironmentNumber(std::initializer_list<const char*> names);
 
-// The folder of the program, where its libraries lie.
+// The folder of the program, which also has its plugins.
 std::string ProgramFolder();
 
 }  // namespace pp

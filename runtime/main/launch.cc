@@ -14,13 +14,13 @@
 namespace pp {
 
 Result<Launch> ReadLaunch(const std::string& transport) {
-  // MPICH's and Open MPI's launchers leave these, and srun --mpi=pmi2.
+  // Set by the launchers of MPICH and Open MPI, and by srun --mpi=pmi2.
   const auto ranks = EnvironmentNumber({"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"});
   const auto rank = EnvironmentNumber({"PMI_RANK", "OMPI_COMM_WORLD_RANK"});
   const auto local =
       EnvironmentNumber({"MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"});
   if (ranks) return Launch{rank.value_or(0), *ranks, local.value_or(rank.value_or(0)), true};
-  if (transport == "threads") return Launch{};  // somebody wants several runs
+  if (transport == "threads") return Launch{};  // the user wants several separate runs
   const int tasks = EnvironmentNumber({"SLURM_STEP_NUM_TASKS"}).value_or(1);
   if (tasks > 1)
     return Status::Invalid(
@@ -50,7 +50,7 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
         "--transport: 'nccl' without mpiexec (mpiexec -n N piperun, or --transport threads)");
   const bool alone = !launch.mpi && transport != "mpi";
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
-  // The first rank that is there speaks: when it ends, mpiexec ends the others.
+  // The lowest rank present reports first: when it ends, mpiexec ends the others.
   const Deadline deadline(patience > 0 ? patience + std::min(launch.rank, 5) : 0, [&] {
     std::fputs(fmt::format("piperun: error: rank {}: not all of {} ranks have started within {} s "
                            "(each on its host, with the same piperun)\n",

@@ -8,7 +8,7 @@
 
 namespace pp {
 
-// What a launcher (mpiexec, srun) has told this process.
+// What the launcher (mpiexec, srun) has told this process.
 struct Launch {
   int rank = 0;
   int ranks = 1;
@@ -20,9 +20,10 @@ struct Launch {
 // meet, so that each would train by itself.
 Result<Launch> ReadLaunch(const std::string& transport);
 
-// The run that this process is a rank of; without a transport all ranks are threads of this one.
-// `status` is what this process knows to be wrong already: the others learn it. `transport` is the
-// option. A process that is not joined by all others within `patience` seconds (0: it waits) ends.
+// Joins the run that this process is a rank of; without a transport all ranks are threads of this
+// process. `status` is an error that this process already has, which it passes on to the others.
+// `transport` is the option. If not all others have joined within `patience` seconds (0: it waits
+// forever), the process ends.
 Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
                double patience);
 

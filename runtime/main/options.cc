@@ -33,7 +33,7 @@ Status OneOf(const char* option, const std::string& text,
   return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, fmt::join(known, ", ")));
 }
 
-// How long it trains, from which state, and what becomes of the new one.
+// How long it trains, from which state, and where the new state goes.
 Status ParseTraining(const Arguments& a, TrainOptions* options) {
   int64_t& steps = options->optimizer.steps;
   steps = 100;
@@ -91,7 +91,7 @@ Status ParseEvaluations(const Arguments& a, TrainOptions* options) {
   return {};
 }
 
-// What computes, and what carries messages.
+// The backend and the transport.
 Status ParseMachine(const Arguments& a, TrainOptions* options) {
   int64_t threads = 0;
   PP_RETURN_IF_ERROR(ParseWhole("--threads", a.threads, 1, 1024, &threads));
@@ -158,7 +158,7 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   PP_RETURN_IF_ERROR(ParseEvaluations(a, options));
   PP_RETURN_IF_ERROR(ParseMachine(a, options));
   PP_RETURN_IF_ERROR(ParseOptimizer(a, &options->optimizer));
-  // Ranks give signs of life ten times a second: less than a second would say nothing.
+  // Ranks send heartbeats ten times a second: less than a second would mean nothing.
   PP_RETURN_IF_ERROR(ParseReal("--stall-timeout", a.stall_timeout, &options->stall_timeout));
   if (options->stall_timeout > 0 && options->stall_timeout < 1)
     return Status::Invalid(
@@ -217,46 +217,50 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   auto add = [&](const char* name, std::string& value, const char* text) {
     return app.add_option(name, value, text);
   };
-  add("PLAN", a.plan, "what pipec compiled")->required()->type_name("");
+  add("PLAN", a.plan, "a plan compiled by pipec")->required()->type_name("");
   add("--data", a.data, "text, llm.c tokens or a Megatron dataset");
   add("--steps", a.steps, "optimizer steps (100)");
-  add("--epochs", a.epochs, "in place of --steps: so often through the data");
-  add("--seed", a.seed, "of new weights and dropout (1)");
-  add("--threads", a.threads, "compute threads a rank (1)");
+  add("--epochs", a.epochs, "instead of --steps: passes over the data");
+  add("--seed", a.seed, "random seed of new weights and dropout (1)");
+  add("--threads", a.threads, "compute threads per rank (1)");
   add("--backend", a.backend, "cpu or cuda");
-  add("--gemms", a.gemms, "which algorithms compute matrix products: a file of --tune-gemms");
+  add("--gemms", a.gemms, "algorithms for matrix products: a file that --tune-gemms wrote");
   add("--tune-gemms", a.tune_gemms,
-      "in place of training: time the plan's matrix products on a GPU, and write that file");
+      "instead of training: time the plan's matrix products on a GPU and write that file");
   add("--weight-rounding", a.weight_rounding,
-      "of a bf16 plan's weights for products on a GPU: nearest (default) or stochastic");
+      "rounding of a bf16 plan's weights for products on a GPU: nearest (default) or stochastic");
   add("--transport", a.transport,
       "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts), mpi or nccl");
-  add("--net", a.net, "make messages slow: latency=50us,bandwidth=1GB/s, or one of the two");
+  add("--net", a.net, "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two");
   add("--lr", a.lr, "learning rate (3e-4)");
-  add("--min-lr", a.min_lr, "where the cosine ends (a tenth of --lr)");
-  add("--weight-decay", a.weight_decay, "of matrices (0.1)");
-  add("--grad-clip", a.grad_clip, "largest norm of the gradient (1; 0: any)");
-  add("--loss-scale", a.loss_scale, "of an fp16 plan's first step (65536)");
-  add("--loss-scale-every", a.loss_scale_every, "good steps after which it is doubled (2000)");
+  add("--min-lr", a.min_lr, "final learning rate of the cosine (a tenth of --lr)");
+  add("--weight-decay", a.weight_decay, "weight decay of matrices (0.1)");
+  add("--grad-clip", a.grad_clip, "clip the gradient norm to this value (1; 0: no clipping)");
+  add("--loss-scale", a.loss_scale, "loss scale of an fp16 plan's first step (65536)");
+  add("--loss-scale-every", a.loss_scale_every,
+      "good steps in a row after which it is doubled (2000)");
   add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
   add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
-  add("--val-data", a.val_data, "other data, for validation losses");
+  add("--val-data", a.val_data, "data for validation losses");
   add("--val-every", a.val_every, "steps from one validation to the next (after the last step)");
   add("--val-batches", a.val_batches, "batches of a validation (10)");
-  add("--sample", a.sample, "tokens that the trained model writes, after a few of the data's");
-  add("--temperature", a.temperature, "of the sample (1; 0: always the likeliest token)");
-  add("--weights", a.weights, "a folder with safetensors, to start from");
+  add("--sample", a.sample,
+      "tokens to generate with the trained model, after a prompt from the data");
+  add("--temperature", a.temperature,
+      "temperature of the sample (1; 0: always the likeliest token)");
+  add("--weights", a.weights, "a folder with safetensors to start from");
   add("--save", a.save, "a folder for checkpoints: the last two are kept");
   add("--save-every", a.save_every, "steps from one checkpoint to the next (the last step alone)");
-  app.add_flag("--resume", a.resume, "go on from the last checkpoint there");
-  add("--export", a.export_to, "a new folder for the trained model, as Hugging Face has it");
-  add("--log", a.log, "write a JSON object a step");
-  add("--trace", a.trace, "write a Chrome trace of the first million instructions a rank");
-  app.add_flag("--compare", a.compare,
-               "run the same steps on one device, too: the first value that differs by more than "
-               "rounding");
+  app.add_flag("--resume", a.resume, "continue from the last checkpoint there");
+  add("--export", a.export_to, "a new folder for the trained model, in Hugging Face's format");
+  add("--log", a.log, "write a JSON object per step");
+  add("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");
+  app.add_flag(
+      "--compare", a.compare,
+      "run the same steps on one device, too, and name the first value that differs by more "
+      "than rounding");
   add("--stall-timeout", a.stall_timeout,
-      "give up when nothing goes on for so many seconds (300; 0: never)");
+      "give up after so many seconds without progress (300; 0: never)");
   // An unset variable in a script is a mistake.
   for (CLI::Option* option : app.get_options())
     if (option->get_expected_max() > 0)

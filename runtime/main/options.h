@@ -11,8 +11,8 @@
 
 namespace pp {
 
-// What the user typed. Numbers stay text until they are checked, so that every wrong one
-// gets the same kind of error.
+// The options as typed. Numbers stay text until they are checked, so that every wrong one gets the
+// same kind of error.
 struct Arguments {
   std::string plan, data, weights, export_to, save, save_every, log, trace, net;
   std::string steps, epochs, seed, threads = "1", stall_timeout = "300";
@@ -29,10 +29,10 @@ void DescribeOptions(CLI::App& app, Arguments& arguments);
 // Invalid: the first option whose value is wrong.
 Status ParseOptions(const Arguments& arguments, TrainOptions* options);
 
-// What a run reads, which it must not write to: some may not exist.
+// The files that a run reads, and so must not write to; some may not exist.
 std::vector<std::string> InputPaths(const Arguments& arguments);
 
-// The options that must be the same on all ranks; files need not have the same names everywhere.
+// The options that must be the same on all ranks. File names may differ.
 std::vector<Item> DigestOptions(const TrainOptions& options);
 
 }  // namespace pp

@@ -56,7 +56,7 @@ Status Outputs::OpenSave(TrainOptions* options) {
   return {};
 }
 
-// Room for the model is taken now, not when it is trained.
+// Reserves the disk space for the model now, not when it is trained.
 Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
   Result<ModelFolder> folder = ModelFolder::Open(arguments_.export_to);
   PP_RETURN_IF_ERROR(folder.status());

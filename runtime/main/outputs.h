@@ -1,4 +1,4 @@
-// What a run writes beside standard output: its log and trace, its checkpoints, the trained model.
+// What a run writes besides standard output: log, trace, checkpoints and the exported model.
 #pragma once
 
 #include <optional>
@@ -14,20 +14,21 @@
 
 namespace pp {
 
-// Rank 0's.
+// Of rank 0.
 class Outputs {
  public:
   explicit Outputs(const Arguments& arguments) : arguments_(arguments) {}
 
-  // Opens them all, and tells `options` of those that Train fills. Files keep what they have until
-  // Begin. Invalid: one cannot be written, is another one, or an input of this run.
+  // Opens them all, and sets those in `options` that Train fills. Existing files keep their
+  // contents until Begin. Invalid: one cannot be written, is the same as another, or is an input of
+  // this run.
   Status Open(const Program& program, TrainOptions* options);
 
   // The first step begins.
   Status Begin();
   Status OnStep(const StepReport& step);
 
-  // After the last step, in whatever way the run ended; the first error.
+  // After the last step, however the run ended. Returns the first error.
   Status Finish(const Program& program, const TrainReport& report);
 
  private:

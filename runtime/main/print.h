@@ -1,4 +1,4 @@
-// What piperun says to its user.
+// Standard output and standard error of piperun.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace pp {
 
-// On standard error, in one line. Where that cannot be written, the exit status says it alone.
+// To standard error, as one line. If that cannot be written, only the exit status tells.
 void PrintError(const Status& status);
 
-// On standard output, and flushes it. Failed: it cannot be written.
+// To standard output, flushed. Failed: it cannot be written.
 Status PrintOut(const std::string& text);
 
 }  // namespace pp

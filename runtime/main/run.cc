@@ -66,12 +66,12 @@ Status Run::Main(Transport* transport) {
     const Status written = First() ? Finish(report) : Status();
     return Readiness{.status = status.ok() ? written : status};
   };
-  // mpiexec's exit status is sure only when that of all ranks is the same.
+  // mpiexec's exit status is reliable only if all ranks exit with the same one.
   return report.orphaned ? end().status : Together(end);
 }
 
-// The status of the first rank that has an error, on all ranks. `work` says what this one brings,
-// on a thread of its own: however long it takes, the others hear that this rank lives.
+// Returns the status of the first rank that has an error, on all ranks. `work` computes this rank's
+// part on a thread of its own: however long it takes, the others know that this rank is alive.
 Status Run::Together(const std::function<Readiness()>& work) {
   if (options_.transport == nullptr) return work().status;
   std::future<Readiness> future = std::async(std::launch::async, work);
@@ -109,8 +109,9 @@ Status Run::Prepare() {
   });
 }
 
-// Each rank reads its own list; the first one reads all and proves the whole plan again, which
-// somebody else may have made. What messages share is a matter of all lists.
+// Each rank reads its own list. Rank 0 reads all of them and proves the whole plan again, which may
+// come from elsewhere. With NCCL every rank does: which messages share a communicator depends on
+// all lists.
 Status Run::Read() {
   const Transport* transport = options_.transport;
   const bool nccl = arguments_.transport == "nccl";
@@ -128,7 +129,7 @@ Status Run::Read() {
   return First() ? outputs_.Open(*program_, &options_) : Status();
 }
 
-// Those that the plan has no use for.
+// Invalid: an option that does not apply to this plan.
 Status Run::CheckOptions() const {
   const Dtype dtype = program_->job->dtype;
   if (!program_->clip && options_.optimizer.grad_clip > 0)
@@ -150,7 +151,7 @@ Status Run::CheckOptions() const {
 }
 
 Status Run::ProveForNccl(const std::vector<WaitsFor>& waits_for) {
-  // The proof does not know of tensor parallel peers, who have a communicator, too.
+  // The proof does not include tensor-parallel peers, which have a communicator, too.
   const int peers = TopologyOf(*program_).tp > 1 ? 1 : 0;
   const auto needs = nccl::Prove(*program_, waits_for, {.kernels = backend_.kernels - peers});
   PP_RETURN_IF_ERROR(needs.status());
@@ -179,7 +180,7 @@ Status Run::OnStep(const StepReport& step) {
   return PrintOut(ToLine(step, seconds_ / static_cast<double>(++steps_)));
 }
 
-// What is written after the last step; the first error of all.
+// Writes what comes after the last step; returns the first error.
 Status Run::Finish(const TrainReport& report) {
   Status status = outputs_.Finish(*program_, report);
   const auto keep = [&](const Status& one) {
@@ -191,7 +192,7 @@ Status Run::Finish(const TrainReport& report) {
     const Status compared = CompareSteps(report);
     if (report.status.ok() && report.last_step == report.planned_steps) {
       keep(compared);
-    } else if (!compared.ok()) {  // the error is why the run did not come to its end
+    } else if (!compared.ok()) {  // explains why the run did not finish
       keep(PrintOut(compared.message() + "\n"));
     }
   }

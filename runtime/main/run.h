@@ -1,5 +1,5 @@
 // One run of piperun on one rank: reads the plan, proves it, agrees with the other ranks, trains,
-// and writes what was asked for. What a training does is in run/train.h.
+// and writes the outputs. The training itself is in runtime/run/train.h.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class Run {
   // `transport` null: all ranks are threads of this process.
   Status Main(Transport* transport);
 
-  // Whether this rank is the one that says what went wrong, and has not done so.
+  // Whether this rank is the one that must report the error, and has not yet.
   bool Speaks() const { return First() && !spoken_; }
 
  private:

@@ -13,13 +13,13 @@
 namespace pp {
 namespace {
 
-// What a signal handler may touch.
+// All that the signal handler accesses.
 std::atomic<bool> first{false}, counts{false};
 std::atomic<int> requests{0};
-// A Ctrl-C reaches a rank from the terminal, from mpiexec, or from both: the two are counted by
-// themselves, and what counts is the larger number.
+// A Ctrl-C reaches a rank from the terminal, from mpiexec, or from both: the two are counted
+// separately, and the larger count is used.
 std::atomic<int> from_terminal{0}, from_processes{0};
-// Two so close together are one: `timeout` signals a process, and then its whole group.
+// Two so close together are one request: `timeout` signals a process, and then its whole group.
 constexpr int64_t kOneRequest = 100'000'000;  // nanoseconds
 std::atomic<int64_t> last_signal{-kOneRequest};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
@@ -29,11 +29,11 @@ constexpr char kStopped[] = "piperun: error: stopped before the first step\n";
 
 void OnSignal(int signal, siginfo_t* info, void*) {
   if (!counts.load()) {
-    // Where all ranks are told, the first one speaks, and mpiexec ends the others when it goes.
+    // If all ranks get the signal, rank 0 reports it, and mpiexec ends the others when it exits.
     const timespec later{.tv_sec = 0, .tv_nsec = 500'000'000};
     if (!first.load()) nanosleep(&later, nullptr);
     if (write(STDERR_FILENO, kStopped, std::strlen(kStopped)) < 0) {
-      // Nobody listens.
+      // There is nobody to tell.
     }
     _exit(static_cast<int>(Code::kFailed));
   }
@@ -54,12 +54,11 @@ void CatchStopSignals(bool is_first) {
   first.store(is_first);
   struct sigaction action {};
   action.sa_sigaction = OnSignal;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;  // a text half written goes on
+  action.sa_flags = SA_SIGINFO | SA_RESTART;  // a write continues after it
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
-    // A shell ignores SIGINT for what it starts in the background; kill -INT shall work all the
-    // same.
+    // A shell ignores SIGINT for background jobs; kill -INT must work all the same.
     if (before.sa_handler == SIG_IGN && signal == SIGHUP) continue;
     sigaction(signal, &action, nullptr);
   }

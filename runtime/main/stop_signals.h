@@ -1,16 +1,16 @@
 // Ctrl-C and its relatives: SIGINT, SIGTERM, SIGHUP.
 //
-// Before the first step, when nothing is lost, one ends the process with a line of error. Then the
-// first one stops all ranks after a common step, the second one where they are, and the third one
-// ends the process, whatever it is at.
+// Before the first step, when nothing can be lost, a signal ends the process with an error. After
+// that, the first one stops all ranks after a common step, the second stops them where they are,
+// and the third ends the process, whatever it is doing.
 #pragma once
 
 #include <atomic>
 
 namespace pp {
 
-// From now on. `is_first`: this is rank 0. Signals that whoever started us had
-// ignored (nohup, for SIGHUP) stay ignored.
+// Installs the handlers. `is_first`: this is rank 0. A SIGHUP that was ignored at the start (nohup)
+// stays ignored.
 void CatchStopSignals(bool is_first);
 
 // The first step begins: from now on requests are counted.

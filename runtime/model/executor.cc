@@ -137,7 +137,7 @@ class ModelExecutor : public StageExecutor {
       auto* clipped = reinterpret_cast<kernels::Clipped*>(call.scratch);
       kernels_->Clip({.blocks = norm_blocks_,
                       .norm = call.norm,
-                      .most = args_.optimizer.grad_clip,
+                      .max_norm = args_.optimizer.grad_clip,
                       .clipped = clipped,
                       .scaling = call.scaling,
                       .step = call.step,

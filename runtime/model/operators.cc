@@ -334,10 +334,10 @@ class KernelOperators : public Operators {
   void LinearWeight(const OperatorCall& call) {
     const Operator& op = call.placed->op;
     const Update update = call.stage->accumulate;
-    const bool turned = op.matrix == Matrix::kOutIn;
+    const bool transposed = op.matrix == Matrix::kOutIn;
     Multiply(call, products_[call.index].weight[static_cast<int>(update)],
-             {.a = turned ? Act(call.d_out) : Act(call.in),
-              .b = turned ? Act(call.in) : Act(call.d_out),
+             {.a = transposed ? Act(call.d_out) : Act(call.in),
+              .b = transposed ? Act(call.in) : Act(call.d_out),
               .c = call.gradients[0]});
     if (op.parameters.size() < 2) return;
     acts_.BiasGradient({.rows = rows_,

@@ -21,14 +21,14 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
     return std::pair{kernels::kForwardNumbers<N>, kernels::kWeightNumbers<N>};
   });
   const int64_t n = job.tokens(), in = op.in, out = op.out, stride = op.stride;
-  const bool turned = op.matrix == Matrix::kOutIn;
+  const bool transposed = op.matrix == Matrix::kOutIn;
   const bool adds = op.cut != Cut::kIn || peer == 0;
   LinearProducts products;
   products.forward = {
       .m = n,
       .n = out,
       .k = in,
-      .operands = turned ? Operands::kNT : Operands::kNN,
+      .operands = transposed ? Operands::kNT : Operands::kNN,
       .bias = op.parameters.size() > 1 && adds ? WithBias::kYes : WithBias::kNo,
       .residual = placed.of(Keep::kStash).stream && adds ? WithResidual::kYes : WithResidual::kNo,
       .ldc = stride,
@@ -36,17 +36,17 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
   products.input = {.m = n,
                     .n = in,
                     .k = out,
-                    .operands = turned ? Operands::kNN : Operands::kNT,
+                    .operands = transposed ? Operands::kNN : Operands::kNT,
                     .lda = stride,
                     .numbers = to_acts};
   for (const Update update : {Update::kSet, Update::kAdd})
-    products.weight[static_cast<int>(update)] = {.m = turned ? out : in,
-                                                 .n = turned ? in : out,
+    products.weight[static_cast<int>(update)] = {.m = transposed ? out : in,
+                                                 .n = transposed ? in : out,
                                                  .k = n,
                                                  .operands = Operands::kTN,
                                                  .update = update,
-                                                 .lda = turned ? stride : in,
-                                                 .ldb = turned ? in : stride,
+                                                 .lda = transposed ? stride : in,
+                                                 .ldb = transposed ? in : stride,
                                                  .numbers = to_weights};
   const auto is_gelu = [&](size_t i) {
     return i < operators.size() && operators[i].op.kind == OperatorKind::kGelu;

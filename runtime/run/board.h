@@ -16,15 +16,15 @@ namespace pp {
 // Any thread may call any function.
 class Board {
  public:
-  explicit Board(int ranks) : signs_(ranks) {
+  explicit Board(int ranks) : heartbeats_(ranks) {
     for (Slot& slot : slots_) slot.reports.resize(ranks);
   }
 
   void Put(int from, const ControlMessage& message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (message.type != ControlMessage::Type::kReport) {
-      signs_[from].message = message;
-      signs_[from].fresh = true;
+      heartbeats_[from].message = message;
+      heartbeats_[from].fresh = true;
       return;
     }
     Slot& slot = slots_[message.step % slots_.size()];
@@ -43,10 +43,11 @@ class Board {
   }
 
   template <typename F>
-  void TakeSigns(const F& f) {
+  void TakeHeartbeats(const F& f) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t rank = 0; rank < signs_.size(); ++rank)
-      if (std::exchange(signs_[rank].fresh, false)) f(static_cast<int>(rank), signs_[rank].message);
+    for (size_t rank = 0; rank < heartbeats_.size(); ++rank)
+      if (std::exchange(heartbeats_[rank].fresh, false))
+        f(static_cast<int>(rank), heartbeats_[rank].message);
   }
 
  private:
@@ -54,13 +55,13 @@ class Board {
     size_t count = 0;
     std::vector<ControlMessage> reports;
   };
-  struct Sign {
+  struct Heartbeat {
     bool fresh = false;
     ControlMessage message;
   };
   std::mutex mutex_;
   std::array<Slot, 2 * Rank::kReportsAhead> slots_;
-  std::vector<Sign> signs_;
+  std::vector<Heartbeat> heartbeats_;
 };
 
 }  // namespace pp

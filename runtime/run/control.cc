@@ -29,7 +29,7 @@ void Control::Post(int to, const ControlMessage& message) {
     PP_CHECK(link != links_.end());
     if (link->ended) return;
     link->ended = message.type == ControlMessage::Type::kBye;
-    if (message.type == ControlMessage::Type::kSign && link->count > kRoom / 2) return;
+    if (message.type == ControlMessage::Type::kHeartbeat && link->count > kRoom / 2) return;
     PP_CHECK(link->count < kRoom);
     link->out[(link->first + link->count++) % kRoom] = message;
   }

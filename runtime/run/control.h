@@ -18,19 +18,19 @@ namespace pp {
 
 struct ControlMessage {
   enum class Type : int32_t {
-    kReport,  // to rank 0: `step` is over on this rank
-    kGo,      // from rank 0: step `step` may begin; the last one is `last`
-    kSign,    // either way, now and then: the sender lives, and is at `text`
-    kFail,    // either way: the run has failed; the code and text of a Status
-    kToken,   // to and from rank 0: a sample's next token is `code`
-    kBye,     // either way: nothing follows
+    kReport,     // to rank 0: `step` is over on this rank
+    kGo,         // from rank 0: step `step` may begin; the last one is `last`
+    kHeartbeat,  // either way, now and then: the sender lives, and is at `text`
+    kFail,       // either way: the run has failed; the code and text of a Status
+    kToken,      // to and from rank 0: a sample's next token is `code`
+    kBye,        // either way: nothing follows
   };
-  Type type = Type::kSign;
+  Type type = Type::kHeartbeat;
   int32_t code = 0;
   int64_t step = 0;
   int64_t last = 0;            // kGo; kReport: 1 if this rank was asked to stop
   int64_t peak_bytes = 0;      // kReport
-  int64_t executed = 0;        // kSign: instructions finished
+  int64_t executed = 0;        // kHeartbeat: instructions finished
   double loss = 0;             // kReport: this rank's sum of losses
   double grad_norm = 0;        // kReport
   kernels::LossScale scaling;  // kReport, where the loss is scaled
@@ -52,8 +52,8 @@ class Control {
   using Handler = std::function<void(int from, const ControlMessage&)>;
   Control(Transport* transport, Handler handler);
 
-  // Any thread. A kSign is dropped if too many messages are queued, and so is everything after a
-  // kBye.
+  // Any thread. A kHeartbeat is dropped if too many messages are queued, and so is everything after
+  // a kBye.
   void Post(int to, const ControlMessage& message);
   // To all ranks that this one is connected to.
   void PostAll(const ControlMessage& message);

@@ -33,7 +33,7 @@ class Evaluator {
     StageExecutor* executor = nullptr;
     Validation validation;
     Bell* compute_bell = nullptr;
-    const std::atomic<bool>* stop = nullptr;  // set: nobody waits any more
+    const std::atomic<bool>* stop = nullptr;  // set: waits end
   };
   // The offset of the newest weights of a stage and pipe in their region.
   using Newest = std::function<int64_t(int stage, int pipe)>;
@@ -41,8 +41,9 @@ class Evaluator {
   // Of an evaluation (EvaluationOf).
   static Result<std::unique_ptr<Evaluator>> Make(Program evaluation, const Args& args);
 
-  // The compute thread, where nothing else is under way: evaluates all batches. *loss: the sum over
-  // the tokens of the losses that this rank has made; *made: whether it has made any.
+  // The compute thread, with nothing else under way: evaluates all batches. *loss: the sum over the
+  // tokens of the losses that this rank has computed, or, for a sample, the token that it has
+  // drawn; *made: whether it has computed any.
   Status Run(const Newest& newest, double* loss, bool* made);
 
   // The communication thread, as with the lanes of the steps.

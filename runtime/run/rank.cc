@@ -38,9 +38,9 @@ Status Rank::Setup() {
   BodyWalk walk;
   PP_RETURN_IF_ERROR(WalkBody(program, place_.device, &walk));
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
-  PP_RETURN_IF_ERROR(device_->Take(List().arena_bytes));
+  PP_RETURN_IF_ERROR(device_->Allocate(List().arena_bytes));
   std::vector<CollectiveArgs> collectives = BindCollectives();
-  PP_RETURN_IF_ERROR(MakeReach(collectives));
+  PP_RETURN_IF_ERROR(MakeDeviceTransport(collectives));
   body_ = Bind(program, place_.device, std::move(walk), *device_);
   MakePeerExchanger();
   executor_ = args_.make_executor(device_.get(), peers_.get());
@@ -52,21 +52,21 @@ Status Rank::Setup() {
   return device_->status();
 }
 
-// What carries messages to and from the device's memory.
-Status Rank::MakeReach(const std::vector<CollectiveArgs>& collectives) {
-  ReachArgs meet{.inner = args_.transport};
+// The transport to and from the device's memory.
+Status Rank::MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives) {
+  DeviceTransportArgs meet{.inner = args_.transport};
   if (args_.nccl != nullptr) {
     std::vector<Group> groups;
     for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
     meet.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
   }
-  Result<std::unique_ptr<Transport>> reach = device_->Reach(meet);
-  PP_RETURN_IF_ERROR(reach.status());
-  reach_ = std::move(*reach);
+  Result<std::unique_ptr<Transport>> transport = device_->MakeTransport(meet);
+  PP_RETURN_IF_ERROR(transport.status());
+  device_transport_ = std::move(*transport);
   return {};
 }
 
-// With new weights, those of a file, or the state of a checkpoint.
+// Fills the arena with new weights, those of a file, or the state of a checkpoint.
 Status Rank::FillMemory() {
   Result<WeightSource> weights = args_.open_weights();
   PP_RETURN_IF_ERROR(weights.status());
@@ -156,7 +156,7 @@ void Rank::Reserve() {
 }
 
 Status Rank::BeginSetup() {
-  // Both threads now: a machine that has none left says so before the first step.
+  // Both threads are started now, so that running out of threads is an error before the first step.
   try {
     compute_ = std::thread([this] { ComputeMain(); });
     communication_ = std::thread([this] { CommunicationMain(); });
@@ -207,10 +207,10 @@ void Rank::ComputeMain() {
     args_.news->Ring();
   }
   if (device_) device_->Finish();
-  executor_.reset();  // where it was made
+  executor_.reset();  // on the thread that made it
 }
 
-// The device's, where it says so.
+// The device's own error, if it has one.
 Status Rank::OutOfMemory() const {
   const Status status = device_status();
   return (status.ok() ? Status::Failed("out of memory") : status).In(fmt::format("rank {}", rank_));
@@ -230,7 +230,7 @@ bool Rank::Fail(const Status& status) {
     ControlMessage message{.type = ControlMessage::Type::kFail,
                            .code = static_cast<int32_t>(status.code())};
     message.SetText(status.message());
-    // Before anyone can see the stop and say good-bye: nothing goes after that.
+    // Before any thread can see the stop and post kBye: nothing is sent after that.
     control_.PostAll(message);
     stop_.store(true);
   }

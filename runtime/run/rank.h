@@ -1,11 +1,11 @@
-// One rank: its device, its two threads, and its part in starting and stopping together.
+// One rank: its device, its two threads, and its part in starting and stopping all ranks.
 //
 //   compute thread         the compute lane, step after step
-//   communication thread   the other lanes, and what ranks tell each other
+//   communication thread   the other lanes, and control messages between ranks
 //
-// Rank 0 steers. While it begins step k it says whether step k+1 will be, so that all ranks
-// stop after the same step and nobody waits for the answer. A rank that fails tells rank 0,
-// which tells all.
+// Rank 0 steers. When it begins step k it announces whether there will be a step k+1, so that all
+// ranks stop after the same step and none waits for the answer. A rank that fails tells rank 0,
+// which tells all others.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@
 
 namespace pp {
 
-// Told when a thread of a rank begins and ends to work on a step: the compute thread once a
+// Notified when a thread of a rank starts and stops working on a step: the compute thread once per
 // step, the communication thread many times. For tests that count what happens inside.
 class StepObserver {
  public:
@@ -43,10 +43,10 @@ class Rank {
   struct Args {
     const Program* program = nullptr;
     Transport* transport = nullptr;
-    const nccl::Sharings* nccl = nullptr;  // how messages share communicators; null: not NCCL's
+    const nccl::Sharings* nccl = nullptr;  // how messages share communicators; null: no NCCL
     const Batches* batches = nullptr;
-    // On the compute thread. The bells are for a device whose work is not done when it is
-    // submitted.
+    // Called on the compute thread. The bells are for a device whose work is done some time after
+    // it is submitted.
     std::function<std::unique_ptr<Device>(const DeviceBells&)> make_device;
     // Null: no peers.
     std::function<std::unique_ptr<StageExecutor>(Device*, Peers*)> make_executor;
@@ -54,34 +54,34 @@ class Rank {
     // See TrainOptions.
     std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
     int64_t steps = 1;
-    int64_t steps_before = 0;            // of the training, which goes on
+    int64_t steps_before = 0;            // of the training that is resumed
     int64_t updates_before = 0;          // of every copy's weights
-    const Checkpoint* resume = nullptr;  // what it goes on from
-    kernels::LossScale loss_scale;       // of its first step, where the loss is scaled
+    const Checkpoint* resume = nullptr;  // to continue from
+    kernels::LossScale loss_scale;       // of its first step, if the loss is scaled
     std::string save;                    // a folder for checkpoints; empty: none
-    int64_t save_every = 0;              // steps of the training; 0: the last one alone
+    int64_t save_every = 0;              // steps of the training; 0: only the last one
     Validation validation;
     SampleOptions sample;  // after the last step
     bool record = false;
     StepObserver* observer = nullptr;  // null: none
-    Bell* news = nullptr;              // the caller's; rung when there is something for it to do
-    // Reports (at rank 0), signs of life and good-byes, on any thread; from itself, too.
+    Bell* news = nullptr;              // the caller's; rings when there is something for it to do
+    // Reports (on rank 0), heartbeats and kByes, on any thread; also from this rank itself.
     Control::Handler on_message;
   };
-  // Rank 0 begins step k when the caller has dealt with the reports of step k - kReportsAhead.
+  // Rank 0 begins step k once the caller has handled the reports of step k - kReportsAhead.
   static constexpr int64_t kReportsAhead = 4;
 
   explicit Rank(Args args);
   ~Rank();
 
-  // Checks and binds the list, makes device, executor and weights, on the compute thread, which
-  // stays. Failed: there is no thread left.
+  // Starts the two threads; the compute thread checks and binds the list and makes device, executor
+  // and weights. Failed: there is no thread left.
   Status BeginSetup();
-  // Any thread; `news` rings when it becomes true.
+  // Any thread: the setup is over. `news` rings when it becomes true.
   bool ready() const { return ready_.load(); }
   // Once it is ready.
   Status setup_status() const { return setup_status_; }
-  // Lets both threads go: into the steps, or, if not all ranks are ready, to their ends.
+  // Lets both threads continue: with the steps, or, if not all ranks are ready, to their ends.
   void Start();
   void Cancel();
   // Waits for both threads. REQUIRES: Start or Cancel.
@@ -91,21 +91,21 @@ class Rank {
   void AskToStop() { asked_to_stop_.store(true); }
   // Any thread. Stop at once. False: it has failed before, and the first error stays.
   bool Fail(const Status& status);
-  // Any thread; rank 0: the caller has dealt with the reports up to `step`.
+  // Any thread; rank 0: the caller has handled the reports up to `step`.
   void Consumed(int64_t step);
-  // Any thread: tells the other ranks that this one lives, and where it is.
-  void PostSign();
+  // Any thread: tells the other ranks that this one is alive, and where it is.
+  void PostHeartbeat();
 
-  // Any thread: both threads are at their ends. After a failure the communication thread leaves
-  // when it must, but a kernel cannot be stopped.
+  // Any thread: both threads have ended. After a failure the communication thread ends in limited
+  // time, but a kernel cannot be stopped.
   bool ended() const { return ended_.load() && computed_.load(); }
   bool failed() const { return stop_.load(); }
   int64_t executed() const;
   std::string CurrentText();
 
-  // After Join, when nobody needs the other ranks any more.
+  // After Join, when the other ranks are not needed any more.
   void SettleMessages() {
-    if (reach_) reach_->Settle();
+    if (device_transport_) device_transport_->Settle();
   }
 
   // After Join, or once it has failed.
@@ -115,7 +115,7 @@ class Rank {
   Status device_status() const { return device_ ? device_->status() : Status(); }
   TimeSpent time() const;
   int rank() const { return rank_; }
-  // After Join: bytes of a stage's newest weights, of its first pipe, on the host.
+  // After Join: copies bytes of a stage's newest weights, of its first pipe, to the host.
   Status CopyWeights(int stage, int64_t offset, int64_t bytes, void* out);
   void AppendEvents(std::vector<Event>* events) const;
   // After Join: the sample, with its prompt; empty: none.
@@ -126,7 +126,7 @@ class Rank {
 
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
-  Status MakeReach(const std::vector<CollectiveArgs>& collectives);
+  Status MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives);
   void MakePeerExchanger();
   Status FillMemory();
   void MakeInterpreter(std::vector<CollectiveArgs> collectives);
@@ -141,7 +141,9 @@ class Rank {
   Status Save(int64_t number);
   Status Evaluate(int64_t number);
   Status OutOfMemory() const;
-  Transport* messages() const { return reach_ ? reach_.get() : args_.transport; }
+  Transport* messages() const {
+    return device_transport_ ? device_transport_.get() : args_.transport;
+  }
   std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
   bool PassGate(Bell& bell);
@@ -163,7 +165,8 @@ class Rank {
   const Place place_;
   Bell bell_;  // the compute thread's
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Transport> reach_;  // to the device's memory; null: args_.transport has it
+  std::unique_ptr<Transport>
+      device_transport_;  // to the device's memory; null: args_.transport has it
   std::atomic<bool> connected_{false};
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;

@@ -1,5 +1,5 @@
-// The communication thread's part of a rank: it makes messages, reductions and control messages
-// advance, and sleeps between.
+// The communication thread of a rank: it advances messages, reductions and control messages, and
+// sleeps in between.
 #include <sched.h>
 #include <sys/prctl.h>
 
@@ -18,13 +18,13 @@ using std::chrono::microseconds;
 
 // How long the communication thread sleeps between two tests where the transport polls:
 // while the compute thread waits (after a few tests in a row), while it computes, and while
-// nothing but control messages may come. There may be more ranks than cores, and who spins
-// takes the core from one who computes.
+// only control messages can arrive. There may be more ranks than cores, and a thread that spins
+// takes the core from one that computes.
 constexpr int kTestsInARow = 5;
 constexpr microseconds kWaitNap{60};
 constexpr microseconds kBusyNap{150};
 constexpr microseconds kIdleNap{2000};
-// After a failure the other ranks get so long to say good-bye.
+// After a failure, how long to wait for the other ranks' kBye.
 constexpr double kPartingSeconds = 3;
 
 }  // namespace
@@ -46,7 +46,7 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
       break;
     case ControlMessage::Type::kToken:
       return evaluations_->Hear(message.code);
-    case ControlMessage::Type::kSign:
+    case ControlMessage::Type::kHeartbeat:
     case ControlMessage::Type::kBye:
       args_.on_message(from, message);
       break;
@@ -54,8 +54,8 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
   args_.news->Ring();
 }
 
-void Rank::PostSign() {
-  ControlMessage message{.type = ControlMessage::Type::kSign, .executed = executed()};
+void Rank::PostHeartbeat() {
+  ControlMessage message{.type = ControlMessage::Type::kHeartbeat, .executed = executed()};
   message.SetText(CurrentText());
   control_.PostAll(message);
   if (rank_ == 0) args_.on_message(0, message);
@@ -75,7 +75,7 @@ void Rank::CommunicationMain() {
     } catch (const std::bad_alloc&) {
       Fail(OutOfMemory());
     }
-    // Rank 0 says it last: until then somebody may fail, which it passes on.
+    // Rank 0 posts it last: until then another rank may fail, which rank 0 passes on.
     if (!said_bye && computed_.load() && (rank_ != 0 || stop_.load() || control_.others_left())) {
       control_.PostAll({.type = ControlMessage::Type::kBye});
       said_bye = true;

@@ -28,7 +28,8 @@ RankStates Rank::States(int64_t steps) {
       .on_piece = [this] { ++other_progress_; }};
 }
 
-// Whether somebody has asked to stop after this step, rank 0 says when it lets the next one go.
+// Whether this is the last step, as somebody may have asked to stop: rank 0 decides when it lets
+// the next step begin.
 bool Rank::IsLast(int64_t number) {
   return rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
 }
@@ -41,7 +42,7 @@ bool Rank::EvaluatesAt(int64_t number) {
 
 // The validation after step `number`; its loss goes with the step's report.
 Status Rank::Evaluate(int64_t number) {
-  // What an evaluation receives may lie where the step still reads.
+  // An evaluation may receive into memory that the step still reads.
   const Ticket step_end = device_->compute().last();
   WaitUntil([&] { return device_->compute().Done(step_end); });
   if (stop_.load()) return {};
@@ -58,14 +59,14 @@ bool Rank::SavesAt(int64_t number) {
   return (every > 0 && step % every == 0) || IsLast(number);
 }
 
-// This rank's part of the checkpoint after step `number`. The step's report comes later, so that
-// who has all reports knows that all parts are there.
+// Writes this rank's part of the checkpoint after step `number`. The step's report comes later, so
+// that once all reports have arrived all parts are complete.
 Status Rank::Save(int64_t number) {
   if (stop_.load()) return {};
   const double begin = SteadySeconds();
   const std::string folder = SavingFolder(args_.save, args_.steps_before + number);
   std::error_code error;
-  std::filesystem::create_directory(folder, error);  // whoever is first
+  std::filesystem::create_directory(folder, error);  // by the first rank
   try {
     PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_)));
     saving_ += SteadySeconds() - begin;
@@ -91,7 +92,7 @@ void Rank::RunSteps() {
     const int64_t step = number - lag;
     const bool saves = status.ok() && !stop_.load() && step > 0 && SavesAt(step);
     if (saves) status = Save(step);
-    // Where steps overlap, the memory is free only after the last one.
+    // If steps overlap, the memory is free only after the last one.
     const bool over = lag == 0 || iteration.part == Part::kRest;
     const bool evaluates = status.ok() && !stop_.load() && over && EvaluatesAt(step);
     if (evaluates) status = Evaluate(step);
@@ -126,7 +127,7 @@ void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
     if (!done() && done_steps_ >= at_least) return;
     WaitUntil(done);
     if (stop_.load()) return;
-    // A device that has failed is done with everything: what it gave is nothing.
+    // On a failed device every ticket is done, but the results mean nothing.
     if (const Status status = device_->status(); !status.ok()) {
       Fail(status.In("rank " + std::to_string(rank_)));
       return;
@@ -164,7 +165,7 @@ void Rank::Report(const StepResult& result) {
                          .scaling = result.scaling,
                          .seconds = result.end_seconds - begin};
   message.evaluated = evaluations_->validates() && evaluated_ == result.step;
-  // All tensor parallel peers have the same losses.
+  // All tensor-parallel peers have the same losses.
   if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
   for (size_t m = 0; m < result.losses.size() && place_.index == 0; ++m) {
     if (result.made_by[m] < 0) continue;
@@ -188,7 +189,7 @@ void Rank::Consumed(int64_t step) {
   bell_.Ring();
 }
 
-// Of the newest weights, from the beginning of their region, after so many steps of this run.
+// The offset of the newest weights in their region, after so many steps of this run.
 int64_t Rank::NewestWeights(int stage, int pipe, int64_t steps) const {
   const Region* region = FindRegion(List(), Kind::kWeights, stage, pipe);
   if (region == nullptr) return 0;

@@ -1,6 +1,6 @@
 // Rank 0's process: tells the caller of each step that all ranks have reported, in order, on a
-// thread of its own, and finishes its checkpoint. The caller may take his time: a terminal that is
-// held must neither hide Ctrl-C nor look like a stalled run.
+// thread of its own, and completes its checkpoint. The caller may be slow: a paused terminal must
+// neither hide Ctrl-C nor look like a stalled run.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class Reporter {
            Bell* news)
       : program_(program), options_(options), inputs_(inputs), board_(*board), news_(*news) {}
 
-  // `rank` is rank 0: it may go on when a step is told, and fails when that fails.
+  // `rank` is rank 0: it may continue once a step is told, and fails if that fails.
   void Start(Rank* rank);
   // No rank reports any more: ends after the last step that all have reported.
   void AllEnded();
@@ -32,7 +32,7 @@ class Reporter {
 
   // Any thread: the last step has been told.
   bool done() const { return done_.load(); }
-  // Any thread: the caller has a report just now.
+  // Any thread: the caller is handling a report.
   bool busy() const { return busy_.load(); }
 
   // After Join: how many steps of this run were told; the step of the training that was saved last

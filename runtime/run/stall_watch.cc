@@ -4,7 +4,7 @@
 
 namespace pp {
 
-void StallWatch::Sign(int rank, int64_t executed, const char* text) {
+void StallWatch::Heartbeat(int rank, int64_t executed, const char* text) {
   Seen& seen = seen_[rank];
   if (executed != seen.executed) {
     quiet_ = 0;

@@ -16,7 +16,7 @@ class StallWatch {
   StallWatch(int ranks, double seconds) : seconds_(seconds), seen_(ranks) {}
 
   // A sign from a rank: how many instructions it has finished and where it is.
-  void Sign(int rank, int64_t executed, const char* text);
+  void Heartbeat(int rank, int64_t executed, const char* text);
 
   void Finished(int rank) { seen_[rank].finished = true; }
 

@@ -24,7 +24,7 @@
 namespace pp {
 namespace {
 
-// How often the supervisor looks at signals, and at most how often ranks give signs.
+// How often the supervisor looks at stop requests; also the shortest interval between heartbeats.
 constexpr double kTickSeconds = 0.1;
 
 class Supervisor {
@@ -46,7 +46,7 @@ class Supervisor {
     } else {
       for (auto& rank : ranks_) rank->Cancel();
     }
-    // What a failed run has left on a device may not come to its end.
+    // Work that a failed run has left on a device may never finish.
     std::optional<Deadline> patience;
     if (options_.on_stuck && (!report_.status.ok() || ranks_[0]->failed()))
       patience.emplace(options_.grace, options_.on_stuck);
@@ -58,10 +58,10 @@ class Supervisor {
  private:
   bool Steers() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
 
-  // All ranks are ready, and the caller wants it.
+  // All ranks are ready, and the caller agrees to begin.
   Status Begin() {
-    // Beside other processes on a thread of its own: opening the data may take longer than they
-    // wait for a sign of life.
+    // With other processes, on a thread of its own: opening the data may take longer than they wait
+    // for a heartbeat.
     const bool alone = options_.transport == nullptr;
     std::future<Status> setup = std::async(alone ? std::launch::deferred : std::launch::async,
                                            [this] { return BeginSetup(); });
@@ -192,7 +192,7 @@ class Supervisor {
                                   .records = &records_[options_.transport == nullptr ? rank : 0]});
   }
 
-  // This thread watches, while the reporter's tells the caller.
+  // This thread watches the ranks; the reporter's thread tells the caller about steps.
   void Supervise() {
     if (Steers()) reporter_.Start(ranks_[0].get());
     bool ended = false;  // all ranks
@@ -237,12 +237,12 @@ class Supervisor {
   }
 
   void Tick() {
-    for (auto& rank : ranks_) rank->PostSign();
-    board_.TakeSigns([&](int rank, const ControlMessage& sign) {
+    for (auto& rank : ranks_) rank->PostHeartbeat();
+    board_.TakeHeartbeats([&](int rank, const ControlMessage& sign) {
       if (sign.type == ControlMessage::Type::kBye) return watch_.Finished(rank);
-      // Elsewhere any sign from rank 0 will do: it is the one that watches.
+      // On other ranks any heartbeat from rank 0 counts: rank 0 watches for progress.
       const bool watched = Steers() || rank != 0;
-      watch_.Sign(rank, watched ? sign.executed : ++signs_of_steerer_, sign.text);
+      watch_.Heartbeat(rank, watched ? sign.executed : ++heartbeats_of_steerer_, sign.text);
     });
     if (reporter_.busy() || !watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
     const bool first =
@@ -258,7 +258,7 @@ class Supervisor {
       report_.time.push_back(rank->time());
       rank->AppendEvents(&report_.events);
     }
-    // Rank 0 knows: what went wrong after the last step, the others have not heard of.
+    // Only rank 0 knows: the others have not heard of errors after the last step.
     bool complete = report_.status.ok() && !reporter_.failed() &&
                     inputs_->steps_before() + ranks_[0]->last_step() == inputs_->optimizer().steps;
     report_.last_step += inputs_->steps_before();
@@ -279,7 +279,7 @@ class Supervisor {
       const Status status = Export();
       if (report_.status.ok()) report_.status = status;
     }
-    // Before the arenas go.
+    // Before the arenas are freed.
     if (options_.transport != nullptr) options_.transport->Settle();
     for (auto& rank : ranks_) rank->SettleMessages();
     double first = report_.events.empty() ? 0 : report_.events[0].start;
@@ -309,7 +309,7 @@ class Supervisor {
   Board board_;
   StallWatch watch_;
   Reporter reporter_;
-  int64_t signs_of_steerer_ = 0;
+  int64_t heartbeats_of_steerer_ = 0;
   double failed_at_ = 0;                           // when this thread saw it; 0: it has not
   std::vector<std::vector<ValueRecord>> records_;  // by rank of this process
   std::vector<std::unique_ptr<Rank>> ranks_;

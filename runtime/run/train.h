@@ -1,7 +1,7 @@
-// Trains: runs the ranks of this process through all steps, and gathers what they report.
+// Training: runs the ranks of this process through all steps and gathers their reports.
 //
-// Prints nothing and writes no file. Either all ranks are threads of this process, or, with
-// a transport, this process is one rank of several.
+// Prints nothing; it writes only checkpoints and exported models. Either all ranks are threads of
+// this process, or, with a transport, this process is one of several ranks.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ struct StepReport {
   int64_t step = 0;   // counts from 1
   int64_t steps = 0;  // of the whole training
   double loss = 0;    // mean over the step's tokens, before the update
-  // Before clipping, of the loss itself; none where the plan takes none.
+  // Before clipping, of the unscaled loss; none if the plan computes none.
   std::optional<double> grad_norm;
-  std::optional<double> loss_scale;  // where the plan scales the loss: by what
+  std::optional<double> loss_scale;  // if the plan scales the loss
   bool skipped = false;              // a gradient overflowed: nothing was updated
   double learning_rate = 0;
   double seconds = 0;
@@ -44,70 +44,71 @@ struct StepReport {
 };
 
 struct TrainOptions {
-  std::string data;              // see dataset.h
-  OptimizerOptions optimizer;    // and how many steps
-  int64_t epochs = 0;            // of the data, in place of optimizer.steps; 0: those
-  std::optional<uint64_t> seed;  // of new weights and dropout; 1
-  int threads = 1;               // compute threads a rank
+  std::string data;              // see runtime/files/dataset.h
+  OptimizerOptions optimizer;    // includes the number of steps
+  int64_t epochs = 0;            // of the data, instead of optimizer.steps; 0: by steps
+  std::optional<uint64_t> seed;  // of new weights and dropout; by default 1
+  int threads = 1;               // compute threads per rank
   std::string weights;           // a folder with model.safetensors; empty: a new model
-  // Goes on from the last checkpoint in `save`, with its seed where `seed` is not given.
+  // Continues from the last checkpoint in `save`, with its seed unless `seed` is given.
   bool resume = false;
   std::string save;                    // a folder for checkpoints; empty: none
-  int64_t save_every = 0;              // steps; 0: the last one alone
+  int64_t save_every = 0;              // steps; 0: only the last one
   SaveFolder* save_to = nullptr;       // rank 0's process: of `save`
-  bool exports = false;                // the trained model, when all steps are done
+  bool exports = false;                // export the trained model after all steps
   ModelFolder* export_to = nullptr;    // rank 0's process: begun (BeginExport)
   std::string val_data;                // for validation losses; empty: none
-  int64_t val_every = 0;               // steps; 0: after the last one alone
-  std::optional<int64_t> val_batches;  // of the first ones; 10, or fewer if there are no more
+  int64_t val_every = 0;               // steps; 0: only after the last one
+  std::optional<int64_t> val_batches;  // by default 10, or fewer if there are fewer
   int64_t sample = 0;                  // tokens to draw after the last step
   float temperature = 1;               // see kernels/draw.h
   double stall_timeout = 300;          // seconds; 0: wait forever
-  bool record = false;                 // keep events
-  bool compare = false;                // keep records (compare/comparison.h)
+  bool record = false;                 // record events for a trace
+  bool compare = false;                // record values (compare/comparison.h)
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
-  std::optional<Network> network;  // null: as fast as it is
-  // How messages share communicators, where they are NCCL's; needs a device that has it, and
-  // programs with all lists.
+  std::optional<Network> network;  // null: messages are not slowed down
+  // How messages share NCCL communicators, with NCCL; needs a device with NCCL, and a program with
+  // all lists.
   std::optional<nccl::Sharings> nccl;
-  // Any process: all ranks are ready, the first step has not begun. An error and it never does.
+  // Any process: all ranks are ready, and the first step has not begun. After an error it does not
+  // begin.
   std::function<Status()> on_begin;
-  // Rank 0's process, before the first step: what else the user should know.
+  // Rank 0's process, before the first step: a note for the user.
   std::function<void(const std::string&)> on_note;
   // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
   std::function<Status(const StepReport&)> on_step;
-  // Rank 0's process, or rank 1's where rank 0 is silent: the run has failed. Called at once, on
-  // this process's own thread: ranks may still be in long kernels, and other processes may go
-  // before this one.
+  // Rank 0's process, or rank 1's if rank 0 does not answer: the run has failed. Called
+  // immediately, on the thread that called Train: ranks may still be in long kernels, and other
+  // processes may end before this one.
   std::function<void(const Status&)> on_failure;
-  // Any process: `grace` seconds after a failure a kernel or on_step has still not come back.
-  // It may be called more than once; empty: wait.
+  // Any process: `grace` seconds after a failure a kernel or on_step has still not returned. It may
+  // be called more than once. Null: wait.
   std::function<void()> on_stuck;
   double grace = 10;
-  // How often somebody asked to stop: once, and all ranks stop after a common step; twice,
-  // and they stop where they are. May be null.
+  // Counts the requests to stop: after one, all ranks stop after a common step; after two, they
+  // stop where they are. May be null.
   const std::atomic<int>* stop_requests = nullptr;
   StepObserver* observer = nullptr;
-  // What a rank computes on, and with; null: the CPU.
+  // A rank's device and executor; null: the CPU's.
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;
   std::function<std::unique_ptr<StageExecutor>(int rank)> make_executor;
   // Called when a rank's list is bound: for tests that plant bugs.
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
-  // Puts a transport around that of each rank of this process; null: none.
+  // Wraps the transport of each rank of this process; null: does not.
   std::function<std::unique_ptr<Transport>(Transport*)> wrap_transport;
 };
 
 class Inputs;
 
-// What rank 0's process knows in the end. Others have their own times, events and records alone,
-// and of what follows those no checkpoint, sample or error of files. Its size does not depend on
-// the number of steps, but for events and records.
+// What rank 0's process knows at the end. Other processes have only their own times, events and
+// records, and no saved step, sample or error of files. Its size does not depend on the number of
+// steps, except for events and records.
 struct TrainReport {
   std::vector<TimeSpent> time;           // by rank
   std::vector<Event> events;             // of all ranks, on rank 0's clock; seconds since the first
-  std::vector<ValueRecord> records;      // of all ranks, where the run is compared
-  std::shared_ptr<const Inputs> inputs;  // null: not all records are here
+  std::vector<ValueRecord> records;      // of all ranks, if the run is compared
+  std::shared_ptr<const Inputs> inputs;  // null: not all records were gathered
   int64_t last_step = 0;
   int64_t planned_steps = 0;
   int64_t saved_step = 0;       // of the last checkpoint of this run; 0: none
@@ -115,7 +116,7 @@ struct TrainReport {
   int64_t prompt = 0;
   bool text = false;  // tokens are bytes
   Status status;      // why it failed, if it did
-  // Rank 0 is silent: this one noticed by itself.
+  // Rank 0 does not answer: this rank noticed by itself.
   bool orphaned = false;
 };
 
@@ -123,8 +124,7 @@ struct TrainReport {
 // process's ranks.
 TrainReport Train(const Program& program, const TrainOptions& options);
 
-// What piperun asks of a program before anything else: a model, and as many ranks as it is for.
-// `ranks` 0: as many as it takes.
+// Invalid: the program has no model, or is for another number of ranks. `ranks` 0: any number.
 Status CheckRunnable(const Program& program, const std::string& plan, int ranks);
 
 }  // namespace pp

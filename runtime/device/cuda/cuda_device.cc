@@ -38,9 +38,9 @@ class CudaDevice : public Device {
     watcher_.join();
   }
 
-  Status Take(int64_t bytes) override {
+  Status Allocate(int64_t bytes) override {
     if (gemms_ != nullptr) PP_RETURN_IF_ERROR(gemms_->CheckMachine(driver_->machine()));
-    Result<std::byte*> arena = driver_->Take(std::max<int64_t>(bytes, 4));
+    Result<std::byte*> arena = driver_->Allocate(std::max<int64_t>(bytes, 4));
     PP_RETURN_IF_ERROR(arena.status());
     Result<std::byte*> pinned = driver_->TakePinned(5 * CudaQueue::kPinnedBytes);
     PP_RETURN_IF_ERROR(pinned.status());
@@ -75,8 +75,8 @@ class CudaDevice : public Device {
                            {.gemms = gemms_.get(), .stochastic_rounding = stochastic_rounding_});
   }
 
-  Result<std::unique_ptr<Transport>> Reach(const ReachArgs& args) override {
-    if (!args.communicators.empty()) return ReachByNccl(args);
+  Result<std::unique_ptr<Transport>> MakeTransport(const DeviceTransportArgs& args) override {
+    if (!args.communicators.empty()) return MakeNcclTransport(args);
     std::unique_ptr<Transport> reach;
     if (!args.inner->CopyBy(in_.get()))
       reach = std::make_unique<StagedTransport>(StagedTransport::Args{
@@ -85,7 +85,7 @@ class CudaDevice : public Device {
   }
 
   void Finish() override {
-    if (!watcher_.joinable()) return;  // Take has failed
+    if (!watcher_.joinable()) return;  // Allocate has failed
     while (!Idle()) sched_yield();
   }
   Status status() const override { return driver_->status(); }
@@ -104,7 +104,7 @@ class CudaDevice : public Device {
   }
 
  private:
-  Result<std::unique_ptr<Transport>> ReachByNccl(const ReachArgs& args) {
+  Result<std::unique_ptr<Transport>> MakeNcclTransport(const DeviceTransportArgs& args) {
     PP_CHECK(nccl_ != nullptr);
     NcclTransport::Args nccl{.inner = args.inner,
                              .driver = driver_.get(),
@@ -113,7 +113,7 @@ class CudaDevice : public Device {
     int64_t ports = 0;
     for (const RankCommunicator& one : args.communicators)
       ports += static_cast<int64_t>(one.ports.size());
-    Result<std::byte*> bytes = driver_->Take(ports);
+    Result<std::byte*> bytes = driver_->Allocate(ports);
     PP_RETURN_IF_ERROR(bytes.status());
     nccl.bytes = *bytes;
     std::lock_guard<std::mutex> lock(nccl_mutex_);

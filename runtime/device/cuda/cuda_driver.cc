@@ -32,10 +32,10 @@ class RealCuda : public CudaDriver {
     if (Check(cudaSetDevice(gpu_))) current = gpu_;
   }
 
-  Result<std::byte*> Take(int64_t bytes) override {
+  Result<std::byte*> Allocate(int64_t bytes) override {
     return TakeBy([](void** at, size_t n) { return cudaMalloc(at, n); }, "GPU", bytes, &memory_);
   }
-  Result<std::byte*> TakeLate(int64_t bytes, Stream stream) override {
+  Result<std::byte*> AllocateLate(int64_t bytes, Stream stream) override {
     auto* const behind = static_cast<cudaStream_t>(stream);
     return TakeBy([&](void** at, size_t n) { return cudaMallocAsync(at, n, behind); }, "GPU", bytes,
                   &memory_);
@@ -136,7 +136,7 @@ class RealCuda : public CudaDriver {
   bool Begin() {
     Use();
     if (products_ == nullptr) {
-      Result<std::byte*> workspace = Take(LtProducts::kWorkspaceBytes);
+      Result<std::byte*> workspace = Allocate(LtProducts::kWorkspaceBytes);
       products_ = std::make_unique<LtProducts>();
       if (workspace.ok()) Keep(products_->Begin(*workspace));
     }

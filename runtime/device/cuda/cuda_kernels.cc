@@ -35,7 +35,7 @@ class CudaKernels : public Kernels {
           TakeAngles(RopeTurns(op.rope, op.head_dim), job.sequence_length);
       }
     const auto attention = static_cast<int64_t>(cuda::AttentionScratchBytes(AttentionShapeOf(job)));
-    scratch_ = Take(std::max(floats * 4, attention));
+    scratch_ = Allocate(std::max(floats * 4, attention));
   }
 
 #define PP_KERNEL(Name) \
@@ -106,7 +106,7 @@ class CudaKernels : public Kernels {
     Result<std::byte*> pinned = driver_.TakePinned(bytes);
     if (!pinned.ok()) throw std::bad_alloc();
     RopeAngles(turns, tokens, reinterpret_cast<float*>(*pinned));
-    angles_ = Take(bytes);
+    angles_ = Allocate(bytes);
     Copy(*pinned, bytes, angles_);
   }
 
@@ -127,7 +127,7 @@ class CudaKernels : public Kernels {
     RoundedWeights& rounded = rounded_[{weights, n}];
     if (rounded.at == nullptr) {
       const int64_t bytes = 2 * n;
-      rounded.at = Took(driver_.TakeLate(bytes, stream_), bytes);
+      rounded.at = Took(driver_.AllocateLate(bytes, stream_), bytes);
     }
     if (!rounded.fresh)
       cuda::Round({.n = n, .x = weights, .y = rounded.at, .rounding = rounding_}, stream_);
@@ -153,7 +153,7 @@ class CudaKernels : public Kernels {
     return args;
   }
 
-  std::byte* Take(int64_t bytes) { return Took(driver_.Take(bytes), bytes); }
+  std::byte* Allocate(int64_t bytes) { return Took(driver_.Allocate(bytes), bytes); }
   std::byte* Took(const Result<std::byte*>& taken, int64_t bytes) {
     if (!taken.ok()) throw std::bad_alloc();
     bytes_ += bytes;

@@ -32,12 +32,12 @@ class CudaDriver {
   // Memory of the device, aligned to 256 bytes, and of the host that copies can read and write
   // while the host continues ("pinned"). It belongs to the driver and lives as long. Invalid: there
   // is not enough.
-  virtual Result<std::byte*> Take(int64_t bytes) = 0;
+  virtual Result<std::byte*> Allocate(int64_t bytes) = 0;
   // Both may wait for all that is in streams: not while NCCL's operations are, which wait for other
   // ranks.
   virtual Result<std::byte*> TakePinned(int64_t bytes) = 0;
   // Memory of the device for later work in `stream`; waits for nothing.
-  virtual Result<std::byte*> TakeLate(int64_t bytes, Stream stream) = 0;
+  virtual Result<std::byte*> AllocateLate(int64_t bytes, Stream stream) = 0;
 
   virtual Stream MakeStream() = 0;
   virtual Event MakeEvent() = 0;

@@ -28,10 +28,10 @@ struct Sizes {
   explicit Sizes(const MatmulShape& s) {
     const int64_t in = s.numbers == MatmulNumbers::kFp32 ? 4 : 2;
     const int64_t out = kernels::Rounds(s.numbers) ? 2 : 4;
-    const bool a_turned = s.operands == kernels::Operands::kTN;
-    const bool b_turned = s.operands == kernels::Operands::kNT;
-    a = Up((a_turned ? s.k : s.m) * s.lda * in);
-    b = Up((b_turned ? s.n : s.k) * s.ldb * in);
+    const bool a_transposed = s.operands == kernels::Operands::kTN;
+    const bool b_transposed = s.operands == kernels::Operands::kNT;
+    a = Up((a_transposed ? s.k : s.m) * s.lda * in);
+    b = Up((b_transposed ? s.n : s.k) * s.ldb * in);
     c = Up(s.m * s.ldc * out);
   }
   static int64_t Up(int64_t bytes) {
@@ -143,7 +143,7 @@ class Tuner {
   template <typename T>
   Status TakeNumbers(int64_t bytes, T** out) {
     if (bytes == 0) return {};
-    Result<std::byte*> taken = driver_.Take(bytes);
+    Result<std::byte*> taken = driver_.Allocate(bytes);
     PP_RETURN_IF_ERROR(taken.status());
     for (int64_t at = 0; at < bytes; at += kPatternBytes)
       driver_.Copy(*taken + at, pattern_, kPatternBytes, stream_);

@@ -104,14 +104,15 @@ Status LtProducts::Fill(Descriptors* of) const {
   const cudaDataType in = OperandsOf(shape.numbers);
   const cudaDataType out = kernels::Rounds(shape.numbers) ? in : CUDA_R_32F;
   const int64_t m = shape.m, n = shape.n, k = shape.k;
-  const bool a_turned = shape.operands == Operands::kTN, b_turned = shape.operands == Operands::kNT;
+  const bool a_transposed = shape.operands == Operands::kTN,
+             b_transposed = shape.operands == Operands::kNT;
   const void* place = workspace_;
   PP_RETURN_IF_ERROR(Check(cublasLtMatmulDescCreate(&of->what, CUBLAS_COMPUTE_32F, CUDA_R_32F)));
   const auto set = [&](auto attribute, const auto& value) {
     return Set(of->what, attribute, value);
   };
-  PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, b_turned ? CUBLAS_OP_T : CUBLAS_OP_N));
-  PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, a_turned ? CUBLAS_OP_T : CUBLAS_OP_N));
+  PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
+  PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
   PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape)));
   if (shape.bias == kernels::WithBias::kYes) {
     PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out));
@@ -121,10 +122,10 @@ Status LtProducts::Fill(Descriptors* of) const {
     PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.ldc));
     PP_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place));
   }
-  PP_RETURN_IF_ERROR(
-      Check(cublasLtMatrixLayoutCreate(&of->a, in, b_turned ? k : n, b_turned ? n : k, shape.ldb)));
-  PP_RETURN_IF_ERROR(
-      Check(cublasLtMatrixLayoutCreate(&of->b, in, a_turned ? m : k, a_turned ? k : m, shape.lda)));
+  PP_RETURN_IF_ERROR(Check(cublasLtMatrixLayoutCreate(&of->a, in, b_transposed ? k : n,
+                                                      b_transposed ? n : k, shape.ldb)));
+  PP_RETURN_IF_ERROR(Check(cublasLtMatrixLayoutCreate(&of->b, in, a_transposed ? m : k,
+                                                      a_transposed ? k : m, shape.lda)));
   PP_RETURN_IF_ERROR(Check(cublasLtMatrixLayoutCreate(&of->c, out, n, m, shape.ldc)));
   of->row_bytes[0] = shape.ldb * BytesOf(in);
   of->row_bytes[1] = shape.lda * BytesOf(in);
