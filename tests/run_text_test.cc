@@ -64,8 +64,8 @@ TEST_CASE("where the time of all ranks went") {
     rank = {.total = 2, .kernels = 1.5, .waiting = 0.25, .own = 0.01, .instructions = 5000};
   report.time[1].communication[CommKind::kGradients] = {.total = 3, .exposed = 0.75};
   CHECK(SummaryText(report) ==
-        "kernels 75.0 %  waiting 12.5 %  runtime 2.00 us an instruction (0.50 %)\n"
-        "gradients 1.500 s a rank, 75.0 % hidden behind compute\n");
+        "kernels 75.0 %  waiting 12.5 %  runtime 2.00 us per instruction (0.50 %)\n"
+        "gradients 1.500 s per rank, 75.0 % hidden behind compute\n");
   report.time[0].starting = 0.1;
   CHECK_THAT(SummaryText(report), Catch::Contains("(0.50 %)  starting kernels 2.5 %\n"));
 }

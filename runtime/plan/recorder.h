@@ -55,7 +55,7 @@ struct TimeSpent {
   }
 };
 
-// The events of one thread. A run of more than kMaxEvents instructions a rank keeps the
+// The events of one thread. A run of more than kMaxEvents instructions per rank keeps the
 // first whole steps.
 class Recorder {
  public:

@@ -53,7 +53,7 @@ std::string SummaryText(const TrainReport& report) {
   TimeSpent all;
   for (const TimeSpent& rank : report.time) all += rank;
   std::string text = fmt::format(
-      "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us an instruction ({:.2f} %){}\n",
+      "kernels {:.1f} %  waiting {:.1f} %  runtime {:.2f} us per instruction ({:.2f} %){}\n",
       100 * all.kernels / all.total, 100 * all.waiting / all.total, 1e6 * all.OwnPerInstruction(),
       100 * all.own / all.total,
       all.starting > 0 ? fmt::format("  starting kernels {:.1f} %", 100 * all.starting / all.total)
@@ -62,7 +62,7 @@ std::string SummaryText(const TrainReport& report) {
   for (size_t k = 0; k < kCommNames.size(); ++k) {
     const CommTime& time = all.communication.kinds[k];
     if (time.total > 0)
-      text += fmt::format("{:<9} {:.3f} s a rank, {:.1f} % hidden behind compute\n", kCommNames[k],
+      text += fmt::format("{:<9} {:.3f} s per rank, {:.1f} % hidden behind compute\n", kCommNames[k],
                           time.total / static_cast<double>(report.time.size()),
                           100 * (1 - time.exposed / time.total));
   }

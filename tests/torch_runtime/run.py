@@ -1,6 +1,6 @@
 """Executes schedules in PyTorch's own pipeline runtime, and compares with one device.
 
-    run.py FILE.csv...        one process a rank (gloo, CPU)
+    run.py FILE.csv...        one process per rank (gloo, CPU)
 
 Each file is a "compute_only" CSV, as `pipec show --format torch-csv` writes it. The model is a
 stack of small stages: an embedding, blocks, and a head with cross-entropy. The loss and every
