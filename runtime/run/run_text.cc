@@ -62,8 +62,8 @@ std::string SummaryText(const TrainReport& report) {
   for (size_t k = 0; k < kCommNames.size(); ++k) {
     const CommTime& time = all.communication.kinds[k];
     if (time.total > 0)
-      text += fmt::format("{:<9} {:.3f} s per rank, {:.1f} % hidden behind compute\n", kCommNames[k],
-                          time.total / static_cast<double>(report.time.size()),
+      text += fmt::format("{:<9} {:.3f} s per rank, {:.1f} % hidden behind compute\n",
+                          kCommNames[k], time.total / static_cast<double>(report.time.size()),
                           100 * (1 - time.exposed / time.total));
   }
   return text;
