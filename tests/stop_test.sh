@@ -58,24 +58,37 @@ kill -INT $run
 ends 15 "stopped in the middle of a step"
 kill $reader
 
-# A run that cannot print its last line, as nobody reads that either, ends at the third.
+# A run that cannot print its last words, as nobody reads them either, ends at the third signal; and
+# when Ctrl-C is held: many signals in quick succession are fewer requests, but not one alone.
 mkfifo errors
 sleep 100 < errors &
 reader=$!
 exec 3> errors
 head -c 65536 /dev/zero >&3
-"$piperun" a.plan --data text.txt --steps 2000000000 --log third.jsonl > out.txt 2> errors &
-run=$!
-until [[ -s third.jsonl ]]; do sleep 0.05; done
+starts_to_run() {
+  "$piperun" a.plan --data text.txt --steps 2000000000 --log "$1" > out.txt 2> errors &
+  run=$!
+  until [[ -s $1 ]]; do sleep 0.05; done
+}
+is_killed_by() {
+  kill -9 $run 2> kill.txt && fail "alive after $1"
+  wait $run
+  got=$?
+  ((got == 130)) || fail "$1: exit $got"
+}
+starts_to_run third.jsonl
 for _ in 1 2 3; do
   kill -0 $run || fail "ended before the third signal"
   kill -INT $run
   sleep 2
 done
-kill -9 $run 2> kill.txt && fail "alive after the third signal"
-wait $run
-got=$?
-((got == 130)) || fail "the third signal: exit $got"
+is_killed_by "the third signal"
+starts_to_run held.jsonl
+for _ in {1..40}; do
+  kill -INT $run 2> kill.txt
+  sleep 0.05
+done
+is_killed_by "a held Ctrl-C"
 exec 3>&-
 kill $reader
 

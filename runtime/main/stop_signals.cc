@@ -21,7 +21,7 @@ std::atomic<int> requests{0};
 std::atomic<int> from_terminal{0}, from_processes{0};
 // Two so close together are one request: `timeout` signals a process, and then its whole group.
 constexpr int64_t kOneRequest = 100'000'000;  // nanoseconds
-std::atomic<int64_t> last_signal{-kOneRequest};
+std::atomic<int64_t> last_counted{-kOneRequest};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<int64_t>::is_always_lock_free);
 
@@ -40,7 +40,8 @@ void OnSignal(int signal, siginfo_t* info, void*) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t at = now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-  if (at - last_signal.exchange(at) < kOneRequest) return;
+  int64_t last = last_counted.load();
+  if (at - last < kOneRequest || !last_counted.compare_exchange_strong(last, at)) return;
   ++(info->si_code == SI_KERNEL ? from_terminal : from_processes);
   requests.store(std::max(from_terminal.load(), from_processes.load()));
   if (requests.load() < 3) return;
