@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "compiler/period.h"
@@ -96,10 +97,11 @@ std::string ToText(const Prediction& prediction) {
   return out;
 }
 
-std::string ToJson(const Prediction& prediction) {
+std::string ToJson(const Prediction& prediction, const std::string& plan) {
   std::string out =
-      fmt::format(R"({{"makespan":{:.9g},"unit":"T","period":{:.9g},"bubble":{:.9g},"devices":[)",
-                  prediction.makespan, prediction.period, prediction.bubble);
+      plan.empty() ? "{" : fmt::format(R"({{"plan":{},)", nlohmann::json(plan).dump());
+  out += fmt::format(R"("makespan":{:.9g},"unit":"T","period":{:.9g},"bubble":{:.9g},"devices":[)",
+                     prediction.makespan, prediction.period, prediction.bubble);
   for (const DevicePrediction& device : prediction.devices) {
     if (out.back() == '}') out += ',';
     out += fmt::format(R"({{"busy":{:.9g},"peak_activations":{:.9g})", device.busy,
@@ -107,7 +109,7 @@ std::string ToJson(const Prediction& prediction) {
     if (device.peak_bytes > 0) out += fmt::format(R"(,"peak_bytes":{})", device.peak_bytes);
     out += '}';
   }
-  return out + "]}\n";
+  return out + "]}";
 }
 
 }  // namespace pp

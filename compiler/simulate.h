@@ -31,6 +31,7 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
 
 // As `pipec simulate` prints it.
 std::string ToText(const Prediction& prediction);
-std::string ToJson(const Prediction& prediction);
+// One object; the name of the plan is in it unless it is empty.
+std::string ToJson(const Prediction& prediction, const std::string& plan = "");
 
 }  // namespace pp

@@ -1,8 +1,6 @@
 // pipec show and pipec simulate: a plan as text, as data and as a picture.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "compiler/command.h"
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
@@ -56,15 +54,11 @@ Status OnePlan(const Arguments& a) {
 
 // For one plan an object, for several an array of them, each with the name of its file.
 std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& plans) {
-  if (plans.size() == 1) return ToJson(plans[0].prediction);
-  std::string out = "[\n";
-  for (size_t i = 0; i < plans.size(); ++i) {
-    std::string one = ToJson(plans[i].prediction);
-    one.insert(1, fmt::format("\"plan\":{},", nlohmann::json(a.plans[i]).dump()));
-    if (i + 1 < plans.size()) one.insert(one.size() - 1, ",");
-    out += one;
-  }
-  return out + "]\n";
+  if (plans.size() == 1) return ToJson(plans[0].prediction) + "\n";
+  std::string out = "[";
+  for (size_t i = 0; i < plans.size(); ++i)
+    out += fmt::format("{}\n{}", i > 0 ? "," : "", ToJson(plans[i].prediction, a.plans[i]));
+  return out + "\n]\n";
 }
 
 std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& plans) {

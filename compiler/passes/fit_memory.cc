@@ -117,7 +117,7 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
   consider(program);
   if (mario) consider(*mario);
   const search::Plan plan = search::MakePlan(best, problem);
-  FitReport report{.makespan = makespan, .whole = StepsAreFree(context.costs)};
+  FitReport report{.makespan = makespan};
   if (!overlap_saves) report.lower_bound = outcome.lower_bound;
   for (int d = 0; d < program.devices; ++d)
     report.peaks.push_back(static_cast<double>(search::Peak(problem, plan, d)) *

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
 
 #include "runtime/comm/mpi_plugin.h"
 #include "runtime/main/environment.h"
+#include "runtime/main/print.h"
 #include "runtime/run/deadline.h"
 
 namespace pp {
@@ -52,11 +52,10 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
   // The lowest rank present reports first: when it ends, mpiexec ends the others.
   const Deadline deadline(patience > 0 ? patience + std::min(launch.rank, 5) : 0, [&] {
-    std::fputs(fmt::format("piperun: error: rank {}: not all of {} ranks have started within {} s "
-                           "(each on its host, with the same piperun)\n",
-                           launch.rank, launch.ranks, patience)
-                   .c_str(),
-               stderr);
+    PrintError(Status::Failed(fmt::format(
+        "rank {}: not all of {} ranks have started within {} s (each on its host, with the same "
+        "piperun)",
+        launch.rank, launch.ranks, patience)));
     std::_Exit(static_cast<int>(Code::kFailed));
   });
   Joined joined = JoinMpi(
