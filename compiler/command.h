@@ -20,7 +20,7 @@ struct Arguments {
   std::string replicas, zero, reduce, clip;
   std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage, tp;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
-  std::string memory_limit, search_seconds, recompute, dtype;
+  std::string memory_limit, search_seconds, recompute, dtype, backend;
   std::string transport = "rendezvous", communicators, groups, creation, kernels;
   bool time_passes = false;
   bool sequence_parallel = false;

@@ -43,6 +43,7 @@ Status AddJob(const CompileOptions& options, Program& program) {
     if (options.sequence_parallel) return Status::Invalid("--sequence-parallel: needs --model");
     if (!options.recompute.empty()) return Status::Invalid("--recompute: needs --model");
     if (options.dtype != Dtype::kFp32) return Status::Invalid("--dtype: needs --model");
+    if (options.backend != DeviceKind::kCpu) return Status::Invalid("--backend: needs --model");
     return {};
   }
   const ModelConfig& model = *options.model;
@@ -53,7 +54,8 @@ Status AddJob(const CompileOptions& options, Program& program) {
           options.tp,
           options.sequence_parallel,
           options.recompute,
-          options.dtype};
+          options.dtype,
+          options.backend};
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
   } else if (options.layers_per_stage.empty()) {

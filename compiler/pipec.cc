@@ -99,6 +99,10 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
     PP_RETURN_IF_ERROR(OneOf("--dtype", a.dtype, {"fp32", "bf16", "fp16"}));
     ParseDtype(a.dtype, &options->dtype);
   }
+  if (!a.backend.empty()) {
+    PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
+    ParseDeviceKind(a.backend, &options->backend);
+  }
   options->balance_layers = a.layers_per_stage == "auto";
   if (!options->balance_layers)
     PP_RETURN_IF_ERROR(
@@ -171,6 +175,7 @@ Status ImportCommand(const Arguments& a) {
     options.sequence_parallel = program->job->sequence_parallel;
     options.recompute = program->job->recompute;
     options.dtype = program->job->dtype;
+    options.backend = program->job->backend;
     options.sequence_length = program->job->sequence_length;
     options.layers_per_stage = program->job->layers_per_stage;
   }
@@ -247,6 +252,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
                   "norms, dropout and messages are shared among the peers, too");
     sub->add_option("--dtype", a.dtype,
                     "of activations and messages: fp32 (default), bf16 or fp16");
+    sub->add_option("--backend", a.backend,
+                    "whose memory the plan counts: cpu (default) or cuda; either runs on both");
     sub->add_option("--micro-batch-size", a.micro_batch_size,
                     "sequences per micro-batch (default 1)");
     sub->add_option("--seq-length", a.seq_length,

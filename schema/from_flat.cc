@@ -139,6 +139,10 @@ class Decoder {
       return Wrong("dtype {} (0 to {})", static_cast<int>(from->dtype()),
                    static_cast<int>(plan::Dtype_MAX));
     job.dtype = static_cast<Dtype>(from->dtype());
+    if (from->backend() > plan::Backend_MAX)
+      return Wrong("backend {} (0 to {})", static_cast<int>(from->backend()),
+                   static_cast<int>(plan::Backend_MAX));
+    job.backend = static_cast<DeviceKind>(from->backend());
     return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
   }
 

@@ -28,7 +28,7 @@ class ValueBytes {
   }
 
  private:
-  std::vector<int64_t> bytes_[16];
+  std::vector<int64_t> bytes_[kKindNumbers];
 };
 
 // What the walk reports about memory. The planner chooses offsets here, the verifier checks them.

@@ -21,6 +21,12 @@ enum class Kind : uint8_t {
 #define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)
 #include "schema/ops.def"
 };
+// Above the number of each.
+inline constexpr int kKindNumbers = 1 + std::max({0
+#define PP_KIND(number, name, text, kind_class, meaning) , number
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)
+#include "schema/ops.def"
+                                        });
 enum class KindClass : uint8_t { kValue, kAccumulator, kState, kEvent };
 
 enum class Op : uint8_t {

@@ -5,6 +5,7 @@
 
 #include "schema/buckets.h"
 #include "schema/model/layout.h"
+#include "schema/model/workspace.h"
 
 namespace pp {
 namespace {
@@ -47,6 +48,8 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
     for (int pipe : program.PipesOf(stage, device)) {
       const int copy = several ? pipe : -1;
       add(Kind::kWeights, stage, copy, Versions(list) * layout.weights_bytes);
+      if (program.job->backend == DeviceKind::kCuda)
+        add(Kind::kRounded, stage, copy, Versions(list) * layout.rounded_bytes);
       add(Kind::kWgrad, stage, copy, layout.wgrad_bytes);
       add(Kind::kOptimizer, stage, copy,
           shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
@@ -63,12 +66,35 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
     }
   }
   add(Kind::kScratch, -1, -1, scratch);
+  add(Kind::kWorkspace, -1, -1, WorkspaceOf(*program.job).bytes);
   add(Kind::kLoss, program.stages - 1, -1, loss);
   if (program.clip)  // and the norm itself
     add(Kind::kNorm, -1, -1,
         norm + sizeof(double) + (InfoOf(program.job->dtype).scales_loss ? kLossScaleBytes : 0));
   add(Kind::kExchange, -1, -1, exchange);
   return regions;
+}
+
+std::vector<int64_t> AddRegions(DeviceKind backend, Program* program) {
+  program->job->backend = backend;
+  std::vector<int64_t> added(program->devices, 0);
+  for (int device = 0; device < program->devices; ++device) {
+    DeviceList& list = program->lists[device];
+    const int64_t before = list.arena_bytes;
+    for (const Region& need : RegionsOf(*program, device)) {
+      const auto same = [&](const Region& region) {
+        return region.kind == need.kind && region.stage == need.stage && region.pipe == need.pipe;
+      };
+      const auto found = std::find_if(list.regions.begin(), list.regions.end(), same);
+      if (found != list.regions.end() && found->bytes >= need.bytes) continue;
+      if (found != list.regions.end()) list.regions.erase(found);
+      const int64_t at = (list.arena_bytes + kAlign - 1) / kAlign * kAlign;
+      list.regions.push_back({need.kind, need.stage, need.pipe, at, need.bytes});
+      list.arena_bytes = at + need.bytes;
+    }
+    added[device] = list.arena_bytes - before;
+  }
+  return added;
 }
 
 }  // namespace pp

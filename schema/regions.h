@@ -8,12 +8,18 @@
 
 namespace pp {
 
-// Weights, their gradients and moments for each stage that the device holds, then what its stages
-// share; one after the other from offset 0, at multiples of kAlign. None without a model.
+// Weights, their gradients and moments, and on a GPU what its products read of the weights, for
+// each stage that the device holds, then what its stages share; one after the other from offset 0,
+// at multiples of kAlign. None without a model.
 //
 // Loss: one double for each micro-batch of the program, where the last stage is. Exchange: for the
 // collective of n members that needs the most, n - 1 pieces of at most 1 MiB, of which each
 // receives another member's part; a collective cuts the region into n - 1 equal pieces.
 std::vector<Region> RegionsOf(const Program& program, int device);
+
+// Makes a plan that counts one kind of device's memory one for another kind: appends to each arena
+// what this kind needs in addition. Returns the bytes added, by device. REQUIRES: it has a job and
+// its regions.
+std::vector<int64_t> AddRegions(DeviceKind backend, Program* program);
 
 }  // namespace pp

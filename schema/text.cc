@@ -182,6 +182,8 @@ class Parser {
       return {};
     }
     if (first == "dtype" && words_.size() == 2 && ParseDtype(second, &job_.dtype)) return {};
+    if (first == "backend" && words_.size() == 2 && ParseDeviceKind(second, &job_.backend))
+      return {};
     if (first == "tp" && Number(second, "", &job_.tp)) {
       job_.sequence_parallel = words_.size() == 3 && words_[2] == "sequence-parallel";
       if (words_.size() == 2 || job_.sequence_parallel) return {};
@@ -397,6 +399,8 @@ std::string Print(const Program& program) {
     out += fmt::format("recompute {}\n", RecomputeText(program.job->recompute));
   if (program.job && program.job->dtype != Dtype::kFp32)
     out += fmt::format("dtype {}\n", NameOf(program.job->dtype));
+  if (program.job && program.job->backend != DeviceKind::kCpu)
+    out += fmt::format("backend {}\n", NameOf(program.job->backend));
   if (program.pipes.size() > 1) {
     for (const Pipe& pipe : program.pipes)
       out += fmt::format("pipe d{}\n", fmt::join(pipe.device_of, " d"));

@@ -111,7 +111,8 @@ class Encoder {
         job.recompute.empty() ? 0 : builder_.CreateString(RecomputeText(job.recompute));
     return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers,
                            job.tp, job.sequence_parallel, recompute,
-                           static_cast<plan::Dtype>(job.dtype));
+                           static_cast<plan::Dtype>(job.dtype),
+                           static_cast<plan::Backend>(job.backend));
   }
 
   const Program& program_;

@@ -40,7 +40,7 @@ class NoDevice : public Device {
   int64_t HighWater() const override { return 0; }
   Queue& compute() override { return *none_; }
   Queue& reduce() override { return *none_; }
-  std::unique_ptr<Kernels> MakeKernels(const Job&, int) override { return nullptr; }
+  std::unique_ptr<Kernels> MakeKernels(const KernelsArgs&) override { return nullptr; }
   void Finish() override {}
 
  private:

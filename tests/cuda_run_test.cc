@@ -1,6 +1,8 @@
 // The CUDA backend as a whole, without a GPU: its device, queues, kernels and messages (copied from
 // one's memory to another's, or staged) over a fake of CUDA (fake_cuda.h) train what the CPU
 // trains.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include "compiler/scheme.h"
 #include "runtime/device/cuda/cuda_plugin.h"
 #include "runtime/plan/binding.h"
+#include "schema/regions.h"
 #include "schema/text.h"
 #include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
@@ -43,9 +46,7 @@ class PlantedCuda : public CudaDriver {
     return inner_->Allocate(bytes);
   }
   Result<std::byte*> TakePinned(int64_t bytes) override { return inner_->TakePinned(bytes); }
-  Result<std::byte*> AllocateLate(int64_t bytes, Stream stream) override {
-    return inner_->AllocateLate(bytes, stream);
-  }
+  int64_t bytes() const override { return inner_->bytes(); }
   Stream MakeStream() override {
     const Stream stream = inner_->MakeStream();
     if (made_++ == plant_.hasty) hasty_stream_ = stream;
@@ -74,6 +75,7 @@ class PlantedCuda : public CudaDriver {
     inner_->Fill(at, word, words, stream);
   }
   GemmMachine machine() override { return inner_->machine(); }
+  void BeginProducts(std::byte* workspace) override { inner_->BeginProducts(workspace); }
   std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) override {
     if (shape.epilogue != kernels::Epilogue::kNone && !plant_.fuses) return {};
     return inner_->Algorithms(shape, most);
@@ -256,6 +258,36 @@ TEST_CASE("work that is not waited for, and bytes used again too early, are foun
       if (ToText(list->list[i]) == "RECV_act s0 m4 from d0") list->waits_for[i].index = -1;
   };
   CHECK(Found(program, {.after_bind = too_early}) > 0);
+}
+
+TEST_CASE("a plan that counts a CPU's memory takes what a GPU needs before the first step") {
+  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
+    CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
+    options.dtype = dtype;
+    const Program for_cpu = SmallPlan(options);
+    options.backend = DeviceKind::kCuda;
+    const Program for_gpu = SmallPlan(options);
+    const KeptReport other = RunOnCuda(for_cpu, {}), own = RunOnCuda(for_gpu, {});
+    REQUIRE(other.status.ok());
+    REQUIRE(own.status.ok());
+    CHECK(Difference(other, own) == 0);
+    Program added = for_cpu;
+    const std::vector<int64_t> more = AddRegions(DeviceKind::kCuda, &added);
+    for (size_t rank = 0; rank < more.size(); ++rank) {
+      CHECK(more[rank] > 0);
+      CHECK(other.steps.back().peak_bytes[rank] <= PlannedBytes(added)[rank]);
+      // The memory is the limit: one byte less is an error before the first step.
+      CHECK(RunOnCuda(for_cpu, {.memory = PlannedBytes(added)[rank]}).status.ok() ==
+            (PlannedBytes(added)[rank] == std::ranges::max(PlannedBytes(added))));
+    }
+    const int64_t needs = std::ranges::max(PlannedBytes(for_gpu));
+    CHECK(RunOnCuda(for_gpu, {.memory = needs}).status.ok());
+    const KeptReport fails = RunOnCuda(for_gpu, {.memory = needs - 1});
+    CHECK(fails.steps.empty());
+    CHECK_THAT(
+        fails.status.message(),
+        Catch::EndsWith(fmt::format("{} bytes more of the GPU's memory: out of memory", needs)));
+  }
 }
 
 TEST_CASE("a GPU without the memory, and one that fails, are an error and no loss") {

@@ -6,6 +6,7 @@
 
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/run/export.h"
+#include "schema/regions.h"
 #include "schema/verify.h"
 #include "tests/fake_cuda.h"
 #include "tests/fake_nccl.h"
@@ -54,13 +55,17 @@ Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& term
   return nccl::Prove(program, waits_for, terms);
 }
 
-KeptReport RunOnCpu(const Program& program, std::optional<double> loss_scale) {
+KeptReport RunOnCpu(const Program& plan, std::optional<double> loss_scale) {
+  Program program = plan;
+  AddRegions(DeviceKind::kCpu, &program);
   TrainOptions options = Options(program);
   options.optimizer.loss_scale = loss_scale.value_or(8192);
   return TrainAndKeep(program, options);
 }
 
-KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
+KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
+  Program program = plan;
+  AddRegions(DeviceKind::kCuda, &program);
   TrainOptions options = Options(program);
   options.optimizer.loss_scale = run.loss_scale.value_or(8192);
   std::shared_ptr<FakeNcclWorld> world;
@@ -71,7 +76,8 @@ KeptReport RunOnCuda(const Program& program, const CudaRun& run) {
   if (run.messages == Messages::kStaged)
     options.wrap_transport = [](Transport* inner) { return std::make_unique<Apart>(inner); };
   options.make_device = [&](int rank, const DeviceBells& bells) {
-    auto cuda = MakeFakeCuda({.seed = run.seed * 100 + rank, .events = run.events});
+    auto cuda =
+        MakeFakeCuda({.seed = run.seed * 100 + rank, .memory = run.memory, .events = run.events});
     if (run.around_cuda) cuda = run.around_cuda(std::move(cuda));
     auto nccl = world ? MakeFakeNccl(world) : nullptr;
     if (run.around_nccl) nccl = run.around_nccl(rank, std::move(nccl));
@@ -112,10 +118,19 @@ double Difference(const KeptReport& a, const KeptReport& b) {
   return worst;
 }
 
+std::vector<int64_t> PlannedBytes(const Program& program) {
+  const Topology topology = TopologyOf(program);
+  std::vector<int64_t> bytes;
+  for (int rank = 0; rank < topology.ranks(); ++rank)
+    bytes.push_back(program.lists[topology.PlaceOf(rank).device].arena_bytes);
+  return bytes;
+}
+
 Program CompileForCuda(CompileOptions* options, const std::string& family) {
   const bool versions = options->scheme.starts_with("pipedream");
   options->model = CudaRunModel(family, !versions);
   options->clip = !versions;
+  options->backend = DeviceKind::kCuda;
   return MustCompile(*options);
 }
 
@@ -128,6 +143,7 @@ void CompareWithCpu(CompileOptions options, const std::string& family, Messages 
   REQUIRE(cpu.status.ok());
   REQUIRE(cuda.status.ok());
   REQUIRE(cuda.steps.size() == kCudaRunSteps);
+  CHECK(cuda.steps.back().peak_bytes == PlannedBytes(program));
   CHECK(Difference(cuda, cpu) < (options.dtype == Dtype::kFp32   ? 1e-5
                                  : options.dtype == Dtype::kFp16 ? 4e-3
                                                                  : 2e-2));

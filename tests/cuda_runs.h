@@ -22,6 +22,7 @@ enum class Messages { kCopies, kStaged, kNccl };
 struct CudaRun {
   Messages messages = Messages::kCopies;
   unsigned seed = 1;           // of the order of streams
+  int64_t memory = INT64_MAX;  // of each rank's GPU
   int64_t events = INT64_MAX;  // before the driver fails
   std::function<std::unique_ptr<CudaDriver>(std::unique_ptr<CudaDriver>)> around_cuda;
   std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
@@ -47,11 +48,14 @@ KeptReport RunOnCuda(const Program& program, const CudaRun& run);
 // some.
 double Difference(const KeptReport& a, const KeptReport& b);
 
-// With clipping and tied embeddings if the scheme supports them.
+// What each rank of a run of this plan takes, as the plan counts it.
+std::vector<int64_t> PlannedBytes(const Program& program);
+
+// For a GPU's memory, with clipping and tied embeddings if the scheme supports them.
 Program CompileForCuda(CompileOptions* options, const std::string& family);
 
-// Runs on both: fp32 within 1e-5, bf16 within 2e-2, fp16 within 4e-3, which is the effect of
-// different rounding in this many steps.
+// Runs on both, with exactly the plan's memory on the GPU: fp32 within 1e-5, bf16 within 2e-2, fp16
+// within 4e-3, which is the effect of different rounding in this many steps.
 void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages);
 
 }  // namespace pp

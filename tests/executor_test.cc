@@ -9,6 +9,7 @@
 #include "compiler/compile.h"
 #include "kernels/threads.h"
 #include "runtime/device/cpu_kernels.h"
+#include "schema/model/workspace.h"
 #include "tests/models.h"
 
 namespace pp {
@@ -61,9 +62,11 @@ class Stage {
 
 TEST_CASE("each further thread takes working space for the kernels") {
   const Stage stage(0);
+  const Workspace workspace = WorkspaceOf(*stage.program().job);
+  std::vector<std::byte> memory(workspace.bytes);
   for (const int threads : {1, 2, 3})
-    CHECK(MakeCpuKernels(*stage.program().job, threads)->bytes() ==
-          (threads - 1) * KernelBytes(*stage.program().job));
+    CHECK(MakeCpuKernels(*stage.program().job, threads, memory.data())->bytes() ==
+          (threads - 1) * workspace.kernel_bytes);
   kernels::SetThreads(1);
 }
 

@@ -17,6 +17,7 @@
 
 #include "kernels/block.h"
 #include "kernels/isa.h"
+#include "kernels/workspace.h"
 #include "runtime/comm/clock.h"
 
 namespace pp {
@@ -93,7 +94,8 @@ FakeStream* FakeOf(CudaDriver::Stream stream) {
 class FakeCuda : public CudaDriver {
  public:
   explicit FakeCuda(const FakeCudaArgs& args)
-      : events_left_(args.events),
+      : memory_(args.memory),
+        events_left_(args.events),
         seconds_(args.seconds),
         random_(args.seed),
         thread_([this, seed = args.seed] { Main(seed); }) {}
@@ -110,19 +112,23 @@ class FakeCuda : public CudaDriver {
   void Use() override {}
   Result<std::byte*> Allocate(int64_t bytes) override {
     NothingWaits();
-    return TakeOfDevice(bytes);
-  }
-  std::byte* TakeOfDevice(int64_t bytes) {
+    if (bytes > memory_ - this->bytes())
+      return Status::Invalid(
+          fmt::format("{} bytes more of the GPU's memory: out of memory", bytes));
     std::byte* memory = DeviceMemory().Take(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
     taken_.push_back(memory);
+    bytes_ += bytes;
     return memory;
   }
   Result<std::byte*> TakePinned(int64_t bytes) override {
     NothingWaits();
     return pinned_.Take(bytes);
   }
-  Result<std::byte*> AllocateLate(int64_t bytes, Stream) override { return TakeOfDevice(bytes); }
+  int64_t bytes() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return bytes_;
+  }
 
   Stream MakeStream() override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -171,6 +177,12 @@ class FakeCuda : public CudaDriver {
   }
 
   GemmMachine machine() override { return {.gpu = "a fake", .library = 1}; }
+  // Its products need none.
+  void BeginProducts(std::byte* workspace) override {
+    if (reinterpret_cast<uintptr_t>(workspace) % kernels::cuda::kProductAlign != 0 ||
+        !DeviceMemory().Has(workspace, kernels::cuda::kProductBytes))
+      Fail("a workspace of products that is not the device's");
+  }
   std::vector<GemmAlgorithm> Algorithms(const MatmulShape&, int most) override {
     std::vector<GemmAlgorithm> algorithms(std::min(most, kFakeAlgorithms));
     for (size_t i = 0; i < algorithms.size(); ++i) algorithms[i].words[0] = i + 1;
@@ -317,7 +329,9 @@ class FakeCuda : public CudaDriver {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  const int64_t memory_;
   std::vector<std::byte*> taken_;
+  int64_t bytes_ = 0;
   Blocks pinned_;
   std::vector<std::unique_ptr<FakeStream>> streams_;
   std::vector<std::unique_ptr<FakeEvent>> events_;

@@ -18,6 +18,7 @@ namespace pp {
 
 struct FakeCudaArgs {
   unsigned seed = 1;
+  int64_t memory = INT64_MAX;  // bytes of the GPU
   int64_t events = INT64_MAX;  // after this many it fails: from then on nothing happens any more
   // How long a product takes, while nothing else takes time; empty: the host's clock counts. Called
   // for each product that is computed, on the fake's thread.

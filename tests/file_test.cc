@@ -225,10 +225,10 @@ TEST_CASE("older and newer files") {
   CHECK(old->lists[0].body == std::vector<Instruction>{load});
   CHECK(pp::Decode(Seal(ByHand({})), "x.plan").ok());
 
-  CHECK(HandError({.format = 4}) ==
-        "x.plan: written by a newer pipec (format 4; this one reads 3)");
-  CHECK(HandError({.format = 2}) ==
-        "x.plan: written by an older pipec (format 2; this one reads 3: compile it again)");
+  CHECK(HandError({.format = 5}) ==
+        "x.plan: written by a newer pipec (format 5; this one reads 4)");
+  CHECK(HandError({.format = 3}) ==
+        "x.plan: written by an older pipec (format 3; this one reads 4: compile it again)");
 }
 
 TEST_CASE("FlatBuffers that pipec does not write") {

@@ -12,6 +12,7 @@
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/device/cuda/gemm_tuner.h"
 #include "runtime/model/products.h"
+#include "schema/regions.h"
 #include "tests/fake_cuda.h"
 #include "tests/folder.h"
 #include "tests/kept_report.h"
@@ -54,7 +55,9 @@ struct Used {
   std::map<std::string, std::map<uint64_t, int>> algorithms;
 };
 
-KeptReport Run(const Program& program, std::shared_ptr<const GemmTable> gemms, Used* used) {
+KeptReport Run(const Program& plan, std::shared_ptr<const GemmTable> gemms, Used* used) {
+  Program program = plan;
+  AddRegions(DeviceKind::kCuda, &program);
   static const Folder folder;
   TrainOptions options;
   options.data = folder.WriteText("text.txt", 4000);

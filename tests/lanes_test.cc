@@ -33,7 +33,7 @@ class SlowDevice : public Device {
   int64_t HighWater() const override { return 0; }
   Queue& compute() override { return queue; }
   Queue& reduce() override { return inner_->reduce(); }
-  std::unique_ptr<Kernels> MakeKernels(const Job&, int) override { return nullptr; }
+  std::unique_ptr<Kernels> MakeKernels(const KernelsArgs&) override { return nullptr; }
   void Finish() override {}
 
   SlowQueue queue;

@@ -171,8 +171,8 @@ class LateDevice : public Device {
   int64_t HighWater() const override { return inner_->HighWater(); }
   Queue& compute() override { return compute_; }
   Queue& reduce() override { return reduce_; }
-  std::unique_ptr<Kernels> MakeKernels(const Job& job, int threads) override {
-    return inner_->MakeKernels(job, threads);
+  std::unique_ptr<Kernels> MakeKernels(const KernelsArgs& args) override {
+    return inner_->MakeKernels(args);
   }
   void Finish() override {
     compute_.Finish();

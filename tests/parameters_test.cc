@@ -67,8 +67,8 @@ TEST_CASE("the optimizer on the shards of all copies has the bits of the whole, 
       std::vector<std::vector<double>> norms(kSteps, std::vector<double>(layout.norm_blocks, -1));
       for (int step = 0; step < kSteps; ++step) {
         SumSquares(*kernels, AllParts(layout), wgrads[step].data(), norms[step].data());
-        StepAdamW(*kernels, AllParts(layout), Options(step + 1), wgrads[step].data(),
-                  moments.data(), whole.data());
+        StepAdamW(*kernels, AllParts(layout), Options(step + 1),
+                  {wgrads[step].data(), moments.data(), whole.data()});
       }
       for (const int64_t copies : {1, 2, 3, 8}) {
         INFO("stage " << stage << " of " << stages << ", " << copies << " copies");
@@ -127,7 +127,7 @@ TEST_CASE("vectors do not decay, matrices do") {
   const auto kernels = MakeCpuKernels(*program.job, 1);
   Bytes weights = RandomFloats(layout.weights_bytes, 1), moments(layout.optimizer_bytes);
   const Bytes before = weights, wgrad(layout.wgrad_bytes);  // no gradient
-  StepAdamW(*kernels, AllParts(layout), Options(1), wgrad.data(), moments.data(), weights.data());
+  StepAdamW(*kernels, AllParts(layout), Options(1), {wgrad.data(), moments.data(), weights.data()});
   for (const Tensor& tensor : layout.tensors) {
     INFO(tensor.name());
     const bool same = std::memcmp(weights.data() + tensor.weight, before.data() + tensor.weight,

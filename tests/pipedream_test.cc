@@ -98,7 +98,7 @@ struct Stage {
               {.learning_rate = static_cast<float>(learning_rate),
                .weight_decay = static_cast<float>(Optimizer().weight_decay),
                .step = static_cast<int64_t>(versions.size())},
-              wgrad.data(), optimizer.data(), next.data());
+              {wgrad.data(), optimizer.data(), next.data()});
     versions.push_back(std::move(next));
   }
 

@@ -13,6 +13,7 @@
 #include "runtime/files/safetensors.h"
 #include "runtime/model/operators.h"
 #include "runtime/model/parameters.h"
+#include "schema/model/workspace.h"
 #include "tests/models.h"
 
 namespace pp {
@@ -370,11 +371,11 @@ TEST_CASE("the plan has the room that the kernels take") {
                  {1}};
       const kernels::AttentionShape shape = {3, tokens, 2, head};
       namespace cpu = kernels::cpu;
-      CHECK(KernelBytes(job) ==
+      CHECK(WorkspaceOf(job).kernel_bytes ==
             static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kFp32),
                                           cpu::AttentionScratchBytes<float>(shape))));
       job.dtype = Dtype::kBf16;  // fp16's have the same number
-      CHECK(KernelBytes(job) ==
+      CHECK(WorkspaceOf(job).kernel_bytes ==
             static_cast<int64_t>(std::max(cpu::Matmul::ScratchBytes(kernels::MatmulNumbers::kBf16),
                                           cpu::AttentionScratchBytes<kernels::BFloat16>(shape))));
     }

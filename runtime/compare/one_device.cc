@@ -10,6 +10,7 @@
 #include "runtime/model/executor.h"
 #include "runtime/plan/binding.h"
 #include "runtime/run/fill_states.h"
+#include "schema/model/workspace.h"
 
 namespace pp {
 namespace {
@@ -45,7 +46,7 @@ class OneDeviceOf : public OneDevice {
                               .device = 0,
                               .seed = args_.inputs->seed(),
                               .optimizer = args_.inputs->optimizer()},
-                             device_->MakeKernels(job_, args_.threads));
+                             MakeKernels(one_, 0, args_.threads, device_.get()));
     for (int stage = 0; stage < one_.stages; ++stage)
       calls_.push_back(BindStage(one_, 0, stage, 0, *device_));
     PP_RETURN_IF_ERROR(FillAll());
@@ -83,6 +84,7 @@ class OneDeviceOf : public OneDevice {
     one.pipe_of.assign(one.microbatches, 0);
     one.clip = run.clip;
     one.job = run.job;
+    one.job->backend = DeviceKind::kCpu;
     one.job->tp = 1;
     one.job->sequence_parallel = false;
     one.job->recompute.clear();
@@ -107,6 +109,7 @@ class OneDeviceOf : public OneDevice {
                          .total = copies() > 1 ? room_.Take(layout.wgrad_bytes) : 0});
     }
     region(Kind::kScratch, -1, scratch);
+    region(Kind::kWorkspace, -1, WorkspaceOf(job_).bytes);
     region(Kind::kLoss, -1, sizeof(double));
     const int64_t scaling = InfoOf(job_.dtype).scales_loss ? kLossScaleBytes : 0;
     if (one_.clip)

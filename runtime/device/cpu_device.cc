@@ -62,8 +62,8 @@ class CpuDevice : public Device {
   int64_t HighWater() const override { return arena_ ? arena_->HighWater() : 0; }
   Queue& compute() override { return compute_; }
   Queue& reduce() override { return reduce_; }
-  std::unique_ptr<Kernels> MakeKernels(const Job& job, int threads) override {
-    return MakeCpuKernels(job, threads);
+  std::unique_ptr<Kernels> MakeKernels(const KernelsArgs& args) override {
+    return MakeCpuKernels(*args.job, args.threads, args.workspace);
   }
   void Finish() override {}
 

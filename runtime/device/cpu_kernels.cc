@@ -1,13 +1,13 @@
 #include "runtime/device/cpu_kernels.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "kernels/threads.h"
-#include "runtime/device/activations.h"
-#include "runtime/device/attention_shape.h"
 #include "runtime/device/rope_angles.h"
+#include "schema/model/layout.h"
+#include "schema/model/workspace.h"
 
 namespace pp {
 namespace {
@@ -16,20 +16,25 @@ namespace cpu = kernels::cpu;
 
 class CpuKernels : public Kernels {
  public:
-  CpuKernels(const Job& job, int threads)
-      : bytes_((threads - 1) * KernelBytes(job)), matmul_(threads), helpers_(bytes_ + kAlign) {
-    const kernels::AttentionShape heads = AttentionShapeOf(job);
-    const size_t most = ForActivations(job.dtype, [&]<typename N>() {
-      return std::max(cpu::AttentionScratchBytes<N>(heads),
-                      cpu::Matmul::ScratchBytes(kernels::kForwardNumbers<N>));
-    });
-    PP_CHECK(most <= static_cast<size_t>(KernelBytes(job)));
+  CpuKernels(const Job& job, int threads, std::byte* workspace)
+      : layout_(WorkspaceOf(job)),
+        bytes_((threads - 1) * layout_.kernel_bytes + (workspace == nullptr ? layout_.bytes : 0)),
+        memory_(bytes_ + 2 * kAlign),
+        helpers_(Aligned(memory_.data())),
+        workspace_(workspace != nullptr ? workspace
+                                        : Aligned(helpers_ + (threads - 1) * layout_.kernel_bytes)),
+        matmul_(threads) {
+    PP_CHECK(job.backend == DeviceKind::kCpu);
+    const std::vector<float> angles = RopeAngles(job);
+    std::memcpy(workspace_ + layout_.angles, angles.data(), angles.size() * sizeof(float));
   }
 
 #define PP_KERNEL(Name) \
   void Name(const kernels::Name##Args& args) override { cpu::Name(args); }
-#define PP_KERNEL_OF(N, Name) \
-  void Name(const kernels::Name##Args<kernels::N>& args) override { cpu::Name(WithHelpers(args)); }
+#define PP_KERNEL_OF(N, Name)                                       \
+  void Name(const kernels::Name##Args<kernels::N>& args) override { \
+    cpu::Name(WithWorkspace(args));                                 \
+  }
 #define PP_KERNEL_OF_ALL(Name) PP_ACTIVATIONS(PP_KERNEL_OF, Name)
   PP_PLAIN_KERNELS(PP_KERNEL)
   PP_ACTIVATION_KERNELS(PP_KERNEL_OF_ALL)
@@ -39,36 +44,41 @@ class CpuKernels : public Kernels {
 
   int Prepare(const kernels::MatmulShape& shape) override { return matmul_.Prepare(shape); }
   void Multiply(int product, const kernels::MatmulArgs& args) override {
-    matmul_.Run(product, WithHelpers(args));
+    matmul_.Run(product, WithWorkspace(args));
   }
   void Copy(const void* from, int64_t bytes, void* to) override { std::memcpy(to, from, bytes); }
-  void ForgetWeights(const std::byte*, int64_t) override {}
-  void Angles(const std::vector<double>& turns, int64_t tokens, float* out) override {
-    RopeAngles(turns, tokens, out);
+  const float* angles() const override {
+    return reinterpret_cast<const float*>(workspace_ + layout_.angles);
   }
   int64_t bytes() const override { return bytes_; }
 
  private:
-  // Workspace of all threads but the first, whose workspace is in scratch.
   template <typename Args>
-  Args WithHelpers(Args args) {
+  Args WithWorkspace(Args args) {
     if constexpr (requires { args.helpers; }) {
-      const auto address = reinterpret_cast<uintptr_t>(helpers_.data());
-      args.helpers = reinterpret_cast<void*>((address + kAlign - 1) / kAlign * kAlign);
+      args.scratch = workspace_ + layout_.kernels;
+      args.helpers = helpers_;
     }
     return args;
   }
 
+  static std::byte* Aligned(std::byte* at) {
+    const auto address = reinterpret_cast<uintptr_t>(at);
+    return reinterpret_cast<std::byte*>((address + kAlign - 1) / kAlign * kAlign);
+  }
+
+  const Workspace layout_;
   const int64_t bytes_;
+  std::vector<std::byte> memory_;
+  std::byte *const helpers_, *const workspace_;
   cpu::Matmul matmul_;
-  std::vector<std::byte> helpers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernels> MakeCpuKernels(const Job& job, int threads) {
+std::unique_ptr<Kernels> MakeCpuKernels(const Job& job, int threads, std::byte* workspace) {
   kernels::SetThreads(threads);
-  return std::make_unique<CpuKernels>(job, threads);
+  return std::make_unique<CpuKernels>(job, threads, workspace);
 }
 
 }  // namespace pp

@@ -86,10 +86,13 @@ struct DeviceBells {
   Bell* communication = nullptr;
 };
 
+inline constexpr int64_t kDeadBytes = int64_t{1} << 20;
+
 // How ranks are connected.
 struct DeviceTransportArgs {
   Transport* inner = nullptr;                   // outlives what is made
   std::vector<RankCommunicator> communicators;  // empty: messages go through `inner`
+  std::byte* dead = nullptr;  // of the arena: kDeadBytes that nobody uses before the first step
 };
 
 // The contents of memory that nobody has written: as a float a signalling NaN, and far from any
@@ -106,6 +109,8 @@ class Device {
   virtual std::byte* at(int64_t offset) const = 0;
   // One past the last byte of the arena that was ever written.
   virtual int64_t HighWater() const = 0;
+  // The device's memory that has been taken outside the arena.
+  virtual int64_t bytes_outside() const { return 0; }
 
   // The queues of the compute lane, owned by the compute thread, and of reductions, owned by the
   // communication thread.
@@ -118,9 +123,14 @@ class Device {
     return std::unique_ptr<Transport>();
   }
 
-  // For the compute lane, on its owner, with `threads` threads of a CPU. Throws std::bad_alloc or
-  // std::system_error where there is no memory or no thread left.
-  virtual std::unique_ptr<Kernels> MakeKernels(const Job& job, int threads) = 0;
+  // For the compute lane, on its owner. Throws std::bad_alloc or std::system_error where there is
+  // no memory or no thread left. REQUIRES: the job counts this kind of device's memory.
+  struct KernelsArgs {
+    const Job* job = nullptr;
+    int threads = 1;                 // of a CPU
+    std::byte* workspace = nullptr;  // in the arena: WorkspaceOf(job)
+  };
+  virtual std::unique_ptr<Kernels> MakeKernels(const KernelsArgs& args) = 0;
 
   // Waits until all that was submitted is done. The owners must have stopped submitting.
   virtual void Finish() = 0;

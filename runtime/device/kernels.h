@@ -2,15 +2,15 @@
 // of device brings its own.
 //
 // Args are those of //kernels, with addresses of the device. A call may return before its kernel
-// has run; calls run in their order. The caller need not provide a device's own workspace:
-// Args::scratch is a place of KernelBytes, Args::helpers belong to the device.
+// has run; calls run in their order. What they need beside their operands they have themselves
+// (schema/model/workspace.h): the caller sets neither Args::scratch nor Args::helpers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "kernels/kernels.h"
+#include "schema/status.h"
 
 namespace pp {
 
@@ -41,13 +41,15 @@ class Kernels : public ActivationKernels<float>,
   virtual bool Fuses(const kernels::MatmulShape&) { return false; }
 
   virtual void Copy(const void* from, int64_t bytes, void* to) = 0;
-  // The weights in these bytes are about to change: a STEP comes.
-  virtual void ForgetWeights(const std::byte* weights, int64_t bytes) = 0;
-  // RopeAngles (rope_angles.h).
-  virtual void Angles(const std::vector<double>& turns, int64_t tokens, float* out) = 0;
+  // How products take weights and biases. kNone: in fp32; else the caller rounds them, by Round or
+  // as AdamW writes them.
+  virtual kernels::Rounding rounding() const { return kernels::Rounding::kNone; }
+  virtual void Round(const kernels::RoundArgs&) { PP_CHECK(false); }
+  // Of the job's Rope (rope_angles.h): cosines [T, D/2], then sines.
+  virtual const float* angles() const = 0;
 
   // What they have allocated outside the arena.
-  virtual int64_t bytes() const = 0;
+  virtual int64_t bytes() const { return 0; }
 };
 
 }  // namespace pp

@@ -3,8 +3,12 @@
 #include <cmath>
 #include <numbers>
 
-namespace pp {
+#include "schema/model/families.h"
 
+namespace pp {
+namespace {
+
+// The rotation per position, for the head_dim/2 pairs of a head, in radians.
 std::vector<double> RopeTurns(const RopeConfig& rope, int head_dim) {
   std::vector<double> turns;
   for (int i = 0; i < head_dim / 2; ++i) {
@@ -23,15 +27,23 @@ std::vector<double> RopeTurns(const RopeConfig& rope, int head_dim) {
   return turns;
 }
 
-void RopeAngles(const std::vector<double>& turns, int64_t tokens, float* out) {
+}  // namespace
+
+std::vector<float> RopeAngles(const Job& job) {
+  std::vector<double> turns;
+  for (const Operator& op : TableOf(job.model).layer)
+    if (op.kind == OperatorKind::kRope) turns = RopeTurns(op.rope, op.head_dim);
   const auto pairs = static_cast<int64_t>(turns.size());
+  const int64_t tokens = job.sequence_length;
+  std::vector<float> angles(2 * tokens * pairs);
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t i = 0; i < pairs; ++i) {
       const double angle = static_cast<double>(t) * turns[i];
-      out[t * pairs + i] = static_cast<float>(std::cos(angle));
-      out[(tokens + t) * pairs + i] = static_cast<float>(std::sin(angle));
+      angles[t * pairs + i] = static_cast<float>(std::cos(angle));
+      angles[(tokens + t) * pairs + i] = static_cast<float>(std::sin(angle));
     }
   }
+  return angles;
 }
 
 }  // namespace pp

@@ -5,14 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "schema/model/config.h"
+#include "schema/model/job.h"
 
 namespace pp {
 
-// The rotation per position, for the head_dim/2 pairs of a head, in radians.
-std::vector<double> RopeTurns(const RopeConfig& rope, int head_dim);
-
-// The cosines [tokens, turns] of the angles of positions 0, 1, ..., then the sines, as many.
-void RopeAngles(const std::vector<double>& turns, int64_t tokens, float* out);
+// Of the job's Rope: the cosines [T, head_dim/2] of the angles of positions 0, 1, ..., then the
+// sines, as many. Empty: it has none.
+std::vector<float> RopeAngles(const Job& job);
 
 }  // namespace pp

@@ -24,6 +24,9 @@ struct StageCall {
   // States.
   std::byte* weights = nullptr;      // of the version that is used, or, for STEP, made
   std::byte* weights_old = nullptr;  // STEP: what it starts from; the same if there is one version
+  // On a GPU, whose products read it, if activations have two bytes: those weights in their type.
+  std::byte* rounded = nullptr;
+  int32_t slot = 0;  // which of the versions that the device keeps `weights` and `rounded` are
   std::byte* wgrad = nullptr;
   std::byte* optimizer = nullptr;
   std::byte* scratch = nullptr;  // drop_scratch_bytes for CFW, else scratch_bytes

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -17,7 +18,9 @@
 #include "runtime/model/products.h"
 #include "runtime/run/run_text.h"
 #include "schema/file.h"
+#include "schema/model/workspace.h"
 #include "schema/nccl/prove.h"
+#include "schema/regions.h"
 
 namespace pp {
 namespace {
@@ -102,7 +105,7 @@ Status Run::Prepare() {
     const bool on_host = arguments_.backend == "cpu";
     for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
       mine.bytes.push_back(program_->lists[topology.PlaceOf(rank).device].arena_bytes +
-                           (options_.threads - 1) * KernelBytes(*program_->job));
+                           (options_.threads - 1) * WorkspaceOf(*program_->job).kernel_bytes);
     if (on_host && options_.transport == nullptr)
       mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
     return mine;
@@ -126,6 +129,9 @@ Status Run::Read() {
     PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan, &waits_for).In(arguments_.plan));
     if (nccl) PP_RETURN_IF_ERROR(ProveForNccl(waits_for).In(arguments_.plan));
   }
+  const std::vector<int64_t> added =
+      AddRegions(arguments_.backend == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu, &*program_);
+  added_bytes_ = *std::max_element(added.begin(), added.end());
   return First() ? outputs_.Open(*program_, &options_) : Status();
 }
 
@@ -170,6 +176,11 @@ Status Run::Begin() {
                       "--tune-gemms)",
                       arguments_.gemms, lacks, products.size()));
   }
+  if (added_bytes_ > 0 && First())
+    options_.on_note(
+        fmt::format("{} counts the memory of another kind of device: {} bytes a rank "
+                    "more here, at most (pipec compile --backend {})",
+                    arguments_.plan, added_bytes_, arguments_.backend));
   options_.stop_requests = CountStopRequests();
   return outputs_.Begin();
 }

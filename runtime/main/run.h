@@ -49,6 +49,7 @@ class Run {
   TrainOptions options_;
   const Backend backend_;
   const std::shared_ptr<const GemmTable> gemms_;
+  int64_t added_bytes_ = 0;  // to the arena of the rank that needs the most (AddRegions)
   std::optional<Program> program_;
   Outputs outputs_;
   int64_t steps_ = 0;  // reported

@@ -21,9 +21,11 @@ class ModelExecutor : public StageExecutor {
     for (int stage : program.StagesOf(args.device)) {
       const auto made = stages_.emplace(
           stage, MakeStage(job_, stage, args.seed, kernels_.get(), {args.index, args.peers}));
-      for (int pipe : program.PipesOf(stage, args.device))
-        owned_[{stage, pipe}] =
-            OwnedPartsOf(program, made.first->second.layout(), args.replica, pipe);
+      const StageLayout& layout = made.first->second.layout();
+      for (int pipe : program.PipesOf(stage, args.device)) {
+        owned_[{stage, pipe}] = OwnedPartsOf(program, layout, args.replica, pipe);
+        stale_[{stage, pipe}].assign(Versions(layout, pipe) * layout.tensors.size(), true);
+      }
     }
     FindTied();
   }
@@ -32,6 +34,7 @@ class ModelExecutor : public StageExecutor {
 
   void Run(const StageCall& call, Stream) override {
     StageModel& stage = stages_.at(call.stage);
+    if (call.micro >= 0 && call.rounded != nullptr) RoundStale(call, stage.layout());
     switch (call.op) {
       case Op::kForward:
       case Op::kEvaluate:
@@ -68,6 +71,34 @@ class ModelExecutor : public StageExecutor {
  private:
   const std::vector<OwnedPart>& Owned(const StageCall& call) const {
     return owned_.at({call.stage, call.pipe});
+  }
+
+  // How many versions of its weights the device keeps.
+  int64_t Versions(const StageLayout& layout, int pipe) const {
+    for (const Region& region : args_.program->lists[args_.device].regions)
+      if (region.kind == Kind::kRounded && region.stage == layout.stage &&
+          (region.pipe == pipe || region.pipe < 0))
+        return region.bytes / layout.rounded_bytes;
+    return 0;
+  }
+
+  // Whether what products read of a tensor, of this version, is to be rounded from the weights.
+  std::vector<bool>::reference Stale(const StageCall& call, const StageLayout& layout,
+                                     const Tensor& tensor) {
+    const size_t index = &tensor - layout.tensors.data();
+    return stale_.at({call.stage, call.pipe})[call.slot * layout.tensors.size() + index];
+  }
+
+  // What no STEP has rounded: at the start, and what other ranks have updated.
+  void RoundStale(const StageCall& call, const StageLayout& layout) {
+    for (const Tensor& tensor : layout.tensors) {
+      if (tensor.rounded < 0 || !Stale(call, layout, tensor)) continue;
+      kernels_->Round({.n = tensor.elements(),
+                       .x = reinterpret_cast<const float*>(call.weights + tensor.weight),
+                       .y = call.rounded + tensor.rounded,
+                       .rounding = kernels_->rounding()});
+      Stale(call, layout, tensor) = false;
+    }
   }
 
   // If this rank has both ends of a tied tensor, whole, they have the same gradient, moments and
@@ -152,8 +183,12 @@ class ModelExecutor : public StageExecutor {
     options.learning_rate = static_cast<float>(LearningRate(args_.optimizer, call.step));
     options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
     options.step = call.update;
-    kernels_->ForgetWeights(call.weights, layout.weights_bytes);
-    StepAdamW(*kernels_, ToStep(call, layout), options, call.wgrad, call.optimizer, call.weights);
+    const std::vector<OwnedPart>& parts = ToStep(call, layout);
+    StepAdamW(*kernels_, parts, options, {call.wgrad, call.optimizer, call.weights, call.rounded});
+    if (call.rounded == nullptr) return;
+    for (const Tensor& tensor : layout.tensors) Stale(call, layout, tensor) = true;
+    for (const OwnedPart& owned : parts)
+      if (WritesRounded(owned.part)) Stale(call, layout, *owned.part.tensor) = false;
   }
 
   const ExecutorArgs args_;
@@ -162,7 +197,9 @@ class ModelExecutor : public StageExecutor {
   int64_t norm_blocks_ = 0;
   std::map<int, StageModel> stages_;
   std::map<std::pair<int, int>, std::vector<OwnedPart>> owned_;  // by stage and pipe
-  std::map<int, Tied> tied_;                                     // by pipe
+  // By stage and pipe: of each version of each tensor; empty where products read weights in fp32.
+  std::map<std::pair<int, int>, std::vector<bool>> stale_;
+  std::map<int, Tied> tied_;  // by pipe
 };
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime/device/activations.h"
-#include "runtime/device/rope_angles.h"
 #include "runtime/model/peer_rows.h"
 #include "runtime/model/products.h"
 
@@ -24,8 +23,6 @@ class KernelOperators : public Operators {
         batch_(job.micro_batch_size),
         sequence_(job.sequence_length),
         rows_(job.tokens()),
-        scratch_(layout.kernels),
-        angles_(layout.angles),
         statistics_(layout.statistics),
         seed_(seed),
         kernels_(*kernels),
@@ -35,17 +32,11 @@ class KernelOperators : public Operators {
       products_.push_back(op.kind == OperatorKind::kLinear
                               ? Prepare(ProductsOf(job, layout.operators, i, group.index))
                               : Products{});
-      if (op.kind == OperatorKind::kRope) turns_ = RopeTurns(op.rope, op.head_dim);
     }
   }
 
   bool TakesNext(size_t index) const override { return products_[index].takes_next; }
   bool TakesPrevious(size_t index) const override { return products_[index].takes_previous; }
-
-  void Begin(const StageCall& call) override {
-    if (turns_.empty()) return;
-    kernels_.Angles(turns_, sequence_, Angles(call));
-  }
 
   void Forward(const OperatorCall& call) override {
     const Operator& op = call.placed->op;
@@ -64,13 +55,13 @@ class KernelOperators : public Operators {
                                 .epsilon = op.epsilon});
         return peers_.Gather(Act(call.out), op.out);
       case OperatorKind::kLinear:
-        Multiply(call, products_[call.index].forward,
-                 {.a = Act(call.in),
-                  .b = call.parameters[0],
-                  .c = Act(call.with != nullptr ? call.with->out : call.out),
-                  .bias = call.parameters[1],
-                  .residual = Act(call.stream),
-                  .aux = call.with != nullptr ? call.out : nullptr});
+        kernels_.Multiply(products_[call.index].forward,
+                          {.a = Act(call.in),
+                           .b = ForProduct(call, 0),
+                           .c = Act(call.with != nullptr ? call.with->out : call.out),
+                           .bias = static_cast<const float*>(ForProduct(call, 1)),
+                           .residual = Act(call.stream),
+                           .aux = call.with != nullptr ? call.out : nullptr});
         if (op.cut == Cut::kIn) peers_.Sum(Act(call.out), op.out);
         return;
       case OperatorKind::kAttention:
@@ -78,8 +69,7 @@ class KernelOperators : public Operators {
                                        .qkv = Act(call.in),
                                        .out = Act(call.out),
                                        .lse = call.statistics,
-                                       .dropout = Dropout(call),
-                                       .scratch = Scratch(call)});
+                                       .dropout = Dropout(call)});
       case OperatorKind::kRope:
         return Turn(call, Act(call.out), kernels::Turn::kForward);
       case OperatorKind::kSwiGlu:
@@ -128,11 +118,11 @@ class KernelOperators : public Operators {
           peers_.SumNumbers(call.part, static_cast<int64_t>(op.parameters.size()) * op.in);
         return;
       case OperatorKind::kLinear:
-        Multiply(call, products_[call.index].input,
-                 {.a = Act(call.d_out),
-                  .b = call.parameters[0],
-                  .c = Act(call.with != nullptr ? call.with->d_in : call.d_in),
-                  .aux = call.with != nullptr ? call.with->in : nullptr});
+        kernels_.Multiply(products_[call.index].input,
+                          {.a = Act(call.d_out),
+                           .b = ForProduct(call, 0),
+                           .c = Act(call.with != nullptr ? call.with->d_in : call.d_in),
+                           .aux = call.with != nullptr ? call.with->in : nullptr});
         if (op.cut != Cut::kOut) return;
         Settle();  // wait for what was recomputed
         return peers_.Sum(Act(call.d_in), op.in);
@@ -143,8 +133,7 @@ class KernelOperators : public Operators {
                                         .lse = call.statistics,
                                         .dout = Act(call.d_out),
                                         .dqkv = Act(call.d_in),
-                                        .dropout = Dropout(call),
-                                        .scratch = Scratch(call)});
+                                        .dropout = Dropout(call)});
       case OperatorKind::kRope:
         return Turn(call, Act(call.d_in), kernels::Turn::kBackward);
       case OperatorKind::kSwiGlu:
@@ -326,19 +315,20 @@ class KernelOperators : public Operators {
     return true;
   }
 
-  void Multiply(const OperatorCall& call, int product, kernels::MatmulArgs args) {
-    args.scratch = Scratch(call);
-    kernels_.Multiply(product, args);
+  // A parameter as the device's products take it.
+  static const void* ForProduct(const OperatorCall& call, int index) {
+    if (call.rounded[index] != nullptr) return call.rounded[index];
+    return call.parameters[index];
   }
 
   void LinearWeight(const OperatorCall& call) {
     const Operator& op = call.placed->op;
     const Update update = call.stage->accumulate;
     const bool transposed = op.matrix == Matrix::kOutIn;
-    Multiply(call, products_[call.index].weight[static_cast<int>(update)],
-             {.a = transposed ? Act(call.d_out) : Act(call.in),
-              .b = transposed ? Act(call.in) : Act(call.d_out),
-              .c = call.gradients[0]});
+    kernels_.Multiply(products_[call.index].weight[static_cast<int>(update)],
+                      {.a = transposed ? Act(call.d_out) : Act(call.in),
+                       .b = transposed ? Act(call.in) : Act(call.d_out),
+                       .c = call.gradients[0]});
     if (op.parameters.size() < 2) return;
     acts_.BiasGradient({.rows = rows_,
                         .columns = op.out,
@@ -370,14 +360,10 @@ class KernelOperators : public Operators {
                              .dropout = Dropout(call)});
   }
 
-  float* Angles(const StageCall& call) const {
-    return reinterpret_cast<float*>(call.scratch + angles_);
-  }
-
   // Queries and keys are adjacent.
   void Turn(const OperatorCall& call, N* x, kernels::Turn turn) const {
     const Operator& op = call.placed->op;
-    const float* cosine = Angles(*call.stage);
+    const float* cosine = kernels_.angles();
     acts_.Rope({.batch = batch_,
                 .tokens = sequence_,
                 .heads = op.heads + op.kv_heads,
@@ -407,18 +393,15 @@ class KernelOperators : public Operators {
             .p = call.stage->op == Op::kEvaluate ? 0 : op.dropout};
   }
 
-  void* Scratch(const OperatorCall& call) const { return call.stage->scratch + scratch_; }
-
   const PeerRows<N> peers_;
   const int64_t tp_, vocabulary_;
   const int64_t batch_, sequence_;
-  const int64_t rows_;                           // N
-  const int64_t scratch_, angles_, statistics_;  // offsets in scratch
+  const int64_t rows_;        // N
+  const int64_t statistics_;  // offset in scratch
   const uint64_t seed_;
   Kernels& kernels_;
   ActivationKernels<N>& acts_;
   std::vector<Products> products_;  // by operator
-  std::vector<double> turns_;       // of a Rope, by pair; empty: there is none
 };
 
 }  // namespace

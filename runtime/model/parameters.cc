@@ -160,16 +160,22 @@ void SumSquares(Kernels& kernels, const std::vector<OwnedPart>& parts, const std
   ForTensors(parts, tensor_of, [&](const auto& tensors) { kernels.SumSquares({tensors}); });
 }
 
+bool WritesRounded(const TensorPart& part) {
+  return part.tensor->rounded >= 0 && part.count == part.tensor->elements();
+}
+
 void StepAdamW(Kernels& kernels, const std::vector<OwnedPart>& parts, const AdamWOptions& options,
-               const std::byte* wgrad, std::byte* optimizer, std::byte* weights) {
+               const StepPlaces& places) {
   const auto tensor_of = [&](const OwnedPart& owned) -> kernels::AdamWTensor {
     const TensorPart& part = owned.part;
+    const bool rounds = places.rounded != nullptr && WritesRounded(part);
     return {.n = part.count,
-            .weights = Floats(weights, part.tensor->weight) + part.begin,
-            .m = Floats(optimizer, owned.m),
-            .v = Floats(optimizer, owned.v),
-            .gradient = Floats(wgrad, part.tensor->wgrad) + part.begin,
-            .decay = part.tensor->matrix ? options.weight_decay : 0.0f};
+            .weights = Floats(places.weights, part.tensor->weight) + part.begin,
+            .m = Floats(places.optimizer, owned.m),
+            .v = Floats(places.optimizer, owned.v),
+            .gradient = Floats(places.wgrad, part.tensor->wgrad) + part.begin,
+            .decay = part.tensor->matrix ? options.weight_decay : 0.0f,
+            .rounded = rounds ? places.rounded + part.tensor->rounded : nullptr};
   };
   const double step = static_cast<double>(options.step);
   ForTensors(parts, tensor_of, [&](const auto& tensors) {
@@ -180,7 +186,8 @@ void StepAdamW(Kernels& kernels, const std::vector<OwnedPart>& parts, const Adam
                    .beta2 = options.beta2,
                    .epsilon = options.epsilon,
                    .correction1 = static_cast<float>(1 - std::pow(double{options.beta1}, step)),
-                   .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step))});
+                   .correction2 = static_cast<float>(1 - std::pow(double{options.beta2}, step)),
+                   .rounding = kernels.rounding()});
   });
 }
 

@@ -72,8 +72,19 @@ struct AdamWOptions {
   int64_t step = 1;  // counts from 1
 };
 
+// Whether AdamW on this part also writes the tensor as a GPU's products take it: if it is all of
+// the tensor. Of a shard, peers send the rest.
+bool WritesRounded(const TensorPart& part);
+
+// What a step of a stage changes.
+struct StepPlaces {
+  const std::byte* wgrad = nullptr;
+  std::byte* optimizer = nullptr;
+  std::byte* weights = nullptr;
+  std::byte* rounded = nullptr;  // of tensors that are updated whole; null: there is none
+};
 // AdamW on the parts. REQUIRES: tied gradients are added.
 void StepAdamW(Kernels& kernels, const std::vector<OwnedPart>& parts, const AdamWOptions& options,
-               const std::byte* wgrad, std::byte* optimizer, std::byte* weights);
+               const StepPlaces& places);
 
 }  // namespace pp

@@ -50,15 +50,15 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
                          .d_in = At(call, backward.d_in),
                          .part = Floats(At(call, backward.part), 0)};
   for (size_t i = 0; i < placed.parameters.size(); ++i) {
-    const auto [weight, wgrad] = placed.parameters[i];
+    const auto [weight, wgrad, rounded] = placed.parameters[i];
     result.parameters[i] = Floats(call.weights, weight);
+    if (call.rounded != nullptr && rounded >= 0) result.rounded[i] = call.rounded + rounded;
     result.gradients[i] = Floats(call.wgrad, wgrad);
   }
   return result;
 }
 
 void StageModel::RunForward(const StageCall& call, Run run, Keep keep) {
-  operators_->Begin(call);
   for (size_t i = 0; i < layout_.operators.size(); ++i) {
     if (run == Run::kAgain && !layout_.operators[i].again) continue;
     const bool two = operators_->TakesNext(i);
@@ -88,7 +88,6 @@ void StageModel::Recompute(const StageCall& call) {
 
 // The gradient with respect to the stage's output: received, or begun by the loss.
 void StageModel::StartFlow(const StageCall& call, Halves halves) {
-  operators_->Begin(call);
   if (layout_.last) return;
   operators_->Copy(call.grad, layout_.grad_bytes, At(call, layout_.flow[static_cast<int>(halves)]));
 }
@@ -152,7 +151,6 @@ void StageModel::BackwardInput(const StageCall& call) {
 }
 
 void StageModel::BackwardWeight(const StageCall& call) {
-  operators_->Begin(call);
   for (size_t i = layout_.operators.size(); i-- > 0;) {
     MakeAgain(call, i, Halves::kApart);
     operators_->Settle();

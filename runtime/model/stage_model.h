@@ -26,7 +26,8 @@ struct OperatorCall {
   const StageOperator* placed = nullptr;
   const StageCall* stage = nullptr;
   const float* parameters[2] = {};
-  float* gradients[2] = {};  // of the parameters; = or += as stage->accumulate says
+  const std::byte* rounded[2] = {};  // the same as the device's products take them, if not in fp32
+  float* gradients[2] = {};          // of the parameters; = or += as stage->accumulate says
 
   std::byte *in = nullptr, *stream = nullptr, *out = nullptr, *all = nullptr;
   float* statistics = nullptr;
@@ -48,8 +49,6 @@ class Operators {
   virtual bool TakesNext(size_t) const { return false; }
   virtual bool TakesPrevious(size_t) const { return false; }
 
-  // Before the operators of an instruction: what several of them read in scratch.
-  virtual void Begin(const StageCall& call) = 0;
   // out and statistics.
   virtual void Forward(const OperatorCall& call) = 0;
   // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.

@@ -88,6 +88,7 @@ class Binder {
     const auto copy = copies_.find(CopyOf(i));
     PP_CHECK(copy != copies_.end());  // verified
     const int64_t one = LayoutStage(i.stage).weights_bytes;
+    bound_.rounded_bytes[index] = LayoutStage(i.stage).rounded_bytes;
     const Region* weights =
         FindRegion(program_.lists[device_], Kind::kWeights, copy->first.first, copy->first.second);
     bound_.weights_bytes[index] = one;
@@ -144,9 +145,15 @@ int64_t BoundList::Updates(int index, const Iteration& iteration) const {
   return bodies < 0 ? 0 : bodies * steps[index] + steps_before[index];
 }
 
-int64_t BoundList::WeightsAt(int index, const Iteration& iteration, int64_t age) const {
+int32_t BoundList::SlotOf(int index, const Iteration& iteration, int64_t age) const {
   const int64_t updates = Updates(index, iteration);
-  return (updates - std::min(age, updates)) % versions[index] * weights_bytes[index];
+  return static_cast<int32_t>((updates - std::min(age, updates)) % versions[index]);
+}
+
+void BoundList::UseSlot(int index, int32_t slot, StageCall* call) const {
+  call->slot = slot;
+  call->weights += slot * weights_bytes[index];
+  if (call->rounded != nullptr) call->rounded += slot * rounded_bytes[index];
 }
 
 const Region* FindRegion(const DeviceList& list, Kind kind, int stage, int pipe) {
@@ -155,6 +162,14 @@ const Region* FindRegion(const DeviceList& list, Kind kind, int stage, int pipe)
         (region.pipe == pipe || region.pipe < 0))
       return &region;
   return nullptr;
+}
+
+std::unique_ptr<Kernels> MakeKernels(const Program& program, int device, int threads,
+                                     Device* memory) {
+  const Region* workspace = FindRegion(program.lists[device], Kind::kWorkspace, -1, -1);
+  PP_CHECK(workspace != nullptr);  // verified
+  return memory->MakeKernels(
+      {.job = &*program.job, .threads = threads, .workspace = memory->at(workspace->offset)});
 }
 
 StageCall BindStage(const Program& program, int device, int stage, int pipe, const Device& memory) {
@@ -166,6 +181,7 @@ StageCall BindStage(const Program& program, int device, int stage, int pipe, con
   call.stage = stage;
   call.pipe = pipe;
   call.weights = call.weights_old = place(Kind::kWeights);
+  if (program.job->backend == DeviceKind::kCuda) call.rounded = place(Kind::kRounded);
   call.wgrad = place(Kind::kWgrad);
   call.optimizer = place(Kind::kOptimizer);
   call.scratch = place(Kind::kScratch);
@@ -189,6 +205,7 @@ BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& 
   bound.calls.resize(size);
   bound.versions.resize(size, 1);
   bound.weights_bytes.resize(size);
+  bound.rounded_bytes.resize(size);
   bound.steps_before.resize(size);
   bound.steps.resize(size);
   bound.data.resize(size);

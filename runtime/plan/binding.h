@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct BoundList {
   std::vector<StageCall> calls;   // of compute instructions
   std::vector<int32_t> versions;  // of its copy's weights that the device keeps
   std::vector<int64_t> weights_bytes;  // of one of them
+  std::vector<int64_t> rounded_bytes;  // the same, of rounded weights
   std::vector<int32_t> steps_before;   // STEPs of its copy in the body before it
   std::vector<int32_t> steps;          // and in all of it
   std::vector<std::byte*> data;        // of SEND and RECV: where the bytes are
@@ -55,10 +57,11 @@ struct BoundList {
   int64_t StepOf(int index, const Iteration& iteration) const {
     return iteration.number - (overlaps && list[index].micro < microbatches ? 1 : 0);
   }
-  // Where the version of the weights lies that is `age` updates older than the newest one before
-  // the instruction, or the first one if there have not been so many; from the beginning of the
-  // region.
-  int64_t WeightsAt(int index, const Iteration& iteration, int64_t age) const;
+  // Which of the copy's versions of the weights is `age` updates older than the newest one before
+  // the instruction, or the first one if there have not been so many.
+  int32_t SlotOf(int index, const Iteration& iteration, int64_t age) const;
+  // Makes a call use a version.
+  void UseSlot(int index, int32_t slot, StageCall* call) const;
   // Updates of its copy before it.
   int64_t Updates(int index, const Iteration& iteration) const;
 };
@@ -68,6 +71,10 @@ BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& 
 
 // The states of one copy of a stage, and the shared parts of the device that it uses; no values.
 StageCall BindStage(const Program& program, int device, int stage, int pipe, const Device& memory);
+
+// Kernels for a rank of that place, in the plan's workspace.
+std::unique_ptr<Kernels> MakeKernels(const Program& program, int device, int threads,
+                                     Device* memory);
 
 // The region of `kind`, for a copy of a stage or for the whole device; null where there is none.
 const Region* FindRegion(const DeviceList& list, Kind kind, int stage, int pipe);

@@ -135,16 +135,16 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
   StageCall call = list.calls[index];
   call.step = list.StepOf(index, iteration);
   const int64_t age = std::max<int64_t>(0, list.list[index].version);
-  const int64_t used = list.WeightsAt(index, iteration, age);
+  const int32_t used = list.SlotOf(index, iteration, age);
   if (call.op == Op::kStep) {
     call.update = list.Updates(index, iteration) + 1;
-    call.weights_old += used;
-    call.weights += call.update % list.versions[index] * list.weights_bytes[index];
+    call.weights_old += used * list.weights_bytes[index];
+    list.UseSlot(index, static_cast<int32_t>(call.update % list.versions[index]), &call);
     // The optimizer counts steps of the whole training.
     call.step += args_.steps_before;
     call.update += args_.updates_before;
   } else {
-    call.weights += used;
+    list.UseSlot(index, used, &call);
   }
   if (call.micro < 0) return call;
   call.first_sequence = args_.batches->FirstSequence(call.step, args_.replica, call.micro);

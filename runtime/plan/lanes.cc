@@ -143,7 +143,8 @@ Status Lanes::StartNext(const Queue& queue, int index) {
   if (!collectives_[index])
     return args_.transport->Start(ports_[index], bound.data[index], bound.bytes[index]);
   const bool weights = bound.list[index].op == Op::kGatherWeights;
-  return collectives_[index]->Start(weights ? bound.WeightsAt(index, {queue.iteration}, 0) : 0);
+  return collectives_[index]->Start(
+      weights ? bound.SlotOf(index, {queue.iteration}, 0) * bound.weights_bytes[index] : 0);
 }
 
 Status Lanes::TestNext(int index, bool* over) {

@@ -37,7 +37,8 @@ Status Evaluator::Run(const Newest& newest, double* loss, bool* made) {
     if (call.op != Op::kEvaluate) continue;
     const StageCall copy =
         BindStage(program_, args_.place.device, call.stage, call.pipe, *args_.device);
-    call.weights = copy.weights + newest(call.stage, call.pipe);
+    call.weights = copy.weights, call.rounded = copy.rounded;
+    bound_.UseSlot(index, newest(call.stage, call.pipe), &call);
   }
   *loss = 0;
   *made = false;

@@ -35,8 +35,8 @@ class Evaluator {
     Bell* compute_bell = nullptr;
     const std::atomic<bool>* stop = nullptr;  // set: waits end
   };
-  // The offset of the newest weights of a stage and pipe in their region.
-  using Newest = std::function<int64_t(int stage, int pipe)>;
+  // Which version of the weights of a stage and pipe is the newest (BoundList::SlotOf).
+  using Newest = std::function<int32_t(int stage, int pipe)>;
 
   // Of an evaluation (EvaluationOf).
   static Result<std::unique_ptr<Evaluator>> Make(Program evaluation, const Args& args);

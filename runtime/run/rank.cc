@@ -11,6 +11,7 @@
 #include "runtime/comm/communicators.h"
 #include "runtime/plan/bind_collective.h"
 #include "runtime/run/fill_states.h"
+#include "schema/model/workspace.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -56,6 +57,10 @@ Status Rank::Setup() {
 Status Rank::MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives) {
   DeviceTransportArgs meet{.inner = args_.transport};
   if (args_.nccl != nullptr) {
+    const Workspace workspace = WorkspaceOf(*args_.program->job);
+    PP_CHECK(workspace.product_bytes >= kDeadBytes);
+    meet.dead =
+        device_->at(FindRegion(List(), Kind::kWorkspace, -1, -1)->offset + workspace.products);
     std::vector<Group> groups;
     for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
     meet.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);

@@ -134,6 +134,7 @@ class Rank {
   template <typename F>
   void WaitUntil(const F& true_or_stopped);
   RankStates States(int64_t steps);
+  int32_t NewestSlot(int stage, int pipe, int64_t steps) const;
   int64_t NewestWeights(int stage, int pipe, int64_t steps) const;
   bool IsLast(int64_t number);
   bool SavesAt(int64_t number);

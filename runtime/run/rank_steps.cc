@@ -47,7 +47,7 @@ Status Rank::Evaluate(int64_t number) {
   WaitUntil([&] { return device_->compute().Done(step_end); });
   if (stop_.load()) return {};
   PP_RETURN_IF_ERROR(evaluations_->Validate(
-      [&](int stage, int pipe) { return NewestWeights(stage, pipe, number); }, &val_loss_));
+      [&](int stage, int pipe) { return NewestSlot(stage, pipe, number); }, &val_loss_));
   PP_RETURN_IF_ERROR(device_->status());
   evaluated_ = number;
   return {};
@@ -105,7 +105,7 @@ void Rank::RunSteps() {
   if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
   if (stop_.load() || last_step_.load() < args_.steps) return;
   Status status = evaluations_->Sample(
-      [this](int stage, int pipe) { return NewestWeights(stage, pipe, done_steps_); });
+      [this](int stage, int pipe) { return NewestSlot(stage, pipe, done_steps_); });
   if (status.ok()) status = device_->status();
   if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
 }
@@ -157,13 +157,14 @@ bool Rank::MayBegin(int64_t step) {
 void Rank::Report(const StepResult& result) {
   const double begin = result.step == resumed_ ? result.begin_seconds : last_end_;
   last_end_ = result.end_seconds;
-  ControlMessage message{.type = ControlMessage::Type::kReport,
-                         .step = result.step,
-                         .last = asked_to_stop_.load(),
-                         .peak_bytes = device_->HighWater() + executor_->bytes(),
-                         .grad_norm = result.norm,
-                         .scaling = result.scaling,
-                         .seconds = result.end_seconds - begin};
+  ControlMessage message{
+      .type = ControlMessage::Type::kReport,
+      .step = result.step,
+      .last = asked_to_stop_.load(),
+      .peak_bytes = device_->HighWater() + device_->bytes_outside() + executor_->bytes(),
+      .grad_norm = result.norm,
+      .scaling = result.scaling,
+      .seconds = result.end_seconds - begin};
   message.evaluated = evaluations_->validates() && evaluated_ == result.step;
   // All tensor-parallel peers have the same losses.
   if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
@@ -189,12 +190,17 @@ void Rank::Consumed(int64_t step) {
   bell_.Ring();
 }
 
-// The offset of the newest weights in their region, after so many steps of this run.
-int64_t Rank::NewestWeights(int stage, int pipe, int64_t steps) const {
+// Which version of the weights is the newest after so many steps of this run.
+int32_t Rank::NewestSlot(int stage, int pipe, int64_t steps) const {
   const Region* region = FindRegion(List(), Kind::kWeights, stage, pipe);
   if (region == nullptr) return 0;
   const int64_t one = LayoutStage(*args_.program->job, stage).weights_bytes;
-  return steps * UpdatesOf(List(), stage, pipe) % (region->bytes / one) * one;
+  return static_cast<int32_t>(steps * UpdatesOf(List(), stage, pipe) % (region->bytes / one));
+}
+
+// Its offset in their region.
+int64_t Rank::NewestWeights(int stage, int pipe, int64_t steps) const {
+  return NewestSlot(stage, pipe, steps) * LayoutStage(*args_.program->job, stage).weights_bytes;
 }
 
 }  // namespace pp

@@ -13,6 +13,7 @@
 #include "runtime/compare/recording_executor.h"
 #include "runtime/device/cpu_device.h"
 #include "runtime/model/executor.h"
+#include "runtime/plan/binding.h"
 #include "runtime/run/board.h"
 #include "runtime/run/deadline.h"
 #include "runtime/run/export.h"
@@ -172,16 +173,17 @@ class Supervisor {
 
   std::unique_ptr<StageExecutor> MakeExecutor(int rank, Device* device, Peers* peers) {
     const Place place = topology_.PlaceOf(rank);
-    auto executor = options_.make_executor
-                        ? options_.make_executor(rank)
-                        : pp::MakeExecutor({.program = &program_,
-                                            .device = place.device,
-                                            .replica = place.replica,
-                                            .index = place.index,
-                                            .peers = peers,
-                                            .seed = inputs_->seed(),
-                                            .optimizer = inputs_->optimizer()},
-                                           device->MakeKernels(*program_.job, options_.threads));
+    auto executor =
+        options_.make_executor
+            ? options_.make_executor(rank)
+            : pp::MakeExecutor({.program = &program_,
+                                .device = place.device,
+                                .replica = place.replica,
+                                .index = place.index,
+                                .peers = peers,
+                                .seed = inputs_->seed(),
+                                .optimizer = inputs_->optimizer()},
+                               MakeKernels(program_, place.device, options_.threads, device));
     if (!options_.compare) return executor;
     return MakeRecordingExecutor(std::move(executor),
                                  {.program = &program_,

@@ -13,6 +13,17 @@
 
 namespace pp {
 
+// A kind of device.
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+inline constexpr std::string_view NameOf(DeviceKind backend) {
+  return backend == DeviceKind::kCuda ? "cuda" : "cpu";
+}
+// False: there is none of this name.
+inline constexpr bool ParseDeviceKind(std::string_view name, DeviceKind* backend) {
+  *backend = name == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
+  return name == NameOf(*backend);
+}
+
 struct Job {
   ModelConfig model;
   int micro_batch_size = 1;
@@ -29,6 +40,8 @@ struct Job {
   std::vector<OperatorKind> recompute;
 
   Dtype dtype = Dtype::kFp32;
+  // Whose memory is counted. Any kind can run it (AddRegions in schema/regions.h).
+  DeviceKind backend = DeviceKind::kCpu;
 
   int stages() const { return static_cast<int>(layers_per_stage.size()); }
   // N.

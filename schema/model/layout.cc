@@ -31,7 +31,8 @@ bool IsTied(const ModelTable& table) {
 // Lists the operators of a stage and its tensors, in model order.
 class Lister {
  public:
-  Lister(const ModelTable& table, StageLayout* layout) : table_(table), layout_(*layout) {}
+  Lister(const ModelTable& table, Dtype dtype, StageLayout* layout)
+      : table_(table), dtype_(dtype), layout_(*layout) {}
 
   void Run(int layers_of_model) {
     const int before = Tensors(table_.first), each = Tensors(table_.layer);
@@ -47,6 +48,7 @@ class Lister {
     }
     layout_.weights_bytes = weights_.end();
     layout_.wgrad_bytes = wgrad_.end();
+    layout_.rounded_bytes = rounded_.end();
     Places optimizer(weights_.end());
     layout_.optimizer_v = weights_.end() == 0 ? 0 : optimizer.Take(0);
     layout_.optimizer_bytes = weights_.end() == 0 ? 0 : layout_.optimizer_v + layout_.weights_bytes;
@@ -58,19 +60,27 @@ class Lister {
         layer < 0 ? "" : fmt::format(fmt::runtime(table_.layer_prefix), layer);
     for (const Operator& op : operators) {
       StageOperator placed{.op = op, .layer = layer, .group = group_};
+      const bool by_product = op.kind == OperatorKind::kLinear;
       for (const Parameter& parameter : op.parameters)
-        placed.parameters.push_back(Add(parameter, prefix, id++));
+        placed.parameters.push_back(Add(parameter, prefix, id++, by_product));
       layout_.operators.push_back(std::move(placed));
     }
     ++group_;
   }
 
-  StageOperator::Weights Add(const Parameter& parameter, const std::string& prefix, int id) {
+  // A product reads it, in the activations' type.
+  void Round(Tensor* tensor) {
+    if (dtype_ != Dtype::kFp32) tensor->rounded = rounded_.Take(tensor->elements(), dtype_);
+  }
+
+  StageOperator::Weights Add(const Parameter& parameter, const std::string& prefix, int id,
+                             bool by_product) {
     if (parameter.tied && layout_.first) {
       // One tensor, and two accumulators.
-      const Tensor& tensor = layout_.tensors.front();
+      Tensor& tensor = layout_.tensors.front();
       layout_.tied_head = wgrad_.Take(tensor.elements());
-      return {tensor.weight, layout_.tied_head};
+      if (by_product) Round(&tensor);
+      return {tensor.weight, layout_.tied_head, tensor.rounded};
     }
     std::vector<Piece> pieces = parameter.pieces;
     for (Piece& piece : pieces) piece.name = prefix + piece.name;
@@ -94,13 +104,15 @@ class Lister {
       layout_.norm_blocks += tensor.blocks;
       layout_.parameters += tensor.elements();
     }
+    if (by_product) Round(&tensor);
     layout_.tensors.push_back(tensor);
-    return {tensor.weight, tensor.wgrad};
+    return {tensor.weight, tensor.wgrad, tensor.rounded};
   }
 
   const ModelTable& table_;
+  const Dtype dtype_;
   StageLayout& layout_;
-  Places weights_, wgrad_;
+  Places weights_, wgrad_, rounded_;
   int group_ = 0;
 };
 
@@ -110,8 +122,8 @@ int64_t NormBlocksBefore(const ModelTable& table, const StageLayout& layout) {
   StageLayout embeddings, layer;
   embeddings.first = true;
   layer.layers = 1;
-  Lister(table, &embeddings).Run(0);
-  Lister(table, &layer).Run(0);
+  Lister(table, Dtype::kFp32, &embeddings).Run(0);
+  Lister(table, Dtype::kFp32, &layer).Run(0);
   return embeddings.norm_blocks + layout.first_layer * layer.norm_blocks;
 }
 
@@ -128,7 +140,7 @@ StageLayout LayoutStage(const Job& job, int stage) {
   layout.layers = job.layers_per_stage[stage];
   layout.tp = job.tp;
   layout.stream_tokens = job.stream_tokens();
-  Lister(table, &layout).Run(job.model.layers);
+  Lister(table, job.dtype, &layout).Run(job.model.layers);
   layout.first_norm_block = NormBlocksBefore(table, layout);
 
   const int64_t n = job.tokens();
@@ -176,28 +188,6 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
         all.insert({PeerWork::kSum, static_cast<int64_t>(op.parameters.size()) * op.out});
     }
   return {all.begin(), all.end()};
-}
-
-int64_t KernelBytes(const Job& job) {
-  // Matrix products: 384 steps of k of 256 + 32 rows, each element as three of 16 bits.
-  int64_t floats = 384 * (256 + 32) * 3 / 2;
-  const bool half = BytesOf(job.dtype) == 2;
-  if (half) floats += 256 * 768;  // sums of a block, before they are rounded
-  const auto lines = [](int64_t n) { return (n + 15) / 16 * 16; };
-  const int64_t tokens = (int64_t{job.sequence_length} + 63) / 32 * 32;
-  const int64_t keys = std::min<int64_t>(tokens, 512 + 32), band = keys + 16;
-  for (const Operator& op : TableOf(job.model).layer) {
-    if (op.kind != OperatorKind::kAttention) continue;
-    // For one head: forward, its keys and values; backward, five such blocks of 512 keys; 64
-    // queries and their scores; a value for each query of each head with the same keys, and, before
-    // they are rounded, sums over more keys than that.
-    const int64_t width = (int64_t{op.head_dim} + 31) / 32 * 32;
-    const int64_t queries = tokens * (op.heads / op.kv_heads);
-    const int64_t sums = half && job.sequence_length > 512 ? queries * width : 0;
-    floats = std::max(floats, std::max(2 * tokens, 5 * keys) * width + 2 * 64 * (width + band) +
-                                  lines(band + 64) + lines(queries) + sums);
-  }
-  return 4 * floats;
 }
 
 }  // namespace pp

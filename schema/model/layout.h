@@ -44,6 +44,7 @@ struct Tensor {
   int64_t cols = 0;         // a matrix is row-major, as Matrix says; an embedding is [token, C]
   int64_t weight = 0;       // offset in the stage's weights
   int64_t wgrad = 0;        // offset in the stage's wgrad
+  int64_t rounded = -1;     // offset in the stage's rounded weights; -1: it has none there
   int64_t first_block = 0;  // its first norm block, among those of the stage
   int64_t blocks = 0;   // ceil(elements / kNormBlock); 0 for the last stage's copy of a tied one
   int id = 0;           // index along the model, the same in every split
@@ -106,7 +107,7 @@ enum class Halves : uint8_t { kTogether, kApart };
 // each peer has the sum in its own rows only.
 struct StageOperator {
   struct Weights {
-    int64_t weight = 0, wgrad = 0;  // offsets, as in Tensor
+    int64_t weight = 0, wgrad = 0, rounded = -1;  // offsets, as in Tensor
   };
   // Of its input, of the stream (a Residual), of its output, and of its statistics: Norm 1 /
   // deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2].
@@ -148,6 +149,9 @@ struct StageLayout {
   std::vector<Tensor> tensors;
   int64_t parameters = 0;  // of the model, that belong to this stage: that copy does not count
   int64_t weights_bytes = 0;
+  // Of what products read of the weights, if activations have two bytes: the same in their type.
+  // A GPU has it as a state, a CPU rounds as it multiplies.
+  int64_t rounded_bytes = 0;
   int64_t optimizer_bytes = 0;  // m, laid out as the weights, then v
   int64_t optimizer_v = 0;      // where v begins
 
@@ -178,8 +182,6 @@ struct StageLayout {
 
   int64_t exchange = 0;            // offset in scratch: ExchangeBytes, for sums over peers
   int64_t statistics = 0;          // the same: of all peers' parts of the logits, [tp, N, 3]
-  int64_t kernels = 0;             // the same: KernelBytes
-  int64_t angles = 0;              // the same: cosines and sines of a Rope, [T, D/2] each
   int64_t scratch_bytes = 0;       // enough for all but CFW
   int64_t drop_scratch_bytes = 0;  // enough for CFW, too
 };
@@ -208,9 +210,5 @@ struct PeerExchange {
 };
 // All kinds of exchanges: of activations, of a norm's gradient, of statistics of the logits.
 std::vector<PeerExchange> PeerExchanges(const Job& job);
-
-// Workspace of the CPU's kernels, for the one that needs the most, per thread: one thread's is in
-// scratch; each further thread of a rank takes as much outside the arena.
-int64_t KernelBytes(const Job& job);
 
 }  // namespace pp

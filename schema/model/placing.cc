@@ -21,10 +21,6 @@ class Placer {
     FindTemporaries();
     Places scratch;
     TakeForPeers(job, &scratch);
-    layout_.kernels = scratch.Take(KernelBytes(job) / 4);
-    for (const StageOperator& placed : operators_)
-      if (placed.op.kind == OperatorKind::kRope && layout_.angles == 0)
-        layout_.angles = scratch.Take(int64_t{job.sequence_length} * placed.op.head_dim);
     for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i], dtype_);
     flow_[0] = scratch.Take(stream_ * width_, dtype_);
 

@@ -70,10 +70,11 @@ class CudaDevice : public Device {
   std::byte* at(int64_t offset) const override { return arena_ + offset; }
   Queue& compute() override { return *compute_; }
   Queue& reduce() override { return *reduce_; }
-  std::unique_ptr<Kernels> MakeKernels(const Job& job, int) override {
-    return MakeCudaKernels(driver_.get(), compute_->stream(), job,
+  std::unique_ptr<Kernels> MakeKernels(const KernelsArgs& args) override {
+    return MakeCudaKernels(driver_.get(), compute_->stream(), *args.job, args.workspace,
                            {.gemms = gemms_.get(), .stochastic_rounding = stochastic_rounding_});
   }
+  int64_t bytes_outside() const override { return driver_->bytes() - bytes_; }
 
   Result<std::unique_ptr<Transport>> MakeTransport(const DeviceTransportArgs& args) override {
     if (!args.communicators.empty()) return MakeNcclTransport(args);
@@ -113,9 +114,8 @@ class CudaDevice : public Device {
     int64_t ports = 0;
     for (const RankCommunicator& one : args.communicators)
       ports += static_cast<int64_t>(one.ports.size());
-    Result<std::byte*> bytes = driver_->Allocate(ports);
-    PP_RETURN_IF_ERROR(bytes.status());
-    nccl.bytes = *bytes;
+    PP_CHECK(ports <= kDeadBytes);
+    nccl.bytes = args.dead;
     std::lock_guard<std::mutex> lock(nccl_mutex_);
     for (size_t i = 0; i < args.communicators.size(); ++i) {
       nccl_queues_.push_back(std::make_unique<CudaQueue>(queue_args_));

@@ -33,12 +33,15 @@ class RealCuda : public CudaDriver {
   }
 
   Result<std::byte*> Allocate(int64_t bytes) override {
-    return TakeBy([](void** at, size_t n) { return cudaMalloc(at, n); }, "GPU", bytes, &memory_);
+    Result<std::byte*> taken =
+        TakeBy([](void** at, size_t n) { return cudaMalloc(at, n); }, "GPU", bytes, &memory_);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (taken.ok()) bytes_ += bytes;
+    return taken;
   }
-  Result<std::byte*> AllocateLate(int64_t bytes, Stream stream) override {
-    auto* const behind = static_cast<cudaStream_t>(stream);
-    return TakeBy([&](void** at, size_t n) { return cudaMallocAsync(at, n, behind); }, "GPU", bytes,
-                  &memory_);
+  int64_t bytes() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return bytes_;
   }
   Result<std::byte*> TakePinned(int64_t bytes) override {
     return TakeBy([](void** at, size_t n) { return cudaMallocHost(at, n); }, "host", bytes,
@@ -111,12 +114,18 @@ class RealCuda : public CudaDriver {
                                gpu.major, gpu.minor),
             .library = static_cast<int64_t>(cublasLtGetVersion())};
   }
+  void BeginProducts(std::byte* workspace) override {
+    Use();
+    products_ = std::make_unique<LtProducts>();
+    Keep(products_->Begin(workspace));
+  }
   std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) override {
-    if (!Begin()) return {};
-    return products_->Algorithms(shape, most);
+    Use();
+    return status().ok() ? products_->Algorithms(shape, most) : std::vector<GemmAlgorithm>();
   }
   int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) override {
-    if (!Begin()) return 0;
+    Use();
+    if (!status().ok()) return 0;
     const Result<int> product = products_->Prepare(shape, algorithm);
     Keep(product.status());
     return product.ok() ? *product : 0;
@@ -132,17 +141,6 @@ class RealCuda : public CudaDriver {
   }
 
  private:
-  // Before the first product. False: something has failed.
-  bool Begin() {
-    Use();
-    if (products_ == nullptr) {
-      Result<std::byte*> workspace = Allocate(LtProducts::kWorkspaceBytes);
-      products_ = std::make_unique<LtProducts>();
-      if (workspace.ok()) Keep(products_->Begin(*workspace));
-    }
-    return status().ok();
-  }
-
   void Keep(const Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (status_.ok()) status_ = status;
@@ -172,6 +170,7 @@ class RealCuda : public CudaDriver {
   mutable std::mutex mutex_;  // of the following, except products
   Status status_;
   std::vector<void*> memory_, pinned_;
+  int64_t bytes_ = 0;  // of memory_
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> events_;
   std::unique_ptr<LtProducts> products_;  // the compute thread's

@@ -14,9 +14,11 @@ struct CudaKernelsOptions {
   bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)
 };
 
-// Their workspace is the driver's, outside the arena: std::bad_alloc if there is none.
+// `workspace`: WorkspaceOf(job), on the device. Throws std::bad_alloc if the host has no memory.
+// REQUIRES: the job counts a GPU's memory.
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
-                                         const Job& job, const CudaKernelsOptions& options);
+                                         const Job& job, std::byte* workspace,
+                                         const CudaKernelsOptions& options);
 
 // Kernels::Fuses: a file of algorithms decides it by listing the product with its epilogue, or
 // without it. REQUIRES: the product has one.

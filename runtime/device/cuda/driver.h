@@ -36,8 +36,8 @@ class CudaDriver {
   // Both may wait for all that is in streams: not while NCCL's operations are, which wait for other
   // ranks.
   virtual Result<std::byte*> TakePinned(int64_t bytes) = 0;
-  // Memory of the device for later work in `stream`; waits for nothing.
-  virtual Result<std::byte*> AllocateLate(int64_t bytes, Stream stream) = 0;
+  // Memory of the device allocated so far.
+  virtual int64_t bytes() const = 0;
 
   virtual Stream MakeStream() = 0;
   virtual Event MakeEvent() = 0;
@@ -59,6 +59,9 @@ class CudaDriver {
   // Algorithms for a shape that compute the same bits each time; the library's own first choice
   // comes first. Empty: it has no such product.
   virtual std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) = 0;
+  // The memory that products use, kernels::cuda::kProductBytes, aligned to kProductAlign. Call this
+  // before the first product, or question about one.
+  virtual void BeginProducts(std::byte* workspace) = 0;
   // Prepares what products of a shape need, once for each algorithm; ids count from 0. Null: the
   // first choice.
   virtual int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) = 0;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "kernels/gelu.h"
+#include "kernels/workspace.h"
 #include "runtime/device/cuda/cuda_kernels.h"
 
 namespace pp {
@@ -64,6 +65,9 @@ class Tuner {
       if (shape.epilogue != Epilogue::kNone || shape.residual == kernels::WithResidual::kYes)
         like_c = std::max(like_c, sizes.c);
     }
+    Result<std::byte*> workspace = driver_.Allocate(kernels::cuda::kProductBytes);
+    PP_RETURN_IF_ERROR(workspace.status());
+    driver_.BeginProducts(*workspace);
     PP_RETURN_IF_ERROR(MakePattern());
     PP_RETURN_IF_ERROR(TakeNumbers(a, &args_.a));
     PP_RETURN_IF_ERROR(TakeNumbers(b, &args_.b));

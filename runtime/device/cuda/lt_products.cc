@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/workspace.h"
+
 namespace pp {
 
 using kernels::Epilogue;
@@ -28,6 +30,8 @@ cudaDataType OperandsOf(MatmulNumbers numbers) {
   }
   PP_CHECK(false);
 }
+
+constexpr auto kWorkspaceBytes = static_cast<size_t>(kernels::cuda::kProductBytes);
 
 static_assert(sizeof(GemmAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
 

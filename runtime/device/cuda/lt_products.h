@@ -18,15 +18,12 @@ namespace pp {
 
 class LtProducts {
  public:
-  // What NVIDIA and TransformerEngine give cuBLASLt on an H100.
-  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-
   LtProducts() = default;
   LtProducts(const LtProducts&) = delete;
   LtProducts& operator=(const LtProducts&) = delete;
   ~LtProducts();
 
-  // Call this first, once: kWorkspaceBytes on the device.
+  // Call this first, once: kernels::cuda::kProductBytes on the device.
   Status Begin(void* workspace);
 
   // These three as in driver.h.
