@@ -26,8 +26,9 @@ extern "C" __attribute__((visibility("default"))) void pp_open_cuda(pp::CudaBack
   backend->make_device = [](int gpu, pp::CudaDeviceArgs args) {
     return pp::MakeCudaDevice(MakeDriver(gpu), std::move(args));
   };
-  backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes) {
-    return pp::TuneGemms(MakeDriver(gpu).get(), shapes);
+  backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes,
+                     const pp::CudaExperiments& experiments) {
+    return pp::TuneGemms(MakeDriver(gpu).get(), shapes, experiments);
   };
 }
 

@@ -30,7 +30,7 @@ class ModelExecutor : public StageExecutor {
 
   int64_t bytes() const override { return kernels_->bytes(); }
 
-  void Run(const StageCall& call, Stream) override {
+  void Run(const StageCall& call) override {
     StageModel& stage = stages_.at(call.stage);
     switch (call.op) {
       case Op::kForward:

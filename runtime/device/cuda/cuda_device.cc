@@ -20,8 +20,6 @@
 namespace pp {
 namespace {
 
-constexpr std::chrono::microseconds kNap{5};
-
 class CudaDevice : public Device {
  public:
   CudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args)
@@ -29,7 +27,9 @@ class CudaDevice : public Device {
         nccl_(std::move(args.nccl)),
         bells_(args.bells),
         gemms_(std::move(args.gemms)),
-        stochastic_rounding_(args.stochastic_rounding) {}
+        stochastic_rounding_(args.stochastic_rounding),
+        experiments_(args.experiments),
+        note_(std::move(args.note)) {}
   ~CudaDevice() override {
     if (!watcher_.joinable()) return;
     Finish();
@@ -40,6 +40,7 @@ class CudaDevice : public Device {
 
   Status Allocate(int64_t bytes) override {
     if (gemms_ != nullptr) PP_RETURN_IF_ERROR(gemms_->CheckMachine(driver_->machine()));
+    driver_->LoadKernels();
     Result<std::byte*> arena = driver_->Allocate(std::max<int64_t>(bytes, 4));
     PP_RETURN_IF_ERROR(arena.status());
     Result<std::byte*> pinned = driver_->TakePinned(5 * CudaQueue::kPinnedBytes);
@@ -72,7 +73,11 @@ class CudaDevice : public Device {
   Queue& reduce() override { return *reduce_; }
   std::unique_ptr<Kernels> MakeKernels(const Job& job, int) override {
     return MakeCudaKernels(driver_.get(), compute_->stream(), job,
-                           {.gemms = gemms_.get(), .stochastic_rounding = stochastic_rounding_});
+                           {.gemms = gemms_.get(),
+                            .fuses_gelu = experiments_.fuses_gelu,
+                            .dead = {arena_, static_cast<size_t>(bytes_)},
+                            .note = note_,
+                            .stochastic_rounding = stochastic_rounding_});
   }
 
   Result<std::unique_ptr<Transport>> MakeTransport(const DeviceTransportArgs& args) override {
@@ -147,7 +152,7 @@ class CudaDevice : public Device {
         bells_.compute->Ring();
         bells_.communication->Ring();
       } else if (!idle) {
-        std::this_thread::sleep_for(kNap);
+        std::this_thread::sleep_for(experiments_.poll);
       } else {
         bell_.Wait(seen);
       }
@@ -159,6 +164,8 @@ class CudaDevice : public Device {
   const DeviceBells bells_;
   const std::shared_ptr<const GemmTable> gemms_;
   const bool stochastic_rounding_;
+  const CudaExperiments experiments_;
+  const std::function<void(const std::string&)> note_;
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0;
   std::unique_ptr<CudaQueue> compute_, reduce_;

@@ -8,6 +8,7 @@
 
 #include "kernels/round.h"
 #include "runtime/device/attention_shape.h"
+#include "runtime/device/cuda/products.h"
 #include "runtime/device/rope_angles.h"
 
 namespace pp {
@@ -21,7 +22,12 @@ class CudaKernels : public Kernels {
               const CudaKernelsOptions& options)
       : driver_(*driver),
         stream_(stream),
-        gemms_(options.gemms),
+        products_({.driver = driver,
+                   .stream = stream,
+                   .gemms = options.gemms,
+                   .fuses_gelu = options.fuses_gelu,
+                   .dead = options.dead,
+                   .note = options.note}),
         rounding_(RoundingOf(job.dtype, options.stochastic_rounding)) {
     int64_t floats = 0;
     for (int stage = 0; stage < job.stages(); ++stage)
@@ -51,27 +57,12 @@ class CudaKernels : public Kernels {
 #undef PP_KERNEL_OF
 #undef PP_KERNEL_OF_ALL
 
-  int Prepare(const kernels::MatmulShape& shape) override {
-    const int product = driver_.Prepare(shape, gemms_ != nullptr ? gemms_->Find(shape) : nullptr);
-    shapes_.resize(std::max<size_t>(shapes_.size(), product + 1));
-    shapes_[product] = shape;
-    return product;
-  }
-
-  bool Fuses(const kernels::MatmulShape& shape) override {
-    return FusesProduct(&driver_, shape, gemms_);
-  }
-
-  // The driver's products take operands of one type.
+  // A file of algorithms decides it by listing the product with its epilogue, or without it.
+  bool Fuses(const kernels::MatmulShape& shape) override { return products_.Fuses(shape); }
+  int Prepare(const kernels::MatmulShape& shape) override { return products_.Prepare(shape); }
   void Multiply(int product, const kernels::MatmulArgs& args) override {
-    const kernels::MatmulShape& shape = shapes_[product];
-    kernels::MatmulArgs rounded = args;
-    if (kernels::Rounds(shape.numbers)) {
-      rounded.b = Rounded(static_cast<const float*>(args.b), kernels::NumbersOfB(shape));
-      if (shape.bias == kernels::WithBias::kYes)
-        rounded.bias = static_cast<const float*>(Rounded(args.bias, shape.n));
-    }
-    driver_.Multiply(product, rounded, stream_);
+    const auto round = [this](const float* weights, int64_t n) { return Rounded(weights, n); };
+    products_.Multiply(product, RoundOperands(products_.shape(product), args, round));
   }
 
   void ForgetWeights(const std::byte* weights, int64_t bytes) override {
@@ -169,9 +160,8 @@ class CudaKernels : public Kernels {
 
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
-  const GemmTable* const gemms_;
-  const kernels::Rounding rounding_;          // of weights
-  std::vector<kernels::MatmulShape> shapes_;  // by product
+  CudaProducts products_;
+  const kernels::Rounding rounding_;  // of weights
   int64_t bytes_ = 0;
   std::byte* scratch_ = nullptr;
   std::map<std::pair<const float*, int64_t>, RoundedWeights> rounded_;
@@ -184,18 +174,6 @@ class CudaKernels : public Kernels {
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
                                          const Job& job, const CudaKernelsOptions& options) {
   return std::make_unique<CudaKernels>(driver, stream, job, options);
-}
-
-// In fp32, which serves for comparison, accuracy is not left to cuBLASLt's tanh, which guarantees
-// nothing. A row of aux must have a multiple of eight elements.
-bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms) {
-  PP_CHECK(shape.epilogue != kernels::Epilogue::kNone);
-  kernels::MatmulShape plain = shape;
-  plain.epilogue = kernels::Epilogue::kNone;
-  if (gemms != nullptr && gemms->Find(shape) == nullptr && gemms->Find(plain) != nullptr)
-    return false;
-  return kernels::Rounds(shape.numbers) && Whole(shape).ldc % 8 == 0 &&
-         !driver->Algorithms(shape, 1).empty();
 }
 
 }  // namespace pp

@@ -1,7 +1,11 @@
 // The kernels of a GPU, launched into one stream.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "runtime/device/cuda/driver.h"
 #include "runtime/device/kernels.h"
@@ -10,16 +14,16 @@
 namespace pp {
 
 struct CudaKernelsOptions {
-  const GemmTable* gemms = nullptr;  // null, or has none for a product: cuBLASLt's first choice
+  // For products, as in products.h.
+  const GemmTable* gemms = nullptr;
+  bool fuses_gelu = true;
+  std::span<std::byte> dead;
+  std::function<void(const std::string&)> note = [](const std::string&) {};
   bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)
 };
 
 // Their workspace is the driver's, outside the arena: std::bad_alloc if there is none.
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
                                          const Job& job, const CudaKernelsOptions& options);
-
-// Kernels::Fuses: a file of algorithms decides it by listing the product with its epilogue, or
-// without it. REQUIRES: the product has one.
-bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms);
 
 }  // namespace pp
