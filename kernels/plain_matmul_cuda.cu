@@ -6,7 +6,7 @@
 namespace pp::kernels::cuda {
 namespace {
 
-constexpr int kSide = 16, kThreads = kSide * kSide;
+constexpr int kSide = 16, kDepth = 32, kThreads = kSide * kSide;
 
 // A[m,k] or B[k,n], however it is stored.
 template <typename N>
@@ -22,33 +22,39 @@ struct Matrix {
   }
 };
 
-struct Squares {
-  float a[kSide][kSide + 1], b[kSide][kSide + 1];
+template <int kRows, int kColumns>
+struct Tile {
+  float at[kRows][kColumns + 1];
+};
+struct Tiles {
+  Tile<kSide, kDepth> a;
+  Tile<kDepth, kSide> b;
 };
 
-// The thread's element of the square that begins at `row` and `column`. Neighbours in a warp read
-// neighbours in memory.
-template <typename N>
+// The tile that begins at `row` and `column`, by all threads. Neighbours in a warp read neighbours
+// in memory.
+template <typename N, int kRows, int kColumns>
 __device__ void Load(const Matrix<N>& from, int64_t row, int64_t column,
-                     float (&to)[kSide][kSide + 1]) {
-  const int slow = Thread() / kSide, fast = Thread() % kSide;
-  const bool by_rows = from.column_step == 1;
-  const int i = by_rows ? slow : fast, j = by_rows ? fast : slow;
-  to[i][j] = from.At(row + i, column + j);
+                     Tile<kRows, kColumns>* to) {
+  for (int e = Thread(); e < kRows * kColumns; e += kThreads) {
+    const bool by_rows = from.column_step == 1;
+    const int i = by_rows ? e / kColumns : e % kRows, j = by_rows ? e % kColumns : e / kRows;
+    to->at[i][j] = from.At(row + i, column + j);
+  }
 }
 
 template <typename In, typename Out>
 __global__ void __launch_bounds__(kThreads)
     Multiply(Matrix<In> a, Matrix<In> b, Out* c, int64_t ldc, const In* bias, const Out* added) {
-  auto& squares = Shared<Squares>();
+  auto& tiles = Shared<Tiles>();
   const int i = Thread() / kSide, j = Thread() % kSide;
   const int64_t row = int64_t{BlockX()} * kSide, column = int64_t{BlockY()} * kSide;
   float sum = 0;
-  for (int64_t k = 0; k < a.columns; k += kSide) {
-    Load(a, row, k, squares.a);
-    Load(b, k, column, squares.b);
+  for (int64_t k = 0; k < a.columns; k += kDepth) {
+    Load(a, row, k, &tiles.a);
+    Load(b, k, column, &tiles.b);
     SyncBlock();
-    for (int l = 0; l < kSide; ++l) sum += squares.a[i][l] * squares.b[l][j];
+    for (int l = 0; l < kDepth; ++l) sum += tiles.a.at[i][l] * tiles.b.at[l][j];
     SyncBlock();
   }
   if (row + i >= a.rows || column + j >= b.columns) return;
@@ -78,7 +84,7 @@ void Run(const PlainMatmulArgs& plain, Stream stream) {
   Launch<Multiply<In, Out>>({.x = CeilDiv(s.m, kSide),
                              .y = CeilDiv(s.n, kSide),
                              .threads = kThreads,
-                             .shared = sizeof(Squares)},
+                             .shared = sizeof(Tiles)},
                             stream, a, b, c, s.ldc, bias, added);
 }
 

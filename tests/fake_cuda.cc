@@ -100,6 +100,7 @@ class FakeCuda : public CudaDriver {
       : events_left_(args.events),
         seconds_(args.seconds),
         refuses_(args.refuses),
+        note_(args.note),
         late_(args.late),
         random_(args.seed),
         thread_([this, seed = args.seed] { Main(seed); }) {}
@@ -190,7 +191,8 @@ class FakeCuda : public CudaDriver {
     products_.push_back({shape, chosen});
     const int id = static_cast<int>(products_.size()) - 1;
     if (late_ != FakeCudaArgs::Late::kProducts) Multiply(id, dead, stream);
-    return {.id = id, .text = fmt::format("algorithm {} of a fake", chosen.words[0])};
+    return {
+        .id = id, .text = fmt::format("algorithm {} of a fake", chosen.words[0]), .note = note_};
   }
   void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
     Prepared& prepared = products_[product];
@@ -370,6 +372,7 @@ class FakeCuda : public CudaDriver {
   int64_t events_left_;  // its thread's
   const std::function<double(const MatmulShape&, const GemmAlgorithm&)> seconds_;
   const std::function<bool(const MatmulShape&)> refuses_;
+  const std::string note_;
   const FakeCudaArgs::Late late_;
   std::mutex loading_;
   std::set<const void*> loaded_;  // kernels

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "runtime/device/cuda/driver.h"
 
@@ -25,6 +26,7 @@ struct FakeCudaArgs {
   std::function<double(const kernels::MatmulShape&, const GemmAlgorithm&)> seconds;
   // The products that it refuses; empty: none.
   std::function<bool(const kernels::MatmulShape&)> refuses;
+  std::string note;  // of each product that it does not refuse
   // What is left to be loaded at its first use.
   enum class Late { kNothing, kKernels, kProducts } late = Late::kNothing;
 };

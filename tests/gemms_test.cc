@@ -13,6 +13,7 @@
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/device/cuda/gemm_tuner.h"
+#include "runtime/device/cuda/products.h"
 #include "runtime/model/products.h"
 #include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
@@ -287,6 +288,45 @@ TEST_CASE("what cuBLASLt refuses is computed by our own kernel, and noted once")
         CHECK(refused > 0);
       }
     }
+}
+
+TEST_CASE("a shape is tried once, and no value is left where it was") {
+  std::map<std::string, int> computed;
+  FakeCudaArgs fake;
+  fake.seconds = [&](const MatmulShape& shape, const GemmAlgorithm&) {
+    ++computed[ToText(shape)];
+    return 0.0;
+  };
+  fake.note = "a note";
+  const auto cuda = MakeFakeCuda(fake);
+  constexpr int64_t kBytes = 4096;
+  std::byte* dead = *cuda->Allocate(kBytes);
+  std::vector<std::string> notes;
+  CudaProducts products({.driver = cuda.get(),
+                         .stream = cuda->MakeStream(),
+                         .dead = {dead, kBytes},
+                         .note = [&](const std::string& note) { notes.push_back(note); }});
+  const MatmulShape shape = {.m = 8,
+                             .n = 16,
+                             .k = 8,
+                             .numbers = kernels::MatmulNumbers::kBf16,
+                             .epilogue = kernels::Epilogue::kGelu};
+  REQUIRE(products.Fuses(shape));
+  const int product = products.Prepare(shape);
+  CHECK(products.Prepare(shape) == product);
+  CHECK(products.Prepare(WithoutEpilogue(shape)) != product);
+  CHECK(products.shape(product) == Whole(shape));
+  CHECK(notes == std::vector<std::string>{"a note", "a note"});  // of either shape
+  CHECK(computed ==
+        std::map<std::string, int>{{ToText(shape), 1}, {ToText(WithoutEpilogue(shape)), 1}});
+  const auto* words = reinterpret_cast<const uint32_t*>(dead);
+  const int64_t written = 2 * OperandBytes(shape).c / 4;  // C and aux
+  CHECK(std::count(words, words + written, kUntouchedWord) == written);
+  CudaProducts apart({.driver = cuda.get(),
+                      .stream = cuda->MakeStream(),
+                      .fuses_gelu = false,
+                      .dead = {dead, kBytes}});
+  CHECK_FALSE(apart.Fuses(shape));
 }
 
 TEST_CASE("a refused product is not in the table, and said to be refused") {

@@ -1,5 +1,6 @@
 // Products and attention of BFloat16 and Float16 against the same kernels of floats, which have
-// their own cases. Products on AMX, of BFloat16 only, and on a GPU sum in another order.
+// their own cases. Products on AMX, of BFloat16 only, and on a GPU sum in another order; the latter
+// are compared with a CPU's.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -14,9 +15,11 @@ namespace {
 template <TwoBytes H>
 Comparison HalfMatmul(const CpuKernels& kernels, const ProductSize& s, int64_t gap) {
   const bool amx = std::strcmp(kernels.isa, "amx") == 0;
-  const CpuKernels& plain = amx ? *(SupportedCpuKernels().end() - 2) : kernels;
-  const bool same =
-      kernels.order == CpuKernels::Order::kSame && !(amx && std::is_same_v<H, BFloat16>);
+  const bool gpu = kernels.order != CpuKernels::Order::kSame;
+  const CpuKernels& plain = gpu   ? SupportedCpuKernels().front()
+                            : amx ? *(SupportedCpuKernels().end() - 2)
+                                  : kernels;
+  const bool same = !gpu && !(amx && std::is_same_v<H, BFloat16>);
   Comparison result;
   for (const Operands operands : {Operands::kNN, Operands::kNT, Operands::kTN})
     for (const int variant : {0, 1, 2, 3}) {  // plain, bias, residual, +=, to floats
