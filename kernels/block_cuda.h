@@ -5,6 +5,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "kernels/launchable.h"
+
 namespace pp::kernels::cuda {
 
 inline __device__ int Thread() { return static_cast<int>(threadIdx.x); }
@@ -55,6 +57,7 @@ inline __device__ float ToFloat(Float16 x) {
 // A kernel that needs more shared memory than every GPU provides must request it.
 template <auto kKernel, typename... Args>
 void Launch(const Grid& grid, Stream stream, const Args&... args) {
+  static_cast<void>(&kLaunchable<kKernel>);
   if (grid.x * grid.y * grid.z == 0) return;
   if (grid.shared > 48 * 1024)
     cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,5 +1,6 @@
-// All kernels except round.h's, which only GPUs have. To add one, write its Args in NAME.h, void
-// NAME(const NAMEArgs&) in NAME_cpu.cc, the same with a stream in NAME_cuda.cu, and a row here.
+// All kernels except those of round.h and plain_matmul.h, which only GPUs have. To add one, write
+// its Args in NAME.h, void NAME(const NAMEArgs&) in NAME_cpu.cc, the same with a stream in
+// NAME_cuda.cu, and a row here.
 #pragma once
 
 #include "kernels/adamw.h"
@@ -54,7 +55,8 @@
   X(SwiGluBackward)              \
   X(SwiGluForward)
 
-// On a CPU only. A GPU's matrix products are cuBLASLt's, and weights are initialised on the host.
+// On a CPU only. A GPU's matrix products are cuBLASLt's, or those of plain_matmul.h, and weights are
+// initialised on the host.
 #define PP_HOST_KERNELS(X) \
   X(MatmulRun)             \
   X(RandomNormal)

@@ -12,6 +12,7 @@
 
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/main/backend.h"
+#include "runtime/main/experiments.h"
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
 #include "runtime/main/print.h"
@@ -31,6 +32,7 @@ struct CommandLine {
   Arguments arguments;
   TrainOptions options;
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
+  CudaExperiments experiments;
 };
 
 // Throws CLI::ParseError for --help.
@@ -42,6 +44,9 @@ Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
     return Status::Invalid(fmt::format("{} (piperun --help)", error.what()));
   }
   PP_RETURN_IF_ERROR(ParseOptions(line->arguments, &line->options));
+  const Result<CudaExperiments> experiments = ParseExperiments(line->arguments);
+  PP_RETURN_IF_ERROR(experiments.status());
+  line->experiments = *experiments;
   if (line->arguments.gemms.empty()) return {};
   Result<GemmTable> table = GemmTable::Open(line->arguments.gemms);
   PP_RETURN_IF_ERROR(table.status().In("--gemms"));
@@ -57,12 +62,12 @@ int PrintHelp(const CLI::App& app, const CLI::ParseError& help) {
   return static_cast<int>(written.code());
 }
 
-int Tune(const Arguments& arguments, const Launch& launch, Status status) {
+int Tune(const CommandLine& line, const Launch& launch, Status status) {
   if (status.ok() && launch.ranks > 1)
     status = Status::Invalid(
         fmt::format("--tune-gemms: under mpiexec -n {} (one piperun, on one GPU)", launch.ranks));
   if (status.ok()) {
-    const Result<std::string> tuned = TuneGemms(arguments);
+    const Result<std::string> tuned = TuneGemms(line.arguments, line.experiments);
     status = tuned.ok() ? PrintOut(*tuned) : tuned.status();
   }
   if (!status.ok() && launch.rank == 0) PrintError(status);
@@ -77,7 +82,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
         OpenBackend({.backend = line.arguments.backend,
                      .transport = line.arguments.transport,
                      .gemms = line.gemms,
-                     .stochastic_rounding = line.arguments.weight_rounding == "stochastic"},
+                     .stochastic_rounding = line.arguments.weight_rounding == "stochastic",
+                     .experiments = line.experiments},
                     launch);
     wrong = opened.status();
     if (opened.ok()) backend = std::move(*opened);
@@ -129,7 +135,7 @@ int Main(int argc, char** argv) {
     PrintError(status.ok() ? launch.status() : status);
     return static_cast<int>(Code::kInvalid);
   }
-  if (!line.arguments.tune_gemms.empty()) return Tune(line.arguments, *launch, status);
+  if (!line.arguments.tune_gemms.empty()) return Tune(line, *launch, status);
   return RunRank(std::move(line), *launch, status);
 }
 

@@ -32,7 +32,7 @@ class CheckingExecutor : public StageExecutor {
       layouts_.push_back(LayoutStage(*args.program->job, stage));
   }
 
-  void Run(const StageCall& call, Stream) override {
+  void Run(const StageCall& call) override {
     if (args_.before) args_.before(call);
     switch (call.op) {
       case Op::kForward:

@@ -65,10 +65,10 @@ class BentExecutor : public StageExecutor {
   using Bend = std::function<void(StageCall*)>;
   BentExecutor(std::unique_ptr<StageExecutor> inner, Bend bend)
       : inner_(std::move(inner)), bend_(std::move(bend)) {}
-  void Run(const StageCall& call, Stream stream) override {
+  void Run(const StageCall& call) override {
     StageCall bent = call;
     bend_(&bent);
-    inner_->Run(bent, stream);
+    inner_->Run(bent);
   }
   int64_t bytes() const override { return inner_->bytes(); }
 

@@ -119,7 +119,7 @@ TEST_CASE("copies in and out, and tickets that count") {
 
 TEST_CASE("what a stage computes is done when it is submitted") {
   struct Executor : StageExecutor {
-    void Run(const StageCall& call, Stream) override { micros.push_back(call.micro); }
+    void Run(const StageCall& call) override { micros.push_back(call.micro); }
     std::vector<int> micros;
   } executor;
   const auto device = MakeCpuDevice();

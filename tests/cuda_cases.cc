@@ -128,7 +128,7 @@ Comparison AdamWRounded(const CpuKernels& kernels) {
   return result;
 }
 
-constexpr Case kCases[] = {
+const Case kCases[] = {
     {"rounded weights", RoundNearest},
     {"weights rounded stochastically", RoundStochastic},
     {"adamw that rounds", AdamWRounded},

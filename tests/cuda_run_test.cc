@@ -77,12 +77,14 @@ class PlantedCuda : public CudaDriver {
   GemmMachine machine() override { return inner_->machine(); }
   void BeginProducts(std::byte* workspace) override { inner_->BeginProducts(workspace); }
   std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) override {
-    if (shape.epilogue != kernels::Epilogue::kNone && !plant_.fuses) return {};
     return inner_->Algorithms(shape, most);
   }
-  int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) override {
-    const int product = inner_->Prepare(shape, algorithm);
-    epilogues_[product] = shape.epilogue;
+  void LoadKernels() override { inner_->LoadKernels(); }
+  PreparedProduct Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm,
+                          const kernels::MatmulArgs& dead, Stream stream) override {
+    if (shape.epilogue != kernels::Epilogue::kNone && !plant_.fuses) return {};
+    PreparedProduct product = inner_->Prepare(shape, algorithm, dead, stream);
+    epilogues_[product.id] = shape.epilogue;
     return product;
   }
   void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <mutex>
 
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/run/export.h"
 #include "schema/regions.h"
 #include "schema/verify.h"
-#include "tests/fake_cuda.h"
 #include "tests/fake_nccl.h"
 #include "tests/folder.h"
 #include "tests/models.h"
@@ -75,15 +75,24 @@ KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
   }
   if (run.messages == Messages::kStaged)
     options.wrap_transport = [](Transport* inner) { return std::make_unique<Apart>(inner); };
+  std::mutex noting;
   options.make_device = [&](int rank, const DeviceBells& bells) {
-    auto cuda =
-        MakeFakeCuda({.seed = run.seed * 100 + rank, .memory = run.memory, .events = run.events});
+    auto cuda = MakeFakeCuda({.seed = run.seed * 100 + rank,
+                              .memory = run.memory,
+                              .events = run.events,
+                              .refuses = run.refuses,
+                              .late = run.late});
     if (run.around_cuda) cuda = run.around_cuda(std::move(cuda));
     auto nccl = world ? MakeFakeNccl(world) : nullptr;
     if (run.around_nccl) nccl = run.around_nccl(rank, std::move(nccl));
-    return MakeCudaDevice(
-        std::move(cuda),
-        {.bells = bells, .nccl = std::move(nccl), .stochastic_rounding = run.stochastic_rounding});
+    CudaDeviceArgs args{
+        .bells = bells, .nccl = std::move(nccl), .stochastic_rounding = run.stochastic_rounding};
+    if (run.note)
+      args.note = [&](const std::string& note) {
+        std::lock_guard<std::mutex> lock(noting);
+        run.note(note);
+      };
+    return MakeCudaDevice(std::move(cuda), std::move(args));
   };
   if (run.validates) {
     options.val_data = options.data;

@@ -9,6 +9,7 @@
 #include "runtime/device/cuda/driver.h"
 #include "runtime/device/cuda/nccl.h"
 #include "schema/nccl/prove.h"
+#include "tests/fake_cuda.h"
 #include "tests/kept_report.h"
 
 namespace pp {
@@ -24,6 +25,9 @@ struct CudaRun {
   unsigned seed = 1;           // of the order of streams
   int64_t memory = INT64_MAX;  // of each rank's GPU
   int64_t events = INT64_MAX;  // before the driver fails
+  // As in FakeCudaArgs.
+  std::function<bool(const kernels::MatmulShape&)> refuses;
+  FakeCudaArgs::Late late = FakeCudaArgs::Late::kNothing;
   std::function<std::unique_ptr<CudaDriver>(std::unique_ptr<CudaDriver>)> around_cuda;
   std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
@@ -31,6 +35,7 @@ struct CudaRun {
   std::string export_to;   // the trained model; empty: nowhere
   std::optional<double> loss_scale;
   bool stochastic_rounding = false;
+  std::function<void(const std::string&)> note;  // of all ranks, one at a time
   // Of NCCL; by default the fewest communicators that the plan's proof finds.
   std::optional<nccl::Sharings> sharings;
 };

@@ -1,6 +1,11 @@
 #include "tests/cuda_table.h"
 
+#include <deque>
 #include <vector>
+
+#include "kernels/plain_matmul.h"
+#include "kernels/round.h"
+#include "runtime/device/cuda/products.h"
 
 namespace pp::kernels {
 namespace {
@@ -38,11 +43,49 @@ void AttentionBackward(const AttentionBackwardArgs<N>& args) {
   FinishKernel();
 }
 
+void PlainProduct(const MatmulRunArgs& run) {
+  RunProduct(run, false, [](const MatmulShape& shape, const MatmulArgs& args) {
+    cuda::PlainMatmul({shape, args}, nullptr);
+  });
+}
+
 }  // namespace
+
+// A GPU's products take weights and biases in the type of activations.
+void RunProduct(
+    const MatmulRunArgs& run, bool fused,
+    const std::function<void(const MatmulShape& shape, const MatmulArgs& args)>& multiply) {
+  const MatmulShape& shape = run.shape;
+  std::deque<std::vector<uint16_t>> rounded;
+  MatmulArgs args = run.args;
+  const bool brain = shape.numbers == MatmulNumbers::kBf16;
+  const auto round = [&](const void* weights, int64_t n) -> const void* {
+    void* to = rounded.emplace_back(n).data();
+    cuda::Round({.n = n,
+                 .x = static_cast<const float*>(weights),
+                 .y = to,
+                 .rounding = brain ? Rounding::kBFloat16 : Rounding::kFloat16},
+                nullptr);
+    return to;
+  };
+  if (Rounds(shape.numbers)) {
+    args.b = round(args.b, NumbersOfB(shape));
+    if (shape.bias == WithBias::kYes)
+      args.bias = static_cast<const float*>(round(args.bias, shape.n));
+  }
+  if (shape.epilogue == Epilogue::kNone || fused) {
+    multiply(shape, args);
+  } else {
+    multiply(WithoutEpilogue(shape), WithoutEpilogue(shape, args));
+    RunEpilogue(shape, args, nullptr);
+  }
+  FinishKernel();
+}
 
 CpuKernels CudaKernels() {
   CpuKernels kernels = SupportedCpuKernels().front();
   kernels.isa = "cuda";
+  kernels.MatmulRun = PlainProduct;
   kernels.order = CpuKernels::Order::kByType;
   kernels.probabilities = CpuKernels::Probabilities::kRounded;
 #define PP_CUDA(Name) kernels.Name = Run<Name##Args, cuda::Name>;

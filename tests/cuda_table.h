@@ -1,8 +1,9 @@
 // The GPU's kernels in a table like that of a CPU's: on a GPU, or emulated (kernels/block.h),
-// depending on what the program links. Two remain the CPU's: RandomNormal, as weights are made on
-// the host, and MatmulRun, as products are cuBLASLt's.
+// depending on what the program links. RandomNormal remains the CPU's, as weights are made on the
+// host, and products are those of the plain kernel, not cuBLASLt's.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "kernels/isa.h"
@@ -12,6 +13,12 @@ namespace pp::kernels {
 
 // Each works on memory that host and device share, and has finished when it returns.
 CpuKernels CudaKernels();
+
+// As the CUDA device does: rounds weights, has them multiplied in the stream null, and, unless it
+// is `fused`, runs the kernel of an epilogue afterwards.
+void RunProduct(
+    const MatmulRunArgs& run, bool fused,
+    const std::function<void(const MatmulShape& shape, const MatmulArgs& args)>& multiply);
 
 // For kernels that only a GPU has.
 std::span<const Case> CudaCases();

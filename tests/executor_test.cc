@@ -44,7 +44,7 @@ class Stage {
     call.norm = norm.data();
     call.scratch = reinterpret_cast<std::byte*>(scratch_.data());
     call.update = update;
-    executor_->Run(call, nullptr);
+    executor_->Run(call);
   }
 
   const Program& program() const { return program_; }

@@ -12,13 +12,17 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/block.h"
 #include "kernels/isa.h"
+#include "kernels/launchable.h"
 #include "kernels/workspace.h"
 #include "runtime/comm/clock.h"
+#include "runtime/device/cuda/experiments.h"
 
 namespace pp {
 namespace {
@@ -82,7 +86,7 @@ Blocks& DeviceMemory() {
 class FakeCuda;
 struct FakeStream : kernels::cuda::emulation::StreamOf {
   explicit FakeStream(FakeCuda* cuda) : cuda(cuda) {}
-  void Submit(std::function<void()> work) override;
+  void Submit(const void* kernel, std::function<void()> work) override;
   FakeCuda* const cuda;
   std::deque<Step> steps;
 };
@@ -97,6 +101,9 @@ class FakeCuda : public CudaDriver {
       : memory_(args.memory),
         events_left_(args.events),
         seconds_(args.seconds),
+        refuses_(args.refuses),
+        note_(args.note),
+        late_(args.late),
         random_(args.seed),
         thread_([this, seed = args.seed] { Main(seed); }) {}
   ~FakeCuda() override {
@@ -111,7 +118,7 @@ class FakeCuda : public CudaDriver {
 
   void Use() override {}
   Result<std::byte*> Allocate(int64_t bytes) override {
-    NothingWaits();
+    NothingWaits("memory is taken");
     if (bytes > memory_ - this->bytes())
       return Status::Invalid(
           fmt::format("{} bytes more of the GPU's memory: out of memory", bytes));
@@ -122,7 +129,7 @@ class FakeCuda : public CudaDriver {
     return memory;
   }
   Result<std::byte*> TakePinned(int64_t bytes) override {
-    NothingWaits();
+    NothingWaits("memory is taken");
     return pinned_.Take(bytes);
   }
   int64_t bytes() const override {
@@ -188,17 +195,36 @@ class FakeCuda : public CudaDriver {
     for (size_t i = 0; i < algorithms.size(); ++i) algorithms[i].words[0] = i + 1;
     return algorithms;
   }
-  int Prepare(const MatmulShape& shape, const GemmAlgorithm* algorithm) override {
+  PreparedProduct Prepare(const MatmulShape& shape, const GemmAlgorithm* algorithm,
+                          const kernels::MatmulArgs& dead, Stream stream) override {
     const GemmAlgorithm chosen = algorithm != nullptr ? *algorithm : Algorithms(shape, 1)[0];
     if (chosen.words[0] < 1 || chosen.words[0] > kFakeAlgorithms) Fail("no such algorithm");
+    if (refuses_ && refuses_(shape)) return {.text = "a fake that refuses it"};
     products_.push_back({shape, chosen});
-    return static_cast<int>(products_.size()) - 1;
+    const int id = static_cast<int>(products_.size()) - 1;
+    if (late_ != FakeCudaArgs::Late::kProducts) Multiply(id, dead, stream);
+    return {
+        .id = id, .text = fmt::format("algorithm {} of a fake", chosen.words[0]), .note = note_};
   }
   void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
-    Put(stream, [this, prepared = products_[product], args] {
-      Product(prepared.first, args);
-      if (seconds_) clock_ += seconds_(prepared.first, prepared.second);
+    Prepared& prepared = products_[product];
+    if (!std::exchange(prepared.loaded, true)) NothingWaits("a product is loaded");
+    CheckAlignment(prepared.shape, args);
+    Put(stream, [this, shape = prepared.shape, algorithm = prepared.algorithm, args] {
+      Product(shape, args);
+      if (seconds_) clock_ += seconds_(shape, algorithm);
     });
+  }
+
+  void LoadKernels() override {
+    if (late_ == FakeCudaArgs::Late::kKernels) return;
+    using kernels::cuda::Launchable;
+    for (const Launchable* each = Launchable::first(); each != nullptr; each = each->next())
+      Load(each->kernel());
+  }
+  void Load(const void* kernel) {
+    std::lock_guard<std::mutex> lock(loading_);
+    if (loaded_.insert(kernel).second) NothingWaits("a kernel is loaded");
   }
 
   Status status() const override {
@@ -213,7 +239,7 @@ class FakeCuda : public CudaDriver {
 
  private:
   // A real one may wait for all streams then, and they for other ranks.
-  void NothingWaits() {
+  void NothingWaits(const std::string& what) {
     const auto waits = [](const auto& stream) {
       return !stream->steps.empty() && stream->steps.front().outside != nullptr;
     };
@@ -222,7 +248,22 @@ class FakeCuda : public CudaDriver {
       std::lock_guard<std::mutex> lock(mutex_);
       any = std::any_of(streams_.begin(), streams_.end(), waits);
     }
-    if (any) Fail("memory is taken while a stream waits for another rank");
+    if (any) Fail(what + " while a stream waits for another rank");
+  }
+
+  // That which LtProducts promises at most.
+  void CheckAlignment(const MatmulShape& shape, const kernels::MatmulArgs& args) {
+    const MatmulShape s = Whole(shape);
+    const int64_t in = s.numbers == MatmulNumbers::kFp32 ? 4 : 2;
+    const int64_t out = kernels::Rounds(s.numbers) ? 2 : 4;
+    const auto check = [this](const void* at, int64_t row_bytes) {
+      if (reinterpret_cast<uintptr_t>(at) % RowAlignment(row_bytes, 64) != 0)
+        Fail("an operand of a product is not aligned");
+    };
+    check(args.a, s.lda * in);
+    check(args.b, s.ldb * in);
+    check(args.c, s.ldc * out);
+    if (s.residual == kernels::WithResidual::kYes) check(args.residual, s.ldc * out);
   }
 
   void Fail(const std::string& what) {
@@ -335,17 +376,28 @@ class FakeCuda : public CudaDriver {
   Blocks pinned_;
   std::vector<std::unique_ptr<FakeStream>> streams_;
   std::vector<std::unique_ptr<FakeEvent>> events_;
-  std::vector<std::pair<MatmulShape, GemmAlgorithm>> products_;  // the submitting threads'
+  struct Prepared {
+    MatmulShape shape;
+    GemmAlgorithm algorithm;
+    bool loaded = false;
+  };
+  std::vector<Prepared> products_;  // the submitting threads'
   Status status_;
   int64_t events_left_;  // its thread's
   const std::function<double(const MatmulShape&, const GemmAlgorithm&)> seconds_;
-  double clock_ = 0;  // its thread's
+  const std::function<bool(const MatmulShape&)> refuses_;
+  const std::string note_;
+  const FakeCudaArgs::Late late_;
+  std::mutex loading_;
+  std::set<const void*> loaded_;  // kernels
+  double clock_ = 0;              // its thread's
   bool ended_ = false;
   std::mt19937 random_;
   std::thread thread_;
 };
 
-void FakeStream::Submit(std::function<void()> work) {
+void FakeStream::Submit(const void* kernel, std::function<void()> work) {
+  cuda->Load(kernel);
   cuda->Put(static_cast<kernels::cuda::emulation::StreamOf*>(this), std::move(work));
 }
 

@@ -3,14 +3,16 @@
 // an order that a seed chooses, now and then late.
 //
 // What a real one would not report is an error here: memory that was not allocated, or allocated
-// while a stream waits for another rank, a copy from or to host memory that is not pinned, a stream
-// that waits for an event that was never recorded. New memory has no values: all bits are set,
-// which makes NaNs and invalid tokens.
+// while a stream waits for another rank, a kernel or product that is first used, and so loaded,
+// then, operands of a product whose rows are not aligned as promised, a copy from or to host memory
+// that is not pinned, a stream that waits for an event that was never recorded. New memory has no
+// values: all bits are set, which makes NaNs and invalid tokens.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "runtime/device/cuda/driver.h"
 
@@ -23,6 +25,11 @@ struct FakeCudaArgs {
   // How long a product takes, while nothing else takes time; empty: the host's clock counts. Called
   // for each product that is computed, on the fake's thread.
   std::function<double(const kernels::MatmulShape&, const GemmAlgorithm&)> seconds;
+  // The products that it refuses; empty: none.
+  std::function<bool(const kernels::MatmulShape&)> refuses;
+  std::string note;  // of each product that it does not refuse
+  // What is left to be loaded at its first use.
+  enum class Late { kNothing, kKernels, kProducts } late = Late::kNothing;
 };
 
 // Its products have kFakeAlgorithms algorithms, whose first words count from 1; it refuses others.

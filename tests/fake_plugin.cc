@@ -1,7 +1,8 @@
 // What piperun loads for --backend cuda and for --transport nccl, over fakes (fake_cuda.h,
 // fake_nccl.h): its real path from the command line to a GPU, without one. The environment's
-// FAKE_GPUS says how many GPUs a host has. NCCL gets as far as what is refused before the first
-// communicator: between processes there is no fake of it.
+// FAKE_GPUS says how many GPUs a host has, and, if FAKE_REFUSES is set, they have no products. NCCL
+// gets as far as what is refused before the first communicator: between processes there is no fake
+// of it.
 #include <cstdlib>
 #include <utility>
 
@@ -14,7 +15,10 @@
 namespace {
 
 std::unique_ptr<pp::CudaDriver> MakeDriver(int gpu) {
-  return pp::MakeFakeCuda({.seed = static_cast<unsigned>(gpu + 1)});
+  pp::FakeCudaArgs fake{.seed = static_cast<unsigned>(gpu + 1)};
+  if (std::getenv("FAKE_REFUSES") != nullptr)
+    fake.refuses = [](const pp::kernels::MatmulShape&) { return true; };
+  return pp::MakeFakeCuda(fake);
 }
 
 }  // namespace
@@ -26,8 +30,9 @@ extern "C" __attribute__((visibility("default"))) void pp_open_cuda(pp::CudaBack
   backend->make_device = [](int gpu, pp::CudaDeviceArgs args) {
     return pp::MakeCudaDevice(MakeDriver(gpu), std::move(args));
   };
-  backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes) {
-    return pp::TuneGemms(MakeDriver(gpu).get(), shapes);
+  backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes,
+                     const pp::CudaExperiments& experiments) {
+    return pp::TuneGemms(MakeDriver(gpu).get(), shapes, experiments);
   };
 }
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -11,8 +13,10 @@
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/device/cuda/gemm_tuner.h"
+#include "runtime/device/cuda/products.h"
 #include "runtime/model/products.h"
 #include "schema/regions.h"
+#include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
 #include "tests/folder.h"
 #include "tests/kept_report.h"
@@ -239,6 +243,107 @@ TEST_CASE("GELU stays a kernel of its own where that is faster") {
       CHECK(used.algorithms.contains(ToText(shape)) == (epilogue > 1));
     }
   }
+}
+
+// Rows of a matrix of one column, or one row, and rows of odd lengths.
+bool IsDegenerate(const MatmulShape& shape) {
+  const MatmulShape s = Whole(shape);
+  return s.m == 1 || s.n == 1 || s.k == 1 || s.lda % 8 != 0 || s.ldb % 8 != 0 || s.ldc % 8 != 0;
+}
+
+// Micro-batches of one token, and a vocabulary that is no multiple of 8, make some of each.
+Program DegenerateProgram(const std::string& family, Dtype dtype) {
+  CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
+  options.model = SmallModel(family, true, /*layers=*/2, /*positions=*/4);
+  options.dtype = dtype;
+  options.sequence_length = 1;
+  return MustCompile(options);
+}
+
+TEST_CASE("what cuBLASLt refuses is computed by our own kernel, and noted once") {
+  for (const char* family : {"gpt2", "llama"})
+    for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16}) {
+      const Program program = DegenerateProgram(family, dtype);
+      const KeptReport cpu = RunOnCpu(program);
+      const double most = dtype == Dtype::kFp32 ? 1e-5 : dtype == Dtype::kFp16 ? 4e-3 : 2e-2;
+      for (const auto& refuses :
+           {std::function(IsDegenerate), std::function([](const MatmulShape&) { return true; })}) {
+        std::vector<std::string> notes;
+        const KeptReport report = RunOnCuda(
+            program, {.refuses = refuses, .note = [&](auto& note) { notes.push_back(note); }});
+        INFO(family << " " << NameOf(dtype) << ": " << report.status.message());
+        REQUIRE(report.status.ok());
+        CHECK(Difference(report, cpu) < most);
+        size_t refused = 0;
+        for (MatmulShape shape : AllProducts(*program.job)) {
+          shape.epilogue = kernels::Epilogue::kNone;
+          if (!refuses(shape)) continue;
+          ++refused;
+          const std::string note = fmt::format(
+              "cuBLASLt refuses '{}' (a fake that refuses it): computed by piperun's "
+              "own kernel",
+              ToText(shape));
+          INFO(note);
+          CHECK(std::count(notes.begin(), notes.end(), note) >= 1);
+          // By rank: both may have products of this shape.
+          CHECK(std::count(notes.begin(), notes.end(), note) <= 2);
+        }
+        CHECK(refused > 0);
+      }
+    }
+}
+
+TEST_CASE("a shape is tried once, and no value is left where it was") {
+  std::map<std::string, int> computed;
+  FakeCudaArgs fake;
+  fake.seconds = [&](const MatmulShape& shape, const GemmAlgorithm&) {
+    ++computed[ToText(shape)];
+    return 0.0;
+  };
+  fake.note = "a note";
+  const auto cuda = MakeFakeCuda(fake);
+  constexpr int64_t kBytes = 4096;
+  std::byte* dead = *cuda->Allocate(kBytes);
+  std::vector<std::string> notes;
+  CudaProducts products({.driver = cuda.get(),
+                         .stream = cuda->MakeStream(),
+                         .dead = {dead, kBytes},
+                         .note = [&](const std::string& note) { notes.push_back(note); }});
+  const MatmulShape shape = {.m = 8,
+                             .n = 16,
+                             .k = 8,
+                             .numbers = kernels::MatmulNumbers::kBf16,
+                             .epilogue = kernels::Epilogue::kGelu};
+  REQUIRE(products.Fuses(shape));
+  const int product = products.Prepare(shape);
+  CHECK(products.Prepare(shape) == product);
+  CHECK(products.Prepare(WithoutEpilogue(shape)) != product);
+  CHECK(products.shape(product) == Whole(shape));
+  CHECK(notes == std::vector<std::string>{"a note", "a note"});  // of either shape
+  CHECK(computed ==
+        std::map<std::string, int>{{ToText(shape), 1}, {ToText(WithoutEpilogue(shape)), 1}});
+  const auto* words = reinterpret_cast<const uint32_t*>(dead);
+  const int64_t written = 2 * OperandBytes(shape).c / 4;  // C and aux
+  CHECK(std::count(words, words + written, kUntouchedWord) == written);
+  CudaProducts apart({.driver = cuda.get(),
+                      .stream = cuda->MakeStream(),
+                      .fuses_gelu = false,
+                      .dead = {dead, kBytes}});
+  CHECK_FALSE(apart.Fuses(shape));
+}
+
+TEST_CASE("a refused product is not in the table, and said to be refused") {
+  const std::vector<MatmulShape> shapes = {{.m = 1, .n = 16, .k = 8}, {.m = 8, .n = 16, .k = 8}};
+  const Result<TunedGemms> tuned = TuneGemms(MakeFakeCuda({.refuses = IsDegenerate}).get(), shapes);
+  REQUIRE(tuned.ok());
+  CHECK(tuned->table.Find(shapes[0]) == nullptr);
+  CHECK(tuned->table.Find(shapes[1]) != nullptr);
+  REQUIRE(tuned->lines.size() == 2);
+  CHECK_THAT(
+      tuned->lines[0],
+      Catch::StartsWith("nn 1x16x8 ") &&
+          Catch::EndsWith("refused (a fake that refuses it): computed by piperun's own kernel"));
+  CHECK_THAT(tuned->lines[1], Catch::Contains("; algorithm "));
 }
 
 TEST_CASE("a table for another GPU, and an algorithm that is none, are an error") {

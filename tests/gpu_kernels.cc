@@ -3,7 +3,8 @@
 //
 //   gpu_kernels device           what it is
 //   gpu_kernels cases [[!]TEXT]  those with the text in their names, or without it, a line each:
-//                                NAME, ok or WRONG, the worst error in tolerances
+//                                NAME, ok or WRONG, the worst error in tolerances; for products
+//                                a line for each that says which algorithm computes it
 //   gpu_kernels speed            a line each: NAME, microseconds, GB/s or TFLOP/s
 //
 // The cases' memory, including their stack, is pinned host memory, which the GPU accesses at the
@@ -13,6 +14,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -21,8 +23,9 @@
 #include <string>
 
 #include "kernels/round.h"
+#include "kernels/workspace.h"
 #include "runtime/device/cuda/cuda_driver.h"
-#include "runtime/device/cuda/cuda_kernels.h"
+#include "runtime/device/cuda/products.h"
 #include "tests/cuda_table.h"
 #include "tests/kernel_cases.h"
 
@@ -63,81 +66,77 @@ void FinishKernel() {
 
 namespace {
 
-// A driver that has failed is replaced.
-CudaDriver& Driver() {
-  static std::unique_ptr<CudaDriver> driver;
-  if (!driver || !driver->status().ok()) driver = MakeCudaDriver(0);
-  return *driver;
+// Which algorithm computes each product of a case, and what goes wrong.
+std::vector<std::string> notes;
+void Note(const std::string& note) {
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
 }
 
-// The kernels that replace an epilogue, if cuBLASLt has none for the shape.
-template <TwoBytes N>
-void Separately(const MatmulShape& shape, const MatmulArgs& args) {
-  MatmulShape plain = shape;
-  plain.epilogue = Epilogue::kNone;
-  MatmulArgs to = args;
-  const bool forward = shape.epilogue == Epilogue::kGelu;
-  if (forward) to.c = args.aux;
-  Driver().Multiply(Driver().Prepare(plain, nullptr), to, nullptr);
-  const int64_t n = shape.m * shape.n;
-  auto *aux = static_cast<N*>(args.aux), *c = static_cast<N*>(args.c);
-  if (forward) cuda::GeluForward<N>({.n = n, .x = aux, .y = c}, nullptr);
-  if (!forward) cuda::GeluBackward<N>({.n = n, .x = aux, .dy = c, .dx = c}, nullptr);
-  fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
-}
+// Those of a driver, which is replaced once it has failed.
+struct Gpu {
+  std::unique_ptr<CudaDriver> driver = MakeCudaDriver(0);
+  static constexpr int64_t kDeadBytes = int64_t{4} << 30;
+  CudaProducts products{{.driver = driver.get(), .dead = Dead(), .note = Note}};
 
-// As in cuda_kernels.cc: weights and biases are rounded first.
-std::vector<uint16_t> Rounded(const MatmulShape& shape, const void* weights, int64_t n) {
-  const bool brain = shape.numbers == MatmulNumbers::kBf16;
-  std::vector<uint16_t> rounded(n);
-  cuda::Round({.n = n,
-               .x = static_cast<const float*>(weights),
-               .y = rounded.data(),
-               .rounding = brain ? Rounding::kBFloat16 : Rounding::kFloat16},
-              nullptr);
-  return rounded;
+  std::span<std::byte> Dead() {
+    const Result<std::byte*> taken = driver->Allocate(cuda::kProductBytes + kDeadBytes);
+    if (taken.ok()) {
+      driver->BeginProducts(*taken);
+      return {*taken + cuda::kProductBytes, kDeadBytes};
+    }
+    fmt::print("{}\n", taken.status().message());
+    std::fflush(stdout);
+    std::_Exit(1);
+  }
+};
+
+Gpu& TheGpu() {
+  static std::unique_ptr<Gpu> gpu;
+  if (!gpu || !gpu->driver->status().ok()) gpu = std::make_unique<Gpu>();
+  return *gpu;
 }
 
 void Product(const MatmulRunArgs& run) {
-  MatmulArgs args = run.args;
-  const MatmulShape& shape = run.shape;
-  std::vector<uint16_t> b, bias;
-  if (Rounds(shape.numbers)) {
-    b = Rounded(shape, args.b, NumbersOfB(shape));
-    args.b = b.data();
-    if (shape.bias == WithBias::kYes) bias = Rounded(shape, args.bias, shape.n);
-    if (shape.bias == WithBias::kYes) args.bias = reinterpret_cast<const float*>(bias.data());
-  }
-  CudaDriver& driver = Driver();
-  if (shape.epilogue != Epilogue::kNone && !FusesProduct(&driver, shape, nullptr)) {
-    shape.numbers == MatmulNumbers::kBf16 ? Separately<BFloat16>(shape, args)
-                                          : Separately<Float16>(shape, args);
-  } else {
-    driver.Multiply(driver.Prepare(shape, nullptr), args, nullptr);
-  }
-  FinishKernel();
-  if (!driver.status().ok())
-    fmt::print("product {} x {} x {}: {}\n", shape.m, shape.n, shape.k, driver.status().message());
+  Gpu& gpu = TheGpu();
+  CudaProducts& products = gpu.products;
+  const bool fused = run.shape.epilogue != Epilogue::kNone && products.Fuses(run.shape);
+  RunProduct(run, fused, [&](const MatmulShape& shape, const MatmulArgs& args) {
+    const int product = products.Prepare(shape);
+    Note(fmt::format("'{}': {}", ToText(shape), products.text(product)));
+    products.Multiply(product, args);
+  });
+  if (!gpu.driver->status().ok())
+    Note(fmt::format("'{}': {}", ToText(run.shape), gpu.driver->status().message()));
 }
 
-// Runs the cases with `text` in their names; "!text": those without.
+// Whether the kernels compute it; prints a line, and one for each note.
+bool IsRight(const Case& test, const CpuKernels& kernels, const char* prefix) {
+  notes.clear();
+  const Comparison one = test.run(kernels);
+  const double worst = WorstError(one);
+  const bool same = SameBits(test.run(kernels).actual, one.actual), ok = worst <= 1 && same;
+  fmt::print("{:<40} {} {:.2f}{}\n", prefix + test.name, ok ? "ok" : "WRONG", worst,
+             same ? "" : ", other bits the second time");
+  for (const std::string& note : notes) fmt::print("  {}\n", note);
+  std::fflush(stdout);
+  return ok;
+}
+
+// Runs the cases with `text` in their names; "!text": those without. Products are cuBLASLt's, then
+// the plain kernel's.
 int Cases(const std::string& text) {
-  CpuKernels kernels = CudaKernels();
+  const CpuKernels plain = CudaKernels();
+  CpuKernels kernels = plain;
   kernels.MatmulRun = Product;
   int wrong = 0;
   const bool without = text.starts_with("!");
   for (const auto& cases : {KernelCases(), CudaCases()})
     for (const Case& test : cases) {
-      const bool has = std::string(test.name).find(text.substr(without)) != std::string::npos;
+      const bool has = test.name.find(text.substr(without)) != std::string::npos;
       if (has == without) continue;
-      const Comparison one = test.run(kernels);
-      const double worst = WorstError(one);
-      const bool same = SameBits(test.run(kernels).actual, one.actual);
-      const bool ok = worst <= 1 && same;
-      wrong += ok ? 0 : 1;
-      fmt::print("{:<40} {} {:.2f}{}\n", test.name, ok ? "ok" : "WRONG", worst,
-                 same ? "" : ", other bits the second time");
-      std::fflush(stdout);
+      wrong += IsRight(test, kernels, "") ? 0 : 1;
+      if (test.name.find("matmul") != std::string::npos)
+        wrong += IsRight(test, plain, "plain ") ? 0 : 1;
     }
   return wrong == 0 ? 0 : 1;
 }
@@ -173,12 +172,14 @@ void Time(const std::string& name, double work, const char* unit,
 }
 
 void TimeProduct(const char* name, const MatmulShape& shape, const MatmulArgs& args) {
-  if (Driver().Algorithms(shape, 1).empty())
+  CudaProducts& products = TheGpu().products;
+  if (shape.epilogue != Epilogue::kNone && !products.Fuses(shape))
     return fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
-  const int id = Driver().Prepare(shape, nullptr);
+  const int id = products.Prepare(shape);
   Time(fmt::format("product {} {} x {} x {}", name, shape.m, shape.n, shape.k),
        2.0 * static_cast<double>(shape.m * shape.n * shape.k), "TFLOP/s",
-       [&] { Driver().Multiply(id, args, nullptr); });
+       [&] { products.Multiply(id, args); });
+  fmt::print("  '{}': {}\n", ToText(shape), products.text(id));
 }
 
 void TimeProducts(int64_t rows, int64_t width) {

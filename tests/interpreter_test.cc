@@ -53,7 +53,7 @@ Dataset MakeData() {
 
 // Keeps the calls; a loss is the index of its call.
 struct KeepingExecutor : StageExecutor {
-  void Run(const StageCall& call, Stream) override {
+  void Run(const StageCall& call) override {
     calls.push_back(call);
     if (call.op == Op::kForward) *call.loss = static_cast<double>(calls.size());
     if (call.op == Op::kForward) tokens.push_back(call.tokens[0]);

@@ -104,9 +104,12 @@ Comparison SumSquares(const CpuKernels& kernels) {
 
 namespace {
 
-constexpr Case kCases[] = {
-    {"matmul", Matmul},
-    {"matmul with leading dimensions", MatmulInPlace},
+struct Row {
+  const char* name;
+  Comparison (*run)(const CpuKernels& kernels);
+};
+
+constexpr Row kCases[] = {
     {"embedding", Embedding},
     {"layer norm", LayerNorm},
     {"layer norm, the parts of its backward one by one", LayerNormInParts},
@@ -133,15 +136,11 @@ constexpr Case kCases[] = {
     {"cross entropy, large vocabulary", CrossEntropyLarge},
     {"cross entropy, infinite and NaN", CrossEntropyInfinite},
     {"bfloat16: numbers", HalfNumbers<BFloat16>},
-    {"bfloat16: matmul", HalfMatmul<BFloat16>},
-    {"bfloat16: matmul with GELU", HalfMatmulGelu<BFloat16>},
     {"bfloat16: attention", HalfAttention<BFloat16>},
     {"bfloat16: norms", HalfNorm<BFloat16>},
     {"bfloat16: elementwise", HalfElements<BFloat16>},
     {"bfloat16: embedding, bias, rotary embedding, cross entropy", HalfEnds<BFloat16>},
     {"float16: numbers", HalfNumbers<Float16>},
-    {"float16: matmul", HalfMatmul<Float16>},
-    {"float16: matmul with GELU", HalfMatmulGelu<Float16>},
     {"float16: attention", HalfAttention<Float16>},
     {"float16: norms", HalfNorm<Float16>},
     {"float16: elementwise", HalfElements<Float16>},
@@ -150,6 +149,15 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-std::span<const Case> KernelCases() { return kCases; }
+std::span<const Case> KernelCases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> cases = MatmulCases();
+    for (const Row& row : kCases) cases.push_back({row.name, row.run});
+    for (const auto& halves : {HalfMatmulCases<BFloat16>(), HalfMatmulCases<Float16>()})
+      cases.insert(cases.end(), halves.begin(), halves.end());
+    return cases;
+  }();
+  return all;
+}
 
 }  // namespace pp::kernels

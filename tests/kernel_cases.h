@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/isa.h"
@@ -74,8 +76,8 @@ inline constexpr DropoutKey kDropouts[] = {
     {}, {.seed = 0x123456789abcdef0, .site = 17, .first_sequence = 5, .p = 0.25f}};
 
 struct Case {
-  const char* name;
-  Comparison (*run)(const CpuKernels& kernels);
+  std::string name;
+  std::function<Comparison(const CpuKernels& kernels)> run;
 };
 
 std::span<const Case> KernelCases();
@@ -105,9 +107,15 @@ Comparison Draw(const CpuKernels& kernels);
 Comparison EmbeddingLarge(const CpuKernels& kernels);
 Comparison SumParts(const CpuKernels& kernels);
 
-// In matmul_cases.cc.
-Comparison Matmul(const CpuKernels& kernels);
-Comparison MatmulInPlace(const CpuKernels& kernels);
+// In matmul_cases.cc and half_product_cases.cc: a case for each size of a product. "matmul" is in
+// all of their names.
+std::vector<Case> MatmulCases();
+template <TwoBytes H>
+std::vector<Case> HalfMatmulCases();
+struct ProductSize {
+  int64_t m, n, k;
+  std::string Text() const;  // as 16x32x64
+};
 
 // In row_cases.cc.
 Comparison BiasGradient(const CpuKernels& kernels);
@@ -120,10 +128,6 @@ Comparison Rope(const CpuKernels& kernels);
 // For both types of two bytes, in half_cases.cc and half_product_cases.cc.
 template <TwoBytes H>
 Comparison HalfNumbers(const CpuKernels& kernels);
-template <TwoBytes H>
-Comparison HalfMatmul(const CpuKernels& kernels);
-template <TwoBytes H>
-Comparison HalfMatmulGelu(const CpuKernels& kernels);
 template <TwoBytes H>
 Comparison HalfAttention(const CpuKernels& kernels);
 template <TwoBytes H>

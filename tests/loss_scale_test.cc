@@ -55,10 +55,10 @@ class BentExecutor : public StageExecutor {
  public:
   BentExecutor(std::unique_ptr<StageExecutor> inner, std::function<void(StageCall*)> bend)
       : inner_(std::move(inner)), bend_(std::move(bend)) {}
-  void Run(const StageCall& call, Stream stream) override {
+  void Run(const StageCall& call) override {
     StageCall bent = call;
     bend_(&bent);
-    inner_->Run(bent, stream);
+    inner_->Run(bent);
   }
 
  private:

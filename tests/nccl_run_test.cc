@@ -172,6 +172,24 @@ TEST_CASE("replicas, shards and peers over NCCL") {
       {.scheme = "zb-h1", .shape = {2, 4}, .replicas = 2, .tp = 2, .dtype = Dtype::kFp16}, "gpt2");
 }
 
+// A GPU may load a kernel at its first use, and waits then for those that wait for other ranks.
+TEST_CASE("kernels and products that are not loaded before the first message are found") {
+  const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}});
+  for (const auto& [late, error] :
+       {std::pair{FakeCudaArgs::Late::kKernels, "a kernel is loaded"},
+        std::pair{FakeCudaArgs::Late::kProducts, "a product is loaded"}}) {
+    int found = 0;
+    for (const unsigned seed : {1, 2, 3, 4, 5}) {
+      const KeptReport report =
+          RunOnCuda(program, {.messages = Messages::kNccl, .seed = seed, .late = late});
+      const std::string& message = report.status.message();
+      found += message.ends_with(std::string(error) + " while a stream waits for another rank");
+      CHECK(RunOnCuda(program, {.messages = Messages::kNccl, .seed = seed}).status.ok());
+    }
+    CHECK(found > 0);
+  }
+}
+
 TEST_CASE("validation and samples over NCCL") {
   const Program program = SmallPlan({.scheme = "zb-v", .shape = {2, 4, 0}});
   const auto run = [&](Messages messages) {

@@ -32,7 +32,7 @@ class SleepingExecutor : public StageExecutor {
   SleepingExecutor(const Program& program, const CostModel& costs, double unit)
       : durations_(costs, program), unit_(unit), norm_blocks_(NormBlocks(*program.job)) {}
 
-  void Run(const StageCall& call, Stream) override {
+  void Run(const StageCall& call) override {
     // Timers of this thread are not delayed to be batched with others.
     if (end_ == 0) prctl(PR_SET_TIMERSLACK, 1);
     if (call.loss != nullptr && (call.op == Op::kForward || call.op == Op::kForwardDrop))

@@ -18,6 +18,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/launchable.h"
+
 #define __global__
 #define __device__
 #define __host__
@@ -35,7 +37,8 @@ void SetSeed(uint32_t seed);
 class StreamOf {
  public:
   virtual ~StreamOf() = default;
-  virtual void Submit(std::function<void()> work) = 0;
+  // `kernel`: that of its Launchable.
+  virtual void Submit(const void* kernel, std::function<void()> work) = 0;
 };
 
 // A copy from global to shared memory, not done yet (mma.h). One without an address ends a group.
@@ -134,7 +137,7 @@ template <auto kKernel, typename... Args>
 void Launch(const Grid& grid, Stream stream, const Args&... args) {
   auto work = [grid, args...] { emulation::RunGrid(grid, [&] { kKernel(args...); }); };
   if (stream == nullptr) return work();
-  static_cast<emulation::StreamOf*>(stream)->Submit(std::move(work));
+  static_cast<emulation::StreamOf*>(stream)->Submit(kLaunchable<kKernel>.kernel(), std::move(work));
 }
 
 }  // namespace pp::kernels::cuda

@@ -216,7 +216,7 @@ class OneDeviceOf : public OneDevice {
       call.accumulate = update;
       call.first_sequence = batches.FirstSequence(step_, replica, micro);
       call.per_token = 1 / static_cast<double>(batches.Tokens(step_));
-      executor_->Run(call, nullptr);
+      executor_->Run(call);
       return call;
     };
     for (int stage = 0; stage < one_.stages; ++stage) {
@@ -270,12 +270,12 @@ class OneDeviceOf : public OneDevice {
     };
     all(Checked::kSum, ValueReader::Numbers::kWgrad);
     for (int stage = 0; one_.clip && stage <= last; ++stage)
-      executor_->Run(CallOf(stage, Op::kNormGrad), nullptr);
+      executor_->Run(CallOf(stage, Op::kNormGrad));
     for (int stage = 0; args_.noise.any() && stage <= last; ++stage) DisturbGradients(stage);
     for (int stage = 0; stage <= last; ++stage) {
       StageCall call = CallOf(stage, Op::kStep);
       call.update = args_.inputs->updates_before() + step_;
-      executor_->Run(call, nullptr);
+      executor_->Run(call);
     }
     all(Checked::kWeights, ValueReader::Numbers::kWeights);
     if (one_.clip)

@@ -37,11 +37,11 @@ class RecordingExecutor : public StageExecutor {
 
   int64_t bytes() const override { return inner_->bytes(); }
 
-  void Run(const StageCall& call, Stream stream) override {
+  void Run(const StageCall& call) override {
     if (call.op == Op::kStep)
       KeepTensors(StepName(call, Checked::kSum), call, ValueReader::Whose::kOwned,
                   ValueReader::Numbers::kWgrad);
-    inner_->Run(call, stream);
+    inner_->Run(call);
     if (args_.peers != nullptr && args_.peers->stopped()) return;
     switch (call.op) {
       case Op::kForward:

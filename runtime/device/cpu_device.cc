@@ -17,7 +17,7 @@ class CpuQueue : public Queue {
  public:
   Ticket Submit(StageExecutor& executor, const StageCall& call) override {
     const double begin = SteadySeconds(), processor = ThreadSeconds();
-    executor.Run(call, nullptr);
+    executor.Run(call);
     time_.busy += SteadySeconds() - begin;
     time_.processor += ThreadSeconds() - processor;
     return ++last_;

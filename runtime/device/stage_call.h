@@ -61,16 +61,13 @@ struct StageCall {
   kernels::Update accumulate = kernels::Update::kSet;
 };
 
-// A CUDA stream; nothing on a CPU.
-using Stream = void*;
-
-// Computes stages: knows the model and the kernels. A queue calls it when it reaches the call (on a
-// CPU), or when the call is submitted, to put kernels into `stream` (on a GPU).
+// Computes stages: knows the model and the kernels, which are those of a device's compute lane. Its
+// queue calls it when it reaches the call (on a CPU), or when the call is submitted (on a GPU).
 class StageExecutor {
  public:
   virtual ~StageExecutor() = default;
   // Allocates no memory.
-  virtual void Run(const StageCall& call, Stream stream) = 0;
+  virtual void Run(const StageCall& call) = 0;
   // What it has allocated outside the arena.
   virtual int64_t bytes() const { return 0; }
 };

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <system_error>
 #include <utility>
 
@@ -58,11 +59,13 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
   made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), options, launch, gpus](
                          int rank, const DeviceBells& bells) {
     const int local = launch.mpi ? launch.local_rank : rank;
-    return cuda.make_device(local % static_cast<int>(gpus),
-                            {.bells = bells,
-                             .nccl = nccl.make ? nccl.make() : nullptr,
-                             .gemms = options.gemms,
-                             .stochastic_rounding = options.stochastic_rounding});
+    CudaDeviceArgs args{.bells = bells,
+                        .nccl = nccl.make ? nccl.make() : nullptr,
+                        .gemms = options.gemms,
+                        .stochastic_rounding = options.stochastic_rounding,
+                        .experiments = options.experiments};
+    if (rank == 0) args.note = [](const std::string& note) { std::cout << note << std::endl; };
+    return cuda.make_device(local % static_cast<int>(gpus), std::move(args));
   };
   return made;
 }
@@ -77,7 +80,7 @@ Status CheckForCuda(const Job& job) {
   return check("hidden states", job.model.hidden_size, kernels::cuda::kMostChannels);
 }
 
-Result<std::string> TuneGemms(const Arguments& arguments) {
+Result<std::string> TuneGemms(const Arguments& arguments, const CudaExperiments& experiments) {
   const std::string &plan = arguments.plan, &to = arguments.tune_gemms;
   const Result<Program> program = Load(plan);
   PP_RETURN_IF_ERROR(program.status());
@@ -90,7 +93,7 @@ Result<std::string> TuneGemms(const Arguments& arguments) {
   }
   const CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);
-  const Result<TunedGemms> tuned = cuda.tune(0, AllProducts(*program->job));
+  const Result<TunedGemms> tuned = cuda.tune(0, AllProducts(*program->job), experiments);
   PP_RETURN_IF_ERROR(tuned.status());
   const std::string text = tuned->table.Print();
   const std::string_view parts[] = {text};

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/device/cuda/experiments.h"
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
@@ -18,6 +19,7 @@ struct BackendOptions {
   std::string backend, transport;          // the options
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
   bool stochastic_rounding = false;        // --weight-rounding
+  CudaExperiments experiments;             // --cuda-experiments
 };
 struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
@@ -36,6 +38,6 @@ Status CheckForCuda(const Job& job);
 
 // Times the matrix products of a plan on this host's first GPU, and writes the fastest algorithms
 // to the file of --tune-gemms. Returns a report for the user, in lines.
-Result<std::string> TuneGemms(const Arguments& arguments);
+Result<std::string> TuneGemms(const Arguments& arguments, const CudaExperiments& experiments);
 
 }  // namespace pp

@@ -229,6 +229,10 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
       "instead of training: time the plan's matrix products on a GPU and write that file");
   add("--weight-rounding", a.weight_rounding,
       "rounding of a bf16 plan's weights for products on a GPU: nearest (default) or stochastic");
+  add("--cuda-experiments", a.cuda_experiments,
+      "to measure a GPU: KEY=VALUE,... of reduction=none|compute (may cuBLASLt cut sums), "
+      "alignment=16|64 (bytes, of its operands' rows), gelu=fused|separate, poll=MICROSECONDS "
+      "(between looks at events); compute, 16, fused, 5");
   add("--transport", a.transport,
       "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts), mpi or nccl");
   add("--net", a.net, "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two");

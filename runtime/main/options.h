@@ -16,7 +16,7 @@ namespace pp {
 struct Arguments {
   std::string plan, data, weights, export_to, save, save_every, log, trace, net;
   std::string steps, epochs, seed, threads = "1", stall_timeout = "300";
-  std::string gemms, tune_gemms, weight_rounding = "nearest";
+  std::string gemms, tune_gemms, weight_rounding = "nearest", cuda_experiments;
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string val_data, val_every, val_batches, sample, temperature;
   bool resume = false, compare = false;

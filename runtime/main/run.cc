@@ -101,6 +101,7 @@ Status Run::Prepare() {
     mine.items.push_back({"--transport", digest(arguments_.transport)});
     mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
     mine.items.push_back({"--weight-rounding", digest(arguments_.weight_rounding)});
+    mine.items.push_back({"--cuda-experiments", digest(arguments_.cuda_experiments)});
     const Topology topology = TopologyOf(*program_);
     const bool on_host = arguments_.backend == "cpu";
     for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)

@@ -32,7 +32,7 @@ class ModelExecutor : public StageExecutor {
 
   int64_t bytes() const override { return kernels_->bytes(); }
 
-  void Run(const StageCall& call, Stream) override {
+  void Run(const StageCall& call) override {
     StageModel& stage = stages_.at(call.stage);
     if (call.micro >= 0 && call.rounded != nullptr) RoundStale(call, stage.layout());
     switch (call.op) {

@@ -16,11 +16,10 @@
 #include "runtime/device/cuda/cuda_queue.h"
 #include "runtime/device/cuda/nccl_transport.h"
 #include "runtime/device/cuda/staged_transport.h"
+#include "schema/model/workspace.h"
 
 namespace pp {
 namespace {
-
-constexpr std::chrono::microseconds kNap{5};
 
 class CudaDevice : public Device {
  public:
@@ -29,7 +28,9 @@ class CudaDevice : public Device {
         nccl_(std::move(args.nccl)),
         bells_(args.bells),
         gemms_(std::move(args.gemms)),
-        stochastic_rounding_(args.stochastic_rounding) {}
+        stochastic_rounding_(args.stochastic_rounding),
+        experiments_(args.experiments),
+        note_(std::move(args.note)) {}
   ~CudaDevice() override {
     if (!watcher_.joinable()) return;
     Finish();
@@ -40,6 +41,7 @@ class CudaDevice : public Device {
 
   Status Allocate(int64_t bytes) override {
     if (gemms_ != nullptr) PP_RETURN_IF_ERROR(gemms_->CheckMachine(driver_->machine()));
+    driver_->LoadKernels();
     Result<std::byte*> arena = driver_->Allocate(std::max<int64_t>(bytes, 4));
     PP_RETURN_IF_ERROR(arena.status());
     Result<std::byte*> pinned = driver_->TakePinned(5 * CudaQueue::kPinnedBytes);
@@ -72,7 +74,11 @@ class CudaDevice : public Device {
   Queue& reduce() override { return *reduce_; }
   std::unique_ptr<Kernels> MakeKernels(const KernelsArgs& args) override {
     return MakeCudaKernels(driver_.get(), compute_->stream(), *args.job, args.workspace,
-                           {.gemms = gemms_.get(), .stochastic_rounding = stochastic_rounding_});
+                           {.gemms = gemms_.get(),
+                            .fuses_gelu = experiments_.fuses_gelu,
+                            .dead = Beside(args.workspace, WorkspaceOf(*args.job).bytes),
+                            .note = note_,
+                            .stochastic_rounding = stochastic_rounding_});
   }
   int64_t bytes_outside() const override { return driver_->bytes() - bytes_; }
 
@@ -105,6 +111,13 @@ class CudaDevice : public Device {
   }
 
  private:
+  // The larger part of the arena, before a region or after it: any operand of a product has room
+  // there, as it lies in one of the two.
+  std::span<std::byte> Beside(std::byte* region, int64_t bytes) const {
+    const std::span<std::byte> before(arena_, region), after(region + bytes, arena_ + bytes_);
+    return before.size() > after.size() ? before : after;
+  }
+
   Result<std::unique_ptr<Transport>> MakeNcclTransport(const DeviceTransportArgs& args) {
     PP_CHECK(nccl_ != nullptr);
     NcclTransport::Args nccl{.inner = args.inner,
@@ -147,7 +160,7 @@ class CudaDevice : public Device {
         bells_.compute->Ring();
         bells_.communication->Ring();
       } else if (!idle) {
-        std::this_thread::sleep_for(kNap);
+        std::this_thread::sleep_for(experiments_.poll);
       } else {
         bell_.Wait(seen);
       }
@@ -159,6 +172,8 @@ class CudaDevice : public Device {
   const DeviceBells bells_;
   const std::shared_ptr<const GemmTable> gemms_;
   const bool stochastic_rounding_;
+  const CudaExperiments experiments_;
+  const std::function<void(const std::string&)> note_;
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0;
   std::unique_ptr<CudaQueue> compute_, reduce_;

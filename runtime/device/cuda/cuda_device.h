@@ -6,9 +6,12 @@
 // and rings.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/experiments.h"
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/device/cuda/nccl.h"
 #include "runtime/device/device.h"
@@ -24,6 +27,9 @@ struct CudaDeviceArgs {
   // From a file, for a machine like this one (otherwise the device has an error); null: none.
   std::shared_ptr<const GemmTable> gemms;
   bool stochastic_rounding = false;  // of bf16 jobs' weights for products
+  CudaExperiments experiments;       // also the driver's
+  // Tells the user, on the thread that makes kernels.
+  std::function<void(const std::string&)> note = [](const std::string&) {};
 };
 
 // Driver and NCCL are used by the device alone. Throws std::system_error if the system has no

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "kernels/launchable.h"
 #include "runtime/device/cuda/lt_products.h"
 
 namespace pp {
@@ -15,7 +17,9 @@ namespace {
 
 class RealCuda : public CudaDriver {
  public:
-  explicit RealCuda(int gpu) : gpu_(gpu) { Use(); }
+  RealCuda(int gpu, const CudaExperiments& experiments) : gpu_(gpu), experiments_(experiments) {
+    Use();
+  }
 
   ~RealCuda() override {
     Use();
@@ -106,6 +110,15 @@ class RealCuda : public CudaDriver {
       Copy(bytes + done * 4, at, std::min(done, words - done) * 4, stream);
   }
 
+  // Asking for a kernel's attributes loads it (CUDA Programming Guide, "Lazy Loading").
+  void LoadKernels() override {
+    Use();
+    cudaFuncAttributes attributes;
+    for (const auto* each = kernels::cuda::Launchable::first(); each != nullptr;
+         each = each->next())
+      if (!Check(cudaFuncGetAttributes(&attributes, each->kernel()))) return;
+  }
+
   GemmMachine machine() override {
     Use();
     cudaDeviceProp gpu = {};
@@ -116,19 +129,21 @@ class RealCuda : public CudaDriver {
   }
   void BeginProducts(std::byte* workspace) override {
     Use();
-    products_ = std::make_unique<LtProducts>();
+    products_ = std::make_unique<LtProducts>(experiments_);
     Keep(products_->Begin(workspace));
   }
   std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) override {
     Use();
     return status().ok() ? products_->Algorithms(shape, most) : std::vector<GemmAlgorithm>();
   }
-  int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) override {
+  PreparedProduct Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm,
+                          const kernels::MatmulArgs& dead, Stream stream) override {
     Use();
-    if (!status().ok()) return 0;
-    const Result<int> product = products_->Prepare(shape, algorithm);
+    if (!status().ok()) return {};
+    Result<PreparedProduct> product =
+        products_->Prepare(shape, algorithm, dead, static_cast<cudaStream_t>(stream));
     Keep(product.status());
-    return product.ok() ? *product : 0;
+    return product.ok() ? *product : PreparedProduct{};
   }
   void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
     Use();
@@ -167,6 +182,7 @@ class RealCuda : public CudaDriver {
   }
 
   const int gpu_;
+  const CudaExperiments experiments_;
   mutable std::mutex mutex_;  // of the following, except products
   Status status_;
   std::vector<void*> memory_, pinned_;
@@ -197,6 +213,24 @@ Result<std::vector<uint64_t>> FindGpus() {
   return gpus;
 }
 
-std::unique_ptr<CudaDriver> MakeCudaDriver(int gpu) { return std::make_unique<RealCuda>(gpu); }
+void UsedGpus::Add(int gpu) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!used_.insert(gpu).second) return;
+  int current = 0;
+  cudaGetDevice(&current);
+  for (const int other : used_) {
+    if (other == gpu) continue;
+    for (const auto& [from, to] : {std::pair{gpu, other}, std::pair{other, gpu}}) {
+      cudaSetDevice(from);
+      cudaDeviceEnablePeerAccess(to, 0);  // where it cannot, copies pass through the host
+    }
+  }
+  cudaGetLastError();  // otherwise it would be reported again as if a launch had failed
+  cudaSetDevice(current);
+}
+
+std::unique_ptr<CudaDriver> MakeCudaDriver(int gpu, const CudaExperiments& experiments) {
+  return std::make_unique<RealCuda>(gpu, experiments);
+}
 
 }  // namespace pp

@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/experiments.h"
 
 namespace pp {
 
@@ -14,6 +17,17 @@ namespace pp {
 Result<std::vector<uint64_t>> FindGpus();
 
 // Of one of them, by its index. Several drivers of one GPU share it.
-std::unique_ptr<CudaDriver> MakeCudaDriver(int gpu);
+std::unique_ptr<CudaDriver> MakeCudaDriver(int gpu, const CudaExperiments& experiments = {});
+
+// The GPUs that a process computes on: they copy from each other's memory directly, where they can.
+class UsedGpus {
+ public:
+  // Any thread.
+  void Add(int gpu);
+
+ private:
+  std::mutex mutex_;
+  std::set<int> used_;
+};
 
 }  // namespace pp

@@ -6,6 +6,7 @@
 
 #include "kernels/round.h"
 #include "kernels/workspace.h"
+#include "runtime/device/cuda/products.h"
 #include "runtime/device/rope_angles.h"
 #include "schema/model/workspace.h"
 
@@ -20,7 +21,12 @@ class CudaKernels : public Kernels {
               const CudaKernelsOptions& options)
       : driver_(*driver),
         stream_(stream),
-        gemms_(options.gemms),
+        products_({.driver = driver,
+                   .stream = stream,
+                   .gemms = options.gemms,
+                   .fuses_gelu = options.fuses_gelu,
+                   .dead = options.dead,
+                   .note = options.note}),
         rounding_(RoundingOf(job.dtype, options.stochastic_rounding)) {
     PP_CHECK(job.backend == DeviceKind::kCuda);
     const Workspace layout = WorkspaceOf(job);
@@ -45,17 +51,12 @@ class CudaKernels : public Kernels {
 #undef PP_KERNEL_OF
 #undef PP_KERNEL_OF_ALL
 
-  int Prepare(const kernels::MatmulShape& shape) override {
-    return driver_.Prepare(shape, gemms_ != nullptr ? gemms_->Find(shape) : nullptr);
-  }
-
-  bool Fuses(const kernels::MatmulShape& shape) override {
-    return FusesProduct(&driver_, shape, gemms_);
-  }
-
+  // A file of algorithms decides it by listing the product with its epilogue, or without it.
+  bool Fuses(const kernels::MatmulShape& shape) override { return products_.Fuses(shape); }
+  int Prepare(const kernels::MatmulShape& shape) override { return products_.Prepare(shape); }
   // Weights and biases come rounded.
   void Multiply(int product, const kernels::MatmulArgs& args) override {
-    driver_.Multiply(product, args, stream_);
+    products_.Multiply(product, args);
   }
 
   kernels::Rounding rounding() const override { return rounding_; }
@@ -99,7 +100,7 @@ class CudaKernels : public Kernels {
 
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
-  const GemmTable* const gemms_;
+  CudaProducts products_;
   const kernels::Rounding rounding_;  // of weights
   std::byte *scratch_ = nullptr, *angles_ = nullptr;
 };
@@ -110,18 +111,6 @@ std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream 
                                          const Job& job, std::byte* workspace,
                                          const CudaKernelsOptions& options) {
   return std::make_unique<CudaKernels>(driver, stream, job, workspace, options);
-}
-
-// In fp32, which serves for comparison, accuracy is not left to cuBLASLt's tanh, which guarantees
-// nothing. A row of aux must have a multiple of eight elements.
-bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms) {
-  PP_CHECK(shape.epilogue != kernels::Epilogue::kNone);
-  kernels::MatmulShape plain = shape;
-  plain.epilogue = kernels::Epilogue::kNone;
-  if (gemms != nullptr && gemms->Find(shape) == nullptr && gemms->Find(plain) != nullptr)
-    return false;
-  return kernels::Rounds(shape.numbers) && Whole(shape).ldc % 8 == 0 &&
-         !driver->Algorithms(shape, 1).empty();
 }
 
 }  // namespace pp

@@ -1,7 +1,11 @@
 // The kernels of a GPU, launched into one stream.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "runtime/device/cuda/driver.h"
 #include "runtime/device/kernels.h"
@@ -10,7 +14,11 @@
 namespace pp {
 
 struct CudaKernelsOptions {
-  const GemmTable* gemms = nullptr;  // null, or has none for a product: cuBLASLt's first choice
+  // For products, as in products.h.
+  const GemmTable* gemms = nullptr;
+  bool fuses_gelu = true;
+  std::span<std::byte> dead;
+  std::function<void(const std::string&)> note = [](const std::string&) {};
   bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)
 };
 
@@ -19,9 +27,5 @@ struct CudaKernelsOptions {
 std::unique_ptr<Kernels> MakeCudaKernels(CudaDriver* driver, CudaDriver::Stream stream,
                                          const Job& job, std::byte* workspace,
                                          const CudaKernelsOptions& options);
-
-// Kernels::Fuses: a file of algorithms decides it by listing the product with its epilogue, or
-// without it. REQUIRES: the product has one.
-bool FusesProduct(CudaDriver* driver, const kernels::MatmulShape& shape, const GemmTable* gemms);
 
 }  // namespace pp

@@ -1,4 +1,5 @@
 // The entry of the library that is the CUDA backend.
+#include <memory>
 #include <utility>
 
 #include "runtime/device/cuda/cuda_device.h"
@@ -11,10 +12,14 @@ extern "C" __attribute__((visibility("default"))) void pp_open_cuda(pp::CudaBack
   backend->status = gpus.status();
   if (!gpus.ok()) return;
   backend->gpus = std::move(*gpus);
-  backend->make_device = [](int gpu, pp::CudaDeviceArgs args) {
-    return pp::MakeCudaDevice(pp::MakeCudaDriver(gpu), std::move(args));
+  backend->make_device = [used = std::make_shared<pp::UsedGpus>()](int gpu,
+                                                                   pp::CudaDeviceArgs args) {
+    used->Add(gpu);
+    auto driver = pp::MakeCudaDriver(gpu, args.experiments);
+    return pp::MakeCudaDevice(std::move(driver), std::move(args));
   };
-  backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes) {
-    return pp::TuneGemms(pp::MakeCudaDriver(gpu).get(), shapes);
+  backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes,
+                     const pp::CudaExperiments& experiments) {
+    return pp::TuneGemms(pp::MakeCudaDriver(gpu, experiments).get(), shapes, experiments);
   };
 }

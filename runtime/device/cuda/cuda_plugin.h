@@ -25,7 +25,9 @@ struct CudaBackend {
   std::vector<uint64_t> gpus;  // each one's globally unique id, never 0
   // As MakeCudaDevice and TuneGemms.
   std::function<std::unique_ptr<Device>(int gpu, CudaDeviceArgs)> make_device;
-  std::function<Result<TunedGemms>(int gpu, const std::vector<kernels::MatmulShape>&)> tune;
+  std::function<Result<TunedGemms>(int gpu, const std::vector<kernels::MatmulShape>&,
+                                   const CudaExperiments&)>
+      tune;
 };
 
 struct NcclBackend {

@@ -54,7 +54,7 @@ Ticket CudaQueue::Submit(StageExecutor& executor, const StageCall& call) {
   args_.driver->Use();
   const CudaDriver::Event begin = TakeEvent();
   args_.driver->Record(begin, stream_);
-  executor.Run(call, stream_);
+  executor.Run(call);
   processor_ += ThreadSeconds() - processor;
   return Put({.begin = begin});
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/matmul.h"
@@ -18,6 +19,13 @@
 #include "schema/status.h"
 
 namespace pp {
+
+// What computes the products of a shape.
+struct PreparedProduct {
+  int id = -1;       // -1: cuBLASLt refuses them
+  std::string text;  // of the algorithm, in words; or why it refuses
+  std::string note;  // for the user; mostly empty
+};
 
 class CudaDriver {
  public:
@@ -54,6 +62,10 @@ class CudaDriver {
   // Repeats a word of four bytes.
   virtual void Fill(void* at, uint32_t word, int64_t words, Stream stream) = 0;
 
+  // Loads all kernels of //kernels:cuda, which may wait for all that is in streams: otherwise each
+  // does at its first launch.
+  virtual void LoadKernels() = 0;
+
   // What the algorithms of products depend on.
   virtual GemmMachine machine() = 0;
   // Algorithms for a shape that compute the same bits each time; the library's own first choice
@@ -63,8 +75,11 @@ class CudaDriver {
   // before the first product, or question about one.
   virtual void BeginProducts(std::byte* workspace) = 0;
   // Prepares what products of a shape need, once for each algorithm; ids count from 0. Null: the
-  // first choice.
-  virtual int Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm) = 0;
+  // library's first choice that works. Computes one with the operands `dead`, which need have no
+  // values: what it needs is loaded then, not later, and whether it is refused depends on no later
+  // operands.
+  virtual PreparedProduct Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm,
+                                  const kernels::MatmulArgs& dead, Stream stream) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) = 0;
 
   // Any thread.

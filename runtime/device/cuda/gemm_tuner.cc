@@ -6,45 +6,28 @@
 #include <algorithm>
 #include <random>
 
-#include "kernels/gelu.h"
 #include "kernels/workspace.h"
-#include "runtime/device/cuda/cuda_kernels.h"
+#include "runtime/device/cuda/products.h"
 
 namespace pp {
 namespace {
 
-using kernels::BFloat16;
 using kernels::Epilogue;
-using kernels::MatmulNumbers;
 using kernels::MatmulShape;
 
 constexpr int kMostAlgorithms = 16;
 constexpr int kRounds = 3, kRunsPerRound = 5;  // after one that does not count
 constexpr int64_t kPatternBytes = int64_t{1} << 20;
 
-// In bytes, as whole patterns: copies may go past an operand's end, too.
-struct Sizes {
-  int64_t a = 0, b = 0, c = 0;
-
-  explicit Sizes(const MatmulShape& s) {
-    const int64_t in = s.numbers == MatmulNumbers::kFp32 ? 4 : 2;
-    const int64_t out = kernels::Rounds(s.numbers) ? 2 : 4;
-    const bool a_transposed = s.operands == kernels::Operands::kTN;
-    const bool b_transposed = s.operands == kernels::Operands::kNT;
-    a = Up((a_transposed ? s.k : s.m) * s.lda * in);
-    b = Up((b_transposed ? s.n : s.k) * s.ldb * in);
-    c = Up(s.m * s.ldc * out);
-  }
-  static int64_t Up(int64_t bytes) {
-    return (bytes + kPatternBytes - 1) / kPatternBytes * kPatternBytes;
-  }
-};
+// As whole patterns: copies may go past an operand's end, too.
+int64_t Up(int64_t bytes) { return (bytes + kPatternBytes - 1) / kPatternBytes * kPatternBytes; }
 
 struct Choice {
   MatmulShape shape;
   GemmAlgorithm algorithm;
   double first = 0, seconds = 0;  // of the library's first choice, of the best
-  size_t best = 0, of = 0;        // its index, and how many there are
+  size_t best = 0, of = 0;        // its index, and how many there are; 0: it is refused
+  std::string text;               // of the best; or why it is refused
 };
 
 class Tuner {
@@ -57,11 +40,11 @@ class Tuner {
 
   // Memory for operands of any of the shapes.
   Status Take(const std::vector<MatmulShape>& shapes) {
-    int64_t a = 0, b = 0, c = 0, like_c = 0, n = 0;
+    int64_t a = 0, b = 0, c = 0, like_c = 0, bias = 0;
     for (const MatmulShape& shape : shapes) {
-      const Sizes sizes(Whole(shape));
+      const OperandBytes sizes(shape);
       a = std::max(a, sizes.a), b = std::max(b, sizes.b), c = std::max(c, sizes.c);
-      n = std::max(n, shape.n);
+      bias = std::max(bias, sizes.bias);
       if (shape.epilogue != Epilogue::kNone || shape.residual == kernels::WithResidual::kYes)
         like_c = std::max(like_c, sizes.c);
     }
@@ -74,38 +57,33 @@ class Tuner {
     PP_RETURN_IF_ERROR(TakeNumbers(c, &args_.c));
     PP_RETURN_IF_ERROR(TakeNumbers(like_c, &args_.aux));
     PP_RETURN_IF_ERROR(TakeNumbers(like_c, &args_.residual));
-    return TakeNumbers(Sizes::Up(n * 4), &args_.bias);
+    return TakeNumbers(bias, &args_.bias);
   }
 
   Result<Choice> Fastest(const MatmulShape& shape) {
     const std::vector<GemmAlgorithm> algorithms = driver_.Algorithms(shape, kMostAlgorithms);
     PP_RETURN_IF_ERROR(driver_.status());
-    if (algorithms.empty())
-      return Status::Invalid(
-          fmt::format("--tune-gemms: cuBLASLt has no algorithm for '{}'", ToText(shape)));
-    Choice choice = {.shape = shape, .of = algorithms.size()};
-    for (size_t i = 0; i < algorithms.size(); ++i) {
-      const int product = driver_.Prepare(shape, &algorithms[i]);
+    Choice choice = {.shape = shape, .text = "no algorithm"};
+    for (const GemmAlgorithm& algorithm : algorithms) {
+      const PreparedProduct product = driver_.Prepare(shape, &algorithm, args_, stream_);
       PP_RETURN_IF_ERROR(driver_.status());
-      const Result<double> seconds = Seconds([&] { driver_.Multiply(product, args_, stream_); });
+      if (product.id < 0) {
+        if (choice.of == 0) choice.text = product.text;
+        continue;
+      }
+      const Result<double> seconds = Seconds([&] { driver_.Multiply(product.id, args_, stream_); });
       PP_RETURN_IF_ERROR(seconds.status());
-      if (i == 0) choice.first = *seconds;
-      if (i > 0 && *seconds >= choice.seconds) continue;
-      choice.seconds = *seconds, choice.best = i, choice.algorithm = algorithms[i];
+      if (choice.of == 0) choice.first = *seconds;
+      if (choice.of++ > 0 && *seconds >= choice.seconds) continue;
+      choice.seconds = *seconds, choice.best = choice.of, choice.algorithm = algorithm;
+      choice.text = product.text;
     }
     return choice;
   }
 
   // The time of the separate kernel that the epilogue replaces.
   Result<double> KernelSeconds(const MatmulShape& shape) {
-    const int64_t n = shape.m * shape.n;
-    auto *x = static_cast<BFloat16*>(args_.aux), *y = static_cast<BFloat16*>(args_.c);
-    return Seconds([&] {
-      if (shape.epilogue == Epilogue::kGelu)
-        kernels::cuda::GeluForward<BFloat16>({.n = n, .x = x, .y = y}, stream_);
-      else
-        kernels::cuda::GeluBackward<BFloat16>({.n = n, .x = x, .dy = y, .dx = y}, stream_);
-    });
+    return Seconds([&] { RunEpilogue(shape, args_, stream_); });
   }
 
  private:
@@ -147,9 +125,9 @@ class Tuner {
   template <typename T>
   Status TakeNumbers(int64_t bytes, T** out) {
     if (bytes == 0) return {};
-    Result<std::byte*> taken = driver_.Allocate(bytes);
+    Result<std::byte*> taken = driver_.Allocate(Up(bytes));
     PP_RETURN_IF_ERROR(taken.status());
-    for (int64_t at = 0; at < bytes; at += kPatternBytes)
+    for (int64_t at = 0; at < Up(bytes); at += kPatternBytes)
       driver_.Copy(*taken + at, pattern_, kPatternBytes, stream_);
     *out = reinterpret_cast<T*>(*taken);
     return {};
@@ -164,31 +142,40 @@ class Tuner {
 
 }  // namespace
 
-Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<MatmulShape>& shapes) {
+Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<MatmulShape>& shapes,
+                             const CudaExperiments& experiments) {
   TunedGemms tuned = {.table = GemmTable(driver->machine()), .lines = {}};
   Tuner tuner(driver);
   PP_RETURN_IF_ERROR(tuner.Take(shapes));
+  std::vector<MatmulShape> refused;
   for (const MatmulShape& shape : shapes) {
-    const bool fuses = shape.epilogue != Epilogue::kNone && FusesProduct(driver, shape, nullptr);
-    MatmulShape plain = shape;
-    plain.epilogue = Epilogue::kNone;
-    Result<Choice> choice = tuner.Fastest(fuses ? shape : plain);
+    Result<Choice> choice = tuner.Fastest(WithoutEpilogue(shape));
     PP_RETURN_IF_ERROR(choice.status());
     double kernel = 0;
-    if (fuses) {
-      Result<Choice> apart = tuner.Fastest(plain);
-      PP_RETURN_IF_ERROR(apart.status());
+    if (shape.epilogue != Epilogue::kNone && experiments.fuses_gelu && MayFuse(shape)) {
+      const Result<Choice> fused = tuner.Fastest(shape);
+      PP_RETURN_IF_ERROR(fused.status());
       const Result<double> seconds = tuner.KernelSeconds(shape);
       PP_RETURN_IF_ERROR(seconds.status());
-      if (apart->seconds + *seconds < choice->seconds) choice = apart, kernel = *seconds;
+      kernel = *seconds;
+      if (fused->of > 0 && (choice->of == 0 || fused->seconds <= choice->seconds + kernel))
+        choice = fused, kernel = 0;
+    }
+    if (choice->of == 0) {
+      if (std::find(refused.begin(), refused.end(), choice->shape) != refused.end()) continue;
+      refused.push_back(choice->shape);
+      tuned.lines.push_back(fmt::format("{:<64} refused ({}): computed by piperun's own kernel",
+                                        ToText(choice->shape), choice->text));
+      continue;
     }
     if (tuned.table.Find(choice->shape) != nullptr) continue;
     tuned.table.Add(choice->shape, choice->algorithm, 1e6 * choice->seconds);
     tuned.lines.push_back(fmt::format("{:<64} {:8.1f} us, {} of {}; the first {:.1f} us",
-                                      ToText(choice->shape), 1e6 * choice->seconds,
-                                      choice->best + 1, choice->of, 1e6 * choice->first));
+                                      ToText(choice->shape), 1e6 * choice->seconds, choice->best,
+                                      choice->of, 1e6 * choice->first));
     if (kernel > 0)
       tuned.lines.back() += fmt::format("; without its GELU, {:.1f} us", 1e6 * kernel);
+    tuned.lines.back() += "; " + choice->text;
   }
   return tuned;
 }

@@ -4,14 +4,16 @@
 #include <vector>
 
 #include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/experiments.h"
 #include "runtime/device/cuda/gemm_table.h"
 
 namespace pp {
 
 // Each shape once; one with an epilogue without it if cuBLASLt has no such product, or if a
-// separate kernel after the product is faster. Operands are random. The driver cannot be used
-// afterwards. Failed: the GPU fails. Invalid: it has no memory for the operands, or no algorithm
-// for a product.
-Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<kernels::MatmulShape>& shapes);
+// separate kernel after the product is faster; none if cuBLASLt refuses it. Operands are random.
+// The driver cannot be used afterwards. Failed: the GPU fails. Invalid: it has no memory for the
+// operands.
+Result<TunedGemms> TuneGemms(CudaDriver* driver, const std::vector<kernels::MatmulShape>& shapes,
+                             const CudaExperiments& experiments = {});
 
 }  // namespace pp

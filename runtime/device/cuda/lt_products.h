@@ -8,9 +8,12 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <string>
 #include <vector>
 
 #include "kernels/matmul.h"
+#include "runtime/device/cuda/driver.h"
+#include "runtime/device/cuda/experiments.h"
 #include "runtime/device/cuda/gemm_table.h"
 #include "schema/status.h"
 
@@ -18,7 +21,7 @@ namespace pp {
 
 class LtProducts {
  public:
-  LtProducts() = default;
+  explicit LtProducts(const CudaExperiments& experiments) : experiments_(experiments) {}
   LtProducts(const LtProducts&) = delete;
   LtProducts& operator=(const LtProducts&) = delete;
   ~LtProducts();
@@ -26,35 +29,47 @@ class LtProducts {
   // Call this first, once: kernels::cuda::kProductBytes on the device.
   Status Begin(void* workspace);
 
-  // These three as in driver.h.
+  // These three as in driver.h. Invalid: the algorithm is not one for the shape.
   std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most);
-  Result<int> Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm);
+  Result<PreparedProduct> Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm,
+                                  const kernels::MatmulArgs& dead, cudaStream_t stream);
   Status Multiply(int product, const kernels::MatmulArgs& args, cudaStream_t stream);
 
  private:
   // For one shape.
   struct Descriptors {
     kernels::MatmulShape shape;
-    Status status;  // why there are none
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // why there are none
     cublasLtMatmulDesc_t what = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
-    int64_t row_bytes[4] = {};  // of A, B, C and D
+    uint32_t alignments[4] = {};  // of A, B, C and D, as it is asked for them
   };
   struct Product {
     int descriptors = 0;
     cublasLtMatmulAlgo_t algorithm = {};
     bool first_choice = false;
+    PreparedProduct prepared;
   };
 
   int Describe(const kernels::MatmulShape& shape);
-  Status Fill(Descriptors* of) const;
+  cublasStatus_t Fill(Descriptors* of) const;
+  uint32_t Schemes() const;
+  bool InOneOrder(const cublasLtMatmulAlgo_t& algorithm) const;
   bool Computes(const Descriptors& of, const cublasLtMatmulAlgo_t& algorithm) const;
-  Result<std::vector<cublasLtMatmulAlgo_t>> Choices(const Descriptors& of, int most) const;
+  cublasStatus_t Choices(const Descriptors& of, int most,
+                         std::vector<cublasLtMatmulAlgo_t>* choices) const;
+  cublasStatus_t Run(const Descriptors& of, const cublasLtMatmulAlgo_t& algorithm,
+                     const kernels::MatmulArgs& args, cudaStream_t stream) const;
+  Status Try(const std::vector<cublasLtMatmulAlgo_t>& choices, const kernels::MatmulArgs& dead,
+             cudaStream_t stream, cublasStatus_t status, Product* product) const;
+  std::string Text(const Descriptors& of, const cublasLtMatmulAlgo_t& algorithm) const;
+  std::string Asked(const Descriptors& of) const;
 
+  const CudaExperiments experiments_;
   cublasLtHandle_t lt_ = nullptr;
   void* workspace_ = nullptr;
   std::vector<Descriptors> descriptors_;  // by shape
-  std::vector<Product> products_;
+  std::vector<Product> products_;         // those that are refused, too
 };
 
 }  // namespace pp

@@ -1,0 +1,27 @@
+// What is tried on a GPU to measure it: the default is what is believed to be the fastest.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace pp {
+
+struct CudaExperiments {
+  // Whether cuBLASLt may cut a product's sums into parts, which it adds up in fp32 afterwards.
+  bool cuts_sums = true;
+  // The alignment that it is promised for all rows of all operands, at most, in bytes. What lies in
+  // an arena has up to kAlign (schema/model/layout.h).
+  uint32_t alignment = 16;
+  // Whether GELU may be part of a product.
+  bool fuses_gelu = true;
+  // How long the thread that waits for a GPU's events sleeps between two looks at them.
+  std::chrono::microseconds poll{5};
+};
+
+// The alignment of all rows of a matrix at an aligned address, up to `most`.
+inline uint32_t RowAlignment(int64_t row_bytes, uint32_t most) {
+  const auto alignment = static_cast<uint64_t>(row_bytes & -row_bytes);
+  return static_cast<uint32_t>(alignment < most ? alignment : most);
+}
+
+}  // namespace pp

@@ -1,0 +1,81 @@
+#include "runtime/main/experiments.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "schema/number.h"
+
+namespace pp {
+namespace {
+
+struct Key {
+  const char* name;
+  const char* values;
+  // False: the value is none of them.
+  bool (*set)(std::string_view value, CudaExperiments* experiments);
+};
+
+// One of two words.
+bool SetTo(std::string_view value, std::string_view yes, std::string_view no, bool* out) {
+  *out = value == yes;
+  return value == yes || value == no;
+}
+
+bool SetAlignment(std::string_view value, CudaExperiments* to) {
+  return ReadNumber(value, &to->alignment) && (to->alignment == 16 || to->alignment == 64);
+}
+
+bool SetPoll(std::string_view value, CudaExperiments* to) {
+  int64_t number = 0;
+  const bool right = ReadNumber(value, &number) && number >= 1 && number <= 10000;
+  to->poll = std::chrono::microseconds(number);
+  return right;
+}
+
+constexpr Key kKeys[] = {
+    {"reduction", "none or compute",
+     [](std::string_view value, CudaExperiments* to) {
+       return SetTo(value, "compute", "none", &to->cuts_sums);
+     }},
+    {"alignment", "16 or 64", SetAlignment},
+    {"gelu", "fused or separate",
+     [](std::string_view value, CudaExperiments* to) {
+       return SetTo(value, "fused", "separate", &to->fuses_gelu);
+     }},
+    {"poll", "microseconds from 1 to 10000", SetPoll},
+};
+
+Status Set(std::string_view item, CudaExperiments* experiments) {
+  const size_t equals = item.find('=');
+  const std::string_view name = item.substr(0, equals);
+  for (const Key& key : kKeys) {
+    if (name != key.name) continue;
+    const auto value = equals == item.npos ? std::string_view() : item.substr(equals + 1);
+    if (key.set(value, experiments)) return {};
+    return Status::Invalid(
+        fmt::format("--cuda-experiments: '{}' ({}={})", item, key.name, key.values));
+  }
+  return Status::Invalid(fmt::format(
+      "--cuda-experiments: '{}' (KEY=VALUE,... of reduction, alignment, gelu, poll)", item));
+}
+
+}  // namespace
+
+Result<CudaExperiments> ParseExperiments(const Arguments& arguments) {
+  CudaExperiments experiments;
+  std::string_view rest = arguments.cuda_experiments;
+  if (rest.empty()) return experiments;
+  if (arguments.backend != "cuda")
+    return Status::Invalid("--cuda-experiments: needs --backend cuda");
+  while (true) {
+    const size_t comma = rest.find(',');
+    PP_RETURN_IF_ERROR(Set(rest.substr(0, comma), &experiments));
+    if (comma == rest.npos) return experiments;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace pp
