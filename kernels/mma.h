@@ -155,26 +155,30 @@ uint32_t RoundPair(float low, float high) {
   return Round<N>(low).bits | static_cast<uint32_t>(Round<N>(high).bits) << 16;
 }
 
+// What the lanes exchange is widened before, once.
 template <typename N>
 void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
   struct Both {
-    FragmentA a;
-    FragmentsB b;
-  } mine = {a, b};
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, &mine, sizeof(mine));
+    float a[4][2], b[4][2];
+  } mine;
+  for (int i = 0; i < 4; ++i)
+    for (int half = 0; half < 2; ++half) {
+      mine.a[i][half] = ToFloat(N{static_cast<uint16_t>(a.at[i] >> 16 * half)});
+      mine.b[i][half] = ToFloat(N{static_cast<uint16_t>(b.at[i] >> 16 * half)});
+    }
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
   const int g = Lane() / 4, t = Lane() % 4;
-  const auto product = [](uint32_t x, uint32_t y) {
-    const auto number = [](uint32_t bits) { return ToFloat(N{static_cast<uint16_t>(bits)}); };
-    return number(x) * number(y) + number(x >> 16) * number(y >> 16);
+  const auto product = [](const float (&x)[2], const float (&y)[2]) {
+    return x[0] * y[0] + x[1] * y[1];
   };
   for (int i = 0; i < 4; ++i) {  // depths 2i, 2i+1, 2i+8, 2i+9
-    const auto row = emulation::OfLane<Both>(all, 4 * g + i).a;
+    const auto row = emulation::OfLane<Both>(all, 4 * g + i);
     for (int j = 0; j < 2; ++j) {
-      const auto column = emulation::OfLane<Both>(all, 4 * (2 * t + j) + i).b;
-      c0[j] += product(row.at[0], column.at[0]) + product(row.at[2], column.at[1]);
-      c0[2 + j] += product(row.at[1], column.at[0]) + product(row.at[3], column.at[1]);
-      c1[j] += product(row.at[0], column.at[2]) + product(row.at[2], column.at[3]);
-      c1[2 + j] += product(row.at[1], column.at[2]) + product(row.at[3], column.at[3]);
+      const auto column = emulation::OfLane<Both>(all, 4 * (2 * t + j) + i);
+      c0[j] += product(row.a[0], column.b[0]) + product(row.a[2], column.b[1]);
+      c0[2 + j] += product(row.a[1], column.b[0]) + product(row.a[3], column.b[1]);
+      c1[j] += product(row.a[0], column.b[2]) + product(row.a[2], column.b[3]);
+      c1[2 + j] += product(row.a[1], column.b[2]) + product(row.a[3], column.b[3]);
     }
   }
 }
@@ -183,20 +187,22 @@ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]
 // without a barrier.
 template <TwoBytes N>
 void LoadMatrix(const N* row, uint32_t (&words)[4]) {
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
   struct Row {
     uint32_t words[4];
-  };
+  } mine;
+  std::memcpy(&mine, row, sizeof(mine));
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
   for (int i = 0; i < 4; ++i)
     words[i] = emulation::OfLane<Row>(all, 8 * i + Lane() / 4).words[Lane() % 4];
 }
 
 template <TwoBytes N>
 void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
   struct Row {
     uint16_t numbers[8];
-  };
+  } mine;
+  std::memcpy(&mine, row, sizeof(mine));
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
   const int g = Lane() / 4, t = Lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const auto low = emulation::OfLane<Row>(all, 8 * i + 2 * t);
@@ -234,8 +240,7 @@ void WaitForCopies() {
 
 template <int kCount>
 void ShuffleAll(const float (&mine)[kCount], int lane, float (&its)[kCount]) {
-  static_assert(sizeof(mine) <= emulation::kMostBytes);
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kShuffle, mine, sizeof(mine));
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kShuffle, mine);
   std::memcpy(its, all + lane * emulation::kMostBytes, sizeof(its));
 }
 

@@ -20,7 +20,10 @@
 namespace pp {
 namespace {
 
-constexpr std::chrono::microseconds kNap{5};
+// The watcher's, while work is under way: an eighth of the time since work was last submitted or
+// done, within these limits. What takes long is noticed a little later, and a processor is not kept
+// busy: a nap costs some microseconds of its time, in a virtual machine 20.
+constexpr std::chrono::microseconds kNap{5}, kLongestNap{50};
 
 class CudaDevice : public Device {
  public:
@@ -131,6 +134,8 @@ class CudaDevice : public Device {
 
   void Watch() {
     prctl(PR_SET_TIMERSLACK, 1000);  // naps end within a microsecond
+    auto since = std::chrono::steady_clock::now();
+    uint64_t known = 0;
     while (!ended_.load()) {
       const uint64_t seen = bell_.rings();
       bool moved =
@@ -146,10 +151,16 @@ class CudaDevice : public Device {
       if (moved) {
         bells_.compute->Ring();
         bells_.communication->Ring();
-      } else if (!idle) {
-        std::this_thread::sleep_for(kNap);
-      } else {
+      }
+      const auto now = std::chrono::steady_clock::now();
+      if (moved || seen != known) since = now;
+      known = seen;
+      if (moved) continue;
+      if (idle) {
         bell_.Wait(seen);
+      } else {
+        std::this_thread::sleep_for(
+            std::clamp<std::chrono::nanoseconds>((now - since) / 8, kNap, kLongestNap));
       }
     }
   }
