@@ -155,31 +155,41 @@ uint32_t RoundPair(float low, float high) {
   return Round<N>(low).bits | static_cast<uint32_t>(Round<N>(high).bits) << 16;
 }
 
-// What the lanes exchange is widened before, once.
+// What the lanes exchange is widened before, once: of two rows of A and of a column of both matrices
+// the elements at depths 2t, 2t+1, 2t+8, 2t+9.
 template <typename N>
 void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
+  using Four [[gnu::vector_size(16)]] = float;
   struct Both {
-    float a[4][2], b[4][2];
+    Four a[2], b[2];
   } mine;
-  for (int i = 0; i < 4; ++i)
-    for (int half = 0; half < 2; ++half) {
-      mine.a[i][half] = ToFloat(N{static_cast<uint16_t>(a.at[i] >> 16 * half)});
-      mine.b[i][half] = ToFloat(N{static_cast<uint16_t>(b.at[i] >> 16 * half)});
-    }
+  for (int i = 0; i < 2; ++i) {
+    const auto four = [](uint32_t x, uint32_t y) {
+      const auto number = [](uint32_t bits) { return ToFloat(N{static_cast<uint16_t>(bits)}); };
+      return Four{number(x), number(x >> 16), number(y), number(y >> 16)};
+    };
+    mine.a[i] = four(a.at[i], a.at[i + 2]);
+    mine.b[i] = four(b.at[2 * i], b.at[2 * i + 1]);
+  }
   const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
   const int g = Lane() / 4, t = Lane() % 4;
-  const auto product = [](const float (&x)[2], const float (&y)[2]) {
-    return x[0] * y[0] + x[1] * y[1];
-  };
-  for (int i = 0; i < 4; ++i) {  // depths 2i, 2i+1, 2i+8, 2i+9
+  Four sums[2][2][2] = {};  // by matrix, row and column
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
     const auto row = emulation::OfLane<Both>(all, 4 * g + i);
-    for (int j = 0; j < 2; ++j) {
-      const auto column = emulation::OfLane<Both>(all, 4 * (2 * t + j) + i);
-      c0[j] += product(row.a[0], column.b[0]) + product(row.a[2], column.b[1]);
-      c0[2 + j] += product(row.a[1], column.b[0]) + product(row.a[3], column.b[1]);
-      c1[j] += product(row.a[0], column.b[2]) + product(row.a[2], column.b[3]);
-      c1[2 + j] += product(row.a[1], column.b[2]) + product(row.a[3], column.b[3]);
+    const auto left = emulation::OfLane<Both>(all, 8 * t + i);
+    const auto right = emulation::OfLane<Both>(all, 8 * t + 4 + i);
+#pragma GCC unroll 4
+    for (int at = 0; at < 4; ++at) {
+      sums[at / 2][at % 2][0] += row.a[at % 2] * left.b[at / 2];
+      sums[at / 2][at % 2][1] += row.a[at % 2] * right.b[at / 2];
     }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto total = [](const Four& x) { return (x[0] + x[1]) + (x[2] + x[3]); };
+    c0[i] += total(sums[0][i / 2][i % 2]);
+    c1[i] += total(sums[1][i / 2][i % 2]);
   }
 }
 

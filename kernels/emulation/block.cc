@@ -22,7 +22,7 @@ struct Lane {
 };
 
 struct WarpSlots {
-  alignas(16) std::byte bytes[2][kWarp * kMostBytes];  // for every second meeting
+  alignas(64) std::byte bytes[2][kWarp * kMostBytes];  // for every second meeting
 };
 
 // Runs blocks, one after the other. The fibers are reused.
