@@ -155,8 +155,8 @@ uint32_t RoundPair(float low, float high) {
   return Round<N>(low).bits | static_cast<uint32_t>(Round<N>(high).bits) << 16;
 }
 
-// What the lanes exchange is widened before, once: of two rows of A and of a column of both matrices
-// the elements at depths 2t, 2t+1, 2t+8, 2t+9.
+// What the lanes exchange is widened before, once: of two rows of A and of a column of both
+// matrices the elements at depths 2t, 2t+1, 2t+8, 2t+9.
 template <typename N>
 void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
   using Four [[gnu::vector_size(16)]] = float;

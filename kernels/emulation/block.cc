@@ -155,9 +155,9 @@ class Runner {
   std::vector<State> states_;  // of the lanes
   std::vector<WarpSlots> warps_;
   std::vector<uint64_t> shared_;
-  std::vector<int64_t> blocks_;  // in the order in which they run
-  std::vector<int> order_;       // of warps
-  Lane* lane_ = nullptr;         // the running one
+  std::vector<int64_t> blocks_;       // in the order in which they run
+  std::vector<int> order_;            // of warps
+  Lane* lane_ = nullptr;              // the running one
   Meeting meeting_ = Meeting::kWarp;  // where the first lane of its warp is
   int met_ = 0;                       // lanes of the warp that are there
   std::mt19937 random_;

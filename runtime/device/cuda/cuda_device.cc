@@ -89,7 +89,7 @@ class CudaDevice : public Device {
 
   void Finish() override {
     if (!watcher_.joinable()) return;  // Allocate has failed
-    while (!Idle()) sched_yield();
+    for (const auto* queue : {&compute_, &reduce_, &out_, &in_, &probe_}) (*queue)->Finish();
   }
   Status status() const override { return driver_->status(); }
 
