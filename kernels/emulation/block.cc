@@ -76,6 +76,7 @@ class Runner {
     const int64_t at[] = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
     for (Lane& lane : lanes_) {
       std::copy_n(at, 3, lane.where.block);
+      lane.where.meetings = 0;
       lane.where.copies.clear();
     }
     std::fill(states_.begin(), states_.end(), State::kFresh);
