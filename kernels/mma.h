@@ -155,27 +155,41 @@ uint32_t RoundPair(float low, float high) {
   return Round<N>(low).bits | static_cast<uint32_t>(Round<N>(high).bits) << 16;
 }
 
+// What the lanes exchange is widened before, once: of two rows of A and of a column of both
+// matrices the elements at depths 2t, 2t+1, 2t+8, 2t+9.
 template <typename N>
 void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]) {
+  using Four [[gnu::vector_size(16)]] = float;
   struct Both {
-    FragmentA a;
-    FragmentsB b;
-  } mine = {a, b};
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, &mine, sizeof(mine));
+    Four a[2], b[2];
+  } mine;
+  for (int i = 0; i < 2; ++i) {
+    const auto four = [](uint32_t x, uint32_t y) {
+      const auto number = [](uint32_t bits) { return ToFloat(N{static_cast<uint16_t>(bits)}); };
+      return Four{number(x), number(x >> 16), number(y), number(y >> 16)};
+    };
+    mine.a[i] = four(a.at[i], a.at[i + 2]);
+    mine.b[i] = four(b.at[2 * i], b.at[2 * i + 1]);
+  }
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
   const int g = Lane() / 4, t = Lane() % 4;
-  const auto product = [](uint32_t x, uint32_t y) {
-    const auto number = [](uint32_t bits) { return ToFloat(N{static_cast<uint16_t>(bits)}); };
-    return number(x) * number(y) + number(x >> 16) * number(y >> 16);
-  };
-  for (int i = 0; i < 4; ++i) {  // depths 2i, 2i+1, 2i+8, 2i+9
-    const auto row = emulation::OfLane<Both>(all, 4 * g + i).a;
-    for (int j = 0; j < 2; ++j) {
-      const auto column = emulation::OfLane<Both>(all, 4 * (2 * t + j) + i).b;
-      c0[j] += product(row.at[0], column.at[0]) + product(row.at[2], column.at[1]);
-      c0[2 + j] += product(row.at[1], column.at[0]) + product(row.at[3], column.at[1]);
-      c1[j] += product(row.at[0], column.at[2]) + product(row.at[2], column.at[3]);
-      c1[2 + j] += product(row.at[1], column.at[2]) + product(row.at[3], column.at[3]);
+  Four sums[2][2][2] = {};  // by matrix, row and column
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto row = emulation::OfLane<Both>(all, 4 * g + i);
+    const auto left = emulation::OfLane<Both>(all, 8 * t + i);
+    const auto right = emulation::OfLane<Both>(all, 8 * t + 4 + i);
+#pragma GCC unroll 4
+    for (int at = 0; at < 4; ++at) {
+      sums[at / 2][at % 2][0] += row.a[at % 2] * left.b[at / 2];
+      sums[at / 2][at % 2][1] += row.a[at % 2] * right.b[at / 2];
     }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto total = [](const Four& x) { return (x[0] + x[1]) + (x[2] + x[3]); };
+    c0[i] += total(sums[0][i / 2][i % 2]);
+    c1[i] += total(sums[1][i / 2][i % 2]);
   }
 }
 
@@ -183,20 +197,22 @@ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]
 // without a barrier.
 template <TwoBytes N>
 void LoadMatrix(const N* row, uint32_t (&words)[4]) {
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
   struct Row {
     uint32_t words[4];
-  };
+  } mine;
+  std::memcpy(&mine, row, sizeof(mine));
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
   for (int i = 0; i < 4; ++i)
     words[i] = emulation::OfLane<Row>(all, 8 * i + Lane() / 4).words[Lane() % 4];
 }
 
 template <TwoBytes N>
 void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, row, 16);
   struct Row {
     uint16_t numbers[8];
-  };
+  } mine;
+  std::memcpy(&mine, row, sizeof(mine));
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
   const int g = Lane() / 4, t = Lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const auto low = emulation::OfLane<Row>(all, 8 * i + 2 * t);
@@ -234,8 +250,7 @@ void WaitForCopies() {
 
 template <int kCount>
 void ShuffleAll(const float (&mine)[kCount], int lane, float (&its)[kCount]) {
-  static_assert(sizeof(mine) <= emulation::kMostBytes);
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kShuffle, mine, sizeof(mine));
+  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kShuffle, mine);
   std::memcpy(its, all + lane * emulation::kMostBytes, sizeof(its));
 }
 

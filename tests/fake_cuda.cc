@@ -335,7 +335,7 @@ class FakeCuda : public CudaDriver {
   }
 
   // Weights and biases come rounded, as cuBLASLt requires; the CPU takes floats.
-  static void Product(const MatmulShape& shape, kernels::MatmulArgs args) {
+  void Product(const MatmulShape& shape, kernels::MatmulArgs args) {
     MatmulShape whole = Whole(shape);
     std::vector<float> a, b, bias, aux, c;
     if (kernels::Rounds(shape.numbers)) {
@@ -360,8 +360,9 @@ class FakeCuda : public CudaDriver {
                 : Widen(shape.numbers, args.aux, shape.m * shape.n);
       floats.a = a.data(), floats.aux = aux.data(), floats.c = c.data();
     }
-    std::vector<std::byte> scratch(kernels::cpu::Matmul::ScratchBytes(whole.numbers) + 64);
-    const auto address = reinterpret_cast<uintptr_t>(scratch.data());
+    const size_t bytes = kernels::cpu::Matmul::ScratchBytes(whole.numbers) + 64;
+    if (scratch_.size() < bytes) scratch_.resize(bytes);
+    const auto address = reinterpret_cast<uintptr_t>(scratch_.data());
     floats.scratch = reinterpret_cast<void*>((address + 63) / 64 * 64);
     kernels::SupportedCpuKernels().back().MatmulRun({.shape = whole, .args = floats, .threads = 1});
     if (shape.epilogue == kernels::Epilogue::kGelu) Narrow(shape.numbers, aux, args.aux);
@@ -383,7 +384,8 @@ class FakeCuda : public CudaDriver {
   };
   std::vector<Prepared> products_;  // the submitting threads'
   Status status_;
-  int64_t events_left_;  // its thread's
+  int64_t events_left_;             // its thread's, as the following fields
+  std::vector<std::byte> scratch_;  // of products
   const std::function<double(const MatmulShape&, const GemmAlgorithm&)> seconds_;
   const std::function<bool(const MatmulShape&)> refuses_;
   const std::string note_;

@@ -55,8 +55,11 @@ inline void ToNearest(float x, Float16* out) {
   const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
   if (std::isnan(x)) return void(*out = {static_cast<uint16_t>(sign | 0x7e00)});
   const Doubles& sizes = Sizes();
-  const auto above = std::lower_bound(sizes.begin(), sizes.end(), size);
-  auto at = std::min<int64_t>(above - sizes.begin(), 0x7c00);
+  // The first one that is not less: not far from where x's bits are cut off.
+  const int64_t cut = (std::bit_cast<uint32_t>(x) & 0x7fffffff) >> 13;
+  int64_t at = size < 0x1p-14 ? static_cast<int64_t>(size * 0x1p24)
+                              : std::min<int64_t>(cut - (112 << 10), 0x7c00);
+  while (at < 0x7c00 && sizes[at] < size) ++at;
   if (at > 0 && size < sizes[at]) {
     const double down = size - sizes[at - 1], up = sizes[at] - size;
     if (down < up || (down == up && at % 2 == 1)) --at;

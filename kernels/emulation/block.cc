@@ -1,7 +1,6 @@
 #include "kernels/block.h"
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -14,16 +13,16 @@
 namespace pp::kernels::cuda::emulation {
 namespace {
 
+// A thread of a block: not begun, running, waiting, or over.
+enum class State : uint8_t { kFresh, kRuns, kAtWarp, kAtBlock, kEnded };
+
 struct Lane {
-  Fiber fiber;
   Where where;
-  enum class State : uint8_t { kRuns, kAtWarp, kAtBlock } state = State::kRuns;
-  Meeting meeting = Meeting::kWarp;
-  int meetings = 0;  // of the warp, so far
+  Fiber* fiber = nullptr;  // from when it has begun
 };
 
 struct WarpSlots {
-  alignas(16) std::byte bytes[2][kWarp * kMostBytes];  // for every second meeting
+  alignas(64) std::byte bytes[2][kWarp * kMostBytes];  // for every second meeting
 };
 
 // Runs blocks, one after the other. The fibers are reused.
@@ -34,103 +33,134 @@ class Runner {
   void Run(const Grid& grid, const std::function<void()>& thread) {
     if (grid.threads % kWarp != 0 || grid.threads < kWarp || grid.threads > 1024)
       throw std::runtime_error("a block of " + std::to_string(grid.threads) + " threads");
-    while (static_cast<int>(lanes_.size()) < grid.threads)
-      lanes_.push_back(std::make_unique<Lane>());
-    warps_.resize(grid.threads / kWarp);
-    shared_.resize(grid.shared / sizeof(uint64_t) + 32);
-    std::vector<int64_t> blocks(grid.x * grid.y * grid.z);
-    std::iota(blocks.begin(), blocks.end(), 0);
-    std::shuffle(blocks.begin(), blocks.end(), random_);
-    for (int64_t block : blocks) RunBlock(grid, block, thread);
+    thread_ = &thread;
+    Make(grid);
+    blocks_.resize(grid.x * grid.y * grid.z);
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    std::shuffle(blocks_.begin(), blocks_.end(), random_);
+    for (int64_t block : blocks_) RunBlock(grid, block);
   }
 
-  void MeetBlock() {
-    lane_->state = Lane::State::kAtBlock;
-    lane_->fiber.Leave();
-  }
+  void MeetBlock() { LeaveAs(State::kAtBlock); }
 
-  const std::byte* MeetWarp(Meeting what, const void* mine, size_t bytes) {
-    Lane& lane = *lane_;
-    std::byte* slots = warps_[lane.where.thread / kWarp].bytes[lane.meetings++ % 2];
-    if (bytes > 0) std::memcpy(slots + lane.where.thread % kWarp * kMostBytes, mine, bytes);
-    lane.meeting = what;
-    lane.state = Lane::State::kAtWarp;
-    LeaveToNextLane(lane);
-    return slots;
+  void MeetLanes(Meeting what) {
+    if (lane_->where.thread % kWarp == 0) meeting_ = what;
+    met_ += what == meeting_ ? 1 : 0;
+    LeaveAs(State::kAtWarp);
   }
 
  private:
-  void RunBlock(const Grid& grid, int64_t block, const std::function<void()>& thread) {
-    std::fill(shared_.begin(), shared_.end(), ~uint64_t{0});
-    auto* shared = reinterpret_cast<std::byte*>(
-        (reinterpret_cast<uintptr_t>(shared_.data()) + 127) / 128 * 128);
+  // Room for the grid's blocks, and what is the same in all of them.
+  void Make(const Grid& grid) {
+    while (static_cast<int>(fibers_.size()) < grid.threads)
+      fibers_.push_back(std::make_unique<Fiber>(static_cast<int>(fibers_.size()), body_));
+    lanes_.resize(grid.threads);
+    states_.resize(grid.threads);
+    warps_.resize(grid.threads / kWarp);
+    order_.resize(warps_.size());
+    shared_.resize(grid.shared / sizeof(uint64_t) + 32);
+    const auto shared = (reinterpret_cast<uintptr_t>(shared_.data()) + 127) / 128 * 128;
     for (int i = 0; i < grid.threads; ++i) {
-      Lane& lane = *lanes_[i];
-      lane.where = {i,
-                    grid.threads,
-                    {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y},
-                    {grid.x, grid.y, grid.z},
-                    shared};
-      lane.state = Lane::State::kRuns;
-      lane.meetings = 0;
-      lane.fiber.Begin(&thread);
-    }
-    std::vector<int> order(warps_.size());
-    std::iota(order.begin(), order.end(), 0);
-    for (bool goes_on = true; goes_on;) {
-      std::shuffle(order.begin(), order.end(), random_);
-      for (int warp : order) RunWarp(warp);
-      goes_on = PassBarrier(grid.threads);
+      Where& where = lanes_[i].where;
+      where.thread = i;
+      where.threads = grid.threads;
+      where.shared = reinterpret_cast<std::byte*>(shared);
+      for (int j = 0; j < 2; ++j) where.slots[j] = warps_[i / kWarp].bytes[j];
+      const int64_t blocks[] = {grid.x, grid.y, grid.z};
+      std::copy_n(blocks, 3, where.blocks);
     }
   }
 
-  // What RunWarp would do next, without switching there and back.
-  void LeaveToNextLane(Lane& lane) {
-    if ((lane.where.thread + 1) % kWarp == 0) return lane.fiber.Leave();
-    Lane& next = *lanes_[lane.where.thread + 1];
-    if (next.state != Lane::State::kRuns || next.fiber.ended()) return lane.fiber.Leave();
-    lane_ = &next;
-    here = &next.where;
-    lane.fiber.LeaveTo(next.fiber);
+  void RunBlock(const Grid& grid, int64_t block) {
+    std::fill(shared_.begin(), shared_.end(), ~uint64_t{0});
+    const int64_t at[] = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
+    for (Lane& lane : lanes_) {
+      std::copy_n(at, 3, lane.where.block);
+      lane.where.meetings = 0;
+      lane.where.copies.clear();
+    }
+    std::fill(states_.begin(), states_.end(), State::kFresh);
+    std::iota(order_.begin(), order_.end(), 0);
+    for (bool goes_on = true; goes_on;) {
+      std::shuffle(order_.begin(), order_.end(), random_);
+      for (int warp : order_) RunWarp(warp);
+      goes_on = PassBarrier();
+    }
   }
 
   // Until all lanes have reached a barrier of the block, or have ended.
   void RunWarp(int warp) {
-    for (bool goes_on = true; goes_on;) {
-      int at_warp = 0;
-      for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i) {
-        lane_ = lanes_[i].get();
-        here = &lane_->where;
-        if (lane_->state == Lane::State::kRuns && !lane_->fiber.ended()) lane_->fiber.Enter();
-        if (!lane_->fiber.ended() && lane_->state == Lane::State::kAtWarp) ++at_warp;
-      }
-      goes_on = at_warp > 0;
-      if (!goes_on) return;
-      for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i) {
-        Lane& lane = *lanes_[i];
-        if (at_warp < kWarp || lane.meeting != lanes_[warp * kWarp]->meeting)
-          throw std::runtime_error("lanes of a warp are at different instructions");
-        lane.state = Lane::State::kRuns;
-      }
+    met_ = 0;
+    for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i)
+      if (states_[i] <= State::kRuns) FiberOf(i)->Enter();
+    const auto first = states_.begin() + warp * kWarp;
+    if (std::find(first, first + kWarp, State::kAtWarp) != first + kWarp)
+      throw std::runtime_error("lanes of a warp are at different instructions");
+  }
+
+  // Makes it the running one.
+  Fiber* FiberOf(int thread) {
+    lane_ = &lanes_[thread];
+    here = &lane_->where;
+    if (states_[thread] == State::kFresh) {
+      lane_->fiber = fibers_[thread].get();
+      lane_->fiber->Begin();
+      states_[thread] = State::kRuns;
+    }
+    return lane_->fiber;
+  }
+
+  // Continues with the lane that is next in the warp, also after a meeting of all of them, or else
+  // in RunWarp.
+  void LeaveAs(State state) {
+    Fiber* fiber = lane_->fiber;
+    const int thread = lane_->where.thread;
+    states_[thread] = state;
+    int next = thread + 1;
+    if (next % kWarp == 0 && state == State::kAtWarp && met_ == kWarp) {
+      next -= kWarp;
+      met_ = 0;
+      std::fill_n(states_.begin() + next, kWarp, State::kRuns);
+    }
+    if ((next % kWarp == 0 && next > thread) || states_[next] > State::kRuns) return fiber->Leave();
+    fiber->LeaveTo(*FiberOf(next));
+  }
+
+  // What fibers run: a thread, and on the same stack those that begin when it has ended.
+  void RunThreads() {
+    for (Fiber* fiber = lane_->fiber;;) {
+      (*thread_)();
+      const int thread = lane_->where.thread, next = thread + 1;
+      if (next % kWarp == 0 || states_[next] != State::kFresh) return LeaveAs(State::kEnded);
+      states_[thread] = State::kEnded;
+      states_[next] = State::kRuns;
+      lane_ = &lanes_[next];
+      lane_->fiber = fiber;
+      here = &lane_->where;
     }
   }
 
   // Whether there is anything to continue with.
-  bool PassBarrier(int threads) {
-    int ended = 0;
-    for (int i = 0; i < threads; ++i) {
-      ended += lanes_[i]->fiber.ended() ? 1 : 0;
-      lanes_[i]->state = Lane::State::kRuns;
-    }
-    if (ended != 0 && ended != threads)
+  bool PassBarrier() {
+    const auto ended = std::count(states_.begin(), states_.end(), State::kEnded);
+    if (ended != 0 && ended != std::ssize(states_))
       throw std::runtime_error("a thread ends where others wait for it at a barrier");
+    std::fill(states_.begin(), states_.end(), State::kRuns);
     return ended == 0;
   }
 
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  const std::function<void()> body_ = [this] { RunThreads(); };
+  const std::function<void()>* thread_ = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Lane> lanes_;
+  std::vector<State> states_;  // of the lanes
   std::vector<WarpSlots> warps_;
   std::vector<uint64_t> shared_;
-  Lane* lane_ = nullptr;  // the running one
+  std::vector<int64_t> blocks_;       // in the order in which they run
+  std::vector<int> order_;            // of warps
+  Lane* lane_ = nullptr;              // the running one
+  Meeting meeting_ = Meeting::kWarp;  // where the first lane of its warp is
+  int met_ = 0;                       // lanes of the warp that are there
   std::mt19937 random_;
 };
 
@@ -145,9 +175,7 @@ constinit thread_local const Where* here = nullptr;
 
 void SetSeed(uint32_t seed) { OfThisThread().Seed(seed); }
 void MeetBlock() { OfThisThread().MeetBlock(); }
-const std::byte* MeetWarp(Meeting what, const void* mine, size_t bytes) {
-  return OfThisThread().MeetWarp(what, mine, bytes);
-}
+void MeetLanes(Meeting what) { OfThisThread().MeetLanes(what); }
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {
   OfThisThread().Run(grid, thread);
 }

@@ -54,6 +54,8 @@ struct Where {
   int thread = 0, threads = 0;
   int64_t block[3] = {}, blocks[3] = {};
   std::byte* shared = nullptr;
+  std::byte* slots[2] = {};  // of its warp, for every second meeting
+  mutable int meetings = 0;  // of the warp, so far
   mutable std::vector<Copy> copies = {};
 };
 // The thread that is running.
@@ -62,10 +64,19 @@ extern constinit thread_local const Where* here;
 enum class Meeting { kBlock, kWarp, kShuffle, kMatrix };
 // Waits until all threads of the block have come here.
 void MeetBlock();
-// Waits until all lanes of the warp have come here, each with `bytes` bytes, and returns those of
-// all lanes, kMostBytes apart, which remain valid until this lane's next meeting but one.
+// Waits until all lanes of the warp have come here.
+void MeetLanes(Meeting what);
+// The same, each lane with its value, and returns those of all lanes, kMostBytes apart, which
+// remain valid until this lane's next meeting but one.
 inline constexpr int kMostBytes = 64;
-const std::byte* MeetWarp(Meeting what, const void* mine, size_t bytes);
+template <typename T>
+const std::byte* MeetWarp(Meeting what, const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kMostBytes);
+  std::byte* slots = here->slots[here->meetings++ % 2];
+  std::memcpy(slots + here->thread % kWarp * kMostBytes, &mine, sizeof(T));
+  MeetLanes(what);
+  return slots;
+}
 
 template <typename T>
 T OfLane(const std::byte* all, int lane) {
@@ -89,13 +100,11 @@ inline int BlockZ() { return static_cast<int>(emulation::here->block[2]); }
 inline int BlocksX() { return static_cast<int>(emulation::here->blocks[0]); }
 
 inline void SyncBlock() { emulation::MeetBlock(); }
-inline void SyncWarp() { emulation::MeetWarp(emulation::Meeting::kWarp, nullptr, 0); }
+inline void SyncWarp() { emulation::MeetLanes(emulation::Meeting::kWarp); }
 
 template <typename T>
 T Shuffle(T x, int lane) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= emulation::kMostBytes);
-  return emulation::OfLane<T>(emulation::MeetWarp(emulation::Meeting::kShuffle, &x, sizeof(T)),
-                              lane % kWarp);
+  return emulation::OfLane<T>(emulation::MeetWarp(emulation::Meeting::kShuffle, x), lane % kWarp);
 }
 template <typename T>
 T ShuffleXor(T x, int mask) {

@@ -74,8 +74,8 @@ class Queue {
   virtual QueueTime time() const = 0;
 
   virtual bool Done(Ticket ticket) const = 0;
-  // Not to be used within a step: it does not sleep.
-  void WaitFor(Ticket ticket) const {
+  // Not to be used within a step, which waits for other things, too.
+  virtual void WaitFor(Ticket ticket) const {
     while (!Done(ticket)) sched_yield();
   }
 };

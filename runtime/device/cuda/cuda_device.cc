@@ -21,6 +21,12 @@
 namespace pp {
 namespace {
 
+// The watcher naps while work is under way: an eighth of the time since work was last submitted or
+// done, at least CudaExperiments::poll and at most this. What takes long is noticed a little later,
+// and a processor is not kept busy: a nap costs some microseconds of its time, in a virtual machine
+// 20.
+constexpr std::chrono::microseconds kLongestNap{50};
+
 class CudaDevice : public Device {
  public:
   CudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args)
@@ -93,7 +99,7 @@ class CudaDevice : public Device {
 
   void Finish() override {
     if (!watcher_.joinable()) return;  // Allocate has failed
-    while (!Idle()) sched_yield();
+    for (const auto* queue : {&compute_, &reduce_, &out_, &in_, &probe_}) (*queue)->Finish();
   }
   Status status() const override { return driver_->status(); }
 
@@ -144,6 +150,8 @@ class CudaDevice : public Device {
 
   void Watch() {
     prctl(PR_SET_TIMERSLACK, 1000);  // naps end within a microsecond
+    auto since = std::chrono::steady_clock::now();
+    uint64_t known = 0;
     while (!ended_.load()) {
       const uint64_t seen = bell_.rings();
       bool moved =
@@ -159,10 +167,16 @@ class CudaDevice : public Device {
       if (moved) {
         bells_.compute->Ring();
         bells_.communication->Ring();
-      } else if (!idle) {
-        std::this_thread::sleep_for(experiments_.poll);
-      } else {
+      }
+      const auto now = std::chrono::steady_clock::now();
+      if (moved || seen != known) since = now;
+      known = seen;
+      if (moved) continue;
+      if (idle) {
         bell_.Wait(seen);
+      } else {
+        std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(
+            (now - since) / 8, experiments_.poll, std::max(experiments_.poll, kLongestNap)));
       }
     }
   }

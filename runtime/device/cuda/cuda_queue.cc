@@ -1,7 +1,5 @@
 #include "runtime/device/cuda/cuda_queue.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -27,13 +25,13 @@ CudaDriver::Event CudaQueue::TakeEvent() {
 }
 
 std::byte* CudaQueue::TakePinned(int64_t bytes) {
-  while (true) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (std::byte* piece = ring_.Take(bytes)) return piece;
-    }
-    sched_yield();  // the watcher gives space back
-  }
+  std::byte* piece = nullptr;
+  finished_.WaitUntil([&] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    piece = ring_.Take(bytes);
+    return piece != nullptr;
+  });
+  return piece;
 }
 
 Ticket CudaQueue::Put(Work work) {
@@ -124,6 +122,7 @@ bool CudaQueue::Watch() {
   work_.pop_front();
   lock.unlock();
   done_.store(work.ticket, std::memory_order_release);
+  finished_.Ring();
   return true;
 }
 

@@ -39,6 +39,9 @@ class CudaQueue : public Queue, public Copier {
   Ticket Stamp(double* seconds) override;
   Ticket last() const override { return last_; }
   Ticket Mark() override { return Put({}); }
+  void WaitFor(Ticket ticket) const override {
+    finished_.WaitUntil([&] { return Done(ticket); });
+  }
   QueueTime time() const override;
   bool Done(Ticket ticket) const override {
     return done_.load(std::memory_order_acquire) >= ticket;
@@ -50,6 +53,10 @@ class CudaQueue : public Queue, public Copier {
   bool Watch();
   // The watcher: whether nothing is under way.
   bool Idle() const { return done_.load() == submitted_.load(); }
+  // The owner must have stopped submitting.
+  void Finish() const {
+    finished_.WaitUntil([&] { return Idle(); });
+  }
 
  private:
   // What the watcher does when an event is reached.
@@ -70,6 +77,7 @@ class CudaQueue : public Queue, public Copier {
   Ticket last_ = 0;  // the owner's
   double processor_ = 0;
   std::atomic<Ticket> submitted_{0}, done_{0};
+  mutable Bell finished_;     // the watcher rings when work is done, and its pinned memory free
   mutable std::mutex mutex_;  // of the following fields
   std::deque<Work> work_;
   std::vector<CudaDriver::Event> events_;  // free ones

@@ -14,7 +14,7 @@ struct CudaExperiments {
   uint32_t alignment = 16;
   // Whether GELU may be part of a product.
   bool fuses_gelu = true;
-  // How long the thread that waits for a GPU's events sleeps between two looks at them.
+  // How long the thread that waits for a GPU's events sleeps at least between two looks at them.
   std::chrono::microseconds poll{5};
 };
 
