@@ -264,7 +264,7 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
             0, 8.0 * n);
   table.Row("layer norm backward", 2 * kLayers + 1, BestSeconds([&] {
               cpu::LayerNormBackward<float>({tokens, c, y.get(), x.get(), gamma.get(), mean.get(),
-                                             rstd.get(), dx.get(), Update::kAdd, sums.get(),
+                                             rstd.get(), dx.get(), dx.get(), sums.get(),
                                              sums2.get(), Update::kAdd});
             }),
             0, 16.0 * n);

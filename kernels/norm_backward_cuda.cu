@@ -58,15 +58,10 @@ __device__ Statistics StatisticsOf(const LayerNormBackwardArgs<N>& a, int64_t ro
   return {kCentre == Centre::kYes ? a.mean[row] : 0, a.rstd[row]};
 }
 
-template <typename N>
-__device__ bool Adds(const LayerNormBackwardArgs<N>& a) {
-  return a.dx != nullptr && a.dx_update == Update::kAdd;
-}
-
-// Of a row, in columns side by side. dx: what is to be added to, or zeros.
+// Of a row, in columns side by side. add: or zeros.
 template <typename N, int kSize>
 struct Numbers {
-  Pack<N, kSize> x, dy, dx;
+  Pack<N, kSize> x, dy, add;
 };
 
 // Columns side by side.
@@ -96,7 +91,7 @@ __device__ Pack<N, kSize> InputGradient(const Numbers<N, kSize>& numbers, Statis
     const float g = ToFloat(numbers.dy.at[i]) * gamma.at[i];
     const float n = (ToFloat(numbers.x.at[i]) - of.mean) * of.rstd;
     out.at[i] =
-        FromFloat<N>(ToFloat(numbers.dx.at[i]) + of.rstd * (g - means.of_g - n * means.of_gn));
+        FromFloat<N>(ToFloat(numbers.add.at[i]) + of.rstd * (g - means.of_g - n * means.of_gn));
   }
   return out;
 }
@@ -133,9 +128,8 @@ __global__ void __launch_bounds__(ThreadsOf(kPacks)) Backward(LayerNormBackwardA
   const float each = 1 / static_cast<float>(a.channels);
   const int first = Thread() * kSize, stride = Threads() * kSize;
   struct Row {
-    Words x[kPacks], dy[kPacks], dx[kPacks];
+    Words x[kPacks], dy[kPacks], add[kPacks];
   };
-  const bool adds = Adds(a);
   const auto load = [&](int64_t row) {
     Row loaded = {};
     if (row >= a.rows) return loaded;
@@ -145,12 +139,12 @@ __global__ void __launch_bounds__(ThreadsOf(kPacks)) Backward(LayerNormBackwardA
       if (c >= a.channels) continue;
       loaded.x[p] = LoadWords(a.x + row * a.channels + c);
       loaded.dy[p] = LoadWords(a.dy + row * a.channels + c);
-      if (adds) loaded.dx[p] = LoadWords(a.dx + row * a.channels + c);
+      if (a.add != nullptr) loaded.add[p] = LoadWords(a.add + row * a.channels + c);
     }
     return loaded;
   };
   const auto numbers_of = [](const Row& row, int p) -> Numbers<N, kSize> {
-    return {PackOf<N, kSize>(row.x[p]), PackOf<N, kSize>(row.dy[p]), PackOf<N, kSize>(row.dx[p])};
+    return {PackOf<N, kSize>(row.x[p]), PackOf<N, kSize>(row.dy[p]), PackOf<N, kSize>(row.add[p])};
   };
   Row next = load(BlockX());
   Columns<kSize> own[kPacks] = {};
@@ -199,7 +193,7 @@ __global__ void __launch_bounds__(ThreadsOf(kPacks)) Backward(LayerNormBackwardA
 template <int kSize, typename N>
 __device__ Numbers<N, kSize> LoadNumbers(const LayerNormBackwardArgs<N>& a, int64_t at) {
   Numbers<N, kSize> numbers = {LoadPack<kSize>(a.x + at), LoadPack<kSize>(a.dy + at), {}};
-  if (Adds(a)) numbers.dx = LoadPack<kSize>(a.dx + at);
+  if (a.add != nullptr) numbers.add = LoadPack<kSize>(a.add + at);
   return numbers;
 }
 

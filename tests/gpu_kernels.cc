@@ -272,7 +272,7 @@ int Speed() {
                                        .mean = mean,
                                        .rstd = rstd,
                                        .dx = z,
-                                       .dx_update = Update::kAdd,
+                                       .add = z,
                                        .dgamma = gamma,
                                        .dbeta = beta,
                                        .scratch = scratch},

@@ -81,19 +81,19 @@ Comparison HalfNorm(const CpuKernels& kernels) {
               y.template data<N>(), centered ? mean.data() : nullptr, rstd.data()});
           Floats& to_gamma = dgamma[Which<N>()] = beta;
           Floats& to_beta = dbeta[Which<N>()] = gamma;
-          kernels.LayerNormBackward(
-              LayerNormBackwardArgs<N>{.rows = rows,
-                                       .channels = channels,
-                                       .dy = dy.template data<N>(),
-                                       .x = x.template data<N>(),
-                                       .gamma = gamma.data(),
-                                       .mean = centered ? mean.data() : nullptr,
-                                       .rstd = rstd.data(),
-                                       .dx = dx.template data<N>(),
-                                       .dx_update = update,
-                                       .dgamma = to_gamma.data(),
-                                       .dbeta = centered ? to_beta.data() : nullptr,
-                                       .update = update});
+          kernels.LayerNormBackward(LayerNormBackwardArgs<N>{
+              .rows = rows,
+              .channels = channels,
+              .dy = dy.template data<N>(),
+              .x = x.template data<N>(),
+              .gamma = gamma.data(),
+              .mean = centered ? mean.data() : nullptr,
+              .rstd = rstd.data(),
+              .dx = dx.template data<N>(),
+              .add = update == Update::kAdd ? dx.template data<N>() : nullptr,
+              .dgamma = to_gamma.data(),
+              .dbeta = centered ? to_beta.data() : nullptr,
+              .update = update});
         });
         for (const Both<H>* both : {&y, &dx})
           kernels.order == CpuKernels::Order::kSame && !kSanitized

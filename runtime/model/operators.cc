@@ -121,7 +121,7 @@ class KernelOperators : public Operators {
                                  .mean = Mean(call),
                                  .rstd = call.statistics,
                                  .dx = Act(call.d_in),
-                                 .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
+                                 .add = Act(call.add),
                                  .dgamma = call.part,
                                  .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
         if (peers_.shares())
@@ -157,6 +157,7 @@ class KernelOperators : public Operators {
         return acts_.GeluBackward(
             {.n = rows_ * op.in, .x = Act(call.in), .dy = Act(call.d_out), .dx = Act(call.d_in)});
       case OperatorKind::kResidual:
+        if (call.d_in == call.d_out) return;
         acts_.Dropout({.range = peers_.OwnRange(op.in),
                        .x = Act(call.d_out),
                        .out = peers_.Own(Act(call.d_in), op.in),

@@ -30,7 +30,7 @@ struct OperatorCall {
 
   std::byte *in = nullptr, *stream = nullptr, *out = nullptr, *all = nullptr;
   float* statistics = nullptr;
-  std::byte *d_out = nullptr, *d_in = nullptr;
+  std::byte *d_out = nullptr, *d_in = nullptr, *add = nullptr;
   float* part = nullptr;
 
   // The operator that is carried out together with this one, if the Operators say so.
@@ -52,7 +52,7 @@ class Operators {
   virtual void Begin(const StageCall& call) = 0;
   // out and statistics.
   virtual void Forward(const OperatorCall& call) = 0;
-  // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.
+  // d_in, to which a Norm adds `add`; and a Norm's part.
   virtual void BackwardInput(const OperatorCall& call) = 0;
   // With tensor-parallel peers, the results of these two may be complete only now.
   virtual void Settle() = 0;
