@@ -295,22 +295,20 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
 }
 
 void Ends(Table& table, int64_t tokens) {
-  const Buffer logits = Make(tokens * kVocabulary), statistics = Make(2 * tokens);
+  const Buffer logits = Make(tokens * kVocabulary);
+  std::vector<double> losses(tokens);
   const std::vector<int32_t> target(tokens, 7);
   double loss = 0;
   const double bytes = 4.0 * tokens * kVocabulary;
   table.Row("cross entropy", 1, BestSeconds([&] {
-              cpu::CrossEntropyForward<float>(
-                  {tokens, kVocabulary, 0, logits.get(), target.data(), statistics.get(), &loss});
-            }),
-            0, bytes);
-  table.Row("cross entropy backward", 1, BestSeconds([&] {
-              cpu::CrossEntropyBackward<float>({.rows = tokens,
-                                                .vocabulary = kVocabulary,
-                                                .logits = logits.get(),
-                                                .target = target.data(),
-                                                .statistics = statistics.get(),
-                                                .scale = 1.0f / static_cast<float>(tokens)});
+              cpu::CrossEntropyForward<float>({.rows = tokens,
+                                               .vocabulary = kVocabulary,
+                                               .logits = logits.get(),
+                                               .target = target.data(),
+                                               .losses = losses.data(),
+                                               .loss = &loss,
+                                               .dlogits = logits.get(),
+                                               .scale = 1.0f / static_cast<float>(tokens)});
             }),
             0, 2 * bytes);
   const int64_t n = kVocabulary * kChannels, all = 124439808;

@@ -102,8 +102,11 @@ class KernelOperators : public Operators {
                                           .row_stride = op.stride,
                                           .logits = Act(call.in),
                                           .target = call.stage->targets,
-                                          .statistics = call.statistics,
-                                          .loss = call.stage->loss});
+                                          .losses = reinterpret_cast<double*>(call.statistics),
+                                          .loss = call.stage->loss,
+                                          .dlogits = MakesGradient(call) ? Act(call.d_in) : nullptr,
+                                          .scale = static_cast<float>(call.stage->per_token),
+                                          .scaling = call.stage->scaling});
     }
   }
 
@@ -164,16 +167,7 @@ class KernelOperators : public Operators {
                        .dropout = Dropout(call)});
         return peers_.Gather(Act(call.d_in), op.in);
       case OperatorKind::kLoss:
-        return acts_.CrossEntropyBackward({.rows = rows_,
-                                           .vocabulary = Tokens(op.in),
-                                           .row_stride = op.stride,
-                                           .first = peers_.index() * op.in,
-                                           .padding = op.in - Tokens(op.in),
-                                           .logits = Act(call.d_in),
-                                           .target = call.stage->targets,
-                                           .statistics = call.statistics,
-                                           .scale = static_cast<float>(call.stage->per_token),
-                                           .scaling = call.stage->scaling});
+        return;  // its forward has written the gradient
     }
   }
 
@@ -256,6 +250,12 @@ class KernelOperators : public Operators {
                    .dropout = Dropout(call)});
   }
 
+  // Whether the forward of a Loss leaves the gradient in the place of the logits: where these are
+  // saved for the backward.
+  static bool MakesGradient(const OperatorCall& call) {
+    return call.in == call.d_in && call.stage->op != Op::kEvaluate;
+  }
+
   // Each peer writes its own part among zeros, so that their sum contains all parts.
   void JoinLoss(const OperatorCall& call) {
     const Operator& op = call.placed->op;
@@ -277,6 +277,17 @@ class KernelOperators : public Operators {
                                .target = call.stage->targets,
                                .statistics = call.statistics,
                                .loss = call.stage->loss});
+    if (!MakesGradient(call)) return;
+    acts_.CrossEntropyBackward({.rows = rows_,
+                                .vocabulary = Tokens(op.in),
+                                .row_stride = op.stride,
+                                .first = peers_.index() * op.in,
+                                .padding = op.in - Tokens(op.in),
+                                .logits = Act(call.d_in),
+                                .target = call.stage->targets,
+                                .statistics = call.statistics,
+                                .scale = static_cast<float>(call.stage->per_token),
+                                .scaling = call.stage->scaling});
   }
 
   // Each peer draws from its own tokens, and the best one is the best of all.

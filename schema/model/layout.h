@@ -99,7 +99,8 @@ struct Spot {
 };
 
 // Where a forward puts what a backward needs: FW and RE use the stash; CFW uses scratch, the same
-// place for one layer after the other, except for what it keeps.
+// place for one layer after the other, except for what it keeps. The forward that saves the logits
+// also overwrites them with the gradient with respect to them, where the backward finds it.
 enum class Keep : uint8_t { kStash, kScratch };
 // Where a backward puts what its weight half needs: BW in scratch, layer by layer; BW_input leaves
 // all of it for BW_weight, in work.
@@ -121,7 +122,7 @@ struct StageOperator {
     int64_t weight = 0, wgrad = 0;  // offsets, as in Tensor
   };
   // Of its input, of the stream (a Residual), of its output, and of its statistics: Norm 1 /
-  // deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2].
+  // deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2], only for itself.
   struct Forward {
     Spot in, stream, out, statistics;
     Spot all;  // with sequence parallelism, of an Embedding: N rows, also of gradients

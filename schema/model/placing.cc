@@ -77,13 +77,15 @@ class Placer {
   }
 
   // There are two places for these: an operator does not write where it reads. The second one also
-  // holds gradients passed from an operator to the one before.
+  // holds gradients passed from an operator to the one before, and the statistics of a Loss.
   void FindTemporaries() {
     which_.assign(operators_.size(), 0);
     if (shares_) widths_[0] = width_;  // for an Embedding
     for (size_t i = 0; i < operators_.size(); ++i) {
       if (GivesGradientInScratch(KindAt(i)))
         widths_[1] = std::max(widths_[1], operators_[i].op.stride);
+      if (KindAt(i) == OperatorKind::kLoss)  // two fp32 numbers per token
+        widths_[1] = std::max(widths_[1], 2 * BytesOf(Dtype::kFp32) / BytesOf(dtype_));
       if (!IsTemporary(i)) continue;
       which_[i] = i > 0 && IsTemporary(i - 1) && which_[i - 1] == 0 ? 1 : 0;
       widths_[which_[i]] = std::max(widths_[which_[i]], operators_[i].op.stride);
@@ -135,7 +137,7 @@ class Placer {
                                     static_cast<int64_t>(op.parameters.size()) * stream_);
           break;
         case OperatorKind::kLoss:
-          forward.statistics = take(i, &StageOperator::Forward::statistics, 2 * tokens_);
+          forward.statistics = {Area::kScratch, temporary_[1]};
           break;
         case OperatorKind::kRope:
           forward.out = now;
@@ -174,6 +176,7 @@ class Placer {
       const StageOperator::Forward& forward = operators_[i].of(Keep::kStash);
       operators_[i].again = forward.out.area == Area::kStash ||
                             forward.statistics.area == Area::kStash ||
+                            (KindAt(i) == OperatorKind::kLoss && forward.in.area == Area::kStash) ||
                             (reads && IsTemporary(i) && forward.out.area == Area::kScratch);
       reads = operators_[i].again;
     }
@@ -243,7 +246,7 @@ class Placer {
         case OperatorKind::kSwiGlu:
           return Spot{Area::kScratch, temporary_[1]};
         case OperatorKind::kLinear:
-          // The loss overwrites its input with the gradient.
+          // The loss has overwritten its input with the gradient.
           if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
           if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return flow;
           return take(tokens_ * operators_[i].op.stride, dtype_);

@@ -41,8 +41,8 @@ StageWork WorkOf(const Operator& op, const Job& job) {
     case OperatorKind::kSwiGlu:
       work.input = {0, 2 * in + out};
       break;
-    case OperatorKind::kLoss:
-      work.input = {0, 2 * in};
+    case OperatorKind::kLoss:  // writes the gradient of what it reads
+      work.forward.bytes = work.again.bytes = 2 * in;
       break;
   }
   return work;
