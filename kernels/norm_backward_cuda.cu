@@ -8,8 +8,7 @@
 //
 // Rows that are too wide, or not of whole packs, are read again, from the first-level cache, and
 // their columns' sums are in shared memory.
-#include <algorithm>
-
+#include "kernels/add_parts_cuda.h"
 #include "kernels/norm.h"
 #include "kernels/norm_cuda.h"
 
@@ -17,8 +16,6 @@ namespace pp::kernels::cuda {
 namespace {
 
 constexpr int kBackwardThreads = 256;
-// Of AddParts: the most warps of a block, and parts of which a warp loads a column at once.
-constexpr int kAddWarps = 16, kAddAtOnce = 8;
 
 struct Sums {
   float of_g, of_gn;
@@ -240,28 +237,14 @@ __global__ void __launch_bounds__(kBackwardThreads, 2) BackwardWide(LayerNormBac
   });
 }
 
-// A block takes 32 columns of dgamma and dbeta, side by side: a lane a column, a warp every 16th
-// part, where there are so many.
+// Columns of dgamma and dbeta, side by side.
 template <typename N>
 __global__ void __launch_bounds__(kAddWarps* kWarp)
     AddParts(LayerNormBackwardArgs<N> a, int parts) {
-  const int warps = Threads() / kWarp;
-  auto& of_warps = Shared<float[kAddWarps][kWarp]>();
   const int64_t c = int64_t{BlockX()} * kWarp + Lane();
   const bool inside = c < (a.dbeta != nullptr ? 2 : 1) * a.channels;
-  float sum = 0;
-  for (int part = Warp(); inside && part < parts; part += warps * kAddAtOnce) {
-    PP_UNROLL
-    for (int j = 0; j < kAddAtOnce; ++j) {
-      const int i = part + j * warps;
-      sum += i < parts ? a.scratch[i * 2 * a.channels + c] : 0;
-    }
-  }
-  of_warps[Warp()][Lane()] = sum;
-  SyncBlock();
+  const float all = SumOfParts(a.scratch + c, 2 * a.channels, parts, inside);
   if (Warp() != 0 || !inside) return;
-  float all = 0;
-  for (int w = 0; w < warps; ++w) all += of_warps[w][Lane()];
   float* out = c < a.channels ? a.dgamma + c : a.dbeta + (c - a.channels);
   *out = a.update == Update::kAdd ? *out + all : all;
 }
@@ -299,11 +282,8 @@ void RunBackward(const LayerNormBackwardArgs<N>& args, Stream stream) {
   RunRows<N, kSize, kCentre>(args, blocks, stream);
   if (args.dgamma == nullptr) return;
   const int64_t sums = (args.dbeta != nullptr ? 2 : 1) * args.channels;
-  const int warps = static_cast<int>(std::clamp<int64_t>(blocks, 1, kAddWarps));
-  Launch<AddParts<N>>({.x = CeilDiv(sums, kWarp),
-                       .threads = warps * kWarp,
-                       .shared = kAddWarps * kWarp * sizeof(float)},
-                      stream, args, static_cast<int>(blocks));
+  Launch<AddParts<N>>(AddGrid(CeilDiv(sums, kWarp), blocks), stream, args,
+                      static_cast<int>(blocks));
 }
 
 }  // namespace

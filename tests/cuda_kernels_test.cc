@@ -66,7 +66,8 @@ TEST_CASE("sums have the same bits wherever a tensor lies") {
   const Floats x = Numbers(rows * columns, 1);
   const std::vector<int32_t> target(rows, 4321);
   CheckSameBits(x, columns, [&](float* at, float* out) {
-    kernels.BiasGradient({rows, columns, at, out, Update::kSet});
+    const BiasTensor<float> bias = {columns, at, out};
+    kernels.BiasGradient(BiasGradientArgs<float>{rows, {&bias, 1}});
   });
   CheckSameBits(x, 2, [&](float* at, float* out) {
     double partial = 0;

@@ -255,7 +255,8 @@ int Speed() {
   const int64_t rows = batch * tokens, vocabulary = 50257, stride = 50304;
   const double half = static_cast<double>(rows * width) * 2;
   BFloat16 *x = Halves(rows * 4 * width), *y = Halves(rows * 4 * width), *z = Halves(rows * width);
-  float *gamma = Floats(width), *beta = Floats(width), *mean = Floats(rows), *rstd = Floats(rows);
+  float *gamma = Floats(4 * width), *beta = Floats(width), *mean = Floats(rows),
+        *rstd = Floats(rows);
   float* scratch = Floats(std::max(NormScratchFloats(4 * width), BiasScratchFloats(4 * width)));
   Time("copy", 2 * half, "GB/s", [&] {
     cudaMemcpyAsync(y, x, static_cast<size_t>(half), cudaMemcpyDeviceToDevice, nullptr);
@@ -285,10 +286,10 @@ int Speed() {
     cuda::Residual<BFloat16>({{0, rows * width, tokens * width}, x, y, z, {1, 2, 3, 0.1f}},
                              nullptr);
   });
+  const BiasTensor<BFloat16> bias = {4 * width, x, gamma};
   Time("bias gradient", 4 * half, "GB/s", [&] {
-    cuda::BiasGradient<BFloat16>(
-        {.rows = rows, .columns = 4 * width, .dy = x, .dbias = scratch, .scratch = scratch},
-        nullptr);
+    cuda::BiasGradient<BFloat16>({.rows = rows, .tensors = {&bias, 1}, .scratch = scratch},
+                                 nullptr);
   });
   BFloat16* logits = Halves(rows / 4 * stride);
   int32_t* target = reinterpret_cast<int32_t*>(Floats(rows));

@@ -207,8 +207,8 @@ void HalfRows(const CpuKernels& kernels, int64_t channels, Comparison& result) {
                                                        .dtable = dtable[i].data(),
                                                        .dposition = dposition[i].data(),
                                                        .dropout = key});
-    kernels.BiasGradient(
-        BiasGradientArgs<N>{10, channels, dout.template data<N>(), dbias[i].data(), Update::kAdd});
+    const BiasTensor<N> bias = {channels, dout.template data<N>(), dbias[i].data()};
+    kernels.BiasGradient(BiasGradientArgs<N>{10, {&bias, 1}, Update::kAdd});
   });
   Add(result, out);
   AddSame(result, kernels, dtable[1], dtable[0]);

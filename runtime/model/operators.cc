@@ -30,6 +30,7 @@ class KernelOperators : public Operators {
         seed_(seed),
         kernels_(*kernels),
         acts_(*kernels) {
+    biases_.reserve(layout.operators.size());
     for (size_t i = 0; i < layout.operators.size(); ++i) {
       const Operator& op = layout.operators[i].op;
       products_.push_back(op.kind == OperatorKind::kLinear
@@ -189,6 +190,13 @@ class KernelOperators : public Operators {
       case OperatorKind::kLoss:
         return;  // no parameters
     }
+  }
+
+  // All biases of a group at once: on a GPU each is too small for a kernel of its own.
+  void FinishWeights(const StageCall& call) override {
+    if (biases_.empty()) return;
+    acts_.BiasGradient({.rows = rows_, .tensors = biases_, .update = call.accumulate});
+    biases_.clear();
   }
 
   void Settle() override { peers_.Settle(); }
@@ -352,11 +360,7 @@ class KernelOperators : public Operators {
               .b = transposed ? Act(call.in) : Act(call.d_out),
               .c = call.gradients[0]});
     if (op.parameters.size() < 2) return;
-    acts_.BiasGradient({.rows = rows_,
-                        .columns = op.out,
-                        .dy = Act(call.d_out),
-                        .dbias = call.gradients[1],
-                        .update = update});
+    biases_.push_back({op.out, Act(call.d_out), call.gradients[1]});
   }
 
   // A micro-batch touches only the rows of its tokens and positions.
@@ -429,8 +433,9 @@ class KernelOperators : public Operators {
   const uint64_t seed_;
   Kernels& kernels_;
   ActivationKernels<N>& acts_;
-  std::vector<Products> products_;  // by operator
-  std::vector<double> turns_;       // of a Rope, by pair; empty: there is none
+  std::vector<Products> products_;              // by operator
+  std::vector<double> turns_;                   // of a Rope, by pair; empty: there is none
+  std::vector<kernels::BiasTensor<N>> biases_;  // of this group's weight halves
 };
 
 }  // namespace

@@ -145,6 +145,7 @@ void StageModel::Backward(const StageCall& call) {
       operators_->Settle();
       WeightHalf(call, i, kHalves);
     }
+    operators_->FinishWeights(call);
   }
 }
 
@@ -162,6 +163,8 @@ void StageModel::BackwardWeight(const StageCall& call) {
     MakeAgain(call, i, Halves::kApart);
     operators_->Settle();
     WeightHalf(call, i, Halves::kApart);
+    if (i == 0 || layout_.operators[i - 1].group != layout_.operators[i].group)
+      operators_->FinishWeights(call);
   }
 }
 

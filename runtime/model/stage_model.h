@@ -56,8 +56,10 @@ class Operators {
   virtual void BackwardInput(const OperatorCall& call) = 0;
   // With tensor-parallel peers, the results of these two may be complete only now.
   virtual void Settle() = 0;
-  // The gradients.
+  // The gradients; those of biases may be complete only after FinishWeights, which comes at the end
+  // of each group of operators. What they are computed from stays until then.
   virtual void BackwardWeight(const OperatorCall& call) = 0;
+  virtual void FinishWeights(const StageCall& call) = 0;
   virtual void Copy(const std::byte* from, int64_t bytes, std::byte* to) = 0;
 };
 

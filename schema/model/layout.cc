@@ -144,6 +144,17 @@ StageLayout LayoutStage(const Job& job, int stage) {
   return layout;
 }
 
+int64_t BiasElements(const StageLayout& layout) {
+  int64_t most = 0, sum = 0;
+  int group = 0;
+  for (const StageOperator& placed : layout.operators) {
+    if (std::exchange(group, placed.group) != placed.group) sum = 0;
+    const bool has = placed.op.kind == OperatorKind::kLinear && placed.parameters.size() > 1;
+    most = std::max(most, sum += has ? placed.op.out : 0);
+  }
+  return most;
+}
+
 int64_t NormBlocks(const Job& job) {
   const StageLayout last = LayoutStage(job, job.stages() - 1);
   return job.tp * (last.first_norm_block + last.norm_blocks);

@@ -200,6 +200,9 @@ struct StageLayout {
 // REQUIRES: CheckJob(job).ok() and 0 <= stage < job.stages().
 StageLayout LayoutStage(const Job& job, int stage);
 
+// The most elements that the biases of a group have together.
+int64_t BiasElements(const StageLayout& layout);
+
 // Norm blocks of the whole model: those of the first peer, then of the next one, and so on.
 int64_t NormBlocks(const Job& job);
 

@@ -24,16 +24,17 @@ class CudaKernels : public Kernels {
         gemms_(options.gemms),
         rounding_(RoundingOf(job.dtype, options.stochastic_rounding)) {
     int64_t floats = 0;
-    for (int stage = 0; stage < job.stages(); ++stage)
-      for (const StageOperator& placed : LayoutStage(job, stage).operators) {
+    for (int stage = 0; stage < job.stages(); ++stage) {
+      const StageLayout layout = LayoutStage(job, stage);
+      floats = std::max(floats, kernels::BiasScratchFloats(BiasElements(layout)));
+      for (const StageOperator& placed : layout.operators) {
         const Operator& op = placed.op;
         if (op.kind == OperatorKind::kNorm)
           floats = std::max(floats, kernels::NormScratchFloats(op.in));
-        if (op.kind == OperatorKind::kLinear && op.parameters.size() > 1)
-          floats = std::max(floats, kernels::BiasScratchFloats(op.out));
         if (op.kind == OperatorKind::kRope && angles_ == nullptr)
           TakeAngles(RopeTurns(op.rope, op.head_dim), job.sequence_length);
       }
+    }
     const auto attention = static_cast<int64_t>(cuda::AttentionScratchBytes(AttentionShapeOf(job)));
     scratch_ = Allocate(std::max(floats * 4, attention));
   }
