@@ -1,5 +1,6 @@
 // The classifier on a GPU. Memory-bound: the forward reads each element from memory once, and again
-// from the second-level cache to write its gradient; the backward reads and writes it once.
+// from the caches, as far as they hold it, to write its gradient; the backward reads and writes it
+// once.
 //
 // A block takes a row. In the forward a thread goes over every 512th group of eight elements once
 // and keeps the largest so far and the sum of exp(x - largest), which it rescales when a larger one
@@ -71,11 +72,13 @@ __device__ float ScaleOf(const Args& a) {
 }
 
 // dlogits of a row: of `tokens`, and zeros up to `end`. A thread reads all that it writes before it
-// writes it, the target's logit included.
+// writes it, the target's logit included. What was read last comes first: it is still in a cache.
 template <Access kAccess, typename N>
 __device__ void Gradient(const N* x, int64_t tokens, int64_t end, int64_t target, float largest,
                          float log_sum, float scale, N* out) {
-  for (int64_t i = Thread() * kGroup; i < end; i += kRowThreads * kGroup) {
+  constexpr int64_t kStep = kRowThreads * kGroup;
+  for (int64_t i = end / kStep * kStep + Thread() * kGroup; i >= 0; i -= kStep) {
+    if (i >= end) continue;
     auto d = LoadFirst<kGroup, kAccess>(x + i, tokens - i, 0);
     for (int j = 0; j < kGroup; ++j) {
       const float part = FastExp(d.at[j] - largest - log_sum) * scale;
