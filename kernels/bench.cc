@@ -243,7 +243,7 @@ void Attention(Table& table, int64_t tokens, int64_t sequence, float p) {
 void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
   const int64_t c = kChannels, n = tokens * c;
   const Buffer x = Make(4 * n), y = Make(4 * n), dx = Make(4 * n), gamma = Make(c), beta = Make(c);
-  const Buffer mean = Make(tokens), rstd = Make(tokens), sums = Make(4 * c), sums2 = Make(c);
+  const Buffer mean = Make(tokens), rstd = Make(tokens), sums = Make(9 * c), sums2 = Make(c);
   const DropoutKey key = {.seed = 1, .site = 2, .first_sequence = 3, .p = p};
   const kernels::MaskedRange range = {0, n, sequence * c};
   if (p > 0) {
@@ -264,7 +264,7 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
             0, 8.0 * n);
   table.Row("layer norm backward", 2 * kLayers + 1, BestSeconds([&] {
               cpu::LayerNormBackward<float>({tokens, c, y.get(), x.get(), gamma.get(), mean.get(),
-                                             rstd.get(), dx.get(), Update::kAdd, sums.get(),
+                                             rstd.get(), dx.get(), dx.get(), sums.get(),
                                              sums2.get(), Update::kAdd});
             }),
             0, 16.0 * n);
@@ -276,18 +276,14 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
               cpu::GeluBackward<float>({4 * n, x.get(), y.get(), dx.get()});
             }),
             0, 48.0 * n);
-  table.Row("bias gradient, 4C", kLayers, BestSeconds([&] {
-              cpu::BiasGradient<float>({tokens, 4 * c, x.get(), sums.get(), Update::kAdd});
+  const BiasTensor<float> biases[] = {{4 * c, x.get(), sums.get()},
+                                      {3 * c, y.get(), sums.get() + 4 * c},
+                                      {c, dx.get(), sums.get() + 7 * c},
+                                      {c, dx.get() + n, sums.get() + 8 * c}};
+  table.Row("bias gradients of a layer", kLayers, BestSeconds([&] {
+              cpu::BiasGradient<float>({tokens, biases, Update::kAdd});
             }),
-            0, 16.0 * n);
-  table.Row("bias gradient, 3C", kLayers, BestSeconds([&] {
-              cpu::BiasGradient<float>({tokens, 3 * c, x.get(), sums.get(), Update::kAdd});
-            }),
-            0, 12.0 * n);
-  table.Row("bias gradient, C", 2 * kLayers, BestSeconds([&] {
-              cpu::BiasGradient<float>({tokens, c, x.get(), sums.get(), Update::kAdd});
-            }),
-            0, 4.0 * n);
+            0, 36.0 * n);
   table.Row("residual", 2 * kLayers, BestSeconds([&] {
               cpu::Residual<float>({range, x.get(), y.get(), dx.get(), key});
             }),
@@ -295,22 +291,20 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
 }
 
 void Ends(Table& table, int64_t tokens) {
-  const Buffer logits = Make(tokens * kVocabulary), statistics = Make(2 * tokens);
+  const Buffer logits = Make(tokens * kVocabulary);
+  std::vector<double> losses(tokens);
   const std::vector<int32_t> target(tokens, 7);
   double loss = 0;
   const double bytes = 4.0 * tokens * kVocabulary;
   table.Row("cross entropy", 1, BestSeconds([&] {
-              cpu::CrossEntropyForward<float>(
-                  {tokens, kVocabulary, 0, logits.get(), target.data(), statistics.get(), &loss});
-            }),
-            0, bytes);
-  table.Row("cross entropy backward", 1, BestSeconds([&] {
-              cpu::CrossEntropyBackward<float>({.rows = tokens,
-                                                .vocabulary = kVocabulary,
-                                                .logits = logits.get(),
-                                                .target = target.data(),
-                                                .statistics = statistics.get(),
-                                                .scale = 1.0f / static_cast<float>(tokens)});
+              cpu::CrossEntropyForward<float>({.rows = tokens,
+                                               .vocabulary = kVocabulary,
+                                               .logits = logits.get(),
+                                               .target = target.data(),
+                                               .losses = losses.data(),
+                                               .loss = &loss,
+                                               .dlogits = logits.get(),
+                                               .scale = 1.0f / static_cast<float>(tokens)});
             }),
             0, 2 * bytes);
   const int64_t n = kVocabulary * kChannels, all = 124439808;

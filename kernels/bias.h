@@ -1,9 +1,11 @@
-// dbias[c] (= or +=) sum over rows r of dy[r,c], in the order of rows; on a GPU in the order of
-// kBiasParts parts of them.
+// dbias[c] (= or +=) sum over rows r of dy[r,c], for several biases at once: in the order of rows;
+// on a GPU by kBiasParts parts of them, of equal size, whose sums are added in a fixed tree. A bias
+// gets the same bits whatever the others are.
 // (The forward of a bias is a post-op of the matmul.)
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/numbers.h"
 #include "kernels/stream.h"
@@ -12,12 +14,18 @@
 namespace pp::kernels {
 
 template <typename N>
+struct BiasTensor {
+  int64_t n = 0;           // columns
+  const N* dy = nullptr;   // [rows, n]
+  float* dbias = nullptr;  // [n], `update`
+};
+
+template <typename N>
 struct BiasGradientArgs {
-  int64_t rows = 0, columns = 0;
-  const N* dy = nullptr;   // [rows, columns]
-  float* dbias = nullptr;  // [columns], `update`
+  int64_t rows = 0;
+  std::span<const BiasTensor<N>> tensors;
   Update update = Update::kSet;
-  float* scratch = nullptr;  // on a GPU: BiasScratchFloats(columns)
+  float* scratch = nullptr;  // on a GPU: BiasScratchFloats of all tensors' columns
 };
 
 inline constexpr int kBiasParts = 64;

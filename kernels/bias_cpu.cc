@@ -6,15 +6,17 @@ namespace pp::kernels::PP_ISA {
 
 template <typename N>
 void BiasGradient(const BiasGradientArgs<N>& args) {
-  ParallelRanges(args.columns, kColumnRange, [&](int64_t begin, int64_t end) {
-    float sum[kColumnRange] = {};
-    for (int64_t r = 0; r < args.rows; ++r) {
-      const N* dy = args.dy + r * args.columns + begin;
-      for (int64_t c = 0; c < end - begin; c += kLanes)
-        Store(sum + c, Load(sum + c) + LoadUpTo(dy + c, end - begin - c));
-    }
-    StoreColumns(sum, end - begin, args.update, args.dbias + begin);
-  });
+  for (const BiasTensor<N>& tensor : args.tensors) {
+    ParallelRanges(tensor.n, kColumnRange, [&](int64_t begin, int64_t end) {
+      float sum[kColumnRange] = {};
+      for (int64_t r = 0; r < args.rows; ++r) {
+        const N* dy = tensor.dy + r * tensor.n + begin;
+        for (int64_t c = 0; c < end - begin; c += kLanes)
+          Store(sum + c, Load(sum + c) + LoadUpTo(dy + c, end - begin - c));
+      }
+      StoreColumns(sum, end - begin, args.update, tensor.dbias + begin);
+    });
+  }
 }
 
 PP_INSTANTIATE(BiasGradient)

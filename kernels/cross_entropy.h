@@ -2,11 +2,13 @@
 //   largest = max over v of logits[r,v],  log_sum = log(sum over v of exp(logits[r,v] - largest))
 //   loss = largest - logits[r,t] + log_sum
 //   dlogits[r,v] = (exp(logits[r,v] - largest - log_sum) - (v == t)) * scale
+// The forward computes both, a row's gradient while the row is in a cache.
 // where the scale is that of the arguments times, if there is one, the loss's (loss_scale.h).
 // `largest` and log_sum are kept apart: in their sum log_sum would lose digits to a large logit.
 // A NaN or an infinite logit makes the row's loss NaN (or infinite) and never goes unnoticed.
-// If the vocabulary is cut into parts, each computes what it knows of a row, and Join makes the
-// loss from them (Shoeybi et al., "Megatron-LM", 2019).
+// If the vocabulary is cut into parts, each computes what it knows of a row (Part), Join makes the
+// loss from them (Shoeybi et al., "Megatron-LM", 2019), and each its part of the gradient
+// (Backward).
 // A row whose target is kIgnored takes no part, whatever its logits: loss 0, statistics 0, dlogits
 // 0.
 #pragma once
@@ -27,10 +29,13 @@ struct CrossEntropyForwardArgs {
   int64_t row_stride = 0;           // elements from one row of logits to the next; 0: vocabulary
   const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows], 0 <= target < vocabulary, or kIgnored
-  float* statistics = nullptr;      // [rows, 2], = largest, log_sum
+  double* losses = nullptr;         // [rows], =
   // One double, = sum of the rows' losses, in the order of rows, on a GPU by a fixed tree; null:
   // not computed.
   double* loss = nullptr;
+  N* dlogits = nullptr;  // [rows, vocabulary], =; it may be `logits`; null: not computed
+  float scale = 1;       // 1 / (all tokens of the step)
+  const LossScale* scaling = nullptr;
 };
 
 // For the tokens [first, first + vocabulary), possibly none.
@@ -50,8 +55,8 @@ struct CrossEntropyJoinArgs {
   int64_t rows = 0, parts = 0;
   const float* all = nullptr;       // [parts, rows, 3]
   const int32_t* target = nullptr;  // [rows]
-  float* statistics = nullptr;      // as in the forward, and the loss
-  double* loss = nullptr;
+  float* statistics = nullptr;      // [rows, 2], = largest, log_sum
+  double* loss = nullptr;           // as in the forward
 };
 
 template <typename N>
@@ -62,8 +67,8 @@ struct CrossEntropyBackwardArgs {
   int64_t padding = 0;                // columns after the vocabulary; their dlogits are 0
   N* logits = nullptr;                // [rows, vocabulary]; becomes dlogits, =
   const int32_t* target = nullptr;    // [rows]
-  const float* statistics = nullptr;  // [rows, 2], of the forward
-  float scale = 1;                    // 1 / (all tokens of the step)
+  const float* statistics = nullptr;  // [rows, 2], of Join
+  float scale = 1;                    // as in the forward
   const LossScale* scaling = nullptr;
 };
 

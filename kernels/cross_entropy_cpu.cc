@@ -37,27 +37,50 @@ void Statistics(const N* x, int64_t n, float* statistics) {
   statistics[1] = Sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+template <typename Args>
+float ScaleOf(const Args& args) {
+  return args.scaling != nullptr ? args.scale * args.scaling->scale : args.scale;
+}
+
+// dlogits of a row from its logits, at the same place or not; `target` counts from its first one.
+template <typename N>
+void Gradient(const N* x, int64_t n, int64_t target, float largest, float log_sum, float scale,
+              N* out) {
+  const auto part = [&](Vec logits) PP_LAMBDA { return Exp(logits - largest - log_sum) * scale; };
+  // Rounded once: what remains of the target's 1 can be small.
+  const bool here = 0 <= target && target < n;
+  const Vec of_target = here ? part(Broadcast(ToFloat(x[target]))) - scale : Broadcast(0);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Store(out + i, part(Load(x + i)));
+  if (i < n) StorePart(out + i, part(LoadPart(x + i, n - i)), n - i);
+  if (here) StorePart(out + target, of_target, 1);
+}
+
 }  // namespace
 
 template <typename N>
 void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args) {
-  const int64_t stride = args.row_stride ? args.row_stride : args.vocabulary;
+  const int64_t n = args.vocabulary;
+  const int64_t stride = args.row_stride ? args.row_stride : n;
+  const float scale = ScaleOf(args);
   ParallelFor(args.rows, [&](int64_t row, int) {
-    float* statistics = args.statistics + 2 * row;
-    if (args.target[row] == kIgnored) {
-      statistics[0] = statistics[1] = 0;
-    } else {
-      Statistics(args.logits + row * stride, args.vocabulary, statistics);
-      statistics[1] = logf(statistics[1]);
+    const N* x = args.logits + row * stride;
+    N* out = args.dlogits != nullptr ? args.dlogits + row * stride : nullptr;
+    const int64_t target = args.target[row];
+    if (target == kIgnored) {
+      args.losses[row] = 0;
+      for (int64_t i = 0; out != nullptr && i < n; ++i) out[i] = {};
+      return;
     }
+    float statistics[2];
+    Statistics(x, n, statistics);
+    const float largest = statistics[0], log_sum = logf(statistics[1]);
+    args.losses[row] = static_cast<double>(largest) - ToFloat(x[target]) + log_sum;
+    if (out != nullptr) Gradient(x, n, target, largest, log_sum, scale, out);
   });
   if (args.loss == nullptr) return;
   double loss = 0;
-  for (int64_t row = 0; row < args.rows; ++row) {
-    if (args.target[row] == kIgnored) continue;
-    const double largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
-    loss += largest - ToFloat(args.logits[row * stride + args.target[row]]) + log_sum;
-  }
+  for (int64_t row = 0; row < args.rows; ++row) loss += args.losses[row];
   *args.loss = loss;
 }
 
@@ -101,24 +124,14 @@ template <typename N>
 void CrossEntropyBackward(const CrossEntropyBackwardArgs<N>& args) {
   const int64_t n = args.vocabulary;
   const int64_t stride = args.row_stride ? args.row_stride : n;
-  const float scale = args.scaling != nullptr ? args.scale * args.scaling->scale : args.scale;
+  const float scale = ScaleOf(args);
   ParallelFor(args.rows, [&](int64_t row, int) {
     N* x = args.logits + row * stride;
-    for (int64_t i = n; i < n + args.padding; ++i) x[i] = {};
-    if (args.target[row] == kIgnored) {
-      for (int64_t i = 0; i < n; ++i) x[i] = {};
-      return;
-    }
-    const float largest = args.statistics[2 * row], log_sum = args.statistics[2 * row + 1];
-    const auto part = [&](Vec logits) PP_LAMBDA { return Exp(logits - largest - log_sum) * scale; };
-    // Rounded once: what remains of the target's 1 can be small.
-    const int64_t target = args.target[row] - args.first;
-    const bool here = 0 <= target && target < n;
-    const Vec of_target = here ? part(Broadcast(ToFloat(x[target]))) - scale : Broadcast(0);
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) Store(x + i, part(Load(x + i)));
-    if (i < n) StorePart(x + i, part(LoadPart(x + i, n - i)), n - i);
-    if (here) StorePart(x + target, of_target, 1);
+    const bool ignored = args.target[row] == kIgnored;
+    for (int64_t i = ignored ? 0 : n; i < n + args.padding; ++i) x[i] = {};
+    if (!ignored)
+      Gradient(x, n, args.target[row] - args.first, args.statistics[2 * row],
+               args.statistics[2 * row + 1], scale, x);
   });
 }
 

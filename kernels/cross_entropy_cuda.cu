@@ -1,11 +1,13 @@
-// The classifier on a GPU. Memory-bound: the forward reads each element once, the backward reads
-// and writes it once.
+// The classifier on a GPU. Memory-bound: the forward reads each element from memory once, and again
+// from the caches, as far as they hold it, to write its gradient; the backward reads and writes it
+// once.
 //
 // A block takes a row. In the forward a thread goes over every 512th group of eight elements once
 // and keeps the largest so far and the sum of exp(x - largest), which it rescales when a larger one
 // comes (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); the threads'
-// results are then joined. The losses of the rows are added by one block, in doubles: a single
-// row's is small compared with the sum of all.
+// results are then joined, and each thread computes the gradient of what it has read. The losses of
+// the rows are added by one block, in doubles: a single row's is small compared with the sum of
+// all.
 #include <limits>
 
 #include "kernels/block_sum_cuda.h"
@@ -44,10 +46,15 @@ __device__ Statistics Join(Statistics a, const Pack<float, kGroup>& x) {
   return {largest, sum};
 }
 
+struct RowShared {
+  Statistics of_warps[kRowWarps];
+  float largest, log_sum;  // of the row
+};
+
 // For a row; the result is in the first thread.
 template <Access kAccess, typename N>
 __device__ Statistics OfRow(const N* x, int64_t n) {
-  auto& of_warps = Shared<Statistics[kRowWarps]>();
+  auto& of_warps = Shared<RowShared>().of_warps;
   Statistics mine = {kLowest, 0};
   for (int64_t i = Thread() * kGroup; i < n; i += kRowThreads * kGroup)
     mine = Join(mine, LoadFirst<kGroup, kAccess>(x + i, n - i, kLowest));
@@ -59,15 +66,46 @@ __device__ Statistics OfRow(const N* x, int64_t n) {
   return mine;
 }
 
+template <typename Args>
+__device__ float ScaleOf(const Args& a) {
+  return a.scaling != nullptr ? a.scale * a.scaling->scale : a.scale;
+}
+
+// dlogits of a row: of `tokens`, and zeros up to `end`. A thread reads all that it writes before it
+// writes it, the target's logit included. What was read last comes first: it is still in a cache.
+template <Access kAccess, typename N>
+__device__ void Gradient(const N* x, int64_t tokens, int64_t end, int64_t target, float largest,
+                         float log_sum, float scale, N* out) {
+  constexpr int64_t kStep = kRowThreads * kGroup;
+  for (int64_t i = end / kStep * kStep + Thread() * kGroup; i >= 0; i -= kStep) {
+    if (i >= end) continue;
+    auto d = LoadFirst<kGroup, kAccess>(x + i, tokens - i, 0);
+    for (int j = 0; j < kGroup; ++j) {
+      const float part = FastExp(d.at[j] - largest - log_sum) * scale;
+      // Rounded once: what remains of the target's 1 can be small.
+      d.at[j] = i + j >= tokens ? 0 : i + j == target ? part - scale : part;
+    }
+    StoreFirst<kAccess>(out + i, d, end - i);
+  }
+}
+
 template <Access kAccess, typename N>
 __global__ void __launch_bounds__(kRowThreads)
     Forward(CrossEntropyForwardArgs<N> a, int64_t stride) {
-  const int64_t row = BlockX();
-  const bool ignored = a.target[row] == kIgnored;
-  const Statistics all = OfRow<kAccess>(a.logits + row * stride, ignored ? 0 : a.vocabulary);
-  if (Thread() != 0) return;
-  a.statistics[2 * row] = ignored ? 0 : all.largest;
-  a.statistics[2 * row + 1] = ignored ? 0 : logf(all.sum);
+  const int64_t row = BlockX(), target = a.target[row];
+  const N* x = a.logits + row * stride;
+  const int64_t tokens = target == kIgnored ? 0 : a.vocabulary;
+  const Statistics mine = OfRow<kAccess>(x, tokens);
+  auto& shared = Shared<RowShared>();
+  if (Thread() == 0) {
+    const float largest = mine.largest, log_sum = logf(mine.sum);
+    a.losses[row] = tokens == 0 ? 0 : static_cast<double>(largest) - ToFloat(x[target]) + log_sum;
+    shared.largest = largest, shared.log_sum = log_sum;
+  }
+  if (a.dlogits == nullptr) return;
+  SyncBlock();
+  Gradient<kAccess>(x, tokens, a.vocabulary, target, shared.largest, shared.log_sum, ScaleOf(a),
+                    a.dlogits + row * stride);
 }
 
 template <Access kAccess, typename N>
@@ -85,17 +123,12 @@ __global__ void __launch_bounds__(kRowThreads) Part(CrossEntropyPartArgs<N> a, i
 }
 
 // One block: a thread takes every 1024th row, both here and in the next kernel.
-template <typename N>
 __global__ void __launch_bounds__(kLossThreads)
-    AddLosses(CrossEntropyForwardArgs<N> a, int64_t stride) {
+    AddLosses(int64_t rows, const double* losses, double* loss) {
   double mine = 0;
-  for (int64_t row = Thread(); row < a.rows; row += kLossThreads) {
-    if (a.target[row] == kIgnored) continue;
-    const double largest = a.statistics[2 * row], log_sum = a.statistics[2 * row + 1];
-    mine += largest - ToFloat(a.logits[row * stride + a.target[row]]) + log_sum;
-  }
-  const double loss = BlockSum<kLossThreads>(mine);
-  if (Thread() == 0) *a.loss = loss;
+  for (int64_t row = Thread(); row < rows; row += kLossThreads) mine += losses[row];
+  const double all = BlockSum<kLossThreads>(mine);
+  if (Thread() == 0) *loss = all;
 }
 
 __global__ void __launch_bounds__(kLossThreads) JoinParts(CrossEntropyJoinArgs a) {
@@ -117,25 +150,14 @@ __global__ void __launch_bounds__(kLossThreads) JoinParts(CrossEntropyJoinArgs a
   if (Thread() == 0 && a.loss != nullptr) *a.loss = loss;
 }
 
-// A thread reads all that it writes before it writes it, the target's logit included.
 template <Access kAccess, typename N>
 __global__ void __launch_bounds__(kRowThreads)
     Backward(CrossEntropyBackwardArgs<N> a, int64_t stride) {
-  const int64_t row = BlockX(), end = a.vocabulary + a.padding;
+  const int64_t row = BlockX();
   N* x = a.logits + row * stride;
-  const int64_t tokens = a.target[row] == kIgnored ? 0 : a.vocabulary;
-  const int64_t target = a.target[row] - a.first;
-  const float largest = a.statistics[2 * row], log_sum = a.statistics[2 * row + 1];
-  const float scale = a.scaling != nullptr ? a.scale * a.scaling->scale : a.scale;
-  for (int64_t i = Thread() * kGroup; i < end; i += kRowThreads * kGroup) {
-    auto d = LoadFirst<kGroup, kAccess>(x + i, tokens - i, 0);
-    for (int j = 0; j < kGroup; ++j) {
-      const float part = FastExp(d.at[j] - largest - log_sum) * scale;
-      // Rounded once: what remains of the target's 1 can be small.
-      d.at[j] = i + j >= tokens ? 0 : i + j == target ? part - scale : part;
-    }
-    StoreFirst<kAccess>(x + i, d, end - i);
-  }
+  Gradient<kAccess>(x, a.target[row] == kIgnored ? 0 : a.vocabulary, a.vocabulary + a.padding,
+                    a.target[row] - a.first, a.statistics[2 * row], a.statistics[2 * row + 1],
+                    ScaleOf(a), x);
 }
 
 // Launches kernel.template operator()<Access>() for the rows of args.
@@ -143,12 +165,13 @@ template <typename Args, typename Kernel>
 void ForRows(const Args& args, int64_t shared, const Kernel& kernel) {
   const int64_t stride = args.row_stride != 0 ? args.row_stride : args.vocabulary;
   const Grid grid = {.x = args.rows, .threads = kRowThreads, .shared = shared};
-  Both(AccessOf(args.logits), AccessOfRows<kGroup>(stride)) == Access::kPacks
-      ? kernel.template operator()<Access::kPacks>(grid, stride)
-      : kernel.template operator()<Access::kSingle>(grid, stride);
+  Access access = Both(AccessOf(args.logits), AccessOfRows<kGroup>(stride));
+  if constexpr (requires { args.dlogits; }) access = Both(access, AccessOf(args.dlogits));
+  access == Access::kPacks ? kernel.template operator()<Access::kPacks>(grid, stride)
+                           : kernel.template operator()<Access::kSingle>(grid, stride);
 }
 
-constexpr int64_t kRowShared = sizeof(Statistics[kRowWarps]);
+constexpr int64_t kRowShared = sizeof(RowShared);
 
 }  // namespace
 
@@ -157,8 +180,8 @@ void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args, Stream stream) 
   ForRows(args, kRowShared, [&]<Access kAccess>(const Grid& grid, int64_t stride) {
     Launch<Forward<kAccess, N>>(grid, stream, args, stride);
     if (args.loss == nullptr) return;
-    Launch<AddLosses<N>>({.threads = kLossThreads, .shared = sizeof(BlockSums<kLossThreads>)},
-                         stream, args, stride);
+    Launch<AddLosses>({.threads = kLossThreads, .shared = sizeof(BlockSums<kLossThreads>)}, stream,
+                      args.rows, static_cast<const double*>(args.losses), args.loss);
   });
 }
 PP_INSTANTIATE_CUDA(CrossEntropyForward)

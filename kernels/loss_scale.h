@@ -2,11 +2,11 @@
 // a round trip to the host: gradients of Float16 below 2^-24 are lost, so all of them are computed
 // from the loss times a scale, and STEP divides them by it again.
 //
-//   CrossEntropyBackward   multiplies by the scale
-//   Clip                   divides the norm by it, and judges it once a step:
+//   CrossEntropyForward   multiplies its gradient by the scale
+//   Clip                  divides the norm by it, and judges it once a step:
 //     not finite   a gradient overflowed: the update is skipped, the scale halved
 //     else         the scale is doubled after a given number of good steps in a row
-//   AdamW                  divides the gradients by it, or changes nothing (clip.h)
+//   AdamW                 divides the gradients by it, or changes nothing (clip.h)
 //
 // Every rank has its own scale; as all know the same norm, all scales are equal.
 #pragma once

@@ -35,8 +35,9 @@ struct LayerNormBackwardArgs {
   const float* mean = nullptr;   // [rows]; RMSNorm: null
   const float* rstd = nullptr;   // [rows]
   // Null: not computed.
-  N* dx = nullptr;  // [rows, channels], `dx_update`; with kSet it may be dy
-  Update dx_update = Update::kSet;
+  N* dx = nullptr;  // [rows, channels], =; it may be dy or `add`
+  // [rows, channels], added to dx: the gradient so far of what x is also an input of; null: none.
+  const N* add = nullptr;
   // Null, both: not computed. They are computed before dx.
   float* dgamma = nullptr;  // [channels], `update`
   float* dbeta = nullptr;   // [channels], `update`; RMSNorm: null

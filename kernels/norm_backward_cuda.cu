@@ -8,8 +8,7 @@
 //
 // Rows that are too wide, or not of whole packs, are read again, from the first-level cache, and
 // their columns' sums are in shared memory.
-#include <algorithm>
-
+#include "kernels/add_parts_cuda.h"
 #include "kernels/norm.h"
 #include "kernels/norm_cuda.h"
 
@@ -17,8 +16,6 @@ namespace pp::kernels::cuda {
 namespace {
 
 constexpr int kBackwardThreads = 256;
-// Of AddParts: the most warps of a block, and parts of which a warp loads a column at once.
-constexpr int kAddWarps = 16, kAddAtOnce = 8;
 
 struct Sums {
   float of_g, of_gn;
@@ -58,15 +55,10 @@ __device__ Statistics StatisticsOf(const LayerNormBackwardArgs<N>& a, int64_t ro
   return {kCentre == Centre::kYes ? a.mean[row] : 0, a.rstd[row]};
 }
 
-template <typename N>
-__device__ bool Adds(const LayerNormBackwardArgs<N>& a) {
-  return a.dx != nullptr && a.dx_update == Update::kAdd;
-}
-
-// Of a row, in columns side by side. dx: what is to be added to, or zeros.
+// Of a row, in columns side by side. add: or zeros.
 template <typename N, int kSize>
 struct Numbers {
-  Pack<N, kSize> x, dy, dx;
+  Pack<N, kSize> x, dy, add;
 };
 
 // Columns side by side.
@@ -96,7 +88,7 @@ __device__ Pack<N, kSize> InputGradient(const Numbers<N, kSize>& numbers, Statis
     const float g = ToFloat(numbers.dy.at[i]) * gamma.at[i];
     const float n = (ToFloat(numbers.x.at[i]) - of.mean) * of.rstd;
     out.at[i] =
-        FromFloat<N>(ToFloat(numbers.dx.at[i]) + of.rstd * (g - means.of_g - n * means.of_gn));
+        FromFloat<N>(ToFloat(numbers.add.at[i]) + of.rstd * (g - means.of_g - n * means.of_gn));
   }
   return out;
 }
@@ -133,9 +125,8 @@ __global__ void __launch_bounds__(ThreadsOf(kPacks)) Backward(LayerNormBackwardA
   const float each = 1 / static_cast<float>(a.channels);
   const int first = Thread() * kSize, stride = Threads() * kSize;
   struct Row {
-    Words x[kPacks], dy[kPacks], dx[kPacks];
+    Words x[kPacks], dy[kPacks], add[kPacks];
   };
-  const bool adds = Adds(a);
   const auto load = [&](int64_t row) {
     Row loaded = {};
     if (row >= a.rows) return loaded;
@@ -145,12 +136,12 @@ __global__ void __launch_bounds__(ThreadsOf(kPacks)) Backward(LayerNormBackwardA
       if (c >= a.channels) continue;
       loaded.x[p] = LoadWords(a.x + row * a.channels + c);
       loaded.dy[p] = LoadWords(a.dy + row * a.channels + c);
-      if (adds) loaded.dx[p] = LoadWords(a.dx + row * a.channels + c);
+      if (a.add != nullptr) loaded.add[p] = LoadWords(a.add + row * a.channels + c);
     }
     return loaded;
   };
   const auto numbers_of = [](const Row& row, int p) -> Numbers<N, kSize> {
-    return {PackOf<N, kSize>(row.x[p]), PackOf<N, kSize>(row.dy[p]), PackOf<N, kSize>(row.dx[p])};
+    return {PackOf<N, kSize>(row.x[p]), PackOf<N, kSize>(row.dy[p]), PackOf<N, kSize>(row.add[p])};
   };
   Row next = load(BlockX());
   Columns<kSize> own[kPacks] = {};
@@ -199,7 +190,7 @@ __global__ void __launch_bounds__(ThreadsOf(kPacks)) Backward(LayerNormBackwardA
 template <int kSize, typename N>
 __device__ Numbers<N, kSize> LoadNumbers(const LayerNormBackwardArgs<N>& a, int64_t at) {
   Numbers<N, kSize> numbers = {LoadPack<kSize>(a.x + at), LoadPack<kSize>(a.dy + at), {}};
-  if (Adds(a)) numbers.dx = LoadPack<kSize>(a.dx + at);
+  if (a.add != nullptr) numbers.add = LoadPack<kSize>(a.add + at);
   return numbers;
 }
 
@@ -246,28 +237,14 @@ __global__ void __launch_bounds__(kBackwardThreads, 2) BackwardWide(LayerNormBac
   });
 }
 
-// A block takes 32 columns of dgamma and dbeta, side by side: a lane a column, a warp every 16th
-// part, where there are so many.
+// Columns of dgamma and dbeta, side by side.
 template <typename N>
 __global__ void __launch_bounds__(kAddWarps* kWarp)
     AddParts(LayerNormBackwardArgs<N> a, int parts) {
-  const int warps = Threads() / kWarp;
-  auto& of_warps = Shared<float[kAddWarps][kWarp]>();
   const int64_t c = int64_t{BlockX()} * kWarp + Lane();
   const bool inside = c < (a.dbeta != nullptr ? 2 : 1) * a.channels;
-  float sum = 0;
-  for (int part = Warp(); inside && part < parts; part += warps * kAddAtOnce) {
-    PP_UNROLL
-    for (int j = 0; j < kAddAtOnce; ++j) {
-      const int i = part + j * warps;
-      sum += i < parts ? a.scratch[i * 2 * a.channels + c] : 0;
-    }
-  }
-  of_warps[Warp()][Lane()] = sum;
-  SyncBlock();
+  const float all = SumOfParts(a.scratch + c, 2 * a.channels, parts, inside);
   if (Warp() != 0 || !inside) return;
-  float all = 0;
-  for (int w = 0; w < warps; ++w) all += of_warps[w][Lane()];
   float* out = c < a.channels ? a.dgamma + c : a.dbeta + (c - a.channels);
   *out = a.update == Update::kAdd ? *out + all : all;
 }
@@ -305,11 +282,8 @@ void RunBackward(const LayerNormBackwardArgs<N>& args, Stream stream) {
   RunRows<N, kSize, kCentre>(args, blocks, stream);
   if (args.dgamma == nullptr) return;
   const int64_t sums = (args.dbeta != nullptr ? 2 : 1) * args.channels;
-  const int warps = static_cast<int>(std::clamp<int64_t>(blocks, 1, kAddWarps));
-  Launch<AddParts<N>>({.x = CeilDiv(sums, kWarp),
-                       .threads = warps * kWarp,
-                       .shared = kAddWarps * kWarp * sizeof(float)},
-                      stream, args, static_cast<int>(blocks));
+  Launch<AddParts<N>>(AddGrid(CeilDiv(sums, kWarp), blocks), stream, args,
+                      static_cast<int>(blocks));
 }
 
 }  // namespace

@@ -57,11 +57,13 @@ PP_INLINE Vec Unfused(Vec v) {
   return v;
 }
 
-template <Update kUpdate, typename N>
+enum class Adds { kNo, kYes };
+template <Adds kAdds, typename N>
 void BackwardRow(const LayerNormBackwardArgs<N>& args, int64_t row) {
   const int64_t n = args.channels;
   const N* x = args.x + row * n;
   const N* dy = args.dy + row * n;
+  const N* add = kAdds == Adds::kYes ? args.add + row * n : nullptr;
   N* dx = args.dx + row * n;
   const bool centered = args.mean != nullptr;
   const float mean = centered ? args.mean[row] : 0, rstd = args.rstd[row];
@@ -75,8 +77,7 @@ void BackwardRow(const LayerNormBackwardArgs<N>& args, int64_t row) {
       SumOver(n, [&](int64_t c, int64_t k) PP_LAMBDA { return g(c, k) * normal(c, k); }) / n;
   const auto put = [&](int64_t c, int64_t k) PP_LAMBDA {
     const Vec d = rstd * (g(c, k) - g_mean - normal(c, k) * gn_mean);
-    const Vec sum = kUpdate == Update::kSet ? d : LoadUpTo(dx + c, k) + d;
-    StoreUpTo(dx + c, sum, k);
+    StoreUpTo(dx + c, kAdds == Adds::kNo ? d : LoadUpTo(add + c, k) + d, k);
   };
   int64_t c = 0;
   for (; c + kLanes <= n; c += kLanes) put(c, kLanes);
@@ -118,11 +119,7 @@ void LayerNormBackward(const LayerNormBackwardArgs<N>& args) {
   if (args.dx == nullptr) return;
   ParallelRanges(args.rows, kRows, [&](int64_t row, int64_t end) {
     for (; row < end; ++row) {
-      if (args.dx_update == Update::kSet) {
-        BackwardRow<Update::kSet>(args, row);
-      } else {
-        BackwardRow<Update::kAdd>(args, row);
-      }
+      args.add == nullptr ? BackwardRow<Adds::kNo>(args, row) : BackwardRow<Adds::kYes>(args, row);
     }
   });
 }

@@ -111,7 +111,8 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
   return Execute(paper, *waits_for, CostModel(), nullptr);
 }
 
-// That a plan has what detects a gradient overflow.
+// That a plan has what detects a gradient overflow, and that no STEP, which may change the loss's
+// scale, comes between a micro-batch's forward and its backward.
 Status CheckNorm(const Program& program) {
   if (!program.job || !InfoOf(program.job->dtype).scales_loss) return {};
   if (program.clip && !program.MakesVersions()) return {};

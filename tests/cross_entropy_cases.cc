@@ -11,21 +11,29 @@ Comparison CrossEntropy(const CpuKernels& kernels) {
   for (int i = 0; i < 8; ++i) {
     const int64_t vocabulary = vocabularies[i / 2], rows = 9, stride = vocabulary + 3;
     const float scale = 0.25f, offset = i % 2 == 0 ? 0 : 1000;
-    Floats logits = Numbers(rows * stride, 1), statistics(2 * rows);
+    Floats logits = Numbers(rows * stride, 1);
     for (float& x : logits) x = x * 10 + offset;
     std::vector<int32_t> target(rows);
     for (int64_t r = 0; r < rows; ++r) target[r] = static_cast<int32_t>(r * 37 % vocabulary);
-    Doubles want(logits.begin(), logits.end());
-    double loss = 0, want_loss = 0;
-    kernels.CrossEntropyForward(
-        {rows, vocabulary, stride, logits.data(), target.data(), statistics.data(), &loss});
-    kernels.CrossEntropyBackward({.rows = rows,
-                                  .vocabulary = vocabulary,
-                                  .row_stride = stride,
-                                  .logits = logits.data(),
-                                  .target = target.data(),
-                                  .statistics = statistics.data(),
-                                  .scale = scale});
+    Doubles want(logits.begin(), logits.end()), losses(rows);
+    Floats elsewhere = logits;
+    double loss = 0, only_loss = 0, want_loss = 0;
+    CrossEntropyForwardArgs<float> args = {.rows = rows,
+                                           .vocabulary = vocabulary,
+                                           .row_stride = stride,
+                                           .logits = logits.data(),
+                                           .target = target.data(),
+                                           .losses = losses.data(),
+                                           .loss = &only_loss,
+                                           .scale = scale};
+    kernels.CrossEntropyForward(args);
+    result.Add(logits, want, 0);
+    args.dlogits = elsewhere.data();
+    kernels.CrossEntropyForward(args);
+    result.Add(logits, want, 0);
+    args.loss = &loss, args.dlogits = logits.data();
+    kernels.CrossEntropyForward(args);
+    result.AddOne(SameBits(elsewhere, logits) && loss == only_loss ? 1.0f : 0, 1, 0);
     for (int64_t r = 0; r < rows; ++r) {
       double sum = 0;
       for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(want[r * stride + v] -= offset);
@@ -51,43 +59,40 @@ Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
     const int64_t rows = 7, stride = vocabulary + 3;
     const Floats logits = Numbers(rows * stride, 1);
     const std::vector<int32_t> all(rows, static_cast<int32_t>(vocabulary - 1));
-    auto run = [&](const std::vector<int32_t>& target, Floats* x, Floats* statistics,
-                   double* loss) {
-      kernels.CrossEntropyForward(
-          {rows, vocabulary, stride, x->data(), target.data(), statistics->data(), loss});
-      kernels.CrossEntropyBackward({.rows = rows,
-                                    .vocabulary = vocabulary,
-                                    .row_stride = stride,
-                                    .logits = x->data(),
-                                    .target = target.data(),
-                                    .statistics = statistics->data(),
-                                    .scale = 0.25f});
+    auto run = [&](const std::vector<int32_t>& target, Floats* x, Doubles* losses, double* loss) {
+      kernels.CrossEntropyForward({.rows = rows,
+                                   .vocabulary = vocabulary,
+                                   .row_stride = stride,
+                                   .logits = x->data(),
+                                   .target = target.data(),
+                                   .losses = losses->data(),
+                                   .loss = loss,
+                                   .dlogits = x->data(),
+                                   .scale = 0.25f});
     };
-    Floats full = logits, full_statistics(2 * rows), got = logits, statistics(2 * rows);
+    Floats full = logits, got = logits;
+    Doubles full_losses(rows), losses(rows);
     double full_loss = 0, loss = 0, want_loss = 0;
-    run(all, &full, &full_statistics, &full_loss);
+    run(all, &full, &full_losses, &full_loss);
     std::vector<int32_t> some = all;
     for (const int64_t row : {0, 3, 6}) {
       some[row] = kIgnored;
       got[row * stride] = std::nanf("");
     }
-    run(some, &got, &statistics, &loss);
-    Doubles want(full.begin(), full.end()),
-        want_statistics(full_statistics.begin(), full_statistics.end());
+    run(some, &got, &losses, &loss);
+    Doubles want(full.begin(), full.end());
     for (int64_t row = 0; row < rows; ++row) {
       if (some[row] == kIgnored) {
         std::fill_n(want.begin() + row * stride, vocabulary, 0.0);
-        want_statistics[2 * row] = want_statistics[2 * row + 1] = 0;
+        full_losses[row] = 0;
       } else {
-        want_loss += want_statistics[2 * row] + want_statistics[2 * row + 1] -
-                     logits[row * stride + some[row]];
+        want_loss += full_losses[row];
       }
     }
     result.Add(got, want, 0);
-    result.Add(statistics, want_statistics, 0);
-    result.AddOne(loss == want_loss ? 1.0f : 0.0f, 1, 0);
+    result.AddOne(losses == full_losses && loss == want_loss ? 1.0f : 0.0f, 1, 0);
     std::vector<int32_t> none(rows, kIgnored);
-    run(none, &got, &statistics, &loss);
+    run(none, &got, &losses, &loss);
     result.AddOne(static_cast<float>(loss), 0, 0);
   }
   return result;
@@ -106,19 +111,16 @@ Comparison CrossEntropyInParts(const CpuKernels& kernels) {
     for (int64_t r = 0; r < rows; ++r) target[r] = static_cast<int32_t>(r * 37 % vocabulary);
     target[4] = kIgnored;
     Floats whole = logits;
+    Doubles losses(rows);
     double loss = 0, want_loss = 0;
     kernels.CrossEntropyForward({.rows = rows,
                                  .vocabulary = vocabulary,
                                  .logits = whole.data(),
                                  .target = target.data(),
-                                 .statistics = statistics.data(),
-                                 .loss = &want_loss});
-    kernels.CrossEntropyBackward({.rows = rows,
-                                  .vocabulary = vocabulary,
-                                  .logits = whole.data(),
-                                  .target = target.data(),
-                                  .statistics = statistics.data(),
-                                  .scale = scale});
+                                 .losses = losses.data(),
+                                 .loss = &want_loss,
+                                 .dlogits = whole.data(),
+                                 .scale = scale});
     struct Part {
       int64_t first, count, padding;
       Floats logits;

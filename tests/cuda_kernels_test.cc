@@ -73,7 +73,8 @@ TEST_CASE("sums have the same bits wherever a tensor lies") {
   const Floats x = Numbers(rows * columns, 1);
   const std::vector<int32_t> target(rows, 4321);
   CheckSameBits(x, columns, [&](float* at, float* out) {
-    kernels.BiasGradient({rows, columns, at, out, Update::kSet});
+    const BiasTensor<float> bias = {columns, at, out};
+    kernels.BiasGradient(BiasGradientArgs<float>{rows, {&bias, 1}});
   });
   CheckSameBits(x, 2, [&](float* at, float* out) {
     double partial = 0;
@@ -83,14 +84,9 @@ TEST_CASE("sums have the same bits wherever a tensor lies") {
   });
   CheckSameBits(x, rows * columns, [&](float* at, float* out) {
     double loss = 0;
-    Floats statistics(2 * rows);
+    Doubles losses(rows);
     kernels.CrossEntropyForward(
-        {rows, columns, columns, at, target.data(), statistics.data(), &loss});
-    kernels.CrossEntropyBackward({.rows = rows,
-                                  .vocabulary = columns,
-                                  .logits = at,
-                                  .target = target.data(),
-                                  .statistics = statistics.data()});
+        {rows, columns, columns, at, target.data(), losses.data(), &loss, at});
     std::copy_n(at, rows * columns, out);
   });
 }

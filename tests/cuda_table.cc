@@ -27,7 +27,9 @@ void LayerNormBackward(const LayerNormBackwardArgs<N>& args) {
 
 template <typename N>
 void BiasGradient(const BiasGradientArgs<N>& args) {
-  std::vector<float> scratch(BiasScratchFloats(args.columns));
+  int64_t columns = 0;
+  for (const BiasTensor<N>& tensor : args.tensors) columns += tensor.n;
+  std::vector<float> scratch(BiasScratchFloats(columns));
   BiasGradientArgs<N> with = args;
   with.scratch = scratch.data();
   cuda::BiasGradient<N>(with, nullptr);

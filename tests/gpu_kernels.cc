@@ -256,7 +256,8 @@ int Speed() {
   const int64_t rows = batch * tokens, vocabulary = 50257, stride = 50304;
   const double half = static_cast<double>(rows * width) * 2;
   BFloat16 *x = Halves(rows * 4 * width), *y = Halves(rows * 4 * width), *z = Halves(rows * width);
-  float *gamma = Floats(width), *beta = Floats(width), *mean = Floats(rows), *rstd = Floats(rows);
+  float *gamma = Floats(4 * width), *beta = Floats(width), *mean = Floats(rows),
+        *rstd = Floats(rows);
   float* scratch = Floats(std::max(NormScratchFloats(4 * width), BiasScratchFloats(4 * width)));
   Time("copy", 2 * half, "GB/s", [&] {
     cudaMemcpyAsync(y, x, static_cast<size_t>(half), cudaMemcpyDeviceToDevice, nullptr);
@@ -273,7 +274,7 @@ int Speed() {
                                        .mean = mean,
                                        .rstd = rstd,
                                        .dx = z,
-                                       .dx_update = Update::kAdd,
+                                       .add = z,
                                        .dgamma = gamma,
                                        .dbeta = beta,
                                        .scratch = scratch},
@@ -286,27 +287,18 @@ int Speed() {
     cuda::Residual<BFloat16>({{0, rows * width, tokens * width}, x, y, z, {1, 2, 3, 0.1f}},
                              nullptr);
   });
+  const BiasTensor<BFloat16> bias = {4 * width, x, gamma};
   Time("bias gradient", 4 * half, "GB/s", [&] {
-    cuda::BiasGradient<BFloat16>(
-        {.rows = rows, .columns = 4 * width, .dy = x, .dbias = scratch, .scratch = scratch},
-        nullptr);
+    cuda::BiasGradient<BFloat16>({.rows = rows, .tensors = {&bias, 1}, .scratch = scratch},
+                                 nullptr);
   });
   BFloat16* logits = Halves(rows / 4 * stride);
   int32_t* target = reinterpret_cast<int32_t*>(Floats(rows));
   const double of_logits = static_cast<double>(rows / 4 * vocabulary) * 2;
-  Time("cross entropy forward", of_logits, "GB/s", [&] {
+  auto *losses = reinterpret_cast<double*>(scratch), *loss = reinterpret_cast<double*>(mean);
+  Time("cross entropy", 2 * of_logits, "GB/s", [&] {
     cuda::CrossEntropyForward<BFloat16>(
-        {rows / 4, vocabulary, stride, logits, target, scratch, reinterpret_cast<double*>(mean)},
-        nullptr);
-  });
-  Time("cross entropy backward", 2 * of_logits, "GB/s", [&] {
-    cuda::CrossEntropyBackward<BFloat16>({.rows = rows / 4,
-                                          .vocabulary = vocabulary,
-                                          .row_stride = stride,
-                                          .logits = logits,
-                                          .target = target,
-                                          .statistics = scratch},
-                                         nullptr);
+        {rows / 4, vocabulary, stride, logits, target, losses, loss, logits}, nullptr);
   });
   const int64_t parameters = int64_t{124} << 20;
   float *w = Floats(parameters), *m = Floats(parameters), *v = Floats(parameters);

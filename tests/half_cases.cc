@@ -81,19 +81,19 @@ Comparison HalfNorm(const CpuKernels& kernels) {
               y.template data<N>(), centered ? mean.data() : nullptr, rstd.data()});
           Floats& to_gamma = dgamma[Which<N>()] = beta;
           Floats& to_beta = dbeta[Which<N>()] = gamma;
-          kernels.LayerNormBackward(
-              LayerNormBackwardArgs<N>{.rows = rows,
-                                       .channels = channels,
-                                       .dy = dy.template data<N>(),
-                                       .x = x.template data<N>(),
-                                       .gamma = gamma.data(),
-                                       .mean = centered ? mean.data() : nullptr,
-                                       .rstd = rstd.data(),
-                                       .dx = dx.template data<N>(),
-                                       .dx_update = update,
-                                       .dgamma = to_gamma.data(),
-                                       .dbeta = centered ? to_beta.data() : nullptr,
-                                       .update = update});
+          kernels.LayerNormBackward(LayerNormBackwardArgs<N>{
+              .rows = rows,
+              .channels = channels,
+              .dy = dy.template data<N>(),
+              .x = x.template data<N>(),
+              .gamma = gamma.data(),
+              .mean = centered ? mean.data() : nullptr,
+              .rstd = rstd.data(),
+              .dx = dx.template data<N>(),
+              .add = update == Update::kAdd ? dx.template data<N>() : nullptr,
+              .dgamma = to_gamma.data(),
+              .dbeta = centered ? to_beta.data() : nullptr,
+              .update = update});
         });
         for (const Both<H>* both : {&y, &dx})
           kernels.order == CpuKernels::Order::kSame && !kSanitized
@@ -145,18 +145,18 @@ void HalfLoss(const CpuKernels& kernels, int64_t stride, Comparison& result) {
   Floats large = Numbers(rows * stride, 1);
   for (float& x : large) x *= 10;
   large[1] = 40;  // of row 0, whose target has nearly all
-  Both<H> logits(large);
+  Both<H> logits(large), again(large);
+  Floats statistics(2 * rows);
+  for (int64_t row = 0; row < rows; ++row) statistics[2 * row] = 40, statistics[2 * row + 1] = 3;
   const std::vector<int32_t> targets = {1, 0, 256, 3, 7, 8, 9, 10, 11};
   std::vector<int32_t> target = targets;
   target[3] = kIgnored;
-  Floats statistics[2], parts[2], best[2];
+  Floats parts[2], best[2];
+  Doubles losses[2];
   double loss[2];
   ForBoth<H>([&]<typename N>(N) {
     const int64_t i = Which<N>();
-    statistics[i].resize(2 * rows), parts[i].resize(3 * rows), best[i].resize(2);
-    kernels.CrossEntropyForward(CrossEntropyForwardArgs<N>{rows, vocabulary, stride,
-                                                           logits.template data<N>(), target.data(),
-                                                           statistics[i].data(), &loss[i]});
+    losses[i].resize(rows), parts[i].resize(3 * rows), best[i].resize(2);
     kernels.CrossEntropyPart(CrossEntropyPartArgs<N>{
         rows, 100, stride, 3, logits.template data<N>(), targets.data(), parts[i].data()});
     kernels.Draw(DrawArgs<N>{.n = vocabulary,
@@ -164,12 +164,16 @@ void HalfLoss(const CpuKernels& kernels, int64_t stride, Comparison& result) {
                              .temperature = 0.7f,
                              .seed = 3,
                              .best = best[i].data()});
+    kernels.CrossEntropyForward(CrossEntropyForwardArgs<N>{
+        rows, vocabulary, stride, logits.template data<N>(), target.data(), losses[i].data(),
+        &loss[i], logits.template data<N>(), 0.25f});
     kernels.CrossEntropyBackward(
-        CrossEntropyBackwardArgs<N>{rows, vocabulary - 2, stride, 0, 2, logits.template data<N>(),
-                                    target.data(), statistics[i].data(), 0.25f});
+        CrossEntropyBackwardArgs<N>{rows, vocabulary - 2, stride, 0, 2, again.template data<N>(),
+                                    target.data(), statistics.data(), 0.25f});
   });
   Add(result, logits);
-  AddSame(result, kernels, statistics[1], statistics[0]);
+  Add(result, again);
+  result.AddOne(losses[1] == losses[0] ? 1.0f : 0, 1, 0);
   AddSame(result, kernels, parts[1], parts[0]);
   AddSame(result, kernels, best[1], best[0]);
   result.AddOne(static_cast<float>(loss[1] - loss[0]), 0, 0);
@@ -203,8 +207,8 @@ void HalfRows(const CpuKernels& kernels, int64_t channels, Comparison& result) {
                                                        .dtable = dtable[i].data(),
                                                        .dposition = dposition[i].data(),
                                                        .dropout = key});
-    kernels.BiasGradient(
-        BiasGradientArgs<N>{10, channels, dout.template data<N>(), dbias[i].data(), Update::kAdd});
+    const BiasTensor<N> bias = {channels, dout.template data<N>(), dbias[i].data()};
+    kernels.BiasGradient(BiasGradientArgs<N>{10, {&bias, 1}, Update::kAdd});
   });
   Add(result, out);
   AddSame(result, kernels, dtable[1], dtable[0]);

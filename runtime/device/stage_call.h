@@ -33,12 +33,14 @@ struct StageCall {
   // The squares of the whole model's gradients, one double per block, followed by the norm, which
   // STEP writes. Null if the plan takes no norm.
   double* norm = nullptr;
-  // If the dtype scales the loss; BW and BW_input of the last stage read it, STEP changes it.
+  // If the dtype scales the loss: the last stage's forwards and RE read it, STEP changes it.
+  // INVARIANT: no STEP lies between a micro-batch's forward and its backward. Plans of such a dtype
+  // take a norm and make no versions (schema/verify.cc), and STEP needs the whole norm.
   kernels::LossScale* scaling = nullptr;
 
   // Values.
   int32_t* tokens = nullptr;         // [B, T] first stage: all but BW_input
-  int32_t* targets = nullptr;        // [B, T] last stage: forwards, BW, BW_input; -1 takes no part
+  int32_t* targets = nullptr;        // [B, T] last stage: forwards, RE; -1 takes no part
   std::byte* act_before = nullptr;   // act(s-1,m), instead of tokens
   std::byte* act = nullptr;          // act(s,m); forwards
   double* loss = nullptr;            // last stage, forwards: sum over the micro-batch's tokens

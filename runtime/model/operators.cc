@@ -27,6 +27,7 @@ class KernelOperators : public Operators {
         seed_(seed),
         kernels_(*kernels),
         acts_(*kernels) {
+    biases_.reserve(layout.operators.size());
     for (size_t i = 0; i < layout.operators.size(); ++i) {
       const Operator& op = layout.operators[i].op;
       products_.push_back(op.kind == OperatorKind::kLinear
@@ -92,8 +93,11 @@ class KernelOperators : public Operators {
                                           .row_stride = op.stride,
                                           .logits = Act(call.in),
                                           .target = call.stage->targets,
-                                          .statistics = call.statistics,
-                                          .loss = call.stage->loss});
+                                          .losses = reinterpret_cast<double*>(call.statistics),
+                                          .loss = call.stage->loss,
+                                          .dlogits = MakesGradient(call) ? Act(call.d_in) : nullptr,
+                                          .scale = static_cast<float>(call.stage->per_token),
+                                          .scaling = call.stage->scaling});
     }
   }
 
@@ -111,7 +115,7 @@ class KernelOperators : public Operators {
                                  .mean = Mean(call),
                                  .rstd = call.statistics,
                                  .dx = Act(call.d_in),
-                                 .dx_update = call.placed->begins ? Update::kSet : Update::kAdd,
+                                 .add = Act(call.add),
                                  .dgamma = call.part,
                                  .dbeta = op.parameters.size() > 1 ? call.part + op.in : nullptr});
         if (peers_.shares())
@@ -146,22 +150,14 @@ class KernelOperators : public Operators {
         return acts_.GeluBackward(
             {.n = rows_ * op.in, .x = Act(call.in), .dy = Act(call.d_out), .dx = Act(call.d_in)});
       case OperatorKind::kResidual:
+        if (call.d_in == call.d_out) return;
         acts_.Dropout({.range = peers_.OwnRange(op.in),
                        .x = Act(call.d_out),
                        .out = peers_.Own(Act(call.d_in), op.in),
                        .dropout = Dropout(call)});
         return peers_.Gather(Act(call.d_in), op.in);
       case OperatorKind::kLoss:
-        return acts_.CrossEntropyBackward({.rows = rows_,
-                                           .vocabulary = Tokens(op.in),
-                                           .row_stride = op.stride,
-                                           .first = peers_.index() * op.in,
-                                           .padding = op.in - Tokens(op.in),
-                                           .logits = Act(call.d_in),
-                                           .target = call.stage->targets,
-                                           .statistics = call.statistics,
-                                           .scale = static_cast<float>(call.stage->per_token),
-                                           .scaling = call.stage->scaling});
+        return;  // its forward has written the gradient
     }
   }
 
@@ -183,6 +179,13 @@ class KernelOperators : public Operators {
       case OperatorKind::kLoss:
         return;  // no parameters
     }
+  }
+
+  // All biases of a group at once: on a GPU each is too small for a kernel of its own.
+  void FinishWeights(const StageCall& call) override {
+    if (biases_.empty()) return;
+    acts_.BiasGradient({.rows = rows_, .tensors = biases_, .update = call.accumulate});
+    biases_.clear();
   }
 
   void Settle() override { peers_.Settle(); }
@@ -244,6 +247,12 @@ class KernelOperators : public Operators {
                    .dropout = Dropout(call)});
   }
 
+  // Whether the forward of a Loss leaves the gradient in the place of the logits: where these are
+  // saved for the backward.
+  static bool MakesGradient(const OperatorCall& call) {
+    return call.in == call.d_in && call.stage->op != Op::kEvaluate;
+  }
+
   // Each peer writes its own part among zeros, so that their sum contains all parts.
   void JoinLoss(const OperatorCall& call) {
     const Operator& op = call.placed->op;
@@ -265,6 +274,17 @@ class KernelOperators : public Operators {
                                .target = call.stage->targets,
                                .statistics = call.statistics,
                                .loss = call.stage->loss});
+    if (!MakesGradient(call)) return;
+    acts_.CrossEntropyBackward({.rows = rows_,
+                                .vocabulary = Tokens(op.in),
+                                .row_stride = op.stride,
+                                .first = peers_.index() * op.in,
+                                .padding = op.in - Tokens(op.in),
+                                .logits = Act(call.d_in),
+                                .target = call.stage->targets,
+                                .statistics = call.statistics,
+                                .scale = static_cast<float>(call.stage->per_token),
+                                .scaling = call.stage->scaling});
   }
 
   // Each peer draws from its own tokens, and the best one is the best of all.
@@ -330,11 +350,7 @@ class KernelOperators : public Operators {
                        .b = transposed ? Act(call.in) : Act(call.d_out),
                        .c = call.gradients[0]});
     if (op.parameters.size() < 2) return;
-    acts_.BiasGradient({.rows = rows_,
-                        .columns = op.out,
-                        .dy = Act(call.d_out),
-                        .dbias = call.gradients[1],
-                        .update = update});
+    biases_.push_back({op.out, Act(call.d_out), call.gradients[1]});
   }
 
   // A micro-batch touches only the rows of its tokens and positions.
@@ -401,7 +417,8 @@ class KernelOperators : public Operators {
   const uint64_t seed_;
   Kernels& kernels_;
   ActivationKernels<N>& acts_;
-  std::vector<Products> products_;  // by operator
+  std::vector<Products> products_;              // by operator
+  std::vector<kernels::BiasTensor<N>> biases_;  // of this group's weight halves
 };
 
 }  // namespace

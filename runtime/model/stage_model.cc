@@ -19,6 +19,8 @@ std::byte* At(const StageCall& call, const Spot& place) {
       return call.act;
     case Area::kGradBefore:
       return call.grad_before;
+    case Area::kGrad:
+      return call.grad;
     case Area::kKept:
       return in(call.kept);
     case Area::kStash:
@@ -48,6 +50,7 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
                          .statistics = Floats(At(call, forward.statistics), 0),
                          .d_out = At(call, backward.d_out),
                          .d_in = At(call, backward.d_in),
+                         .add = At(call, backward.add),
                          .part = Floats(At(call, backward.part), 0)};
   for (size_t i = 0; i < placed.parameters.size(); ++i) {
     const auto [weight, wgrad, rounded] = placed.parameters[i];
@@ -86,10 +89,12 @@ void StageModel::Recompute(const StageCall& call) {
   RunForward(again, Run::kAgain, Keep::kStash);
 }
 
-// The gradient with respect to the stage's output: received, or begun by the loss.
+// The gradient with respect to the stage's output: received, or begun by the loss. It is copied
+// where BW_weight will look for it, and where nothing else would write the stage's result.
 void StageModel::StartFlow(const StageCall& call, Halves halves) {
-  if (layout_.last) return;
-  operators_->Copy(call.grad, layout_.grad_bytes, At(call, layout_.flow[static_cast<int>(halves)]));
+  const Spot& flow = layout_.flow[static_cast<int>(halves)];
+  if (layout_.last || flow.area == Area::kGrad) return;
+  operators_->Copy(call.grad, layout_.grad_bytes, At(call, flow));
 }
 
 void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
@@ -139,6 +144,7 @@ void StageModel::Backward(const StageCall& call) {
       operators_->Settle();
       WeightHalf(call, i, kHalves);
     }
+    operators_->FinishWeights(call);
   }
 }
 
@@ -155,6 +161,8 @@ void StageModel::BackwardWeight(const StageCall& call) {
     MakeAgain(call, i, Halves::kApart);
     operators_->Settle();
     WeightHalf(call, i, Halves::kApart);
+    if (i == 0 || layout_.operators[i - 1].group != layout_.operators[i].group)
+      operators_->FinishWeights(call);
   }
 }
 

@@ -31,7 +31,7 @@ struct OperatorCall {
 
   std::byte *in = nullptr, *stream = nullptr, *out = nullptr, *all = nullptr;
   float* statistics = nullptr;
-  std::byte *d_out = nullptr, *d_in = nullptr;
+  std::byte *d_out = nullptr, *d_in = nullptr, *add = nullptr;
   float* part = nullptr;
 
   // The operator that is carried out together with this one, if the Operators say so.
@@ -51,12 +51,14 @@ class Operators {
 
   // out and statistics.
   virtual void Forward(const OperatorCall& call) = 0;
-  // d_in: =, but += for a Norm that does not begin the stream's gradient; and a Norm's part.
+  // d_in, to which a Norm adds `add`; and a Norm's part.
   virtual void BackwardInput(const OperatorCall& call) = 0;
   // With tensor-parallel peers, the results of these two may be complete only now.
   virtual void Settle() = 0;
-  // The gradients.
+  // The gradients; those of biases may be complete only after FinishWeights, which comes at the end
+  // of each group of operators. What they are computed from stays until then.
   virtual void BackwardWeight(const OperatorCall& call) = 0;
+  virtual void FinishWeights(const StageCall& call) = 0;
   virtual void Copy(const std::byte* from, int64_t bytes, std::byte* to) = 0;
 };
 

@@ -80,7 +80,17 @@ std::vector<Slice> SlicesOf(const Tensor& tensor, const Peer& peer);
 // Where something lies: an offset in bytes into one of the areas that an instruction is given. What
 // a CFW keeps of a stash (Job::recompute) is an area of its own: kKept. kScratch holds what only
 // this instruction needs; the instructions of a rank share it.
-enum class Area : uint8_t { kNone, kActBefore, kAct, kGradBefore, kKept, kStash, kWork, kScratch };
+enum class Area : uint8_t {
+  kNone,
+  kActBefore,
+  kAct,
+  kGradBefore,
+  kGrad,
+  kKept,
+  kStash,
+  kWork,
+  kScratch,
+};
 struct Spot {
   Area area = Area::kNone;
   int64_t offset = 0;
@@ -90,7 +100,8 @@ struct Spot {
 };
 
 // Where a forward puts what a backward needs: FW and RE use the stash; CFW uses scratch, the same
-// place for one layer after the other, except for what it keeps.
+// place for one layer after the other, except for what it keeps. The forward that saves the logits
+// also overwrites them with the gradient with respect to them, where the backward finds it.
 enum class Keep : uint8_t { kStash, kScratch };
 // Where a backward puts what its weight half needs: BW in scratch, layer by layer; BW_input leaves
 // all of it for BW_weight, in work.
@@ -98,8 +109,10 @@ enum class Halves : uint8_t { kTogether, kApart };
 
 // An operator of a stage, and where all that it touches lies.
 //
-// A Residual without dropout has no forward of its own: the Linear before it adds the stream. A
-// Rope works in place.
+// A Residual without dropout has no forward of its own: the Linear before it adds the stream. Nor
+// has it a backward: the gradient with respect to the stream is the one with respect to the
+// Linear's output, and stays where it is until the Linear's weight half has read it. A Rope works
+// in place.
 //
 // With sequence parallelism the stream, the gradient with respect to it and a Norm's statistics
 // have S rows. All else has N rows. Peers gather a Norm's output, and the gradients with respect to
@@ -110,15 +123,17 @@ struct StageOperator {
     int64_t weight = 0, wgrad = 0, rounded = -1;  // offsets, as in Tensor
   };
   // Of its input, of the stream (a Residual), of its output, and of its statistics: Norm 1 /
-  // deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2].
+  // deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2], only for itself.
   struct Forward {
     Spot in, stream, out, statistics;
     Spot all;  // with sequence parallelism, of an Embedding: N rows, also of gradients
   };
   // Of the gradients with respect to its output and input, and, for a Norm, to its parameters,
-  // gamma's and then beta's: this micro-batch's part.
+  // gamma's and then beta's: this micro-batch's part. A Norm's d_in is the sum with `add`, the
+  // gradient with respect to the stream so far, which may be at the same place; if there is none,
+  // it begins with this one.
   struct Backward {
-    Spot d_out, d_in, part;
+    Spot d_out, d_in, add, part;
   };
 
   Operator op;
@@ -127,9 +142,7 @@ struct StageOperator {
   std::vector<Weights> parameters;
   Forward forward[2];    // by Keep
   Backward backward[2];  // by Halves
-  // A Norm whose gradient begins the stream's, instead of being added to it.
-  bool begins = false;
-  bool again = false;  // RE runs it
+  bool again = false;    // RE runs it
 
   const Forward& of(Keep keep) const { return forward[static_cast<int>(keep)]; }
   const Backward& of(Halves halves) const { return backward[static_cast<int>(halves)]; }
@@ -175,7 +188,7 @@ struct StageLayout {
 
   std::vector<StageOperator> operators;
   int64_t stream_tokens = 0;  // Job::stream_tokens
-  Spot flow[2];               // by Halves: the gradient with respect to the stream
+  Spot flow[2];               // by Halves: where the gradient with respect to the stage's output is
   int64_t kept_bytes = 0;     // of a stash, what a CFW keeps
   int64_t stash_bytes = 0;    // the rest, beyond what the forward read
   int64_t work_bytes = 0;     // beyond the stash

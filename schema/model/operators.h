@@ -15,7 +15,7 @@
 //   Gelu        of each element                        -                     its input
 //   SwiGlu      of [gate | up]                         -                     its input
 //   Residual    the stream: itself + dropout(in)       -                     -
-//   Loss        cross-entropy with the targets         -                     its input, statistics
+//   Loss        cross-entropy with the targets         -                     its input's gradient
 //
 // A Norm without beta is RMSNorm, and has no mean. The output of a Norm, a Gelu or a SwiGlu is not
 // saved: it is recomputed for the weight gradient of the Linear after it.

@@ -22,10 +22,10 @@ class Placer {
     Places scratch;
     TakeForPeers(job, &scratch);
     for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i], dtype_);
-    flow_[0] = scratch.Take(stream_ * width_, dtype_);
+    stream_places_[0] = scratch.Take(stream_ * width_, dtype_);
 
     Places kept, stash, drop(scratch.end()), work(scratch.end()), all_work;
-    flow_[1] = drop.Take(stream_ * width_, dtype_);
+    stream_places_[1] = drop.Take(stream_ * width_, dtype_);
     PlaceForward(Keep::kStash, &kept, &stash);
     PlaceForward(Keep::kScratch, &kept, &drop);
     FindAgain();
@@ -63,6 +63,9 @@ class Placer {
            (kind == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
   }
 
+  // Whether a Residual's input is added as it is.
+  bool IsPlain(const Operator& op) const { return op.dropout == 0 && !shares_; }
+
   // Whether the gradient with respect to its output is not needed after its input half.
   static bool GivesGradientInScratch(OperatorKind kind) {
     return kind == OperatorKind::kNorm || kind == OperatorKind::kAttention ||
@@ -70,13 +73,15 @@ class Placer {
   }
 
   // There are two places for these: an operator does not write where it reads. The second one also
-  // holds gradients passed from an operator to the one before.
+  // holds gradients passed from an operator to the one before, and the statistics of a Loss.
   void FindTemporaries() {
     which_.assign(operators_.size(), 0);
     if (shares_) widths_[0] = width_;  // for an Embedding
     for (size_t i = 0; i < operators_.size(); ++i) {
       if (GivesGradientInScratch(KindAt(i)))
         widths_[1] = std::max(widths_[1], operators_[i].op.stride);
+      if (KindAt(i) == OperatorKind::kLoss)  // two fp32 numbers per token
+        widths_[1] = std::max(widths_[1], 2 * BytesOf(Dtype::kFp32) / BytesOf(dtype_));
       if (!IsTemporary(i)) continue;
       which_[i] = i > 0 && IsTemporary(i - 1) && which_[i - 1] == 0 ? 1 : 0;
       widths_[which_[i]] = std::max(widths_[which_[i]], operators_[i].op.stride);
@@ -109,7 +114,7 @@ class Placer {
     int turn = 0;
     const auto next_stream = [&](size_t i) -> Spot {
       if (i + 1 == operators_.size()) return {Area::kAct, 0};
-      if (drops && Drops(i)) return {Area::kScratch, flow_[turn++ % 2]};
+      if (drops && Drops(i)) return {Area::kScratch, stream_places_[turn++ % 2]};
       return take(i, &StageOperator::Forward::out, stream_ * width_);
     };
     for (size_t i = 0; i < operators_.size(); ++i) {
@@ -128,7 +133,7 @@ class Placer {
                                     static_cast<int64_t>(op.parameters.size()) * stream_);
           break;
         case OperatorKind::kLoss:
-          forward.statistics = take(i, &StageOperator::Forward::statistics, 2 * tokens_);
+          forward.statistics = {Area::kScratch, temporary_[1]};
           break;
         case OperatorKind::kRope:
           forward.out = now;
@@ -143,7 +148,7 @@ class Placer {
         case OperatorKind::kResidual:
           forward.stream = stream;
           forward.out = stream = next_stream(i);
-          if (op.dropout == 0 && !shares_) {
+          if (IsPlain(op)) {
             StageOperator::Forward& linear = operators_[i - 1].forward[static_cast<int>(keep)];
             linear.stream = std::exchange(forward.stream, {});
             linear.out = forward.out;
@@ -167,24 +172,64 @@ class Placer {
       const StageOperator::Forward& forward = operators_[i].of(Keep::kStash);
       operators_[i].again = forward.out.area == Area::kStash ||
                             forward.statistics.area == Area::kStash ||
+                            (KindAt(i) == OperatorKind::kLoss && forward.in.area == Area::kStash) ||
                             (reads && IsTemporary(i) && forward.out.area == Area::kScratch);
       reads = operators_[i].again;
     }
   }
 
+  // The Norms that do not add to the gradient with respect to the stream where it is, but write
+  // the sum elsewhere: a weight half has yet to read it, or it was received. In their order.
+  std::vector<size_t> FindMoves(Halves halves) const {
+    std::vector<size_t> moves;
+    bool read = halves == Halves::kTogether || layout_.last;
+    for (size_t i = operators_.size(); i-- > 0;) {
+      if (KindAt(i) == OperatorKind::kResidual && IsPlain(operators_[i].op)) read = true;
+      if (KindAt(i) == OperatorKind::kNorm && std::exchange(read, false)) moves.push_back(i);
+    }
+    return moves;
+  }
+
+  // The places of the gradient with respect to the stream: with respect to the stage's output, and
+  // after each of the moves. The last is grad_before, or where the embedding's weight half finds
+  // it.
+  std::vector<Spot> PlaceFlow(Halves halves, const std::vector<size_t>& moves, Places* own) {
+    const auto take = [&](Area area) { return Spot{area, own->Take(stream_ * width_, dtype_)}; };
+    std::vector<Spot> flow(moves.size() + 1);
+    Spot last = {Area::kGradBefore, 0};
+    if (halves == Halves::kApart) {
+      if (layout_.first) last = take(Area::kWork);
+      for (size_t k = layout_.last ? 1 : 0; k < moves.size(); ++k) flow[k] = take(Area::kWork);
+      flow.back() = last;
+      return flow;
+    }
+    // What leaves its group has two places in turn, as the next group's weight halves read one
+    // while its Norm writes the other. For the rest PlaceBackward takes a place in the group.
+    Spot other = {Area::kScratch, stream_places_[0]};
+    if (layout_.first) last = std::exchange(other, {});
+    bool at_last = true;
+    for (size_t k = moves.size(); k > 0; --k) {
+      const auto group = [&](size_t move) { return operators_[moves[move]].group; };
+      if (k < moves.size() && group(k) == group(k - 1)) continue;
+      if (!at_last && !other) other = take(Area::kScratch);
+      flow[k] = at_last ? last : other;
+      at_last = !at_last;
+    }
+    if (!layout_.last) flow[0] = layout_.first || !moves.empty() ? Spot{Area::kGrad, 0} : last;
+    return flow;
+  }
+
   // `own`: for what the weight half needs.
   void PlaceBackward(Halves halves, Places* own) {
     const Area area = halves == Halves::kTogether ? Area::kScratch : Area::kWork;
+    const std::vector<size_t> moves = FindMoves(halves);
+    std::vector<Spot> flows = PlaceFlow(halves, moves, own);
     const int64_t begin = own->end();
     const auto take = [&](int64_t numbers, Dtype dtype) {
       return Spot{area, own->Take(numbers, dtype)};
     };
-    Spot& flow = layout_.flow[static_cast<int>(halves)];
-    flow = {Area::kGradBefore, 0};
-    if (layout_.first) {
-      flow = halves == Halves::kTogether ? Spot{Area::kScratch, flow_[0]}
-                                         : take(stream_ * width_, dtype_);
-    }
+    Spot flow = layout_.flow[static_cast<int>(halves)] = flows[0];
+    size_t moved = 0;
     // With respect to operator i's output.
     std::vector<Spot> gradient(operators_.size());
     const auto of = [&](size_t i) {
@@ -197,8 +242,9 @@ class Placer {
         case OperatorKind::kSwiGlu:
           return Spot{Area::kScratch, temporary_[1]};
         case OperatorKind::kLinear:
-          // The loss overwrites its input with the gradient.
+          // The loss has overwritten its input with the gradient.
           if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
+          if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return flow;
           return take(tokens_ * operators_[i].op.stride, dtype_);
         case OperatorKind::kRope:
         case OperatorKind::kGelu:
@@ -208,7 +254,6 @@ class Placer {
       }
       PP_CHECK(false);
     };
-    bool set = !layout_.last;
     for (size_t i = operators_.size(); i-- > 0;) {
       StageOperator& placed = operators_[i];
       StageOperator::Backward& backward = placed.backward[static_cast<int>(halves)];
@@ -219,8 +264,12 @@ class Placer {
       if (KindAt(i) == OperatorKind::kNorm) {
         backward.part =
             take(static_cast<int64_t>(placed.op.parameters.size()) * width_, Dtype::kFp32);
+        backward.add = flow;
+        if (moved < moves.size() && moves[moved] == i) {
+          flow = flows[++moved];
+          if (!flow) flow = take(stream_ * width_, dtype_);
+        }
         backward.d_in = flow;
-        placed.begins = !std::exchange(set, true);
       } else if (KindAt(i) == OperatorKind::kGelu || KindAt(i) == OperatorKind::kRope) {
         backward.d_in = backward.d_out;  // in place
       } else if (i > 0) {
@@ -239,7 +288,7 @@ class Placer {
   std::vector<StageOperator>& operators_;
   std::vector<int> which_;
   int64_t widths_[2] = {}, temporary_[2] = {};  // offsets in scratch, of these and of
-  int64_t flow_[2] = {};  // the stream: in a CFW both in turn; its gradient has the first one
+  int64_t stream_places_[2] = {};  // in a CFW both in turn; its gradient has the first one
 };
 
 }  // namespace

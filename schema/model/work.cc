@@ -34,15 +34,15 @@ StageWork WorkOf(const Operator& op, const Job& job) {
       break;
     case OperatorKind::kResidual:
       work.forward.bytes = work.again.bytes = 2 * in + out;
-      work.input = {0, in + out};
+      if (op.dropout > 0 || job.sequence_parallel) work.input = {0, in + out};
       break;
     case OperatorKind::kRope:
     case OperatorKind::kGelu:
     case OperatorKind::kSwiGlu:
       work.input = {0, 2 * in + out};
       break;
-    case OperatorKind::kLoss:
-      work.input = {0, 2 * in};
+    case OperatorKind::kLoss:  // writes the gradient of what it reads
+      work.forward.bytes = work.again.bytes = 2 * in;
       break;
   }
   return work;
