@@ -25,7 +25,7 @@ EXPERIMENTS = [("default", [], {})] + [
 def random_text(session):
     path = session.work / "text"
     if not path.exists():
-        path.write_bytes(base64.b64encode(os.urandom(3 << 20)))
+        path.write_bytes(base64.b64encode(os.urandom(1 << 20)))
     return path
 
 
