@@ -70,8 +70,10 @@ layer norm forward, rows of 768               ok 0.31
 RACES = """========= COMPUTE-SANITIZER
 layer norm forward, rows of 768               ok 0.31
 ========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"""
-LIBRARIES = """	linux-vdso.so.1 (0x00007ffd4b5f2000)
-	libcublasLt.so.13 => /usr/local/cuda/lib64/libcublasLt.so.13 (0x00007fb216e00000)
+TOOLKIT = "/usr/local/cuda/lib64"
+SMI = "| NVIDIA-SMI 580.159.04    Driver Version: 580.159.04    CUDA Version: 13.0     |"
+LIBRARIES = f"""	linux-vdso.so.1 (0x00007ffd4b5f2000)
+	libcublasLt.so.13 => {TOOLKIT}/libcublasLt.so.13 (0x00007fb216e00000)
 	libnccl.so.2 => not found"""
 TORCH = """
 print("torch 2.11.0+cu130: best 0.070000 s, median 0.072000 s a step, CPU time 0.070 s, "
@@ -81,12 +83,12 @@ CATCH = "All tests passed (12 assertions in 3 test cases)"
 
 # As nvcc mangles them, and a kernel of cuBLASLt's.
 KERNELS = {
-    "norm": "_ZN2pp7kernels4cuda48_GLOBAL__N__421e5a9a_12_norm_cuda_cu_f3fbb678_117ForwardINS0_8BFloat16"
-            "ELi8ELNS1_6CentreE1ELi4EEEvNS0_20LayerNormForwardArgsIT_EE",
-    "gelu": "_ZN2pp7kernels4cuda7ForEachILi8ENS1_48_GLOBAL__N__136769bd_12_gelu_cuda_cu_1e88ae0d_1115"
-            "GeluForwardEachINS0_8BFloat16EEEEEvlT0_",
-    "adamw": "_ZN2pp7kernels4cuda46_GLOBAL__N__cb81afd3_13_adamw_cuda_cu_c7ccc48e4StepILNS0_8RoundingE1"
-             "EEEvNS1_11TensorBatchINS0_11AdamWTensorEEENS2_7OptionsE",
+    "norm": "_ZN2pp7kernels4cuda48_GLOBAL__N__421e5a9a_12_norm_cuda_cu_f3fbb678_117ForwardI"
+        "NS0_8BFloat16ELi8ELNS1_6CentreE1ELi4EEEvNS0_20LayerNormForwardArgsIT_EE",
+    "gelu": "_ZN2pp7kernels4cuda7ForEachILi8ENS1_48_GLOBAL__N__136769bd_12_gelu_cuda_cu_1e8"
+        "8ae0d_1115GeluForwardEachINS0_8BFloat16EEEEEvlT0_",
+    "adamw": "_ZN2pp7kernels4cuda46_GLOBAL__N__cb81afd3_13_adamw_cuda_cu_c7ccc48e4StepILNS0_"
+        "8RoundingE1EEEvNS1_11TensorBatchINS0_11AdamWTensorEEENS2_7OptionsE",
     "product": "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
 }
 
@@ -127,7 +129,7 @@ PLANTED = {
     "piperun": ("first", ["train", "profile"], "piperun"),
     "pipec": ("first", ["train", "profile"], "pipec"),
     "speed": ("more", ["speed"], "gpu_kernels"),
-    "many runs": ("more", ["train", "schemes", "experiment", "tune"], "piperun"),
+    "many runs": ("more", ["train", "schemes", "experiments", "tune"], "piperun"),
     "nccl": ("more", ["nccl"], "gpu_nccl"),
     "torch": ("torch", ["torch"], "bench_torch.py"),
     "sanitizer": ("sanitize", ["sanitize"], "tools/compute-sanitizer"),
@@ -147,23 +149,20 @@ class Bundle:
         (self.here / "gpu/models.json").write_text(json.dumps(MODELS))
         (self.here / "libgpu_profile.so").touch()
         self.tools.mkdir()
-        # A run of piperun that takes no time.
-        log = "\\n".join('{"step":%d,"loss":5.5,"grad_norm":1,"step_seconds":0.072,"peak_bytes":[7]}'
-                         % (step + 1) for step in range(STEPS))
-        five = "\\n".join(log.split("\\n")[:5])
         (self.here / "records.tsv").write_text(records(STEPS))
         self.profile = 'if [ -n "$GPU_PROFILE" ]; then cp "$here/records.tsv" "$GPU_PROFILE"; fi'
-        write_program(self.here / "piperun", f"""here=$(dirname "$0")
-log=/dev/null steps={STEPS}
+        row = {"step": 1, "loss": 5.5, "step_seconds": 0.072, "peak_bytes": [7]}
+        write_program(self.here / "piperun", f"""here=$(dirname "$0") log=/dev/null
 for word; do
   case $last in --log) log=$word ;; --steps) steps=$word ;; esac
   last=$word
 done
-if [ "$steps" = 5 ]; then printf '{five}\\n' >"$log"; else printf '{log}\\n' >"$log"; fi
 {self.profile}
+for _ in $(seq ${{steps:-0}}); do echo '{json.dumps(row)}'; done >"$log"
 echo 'kernels 99.0 %  waiting 0.5 %  starting kernels 12.5 %'""")
-        write_program(self.here / "pipec", """[ "$1" = schemes ] && echo "1f1b  one" || echo compiled
-for word; do [ "$last" = -o ] && : >"$word"; last=$word; done; exit 0""")
+        write_program(self.here / "pipec", """
+for word; do [ "$last" = -o ] && : >"$word"; last=$word; done
+echo "1f1b  one forward, one backward" """)
         write_program(self.here / "gpu_kernels", f"""case $1 in
 device) {says(DEVICE)} ;;
 cases) {says(CASES)} ;;
@@ -242,19 +241,22 @@ class GpuCheckTest(unittest.TestCase):
     def test_all_is_right(self):
         def run(call):
             bundle = self.bundle(call)
+            write_program(bundle.tools / "nvidia-smi", says(SMI))
             return (call, bundle, *bundle.call(call))
 
         with ThreadPoolExecutor(4) as pool:
             for call, bundle, status, output, rows in pool.map(run, CALLS.CALLS):
                 with self.subTest(call=call):
                     self.assertEqual(status, 0, output)
-                    kinds = {check.kind.replace("experiments", "experiment")
-                             for check in CALLS.CALLS[call]}
+                    kinds = {check.kind for check in CALLS.CALLS[call]}
                     self.assertEqual({row["check"] for row in rows}, kinds)
                     for row in rows:
                         if row["name"] == "found":
                             self.assertEqual((row["libcublasLt.so.13"], row["libnccl.so.2"]),
-                                             ("/usr/local/cuda/lib64/libcublasLt.so.13", "not found"))
+                                             (f"{TOOLKIT}/libcublasLt.so.13", "not found"))
+                        elif row["check"] == "device":
+                            self.assertEqual((row["name"], row["driver"], row["driver_cuda"]),
+                                             ("NVIDIA H200", "580.159.04", "13.0"))
                     for name, text in bundle.packed().items():
                         if name.startswith(("logs/experiment", "logs/profile")):
                             self.assertRegex(text, r"^(\$ env |\{\"step\"|name\t|  +us )")

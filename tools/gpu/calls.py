@@ -72,7 +72,7 @@ CALLS = {
 
 
 def find_checks(names):
-    """The checks of calls, kinds (train) and single names (train/gpt2-124M). ValueError: unknown."""
+    """Those of calls, kinds (train) and single names (train/gpt2-124M). ValueError: unknown."""
     every = [check for call in CALLS.values() for check in call]
     found = []
     for name in names:

@@ -39,7 +39,7 @@ def library_path(here, inherited):
 
 
 def signs_of_a_gpu(session):
-    """Why there should be a GPU in this machine, whatever CUDA says; empty: nothing speaks for one."""
+    """What speaks for a GPU in this machine, whatever CUDA says."""
     signs = sorted(glob.glob("/dev/nvidia[0-9]*"))
     for vendor in glob.glob("/sys/bus/pci/devices/*/vendor"):
         folder = Path(vendor).parent
@@ -64,6 +64,8 @@ def check_device(session, _):
         note_libraries(session)
         return
     session.gpu = dict(re.findall(r"^(\w+): (.*)$", ran.text, re.MULTILINE))
+    smi = session.run("nvidia-smi", ["nvidia-smi"], seconds=10, ours=False)
+    session.gpu["driver"] = (re.findall(r"Driver Version: (\S+)", smi.text) or ["unknown"])[0]
     name = session.gpu.get("name", "unknown")
     session.note("device", name, "ok", **{k: v for k, v in session.gpu.items() if k != "name"})
     if by_name(PEAKS, name) is None:

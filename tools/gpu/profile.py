@@ -10,7 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 PRODUCTS, FORWARD, BACKWARD = "products", "attention forward", "attention backward"
-ELEMENTS, CROSS_ENTROPY, OPTIMIZER = "norms, elementwise, bias", "cross-entropy", "AdamW, norm, fill"
+ELEMENTS, CROSS_ENTROPY = "norms, elementwise, bias", "cross-entropy"
+OPTIMIZER = "AdamW, norm, fill"
 GAPS = "gaps between launches"
 GROUPS = (PRODUCTS, FORWARD, BACKWARD, ELEMENTS, CROSS_ENTROPY, OPTIMIZER, GAPS)
 

@@ -56,7 +56,8 @@ class Session:
         self.json = self.folder / "gpu_check.json"
         self.earlier = self._read_earlier()
         self.changes = {}  # of the environment of our own programs
-        self._write({"call": call, "seconds": seconds, "time": time.strftime("%FT%TZ", time.gmtime())})
+        now = time.strftime("%FT%TZ", time.gmtime())
+        self._write({"call": call, "seconds": seconds, "time": now})
 
     def left(self):
         return self.deadline - time.monotonic()

@@ -154,7 +154,7 @@ def check_experiments(session, name):
         default = default or found.get("ms")
         if default and "ms" in found:
             found["of_default"] = round(found["ms"] / default, 3)
-        session.note("experiment", f"{name}, {label}", problem or "ok", **found)
+        session.note("experiments", f"{name}, {label}", problem or "ok", **found)
 
 
 def check_profile(session, name):
