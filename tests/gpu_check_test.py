@@ -103,6 +103,8 @@ def records(steps, kernels=("norm", "product", "gelu")):
         for kernel in (*kernels, "adamw", "adamw"):
             lines.append(f"run\t{numbers[kernel]}\t{at}\t{at + 1000}")
             at += 1100
+        # Another stream copies the loss meanwhile.
+        lines.append(f"run\t0\t{at - 1650}\t{at - 1600}")
     return "\n".join(lines) + "\n"
 
 
@@ -257,6 +259,7 @@ class GpuCheckTest(unittest.TestCase):
                         elif row["check"] == "device":
                             self.assertEqual((row["name"], row["driver"], row["driver_cuda"]),
                                              ("NVIDIA H200", "580.159.04", "13.0"))
+                            self.assertEqual(row["bf16_peak"], 989e12)
                     for name, text in bundle.packed().items():
                         if name.startswith(("logs/experiment", "logs/profile")):
                             self.assertRegex(text, r"^(\$ env |\{\"step\"|name\t|  +us )")
@@ -338,6 +341,15 @@ esac""")
         self.assertEqual(wrong["gelu"], "WRONG 3.50, other bits the second time")
         self.assertEqual(wrong["124M qkv 768 x 2304, forward"], "WRONG no algorithm")
 
+    def test_output_that_nobody_foresaw(self):
+        bundle = self.bundle()
+        row = bundle.here / "piperun"
+        row.write_text(row.read_text().replace('"loss": 5.5, ', ""))
+        status, output, rows = bundle.call("train/gpt2-124M", "nccl")
+        self.assertEqual(status, 1, output)
+        self.assertEqual([row["result"] for row in rows[-2:]], ["WRONG KeyError: 'loss'", "ok"])
+        self.assertIn("KeyError", bundle.packed()["logs/train_gpt2-124M_error.txt"])
+
     def test_sanitizer_finds_an_error(self):
         bundle = self.bundle()
         write_program(bundle.tools / "compute-sanitizer", says(SANITIZER_ERRORS) + "\nexit 9")
@@ -396,7 +408,7 @@ esac""")
         self.assertEqual(status, 0, output)
         ms = {row["name"]: row for row in rows if row["check"] == "profile"}
         self.assertEqual(ms["gpt2-124M, products"]["ms"], 0.001)
-        self.assertEqual(ms["gpt2-124M, norms, elementwise, bias"]["launches"], 2)
+        self.assertEqual(ms["gpt2-124M, norms, elementwise, bias"]["launches"], 3)
         self.assertEqual(ms["gpt2-124M, gaps between launches"]["ms"], 0.0005)
         self.assertEqual(ms["gpt2-124M, the step"]["ms"], 0.0055)
         self.assertEqual(ms["gpt2-124M, products"]["predicted_ms"], 42)

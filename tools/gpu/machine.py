@@ -67,9 +67,9 @@ def check_device(session, _):
     smi = session.run("nvidia-smi", ["nvidia-smi"], seconds=10, ours=False)
     session.gpu["driver"] = (re.findall(r"Driver Version: (\S+)", smi.text) or ["unknown"])[0]
     name = session.gpu.get("name", "unknown")
-    session.note("device", name, "ok", **{k: v for k, v in session.gpu.items() if k != "name"})
-    if by_name(PEAKS, name) is None:
-        print(f"{'':<11} the peak of '{name}' is unknown here: no MFU")
+    peak = by_name(PEAKS, name) or "unknown"  # then there is no MFU
+    session.note("device", name, "ok", **{k: v for k, v in session.gpu.items() if k != "name"},
+                 bf16_peak=peak)
     note_libraries(session)
 
 

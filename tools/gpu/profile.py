@@ -88,9 +88,10 @@ def read_profile(text, steps):
         return None, "no records of CUPTI"
     if lost:
         return None, f"{lost} records lost"
-    # Where a step ends: at the last of several launches of AdamW in a row.
-    updates = [(i, file_of(kernel) == "adamw") for i, (_, _, kernel) in enumerate(runs)]
-    ends = [i for i, last in updates if last and (i + 1 == len(runs) or not updates[i + 1][1])]
+    # A step ends at the last of several launches of AdamW in a row. Copies run beside them.
+    kernels = [i for i, (_, _, kernel) in enumerate(runs) if kernel not in ("copy", "fill")]
+    updates = [file_of(runs[i][2]) == "adamw" for i in kernels]
+    ends = [i for i, now, then in zip(kernels, updates, updates[1:] + [False]) if now and not then]
     if not ends or len(ends) % steps:
         return None, f"AdamW runs {len(ends)} times in {steps} steps"
     times = len(ends) // steps
