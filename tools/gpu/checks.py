@@ -8,6 +8,7 @@ import json
 import re
 
 from gpu.machine import find_tool
+from gpu.session import last_line
 from gpu.training import losses, random_text
 
 CASE = re.compile(r"^(.*\S) +(ok|WRONG) +([0-9.]+|inf|nan)(.*)$", re.MULTILINE)
@@ -51,8 +52,8 @@ def check_schemes(session, _):
         session.note("schemes", "pipec schemes", listed.problem)
         return
     names = [line.split()[0] for line in listed.text.splitlines() if line.strip()]
-    for scheme in [name for name in names if name in table.get("only", names)]:
-        for dtype in table["dtypes"]:
+    for dtype in table["dtypes"]:
+        for scheme in [name for name in names if name in table.get("only", names)]:
             # PipeDream takes no norm, which loss scaling needs.
             if scheme.startswith("pipedream") and dtype == "fp16":
                 continue
@@ -96,7 +97,7 @@ def compare_scheme(session, model, scheme, dtype):
 def check_nccl(session, _):
     """A message over NCCL, as far as it goes with one GPU."""
     ran = session.run("nccl", [session.here / "gpu_nccl"])
-    session.note("nccl", ran.last_line(), ran.problem or "ok")
+    session.note("nccl", last_line(ran.text), ran.problem or "ok")
 
 
 def check_sanitizer(session, tool):

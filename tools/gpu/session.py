@@ -20,6 +20,11 @@ RESERVE, MOST_RESERVE_SECONDS = 0.1, 10
 KILL_SECONDS = 2  # a process that waits for a driver may not even die of SIGKILL
 
 
+def last_line(text):
+    lines = text.strip().splitlines()
+    return lines[-1][:200] if lines else "no output"
+
+
 class Ran:
     """What became of a program."""
 
@@ -30,16 +35,12 @@ class Ran:
         self.problem = problem or self._problem()  # None: it ended well
 
     def _problem(self):
-        last = self.last_line()
+        last = last_line(self.text)
         if self.status < 0:
             return f"WRONG signal {signal.Signals(-self.status).name}: {last}"
         if self.status > 0:
             return f"WRONG status {self.status}: {last}"
         return None if self.text.strip() else "WRONG printed nothing"
-
-    def last_line(self):
-        lines = self.text.strip().splitlines()
-        return lines[-1][:200] if lines else "no output"
 
 
 class Session:
@@ -80,11 +81,12 @@ class Session:
         if limit <= 0:
             return Ran(problem="not started: no time left")
         command = [str(word) for word in command]
-        changes = {**(self.changes if ours else {}), **(env or {})}
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **changes}
+        changes = {"PYTHONUNBUFFERED": "1", **(self.changes if ours else {}), **(env or {})}
+        environment = {**os.environ, **changes}
         environment.pop("NVIDIA_TF32_OVERRIDE", None)  # fp32 products keep their precision
         log = self.logs / f"{name.replace('/', '_').replace(' ', '_')}.txt"
-        header = "$ " + shlex.join(["env", *(f"{k}={v}" for k, v in changes.items()), *command])
+        header = "$ " + shlex.join(["env", "-u", "NVIDIA_TF32_OVERRIDE",
+                                    *(f"{k}={v}" for k, v in changes.items()), *command])
         began = time.monotonic()
         with open(log, "w") as out:
             print(header, file=out, flush=True)
@@ -108,7 +110,7 @@ class Session:
         cut = f"cut off after {took:.1f} s"
         with open(log, "a") as out:
             print(f"\ngpu_check: {cut}", file=out)
-        return Ran(text, problem=f"{cut}: {Ran(text, 0).last_line()}", seconds=took)
+        return Ran(text, problem=f"{cut}: {last_line(text)}", seconds=took)
 
     def finish(self):
         """Packs the logs into one file. Returns the exit status."""
