@@ -22,14 +22,15 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 TOOLS, PIPEC, PIPERUN, PLUGIN = (Path(path).absolute() for path in sys.argv[1:5])
 LISTINGS = [Path(path) for path in sys.argv[5:]]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(TOOLS))
 CALLS = importlib.import_module("gpu.calls")
-CHECKS = importlib.import_module("gpu.checks")
 PROFILE = importlib.import_module("gpu.profile")
+SESSION = importlib.import_module("gpu.session")
 
 TINY = {"layers": 2, "heads": 2, "width": 16, "inner": 32, "kv_heads": 2, "batch": 2, "tokens": 16,
         "vocabulary": 128}
@@ -437,6 +438,25 @@ esac""")
     def test_budgets(self):
         for call, of_call in CALLS.CALLS.items():
             self.assertEqual(sum(check.budget for check in of_call), CALLS.CALL_SECONDS, call)
+
+    def test_no_check_takes_the_time_of_another(self):
+        now, left = [1000.0], {}
+
+        def take(seconds):
+            def run(session, what):
+                left[what] = session.left()
+                now[0] += seconds
+            return run
+
+        with mock.patch.object(SESSION.time, "monotonic", lambda: now[0]):
+            session = SESSION.Session(self.root, self.root, "a call", 110)
+            checks = [("saves", 20, 10), ("uses all", 30, 40), ("overruns", 20, 60), ("last", 30, 0)]
+            CALLS.run_checks(session, [CALLS.Check("check", what, budget, take(seconds))
+                                       for what, budget, seconds in checks])
+            self.assertEqual(session.finish(), 1)
+        self.assertEqual(left, {"saves": 20, "uses all": 40, "overruns": 20})
+        last = json.loads((self.root / "gpu_check.json").read_text().splitlines()[-1])
+        self.assertEqual((last["name"], last["result"]), ("last", "not started: no time left"))
 
     def test_predictions(self):
         """Of an H200: an H100's, with what memory bounds by the ratio of the two copies' speeds."""
