@@ -1,5 +1,6 @@
 """Builds everything that gpu_check needs and packs it: out/gpu_check.tar.gz."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,17 @@ def _run(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def _restore_path():
+    """Takes away what pyenv puts in front of the PATH for the program that it starts.
+
+    Bazel's actions see the PATH (.bazelrc): with another one everything would be built again.
+    """
+    root, folders = os.environ.get("PYENV_ROOT"), os.environ["PATH"].split(":")
+    while root and folders[0].startswith(root) and not folders[0].endswith("/shims"):
+        del folders[0]
+    os.environ["PATH"] = ":".join(folders)
+
+
 def _label(binary):
     return "//" + ":".join(binary.rsplit("/", 1))
 
@@ -29,6 +41,7 @@ def _exists(binary):
 
 def bundle(root):
     """`root`: of the repository, the current folder. Returns the exit status."""
+    _restore_path()
     subprocess.run(["tools/setup"], check=True)
     binaries = [b for b in BINARIES if b not in OPTIONAL or _exists(b)]
     subprocess.run(["bazel", "build", "--config=cuda", *map(_label, binaries)], check=True)
