@@ -1,11 +1,11 @@
 // The kernels, and cuBLASLt's products, on a real GPU: first the cases of the CPU's own tests
-// (kernel_cases.h), then how fast they are at GPT-2's sizes.
+// (kernel_cases.h), then how fast they are at the sizes of GPT-2 and LLaMA (gpu_speed.h).
 //
-//   gpu_kernels device           what it is
+//   gpu_kernels device           what it is, and the versions of CUDA, lines "NAME: VALUE"
 //   gpu_kernels cases [[!]TEXT]  those with the text in their names, or without it, a line each:
 //                                NAME, ok or WRONG, the worst error in tolerances; for products
 //                                a line for each that says which algorithm computes it
-//   gpu_kernels speed            a line each: NAME, microseconds, GB/s or TFLOP/s
+//   gpu_kernels speed            a line each: NAME, microseconds, GB/s or TFLOP/s, % of the ceiling
 //
 // The cases' memory, including their stack, is pinned host memory, which the GPU accesses at the
 // same addresses: the program's own `new` takes it from one block, and never frees it.
@@ -27,6 +27,7 @@
 #include "runtime/device/cuda/cuda_driver.h"
 #include "runtime/device/cuda/products.h"
 #include "tests/cuda_table.h"
+#include "tests/gpu_speed.h"
 #include "tests/kernel_cases.h"
 
 namespace {
@@ -141,199 +142,27 @@ int Cases(const std::string& text) {
   return wrong == 0 ? 0 : 1;
 }
 
-float* Floats(int64_t n) {
-  void* memory = nullptr;
-  if (cudaMalloc(&memory, static_cast<size_t>(n) * sizeof(float)) != cudaSuccess) std::_Exit(1);
-  cudaMemset(memory, 0, static_cast<size_t>(n) * sizeof(float));
-  return static_cast<float*>(memory);
-}
-BFloat16* Halves(int64_t n) { return reinterpret_cast<BFloat16*>(Floats((n + 1) / 2)); }
-
-// Prints the best of some runs. `work`: bytes, or operations.
-void Time(const std::string& name, double work, const char* unit,
-          const std::function<void()>& run) {
-  cudaEvent_t begin = nullptr, end = nullptr;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  float best = 1e30f;
-  for (int i = 0; i < 12; ++i) {
-    cudaEventRecord(begin, nullptr);
-    run();
-    cudaEventRecord(end, nullptr);
-    FinishKernel();
-    float milliseconds = 0;
-    cudaEventElapsedTime(&milliseconds, begin, end);
-    if (i >= 2) best = std::min(best, milliseconds);
-  }
-  const double scale = std::string(unit) == "GB/s" ? 1e9 : 1e12;
-  fmt::print("{:<40} {:9.1f} us {:9.1f} {}\n", name, 1e3 * best, work / (1e-3 * best) / scale,
-             unit);
-  std::fflush(stdout);
-}
-
-void TimeProduct(const char* name, const MatmulShape& shape, const MatmulArgs& args) {
-  CudaProducts& products = TheGpu().products;
-  if (shape.epilogue != Epilogue::kNone && !products.Fuses(shape))
-    return fmt::print("cuBLASLt has no product '{}'\n", ToText(shape));
-  const int id = products.Prepare(shape);
-  Time(fmt::format("product {} {} x {} x {}", name, shape.m, shape.n, shape.k),
-       2.0 * static_cast<double>(shape.m * shape.n * shape.k), "TFLOP/s",
-       [&] { products.Multiply(id, args); });
-  fmt::print("  '{}': {}\n", ToText(shape), products.text(id));
-}
-
-void TimeProducts(int64_t rows, int64_t width) {
-  const int64_t wide = 4 * width;
-  BFloat16 *x = Halves(rows * wide), *y = Halves(rows * wide), *z = Halves(rows * wide);
-  BFloat16* w = Halves(width * wide);
-  float* dw = Floats(width * wide);
-  TimeProduct("forward", {.m = rows, .n = wide, .k = width, .numbers = MatmulNumbers::kBf16},
-              {.a = x, .b = w, .c = y});
-  TimeProduct("forward with GELU",
-              {.m = rows,
-               .n = wide,
-               .k = width,
-               .numbers = MatmulNumbers::kBf16,
-               .epilogue = Epilogue::kGelu},
-              {.a = x, .b = w, .c = y, .aux = z});
-  TimeProduct("input gradient with GELU",
-              {.m = rows,
-               .n = wide,
-               .k = width,
-               .operands = Operands::kNT,
-               .numbers = MatmulNumbers::kBf16,
-               .epilogue = Epilogue::kGeluBackward},
-              {.a = x, .b = w, .c = y, .aux = z});
-  TimeProduct("input gradient",
-              {.m = rows,
-               .n = width,
-               .k = wide,
-               .operands = Operands::kNT,
-               .numbers = MatmulNumbers::kBf16},
-              {.a = y, .b = w, .c = x});
-  TimeProduct("weight gradient",
-              {.m = width,
-               .n = wide,
-               .k = rows,
-               .operands = Operands::kTN,
-               .update = Update::kAdd,
-               .numbers = MatmulNumbers::kBf16Sum},
-              {.a = x, .b = y, .c = dw});
-}
-
-// For a vocabulary, and for one that may suit cuBLASLt better.
-void TimeHead(int64_t rows, int64_t width) {
-  const int64_t stride = 50304;
-  BFloat16 *x = Halves(rows * width), *logits = Halves(rows * stride), *w = Halves(stride * width);
-  float* dw = Floats(stride * width);
-  for (const int64_t vocabulary : {int64_t{50257}, stride}) {
-    TimeProduct("head forward",
-                {.m = rows,
-                 .n = vocabulary,
-                 .k = width,
-                 .operands = Operands::kNT,
-                 .ldc = stride,
-                 .numbers = MatmulNumbers::kBf16},
-                {.a = x, .b = w, .c = logits});
-    TimeProduct(
-        "head input gradient",
-        {.m = rows, .n = width, .k = vocabulary, .lda = stride, .numbers = MatmulNumbers::kBf16},
-        {.a = logits, .b = w, .c = x});
-    TimeProduct("head weight gradient",
-                {.m = vocabulary,
-                 .n = width,
-                 .k = rows,
-                 .operands = Operands::kTN,
-                 .update = Update::kAdd,
-                 .lda = stride,
-                 .numbers = MatmulNumbers::kBf16Sum},
-                {.a = logits, .b = x, .c = dw});
-  }
-}
-
-int Speed() {
-  const int64_t batch = 16, tokens = 1024, heads = 12, dim = 64, width = heads * dim;
-  const int64_t rows = batch * tokens, vocabulary = 50257, stride = 50304;
-  const double half = static_cast<double>(rows * width) * 2;
-  BFloat16 *x = Halves(rows * 4 * width), *y = Halves(rows * 4 * width), *z = Halves(rows * width);
-  float *gamma = Floats(4 * width), *beta = Floats(width), *mean = Floats(rows),
-        *rstd = Floats(rows);
-  float* scratch = Floats(std::max(NormScratchFloats(4 * width), BiasScratchFloats(4 * width)));
-  Time("copy", 2 * half, "GB/s", [&] {
-    cudaMemcpyAsync(y, x, static_cast<size_t>(half), cudaMemcpyDeviceToDevice, nullptr);
-  });
-  Time("layer norm forward", 2 * half, "GB/s", [&] {
-    cuda::LayerNormForward<BFloat16>({rows, width, x, gamma, beta, y, mean, rstd}, nullptr);
-  });
-  Time("layer norm backward", 4 * half, "GB/s", [&] {
-    cuda::LayerNormBackward<BFloat16>({.rows = rows,
-                                       .channels = width,
-                                       .dy = y,
-                                       .x = x,
-                                       .gamma = gamma,
-                                       .mean = mean,
-                                       .rstd = rstd,
-                                       .dx = z,
-                                       .add = z,
-                                       .dgamma = gamma,
-                                       .dbeta = beta,
-                                       .scratch = scratch},
-                                      nullptr);
-  });
-  Time("gelu forward", 8 * half, "GB/s", [&] {
-    cuda::GeluForward<BFloat16>({rows * 4 * width, x, y}, nullptr);
-  });
-  Time("residual with dropout", 3 * half, "GB/s", [&] {
-    cuda::Residual<BFloat16>({{0, rows * width, tokens * width}, x, y, z, {1, 2, 3, 0.1f}},
-                             nullptr);
-  });
-  const BiasTensor<BFloat16> bias = {4 * width, x, gamma};
-  Time("bias gradient", 4 * half, "GB/s", [&] {
-    cuda::BiasGradient<BFloat16>({.rows = rows, .tensors = {&bias, 1}, .scratch = scratch},
-                                 nullptr);
-  });
-  BFloat16* logits = Halves(rows / 4 * stride);
-  int32_t* target = reinterpret_cast<int32_t*>(Floats(rows));
-  const double of_logits = static_cast<double>(rows / 4 * vocabulary) * 2;
-  auto *losses = reinterpret_cast<double*>(scratch), *loss = reinterpret_cast<double*>(mean);
-  Time("cross entropy", 2 * of_logits, "GB/s", [&] {
-    cuda::CrossEntropyForward<BFloat16>(
-        {rows / 4, vocabulary, stride, logits, target, losses, loss, logits}, nullptr);
-  });
-  const int64_t parameters = int64_t{124} << 20;
-  float *w = Floats(parameters), *m = Floats(parameters), *v = Floats(parameters);
-  const AdamWTensor tensor = {
-      .n = parameters, .weights = w, .m = m, .v = v, .gradient = m, .rounded = Halves(parameters)};
-  Time("adamw, weights also in bf16", 30.0 * static_cast<double>(parameters), "GB/s", [&] {
-    cuda::AdamW({.tensors = {&tensor, 1}, .rounding = Rounding::kBFloat16}, nullptr);
-  });
-  const AttentionShape shape = {batch, tokens, heads, dim, heads};
-  const double flops = 2.0 * static_cast<double>(batch * heads * tokens * tokens * dim);
-  float* lse = Floats(batch * heads * tokens);
-  float* dots = Floats(static_cast<int64_t>(cuda::AttentionScratchBytes(shape)) / 4 + 1);
-  Time("attention forward, causal", flops, "TFLOP/s", [&] {
-    cuda::AttentionForward<BFloat16>({.shape = shape, .qkv = x, .out = z, .lse = lse}, nullptr);
-  });
-  Time("attention backward, causal", 2.5 * flops, "TFLOP/s", [&] {
-    cuda::AttentionBackward<BFloat16>(
-        {.shape = shape, .qkv = x, .out = z, .lse = lse, .dout = z, .dqkv = y, .scratch = dots},
-        nullptr);
-  });
-  TimeProducts(rows, width);
-  TimeProducts(rows, 1600);
-  TimeHead(rows, width);
-  return 0;
-}
-
 }  // namespace
 }  // namespace pp::kernels
 
+// A version as CUDA encodes it: 1000 times the major one, 10 times the minor one.
+std::string Version(int encoded) {
+  return fmt::format("{}.{}", encoded / 1000, encoded % 1000 / 10);
+}
+
 int Describe() {
   cudaDeviceProp device{};
-  if (cudaGetDeviceProperties(&device, 0) != cudaSuccess) return 1;
-  fmt::print("{}, {:.0f} GB, {} multiprocessors, sm_{}{}\n", device.name,
-             static_cast<double>(device.totalGlobalMem) / 1e9, device.multiProcessorCount,
-             device.major, device.minor);
+  int driver = 0, runtime = 0;
+  for (const cudaError_t error : {cudaGetDeviceProperties(&device, 0),
+                                  cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime)}) {
+    if (error == cudaSuccess) continue;
+    fmt::print(stderr, "gpu_kernels: error: {}\n", cudaGetErrorString(error));
+    return 1;
+  }
+  fmt::print("name: {}\nmemory_bytes: {}\nmultiprocessors: {}\nsm: {}{}\nl2_bytes: {}\n",
+             device.name, device.totalGlobalMem, device.multiProcessorCount, device.major,
+             device.minor, device.l2CacheSize);
+  fmt::print("driver_cuda: {}\nruntime_cuda: {}\n", Version(driver), Version(runtime));
   return 0;
 }
 

@@ -7,15 +7,18 @@ GPU: bf16 by autocast, eager or compiled, of any size. Prints one line.
 """
 
 import argparse
+import contextlib
 import statistics
 import time
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 12, 12, 768, 50257, 1024
 KV_HEADS, INNER = 4, 2048  # of the LLaMA, as in tools/llama_112m.json
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
 class Block(nn.Module):
@@ -121,15 +124,12 @@ def main():
     parser.add_argument("--kv-heads", type=int, default=KV_HEADS)
     parser.add_argument("--inner", type=int, default=INNER)
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
-    parser.add_argument("--flash", action="store_true", help="no attention but flash attention")
+    parser.add_argument("--attention", choices=["any", *BACKENDS], default="any",
+                        help="which backend of PyTorch's attention; any: its own choice")
     args = parser.parse_args()
     globals().update(LAYERS=args.layers, HEADS=args.heads, WIDTH=args.width,
                      KV_HEADS=args.kv_heads, INNER=args.inner, VOCABULARY=args.vocabulary)
     gpu = args.device == "cuda"
-    if args.flash:
-        torch.backends.cuda.enable_cudnn_sdp(False)
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
-        torch.backends.cuda.enable_math_sdp(False)
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model = Gpt2(args.dropout) if args.model == "gpt2" else Llama(args.tokens)
@@ -145,21 +145,26 @@ def main():
     text = torch.randint(VOCABULARY, (args.batch, args.tokens + 1), device=args.device)
     seconds, cpu = [], []
     warm_up = 4 if gpu else 2
-    for step in range(args.steps + warm_up):
-        start, cpu_start = time.perf_counter(), time.process_time()
-        optimizer.zero_grad()
-        with torch.autocast(args.device, torch.bfloat16, enabled=gpu):
-            loss = run(text[:, :-1], text[:, 1:])
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if gpu:
-            torch.cuda.synchronize()
-        if step >= warm_up:
-            seconds.append(time.perf_counter() - start)
-            cpu.append(time.process_time() - cpu_start)
+    # PyTorch fails where the one backend cannot compute this attention.
+    backend = (contextlib.nullcontext() if args.attention == "any"
+               else sdpa_kernel(BACKENDS[args.attention]))
+    with backend:
+        for step in range(args.steps + warm_up):
+            start, cpu_start = time.perf_counter(), time.process_time()
+            optimizer.zero_grad()
+            with torch.autocast(args.device, torch.bfloat16, enabled=gpu):
+                loss = run(text[:, :-1], text[:, 1:])
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if gpu:
+                torch.cuda.synchronize()
+            if step >= warm_up:
+                seconds.append(time.perf_counter() - start)
+                cpu.append(time.process_time() - cpu_start)
     print(f"torch {torch.__version__}: best {min(seconds):.6f} s, "
-          f"median {statistics.median(seconds):.6f} s a step, CPU time {min(cpu):.3f} s",
+          f"median {statistics.median(seconds):.6f} s a step, CPU time {min(cpu):.3f} s, "
+          f"vocabulary {VOCABULARY}, attention {args.attention}",
           flush=True)
 
 

@@ -1,8 +1,8 @@
 """Finds what a machine may or may not have: an MPI, a CUDA toolkit.
 
 @mpi//:defs.bzl:  HAVE_MPI, MPI_COPTS, MPI_LINKOPTS
-@cuda//:defs.bzl: HAVE_CUDA, CUDA_HOME, HAVE_NCCL
-@cuda//:headers:  CUDA's own, and NCCL's
+@cuda//:defs.bzl: HAVE_CUDA, CUDA_HOME, HAVE_NCCL, HAVE_CUPTI
+@cuda//:headers:  CUDA's own, CUPTI's among them, and NCCL's
 
 Where one is missing its HAVE_ is False, and the targets that need it are left out.
 """
@@ -39,11 +39,13 @@ def _cuda_impl(repository_ctx):
         for folder in ([found[0] + "/include"] if found else []) + ["/usr/include"]
         if repository_ctx.path(folder + "/nccl.h").exists
     ]
-    repository_ctx.file("defs.bzl", "HAVE_CUDA = %r\nCUDA_HOME = %r\nHAVE_NCCL = %r\n" % (
-        bool(found),
-        found[0] if found else "",
-        bool(found and nccl),
-    ))
+    cupti = [home for home in found[:1] if repository_ctx.path(home + "/include/cupti.h").exists]
+    repository_ctx.file("defs.bzl", """
+HAVE_CUDA = %r
+CUDA_HOME = %r
+HAVE_NCCL = %r
+HAVE_CUPTI = %r
+""" % (bool(found), found[0] if found else "", bool(found and nccl), bool(cupti)))
     if found:
         repository_ctx.symlink(found[0] + "/include", "include")
     repository_ctx.file("BUILD.bazel", """

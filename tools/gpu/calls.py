@@ -1,0 +1,106 @@
+"""The calls of gpu_check, and their checks in the order of what is worth most.
+
+A check's budget is its share of the call's time, in seconds of a call of nine minutes. The checks
+before it leave it what they do not use; none can take it away.
+"""
+
+import traceback
+from dataclasses import dataclass
+from typing import Callable
+
+from gpu import checks, machine, training
+
+CALL_SECONDS = 540
+
+
+@dataclass(frozen=True)
+class Check:
+    kind: str
+    what: str
+    budget: float
+    run: Callable  # of the session and `what`
+
+    @property
+    def name(self):
+        return f"{self.kind}/{self.what}" if self.what else self.kind
+
+
+def _device(budget):
+    return Check("device", "", budget, machine.check_device)
+
+
+def _kernels(what, budget):
+    return Check("kernels", what, budget, checks.check_cases)
+
+
+def _of_model(kind, run):
+    return lambda model, budget: Check(kind, model, budget, run)
+
+
+_train = _of_model("train", training.check_train)
+_profile = _of_model("profile", training.check_profile)
+_tune = _of_model("tune", training.check_tune)
+_torch = _of_model("torch", training.check_torch)
+_sanitize = _of_model("sanitize", checks.check_sanitizer)
+_fakes = _of_model("fakes", checks.check_fakes)
+
+CALLS = {
+    "first": [
+        _device(20), _kernels("ours", 120), _kernels("products", 70), _train("gpt2-124M", 70),
+        _train("llama-1B", 110), _profile("gpt2-124M", 60), _profile("llama-1B", 90),
+    ],
+    "more": [
+        _device(15), _train("gpt2-1.5B", 110), _train("gpt2-774M", 60),
+        Check("speed", "", 90, checks.check_speed), Check("schemes", "", 100, checks.check_schemes),
+        Check("experiments", "gpt2-124M", 80, training.check_experiments), _tune("gpt2-124M", 40),
+        Check("nccl", "", 15, checks.check_nccl), _train("gpt2-350M", 30),
+    ],
+    "torch": [
+        _device(15), _torch("gpt2-124M/compile/flash", 60), _torch("gpt2-124M/compile/cudnn", 45),
+        _torch("gpt2-1.5B/compile/flash", 90), _torch("gpt2-1.5B/compile/cudnn", 75),
+        _torch("llama-1B/compile/flash", 75), _torch("llama-1B/compile/cudnn", 50),
+        _torch("gpt2-124M/eager/flash", 25), _torch("gpt2-124M/eager/cudnn", 25),
+        _torch("gpt2-1.5B/eager/flash", 30), _torch("gpt2-1.5B/eager/cudnn", 25),
+        _torch("llama-1B/eager/flash", 25),
+    ],
+    "sanitize": [
+        _device(15), _sanitize("memcheck", 265), _sanitize("racecheck", 200),
+        _sanitize("synccheck", 60),
+    ],
+    "fakes": [_fakes("cuda_run_test", 330), _fakes("nccl_run_test", 210)],
+}
+
+
+def find_checks(names):
+    """Those of calls, kinds (train) and single names (train/gpt2-124M). ValueError: unknown."""
+    every = [check for call in CALLS.values() for check in call]
+    found = []
+    for name in names:
+        of_name = CALLS.get(name) or [c for c in every if name in (c.kind, c.name)]
+        if not of_name:
+            kinds = dict.fromkeys(list(CALLS) + [check.kind for check in every])
+            raise ValueError(f"'{name}' is no check ({' '.join(kinds)}, or as train/gpt2-124M)")
+        found += [check for check in of_name if check.name not in {c.name for c in found}]
+    if found[0].kind not in ("device", "fakes"):
+        found.insert(0, _device(15))
+    return found
+
+
+def run_checks(session, found):
+    """Runs all, each until the end of its share."""
+    whole, used = sum(check.budget for check in found), 0
+    for check in found:
+        used += check.budget
+        session.deadline = session.start + session.seconds * used / whole
+        if session.left() <= 0:
+            session.note(check.kind, check.what, "not started: no time left")
+            continue
+        try:
+            check.run(session, check.what)
+        except machine.NoGpu as error:
+            session.note(check.kind, check.what, str(error))
+            return
+        except Exception as error:  # an output that nobody foresaw must not end the call
+            log = session.logs / f"{check.name.replace('/', '_')}_error.txt"
+            log.write_text(traceback.format_exc())
+            session.note(check.kind, check.what, f"WRONG {type(error).__name__}: {error}")
