@@ -40,7 +40,7 @@ class Products {
     std::optional<Operand<float>> sum;
     sums ? void(sum.emplace(sets, c)) : void(to.emplace(sets, c));
     if (shape.epilogue != Epilogue::kNone) aux.emplace(sets, c);
-    const Operand<char> workspace(1, cuda::kProductBytes);
+    const Operand<float> workspace(1, cuda::kProductBytes / 4);
     const auto args = [&](int i) -> MatmulArgs {
       return {.a = left[i],
               .b = right[i],
