@@ -30,7 +30,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(TOOLS))
 CALLS = importlib.import_module("gpu.calls")
 PROFILE = importlib.import_module("gpu.profile")
-SESSION = importlib.import_module("gpu.session")
+CALL = importlib.import_module("gpu.call")
 
 TINY = {"layers": 2, "heads": 2, "width": 16, "inner": 32, "kv_heads": 2, "batch": 2, "tokens": 16,
         "vocabulary": 128}
@@ -443,17 +443,17 @@ esac""")
         now, left = [1000.0], {}
 
         def take(seconds):
-            def run(session, what):
-                left[what] = session.left()
+            def run(call, what):
+                left[what] = call.left()
                 now[0] += seconds
             return run
 
         with mock.patch.object(SESSION.time, "monotonic", lambda: now[0]):
-            session = SESSION.Session(self.root, self.root, "a call", 110)
+            call = CALL.Call(self.root, self.root, "a call", 110)
             checks = [("saves", 20, 10), ("uses all", 30, 40), ("overruns", 20, 60), ("last", 30, 0)]
-            CALLS.run_checks(session, [CALLS.Check("check", what, budget, take(seconds))
+            CALLS.run_checks(call, [CALLS.Check("check", what, budget, take(seconds))
                                        for what, budget, seconds in checks])
-            self.assertEqual(session.finish(), 1)
+            self.assertEqual(call.finish(), 1)
         self.assertEqual(left, {"saves": 20, "uses all": 40, "overruns": 20})
         last = json.loads((self.root / "gpu_check.json").read_text().splitlines()[-1])
         self.assertEqual((last["name"], last["result"]), ("last", "not started: no time left"))

@@ -18,7 +18,7 @@ class Check:
     kind: str
     what: str
     budget: float
-    run: Callable  # of the session and `what`
+    run: Callable  # of the call and `what`
 
     @property
     def name(self):
@@ -73,7 +73,7 @@ CALLS = {
 
 def find_checks(names):
     """Those of calls, kinds (train) and single names (train/gpt2-124M). ValueError: unknown."""
-    every = [check for call in CALLS.values() for check in call]
+    every = [check for of_call in CALLS.values() for check in of_call]
     found = []
     for name in names:
         of_name = CALLS.get(name) or [c for c in every if name in (c.kind, c.name)]
@@ -86,21 +86,21 @@ def find_checks(names):
     return found
 
 
-def run_checks(session, found):
+def run_checks(call, found):
     """Runs all, each until the end of its share."""
     whole, used = sum(check.budget for check in found), 0
     for check in found:
         used += check.budget
-        session.deadline = session.start + session.seconds * used / whole
-        if session.left() <= 0:
-            session.note(check.kind, check.what, "not started: no time left")
+        call.deadline = call.start + call.seconds * used / whole
+        if call.left() <= 0:
+            call.note(check.kind, check.what, "not started: no time left")
             continue
         try:
-            check.run(session, check.what)
+            check.run(call, check.what)
         except machine.NoGpu as error:
-            session.note(check.kind, check.what, str(error))
+            call.note(check.kind, check.what, str(error))
             return
         except Exception as error:  # an output that nobody foresaw must not end the call
-            log = session.logs / f"{check.name.replace('/', '_')}_error.txt"
+            log = call.logs / f"{check.name.replace('/', '_')}_error.txt"
             log.write_text(traceback.format_exc())
-            session.note(check.kind, check.what, f"WRONG {type(error).__name__}: {error}")
+            call.note(check.kind, check.what, f"WRONG {type(error).__name__}: {error}")

@@ -38,7 +38,7 @@ def library_path(here, inherited):
     return ":".join(folders + ([inherited] if inherited else []))
 
 
-def signs_of_a_gpu(session):
+def signs_of_a_gpu(call):
     """What speaks for a GPU in this machine, whatever CUDA says."""
     signs = sorted(glob.glob("/dev/nvidia[0-9]*"))
     for vendor in glob.glob("/sys/bus/pci/devices/*/vendor"):
@@ -49,39 +49,39 @@ def signs_of_a_gpu(session):
                 signs.append(folder.name)
         except OSError:
             pass
-    smi = session.run("nvidia-smi", ["nvidia-smi", "-L"], seconds=10, ours=False)
+    smi = call.run("nvidia-smi", ["nvidia-smi", "-L"], seconds=10, ours=False)
     return signs + re.findall(r"^GPU \d+: .*", smi.text, re.MULTILINE)
 
 
-def check_device(session, _):
+def check_device(call, _):
     """NoGpu: there is none in this machine."""
-    ran = session.run("device", [session.here / "gpu_kernels", "device"])
+    ran = call.run("device", [call.here / "gpu_kernels", "device"])
     if ran.problem:
-        signs = signs_of_a_gpu(session)
+        signs = signs_of_a_gpu(call)
         if not signs and "cut off" not in ran.problem:
             raise NoGpu("no GPU in this machine (./gpu_check fakes needs none)")
-        session.note("device", ", ".join(signs), ran.problem)
-        note_libraries(session)
+        call.note("device", ", ".join(signs), ran.problem)
+        note_libraries(call)
         return
-    session.gpu = dict(re.findall(r"^(\w+): (.*)$", ran.text, re.MULTILINE))
-    smi = session.run("nvidia-smi", ["nvidia-smi"], seconds=10, ours=False)
-    session.gpu["driver"] = (re.findall(r"Driver Version: (\S+)", smi.text) or ["unknown"])[0]
-    name = session.gpu.get("name", "unknown")
+    call.gpu = dict(re.findall(r"^(\w+): (.*)$", ran.text, re.MULTILINE))
+    smi = call.run("nvidia-smi", ["nvidia-smi"], seconds=10, ours=False)
+    call.gpu["driver"] = (re.findall(r"Driver Version: (\S+)", smi.text) or ["unknown"])[0]
+    name = call.gpu.get("name", "unknown")
     peak = by_name(PEAKS, name) or "unknown"  # then there is no MFU
-    session.note("device", name, "ok", **{k: v for k, v in session.gpu.items() if k != "name"},
+    call.note("device", name, "ok", **{k: v for k, v in call.gpu.items() if k != "name"},
                  bf16_peak=peak)
-    note_libraries(session)
+    note_libraries(call)
 
 
-def note_libraries(session):
+def note_libraries(call):
     """What is missing is an error of the check that needs it; here it is only said."""
     found = {}
     for name in ("gpu_kernels", "libpiperun_nccl.so", "libgpu_profile.so"):
-        ran = session.run(f"ldd_{name}", ["ldd", session.here / name], seconds=10)
+        ran = call.run(f"ldd_{name}", ["ldd", call.here / name], seconds=10)
         for line in re.findall(r"^\s*(lib(?:cublasLt|nccl|cupti)\.so\S* => .*)$", ran.text,
                                re.MULTILINE):
             library, path = line.split(" => ")
             found[library] = path.split(" (")[0]
     for tool in ("compute-sanitizer", "ncu"):
         found[tool] = find_tool(tool) or "not found"
-    session.note("device", "found", "ok", **dict(sorted(found.items())))
+    call.note("device", "found", "ok", **dict(sorted(found.items())))

@@ -20,8 +20,9 @@ GROUP_OF_FILE = {
     "adamw": OPTIMIZER, "attention_backward": BACKWARD, "attention_forward": FORWARD,
     "bias": ELEMENTS, "clip": OPTIMIZER, "cross_entropy": CROSS_ENTROPY, "draw": ELEMENTS,
     "dropout": ELEMENTS, "elementwise": OPTIMIZER, "embedding": ELEMENTS, "gelu": ELEMENTS,
-    "norm": ELEMENTS, "norm_backward": ELEMENTS, "residual": ELEMENTS, "rope": ELEMENTS,
-    "round": OPTIMIZER, "sum_parts": ELEMENTS, "sum_squares": OPTIMIZER, "swiglu": ELEMENTS,
+    "norm": ELEMENTS, "norm_backward": ELEMENTS, "plain_matmul": PRODUCTS, "residual": ELEMENTS,
+    "rope": ELEMENTS, "round": OPTIMIZER, "sum_parts": ELEMENTS, "sum_squares": OPTIMIZER,
+    "swiglu": ELEMENTS,
 }
 FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cuda_cu_[0-9a-f]{8}(?:_\d+)?")
 OF_CUBLAS = re.compile(r"nvjet|gemm|gemv|cutlass|xmma|splitK|cublas|dot_kernel|reduce_1Block", re.I)

@@ -22,8 +22,8 @@ EXPERIMENTS = [("default", [], {})] + [
 ] + [("EAGER loading", [], {"CUDA_MODULE_LOADING": "EAGER"})]
 
 
-def random_text(session):
-    path = session.work / "text"
+def random_text(call):
+    path = call.work / "text"
     if not path.exists():
         path.write_bytes(base64.b64encode(os.urandom(1 << 20)))
     return path
@@ -70,29 +70,29 @@ def operations_per_token(model):
     return 6 * parameters + 12 * layers * width * model["tokens"]
 
 
-def figures(session, name, seconds):
+def figures(call, name, seconds):
     """Of a step: milliseconds, tokens/s, MFU where the GPU's peak is known; and the prediction."""
-    model = session.models["models"][name]
+    model = call.models["models"][name]
     tokens = model["batch"] * model["tokens"] / seconds
     result = {"ms": round(1e3 * seconds, 2), "tokens_per_second": round(tokens)}
-    peak = by_name(PEAKS, session.gpu.get("name", ""))
+    peak = by_name(PEAKS, call.gpu.get("name", ""))
     if peak:
         result["mfu"] = float(f"{tokens * operations_per_token(model) / peak:.3g}")
-    predicted = by_name(session.predictions, session.gpu.get("name", ""))
+    predicted = by_name(call.predictions, call.gpu.get("name", ""))
     if predicted and name in predicted:
         result["predicted_ms"] = round(sum(predicted[name].values()), 1)
     return result
 
 
-def compile_plan(session, name):
+def compile_plan(call, name):
     """The plan's path, and what is wrong."""
-    model = session.models["models"][name]
-    config, plan = session.work / f"{name}.json", session.work / f"{name}.plan"
+    model = call.models["models"][name]
+    config, plan = call.work / f"{name}.json", call.work / f"{name}.plan"
     config.write_text(json.dumps(config_of(model)))
     if plan.exists():
         return plan, None
-    ran = session.run(f"plan_{name}", [
-        session.here / "pipec", "compile", "--scheme", "gpipe", "--devices", 1, "--microbatches", 1,
+    ran = call.run(f"plan_{name}", [
+        call.here / "pipec", "compile", "--scheme", "gpipe", "--devices", 1, "--microbatches", 1,
         "--model", config, "--micro-batch-size", model["batch"], "--seq-length", model["tokens"],
         "--dtype", "bf16", "--backend", "cuda", "-o", plan])
     if ran.status == 0 and plan.exists():
@@ -100,107 +100,107 @@ def compile_plan(session, name):
     return plan, ran.problem or "WRONG no plan"
 
 
-def train(session, label, name, options=(), env=None, steps=None):
+def train(call, label, name, options=(), env=None, steps=None):
     """Trains for some steps. Returns what is wrong, and the figures of the median step."""
-    plan, problem = compile_plan(session, name)
+    plan, problem = compile_plan(call, name)
     if problem:
         return problem, {}
-    log = session.logs / f"{label}_steps.jsonl"
+    log = call.logs / f"{label}_steps.jsonl"
     log.unlink(missing_ok=True)
-    ran = session.run(label, [
-        session.here / "piperun", plan, "--data", random_text(session), "--backend", "cuda",
-        "--steps", steps or session.models["steps"], "--log", log, *options], env=env)
+    ran = call.run(label, [
+        call.here / "piperun", plan, "--data", random_text(call), "--backend", "cuda",
+        "--steps", steps or call.models["steps"], "--log", log, *options], env=env)
     rows = rows_of(log)
     seconds = [row["step_seconds"] for row in rows[WARM_UP_STEPS:]]
     if not seconds:
         return ran.problem or f"WRONG {len(rows)} steps", {"steps": len(rows)}
-    found = {"steps": len(rows), **figures(session, name, statistics.median(seconds)),
+    found = {"steps": len(rows), **figures(call, name, statistics.median(seconds)),
              "loss": rows[-1]["loss"], "peak_bytes": max(rows[-1]["peak_bytes"])}
     starting = re.search(r"starting kernels ([0-9.]+) %", ran.text)
     if starting:
         found["starting_kernels_percent"] = float(starting[1])
     problem = ran.problem
-    if problem is None and len(rows) != (steps or session.models["steps"]):
+    if problem is None and len(rows) != (steps or call.models["steps"]):
         problem = f"WRONG {len(rows)} steps"
     return problem, found
 
 
-def check_train(session, name):
+def check_train(call, name):
     """Tokens/s and MFU."""
-    problem, found = train(session, f"train_{name}", name)
-    session.note("train", name, problem or "ok", **found)
+    problem, found = train(call, f"train_{name}", name)
+    call.note("train", name, problem or "ok", **found)
 
 
-def check_tune(session, name):
+def check_tune(call, name):
     """The same before and after the fastest of cuBLASLt's algorithms are taken."""
-    gemms = session.logs / f"gemms_{name}.txt"
-    problem, before = train(session, f"tune_{name}_before", name)
-    session.note("tune", f"{name}, first choices", problem or "ok", **before)
-    plan, problem = compile_plan(session, name)
+    gemms = call.logs / f"gemms_{name}.txt"
+    problem, before = train(call, f"tune_{name}_before", name)
+    call.note("tune", f"{name}, first choices", problem or "ok", **before)
+    plan, problem = compile_plan(call, name)
     if problem is None:
-        problem = session.run(f"tune_{name}", [
-            session.here / "piperun", plan, "--backend", "cuda", "--tune-gemms", gemms]).problem
+        problem = call.run(f"tune_{name}", [
+            call.here / "piperun", plan, "--backend", "cuda", "--tune-gemms", gemms]).problem
     after = {}
     if problem is None:
-        problem, after = train(session, f"tune_{name}_after", name, ["--gemms", gemms])
-    session.note("tune", f"{name}, the fastest", problem or "ok", **after)
+        problem, after = train(call, f"tune_{name}_after", name, ["--gemms", gemms])
+    call.note("tune", f"{name}, the fastest", problem or "ok", **after)
 
 
-def check_experiments(session, name):
+def check_experiments(call, name):
     """Each change alone beside the default."""
     default = None
     for label, options, env in EXPERIMENTS:
-        problem, found = train(session, f"experiment_{label}", name, options, env)
+        problem, found = train(call, f"experiment_{label}", name, options, env)
         default = default or found.get("ms")
         if default and "ms" in found:
             found["of_default"] = round(found["ms"] / default, 3)
-        session.note("experiments", f"{name}, {label}", problem or "ok", **found)
+        call.note("experiments", f"{name}, {label}", problem or "ok", **found)
 
 
-def check_profile(session, name):
+def check_profile(call, name):
     """One real step, summed per kernel and group, beside the prediction."""
-    library = session.here / "libgpu_profile.so"
+    library = call.here / "libgpu_profile.so"
     if not library.exists():
-        session.note("profile", name, "WRONG this bundle was built without CUPTI")
+        call.note("profile", name, "WRONG this bundle was built without CUPTI")
         return
-    records = session.logs / f"profile_{name}.tsv"
+    records = call.logs / f"profile_{name}.tsv"
     records.unlink(missing_ok=True)
-    steps = session.models["profiled_steps"]
-    problem, _ = train(session, f"profile_{name}", name, steps=steps,
+    steps = call.models["profiled_steps"]
+    problem, _ = train(call, f"profile_{name}", name, steps=steps,
                        env={"CUDA_INJECTION64_PATH": str(library), "GPU_PROFILE": str(records)})
     text = records.read_text() if records.exists() else ""
     step, why = read_profile(text, steps)
     if step is None:
-        session.note("profile", name, problem or f"WRONG {why}")
+        call.note("profile", name, problem or f"WRONG {why}")
         return
-    predicted = (by_name(session.predictions, session.gpu.get("name", "")) or {}).get(name, {})
+    predicted = (by_name(call.predictions, call.gpu.get("name", "")) or {}).get(name, {})
     groups, kernels, unknown = summarize(step)
-    (session.logs / f"profile_{name}_kernels.txt").write_text(kernels)
+    (call.logs / f"profile_{name}_kernels.txt").write_text(kernels)
     for group in GROUPS:
         beside = {"predicted_ms": predicted[group]} if group in predicted else {}
-        session.note("profile", f"{name}, {group}", "ok", **groups[group], **beside)
+        call.note("profile", f"{name}, {group}", "ok", **groups[group], **beside)
     total = {"predicted_ms": round(sum(predicted.values()), 1)} if predicted else {}
     result = problem or (f"WRONG unknown kernels: {', '.join(unknown)}" if unknown else "ok")
-    session.note("profile", f"{name}, the step", result, ms=round(step.seconds * 1e3, 4), **total)
+    call.note("profile", f"{name}, the step", result, ms=round(step.seconds * 1e3, 4), **total)
 
 
-def check_torch(session, what):
+def check_torch(call, what):
     """MODEL/compile|eager/flash|cudnn in PyTorch, and how our own step compares."""
     name, mode, attention = what.split("/")
-    model = session.models["models"][name]
-    ran = session.run(f"torch_{what}", [
-        sys.executable, session.here / "bench_torch.py", "--device", "cuda", "--model",
+    model = call.models["models"][name]
+    ran = call.run(f"torch_{what}", [
+        sys.executable, call.here / "bench_torch.py", "--device", "cuda", "--model",
         model["family"], "--layers", model["layers"], "--heads", model["heads"], "--width",
         model["width"], "--inner", model["inner"], "--kv-heads", model["kv_heads"], "--batch",
         model["batch"], "--tokens", model["tokens"], "--dropout", 0, "--steps", 10, "--vocabulary",
-        session.models["torch_vocabulary"], "--attention", attention,
+        call.models["torch_vocabulary"], "--attention", attention,
         *(["--compile"] if mode == "compile" else [])], ours=False)
     median = re.search(r"median ([0-9.]+) s a step", ran.text)
-    found = figures(session, name, float(median[1])) if median else {}
+    found = figures(call, name, float(median[1])) if median else {}
     found.pop("predicted_ms", None)
-    ours = [row["ms"] for row in session.earlier
+    ours = [row["ms"] for row in call.earlier
             if row.get("check") == "train" and row.get("name") == name and "ms" in row]
     if found and ours:
         found["ours_ms"], found["ours_of_theirs"] = ours[-1], round(ours[-1] / found["ms"], 3)
     problem = ran.problem or (None if median else "WRONG no time")
-    session.note("torch", f"{name} {mode} {attention}", problem or "ok", **found)
+    call.note("torch", f"{name} {mode} {attention}", problem or "ok", **found)

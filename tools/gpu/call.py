@@ -43,8 +43,8 @@ class Ran:
         return None if self.text.strip() else "WRONG printed nothing"
 
 
-class Session:
-    def __init__(self, here, folder, call, seconds):
+class Call:
+    def __init__(self, here, folder, names, seconds):
         self.here, self.folder = Path(here), Path(folder)
         self.start = time.monotonic()
         self.seconds = seconds - min(RESERVE * seconds, MOST_RESERVE_SECONDS)
@@ -58,7 +58,7 @@ class Session:
         self.earlier = self._read_earlier()
         self.changes = {}  # of the environment of our own programs
         now = time.strftime("%FT%TZ", time.gmtime())
-        self._write({"call": call, "seconds": seconds, "time": now})
+        self._write({"call": names, "seconds": seconds, "time": now})
 
     def left(self):
         return self.deadline - time.monotonic()
