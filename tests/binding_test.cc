@@ -143,10 +143,9 @@ TEST_CASE("updates and versions are those of the STEPs that were executed before
         const Copy copy = CopyOf(program, b.list[i]);
         const int64_t done = updates[copy];
         CHECK(b.bound.Updates(index, iteration) == done);
-        const int64_t one = LayoutStage(*program.job, copy.first).weights_bytes;
         for (int64_t age = 0; age < b.bound.versions[i]; ++age)
-          CHECK(b.bound.WeightsAt(index, iteration, age) ==
-                std::max<int64_t>(0, done - age) % b.bound.versions[i] * one);
+          CHECK(b.bound.SlotOf(index, iteration, age) ==
+                std::max<int64_t>(0, done - age) % b.bound.versions[i]);
         updates[copy] += b.list[i].op == Op::kStep;
       }
   });
@@ -167,13 +166,13 @@ TEST_CASE("a backward finds the version that its forward used, which no STEP has
         const std::pair<int64_t, int> micro{b.bound.StepOf(index, iteration),
                                             instruction.micro % program.microbatches};
         const int64_t age = std::max<int64_t>(0, instruction.version);
-        const int64_t at = b.bound.WeightsAt(index, iteration, age);
+        const int64_t at = b.bound.SlotOf(index, iteration, age);
         if (instruction.op == Op::kForward) used[micro] = version_at[{copy, at}];
         if (instruction.op == Op::kBackward) CHECK(version_at[{copy, at}] == used.at(micro));
         if (instruction.op != Op::kStep) continue;
         CHECK(version_at[{copy, at}] == updates[copy]);  // it starts from the newest
         const int64_t made = ++updates[copy];
-        version_at[{copy, made % b.bound.versions[i] * b.bound.weights_bytes[i]}] = made;
+        version_at[{copy, made % b.bound.versions[i]}] = made;
       }
   });
 }

@@ -90,7 +90,7 @@ std::string Unsealed(const Program& program) {
 
 // A FlatBuffer made by hand: one device that loads micro-batch 0 of one, in format `format`.
 struct HandArgs {
-  uint32_t format = 3;
+  uint32_t format = 4;
   std::vector<uint8_t> op = {1};
   std::vector<int32_t> micro = {0};
   std::vector<uint8_t> sent;
@@ -322,7 +322,7 @@ TEST_CASE("plans whose numbers make no sense") {
   CHECK(ErrorOf([](Program& p) { p.lists[2].arena_bytes = -1; }) ==
         "x.plan: device 2: an arena of -1 bytes (0 to 2^62)");
   CHECK(ErrorOf([](Program& p) { p.lists[2].regions[0].kind = static_cast<pp::Kind>(99); }) ==
-        "x.plan: device 2, region 0: unknown kind of value 99 (1 to 15)");
+        "x.plan: device 2, region 0: unknown kind of value 99 (1 to 17)");
   CHECK(ErrorOf([](Program& p) { p.lists[2].regions[0].stage = 4; }) ==
         "x.plan: device 2, region 0: stage 4 (0 to 3, or -1)");
   CHECK(ErrorOf([](Program& p) {

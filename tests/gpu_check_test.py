@@ -448,7 +448,7 @@ esac""")
                 now[0] += seconds
             return run
 
-        with mock.patch.object(SESSION.time, "monotonic", lambda: now[0]):
+        with mock.patch.object(CALL.time, "monotonic", lambda: now[0]):
             call = CALL.Call(self.root, self.root, "a call", 110)
             checks = [("saves", 20, 10), ("uses all", 30, 40), ("overruns", 20, 60), ("last", 30, 0)]
             CALLS.run_checks(call, [CALLS.Check("check", what, budget, take(seconds))

@@ -11,6 +11,7 @@
 #include "kernels/block.h"
 #include "runtime/device/cuda/cuda_kernels.h"
 #include "runtime/model/operators.h"
+#include "schema/model/workspace.h"
 #include "tests/models.h"
 
 namespace pp {
@@ -22,7 +23,7 @@ constexpr int kBatch = 4, kSequence = 1024, kWidth = 768, kVocabulary = 50257;
 
 // Where a kernel's work would run.
 struct CountingStream : kernels::cuda::emulation::StreamOf {
-  void Submit(std::function<void()>) override { ++launches; }
+  void Submit(const void*, std::function<void()>) override { ++launches; }
   int launches = 0;
 };
 
@@ -48,7 +49,7 @@ class CountingDriver : public CudaDriver {
   void Use() override {}
   Result<std::byte*> Allocate(int64_t bytes) override { return addresses_.Take(bytes); }
   Result<std::byte*> TakePinned(int64_t) override { return Status::Invalid("no pinned memory"); }
-  Result<std::byte*> AllocateLate(int64_t bytes, Stream) override { return Allocate(bytes); }
+  int64_t bytes() const override { return 0; }
   Stream MakeStream() override { return nullptr; }
   Event MakeEvent() override { return nullptr; }
   void Record(Event, Stream) override {}
@@ -57,9 +58,14 @@ class CountingDriver : public CudaDriver {
   double SecondsBetween(Event, Event) override { return 0; }
   void Copy(void*, const void*, int64_t, Stream stream) override { ++CountingOf(stream).launches; }
   void Fill(void*, uint32_t, int64_t, Stream stream) override { ++CountingOf(stream).launches; }
+  void LoadKernels() override {}
   GemmMachine machine() override { return {}; }
+  void BeginProducts(std::byte*) override {}
   std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape&, int) override { return {{}}; }
-  int Prepare(const kernels::MatmulShape&, const GemmAlgorithm*) override { return products_++; }
+  PreparedProduct Prepare(const kernels::MatmulShape&, const GemmAlgorithm*,
+                          const kernels::MatmulArgs&, Stream) override {
+    return {.id = products_++};
+  }
   void Multiply(int, const kernels::MatmulArgs&, Stream stream) override {
     ++CountingOf(stream).launches;
   }
@@ -146,7 +152,9 @@ struct Counts {
 class CountingKernels : public Kernels {
  public:
   explicit CountingKernels(const Job& job)
-      : element_(BytesOf(job.dtype)), inner_(MakeCudaKernels(&driver_, Stream(), job, {})) {}
+      : element_(BytesOf(job.dtype)),
+        inner_(MakeCudaKernels(&driver_, Stream(), job, *driver_.Allocate(WorkspaceOf(job).bytes),
+                               {.dead = {*driver_.Allocate(kDead), kDead}})) {}
 
 #define PP_KERNEL(Name)                                 \
   void Name(const kernels::Name##Args& a) override {    \
@@ -175,13 +183,13 @@ class CountingKernels : public Kernels {
   void Copy(const void* from, int64_t bytes, void* to) override {
     Count("copies", 2 * bytes / element_, [&] { inner_->Copy(from, bytes, to); });
   }
-  void ForgetWeights(const std::byte*, int64_t) override {}
-  void Angles(const std::vector<double>&, int64_t, float*) override {}
-  int64_t bytes() const override { return inner_->bytes(); }
+  const float* angles() const override { return inner_->angles(); }
 
   Counts counts;
 
  private:
+  static constexpr size_t kDead = size_t{1} << 32;  // for the operands of any product
+
   CudaDriver::Stream Stream() { return static_cast<kernels::cuda::emulation::StreamOf*>(&stream_); }
   template <typename Run>
   void Count(const char* name, int64_t numbers, const Run& run) {
@@ -207,10 +215,11 @@ Job JobOf(std::vector<int> split, Dtype dtype = Dtype::kBf16) {
   for (const int layers : split) model.layers += layers;
   Job job = {model, kBatch, kSequence, std::move(split)};
   job.dtype = dtype;
+  job.backend = DeviceKind::kCuda;
   return job;
 }
 
-// What a stage submits for its second micro-batch: weights for products are rounded by then.
+// What a stage submits for its second micro-batch.
 Counts CountsOf(const Job& job, int stage, Halves halves = Halves::kTogether) {
   CountingKernels counting(job);
   StageModel model = MakeStage(job, stage, 7, &counting);
@@ -218,6 +227,7 @@ Counts CountsOf(const Job& job, int stage, Halves halves = Halves::kTogether) {
   Addresses memory;
   StageCall call = {.stage = stage, .accumulate = kernels::Update::kAdd};
   call.weights = memory.Take(layout.weights_bytes);
+  call.rounded = memory.Take(layout.rounded_bytes);
   call.wgrad = memory.Take(layout.wgrad_bytes);
   call.scratch = memory.Take(layout.drop_scratch_bytes);
   call.kept = memory.Take(layout.kept_bytes);

@@ -81,8 +81,8 @@ TEST_CASE("the optimizer on the shards of all copies has the bits of the whole, 
           Bytes mine(shards.bytes);
           for (int step = 0; step < kSteps; ++step) {
             SumSquares(*kernels, parts, wgrads[step].data(), norms_of_shards[step].data());
-            StepAdamW(*kernels, parts, Options(step + 1), wgrads[step].data(), mine.data(),
-                      shared.data());
+            StepAdamW(*kernels, parts, Options(step + 1),
+                      {wgrads[step].data(), mine.data(), shared.data()});
           }
         }
         CHECK((shared == whole));

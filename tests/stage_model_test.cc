@@ -135,8 +135,8 @@ class Pipeline {
         .learning_rate = 1e-3f, .weight_decay = 0.1f, .clipped = &clipped, .step = step};
     for (auto& stage : stages_) {
       if (step == 1) std::memset(stage->optimizer.data(), 0, stage->layout().optimizer_bytes);
-      StepAdamW(*kernels_, AllParts(stage->layout()), options, stage->wgrad.data(),
-                stage->optimizer.data(), stage->weights.data());
+      StepAdamW(*kernels_, AllParts(stage->layout()), options,
+                {stage->wgrad.data(), stage->optimizer.data(), stage->weights.data()});
     }
     return norm;
   }

@@ -48,7 +48,7 @@ class Lister {
     }
     layout_.weights_bytes = weights_.end();
     layout_.wgrad_bytes = wgrad_.end();
-    layout_.rounded_bytes = rounded_.end();
+    layout_.rounded_bytes = (rounded_.end() + kAlign - 1) / kAlign * kAlign;
     Places optimizer(weights_.end());
     layout_.optimizer_v = weights_.end() == 0 ? 0 : optimizer.Take(0);
     layout_.optimizer_bytes = weights_.end() == 0 ? 0 : layout_.optimizer_v + layout_.weights_bytes;

@@ -163,7 +163,8 @@ struct StageLayout {
   int64_t parameters = 0;  // of the model, that belong to this stage: that copy does not count
   int64_t weights_bytes = 0;
   // Of what products read of the weights, if activations have two bytes: the same in their type.
-  // A GPU has it as a state, a CPU rounds as it multiplies.
+  // A GPU has it as a state, a CPU rounds as it multiplies. A multiple of kAlign, as several
+  // versions follow one another, and products need aligned operands.
   int64_t rounded_bytes = 0;
   int64_t optimizer_bytes = 0;  // m, laid out as the weights, then v
   int64_t optimizer_v = 0;      // where v begins

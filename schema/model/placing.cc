@@ -159,7 +159,7 @@ class Placer {
       if (IsTemporary(i)) {
         forward.out = {Area::kScratch, temporary_[which_[i]]};
       } else if (!forward.out && op.out > 0) {
-        forward.out = take(i, &StageOperator::Forward::out, tokens_ * op.stride);
+        forward.out = take(i, &StageOperator::Forward::out, (tokens_ - 1) * op.stride + op.out);
       }
       now = forward.out;
     }

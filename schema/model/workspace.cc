@@ -49,7 +49,8 @@ Workspace WorkspaceOf(const Job& job) {
   const kernels::WorkspaceShape shape = ShapeOf(job, &angles);
   Workspace workspace;
   workspace.kernel_bytes = KernelBytes(job, shape);
-  if (job.backend == DeviceKind::kCuda) workspace.product_bytes = kernels::cuda::kProductBytes + kernels::cuda::kProductAlign;
+  if (job.backend == DeviceKind::kCuda)
+    workspace.product_bytes = kernels::cuda::kProductBytes + kernels::cuda::kProductAlign;
   Places places;
   workspace.angles = places.Take(angles);
   workspace.kernels = places.Take(workspace.kernel_bytes / 4);
