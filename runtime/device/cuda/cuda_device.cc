@@ -48,14 +48,15 @@ class CudaDevice : public Device {
   Status Allocate(int64_t bytes) override {
     if (gemms_ != nullptr) PP_RETURN_IF_ERROR(gemms_->CheckMachine(driver_->machine()));
     driver_->LoadKernels();
-    Result<std::byte*> arena = driver_->Allocate(std::max<int64_t>(bytes, 4));
+    const int64_t words = std::max<int64_t>(1, (bytes + 3) / 4);
+    Result<std::byte*> arena = driver_->Allocate(words * 4);
     PP_RETURN_IF_ERROR(arena.status());
     Result<std::byte*> pinned = driver_->TakePinned(5 * CudaQueue::kPinnedBytes);
     PP_RETURN_IF_ERROR(pinned.status());
     arena_ = *arena;
     const CudaDriver::Stream stream = driver_->MakeStream();
     const CudaDriver::Event origin = driver_->MakeEvent();
-    driver_->Fill(arena_, kUntouchedWord, bytes / 4, stream);
+    driver_->Fill(arena_, kUntouchedWord, words, stream);
     driver_->Record(origin, stream);
     while (!driver_->Reached(origin) && driver_->status().ok()) sched_yield();
     PP_RETURN_IF_ERROR(driver_->status());
@@ -70,7 +71,7 @@ class CudaDevice : public Device {
       *queue = std::make_unique<CudaQueue>(queue_args_);
     }
     queue_args_.pinned = nullptr;
-    bytes_ = bytes;
+    bytes_ = bytes, words_ = words;
     watcher_ = std::thread([this] { Watch(); });
     return driver_->status();
   }
@@ -86,7 +87,7 @@ class CudaDevice : public Device {
                             .note = note_,
                             .stochastic_rounding = stochastic_rounding_});
   }
-  int64_t bytes_outside() const override { return driver_->bytes() - bytes_; }
+  int64_t bytes_outside() const override { return driver_->bytes() - words_ * 4; }
 
   Result<std::unique_ptr<Transport>> MakeTransport(const DeviceTransportArgs& args) override {
     if (!args.communicators.empty()) return MakeNcclTransport(args);
@@ -106,14 +107,14 @@ class CudaDevice : public Device {
   // From the end, piece by piece, to where it was before. One caller at a time.
   int64_t HighWater() const override {
     std::vector<uint32_t> words(CudaQueue::kPieceBytes / 4);
-    for (int64_t end = bytes_ / 4; end > high_;) {
+    for (int64_t end = words_; end > high_;) {
       const int64_t begin = std::max(high_, end - static_cast<int64_t>(words.size()));
       const Ticket ticket = probe_->CopyOut(words.data(), arena_ + begin * 4, (end - begin) * 4);
       probe_->WaitFor(ticket);
       while (end > begin && words[end - 1 - begin] == kUntouchedWord) --end;
       if (end > begin) high_ = end;
     }
-    return high_ * 4;
+    return std::min(high_ * 4, bytes_);
   }
 
  private:
@@ -189,7 +190,7 @@ class CudaDevice : public Device {
   const CudaExperiments experiments_;
   const std::function<void(const std::string&)> note_;
   std::byte* arena_ = nullptr;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, words_ = 0;  // of it, and of what was allocated for it
   std::unique_ptr<CudaQueue> compute_, reduce_;
   std::unique_ptr<CudaQueue> out_, in_;  // for messages
   std::unique_ptr<CudaQueue> probe_;
