@@ -92,6 +92,7 @@ KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
         std::lock_guard<std::mutex> lock(noting);
         run.note(note);
       };
+    args.experiments.poll = std::chrono::microseconds(200);  // emulated kernels take that long
     return MakeCudaDevice(std::move(cuda), std::move(args));
   };
   if (run.validates) {
