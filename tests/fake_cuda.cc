@@ -52,7 +52,8 @@ class Blocks {
  public:
   std::byte* Take(int64_t bytes) {
     constexpr int64_t kAlignment = 256;
-    std::vector<std::byte> block(bytes + kAlignment, std::byte{0xff});
+    std::vector<std::byte> block = TakeFree(bytes + kAlignment);
+    block.assign(bytes + kAlignment, std::byte{0xff});
     const auto address = reinterpret_cast<uintptr_t>(block.data());
     std::lock_guard<std::mutex> lock(mutex_);
     const std::byte* base = block.data();
@@ -61,7 +62,9 @@ class Blocks {
   }
   void GiveBack(const std::byte* at) {
     std::lock_guard<std::mutex> lock(mutex_);
-    blocks_.erase(std::prev(blocks_.upper_bound(at)));
+    const auto found = std::prev(blocks_.upper_bound(at));
+    free_.push_back(std::move(found->second));
+    blocks_.erase(found);
   }
   bool Has(const void* at, int64_t bytes) const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -73,8 +76,24 @@ class Blocks {
   }
 
  private:
+  // One that is large enough, and not far larger, or an empty one: the system takes long to give a
+  // process new pages.
+  std::vector<std::byte> TakeFree(int64_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto enough = [&](const auto& block) {
+      const auto room = static_cast<int64_t>(block.capacity());
+      return bytes <= room && room <= 2 * bytes;
+    };
+    const auto found = std::find_if(free_.begin(), free_.end(), enough);
+    if (found == free_.end()) return {};
+    std::vector<std::byte> block = std::move(*found);
+    free_.erase(found);
+    return block;
+  }
+
   mutable std::mutex mutex_;
   std::map<const std::byte*, std::vector<std::byte>> blocks_;
+  std::vector<std::vector<std::byte>> free_;
 };
 
 // Of all devices of the process: they copy from each other's.
