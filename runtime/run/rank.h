@@ -156,6 +156,7 @@ class Rank {
   bool MayBegin(int64_t step);
   Status RunIteration(const Iteration& iteration);
   void ReportUpTo(int64_t finished, int64_t at_least);
+  int64_t PeakBytes() const;
   void Report(const StepResult& result);
   void OnMessage(int from, const ControlMessage& message);
   void Nap(uint64_t seen);

@@ -154,17 +154,23 @@ bool Rank::MayBegin(int64_t step) {
   return true;
 }
 
+// Regions count as a whole: they are held, whether or not a kernel has touched their last byte.
+int64_t Rank::PeakBytes() const {
+  int64_t peak = device_->HighWater();
+  for (const Region& region : List().regions) peak = std::max(peak, region.offset + region.bytes);
+  return peak + device_->bytes_outside() + executor_->bytes();
+}
+
 void Rank::Report(const StepResult& result) {
   const double begin = result.step == resumed_ ? result.begin_seconds : last_end_;
   last_end_ = result.end_seconds;
-  ControlMessage message{
-      .type = ControlMessage::Type::kReport,
-      .step = result.step,
-      .last = asked_to_stop_.load(),
-      .peak_bytes = device_->HighWater() + device_->bytes_outside() + executor_->bytes(),
-      .grad_norm = result.norm,
-      .scaling = result.scaling,
-      .seconds = result.end_seconds - begin};
+  ControlMessage message{.type = ControlMessage::Type::kReport,
+                         .step = result.step,
+                         .last = asked_to_stop_.load(),
+                         .peak_bytes = PeakBytes(),
+                         .grad_norm = result.norm,
+                         .scaling = result.scaling,
+                         .seconds = result.end_seconds - begin};
   message.evaluated = evaluations_->validates() && evaluated_ == result.step;
   // All tensor-parallel peers have the same losses.
   if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
