@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -25,7 +26,8 @@
 namespace pp {
 namespace {
 
-// How long the process may take to end after the run: connections to other hosts are closed.
+// How long the process may take to end after the run: connections to other hosts are closed. After
+// a good run it also waits for ranks that take longer (--stall-timeout).
 constexpr double kLeaveSeconds = 10;
 
 struct CommandLine {
@@ -100,6 +102,7 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
     return code;
   }
   if (launch.mpi) CatchStopSignals(first);
+  const double patience = line.options.stall_timeout;
   Status status;
   bool speaks = false;
   {
@@ -109,7 +112,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   }
   if (!status.ok() && speaks) PrintError(status);
   const int code = static_cast<int>(status.code());
-  const Deadline deadline(kLeaveSeconds, [code] { std::_Exit(code); });
+  const Deadline deadline(code == 0 ? std::max(kLeaveSeconds, patience) : kLeaveSeconds,
+                          [code] { std::_Exit(code); });
   if (!joined.transport) return code;
   // Skips what MPI would do at an ordinary exit.
   joined.transport.reset();
@@ -118,6 +122,7 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
 
 int Main(int argc, char** argv) {
   KeepStandardDescriptors();
+  AllowManyFiles();
   // A write to a closed pipe, or beyond a file-size limit, is an error like a full disk, no signal.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

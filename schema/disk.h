@@ -16,6 +16,9 @@ namespace pp {
 // their descriptors; writing to them is an error. Call this before anything is opened.
 void KeepStandardDescriptors();
 
+// Raises the number of files that this process may open as far as the system lets it.
+void AllowManyFiles();
+
 // A regular file, open for reading. What is read is copied, so that a file truncated meanwhile
 // causes an error and not a signal. Any number of threads can read.
 class InputFile {

@@ -37,7 +37,7 @@ class Apart : public Transport {
   }
   Status Test(const Port& port, bool* over) override { return inner_.Test(port, over); }
   bool polls() const override { return inner_.polls(); }
-  void Settle() override { inner_.Settle(); }
+  void Settle(double seconds) override { inner_.Settle(seconds); }
 
  private:
   Transport& inner_;

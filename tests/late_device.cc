@@ -205,7 +205,7 @@ class LateTransport : public Transport {
     return waiting.tests-- > 0 ? Status() : inner_->Start(port, waiting.data, waiting.bytes);
   }
   bool polls() const override { return true; }
-  void Settle() override { inner_->Settle(); }
+  void Settle(double seconds) override { inner_->Settle(seconds); }
 
  private:
   struct Waiting {

@@ -112,7 +112,7 @@ TEST_CASE("a failed run settles and agrees") {
     if (rank == 1)
       PP_RETURN_IF_ERROR(
           transport->Start({Way::kRecv, Channel::kControl, 0}, bytes.data(), 500000));
-    transport->Settle();
+    transport->Settle(kSeconds);
     return Agree(*transport, kSeconds, Readiness());
   };
   const pid_t one = Fork([&] { return run(1); }), two = Fork([&] { return run(2); });
@@ -125,7 +125,7 @@ TEST_CASE("a failed run settles and agrees") {
 
 TEST_CASE("settling does not wait for ever for a rank that is gone") {
   auto transport = MakeShmTransport(Make(2), 0);
-  transport->Settle();
+  transport->Settle(0.5);
   int number = 0;
   CHECK(transport->Start({Way::kSend, Channel::kAct, 1}, &number, sizeof number).message() ==
         "rank 0: the ranks of this host did not end together");

@@ -165,9 +165,8 @@ class Agreement {
     for (size_t rank = 1; rank < words.size(); ++rank)
       for (size_t i = 0; i < ready_->items.size(); ++i)
         if (words[rank]->digests[i] != words[0]->digests[i])
-          return Status::Invalid(
-              fmt::format("{}: rank {} has a different one from rank 0 (the same on all ranks)",
-                          ready_->items[i].name, rank));
+          return Status::Invalid(fmt::format("{}: rank {} has a different one from rank 0 ({})",
+                                             ready_->items[i].name, rank, ready_->items[i].right));
     for (size_t rank = 1; rank < words.size(); ++rank)
       for (size_t other = 0; other < rank; ++other)
         if (words[rank]->gpu != 0 && words[rank]->gpu == words[other]->gpu)

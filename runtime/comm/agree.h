@@ -16,6 +16,7 @@ namespace pp {
 struct Item {
   const char* name;  // an option; in the error
   uint64_t digest;
+  const char* right = "the same on all ranks";  // in the error
 };
 inline constexpr size_t kMostItems = 32;
 

@@ -91,7 +91,7 @@ class InProcessTransport : public Transport {
   bool polls() const override { return false; }
 
   // Memory is accessed only by a rank that calls Start.
-  void Settle() override {}
+  void Settle(double) override {}
 
  private:
   Meeting& MeetingOf(const Port& port) {

@@ -19,14 +19,16 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/comm/clock.h"
+
 namespace pp {
 namespace {
 
 // MPI counts in int: longer transfers go in pieces, one after the other.
 constexpr int64_t kPiece = int64_t{1} << 30;
 
-// How long the ranks have to end together.
-constexpr std::chrono::seconds kDrainTime{3};
+// How long the ranks have to end together, if nobody has said how long.
+constexpr double kSettleSeconds = 3;
 
 class MpiTransport : public Transport {
  public:
@@ -36,7 +38,7 @@ class MpiTransport : public Transport {
   // MPI shuts down cleanly only when nothing is under way, on any rank. If a rank does not answer,
   // the process just exits, which mpiexec treats as the failure that it is.
   ~MpiTransport() override {
-    Settle();
+    Settle(kSettleSeconds);
     if (!broken_ && AllAreHere()) LeaveMpi();
   }
 
@@ -65,8 +67,10 @@ class MpiTransport : public Transport {
   bool polls() const override { return !peers_.empty(); }
 
   // Every send without a receive gets one, and vice versa; the bytes are discarded.
-  void Settle() override {
-    if (!std::exchange(settled_, true) && !broken_) broken_ = !Drain();
+  void Settle(double seconds) override {
+    if (std::exchange(settled_, true) || broken_) return;
+    settle_seconds_ = seconds;
+    broken_ = !Drain();
   }
 
  private:
@@ -88,7 +92,7 @@ class MpiTransport : public Transport {
 
   // False: not all ranks took part in time.
   bool Drain() {
-    const auto end = std::chrono::steady_clock::now() + kDrainTime;
+    const double end = SteadySeconds() + settle_seconds_;
     std::vector<Started> mine(ranks()), theirs(ranks());
     std::vector<MPI_Request> requests;
     for (int peer : peers_) {
@@ -127,7 +131,7 @@ class MpiTransport : public Transport {
       MPI_Test(&barrier, &all, MPI_STATUS_IGNORE);
       return all != 0;
     };
-    return Poll(done, std::chrono::steady_clock::now() + kDrainTime);
+    return Poll(done, SteadySeconds() + settle_seconds_);
   }
 
   Started StartedWith(int peer) const {
@@ -155,9 +159,9 @@ class MpiTransport : public Transport {
   }
 
   template <typename Done>
-  bool Poll(const Done& done, std::chrono::steady_clock::time_point end) {
+  bool Poll(const Done& done, double end) {
     while (!done()) {
-      if (broken_ || std::chrono::steady_clock::now() > end) return false;
+      if (broken_ || SteadySeconds() > end) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return !broken_;
@@ -191,6 +195,7 @@ class MpiTransport : public Transport {
   std::vector<Transfer> transfers_;
   bool broken_ = false;
   bool settled_ = false;
+  double settle_seconds_ = kSettleSeconds;
 };
 
 }  // namespace

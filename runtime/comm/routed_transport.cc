@@ -23,9 +23,9 @@ class RoutedTransport : public Transport {
   Status Test(const Port& port, bool* over) override { return route_[port.peer]->Test(port, over); }
   bool polls() const override { return far_->polls(); }
   double wake_at() const override { return std::min(near_->wake_at(), far_->wake_at()); }
-  void Settle() override {
-    near_->Settle();
-    far_->Settle();
+  void Settle(double seconds) override {
+    near_->Settle(seconds);
+    far_->Settle(seconds);
   }
 
  private:

@@ -11,11 +11,11 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/comm/clock.h"
+
 namespace pp {
 namespace {
 
-// How long the ranks have to end together.
-constexpr std::chrono::seconds kSettleTime{5};
 // A transfer that fits in one piece is not worth a system call. Reading more than kDirectStep in
 // one call would keep the receiver from its other ports.
 constexpr int64_t kPieceBytes = ShmChannel::kPieceBytes, kDirectStep = 256 << 10;
@@ -67,8 +67,8 @@ class ShmTransport : public Transport {
 
   // At the first end everybody has stopped sending and receiving, and each empties the channels
   // that lead to it; at the second all are empty.
-  void Settle() override {
-    const auto until = std::chrono::steady_clock::now() + kSettleTime;
+  void Settle(double seconds) override {
+    const auto until = SteadySeconds() + seconds;
     if (!Meet(0, until)) return;
     for (Transfer& transfer : transfers_) transfer.busy = false;
     for (int channel = 0; channel < kChannels; ++channel)
@@ -189,7 +189,7 @@ class ShmTransport : public Transport {
         fmt::format("rank {}: the ranks of this host did not end together", rank()));
   }
 
-  bool Meet(int n, std::chrono::steady_clock::time_point until) {
+  bool Meet(int n, double until) {
     std::atomic<int>& arrived = segment_->ArrivedAt(n);
     arrived.fetch_add(1);
     for (int member = 0; member < segment_->members(); ++member)
@@ -197,9 +197,10 @@ class ShmTransport : public Transport {
     while (true) {
       const uint64_t seen = bell().rings();
       if (arrived.load() == segment_->members()) return true;
-      const auto left = until - std::chrono::steady_clock::now();
-      if (left.count() <= 0) break;
-      bell().WaitFor(seen, left);
+      const double left = until - SteadySeconds();
+      if (left <= 0) break;
+      bell().WaitFor(
+          seen, std::chrono::milliseconds(static_cast<int64_t>(std::min(left, 1.0) * 1e3) + 1));
     }
     lost_ = true;
     return false;

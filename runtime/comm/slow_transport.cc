@@ -74,7 +74,7 @@ class SlowTransport : public Transport {
     return std::min(next->until, fast_->wake_at());
   }
 
-  void Settle() override { fast_->Settle(); }
+  void Settle(double seconds) override { fast_->Settle(seconds); }
 
  private:
   // A transfer that the fast transport has finished, held until it may be over.

@@ -110,9 +110,10 @@ class Transport {
   // How long the calling thread may sleep on its bell, at most `longest` (max(): forever).
   std::chrono::nanoseconds MaySleep(std::chrono::nanoseconds longest) const;
 
-  // Every rank calls this once, when its run is over: transfers that a failed run has left under
-  // way end somehow. Afterwards nothing accesses their memory.
-  virtual void Settle() = 0;
+  // Every rank calls this once, when its run is over, and waits up to `seconds` for the others:
+  // transfers that a failed run has left under way end somehow. Afterwards nothing accesses their
+  // memory.
+  virtual void Settle(double seconds) = 0;
 
   // Nobody waits any more for transfers from or into `buffers`, which live as long as they may
   // still be accessed. Afterwards only Settle may be called on the transport.

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -12,16 +14,18 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/files/folder.h"
+
 namespace pp {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr int kFormat = 1;
+constexpr int kShardFormat = 1;
 constexpr int64_t kMostText = int64_t{1} << 30;  // bytes of a footer or a manifest
 constexpr size_t kKept = 2;                      // checkpoints
-constexpr char kSaving[] = ".saving-", kStep[] = "step-";
+constexpr char kSaving[] = ".saving-", kStep[] = "step-", kDamaged[] = ".damaged-";
 
 Status CannotWrite(const std::string& path, int error = errno) {
   return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
@@ -40,12 +44,13 @@ bool Reads(const F& read) {
   }
 }
 
-Status SyncFolder(const std::string& path) {
-  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return CannotWrite(path);
-  const bool synced = fsync(folder) == 0;
-  close(folder);
-  return synced ? Status() : CannotWrite(path);
+// A part of a checkpoint, for reading. Invalid: it is missing. Failed: it is there and cannot be
+// opened, which says nothing about its contents.
+Result<InputFile> OpenPart(const std::string& path, const std::string& right) {
+  Result<InputFile> file = InputFile::Open(path, right);
+  struct stat stat;
+  if (file.ok() || (lstat(path.c_str(), &stat) != 0 && errno == ENOENT)) return file;
+  return Status::Failed(file.status().message());
 }
 
 }  // namespace
@@ -60,6 +65,24 @@ std::string ShardPath(const std::string& folder, int rank) {
   return fmt::format("{}/rank-{}", folder, rank);
 }
 
+namespace {
+
+// Whether a checkpoint's folder has a file of this name.
+bool IsPart(const std::string& name) {
+  int rank = 0;
+  return name == "manifest.json" ||
+         (std::sscanf(name.c_str(), "rank-%d", &rank) == 1 && name == fmt::format("rank-{}", rank));
+}
+
+bool IsCheckpoint(const std::string& folder) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (IsPart(at->path().filename())) return true;
+  return false;
+}
+
+}  // namespace
+
 std::vector<int64_t> SavedSteps(const std::string& dir) {
   std::vector<int64_t> steps;
   std::error_code error;
@@ -67,7 +90,7 @@ std::vector<int64_t> SavedSteps(const std::string& dir) {
     const std::string name = at->path().filename();
     int64_t step = 0;
     if (std::sscanf(name.c_str(), "step-%ld", &step) == 1 &&
-        StepFolder(dir, step) == dir + "/" + name)
+        StepFolder(dir, step) == dir + "/" + name && IsCheckpoint(at->path()))
       steps.push_back(step);
   }
   std::sort(steps.rbegin(), steps.rend());
@@ -76,15 +99,17 @@ std::vector<int64_t> SavedSteps(const std::string& dir) {
 
 // --- shards -----------------------------------------------------------------------------------
 
-Result<ShardWriter> ShardWriter::Create(const std::string& path) {
+Result<ShardWriter> ShardWriter::Create(const std::string& path, FileWatch* watch) {
+  const FileOperation operation(watch, "open", path);
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) return CannotWrite(path);
-  return ShardWriter(path, descriptor);
+  return ShardWriter(path, descriptor, watch);
 }
 
 ShardWriter::ShardWriter(ShardWriter&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      watch_(other.watch_),
       offset_(other.offset_),
       records_(std::move(other.records_)) {}
 
@@ -93,6 +118,7 @@ ShardWriter::~ShardWriter() {
 }
 
 Status ShardWriter::Write(const void* data, int64_t bytes) {
+  const FileOperation operation(watch_, "write", path_);
   const std::string_view all{static_cast<const char*>(data), static_cast<size_t>(bytes)};
   if (const int error = WriteAll(descriptor_, all)) return CannotWrite(path_, error);
   offset_ += bytes;
@@ -111,18 +137,19 @@ Status ShardWriter::Finish() {
   for (const StateRecord& r : records_)
     records.push_back({static_cast<int>(r.kind), r.tensor, r.peer.index, r.peer.of, r.begin,
                        r.count, r.offset, r.sum});
-  const std::string footer = Json{{"format", kFormat}, {"records", records}}.dump();
+  const std::string footer = Json{{"format", kShardFormat}, {"records", records}}.dump();
   const uint64_t ends[] = {footer.size(),
                            SumOf(footer.data(), static_cast<int64_t>(footer.size()))};
   PP_RETURN_IF_ERROR(Write(footer.data(), static_cast<int64_t>(footer.size())));
   PP_RETURN_IF_ERROR(Write(ends, sizeof ends));
+  const FileOperation operation(watch_, "fsync", path_);
   if (fsync(descriptor_) != 0) return CannotWrite(path_);
   if (close(std::exchange(descriptor_, -1)) != 0) return CannotWrite(path_);
   return {};
 }
 
 Result<ShardReader> ShardReader::Open(const std::string& path) {
-  Result<InputFile> file = InputFile::Open(path, "a rank's part of a checkpoint");
+  Result<InputFile> file = OpenPart(path, "a rank's part of a checkpoint");
   PP_RETURN_IF_ERROR(file.status());
   ShardReader reader(path, std::move(*file));
   PP_RETURN_IF_ERROR(reader.ReadFooter());
@@ -146,7 +173,7 @@ Status ShardReader::ReadFooter() {
   const Json root = Json::parse(footer, nullptr, /*allow_exceptions=*/false);
   int64_t end = 0;
   const bool reads = Reads([&] {
-    if (root.at("format") != kFormat) return;
+    if (root.at("format") != kShardFormat) return;
     for (const Json& r : root.at("records")) {
       StateRecord record{.kind = static_cast<StateKind>(r.at(0).get<int>()),
                          .tensor = r.at(1),
@@ -177,12 +204,15 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
   for (const Manifest::Shard& shard : manifest.shards)
     shards.push_back({{"bytes", shard.bytes}, {"footer", shard.footer_sum}});
   std::string text = Json{
-      {"format", kFormat},
+      {"format", kManifestFormat},
       {"model", Json::parse(manifest.model)},
       {"step", manifest.step},
       {"updates", manifest.updates},
       {"by_epochs", manifest.by_epochs},
       {"sequences", manifest.sequences},
+      {"sequence_length", manifest.sequence_length},
+      {"data", manifest.data.value_or(0)},
+      {"options", manifest.options},
       {"seed", manifest.seed},
       {"loss_scale", manifest.loss_scale},
       {"good_steps", manifest.good_steps},
@@ -195,7 +225,7 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
 
 Result<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = folder + "/manifest.json";
-  const Result<InputFile> file = InputFile::Open(path, "a checkpoint's manifest");
+  const Result<InputFile> file = OpenPart(path, "a checkpoint's manifest");
   PP_RETURN_IF_ERROR(file.status());
   const Status damaged = Status::Invalid(path + ": damaged (a checkpoint's manifest)");
   constexpr int64_t kEnd = 18;  // a newline, 16 digits, a newline
@@ -207,7 +237,8 @@ Result<Manifest> ReadManifest(const std::string& folder) {
   const Json root = Json::parse(text.substr(0, length), nullptr, /*allow_exceptions=*/false);
   Manifest manifest;
   const bool reads = Reads([&] {
-    if (root.at("format") != kFormat) return;
+    manifest.format = root.at("format");
+    if (manifest.format != kManifestFormat) return;
     manifest.model = root.at("model").dump();
     manifest.sequences = root.at("sequences");
     manifest.seed = root.at("seed");
@@ -216,11 +247,15 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     manifest.loss_scale = root.value("loss_scale", 0.0);  // older ones have none
     manifest.good_steps = root.value("good_steps", int64_t{0});
     manifest.skipped = root.value("skipped", int64_t{0});
+    manifest.sequence_length = root.value("sequence_length", int64_t{0});
+    if (root.contains("data")) manifest.data = root.at("data").get<uint64_t>();
+    manifest.options = root.value("options", manifest.options);
     for (const Json& shard : root.at("shards"))
       manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
     manifest.step = root.at("step");
   });
-  if (!reads || manifest.step < 1) return damaged;
+  const bool known = manifest.format == kManifestFormat;
+  if (!reads || manifest.format < 1 || (known && manifest.step < 1)) return damaged;
   return manifest;
 }
 
@@ -230,19 +265,35 @@ Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
   std::string path = dir;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   std::error_code error;
-  fs::create_directories(path, error);
+  const bool is_new = fs::create_directories(path, error);
   if (error) return Status::Invalid(fmt::format("{}: cannot be made: {}", dir, error.message()));
   const std::string name = path + "/.lock";
   const int lock = open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0)
     return Status::Invalid(fmt::format("{}: cannot be written: {}", dir, std::strerror(errno)));
-  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+  if (!Lock(lock)) {
     close(lock);
     return Status::Invalid(fmt::format("{}: another run is saving there (another folder)", dir));
   }
   SaveFolder folder(path, lock);
   folder.RemoveUnfinished();
+  uint64_t number = 0;
+  if (getrandom(&number, sizeof number, 0) != sizeof number) number = getpid();
+  // On the disk: other hosts may read it.
+  const std::string text = fmt::format("{:016x}\n", number);
+  if (const int wrong = WriteAll(lock, text, 0))
+    return Status::Invalid(fmt::format("{}: cannot be written: {}", name, std::strerror(wrong)));
+  fsync(lock);
+  if (is_new) PP_RETURN_IF_ERROR(SyncParent(path));
   return folder;
+}
+
+uint64_t SaveFolder::NumberIn(const std::string& dir) {
+  const Result<InputFile> file = InputFile::Open(dir + "/.lock", "");
+  char text[17] = {};
+  unsigned long number = 0;
+  if (!file.ok() || file->bytes() < 16 || !file->Read(0, text, 16).ok()) return 0;
+  return std::sscanf(text, "%16lx", &number) == 1 ? number : 0;
 }
 
 void SaveFolder::RemoveUnfinished() {
@@ -262,9 +313,23 @@ SaveFolder::~SaveFolder() {
   close(lock_);
 }
 
-Status SaveFolder::Finish(Manifest manifest, int ranks) {
+Status SaveFolder::CheckRoom(int64_t checkpoints, int64_t bytes) const {
+  const auto there = static_cast<int64_t>(SavedSteps(path_).size());
+  const int64_t more = std::min(checkpoints, std::max<int64_t>(1, kKept + 1 - there));
+  struct statvfs disk;
+  if (statvfs(path_.c_str(), &disk) != 0) return {};  // it does not say
+  const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+  if (bytes <= free / more) return {};
+  return Status::Invalid(fmt::format(
+      "{}: {} of {} bytes each at a time, and {} bytes are free (a larger disk)", path_,
+      more == 1 ? "1 more checkpoint" : fmt::format("{} more checkpoints", more), bytes, free));
+}
+
+Status SaveFolder::Finish(Manifest manifest, int ranks, FileWatch* watch,
+                          std::vector<std::string>* notes) {
   const std::string saving = SavingFolder(path_, manifest.step);
   const std::string saved = StepFolder(path_, manifest.step);
+  const FileOperation operation(watch, "rename", saved);
   for (int rank = 0; rank < ranks; ++rank) {
     const Result<ShardReader> shard = ShardReader::Open(ShardPath(saving, rank));
     PP_RETURN_IF_ERROR(shard.status());
@@ -272,16 +337,64 @@ Status SaveFolder::Finish(Manifest manifest, int ranks) {
   }
   PP_RETURN_IF_ERROR(WriteManifest(saving, manifest));
   PP_RETURN_IF_ERROR(SyncFolder(saving));
-  std::error_code ignored;
-  fs::remove_all(saved, ignored);  // a damaged one of the same step
+  if (IsCheckpoint(saved)) PP_RETURN_IF_ERROR(SetAside(manifest.step));
   if (rename(saving.c_str(), saved.c_str()) != 0) return CannotWrite(saved);
   PP_RETURN_IF_ERROR(SyncFolder(path_));
+  const int64_t before = whole_.empty() ? 0 : whole_.back();
   whole_.push_back(manifest.step);
   if (whole_.size() > kKept) whole_.erase(whole_.begin());
-  for (const int64_t step : SavedSteps(path_))
-    if (std::find(whole_.begin(), whole_.end(), step) == whole_.end())
-      fs::remove_all(StepFolder(path_, step), ignored);
+  for (const int64_t step : SavedSteps(path_)) {
+    if (std::find(whole_.begin(), whole_.end(), step) != whole_.end()) continue;
+    if (step < before && ReadManifest(StepFolder(path_, step)).ok()) {
+      Remove(step, notes);
+    } else {
+      const Status aside = SetAside(step);
+      if (!aside.ok()) notes->push_back(aside.message());
+    }
+  }
   return {};
+}
+
+void SaveFolder::Drop(int64_t step) {
+  std::error_code ignored;
+  fs::remove_all(SavingFolder(path_, step), ignored);
+}
+
+// A checkpoint that was not used may be all that its owner has.
+Status SaveFolder::SetAside(int64_t step) {
+  const std::string from = StepFolder(path_, step);
+  const std::string name = fmt::format("{}/{}{}{:08}", path_, kDamaged, kStep, step);
+  std::string to = name;
+  for (int number = 2; rename(from.c_str(), to.c_str()) != 0; ++number) {
+    if (errno != EEXIST && errno != ENOTEMPTY) return CannotWrite(to);
+    to = fmt::format("{}-{}", name, number);
+  }
+  return {};
+}
+
+// Removes a checkpoint, and nothing else that is in its folder.
+void SaveFolder::Remove(int64_t step, std::vector<std::string>* notes) {
+  const std::string folder = StepFolder(path_, step);
+  std::error_code error;
+  std::vector<fs::path> parts;
+  bool others = false;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (IsPart(at->path().filename())) {
+      parts.push_back(at->path());
+    } else {
+      others = true;
+    }
+  }
+  if (!others) {
+    // In one step: a part of a checkpoint never has a checkpoint's name.
+    const std::string going = SavingFolder(path_, step);
+    if (rename(folder.c_str(), going.c_str()) == 0) fs::remove_all(going, error);
+    return;
+  }
+  // The manifest is the last to go.
+  std::sort(parts.rbegin(), parts.rend());
+  for (const fs::path& part : parts) fs::remove(part, error);
+  notes->push_back(folder + " stays: it has files that are not of its checkpoint");
 }
 
 }  // namespace pp

@@ -3,16 +3,21 @@
 //   step-00000020/ rank-0 rank-1 ...   one shard per rank: elements, and a footer that names them
 //                  manifest.json       for the whole: model, step, the footers' checksums
 //   .saving-00000030/                  is being written, and gets its name when all is done
+//   .damaged-step-00000010/            could not be used by a run that continued from another one
+//   .lock                              of the run that writes here; a number that only it knows
 //
 // A shard: elements (fp32) of all records | footer, JSON | its length, u64 | its XXH3, u64. Every
 // record has its own checksum; the manifest ends with one of everything before it.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/files/file_watch.h"
 #include "schema/disk.h"
 #include "schema/model/layout.h"
 #include "schema/status.h"
@@ -34,8 +39,8 @@ struct StateRecord {
 
 class ShardWriter {
  public:
-  // Invalid: cannot be written.
-  static Result<ShardWriter> Create(const std::string& path);
+  // Failed: cannot be written. `watch` may be null; it outlives the writer.
+  static Result<ShardWriter> Create(const std::string& path, FileWatch* watch = nullptr);
   ShardWriter(ShardWriter&& other) noexcept;
   ShardWriter& operator=(ShardWriter&&) = delete;
   ~ShardWriter();
@@ -46,18 +51,20 @@ class ShardWriter {
   Status Finish();
 
  private:
-  ShardWriter(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  ShardWriter(std::string path, int descriptor, FileWatch* watch)
+      : path_(std::move(path)), descriptor_(descriptor), watch_(watch) {}
   Status Write(const void* data, int64_t bytes);
 
   std::string path_;
   int descriptor_;
+  FileWatch* watch_;
   int64_t offset_ = 0;
   std::vector<StateRecord> records_;
 };
 
 class ShardReader {
  public:
-  // Invalid: it is damaged, or truncated.
+  // Invalid: it is missing, damaged or truncated. Failed: it cannot be read.
   static Result<ShardReader> Open(const std::string& path);
 
   const std::vector<StateRecord>& records() const { return records_; }
@@ -77,12 +84,16 @@ class ShardReader {
 };
 
 struct Manifest {
-  std::string model;       // config.json
-  int64_t step = 0;        // steps done
-  int64_t updates = 0;     // of every weight, in those steps
-  bool by_epochs = false;  // how the training counts, and so where it is in the data
-  int64_t sequences = 0;   // consumed by them
+  int format = 0;                // of the file; if it is not kManifestFormat, the rest is missing
+  std::string model;             // config.json
+  int64_t step = 0;              // steps done
+  int64_t updates = 0;           // of every weight, in those steps
+  bool by_epochs = false;        // how the training counts, and so where it is in the data
+  int64_t sequences = 0;         // consumed by them,
+  int64_t sequence_length = 0;   // of so many tokens; 0: an older file, which does not say
+  std::optional<uint64_t> data;  // the data's digest (digest.h); none: an older file
   uint64_t seed = 0;
+  std::map<std::string, std::string> options;  // that decide the numbers, as they were given
   // If the loss was scaled (kernels/loss_scale.h); else 0.
   double loss_scale = 0;   // of the next step
   int64_t good_steps = 0;  // since it changed
@@ -93,19 +104,20 @@ struct Manifest {
   };
   std::vector<Shard> shards;  // by rank
 };
+inline constexpr int kManifestFormat = 1;
 
 Status WriteManifest(const std::string& folder, const Manifest& manifest);
-// Invalid: it is missing, damaged, or of an unknown format.
+// Invalid: it is missing or damaged. Failed: it cannot be read.
 Result<Manifest> ReadManifest(const std::string& folder);
 
 std::string StepFolder(const std::string& dir, int64_t step);
 std::string SavingFolder(const std::string& dir, int64_t step);
 std::string ShardPath(const std::string& folder, int rank);
-// Steps that have a folder, the latest first.
+// Steps that have a folder with something of a checkpoint, the latest first.
 std::vector<int64_t> SavedSteps(const std::string& dir);
 
 // The one run that writes into the folder. Removes what an earlier one has left unfinished, and
-// finally what it has not finished itself.
+// finally what it has not finished itself. What is not of a checkpoint stays where it is.
 class SaveFolder {
  public:
   // Invalid: it cannot be created, or another run writes into it.
@@ -114,14 +126,26 @@ class SaveFolder {
   SaveFolder& operator=(SaveFolder&&) = delete;
   ~SaveFolder();
 
-  // The checkpoint of this step is whole; later ones are not.
+  // The number in the folder's .lock, by which other processes know that they see the same folder;
+  // 0: there is none.
+  static uint64_t NumberIn(const std::string& dir);
+
+  // The run continues from the checkpoint of this step; later ones could not be used.
   void GoOnFrom(int64_t step) { whole_ = {step}; }
+  // Invalid: the disk has no room for so many checkpoints more, of so many bytes each, of which it
+  // keeps the last two and writes a third.
+  Status CheckRoom(int64_t checkpoints, int64_t bytes) const;
   // All shards have been written: writes the manifest, after inspecting the shards, gives the
-  // folder its name, and removes all but the last two whole checkpoints.
-  Status Finish(Manifest manifest, int ranks);
+  // folder its name, sets aside the checkpoints that could not be used, and removes all but the
+  // last two whole ones. Failed: it is not saved. *notes: what stays there. `watch` may be null.
+  Status Finish(Manifest manifest, int ranks, FileWatch* watch, std::vector<std::string>* notes);
+  // The checkpoint of this step is given up.
+  void Drop(int64_t step);
 
  private:
   void RemoveUnfinished();
+  Status SetAside(int64_t step);
+  void Remove(int64_t step, std::vector<std::string>* notes);
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
   int lock_;

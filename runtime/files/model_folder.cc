@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "runtime/files/folder.h"
 #include "schema/disk.h"
 
 namespace pp {
@@ -20,6 +21,13 @@ namespace fs = std::filesystem;
 
 Status Failed(const std::string& path, int error = errno) {
   return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
+}
+
+// Whether `path` is the open folder.
+bool IsAt(int folder, const std::string& path) {
+  struct stat open, there;
+  return fstat(folder, &open) == 0 && lstat(path.c_str(), &there) == 0 &&
+         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
 }
 
 int64_t Bytes(const ModelFolderEntry& entry) {
@@ -37,16 +45,44 @@ Result<ModelFolder> ModelFolder::Open(const std::string& path) {
     return Status::Invalid(fmt::format("{}: exists already (a new folder)", path));
   std::string name = path;
   while (name.size() > 1 && name.back() == '/') name.pop_back();
-  const std::string beside = fmt::format("{}.tmp-{}", name, getpid());
-  fs::remove_all(beside, error);  // left by a process that had this id before
-  if (mkdir(beside.c_str(), 0777) != 0)
+  const std::string beside = name + ".unfinished";
+  if (mkdir(beside.c_str(), 0777) != 0 && errno != EEXIST)
     return Status::Invalid(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
-  return ModelFolder(name, beside);
+  const int folder = open(beside.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0)
+    return Status::Invalid(fmt::format("{}: cannot be written: {}", beside, std::strerror(errno)));
+  // The other run may have finished in between, and given what is locked its name.
+  if (!Lock(folder) || !IsAt(folder, beside)) {
+    close(folder);
+    return Status::Invalid(fmt::format("{}: another run is writing it (another folder)", path));
+  }
+  ModelFolder made(name, beside, folder);
+  const Status emptied = made.Empty();
+  if (!emptied.ok()) made.beside_.clear();  // it stays
+  PP_RETURN_IF_ERROR(emptied);
+  return made;
+}
+
+// Removes what a killed run has left, and nothing else.
+Status ModelFolder::Empty() const {
+  std::error_code error;
+  std::vector<fs::path> ours;
+  for (fs::directory_iterator at(beside_, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    if (name != "config.json" && !name.starts_with("model"))
+      return Status::Invalid(
+          fmt::format("{}: has {}, which is not of an unfinished export (an empty folder, or none)",
+                      beside_, name));
+    ours.push_back(at->path());
+  }
+  for (const fs::path& path : ours) fs::remove(path, error);
+  return {};
 }
 
 ModelFolder::ModelFolder(ModelFolder&& other) noexcept
     : path_(std::move(other.path_)),
       beside_(std::exchange(other.beside_, "")),
+      folder_(std::exchange(other.folder_, -1)),
       files_(std::exchange(other.files_, {})),
       places_(std::move(other.places_)) {}
 
@@ -55,6 +91,7 @@ ModelFolder::~ModelFolder() {
     if (file.descriptor >= 0) close(file.descriptor);
   std::error_code ignored;
   if (!beside_.empty()) fs::remove_all(beside_, ignored);
+  if (folder_ >= 0) close(folder_);
 }
 
 Status ModelFolder::Begin(const std::string& config_json, std::span<const ModelFolderEntry> entries,
@@ -131,26 +168,41 @@ Status ModelFolder::WriteText(const std::string& name, const std::string& text) 
 }
 
 // Syncs to the disk and closes it.
-Status ModelFolder::Sync(int descriptor, const std::string& name) {
+Status ModelFolder::Sync(int descriptor, const std::string& name, FileWatch* watch) {
+  const std::string path = path_ + "/" + name;
+  const FileOperation operation(watch, "fsync", path);
   const bool synced = fsync(descriptor) == 0;
-  const Status status = synced ? Status() : Failed(path_ + "/" + name);
-  if (close(descriptor) != 0 && synced) return Failed(path_ + "/" + name);
+  const Status status = synced ? Status() : Failed(path);
+  if (close(descriptor) != 0 && synced) return Failed(path);
   return status;
 }
 
-Status ModelFolder::Finish() {
+Status ModelFolder::Finish(FileWatch* watch) {
   Status status;
   for (File& file : files_) {
-    const Status one = Sync(std::exchange(file.descriptor, -1), file.name);
+    const Status one = Sync(std::exchange(file.descriptor, -1), file.name, watch);
     if (status.ok()) status = one;
   }
   PP_RETURN_IF_ERROR(status);
-  const int folder = open(beside_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return Failed(path_);
-  PP_RETURN_IF_ERROR(Sync(folder, "."));
-  if (rename(beside_.c_str(), path_.c_str()) != 0) return Failed(path_);
+  const FileOperation operation(watch, "rename", path_);
+  if (fsync(folder_) != 0) return Failed(path_);
+  status = Name();
+  const Status synced = SyncParent(path_);
+  return status.ok() ? synced : status;
+}
+
+// `path`, or, where somebody has put something there meanwhile, a new name beside it. A model that
+// was trained is never given up.
+Status ModelFolder::Name() {
+  std::string name = path_;
+  for (int number = 2; rename(beside_.c_str(), name.c_str()) != 0; ++number) {
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return Failed(name);
+    name = fmt::format("{}-{}", path_, number);
+  }
   beside_.clear();
-  return {};
+  if (name == path_) return {};
+  return Status::Failed(
+      fmt::format("{}: has appeared during the training (the model is in {})", path_, name));
 }
 
 }  // namespace pp

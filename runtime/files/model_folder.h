@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/files/file_watch.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -22,8 +23,9 @@ class ModelFolder {
   // Hugging Face's own limit for a file.
   static constexpr int64_t kFileBytes = int64_t{5'000'000'000};
 
-  // Makes the adjacent folder. Invalid: `path` exists and is not an empty folder, or cannot be
-  // made.
+  // Makes the adjacent folder, `path`.unfinished, or empties the one that a killed run has left.
+  // Invalid: `path` exists and is not an empty folder, cannot be made, or another run is writing
+  // it.
   static Result<ModelFolder> Open(const std::string& path);
   ModelFolder(ModelFolder&& other) noexcept;
   ModelFolder& operator=(ModelFolder&&) = delete;
@@ -35,8 +37,10 @@ class ModelFolder {
                int64_t file_bytes = kFileBytes);
   // `count` elements of an entry, from element `first` on.
   Status Write(size_t entry, int64_t first, const float* numbers, int64_t count);
-  // All elements are written: gives the folder its name. Failed: the disk is full or broken.
-  Status Finish();
+  // All elements are written: gives the folder its name. Failed: the disk is full or broken; or
+  // there is something of this name by now: then the model has another name, which is said.
+  // `watch` may be null.
+  Status Finish(FileWatch* watch = nullptr);
 
  private:
   struct File {
@@ -48,13 +52,16 @@ class ModelFolder {
     int64_t offset = 0;
   };
 
-  ModelFolder(std::string path, std::string beside)
-      : path_(std::move(path)), beside_(std::move(beside)) {}
+  ModelFolder(std::string path, std::string beside, int folder)
+      : path_(std::move(path)), beside_(std::move(beside)), folder_(folder) {}
+  Status Empty() const;
   Status BeginFile(size_t file, std::span<const ModelFolderEntry> entries);
   Status WriteText(const std::string& name, const std::string& text);
-  Status Sync(int descriptor, const std::string& name);
+  Status Sync(int descriptor, const std::string& name, FileWatch* watch = nullptr);
+  Status Name();
 
   std::string path_, beside_;  // beside_: the temporary folder's path, empty when it is gone
+  int folder_;                 // the temporary one, which is locked
   std::vector<File> files_;
   std::vector<Place> places_;  // by entry
 };

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/files/folder.h"
 #include "schema/disk.h"
 
 namespace pp {
@@ -40,7 +40,7 @@ Result<OutputFile> OutputFile::Open(const std::string& path) {
   if (descriptor < 0) return CannotWrite(path, errno);
   OutputFile file(path, descriptor, is_new);
   fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
-  if (IsRegular(descriptor) && flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  if (IsRegular(descriptor) && !Lock(descriptor))
     return Status::Invalid(fmt::format("{}: another run is writing it (another file)", path));
   return file;
 }
@@ -62,9 +62,11 @@ bool OutputFile::Is(const std::string& path) const {
          mine.st_ino == other.st_ino;
 }
 
-Status OutputFile::Begin() {
+Status OutputFile::Begin(int64_t keep) {
   is_new_ = false;
-  if (IsRegular(descriptor_) && ftruncate(descriptor_, 0) != 0) return CannotWrite(path_, errno);
+  if (!IsRegular(descriptor_)) return {};
+  if (ftruncate(descriptor_, keep) != 0 || lseek(descriptor_, keep, SEEK_SET) < 0)
+    return CannotWrite(path_, errno);
   return {};
 }
 

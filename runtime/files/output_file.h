@@ -23,8 +23,8 @@ class OutputFile {
   // Whether `path`, or a link, leads to the same file. A device belongs to nobody.
   bool Is(const std::string& path) const;
 
-  // Empties it: from now on it is this run's.
-  Status Begin();
+  // From now on it is this run's, which continues after so many bytes: the rest is cut off.
+  Status Begin(int64_t keep = 0);
   // Appends all of `text` in one call: what is written survives a crash. Failed: the disk is full.
   Status Write(std::string_view text);
   // Some file systems say only here that the disk is full.

@@ -9,7 +9,7 @@
 #include <functional>
 #include <initializer_list>
 
-#include "runtime/files/weight_files.h"
+#include "runtime/files/checkpoint.h"
 #include "schema/number.h"
 
 namespace pp {
@@ -54,6 +54,7 @@ Status ParseTraining(const Arguments& a, TrainOptions* options) {
   for (const auto& [given, option] :
        {std::pair{!a.save_every.empty(), "--save-every"}, std::pair{a.resume, "--resume"}})
     if (given && a.save.empty()) return Status::Invalid(fmt::format("{}: needs --save", option));
+  if (a.new_data && !a.resume) return Status::Invalid("--new-data: needs --resume");
   if (a.resume && !a.weights.empty())
     return Status::Invalid("--resume: has weights of its own (without --weights)");
   options->data = a.data;
@@ -61,6 +62,7 @@ Status ParseTraining(const Arguments& a, TrainOptions* options) {
   options->save = a.save;
   while (options->save.size() > 1 && options->save.back() == '/') options->save.pop_back();
   options->resume = a.resume;
+  options->new_data = a.new_data;
   options->exports = !a.export_to.empty();
   return {};
 }
@@ -176,10 +178,9 @@ std::vector<std::string> InputPaths(const Arguments& a) {
     if (data.empty()) continue;
     paths.insert(paths.end(), {data, data + ".bin", data + ".idx", stem + ".bin", stem + ".idx"});
   }
-  if (a.weights.empty()) return paths;
-  paths.push_back(a.weights + "/config.json");
-  const std::vector<std::string> files = WeightFiles::Paths(a.weights);
-  paths.insert(paths.end(), files.begin(), files.end());
+  if (!a.weights.empty()) paths.push_back(a.weights);
+  if (!a.resume) return paths;
+  for (const int64_t step : SavedSteps(a.save)) paths.push_back(StepFolder(a.save, step));
   return paths;
 }
 
@@ -199,6 +200,7 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
           item("--save", options.save.empty()),
           item("--save-every", options.save_every),
           item("--resume", options.resume),
+          item("--new-data", options.new_data),
           item("--schedule", o.cosine),
           item("--lr", o.learning_rate),
           item("--min-lr", o.min_learning_rate),
@@ -256,6 +258,7 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--save", a.save, "a folder for checkpoints: the last two are kept");
   add("--save-every", a.save_every, "steps from one checkpoint to the next (the last step alone)");
   app.add_flag("--resume", a.resume, "continue from the last checkpoint there");
+  app.add_flag("--new-data", a.new_data, "with --resume: --data is not what it was");
   add("--export", a.export_to, "a new folder for the trained model, in Hugging Face's format");
   add("--log", a.log, "write a JSON object per step");
   add("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");

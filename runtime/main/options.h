@@ -19,7 +19,7 @@ struct Arguments {
   std::string gemms, tune_gemms, weight_rounding = "nearest", cuda_experiments;
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string val_data, val_every, val_batches, sample, temperature;
-  bool resume = false, compare = false;
+  bool resume = false, new_data = false, compare = false;
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
   std::string loss_scale, loss_scale_every;
 };
@@ -29,7 +29,7 @@ void DescribeOptions(CLI::App& app, Arguments& arguments);
 // Invalid: the first option whose value is wrong.
 Status ParseOptions(const Arguments& arguments, TrainOptions* options);
 
-// The files that a run reads, and so must not write to; some may not exist.
+// The files and folders that a run reads, and so must not write to; some may not exist.
 std::vector<std::string> InputPaths(const Arguments& arguments);
 
 // The options that must be the same on all ranks. File names may differ.

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -12,6 +15,33 @@
 #include "schema/timeline.h"
 
 namespace pp {
+namespace {
+
+// Whether the file is `input`, or is somewhere in that folder.
+bool IsIn(const OutputFile& file, const std::string& input) {
+  std::error_code error;
+  if (file.Is(input)) return true;
+  using Files = std::filesystem::recursive_directory_iterator;
+  for (Files at(input, error), end; !error && at != end; at.increment(error))
+    if (file.Is(at->path())) return true;
+  return false;
+}
+
+// The part of a log that is about the training's first steps. What was logged of later ones, which
+// happen again, does not count, nor a line that was not finished.
+int64_t BytesUpTo(const std::string& path, int64_t steps) {
+  if (steps == 0) return 0;
+  std::ifstream file(path, std::ios::binary);
+  int64_t bytes = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    int64_t step = 0;
+    if (std::sscanf(line.c_str(), "{\"step\":%ld", &step) == 1 && step > steps) break;
+    bytes += static_cast<int64_t>(line.size()) + 1;
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Status Outputs::Open(const Program& program, TrainOptions* options) {
   PP_RETURN_IF_ERROR(OpenFile("--log", arguments_.log, &log_));
@@ -34,7 +64,7 @@ Status Outputs::OpenFile(const char* option, const std::string& path,
   Result<OutputFile> opened = OutputFile::Open(path);
   PP_RETURN_IF_ERROR(opened.status());
   for (const std::string& input : InputPaths(arguments_))
-    if (opened->Is(input))
+    if (IsIn(*opened, input))
       return Status::Invalid(
           fmt::format("{}: {} is an input of this run (another file)", option, path));
   file->emplace(std::move(*opened));
@@ -64,14 +94,16 @@ Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
   return BeginExport(*program.job, &*export_);
 }
 
-Status Outputs::Begin() {
+Status Outputs::Begin(int64_t steps_before) {
   begun_ = true;
-  if (log_) PP_RETURN_IF_ERROR(log_->Begin());
+  if (log_) PP_RETURN_IF_ERROR(log_->Begin(BytesUpTo(log_->path(), steps_before)));
   return trace_ ? trace_->Begin() : Status();
 }
 
 Status Outputs::OnStep(const StepReport& step) {
-  return log_ ? log_->Write(ToJson(step)) : Status();
+  const Status status = log_ ? log_->Write(ToJson(step)) : Status();
+  if (!status.ok()) log_.reset();
+  return status;
 }
 
 Status Outputs::Finish(const Program& program, const TrainReport& report) {

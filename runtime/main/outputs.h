@@ -24,8 +24,9 @@ class Outputs {
   // this run.
   Status Open(const Program& program, TrainOptions* options);
 
-  // The first step begins.
-  Status Begin();
+  // The first step begins, after so many of the training that it continues, whose log goes on.
+  Status Begin(int64_t steps_before);
+  // Failed: the log cannot be written. Nothing more is written to it.
   Status OnStep(const StepReport& step);
 
   // After the last step, however the run ended. Returns the first error.

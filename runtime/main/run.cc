@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <future>
-#include <iostream>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "runtime/comm/host_memory.h"
+#include "runtime/comm/phase.h"
 #include "runtime/compare/comparison.h"
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
@@ -49,9 +48,12 @@ Run::Run(const Arguments& arguments, TrainOptions options, Backend backend,
 Status Run::Main(Transport* transport) {
   options_.transport = transport;
   PP_RETURN_IF_ERROR(Prepare());
-  options_.on_begin = [this] { return Begin(); };
-  options_.on_note = [](const std::string& note) { std::cout << note << std::endl; };
-  options_.on_step = [this](const StepReport& step) { return OnStep(step); };
+  options_.on_begin = [this](int64_t steps_before) { return Begin(steps_before); };
+  options_.on_note = [this](const std::string& note) { Print(note + "\n"); };
+  options_.on_step = [this](const StepReport& step) {
+    OnStep(step);
+    return Status();
+  };
   options_.on_failure = [this](const Status& status) {
     spoken_ = true;
     PrintError(status);
@@ -66,28 +68,23 @@ Status Run::Main(Transport* transport) {
     const auto drawn = static_cast<int64_t>(report.sample.size()) - report.prompt;
     if (status.ok() && First() && drawn < options_.sample)
       status = Status::Failed(fmt::format("stopped after token {} of the sample", drawn));
-    const Status written = First() ? Finish(report) : Status();
-    return Readiness{.status = status.ok() ? written : status};
+    if (status.ok()) status = report.unsaved;
+    const Status compared = First() ? Finish(report) : Status();
+    if (status.ok()) status = compared;
+    if (status.ok() && !lost_.ok()) spoken_ = true;
+    return Readiness{.status = status.ok() ? lost_ : status};
   };
   // mpiexec's exit status is reliable only if all ranks exit with the same one.
   return report.orphaned ? end().status : Together(end);
 }
 
-// Returns the status of the first rank that has an error, on all ranks. `work` computes this rank's
-// part on a thread of its own: however long it takes, the others know that this rank is alive.
+// Returns the status of the first rank that has an error, on all ranks.
 Status Run::Together(const std::function<Readiness()>& work) {
   if (options_.transport == nullptr) return work().status;
-  std::future<Readiness> future = std::async(std::launch::async, work);
-  Status mine;
-  const Status agreed =
-      Agree(*options_.transport, options_.stall_timeout, [&]() -> std::optional<Readiness> {
-        if (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
-          return std::nullopt;
-        Readiness ready = future.get();
-        mine = ready.status;
-        return ready;
-      });
-  return mine.ok() ? agreed : mine;
+  return RunPhase({.transport = options_.transport,
+                   .patience = options_.stall_timeout,
+                   .work = [&](Exchange*) { return work(); },
+                   .on_poll = {}});
 }
 
 // Every rank has read the same plan, with the same options, and has the memory for it.
@@ -167,7 +164,7 @@ Status Run::ProveForNccl(const std::vector<WaitsFor>& waits_for) {
 }
 
 // All ranks are ready.
-Status Run::Begin() {
+Status Run::Begin(int64_t steps_before) {
   if (gemms_ != nullptr && First()) {
     const std::vector<kernels::MatmulShape> products = AllProducts(*program_->job);
     const int lacks = gemms_->Lacks(products);
@@ -183,29 +180,39 @@ Status Run::Begin() {
                     "more here, at most (pipec compile --backend {})",
                     arguments_.plan, added_bytes_, arguments_.backend));
   options_.stop_requests = CountStopRequests();
-  return outputs_.Begin();
+  return outputs_.Begin(steps_before);
 }
 
-Status Run::OnStep(const StepReport& step) {
+void Run::OnStep(const StepReport& step) {
   seconds_ += step.seconds;
-  PP_RETURN_IF_ERROR(outputs_.OnStep(step));
-  return PrintOut(ToLine(step, seconds_ / static_cast<double>(++steps_)));
+  const Status logged = outputs_.OnStep(step);
+  if (!logged.ok()) Lose(Status::Failed(logged.message() + " (the training goes on)"));
+  Print(ToLine(step, seconds_ / static_cast<double>(++steps_)));
 }
 
-// Writes what comes after the last step; returns the first error.
+void Run::Print(const std::string& text) { Lose(PrintOut(text)); }
+
+// A training outlives its reports: one that cannot be written is said once, where there is still
+// somebody to read it, and makes the exit status 1.
+void Run::Lose(const Status& status) {
+  std::lock_guard<std::mutex> lock(losing_);
+  if (status.ok() || !lost_.ok()) return;
+  lost_ = Status::Failed(status.message());
+  PrintError(lost_);
+}
+
+// Writes what comes after the last step; returns what the comparison finds.
 Status Run::Finish(const TrainReport& report) {
-  Status status = outputs_.Finish(*program_, report);
-  const auto keep = [&](const Status& one) {
-    if (status.ok()) status = one;
-  };
-  if (status.ok() && report.status.ok()) keep(PrintOut(SummaryText(report) + SampleText(report)));
+  Lose(outputs_.Finish(*program_, report));
+  if (report.status.ok()) Print(SummaryText(report) + SampleText(report));
+  Status status;
   const bool hurries = options_.stop_requests != nullptr && options_.stop_requests->load() > 1;
   if (options_.compare && report.inputs != nullptr && !hurries) {
     const Status compared = CompareSteps(report);
     if (report.status.ok() && report.last_step == report.planned_steps) {
-      keep(compared);
+      status = compared;
     } else if (!compared.ok()) {  // explains why the run did not finish
-      keep(PrintOut(compared.message() + "\n"));
+      Print(compared.message() + "\n");
     }
   }
   return status;
@@ -214,7 +221,8 @@ Status Run::Finish(const TrainReport& report) {
 Status Run::CompareSteps(const TrainReport& report) {
   Comparison comparison;
   PP_RETURN_IF_ERROR(Compare(*program_, options_, report, &comparison));
-  return PrintOut(ToText(comparison));
+  Print(ToText(comparison));
+  return {};
 }
 
 }  // namespace pp

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -40,8 +41,10 @@ class Run {
   Status Read();
   Status CheckOptions() const;
   Status ProveForNccl(const std::vector<WaitsFor>& waits_for);
-  Status Begin();
-  Status OnStep(const StepReport& step);
+  Status Begin(int64_t steps_before);
+  void OnStep(const StepReport& step);
+  void Print(const std::string& text);
+  void Lose(const Status& status);
   Status Finish(const TrainReport& report);
   Status CompareSteps(const TrainReport& report);
 
@@ -54,6 +57,8 @@ class Run {
   Outputs outputs_;
   int64_t steps_ = 0;  // reported
   double seconds_ = 0;
+  std::mutex losing_;
+  Status lost_;  // the first report that could not be written
   bool spoken_ = false;
 };
 

@@ -21,6 +21,7 @@ class ModelExecutor : public StageExecutor {
     for (int stage : program.StagesOf(args.device)) {
       const auto made = stages_.emplace(
           stage, MakeStage(job_, stage, args.seed, kernels_.get(), {args.index, args.peers}));
+      made.first->second.CountIn(args.operators);
       const StageLayout& layout = made.first->second.layout();
       for (int pipe : program.PipesOf(stage, args.device)) {
         owned_[{stage, pipe}] = OwnedPartsOf(program, layout, args.replica, pipe);

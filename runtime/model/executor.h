@@ -1,6 +1,8 @@
 // Computes the stages of a rank's device, with kernels of any kind. See stage_model.h.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "runtime/device/kernels.h"
@@ -19,6 +21,7 @@ struct ExecutorArgs {
   Peers* peers = nullptr;  // null: there are none
   uint64_t seed = 1;       // of dropout
   OptimizerOptions optimizer;
+  std::atomic<int64_t>* operators = nullptr;  // counts those that it has started; may be null
 };
 
 std::unique_ptr<StageExecutor> MakeExecutor(const ExecutorArgs& args,

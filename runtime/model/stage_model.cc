@@ -37,6 +37,7 @@ std::byte* At(const StageCall& call, const Spot& place) {
 
 OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
                                 Halves halves) const {
+  if (started_ != nullptr) ++*started_;
   const StageOperator& placed = layout_.operators[index];
   const StageOperator::Forward& forward = placed.of(keep);
   const StageOperator::Backward& backward = placed.of(halves);

@@ -9,7 +9,9 @@
 //   Backward = BackwardInput + BackwardWeight   bit for bit
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -68,6 +70,9 @@ class StageModel {
       : layout_(std::move(layout)), operators_(std::move(operators)) {}
 
   const StageLayout& layout() const { return layout_; }
+  // `started` counts the operators that it starts, for whoever watches its progress; it outlives
+  // it.
+  void CountIn(std::atomic<int64_t>* started) { started_ = started; }
 
   // act(s,m), or the loss in the last stage, and stash(s,m).
   void Forward(const StageCall& call);
@@ -95,6 +100,7 @@ class StageModel {
 
   StageLayout layout_;
   std::unique_ptr<Operators> operators_;
+  std::atomic<int64_t>* started_ = nullptr;  // may be null
 };
 
 }  // namespace pp

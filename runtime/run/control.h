@@ -30,13 +30,17 @@ struct ControlMessage {
   int64_t step = 0;
   int64_t last = 0;            // kGo; kReport: 1 if this rank was asked to stop
   int64_t peak_bytes = 0;      // kReport
-  int64_t executed = 0;        // kHeartbeat: instructions finished
+  int64_t executed = 0;        // kHeartbeat: a count of all that is finished
+  bool in_file = false;        // kHeartbeat: `text` is a file operation
   double loss = 0;             // kReport: this rank's sum of losses
   double grad_norm = 0;        // kReport
   kernels::LossScale scaling;  // kReport, where the loss is scaled
   double seconds = 0;          // kReport: from the end of the previous step to the end of this one
   bool evaluated = false;      // kReport: there is a validation after this step,
   double val_loss = 0;         // and this is the rank's sum of its losses
+  // kReport: the rank has written its part of a checkpoint of this step, or, as `text` says, has
+  // not been able to.
+  enum class Save : int32_t { kNone, kWritten, kFailed } save = Save::kNone;
   // kReport: the first micro-batch whose loss is not finite, and that loss; `text` says where.
   int32_t bad_micro = -1;
   double bad_loss = 0;

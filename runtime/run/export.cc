@@ -1,11 +1,13 @@
 #include "runtime/run/export.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <vector>
 
-#include "runtime/comm/agree.h"
 #include "runtime/comm/topology.h"
+#include "runtime/run/finite.h"
 #include "schema/model/families.h"
 #include "schema/model/layout.h"
 
@@ -13,7 +15,6 @@ namespace pp {
 namespace {
 
 constexpr int64_t kPieceFloats = 1 << 20;
-constexpr double kSeconds = 600;  // for one piece, which the disk may delay
 
 // Hugging Face's tensors, in model order.
 std::vector<ModelFolderEntry> EntriesOf(const Job& job) {
@@ -33,7 +34,7 @@ class Exporter {
       : args_(args),
         job_(*args.program->job),
         topology_(TopologyOf(*args.program)),
-        writes_(args.transport == nullptr || args.transport->rank() == 0) {
+        writes_(args.exchange == nullptr || args.exchange->rank() == 0) {
     for (const ModelFolderEntry& entry : EntriesOf(job_))
       entry_of_.emplace(entry.name, entry_of_.size());
   }
@@ -44,9 +45,6 @@ class Exporter {
         if (!IsTiedCopy(stage, tensor))
           for (int index = 0; index < (tensor.cut == Cut::kNone ? 1 : job_.tp); ++index)
             PP_RETURN_IF_ERROR(ExportTensor(stage, tensor, index));
-    if (args_.transport != nullptr)
-      status_ = Agree(*args_.transport, kSeconds, Readiness{.status = status_});
-    if (writes_ && status_.ok()) Keep(args_.folder->Finish());
     return status_;
   }
 
@@ -64,26 +62,30 @@ class Exporter {
     for (int64_t row = 0; row < tensor.rows; row += rows_at_once) {
       const int64_t rows = std::min(rows_at_once, tensor.rows - row);
       piece_.resize(rows * tensor.cols);
-      PP_RETURN_IF_ERROR(Fetch(owner, stage, tensor.weight + row * tensor.cols * 4));
+      PP_RETURN_IF_ERROR(Fetch(owner, stage, tensor, row * tensor.cols));
       if (!writes_ || !status_.ok()) continue;
       for (const Slice& slice : slices) Keep(WriteRows(slice, tensor.cols, row, rows));
     }
     return {};
   }
 
+  // Fills piece_ on the owner, from this element on.
+  Status CopyOut(int owner, int stage, const Tensor& tensor, int64_t element) {
+    PP_RETURN_IF_ERROR(args_.copy_out(owner, stage, tensor.weight + element * 4,
+                                      static_cast<int64_t>(piece_.size()) * 4, piece_.data()));
+    return CheckFinite(tensor.name(), element, piece_).In(fmt::format("rank {}", owner));
+  }
+
   // Fills piece_ on rank 0.
-  Status Fetch(int owner, int stage, int64_t offset) {
+  Status Fetch(int owner, int stage, const Tensor& tensor, int64_t element) {
     const auto bytes = static_cast<int64_t>(piece_.size()) * 4;
-    Transport* transport = args_.transport;
-    if (transport == nullptr || transport->rank() == owner)
-      Keep(args_.copy_out(owner, stage, offset, bytes, piece_.data()));
-    if (transport == nullptr || owner == 0) return {};
-    if (transport->rank() == owner)
-      return Transfer(*transport, {Way::kSend, Channel::kControl, 0}, piece_.data(), bytes,
-                      kSeconds);
-    if (transport->rank() != 0) return {};
-    return Transfer(*transport, {Way::kRecv, Channel::kControl, owner}, piece_.data(), bytes,
-                    kSeconds);
+    Exchange* exchange = args_.exchange;
+    if (exchange == nullptr || exchange->rank() == owner)
+      Keep(CopyOut(owner, stage, tensor, element));
+    if (exchange == nullptr || owner == 0) return {};
+    if (exchange->rank() == owner) return exchange->Send(0, piece_.data(), bytes);
+    if (exchange->rank() != 0) return {};
+    return exchange->Receive(owner, piece_.data(), bytes);
   }
 
   // Writes the part of a slice that is in these rows of the peer's tensor.

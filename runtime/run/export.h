@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "runtime/comm/transport.h"
+#include "runtime/comm/phase.h"
 #include "runtime/files/model_folder.h"
 #include "schema/program.h"
 
@@ -16,13 +16,14 @@ Status BeginExport(const Job& job, ModelFolder* folder);
 
 struct ExportArgs {
   const Program* program = nullptr;
-  Transport* transport = nullptr;  // null: all ranks are in this process
-  ModelFolder* folder = nullptr;   // rank 0's process; begun
+  Exchange* exchange = nullptr;   // null: all ranks are in this process
+  ModelFolder* folder = nullptr;  // rank 0's process; begun
   // Bytes of a stage's weights, from those of its first pipe, on a rank of this process.
   std::function<Status(int rank, int stage, int64_t offset, int64_t bytes, void* out)> copy_out;
 };
 
-// All processes call it, when the last step is over, and get the same status.
+// All processes call it, as a phase's work (comm/phase.h), when the last step is over: all numbers
+// are in the folder, which rank 0 must finish once no process has an error.
 Status ExportModel(const ExportArgs& args);
 
 }  // namespace pp

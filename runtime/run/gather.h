@@ -3,15 +3,15 @@
 
 #include <vector>
 
-#include "runtime/comm/transport.h"
+#include "runtime/comm/phase.h"
 #include "runtime/compare/values.h"
 #include "runtime/plan/recorder.h"
 
 namespace pp {
 
 // Each rank brings its own times, events and records. Rank 0 gets those of all ranks, in rank
-// order, the events on its own clock; all get rank 0's *good. Every rank must call it.
-Status GatherReports(Transport& transport, std::vector<TimeSpent>* time, std::vector<Event>* events,
-                     std::vector<ValueRecord>* records, bool* good);
+// order, the events on its own clock. Every rank must call it, as a phase's work (comm/phase.h).
+Status GatherReports(Exchange& exchange, std::vector<TimeSpent>* time, std::vector<Event>* events,
+                     std::vector<ValueRecord>* records);
 
 }  // namespace pp

@@ -17,8 +17,9 @@ constexpr size_t kPrompt = 16;  // tokens
 }  // namespace
 
 Status Inputs::Open(std::vector<std::string>* notes) {
-  if (options_.resume) PP_RETURN_IF_ERROR(OpenCheckpoint(notes));
+  if (checkpoint_) PP_RETURN_IF_ERROR(CheckCheckpoint(notes));
   PP_RETURN_IF_ERROR(OpenData());
+  if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckData(notes));
   if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
   return options_.sample > 0 ? OpenSample() : Status();
 }
@@ -59,12 +60,42 @@ kernels::LossScale Inputs::loss_scale() const {
   return scale;
 }
 
-Status Inputs::OpenCheckpoint(std::vector<std::string>* notes) {
-  std::vector<std::string> not_used;
-  auto found = FindCheckpoint(options_.save, program_.job->model, &not_used);
-  PP_RETURN_IF_ERROR(found.status().In("--resume"));
-  checkpoint_.emplace(std::move(*found));
+// A position in the data is one of tokens: with another length the training goes on at the next
+// whole sequence.
+int64_t Inputs::sequences_before() const {
+  if (!checkpoint_) return 0;
   const Manifest& manifest = checkpoint_->manifest;
+  const int64_t length = program_.job->sequence_length;
+  if (manifest.sequence_length == 0 || manifest.sequence_length == length)
+    return manifest.sequences;
+  return (manifest.sequences * manifest.sequence_length + length - 1) / length;
+}
+
+std::map<std::string, std::string> Inputs::Options() const {
+  const OptimizerOptions& o = options_.optimizer;
+  const auto text = [](const auto& value) { return fmt::format("{}", value); };
+  std::map<std::string, std::string> options = {
+      {"--lr", text(o.learning_rate)},
+      {"--schedule", o.cosine ? "cosine" : "constant"},
+      {"--warmup-steps", text(o.warmup_steps)},
+      {"--weight-decay", text(o.weight_decay)},
+      {"--grad-clip", text(o.grad_clip)},
+      {"sequences a step", text(batches_->PerStep())},
+      {"tokens a sequence", text(program_.job->sequence_length)},
+      {"dtype", std::string(NameOf(program_.job->dtype))}};
+  if (o.cosine) {  // which ends where the training does
+    options["--min-lr"] = text(o.min_learning_rate);
+    if (options_.epochs > 0) options["--epochs"] = text(options_.epochs);
+    if (options_.epochs == 0) options["--steps"] = text(o.steps);
+  }
+  if (InfoOf(program_.job->dtype).scales_loss)
+    options["--loss-scale-every"] = text(o.loss_scale_every);
+  return options;
+}
+
+Status Inputs::CheckCheckpoint(std::vector<std::string>* notes) const {
+  const Manifest& manifest = checkpoint_->manifest;
+  PP_RETURN_IF_ERROR(CheckModel(*checkpoint_, program_.job->model).In("--resume"));
   if (options_.seed && *options_.seed != manifest.seed)
     return Status::Invalid(
         fmt::format("--seed: {} ({} has {})", *options_.seed, checkpoint_->folder, manifest.seed));
@@ -79,8 +110,37 @@ Status Inputs::OpenCheckpoint(std::vector<std::string>* notes) {
     return Status::Invalid(fmt::format("--resume: {} counts {} (--{})", checkpoint_->folder,
                                        manifest.by_epochs ? "epochs" : "steps",
                                        manifest.by_epochs ? "epochs" : "steps"));
-  for (const std::string& note : not_used) notes->push_back("not used: " + note);
   notes->push_back(fmt::format("continues from {}", checkpoint_->folder));
+  return {};
+}
+
+// That the data is what the checkpoint was trained with, and what else is not as it was.
+Status Inputs::CheckData(std::vector<std::string>* notes) {
+  const Result<uint64_t> digest = dataset_->Digest();
+  PP_RETURN_IF_ERROR(digest.status());
+  data_digest_ = *digest;
+  if (!checkpoint_) return {};
+  const Manifest& manifest = checkpoint_->manifest;
+  const std::string& folder = checkpoint_->folder;
+  if (!manifest.data) {
+    notes->push_back(folder + " does not say which data it was trained with");
+  } else if (*manifest.data != *digest && !options_.new_data) {
+    return Status::Invalid(
+        fmt::format("--data: {}: is not the data that {} was trained with "
+                    "(--new-data, if that is meant)",
+                    options_.data, folder));
+  } else if (*manifest.data != *digest) {
+    notes->push_back(
+        fmt::format("{} is not the data that {} was trained with", options_.data, folder));
+  }
+  if (manifest.sequence_length != 0 && manifest.sequence_length != program_.job->sequence_length)
+    notes->push_back(fmt::format("goes on at token {} of the data, after {} sequences of {}",
+                                 sequences_before() * program_.job->sequence_length,
+                                 manifest.sequences, manifest.sequence_length));
+  const std::map<std::string, std::string> options = Options();
+  for (const auto& [name, before] : manifest.options)
+    if (const auto now = options.find(name); now != options.end() && now->second != before)
+      notes->push_back(fmt::format("{}: {} (before {}: {})", name, now->second, folder, before));
   return {};
 }
 

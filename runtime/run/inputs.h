@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/agree.h"
@@ -23,6 +25,8 @@ class Inputs {
   Inputs(const Program& program, const TrainOptions& options)
       : program_(program), options_(options), optimizer_(options.optimizer) {}
 
+  // Continues from this checkpoint. Before Open.
+  void GoOnFrom(Checkpoint checkpoint) { checkpoint_.emplace(std::move(checkpoint)); }
   // Errors name the option. *notes: what the user should know.
   Status Open(std::vector<std::string>* notes);
   // What must be the same on all ranks, although each one has read its own.
@@ -34,7 +38,12 @@ class Inputs {
   // Of the training, before the first step of this run; updates: of every copy's weights.
   int64_t steps_before() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
   int64_t updates_before() const;
-  int64_t sequences_before() const { return checkpoint_ ? checkpoint_->manifest.sequences : 0; }
+  // Sequences of this run's length.
+  int64_t sequences_before() const;
+  // Of the data, if the run saves or continues; else none.
+  std::optional<uint64_t> data_digest() const { return data_digest_; }
+  // Those that decide the numbers, by name, as text.
+  std::map<std::string, std::string> Options() const;
   uint64_t seed() const {
     return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
   }
@@ -49,7 +58,8 @@ class Inputs {
   bool sample_is_text() const { return sample_is_text_; }
 
  private:
-  Status OpenCheckpoint(std::vector<std::string>* notes);
+  Status CheckCheckpoint(std::vector<std::string>* notes) const;
+  Status CheckData(std::vector<std::string>* notes);
   Status OpenData();
   Status OpenValidation();
   Status OpenSample();
@@ -61,6 +71,7 @@ class Inputs {
   const TrainOptions options_;  // if the run is compared, they outlive it
   OptimizerOptions optimizer_;
   std::optional<Checkpoint> checkpoint_;
+  std::optional<uint64_t> data_digest_;
   std::unique_ptr<Dataset> dataset_, val_dataset_;
   std::unique_ptr<Batches> batches_, val_batches_;
   Validation validation_;

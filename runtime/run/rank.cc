@@ -44,7 +44,7 @@ Status Rank::Setup() {
   PP_RETURN_IF_ERROR(MakeDeviceTransport(collectives));
   body_ = Bind(program, place_.device, std::move(walk), *device_);
   MakePeerExchanger();
-  executor_ = args_.make_executor(device_.get(), peers_.get());
+  executor_ = args_.make_executor(device_.get(), peers_.get(), &operators_);
   PP_RETURN_IF_ERROR(FillMemory());
   if (args_.record) Reserve();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
@@ -246,7 +246,8 @@ bool Rank::Fail(const Status& status) {
 }
 
 int64_t Rank::executed() const {
-  return interpreter_->executed() + evaluations_->executed() + other_progress_.load();
+  return interpreter_->executed() + evaluations_->executed() + operators_.load() +
+         other_progress_.load();
 }
 
 std::string Rank::CurrentText() {

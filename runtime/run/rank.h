@@ -18,6 +18,7 @@
 #include "runtime/comm/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/files/batches.h"
+#include "runtime/files/file_watch.h"
 #include "runtime/model/parameters.h"
 #include "runtime/plan/interpreter.h"
 #include "runtime/plan/recorder.h"
@@ -48,8 +49,9 @@ class Rank {
     // Called on the compute thread. The bells are for a device whose work is done some time after
     // it is submitted.
     std::function<std::unique_ptr<Device>(const DeviceBells&)> make_device;
-    // Null: no peers.
-    std::function<std::unique_ptr<StageExecutor>(Device*, Peers*)> make_executor;
+    // Peers null: none. It counts the operators that it has started.
+    std::function<std::unique_ptr<StageExecutor>(Device*, Peers*, std::atomic<int64_t>* operators)>
+        make_executor;
     std::function<Result<WeightSource>()> open_weights;
     // See TrainOptions.
     std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
@@ -105,7 +107,7 @@ class Rank {
 
   // After Join, when the other ranks are not needed any more.
   void SettleMessages() {
-    if (device_transport_) device_transport_->Settle();
+    if (device_transport_) device_transport_->Settle(0);
   }
 
   // After Join, or once it has failed.
@@ -172,7 +174,9 @@ class Rank {
   std::atomic<bool> connected_{false};
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
+  std::atomic<int64_t> operators_{0};       // of the executor
   std::atomic<int64_t> other_progress_{0};  // than instructions: pieces that are saved, connections
+  FileWatch files_;                         // the compute thread's
   std::unique_ptr<PeerExchanger> peers_;    // null: this rank has no tensor parallel peers
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Interpreter> interpreter_;
@@ -195,6 +199,8 @@ class Rank {
   int64_t resumed_ = 0;                // the last step before which something else was done
   double begin_ = 0, end_ = 0;         // of all steps
   double saving_ = 0, held_back_ = 0;  // seconds: of checkpoints, until rank 0 let it go on
+  int64_t saved_ = 0;                  // the last step that it has saved, or could not:
+  Status unsaved_;                     // why not
   int64_t evaluated_ = 0;              // the last step that a validation follows,
   double val_loss_ = 0;                // and the losses of it
   int quiet_tests_ = 0;                // of the communication thread, one after the other

@@ -56,7 +56,9 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
 
 void Rank::PostHeartbeat() {
   ControlMessage message{.type = ControlMessage::Type::kHeartbeat, .executed = executed()};
-  message.SetText(CurrentText());
+  const std::string file = files_.current();
+  message.in_file = !file.empty();
+  message.SetText(message.in_file ? file : CurrentText());
   control_.PostAll(message);
   if (rank_ == 0) args_.on_message(0, message);
 }
@@ -75,8 +77,11 @@ void Rank::CommunicationMain() {
     } catch (const std::bad_alloc&) {
       Fail(OutOfMemory());
     }
-    // Rank 0 posts it last: until then another rank may fail, which rank 0 passes on.
-    if (!said_bye && computed_.load() && (rank_ != 0 || stop_.load() || control_.others_left())) {
+    // Rank 0 posts it last: until then another rank may fail, which rank 0 passes on, and the last
+    // checkpoint may not be whole.
+    const bool last = rank_ != 0 || stop_.load() ||
+                      (control_.others_left() && consumed_.load() >= last_step_.load());
+    if (!said_bye && computed_.load() && last) {
       control_.PostAll({.type = ControlMessage::Type::kBye});
       said_bye = true;
     }

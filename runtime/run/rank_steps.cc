@@ -25,7 +25,8 @@ RankStates Rank::States(int64_t steps) {
       .place = place_,
       .device = device_.get(),
       .newest = [this, steps](int stage, int pipe) { return NewestWeights(stage, pipe, steps); },
-      .on_piece = [this] { ++other_progress_; }};
+      .on_piece = [this] { ++other_progress_; },
+      .watch = &files_};
 }
 
 // Whether this is the last step, as somebody may have asked to stop: rank 0 decides when it lets
@@ -59,21 +60,25 @@ bool Rank::SavesAt(int64_t number) {
   return (every > 0 && step % every == 0) || IsLast(number);
 }
 
-// Writes this rank's part of the checkpoint after step `number`. The step's report comes later, so
-// that once all reports have arrived all parts are complete.
+// Writes this rank's part of the checkpoint after step `number`, or, if the disk is full, goes on
+// without. The step's report comes later, so that once all reports have arrived all parts are
+// complete.
 Status Rank::Save(int64_t number) {
   if (stop_.load()) return {};
   const double begin = SteadySeconds();
   const std::string folder = SavingFolder(args_.save, args_.steps_before + number);
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // by the first rank
+  saved_ = number;
+  unsaved_ = {};
   try {
-    PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_)));
-    saving_ += SteadySeconds() - begin;
-    return device_->status();
+    PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_), &unsaved_)
+                           .In(fmt::format("step {}", args_.steps_before + number)));
   } catch (const std::bad_alloc&) {
-    return Status::Failed(folder + ": out of memory");
+    unsaved_ = Status::Failed(folder + ": out of memory");
   }
+  saving_ += SteadySeconds() - begin;
+  return device_->status();
 }
 
 void Rank::RunSteps() {
@@ -171,6 +176,10 @@ void Rank::Report(const StepResult& result) {
                          .grad_norm = result.norm,
                          .scaling = result.scaling,
                          .seconds = result.end_seconds - begin};
+  if (saved_ == result.step) {
+    message.save = unsaved_.ok() ? ControlMessage::Save::kWritten : ControlMessage::Save::kFailed;
+    message.SetText(unsaved_.message());
+  }
   message.evaluated = evaluations_->validates() && evaluated_ == result.step;
   // All tensor-parallel peers have the same losses.
   if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
@@ -194,6 +203,7 @@ void Rank::Report(const StepResult& result) {
 void Rank::Consumed(int64_t step) {
   consumed_.store(step);
   bell_.Ring();
+  args_.transport->bell().Ring();  // the last one lets this rank leave
 }
 
 // Which version of the weights is the newest after so many steps of this run.

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <new>
 #include <string>
-#include <system_error>
 
 #include "runtime/run/step_reports.h"
 
@@ -55,7 +53,7 @@ Status Reporter::Report(const std::vector<ControlMessage>& reports) {
   ++last_step_;
   busy_.store(true);
   if (options_.on_step) PP_RETURN_IF_ERROR(options_.on_step(Combine(program_, inputs_, reports)));
-  if (options_.save_to != nullptr) PP_RETURN_IF_ERROR(FinishSaving(reports[0].scaling));
+  FinishSaving(reports);
   rank_->Consumed(last_step_);
   return {};
 }
@@ -68,28 +66,44 @@ int64_t Reporter::UpdatesPerStep() const {
   return first == list.body.end() ? 0 : UpdatesOf(list, first->stage, first->pipe);
 }
 
-// All ranks have written their parts of a checkpoint, if there is one of this step.
-Status Reporter::FinishSaving(const kernels::LossScale& scaling) {
+// A checkpoint of this step, if there is one. If it cannot be saved, the training goes on, and the
+// next one is tried.
+void Reporter::FinishSaving(const std::vector<ControlMessage>& reports) {
+  if (options_.save_to == nullptr || reports[0].save == ControlMessage::Save::kNone) return;
   const int64_t step = inputs_.steps_before() + last_step_;
-  const std::string folder = SavingFolder(options_.save, step);
-  std::error_code error;
-  const bool saves = std::filesystem::exists(folder, error);
-  if (error) return Status::Failed(fmt::format("{}: {}", folder, error.message()));
-  if (!saves) return {};
+  unsaved_ = Save(step, reports);
+  if (unsaved_.ok()) {
+    saved_step_ = step;
+    return;
+  }
+  unsaved_ = unsaved_.In(fmt::format("--save: step {} is not saved", step));
+  options_.save_to->Drop(step);
+  if (options_.on_note) options_.on_note(unsaved_.message());
+}
+
+Status Reporter::Save(int64_t step, const std::vector<ControlMessage>& reports) {
+  for (const ControlMessage& report : reports)
+    if (report.save != ControlMessage::Save::kWritten) return Status::Failed(report.text);
+  const kernels::LossScale& scaling = reports[0].scaling;
   const bool scales = InfoOf(program_.job->dtype).scales_loss;
+  std::vector<std::string> notes;
   PP_RETURN_IF_ERROR(options_.save_to->Finish(
       {.model = ToJson(program_.job->model),
        .step = step,
        .updates = inputs_.updates_before() + last_step_ * UpdatesPerStep(),
        .by_epochs = options_.epochs > 0,
        .sequences = inputs_.sequences_before() + last_step_ * inputs_.batches().PerStep(),
+       .sequence_length = program_.job->sequence_length,
+       .data = inputs_.data_digest(),
        .seed = inputs_.seed(),
+       .options = inputs_.Options(),
        .loss_scale = scales ? scaling.scale : 0,
        .good_steps = scaling.good,
        .skipped = scaling.skipped,
        .shards = {}},
-      TopologyOf(program_).ranks()));
-  saved_step_ = step;
+      TopologyOf(program_).ranks(), &files_, &notes));
+  for (const std::string& note : notes)
+    if (options_.on_note) options_.on_note(note);
   return {};
 }
 

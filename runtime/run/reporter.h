@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime/files/file_watch.h"
 #include "runtime/run/board.h"
 #include "runtime/run/inputs.h"
 #include "runtime/run/train.h"
@@ -35,16 +37,20 @@ class Reporter {
   // Any thread: the caller is handling a report.
   bool busy() const { return busy_.load(); }
 
-  // After Join: how many steps of this run were told; the step of the training that was saved last
-  // (0: none); and whether an error ended the reports, whose status the rank has.
+  // Any thread: the file operation that it waits for, or empty.
+  std::string file() const { return files_.current(); }
+
+  // After Join: how many steps of this run were told, the step of the training that was saved last
+  // (0: none), and why the last checkpoint could not be saved, if it could not.
   int64_t last_step() const { return last_step_; }
   int64_t saved_step() const { return saved_step_; }
-  bool failed() const { return failed_; }
+  Status unsaved() const { return unsaved_; }
 
  private:
   void Main();
   Status Report(const std::vector<ControlMessage>& reports);
-  Status FinishSaving(const kernels::LossScale& scaling);
+  void FinishSaving(const std::vector<ControlMessage>& reports);
+  Status Save(int64_t step, const std::vector<ControlMessage>& reports);
   int64_t UpdatesPerStep() const;
 
   const Program& program_;
@@ -53,6 +59,8 @@ class Reporter {
   Board& board_;
   Bell& news_;
   Rank* rank_ = nullptr;
+  Status unsaved_;
+  FileWatch files_;
   std::thread thread_;
   int64_t last_step_ = 0, saved_step_ = 0;
   bool failed_ = false;

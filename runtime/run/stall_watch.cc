@@ -2,20 +2,46 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace pp {
 
-void StallWatch::Heartbeat(int rank, int64_t executed, const char* text) {
+void StallWatch::Heartbeat(int rank, Sign sign) {
   Seen& seen = seen_[rank];
-  if (executed != seen.executed) {
+  if (sign.progress != seen.sign.progress) {
     quiet_ = 0;
     for (Seen& other : seen_) other.answers = false;
   }
-  seen = {executed, true, false, text};
+  if (sign.progress != seen.sign.progress || sign.text != seen.sign.text) {
+    seen.in_file = 0;
+    seen.told = false;
+  }
+  seen.sign = std::move(sign);
+  seen.answers = true;
+  seen.finished = false;
+  seen.silent = 0;
 }
 
 bool StallWatch::Tick(double seconds) {
   quiet_ += seconds;
-  return seconds_ > 0 && quiet_ >= seconds_;
+  bool waits_for_disk = false;
+  for (Seen& seen : seen_) {
+    seen.silent += seconds;
+    if (!seen.sign.in_file || seen.finished) continue;
+    seen.in_file += seconds;
+    waits_for_disk |= seen.silent < seconds_;
+  }
+  return seconds_ > 0 && quiet_ >= seconds_ && !waits_for_disk;
+}
+
+std::string StallWatch::TakeSlowFile() {
+  for (size_t rank = 0; rank < seen_.size(); ++rank) {
+    Seen& seen = seen_[rank];
+    if (seconds_ <= 0 || seen.in_file < seconds_ || std::exchange(seen.told, true)) continue;
+    return fmt::format("rank {} has waited {:g} s for {}", rank, seconds_, seen.sign.text);
+  }
+  return "";
 }
 
 std::string StallWatch::Text() const {
@@ -25,7 +51,8 @@ std::string StallWatch::Text() const {
     if (seen_[rank].finished) {
       text += "has finished";
     } else {
-      text += seen_[rank].answers ? fmt::format("at '{}'", seen_[rank].text) : "does not answer";
+      text +=
+          seen_[rank].answers ? fmt::format("at '{}'", seen_[rank].sign.text) : "does not answer";
     }
   }
   return text;

@@ -1,13 +1,14 @@
 #include "runtime/run/states.h"
 
 #include <fmt/format.h>
-#include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <map>
 
 #include "runtime/model/stretch.h"
 #include "runtime/plan/binding.h"
+#include "runtime/run/finite.h"
 #include "schema/model/families.h"
 
 namespace pp {
@@ -15,16 +16,33 @@ namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 22;  // elements of a record, at most
 
+std::string NameOf(StateKind kind, const Tensor& tensor) {
+  switch (kind) {
+    case StateKind::kWeights:
+      return tensor.name();
+    case StateKind::kM:
+      return "AdamW's m of " + tensor.name();
+    case StateKind::kV:
+      return "AdamW's v of " + tensor.name();
+  }
+  PP_CHECK(false);
+}
+
 class Saver {
  public:
-  Saver(const RankStates& states, ShardWriter* shard)
-      : states_(states), program_(*states.program), place_(states.place), shard_(*shard) {}
+  Saver(const RankStates& states, ShardWriter* shard, Status* unsaved)
+      : states_(states),
+        program_(*states.program),
+        place_(states.place),
+        shard_(*shard),
+        unsaved_(*unsaved) {}
 
   Status Run() {
     for (int stage : program_.StagesOf(place_.device))
       for (int pipe : program_.PipesOf(stage, place_.device))
         PP_RETURN_IF_ERROR(SaveCopy(stage, pipe));
-    return shard_.Finish();
+    if (unsaved_.ok()) unsaved_ = shard_.Finish();
+    return {};
   }
 
  private:
@@ -60,12 +78,15 @@ class Saver {
       Queue& queue = states_.device->compute();
       const Ticket ticket = queue.CopyOut(piece_.data(), from + done * 4, numbers * 4);
       queue.WaitFor(ticket);
-      PP_RETURN_IF_ERROR(shard_.Add({.kind = kind,
-                                     .tensor = tensor.id,
-                                     .peer = {place_.index, program_.job->tp},
-                                     .begin = begin + done,
-                                     .count = numbers},
-                                    piece_.data()));
+      PP_RETURN_IF_ERROR(states_.device->status());
+      PP_RETURN_IF_ERROR(CheckFinite(NameOf(kind, tensor), begin + done, piece_));
+      if (unsaved_.ok())
+        unsaved_ = shard_.Add({.kind = kind,
+                               .tensor = tensor.id,
+                               .peer = {place_.index, program_.job->tp},
+                               .begin = begin + done,
+                               .count = numbers},
+                              piece_.data());
       states_.on_piece();
     }
     return {};
@@ -75,6 +96,7 @@ class Saver {
   const Program& program_;
   const Place& place_;
   ShardWriter& shard_;
+  Status& unsaved_;
   std::vector<float> piece_;
 };
 
@@ -185,52 +207,81 @@ class Loader {
   Status status_;
 };
 
-// Reads every byte.
-Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& model) {
-  Result<Manifest> manifest = ReadManifest(folder);
-  PP_RETURN_IF_ERROR(manifest.status());
-  Checkpoint checkpoint{.folder = folder, .manifest = *manifest, .shards = {}};
-  const Result<ModelConfig> saved = ParseModelConfig(manifest->model, folder + "/manifest.json");
-  PP_RETURN_IF_ERROR(saved.status());
-  PP_RETURN_IF_ERROR(CheckSameWeights(*saved, folder + "/manifest.json", model));
+// The bytes of records that are this rank's share.
+Status VerifyShare(const Checkpoint& checkpoint, const ModelConfig& model, int rank, int ranks) {
   const int most = TensorParallelLimit(TableOf(model));
   std::vector<float> numbers;
-  for (size_t rank = 0; rank < manifest->shards.size(); ++rank) {
-    const std::string path = ShardPath(folder, static_cast<int>(rank));
-    Result<ShardReader> shard = ShardReader::Open(path);
-    PP_RETURN_IF_ERROR(shard.status());
-    if (shard->bytes() != manifest->shards[rank].bytes ||
-        shard->footer_sum() != manifest->shards[rank].footer_sum)
-      return Status::Invalid(path + ": belongs to another checkpoint");
-    for (const StateRecord& record : shard->records()) {
+  int64_t number = 0;
+  for (size_t writer = 0; writer < checkpoint.shards.size(); ++writer) {
+    const ShardReader& shard = checkpoint.shards[writer];
+    for (const StateRecord& record : shard.records()) {
       if (record.peer.of < 1 || most % record.peer.of != 0 || record.peer.index < 0 ||
           record.peer.index >= record.peer.of)
-        return Status::Invalid(path + ": belongs to another model");
+        return Status::Invalid(ShardPath(checkpoint.folder, static_cast<int>(writer)) +
+                               ": belongs to another model");
+      if (number++ % ranks != rank) continue;
       numbers.resize(record.count);
-      PP_RETURN_IF_ERROR(shard->Read(record, numbers.data()));
+      PP_RETURN_IF_ERROR(shard.Read(record, numbers.data()));
     }
-    checkpoint.shards.push_back(std::move(*shard));
   }
-  return checkpoint;
+  return {};
+}
+
+// Failed: this process may not open so many files.
+Status CheckDescriptors(const std::string& folder, size_t shards) {
+  constexpr size_t kOthers = 64;  // data, weights, logs, devices
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || shards + kOthers <= limit.rlim_cur) return {};
+  return Status::Failed(
+      fmt::format("{}: has {} parts, and this process may open {} files (ulimit -n {})", folder,
+                  shards, limit.rlim_cur, shards + kOthers));
 }
 
 }  // namespace
 
-Status SaveStates(const RankStates& states, const std::string& path) {
-  Result<ShardWriter> shard = ShardWriter::Create(path);
-  PP_RETURN_IF_ERROR(shard.status());
-  return Saver(states, &*shard).Run();
+Status SaveStates(const RankStates& states, const std::string& path, Status* unsaved) {
+  Result<ShardWriter> shard = ShardWriter::Create(path, states.watch);
+  *unsaved = shard.status();
+  return shard.ok() ? Saver(states, &*shard, unsaved).Run() : Status();
 }
 
-Result<Checkpoint> FindCheckpoint(const std::string& dir, const ModelConfig& model,
-                                  std::vector<std::string>* notes) {
-  for (const int64_t step : SavedSteps(dir)) {
-    Result<Checkpoint> found = OpenCheckpoint(StepFolder(dir, step), model);
-    if (found.ok()) return found;
-    notes->push_back(found.status().message());
+int64_t CheckpointBytes(const Job& job) {
+  Job whole = job;
+  whole.layers_per_stage = {job.model.layers};
+  whole.tp = 1;
+  int64_t elements = 0;
+  for (const Tensor& tensor : LayoutStage(whole, 0).tensors) elements += tensor.elements();
+  return elements * 3 * static_cast<int64_t>(sizeof(float));  // weights, m and v
+}
+
+Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& model, int rank,
+                                  int ranks) {
+  Result<Manifest> manifest = ReadManifest(folder);
+  PP_RETURN_IF_ERROR(manifest.status());
+  Checkpoint checkpoint{.folder = folder, .manifest = std::move(*manifest), .shards = {}};
+  if (!CheckModel(checkpoint, model).ok()) return checkpoint;
+  const std::vector<Manifest::Shard>& shards = checkpoint.manifest.shards;
+  PP_RETURN_IF_ERROR(CheckDescriptors(folder, shards.size()));
+  for (size_t writer = 0; writer < shards.size(); ++writer) {
+    const std::string path = ShardPath(folder, static_cast<int>(writer));
+    Result<ShardReader> shard = ShardReader::Open(path);
+    PP_RETURN_IF_ERROR(shard.status());
+    if (shard->bytes() != shards[writer].bytes || shard->footer_sum() != shards[writer].footer_sum)
+      return Status::Invalid(path + ": belongs to another checkpoint");
+    checkpoint.shards.push_back(std::move(*shard));
   }
-  if (notes->empty()) return Status::Invalid(dir + ": has no checkpoint (one that --save wrote)");
-  return Status::Invalid(notes->front());
+  PP_RETURN_IF_ERROR(VerifyShare(checkpoint, model, rank, ranks));
+  return checkpoint;
+}
+
+Status CheckModel(const Checkpoint& checkpoint, const ModelConfig& model) {
+  const std::string path = checkpoint.folder + "/manifest.json";
+  if (checkpoint.manifest.format != kManifestFormat)
+    return Status::Invalid(fmt::format("{}: is of format {} (this piperun reads {})", path,
+                                       checkpoint.manifest.format, kManifestFormat));
+  const Result<ModelConfig> saved = ParseModelConfig(checkpoint.manifest.model, path);
+  PP_RETURN_IF_ERROR(saved.status());
+  return CheckSameWeights(*saved, path, model);
 }
 
 Status LoadStates(const Checkpoint& checkpoint, const RankStates& states) {

@@ -22,23 +22,31 @@ struct RankStates {
   // Of a stage's newest weights, from the beginning of their region.
   std::function<int64_t(int stage, int pipe)> newest;
   std::function<void()> on_piece;  // called after each piece written
+  FileWatch* watch = nullptr;
 };
 
 // Writes this rank's shard: the states of the first replica's first pipe or, under ZeRO-1, what
-// each copy updates. What several tensor-parallel peers share is written by the first one.
-Status SaveStates(const RankStates& states, const std::string& path);
+// each copy updates. What several tensor-parallel peers share is written by the first one. Failed:
+// a number is not finite. *unsaved: the file cannot be written, which says nothing about the
+// training.
+Status SaveStates(const RankStates& states, const std::string& path, Status* unsaved);
 
-// A whole checkpoint that can be loaded.
+// What a checkpoint of this model takes on a disk, but for names and manifests.
+int64_t CheckpointBytes(const Job& job);
+
 struct Checkpoint {
   std::string folder;
   Manifest manifest;
   std::vector<ShardReader> shards;
 };
 
-// The latest one in `dir` that is whole, in every byte, and of this model. What is wrong with later
-// ones is in *notes. Invalid: there is none.
-Result<Checkpoint> FindCheckpoint(const std::string& dir, const ModelConfig& model,
-                                  std::vector<std::string>* notes);
+// Opens a checkpoint, and verifies the bytes that are this rank's share: together the ranks read
+// all of them. Nothing is verified if it is of another format or of another model, which is the
+// caller's to say. Invalid: it is damaged, or a part is missing. Failed: it cannot be read.
+Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& model, int rank,
+                                  int ranks);
+// Invalid: it is of another model, or of an unknown format.
+Status CheckModel(const Checkpoint& checkpoint, const ModelConfig& model);
 
 // All states of the rank's device. Invalid: the checkpoint lacks some of them.
 Status LoadStates(const Checkpoint& checkpoint, const RankStates& states);

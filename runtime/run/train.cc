@@ -6,10 +6,13 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <thread>
+#include <utility>
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/in_process_transport.h"
+#include "runtime/comm/phase.h"
 #include "runtime/compare/recording_executor.h"
 #include "runtime/device/cpu_device.h"
 #include "runtime/model/executor.h"
@@ -27,6 +30,11 @@ namespace {
 
 // How often the supervisor looks at stop requests; also the shortest interval between heartbeats.
 constexpr double kTickSeconds = 0.1;
+// How long the ranks of a failed run wait for each other at its end; and those of a run that waits
+// forever.
+constexpr double kFailedEndSeconds = 5, kForeverSeconds = 1e9;
+// How long a host may take to see what another one has written into a folder that they share.
+constexpr double kSharedSeconds = 5;
 
 class Supervisor {
  public:
@@ -37,6 +45,7 @@ class Supervisor {
         inputs_(std::make_shared<Inputs>(program, options)),
         board_(topology_.ranks()),
         watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout),
+        slow_files_(1, options.stall_timeout),
         reporter_(program, options, *inputs_, &board_, &news_) {}
 
   TrainReport Run() {
@@ -52,7 +61,7 @@ class Supervisor {
     if (options_.on_stuck && (!report_.status.ok() || ranks_[0]->failed()))
       patience.emplace(options_.grace, options_.on_stuck);
     for (auto& rank : ranks_) rank->Join();
-    if (report_.status.ok()) Finish();
+    if (report_.status.ok()) End();
     return std::move(report_);
   }
 
@@ -61,6 +70,8 @@ class Supervisor {
 
   // All ranks are ready, and the caller agrees to begin.
   Status Begin() {
+    if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckPlaces());
+    if (options_.resume) PP_RETURN_IF_ERROR(FindCheckpoint());
     // With other processes, on a thread of its own: opening the data may take longer than they wait
     // for a heartbeat.
     const bool alone = options_.transport == nullptr;
@@ -83,8 +94,66 @@ class Supervisor {
       return mine;
     };
     PP_RETURN_IF_ERROR(Together(ready));
-    const Status wanted = options_.on_begin ? options_.on_begin() : Status();
+    const Status wanted = options_.on_begin ? options_.on_begin(inputs_->steps_before()) : Status();
     return Together([&] { return Readiness{.status = wanted}; });
+  }
+
+  // All ranks see rank 0's folders, and the same in them.
+  Status CheckPlaces() {
+    if (options_.transport == nullptr) return {};
+    return RunPhase({.transport = options_.transport,
+                     .patience = options_.stall_timeout,
+                     .work =
+                         [this](Exchange*) {
+                           constexpr const char* kShared = "one that all hosts share";
+                           Readiness mine;
+                           mine.items.push_back({"--save", NumberOfSaves(), kShared});
+                           for (const int64_t step : SavedSteps(options_.save))
+                             mine.items.back().digest = mine.items.back().digest * 31 + step;
+                           return mine;
+                         },
+                     .on_poll = {}});
+  }
+
+  // The number in the folder for checkpoints, which rank 0 has written before this: another host
+  // may see it some time later.
+  uint64_t NumberOfSaves() const {
+    const double end = SteadySeconds() + kSharedSeconds;
+    uint64_t number = 0;
+    while ((number = SaveFolder::NumberIn(options_.save)) == 0 && SteadySeconds() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return number;
+  }
+
+  // The latest checkpoint that is whole, in every byte: each rank reads its share of them.
+  Status FindCheckpoint() {
+    const Transport* transport = options_.transport;
+    Status first;  // of those that are not used
+    for (const int64_t step : SavedSteps(options_.save)) {
+      std::optional<Checkpoint> checkpoint;
+      const auto open = [&](Exchange*) {
+        Result<Checkpoint> opened =
+            OpenCheckpoint(StepFolder(options_.save, step), program_.job->model,
+                           transport == nullptr ? 0 : transport->rank(),
+                           transport == nullptr ? 1 : transport->ranks());
+        if (opened.ok()) checkpoint.emplace(std::move(*opened));
+        return Readiness{.status = opened.status()};
+      };
+      const Status status = RunPhase({.transport = options_.transport,
+                                      .patience = options_.stall_timeout,
+                                      .work = open,
+                                      .on_poll = {}});
+      if (status.ok()) {
+        inputs_->GoOnFrom(std::move(*checkpoint));
+        return {};
+      }
+      if (status.code() != Code::kInvalid) return status.In("--resume");
+      if (first.ok()) first = status;
+      not_used_.push_back("not used: " + status.message());
+    }
+    if (!first.ok()) return first.In("--resume");
+    return Status::Invalid(
+        fmt::format("--resume: {}: has no checkpoint (one that --save wrote)", options_.save));
   }
 
   Status Together(const AskReady& ready) {
@@ -120,19 +189,30 @@ class Supervisor {
   }
 
   Status OpenInputs() {
-    std::vector<std::string> notes;
+    std::vector<std::string> notes = not_used_;
     PP_RETURN_IF_ERROR(inputs_->Open(&notes));
     if (options_.compare)
       PP_RETURN_IF_ERROR(
           CheckComparable(program_, inputs_->optimizer().steps - inputs_->steps_before()));
     if (inputs_->checkpoint() && options_.save_to != nullptr)
       options_.save_to->GoOnFrom(inputs_->steps_before());
-    if (Steers() && options_.on_note)
-      for (const std::string& note : notes) options_.on_note(note);
+    if (options_.save_to != nullptr)
+      PP_RETURN_IF_ERROR(
+          options_.save_to->CheckRoom(Saves(), CheckpointBytes(*program_.job)).In("--save"));
+    if (Steers())
+      for (const std::string& note : notes) Note(note);
     report_.planned_steps = inputs_->optimizer().steps;
     report_.prompt = static_cast<int64_t>(inputs_->sample().prompt.size());
     report_.text = inputs_->sample_is_text();
     return options_.transport == nullptr ? Status() : inputs_->Digest(&items_);
+  }
+
+  // Checkpoints that this run writes.
+  int64_t Saves() const {
+    const int64_t first = inputs_->steps_before(), last = inputs_->optimizer().steps;
+    if (options_.save_every == 0) return 1;
+    return last / options_.save_every - first / options_.save_every +
+           (last % options_.save_every != 0);
   }
 
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
@@ -146,8 +226,10 @@ class Supervisor {
             [this, rank](const DeviceBells& bells) {
               return options_.make_device ? options_.make_device(rank, bells) : MakeCpuDevice();
             },
-        .make_executor = [this, rank](Device* device,
-                                      Peers* peers) { return MakeExecutor(rank, device, peers); },
+        .make_executor =
+            [this, rank](Device* device, Peers* peers, std::atomic<int64_t>* operators) {
+              return MakeExecutor(rank, device, peers, operators);
+            },
         .open_weights =
             [this] {
               return options_.weights.empty()
@@ -171,7 +253,8 @@ class Supervisor {
                              const ControlMessage& message) { board_.Put(from, message); }});
   }
 
-  std::unique_ptr<StageExecutor> MakeExecutor(int rank, Device* device, Peers* peers) {
+  std::unique_ptr<StageExecutor> MakeExecutor(int rank, Device* device, Peers* peers,
+                                              std::atomic<int64_t>* operators) {
     const Place place = topology_.PlaceOf(rank);
     auto executor =
         options_.make_executor
@@ -182,7 +265,8 @@ class Supervisor {
                                 .index = place.index,
                                 .peers = peers,
                                 .seed = inputs_->seed(),
-                                .optimizer = inputs_->optimizer()},
+                                .optimizer = inputs_->optimizer(),
+                                .operators = operators},
                                MakeKernels(program_, place.device, options_.threads, device));
     if (!options_.compare) return executor;
     return MakeRecordingExecutor(std::move(executor),
@@ -244,72 +328,124 @@ class Supervisor {
       if (sign.type == ControlMessage::Type::kBye) return watch_.Finished(rank);
       // On other ranks any heartbeat from rank 0 counts: rank 0 watches for progress.
       const bool watched = Steers() || rank != 0;
-      watch_.Heartbeat(rank, watched ? sign.executed : ++heartbeats_of_steerer_, sign.text);
+      watch_.Heartbeat(rank, {.progress = watched ? sign.executed : ++heartbeats_of_steerer_,
+                              .text = sign.text,
+                              .in_file = watched && sign.in_file});
     });
-    if (reporter_.busy() || !watch_.Tick(kTickSeconds) || ranks_[0]->failed()) return;
+    const bool stalls = watch_.Tick(kTickSeconds);
+    if (const std::string slow = Steers() ? watch_.TakeSlowFile() : ""; !slow.empty()) Note(slow);
+    WatchFiles();
+    if (reporter_.busy() || !stalls || ranks_[0]->failed()) return;
     const bool first =
         ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
     report_.orphaned = first && !Steers();
   }
 
-  void Finish() {
+  // The end of the run, in phases that all ranks go through together: first what cannot be made
+  // again.
+  void End() {
     report_.status = ranks_[0]->status();
     report_.last_step = Steers() ? reporter_.last_step() : ranks_[0]->last_step();
     report_.saved_step = reporter_.saved_step();
-    for (auto& rank : ranks_) {
-      report_.time.push_back(rank->time());
-      rank->AppendEvents(&report_.events);
-    }
-    // Only rank 0 knows: the others have not heard of errors after the last step.
-    bool complete = report_.status.ok() && !reporter_.failed() &&
-                    inputs_->steps_before() + ranks_[0]->last_step() == inputs_->optimizer().steps;
+    report_.unsaved = reporter_.unsaved();
+    const bool complete = report_.last_step + inputs_->steps_before() == inputs_->optimizer().steps;
     report_.last_step += inputs_->steps_before();
     if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
-    for (auto& records : records_) {
-      report_.records.insert(report_.records.end(), records.begin(), records.end());
-      records = {};
-    }
-    bool gathered = options_.transport == nullptr;
-    if (!gathered && ranks_[0]->left_cleanly()) {
-      const Status status = GatherReports(*options_.transport, &report_.time, &report_.events,
-                                          &report_.records, &complete);
-      gathered = status.ok();
-      if (report_.status.ok()) report_.status = status;
-    }
-    if (gathered) report_.inputs = inputs_;
-    if (options_.exports && gathered && complete) {
-      const Status status = Export();
-      if (report_.status.ok()) report_.status = status;
-    }
+    // In time after a failure: a rank may not have got here.
+    const bool together = options_.transport == nullptr || ranks_[0]->left_cleanly();
+    if (together) EndPhase([this](Exchange*) { return report_.status; });
+    if (options_.exports && complete && report_.status.ok()) Export();
+    GatherRecords(together);
     // Before the arenas are freed.
-    if (options_.transport != nullptr) options_.transport->Settle();
+    if (options_.transport != nullptr) options_.transport->Settle(EndPatience());
     for (auto& rank : ranks_) rank->SettleMessages();
     double first = report_.events.empty() ? 0 : report_.events[0].start;
     for (const Event& event : report_.events) first = std::min(first, event.start);
     for (Event& event : report_.events) event.start -= first;
   }
 
-  Status Export() {
+  // How long the ranks wait for one that gives no sign of life.
+  double EndPatience() const {
+    if (!report_.status.ok()) return kFailedEndSeconds;
+    return options_.stall_timeout > 0 ? std::max(options_.stall_timeout, kFailedEndSeconds)
+                                      : kForeverSeconds;
+  }
+
+  // All ranks get the same status; the first error stays.
+  Status EndPhase(const std::function<Status(Exchange*)>& work) {
+    const Status status =
+        RunPhase({.transport = options_.transport,
+                  .patience = EndPatience(),
+                  .work = [&](Exchange* exchange) { return Readiness{.status = work(exchange)}; },
+                  .on_poll = [this] { WatchFiles(); }});
+    if (report_.status.ok()) report_.status = status;
+    return status;
+  }
+
+  // Rank 0's process: tells the user, once, of an operation that takes long.
+  void WatchFiles() {
+    const double now = SteadySeconds();
+    if (!Steers() || now - files_looked_at_ < kTickSeconds) return;
+    std::string file = reporter_.file();
+    if (file.empty()) file = files_.current();
+    slow_files_.Heartbeat(0, {.text = file, .in_file = !file.empty()});
+    slow_files_.Tick(std::min(now - files_looked_at_, 2 * kTickSeconds));
+    files_looked_at_ = now;
+    if (const std::string slow = slow_files_.TakeSlowFile(); !slow.empty()) Note(slow);
+  }
+
+  void Note(const std::string& note) {
+    if (options_.on_note) options_.on_note(note);
+  }
+
+  void Export() {
     const int first = options_.transport == nullptr ? 0 : options_.transport->rank();
-    return ExportModel(
-        {.program = &program_,
-         .transport = options_.transport,
-         .folder = options_.export_to,
-         .copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes, void* out) {
-           return ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
-         }});
+    const auto copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes, void* out) {
+      return ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
+    };
+    const Status copied = EndPhase([&](Exchange* exchange) {
+      return ExportModel({.program = &program_,
+                          .exchange = exchange,
+                          .folder = options_.export_to,
+                          .copy_out = copy_out});
+    });
+    if (!copied.ok()) return;
+    EndPhase([this](Exchange*) {
+      return options_.export_to != nullptr ? options_.export_to->Finish(&files_) : Status();
+    });
+  }
+
+  void GatherRecords(bool together) {
+    for (auto& rank : ranks_) {
+      report_.time.push_back(rank->time());
+      rank->AppendEvents(&report_.events);
+    }
+    for (auto& records : records_) {
+      report_.records.insert(report_.records.end(), records.begin(), records.end());
+      records = {};
+    }
+    Status gathered = together ? Status() : Status::Failed("");
+    if (together && options_.transport != nullptr)
+      gathered = EndPhase([this](Exchange* exchange) {
+        return GatherReports(*exchange, &report_.time, &report_.events, &report_.records);
+      });
+    if (gathered.ok()) report_.inputs = inputs_;
   }
 
   const Program& program_;
   const TrainOptions& options_;
   const Topology topology_;
   const std::shared_ptr<Inputs> inputs_;
+  std::vector<std::string> not_used_;  // notes on checkpoints
   TrainReport report_;
   std::vector<Item> items_;
   std::vector<std::unique_ptr<Transport>> own_transports_, wrappers_;
   Bell news_;
   Board board_;
   StallWatch watch_;
+  StallWatch slow_files_;  // of this thread's phases and of the reporter
+  double files_looked_at_ = 0;
+  FileWatch files_;
   Reporter reporter_;
   int64_t heartbeats_of_steerer_ = 0;
   double failed_at_ = 0;                           // when this thread saw it; 0: it has not

@@ -52,6 +52,7 @@ struct TrainOptions {
   std::string weights;           // a folder with model.safetensors; empty: a new model
   // Continues from the last checkpoint in `save`, with its seed unless `seed` is given.
   bool resume = false;
+  bool new_data = false;               // the checkpoint's training had other data
   std::string save;                    // a folder for checkpoints; empty: none
   int64_t save_every = 0;              // steps; 0: only the last one
   SaveFolder* save_to = nullptr;       // rank 0's process: of `save`
@@ -72,8 +73,8 @@ struct TrainOptions {
   // all lists.
   std::optional<nccl::Sharings> nccl;
   // Any process: all ranks are ready, and the first step has not begun. After an error it does not
-  // begin.
-  std::function<Status()> on_begin;
+  // begin. `steps_before`: of the training that it continues.
+  std::function<Status(int64_t steps_before)> on_begin;
   // Rank 0's process, before the first step: a note for the user.
   std::function<void(const std::string&)> on_note;
   // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
@@ -112,6 +113,7 @@ struct TrainReport {
   int64_t last_step = 0;
   int64_t planned_steps = 0;
   int64_t saved_step = 0;       // of the last checkpoint of this run; 0: none
+  Status unsaved;               // why the last one could not be saved, if it could not
   std::vector<int32_t> sample;  // after its prompt of so many tokens
   int64_t prompt = 0;
   bool text = false;  // tokens are bytes

@@ -26,7 +26,7 @@ NcclTransport::NcclTransport(Args args)
       ports_[IndexOf(port)].line = static_cast<int>(line);
 }
 
-void NcclTransport::Settle() {
+void NcclTransport::Settle(double) {
   if (lines_.empty()) return;
   args_.driver->Use();
   std::vector<Nccl::Communicator> made;

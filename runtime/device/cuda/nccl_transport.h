@@ -33,7 +33,7 @@ class NcclTransport : public Transport {
     std::byte* bytes = nullptr;      // on the device; one per port
   };
   explicit NcclTransport(Args args);
-  ~NcclTransport() override { Settle(); }
+  ~NcclTransport() override { Settle(0); }
 
   Status Connect(bool* over, std::string* doing) override;
   // REQUIRES: connected, and a communicator has the port.
@@ -45,7 +45,7 @@ class NcclTransport : public Transport {
   bool polls() const override { return args_.inner->polls(); }
   double wake_at() const override;
   // Ends the communicators, without the other ranks.
-  void Settle() override;
+  void Settle(double seconds) override;
 
  private:
   static constexpr int kNoLine = -1;

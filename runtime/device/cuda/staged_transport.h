@@ -33,7 +33,7 @@ class StagedTransport : public Transport {
   Status Test(const Port& port, bool* over) override;
   bool polls() const override { return args_.inner->polls(); }
   double wake_at() const override { return args_.inner->wake_at(); }
-  void Settle() override {}  // its copies end by themselves
+  void Settle(double) override {}  // its copies end by themselves
 
  private:
   static constexpr int kBuffers = 2;

@@ -1,0 +1,63 @@
+// A phase that all ranks go through together, such as the export of the model. Each rank's work
+// runs on a thread of its own, and may exchange bytes with other ranks; meanwhile the calling
+// thread gives signs of life, so that a disk may take as long as it needs, and a rank that is gone
+// is still noticed.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "runtime/comm/agree.h"
+#include "runtime/comm/transport.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// Carries the transfers of a phase's work.
+class Exchange {
+ public:
+  explicit Exchange(Transport& transport) : transport_(transport) {}
+
+  // The work's thread: sends or receives, through Channel::kReduce, which has nothing to carry
+  // between steps. Failed: the phase is over because a rank does not answer, or a transfer failed.
+  Status Send(int to, const void* data, int64_t bytes);
+  Status Receive(int from, void* data, int64_t bytes);
+
+  int rank() const { return transport_.rank(); }
+  int ranks() const { return transport_.ranks(); }
+
+  // The phase's thread: starts what is asked for, and tests what is under way.
+  void Advance();
+  // The phase's thread: no transfer will be over any more.
+  void Close();
+
+ private:
+  Status Transfer(Way way, int peer, std::shared_ptr<char[]> buffer, int64_t bytes);
+
+  Transport& transport_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // INVARIANT: one transfer at a time, the work's.
+  enum class State { kNone, kAsked, kUnderWay, kOver } state_ = State::kNone;
+  bool closed_ = false;
+  Port port_{};
+  std::shared_ptr<char[]> buffer_;
+  int64_t bytes_ = 0;
+  Status status_;
+};
+
+struct PhaseArgs {
+  Transport* transport = nullptr;  // null: all ranks are in this process
+  double patience = 0;             // see Agree
+  // On a thread of its own, with an exchange unless all ranks are in this process.
+  std::function<Readiness(Exchange*)> work;
+  std::function<void()> on_poll;  // on the calling thread, again and again; may be null
+};
+
+// Agree's answer, the same on all ranks. Every rank must call it. Returns when the work has: also
+// if a rank does not answer, in which case the work's transfers fail.
+Status RunPhase(const PhaseArgs& args);
+
+}  // namespace pp

@@ -1,0 +1,19 @@
+// Folders that a run writes, and nobody else.
+#pragma once
+
+#include <string>
+
+#include "schema/status.h"
+
+namespace pp {
+
+// Locks an open file or folder for this process, until it is closed. False: another run has it. A
+// file system without locks lets everybody.
+bool Lock(int descriptor);
+
+// Makes the names in a folder last. Failed: the disk is broken.
+Status SyncFolder(const std::string& path);
+// Of the folder that has this name.
+Status SyncParent(const std::string& path);
+
+}  // namespace pp
