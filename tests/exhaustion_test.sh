@@ -66,7 +66,7 @@ grep -q "log.jsonl: cannot be written: File too large" err.txt || fail "a file t
 said pipec $?
 [[ ! -e x.plan ]] || fail "half a plan"
 for file in log.jsonl trace.json; do
-  LD_PRELOAD=$here/tests/libclose_fails.so CLOSE_FAILS=$file "$piperun" a.plan --data text.txt \
+  LD_PRELOAD=$here/tests/libfaulty_disk.so CLOSE_FULL=$file "$piperun" a.plan --data text.txt \
     --steps 2 --log log.jsonl --trace trace.json > out.txt 2> err.txt
   said piperun $?
   grep -q "$file: cannot be written: No space left on device" err.txt || fail "closing $file"

@@ -329,7 +329,7 @@ Status SaveFolder::Finish(Manifest manifest, int ranks, FileWatch* watch,
                           std::vector<std::string>* notes) {
   const std::string saving = SavingFolder(path_, manifest.step);
   const std::string saved = StepFolder(path_, manifest.step);
-  const FileOperation operation(watch, "rename", saved);
+  const FileOperation operation(watch, "fsync", saving);
   for (int rank = 0; rank < ranks; ++rank) {
     const Result<ShardReader> shard = ShardReader::Open(ShardPath(saving, rank));
     PP_RETURN_IF_ERROR(shard.status());

@@ -184,7 +184,7 @@ Status ModelFolder::Finish(FileWatch* watch) {
     if (status.ok()) status = one;
   }
   PP_RETURN_IF_ERROR(status);
-  const FileOperation operation(watch, "rename", path_);
+  const FileOperation operation(watch, "fsync", path_);
   if (fsync(folder_) != 0) return Failed(path_);
   status = Name();
   const Status synced = SyncParent(path_);
