@@ -164,6 +164,12 @@ if unshare -m true 2> err.txt; then
   grep -q "^piperun: error: --save: rank 1 has a different one from rank 0 (one that all hosts share)$" err.txt ||
     fail "two folders"
   grep -q "^step" out.txt && fail "two folders: it trained"
+  mkdir place
+  mpiexec -n 1 "$piperun" b.plan --data text.txt --steps 4 --export place/model : -n 1 unshare -m bash -c \
+    "mount -t tmpfs none '$folder/place' && exec '$piperun' b.plan --data text.txt --steps 4 --export place/model" \
+    > out.txt 2> err.txt || fail "an export on one host"
+  grep -q "^place/model will be on rank 0's host alone$" out.txt && [[ -e place/model/config.json ]] ||
+    fail "an export on one host: unsaid"
 else
   echo "SKIPPED: no mount namespaces here"
 fi

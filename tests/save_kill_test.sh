@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs that are killed while they save after every step, and continue under another schedule: they end
-# with the bits of an uninterrupted run.
+# with the bits of an uninterrupted run. And runs that are killed while they export.
 #
 #   save_kill_test.sh [ROUNDS [SEED]]
 set -uo pipefail
@@ -57,4 +57,35 @@ for command in "$piperun" "mpiexec -n 4 $piperun"; do
 done
 echo "$rounds runs, $killed killed, $late of them within a checkpoint"
 ((killed > 0)) || fail "none was killed"
+# Killed while it exports: the model is there and whole, or is not there, and the next run removes what
+# is left.
+"$piperun" a.plan --data text.txt --steps 2 --export whole > out.txt 2> err.txt || fail "export"
+absent=0 there=0
+for ((round = 0; round < rounds; ++round)); do
+  rm -rf model
+  command=("$piperun" a.plan)
+  ((round % 2 == 0)) || command=(mpiexec -n 4 "$piperun" a.plan)
+  FSYNC_SLOW=model.unfinished FSYNC_SECONDS=1 LD_PRELOAD=$here/tests/libfaulty_disk.so setsid \
+    "${command[@]}" --data text.txt --steps 2 --export model > out.txt 2> err.txt &
+  group=$!
+  for ((i = 0; i < 400; ++i)); do grep -q "^step 2/" out.txt && break; sleep 0.02; done
+  sleep "$((RANDOM % 3)).$(printf '%03d' $((RANDOM % 1000)))"
+  pkill -KILL -g "$group" 2> kill.txt
+  pkill -KILL -f "a.plan --data text.txt --steps 2 --export model" 2> kill.txt
+  { wait "$group"; } 2> kill.txt
+  if [[ -e model ]]; then
+    there=$((there + 1))
+    diff -r model whole > diff.txt || fail "round $round: $(cat diff.txt)"
+    continue
+  fi
+  absent=$((absent + 1))
+  for ((i = 0; i < 50; ++i)); do  # until the killed ranks are gone
+    "$piperun" a.plan --data text.txt --steps 2 --export model > out.txt 2> err.txt && break
+    sleep 0.1
+  done
+  diff -r model whole > diff.txt || fail "round $round: after a killed run: $(cat diff.txt)"
+  [[ ! -e model.unfinished ]] || fail "round $round: something is left"
+done
+echo "$rounds exports killed, $there of them after their end, $absent before"
+((absent > 0)) || fail "no export was killed"
 exit $((failures > 0))

@@ -23,6 +23,13 @@ Status Failed(const std::string& path, int error = errno) {
   return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
 }
 
+constexpr char kUnfinished[] = ".unfinished";
+
+std::string WithoutSlash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 // Whether `path` is the open folder.
 bool IsAt(int folder, const std::string& path) {
   struct stat open, there;
@@ -43,9 +50,7 @@ Result<ModelFolder> ModelFolder::Open(const std::string& path) {
   if (fs::exists(fs::symlink_status(path, error)) &&
       !(fs::is_directory(path, error) && fs::is_empty(path, error)))
     return Status::Invalid(fmt::format("{}: exists already (a new folder)", path));
-  std::string name = path;
-  while (name.size() > 1 && name.back() == '/') name.pop_back();
-  const std::string beside = name + ".unfinished";
+  const std::string name = WithoutSlash(path), beside = name + kUnfinished;
   if (mkdir(beside.c_str(), 0777) != 0 && errno != EEXIST)
     return Status::Invalid(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
   const int folder = open(beside.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -61,6 +66,11 @@ Result<ModelFolder> ModelFolder::Open(const std::string& path) {
   if (!emptied.ok()) made.beside_.clear();  // it stays
   PP_RETURN_IF_ERROR(emptied);
   return made;
+}
+
+bool ModelFolder::IsBegun(const std::string& path) {
+  std::error_code error;
+  return fs::exists(WithoutSlash(path) + kUnfinished, error);
 }
 
 // Removes what a killed run has left, and nothing else.

@@ -27,6 +27,8 @@ class ModelFolder {
   // Invalid: `path` exists and is not an empty folder, cannot be made, or another run is writing
   // it.
   static Result<ModelFolder> Open(const std::string& path);
+  // Whether a run is writing there, as far as this host sees.
+  static bool IsBegun(const std::string& path);
   ModelFolder(ModelFolder&& other) noexcept;
   ModelFolder& operator=(ModelFolder&&) = delete;
   // Removes what was not finished.

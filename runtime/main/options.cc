@@ -64,6 +64,7 @@ Status ParseTraining(const Arguments& a, TrainOptions* options) {
   options->resume = a.resume;
   options->new_data = a.new_data;
   options->exports = !a.export_to.empty();
+  options->export_path = a.export_to;
   return {};
 }
 

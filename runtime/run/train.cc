@@ -70,7 +70,7 @@ class Supervisor {
 
   // All ranks are ready, and the caller agrees to begin.
   Status Begin() {
-    if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckPlaces());
+    if (!options_.save.empty() || options_.exports) PP_RETURN_IF_ERROR(CheckPlaces());
     if (options_.resume) PP_RETURN_IF_ERROR(FindCheckpoint());
     // With other processes, on a thread of its own: opening the data may take longer than they wait
     // for a heartbeat.
@@ -98,21 +98,36 @@ class Supervisor {
     return Together([&] { return Readiness{.status = wanted}; });
   }
 
-  // All ranks see rank 0's folders, and the same in them.
+  // All ranks see rank 0's folder for checkpoints, and the same in it. The export is rank 0's
+  // alone; if it is on a disk of its host, the user is told.
   Status CheckPlaces() {
     if (options_.transport == nullptr) return {};
     return RunPhase({.transport = options_.transport,
                      .patience = options_.stall_timeout,
                      .work =
-                         [this](Exchange*) {
-                           constexpr const char* kShared = "one that all hosts share";
-                           Readiness mine;
-                           mine.items.push_back({"--save", NumberOfSaves(), kShared});
+                         [this](Exchange* exchange) {
+                           Readiness mine{.status = TellOfExport(*exchange), .items = {}};
+                           Item saves{"--save", options_.save.empty() ? 0 : NumberOfSaves(),
+                                      "one that all hosts share"};
                            for (const int64_t step : SavedSteps(options_.save))
-                             mine.items.back().digest = mine.items.back().digest * 31 + step;
+                             saves.digest = saves.digest * 31 + step;
+                           mine.items.push_back(saves);
                            return mine;
                          },
                      .on_poll = {}});
+  }
+
+  Status TellOfExport(Exchange& exchange) {
+    if (!options_.exports) return {};
+    char sees = ModelFolder::IsBegun(options_.export_path);
+    if (exchange.rank() != 0) return exchange.Send(0, &sees, sizeof sees);
+    bool all_see = true;
+    for (int rank = 1; rank < exchange.ranks(); ++rank) {
+      PP_RETURN_IF_ERROR(exchange.Receive(rank, &sees, sizeof sees));
+      all_see &= sees != 0;
+    }
+    if (!all_see) Note(fmt::format("{} will be on rank 0's host alone", options_.export_path));
+    return {};
   }
 
   // The number in the folder for checkpoints, which rank 0 has written before this: another host

@@ -56,7 +56,8 @@ struct TrainOptions {
   std::string save;                    // a folder for checkpoints; empty: none
   int64_t save_every = 0;              // steps; 0: only the last one
   SaveFolder* save_to = nullptr;       // rank 0's process: of `save`
-  bool exports = false;                // export the trained model after all steps
+  bool exports = false;                // export the trained model after all steps,
+  std::string export_path;             // into this folder
   ModelFolder* export_to = nullptr;    // rank 0's process: begun (BeginExport)
   std::string val_data;                // for validation losses; empty: none
   int64_t val_every = 0;               // steps; 0: only after the last one
