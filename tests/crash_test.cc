@@ -61,7 +61,9 @@ void Save(SaveFolder* saves, const std::string& dir, int64_t step, const ModelCo
 int64_t Latest(const std::string& dir, const ModelConfig& model) {
   for (const int64_t step : SavedSteps(dir)) {
     const auto found = OpenCheckpoint(StepFolder(dir, step), model, 0, 1);
-    if (found.ok()) return found->manifest.step;
+    if (!found.ok()) continue;
+    REQUIRE(CheckModel(*found, model).message() == "");  // or nothing would be verified
+    return found->manifest.step;
   }
   return 0;
 }
@@ -69,8 +71,12 @@ int64_t Latest(const std::string& dir, const ModelConfig& model) {
 TEST_CASE("a save") {
   const Folder folder, disk;
   const std::string dir = folder / "saves", after = disk / "after";
-  const ModelConfig model =
-      Gpt2Model({.vocab_size = 61, .max_positions = 8, .hidden_size = 8, .layers = 1, .heads = 1});
+  const ModelConfig model = Gpt2Model({.vocab_size = 61,
+                                       .max_positions = 8,
+                                       .hidden_size = 8,
+                                       .layers = 1,
+                                       .heads = 1,
+                                       .intermediate_size = 8});
   Record(folder / "");
   std::vector<size_t> begins, ends;  // of each save
   {
