@@ -9,6 +9,7 @@
 #include "runtime/comm/clock.h"
 #include "runtime/comm/host_memory.h"
 #include "runtime/comm/in_process_transport.h"
+#include "tests/transfer.h"
 
 namespace pp {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/comm/agree.h"
+#include "tests/transfer.h"
 
 namespace pp {
 namespace {

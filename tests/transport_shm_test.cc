@@ -13,6 +13,7 @@
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/shm_transport.h"
+#include "tests/transfer.h"
 #include "tests/transport_conformance.h"
 
 namespace pp {

@@ -5,6 +5,7 @@
 #include "runtime/comm/clock.h"
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/comm/slow_transport.h"
+#include "tests/transfer.h"
 #include "tests/transport_conformance.h"
 
 namespace pp {

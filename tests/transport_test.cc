@@ -3,6 +3,7 @@
 
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/comm/shm_transport.h"
+#include "tests/transfer.h"
 #include "tests/transport_conformance.h"
 
 namespace pp {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <cstring>
+#include <algorithm>
+#include <cmath>
 
 #include "runtime/comm/clock.h"
 
@@ -14,27 +14,12 @@ Status Transport::CheckUsable() const {
   return Status::Failed(fmt::format("rank {}: an earlier exchange had no answer", rank_));
 }
 
-Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds) {
-  PP_RETURN_IF_ERROR(transport.CheckUsable());
-  const std::shared_ptr<char[]> buffer(new char[bytes]);
-  if (port.way == Way::kSend && bytes > 0) std::memcpy(buffer.get(), data, bytes);
-  const double end = SteadySeconds() + seconds;
-  PP_RETURN_IF_ERROR(transport.Start(port, buffer.get(), bytes));
-  while (true) {
-    const uint64_t seen = transport.bell().rings();
-    bool over = false;
-    PP_RETURN_IF_ERROR(transport.Test(port, &over));
-    if (over) break;
-    if (SteadySeconds() > end) {
-      transport.Abandon(buffer);
-      return Status::Failed(fmt::format("rank {}: no answer from rank {} for {} s",
-                                        transport.rank(), port.peer, seconds));
-    }
-    const std::chrono::microseconds nap(transport.polls() ? 50 : 100000);
-    transport.bell().WaitFor(seen, transport.MaySleep(nap));
-  }
-  if (port.way == Way::kRecv && bytes > 0) std::memcpy(data, buffer.get(), bytes);
-  return {};
+std::chrono::nanoseconds Transport::MaySleep(std::chrono::nanoseconds longest) const {
+  const double wake = wake_at();
+  if (std::isinf(wake)) return longest;
+  // Waiting an hour is enough, and does not overflow.
+  const double left = std::clamp(wake - SteadySeconds(), 0.0, 3600.0);
+  return std::min(longest, std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(1e9 * left))));
 }
 
 }  // namespace pp

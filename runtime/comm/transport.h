@@ -137,8 +137,4 @@ class Transport {
   std::vector<std::shared_ptr<void>> abandoned_;
 };
 
-// Carries one transfer to completion; for the times before and after the steps. Failed: the peer
-// did not answer within `seconds`; then the transfer is abandoned.
-Status Transfer(Transport& transport, const Port& port, void* data, int64_t bytes, double seconds);
-
 }  // namespace pp

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "runtime/comm/agree.h"
@@ -22,6 +21,7 @@
 #include "runtime/run/export.h"
 #include "runtime/run/gather.h"
 #include "runtime/run/inputs.h"
+#include "runtime/run/places.h"
 #include "runtime/run/reporter.h"
 #include "runtime/run/stall_watch.h"
 
@@ -33,8 +33,6 @@ constexpr double kTickSeconds = 0.1;
 // How long the ranks of a failed run wait for each other at its end; and those of a run that waits
 // forever.
 constexpr double kFailedEndSeconds = 5, kForeverSeconds = 1e9;
-// How long a host may take to see what another one has written into a folder that they share.
-constexpr double kSharedSeconds = 5;
 
 class Supervisor {
  public:
@@ -70,8 +68,12 @@ class Supervisor {
 
   // All ranks are ready, and the caller agrees to begin.
   Status Begin() {
-    if (!options_.save.empty() || options_.exports) PP_RETURN_IF_ERROR(CheckPlaces());
-    if (options_.resume) PP_RETURN_IF_ERROR(FindCheckpoint());
+    PP_RETURN_IF_ERROR(CheckPlaces(options_, [this](const std::string& note) { Note(note); }));
+    if (options_.resume) {
+      Result<Checkpoint> checkpoint = FindCheckpoint(options_, program_.job->model, &not_used_);
+      PP_RETURN_IF_ERROR(checkpoint.status().In("--resume"));
+      inputs_->GoOnFrom(std::move(*checkpoint));
+    }
     // With other processes, on a thread of its own: opening the data may take longer than they wait
     // for a heartbeat.
     const bool alone = options_.transport == nullptr;
@@ -96,79 +98,6 @@ class Supervisor {
     PP_RETURN_IF_ERROR(Together(ready));
     const Status wanted = options_.on_begin ? options_.on_begin(inputs_->steps_before()) : Status();
     return Together([&] { return Readiness{.status = wanted}; });
-  }
-
-  // All ranks see rank 0's folder for checkpoints, and the same in it. The export is rank 0's
-  // alone; if it is on a disk of its host, the user is told.
-  Status CheckPlaces() {
-    if (options_.transport == nullptr) return {};
-    return RunPhase({.transport = options_.transport,
-                     .patience = options_.stall_timeout,
-                     .work =
-                         [this](Exchange* exchange) {
-                           Readiness mine{.status = TellOfExport(*exchange), .items = {}};
-                           Item saves{"--save", options_.save.empty() ? 0 : NumberOfSaves(),
-                                      "one that all hosts share"};
-                           for (const int64_t step : SavedSteps(options_.save))
-                             saves.digest = saves.digest * 31 + step;
-                           mine.items.push_back(saves);
-                           return mine;
-                         },
-                     .on_poll = {}});
-  }
-
-  Status TellOfExport(Exchange& exchange) {
-    if (!options_.exports) return {};
-    char sees = ModelFolder::IsBegun(options_.export_path);
-    if (exchange.rank() != 0) return exchange.Send(0, &sees, sizeof sees);
-    bool all_see = true;
-    for (int rank = 1; rank < exchange.ranks(); ++rank) {
-      PP_RETURN_IF_ERROR(exchange.Receive(rank, &sees, sizeof sees));
-      all_see &= sees != 0;
-    }
-    if (!all_see) Note(fmt::format("{} will be on rank 0's host alone", options_.export_path));
-    return {};
-  }
-
-  // The number in the folder for checkpoints, which rank 0 has written before this: another host
-  // may see it some time later.
-  uint64_t NumberOfSaves() const {
-    const double end = SteadySeconds() + kSharedSeconds;
-    uint64_t number = 0;
-    while ((number = SaveFolder::NumberIn(options_.save)) == 0 && SteadySeconds() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return number;
-  }
-
-  // The latest checkpoint that is whole, in every byte: each rank reads its share of them.
-  Status FindCheckpoint() {
-    const Transport* transport = options_.transport;
-    Status first;  // of those that are not used
-    for (const int64_t step : SavedSteps(options_.save)) {
-      std::optional<Checkpoint> checkpoint;
-      const auto open = [&](Exchange*) {
-        Result<Checkpoint> opened =
-            OpenCheckpoint(StepFolder(options_.save, step), program_.job->model,
-                           transport == nullptr ? 0 : transport->rank(),
-                           transport == nullptr ? 1 : transport->ranks());
-        if (opened.ok()) checkpoint.emplace(std::move(*opened));
-        return Readiness{.status = opened.status()};
-      };
-      const Status status = RunPhase({.transport = options_.transport,
-                                      .patience = options_.stall_timeout,
-                                      .work = open,
-                                      .on_poll = {}});
-      if (status.ok()) {
-        inputs_->GoOnFrom(std::move(*checkpoint));
-        return {};
-      }
-      if (status.code() != Code::kInvalid) return status.In("--resume");
-      if (first.ok()) first = status;
-      not_used_.push_back("not used: " + status.message());
-    }
-    if (!first.ok()) return first.In("--resume");
-    return Status::Invalid(
-        fmt::format("--resume: {}: has no checkpoint (one that --save wrote)", options_.save));
   }
 
   Status Together(const AskReady& ready) {

@@ -1,0 +1,211 @@
+// What a run that continues believes, what it says, and what it leaves alone; and saves that fail.
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "runtime/run/states.h"
+#include "tests/saved_run.h"
+
+namespace pp {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ReplaceAll(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+// A manifest, whose last 18 bytes become its right checksum.
+void WriteWithSum(const std::string& path, const std::string& text) {
+  const std::string body = text.substr(0, text.size() - 18);
+  std::ofstream(path, std::ios::binary)
+      << body << fmt::format("\n{:016x}\n", XXH3_64bits(body.data(), body.size()));
+}
+
+TEST_CASE("together the ranks verify every byte, and each only its share") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  REQUIRE(Run(model, {"1f1b", 2}, folder, {.until = 2, .save_every = 2, .seed = 5}).status.ok());
+  const std::string last = StepFolder(folder / "saves", 2);
+  const auto shard = ShardReader::Open(last + "/rank-1");
+  REQUIRE(shard.ok());
+  for (const StateRecord& record : shard->records()) {
+    std::fstream file(last + "/rank-1", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(record.offset);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(record.offset);
+    file.put(static_cast<char>(byte ^ 1)).flush();
+    int found = 0;
+    for (int rank = 0; rank < 3; ++rank) found += !OpenCheckpoint(last, model, rank, 3).ok();
+    CHECK(found == 1);
+    file.seekp(record.offset);
+    file.put(byte).flush();
+  }
+}
+
+TEST_CASE("only damage falls back to the checkpoint before") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  const Layout shape = {"1f1b", 2};
+  REQUIRE(Run(model, shape, folder, {.until = 4, .save_every = 2, .seed = 5}).status.ok());
+  const std::string last = StepFolder(folder / "saves", 4), part = last + "/rank-1";
+  fs::rename(part, part + ".kept");
+  fs::create_symlink("rank-1", part);  // leads to itself
+  const Outcome loop = Run(model, shape, folder, {.resume = true});
+  CHECK(loop.status.message() == "--resume: " + part +
+                                     ": cannot be read: Too many levels of symbolic links "
+                                     "(a rank's part of a checkpoint)");
+  CHECK(loop.status.code() == Code::kFailed);
+  fs::remove(part);
+  fs::rename(part + ".kept", part);
+  auto manifest = ReadManifest(last);
+  REQUIRE(manifest.ok());
+  CHECK(manifest->format == kManifestFormat);
+  std::string text;
+  {
+    std::ifstream file(last + "/manifest.json", std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  const std::string newer = ReplaceAll(text, "\"format\": 1", "\"format\": 2");
+  WriteWithSum(last + "/manifest.json", newer);
+  CHECK(Run(model, shape, folder, {.resume = true}).status.message() ==
+        "--resume: " + last + "/manifest.json: is of format 2 (this piperun reads 1)");
+}
+
+TEST_CASE("a training goes on with its data and its options, or says what is not as it was") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  const Layout shape = {"1f1b", 2};
+  const Outcome whole = Run(model, shape, folder, {.seed = 5});
+  REQUIRE(Run(model, shape, folder, {.until = 4, .save_every = 4, .seed = 5}).status.ok());
+  const std::string last = StepFolder(folder / "saves", 4), data = folder / "data.txt";
+  const auto on = [&](Steps steps) {
+    steps.resume = true;
+    return Run(model, shape, folder, steps);
+  };
+  // The same data that has grown.
+  const std::string grown = folder.WriteText("grown.txt", 4100);
+  const Outcome refused = on({.data = grown});
+  CHECK(refused.status.code() == Code::kInvalid);
+  CHECK(refused.status.message() == "--data: " + grown + ": is not the data that " + last +
+                                        " was trained with (--new-data, if that is meant)");
+  const Outcome taken = on({.until = 5, .data = grown, .new_data = true});
+  REQUIRE(taken.status.message() == "");
+  CHECK(taken.notes[1] == grown + " is not the data that " + last + " was trained with");
+  // That saved step 5.
+  fs::remove_all(StepFolder(folder / "saves", 5));
+  const Outcome other = on({.until = 6, .learning_rate = 5e-4});
+  REQUIRE(other.status.message() == "");
+  CHECK(other.notes == std::vector<std::string>{"continues from " + last,
+                                                "--lr: 0.0005 (before " + last + ": 0.001)"});
+  fs::remove_all(StepFolder(folder / "saves", 6));
+  // 4 steps of 8 sequences of 8 tokens: 256 tokens, which end 37 sequences of 7 but for 3.
+  const Outcome shorter = on({.sequence_length = 7});
+  REQUIRE(shorter.status.message() == "");
+  CHECK(shorter.notes[1] == "goes on at token 259 of the data, after 32 sequences of 8");
+  const auto manifest = ReadManifest(StepFolder(folder / "saves", 6));
+  REQUIRE(manifest.ok());
+  CHECK(manifest->sequences == 37 + 2 * 8);
+  CHECK(manifest->sequence_length == 7);
+  fs::remove_all(StepFolder(folder / "saves", 6));
+  // A checkpoint of before.
+  std::string text;
+  {
+    std::ifstream file(last + "/manifest.json", std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  nlohmann::json old = nlohmann::json::parse(text.substr(0, text.size() - 18));
+  for (const char* key : {"data", "sequence_length", "options"}) REQUIRE(old.erase(key) == 1);
+  WriteWithSum(last + "/manifest.json", old.dump(1) + std::string(18, ' '));
+  const Outcome from_old = on({.data = grown});
+  REQUIRE(from_old.status.message() == "");
+  CHECK(from_old.notes[1] == last + " does not say which data it was trained with");
+}
+
+TEST_CASE("what is not of a checkpoint stays") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  const Layout shape = {"1f1b", 2};
+  fs::create_directories(folder / "saves/step-00000009");  // a user's
+  std::ofstream(folder / "saves/step-00000009/notes.txt") << "mine";
+  CHECK(SavedSteps(folder / "saves").empty());
+  REQUIRE(Run(model, shape, folder, {.until = 4, .save_every = 2, .seed = 5}).status.ok());
+  std::ofstream(StepFolder(folder / "saves", 2) + "/notes.txt") << "mine";
+  const Outcome on = Run(model, shape, folder, {.until = 10, .save_every = 1, .resume = true});
+  CHECK(on.status.message() == "");
+  CHECK(fs::exists(folder / "saves/step-00000009/notes.txt"));
+  CHECK(folder.List("saves/step-00000002") == std::vector<std::string>{"notes.txt"});
+  const std::vector<std::string> words = {
+      StepFolder(folder / "saves", 2) + " stays: it has files that are not of its checkpoint",
+      "--save: step 9 is not saved: " + StepFolder(folder / "saves", 9) +
+          ": cannot be written: Directory not empty"};
+  for (const std::string& word : words) {
+    INFO(word);
+    CHECK(std::count(on.notes.begin(), on.notes.end(), word) == 1);
+  }
+  CHECK(on.saved == 10);
+  CHECK(SavedSteps(folder / "saves") == std::vector<int64_t>{10, 8});
+}
+
+TEST_CASE("a disk without room for the checkpoints is found before the first step") {
+  const Folder folder;
+  auto saves = SaveFolder::Open(folder / "saves");
+  REQUIRE(saves.ok());
+  CHECK(saves->CheckRoom(1, 1000).ok());
+  const std::string error = saves->CheckRoom(7, int64_t{1} << 60).message();
+  CHECK(
+      error.starts_with((folder / "saves") +
+                        ": 3 more checkpoints of 1152921504606846976 bytes each at a time, and "));
+  CHECK(error.ends_with(" bytes are free (a larger disk)"));
+  const Job job{TinyModel(true), 1, 8, {4}};
+  int64_t elements = 0;
+  for (const Tensor& tensor : LayoutStage(job, 0).tensors) elements += tensor.elements();
+  CHECK(CheckpointBytes(job) == 12 * elements);
+}
+
+// A disk that is full, or broken, while step 4 is saved.
+TEST_CASE("a checkpoint that cannot be saved is given up, and the training goes on") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  for (const int full : {4, 6}) {
+    fs::create_directories(folder / "saves");
+    // A folder where a rank's part is to be.
+    const std::string in_the_way = SavingFolder(folder / "saves", full) + "/rank-1";
+    Steps steps{.save_every = 2, .seed = 5};
+    steps.on_step = [&](int64_t step) {
+      if (step == full - 3) fs::create_directories(in_the_way);
+    };
+    const Outcome run = Run(model, {"1f1b", 2}, folder, steps);
+    CHECK(run.status.message() == "");
+    const std::string word = "--save: step " + std::to_string(full) +
+                             " is not saved: " + in_the_way + ": cannot be written: Is a directory";
+    CHECK(run.notes == std::vector<std::string>{word});
+    CHECK(run.unsaved == (full == 6 ? word : ""));
+    CHECK(run.saved == (full == 6 ? 4 : 6));
+    CHECK(SavedSteps(folder / "saves") ==
+          (full == 6 ? std::vector<int64_t>{4, 2} : std::vector<int64_t>{6, 2}));
+    CHECK_FALSE(fs::exists(SavingFolder(folder / "saves", full)));
+    fs::remove_all(folder / "saves");
+  }
+}
+
+TEST_CASE("numbers that are not finite are not saved") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  const Outcome run = Run(model, {"1f1b", 2, 1, 1, 0, false}, folder,
+                          {.until = 2, .save_every = 2, .seed = 5, .learning_rate = 3e38});
+  CHECK(run.status.code() == Code::kFailed);
+  CHECK_THAT(run.status.message(), Catch::Matches("rank [01]: step 2: .*: element [0-9]+ is .*"));
+  CHECK(SavedSteps(folder / "saves").empty());
+}
+
+}  // namespace
+}  // namespace pp
