@@ -84,7 +84,7 @@ Status RunPhase(const PhaseArgs& args) {
     return ready;
   });
   exchange->Close();
-  if (work.valid()) work.wait();
+  if (work.valid()) mine = work.get().status;
   // Where there was no agreement.
   if (!mine.ok() && !args.transport->CheckUsable().ok()) return mine;
   return agreed;
