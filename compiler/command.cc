@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "schema/file.h"
@@ -39,18 +37,6 @@ Status OneOf(const char* option, const std::string& text,
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
   }
   return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, names));
-}
-
-Status ReadFile(const std::string& path, std::string* text) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::file_type type = fs::status(path, ignored).type();
-  if (type == fs::file_type::directory || type == fs::file_type::character)
-    return Status::Invalid(path + ": not a file that can be read to its end");
-  std::ifstream file(path, std::ios::binary);
-  if (file.is_open()) text->assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) return Status::Invalid(path + ": cannot be read");
-  return {};
 }
 
 Status PrintOut(const std::string& text) {

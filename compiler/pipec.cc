@@ -159,8 +159,9 @@ Status ImportCommand(const Arguments& a) {
   const std::string by_name = path.ends_with(".csv") ? "torch-csv" : "text";
   const std::string& format = a.import_format.empty() ? by_name : a.import_format;
   PP_RETURN_IF_ERROR(OneOf("--format", format, {"torch-csv", "text"}));
-  std::string text;
-  PP_RETURN_IF_ERROR(ReadFile(path, &text));
+  Result<std::string> read = ReadText(path, "lists in text form or PyTorch's CSV", kMostPlanBytes);
+  PP_RETURN_IF_ERROR(read.status());
+  std::string& text = *read;
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
   auto program = format == "text" ? Parse(text, path) : ParseTorchCsv(text, path);
   if (!program.ok()) return program.status();

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "kernels/numbers.h"
+#include "schema/json.h"
 
 namespace pp {
 namespace {
@@ -68,16 +68,11 @@ bool ParseEntry(const nlohmann::json& value, SafetensorsEntry* entry) {
 
 // The JSON object of a header, or what is wrong with it. A duplicate name is an error: a reader
 // that takes the last, and one that takes the first, would see two different models.
-Result<nlohmann::json> ParseJson(const std::string& header) {
+Result<nlohmann::json> ParseObject(const std::string& header) {
   std::vector<std::string> names;
-  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    if (depth == 1 && event == nlohmann::json::parse_event_t::key) {
-      names.push_back(value.get<std::string>());
-    }
-    return true;
-  };
-  nlohmann::json root = nlohmann::json::parse(header, watch, /*allow_exceptions=*/false);
-  if (!root.is_object()) return Status::Invalid("the header is not a JSON object");
+  Result<nlohmann::json> root = ParseJson(header, &names);
+  PP_RETURN_IF_ERROR(root.status().In("the header"));
+  if (!root->is_object()) return Status::Invalid("the header is not a JSON object");
   std::sort(names.begin(), names.end());
   const auto same = std::adjacent_find(names.begin(), names.end());
   if (same != names.end()) return Status::Invalid(fmt::format("tensor {} occurs twice", *same));
@@ -107,7 +102,7 @@ Result<Safetensors> Safetensors::Open(const std::string& path) {
 }
 
 Status Safetensors::ParseHeader(const std::string& header, int64_t data_bytes) {
-  const Result<nlohmann::json> root = ParseJson(header);
+  const Result<nlohmann::json> root = ParseObject(header);
   PP_RETURN_IF_ERROR(root.status());
   for (const auto& [name, value] : root->items()) {
     if (name == "__metadata__") continue;

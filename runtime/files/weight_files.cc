@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "runtime/files/digest.h"
+#include "schema/json.h"
 
 namespace pp {
 namespace {
@@ -25,14 +25,11 @@ bool HasIndex(const std::string& dir) {
 
 // Tensor -> name of its file.
 Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
-  Result<InputFile> file = InputFile::Open(path, "an index of safetensors files");
-  PP_RETURN_IF_ERROR(file.status());
-  if (file->bytes() > kMaxIndex)
-    return Status::Invalid(
-        fmt::format("{}: {} bytes (at most {})", path, file->bytes(), kMaxIndex));
-  std::string text(file->bytes(), 0);
-  PP_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes()));
-  const auto root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Result<std::string> text = ReadWhole(path, "an index of safetensors files", kMaxIndex);
+  PP_RETURN_IF_ERROR(text.status());
+  const Result<nlohmann::json> parsed = ParseJson(*text);
+  PP_RETURN_IF_ERROR(parsed.status().In(path));
+  const nlohmann::json& root = *parsed;
   if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
     return Status::Invalid(path + ": has no weight_map (an index of safetensors files)");
   std::map<std::string, std::string> map;
