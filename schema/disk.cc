@@ -38,13 +38,14 @@ class Descriptor {
 };
 
 Status CannotRead(const std::string& path, int error, const std::string& right) {
-  return Status::Invalid(fmt::format("{}: cannot be read: {} ({})", path, Text(error), right));
+  return Status::Invalid(
+      fmt::format("{}: cannot be read: {} ({})", Shown(path), Text(error), right));
 }
 
 Status TooLong(const std::string& path, int64_t bytes, int64_t most_bytes,
                const std::string& right) {
   return Status::Invalid(
-      fmt::format("{}: {} bytes ({} of at most {})", path, bytes, right, most_bytes));
+      fmt::format("{}: {} bytes ({} of at most {})", Shown(path), bytes, right, most_bytes));
 }
 
 bool IsPipe(const std::string& path) {
@@ -79,11 +80,11 @@ Status WriteError(const std::string& path, int error, size_t bytes) {
     case EFBIG:
     case EIO:
       return Status::Failed(
-          fmt::format("{}: {} ({} bytes are to be written)", path, Text(error), bytes));
+          fmt::format("{}: {} ({} bytes are to be written)", Shown(path), Text(error), bytes));
     default:
       return Status::Invalid(fmt::format(
           "{}: cannot be written: {} (a file name in a folder that exists and may be written to)",
-          path, Text(error)));
+          Shown(path), Text(error)));
   }
 }
 
@@ -148,7 +149,7 @@ Result<InputFile> InputFile::Open(const std::string& path, const std::string& ri
   if (fstat(descriptor, &stat) != 0) return CannotRead(path, errno, right);
   if (!S_ISREG(stat.st_mode)) {
     const char* what = S_ISDIR(stat.st_mode) ? "a directory" : "not a regular file";
-    return Status::Invalid(fmt::format("{}: is {} ({})", path, what, right));
+    return Status::Invalid(fmt::format("{}: is {} ({})", Shown(path), what, right));
   }
   file.bytes_ = stat.st_size;
   return file;
@@ -159,7 +160,8 @@ Status InputFile::Read(int64_t offset, void* out, int64_t bytes) const {
   while (bytes > 0) {
     const ssize_t got = pread(descriptor_, to, std::min<int64_t>(bytes, kMostAtOnce), offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::Failed(fmt::format("{}: cannot be read: {}", path_, Text(errno)));
+    if (got < 0)
+      return Status::Failed(fmt::format("{}: cannot be read: {}", Shown(path_), Text(errno)));
     if (got == 0)
       return Status::Failed(fmt::format("{}: cut short while it is read: byte {} of {} is missing",
                                         path_, offset, bytes_));
@@ -185,7 +187,7 @@ Result<std::string> ReadText(const std::string& path, const std::string& right,
   Result<std::string> text =
       IsPipe(path) ? ReadPipe(path, right, most_bytes) : ReadWhole(path, right, most_bytes);
   if (text.ok() && text->empty())
-    return Status::Invalid(fmt::format("{}: empty ({})", path, right));
+    return Status::Invalid(fmt::format("{}: empty ({})", Shown(path), right));
   return text;
 }
 
@@ -195,7 +197,7 @@ Status WriteWhole(const std::string& path, std::span<const std::string_view> par
   struct stat stat;
   const bool exists = ::stat(path.c_str(), &stat) == 0;
   if (exists && S_ISDIR(stat.st_mode)) {
-    return Status::Invalid(fmt::format("{}: is a directory (the name of a file)", path));
+    return Status::Invalid(fmt::format("{}: is a directory (the name of a file)", Shown(path)));
   }
   if (exists && !S_ISREG(stat.st_mode)) {
     const int error = WriteDevice(path, parts);

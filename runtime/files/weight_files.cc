@@ -37,8 +37,8 @@ Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
     const std::string in = value.is_string() ? value.get<std::string>() : "";
     if (in.empty() || in.find('/') != std::string::npos || in.find('\0') != std::string::npos)
       return Status::Invalid(
-          fmt::format("{}: tensor {} is in {} (a file of the same folder)", path, name,
-                      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
+          fmt::format("{}: tensor {} is in {} (a file of the same folder)", path, Shown(name),
+                      Shown(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace))));
     map[name] = in;
   }
   return map;
@@ -94,7 +94,7 @@ Result<WeightFiles> WeightFiles::Open(const std::string& dir) {
     Safetensors& in = files.files_.at(path);
     if (in.Find(name) == nullptr)
       return Status::Invalid(fmt::format("{}: tensor {} is missing ({} says that it is there)",
-                                         path, name, files.path_));
+                                         Shown(path), Shown(name), files.path_));
     files.file_of_[name] = &in;
   }
   return files;
