@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "schema/file.h"
@@ -15,8 +13,8 @@ namespace pp {
 Status ParseNumber(const char* option, const std::string& text, int least, int* number) {
   if (text.empty()) return {};
   if (ReadNumber(text, number) && *number >= least) return {};
-  return Status::Invalid(
-      fmt::format("{}: '{}' (a whole number from {} to {})", option, text, least, INT32_MAX));
+  return Status::Invalid(fmt::format("{}: '{}' (a whole number from {} to {})", option, Shown(text),
+                                     least, INT32_MAX));
 }
 
 Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers) {
@@ -24,7 +22,8 @@ Status ParseNumbers(const char* option, const std::string& text, std::vector<int
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
     if (word.empty())
-      return Status::Invalid(fmt::format("{}: '{}' (numbers separated by commas)", option, text));
+      return Status::Invalid(
+          fmt::format("{}: '{}' (numbers separated by commas)", option, Shown(text)));
     PP_RETURN_IF_ERROR(ParseNumber(option, word, 0, &numbers->emplace_back()));
     begin = end + 1;
   }
@@ -38,19 +37,7 @@ Status OneOf(const char* option, const std::string& text,
     if (text == name) return {};
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
   }
-  return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, names));
-}
-
-Status ReadFile(const std::string& path, std::string* text) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::file_type type = fs::status(path, ignored).type();
-  if (type == fs::file_type::directory || type == fs::file_type::character)
-    return Status::Invalid(path + ": not a file that can be read to its end");
-  std::ifstream file(path, std::ios::binary);
-  if (file.is_open()) text->assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) return Status::Invalid(path + ": cannot be read");
-  return {};
+  return Status::Invalid(fmt::format("{}: '{}' ({})", option, Shown(text), names));
 }
 
 Status PrintOut(const std::string& text) {

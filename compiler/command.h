@@ -40,7 +40,6 @@ Status ParseNumber(const char* option, const std::string& text, int least, int* 
 // Integers separated by commas.
 Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers);
 Status OneOf(const char* option, const std::string& text, std::initializer_list<const char*> known);
-Status ReadFile(const std::string& path, std::string* text);
 // Standard output may be a full disk or a closed pipe.
 Status PrintOut(const std::string& text);
 

@@ -110,7 +110,7 @@ Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
     }
     if (match == nullptr)
       return Status::Invalid(
-          fmt::format("--passes: unknown pass '{}' ({})", name, "mario, " + known));
+          fmt::format("--passes: unknown pass '{}' ({})", Shown(name), "mario, " + known));
     found.push_back(match);
   }
   return found;

@@ -111,7 +111,7 @@ Status ReadLowering(const Arguments& a, CompileOptions* options) {
       std::none_of(Passes().begin(), Passes().end(),
                    [&](const Pass& pass) { return pass.name == a.print_after; }))
     return Status::Invalid(
-        fmt::format("--print-after: '{}' (all, scheme or a pass)", a.print_after));
+        fmt::format("--print-after: '{}' (all, scheme or a pass)", Shown(a.print_after)));
   return AddFit(a, &options->fit);
 }
 
@@ -159,8 +159,9 @@ Status ImportCommand(const Arguments& a) {
   const std::string by_name = path.ends_with(".csv") ? "torch-csv" : "text";
   const std::string& format = a.import_format.empty() ? by_name : a.import_format;
   PP_RETURN_IF_ERROR(OneOf("--format", format, {"torch-csv", "text"}));
-  std::string text;
-  PP_RETURN_IF_ERROR(ReadFile(path, &text));
+  Result<std::string> read = ReadText(path, "lists in text form or PyTorch's CSV", kMostPlanBytes);
+  PP_RETURN_IF_ERROR(read.status());
+  std::string& text = *read;
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
   auto program = format == "text" ? Parse(text, path) : ParseTorchCsv(text, path);
   if (!program.ok()) return program.status();
@@ -334,21 +335,22 @@ int Main(int argc, char** argv) {
   // CLI11 would only report that a command is missing.
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](CLI::App* sub) { return sub->get_name() == argv[1]; }).empty()) {
-    return Fail(Status::Invalid(fmt::format("unknown command '{}' (pipec --help)", argv[1])));
+    return Fail(
+        Status::Invalid(fmt::format("unknown command '{}' (pipec --help)", Shown(argv[1]))));
   }
   // Nor which option is unknown, if a file can also be given.
   for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
     for (int i = 2; i < argc && sub->get_name() == argv[1]; ++i) {
       const std::string name(argv[i], std::strcspn(argv[i], "="));
       if (!name.starts_with("--") || name == "--" || sub->get_option_no_throw(name)) continue;
-      return Fail(
-          Status::Invalid(fmt::format("unknown option '{}' (pipec {} --help)", name, argv[1])));
+      return Fail(Status::Invalid(
+          fmt::format("unknown option '{}' (pipec {} --help)", Shown(name), argv[1])));
     }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return Fail(Status::Invalid(fmt::format("{} (pipec --help)", error.what())));
+    return Fail(Status::Invalid(fmt::format("{} (pipec --help)", Shown(error.what()))));
   }
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');

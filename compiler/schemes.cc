@@ -63,7 +63,7 @@ Result<const Scheme*> FindScheme(const std::string& name) {
     if (row.name == name) return &row;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
   }
-  return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({})", name, names));
+  return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({})", Shown(name), names));
 }
 
 // That the shape has no option that the scheme lacks, and is not too large.

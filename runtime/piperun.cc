@@ -43,7 +43,7 @@ Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) throw;
-    return Status::Invalid(fmt::format("{} (piperun --help)", error.what()));
+    return Status::Invalid(fmt::format("{} (piperun --help)", Shown(error.what())));
   }
   PP_RETURN_IF_ERROR(ParseOptions(line->arguments, &line->options));
   const Result<CudaExperiments> experiments = ParseExperiments(line->arguments);

@@ -60,21 +60,21 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
           fmt::format("--costs: '{}' (f, b, r, bi, bw, fb, comm, latency, bandwidth, reduce, step, "
                       "in, each once, "
                       "as in f=1,b=2)",
-                      item));
+                      Shown(item)));
     seen[key->first] = true;
     PerStage values;
     for (std::string_view word : Split(item.substr(equals + 1), ':')) {
       double value = 0;
       if (!ReadNumber(word, &value) || !(value >= 0) || value > kMostCost)
         return Status::Invalid(
-            fmt::format("--costs: '{}' (numbers from 0 to {:g})", item, kMostCost));
+            fmt::format("--costs: '{}' (numbers from 0 to {:g})", Shown(item), kMostCost));
       values.push_back(value);
     }
     if (key->second == &bandwidth && values.size() != 1)
-      return Status::Invalid(fmt::format("--costs: '{}' (one number)", item));
+      return Status::Invalid(fmt::format("--costs: '{}' (one number)", Shown(item)));
     if (values.size() != 1 && static_cast<int>(values.size()) != stages)
       return Status::Invalid(
-          fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)", item,
+          fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)", Shown(item),
                       values.size(), stages));
     *key->second = values;
   }

@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -39,7 +39,39 @@ class Descriptor {
 };
 
 Status CannotRead(const std::string& path, int error, const std::string& right) {
-  return Status::Invalid(fmt::format("{}: cannot be read: {} ({})", path, Text(error), right));
+  return Status::Invalid(
+      fmt::format("{}: cannot be read: {} ({})", Shown(path), Text(error), right));
+}
+
+Status TooLong(const std::string& path, int64_t bytes, int64_t most_bytes,
+               const std::string& right) {
+  return Status::Invalid(
+      fmt::format("{}: {} bytes ({} of at most {})", Shown(path), bytes, right, most_bytes));
+}
+
+bool IsPipe(const std::string& path) {
+  struct stat stat;
+  return ::stat(path.c_str(), &stat) == 0 && S_ISFIFO(stat.st_mode);
+}
+
+Result<std::string> ReadPipe(const std::string& path, const std::string& right,
+                             int64_t most_bytes) {
+  // Without O_NONBLOCK, opening it would wait for a writer.
+  const Descriptor pipe(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (pipe.get() < 0) return CannotRead(path, errno, right);
+  std::string text;
+  char piece[1 << 16];
+  while (true) {
+    const ssize_t got = read(pipe.get(), piece, sizeof piece);
+    if (got == 0) return text;
+    if (got > 0) text.append(piece, got);
+    if (static_cast<int64_t>(text.size()) > most_bytes)
+      return TooLong(path, static_cast<int64_t>(text.size()), most_bytes, right);
+    if (got > 0 || errno == EINTR) continue;
+    if (errno != EAGAIN) return CannotRead(path, errno, right);
+    pollfd ready{pipe.get(), POLLIN, 0};
+    poll(&ready, 1, /*timeout=*/-1);
+  }
 }
 
 Status WriteError(const std::string& path, int error, size_t bytes) {
@@ -49,11 +81,11 @@ Status WriteError(const std::string& path, int error, size_t bytes) {
     case EFBIG:
     case EIO:
       return Status::Failed(
-          fmt::format("{}: {} ({} bytes are to be written)", path, Text(error), bytes));
+          fmt::format("{}: {} ({} bytes are to be written)", Shown(path), Text(error), bytes));
     default:
       return Status::Invalid(fmt::format(
           "{}: cannot be written: {} (a file name in a folder that exists and may be written to)",
-          path, Text(error)));
+          Shown(path), Text(error)));
   }
 }
 
@@ -125,7 +157,7 @@ Result<InputFile> InputFile::Open(const std::string& path, const std::string& ri
   if (fstat(descriptor, &stat) != 0) return CannotRead(path, errno, right);
   if (!S_ISREG(stat.st_mode)) {
     const char* what = S_ISDIR(stat.st_mode) ? "a directory" : "not a regular file";
-    return Status::Invalid(fmt::format("{}: is {} ({})", path, what, right));
+    return Status::Invalid(fmt::format("{}: is {} ({})", Shown(path), what, right));
   }
   file.bytes_ = stat.st_size;
   return file;
@@ -136,7 +168,8 @@ Status InputFile::Read(int64_t offset, void* out, int64_t bytes) const {
   while (bytes > 0) {
     const ssize_t got = pread(descriptor_, to, std::min<int64_t>(bytes, kMostAtOnce), offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::Failed(fmt::format("{}: cannot be read: {}", path_, Text(errno)));
+    if (got < 0)
+      return Status::Failed(fmt::format("{}: cannot be read: {}", Shown(path_), Text(errno)));
     if (got == 0)
       return Status::Failed(fmt::format("{}: cut short while it is read: byte {} of {} is missing",
                                         path_, offset, bytes_));
@@ -147,22 +180,23 @@ Status InputFile::Read(int64_t offset, void* out, int64_t bytes) const {
   return {};
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
-}
-
-Result<MappedFile> MappedFile::Open(const std::string& path, const std::string& right) {
+Result<std::string> ReadWhole(const std::string& path, const std::string& right,
+                              int64_t most_bytes) {
   const Result<InputFile> file = InputFile::Open(path, right);
   PP_RETURN_IF_ERROR(file.status());
-  const auto size = static_cast<size_t>(file->bytes());
-  if (size == 0) return MappedFile(nullptr, 0);
-  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->descriptor_, 0);
-  if (data == MAP_FAILED) return CannotRead(path, errno, right);
-  madvise(data, size, MADV_WILLNEED);
-  return MappedFile(static_cast<const char*>(data), size);
+  if (file->bytes() > most_bytes) return TooLong(path, file->bytes(), most_bytes, right);
+  std::string bytes(file->bytes(), '\0');
+  PP_RETURN_IF_ERROR(file->Read(0, bytes.data(), file->bytes()));
+  return bytes;
+}
+
+Result<std::string> ReadText(const std::string& path, const std::string& right,
+                             int64_t most_bytes) {
+  Result<std::string> text =
+      IsPipe(path) ? ReadPipe(path, right, most_bytes) : ReadWhole(path, right, most_bytes);
+  if (text.ok() && text->empty())
+    return Status::Invalid(fmt::format("{}: empty ({})", Shown(path), right));
+  return text;
 }
 
 Status WriteWhole(const std::string& path, std::span<const std::string_view> parts) {
@@ -171,7 +205,7 @@ Status WriteWhole(const std::string& path, std::span<const std::string_view> par
   struct stat stat;
   const bool exists = ::stat(path.c_str(), &stat) == 0;
   if (exists && S_ISDIR(stat.st_mode)) {
-    return Status::Invalid(fmt::format("{}: is a directory (the name of a file)", path));
+    return Status::Invalid(fmt::format("{}: is a directory (the name of a file)", Shown(path)));
   }
   if (exists && !S_ISREG(stat.st_mode)) {
     const int error = WriteDevice(path, parts);

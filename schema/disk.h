@@ -38,7 +38,6 @@ class InputFile {
   Status Read(int64_t offset, void* out, int64_t bytes) const;
 
  private:
-  friend class MappedFile;
   InputFile(std::string path, int descriptor, int64_t bytes)
       : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
   std::string path_;
@@ -46,23 +45,12 @@ class InputFile {
   int64_t bytes_;
 };
 
-// A file's bytes, mapped into memory for reading; page-aligned.
-class MappedFile {
- public:
-  // Errors: those of InputFile.
-  static Result<MappedFile> Open(const std::string& path, const std::string& right);
-
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile();
-
-  std::string_view bytes() const { return {data_, size_}; }
-
- private:
-  MappedFile(const char* data, size_t size) : data_(data), size_(size) {}
-  const char* data_;
-  size_t size_;
-};
+// All of a file; errors: those of InputFile, and Invalid if it has more than `most_bytes`.
+Result<std::string> ReadWhole(const std::string& path, const std::string& right,
+                              int64_t most_bytes);
+// The same of a text, which may also come from a pipe such as /dev/stdin: until its last writer
+// closes it. One that nobody has opened for writing has no text. Invalid: it is empty.
+Result<std::string> ReadText(const std::string& path, const std::string& right, int64_t most_bytes);
 
 // Writes all of `bytes` to an open file, at its position or at `offset`. Returns 0, or an errno.
 int WriteAll(int descriptor, std::string_view bytes, std::optional<int64_t> offset = {});

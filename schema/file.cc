@@ -29,8 +29,8 @@ Result<Program> In(const std::string& name, Result<Program> program) {
   return program.ok() ? std::move(program) : program.status().In(name);
 }
 
-// The FlatBuffer in a file's bytes.
-Result<std::string_view> Unseal(std::string_view bytes) {
+// The FlatBuffer in a file's bytes; *sum, if given, gets its checksum.
+Result<std::string_view> Unseal(std::string_view bytes, uint64_t* sum) {
   if (bytes.empty()) return Status::Invalid(fmt::format("empty ({})", kRightPlan));
   if (bytes.size() < 8 || !plan::PlanBufferHasIdentifier(bytes.data())) {
     return Status::Invalid(fmt::format("not a plan ({})", kRightPlan));
@@ -52,20 +52,23 @@ Result<std::string_view> Unseal(std::string_view bytes) {
         fmt::format("damaged: its bytes have the checksum {:016x} (its end says {:016x})", checksum,
                     seal.checksum));
   }
+  if (sum != nullptr) *sum = checksum;
   return flatbuffer;
 }
 
 Result<Program> DecodeSealed(std::string_view bytes, const std::string& name,
-                             const Selection& selection) {
-  const Result<std::string_view> flatbuffer = Unseal(bytes);
+                             const Selection& selection, uint64_t* checksum = nullptr) {
+  const Result<std::string_view> flatbuffer = Unseal(bytes, checksum);
   if (!flatbuffer.ok()) return flatbuffer.status().In(name);
   return In(name, FromFlat(*flatbuffer, selection));
 }
 
-Result<Program> LoadFile(const std::string& path, const Selection& selection) {
-  const Result<MappedFile> file = MappedFile::Open(path, kRightPlan);
-  if (!file.ok()) return file.status();
-  return DecodeSealed(file->bytes(), path, selection);
+// Read once: what is checked is what is decoded, whatever happens to the file meanwhile.
+Result<Program> LoadFile(const std::string& path, const Selection& selection,
+                         uint64_t* checksum = nullptr) {
+  const Result<std::string> bytes = ReadWhole(path, kRightPlan, kMostPlanBytes + sizeof(Seal));
+  if (!bytes.ok()) return bytes.status();
+  return DecodeSealed(*bytes, path, selection, checksum);
 }
 
 }  // namespace
@@ -80,14 +83,16 @@ Status Save(const Program& program, const std::string& path) {
   return WriteWhole(path, parts);
 }
 
-Result<Program> Load(const std::string& path) { return LoadFile(path, {}); }
+Result<Program> Load(const std::string& path, uint64_t* checksum) {
+  return LoadFile(path, {}, checksum);
+}
 
 Result<Program> LoadDevice(const std::string& path, int device) {
   return LoadFile(path, {Selection::Whose::kDevice, device});
 }
 
-Result<Program> LoadRank(const std::string& path, int rank) {
-  return LoadFile(path, {Selection::Whose::kRank, rank});
+Result<Program> LoadRank(const std::string& path, int rank, uint64_t* checksum) {
+  return LoadFile(path, {Selection::Whose::kRank, rank}, checksum);
 }
 
 Result<std::string> Encode(const Program& program, int64_t most_bytes) {

@@ -17,13 +17,14 @@ Status Save(const Program& program, const std::string& path);
 
 // Reads a plan back: length and checksum, then FlatBuffers' verifier, then the meaning
 // of every field (known ops, stages, micro-batches and devices within range). Whether
-// the program is *right* is verify's question.
-Result<Program> Load(const std::string& path);
+// the program is *right* is verify's question. *checksum, if given, gets that of all bytes that
+// were read, also where only one list is decoded.
+Result<Program> Load(const std::string& path, uint64_t* checksum = nullptr);
 
 // The same, but the lists of all other devices stay empty.
 Result<Program> LoadDevice(const std::string& path, int device);
 // The same for the device that `rank` of a run has: replica after replica, device after device.
-Result<Program> LoadRank(const std::string& path, int rank);
+Result<Program> LoadRank(const std::string& path, int rank, uint64_t* checksum = nullptr);
 
 // The same without a file, for tests and fuzzing. `name` replaces the path in errors.
 

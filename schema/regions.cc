@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "schema/buckets.h"
 #include "schema/model/layout.h"
@@ -26,6 +27,13 @@ int64_t Versions(const DeviceList& list) {
   return versions;
 }
 
+// More bytes than any arena has, and few enough to be added.
+constexpr int64_t kTooMany = int64_t{1} << 61;
+
+int64_t Times(int64_t count, int64_t bytes) {
+  return bytes > kTooMany / count ? kTooMany : count * bytes;
+}
+
 }  // namespace
 
 std::vector<Region> RegionsOf(const Program& program, int device) {
@@ -35,7 +43,7 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
   auto add = [&](Kind kind, int stage, int pipe, int64_t bytes) {
     if (bytes == 0) return;
     regions.push_back({kind, stage, pipe, end, bytes});
-    end = (end + bytes + kAlign - 1) / kAlign * kAlign;
+    end = std::min(kTooMany, (end + bytes + kAlign - 1) / kAlign * kAlign);
   };
   int64_t scratch = 0, loss = 0, norm = 0, exchange = 0;
   const DeviceList& list = program.lists[device];
@@ -47,9 +55,9 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
     if (program.clip) norm += program.job->tp * layout.norm_blocks * sizeof(double);
     for (int pipe : program.PipesOf(stage, device)) {
       const int copy = several ? pipe : -1;
-      add(Kind::kWeights, stage, copy, Versions(list) * layout.weights_bytes);
+      add(Kind::kWeights, stage, copy, Times(Versions(list), layout.weights_bytes));
       if (program.job->backend == DeviceKind::kCuda)
-        add(Kind::kRounded, stage, copy, Versions(list) * layout.rounded_bytes);
+        add(Kind::kRounded, stage, copy, Times(Versions(list), layout.rounded_bytes));
       add(Kind::kWgrad, stage, copy, layout.wgrad_bytes);
       add(Kind::kOptimizer, stage, copy,
           shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
@@ -81,17 +89,21 @@ std::vector<int64_t> AddRegions(DeviceKind backend, Program* program) {
   for (int device = 0; device < program->devices; ++device) {
     DeviceList& list = program->lists[device];
     const int64_t before = list.arena_bytes;
-    for (const Region& need : RegionsOf(*program, device)) {
-      const auto same = [&](const Region& region) {
-        return region.kind == need.kind && region.stage == need.stage && region.pipe == need.pipe;
-      };
-      const auto found = std::find_if(list.regions.begin(), list.regions.end(), same);
-      if (found != list.regions.end() && found->bytes >= need.bytes) continue;
-      if (found != list.regions.end()) list.regions.erase(found);
-      const int64_t at = (list.arena_bytes + kAlign - 1) / kAlign * kAlign;
-      list.regions.push_back({need.kind, need.stage, need.pipe, at, need.bytes});
-      list.arena_bytes = at + need.bytes;
+    std::vector<Region> needed = RegionsOf(*program, device);
+    for (Region& need : needed) {
+      const auto found =
+          std::find_if(list.regions.begin(), list.regions.end(), [&](const Region& region) {
+            return region.kind == need.kind && region.stage == need.stage &&
+                   region.pipe == need.pipe && region.bytes >= need.bytes;
+          });
+      if (found != list.regions.end()) {
+        need.offset = found->offset;
+      } else {
+        need.offset = (list.arena_bytes + kAlign - 1) / kAlign * kAlign;
+        list.arena_bytes = need.offset + need.bytes;
+      }
     }
+    list.regions = std::move(needed);
     added[device] = list.arena_bytes - before;
   }
   return added;

@@ -17,9 +17,9 @@ namespace pp {
 // receives another member's part; a collective cuts the region into n - 1 equal pieces.
 std::vector<Region> RegionsOf(const Program& program, int device);
 
-// Makes a plan that counts one kind of device's memory one for another kind: appends to each arena
-// what this kind needs in addition. Returns the bytes added, by device. REQUIRES: it has a job and
-// its regions.
+// Makes a plan that counts one kind of device's memory one for another kind: each device gets the
+// regions that this kind needs, where they were if they fit there, or else appended to the arena.
+// Returns the bytes appended, by device. REQUIRES: it has a job and its regions.
 std::vector<int64_t> AddRegions(DeviceKind backend, Program* program);
 
 }  // namespace pp

@@ -6,9 +6,19 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace pp {
+
+// An error shows at most so many characters of a text from a user or a file.
+inline constexpr size_t kMostShown = 200;
+// That many of `text`, and "..." for the rest. What cannot be seen is written out, as in \n and
+// \x1b.
+std::string Shown(std::string_view text);
+// A message, so that it stays one line: the same for each of its words, and for all of it a limit
+// that only a foreign text exceeds.
+std::string OneLine(std::string_view text);
 
 // The process's exit status (see README, "What you can rely on").
 enum class Code { kOk = 0, kFailed = 1, kInvalid = 2 };
@@ -27,9 +37,9 @@ class [[nodiscard]] Status {
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // The same error with "where: " before it.
+  // The same error with "where: " before it; often a path.
   Status In(const std::string& where) const {
-    return ok() ? *this : Status{code_, where + ": " + message_};
+    return ok() ? *this : Status{code_, Shown(where) + ": " + message_};
   }
 
  private:
@@ -37,24 +47,6 @@ class [[nodiscard]] Status {
   Code code_ = Code::kOk;
   std::string message_;
 };
-
-// `text` with the control characters that a file name may contain written out, so that it stays one
-// line.
-inline std::string OneLine(const std::string& text) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      line += c;
-    } else if (c == '\n') {
-      line += "\\n";
-    } else {
-      line += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return line;
-}
 
 // A value or the reason why there is none.
 template <typename T>

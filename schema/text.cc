@@ -119,7 +119,7 @@ class Parser {
         return {};
       }
     if (program_.lists.empty()) return ParseHeader();
-    return Wrong(fmt::format("unknown instruction '{}' (pipec ops lists them)", first));
+    return Wrong(fmt::format("unknown instruction '{}' (pipec ops lists them)", Shown(first)));
   }
 
   Status ParseProgram() {
@@ -128,9 +128,10 @@ class Parser {
     const bool right = words_.size() == 6 && words_[2] == "stages" && words_[4] == "microbatches" &&
                        Number(words_[3], "", &p.stages) && Number(words_[5], "", &p.microbatches);
     if (!right || p.stages == 0 || p.microbatches == 0)
-      return Wrong(fmt::format("'{}' (program NAME stages S microbatches M)", line_));
+      return Wrong(fmt::format("'{}' (program NAME stages S microbatches M)", Shown(line_)));
     if (p.stages > kMostCount || p.microbatches > kMostCount)
-      return Wrong(fmt::format("'{}' (at most {} stages or micro-batches)", line_, kMostCount));
+      return Wrong(
+          fmt::format("'{}' (at most {} stages or micro-batches)", Shown(line_), kMostCount));
     p.scheme = words_[1];
     return {};
   }
@@ -192,14 +193,15 @@ class Parser {
     if (first == "micro-batches" && second == "on" && p.pipe_of.empty() &&
         numbers(3, "", &p.pipe_of))
       return {};
-    return Wrong(fmt::format("'{}' is neither a header line nor 'device N holds s…'", line_));
+    return Wrong(
+        fmt::format("'{}' is neither a header line nor 'device N holds s…'", Shown(line_)));
   }
 
   Status ParseDevice() {
     Program& p = program_;
     int32_t device = 0;
     if (words_.size() < 3 || !Number(words_[1], "", &device) || words_[2] != "holds")
-      return Wrong(fmt::format("'{}' (device N holds s…)", line_));
+      return Wrong(fmt::format("'{}' (device N holds s…)", Shown(line_)));
     if (device != static_cast<int>(p.lists.size()))
       return Wrong(fmt::format("device {} (device {} comes next)", device, p.lists.size()));
     for (size_t i = 3; i < words_.size(); ++i) {
@@ -222,7 +224,8 @@ class Parser {
     if (op.op == Op::kWait) {
       const KindInfo* kind = FindKind(word());
       if (kind == nullptr || !CanWaitFor(kind->kind))
-        return Wrong(fmt::format("WAIT '{}' (act, grad, wgrad, tied, norm or weights)", word()));
+        return Wrong(
+            fmt::format("WAIT '{}' (act, grad, wgrad, tied, norm or weights)", Shown(word())));
       i.value = kind->kind;
       ++next;
     }
@@ -274,7 +277,8 @@ class Parser {
   }
 
   Status WrongInstruction(const Instruction& i, const Needs& needs) const {
-    return Wrong(fmt::format("'{}' ({})", line_.substr(line_.find(words_[0])), Pattern(i, needs)));
+    return Wrong(
+        fmt::format("'{}' ({})", Shown(line_.substr(line_.find(words_[0]))), Pattern(i, needs)));
   }
 
   std::string Pattern(const Instruction& i, const Needs& needs) const {

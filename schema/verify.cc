@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "schema/collectives.h"
 #include "schema/execute.h"
@@ -17,7 +18,13 @@ namespace {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kUnrolled = "prologue, 2 bodies, epilogue";
 
-// Regions lie inside the arena without overlap, and those that the model needs exist.
+std::string NameOf(const Region& region) {
+  std::string name = ToText(Value{region.kind, region.stage});
+  return region.pipe < 0 ? name : fmt::format("{} of pipe {}", name, region.pipe);
+}
+
+// Regions lie inside the arena without overlap, and are exactly those that the device needs: the
+// runtime finds them by name, and believes their sizes.
 Status CheckRegions(const Program& program, int device) {
   const DeviceList& list = program.lists[device];
   std::vector<Region> regions = list.regions;
@@ -29,19 +36,36 @@ Status CheckRegions(const Program& program, int device) {
         region.offset > list.arena_bytes - region.bytes)
       return Status::Invalid(fmt::format(
           "{} at bytes {} to {} overlaps another region or the end of the arena at {}",
-          Info(region.kind).text, region.offset, region.offset + region.bytes, list.arena_bytes));
+          NameOf(region), region.offset, region.offset + region.bytes, list.arena_bytes));
+    if (program.job && region.offset % kAlign != 0)
+      return Status::Invalid(
+          fmt::format("{} at byte {} (multiples of {})", NameOf(region), region.offset, kAlign));
     end = region.offset + region.bytes;
   }
-  for (const Region& needed : RegionsOf(program, device)) {
-    const bool there = std::any_of(regions.begin(), regions.end(), [&](const Region& region) {
-      return region.kind == needed.kind && region.stage == needed.stage &&
-             region.pipe == needed.pipe && region.bytes >= needed.bytes &&
-             region.offset % kAlign == 0;
-    });
-    if (!there)
-      return Status::Invalid(fmt::format("no region of {} bytes for {}", needed.bytes,
-                                         ToText(Value{needed.kind, needed.stage})));
-  }
+  const auto name = [](const Region& r) { return std::tuple(r.kind, r.stage, r.pipe); };
+  const auto by_name = [&](const Region& a, const Region& b) { return name(a) < name(b); };
+  std::vector<Region> needed = RegionsOf(program, device);
+  std::sort(regions.begin(), regions.end(), by_name);
+  std::sort(needed.begin(), needed.end(), by_name);
+  const auto [here, need] = std::mismatch(
+      regions.begin(), regions.end(), needed.begin(), needed.end(),
+      [&](const Region& a, const Region& b) { return name(a) == name(b) && a.bytes == b.bytes; });
+  if (here == regions.end() && need == needed.end()) return {};
+  if (here == regions.end() || (need != needed.end() && by_name(*need, *here)))
+    return Status::Invalid(fmt::format("no region for {} ({} bytes)", NameOf(*need), need->bytes));
+  if (need == needed.end() || by_name(*here, *need))
+    return Status::Invalid(
+        fmt::format("a region of {} bytes for {} (the device needs none, or no second)",
+                    here->bytes, NameOf(*here)));
+  return Status::Invalid(
+      fmt::format("{} has {} bytes ({})", NameOf(*here), here->bytes, need->bytes));
+}
+
+// Of all devices, or of one. An evaluation uses the regions of the steps.
+Status CheckAllRegions(const Program& program, Depth depth, int first, int end) {
+  if (depth != Depth::kPlan || program.evaluates) return {};
+  for (int d = first; d < end; ++d)
+    PP_RETURN_IF_ERROR(CheckRegions(program, d).In(fmt::format("device {}", d)));
   return {};
 }
 
@@ -70,12 +94,11 @@ Status CheckSections(const Program& program, int device) {
 }
 
 // `paper` is the program with one list per device: itself, or unrolled.
-Status CheckList(const Program& program, const Program& paper, int device, Depth depth,
-                 const ValueBytes& bytes, WaitsFor* waits_for) {
+Status CheckList(const Program& paper, int device, Depth depth, const ValueBytes& bytes,
+                 WaitsFor* waits_for) {
   const std::vector<Instruction>& list = paper.lists[device].body;
   WalkArgs args{.depth = depth, .waits_for = waits_for};
   if (depth != Depth::kPlan) return WalkList(paper, device, list, args);
-  PP_RETURN_IF_ERROR(CheckRegions(program, device).In(fmt::format("device {}", device)));
   MemoryCheck memory(paper, device, list);
   args.memory = &memory;
   args.bytes = &bytes;
@@ -104,7 +127,7 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
                   std::vector<WaitsFor>* waits_for) {
   const ValueBytes bytes(program);
   for (int d = 0; d < program.devices; ++d)
-    PP_RETURN_IF_ERROR(CheckList(program, paper, d, depth, bytes, &(*waits_for)[d]));
+    PP_RETURN_IF_ERROR(CheckList(paper, d, depth, bytes, &(*waits_for)[d]));
   if (depth == Depth::kSchedule) return {};
   PP_RETURN_IF_ERROR(CheckSteps(paper));
   PP_RETURN_IF_ERROR(CheckCollectiveOrder(paper));
@@ -123,13 +146,14 @@ Status CheckNorm(const Program& program) {
 }  // namespace
 
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
+  PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, device, device + 1));
   const ValueBytes bytes(program);
   if (!program.lists[device].evaluation.empty())
     PP_RETURN_IF_ERROR(VerifyDevice(EvaluationOf(program), device, depth, nullptr).In(kEvaluation));
-  if (!HasSections(program)) return CheckList(program, program, device, depth, bytes, waits_for);
-  PP_RETURN_IF_ERROR(CheckList(program, UnrollDevice(program, device, kPaperBodies), device, depth,
-                               bytes, waits_for)
-                         .In(kUnrolled));
+  if (!HasSections(program)) return CheckList(program, device, depth, bytes, waits_for);
+  PP_RETURN_IF_ERROR(
+      CheckList(UnrollDevice(program, device, kPaperBodies), device, depth, bytes, waits_for)
+          .In(kUnrolled));
   return CheckSections(program, device);
 }
 
@@ -138,6 +162,7 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   if (waits_for == nullptr) waits_for = &own;
   waits_for->assign(program.devices, {});
   PP_RETURN_IF_ERROR(CheckNorm(program));
+  PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, 0, program.devices));
   if (HasEvaluation(program))
     PP_RETURN_IF_ERROR(Verify(EvaluationOf(program), depth).In(kEvaluation));
   if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);

@@ -355,6 +355,35 @@ TEST_CASE("files that cannot be read") {
   CHECK(error(folder / "text") == folder / "text: not a plan (a plan that pipec wrote)");
 }
 
+TEST_CASE("a file larger than any plan is not read") {
+  const Folder folder;
+  Write(folder / "huge.plan", "");
+  fs::resize_file(folder / "huge.plan", int64_t{1} << 40);
+  CHECK(pp::Load(folder / "huge.plan").status().message() ==
+        folder / "huge.plan: 1099511627776 bytes (a plan that pipec wrote of at most 2147483632)");
+}
+
+// What ranks compare, so that all of them run the same plan.
+TEST_CASE("the checksum of a plan is that of the bytes that were read") {
+  const Folder folder;
+  const Program program = Everything();
+  REQUIRE(pp::Save(program, folder / "x.plan").ok());
+  const std::string bytes = Read(folder / "x.plan");
+  uint64_t at_end = 0;
+  std::memcpy(&at_end, bytes.data() + bytes.size() - sizeof at_end, sizeof at_end);
+  uint64_t all = 0, one = 1;
+  REQUIRE(pp::Load(folder / "x.plan", &all).ok());
+  REQUIRE(pp::LoadRank(folder / "x.plan", 3, &one).ok());
+  CHECK(all == at_end);
+  CHECK(one == at_end);
+  // Another list than the rank's own.
+  Program other = program;
+  other.lists[1].body[0].offset[0] += 1;
+  REQUIRE(pp::Save(other, folder / "x.plan").ok());
+  REQUIRE(pp::LoadRank(folder / "x.plan", 0, &one).ok());
+  CHECK(one != at_end);
+}
+
 TEST_CASE("paths that cannot be written") {
   const Folder folder;
   const Program program = Everything();

@@ -77,7 +77,7 @@ TEST_CASE("a wrong configuration is an error that says what would be right") {
   CHECK(ParseModelConfig("{", "c.json").status().message() ==
         "c.json: not a JSON object (a Hugging Face config.json)");
   CHECK(LoadModelConfig("no/such.json").status().message() ==
-        "no/such.json: cannot be read (a Hugging Face config.json)");
+        "no/such.json: cannot be read: No such file or directory (a Hugging Face config.json)");
   CHECK(LoadModelConfig("no/such.json").status().code() == Code::kInvalid);
 }
 

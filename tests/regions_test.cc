@@ -5,6 +5,7 @@
 
 #include "compiler/compile.h"
 #include "schema/buckets.h"
+#include "schema/verify.h"
 #include "tests/models.h"
 
 namespace pp {
@@ -91,6 +92,30 @@ TEST_CASE("the optimizer region has the two moments of the shards of the fullest
       CHECK(BytesOf(options, true, stage, Kind::kOptimizer, stage) == most);
     }
   }
+}
+
+TEST_CASE("a plan for one kind of device becomes one for the other") {
+  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
+    for (const DeviceKind from : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+      const DeviceKind to = from == DeviceKind::kCpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+      const auto compiled = Compile({.scheme = "1f1b",
+                                     .shape = {2, 4},
+                                     .model = WideModel(true),
+                                     .dtype = dtype,
+                                     .backend = from});
+      REQUIRE(compiled.status().message() == "");
+      Program program = *compiled;
+      const std::vector<int64_t> added = AddRegions(to, &program);
+      CHECK(Verify(program, Depth::kPlan).message() == "");
+      for (int d = 0; d < program.devices; ++d) {
+        CHECK(program.lists[d].regions.size() == RegionsOf(program, d).size());
+        CHECK(program.lists[d].arena_bytes == compiled->lists[d].arena_bytes + added[d]);
+        CHECK((added[d] > 0) == (to == DeviceKind::kCuda));
+      }
+      // A CPU has no rounded weights; they are not its plan's.
+      program.lists[0].regions = compiled->lists[0].regions;
+      CHECK(Verify(program, Depth::kPlan).message().starts_with("device 0: "));
+    }
 }
 
 }  // namespace pp

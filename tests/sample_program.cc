@@ -40,9 +40,8 @@ Program Head(const SampleArgs& args) {
 // Writes the list of one device.
 class Writer {
  public:
-  Writer(const SampleArgs& args, const ValueBytes& bytes, int device, Program* program)
+  Writer(const SampleArgs& args, int device, Program* program)
       : args_(args),
-        bytes_(bytes),
         device_(device),
         program_(*program),
         list_(program->lists[device]),
@@ -52,11 +51,6 @@ class Writer {
     args_.one_f_one_b ? OneFOneB() : AllForwardsFirst();
     for (const Instruction& wait : sends_) list_.body.push_back(wait);
     Finish();
-    list_.regions = RegionsOf(program_, device_);
-    if (list_.regions.empty()) list_.regions = {{Kind::kScratch, -1, -1, 0, 64}};
-    const int64_t begin = Take(0);
-    for (Region& region : list_.regions) region.offset += begin;
-    list_.arena_bytes = list_.regions.back().offset + list_.regions.back().bytes;
   }
 
  private:
@@ -162,32 +156,48 @@ class Writer {
     Add({.op = Op::kWait, .value = Kind::kTied});
   }
 
+  void Add(const Instruction& i) { list_.body.push_back(i); }
+
+  const SampleArgs& args_;
+  const int device_;
+  Program& program_;
+  DeviceList& list_;
+  const int last_;
+  std::vector<Instruction> sends_;  // the WAITs for sends under way
+};
+
+// What a device's values and regions take, one after the other.
+class Memory {
+ public:
+  explicit Memory(const Program& program) : program_(program), bytes_(program) {}
+
+  void Place(std::vector<Instruction>* list) {
+    for (Instruction& i : *list) {
+      std::fill(std::begin(i.offset), std::end(i.offset), -1);
+      int slot = 0;
+      for (const Operand& operand : Info(i.op).writes) {
+        const Value value = Resolve(operand, i, program_.stages);
+        if (value.kind == Kind::kNone || value.micro < 0 ||
+            Info(value.kind).kind_class != KindClass::kValue)
+          continue;
+        for (const int64_t bytes :
+             {bytes_(value.kind, value.stage), bytes_.SecondPiece(i.op, value.kind, value.stage)})
+          if (bytes > 0) i.offset[slot++] = Take(bytes);
+      }
+    }
+  }
+
   int64_t Take(int64_t bytes) {
     const int64_t begin = (end_ + kAlign - 1) / kAlign * kAlign;
     end_ = begin + bytes;
     return begin;
   }
 
-  // With memory for what it writes.
-  void Add(Instruction i) {
-    int slot = 0;
-    for (const Operand& operand : Info(i.op).writes) {
-      const Value value = Resolve(operand, i, program_.stages);
-      const bool is_value = value.kind != Kind::kNone && value.micro >= 0 &&
-                            Info(value.kind).kind_class == KindClass::kValue;
-      const int64_t bytes = is_value ? bytes_(value.kind, value.stage) : 0;
-      if (bytes > 0) i.offset[slot++] = Take(bytes);
-    }
-    list_.body.push_back(i);
-  }
+  int64_t end() const { return end_; }
 
-  const SampleArgs& args_;
-  const ValueBytes& bytes_;
-  const int device_;
-  Program& program_;
-  DeviceList& list_;
-  const int last_;
-  std::vector<Instruction> sends_;  // the WAITs for sends under way
+ private:
+  const Program& program_;
+  const ValueBytes bytes_;
   int64_t end_ = 0;
 };
 
@@ -195,9 +205,21 @@ class Writer {
 
 Program SampleProgram(const SampleArgs& args) {
   Program program = Head(args);
-  const ValueBytes bytes(program);
-  for (int d = 0; d < args.devices; ++d) Writer(args, bytes, d, &program).Run();
+  for (int d = 0; d < args.devices; ++d) Writer(args, d, &program).Run();
+  GiveMemory(&program);
   return program;
+}
+
+void GiveMemory(Program* program) {
+  for (int d = 0; d < program->devices; ++d) {
+    DeviceList& list = program->lists[d];
+    Memory memory(*program);
+    memory.Place(&list.body);
+    memory.Place(&list.evaluation);
+    list.regions = RegionsOf(*program, d);
+    for (Region& region : list.regions) region.offset = memory.Take(region.bytes);
+    list.arena_bytes = memory.end();
+  }
 }
 
 }  // namespace pp

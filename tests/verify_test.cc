@@ -19,6 +19,12 @@ Program TinyPlan(P2p p2p, std::vector<OperatorKind> recompute = {}, Dtype dtype 
   return MustCompile(options);
 }
 
+ModelConfig UntiedModel(int layers) {
+  ModelConfig model = PaperModel(layers);
+  model.tied = false;
+  return model;
+}
+
 std::string ErrorOf(const Program& program) {
   const Status status = Verify(program, Depth::kPlan);
   return status.ok() ? "right" : status.message();
@@ -78,14 +84,91 @@ TEST_CASE("the message names device, instruction and value") {
   CHECK(ErrorOf(plan).ends_with("reads act s0 m0 without a WAIT for it"));
 }
 
+// The runtime finds a region by its name and believes its size: a second one, or one of another
+// size, would be memory that nobody proved.
+TEST_CASE("a plan claims exactly the regions that its devices need") {
+  const Program plan = GENERATE(
+      TinyPlan(P2p::kAsync), TinyPlan(P2p::kAsync, {}, Dtype::kFp16),
+      MustCompile({.scheme = "pipedream", .shape = {2, 2}, .model = UntiedModel(2)}),
+      MustCompile({.scheme = "chimera", .shape = {2, 2}, .zero = 1, .model = PaperModel(2)}));
+  REQUIRE(ErrorOf(plan) == "right");
+  // With another region in an arena that has room for it.
+  const auto error = [&](size_t d, size_t at, const Region& region, bool in_addition) {
+    Program broken = plan;
+    DeviceList& list = broken.lists[d];
+    if (!in_addition) list.regions.erase(list.regions.begin() + at);
+    Region& added = *list.regions.insert(list.regions.begin() + at, region);
+    added.offset = (list.arena_bytes + kAlign - 1) / kAlign * kAlign;
+    list.arena_bytes = added.offset + added.bytes;
+    return ErrorOf(broken);
+  };
+  for (size_t d = 0; d < plan.lists.size(); ++d)
+    for (size_t r = 0; r < plan.lists[d].regions.size(); ++r) {
+      const Region right = plan.lists[d].regions[r];
+      INFO("device " << d << ", region " << r << ": " << Info(right.kind).text);
+      CHECK(error(d, r, right, /*in_addition=*/false) == "right");  // wherever it is
+      std::vector<Region> wrong(7, right);
+      wrong[0].stage = right.stage < 0 ? 0 : -1;
+      wrong[1].pipe = right.pipe < 0 ? 0 : -1;
+      wrong[2].kind = Kind::kAct;
+      wrong[3].bytes = 0;
+      wrong[4].bytes -= kAlign;
+      wrong[5].bytes += kAlign;
+      for (const Region& region : wrong) {
+        // The last one differs only in being the second.
+        CHECK_THAT(error(d, r, region, /*in_addition=*/true),
+                   Catch::StartsWith("device " + std::to_string(d) + ": "));
+        if (&region == &wrong.back()) continue;
+        CHECK_THAT(error(d, r, region, /*in_addition=*/false),
+                   Catch::StartsWith("device " + std::to_string(d) + ": "));
+      }
+    }
+}
+
+TEST_CASE("the message names device and region") {
+  const Program plan = MustCompile({.scheme = "chimera", .shape = {2, 2}, .model = PaperModel(2)});
+  const auto error = [&](auto change) {
+    Program broken = plan;
+    change(broken.lists[1]);
+    return ErrorOf(broken);
+  };
+  REQUIRE(plan.lists[1].regions[0].kind == Kind::kWeights);
+  CHECK(error([](DeviceList& list) { list.regions[0].bytes -= 64; }) ==
+        "device 1: weights s0 of pipe 1 has 4384 bytes (4448)");
+  CHECK(error([](DeviceList& list) { list.regions.erase(list.regions.begin()); }) ==
+        "device 1: no region for weights s0 of pipe 1 (4448 bytes)");
+  CHECK(error([](DeviceList& list) {
+          list.regions.push_back({Kind::kScratch, 0, -1, list.arena_bytes, 64});
+          list.arena_bytes += 64;
+        }) ==
+        "device 1: a region of 64 bytes for scratch s0 (the device needs none, or no second)");
+  CHECK_THAT(error([](DeviceList& list) {
+               list.regions[0].offset = list.arena_bytes + 4;
+               list.arena_bytes += 2 * list.regions[0].bytes;
+             }),
+             Catch::StartsWith("device 1: weights s0 of pipe 1 at byte ") &&
+                 Catch::EndsWith(" (multiples of 64)"));
+}
+
+// Bytes of all versions together that overflow 64 bits.
+TEST_CASE("weights of more versions than fit an arena are refused") {
+  Program plan = MustCompile({.scheme = "pipedream", .shape = {2, 2}, .model = UntiedModel(2)});
+  plan.job->model.hidden_size = 1 << 18;
+  plan.job->model.layers = 1800;
+  plan.job->layers_per_stage = {1799, 1};
+  REQUIRE(CheckJob(*plan.job).message() == "");
+  for (Instruction& i : plan.lists[0].body)
+    if (i.version > 0) i.version = INT16_MAX - 1;
+  CHECK_THAT(ErrorOf(plan), Catch::StartsWith("device 0: "));
+}
+
 // Without the scale's bytes, and without the norm that says when it is halved.
 TEST_CASE("a scaled loss needs its place and a norm") {
   Program plan = TinyPlan(P2p::kAsync, {}, Dtype::kFp16);
   CHECK(ErrorOf(plan) == "right");
   for (Region& region : plan.lists[1].regions)
     if (region.kind == Kind::kNorm) region.bytes -= kLossScaleBytes;
-  CHECK_THAT(ErrorOf(plan),
-             Catch::Contains(": no region of ") && Catch::EndsWith(" bytes for norm"));
+  CHECK_THAT(ErrorOf(plan), Catch::Contains(": norm has "));
   plan.clip = false;
   CHECK(ErrorOf(plan) == "activations of fp16 without a gradient norm (clip exact)");
 }

@@ -103,7 +103,8 @@ Result<Network> ParseNetwork(const std::string& text) {
         (key == "latency" && Parses(value, kTimes, &network.latency)) ||
         (key == "bandwidth" && Parses(value, kBandwidths, &bandwidth) && bandwidth >= 1);
     if (!known)
-      return Status::Invalid(fmt::format("--net: '{}' (latency=50us,bandwidth=1GB/s)", item));
+      return Status::Invalid(
+          fmt::format("--net: '{}' (latency=50us,bandwidth=1GB/s)", Shown(item)));
     if (bandwidth > 0) network.seconds_per_byte = 1 / bandwidth;
   } while (!rest.empty());
   return network;

@@ -1,5 +1,6 @@
 #include "runtime/device/cpu_kernels.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <vector>
@@ -26,7 +27,8 @@ class CpuKernels : public Kernels {
         matmul_(threads) {
     PP_CHECK(job.backend == DeviceKind::kCpu);
     const std::vector<float> angles = RopeAngles(job);
-    std::memcpy(workspace_ + layout_.angles, angles.data(), angles.size() * sizeof(float));
+    std::copy(angles.begin(), angles.end(),
+              reinterpret_cast<float*>(workspace_ + layout_.angles));
   }
 
 #define PP_KERNEL(Name) \

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "kernels/numbers.h"
+#include "schema/json.h"
 
 namespace pp {
 namespace {
@@ -42,6 +42,10 @@ bool Numbers(const nlohmann::json& array, std::vector<int64_t>* out) {
   return true;
 }
 
+std::string Shape(const std::vector<int64_t>& shape) {
+  return Shown(fmt::to_string(fmt::join(shape, ", ")));
+}
+
 // Product of the dimensions; -1 if it is absurd.
 int64_t Elements(const std::vector<int64_t>& shape) {
   int64_t product = 1;
@@ -68,19 +72,15 @@ bool ParseEntry(const nlohmann::json& value, SafetensorsEntry* entry) {
 
 // The JSON object of a header, or what is wrong with it. A duplicate name is an error: a reader
 // that takes the last, and one that takes the first, would see two different models.
-Result<nlohmann::json> ParseJson(const std::string& header) {
+Result<nlohmann::json> ParseObject(const std::string& header) {
   std::vector<std::string> names;
-  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    if (depth == 1 && event == nlohmann::json::parse_event_t::key) {
-      names.push_back(value.get<std::string>());
-    }
-    return true;
-  };
-  nlohmann::json root = nlohmann::json::parse(header, watch, /*allow_exceptions=*/false);
-  if (!root.is_object()) return Status::Invalid("the header is not a JSON object");
+  Result<nlohmann::json> root = ParseJson(header, &names);
+  PP_RETURN_IF_ERROR(root.status().In("the header"));
+  if (!root->is_object()) return Status::Invalid("the header is not a JSON object");
   std::sort(names.begin(), names.end());
   const auto same = std::adjacent_find(names.begin(), names.end());
-  if (same != names.end()) return Status::Invalid(fmt::format("tensor {} occurs twice", *same));
+  if (same != names.end())
+    return Status::Invalid(fmt::format("tensor {} occurs twice", Shown(*same)));
   return root;
 }
 
@@ -107,7 +107,7 @@ Result<Safetensors> Safetensors::Open(const std::string& path) {
 }
 
 Status Safetensors::ParseHeader(const std::string& header, int64_t data_bytes) {
-  const Result<nlohmann::json> root = ParseJson(header);
+  const Result<nlohmann::json> root = ParseObject(header);
   PP_RETURN_IF_ERROR(root.status());
   for (const auto& [name, value] : root->items()) {
     if (name == "__metadata__") continue;
@@ -116,7 +116,7 @@ Status Safetensors::ParseHeader(const std::string& header, int64_t data_bytes) {
       return Status::Invalid(
           fmt::format("tensor {} is not described by dtype, shape and "
                       "data_offsets",
-                      name));
+                      Shown(name)));
     }
     entries_.emplace(name, std::move(entry));
   }
@@ -129,12 +129,13 @@ Status Safetensors::CheckData(int64_t data_bytes) const {
     const int64_t elements = Elements(entry.shape);
     const int64_t unit = DtypeBytes(entry.dtype);
     if (unit == 0) {
-      return Status::Invalid(fmt::format("tensor {} has the unknown dtype {}", name, entry.dtype));
+      return Status::Invalid(
+          fmt::format("tensor {} has the unknown dtype {}", Shown(name), Shown(entry.dtype)));
     }
     if (entry.begin > entry.end || elements < 0 || entry.end - entry.begin != elements * unit) {
       return Status::Invalid(
-          fmt::format("tensor {} of shape [{}] and dtype {} is in bytes {} to {}", name,
-                      fmt::join(entry.shape, ", "), entry.dtype, entry.begin, entry.end));
+          fmt::format("tensor {} of shape [{}] and dtype {} is in bytes {} to {}", Shown(name),
+                      Shape(entry.shape), Shown(entry.dtype), entry.begin, entry.end));
     }
     ranges.emplace_back(entry.begin, entry.end);
   }
@@ -200,11 +201,10 @@ Status Safetensors::Check(const std::string& name, std::initializer_list<const c
     return Status::Invalid(fmt::format("{}: tensor {} is missing", path_, name));
   if (std::find(dtypes.begin(), dtypes.end(), entry->dtype) == dtypes.end())
     return Status::Invalid(fmt::format("{}: tensor {} is {} ({} is read)", path_, name,
-                                       entry->dtype, fmt::join(dtypes, " or ")));
+                                       Shown(entry->dtype), fmt::join(dtypes, " or ")));
   if (entry->shape != shape) {
     return Status::Invalid(fmt::format("{}: tensor {} has the shape [{}] (the model's is [{}])",
-                                       path_, name, fmt::join(entry->shape, ", "),
-                                       fmt::join(shape, ", ")));
+                                       path_, name, Shape(entry->shape), fmt::join(shape, ", ")));
   }
   return {};
 }

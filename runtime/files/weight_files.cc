@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "runtime/files/digest.h"
+#include "schema/json.h"
 
 namespace pp {
 namespace {
@@ -25,14 +25,11 @@ bool HasIndex(const std::string& dir) {
 
 // Tensor -> name of its file.
 Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
-  Result<InputFile> file = InputFile::Open(path, "an index of safetensors files");
-  PP_RETURN_IF_ERROR(file.status());
-  if (file->bytes() > kMaxIndex)
-    return Status::Invalid(
-        fmt::format("{}: {} bytes (at most {})", path, file->bytes(), kMaxIndex));
-  std::string text(file->bytes(), 0);
-  PP_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes()));
-  const auto root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Result<std::string> text = ReadWhole(path, "an index of safetensors files", kMaxIndex);
+  PP_RETURN_IF_ERROR(text.status());
+  const Result<nlohmann::json> parsed = ParseJson(*text);
+  PP_RETURN_IF_ERROR(parsed.status().In(path));
+  const nlohmann::json& root = *parsed;
   if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
     return Status::Invalid(path + ": has no weight_map (an index of safetensors files)");
   std::map<std::string, std::string> map;
@@ -40,8 +37,8 @@ Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
     const std::string in = value.is_string() ? value.get<std::string>() : "";
     if (in.empty() || in.find('/') != std::string::npos || in.find('\0') != std::string::npos)
       return Status::Invalid(
-          fmt::format("{}: tensor {} is in {} (a file of the same folder)", path, name,
-                      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
+          fmt::format("{}: tensor {} is in {} (a file of the same folder)", path, Shown(name),
+                      Shown(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace))));
     map[name] = in;
   }
   return map;
@@ -97,7 +94,7 @@ Result<WeightFiles> WeightFiles::Open(const std::string& dir) {
     Safetensors& in = files.files_.at(path);
     if (in.Find(name) == nullptr)
       return Status::Invalid(fmt::format("{}: tensor {} is missing ({} says that it is there)",
-                                         path, name, files.path_));
+                                         Shown(path), Shown(name), files.path_));
     files.file_of_[name] = &in;
   }
   return files;

@@ -56,10 +56,10 @@ Status Set(std::string_view item, CudaExperiments* experiments) {
     const auto value = equals == item.npos ? std::string_view() : item.substr(equals + 1);
     if (key.set(value, experiments)) return {};
     return Status::Invalid(
-        fmt::format("--cuda-experiments: '{}' ({}={})", item, key.name, key.values));
+        fmt::format("--cuda-experiments: '{}' ({}={})", Shown(item), key.name, key.values));
   }
   return Status::Invalid(fmt::format(
-      "--cuda-experiments: '{}' (KEY=VALUE,... of reduction, alignment, gelu, poll)", item));
+      "--cuda-experiments: '{}' (KEY=VALUE,... of reduction, alignment, gelu, poll)", Shown(item)));
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -22,19 +21,6 @@
 #include "schema/regions.h"
 
 namespace pp {
-namespace {
-
-// The checksum that ends a plan file.
-uint64_t PlanChecksum(const std::string& path) {
-  uint64_t checksum = 0;
-  std::ifstream file(path, std::ios::binary);
-  file.seekg(-static_cast<int>(sizeof checksum), std::ios::end);
-  file.read(reinterpret_cast<char*>(&checksum), sizeof checksum);
-  return checksum;
-}
-
-}  // namespace
-
 Run::Run(const Arguments& arguments, TrainOptions options, Backend backend,
          std::shared_ptr<const GemmTable> gemms)
     : arguments_(arguments),
@@ -93,7 +79,7 @@ Status Run::Prepare() {
     Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = backend_.gpu};
     if (!mine.status.ok()) return mine;
     const std::hash<std::string> digest;
-    mine.items.push_back({"PLAN", PlanChecksum(arguments_.plan)});
+    mine.items.push_back({"PLAN", plan_checksum_});
     mine.items.push_back({"--backend", digest(arguments_.backend)});
     mine.items.push_back({"--transport", digest(arguments_.transport)});
     mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
@@ -116,8 +102,8 @@ Status Run::Prepare() {
 Status Run::Read() {
   const Transport* transport = options_.transport;
   const bool nccl = arguments_.transport == "nccl";
-  auto program =
-      First() || nccl ? Load(arguments_.plan) : LoadRank(arguments_.plan, transport->rank());
+  auto program = First() || nccl ? Load(arguments_.plan, &plan_checksum_)
+                                 : LoadRank(arguments_.plan, transport->rank(), &plan_checksum_);
   PP_RETURN_IF_ERROR(program.status());
   PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
   program_ = std::move(*program);

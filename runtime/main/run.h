@@ -52,7 +52,8 @@ class Run {
   TrainOptions options_;
   const Backend backend_;
   const std::shared_ptr<const GemmTable> gemms_;
-  int64_t added_bytes_ = 0;  // to the arena of the rank that needs the most (AddRegions)
+  int64_t added_bytes_ = 0;     // to the arena of the rank that needs the most (AddRegions)
+  uint64_t plan_checksum_ = 0;  // of the file that program_ is from
   std::optional<Program> program_;
   Outputs outputs_;
   int64_t steps_ = 0;  // reported

@@ -77,6 +77,8 @@ std::unique_ptr<Kernels> MakeKernels(const Program& program, int device, int thr
                                      Device* memory);
 
 // The region of `kind`, for a copy of a stage or for the whole device; null where there is none.
+// -1 in a region stands for any stage or pipe: a plan that was verified has no second one that
+// matches.
 const Region* FindRegion(const DeviceList& list, Kind kind, int stage, int pipe);
 
 }  // namespace pp

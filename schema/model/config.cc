@@ -4,12 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "schema/disk.h"
+#include "schema/json.h"
 #include "schema/model/families.h"
 
 namespace pp {
@@ -30,6 +29,7 @@ std::string Short(const Json& value) {
 }
 
 constexpr double kMaxTheta = 1e15, kMaxFactor = 1e6;
+constexpr int64_t kMostBytes = 16 << 20;
 
 // Reads the members of one JSON object; keeps the first error.
 class KeyReader : public ConfigKeys {
@@ -214,7 +214,9 @@ std::string Divisors(int number) {
 }
 
 Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file) {
-  const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Result<Json> parsed = ParseJson(text);
+  PP_RETURN_IF_ERROR(parsed.status().In(file));
+  const Json& root = *parsed;
   if (!root.is_object())
     return Status::Invalid(file + ": not a JSON object (a Hugging Face config.json)");
   ModelConfig config;
@@ -243,16 +245,9 @@ std::string ToConfigJson(const ModelConfig& config) {
 }
 
 Result<ModelConfig> LoadModelConfig(const std::string& path) {
-  std::error_code ignored;
-  const auto type = std::filesystem::status(path, ignored).type();
-  const bool endless = type == std::filesystem::file_type::character;
-  std::ifstream stream(path, std::ios::binary);
-  std::string text;
-  if (type != std::filesystem::file_type::directory && !endless && stream.is_open())
-    text.assign(std::istreambuf_iterator<char>(stream), {});
-  if (stream.bad() || text.empty())
-    return Status::Invalid(path + ": cannot be read (a Hugging Face config.json)");
-  return ParseModelConfig(text, path);
+  const Result<std::string> text = ReadText(path, "a Hugging Face config.json", kMostBytes);
+  PP_RETURN_IF_ERROR(text.status());
+  return ParseModelConfig(*text, path);
 }
 
 Status CheckModelConfig(const ModelConfig& config, const std::string& file) {

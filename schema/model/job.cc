@@ -122,7 +122,7 @@ Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text) {
                                      [&](const Saving& saving) { return saving.name == name; });
     if (found == std::end(kSaving))
       return Status::Invalid(
-          fmt::format("'{}' (stage, or some of norm, linear, attention, residual)", name));
+          fmt::format("'{}' (stage, or some of norm, linear, attention, residual)", Shown(name)));
     kinds.push_back(found->kind);
   }
   std::sort(kinds.begin(), kinds.end());

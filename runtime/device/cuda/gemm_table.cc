@@ -67,7 +67,7 @@ bool IsHex(const std::string& text, GemmAlgorithm* algorithm) {
 }
 
 Status Wrong(const std::string& word, const char* right) {
-  return Status::Invalid(fmt::format("'{}' ({})", OneLine(word), right));
+  return Status::Invalid(fmt::format("'{}' ({})", Shown(word), right));
 }
 
 uint64_t ChecksumOf(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
