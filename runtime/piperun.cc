@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "runtime/device/cuda/gemm_table.h"
@@ -27,6 +29,8 @@ namespace {
 
 // How long the process may take to end after the run: connections to other hosts are closed.
 constexpr double kLeaveSeconds = 10;
+// How long a launcher takes to end the other ranks when one has died.
+constexpr std::chrono::milliseconds kLauncherTime{500};
 
 struct CommandLine {
   Arguments arguments;
@@ -107,6 +111,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
     status = run.Main(joined.transport.get());
     speaks = run.Speaks();
   }
+  // If rank 0 has died, mpiexec may be about to end this one, too, and to report it.
+  if (speaks && !first) std::this_thread::sleep_for(kLauncherTime);
   if (!status.ok() && speaks) PrintError(status);
   const int code = static_cast<int>(status.code());
   const Deadline deadline(kLeaveSeconds, [code] { std::_Exit(code); });

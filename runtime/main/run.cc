@@ -73,6 +73,12 @@ Status Run::Main(Transport* transport) {
   return report.orphaned ? end().status : Together(end);
 }
 
+bool Run::Speaks() const {
+  for (int rank = 0; !First() && rank < options_.transport->rank(); ++rank)
+    if (!options_.transport->HasDied(rank)) return false;
+  return !spoken_;
+}
+
 // Returns the status of the first rank that has an error, on all ranks. `work` computes this rank's
 // part on a thread of its own: however long it takes, the others know that this rank is alive.
 Status Run::Together(const std::function<Readiness()>& work) {
@@ -87,6 +93,7 @@ Status Run::Together(const std::function<Readiness()>& work) {
         mine = ready.status;
         return ready;
       });
+  if (future.valid()) mine = future.get().status;  // the others did not answer
   return mine.ok() ? agreed : mine;
 }
 
