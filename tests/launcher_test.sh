@@ -40,6 +40,20 @@ two=$!
 wait $two
 [[ ! -s killed-0.txt && ! -s killed-2.txt ]] || fail "$(cat killed-?.txt)"
 
+# A program that is no rank, first or last, and ends well or badly; the rank waits for it.
+beside() {
+  local begin=$SECONDS got
+  timeout 60 mpiexec "$@" > out.txt 2> err.txt
+  got=$?
+  ((got == 1 || got == 9)) || fail "beside, $*: exit $got"
+  [[ $(grep -c "piperun: error" err.txt) == 1 ]] && grep -qE \
+    "^piperun: error: rank [01]: a process that mpiexec started beside it has ended without joining the 2 ranks" \
+    err.txt || fail "beside, $*"
+  ((SECONDS < begin + 30)) || fail "beside, $*: it took $((SECONDS - begin)) s"
+}
+beside -n 1 "$piperun" a.plan --data text.txt : -n 1 sleep 1
+beside -n 1 false : -n 1 bash -c "\"$piperun\" a.plan --data text.txt; exit \$?"
+
 # Ranks with process ids of their own, as in containers: each is 1. What they send is too large for
 # one piece. Without random addresses, each has something of its own where the other's is. (MPICH's
 # shared memory does not start there.)
