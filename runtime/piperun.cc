@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/comm/host_memory.h"
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/main/backend.h"
 #include "runtime/main/experiments.h"
@@ -152,9 +153,9 @@ int main(int argc, char** argv) {
   try {
     return pp::Main(argc, argv);
   } catch (const std::bad_alloc&) {
-    pp::PrintError(pp::Status::Failed("out of memory"));
+    pp::PrintError(pp::Status::Failed("out of memory" + pp::LimitText()));
   } catch (const std::system_error& error) {
-    pp::PrintError(pp::Status::Failed(error.what()));
+    pp::PrintError(pp::Status::Failed(error.what() + pp::LimitText()));
   }
   return static_cast<int>(pp::Code::kFailed);
 }

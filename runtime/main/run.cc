@@ -16,9 +16,9 @@
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/model/products.h"
+#include "runtime/run/host_bytes.h"
 #include "runtime/run/run_text.h"
 #include "schema/file.h"
-#include "schema/model/workspace.h"
 #include "schema/nccl/prove.h"
 #include "schema/regions.h"
 
@@ -112,8 +112,10 @@ Status Run::Prepare() {
     const Topology topology = TopologyOf(*program_);
     const bool on_host = arguments_.backend == "cpu";
     for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
-      mine.bytes.push_back(program_->lists[topology.PlaceOf(rank).device].arena_bytes +
-                           (options_.threads - 1) * WorkspaceOf(*program_->job).kernel_bytes);
+      mine.bytes.push_back(HostBytesOf(*program_, rank,
+                                       {.threads = options_.threads,
+                                        .resumes = options_.resume,
+                                        .processes = options_.transport != nullptr}));
     if (on_host && options_.transport == nullptr)
       mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
     return mine;
