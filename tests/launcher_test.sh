@@ -54,6 +54,17 @@ beside() {
 beside -n 1 "$piperun" a.plan --data text.txt : -n 1 sleep 1
 beside -n 1 false : -n 1 bash -c "\"$piperun\" a.plan --data text.txt; exit \$?"
 
+# More threads than the cores that the ranks may use: said once, and the run goes on.
+core=$(taskset -pc $$ | sed -E 's/.*: ([0-9]+).*/\1/')
+# note COMMAND...: what is printed before the first step.
+note() { taskset -c "$core" "$@" a.plan --data text.txt --steps 1 2> err.txt | grep -E "^(--threads|step)"; }
+two="--threads 2: 8 compute threads of 4 ranks here may use 1 of the machine's cores"
+for start in "" "mpiexec -n 4"; do
+  [[ $(note $start "$piperun" --threads 2 | cut -c 1-80 | head -n 2) == "$two"*$'\nstep 1/1'* ]] ||
+    fail "no note: $start"
+  [[ $(note $start "$piperun" | cut -c 1-8) == "step 1/1" ]] || fail "a note without a reason: $start"
+done
+
 # Ranks with process ids of their own, as in containers: each is 1. What they send is too large for
 # one piece. Without random addresses, each has something of its own where the other's is. (MPICH's
 # shared memory does not start there.)

@@ -13,6 +13,7 @@
 
 #include "runtime/comm/host_memory.h"
 #include "runtime/compare/comparison.h"
+#include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/model/products.h"
@@ -191,6 +192,10 @@ Status Run::Begin() {
         fmt::format("{} counts the memory of another kind of device: {} bytes a rank "
                     "more here, at most (pipec compile --backend {})",
                     arguments_.plan, added_bytes_, arguments_.backend));
+  const bool alone = options_.transport == nullptr;
+  const std::string cores =
+      CoresNote({.per_rank = options_.threads, .ranks = alone ? TopologyOf(*program_).ranks() : 1});
+  if (!cores.empty() && First()) options_.on_note(cores);
   options_.stop_requests = CountStopRequests();
   return outputs_.Begin();
 }

@@ -31,14 +31,19 @@ int ParentOf(int process, std::string* name) {
 
 }  // namespace
 
-std::optional<int> LivingSiblings() {
+std::optional<int> Launcher() {
   // There may be shells and other programs in between.
   int process = getppid();
   for (std::string name; process > 0;) {
     const int parent = ParentOf(process, &name);
-    if (name == kLauncher) break;
+    if (name == kLauncher) return process;
     process = parent;
   }
+  return std::nullopt;
+}
+
+std::optional<int> LivingSiblings() {
+  const int process = Launcher().value_or(0);
   std::ifstream children(fmt::format("/proc/{}/task/{}/children", process, process));
   if (!children) return std::nullopt;
   return static_cast<int>(

@@ -8,6 +8,10 @@
 
 namespace pp {
 
+// The process of hydra that has started this one. None: there is none, or the system does not show
+// it.
+std::optional<int> Launcher();
+
 // How many of them live. None: hydra has not started this process, or the system does not show it.
 std::optional<int> LivingSiblings();
 
