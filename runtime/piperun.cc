@@ -3,14 +3,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
 #include <system_error>
+#include <thread>
 #include <utility>
 
+#include "runtime/comm/host_memory.h"
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/main/backend.h"
 #include "runtime/main/experiments.h"
@@ -29,6 +32,8 @@ namespace {
 // How long the process may take to end after the run: connections to other hosts are closed. After
 // a good run it also waits for ranks that take longer (--stall-timeout).
 constexpr double kLeaveSeconds = 10;
+// How long a launcher takes to end the other ranks when one has died.
+constexpr std::chrono::milliseconds kLauncherTime{500};
 
 struct CommandLine {
   Arguments arguments;
@@ -110,6 +115,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
     status = run.Main(joined.transport.get());
     speaks = run.Speaks();
   }
+  // If rank 0 has died, mpiexec may be about to end this one, too, and to report it.
+  if (speaks && !first) std::this_thread::sleep_for(kLauncherTime);
   if (!status.ok() && speaks) PrintError(status);
   const int code = static_cast<int>(status.code());
   const Deadline deadline(code == 0 ? std::max(kLeaveSeconds, patience) : kLeaveSeconds,
@@ -151,9 +158,9 @@ int main(int argc, char** argv) {
   try {
     return pp::Main(argc, argv);
   } catch (const std::bad_alloc&) {
-    pp::PrintError(pp::Status::Failed("out of memory"));
+    pp::PrintError(pp::Status::Failed("out of memory" + pp::LimitText()));
   } catch (const std::system_error& error) {
-    pp::PrintError(pp::Status::Failed(error.what()));
+    pp::PrintError(pp::Status::Failed(error.what() + pp::LimitText()));
   }
   return static_cast<int>(pp::Code::kFailed);
 }

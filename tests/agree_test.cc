@@ -109,5 +109,21 @@ TEST_CASE("the ranks of a host share its memory") {
   CHECK(here.free_bytes < int64_t{1} << 50);
 }
 
+TEST_CASE("the ranks of a process share its limit, those of a host do not") {
+  const HostMemory own{.host = 7, .free_bytes = 1000, .limit_bytes = 80, .left_bytes = 50},
+      free{.host = 7, .free_bytes = 1000, .process = 9};
+  std::vector<HostMemory> hosts(4, own);
+  CHECK(CheckMemory(hosts, std::vector<int64_t>{10, 20, 10, 10}).ok());
+  CHECK(CheckMemory(hosts, std::vector<int64_t>{11, 20, 10, 10}).message() ==
+        "the plan takes 51 bytes in rank 0's process, whose address space is limited to 80 bytes, "
+        "of which 50 are left (a larger ulimit -v, or pipec compile --memory-limit)");
+  hosts[0] = free;
+  for (uint64_t rank = 1; rank < 4; ++rank) hosts[rank].process = rank;
+  CHECK(CheckMemory(hosts, std::vector<int64_t>{500, 50, 50, 50}).ok());
+  CHECK_THAT(CheckMemory(hosts, std::vector<int64_t>{500, 50, 51, 50}).message(),
+             Catch::StartsWith("the plan takes 51 bytes in rank 2's process"));
+  CHECK(ThisHost().process != ThisHost().process);
+}
+
 }  // namespace
 }  // namespace pp

@@ -2,6 +2,7 @@
 // are in one thread, except where a call waits for others.
 #include "runtime/run/control.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -48,6 +49,25 @@ struct Star {
   ControlMessage last;
 };
 
+// Rank 0's end of a transport on which one peer fails.
+class WithoutPeer : public Transport {
+ public:
+  WithoutPeer(Transport* inner, int peer)
+      : Transport(inner->rank(), inner->ranks()), inner_(*inner), peer_(peer) {}
+  Status Start(const Port& port, void* data, int64_t bytes) override {
+    return inner_.Start(port, data, bytes);
+  }
+  Status Test(const Port& port, bool* over) override {
+    return port.peer == peer_ ? Status::Failed("gone") : inner_.Test(port, over);
+  }
+  bool polls() const override { return inner_.polls(); }
+  void Settle(double) override {}
+
+ private:
+  Transport& inner_;
+  const int peer_;
+};
+
 }  // namespace
 
 TEST_CASE("messages arrive whole and in order, both ways at once") {
@@ -79,6 +99,21 @@ TEST_CASE("messages arrive whole and in order, both ways at once") {
   star.controls[1]->Post(0, full);
   star.Advance();
   CHECK(std::memcmp(&star.last, &full, sizeof full) == 0);
+}
+
+TEST_CASE("a rank that fails does not keep the others from hearing of it") {
+  Star star(4);
+  WithoutPeer transport(star.transports[0].get(), 1);
+  Control zero(&transport, [](int, const ControlMessage&) {});
+  bool moved = false;
+  CHECK(zero.Advance(&moved).ok());
+  zero.PostAll({.type = Type::kFail, .step = 7});
+  for (int i = 0; i < 3; ++i) {
+    CHECK(zero.Advance(&moved).message() == "gone");
+    for (int rank = 1; rank < 4; ++rank) CHECK(star.controls[rank]->Advance(&moved).ok());
+  }
+  for (int rank : {2, 3})
+    CHECK(std::count(star.heard.begin(), star.heard.end(), Heard{rank, 0, Type::kFail, 7}) == 1);
 }
 
 TEST_CASE("signs are dropped where many messages wait, others are not") {

@@ -67,6 +67,7 @@ KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
   Program program = plan;
   AddRegions(DeviceKind::kCuda, &program);
   TrainOptions options = Options(program);
+  options.optimizer.steps = run.steps;
   options.optimizer.loss_scale = run.loss_scale.value_or(8192);
   std::shared_ptr<FakeNcclWorld> world;
   if (run.messages == Messages::kNccl) {

@@ -14,7 +14,8 @@
 
 namespace pp {
 
-inline constexpr int kCudaRunSteps = 5;
+// Each of a scheme's weight versions on two devices is written twice.
+inline constexpr int kCudaRunSteps = 4;
 
 // How messages between GPUs travel: copies from one GPU's memory to another's, pinned memory and
 // the hosts' transport, or NCCL.
@@ -22,6 +23,7 @@ enum class Messages { kCopies, kStaged, kNccl };
 
 struct CudaRun {
   Messages messages = Messages::kCopies;
+  int steps = kCudaRunSteps;
   unsigned seed = 1;           // of the order of streams
   int64_t memory = INT64_MAX;  // of each rank's GPU
   int64_t events = INT64_MAX;  // before the driver fails

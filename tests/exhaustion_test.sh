@@ -58,6 +58,40 @@ one=$(needed 1) two=$(needed 2) three=$(needed 3)
 ((two > one && two - one == three - two && two - one < one / 16)) ||
   fail "working space of threads: $one $two $three bytes"
 
+# What a run takes is what was counted, besides the program and its libraries, and little less: here
+# the tensor that is loaded is a large part.
+cat > wide.json <<END
+{"model_type": "gpt2", "vocab_size": 30000, "n_positions": 16, "n_embd": 256, "n_layer": 1, "n_head": 2}
+END
+"$pipec" compile --scheme gpipe --devices 1 --microbatches 1 --model wide.json -o wide.plan || exit 1
+# counted COMMAND...: the bytes that it says it wants, with a limit that allows the program alone.
+counted() {
+  (ulimit -v 100000; exec timeout 20 "$@") > out.txt 2> err.txt
+  said piperun $? >&2
+  sed -nE "s/.*the plan takes ([0-9]+) bytes in rank 0's process, whose address space is limited to 102400000 bytes, of which [0-9]+ are left .*/\1/p" err.txt
+}
+# used COMMAND...: the most bytes of memory that it had at once.
+used() {
+  local most=0 now
+  "$@" > out.txt 2> err.txt &
+  while kill -0 $! 2> kill.txt; do
+    now=$(sed -nE 's/^VmHWM:[[:space:]]*([0-9]+) kB/\1/p' /proc/$!/status 2> kill.txt)
+    ((${now:-0} <= most)) || most=$now
+    sleep 0.01
+  done
+  wait $! || fail "$*: exit $?" >&2
+  echo $((most * 1024))
+}
+for more in "--save saves" "--save saves --resume" "--threads 2"; do
+  command=("$piperun" wide.plan --data text.txt --steps 2 $more)
+  [[ $more != *resume* ]] || command[5]=4
+  wanted=$(counted "${command[@]}")
+  [[ $wanted ]] || fail "no count: ${command[*]}"
+  peak=$(used "${command[@]}")
+  ((peak < ${wanted:-0} + (16 << 20) && peak > ${wanted:-0} * 9 / 10)) ||
+    fail "${command[*]}: took $peak bytes, counted $wanted"
+done
+
 # Files.
 (ulimit -f 4; "$piperun" a.plan --data text.txt --steps 50 --log log.jsonl) > out.txt 2> err.txt
 said piperun $?

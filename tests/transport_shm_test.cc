@@ -3,15 +3,20 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <vector>
 
 #include "runtime/comm/agree.h"
+#include "runtime/comm/clock.h"
 #include "runtime/comm/shm_transport.h"
 #include "tests/transfer.h"
 #include "tests/transport_conformance.h"
@@ -99,6 +104,120 @@ TEST_CASE("both ends learn that the other has another number of bytes") {
             .message() ==
         "rank 0: sends 200000 bytes to rank 1, which expects 4 (the same plan on all ranks)");
   CHECK(Join(child) == 0);
+}
+
+// As between containers with process ids of their own: the sender's id is the receiver's own here,
+// and what lies at the same place in the receiver's memory is something else.
+TEST_CASE("a process id that is not the neighbour's") {
+  auto segment = Make(2);
+  std::vector<int> numbers(250000, 1), received(numbers.size());
+  const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(int));
+  const int wrong = GENERATE(0, 1);  // this process, or none
+  const pid_t child = Fork([&] {
+    auto transport = MakeShmTransport(segment, 1);
+    segment->MemberAt(1).process.store(wrong == 0 ? getppid() : 1 << 30);
+    numbers.assign(numbers.size(), 2);
+    return Transfer(*transport, {Way::kSend, Channel::kAct, 0}, numbers.data(), bytes, kSeconds);
+  });
+  auto transport = MakeShmTransport(segment, 0);
+  const Status status =
+      Transfer(*transport, {Way::kRecv, Channel::kAct, 1}, received.data(), bytes, kSeconds);
+  CHECK(status.message() == "");
+  CHECK(std::count(received.begin(), received.end(), 2) == std::ssize(received));
+  CHECK(segment->ChannelOf(Channel::kAct, 1, 0).receiver.in_pieces.load());
+  CHECK(!transport->HasDied(1));
+  CHECK(Join(child) == 0);
+}
+
+// Whether this system shows a process what a neighbour has in its memory, and that it ends.
+bool SeesNeighbours() {
+  int number = 7, seen = 0;
+  const pid_t child = Fork([]() -> Status {
+    pause();
+    return {};
+  });
+  iovec here{&seen, sizeof seen}, there{&number, sizeof number};
+  const bool reads = process_vm_readv(child, &here, 1, &there, 1, 0) == sizeof number;
+  const int watch = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  if (watch >= 0) close(watch);
+  kill(child, SIGKILL);
+  Join(child);
+  if (!reads || watch < 0) WARN("SKIPPED: no look into other processes here");
+  return reads && watch >= 0;
+}
+
+// Nobody else tells the ranks. One hears of it from the rank that it waits for, the other one,
+// which waits for somebody who lives, once, and then goes on.
+TEST_CASE("a process that is killed is noticed") {
+  if (!SeesNeighbours()) return;
+  auto segment = Make(3);
+  const auto carry = [](Transport& transport, Way way, int peer) {
+    int number = 0;
+    return Transfer(transport, {way, Channel::kAct, peer}, &number, sizeof number, kSeconds);
+  };
+  const pid_t waits = Fork([&]() -> Status {
+    auto transport = MakeShmTransport(segment, 1);
+    PP_RETURN_IF_ERROR(carry(*transport, Way::kRecv, 2));
+    if (transport->HasDied(2)) return Status::Failed("it lives");
+    PP_RETURN_IF_ERROR(carry(*transport, Way::kSend, 0));
+    const Status died = carry(*transport, Way::kRecv, 2);
+    if (died.message() != "rank 1: rank 2's process has ended") return died.In("another end");
+    if (!transport->HasDied(2) || transport->HasDied(0)) return Status::Failed("who has died?");
+    return carry(*transport, Way::kSend, 0);
+  });
+  const pid_t dies = Fork([&]() -> Status {
+    auto transport = MakeShmTransport(segment, 2);
+    PP_RETURN_IF_ERROR(carry(*transport, Way::kSend, 1));
+    return carry(*transport, Way::kRecv, 0);
+  });
+  auto transport = MakeShmTransport(segment, 0);
+  REQUIRE(carry(*transport, Way::kRecv, 1).message() == "");
+  CHECK(!transport->HasDied(2));
+  int number = 0;
+  bool over = false;
+  const Port from_one{Way::kRecv, Channel::kAct, 1};
+  REQUIRE(transport->Start(from_one, &number, sizeof number).ok());
+  kill(dies, SIGKILL);
+  Join(dies);
+  Status news;
+  const double begin = SteadySeconds();
+  for (; news.ok() && SteadySeconds() < begin + kSeconds; usleep(1000))
+    news = transport->Test(from_one, &over);
+  CHECK(news.message() == "rank 0: rank 2's process has ended");
+  CHECK(transport->HasDied(2));
+  for (; !over && SteadySeconds() < begin + kSeconds; usleep(1000))
+    REQUIRE(transport->Test(from_one, &over).message() == "");
+  CHECK(over);
+  CHECK(Join(waits) == 0);
+  // Nor do the others wait for it at the end.
+  const double settles = SteadySeconds();
+  transport->Settle(5);
+  CHECK(SteadySeconds() < settles + 4);
+}
+
+// Its last transfer is whole, and those that it does not take part in are not disturbed.
+TEST_CASE("a process that leaves is no failure, but nobody waits for it") {
+  auto segment = Make(3);
+  const Port from_one{Way::kRecv, Channel::kAct, 1}, to_one{Way::kSend, Channel::kAct, 1},
+      from_two{Way::kRecv, Channel::kAct, 2};
+  int number = 1;
+  const pid_t leaves = Fork([&] {
+    return Transfer(*MakeShmTransport(segment, 1), {Way::kSend, Channel::kAct, 0}, &number,
+                    sizeof number, kSeconds);
+  });
+  const pid_t stays = Fork([&] {
+    auto transport = MakeShmTransport(segment, 2);
+    usleep(500000);
+    return Transfer(*transport, {Way::kSend, Channel::kAct, 0}, &number, sizeof number, kSeconds);
+  });
+  auto transport = MakeShmTransport(segment, 0);
+  CHECK(Transfer(*transport, from_one, &number, sizeof number, kSeconds).ok());
+  CHECK(Join(leaves) == 0);
+  CHECK(Transfer(*transport, from_two, &number, sizeof number, kSeconds).message() == "");
+  CHECK(Join(stays) == 0);
+  CHECK(!transport->HasDied(1));
+  CHECK(Transfer(*transport, to_one, &number, sizeof number, kSeconds).message() ==
+        "rank 0: rank 1's process has ended");
 }
 
 // After Settle the ports are free, whatever was under way, and nothing old arrives.

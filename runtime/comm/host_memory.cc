@@ -1,6 +1,8 @@
 #include "runtime/comm/host_memory.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +10,10 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <new>
 #include <string>
+#include <tuple>
+#include <utility>
 
 namespace pp {
 namespace {
@@ -57,7 +62,25 @@ int64_t FreeInGroups() {
   return least;
 }
 
+// The limit on this process's address space, and what it leaves; -1: there is none.
+std::pair<int64_t, int64_t> AddressSpace() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {-1, 0};
+  const auto bytes = static_cast<int64_t>(limit.rlim_cur);
+  return {bytes, bytes - NumberAfter("/proc/self/status", "VmSize:", 0) * 1024};
+}
+
 }  // namespace
+
+std::string LimitText() try {
+  const auto [limit, left] = AddressSpace();
+  if (limit < 0) return "";
+  return fmt::format(
+      " (the address space is limited to {} bytes, of which {} are left: a larger ulimit -v)",
+      limit, left);
+} catch (const std::bad_alloc&) {
+  return "";
+}
 
 HostMemory ThisHost() {
   std::string name(256, 0), boot;
@@ -67,8 +90,29 @@ HostMemory ThisHost() {
   const int64_t available = NumberAfter("/proc/meminfo", "MemAvailable:", kAny >> 11) * 1024,
                 swap = NumberAfter("/proc/meminfo", "SwapFree:", 0) * 1024;
   host.free_bytes = std::min(available + swap, FreeInGroups());
+  if (getrandom(&host.process, sizeof host.process, 0) < 0) host.process = getpid();
+  std::tie(host.limit_bytes, host.left_bytes) = AddressSpace();
   return host;
 }
+
+namespace {
+
+// A process whose limit on its address space leaves too little.
+Status CheckLimits(std::span<const HostMemory> hosts, std::span<const int64_t> bytes) {
+  std::map<uint64_t, int64_t> taken;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) taken[hosts[rank].process] += bytes[rank];
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const HostMemory& host = hosts[rank];
+    if (host.limit_bytes < 0 || taken[host.process] <= host.left_bytes) continue;
+    return Status::Invalid(fmt::format(
+        "the plan takes {} bytes in rank {}'s process, whose address space is limited to {} bytes, "
+        "of which {} are left (a larger ulimit -v, or pipec compile --memory-limit)",
+        taken[host.process], rank, host.limit_bytes, host.left_bytes));
+  }
+  return {};
+}
+
+}  // namespace
 
 Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> bytes) {
   struct Host {
@@ -90,7 +134,7 @@ Status CheckMemory(std::span<const HostMemory> hosts, std::span<const int64_t> b
         "ranks a host, or pipec compile --memory-limit)",
         host.bytes, host.ranks, rank, host.free_bytes));
   }
-  return {};
+  return CheckLimits(hosts, bytes);
 }
 
 }  // namespace pp

@@ -23,6 +23,7 @@ class RoutedTransport : public Transport {
   Status Test(const Port& port, bool* over) override { return route_[port.peer]->Test(port, over); }
   bool polls() const override { return far_->polls(); }
   double wake_at() const override { return std::min(near_->wake_at(), far_->wake_at()); }
+  bool HasDied(int peer) override { return route_[peer]->HasDied(peer); }
   void Settle(double seconds) override {
     near_->Settle(seconds);
     far_->Settle(seconds);

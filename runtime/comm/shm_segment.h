@@ -39,7 +39,10 @@ struct ShmChannel {
 // What a member shows the others.
 struct alignas(64) ShmMember {
   BellWords bell;
-  std::atomic<int> process{0};
+  std::atomic<int> process{0};     // its id, in its own namespace; stored last. 0: has not joined
+  std::atomic<bool> left{false};   // takes no part any more; its process may end
+  uint64_t nonce = 0;              // random,
+  const void* nonce_at = nullptr;  // and where the process has the same number in its memory
 };
 
 class ShmSegment {

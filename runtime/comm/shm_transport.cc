@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
-#include <sys/uio.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,10 +12,13 @@
 #include <utility>
 
 #include "runtime/comm/clock.h"
+#include "runtime/comm/shm_neighbour.h"
 
 namespace pp {
 namespace {
 
+// How often it looks whether the other processes live, and how long it sleeps in between.
+constexpr std::chrono::milliseconds kLookTime{100};
 // A transfer that fits in one piece is not worth a system call. Reading more than kDirectStep in
 // one call would keep the receiver from its other ports.
 constexpr int64_t kPieceBytes = ShmChannel::kPieceBytes, kDirectStep = 256 << 10;
@@ -27,19 +30,29 @@ class ShmTransport : public Transport {
         segment_(std::move(args.segment)),
         copy_(args.copy),
         me_(me),
+        members_(std::move(args.members)),
         member_of_(args.ranks, -1),
+        died_(members_.size()),
         transfers_(port_count()) {
-    for (size_t i = 0; i < args.members.size(); ++i)
-      member_of_[args.members[i]] = static_cast<int>(i);
-    segment_->MemberAt(me).process.store(getpid());
+    for (size_t i = 0; i < members_.size(); ++i) member_of_[members_[i]] = static_cast<int>(i);
+    for (int member = 0; member < segment_->members(); ++member)
+      neighbours_.emplace_back(&segment_->MemberAt(member));
     // If a system lets only a parent read a process's memory, this asks for more. It may fail.
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    PP_CHECK(getrandom(&nonce_, sizeof nonce_, 0) == sizeof nonce_);
+    ShmMember& mine = segment_->MemberAt(me);
+    mine.nonce = nonce_;
+    mine.nonce_at = &nonce_;
+    mine.process.store(getpid());
   }
+
+  ~ShmTransport() override { segment_->MemberAt(me_).left.store(true); }
 
   Status Start(const Port& port, void* data, int64_t bytes) override {
     Transfer& transfer = transfers_[IndexOf(port)];
-    PP_CHECK(!transfer.busy && member_of_[port.peer] >= 0);
+    PP_CHECK(member_of_[port.peer] >= 0);
     if (lost_) return Lost();
+    PP_CHECK(!transfer.busy);
     if (port.way == Way::kSend && !std::exchange(transfer.reserved, true))
       PP_RETURN_IF_ERROR(segment_->Reserve(port.channel, me_, member_of_[port.peer]));
     transfer.data = static_cast<char*>(data);
@@ -55,15 +68,23 @@ class ShmTransport : public Transport {
 
   Status Test(const Port& port, bool* over) override {
     Transfer& transfer = transfers_[IndexOf(port)];
-    PP_CHECK(transfer.busy);
     if (lost_) return Lost();
+    PP_CHECK(transfer.busy);
+    PP_RETURN_IF_ERROR(Look());
+    // Before the look at what the peer did last.
+    const bool alone = IsGone(member_of_[port.peer]);
     if (!transfer.over) PP_RETURN_IF_ERROR(Advance(port, &transfer));
     *over = transfer.over;
     if (*over) transfer.busy = false;
-    return {};
+    return alone && !*over ? Gone(member_of_[port.peer]) : Status();
   }
 
   bool polls() const override { return false; }
+
+  bool HasDied(int peer) override {
+    const int member = member_of_[peer];
+    return member >= 0 && member != me_ && neighbours_[member].HasDied();
+  }
 
   // At the first end everybody has stopped sending and receiving, and each empties the channels
   // that lead to it; at the second all are empty.
@@ -93,6 +114,27 @@ class ShmTransport : public Transport {
 
     int64_t left() const { return bytes - done; }
   };
+
+  // Now and then, whether all processes live. Failed, once for each that has died, whatever is
+  // being tested: a rank that expects nothing from it tells those on other hosts that do.
+  Status Look() {
+    const double now = SteadySeconds();
+    if (now - looked_at_ < std::chrono::duration<double>(kLookTime).count()) return {};
+    looked_at_ = now;
+    for (int member = 0; member < segment_->members(); ++member) {
+      if (member == me_ || died_[member] || !neighbours_[member].HasDied()) continue;
+      died_[member] = true;
+      return Gone(member);
+    }
+    return {};
+  }
+
+  bool IsGone(int member) const { return died_[member] || neighbours_[member].HasLeft(); }
+
+  Status Gone(int member) const {
+    return Status::Failed(
+        fmt::format("rank {}: rank {}'s process has ended", rank(), members_[member]));
+  }
 
   Status Advance(const Port& port, Transfer* transfer) {
     return port.way == Way::kSend ? Put(port, transfer) : Take(port, transfer);
@@ -163,13 +205,11 @@ class ShmTransport : public Transport {
 
   // The next bytes of a transfer that begins at `source` in another process. False: this process is
   // not allowed to read there.
-  bool Read(int member, const char* source, Transfer* transfer) const {
+  bool Read(int member, const char* source, Transfer* transfer) {
     if (copy_ == ShmCopy::kInPieces) return false;
-    const auto bytes = static_cast<size_t>(std::min(kDirectStep, transfer->left()));
-    iovec here{transfer->data + transfer->done, bytes};
-    iovec there{const_cast<char*>(source) + transfer->done, bytes};
-    const int process = segment_->MemberAt(member).process.load();
-    const ssize_t copied = process_vm_readv(process, &here, 1, &there, 1, 0);
+    const int64_t copied =
+        neighbours_[member].Read(source + transfer->done, transfer->data + transfer->done,
+                                 std::min(kDirectStep, transfer->left()));
     if (copied <= 0) return false;
     transfer->done += copied;
     return true;
@@ -198,9 +238,8 @@ class ShmTransport : public Transport {
       const uint64_t seen = bell().rings();
       if (arrived.load() == segment_->members()) return true;
       const double left = until - SteadySeconds();
-      if (left <= 0) break;
-      bell().WaitFor(
-          seen, std::chrono::milliseconds(static_cast<int64_t>(std::min(left, 1.0) * 1e3) + 1));
+      if (left <= 0 || !Look().ok() || std::count(died_.begin(), died_.end(), true) > 0) break;
+      bell().WaitFor(seen, kLookTime);
     }
     lost_ = true;
     return false;
@@ -208,8 +247,13 @@ class ShmTransport : public Transport {
 
   const std::shared_ptr<ShmSegment> segment_;
   const ShmCopy copy_;
-  const int me_;                // index among the members
-  std::vector<int> member_of_;  // rank -> member; -1: on another host
+  const int me_;                          // index among the members
+  const std::vector<int> members_;        // their ranks
+  std::vector<int> member_of_;            // rank -> member; -1: on another host
+  uint64_t nonce_ = 0;                    // see ShmMember
+  std::vector<ShmNeighbour> neighbours_;  // by member; one is this process
+  std::vector<bool> died_;                // by member; as reported
+  double looked_at_ = 0;
   std::vector<Transfer> transfers_;
   bool lost_ = false;
 };

@@ -110,6 +110,9 @@ class Transport {
   // How long the calling thread may sleep on its bell, at most `longest` (max(): forever).
   std::chrono::nanoseconds MaySleep(std::chrono::nanoseconds longest) const;
 
+  // The peer's process has ended without having left. False: it has not, or nobody can tell.
+  virtual bool HasDied(int /*peer*/) { return false; }
+
   // Every rank calls this once, when its run is over, and waits up to `seconds` for the others:
   // transfers that a failed run has left under way end somehow. Afterwards nothing accesses their
   // memory.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/comm/host_memory.h"
 #include "runtime/device/device.h"
 
 namespace pp {
@@ -24,9 +25,11 @@ void Arena::Unmap::operator()(std::byte* base) const {
 Result<Arena> Arena::Allocate(int64_t bytes) {
   if (bytes == 0) return Arena(nullptr, 0);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED)
+  if (base == MAP_FAILED) {
+    const char* reason = std::strerror(errno);
     return Status::Invalid(
-        fmt::format("the plan takes {} bytes on one rank: {}", bytes, std::strerror(errno)));
+        fmt::format("the plan takes {} bytes on one rank: {}{}", bytes, reason, LimitText()));
+  }
   // Fewer page faults if the system provides large pages; harmless otherwise.
   madvise(base, bytes, MADV_HUGEPAGE);
   uint32_t word = 0;

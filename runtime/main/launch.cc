@@ -9,9 +9,16 @@
 #include "runtime/comm/mpi_plugin.h"
 #include "runtime/main/environment.h"
 #include "runtime/main/print.h"
+#include "runtime/main/siblings.h"
 #include "runtime/run/deadline.h"
 
 namespace pp {
+namespace {
+
+// How long the launcher may take to start the processes of a host one after the other.
+constexpr double kMissingSeconds = 3;
+
+}  // namespace
 
 Result<Launch> ReadLaunch(const std::string& transport) {
   // Set by the launchers of MPICH and Open MPI, and by srun --mpi=pmi2.
@@ -31,6 +38,14 @@ Result<Launch> ReadLaunch(const std::string& transport) {
     return Status::Invalid(
         "--transport: started through PMIx, where each process would train by itself (the mpiexec "
         "of MPICH, or srun --mpi=pmi2; --transport threads for runs of their own)");
+  // torchrun, and whoever follows its example.
+  const int world = EnvironmentNumber({"WORLD_SIZE"}).value_or(1);
+  if (world > 1 && std::getenv("RANK") != nullptr)
+    return Status::Invalid(fmt::format(
+        "--transport: started as one of WORLD_SIZE={} processes, as by torchrun, each of "
+        "which would train by itself (mpiexec; --transport threads for runs of their "
+        "own)",
+        world));
   return Launch{};
 }
 
@@ -58,6 +73,15 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
         launch.rank, launch.ranks, patience)));
     std::_Exit(static_cast<int>(Code::kFailed));
   });
+  std::optional<SiblingWatch> watch;
+  if (const auto siblings = EnvironmentNumber({"MPI_LOCALNRANKS"}); siblings && launch.mpi)
+    watch.emplace(*siblings, kMissingSeconds + std::min(launch.rank, 5), [&] {
+      PrintError(Status::Failed(fmt::format(
+          "rank {}: a process that mpiexec started beside it has ended without joining the {} "
+          "ranks (all of them piperun, and of one build)",
+          launch.rank, launch.ranks)));
+      std::_Exit(static_cast<int>(Code::kFailed));
+    });
   Joined joined = JoinMpi(
       ProgramFolder(), {transport == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory, wrong});
   if (joined.transport && joined.transport->ranks() != launch.ranks)

@@ -11,12 +11,13 @@
 #include "runtime/comm/host_memory.h"
 #include "runtime/comm/phase.h"
 #include "runtime/compare/comparison.h"
+#include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/model/products.h"
+#include "runtime/run/host_bytes.h"
 #include "runtime/run/run_text.h"
 #include "schema/file.h"
-#include "schema/model/workspace.h"
 #include "schema/nccl/prove.h"
 #include "schema/regions.h"
 
@@ -64,6 +65,12 @@ Status Run::Main(Transport* transport) {
   return report.orphaned ? end().status : Together(end);
 }
 
+bool Run::Speaks() const {
+  for (int rank = 0; !First() && rank < options_.transport->rank(); ++rank)
+    if (!options_.transport->HasDied(rank)) return false;
+  return !spoken_;
+}
+
 // Returns the status of the first rank that has an error, on all ranks.
 Status Run::Together(const std::function<Readiness()>& work) {
   if (options_.transport == nullptr) return work().status;
@@ -88,8 +95,10 @@ Status Run::Prepare() {
     const Topology topology = TopologyOf(*program_);
     const bool on_host = arguments_.backend == "cpu";
     for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
-      mine.bytes.push_back(program_->lists[topology.PlaceOf(rank).device].arena_bytes +
-                           (options_.threads - 1) * WorkspaceOf(*program_->job).kernel_bytes);
+      mine.bytes.push_back(HostBytesOf(*program_, rank,
+                                       {.threads = options_.threads,
+                                        .resumes = options_.resume,
+                                        .processes = options_.transport != nullptr}));
     if (on_host && options_.transport == nullptr)
       mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
     return mine;
@@ -165,6 +174,10 @@ Status Run::Begin(int64_t steps_before) {
         fmt::format("{} counts the memory of another kind of device: {} bytes a rank "
                     "more here, at most (pipec compile --backend {})",
                     arguments_.plan, added_bytes_, arguments_.backend));
+  const bool alone = options_.transport == nullptr;
+  const std::string cores =
+      CoresNote({.per_rank = options_.threads, .ranks = alone ? TopologyOf(*program_).ranks() : 1});
+  if (!cores.empty() && First()) options_.on_note(cores);
   options_.stop_requests = CountStopRequests();
   return outputs_.Begin(steps_before);
 }

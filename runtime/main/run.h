@@ -31,8 +31,9 @@ class Run {
   // `transport` null: all ranks are threads of this process.
   Status Main(Transport* transport);
 
-  // Whether this rank is the one that must report the error, and has not yet.
-  bool Speaks() const { return First() && !spoken_; }
+  // Whether this rank is the one that must report the error, and has not yet: rank 0, or the first
+  // one that lives.
+  bool Speaks() const;
 
  private:
   bool First() const { return options_.transport == nullptr || options_.transport->rank() == 0; }

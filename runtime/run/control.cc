@@ -40,12 +40,15 @@ void Control::PostAll(const ControlMessage& message) {
   for (const Link& link : links_) Post(link.peer, message);
 }
 
+// The others hear of a rank that has failed: its link does not stop theirs.
 Status Control::Advance(bool* moved) {
+  Status first;
   for (Link& link : links_) {
-    PP_RETURN_IF_ERROR(Send(&link, moved));
-    PP_RETURN_IF_ERROR(Receive(&link, moved));
+    Status status = Send(&link, moved);
+    if (status.ok()) status = Receive(&link, moved);
+    if (first.ok()) first = status;
   }
-  return {};
+  return first;
 }
 
 Status Control::Send(Link* link, bool* moved) {
