@@ -132,6 +132,33 @@ TEST_CASE("a run that fails exports nothing") {
   CHECK(folder.List().empty());
 }
 
+// Without a gradient norm nobody looks at the last update.
+TEST_CASE("a model that is not finite is not exported") {
+  const Folder folder;
+  const auto program = Compile({.scheme = "1f1b",
+                                .shape = {2, 8, 0},
+                                .clip = false,
+                                .model = TinyModel("gpt2", true),
+                                .micro_batch_size = 1});
+  REQUIRE(program.ok());
+  auto opened = ModelFolder::Open(folder / "model");
+  REQUIRE(opened.ok());
+  REQUIRE(BeginExport(*program->job, &*opened).ok());
+  TrainOptions options;
+  options.data = folder.WriteText("data.txt", 1000);
+  options.optimizer.steps = 1;
+  options.optimizer.learning_rate = 3e38;
+  options.optimizer.weight_decay = 10;
+  options.optimizer.grad_clip = 0;
+  options.exports = true;
+  options.export_to = &*opened;
+  const TrainReport report = Train(*program, options);
+  CHECK(report.status.code() == Code::kFailed);
+  CHECK_THAT(report.status.message(),
+             Catch::Matches("rank 0: transformer\\.wte\\.weight: element [0-9]+ is (nan|-?inf)"));
+  CHECK_FALSE(fs::exists(folder / "model"));
+}
+
 TEST_CASE("a large model is in several files with an index") {
   const Folder folder;
   const std::vector<ModelFolderEntry> entries = {
