@@ -27,8 +27,7 @@ class CpuKernels : public Kernels {
         matmul_(threads) {
     PP_CHECK(job.backend == DeviceKind::kCpu);
     const std::vector<float> angles = RopeAngles(job);
-    std::copy(angles.begin(), angles.end(),
-              reinterpret_cast<float*>(workspace_ + layout_.angles));
+    std::copy(angles.begin(), angles.end(), reinterpret_cast<float*>(workspace_ + layout_.angles));
   }
 
 #define PP_KERNEL(Name) \
