@@ -276,6 +276,7 @@ TEST_CASE("work that is not waited for, and bytes used again too early, are foun
   CHECK(Found(program, right, {.after_bind = too_early}));
 }
 
+// Either plan runs on either device.
 TEST_CASE("a plan that counts a CPU's memory takes what a GPU needs before the first step") {
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
     CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
@@ -287,6 +288,7 @@ TEST_CASE("a plan that counts a CPU's memory takes what a GPU needs before the f
     REQUIRE(other.status.ok());
     REQUIRE(own.status.ok());
     CHECK(Difference(other, own) == 0);
+    CHECK(Difference(RunOnCpu(for_gpu), RunOnCpu(for_cpu)) == 0);
     Program added = for_cpu;
     const std::vector<int64_t> more = AddRegions(DeviceKind::kCuda, &added);
     CHECK(other.steps.back().peak_bytes == PlannedBytes(added));
