@@ -1,4 +1,5 @@
 // A stage's forward and backward against PyTorch, and against itself in other splits and halves.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -304,6 +305,16 @@ void CheckSameBits(Pipeline* one, Pipeline* other, int steps = 3) {
     }
     CHECK(one->Step(step) == other->Step(step));
   }
+}
+
+// So that one instruction of a large stage does not look like a stalled run.
+TEST_CASE("a stage counts the operators that it starts") {
+  Pipeline pipeline(kModels[0], {2}, 0, How::kWhole);
+  std::atomic<int64_t> started = 0;
+  pipeline.stage(0).model.CountIn(&started);
+  pipeline.Run(nullptr);
+  const auto operators = static_cast<int64_t>(pipeline.stage(0).layout().operators.size());
+  CHECK(started >= 2 * kMicrobatches * operators);  // forward and backward
 }
 
 TEST_CASE("every split has the bits of one stage") {
