@@ -309,7 +309,7 @@ void CheckSameBits(Pipeline* one, Pipeline* other, int steps = 3) {
 
 // So that one instruction of a large stage does not look like a stalled run.
 TEST_CASE("a stage counts the operators that it starts") {
-  Pipeline pipeline(kModels[0], {2}, 0, How::kWhole);
+  Pipeline pipeline(kModels[0], {4}, 0, How::kWhole);
   std::atomic<int64_t> started = 0;
   pipeline.stage(0).model.CountIn(&started);
   pipeline.Run(nullptr);
