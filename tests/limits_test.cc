@@ -39,12 +39,15 @@ TEST_CASE("a model whose sizes do not fit 64 bits") {
         "model: its weights and one micro-batch take about 1.7e+20 bytes (at most 1e+16)");
 }
 
-TEST_CASE("an empty region hides no other") {
-  pp::Program program = pp::SampleProgram({.devices = 1, .microbatches = 1});
+TEST_CASE("an empty region hides no other, as there is none") {
+  pp::Program program = pp::SampleProgram({.devices = 1, .microbatches = 1, .model = true});
   pp::DeviceList& list = program.lists[0];
   const int64_t begin = list.regions[0].offset;
   list.regions.insert(list.regions.begin(), {pp::Kind::kExchange, -1, -1, begin, 0});
   list.body[0].offset[0] = begin;  // tokens on the weights
+  CHECK(pp::Verify(program, pp::Depth::kPlan).message() ==
+        "device 0: a region of 0 bytes for exchange (the device needs none, or no second)");
+  list.regions.erase(list.regions.begin());
   CHECK_THAT(pp::Verify(program, pp::Depth::kPlan).message(),
              Catch::EndsWith("overlaps a value in use"));
 }
@@ -65,8 +68,9 @@ TEST_CASE("a plan without a region that its model needs") {
     pp::Region& region = program.lists[1].regions[i];
     region.bytes -= 1;
     const std::string error = pp::Verify(program, pp::Depth::kPlan).message();
-    CHECK(error == "device 1: no region of " + std::to_string(region.bytes + 1) + " bytes for " +
-                       pp::ToText(pp::Value{region.kind, region.stage}));
+    CHECK(error == "device 1: " + pp::ToText(pp::Value{region.kind, region.stage}) + " has " +
+                       std::to_string(region.bytes) + " bytes (" +
+                       std::to_string(region.bytes + 1) + ")");
   }
 }
 

@@ -130,6 +130,14 @@ TEST_CASE("a training goes on with its data and its options, or says what is not
   CHECK(from_old.notes[1] == last + " does not say which data it was trained with");
 }
 
+TEST_CASE("a manifest that nests deeply is damaged") {
+  const Folder folder;
+  const std::string depth(100000, '[');
+  WriteWithSum(folder / "manifest.json", depth + std::string(18, ' '));
+  CHECK(
+      ReadManifest(folder / "").status().message().ends_with("damaged (a checkpoint's manifest)"));
+}
+
 TEST_CASE("what is not of a checkpoint stays") {
   const Folder folder;
   const ModelConfig model = TinyModel(false);

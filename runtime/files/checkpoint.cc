@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/files/folder.h"
+#include "schema/json.h"
 
 namespace pp {
 namespace {
@@ -170,7 +171,9 @@ Status ShardReader::ReadFooter() {
   PP_RETURN_IF_ERROR(file_.Read(data, footer.data(), length));
   if (SumOf(footer.data(), length) != ends[1]) return damaged();
   footer_sum_ = ends[1];
-  const Json root = Json::parse(footer, nullptr, /*allow_exceptions=*/false);
+  const Result<Json> parsed = ParseJson(footer);
+  if (!parsed.ok()) return damaged();
+  const Json& root = *parsed;
   int64_t end = 0;
   const bool reads = Reads([&] {
     if (root.at("format") != kShardFormat) return;
@@ -234,7 +237,9 @@ Result<Manifest> ReadManifest(const std::string& folder) {
   std::string text(file->bytes(), 0);
   PP_RETURN_IF_ERROR(file->Read(0, text.data(), file->bytes()));
   if (text.substr(length) != fmt::format("\n{:016x}\n", SumOf(text.data(), length))) return damaged;
-  const Json root = Json::parse(text.substr(0, length), nullptr, /*allow_exceptions=*/false);
+  const Result<Json> parsed = ParseJson(text.substr(0, length));
+  if (!parsed.ok()) return damaged;
+  const Json& root = *parsed;
   Manifest manifest;
   const bool reads = Reads([&] {
     manifest.format = root.at("format");

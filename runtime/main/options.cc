@@ -19,18 +19,18 @@ Status ParseWhole(const char* option, const std::string& text, int64_t least, in
                   int64_t* number) {
   if (ReadNumber(text, number) && *number >= least && *number <= most) return {};
   return Status::Invalid(
-      fmt::format("{}: '{}' (a whole number from {} to {})", option, text, least, most));
+      fmt::format("{}: '{}' (a whole number from {} to {})", option, Shown(text), least, most));
 }
 
 Status ParseReal(const char* option, const std::string& text, double* number) {
   if (ReadNumber(text, number) && std::isfinite(*number) && *number >= 0) return {};
-  return Status::Invalid(fmt::format("{}: '{}' (a number from 0)", option, text));
+  return Status::Invalid(fmt::format("{}: '{}' (a number from 0)", option, Shown(text)));
 }
 
 Status OneOf(const char* option, const std::string& text,
              std::initializer_list<const char*> known) {
   if (std::find(known.begin(), known.end(), text) != known.end()) return {};
-  return Status::Invalid(fmt::format("{}: '{}' ({})", option, text, fmt::join(known, ", ")));
+  return Status::Invalid(fmt::format("{}: '{}' ({})", option, Shown(text), fmt::join(known, ", ")));
 }
 
 // How long it trains, from which state, and where the new state goes.
@@ -87,8 +87,8 @@ Status ParseEvaluations(const Arguments& a, TrainOptions* options) {
   double temperature = 0;
   const Status status = ParseReal("--temperature", a.temperature, &temperature);
   if (!status.ok() || (temperature != 0 && (temperature < 1e-3 || temperature > 1e3)))
-    return Status::Invalid(
-        fmt::format("--temperature: '{}' (0, or a number from 0.001 to 1000)", a.temperature));
+    return Status::Invalid(fmt::format("--temperature: '{}' (0, or a number from 0.001 to 1000)",
+                                       Shown(a.temperature)));
   if (a.sample.empty()) return Status::Invalid("--temperature: needs --sample");
   options->temperature = static_cast<float>(temperature);
   return {};
@@ -143,7 +143,7 @@ Status ParseOptimizer(const Arguments& a, OptimizerOptions* optimizer) {
     double scale = 0;
     if (!ParseReal("--loss-scale", a.loss_scale, &scale).ok() || scale < 1 || scale > 1e38)
       return Status::Invalid(
-          fmt::format("--loss-scale: '{}' (a number from 1 to 1e38)", a.loss_scale));
+          fmt::format("--loss-scale: '{}' (a number from 1 to 1e38)", Shown(a.loss_scale)));
     optimizer->loss_scale = scale;
   }
   if (!a.loss_scale_every.empty())
@@ -164,8 +164,8 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   // Ranks send heartbeats ten times a second: less than a second would mean nothing.
   PP_RETURN_IF_ERROR(ParseReal("--stall-timeout", a.stall_timeout, &options->stall_timeout));
   if (options->stall_timeout > 0 && options->stall_timeout < 1)
-    return Status::Invalid(
-        fmt::format("--stall-timeout: '{}' (0, or a number of seconds from 1)", a.stall_timeout));
+    return Status::Invalid(fmt::format("--stall-timeout: '{}' (0, or a number of seconds from 1)",
+                                       Shown(a.stall_timeout)));
   options->record = !a.trace.empty();
   options->compare = a.compare;
   return {};
