@@ -129,6 +129,10 @@ mkdir two.unfinished && touch two.unfinished/mine
 "${train[@]}" --steps 4 --export two > out.txt 2> err.txt && fail "into a user's folder"
 [[ -e two.unfinished/mine ]] || fail "a user's file is gone"
 
+# A file system without locks is not another run.
+NO_FLOCK=1 LD_PRELOAD=$disk "${train[@]}" --steps 2 --save unlocked --export free --log free.jsonl \
+  > out.txt 2> err.txt || fail "a disk without locks"
+
 # Reports that nobody takes any more.
 "${train[@]}" --steps 40 --save saves 2> err.txt | head -n 1 > out.txt
 ((PIPESTATUS[0] == 1)) || fail "a reader that leaves"

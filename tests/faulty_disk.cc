@@ -3,6 +3,8 @@
 //   $FSYNC_SLOW    an fsync takes $FSYNC_SECONDS
 //   $WRITE_FULL    nothing can be written
 //   $CLOSE_FULL    the disk says so only when the file is closed, as network file systems do
+//
+// and, with $NO_FLOCK, a disk without locks.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -36,6 +38,13 @@ extern "C" int fsync(int descriptor) {
     while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;
   }
   return real(descriptor);
+}
+
+extern "C" int flock(int descriptor, int operation) {
+  static auto* const real = Real<int(int, int)>("flock");
+  if (std::getenv("NO_FLOCK") == nullptr) return real(descriptor, operation);
+  errno = ENOLCK;
+  return -1;
 }
 
 extern "C" ssize_t write(int descriptor, const void* data, size_t bytes) {
