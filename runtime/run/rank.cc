@@ -9,6 +9,7 @@
 
 #include "runtime/comm/clock.h"
 #include "runtime/comm/communicators.h"
+#include "runtime/comm/host_memory.h"
 #include "runtime/plan/bind_collective.h"
 #include "runtime/run/fill_states.h"
 #include "schema/model/workspace.h"
@@ -166,7 +167,8 @@ Status Rank::BeginSetup() {
     compute_ = std::thread([this] { ComputeMain(); });
     communication_ = std::thread([this] { CommunicationMain(); });
   } catch (const std::system_error& error) {
-    return Status::Failed(fmt::format("rank {}: no thread: {}", rank_, error.what()));
+    return Status::Failed(
+        fmt::format("rank {}: no thread: {}{}", rank_, error.what(), LimitText()));
   }
   return {};
 }
@@ -196,7 +198,8 @@ void Rank::ComputeMain() {
   } catch (const std::bad_alloc&) {
     setup_status_ = OutOfMemory();
   } catch (const std::system_error& error) {
-    setup_status_ = Status::Failed(fmt::format("rank {}: no thread: {}", rank_, error.what()));
+    setup_status_ =
+        Status::Failed(fmt::format("rank {}: no thread: {}{}", rank_, error.what(), LimitText()));
   }
   ready_.store(true);
   args_.news->Ring();
@@ -218,7 +221,8 @@ void Rank::ComputeMain() {
 // The device's own error, if it has one.
 Status Rank::OutOfMemory() const {
   const Status status = device_status();
-  return (status.ok() ? Status::Failed("out of memory") : status).In(fmt::format("rank {}", rank_));
+  return (status.ok() ? Status::Failed("out of memory" + LimitText()) : status)
+      .In(fmt::format("rank {}", rank_));
 }
 
 // Whether the steps begin; waits for the answer.
