@@ -29,7 +29,8 @@ Status Inputs::Digest(std::vector<Item>* items) const {
     if (digest.ok()) items->push_back({option, *digest});
     return digest.status();
   };
-  PP_RETURN_IF_ERROR(add("--data", dataset_->Digest()));
+  PP_RETURN_IF_ERROR(
+      add("--data", data_digest_ ? Result<uint64_t>(*data_digest_) : dataset_->Digest()));
   if (val_dataset_) PP_RETURN_IF_ERROR(add("--val-data", val_dataset_->Digest()));
   uint64_t resumed = 0;
   if (checkpoint_)
