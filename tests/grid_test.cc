@@ -4,6 +4,9 @@
 //
 //     bazel run //tests:grid_test              a seeded sample, as in tools/test
 //     bazel run //tests:grid_test -- --all     all of them
+//
+// Its last line is a digest of all plans, byte by byte: a change that should leave every plan as it
+// was leaves the digest as it was.
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -21,6 +24,21 @@ namespace pp {
 namespace {
 
 bool all_plans = false;
+
+// Of the plans seen so far, in their order.
+struct Digest {
+  uint64_t plans = 0, sum = 0;
+  void Add(const Program& program) {
+    constexpr size_t kChecksum = 8;  // bytes, at the end of a plan
+    const auto bytes = Encode(program);
+    REQUIRE(bytes.ok());
+    uint64_t one = 0;
+    std::memcpy(&one, bytes->data() + bytes->size() - kChecksum, kChecksum);
+    sum = sum * 1099511628211u + one;
+    ++plans;
+  }
+};
+Digest digest;
 
 constexpr int kDevices = 8, kMicros = 32, kParts = 4;
 
@@ -91,6 +109,7 @@ Prediction MustSimulate(const Program& program, const std::string& costs) {
   REQUIRE(model.ok());
   auto prediction = Simulate(program, waits_for, *model);
   REQUIRE(prediction.ok());
+  digest.Add(program);
   return std::move(*prediction);
 }
 
@@ -399,5 +418,9 @@ int main(int argc, char** argv) {
       rest.push_back(argv[i]);
     }
   }
-  return Catch::Session().run(static_cast<int>(rest.size()), rest.data());
+  const int status = Catch::Session().run(static_cast<int>(rest.size()), rest.data());
+  std::printf("digest of %llu plans: %016llx\n",
+              static_cast<unsigned long long>(pp::digest.plans),
+              static_cast<unsigned long long>(pp::digest.sum));
+  return status;
 }
