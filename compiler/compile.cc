@@ -127,7 +127,7 @@ Content ContentOf(const Program& program) {
     for (const auto* section : {&list.prologue, &list.body, &list.epilogue})
       for (const Instruction& i : *section) {
         content.messages |= IsMessage(i);
-        content.more |= !Info(i.op).Has(Field::kMicro);
+        content.more |= !Info(i.op).fields.Has(Field::kMicro);
       }
   return content;
 }

@@ -19,25 +19,22 @@ auto SectionsOf(List& list) {
   return std::array{&list.prologue, &list.body, &list.epilogue, &list.evaluation};
 }
 
-std::string_view Padded(Op op) {
-  static constexpr std::string_view kSpaces = "          ";
-  return kSpaces.substr(std::min(kSpaces.size() - 1, Info(op).text.size()));
+// What stands before the field, as a word of its own: the direction of a message.
+std::string_view WordBefore(Op op, Field field) {
+  if (field != Field::kPeer) return "";
+  return Info(op).lane == Lane::kSend ? "to" : "from";
 }
 
+// Each field that is set, after a space.
 void AppendFields(std::string& out, const Instruction& i) {
-  auto to = std::back_inserter(out);
-  if (i.op == Op::kWait) fmt::format_to(to, "{}", Info(i.value).text);
-  const size_t start = out.size();
-  if (i.stage >= 0) fmt::format_to(to, " s{}", i.stage);
-  if (i.micro >= 0) fmt::format_to(to, " m{}", i.micro);
-  if (i.bucket >= 0) fmt::format_to(to, " b{}", i.bucket);
-  if (i.pipe >= 0) fmt::format_to(to, " p{}", i.pipe);
-  if (i.peer >= 0)
-    fmt::format_to(to, " {} d{}", Info(i.op).lane == Lane::kSend ? "to" : "from", i.peer);
-  if (i.version >= 0) fmt::format_to(to, " v{}", i.version);
-  if (i.sent) out += " sent";
-  if (i.overlap) out += " overlap";
-  if (i.op != Op::kWait && out.size() > start) out.erase(start, 1);
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (!IsSet(i, info)) return;
+    out += ' ';
+    if (const auto word = WordBefore(i.op, info.field); !word.empty()) (out += word) += ' ';
+    out += info.text;
+    if constexpr (std::is_same_v<T, Kind>) out += Info(i.*info.member).text;
+    if constexpr (IsNumber<T>) fmt::format_to(std::back_inserter(out), "{}", i.*info.member);
+  });
 }
 
 void AppendDevice(std::string& out, const Program& program, int device) {
@@ -52,7 +49,7 @@ void AppendDevice(std::string& out, const Program& program, int device) {
     if (section == kEvaluation ? !instructions.empty() : named)
       fmt::format_to(to, " {}\n", kSections[section]);
     for (const Instruction& instruction : instructions) {
-      fmt::format_to(to, "  {}{}", Info(instruction.op).text, Padded(instruction.op));
+      fmt::format_to(to, "  {:<9}", Info(instruction.op).text);
       AppendFields(out, instruction);
       while (out.back() == ' ') out.pop_back();
       out += '\n';
@@ -220,78 +217,73 @@ class Parser {
     Instruction i;
     i.op = op.op;
     size_t next = 1;
+    const Limits limits{.stages = program_.stages, .micros = MostMicros()};
     auto word = [&] { return next < words_.size() ? words_[next] : std::string_view(); };
-    if (op.op == Op::kWait) {
-      const KindInfo* kind = FindKind(word());
-      if (kind == nullptr || !CanWaitFor(kind->kind))
-        return Wrong(
-            fmt::format("WAIT '{}' (act, grad, wgrad, tied, norm or weights)", Shown(word())));
-      i.value = kind->kind;
-      ++next;
-    }
-    auto take = [&](std::string_view prefix, auto* field, int64_t limit) {
-      int32_t number = 0;
-      if (!Number(word(), prefix, &number) || number >= limit) return false;
-      *field = static_cast<std::remove_pointer_t<decltype(field)>>(number);
+    const auto read = [&]<typename T>(const FieldInfo<T>& info) {
+      if (!HasField(i, info.field)) return true;
+      if constexpr (std::is_same_v<T, Kind>) {
+        const KindInfo* kind = FindKind(word());
+        if (kind == nullptr || !CanWaitFor(kind->kind)) return false;
+        i.*info.member = kind->kind;
+      } else if constexpr (IsNumber<T>) {
+        if (info.presence == Presence::kMaybe && !word().starts_with(info.text)) return true;
+        const std::string_view before = WordBefore(op.op, info.field);
+        if (!before.empty() && word() != before) return false;
+        if (!before.empty()) ++next;
+        int32_t number = 0;
+        if (!Number(word(), info.text, &number) || number >= limits.*info.limit) return false;
+        i.*info.member = static_cast<T>(number);
+      } else {
+        if (word() != info.text) return true;
+        i.*info.member = true;
+      }
       ++next;
       return true;
     };
-    const Needs needs = NeedsOf(i);
-    const bool right = (!needs.stage || take("s", &i.stage, program_.stages)) &&
-                       (!needs.micro || take("m", &i.micro, MostMicros())) &&
-                       (!needs.bucket || take("b", &i.bucket, INT16_MAX)) &&
-                       (!needs.pipe || !word().starts_with("p") || take("p", &i.pipe, INT16_MAX)) &&
-                       (!needs.peer || (word() == (op.lane == Lane::kSend ? "to" : "from") &&
-                                        ++next && take("d", &i.peer, INT32_MAX)));
-    if (right && needs.version && word().starts_with("v")) take("v", &i.version, INT16_MAX);
-    if (right && needs.sent && word() == "sent") {
-      i.sent = true;
-      ++next;
-    }
-    if (right && needs.overlap && word() == "overlap") {
-      i.overlap = true;
-      ++next;
-    }
-    if (!right || next != words_.size()) return WrongInstruction(i, needs);
+    if (!AllFields(read) || next != words_.size()) return WrongInstruction(i, word());
     if (i.micro >= program_.microbatches &&
         (next_step_.empty() || next_step_.back().first + 1 < program_.lists.size()))
-      next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, needs)});
+      next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, "")});
     SectionsOf(program_.lists.back())[section_]->push_back(i);
     return {};
   }
 
-  struct Needs {
-    bool stage, micro, bucket, pipe, version, peer, sent, overlap;
-  };
-
   // In a body those of the next step follow if steps overlap; Finish checks whether they do.
-  int64_t MostMicros() const {
+  int32_t MostMicros() const {
     constexpr int kBody = 1;
-    return int64_t{section_ == kBody ? 2 : 1} * program_.microbatches;
+    return (section_ == kBody ? 2 : 1) * program_.microbatches;
   }
 
-  static Needs NeedsOf(const Instruction& i) {
-    return {HasField(i, Field::kStage), HasField(i, Field::kMicro),   HasField(i, Field::kBucket),
-            HasField(i, Field::kPipe),  HasField(i, Field::kVersion), HasField(i, Field::kPeer),
-            HasField(i, Field::kSent),  HasField(i, Field::kOverlap)};
+  // `word` is what was read last.
+  Status WrongInstruction(const Instruction& i, std::string_view word) const {
+    if (i.op == Op::kWait && i.value == Kind::kNone)
+      return Wrong(fmt::format("WAIT '{}' ({})", Shown(word), KindsToWaitFor()));
+    return Wrong(fmt::format("'{}' ({})", Shown(line_.substr(line_.find(words_[0]))), Pattern(i)));
   }
 
-  Status WrongInstruction(const Instruction& i, const Needs& needs) const {
-    return Wrong(
-        fmt::format("'{}' ({})", Shown(line_.substr(line_.find(words_[0]))), Pattern(i, needs)));
-  }
-
-  std::string Pattern(const Instruction& i, const Needs& needs) const {
+  // "SEND_act s0 to s3, m0 to m7, to dN".
+  std::string Pattern(const Instruction& i) const {
+    const Limits limits{.stages = program_.stages, .micros = program_.microbatches};
     std::string out(Info(i.op).text);
-    if (i.op == Op::kWait) out += fmt::format(" {}", Info(i.value).text);
-    if (needs.stage) out += fmt::format(" s0 to s{}", program_.stages - 1);
-    if (needs.micro) out += fmt::format(", m0 to m{}", program_.microbatches - 1);
-    if (needs.bucket) out += ", bN";
-    if (needs.pipe) out += ", perhaps pN";
-    if (needs.peer) out += Info(i.op).lane == Lane::kSend ? ", to dN" : ", from dN";
-    if (needs.version) out += ", perhaps vN";
-    if (needs.sent) out += ", perhaps 'sent'";
-    if (needs.overlap) out += ", perhaps 'overlap'";
+    std::string_view separator = " ";
+    ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+      if (!HasField(i, info.field)) return;
+      if constexpr (std::is_same_v<T, Kind>) {
+        out += fmt::format(" {}", Info(i.*info.member).text);
+        return;
+      }
+      out += separator;
+      separator = ", ";
+      if (info.presence == Presence::kMaybe) out += "perhaps ";
+      if (const auto before = WordBefore(i.op, info.field); !before.empty()) (out += before) += ' ';
+      if constexpr (!IsNumber<T>) {
+        out += fmt::format("'{}'", info.text);
+      } else if (limits.*info.limit == Limits{}.*info.limit) {
+        out += fmt::format("{}N", info.text);
+      } else {
+        out += fmt::format("{0}0 to {0}{1}", info.text, limits.*info.limit - 1);
+      }
+    });
     return out;
   }
 
@@ -376,9 +368,7 @@ std::string ToText(const Value& value) {
 
 std::string ToText(const Instruction& instruction) {
   std::string out(Info(instruction.op).text);
-  out += ' ';
   AppendFields(out, instruction);
-  while (out.back() == ' ') out.pop_back();
   return out;
 }
 

@@ -56,37 +56,30 @@ class Encoder {
   using List = std::vector<Instruction>;
 
   // One field of all instructions; nothing if it has the default everywhere.
-  template <typename T, typename Get>
-  Vector<T> AddColumn(const List& list, Get get) {
-    const T absent = static_cast<T>(get(Instruction{}));
-    const auto given = [&](const Instruction& i) { return static_cast<T>(get(i)) != absent; };
+  template <typename Member>
+  flatbuffers::Offset<void> AddColumn(const List& list, Member member) {
+    const Instruction none;
+    using T = Entry<std::remove_cvref_t<decltype(member(none))>>;
+    const auto given = [&](const Instruction& i) { return member(i) != member(none); };
     if (std::none_of(list.begin(), list.end(), given)) return 0;
     T* out = nullptr;
     const Vector<T> column = builder_.CreateUninitializedVector<T>(list.size(), &out);
-    for (const Instruction& i : list) *out++ = static_cast<T>(get(i));
-    return column;
+    for (const Instruction& i : list) *out++ = static_cast<T>(member(i));
+    return column.o;
   }
 
   flatbuffers::Offset<plan::Instructions> AddList(const List& list) {
     if (list.empty()) return 0;
     uint8_t* op = nullptr;
-    const auto ops = builder_.CreateUninitializedVector<uint8_t>(list.size(), &op);
+    std::vector<flatbuffers::Offset<void>> columns;
+    columns.emplace_back(builder_.CreateUninitializedVector<uint8_t>(list.size(), &op).o);
     for (const Instruction& i : list) *op++ = static_cast<uint8_t>(i.op);
-    using I = Instruction;
-    const auto stage = AddColumn<int32_t>(list, [](const I& i) { return i.stage; });
-    const auto micro = AddColumn<int32_t>(list, [](const I& i) { return i.micro; });
-    const auto peer = AddColumn<int32_t>(list, [](const I& i) { return i.peer; });
-    const auto value = AddColumn<uint8_t>(list, [](const I& i) { return i.value; });
-    const auto sent = AddColumn<uint8_t>(list, [](const I& i) { return i.sent; });
-    const auto bucket = AddColumn<int16_t>(list, [](const I& i) { return i.bucket; });
-    const auto pipe = AddColumn<int16_t>(list, [](const I& i) { return i.pipe; });
-    const auto offset0 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[0]; });
-    const auto offset1 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[1]; });
-    const auto offset2 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[2]; });
-    const auto version = AddColumn<int16_t>(list, [](const I& i) { return i.version; });
-    const auto overlap = AddColumn<uint8_t>(list, [](const I& i) { return i.overlap; });
-    return plan::CreateInstructions(builder_, ops, stage, micro, peer, value, sent, bucket, pipe,
-                                    offset0, offset1, version, overlap, offset2);
+    ForEachColumn(
+        [&](int, std::string_view, auto member) { columns.push_back(AddColumn(list, member)); });
+    const flatbuffers::uoffset_t start = builder_.StartTable();
+    for (size_t column = columns.size(); column-- > 0;)
+      builder_.AddOffset(flatbuffers::FieldIndexToOffset(column), columns[column]);
+    return builder_.EndTable(start);
   }
 
   flatbuffers::Offset<plan::Device> AddDevice(const DeviceList& list) {

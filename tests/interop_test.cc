@@ -45,7 +45,7 @@ Lists StatedIn(const Program& program) {
   Lists lists;
   for (const DeviceList& list : program.lists)
     for (auto& stated = lists.emplace_back(); Instruction i : list.body)
-      if (Info(i.op).Has(Field::kMicro)) {
+      if (Info(i.op).fields.Has(Field::kMicro)) {
         i.offset[0] = i.offset[1] = i.offset[2] = -1;
         stated.push_back(i);
       }

@@ -10,16 +10,15 @@ namespace {
 
 std::string JsonOf(const Instruction& i) {
   std::string out = fmt::format(R"({{"op":"{}")", Info(i.op).text);
-  auto to = std::back_inserter(out);
-  if (i.op == Op::kWait) fmt::format_to(to, R"(,"value":"{}")", Info(i.value).text);
-  if (i.stage >= 0) fmt::format_to(to, R"(,"stage":{})", i.stage);
-  if (i.micro >= 0) fmt::format_to(to, R"(,"micro":{})", i.micro);
-  if (i.bucket >= 0) fmt::format_to(to, R"(,"bucket":{})", i.bucket);
-  if (i.pipe >= 0) fmt::format_to(to, R"(,"pipe":{})", i.pipe);
-  if (i.peer >= 0) fmt::format_to(to, R"(,"peer":{})", i.peer);
-  if (i.version >= 0) fmt::format_to(to, R"(,"version":{})", i.version);
-  if (i.sent) out += R"(,"sent":true)";
-  if (i.overlap) out += R"(,"overlap":true)";
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (!IsSet(i, info)) return;
+    const auto to = std::back_inserter(out);
+    if constexpr (std::is_same_v<T, Kind>) {
+      fmt::format_to(to, R"(,"{}":"{}")", info.name, Info(i.*info.member).text);
+    } else {
+      fmt::format_to(to, R"(,"{}":{})", info.name, i.*info.member);
+    }
+  });
   return out + "}";
 }
 

@@ -39,66 +39,50 @@ T& OneOf(Random& random, std::vector<T>& items) {
   return items[random.Below(items.size())];
 }
 
-// Any op, with its fields.
+// Any op, with its fields; those that may be left out are, sometimes.
 Instruction AnyInstruction(Random& random, const Program& program, int device) {
-  const auto below = [&](int32_t count) { return random.Below(std::max(count, 1)); };
+  const Limits limits{.stages = program.stages,
+                      .micros = program.microbatches,
+                      .devices = program.devices,
+                      .pipes = static_cast<int32_t>(program.pipes.size()),
+                      .buckets = 2,
+                      .versions = 3};
   Instruction i;
   i.op = Ops()[random.Below(Ops().size())].op;
-  if (i.op == Op::kWait) {
-    constexpr Kind kKinds[] = {Kind::kAct,  Kind::kGrad, Kind::kWgrad,
-                               Kind::kTied, Kind::kNorm, Kind::kWeights};
-    i.value = kKinds[random.Below(std::size(kKinds))];
-  }
-  if (HasField(i, Field::kStage)) i.stage = below(program.stages);
-  if (HasField(i, Field::kMicro)) i.micro = below(program.microbatches);
-  if (HasField(i, Field::kPeer))
-    i.peer = (device + 1 + below(program.devices - 1)) % std::max(program.devices, 1);
-  if (HasField(i, Field::kBucket)) i.bucket = static_cast<int16_t>(random.Below(2));
-  if (HasField(i, Field::kPipe) && program.pipes.size() > 1) {
-    i.pipe = static_cast<int16_t>(random.Below(program.pipes.size()));
-  }
-  if (HasField(i, Field::kSent)) i.sent = random.OneIn(2);
-  if (HasField(i, Field::kVersion) && random.OneIn(4))
-    i.version = static_cast<int16_t>(random.Below(3));
-  if (HasField(i, Field::kOverlap)) i.overlap = random.OneIn(8);
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (!HasField(i, info.field)) return;
+    if (info.presence == Presence::kMaybe && random.OneIn(2)) return;
+    if constexpr (std::is_same_v<T, Kind>) {
+      do i.*info.member = Kinds()[random.Below(Kinds().size())].kind;
+      while (!CanWaitFor(i.*info.member));
+    } else if constexpr (IsNumber<T>) {
+      i.*info.member = static_cast<T>(random.Below(std::max(limits.*info.limit, 1)));
+    } else {
+      i.*info.member = true;
+    }
+  });
+  if (i.peer == device) i.peer = (device + 1) % std::max(program.devices, 1);
   return i;
 }
 
 void MutateInstruction(Random& random, Instruction* i) {
-  switch (random.Below(12)) {
-    case 0:
-      i->op = static_cast<Op>(random.OneIn(8) ? random.Below(256) : 1 + random.Below(Ops().size()));
-      return;
-    case 1:
-      i->value = static_cast<Kind>(random.Below(Kinds().size() + 2));
-      return;
-    case 2:
-      i->sent = !i->sent;
-      return;
-    case 3:
-      i->bucket = Other(random, i->bucket);
-      return;
-    case 4:
-      i->pipe = Other(random, i->pipe);
-      return;
-    case 5:
-      i->stage = Other(random, i->stage);
-      return;
-    case 6:
-      i->micro = Other(random, i->micro);
-      return;
-    case 7:
-      i->peer = Other(random, i->peer);
-      return;
-    case 8:
-      i->version = Other(random, i->version);
-      return;
-    case 9:
-      i->overlap = !i->overlap;
-      return;
-    default:
-      i->offset[random.Below(3)] = Other(random, i->offset[random.Below(3)]);
+  const int which = random.Below(kFieldCount + 3);
+  if (which == kFieldCount) {
+    i->op = static_cast<Op>(random.OneIn(8) ? random.Below(256) : 1 + random.Below(Ops().size()));
+  } else if (which > kFieldCount) {
+    i->offset[random.Below(3)] = Other(random, i->offset[random.Below(3)]);
   }
+  int field = 0;
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (field++ != which) return;
+    T& member = i->*info.member;
+    if constexpr (std::is_same_v<T, Kind>)
+      member = static_cast<Kind>(random.Below(Kinds().size() + 2));
+    else if constexpr (IsNumber<T>)
+      member = Other(random, member);
+    else
+      member = !member;
+  });
 }
 
 // Order, number and places of the instructions of one list.
