@@ -34,36 +34,23 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
 
 // The model's part of the program.
 Status AddJob(const CompileOptions& options, Program& program) {
-  if (!options.model) {
-    if (!options.layers_per_stage.empty() || options.balance_layers)
-      return Status::Invalid("--layers-per-stage: needs --model");
-    if (options.sequence_length > 0) return Status::Invalid("--seq-length: needs --model");
-    if (options.micro_batch_size > 1) return Status::Invalid("--micro-batch-size: needs --model");
-    if (options.tp > 1) return Status::Invalid("--tp: needs --model");
-    if (options.sequence_parallel) return Status::Invalid("--sequence-parallel: needs --model");
-    if (!options.recompute.empty()) return Status::Invalid("--recompute: needs --model");
-    if (options.dtype != Dtype::kFp32) return Status::Invalid("--dtype: needs --model");
-    if (options.backend != DeviceKind::kCpu) return Status::Invalid("--backend: needs --model");
-    return {};
+  Job job = options.job;
+  if (!job.has_model()) {
+    const char* given = options.balance_layers ? "--layers-per-stage" : nullptr;
+    ForEachRow(kJobAttributes, [&](const auto& row) {
+      if (job.*row.member != Job{}.*row.member) given = row.option;
+    });
+    return given ? Status::Invalid(fmt::format("{}: needs --model", given)) : Status();
   }
-  const ModelConfig& model = *options.model;
-  Job job{model,
-          options.micro_batch_size,
-          options.sequence_length > 0 ? options.sequence_length : model.max_positions,
-          {},
-          options.tp,
-          options.sequence_parallel,
-          options.recompute,
-          options.dtype,
-          options.backend};
+  const ModelConfig& model = job.model;
+  if (job.sequence_length == 0) job.sequence_length = model.max_positions;
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
-  } else if (options.layers_per_stage.empty()) {
+  } else if (job.layers_per_stage.empty()) {
     auto split = SplitLayers(model.layers, program.stages);
     if (!split.ok()) return split.status().In("--model");
     job.layers_per_stage = *split;
   } else {
-    job.layers_per_stage = options.layers_per_stage;
     PP_RETURN_IF_ERROR(
         CheckSplit(job.layers_per_stage, model.layers, program.stages).In("--layers-per-stage"));
   }
@@ -80,14 +67,14 @@ Status AddClip(const CompileOptions& options, Program& program) {
         "--clip: exact, but {} steps before all gradients are complete, so there is no norm (off)",
         program.scheme));
   program.clip = options.clip.value_or(program.clip && !versions);
-  if (!options.model || !InfoOf(options.dtype).scales_loss || program.clip) return {};
+  if (!options.job.has_model() || !InfoOf(options.job.dtype).scales_loss || program.clip) return {};
   // The norm tells every device that a gradient overflowed, so that it skips the update.
   if (versions)
     return Status::Invalid(
         fmt::format("--dtype: {} needs a gradient norm, {} has none (bf16, fp32)",
-                    NameOf(options.dtype), program.scheme));
+                    NameOf(options.job.dtype), program.scheme));
   return Status::Invalid(
-      fmt::format("--clip: off, but --dtype {} needs the norm (exact)", NameOf(options.dtype)));
+      fmt::format("--clip: off, but --dtype {} needs the norm (exact)", NameOf(options.job.dtype)));
 }
 
 // The requested passes, by name.
@@ -182,7 +169,7 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
 Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
                       const Program& program) {
   const auto drops = [](const Instruction& i) { return i.op == Op::kForwardDrop; };
-  if (options.recompute.empty() ||
+  if (options.job.recompute.empty() ||
       std::any_of(prepared.passes.begin(), prepared.passes.end(),
                   [](const Pass* pass) {
                     return pass->name == "apply-checkpoint" || pass->name == "fit-memory";
@@ -237,7 +224,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer) {
   // Lists can say what they would drop, and drop nothing.
-  const bool asked = !program.job || program.job->recompute != options.recompute;
+  const bool asked = !program.job || program.job->recompute != options.job.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();

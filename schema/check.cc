@@ -177,9 +177,7 @@ Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckWord("scheme", p.scheme));
   PP_RETURN_IF_ERROR(CheckWord("passes", p.passes));
   if (p.scheme.empty()) return Wrong("no scheme (its name)");
-  if (p.p2p != P2p::kAsync && p.p2p != P2p::kBlocking) {
-    return Wrong("p2p {} (0, async, or 1, blocking)", static_cast<int>(p.p2p));
-  }
+  PP_RETURN_IF_ERROR(CheckAttributes(kProgramAttributes<Program>, p));
   PP_RETURN_IF_ERROR(CheckCount("devices", p.devices));
   PP_RETURN_IF_ERROR(CheckCount("stages", p.stages));
   PP_RETURN_IF_ERROR(CheckCount("micro-batches", p.microbatches));
@@ -195,8 +193,6 @@ Status CheckHead(const Program& p) {
   }
   PP_RETURN_IF_ERROR(CheckPipes(p));
   PP_RETURN_IF_ERROR(CheckNumbers("pipe_of", p.pipe_of, p.microbatches, p.pipes.size()));
-  PP_RETURN_IF_ERROR(CheckCount("replicas", p.replicas));
-  if (p.zero != 0 && p.zero != 1) return Wrong("zero {} (0 or 1)", p.zero);
   if (!p.job) return {};
   PP_RETURN_IF_ERROR(
       CheckNumbers("layers_per_stage", p.job->layers_per_stage, p.stages, size_t{INT32_MAX} + 1));

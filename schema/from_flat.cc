@@ -87,16 +87,43 @@ class Decoder {
     return {};
   }
 
+  // What a table has in a slot; like flatc's accessors, whose table is private.
+  template <typename T, typename Table>
+  static const T* PartOf(const Table* from, int slot) {
+    return reinterpret_cast<const flatbuffers::Table*>(from)->GetPointer<const T*>(
+        flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)));
+  }
+  template <typename T, typename Table>
+  static T NumberOf(const Table* from, int slot, T absent) {
+    return reinterpret_cast<const flatbuffers::Table*>(from)->GetField<T>(
+        flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)), absent);
+  }
+
+  template <typename Table, typename Owner, typename From>
+  Status ReadAttributes(const Table& table, const From* from, Owner* owner) {
+    Status status;
+    ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
+      T& value = owner->*row.member;
+      if (!status.ok()) return;
+      if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+        status = ReadNumbers(PartOf<flatbuffers::Vector<int32_t>>(from, row.slot), &value);
+      } else if constexpr (std::is_class_v<T>) {
+        const auto* text = PartOf<flatbuffers::String>(from, row.slot);
+        if (text != nullptr)
+          status = Read(row, text->string_view(), &value).In(std::string(row.text));
+      } else {
+        value = static_cast<T>(NumberOf(from, row.slot, static_cast<Entry<T>>(value)));
+      }
+    });
+    return status;
+  }
+
   Status ReadHead() {
     if (plan_->scheme() != nullptr) program_.scheme = plan_->scheme()->str();
-    if (plan_->passes() != nullptr) program_.passes = plan_->passes()->str();
-    program_.p2p = static_cast<P2p>(plan_->p2p());
     program_.devices = plan_->devices();
     program_.stages = plan_->stages();
     program_.microbatches = plan_->microbatches();
-    program_.replicas = plan_->replicas();
-    program_.zero = plan_->zero();
-    program_.clip = plan_->clip();
+    PP_RETURN_IF_ERROR(ReadAttributes(kProgramAttributes<Program>, plan_, &program_));
     PP_RETURN_IF_ERROR(Spend(SizeOf(plan_->pipes())));
     program_.pipes.resize(SizeOf(plan_->pipes()));
     for (size_t i = 0; i < program_.pipes.size(); ++i) {
@@ -114,24 +141,7 @@ class Decoder {
     if (!model.ok()) return Wrong("{}", model.status().message());
     Job& job = program_.job.emplace();
     job.model = *model;
-    job.micro_batch_size = from->micro_batch_size();
-    job.sequence_length = from->sequence_length();
-    job.tp = from->tp();
-    job.sequence_parallel = from->sequence_parallel();
-    if (from->recompute() != nullptr) {
-      auto recompute = ParseRecompute(from->recompute()->string_view());
-      if (!recompute.ok()) return Wrong("recompute: {}", recompute.status().message());
-      job.recompute = std::move(*recompute);
-    }
-    if (from->dtype() > plan::Dtype_MAX)
-      return Wrong("dtype {} (0 to {})", static_cast<int>(from->dtype()),
-                   static_cast<int>(plan::Dtype_MAX));
-    job.dtype = static_cast<Dtype>(from->dtype());
-    if (from->backend() > plan::Backend_MAX)
-      return Wrong("backend {} (0 to {})", static_cast<int>(from->backend()),
-                   static_cast<int>(plan::Backend_MAX));
-    job.backend = static_cast<DeviceKind>(from->backend());
-    return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
+    return ReadAttributes(kJobAttributes, from, &job);
   }
 
   Status ReadDevice(size_t device) {
@@ -158,10 +168,7 @@ class Decoder {
                     Member member, std::vector<Instruction>* out) {
     using Value = std::remove_cvref_t<decltype(member(out->front()))>;
     using T = Entry<Value>;
-    // Like flatc's accessors, whose table is private.
-    const auto* table = reinterpret_cast<const flatbuffers::Table*>(from);
-    const auto* entries = table->GetPointer<const flatbuffers::Vector<T>*>(
-        flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(column)));
+    const auto* entries = PartOf<flatbuffers::Vector<T>>(from, column);
     if (entries == nullptr) return {};
     if (entries->size() != out->size()) {
       return Wrong("column '{}' has {} entries (as many as 'op', {})", name, entries->size(),

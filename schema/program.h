@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "schema/instruction.h"
+#include "schema/model/attribute.h"
 #include "schema/model/layout.h"
 
 namespace pp {
@@ -88,6 +89,28 @@ struct Program {
   std::vector<double> Shares() const;
   // The same V if it is equal for all devices, else the mean, rounded down.
   int StagesPerDevice() const;
+};
+
+inline constexpr std::string_view kP2pNames[] = {"async", "blocking"};
+inline constexpr std::string_view kZeroNames[] = {"0", "1"};
+inline constexpr std::string_view kClipNames[] = {"off", "exact"};
+// Of a Program, or of what has members of the same names: CompileOptions.
+template <typename Owner>
+inline constexpr std::tuple kProgramAttributes{
+    Attribute{"passes", &Owner::passes, 2, "--passes", "from `pipec passes`, separated by commas"},
+    Attribute{"p2p", &Owner::p2p, 3, "--p2p", "async (default) or blocking", kP2pNames},
+    Attribute{"replicas",
+              &Owner::replicas,
+              11,
+              "--dp",
+              "data-parallel replicas (default 1)",
+              {},
+              1,
+              kMostCount},
+    Attribute{"zero", &Owner::zero, 12, "--zero", "1: spread the optimizer over a stage's copies",
+              kZeroNames},
+    Attribute{"clip", &Owner::clip, 13, "--clip", "gradient norm: exact (default) or off",
+              kClipNames},
 };
 
 }  // namespace pp

@@ -37,6 +37,19 @@ void AppendFields(std::string& out, const Instruction& i) {
   });
 }
 
+template <typename Table, typename Owner>
+void AppendAttributes(std::string& out, const Table& table, const Owner& owner) {
+  const Owner none;
+  ForEachRow(table, [&](const auto& row) {
+    const auto& value = owner.*row.member;
+    if (row.line != HeaderLine::kAlways && value == none.*row.member) return;
+    if (row.line == HeaderLine::kShared) out.back() = ' ';
+    out += row.text;
+    if (const std::string text = TextOf(row, value); !text.empty()) (out += ' ') += text;
+    out += '\n';
+  });
+}
+
 void AppendDevice(std::string& out, const Program& program, int device) {
   auto to = std::back_inserter(out);
   fmt::format_to(to, "device {} holds", device);
@@ -133,6 +146,27 @@ class Parser {
     return {};
   }
 
+  // Whether the line consists of attributes and what Read says of their values.
+  template <typename Table, typename Owner>
+  bool ReadAttributes(const Table& table, Owner* owner, Status* status) {
+    size_t next = 0;
+    for (size_t begin = SIZE_MAX; begin != next && next < words_.size() && status->ok();) {
+      begin = next;
+      ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
+        if (next != begin || row.text != words_[next]) return;
+        const bool flag = std::is_same_v<T, bool> && row.names.empty();
+        const bool all = std::is_same_v<T, std::vector<int32_t>>;
+        const size_t end = all ? words_.size() : next + 2 - flag;
+        if (end > words_.size()) return;
+        const auto value =
+            fmt::format("{}", fmt::join(words_.begin() + next + 1, words_.begin() + end, ","));
+        *status = Read(row, value, &(owner->*row.member)).In(std::string(row.text));
+        next = end;
+      });
+    }
+    return next == words_.size() || !status->ok();
+  }
+
   // Everything between the program line and the first device.
   Status ParseHeader() {
     Program& p = program_;
@@ -143,49 +177,16 @@ class Parser {
         if (!Number(words_[i], prefix, &out->emplace_back())) return false;
       return words_.size() > from;
     };
-    if (first == "passes" && words_.size() == 2) {
-      p.passes = second;
-      return {};
-    }
-    if (first == "replicas" && words_.size() == 2 && Number(second, "", &p.replicas) &&
-        p.replicas > 0 && p.replicas <= kMostCount)
-      return {};
-    if (first == "zero" && words_.size() == 2 && Number(second, "", &p.zero) && p.zero <= 1)
-      return {};
-    if (first == "clip" && words_.size() == 2 && (second == "exact" || second == "off")) {
-      p.clip = second == "exact";
-      return {};
-    }
-    if (first == "p2p" && words_.size() == 2 && (second == "async" || second == "blocking")) {
-      p.p2p = second == "async" ? P2p::kAsync : P2p::kBlocking;
-      return {};
-    }
     if (first == "model") {
       auto model = ParseModelConfig(line_.substr(line_.find("model") + 5), origin_);
       if (!model.ok()) return Wrong(model.status().message());
       job_.model = *model;
-      have_model_ = true;
       return {};
     }
-    if (first == "batch" && words_.size() == 4 && words_[2] == "sequence" &&
-        Number(second, "", &job_.micro_batch_size) && Number(words_[3], "", &job_.sequence_length))
-      return {};
-    if (first == "layers" && job_.layers_per_stage.empty() &&
-        numbers(1, "", &job_.layers_per_stage))
-      return {};
-    if (first == "recompute" && words_.size() == 2) {
-      auto recompute = ParseRecompute(second);
-      if (!recompute.ok()) return Wrong(recompute.status().message());
-      job_.recompute = std::move(*recompute);
-      return {};
-    }
-    if (first == "dtype" && words_.size() == 2 && ParseDtype(second, &job_.dtype)) return {};
-    if (first == "backend" && words_.size() == 2 && ParseDeviceKind(second, &job_.backend))
-      return {};
-    if (first == "tp" && Number(second, "", &job_.tp)) {
-      job_.sequence_parallel = words_.size() == 3 && words_[2] == "sequence-parallel";
-      if (words_.size() == 2 || job_.sequence_parallel) return {};
-    }
+    Status status;
+    if (ReadAttributes(kProgramAttributes<Program>, &p, &status) ||
+        ReadAttributes(kJobAttributes, &job_, &status))
+      return status.ok() ? status : Wrong(status.message());
     if (first == "pipe" && numbers(1, "d", &p.pipes.emplace_back().device_of)) return {};
     if (first == "micro-batches" && second == "on" && p.pipe_of.empty() &&
         numbers(3, "", &p.pipe_of))
@@ -333,7 +334,7 @@ class Parser {
   }
 
   Status FinishJob() {
-    if (!have_model_) return {};
+    if (!job_.has_model()) return {};
     if (job_.stages() != program_.stages)
       return Wrong(fmt::format("line 'layers' has {} numbers (one for each of {} stages)",
                                job_.stages(), program_.stages));
@@ -350,7 +351,6 @@ class Parser {
   std::vector<std::string_view> words_;
   Program program_;
   Job job_;
-  bool have_model_ = false;
   std::vector<std::pair<int32_t, int32_t>> holds_;  // stage, device
   // The first micro-batch from M on in a device's list, an error unless its steps overlap.
   std::vector<std::pair<size_t, Status>> next_step_;
@@ -375,26 +375,11 @@ std::string ToText(const Instruction& instruction) {
 std::string Print(const Program& program) {
   std::string out = fmt::format("program {} stages {} microbatches {}\n", program.scheme,
                                 program.stages, program.microbatches);
-  if (!program.passes.empty()) out += fmt::format("passes {}\n", program.passes);
-  if (program.p2p == P2p::kBlocking) out += "p2p blocking\n";
-  if (program.replicas > 1) out += fmt::format("replicas {}\n", program.replicas);
-  if (program.zero > 0) out += fmt::format("zero {}\n", program.zero);
-  if (!program.clip) out += "clip off\n";
+  AppendAttributes(out, kProgramAttributes<Program>, program);
   if (program.job) {
     out += fmt::format("model {}\n", ToJson(program.job->model));
-    out += fmt::format("batch {} sequence {}\n", program.job->micro_batch_size,
-                       program.job->sequence_length);
-    out += fmt::format("layers {}\n", fmt::join(program.job->layers_per_stage, " "));
-    if (program.job->tp > 1)
-      out += fmt::format("tp {}{}\n", program.job->tp,
-                         program.job->sequence_parallel ? " sequence-parallel" : "");
+    AppendAttributes(out, kJobAttributes, *program.job);
   }
-  if (program.job && !program.job->recompute.empty())
-    out += fmt::format("recompute {}\n", RecomputeText(program.job->recompute));
-  if (program.job && program.job->dtype != Dtype::kFp32)
-    out += fmt::format("dtype {}\n", NameOf(program.job->dtype));
-  if (program.job && program.job->backend != DeviceKind::kCpu)
-    out += fmt::format("backend {}\n", NameOf(program.job->backend));
   if (program.pipes.size() > 1) {
     for (const Pipe& pipe : program.pipes)
       out += fmt::format("pipe d{}\n", fmt::join(pipe.device_of, " d"));

@@ -160,7 +160,7 @@ TEST_CASE("every scheme goes out and comes back") {
       REQUIRE(plan.ok());
       REQUIRE(PrintTorchCsv(*plan).ok() == Expressible(*plan));
       if (!Expressible(*plan)) continue;
-      options.model = PaperModel(16);
+      options.job.model = PaperModel(16);
       plan = Compile(options);
       REQUIRE(plan.ok());
       const auto text = PrintTorchCsv(*plan);

@@ -38,8 +38,7 @@ CompileOptions Options(const std::string& scheme, int devices, int micros, P2p p
   return {.scheme = scheme,
           .shape = {devices, micros, 0},
           .p2p = p2p,
-          .model = SmallModel(),
-          .micro_batch_size = 2};
+          .job = {.model = SmallModel(), .micro_batch_size = 2}};
 }
 
 KeptReport MustTrain(const Program& program, bool record = false) {
@@ -137,7 +136,7 @@ TEST_CASE("the masks of dropout are part of the bits") {
        {&ModelConfig::embedding_dropout, &ModelConfig::attention_dropout,
         &ModelConfig::residual_dropout}) {
     CompileOptions without = Options("1f1b", 2, 4);
-    (*without.model).*place = 0;
+    without.job.model.*place = 0;
     CHECK(BitsOf(MustTrain(MustCompile(without))) != with);
   }
 }

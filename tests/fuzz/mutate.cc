@@ -146,35 +146,47 @@ void MutateRegions(Random& random, DeviceList* list) {
   }
 }
 
+template <typename Table, typename Owner>
+void MutateAttribute(Random& random, const Table& table, Owner* owner) {
+  int row = random.Below(std::tuple_size_v<Table>);
+  ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& info) {
+    T& value = owner->*info.member;
+    if (row-- != 0) return;
+    if constexpr (std::is_same_v<T, std::string>) {
+      value += static_cast<char>(random.Below(256));
+    } else if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
+      value = *ParseRecompute(random.OneIn(2) ? "norm,attention" : "linear");
+    } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+      if (value.empty() || random.OneIn(8)) value.push_back(1);
+      OneOf(random, value) = random.Below(4);
+    } else if constexpr (std::is_same_v<T, int32_t>) {
+      value = Other(random, value);
+    } else {
+      value = static_cast<T>(random.Below(info.names.size() + 2));
+    }
+  });
+}
+
 void MutateJob(Random& random, Program* program) {
   if (!program->job || random.OneIn(4)) {
     program->job = program->job ? std::nullopt : AnyProgram(random).job;
     return;
   }
   ModelConfig& m = program->job->model;
-  int* numbers[] = {&m.vocab_size,
-                    &m.max_positions,
-                    &m.hidden_size,
-                    &m.layers,
-                    &m.heads,
-                    &m.intermediate_size,
-                    &program->job->micro_batch_size,
-                    &program->job->sequence_length};
+  int* numbers[] = {&m.vocab_size, &m.max_positions, &m.hidden_size,
+                    &m.layers,     &m.heads,         &m.intermediate_size};
   float* fractions[] = {&m.norm_epsilon, &m.embedding_dropout, &m.attention_dropout,
                         &m.residual_dropout, &m.initializer_range};
   switch (random.Below(4)) {
     case 0:
-      m.tied = !m.tied;
+      MutateAttribute(random, kJobAttributes, &*program->job);
       return;
     case 1:
       *fractions[random.Below(std::size(fractions))] =
           static_cast<float>(random.Below(999)) * 0.003f;
       return;
     case 2:
-      if (!program->job->layers_per_stage.empty()) {
-        int& layers = OneOf(random, program->job->layers_per_stage);
-        layers = Other(random, layers);
-      }
+      m.tied = !m.tied;
       return;
     default: {
       int* number = numbers[random.Below(std::size(numbers))];
@@ -190,7 +202,7 @@ void MutateShape(Random& random, Program* program) {
   };
   switch (random.Below(11)) {
     case 0:
-      program->p2p = program->p2p == P2p::kAsync ? P2p::kBlocking : P2p::kAsync;
+      program->scheme += static_cast<char>(random.Below(256));
       return;
     case 1:
       if (!program->pipe_of.empty()) {
@@ -222,14 +234,8 @@ void MutateShape(Random& random, Program* program) {
     case 7:
       program->stages = Other(random, program->stages);
       return;
-    case 8:
-      program->replicas = Other(random, program->replicas);
-      return;
-    case 9:
-      program->zero = Other(random, program->zero);
-      return;
     default:
-      (random.OneIn(2) ? program->scheme : program->passes) += static_cast<char>(random.Below(256));
+      MutateAttribute(random, kProgramAttributes<Program>, program);
   }
 }
 
