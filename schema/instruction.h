@@ -19,12 +19,6 @@ enum class Kind : uint8_t {
 #define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
 #include "schema/ops.def"
 };
-// Above the number of each.
-inline constexpr int kKindNumbers = 1 + std::max({0
-#define PP_KIND(number, name, text, kind_class, meaning) , number
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
-#include "schema/ops.def"
-                                        });
 enum class KindClass : uint8_t { kValue, kAccumulator, kState, kEvent };
 
 enum class Op : uint8_t {
@@ -33,6 +27,25 @@ enum class Op : uint8_t {
   k##name = number,
 #include "schema/ops.def"
 };
+
+// Above the number of each kind, of each kind of a value, and of each op.
+inline constexpr int kKindNumbers = 1 + std::max({0
+#define PP_KIND(number, name, text, kind_class, meaning) , number
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
+#include "schema/ops.def"
+                                        });
+inline constexpr int kValueNumbers = 1 + std::max({0
+#define PP_KIND(number, name, text, kind_class, meaning) \
+  , KindClass::k##kind_class == KindClass::kValue ? number : 0
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
+#include "schema/ops.def"
+                                         });
+inline constexpr int kOpNumbers = 1 + std::max({0
+#define PP_KIND(number, name, text, kind_class, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning) \
+  , number
+#include "schema/ops.def"
+                                      });
 
 // A device runs its lanes concurrently, each in list order. Send and Recv stand for one lane per
 // direction and peer.

@@ -79,6 +79,17 @@ struct Program {
   Program Head() const;
   // Whether STEPs make versions of the weights (PipeDream). There is no norm then.
   bool MakesVersions() const;
+  // The device that runs `stage` for a micro-batch.
+  int32_t DeviceOf(int stage, int micro) const { return pipes[pipe_of[micro]].device_of[stage]; }
+  // The devices that make and use an act or a grad, perhaps the same. act(s,m) goes from stage s to
+  // s+1, grad(s,m) from s+1 to s. REQUIRES: s is not the last stage.
+  struct Ends {
+    int32_t maker, user;
+  };
+  Ends EndsOf(const Value& v) const {
+    const int32_t before = DeviceOf(v.stage, v.micro), after = DeviceOf(v.stage + 1, v.micro);
+    return v.kind == Kind::kAct ? Ends{before, after} : Ends{after, before};
+  }
   // The stages that a device holds, ascending.
   std::vector<int32_t> StagesOf(int device) const;
   // The pipes that place `stage` on `device`, ascending.
