@@ -28,8 +28,9 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
                const PassObserver& observer) {
   PP_RETURN_IF_ERROR(
       Timed(observer, pass.name, program, [&] { return pass.run(program, context); }));
-  return Timed(observer, "verify", program,
-               [&] { return Verify(program, pass.depth).In(fmt::format("after {}", pass.name)); });
+  return Timed(observer, "verify", program, [&] {
+    return Verify(program, DepthOf(pass.leaves)).In(fmt::format("after {}", pass.name));
+  });
 }
 
 // The model's part of the program.
@@ -91,7 +92,7 @@ Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
     const Pass* match = nullptr;
     std::string known;
     for (const Pass& pass : Passes()) {
-      if (pass.always) continue;
+      if (pass.takes > Form::kSchedule) continue;
       known += fmt::format("{}{}", known.empty() ? "" : ", ", pass.name);
       if (pass.name == name) match = &pass;
     }
@@ -156,11 +157,13 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
     if (std::find(passes->begin(), passes->end(), fit->front()) == passes->end())
       passes->push_back(fit->front());
   }
-  const auto is_fit = [](const Pass* pass) { return pass->name == "fit-memory"; };
-  const auto fit = std::find_if(passes->begin(), passes->end(), is_fit);
-  if (fit != passes->end() && fit + 1 != passes->end())
-    return Status::Invalid(fmt::format(
-        "--passes: '{}' after fit-memory (nothing may change what fits)", (*(fit + 1))->name));
+  Form form = Form::kSchedule;
+  for (const Pass* pass : *passes) {
+    if (pass->takes < form)
+      return Status::Invalid(fmt::format(
+          "--passes: '{}' after fit-memory (nothing may change what fits)", pass->name));
+    form = pass->leaves;
+  }
   return Prepared{std::move(*passes),
                   {*costs, options.p2p, options.reduce.value_or(Reduce::kEarly), options.fit}};
 }
@@ -187,18 +190,17 @@ Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
 Status Finish(Program& program, const Prepared& prepared, const PassObserver& observer) {
   for (const Pass* pass : prepared.passes)
     PP_RETURN_IF_ERROR(RunPass(*pass, program, prepared.context, observer));
-  return Lower(program, Depth::kSchedule, prepared.context, observer);
+  return Lower(program, Form::kFitted, prepared.context, observer);
 }
 
 }  // namespace
 
-Status Lower(Program& program, Depth depth, const PassContext& context,
+Status Lower(Program& program, Form form, const PassContext& context,
              const PassObserver& observer) {
   // It is made anew.
   for (DeviceList& list : program.lists) list.evaluation.clear();
-  for (const Pass& pass : Passes())
-    if (pass.always && (pass.depth > depth || depth == Depth::kSchedule))
-      PP_RETURN_IF_ERROR(RunPass(pass, program, context, observer));
+  for (const Pass& pass : PassesFrom(form))
+    PP_RETURN_IF_ERROR(RunPass(pass, program, context, observer));
   return {};
 }
 
@@ -244,7 +246,7 @@ Result<Program> CompileLists(Program program, const std::string& origin,
           origin));
     PP_RETURN_IF_ERROR(AddClip(options, program));
     PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin));
-    PP_RETURN_IF_ERROR(Lower(program, Depth::kLists, prepared->context, observer).In(origin));
+    PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin));
     return program;
   }
   if (content.messages && HasSections(program))

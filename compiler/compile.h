@@ -44,9 +44,8 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer = {});
 
-// Runs the passes that every plan needs on a schedule or on lists that have their communication:
-// for imported programs. `depth` says how far `program` is lowered.
-Status Lower(Program& program, Depth depth, const PassContext& context,
+// Runs the passes that every plan needs from `form` on: for imported programs.
+Status Lower(Program& program, Form form, const PassContext& context,
              const PassObserver& observer = {});
 
 }  // namespace pp

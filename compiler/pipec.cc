@@ -177,7 +177,7 @@ Status PassesCommand(const Arguments& a) {
   return List(
       a, Passes(), [](const Pass& row) { return std::string(row.name); },
       [](const Pass& row) {
-        return fmt::format("{}{}", row.summary, row.always ? " (always)" : "");
+        return fmt::format("{}{}", row.summary, row.takes > Form::kSchedule ? " (always)" : "");
       });
 }
 Status OpsCommand(const Arguments& a) {

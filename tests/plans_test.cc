@@ -124,7 +124,7 @@ TEST_CASE("a plan of any kind comes back from text and file") {
     INFO(c.name);
     auto parsed = Parse(Print(plan), "text");
     REQUIRE(parsed.status().message() == "");
-    REQUIRE(Lower(*parsed, Depth::kLists, {}).ok());
+    REQUIRE(Lower(*parsed, Form::kLists, {}).ok());
     CHECK(*parsed == plan);
     const auto decoded = Decode(*Encode(plan), "file");
     REQUIRE(decoded.status().message() == "");

@@ -199,7 +199,7 @@ TEST_CASE("a plan reordered by hand runs in its new order, with the same losses"
   text.insert(at, backward);
   auto reordered = Parse(text, "reordered");
   REQUIRE(reordered.ok());
-  const Status status = Lower(*reordered, Depth::kLists, {});
+  const Status status = Lower(*reordered, Form::kLists, {});
   INFO(status.message());
   REQUIRE(status.ok());
   const KeptReport report = MustTrain(*reordered, true);
@@ -233,7 +233,7 @@ TEST_CASE("checkpointed forwards and split backwards change nothing either") {
     }
   auto changed = Parse(text, "changed");
   REQUIRE(changed.ok());
-  const Status status = Lower(*changed, Depth::kLists, {});
+  const Status status = Lower(*changed, Form::kLists, {});
   INFO(status.message());
   REQUIRE(status.ok());
   CHECK(BitsOf(MustTrain(*changed)) == BitsOf(MustTrain(program)));

@@ -245,7 +245,7 @@ device 1 holds s1
   INFO(program.status().message());
   REQUIRE(program.ok());
   CHECK(Verify(*program, Depth::kLists).ok());
-  const Status status = Lower(*program, Depth::kLists, {});
+  const Status status = Lower(*program, Form::kLists, {});
   CHECK(status.message() ==
         "after plan-memory: deadlock: device 0 stops at 'WAIT act s0 m1 sent'; "
         "device 1 stops at 'WAIT grad s0 m0 sent' (device 0 'WAIT act s0 m1 sent' (instruction 7) "
