@@ -46,7 +46,7 @@ int64_t Sums::PartsOf(const Sum& sum) const {
 }
 
 Status Sums::CheckVersion(const Instruction& i) const {
-  if (!Info(i.op).Has(Field::kVersion)) return {};
+  if (!HasField(i, Field::kVersion)) return {};
   if (versions_ && i.op != Op::kStep && Sharded()) {
     const Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
     if (sum->steps > 0 && (sum->flying > 0 || sum->gathered < BucketsIn(i.stage).all))
