@@ -32,8 +32,8 @@
 #include <algorithm>
 #include <map>
 
-#include "compiler/ideal.h"
 #include "compiler/pass.h"
+#include "compiler/play/ideal.h"
 #include "schema/buckets.h"
 #include "schema/sections.h"
 
