@@ -21,8 +21,9 @@ struct Arguments {
   std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage, tp;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
   std::string memory_limit, search_seconds, recompute, dtype, backend;
-  std::string transport = "rendezvous", communicators, groups, creation, kernels;
+  std::string transport, communicators, groups, creation, kernels;
   bool time_passes = false;
+  bool why = false;
   bool sequence_parallel = false;
   bool terminal = false;  // standard output is a terminal that wants colours
   std::vector<std::string> plans;

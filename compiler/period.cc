@@ -13,7 +13,8 @@ namespace {
 constexpr int kFirstBodies = 2, kMostBodies = 64;
 constexpr double kMostInstructions = 2e7;  // unrolled, beyond the first bodies
 
-Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs, int bodies) {
+Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs,
+                                const OnTransport& on, int bodies) {
   const Program unrolled = Unroll(program, bodies);
   const ValueBytes bytes(program);
   std::vector<WaitsFor> waits_for(program.devices);
@@ -28,9 +29,7 @@ Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs, 
     }
     PP_RETURN_IF_ERROR(WalkList(unrolled, d, list, args));
   }
-  Execution execution;
-  PP_RETURN_IF_ERROR(Execute(unrolled, waits_for, costs, &execution));
-  return execution;
+  return on.Execute(unrolled, waits_for, costs);
 }
 
 // How much later every instruction of the last body ends than in the body before it; -1 if the
@@ -66,12 +65,12 @@ double MeanShift(const Program& program, const Execution& execution, int bodies)
 
 }  // namespace
 
-Result<double> SteadyPeriod(const Program& program, const CostModel& costs) {
+Result<double> SteadyPeriod(const Program& program, const CostModel& costs, const OnTransport& on) {
   double instructions = 0;
   for (const DeviceList& list : program.lists)
     instructions += static_cast<double>(list.body.size());
   for (int bodies = kFirstBodies;; bodies *= 2) {
-    const auto execution = ExecuteBodies(program, costs, bodies);
+    const auto execution = ExecuteBodies(program, costs, on, bodies);
     if (!execution.ok()) return execution.status();
     if (const double shift = Shift(program, *execution, bodies); shift >= 0) return shift;
     if (bodies == kMostBodies || 2 * bodies * instructions > kMostInstructions)

@@ -5,6 +5,7 @@
 //   d1 |    F0 I0 F1 I1 F2 I2 W0 W1 W2 | F0 I0 ..       body to the last; period: from body to body
 #pragma once
 
+#include "compiler/transport.h"
 #include "schema/cost_model.h"
 #include "schema/program.h"
 #include "schema/status.h"
@@ -12,6 +13,6 @@
 namespace pp {
 
 // REQUIRES: Verify(program).ok(); !HasSections(program).
-Result<double> SteadyPeriod(const Program& program, const CostModel& costs);
+Result<double> SteadyPeriod(const Program& program, const CostModel& costs, const OnTransport& on);
 
 }  // namespace pp

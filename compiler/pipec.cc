@@ -296,6 +296,11 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
   plans(simulate);
   simulate->add_option("--costs", a.costs, "as for compile");
+  simulate->add_option("--transport", a.transport,
+                       "async (default: as the plan says), rendezvous (a SEND holds its device) or "
+                       "nccl (its streams)");
+  simulate->add_flag("--why", a.why,
+                     "also what each device waits for, what that costs, and the critical path");
   simulate->add_option("--format", a.format, "text, json, grid, svg, html or chrome-trace");
   colour(simulate);
 

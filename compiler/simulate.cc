@@ -6,9 +6,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "compiler/period.h"
 #include "schema/sections.h"
+#include "schema/text.h"
 
 namespace pp {
 namespace {
@@ -38,33 +40,55 @@ double BusyTime(const std::vector<Instruction>& list, const Durations& durations
   return busy;
 }
 
-// If steps overlap: from the end of the first body to that of the second, in the steady state.
-double OverlappingPeriod(const Program& program, const Execution& unrolled) {
-  double period = 0;
-  for (int d = 0; d < program.devices; ++d) {
-    const size_t body = program.lists[d].body.size();
-    const size_t first = program.lists[d].prologue.size() + body - 1;
-    if (body > 0)
-      period = std::max(period, unrolled.spans[d][first + body].end - unrolled.spans[d][first].end);
-  }
-  return period;
+// If steps overlap: from the end of a device's first body to that of its second, in the steady
+// state.
+double OverlappingPeriod(const Program& program, const Execution& unrolled, int device) {
+  const size_t body = program.lists[device].body.size();
+  if (body == 0) return 0;
+  const size_t first = program.lists[device].prologue.size() + body - 1;
+  return unrolled.spans[device][first + body].end - unrolled.spans[device][first].end;
 }
 
 }  // namespace
 
+std::pair<int, size_t> LastInstruction(const Program& program, const Execution& execution) {
+  std::pair<int, size_t> last;
+  if (HasSections(program)) {
+    for (int d = 1; d < program.devices; ++d)
+      if (OverlappingPeriod(program, execution, d) >
+          OverlappingPeriod(program, execution, last.first))
+        last.first = d;
+    const DeviceList& list = program.lists[last.first];
+    last.second = list.prologue.size() + 2 * list.body.size() - 1;
+    return last;
+  }
+  double end = -1;
+  for (int d = 0; d < program.devices; ++d)
+    for (size_t i = 0; i < execution.spans[d].size(); ++i)
+      if (execution.spans[d][i].end > end) end = execution.spans[d][i].end, last = {d, i};
+  return last;
+}
+
+double MakespanOf(const Program& program, const Execution& execution) {
+  if (!HasSections(program)) return execution.makespan;
+  return OverlappingPeriod(program, execution, LastInstruction(program, execution).first);
+}
+
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const CostModel& costs) {
-  Prediction prediction;
+                            const CostModel& costs, Transport transport) {
   const bool overlaps = HasSections(program);
   std::optional<Program> unrolled;
   if (overlaps) unrolled = OnPaper(program);
   const Program& paper = overlaps ? *unrolled : program;
-  PP_RETURN_IF_ERROR(Execute(paper, waits_for, costs, &prediction.execution));
-  prediction.makespan =
-      overlaps ? OverlappingPeriod(program, prediction.execution) : prediction.execution.makespan;
+  const auto on = OnTransport::Make(transport, program, waits_for);
+  if (!on.ok()) return on.status();
+  auto execution = on->Execute(paper, waits_for, costs);
+  if (!execution.ok()) return execution.status();
+  Prediction prediction{.execution = std::move(*execution)};
+  prediction.makespan = MakespanOf(program, prediction.execution);
   prediction.period = prediction.makespan;
   if (!overlaps && !program.clip) {
-    const auto period = SteadyPeriod(program, costs);
+    const auto period = SteadyPeriod(program, costs, *on);
     if (!period.ok()) return period.status();
     prediction.period = *period;
   }
@@ -81,6 +105,54 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
   return prediction;
 }
 
+namespace {
+
+std::string ToText(const Why& why) {
+  std::string out = fmt::format("{:<14}{:>11}{:>11}", "idle", "warm-up", "drain");
+  for (const std::string_view cause : kCauses) out += fmt::format("{:>11}", cause);
+  const auto add = [&](const ByCause& by_cause) {
+    for (const double value : by_cause) out += fmt::format("{:11g}", value);
+    out += "\n";
+  };
+  out += "\n";
+  for (size_t d = 0; d < why.idle.size(); ++d) {
+    out += fmt::format("{:>6}        {:11g}{:11g}", fmt::format("d{}", d), why.idle[d].warm_up,
+                       why.idle[d].drain);
+    add(why.idle[d].gaps);
+  }
+  out += fmt::format("{:<36}", "saved if free");
+  add(why.saved);
+  out += fmt::format("critical path: {} instructions\n", why.critical_path.size());
+  for (const PathStep& step : why.critical_path)
+    out += fmt::format("{:14g} {:10g}  d{} {}\n", step.start, step.end, step.device,
+                       ToText(step.instruction));
+  return out;
+}
+
+// Members of JSON objects: a device's idle time, and what is said of the plan.
+std::string ToJson(const Idle& idle) {
+  std::string out =
+      fmt::format(R"("idle":{{"warm-up":{:.9g},"drain":{:.9g})", idle.warm_up, idle.drain);
+  for (size_t c = 0; c < kCauses.size(); ++c)
+    out += fmt::format(R"(,"{}":{:.9g})", kCauses[c], idle.gaps[c]);
+  return out + "}";
+}
+
+std::string ToJson(const Why& why) {
+  std::string out = R"("saved":{)";
+  for (size_t c = 0; c < kCauses.size(); ++c)
+    out += fmt::format(R"({}"{}":{:.9g})", c > 0 ? "," : "", kCauses[c], why.saved[c]);
+  out += R"(},"critical_path":[)";
+  for (const PathStep& step : why.critical_path)
+    out += fmt::format(
+        R"({}{{"device":{},"index":{},"instruction":"{}","start":{:.9g},"end":{:.9g}}})",
+        out.back() == '}' ? "," : "", step.device, step.index, ToText(step.instruction), step.start,
+        step.end);
+  return out + "]";
+}
+
+}  // namespace
+
 std::string ToText(const Prediction& prediction) {
   std::string out = fmt::format("makespan {:g} T   bubble {:.1f} %", prediction.makespan,
                                 prediction.bubble * 100);
@@ -94,6 +166,7 @@ std::string ToText(const Prediction& prediction) {
                        prediction.makespan - device.busy, device.peak_activations,
                        device.peak_bytes > 0 ? fmt::format("{}", device.peak_bytes) : "-");
   }
+  if (prediction.why) out += ToText(*prediction.why);
   return out;
 }
 
@@ -102,14 +175,18 @@ std::string ToJson(const Prediction& prediction, const std::string& plan) {
       plan.empty() ? "{" : fmt::format(R"({{"plan":{},)", nlohmann::json(plan).dump());
   out += fmt::format(R"("makespan":{:.9g},"unit":"T","period":{:.9g},"bubble":{:.9g},"devices":[)",
                      prediction.makespan, prediction.period, prediction.bubble);
-  for (const DevicePrediction& device : prediction.devices) {
-    if (out.back() == '}') out += ',';
+  for (size_t d = 0; d < prediction.devices.size(); ++d) {
+    const DevicePrediction& device = prediction.devices[d];
+    if (d > 0) out += ',';
     out += fmt::format(R"({{"busy":{:.9g},"peak_activations":{:.9g})", device.busy,
                        device.peak_activations);
     if (device.peak_bytes > 0) out += fmt::format(R"(,"peak_bytes":{})", device.peak_bytes);
+    if (prediction.why) out += "," + ToJson(prediction.why->idle[d]);
     out += '}';
   }
-  return out + "]}";
+  out += "]";
+  if (prediction.why) out += "," + ToJson(*prediction.why);
+  return out + "}";
 }
 
 }  // namespace pp

@@ -1,9 +1,13 @@
-// Predicts a plan's time and memory: the program executed on paper with costs.
+// Predicts a plan's time and memory: the program played with costs, on a transport.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "compiler/transport.h"
+#include "compiler/why.h"
 #include "schema/cost_model.h"
 #include "schema/execute.h"
 #include "schema/program.h"
@@ -22,12 +26,18 @@ struct Prediction {
   double period = 0;    // from step to step in the steady state, without a common end to wait for
   double bubble = 0;    // 1 - mean busy / makespan
   std::vector<DevicePrediction> devices;
-  Execution execution;  // of OnPaper(program)
+  Execution execution;     // of OnPaper(program)
+  std::optional<Why> why;  // if it was asked for
 };
 
-// REQUIRES: `waits_for` from Verify(program).
+// REQUIRES: `waits_for` from Verify(program) with kPlan. Errors: those of the transport.
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const CostModel& costs);
+                            const CostModel& costs, Transport transport = Transport::kAsync);
+
+// The device and the index, in OnPaper(program), of the instruction that a step ends with.
+std::pair<int, size_t> LastInstruction(const Program& program, const Execution& execution);
+// A step's makespan, as in Prediction.
+double MakespanOf(const Program& program, const Execution& execution);
 
 // As `pipec simulate` prints it.
 std::string ToText(const Prediction& prediction);

@@ -22,7 +22,9 @@ struct Collectives {
 };
 Collectives FindCollectives(const Program& program);
 
-// Error: the two collectives and the two devices that start them in different orders.
-Status CheckCollectiveOrder(const Program& program);
+// What explains a deadlock (Execute finds it: a device does one collective after the other) better
+// than its cycle. Error: the two collectives and the two devices that start them in opposite
+// orders.
+Status FindOppositeOrders(const Program& program);
 
 }  // namespace pp

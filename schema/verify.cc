@@ -130,8 +130,9 @@ Status CheckLists(const Program& program, const Program& paper, Depth depth,
     PP_RETURN_IF_ERROR(CheckList(paper, d, depth, bytes, &(*waits_for)[d]));
   if (depth == Depth::kSchedule) return {};
   PP_RETURN_IF_ERROR(CheckSteps(paper));
-  PP_RETURN_IF_ERROR(CheckCollectiveOrder(paper));
-  return Execute(paper, *waits_for, CostModel(), nullptr);
+  const Status status = Execute(paper, *waits_for, CostModel(), nullptr);
+  if (!status.ok()) PP_RETURN_IF_ERROR(FindOppositeOrders(paper));
+  return status;
 }
 
 // That a plan has what detects a gradient overflow, and that no STEP, which may change the loss's

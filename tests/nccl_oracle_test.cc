@@ -9,9 +9,9 @@
 
 #include "compiler/compile.h"
 #include "schema/execute.h"
-#include "schema/nccl/play.h"
 #include "schema/nccl/prove.h"
 #include "schema/nccl/stalls.h"
+#include "schema/play/play.h"
 #include "schema/sections.h"
 #include "tests/must_compile.h"
 
@@ -88,11 +88,22 @@ struct Case {
   Traffic traffic;
 };
 
+Traffic MustFind(const Program& paper, const std::vector<WaitsFor>& waits_for) {
+  auto traffic = play::FindTraffic(paper, waits_for);
+  REQUIRE(traffic.ok());
+  return std::move(*traffic);
+}
+
+// Whether the end is reached.
+bool Ends(const Program& paper, const Traffic& traffic, const Streams& streams) {
+  return play::Play(paper, traffic, streams, {}, nullptr).ok();
+}
+
 Case CaseOf(const Program& plan) {
   Case c;
   REQUIRE(Verify(plan, Depth::kPlan, &c.waits_for).ok());
   c.paper = OnPaper(plan);
-  c.traffic = FindTraffic(c.paper, c.waits_for);
+  c.traffic = MustFind(c.paper, c.waits_for);
   return c;
 }
 
@@ -152,7 +163,7 @@ Case WithLaterBuffers(Case c, std::mt19937& random) {
     later[d][i] = std::max(later[d][i], static_cast<int32_t>(use));
     if (Execute(c.paper, later, CostModel(), nullptr).ok()) c.waits_for = std::move(later);
   }
-  c.traffic = FindTraffic(c.paper, c.waits_for);
+  c.traffic = MustFind(c.paper, c.waits_for);
   return c;
 }
 
@@ -165,7 +176,7 @@ void CheckSharing(const Case& c, Sharing sharing, std::mt19937& random) {
   bool ends = true;
   for (size_t t = 0; t < c.traffic.transfers.size(); ++t)
     ends = ends && oracle.Start(static_cast<int32_t>(t));
-  CHECK(Play(c.paper, c.traffic, streams).ok() == ends);
+  CHECK(Ends(c.paper, c.traffic, streams) == ends);
 
   const std::vector<Stall> stalls = FindStalls(c.traffic, streams);
   for (const Stall& stall : stalls) CHECK(IsStall(c, streams, finest, stall));
@@ -237,10 +248,10 @@ TEST_CASE("all schemes are safe with as many communicators as the proof names") 
           INFO(needs.status().message());
           REQUIRE(needs.ok());
           const Program paper = OnPaper(plan);
-          const Traffic traffic = FindTraffic(paper, waits_for);
+          const Traffic traffic = MustFind(paper, waits_for);
           const Streams streams =
               MakeStreams(traffic, Assign(traffic, needs->sharings), Groups::kNone);
-          CHECK(Play(paper, traffic, streams).ok());
+          CHECK(Ends(paper, traffic, streams));
           CHECK(FindStalls(traffic, streams).empty());
           CHECK(streams.MostOnADevice() == needs->kernels);
           ++plans;

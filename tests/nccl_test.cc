@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
-#include "schema/nccl/play.h"
 #include "schema/nccl/prove.h"
+#include "schema/play/play.h"
 #include "schema/text.h"
 #include "tests/must_compile.h"
 
@@ -108,10 +108,14 @@ TEST_CASE("operations of a group progress together") {
   // nothing.
   std::vector<WaitsFor> waits_for;
   REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
-  const Traffic traffic = FindTraffic(plan, waits_for);
-  const Assignment one = Assign(traffic, {.most = Sharing::kAll});
-  CHECK(!Play(plan, traffic, MakeStreams(traffic, one, Groups::kNone)).ok());
-  CHECK(Play(plan, traffic, MakeStreams(traffic, one, Groups::kAdjacent)).ok());
+  const auto traffic = play::FindTraffic(plan, waits_for);
+  REQUIRE(traffic.ok());
+  const Assignment one = Assign(*traffic, {.most = Sharing::kAll});
+  auto play = [&](Groups groups) {
+    return play::Play(plan, *traffic, MakeStreams(*traffic, one, groups), {}, nullptr);
+  };
+  CHECK(!play(Groups::kNone).ok());
+  CHECK(play(Groups::kAdjacent).ok());
 }
 
 TEST_CASE("kernels that hold the device keep out those that would let them go on") {
@@ -136,11 +140,10 @@ TEST_CASE("a ring of communicators that are made at their first use") {
   std::rotate(list.begin(), receive, receive + 1);
   REQUIRE(Lower(plan, Depth::kLists, {}).ok());
   CHECK_THAT(ErrorOf(plan, {}), Catch::StartsWith("safe"));
-  CHECK_THAT(
-      ErrorOf(plan, lazy),
-      Catch::Contains("deadlock where communicators are made at their first use: device 0 "
-                      "'RECV_act s3 m0 from d3' (instruction 0), which waits for device 3") &&
-          Catch::EndsWith("(make them before the first step, in one order)"));
+  CHECK_THAT(ErrorOf(plan, lazy),
+             Catch::Contains("where communicators are made at their first use: deadlock: device 0 "
+                             "'RECV_act s3 m0 from d3' (instruction 0) waits to meet device 3") &&
+                 Catch::EndsWith("(make them before the first step, in one order)"));
 }
 
 TEST_CASE("collectives of one set of devices share a communicator") {

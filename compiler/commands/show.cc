@@ -1,6 +1,9 @@
 // pipec show and pipec simulate: a plan as text, as data and as a picture.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "compiler/command.h"
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
@@ -27,8 +30,16 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto costs = ParseCosts(a.costs.empty() ? "f=1" : a.costs, plan->program.stages);
   a.progress->Doing("simulating " + path);
   if (!costs.ok()) return costs.status();
-  auto prediction = Simulate(plan->program, plan->waits_for, *costs);
+  const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
+  auto prediction = Simulate(
+      plan->program, plan->waits_for, *costs,
+      a.transport.empty() ? Transport::kAsync : Transport(transport - std::begin(kTransports)));
   if (!prediction.ok()) return prediction.status().In(path);
+  if (a.why) {
+    auto why = Explain(plan->program, *costs, *prediction);
+    if (!why.ok()) return why.status().In(path);
+    prediction->why = std::move(*why);
+  }
   plan->program = OnPaper(std::move(plan->program));
   return Simulated{std::move(*plan), std::move(*prediction)};
 }
@@ -106,6 +117,11 @@ Status SimulateCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(
       OneOf("--format", a.format, {"text", "json", "grid", "svg", "html", "chrome-trace"}));
   PP_RETURN_IF_ERROR(OneOf("--color", a.color, {"auto", "always", "never"}));
+  if (!a.transport.empty())
+    PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"async", "rendezvous", "nccl"}));
+  if (a.why && a.format != "text" && a.format != "json" && a.format != "html")
+    return Status::Invalid(
+        fmt::format("--why: goes with --format text, json or html, not {}", a.format));
   if (a.format != "html" && a.format != "json" && a.format != "text")
     PP_RETURN_IF_ERROR(OnePlan(a));
   std::vector<Simulated> plans;

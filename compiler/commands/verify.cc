@@ -14,7 +14,8 @@ struct Wish {
 };
 
 Status ReadTerms(const Arguments& a, nccl::Terms* terms) {
-  PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"rendezvous", "nccl"}));
+  if (!a.transport.empty())
+    PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"rendezvous", "nccl"}));
   for (const Wish& wish : {Wish{"--communicators", a.communicators}, Wish{"--groups", a.groups},
                            Wish{"--creation", a.creation}, Wish{"--kernels", a.kernels}})
     if (!wish.text.empty() && a.transport != "nccl")

@@ -13,7 +13,7 @@
 
 #include "runtime/comm/topology.h"
 #include "runtime/comm/transport.h"
-#include "schema/nccl/streams.h"
+#include "schema/nccl/communicators.h"
 #include "schema/program.h"
 
 namespace pp {

@@ -26,7 +26,7 @@
 #include "runtime/run/evaluations.h"
 #include "runtime/run/peer_exchanger.h"
 #include "runtime/run/states.h"
-#include "schema/nccl/streams.h"
+#include "schema/nccl/communicators.h"
 
 namespace pp {
 

@@ -20,7 +20,7 @@
 #include "runtime/model/optimizer.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/run/rank.h"
-#include "schema/nccl/streams.h"
+#include "schema/nccl/communicators.h"
 #include "schema/program.h"
 #include "schema/status.h"
 #include "schema/timeline.h"

@@ -12,13 +12,13 @@
 // connecting all peers of a group together.)
 #pragma once
 
-#include "schema/nccl/streams.h"
+#include "schema/nccl/communicators.h"
 #include "schema/status.h"
 
 namespace pp::nccl {
 
-// Error: "deadlock: device 0 makes its communicator for '...' (instruction 0) and waits for device
-// 3 ..., which waits for ... the first".
+// Error: "where communicators are made at their first use: deadlock: device 0 '...' (instruction 0)
+// waits to meet device 3 ..., which ... the first".
 Status CheckCreation(const Program& paper, const Traffic& traffic, const Assignment& assignment);
 
 }  // namespace pp::nccl

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "schema/nccl/creation.h"
-#include "schema/nccl/play.h"
 #include "schema/nccl/stalls.h"
+#include "schema/play/play.h"
 #include "schema/sections.h"
 
 namespace pp::nccl {
@@ -27,17 +27,15 @@ class Prover {
   Status FindParts(const std::vector<WaitsFor>& waits_for) {
     if (HasSections(program_)) {
       unrolled_ = Unroll(program_, kPaperBodies);
-      parts_.push_back(
-          {"prologue, 2 bodies, epilogue", &unrolled_, FindTraffic(unrolled_, waits_for)});
+      PP_RETURN_IF_ERROR(AddPart("prologue, 2 bodies, epilogue", unrolled_, waits_for));
     } else {
-      parts_.push_back({"", &program_, FindTraffic(program_, waits_for)});
+      PP_RETURN_IF_ERROR(AddPart("", program_, waits_for));
     }
     if (!HasEvaluation(program_)) return {};
     evaluation_ = EvaluationOf(program_);
     std::vector<WaitsFor> evaluation_waits;
     PP_RETURN_IF_ERROR(Verify(evaluation_, Depth::kPlan, &evaluation_waits));
-    parts_.push_back({"evaluation", &evaluation_, FindTraffic(evaluation_, evaluation_waits)});
-    return {};
+    return AddPart("evaluation", evaluation_, evaluation_waits);
   }
 
   // The fewest communicators that are free of stalls, and so safe.
@@ -79,7 +77,7 @@ class Prover {
       const Streams streams = StreamsOf(part, sharings, groups);
       const std::vector<Stall> stalls = FindStalls(part.traffic, streams);
       if (stalls.empty()) continue;
-      PP_RETURN_IF_ERROR(In(part, Play(*part.paper, part.traffic, streams)));
+      PP_RETURN_IF_ERROR(In(part, Play(part, streams)));
       return In(part, Status::Invalid(fmt::format(
                           "stall: {} may wait behind {} with its data and its partner ready",
                           NameOf(*part.paper, part.traffic.ends[stalls[0].waits]),
@@ -92,7 +90,7 @@ class Prover {
   std::string Remedy(const Sharings& sharings) const {
     std::string remedy = ToText(Search().assignment) + ": safe and free of stalls";
     const bool safe = std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
-      return Play(*part.paper, part.traffic, StreamsOf(part, sharings, Groups::kAdjacent)).ok();
+      return Play(part, StreamsOf(part, sharings, Groups::kAdjacent)).ok();
     });
     if (!safe) return remedy;
     const bool stalls = !Check(sharings, Groups::kAdjacent).ok();
@@ -115,8 +113,7 @@ class Prover {
       if (most <= terms.kernels) continue;
       const std::string what =
           fmt::format("{} of {} kernels at once on a device", terms.kernels, most);
-      PP_RETURN_IF_ERROR(
-          In(part, Play(*part.paper, part.traffic, streams, terms.kernels).In(what)));
+      PP_RETURN_IF_ERROR(In(part, Play(part, streams, terms.kernels).In(what)));
       return In(part,
                 Status::Invalid(what + ": not proved safe, as their order is left to chance"));
     }
@@ -124,6 +121,18 @@ class Prover {
   }
 
  private:
+  Status AddPart(const char* name, const Program& paper, const std::vector<WaitsFor>& waits_for) {
+    auto traffic = play::FindTraffic(paper, waits_for);
+    if (!traffic.ok()) return traffic.status();
+    parts_.push_back({name, &paper, std::move(*traffic)});
+    return {};
+  }
+
+  // Without times: is the end reached?
+  static Status Play(const Part& part, const Streams& streams, int kernels = play::kNoLimit) {
+    return play::Play(*part.paper, part.traffic, streams, {.kernels = kernels}, nullptr);
+  }
+
   // A communicator that stalls is replaced by the next finer ones.
   static void Split(const Traffic& traffic, const Communicator& one, Sharings* sharings) {
     if (one.sharing == Sharing::kAll) {

@@ -1,10 +1,10 @@
 // What NCCL really guarantees, and whether a plan is safe with it.
 //
-//   streams       a send or receive blocks its stream until it is matched        streams.h, play.h
-//   groups        operations of one group progress together                      streams.h
-//   stalls        nothing waits only for its place in a stream                    stalls.h
-//   creation      a communicator is made by all its members together             creation.h
-//   kernels       no more of them run at once on a device than fit                  play.h
+//   streams       a send or receive blocks its stream until it is matched     play/play.h
+//   groups        operations of one group progress together                play/streams.h
+//   stalls        nothing waits only for its place in a stream                   stalls.h
+//   creation      a communicator is made by all its members together           creation.h
+//   kernels       no more of them run at once on a device than fit            play/play.h
 //   collectives   those of one communicator have the same order on all its ranks; the plain proof
 //                 (verify.h) has checked that
 //
@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "schema/nccl/streams.h"
+#include "schema/nccl/communicators.h"
 #include "schema/status.h"
 #include "schema/verify.h"
 

@@ -86,11 +86,11 @@ std::optional<Stall> FindStall(Stalls& stalls, const Stream& stream) {
   for (size_t i = 0; i < stream.Items(); ++i) {
     const auto item = stream.Item(i);
     if (i > 0 && !stalls.ComesLater(stream.Item(i - 1).back(), item.front()))
-      return Stall{stream.communicator, item.front(), stream.Item(i - 1).back()};
+      return Stall{stream.carrier, item.front(), stream.Item(i - 1).back()};
     // Those of a group wait for one another; "comes later" is transitive, so a cycle suffices.
     for (size_t k = 0; item.size() > 1 && k < item.size(); ++k) {
       const int32_t other = item[(k + 1) % item.size()];
-      if (!stalls.ComesLater(item[k], other)) return Stall{stream.communicator, other, item[k]};
+      if (!stalls.ComesLater(item[k], other)) return Stall{stream.carrier, other, item[k]};
     }
   }
   return std::nullopt;
@@ -102,8 +102,8 @@ std::vector<Stall> FindStalls(const Traffic& traffic, const Streams& streams) {
   Stalls stalls(traffic);
   std::map<int32_t, Stall> found;  // by communicator
   for (const Stream& stream : streams.all)
-    if (!found.contains(stream.communicator))
-      if (const auto stall = FindStall(stalls, stream)) found.emplace(stream.communicator, *stall);
+    if (!found.contains(stream.carrier))
+      if (const auto stall = FindStall(stalls, stream)) found.emplace(stream.carrier, *stall);
   std::vector<Stall> all;
   for (const auto& [communicator, stall] : found) all.push_back(stall);
   return all;

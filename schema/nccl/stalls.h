@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "schema/nccl/streams.h"
+#include "schema/nccl/communicators.h"
 
 namespace pp::nccl {
 

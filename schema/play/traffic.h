@@ -1,12 +1,12 @@
-// What the devices send each other, as NCCL sees it: operations that meet on other devices, in
-// whatever stream they may be put.
+// What the devices exchange: operations that meet on other devices, in whatever order a transport
+// takes them.
 //
 //   device 0   F0  SEND_act m0 ─┐                  one transfer, two ends; it needs the sender's F0
 //   device 1   RECV_act m0 ─────┘ WAIT act m0 F0   over and the receiver's buffer free
 //
-// A *flow* is what no assignment of communicators ever splits: the messages of one direction and
-// one kind of value, or the collectives of one set of devices. The transfers of a flow have the
-// same order at all its ends, because a verified plan has them so.
+// A *channel* is one direction between two devices. It delivers in the order of its sends, so its
+// receives must stand in the same order. A *flow* is what no transport ever splits: the messages of
+// one channel and one kind of value, or the collectives of one set of devices.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@
 #include <vector>
 
 #include "schema/program.h"
+#include "schema/status.h"
 #include "schema/walk.h"
 
-namespace pp::nccl {
+namespace pp::play {
 
 // One instruction that sends, receives or reduces.
 struct End {
@@ -29,6 +30,7 @@ struct End {
   int32_t index = -1;  // of the instruction
   // The last compute-lane instruction that must be over before it can start, including those of the
   // ends before it in its flow; -1 if there is none. Never smaller than that of the end before.
+  // Of a message of a blocking plan: the instruction before it.
   int32_t after = -1;
   int32_t joined = kNever;  // the compute-lane instruction that waits for it
 };
@@ -59,12 +61,13 @@ struct Traffic {
   const Flow& FlowOf(const End& end) const { return flows[transfers[end.transfer].flow]; }
 };
 
-// REQUIRES: Verify has passed `paper` (bodies only, see OnPaper in sections.h), and `waits_for` is
-// what it found.
-Traffic FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for);
+// Of the bodies of `paper` (see OnPaper in sections.h). REQUIRES: `waits_for` of each device comes
+// from WalkList. Error: "channel d0 to d1: message 1 is 'SEND_act s0 m1 to d1' at its start and
+// 'RECV_act s0 m2 from d0' at its end (...)".
+Result<Traffic> FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for);
 
 // "device 0 'SEND_act s0 m1 to d1' (instruction 7)".
 std::string NameOf(const Program& paper, int device, int index);
 std::string NameOf(const Program& paper, const End& end);
 
-}  // namespace pp::nccl
+}  // namespace pp::play

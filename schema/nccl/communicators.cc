@@ -1,10 +1,9 @@
-#include "schema/nccl/streams.h"
+#include "schema/nccl/communicators.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 #include <utility>
 
 namespace pp::nccl {
@@ -82,43 +81,8 @@ std::string ToText(const Assignment& assignment) {
   return text;
 }
 
-int Streams::MostOnADevice() const {
-  size_t most = 0;
-  for (const auto& streams : of_device) most = std::max(most, streams.size());
-  return static_cast<int>(most);
-}
-
 Streams MakeStreams(const Traffic& traffic, const Assignment& assignment, Groups groups) {
-  Streams streams;
-  streams.of_device.resize(traffic.started_by.size());
-  for (size_t d = 0; d < traffic.started_by.size(); ++d) {
-    std::unordered_map<int32_t, int32_t> stream_of;  // communicator -> stream of this device
-    std::vector<int32_t> run_of;       // stream of this device -> the run that its last end is in
-    int32_t run = 0, last_index = -1;  // a run: messages without other instructions between them
-    for (const int32_t e : traffic.started_by[d]) {
-      const End& end = traffic.ends[e];
-      const int32_t flow = traffic.transfers[end.transfer].flow;
-      const bool adjacent = groups == Groups::kAdjacent && end.index == last_index + 1 &&
-                            !traffic.flows[flow].IsCollective();
-      if (!adjacent) ++run;
-      last_index = traffic.flows[flow].IsCollective() ? -1 : end.index;
-      const auto [at, is_new] =
-          stream_of.try_emplace(assignment.of_flow[flow], static_cast<int32_t>(run_of.size()));
-      if (is_new) {
-        streams.of_device[d].push_back(static_cast<int32_t>(streams.all.size()));
-        streams.all.push_back({static_cast<int32_t>(d), assignment.of_flow[flow], {}, {}});
-        run_of.push_back(-1);
-      }
-      Stream& stream = streams.all[streams.of_device[d][at->second]];
-      if (run_of[at->second] != run)
-        stream.begins.push_back(static_cast<int32_t>(stream.ends.size()));
-      run_of[at->second] = run;
-      stream.ends.push_back(e);
-    }
-    for (const int32_t s : streams.of_device[d])
-      streams.all[s].begins.push_back(static_cast<int32_t>(streams.all[s].ends.size()));
-  }
-  return streams;
+  return play::MakeStreams(traffic, assignment.of_flow, groups);
 }
 
 }  // namespace pp::nccl

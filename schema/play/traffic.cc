@@ -1,15 +1,16 @@
-#include "schema/nccl/traffic.h"
+#include "schema/play/traffic.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "schema/collectives.h"
 #include "schema/text.h"
 
-namespace pp::nccl {
+namespace pp::play {
 namespace {
 
 class Finder {
@@ -20,11 +21,12 @@ class Finder {
     traffic_.joins.resize(paper.devices);
   }
 
-  Traffic Run() {
+  Result<Traffic> Run() {
     for (int d = 0; d < paper_.devices; ++d) {
       end_at_[d].assign(List(d).size(), -1);
       FindMessages(d);
     }
+    PP_RETURN_IF_ERROR(CheckChannels());
     FindReductions();
     for (int d = 0; d < paper_.devices; ++d) {
       FindStarts(d);
@@ -37,20 +39,73 @@ class Finder {
   const std::vector<Instruction>& List(int device) const { return paper_.lists[device].body; }
   bool Blocking() const { return paper_.p2p == P2p::kBlocking; }
 
-  // Its k-th send meets its k-th receive.
-  struct Progress {
-    std::vector<int32_t> transfers;
-    size_t sends = 0, receives = 0;
+  // A direction between two devices: its messages' ends, by their indices in the two lists.
+  struct Channel {
+    int from, to;
+    std::vector<int32_t> sends, receives;
+    int32_t flow[2] = {-1, -1};  // of its acts, and of its grads
   };
 
-  int32_t FlowOf(int from, int to, Kind kind) {
-    const int64_t key = (int64_t{from} * paper_.devices + to) * 2 + (kind == Kind::kAct);
-    const auto [at, is_new] = flow_of_.try_emplace(key, static_cast<int32_t>(progress_.size()));
-    if (is_new) {
-      traffic_.flows.push_back({{from, to}, kind});
-      progress_.emplace_back();
+  Channel& ChannelOf(int from, int to) {
+    const auto [at, is_new] = channel_of_.try_emplace(int64_t{from} * paper_.devices + to,
+                                                      static_cast<int32_t>(channels_.size()));
+    if (is_new) channels_.push_back({from, to, {}, {}});
+    return channels_[at->second];
+  }
+
+  void FindMessages(int d) {
+    for (size_t i = 0; i < List(d).size(); ++i) {
+      const Instruction& instruction = List(d)[i];
+      if (!IsMessage(instruction)) continue;
+      const bool send = Info(instruction.op).lane == Lane::kSend;
+      Channel& channel = ChannelOf(send ? d : instruction.peer, send ? instruction.peer : d);
+      (send ? channel.sends : channel.receives).push_back(static_cast<int32_t>(i));
+      const Kind kind = KindOfMessage(instruction.op);
+      int32_t& flow = channel.flow[kind == Kind::kGrad];
+      if (flow >= 0) continue;
+      flow = static_cast<int32_t>(traffic_.flows.size());
+      traffic_.flows.push_back({{channel.from, channel.to}, kind});
     }
-    return at->second;
+  }
+
+  // On a channel the receives are in the order of the sends: the k-th of each are one transfer.
+  Status CheckChannels() {
+    size_t messages = 0;
+    for (const Channel& channel : channels_) messages += channel.sends.size();
+    traffic_.transfers.reserve(messages);
+    traffic_.ends.reserve(2 * messages);
+    for (const Channel& channel : channels_) {
+      const size_t most = std::max(channel.sends.size(), channel.receives.size());
+      for (size_t k = 0; k < most; ++k) {
+        if (!Match(channel, k)) return Mismatch(channel, k);
+        const Kind kind = KindOfMessage(List(channel.from)[channel.sends[k]].op);
+        const int32_t transfer = NewTransfer(channel.flow[kind == Kind::kGrad], 2);
+        const int32_t end = traffic_.transfers[transfer].first_end;
+        PlaceEnd(transfer, end, channel.from, channel.sends[k]);
+        PlaceEnd(transfer, end + 1, channel.to, channel.receives[k]);
+      }
+    }
+    return {};
+  }
+
+  bool Match(const Channel& channel, size_t k) const {
+    if (k >= channel.sends.size() || k >= channel.receives.size()) return false;
+    const Instruction& send = List(channel.from)[channel.sends[k]];
+    const Instruction& receive = List(channel.to)[channel.receives[k]];
+    return KindOfMessage(send.op) == KindOfMessage(receive.op) && send.stage == receive.stage &&
+           send.micro == receive.micro;
+  }
+
+  Status Mismatch(const Channel& channel, size_t k) const {
+    auto text = [&](const std::vector<int32_t>& indices, int device) {
+      return k < indices.size() ? "'" + ToText(List(device)[indices[k]]) + "'"
+                                : std::string("nothing");
+    };
+    return Status::Invalid(
+        fmt::format("channel d{} to d{}: message {} is {} at its start and {} at its end "
+                    "(receives must be in the order of the sends)",
+                    channel.from, channel.to, k, text(channel.sends, channel.from),
+                    text(channel.receives, channel.to)));
   }
 
   int32_t NewTransfer(int32_t flow, size_t ends) {
@@ -60,26 +115,11 @@ class Finder {
     return static_cast<int32_t>(traffic_.transfers.size() - 1);
   }
 
-  void PlaceEnd(int32_t transfer, int32_t end, int device, size_t index) {
+  void PlaceEnd(int32_t transfer, int32_t end, int device, int32_t index) {
     traffic_.ends[end].transfer = transfer;
     traffic_.ends[end].device = device;
-    traffic_.ends[end].index = static_cast<int32_t>(index);
+    traffic_.ends[end].index = index;
     end_at_[device][index] = end;
-  }
-
-  void FindMessages(int d) {
-    for (size_t i = 0; i < List(d).size(); ++i) {
-      const Instruction& instruction = List(d)[i];
-      if (!IsMessage(instruction)) continue;
-      const bool send = Info(instruction.op).lane == Lane::kSend;
-      const int32_t flow = FlowOf(send ? d : instruction.peer, send ? instruction.peer : d,
-                                  KindOfMessage(instruction.op));
-      Progress& progress = progress_[flow];
-      const size_t k = send ? progress.sends++ : progress.receives++;
-      if (k == progress.transfers.size()) progress.transfers.push_back(NewTransfer(flow, 2));
-      const int32_t transfer = progress.transfers[k];
-      PlaceEnd(transfer, traffic_.transfers[transfer].first_end + (send ? 0 : 1), d, i);
-    }
   }
 
   void FindReductions() {
@@ -98,7 +138,8 @@ class Finder {
       for (size_t i = 0; i < List(d).size(); ++i) {
         if (Info(List(d)[i].op).lane != Lane::kReduce) continue;
         const int at = collectives.started_by[d][next++];
-        PlaceEnd(first + at, traffic_.transfers[first + at].first_end + placed[at]++, d, i);
+        PlaceEnd(first + at, traffic_.transfers[first + at].first_end + placed[at]++, d,
+                 static_cast<int32_t>(i));
       }
     }
   }
@@ -135,14 +176,14 @@ class Finder {
   const Program& paper_;
   const std::vector<WaitsFor>& waits_for_;
   Traffic traffic_;
-  std::unordered_map<int64_t, int32_t> flow_of_;
-  std::vector<Progress> progress_;            // of the messages' flows
+  std::unordered_map<int64_t, int32_t> channel_of_;
+  std::vector<Channel> channels_;
   std::vector<std::vector<int32_t>> end_at_;  // device -> instruction -> its end, or -1
 };
 
 }  // namespace
 
-Traffic FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for) {
+Result<Traffic> FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for) {
   return Finder(paper, waits_for).Run();
 }
 
@@ -154,4 +195,4 @@ std::string NameOf(const Program& paper, const End& end) {
   return NameOf(paper, end.device, end.index);
 }
 
-}  // namespace pp::nccl
+}  // namespace pp::play

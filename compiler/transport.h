@@ -1,0 +1,41 @@
+// A program played as a transport would have it, with its time.
+//
+//   async       as the plan says: messages and reductions in the background, each channel in order
+//   rendezvous  a SEND holds its device until the message has arrived, as MPI_Ssend does
+//   nccl        the streams of the communicators that the plan needs (schema/nccl/prove.h)
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "schema/cost_model.h"
+#include "schema/execute.h"
+#include "schema/nccl/communicators.h"
+#include "schema/program.h"
+#include "schema/status.h"
+#include "schema/walk.h"
+
+namespace pp {
+
+enum class Transport : uint8_t { kAsync, kRendezvous, kNccl };
+inline constexpr std::string_view kTransports[] = {"async", "rendezvous", "nccl"};
+
+class OnTransport {
+ public:
+  // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.
+  // Error: NCCL's communicators cannot be safe.
+  static Result<OnTransport> Make(Transport transport, const Program& program,
+                                  const std::vector<WaitsFor>& waits_for);
+
+  // The program, or bodies of it (schema/sections.h). Errors as schema/execute.h's: with
+  // rendezvous a plan may be in a deadlock.
+  Result<Execution> Execute(const Program& paper, const std::vector<WaitsFor>& waits_for,
+                            const CostModel& costs) const;
+
+ private:
+  Transport transport_ = Transport::kAsync;
+  nccl::Sharings sharings_;
+};
+
+}  // namespace pp

@@ -1,0 +1,268 @@
+#include "compiler/why.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "compiler/simulate.h"
+#include "schema/execute.h"
+#include "schema/sections.h"
+
+namespace pp {
+namespace {
+
+using play::End;
+using play::Transfer;
+
+bool IsInPlace(const play::Traffic& traffic, int device, int32_t index) {
+  const int32_t joined = traffic.joins[device][index];
+  return joined >= 0 && traffic.ends[joined].index == index;
+}
+
+// Reads one play of `paper`.
+class Reader {
+ public:
+  Reader(const Program& paper, const CostModel& costs, const Execution& execution)
+      : paper_(paper),
+        traffic_(execution.traffic),
+        streams_(execution.streams),
+        played_(execution.played),
+        durations_(costs, paper),
+        place_of_(traffic_.ends.size()) {
+    for (size_t s = 0; s < streams_.all.size(); ++s)
+      for (size_t item = 0; item < streams_.all[s].Items(); ++item)
+        for (const int32_t e : streams_.all[s].Item(item)) place_of_[e] = {s, item};
+  }
+
+  // Of the instructions [from, to) of a device's list; `makespan` counts from the end of the one
+  // before `from`.
+  Idle IdleOf(int device, size_t from, size_t to, double makespan) const {
+    Idle idle;
+    ByCause open{};  // since the last instruction that took time
+    const double begin = LaneTime(device, static_cast<int32_t>(from));
+    double time = begin;
+    bool begun = from > 0;
+    for (size_t i = from; i < to; ++i) {
+      const int32_t joined = traffic_.joins[device][i];
+      const double over = LaneTime(device, static_cast<int32_t>(i) + 1);
+      if (joined >= 0) {
+        open[static_cast<size_t>(CauseOf(device, static_cast<int32_t>(i)))] += over - time;
+      } else if (over > time) {
+        for (size_t c = 0; c < open.size(); ++c) (begun ? idle.gaps[c] : idle.warm_up) += open[c];
+        open = {};
+        begun = true;
+      }
+      time = over;
+    }
+    idle.drain = std::accumulate(open.begin(), open.end(), 0.0) + makespan - (time - begin);
+    return idle;
+  }
+
+  // Back from the end of an instruction.
+  std::vector<PathStep> PathTo(int device, int32_t index) const {
+    std::vector<PathStep> path;
+    const End* first = EndAt(device, index);
+    Node node{device, index, first ? static_cast<int32_t>(first - traffic_.ends.data()) : -1};
+    double end = played_.over[device][index];
+    while (node.index >= 0) {
+      if (node.end < 0) node = InLane(node.device, node.index);
+      if (node.index < 0) break;
+      const double start = StartOf(node);
+      path.push_back(
+          {node.device, node.index, At(node.device, node.index), start, std::exchange(end, start)});
+      node = node.end < 0 ? Node{node.device, node.index - 1} : BeforeTransfer(node.end);
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+
+ private:
+  // An instruction: of a compute lane, or that starts a transfer.
+  struct Node {
+    int32_t device, index;
+    int32_t end = -1;
+  };
+
+  const Instruction& At(int device, int32_t index) const {
+    return paper_.lists[device].body[index];
+  }
+  bool IsOfLane(int device, int32_t index) const {
+    return traffic_.joins[device][index] >= 0 || Info(At(device, index).op).lane == Lane::kCompute;
+  }
+  // When the compute lane has passed all before `index`.
+  double LaneTime(int device, int32_t index) const {
+    while (--index >= 0)
+      if (IsOfLane(device, index)) return played_.over[device][index];
+    return 0;
+  }
+  double Over(const End& end) const { return played_.over[end.device][end.index]; }
+  const End* EndAt(int device, int32_t index) const {
+    const auto& mine = traffic_.started_by[device];
+    const auto at = std::find_if(mine.begin(), mine.end(),
+                                 [&](int32_t e) { return traffic_.ends[e].index == index; });
+    return at == mine.end() ? nullptr : &traffic_.ends[*at];
+  }
+
+  // Of what the compute lane waits for at `index`.
+  Cause CauseOf(int device, int32_t index) const {
+    const int32_t joined = traffic_.joins[device][index];
+    const End& end = traffic_.ends[joined];
+    const Transfer& transfer = traffic_.transfers[end.transfer];
+    if (traffic_.flows[transfer.flow].IsCollective()) {
+      const Op op = At(end.device, end.index).op;
+      return op == Op::kReduceNorm || op == Op::kReduceTied ? Cause::kCollective
+                                                            : Cause::kReduction;
+    }
+    const bool in_place = end.index == index;
+    if (!in_place && At(device, index).sent) return Cause::kBuffer;
+    const play::Start& start = played_.starts[end.transfer];
+    if (start.queued) return Cause::kChannel;
+    const End& last = traffic_.ends[start.end];
+    if (start.end == transfer.first_end) return Cause::kMessage;
+    if (!IsInPlace(traffic_, last.device, last.index)) return Cause::kBuffer;
+    return in_place && joined == transfer.first_end ? Cause::kRendezvous : Cause::kMessage;
+  }
+
+  // What the compute lane was last busy with, or waited for, at `index` or before it.
+  Node InLane(int device, int32_t index) const {
+    for (; index >= 0; --index) {
+      if (!IsOfLane(device, index) || played_.over[device][index] <= LaneTime(device, index))
+        continue;
+      const int32_t joined = traffic_.joins[device][index];
+      return joined < 0 ? Node{device, index} : NodeOf(joined);
+    }
+    return {device, -1};
+  }
+  // The operation that its group was over with.
+  Node NodeOf(int32_t end) const {
+    const auto [stream, item] = place_of_[end];
+    const auto all = streams_.all[stream].Item(item);
+    const auto until = [&](int32_t e) {
+      const End& at = traffic_.ends[e];
+      return played_.starts[at.transfer].time + durations_(At(at.device, at.index));
+    };
+    const int32_t last = *std::max_element(
+        all.begin(), all.end(), [&](int32_t a, int32_t b) { return until(a) < until(b); });
+    const int32_t shown = traffic_.transfers[traffic_.ends[last].transfer].first_end;
+    return {traffic_.ends[shown].device, traffic_.ends[shown].index, last};
+  }
+  double StartOf(const Node& node) const {
+    return node.end < 0 ? LaneTime(node.device, node.index)
+                        : played_.starts[traffic_.ends[node.end].transfer].time;
+  }
+  Node BeforeTransfer(int32_t end) const {
+    const play::Start& start = played_.starts[traffic_.ends[end].transfer];
+    const End& last = traffic_.ends[start.end];
+    if (!start.queued) return {last.device, last.after};
+    const auto [stream, item] = place_of_[start.end];
+    return NodeOf(streams_.all[stream].Item(item - 1).front());
+  }
+
+  const Program& paper_;
+  const play::Traffic& traffic_;
+  const play::Streams& streams_;
+  const play::Played& played_;
+  const Durations durations_;
+  std::vector<std::pair<size_t, size_t>> place_of_;  // end -> stream, item
+};
+
+// What is played again: without one cause.
+struct Again {
+  CostModel costs;
+  play::Traffic traffic;
+  play::Streams streams;
+};
+
+play::Streams OneForEach(const play::Traffic& traffic, const play::Streams& given) {
+  play::Streams streams;
+  streams.of_device.resize(given.of_device.size());
+  const auto add = [&](play::Stream stream) {
+    streams.of_device[stream.device].push_back(static_cast<int32_t>(streams.all.size()));
+    streams.all.push_back(std::move(stream));
+  };
+  for (const play::Stream& stream : given.all)
+    if (traffic.FlowOf(traffic.ends[stream.ends.front()]).IsCollective()) {
+      add(stream);
+    } else {
+      for (const int32_t e : stream.ends) add({stream.device, stream.carrier, {e}, {0, 1}});
+    }
+  return streams;
+}
+
+void Free(Cause cause, const Program& paper, Again* again) {
+  play::Traffic& traffic = again->traffic;
+  const auto is_send = [&](int32_t e) {
+    return traffic.transfers[traffic.ends[e].transfer].first_end == e;
+  };
+  const auto unless = [&](auto drops) {
+    for (size_t d = 0; d < traffic.joins.size(); ++d)
+      for (size_t i = 0; i < traffic.joins[d].size(); ++i)
+        if (int32_t& joined = traffic.joins[d][i];
+            joined >= 0 && drops(traffic.ends[joined], joined, static_cast<int32_t>(i)))
+          joined = -1;
+  };
+  const auto post_early = [&](bool in_place) {
+    for (const Transfer& transfer : traffic.transfers) {
+      if (traffic.flows[transfer.flow].IsCollective()) continue;
+      End& receiver = traffic.ends[transfer.first_end + 1];
+      if (IsInPlace(traffic, receiver.device, receiver.index) == in_place) receiver.after = -1;
+    }
+  };
+  switch (cause) {
+    case Cause::kMessage:
+      again->costs.comm = again->costs.latency = {0};
+      again->costs.bandwidth = 0;
+      return;
+    case Cause::kChannel:
+      again->streams = OneForEach(traffic, again->streams);
+      return;
+    case Cause::kRendezvous:
+      post_early(true);
+      return unless([&](const End& end, int32_t e, int32_t index) {
+        return end.index == index && is_send(e);
+      });
+    case Cause::kBuffer:
+      post_early(false);
+      return unless([&](const End& end, int32_t e, int32_t index) {
+        return end.index != index && !traffic.FlowOf(end).IsCollective() && is_send(e);
+      });
+    case Cause::kReduction:
+      again->costs.reduce = {0};
+      return;
+    case Cause::kCollective:
+      return unless([&](const End& end, int32_t, int32_t) {
+        const Op op = paper.lists[end.device].body[end.index].op;
+        return op == Op::kReduceNorm || op == Op::kReduceTied;
+      });
+  }
+}
+
+}  // namespace
+
+Result<Why> Explain(const Program& program, const CostModel& costs, const Prediction& prediction) {
+  const bool overlaps = HasSections(program);
+  std::optional<Program> unrolled;
+  if (overlaps) unrolled = OnPaper(program);
+  const Program& paper = overlaps ? *unrolled : program;
+  const Execution& execution = prediction.execution;
+  const Reader reader(paper, costs, execution);
+  Why why;
+  const std::pair<int, size_t> last = LastInstruction(program, execution);
+  for (int d = 0; d < program.devices; ++d) {
+    const DeviceList& list = program.lists[d];
+    const size_t from = overlaps ? list.prologue.size() + list.body.size() : 0;
+    why.idle.push_back(reader.IdleOf(d, from, from + list.body.size(), prediction.makespan));
+  }
+  why.critical_path = reader.PathTo(last.first, static_cast<int32_t>(last.second));
+  for (size_t c = 0; c < kCauses.size(); ++c) {
+    Again again{costs, execution.traffic, execution.streams};
+    Free(static_cast<Cause>(c), paper, &again);
+    Execution without;
+    PP_RETURN_IF_ERROR(
+        Execute(paper, std::move(again.traffic), std::move(again.streams), again.costs, &without));
+    why.saved[c] = prediction.makespan - MakespanOf(program, without);
+  }
+  return why;
+}
+
+}  // namespace pp

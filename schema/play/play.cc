@@ -1,0 +1,186 @@
+#include "schema/play/play.h"
+
+#include <algorithm>
+
+#include "schema/play/deadlock.h"
+#include "schema/play/state.h"
+
+namespace pp::play {
+namespace {
+
+constexpr double kPending = -1;
+
+class Player {
+ public:
+  Player(const Program& paper, const Traffic& traffic, const Streams& streams, const Rules& rules)
+      : paper_(paper),
+        traffic_(traffic),
+        streams_(streams),
+        rules_(rules),
+        state_(traffic, streams),
+        over_(traffic.ends.size(), kPending) {
+    if (!Timed()) return;
+    played_.starts.resize(traffic.transfers.size());
+    for (const auto& joins : traffic.joins) played_.over.emplace_back(joins.size());
+  }
+
+  Status Run() {
+    for (int d = 0; d < paper_.devices; ++d) {
+      StartItems(d);
+      Wake(d);
+    }
+    while (!awake_.empty()) {
+      const int device = awake_.back();
+      awake_.pop_back();
+      state_.places[device].awake = false;
+      StartItems(device);
+      if (Timed()) {
+        AdvanceInTime(device);
+      } else {
+        Advance(device);
+      }
+      StartItems(device);
+    }
+    for (const State::Place& place : state_.places) played_.next.push_back(place.next);
+    if (state_.IsOver()) return {};
+    played_.cycle = FindCycle(state_);
+    return Status::Invalid("deadlock: " + ToText(paper_, played_.cycle));
+  }
+
+  Played Result() {
+    for (size_t e = 0; Timed() && e < over_.size(); ++e)
+      played_.over[traffic_.ends[e].device][traffic_.ends[e].index] = over_[e];
+    return std::move(played_);
+  }
+
+ private:
+  bool Timed() const { return rules_.durations != nullptr; }
+
+  void Wake(int device) {
+    if (state_.places[device].awake) return;
+    state_.places[device].awake = true;
+    awake_.push_back(device);
+  }
+
+  void Advance(int device) {
+    int32_t& next = state_.places[device].next;
+    for (const auto& joins = traffic_.joins[device]; next < static_cast<int32_t>(joins.size());
+         ++next)
+      if (joins[next] >= 0 && over_[joins[next]] == kPending) return;
+  }
+
+  void AdvanceInTime(int device) {
+    State::Place& place = state_.places[device];
+    const auto& list = paper_.lists[device].body;
+    const auto& joins = traffic_.joins[device];
+    std::vector<double>& over = played_.over[device];
+    for (int32_t& next = place.next; next < static_cast<int32_t>(list.size()); ++next) {
+      const Instruction& i = list[next];
+      if (joins[next] >= 0) {
+        if (over_[joins[next]] == kPending) return;
+        place.time = std::max(place.time, over_[joins[next]]);
+      } else if (Info(i.op).lane == Lane::kCompute) {
+        place.time +=
+            i.overlap ? rules_.durations->Pair(i, list[next + 1]) : (*rules_.durations)(i);
+        if (i.overlap) over[next++] = place.time;
+      }
+      over[next] = place.time;
+    }
+  }
+
+  void StartItems(int device) {
+    const auto& mine = streams_.of_device[device];
+    if (rules_.kernels < static_cast<int>(mine.size()))
+      for (const int32_t s : mine)
+        if (!state_.IsEmpty(s) &&
+            std::none_of(state_.ItemOf(s).begin(), state_.ItemOf(s).end(),
+                         [&](int32_t e) { return state_.started[traffic_.ends[e].transfer] > 0; }))
+          StartItem(s);
+    for (const int32_t s : mine) StartItem(s);
+  }
+
+  void StartItem(int32_t stream) {
+    State::Queue& queue = state_.queues[stream];
+    while (!state_.IsEmpty(stream) && queue.open == 0) {
+      const auto item = state_.ItemOf(stream);
+      State::Place& place = state_.places[streams_.all[stream].device];
+      if (place.kernels == rules_.kernels || !std::all_of(item.begin(), item.end(), [&](int32_t e) {
+            return state_.Passed(traffic_.ends[e]);
+          }))
+        return;
+      ++place.kernels;
+      queue.open = static_cast<int32_t>(item.size());
+      if (Timed()) Delay(stream, item);
+      for (const int32_t e : item) {
+        const Transfer& transfer = traffic_.transfers[traffic_.ends[e].transfer];
+        if (++state_.started[traffic_.ends[e].transfer] == transfer.ends) Meet(transfer);
+      }
+    }
+  }
+
+  // The transfers of an item start no earlier than it does.
+  void Delay(int32_t stream, std::span<const int32_t> item) {
+    const State::Queue& queue = state_.queues[stream];
+    Start latest{.time = queue.free, .queued = queue.item > 0};
+    for (const int32_t e : item) {
+      const End& end = traffic_.ends[e];
+      if (end.after < 0 || played_.over[end.device][end.after] < latest.time) continue;
+      latest = {.time = played_.over[end.device][end.after], .end = e};
+    }
+    for (const int32_t e : item) {
+      Start& start = played_.starts[traffic_.ends[e].transfer];
+      if (start.end >= 0 && latest.time <= start.time) continue;
+      start = latest;
+      if (start.end < 0) start.end = e;
+    }
+  }
+
+  void Meet(const Transfer& transfer) {
+    const End& first = traffic_.ends[transfer.first_end];
+    const double over =
+        Timed() ? played_.starts[first.transfer].time + (*rules_.durations)(At(first)) : 0;
+    for (int32_t e = transfer.first_end; e < transfer.first_end + transfer.ends; ++e) {
+      const int32_t stream = state_.stream_of[e];
+      State::Queue& queue = state_.queues[stream];
+      queue.free = std::max(queue.free, over);
+      if (--queue.open > 0) continue;
+      for (const int32_t done : state_.ItemOf(stream)) over_[done] = queue.free + LatencyOf(done);
+      ++queue.item;
+      --state_.places[streams_.all[stream].device].kernels;
+      Wake(streams_.all[stream].device);
+    }
+  }
+
+  // A message arrives later than it leaves its channel; a sender that waits for it in its place
+  // waits for the arrival.
+  double LatencyOf(int32_t e) const {
+    const End& end = traffic_.ends[e];
+    const Transfer& transfer = traffic_.transfers[end.transfer];
+    if (!Timed() || traffic_.flows[transfer.flow].IsCollective()) return 0;
+    const bool leaves = e == transfer.first_end && end.joined != end.index;
+    return leaves ? 0 : rules_.durations->Latency(At(end));
+  }
+
+  const Instruction& At(const End& end) const { return paper_.lists[end.device].body[end.index]; }
+
+  const Program& paper_;
+  const Traffic& traffic_;
+  const Streams& streams_;
+  const Rules& rules_;
+  State state_;
+  std::vector<double> over_;  // by end: when its item is over, or kPending
+  std::vector<int> awake_;
+  Played played_;
+};
+
+}  // namespace
+
+Status Play(const Program& paper, const Traffic& traffic, const Streams& streams,
+            const Rules& rules, Played* played) {
+  Player player(paper, traffic, streams, rules);
+  const Status status = player.Run();
+  if (played) *played = player.Result();
+  return status;
+}
+
+}  // namespace pp::play

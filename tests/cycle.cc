@@ -1,0 +1,103 @@
+#include "tests/cycle.h"
+
+#include <fmt/format.h>
+
+#include <regex>
+#include <sstream>
+#include <vector>
+
+namespace pp {
+namespace {
+
+struct Step {
+  int device = 0, index = 0;
+  std::string op, value, peer;  // "SEND_act", " s0 m1", "d1"
+  bool sent = false;
+  std::string why;  // leads to the next one
+};
+
+std::vector<Step> StepsOf(const std::string& text) {
+  static const std::regex kStep(
+      R"(device (\d+) '([^']+)' \(instruction (\d+)\),?(?: which)? ([a-z ]+) (?=device|the first))");
+  std::vector<Step> steps;
+  for (std::sregex_iterator it(text.begin(), text.end(), kStep), end; it != end; ++it) {
+    Step& step = steps.emplace_back(
+        Step{.device = std::stoi((*it)[1]), .index = std::stoi((*it)[3]), .why = (*it)[4]});
+    std::istringstream words((*it)[2]);
+    words >> step.op;
+    for (std::string word; words >> word;) {
+      if (word == "sent") {
+        step.sent = true;
+      } else if (word == "to" || word == "from") {
+        words >> step.peer;
+      } else {
+        step.value += " " + word;
+      }
+    }
+  }
+  return steps;
+}
+
+bool StartsWith(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
+}
+
+// "act" of RECV_act.
+std::string Kind(const std::string& op) { return op.substr(op.find('_') + 1); }
+
+bool WaitsFor(const Step& a, const Step& b) {
+  if (a.device != b.device) return false;
+  if (a.index == b.index) return true;  // a blocking message
+  const auto starts = a.value.find(Kind(b.op));
+  if (a.op != "WAIT" || starts == std::string::npos || b.index >= a.index) return false;
+  const bool message = StartsWith(b.op, "SEND") || StartsWith(b.op, "RECV");
+  return !message || (a.sent == StartsWith(b.op, "SEND") && a.value == " " + Kind(b.op) + b.value);
+}
+
+bool Meets(const Step& a, const Step& b) {
+  if (a.device == b.device || a.value != b.value || Kind(a.op) != Kind(b.op)) return false;
+  const bool message = StartsWith(a.op, "SEND") || StartsWith(a.op, "RECV");
+  if (!message) return a.op == b.op;
+  return StartsWith(a.op, "SEND") != StartsWith(b.op, "SEND") &&
+         a.peer == fmt::format("d{}", b.device) && b.peer == fmt::format("d{}", a.device);
+}
+
+bool Holds(const Step& a, const Step& b) {
+  if (a.why == "waits for") return WaitsFor(a, b);
+  if (a.why == "waits to meet") return Meets(a, b);
+  if (a.why == "finds no room alongside" || a.why == "is grouped with")
+    return a.device == b.device && a.index != b.index;
+  if (a.why == "needs" || a.why == "stands behind" || a.why == "is queued behind")
+    return a.device == b.device && b.index < a.index;
+  return false;
+}
+
+}  // namespace
+
+std::string FaultOfCycle(const std::string& error) {
+  const std::string closed = " the first";
+  const size_t begin = error.rfind("deadlock:");
+  const size_t end = error.find(closed);
+  if (begin == std::string::npos || end == std::string::npos) return "no cycle in: " + error;
+  const size_t cycle = error.find('(', begin) < error.find("; device", begin) ||
+                               error.find("stops at", begin) == std::string::npos
+                           ? begin
+                           : error.find(" (device", begin);
+  const std::string text = error.substr(cycle, end + closed.size() - cycle);
+  const std::vector<Step> steps = StepsOf(text);
+  size_t named = 0;
+  for (size_t at = text.find("(instruction "); at != std::string::npos;
+       at = text.find("(instruction ", at + 1))
+    ++named;
+  if (steps.size() < 2 || steps.size() != named)
+    return fmt::format("{} steps read of {} in: {}", steps.size(), named, text);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step &a = steps[i], &b = steps[(i + 1) % steps.size()];
+    if (!Holds(a, b))
+      return fmt::format("device {} '{}{}' cannot be what '{}' device {} '{}{}'", a.device, a.op,
+                         a.value, a.why, b.device, b.op, b.value);
+  }
+  return "";
+}
+
+}  // namespace pp
