@@ -120,27 +120,6 @@ Content ContentOf(const Program& program) {
   return content;
 }
 
-// Adds LOAD before the forwards that need one, for lists that have none.
-void AddLoads(Program& program) {
-  for (const DeviceList& list : program.lists)
-    for (const Instruction& i : list.body)
-      if (i.op == Op::kLoad) return;
-  for (DeviceList& device : program.lists) {
-    const std::vector<bool> first_half = FirstHalves(device.body);
-    std::vector<Instruction> list;
-    for (size_t k = 0; k < device.body.size(); ++k) {
-      const Instruction& i = device.body[k];
-      const bool forward = i.op == Op::kForward || i.op == Op::kForwardDrop;
-      if (forward && (i.stage == 0 || i.stage == program.stages - 1)) {
-        const bool inside = k > 0 && first_half[k - 1];  // nothing may separate two that overlap
-        list.insert(list.end() - inside, {.op = Op::kLoad, .stage = i.stage, .micro = i.micro});
-      }
-      list.push_back(i);
-    }
-    device.body = std::move(list);
-  }
-}
-
 // The requests of the options, checked.
 struct Prepared {
   std::vector<const Pass*> passes;
@@ -262,7 +241,11 @@ Result<Program> CompileLists(Program program, const std::string& origin,
   program.zero = options.zero;
   PP_RETURN_IF_ERROR(AddClip(options, program));
   if (!options.passes.empty()) program.passes = options.passes;
-  AddLoads(program);
+  const auto loads = [](const Instruction& i) { return i.op == Op::kLoad; };
+  if (std::none_of(program.lists.begin(), program.lists.end(), [&](const DeviceList& list) {
+        return std::any_of(list.body.begin(), list.body.end(), loads);
+      }))
+    AddLoads(program);
   PP_RETURN_IF_ERROR(Verify(program, Depth::kSchedule).In(origin));
   PP_RETURN_IF_ERROR(Finish(program, *prepared, observer).In(origin));
   return program;

@@ -17,11 +17,15 @@ Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs,
                                 const OnTransport& on, int bodies) {
   const Program unrolled = Unroll(program, bodies);
   const ValueBytes bytes(program);
+  const Placement placement(program);
   std::vector<WaitsFor> waits_for(program.devices);
   for (int d = 0; d < program.devices; ++d) {
     const std::vector<Instruction>& list = unrolled.lists[d].body;
     MemoryCheck memory(unrolled, d, list);
-    WalkArgs args{.depth = Depth::kLists, .waits_for = &waits_for[d], .bodies = bodies};
+    WalkArgs args{.depth = Depth::kLists,
+                  .placement = &placement,
+                  .waits_for = &waits_for[d],
+                  .bodies = bodies};
     if (program.lists[d].arena_bytes > 0) {
       args.depth = Depth::kPlan;
       args.memory = &memory;

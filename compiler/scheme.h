@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "schema/placement.h"
 #include "schema/program.h"
 #include "schema/status.h"
 
@@ -27,17 +28,16 @@ struct Shape {
 };
 
 // The list of one device as a scheme writes it. F, B, I and W without a micro-batch take the next
-// one of the pipe that places the stage here; LOAD is added automatically before the forward that
-// needs it. The returned instruction may be given a version.
+// one of the pipe that places the stage here. The returned instruction may be given a version.
 class Row {
  public:
-  // REQUIRES: pipes and pipe_of of `program` are set.
-  Row(Program* program, int device);
+  // REQUIRES: pipes and pipe_of of `program` are set, and `placement` is theirs.
+  Row(Program* program, const Placement& placement, int device);
 
   Instruction& F(int stage) { return F(stage, Next(forward_, stage)); }
   Instruction& B(int stage) { return B(stage, Next(backward_, stage)); }
   Instruction& I(int stage) { return I(stage, Next(backward_, stage)); }
-  Instruction& F(int stage, int micro);
+  Instruction& F(int stage, int micro) { return Add(Op::kForward, stage, micro); }
   Instruction& B(int stage, int micro) { return Add(Op::kBackward, stage, micro); }
   // The input half of a backward; its weight half goes to the end of a queue.
   Instruction& I(int stage, int micro);
@@ -63,9 +63,9 @@ class Row {
   const Program& program_;
   const int device_;
   std::vector<Instruction>& list_;
-  std::vector<int> stages_;
-  std::vector<std::vector<int>> micros_;     // by stage: those of its pipe
-  std::vector<int> forward_, backward_;      // by stage: how many it has had
+  std::vector<int> stages_;                  // what follows is in their order
+  std::vector<std::vector<int>> micros_;     // those of the stage's pipe
+  std::vector<int> forward_, backward_;      // how many the stage has had
   std::deque<std::pair<int, int>> weights_;  // stage, micro: input halves without weight half
 };
 
@@ -86,9 +86,10 @@ struct Scheme {
   enum { kNone, kGroups, kPipePairs, kAnyMap } option;  // which further option it takes
   // Which sizes are legal: the error names the option, its value and what would be right.
   Status (*check)(const Shape&);
-  // The list of one device; or those of all devices, if one cannot be stated alone.
+  // The list of one device, in which no LOAD need be; null where one cannot be stated alone.
   void (*fill)(const Shape&, int device, Row&);
-  void (*fill_all)(const Shape&, std::span<Row>);
+  // What takes the lists of all devices.
+  void (*finish)(const Shape&, Program&);
 };
 
 std::span<const Scheme> Schemes();
@@ -111,14 +112,19 @@ void ZbH1(const Shape& shape, int device, Row& row);
 void ZbH2(const Shape& shape, int device, Row& row);
 Status CheckZbH2(const Shape& shape);
 void ZbV(const Shape& shape, int device, Row& row);
-void VHalf(const Shape& shape, std::span<Row> rows);
-void VMin(const Shape& shape, std::span<Row> rows);
-void Hanayo(const Shape& shape, std::span<Row> rows);
+void VHalf(const Shape& shape, int device, Row& row);
+void VHalfWeights(const Shape& shape, Program& program);
+void VMin(const Shape& shape, int device, Row& row);
+void VMinWeights(const Shape& shape, Program& program);
+void Hanayo(const Shape& shape, Program& program);
 Status CheckHanayo(const Shape& shape);
 void DualPipe(const Shape& shape, int device, Row& row);
 Status CheckDualPipe(const Shape& shape);
 void DualPipeV(const Shape& shape, int device, Row& row);
 Status CheckDualPipeV(const Shape& shape);
+
+// Adds LOAD before the forwards that need one.
+void AddLoads(Program& program);
 
 // The compute-only program of a scheme. Errors name the option.
 Result<Program> BuildSchedule(const std::string& scheme, Shape shape);

@@ -17,7 +17,7 @@ using S = Scheme;
 
 // clang-format off
 constexpr Scheme kSchemes[] = {
-    // name, summary, V, whether it may be another, map, option, check, fill
+    // name, summary, V, whether it may be another, map, option, check, fill, finish
     {"gpipe", "all forwards, then all backwards",
      1, S::kFixed, kLoop, S::kAnyMap, AnySize, GPipe, nullptr},
     {"1f1b", "one forward, one backward (PipeDream-Flush)",
@@ -41,9 +41,9 @@ constexpr Scheme kSchemes[] = {
     {"zb-v", "zero bubble in a V with the memory of 1F1B",
      2, S::kFixed, kSnake, S::kNone, AnySize, ZbV, nullptr},
     {"v-half", "zero bubble in a V with about half the memory of 1F1B",
-     2, S::kFixed, kSnake, S::kNone, AnySize, nullptr, VHalf},
+     2, S::kFixed, kSnake, S::kNone, AnySize, VHalf, VHalfWeights},
     {"v-min", "zero bubble in a V with about a third of the memory of 1F1B",
-     2, S::kFixed, kSnake, S::kNone, AnySize, nullptr, VMin},
+     2, S::kFixed, kSnake, S::kNone, AnySize, VMin, VMinWeights},
     {"hanayo", "waves: V/2 times down and up the devices",
      2, S::kFree, kSnake, S::kAnyMap, CheckHanayo, nullptr, Hanayo},
     {"dualpipe", "two pipes in opposite directions, forward and backward overlapped",
@@ -195,15 +195,13 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
                                                : shape.device_of[s]);
   program.pipe_of = PipesOfMicros(shape, static_cast<int>(program.pipes.size()));
   program.lists.resize(shape.devices);
-  if (scheme.fill_all != nullptr) {
-    std::vector<Row> rows;
-    for (int d = 0; d < shape.devices; ++d) rows.emplace_back(&program, d);
-    scheme.fill_all(shape, rows);
-  }
+  const Placement placement(program);
   for (int d = 0; d < shape.devices && scheme.fill != nullptr; ++d) {
-    Row row(&program, d);
+    Row row(&program, placement, d);
     scheme.fill(shape, d, row);
   }
+  if (scheme.finish != nullptr) scheme.finish(shape, program);
+  AddLoads(program);
   if (!wanted.empty() && shape.device_of.empty()) PP_RETURN_IF_ERROR(Renumber(wanted, program));
   DeriveSections(program);
   return program;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "compiler/period.h"
+#include "schema/placement.h"
 #include "schema/sections.h"
 #include "schema/text.h"
 
@@ -16,11 +17,9 @@ namespace pp {
 namespace {
 
 // On one device it follows from the order of the list alone.
-double PeakActivations(const Program& program, int device) {
-  const std::vector<int32_t> held = program.StagesOf(device);
-  const double share = held.empty() ? 1 : program.Shares()[held.front()];
+double PeakActivations(const std::vector<Instruction>& list, double share) {
   int alive = 0, peak = 0;
-  for (const Instruction& i : program.lists[device].body) {
+  for (const Instruction& i : list) {
     alive += ActivationChange(i.op);
     peak = std::max(peak, alive);
   }
@@ -93,11 +92,15 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
     prediction.period = *period;
   }
   const Durations durations(costs, program);
+  const Placement placement(program);
+  const std::vector<double> shares = program.Shares();
   double busy = 0;
   for (int d = 0; d < program.devices; ++d) {
     DevicePrediction& device = prediction.devices.emplace_back();
     device.busy = BusyTime(program.lists[d].body, durations);
-    device.peak_activations = PeakActivations(paper, d);
+    const auto held = placement.On(d);
+    device.peak_activations =
+        PeakActivations(paper.lists[d].body, held.empty() ? 1 : shares[held.front().stage]);
     if (program.job) device.peak_bytes = program.lists[d].arena_bytes;
     busy += device.busy;
   }

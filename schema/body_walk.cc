@@ -47,9 +47,11 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
   const int second = first + length;
   FreeRecorder memory(unrolled, device, second, second + length, &out->freed);
   const ValueBytes bytes(program);
+  const Placement placement(program);
   WaitsFor waits_for;
   PP_RETURN_IF_ERROR(WalkList(unrolled, device, unrolled.lists[device].body,
                               {.depth = Depth::kPlan,
+                               .placement = &placement,
                                .memory = &memory,
                                .bytes = &bytes,
                                .waits_for = &waits_for,

@@ -36,7 +36,14 @@ int64_t Times(int64_t count, int64_t bytes) {
 
 }  // namespace
 
-std::vector<Region> RegionsOf(const Program& program, int device) {
+Regions::Regions(const Program& program)
+    : program_(program), placement_(program), tied_members_(TiedMembers(program)) {
+  for (int stage = 0; stage < program.stages && program.job && program.clip; ++stage)
+    norm_bytes_ += program.job->tp * LayoutStage(*program.job, stage).norm_blocks * sizeof(double);
+}
+
+std::vector<Region> Regions::On(int device) const {
+  const Program& program = program_;
   std::vector<Region> regions;
   if (!program.job) return regions;
   int64_t end = 0;
@@ -45,51 +52,49 @@ std::vector<Region> RegionsOf(const Program& program, int device) {
     regions.push_back({kind, stage, pipe, end, bytes});
     end = std::min(kTooMany, (end + bytes + kAlign - 1) / kAlign * kAlign);
   };
-  int64_t scratch = 0, loss = 0, norm = 0, exchange = 0;
+  int64_t scratch = 0, loss = 0, exchange = 0;
   const DeviceList& list = program.lists[device];
   const bool several = program.pipes.size() > 1, shards = program.zero == 1;
   const bool drops = std::any_of(list.body.begin(), list.body.end(),
                                  [](const Instruction& i) { return i.op == Op::kForwardDrop; });
-  for (int stage = 0; stage < program.stages; ++stage) {
+  for (const auto [stage, pipe] : placement_.On(device)) {
     const StageLayout layout = LayoutStage(*program.job, stage);
-    if (program.clip) norm += program.job->tp * layout.norm_blocks * sizeof(double);
-    for (int pipe : program.PipesOf(stage, device)) {
-      const int copy = several ? pipe : -1;
-      add(Kind::kWeights, stage, copy, Times(Versions(list), layout.weights_bytes));
-      if (program.job->backend == DeviceKind::kCuda)
-        add(Kind::kRounded, stage, copy, Times(Versions(list), layout.rounded_bytes));
-      add(Kind::kWgrad, stage, copy, layout.wgrad_bytes);
-      add(Kind::kOptimizer, stage, copy,
-          shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
-                                         : layout.optimizer_bytes);
-      scratch = std::max(scratch, drops ? layout.drop_scratch_bytes : layout.scratch_bytes);
-      loss = std::max(loss, layout.loss_bytes * program.microbatches);
-      if (program.Copies() > 1)
-        exchange =
-            std::max(exchange, ExchangeBytes(program.Copies(), LargestShard(program, layout)));
-      if (layout.tied_bytes == 0) continue;
-      const int64_t members = TiedMembers(program);
-      exchange =
-          std::max(exchange, ExchangeBytes(members, (layout.tied_bytes + members - 1) / members));
-    }
+    const int copy = several ? pipe : -1;
+    add(Kind::kWeights, stage, copy, Times(Versions(list), layout.weights_bytes));
+    if (program.job->backend == DeviceKind::kCuda)
+      add(Kind::kRounded, stage, copy, Times(Versions(list), layout.rounded_bytes));
+    add(Kind::kWgrad, stage, copy, layout.wgrad_bytes);
+    add(Kind::kOptimizer, stage, copy,
+        shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
+                                       : layout.optimizer_bytes);
+    scratch = std::max(scratch, drops ? layout.drop_scratch_bytes : layout.scratch_bytes);
+    loss = std::max(loss, layout.loss_bytes * program.microbatches);
+    if (program.Copies() > 1)
+      exchange = std::max(exchange, ExchangeBytes(program.Copies(), LargestShard(program, layout)));
+    if (layout.tied_bytes > 0)
+      exchange = std::max(
+          exchange,
+          ExchangeBytes(tied_members_, (layout.tied_bytes + tied_members_ - 1) / tied_members_));
   }
   add(Kind::kScratch, -1, -1, scratch);
   add(Kind::kWorkspace, -1, -1, WorkspaceOf(*program.job).bytes);
   add(Kind::kLoss, program.stages - 1, -1, loss);
   if (program.clip)  // and the norm itself
     add(Kind::kNorm, -1, -1,
-        norm + sizeof(double) + (InfoOf(program.job->dtype).scales_loss ? kLossScaleBytes : 0));
+        norm_bytes_ + sizeof(double) +
+            (InfoOf(program.job->dtype).scales_loss ? kLossScaleBytes : 0));
   add(Kind::kExchange, -1, -1, exchange);
   return regions;
 }
 
 std::vector<int64_t> AddRegions(DeviceKind backend, Program* program) {
   program->job->backend = backend;
+  const Regions regions(*program);
   std::vector<int64_t> added(program->devices, 0);
   for (int device = 0; device < program->devices; ++device) {
     DeviceList& list = program->lists[device];
     const int64_t before = list.arena_bytes;
-    std::vector<Region> needed = RegionsOf(*program, device);
+    std::vector<Region> needed = regions.On(device);
     for (Region& need : needed) {
       const auto found =
           std::find_if(list.regions.begin(), list.regions.end(), [&](const Region& region) {

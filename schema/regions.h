@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "schema/placement.h"
 #include "schema/program.h"
 
 namespace pp {
@@ -15,7 +16,18 @@ namespace pp {
 // Loss: one double for each micro-batch of the program, where the last stage is. Exchange: for the
 // collective of n members that needs the most, n - 1 pieces of at most 1 MiB, of which each
 // receives another member's part; a collective cuts the region into n - 1 equal pieces.
-std::vector<Region> RegionsOf(const Program& program, int device);
+class Regions {
+ public:
+  // REQUIRES: `program` outlives it.
+  explicit Regions(const Program& program);
+  std::vector<Region> On(int device) const;
+
+ private:
+  const Program& program_;
+  const Placement placement_;
+  int64_t norm_bytes_ = 0;    // of the norm's blocks, in all stages
+  int64_t tied_members_ = 0;  // ranks that hold an end of the model: those REDUCE_tied sums over
+};
 
 // Makes a plan that counts one kind of device's memory one for another kind: each device gets the
 // regions that this kind needs, where they were if they fit there, or else appended to the arena.

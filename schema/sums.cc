@@ -10,10 +10,13 @@
 
 namespace pp {
 
-Sums::Sums(const Program& program, int device, Depth depth, int bodies)
-    : program_(program), device_(device), depth_(depth), bodies_(bodies), buckets_(program.stages) {
-  for (int stage : program.StagesOf(device))
-    for (int pipe : program.PipesOf(stage, device)) sums_.push_back({.stage = stage, .pipe = pipe});
+Sums::Sums(const Program& program, const Placement& placement, int device, Depth depth, int bodies)
+    : program_(program), device_(device), depth_(depth) {
+  for (const auto [stage, pipe] : placement.On(device))
+    sums_.push_back(
+        {.stage = stage,
+         .pipe = pipe,
+         .all_parts = std::count(program.pipe_of.begin(), program.pipe_of.end(), pipe) / bodies});
   const auto& list = program.lists[device].body;
   versions_ = std::any_of(list.begin(), list.end(),
                           [](const Instruction& i) { return i.op == Op::kStep && i.version >= 0; });
@@ -29,27 +32,23 @@ Sums::Sum* Sums::Find(int stage, int pipe) {
   return const_cast<Sum*>(std::as_const(*this).Find(stage, pipe));
 }
 
-const Sums::BucketCount& Sums::BucketsIn(int stage) const {
-  if (buckets_[stage].all < 0) {
-    const std::vector<Bucket> buckets = BucketsOf(program_, stage);
-    buckets_[stage] = {static_cast<int>(buckets.size()), CountReduced(buckets)};
+const Sums::BucketCount& Sums::BucketsIn(const Sum& sum) const {
+  if (sum.buckets.all < 0) {
+    const std::vector<Bucket> buckets = BucketsOf(program_, sum.stage);
+    sum.buckets = {static_cast<int>(buckets.size()), CountReduced(buckets)};
   }
-  return buckets_[stage];
+  return sum.buckets;
 }
 
 bool Sums::IsTied(int stage) const {
   return program_.job && program_.job->model.tied && (stage == 0 || stage == program_.stages - 1);
 }
 
-int64_t Sums::PartsOf(const Sum& sum) const {
-  return std::count(program_.pipe_of.begin(), program_.pipe_of.end(), sum.pipe) / bodies_;
-}
-
 Status Sums::CheckVersion(const Instruction& i) const {
   if (!HasField(i, Field::kVersion)) return {};
   if (versions_ && i.op != Op::kStep && Sharded()) {
     const Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
-    if (sum->steps > 0 && (sum->flying > 0 || sum->gathered < BucketsIn(i.stage).all))
+    if (sum->steps > 0 && (sum->flying > 0 || sum->gathered < BucketsIn(*sum).all))
       return Status::Invalid(fmt::format("before weights s{} are gathered", i.stage));
   }
   if ((i.version >= 0) == versions_) return {};
@@ -76,7 +75,7 @@ Status Sums::AddPart(const Instruction& i, int index) {
 // weights, at least one.
 Status Sums::Complete(const Sum& sum) const {
   if (sum.stepped) return Status::Invalid(fmt::format("after STEP s{}", sum.stage));
-  const int64_t parts = versions_ ? std::max<int64_t>(1, sum.parts) : PartsOf(sum);
+  const int64_t parts = versions_ ? std::max<int64_t>(1, sum.parts) : sum.all_parts;
   if (sum.parts != parts)
     return Status::Invalid(fmt::format("wgrad s{} has the parts of {} micro-batches out of {}",
                                        sum.stage, sum.parts, parts));
@@ -90,7 +89,7 @@ Status Sums::Final(const Sum& sum) {
     return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", sum.stage));
   if (IsTied(sum.stage) && !sum.tied)
     return Status::Invalid(fmt::format("before 'WAIT tied' of s{}", sum.stage));
-  if (const int all = BucketsIn(sum.stage).reduced; program_.Copies() > 1 && sum.reduced < all)
+  if (const int all = BucketsIn(sum).reduced; program_.Copies() > 1 && sum.reduced < all)
     return Status::Invalid(fmt::format("wgrad s{} has {} of {} buckets reduced over its copies",
                                        sum.stage, sum.reduced, all));
   return {};
@@ -120,7 +119,7 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
   if (gather && sum.steps == 0) return Status::Invalid(fmt::format("before STEP s{}", i.stage));
   if (!gather) PP_RETURN_IF_ERROR(Complete(sum));
   if (!gather && sum.normed) return Status::Invalid("after NORM_grad");
-  const int all = gather ? BucketsIn(i.stage).all : BucketsIn(i.stage).reduced;
+  const int all = gather ? BucketsIn(sum).all : BucketsIn(sum).reduced;
   if (i.bucket != buckets || i.bucket >= all)
     return Status::Invalid(fmt::format("bucket {} (b{} is next, of {})", i.bucket, buckets, all));
   ++buckets;
@@ -188,7 +187,7 @@ Status Sums::Step(Sum& sum, const Instruction& i, int index) {
   if (i.version > 0) return Status::Invalid("makes the newest version (v0)");
   PP_RETURN_IF_ERROR(Final(sum));
   if (norm_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");
-  if (Sharded() && sum.steps > 0 && sum.gathered < BucketsIn(sum.stage).all)
+  if (Sharded() && sum.steps > 0 && sum.gathered < BucketsIn(sum).all)
     return Status::Invalid(fmt::format("before weights s{} are gathered", sum.stage));
   sum.stepped_parts += sum.parts;
   sum.last_step = index;
@@ -227,11 +226,11 @@ Status Sums::CheckEnd(int* index) {
     if (depth_ != Depth::kSchedule && sum.steps == 0)
       return Status::Invalid(fmt::format("{}: no STEP s{}", where, sum.stage));
     const int64_t parts = versions_ ? sum.stepped_parts : sum.parts;
-    if (parts != PartsOf(sum))
+    if (parts != sum.all_parts)
       return Status::Invalid(
           fmt::format("{}, at the end: wgrad s{} has the parts of {} micro-batches out of {}",
-                      where, sum.stage, parts, PartsOf(sum)));
-    const int all = Sharded() && depth_ != Depth::kSchedule ? BucketsIn(sum.stage).all : 0;
+                      where, sum.stage, parts, sum.all_parts));
+    const int all = Sharded() && depth_ != Depth::kSchedule ? BucketsIn(sum).all : 0;
     if (sum.gathered < all)
       return Status::Invalid(
           fmt::format("{}, at the end: weights s{} has {} of {} buckets gathered", where, sum.stage,
@@ -242,7 +241,9 @@ Status Sums::CheckEnd(int* index) {
 
 Status Sums::NextBody(int* index) {
   PP_RETURN_IF_ERROR(CheckEnd(index));
-  for (Sum& sum : sums_) sum = {.stage = sum.stage, .pipe = sum.pipe};
+  for (Sum& sum : sums_)
+    sum = {
+        .stage = sum.stage, .pipe = sum.pipe, .all_parts = sum.all_parts, .buckets = sum.buckets};
   last_norm_ = -1;
   tied_started_ = norm_started_ = norm_here_ = false;
   return {};

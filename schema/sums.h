@@ -15,6 +15,7 @@
 
 #include <vector>
 
+#include "schema/placement.h"
 #include "schema/program.h"
 #include "schema/status.h"
 
@@ -30,7 +31,7 @@ enum class Depth {
 class Sums {
  public:
   // `bodies`: see WalkArgs.
-  Sums(const Program& program, int device, Depth depth, int bodies);
+  Sums(const Program& program, const Placement& placement, int device, Depth depth, int bodies);
 
   // list[index], a backward, adds its part.
   Status AddPart(const Instruction& i, int index);
@@ -50,9 +51,14 @@ class Sums {
   int32_t VersionOf(const Instruction& i) const;
 
  private:
+  struct BucketCount {
+    int all = -1, reduced = 0;  // gathered, and reduced by REDUCE_grad or SCATTER_grad
+  };
   // One copy of a stage.
   struct Sum {
     int stage = 0, pipe = 0;
+    int64_t all_parts = 0;              // micro-batches that add to it in a body
+    mutable BucketCount buckets;        // all -1: not asked yet
     int64_t parts = 0;                  // micro-batches that have added to it since the last step
     int32_t last_part = -1;             // index of the last one
     int32_t flying = 0;                 // reductions that have not been waited for
@@ -69,11 +75,7 @@ class Sums {
   // Null where the device does not hold that copy.
   const Sum* Find(int stage, int pipe) const;
   Sum* Find(int stage, int pipe);
-  int64_t PartsOf(const Sum& sum) const;
-  struct BucketCount {
-    int all = -1, reduced = 0;  // gathered, and reduced by REDUCE_grad or SCATTER_grad
-  };
-  const BucketCount& BucketsIn(int stage) const;
+  const BucketCount& BucketsIn(const Sum& sum) const;
   bool Sharded() const { return program_.zero == 1 && program_.Copies() > 1; }
   bool HasNorm(const Sum& sum) const { return sum.pipe == 0 || Sharded(); }
   bool IsTied(int stage) const;
@@ -89,10 +91,8 @@ class Sums {
   const Program& program_;
   const int device_;
   const Depth depth_;
-  const int bodies_;
   std::vector<Sum> sums_;
   std::vector<Flying> flying_;
-  mutable std::vector<BucketCount> buckets_;  // by stage, all -1: not asked yet
   int last_norm_ = -1;
   bool versions_ = false;  // a STEP makes a new version of the weights
   bool norm_ = false;      // a STEP needs the norm

@@ -25,7 +25,7 @@ std::string NameOf(const Region& region) {
 
 // Regions lie inside the arena without overlap, and are exactly those that the device needs: the
 // runtime finds them by name, and believes their sizes.
-Status CheckRegions(const Program& program, int device) {
+Status CheckRegions(const Program& program, const Regions& regions_of, int device) {
   const DeviceList& list = program.lists[device];
   std::vector<Region> regions = list.regions;
   std::sort(regions.begin(), regions.end(),
@@ -44,7 +44,7 @@ Status CheckRegions(const Program& program, int device) {
   }
   const auto name = [](const Region& r) { return std::tuple(r.kind, r.stage, r.pipe); };
   const auto by_name = [&](const Region& a, const Region& b) { return name(a) < name(b); };
-  std::vector<Region> needed = RegionsOf(program, device);
+  std::vector<Region> needed = regions_of.On(device);
   std::sort(regions.begin(), regions.end(), by_name);
   std::sort(needed.begin(), needed.end(), by_name);
   const auto [here, need] = std::mismatch(
@@ -64,8 +64,9 @@ Status CheckRegions(const Program& program, int device) {
 // Of all devices, or of one. An evaluation uses the regions of the steps.
 Status CheckAllRegions(const Program& program, Depth depth, int first, int end) {
   if (depth != Depth::kPlan || program.evaluates) return {};
+  const Regions regions(program);
   for (int d = first; d < end; ++d)
-    PP_RETURN_IF_ERROR(CheckRegions(program, d).In(fmt::format("device {}", d)));
+    PP_RETURN_IF_ERROR(CheckRegions(program, regions, d).In(fmt::format("device {}", d)));
   return {};
 }
 
@@ -94,10 +95,10 @@ Status CheckSections(const Program& program, int device) {
 }
 
 // `paper` is the program with one list per device: itself, or unrolled.
-Status CheckList(const Program& paper, int device, Depth depth, const ValueBytes& bytes,
-                 WaitsFor* waits_for) {
+Status CheckList(const Program& paper, const Placement& placement, int device, Depth depth,
+                 const ValueBytes& bytes, WaitsFor* waits_for) {
   const std::vector<Instruction>& list = paper.lists[device].body;
-  WalkArgs args{.depth = depth, .waits_for = waits_for};
+  WalkArgs args{.depth = depth, .placement = &placement, .waits_for = waits_for};
   if (depth != Depth::kPlan) return WalkList(paper, device, list, args);
   MemoryCheck memory(paper, device, list);
   args.memory = &memory;
@@ -126,8 +127,9 @@ Status CheckSteps(const Program& program) {
 Status CheckLists(const Program& program, const Program& paper, Depth depth,
                   std::vector<WaitsFor>* waits_for) {
   const ValueBytes bytes(program);
+  const Placement placement(program);
   for (int d = 0; d < program.devices; ++d)
-    PP_RETURN_IF_ERROR(CheckList(paper, d, depth, bytes, &(*waits_for)[d]));
+    PP_RETURN_IF_ERROR(CheckList(paper, placement, d, depth, bytes, &(*waits_for)[d]));
   if (depth == Depth::kSchedule) return {};
   PP_RETURN_IF_ERROR(CheckSteps(paper));
   const Status status = Execute(paper, *waits_for, CostModel(), nullptr);
@@ -151,10 +153,11 @@ Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* w
   const ValueBytes bytes(program);
   if (!program.lists[device].evaluation.empty())
     PP_RETURN_IF_ERROR(VerifyDevice(EvaluationOf(program), device, depth, nullptr).In(kEvaluation));
-  if (!HasSections(program)) return CheckList(program, device, depth, bytes, waits_for);
-  PP_RETURN_IF_ERROR(
-      CheckList(UnrollDevice(program, device, kPaperBodies), device, depth, bytes, waits_for)
-          .In(kUnrolled));
+  const Placement placement(program);
+  if (!HasSections(program)) return CheckList(program, placement, device, depth, bytes, waits_for);
+  PP_RETURN_IF_ERROR(CheckList(UnrollDevice(program, device, kPaperBodies), placement, device,
+                               depth, bytes, waits_for)
+                         .In(kUnrolled));
   return CheckSections(program, device);
 }
 

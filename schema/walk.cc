@@ -10,6 +10,14 @@
 namespace pp {
 namespace {
 
+// How many stages of micro-batches the device has.
+int64_t CellsOn(const Program& program, const Placement& placement, int device) {
+  int64_t cells = 0;
+  for (const Placement::Copy& copy : placement.On(device))
+    cells += std::count(program.pipe_of.begin(), program.pipe_of.end(), copy.pipe);
+  return cells;
+}
+
 // The state of a value on the device.
 enum class State : uint8_t { kNone, kFlying, kHere, kSending, kGone };
 
@@ -21,13 +29,14 @@ class Walker {
         device_(device),
         list_(list),
         args_(args),
-        sums_(program, device, args.depth, args.bodies) {
-    slot_.assign(program.stages + 1, -1);
-    for (int stage : program.StagesOf(device)) {
-      if (slot_[stage + 1] < 0) slot_[stage + 1] = slots_++;
-      if (slot_[stage] < 0) slot_[stage] = slots_++;  // slot_[s + 1] is that of stage s
-    }
-    tracks_.assign(static_cast<size_t>(kValueNumbers) * slots_ * program.microbatches, {});
+        sums_(program, *args.placement, device, args.depth, args.bodies) {
+    for (const Placement::Copy& copy : args.placement->On(device))
+      for (const int32_t stage : {copy.stage, copy.stage - 1})
+        if (SlotOf(stage) < 0) {
+          const auto at = std::upper_bound(slots_.begin(), slots_.end(), Slot{stage});
+          slots_.insert(at, {stage, static_cast<int>(slots_.size())});
+        }
+    tracks_.assign(kValueNumbers * slots_.size() * program.microbatches, {});
     if (args.waits_for) args.waits_for->assign(list.size(), -1);
   }
 
@@ -48,6 +57,12 @@ class Walker {
     int32_t version = -1;  // stash, input, work: of the weights it was made with
     State state = State::kNone;
   };
+  // Of a stage whose values the device has, its own and those that come from the one before.
+  struct Slot {
+    int32_t stage;
+    int number = -1;
+    bool operator<(const Slot& other) const { return stage < other.stage; }
+  };
   // A piece of memory; a value that takes over others has a chain of them.
   struct Extent {
     int64_t offset, bytes;
@@ -58,9 +73,14 @@ class Walker {
                                        ToText(list_[index]), index, status.message()));
   }
 
+  int SlotOf(int stage) const {  // -1: none
+    const auto at = std::lower_bound(slots_.begin(), slots_.end(), Slot{stage});
+    return at == slots_.end() || at->stage != stage ? -1 : at->number;
+  }
   Track& TrackOf(const Value& v) {
-    const int slot = slot_[v.stage + 1];
-    return tracks_[(static_cast<size_t>(v.kind) * slots_ + slot) * program_.microbatches + v.micro];
+    return tracks_[(static_cast<size_t>(v.kind) * slots_.size() + SlotOf(v.stage)) *
+                       program_.microbatches +
+                   v.micro];
   }
   bool Blocking() const { return program_.p2p == P2p::kBlocking; }
   void WaitsFor(int after) {
@@ -126,15 +146,6 @@ class Walker {
   }
 
   static bool Evaluates(const Instruction& i) { return i.op == Op::kEvaluate; }
-
-  // Stages and micro-batches that the device has to evaluate.
-  int64_t ToEvaluate() const {
-    int64_t count = 0;
-    for (int stage = 0; stage < program_.stages; ++stage)
-      for (int micro = 0; micro < program_.microbatches; ++micro)
-        count += program_.DeviceOf(stage, micro) == device_;
-    return count;
-  }
 
   // Takes `v`; its memory is prepended to the chain *kept.
   Status Read(const Value& v, int32_t* kept) {
@@ -248,7 +259,7 @@ class Walker {
     const Value v{i.value, i.stage, i.micro};
     if (args_.depth == Depth::kSchedule) return WaitInSchedule(i, v);
     if (Blocking()) return Status::Invalid("a blocking SEND or RECV needs no WAIT");
-    if (slot_[i.stage + 1] < 0)
+    if (SlotOf(i.stage) < 0)
       return Status::Invalid(fmt::format("{} never comes to device {}", ToText(v), device_));
     Track& track = TrackOf(v);
     const State expected = i.sent ? State::kSending : State::kFlying;
@@ -296,7 +307,7 @@ class Walker {
       return At(track.writer, Status::Invalid(fmt::format("{} {}", ToText(ValueAt(t)), what)));
     }
     if (program_.evaluates) {
-      if (const int64_t all = ToEvaluate(); evaluated_ != all)
+      if (const int64_t all = CellsOn(program_, *args_.placement, device_); evaluated_ != all)
         return Status::Invalid(
             fmt::format("device {}: {} EVAL (one for each of {} micro-batches "
                         "of its stages)",
@@ -310,9 +321,10 @@ class Walker {
 
   Value ValueAt(size_t track) const {
     const size_t micros = program_.microbatches;
-    const int slot = static_cast<int>(track / micros % slots_);
-    const auto at = std::find(slot_.begin(), slot_.end(), slot) - slot_.begin();
-    return {static_cast<Kind>(track / micros / slots_), static_cast<int32_t>(at - 1),
+    const int number = static_cast<int>(track / micros % slots_.size());
+    const auto slot = std::find_if(slots_.begin(), slots_.end(),
+                                   [&](const Slot& s) { return s.number == number; });
+    return {static_cast<Kind>(track / micros / slots_.size()), slot->stage,
             static_cast<int32_t>(track % micros)};
   }
 
@@ -349,8 +361,7 @@ class Walker {
   const int device_;
   const std::span<const Instruction> list_;
   const WalkArgs& args_;
-  std::vector<int32_t> slot_;
-  int slots_ = 0;
+  std::vector<Slot> slots_;  // ascending by stage
   std::vector<Track> tracks_;
   Sums sums_;
   std::vector<Extent> extents_;
@@ -365,13 +376,11 @@ class Walker {
 
 Status WalkList(const Program& program, int device, std::span<const Instruction> list,
                 const WalkArgs& args) {
-  const std::vector<int32_t> held = program.StagesOf(device);
-  if (held.empty()) return Status::Invalid(fmt::format("device {} holds no stage", device));
+  if (args.placement->On(device).empty())
+    return Status::Invalid(fmt::format("device {} holds no stage", device));
   // Every micro-batch takes at least one instruction on each stage. Tables that grow with both are
   // not allocated for a list that cannot be right.
-  const int64_t least = int64_t{program.microbatches} * static_cast<int64_t>(held.size()) /
-                        static_cast<int64_t>(program.pipes.size());
-  if (least > static_cast<int64_t>(list.size()) + 4096)
+  if (CellsOn(program, *args.placement, device) > static_cast<int64_t>(list.size()) + 4096)
     return Status::Invalid(
         fmt::format("device {}: {} instructions for {} micro-batches (at least one for each on "
                     "each of its stages)",

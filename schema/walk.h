@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "schema/memory.h"
+#include "schema/placement.h"
 #include "schema/program.h"
 #include "schema/status.h"
 #include "schema/sums.h"
@@ -24,8 +25,9 @@ using WaitsFor = std::vector<int32_t>;
 
 struct WalkArgs {
   Depth depth = Depth::kLists;
-  MemoryPolicy* memory = nullptr;     // REQUIRED for kPlan
-  const ValueBytes* bytes = nullptr;  // REQUIRED with memory
+  const Placement* placement = nullptr;  // REQUIRED
+  MemoryPolicy* memory = nullptr;        // REQUIRED for kPlan
+  const ValueBytes* bytes = nullptr;     // REQUIRED with memory
   WaitsFor* waits_for = nullptr;
   int bodies = 1;  // the list is this many plain bodies, one after the other (Unroll in sections.h)
 };

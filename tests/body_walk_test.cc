@@ -147,12 +147,14 @@ TEST_CASE("three plain bodies in a row get to their end") {
     const Program unrolled = Unroll(program, kBodies);
     CHECK(unrolled.microbatches == kBodies * program.microbatches);
     const ValueBytes bytes(program);
+    const Placement placement(program);
     std::vector<WaitsFor> waits_for(program.devices);
     for (int d = 0; d < program.devices; ++d) {
       const auto& list = unrolled.lists[d].body;
       CHECK(list.size() == kBodies * program.lists[d].body.size());
       MemoryCheck memory(unrolled, d, list);
       const WalkArgs args{.depth = Depth::kPlan,
+                          .placement = &placement,
                           .memory = &memory,
                           .bytes = &bytes,
                           .waits_for = &waits_for[d],

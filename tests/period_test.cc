@@ -79,11 +79,13 @@ double LongRun(const Program& program, const CostModel& costs) {
   constexpr int kBodies = 61, kFrom = 30;
   const Program unrolled = Unroll(program, kBodies);
   const ValueBytes bytes(program);
+  const Placement placement(program);
   std::vector<WaitsFor> waits_for(program.devices);
   for (int d = 0; d < program.devices; ++d) {
     MemoryCheck memory(unrolled, d, unrolled.lists[d].body);
     REQUIRE(WalkList(unrolled, d, unrolled.lists[d].body,
                      {.depth = Depth::kPlan,
+                      .placement = &placement,
                       .memory = &memory,
                       .bytes = &bytes,
                       .waits_for = &waits_for[d],

@@ -29,7 +29,7 @@ int64_t BytesOf(CompileOptions options, bool tied, int device, Kind kind, int st
   const auto program = Compile(options);
   INFO(program.status().message());
   REQUIRE(program.ok());
-  for (const Region& region : RegionsOf(*program, device))
+  for (const Region& region : Regions(*program).On(device))
     if (region.kind == kind && (stage < 0 || region.stage == stage)) return region.bytes;
   return 0;
 }
@@ -110,7 +110,7 @@ TEST_CASE("a plan for one kind of device becomes one for the other") {
       const std::vector<int64_t> added = AddRegions(to, &program);
       CHECK(Verify(program, Depth::kPlan).message() == "");
       for (int d = 0; d < program.devices; ++d) {
-        CHECK(program.lists[d].regions.size() == RegionsOf(program, d).size());
+        CHECK(program.lists[d].regions.size() == Regions(program).On(d).size());
         CHECK(program.lists[d].arena_bytes == compiled->lists[d].arena_bytes + added[d]);
         CHECK((added[d] > 0) == (to == DeviceKind::kCuda));
       }

@@ -211,12 +211,13 @@ Program SampleProgram(const SampleArgs& args) {
 }
 
 void GiveMemory(Program* program) {
+  const Regions regions(*program);
   for (int d = 0; d < program->devices; ++d) {
     DeviceList& list = program->lists[d];
     Memory memory(*program);
     memory.Place(&list.body);
     memory.Place(&list.evaluation);
-    list.regions = RegionsOf(*program, d);
+    list.regions = regions.On(d);
     for (Region& region : list.regions) region.offset = memory.Take(region.bytes);
     list.arena_bytes = memory.end();
   }

@@ -104,8 +104,8 @@ TEST_CASE("idle time by cause sums to the idle time, and the critical path has n
                 .shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0},
                 .p2p = p2p,
                 .replicas = replicas};
-            if (model) options.model = PaperModel(8);
-            if (scheme.name.substr(0, 9) == "pipedream" && model) options.model->tied = false;
+            if (model) options.job.model = PaperModel(8);
+            if (scheme.name.substr(0, 9) == "pipedream" && model) options.job.model.tied = false;
             INFO(scheme.name << " " << static_cast<int>(p2p) << " " << replicas << " " << model);
             const Explained e = MustExplain(options, kCosts, transport);
             CheckIdle(e);

@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compiler/ideal.h"
 #include "compiler/passes/schedule.h"
+#include "compiler/play/ideal.h"
 #include "compiler/search/ledger.h"
 
 namespace pp {

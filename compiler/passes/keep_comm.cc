@@ -14,9 +14,9 @@
 #include <map>
 #include <tuple>
 
-#include "compiler/ideal.h"
 #include "compiler/pass.h"
 #include "compiler/passes/schedule.h"
+#include "compiler/play/ideal.h"
 #include "schema/execute.h"
 #include "schema/verify.h"
 

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "compiler/ideal.h"
 #include "compiler/pass.h"
+#include "compiler/play/ideal.h"
 
 namespace pp {
 
@@ -40,9 +40,6 @@ Instruction Send(const Message& m);
 Instruction Receive(const Message& m);
 Instruction Wait(const Message& m);
 Instruction WaitSent(const Message& m);
-
-// By device and instruction, when it runs on the ideal timeline.
-using Spans = std::vector<std::vector<Span>>;
 
 // The two ways (place_async.cc, place_blocking.cc). REQUIRES: `messages` as FindMessages gives
 // them.

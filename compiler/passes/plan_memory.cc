@@ -71,16 +71,19 @@ class LifeRecorder : public MemoryPolicy {
 };
 
 // If steps overlap, a value that is passed to the next body must have the same place in all bodies:
-// such values get blocks that nothing else uses; the others share as usual.
-Status PlanOverlapping(Program& program, int device, const ValueBytes& bytes, int64_t begin) {
-  constexpr int kBodies = 3, kMiddle = 1;
+// such values get blocks that nothing else uses; the others share as usual. `unrolled`: the program
+// with kBodies.
+constexpr int kBodies = 3, kMiddle = 1;
+
+Status PlanOverlapping(Program& program, const Program& unrolled, const Placement& placement,
+                       int device, const ValueBytes& bytes, int64_t begin) {
   DeviceList& list = program.lists[device];
   const int length = static_cast<int>(list.body.size());
   const int first = static_cast<int>(list.prologue.size()) + kMiddle * length;
-  const Program unrolled = Unroll(program, kBodies);
   LifeRecorder recorder;
-  PP_RETURN_IF_ERROR(WalkList(unrolled, device, unrolled.lists[device].body,
-                              {.depth = Depth::kPlan, .memory = &recorder, .bytes = &bytes}));
+  PP_RETURN_IF_ERROR(WalkList(
+      unrolled, device, unrolled.lists[device].body,
+      {.depth = Depth::kPlan, .placement = &placement, .memory = &recorder, .bytes = &bytes}));
   // The lives that begin and end in the middle body, as events in its order.
   struct Event {
     int index;
@@ -122,19 +125,24 @@ Status PlanOverlapping(Program& program, int device, const ValueBytes& bytes, in
 
 Status PlanMemory(Program& program, const PassContext&) {
   const ValueBytes bytes(program);
+  const Placement placement(program);
+  const Regions regions(program);
+  const bool overlaps = HasSections(program);
+  const Program unrolled = overlaps ? Unroll(program, kBodies) : Program();
   for (int device = 0; device < program.devices; ++device) {
     DeviceList& list = program.lists[device];
-    if (!program.evaluates) list.regions = RegionsOf(program, device);
+    if (!program.evaluates) list.regions = regions.On(device);
     int64_t begin = 0;
     if (!list.regions.empty()) begin = list.regions.back().offset + list.regions.back().bytes;
     begin = (begin + kAlign - 1) / kAlign * kAlign;
-    if (HasSections(program)) {
-      PP_RETURN_IF_ERROR(PlanOverlapping(program, device, bytes, begin));
+    if (overlaps) {
+      PP_RETURN_IF_ERROR(PlanOverlapping(program, unrolled, placement, device, bytes, begin));
       continue;
     }
     Planner planner(&list.body, begin);
-    PP_RETURN_IF_ERROR(WalkList(program, device, list.body,
-                                {.depth = Depth::kPlan, .memory = &planner, .bytes = &bytes}));
+    PP_RETURN_IF_ERROR(WalkList(
+        program, device, list.body,
+        {.depth = Depth::kPlan, .placement = &placement, .memory = &planner, .bytes = &bytes}));
     list.arena_bytes = planner.peak();
   }
   DeriveSections(program);

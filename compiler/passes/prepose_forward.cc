@@ -11,9 +11,9 @@
 // SEND.
 #include <algorithm>
 
-#include "compiler/ideal.h"
 #include "compiler/pass.h"
 #include "compiler/passes/schedule.h"
+#include "compiler/play/ideal.h"
 
 namespace pp {
 namespace {

@@ -32,9 +32,10 @@
 #include <algorithm>
 #include <map>
 
-#include "compiler/ideal.h"
 #include "compiler/pass.h"
+#include "compiler/play/ideal.h"
 #include "schema/buckets.h"
+#include "schema/placement.h"
 #include "schema/sections.h"
 
 namespace pp {
@@ -53,12 +54,14 @@ class Reducer {
   Reducer(Program& program, const PassContext& context)
       : program_(program),
         context_(context),
+        placement_(program),
         late_(context.reduce == Reduce::kLate),
         reduces_(program.Copies() > 1),
         shards_(reduces_ && program.zero == 1),
         tied_(program.job && program.job->model.tied) {}
 
   Status Run() {
+    if (reduces_) PP_RETURN_IF_ERROR(CountBuckets());
     if (HasSteps()) return AroundSteps();
     std::map<int, double> ready;  // by stage, if copies on several devices must agree
     if (program_.pipes.size() > 1) PP_RETURN_IF_ERROR(FindReady(&ready));
@@ -80,14 +83,27 @@ class Reducer {
 
   std::vector<Copy> CopiesOn(int device) const {
     std::vector<Copy> copies;
-    for (int stage : program_.StagesOf(device))
-      for (int pipe : program_.PipesOf(stage, device))
-        copies.push_back({stage, static_cast<int16_t>(program_.pipes.size() > 1 ? pipe : -1)});
+    for (const auto [stage, pipe] : placement_.On(device))
+      copies.push_back({stage, static_cast<int16_t>(program_.pipes.size() > 1 ? pipe : -1)});
     return copies;
   }
   bool TakesPartInTied(int device) const {
-    const std::vector<int32_t> held = program_.StagesOf(device);
-    return tied_ && std::any_of(held.begin(), held.end(), [&](int stage) { return IsEnd(stage); });
+    const auto copies = placement_.On(device);
+    return tied_ && std::any_of(copies.begin(), copies.end(),
+                                [&](const Placement::Copy& copy) { return IsEnd(copy.stage); });
+  }
+
+  Status CountBuckets() {
+    for (int stage = 0; stage < program_.stages; ++stage) {
+      const std::vector<Bucket> buckets = BucketsOf(program_, stage);
+      if (buckets.size() >= INT16_MAX)
+        return Status::Invalid(
+            fmt::format("--model: the gradients of stage {} take {} buckets (at "
+                        "most {}: smaller stages)",
+                        stage, buckets.size(), INT16_MAX - 1));
+      buckets_.push_back({static_cast<int>(buckets.size()), CountReduced(buckets)});
+    }
+    return {};
   }
 
   // One instruction per bucket: those that are reduced, or all.
@@ -95,9 +111,9 @@ class Reducer {
     List out;
     i.stage = copy.stage;
     i.pipe = copy.pipe;
-    const std::vector<Bucket> buckets = BucketsOf(program_, copy.stage);
     const bool gathers = i.op == Op::kGatherWeights || i.value == Kind::kWeights;
-    const int count = gathers ? static_cast<int>(buckets.size()) : CountReduced(buckets);
+    const BucketCount& buckets = buckets_[copy.stage];
+    const int count = gathers ? buckets.all : buckets.reduced;
     for (int b = 0; b < count; ++b) {
       i.bucket = static_cast<int16_t>(b);
       out.push_back(i);
@@ -285,18 +301,17 @@ class Reducer {
 
   Program& program_;
   const PassContext& context_;
+  const Placement placement_;
+  struct BucketCount {
+    int all, reduced;
+  };
+  std::vector<BucketCount> buckets_;  // by stage, where there is something to reduce
   const bool late_, reduces_, shards_, tied_;
 };
 
 }  // namespace
 
 Status ReduceGradients(Program& program, const PassContext& context) {
-  for (int stage = 0; stage < program.stages && program.Copies() > 1; ++stage)
-    if (const size_t buckets = BucketsOf(program, stage).size(); buckets >= INT16_MAX)
-      return Status::Invalid(
-          fmt::format("--model: the gradients of stage {} take {} buckets (at "
-                      "most {}: smaller stages)",
-                      stage, buckets, INT16_MAX - 1));
   return Reducer(program, context).Run();
 }
 

@@ -12,44 +12,54 @@
 //   d1 |   . 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1   .
 #include <fmt/format.h>
 
-#include <queue>
+#include <optional>
 #include <set>
 #include <tuple>
 
+#include "compiler/play/player.h"
 #include "compiler/scheme.h"
 
 namespace pp {
 namespace {
 
-// Simulates the rule in slots of one forward or one backward.
-class Player {
+// In slots of one forward or one backward.
+class Waves {
  public:
-  Player(const Shape& shape, std::span<Row> rows)
+  Waves(const Shape& shape, Program& program)
       : shape_(shape),
-        rows_(rows),
+        device_of_(program.pipes[0].device_of),
         last_(shape.stages() - 1),
-        ready_(rows.size()),
-        room_(rows.size()) {
-    device_of_.resize(shape.stages());
-    for (size_t d = 0; d < rows.size(); ++d) {
-      for (int s : rows[d].stages()) device_of_[s] = static_cast<int>(d);
-      room_[d] = shape.devices * static_cast<int64_t>(rows[d].stages().size());
+        ready_(shape.devices),
+        running_(shape.devices),
+        player_(shape.devices, *this) {
+    const Placement placement(program);
+    for (int d = 0; d < shape.devices; ++d) {
+      rows_.emplace_back(&program, placement, d);
+      free_.push_back(shape.devices * Stages(d));
     }
   }
 
   void Run() {
-    Admit();
-    while (left_ > 0) {
-      std::vector<Task> done;
-      for (size_t d = 0; d < rows_.size(); ++d) {
-        if (ready_[d].empty()) continue;
-        done.push_back(*ready_[d].begin());
-        ready_[d].erase(ready_[d].begin());
-        const Task& task = done.back();
-        task.backward ? rows_[d].B(task.stage, task.micro) : rows_[d].F(task.stage, task.micro);
-      }
-      for (const Task& task : done) Finish(task);
+    Admit(0);
+    player_.Run();
+  }
+
+  std::optional<double> Choose(int device, double) {
+    if (ready_[device].empty()) return std::nullopt;
+    const Task task = running_[device] = *ready_[device].begin();
+    ready_[device].erase(ready_[device].begin());
+    task.backward ? rows_[device].B(task.stage, task.micro)
+                  : rows_[device].F(task.stage, task.micro);
+    return 1;
+  }
+  void End(int device, double now) {
+    const Task task = running_[device];
+    if (!task.backward) {
+      const bool last = task.stage == last_;
+      return Offer({last, task.micro, last ? last_ : task.stage + 1}, now);
     }
+    if (task.stage > 0) Offer({true, task.micro, task.stage - 1}, now);
+    if (++free_[device] == Stages(device) && --full_ == 0) Admit(now);
   }
 
  private:
@@ -61,41 +71,30 @@ class Player {
       return std::tuple(!backward, micro, -stage) < std::tuple(!b.backward, b.micro, -b.stage);
     }
   };
-  static Task Forward(int stage, int micro) { return {false, micro, stage}; }
-  static Task Backward(int stage, int micro) { return {true, micro, stage}; }
 
-  void Admit() {
-    auto full = [&](size_t d) { return room_[d] < static_cast<int64_t>(rows_[d].stages().size()); };
-    while (entered_ < shape_.microbatches) {
-      for (size_t d = 0; d < rows_.size(); ++d)
-        if (full(d)) return;
-      for (size_t d = 0; d < rows_.size(); ++d) room_[d] -= rows_[d].stages().size();
-      Offer(Forward(0, entered_++));
+  int64_t Stages(int device) const { return std::ssize(rows_[device].stages()); }
+  // Micro-batches enter until a device is full.
+  void Admit(double now) {
+    for (; full_ == 0 && entered_ < shape_.microbatches; ++entered_) {
+      for (int d = 0; d < shape_.devices; ++d) full_ += (free_[d] -= Stages(d)) < Stages(d);
+      Offer({false, entered_, 0}, now);
     }
   }
-
-  void Offer(const Task& task) {
+  void Offer(const Task& task, double now) {
     ready_[device_of_[task.stage]].insert(task);
-    ++left_;
-  }
-  void Finish(const Task& task) {
-    --left_;
-    if (!task.backward) {
-      Offer(task.stage < last_ ? Forward(task.stage + 1, task.micro) : Backward(last_, task.micro));
-      return;
-    }
-    ++room_[device_of_[task.stage]];
-    if (task.stage > 0) Offer(Backward(task.stage - 1, task.micro));
-    Admit();
+    player_.Wake(now, device_of_[task.stage]);
   }
 
   const Shape& shape_;
-  std::span<Row> rows_;
+  const std::vector<int32_t>& device_of_;
   const int last_;
-  std::vector<int> device_of_;
+  std::vector<Row> rows_;
   std::vector<std::set<Task>> ready_;  // by device
-  std::vector<int64_t> room_;          // by device: stages of micro-batches yet to enter
-  int entered_ = 0, left_ = 0;
+  std::vector<Task> running_;          // by device
+  std::vector<int64_t> free_;  // by device: stages of micro-batches that it still has room for
+  int full_ = 0;               // devices with room for less than all their stages
+  int entered_ = 0;
+  Player<Waves> player_;
 };
 
 }  // namespace
@@ -106,6 +105,6 @@ Status CheckHanayo(const Shape& shape) {
                                      shape.stages_per_device));
 }
 
-void Hanayo(const Shape& shape, std::span<Row> rows) { Player(shape, rows).Run(); }
+void Hanayo(const Shape& shape, Program& program) { Waves(shape, program).Run(); }
 
 }  // namespace pp

@@ -6,7 +6,7 @@ namespace pp::search {
 
 Clock::Clock(const Problem& problem) : problem_(problem) {
   const size_t tasks = problem.time.size();
-  end_.assign(tasks, -1);
+  end_.assign(tasks, kNever);
   latest_.resize(tasks);
   tail_.assign(tasks, 0);
   auto follow = [&](Task task) {  // the longest chain after `task`
@@ -31,56 +31,41 @@ Clock::Clock(const Problem& problem) : problem_(problem) {
 }
 
 double Clock::Earliest(const Plan& plan, double cutoff) {
-  std::fill(end_.begin(), end_.end(), -1);
+  std::fill(end_.begin(), end_.end(), kNever);
   order_.clear();
-  next_.assign(problem_.devices, 0);
-  free_.assign(problem_.devices, 0);
-  awake_.clear();
-  makespan_ = 0;
-  size_t tasks = 0;
-  for (int d = problem_.devices - 1; d >= 0; --d) {
-    awake_.push_back(d);
-    tasks += plan.lists[d].size();
-  }
-  while (!awake_.empty()) {
-    const int d = awake_.back();
-    awake_.pop_back();
-    const std::vector<Task>& list = plan.lists[d];
-    double time = free_[d];
-    size_t i = next_[d];
-    for (; i < list.size(); ++i) {
-      const Task task = list[i], source = problem_.source[task];
-      if (source >= 0) {
-        if (end_[source] < 0) break;
-        time = std::max(time, end_[source] + problem_.lag[task]);
-      }
-      end_[task] = time += problem_.time[task];
-      if (time + tail_[task] > cutoff) {
-        work_ += static_cast<int64_t>(order_.size());
-        return kNever;
-      }
-      order_.push_back(task);
-      const Task sink = problem_.sink[task];
-      if (sink < 0) continue;
-      const int other = problem_.device[CellOf(sink)];
-      if (other != d && next_[other] < plan.lists[other].size() &&
-          plan.lists[other][next_[other]] == sink)
-        awake_.push_back(other);
-    }
-    next_[d] = i;
-    free_[d] = time;
-    makespan_ = std::max(makespan_, time);
-  }
+  plan_ = &plan;
+  cutoff_ = cutoff;
+  const bool below = follower_.Run(problem_.devices, *this);
   work_ += static_cast<int64_t>(order_.size());
-  if (order_.size() < tasks) return kNever;
+  if (!below) return kNever;
+  makespan_ = 0;
+  for (int d = 0; d < problem_.devices; ++d) {
+    const Follower::Turn& turn = follower_.turn(d);
+    if (turn.next < Size(d)) return kNever;
+    makespan_ = std::max(makespan_, turn.time);
+  }
   return makespan_;
 }
 
+bool Clock::Run(int device, Follower::Turn& turn, double ready) {
+  const Task task = plan_->lists[device][turn.next];
+  end_[task] = turn.time = std::max(turn.time, ready) + problem_.time[task];
+  if (turn.time + tail_[task] > cutoff_) return false;
+  order_.push_back(task);
+  const Task sink = problem_.sink[task];
+  if (sink < 0) return true;
+  const int other = problem_.device[CellOf(sink)];
+  if (other == device) return true;
+  const size_t next = follower_.turn(other).next;
+  if (next < Size(other) && plan_->lists[other][next] == sink) follower_.Wake(other);
+  return true;
+}
+
 void Clock::Latest() {
-  free_.assign(problem_.devices, makespan_);
+  std::vector<double> limits(problem_.devices, makespan_);
   for (size_t i = order_.size(); i-- > 0;) {
     const Task task = order_[i], sink = problem_.sink[task];
-    double& limit = free_[problem_.device[CellOf(task)]];
+    double& limit = limits[problem_.device[CellOf(task)]];
     if (sink >= 0) limit = std::min(limit, latest_[sink] - problem_.lag[sink]);
     latest_[task] = limit -= problem_.time[task];
   }

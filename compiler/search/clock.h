@@ -3,14 +3,12 @@
 // producer's end. Linear in the number of tasks.
 #pragma once
 
-#include <limits>
 #include <vector>
 
+#include "compiler/play/follow.h"
 #include "compiler/search/problem.h"
 
 namespace pp::search {
-
-inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Clock {
  public:
@@ -33,15 +31,22 @@ class Clock {
   int64_t work() const { return work_; }
 
  private:
+  friend Follower;
+  size_t Size(int device) const { return plan_->lists[device].size(); }
+  double Ready(int device, size_t index) const {
+    const Task task = plan_->lists[device][index], source = problem_.source[task];
+    return source < 0 ? 0 : end_[source] + problem_.lag[task];
+  }
+  bool Run(int device, Follower::Turn& turn, double ready);
+
   const Problem& problem_;
-  double makespan_ = 0;
+  const Plan* plan_ = nullptr;  // while it is timed
+  double makespan_ = 0, cutoff_ = kNever;
   int64_t work_ = 0;
-  std::vector<double> end_, latest_;
+  std::vector<double> end_, latest_;  // by task; kNever: not timed
   std::vector<double> tail_;  // by task: a lower bound of what follows it, also on other devices
   std::vector<Task> order_;
-  std::vector<size_t> next_;
-  std::vector<double> free_;
-  std::vector<int> awake_;
+  Follower follower_;
 };
 
 }  // namespace pp::search

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "compiler/search/ledger.h"
+
 namespace pp::search {
 namespace {
 
@@ -14,7 +16,8 @@ Dispatcher::Dispatcher(const Problem& problem)
       places_(problem.devices),
       state_(problem.cells()),
       rank_(problem.cells()),
-      arrival_(problem.time.size()) {
+      arrival_(problem.time.size()),
+      player_(problem.devices, *this) {
   plan_.lists.resize(problem.devices);
 }
 
@@ -23,19 +26,13 @@ void Dispatcher::Reset() {
   std::fill(state_.begin(), state_.end(), State::kWaiting);
   for (size_t task = 0; task < arrival_.size(); ++task)
     arrival_[task] = problem_.source[task] < 0 ? 0 : kNever;
-  events_.clear();
+  player_.Reset();
   for (int d = 0; d < problem_.devices; ++d) {
     plan_.lists[d].clear();
-    places_[d] = {0, 0, 0, 0, problem_.memory.limit[d], 0, 0, {}};
+    places_[d] = {0, 0, 0, 0, problem_.memory.limit[d], 0, {}};
     const auto& forwards = rules_->forwards[d];
     for (size_t i = 0; i < forwards.size(); ++i) rank_[forwards[i]] = static_cast<int>(i);
-    Wake(0, d);
   }
-}
-
-void Dispatcher::Wake(double time, int device) {
-  events_.push_back({time, device});
-  std::push_heap(events_.begin(), events_.end());
 }
 
 int64_t Dispatcher::HalfOf(int cell) const {
@@ -132,7 +129,7 @@ bool Dispatcher::Starves(int cell, double now) const {
   const int device = problem_.device[CellOf(sink)];
   const Place& next = places_[device];
   const auto& forwards = rules_->forwards[device];
-  return next.free_at <= now && next.next_forward < forwards.size() &&
+  return player_.FreeAt(device) <= now && next.next_forward < forwards.size() &&
          forwards[next.next_forward] == CellOf(sink);
 }
 
@@ -167,7 +164,7 @@ Task Dispatcher::AfterItsSum(int device, Task backward) const {
   return MakeTask(*next, Part::kWeight);
 }
 
-Task Dispatcher::Choose(int device, double now) {
+Task Dispatcher::Best(int device, double now) {
   Place& place = places_[device];
   const auto& backwards = rules_->backwards[device];
   Task backward = -1, urgent = -1, early = -1;
@@ -204,44 +201,44 @@ Task Dispatcher::Choose(int device, double now) {
 void Dispatcher::Start(int device, Task task, double now) {
   Place& place = places_[device];
   const int cell = CellOf(task);
-  const Held& held = problem_.HeldBy(cell);
-  const double end = now + problem_.time[task];
   switch (PartOf(task)) {
     case Part::kForward:
       state_[cell] = plan_.dropped[cell] ? State::kDropped : State::kKept;
-      place.memory += plan_.dropped[cell] ? held.dropped : held.forward;
       ++place.next_forward;
       ++place.in_flight;
       break;
     case Part::kRecompute:
       state_[cell] = State::kRecomputed;
-      place.memory += held.recomputed - held.dropped;
       break;
     case Part::kBackward:
-      place.memory -= state_[cell] == State::kKept ? held.forward : held.recomputed;
-      if (problem_.split[cell]) {
-        place.memory += HalfOf(cell);
-        place.weights.push_back(cell);
-      }
+      if (problem_.split[cell]) place.weights.push_back(cell);
       state_[cell] = State::kDone;
       ++place.next_backward;
       --place.in_flight;
       break;
     case Part::kWeight:
-      place.memory -= HalfOf(cell);
       ++place.next_weight;
       break;
   }
+  place.memory += ChangeOf(problem_, plan_, task).net();
   plan_.lists[device].push_back(task);
-  place.free_at = end;
-  Wake(end, device);
   const Task sink = problem_.sink[task];
   if (sink < 0) return;
   const int other = problem_.device[CellOf(sink)];
-  arrival_[sink] = end + problem_.lag[sink];
-  Wake(arrival_[sink], other);
+  arrival_[sink] = now + problem_.time[task] + problem_.lag[sink];
+  player_.Wake(arrival_[sink], other);
   if (PartOf(task) == Part::kBackward)
-    Wake(std::max(now, arrival_[sink] - problem_.Time(CellOf(sink), Part::kRecompute)), other);
+    player_.Wake(std::max(now, arrival_[sink] - problem_.Time(CellOf(sink), Part::kRecompute)),
+                 other);
+}
+
+std::optional<double> Dispatcher::Choose(int device, double now) {
+  const Task task = Best(device, now);
+  if (task < 0) return std::nullopt;
+  Start(device, task, now);
+  makespan_ = std::max(makespan_, now + problem_.time[task]);
+  if (makespan_ > cutoff_) player_.Stop();
+  return problem_.time[task];
 }
 
 bool Dispatcher::MayFollow(const Rules& rules) {
@@ -255,24 +252,15 @@ bool Dispatcher::MayFollow(const Rules& rules) {
 double Dispatcher::Run(const Rules& rules, double cutoff) {
   rules_ = &rules;
   Reset();
-  double makespan = 0;
-  while (!events_.empty()) {
-    std::pop_heap(events_.begin(), events_.end());
-    const auto [now, device] = events_.back();
-    events_.pop_back();
-    ++work_;
-    if (places_[device].free_at > now) continue;
-    const Task task = Choose(device, now);
-    if (task < 0) continue;
-    Start(device, task, now);
-    makespan = std::max(makespan, places_[device].free_at);
-    if (makespan > cutoff) return kNever;
-  }
+  makespan_ = 0;
+  cutoff_ = cutoff;
+  for (int d = 0; d < problem_.devices; ++d) player_.Wake(0, d);
+  if (!player_.Run()) return kNever;
   for (int d = 0; d < problem_.devices; ++d)
     if (places_[d].next_backward < rules.backwards[d].size() ||
         places_[d].next_weight < places_[d].weights.size())
       return kNever;
-  return makespan;
+  return makespan_;
 }
 
 }  // namespace pp::search

@@ -1,14 +1,16 @@
-// Builds a plan from scratch, event by event: whenever a device is free it takes the best task that
-// it may start, or waits. Forwards and backwards of a device each keep their order; how they mix,
-// which cells recompute, and where, follows from rules and time.
+// Builds a plan from scratch: whenever a device is free it takes the best task that it may start,
+// or waits. Forwards and backwards of a device each keep their order; how they mix, which cells
+// recompute, and where, follows from rules and time.
 //
 // A task that takes memory starts only if the device can still be drained afterwards: all
 // backwards in order, whatever they still need done first. So no device gets stuck.
 #pragma once
 
+#include <optional>
 #include <vector>
 
-#include "compiler/search/clock.h"
+#include "compiler/play/follow.h"
+#include "compiler/play/player.h"
 #include "compiler/search/problem.h"
 #include "compiler/search/rules.h"
 
@@ -25,30 +27,23 @@ class Dispatcher {
   // available.
   bool MayFollow(const Rules& rules);
   const Plan& plan() const { return plan_; }
-  int64_t work() const { return work_; }  // events so far
+  int64_t work() const { return player_.events_seen(); }
+
+  // For the player: the best task that the device may start.
+  std::optional<double> Choose(int device, double now);
 
  private:
   enum class State : uint8_t { kWaiting, kKept, kDropped, kRecomputed, kDone };
-  struct Event {
-    double time;
-    int device;
-    // Ties: the later devices in the pipeline decide first.
-    bool operator<(const Event& other) const {
-      return time != other.time ? time > other.time : device < other.device;
-    }
-  };
   // One device while the plan grows.
   struct Place {
     size_t next_forward, next_backward, next_weight;
     int64_t memory, limit;
     int in_flight;
-    double free_at;
     std::vector<int> weights;  // cells whose weight half is still to come
   };
 
   void Reset();
-  void Wake(double time, int device);
-  Task Choose(int device, double now);
+  Task Best(int device, double now);
   Task AfterItsSum(int device, Task backward) const;
   Task ChooseForward(int device, double now);
   bool Starves(int cell, double now) const;
@@ -67,8 +62,8 @@ class Dispatcher {
   std::vector<State> state_;     // by cell
   std::vector<int> rank_;        // by cell: its place among its device's forwards
   std::vector<double> arrival_;  // by task: when its source's result arrives
-  std::vector<Event> events_;    // a heap
-  int64_t work_ = 0;
+  double makespan_ = 0, cutoff_ = kNever;
+  Player<Dispatcher> player_;
 };
 
 }  // namespace pp::search
