@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "compiler/balance.h"
+#include "schema/schedule.h"
 #include "schema/sections.h"
 #include "schema/verify.h"
 
@@ -189,6 +190,8 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     auto built = BuildSchedule(options.scheme, options.shape);
     if (!built.ok()) return built.status();
     program = std::move(*built);
+    if (!HasSections(program))
+      PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
     program.replicas = options.replicas;
     program.zero = options.zero;
     PP_RETURN_IF_ERROR(AddClip(options, program));
@@ -202,8 +205,8 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   return program;
 }
 
-Result<Program> CompileLists(Program program, const std::string& origin,
-                             const CompileOptions& options, const PassObserver& observer) {
+Result<Program> CompileLists(Program program, const Origin& origin, const CompileOptions& options,
+                             const PassObserver& observer) {
   // Lists can say what they would drop, and drop nothing.
   const bool asked = !program.job || program.job->recompute != options.job.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
@@ -214,7 +217,7 @@ Result<Program> CompileLists(Program program, const std::string& origin,
   if (!prepared->passes.empty() && (content.messages || content.more))
     return Status::Invalid(
         fmt::format("{}: {} has its messages (without them the lists can be changed)",
-                    options.passes.empty() ? "--memory-limit" : "--passes", origin));
+                    options.passes.empty() ? "--memory-limit" : "--passes", origin.file));
   if (content.more) {
     if (options.p2p != program.p2p || options.replicas != program.replicas ||
         options.zero != program.zero || options.reduce ||
@@ -222,15 +225,18 @@ Result<Program> CompileLists(Program program, const std::string& origin,
       return Status::Invalid(fmt::format(
           "--p2p, --dp, --zero, --reduce, --clip: {} has its messages and reductions (none of "
           "these)",
-          origin));
+          origin.file));
     PP_RETURN_IF_ERROR(AddClip(options, program));
-    PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin));
-    PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin));
+    PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin.file));
+    PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin.file));
     return program;
   }
   if (content.messages && HasSections(program))
     return Status::Invalid(
-        origin + ": SEND and RECV without WAIT, and a prologue or an epilogue (one of the two)");
+        origin.file +
+        ": SEND and RECV without WAIT, and a prologue or an epilogue (one of the two)");
+  if (!HasSections(program))
+    PP_RETURN_IF_ERROR(CheckSchedule(program, origin.name).In(origin.file));
   GivenComm comm;
   for (DeviceList& list : program.lists) {
     if (content.messages) comm.push_back(list.body);
@@ -246,8 +252,8 @@ Result<Program> CompileLists(Program program, const std::string& origin,
         return std::any_of(list.body.begin(), list.body.end(), loads);
       }))
     AddLoads(program);
-  PP_RETURN_IF_ERROR(Verify(program, Depth::kSchedule).In(origin));
-  PP_RETURN_IF_ERROR(Finish(program, *prepared, observer).In(origin));
+  PP_RETURN_IF_ERROR(Verify(program, Depth::kSchedule).In(origin.file));
+  PP_RETURN_IF_ERROR(Finish(program, *prepared, observer).In(origin.file));
   return program;
 }
 

@@ -10,6 +10,7 @@
 #include "compiler/scheme.h"
 #include "schema/program.h"
 #include "schema/status.h"
+#include "schema/text.h"
 
 namespace pp {
 
@@ -37,12 +38,18 @@ struct PassObserver {
 // A verified plan. Errors name the option.
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer = {});
 
+// Where lists come from, as their author knows them.
+struct Origin {
+  std::string file;
+  Naming name = NameByIndex;
+};
+
 // A verified plan from lists that a user brought; of the options, scheme and shape are ignored.
 // Compute instructions alone become a plan as a scheme's do. SENDs and RECVs between them keep
 // their order. Lists that go further (WAIT, REDUCE, STEP) are taken as they are and get their
-// memory. An evaluation is made anew. Errors name the option or `origin`, the lists' file.
-Result<Program> CompileLists(Program program, const std::string& origin,
-                             const CompileOptions& options, const PassObserver& observer = {});
+// memory. An evaluation is made anew. Errors name the option, or the file and where in it.
+Result<Program> CompileLists(Program program, const Origin& origin, const CompileOptions& options,
+                             const PassObserver& observer = {});
 
 // Runs the passes that every plan needs from `form` on: for imported programs.
 Status Lower(Program& program, Form form, const PassContext& context,

@@ -17,6 +17,7 @@
 
 #include "schema/program.h"
 #include "schema/status.h"
+#include "schema/text.h"
 
 namespace pp {
 
@@ -29,8 +30,9 @@ namespace pp {
 // are recognised by a W without any I.
 //
 // Errors: "FILE: row 2, column 7: what is wrong". Whether the schedule is right is verify's
-// question.
-Result<Program> ParseTorchCsv(std::string_view text, const std::string& origin);
+// question. `name`, if not null, then knows the cells.
+Result<Program> ParseTorchCsv(std::string_view text, const std::string& origin,
+                              Naming* name = nullptr);
 
 // The compute instructions, in PyTorch's "compute_only" form. Error: the first thing that
 // PyTorch cannot express: a recomputation, a stage on two devices, work outside of the body.

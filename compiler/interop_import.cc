@@ -110,6 +110,7 @@ class Importer {
     }
     return std::move(program_);
   }
+  std::vector<std::vector<int>> TakeColumns() { return std::move(columns_); }
 
  private:
   Status Wrong(const Action& action, const std::string& what) const {
@@ -153,6 +154,7 @@ class Importer {
     }
     b_is_input_ = halves && !inputs;
     program_.lists.resize(program_.devices);
+    columns_.resize(program_.devices);
     program_.pipe_of.assign(program_.microbatches, 0);
 
     // There cannot be more stages than actions: otherwise one is missing.
@@ -182,8 +184,7 @@ class Importer {
   void AddLoad(const Action& action) {
     if (action.type->op != Op::kForward) return;
     if (action.stage != 0 && action.stage != program_.stages - 1) return;
-    program_.lists[action.rank()].body.push_back(
-        {.op = Op::kLoad, .stage = action.stage, .micro = action.micro});
+    Append(action, {.op = Op::kLoad, .stage = action.stage, .micro = action.micro});
   }
 
   Status Add(const Action& action) {
@@ -203,8 +204,13 @@ class Importer {
         return Wrong(action, fmt::format("{}{}{}: stage {} is on the same rank (no message)",
                                          action.stage, type.text, action.micro, other));
     }
-    program_.lists[action.rank()].body.push_back(i);
+    Append(action, i);
     return {};
+  }
+
+  void Append(const Action& action, const Instruction& i) {
+    program_.lists[action.rank()].body.push_back(i);
+    columns_[action.rank()].push_back(action.column);
   }
 
   CsvReader reader_;
@@ -212,12 +218,19 @@ class Importer {
   std::vector<Action> actions_;
   bool b_is_input_ = false;  // the older notation
   Program program_;
+  std::vector<std::vector<int>> columns_;  // of the instructions, by rank
 };
 
 }  // namespace
 
-Result<Program> ParseTorchCsv(std::string_view text, const std::string& origin) {
-  return Importer(text, origin).Run();
+Result<Program> ParseTorchCsv(std::string_view text, const std::string& origin, Naming* name) {
+  Importer importer(text, origin);
+  auto program = importer.Run();
+  if (name != nullptr)
+    *name = [columns = importer.TakeColumns()](int device, size_t index) {
+      return fmt::format("row {}, column {}", device + 1, columns[device][index]);
+    };
+  return program;
 }
 
 }  // namespace pp

@@ -142,7 +142,9 @@ Status ImportCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(read.status());
   std::string& text = *read;
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
-  auto program = format == "text" ? Parse(text, path) : ParseTorchCsv(text, path);
+  Origin origin{path};
+  auto program =
+      format == "text" ? Parse(text, path, &origin.name) : ParseTorchCsv(text, path, &origin.name);
   if (!program.ok()) return program.status();
   CompileOptions options;
   options.p2p = program->p2p;
@@ -150,7 +152,7 @@ Status ImportCommand(const Arguments& a) {
   options.zero = program->zero;
   if (program->job) options.job = *program->job;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
-  auto plan = CompileLists(std::move(*program), path, options, ObserverOf(a));
+  auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));
   if (!plan.ok()) return plan.status();
   return SavePlan(a, *plan);
 }

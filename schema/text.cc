@@ -11,7 +11,7 @@ namespace pp {
 namespace {
 
 constexpr std::string_view kSections[] = {"prologue", "body", "epilogue", "evaluation"};
-constexpr int kEvaluation = 3;
+constexpr int kBody = 1, kEvaluation = 3;
 
 // The sections of a list, in the order of kSections.
 template <typename List>
@@ -84,6 +84,7 @@ class Parser {
     PP_RETURN_IF_ERROR(Finish());
     return std::move(program_);
   }
+  std::vector<std::vector<int>> TakeLines() { return std::move(lines_); }
 
  private:
   Status Wrong(const std::string& what) const {
@@ -209,7 +210,8 @@ class Parser {
       holds_.push_back({stage, device});
     }
     p.lists.emplace_back();
-    section_ = 1;
+    lines_.emplace_back();
+    section_ = kBody;
     return {};
   }
 
@@ -246,14 +248,12 @@ class Parser {
         (next_step_.empty() || next_step_.back().first + 1 < program_.lists.size()))
       next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, "")});
     SectionsOf(program_.lists.back())[section_]->push_back(i);
+    if (section_ == kBody) lines_.back().push_back(line_number_);
     return {};
   }
 
   // In a body those of the next step follow if steps overlap; Finish checks whether they do.
-  int32_t MostMicros() const {
-    constexpr int kBody = 1;
-    return (section_ == kBody ? 2 : 1) * program_.microbatches;
-  }
+  int32_t MostMicros() const { return (section_ == kBody ? 2 : 1) * program_.microbatches; }
 
   // `word` is what was read last.
   Status WrongInstruction(const Instruction& i, std::string_view word) const {
@@ -303,6 +303,7 @@ class Parser {
         if (device >= p.devices) return Wrong(fmt::format("a pipe names device {}", device));
     }
     PP_RETURN_IF_ERROR(CheckPipes(p).In(origin_));
+    PP_RETURN_IF_ERROR(CheckHolds());
     if (static_cast<int>(p.pipe_of.size()) != p.microbatches ||
         *std::max_element(p.pipe_of.begin(), p.pipe_of.end()) >= pipes)
       return Wrong(
@@ -317,6 +318,22 @@ class Parser {
                 fmt::format("{}: device {}: '{}' (devices 0 to {}, pipes 0 to {})", origin_, d,
                             ToText(i), p.devices - 1, pipes - 1));
     return FinishJob();
+  }
+
+  // What the lines 'device' say of stages is what the lines 'pipe' do.
+  Status CheckHolds() const {
+    for (int d = 0; d < program_.devices; ++d) {
+      std::vector<int32_t> said;
+      for (const auto& [stage, device] : holds_)
+        if (device == d) said.push_back(stage);
+      std::sort(said.begin(), said.end());
+      const std::vector<int32_t> held = program_.StagesOf(d);
+      if (said != held)
+        return Status::Invalid(
+            fmt::format("{}: 'device {} holds s{}', but the pipes place s{} there", origin_, d,
+                        fmt::join(said, " s"), fmt::join(held, " s")));
+    }
+    return {};
   }
 
   Status PipeFromHolds() {
@@ -354,7 +371,8 @@ class Parser {
   std::vector<std::pair<int32_t, int32_t>> holds_;  // stage, device
   // The first micro-batch from M on in a device's list, an error unless its steps overlap.
   std::vector<std::pair<size_t, Status>> next_step_;
-  int section_ = 1;
+  int section_ = kBody;
+  std::vector<std::vector<int>> lines_;  // of the bodies' instructions, by device
 };
 
 }  // namespace
@@ -395,8 +413,18 @@ std::string PrintDevice(const Program& program, int device) {
   return out;
 }
 
-Result<Program> Parse(std::string_view text, const std::string& origin) {
-  return Parser(text, origin).Run();
+std::string NameByIndex(int device, size_t index) {
+  return fmt::format("device {}, instruction {}", device, index);
+}
+
+Result<Program> Parse(std::string_view text, const std::string& origin, Naming* name) {
+  Parser parser(text, origin);
+  auto program = parser.Run();
+  if (name != nullptr)
+    *name = [lines = parser.TakeLines()](int device, size_t index) {
+      return fmt::format("line {}", lines[device][index]);
+    };
+  return program;
 }
 
 }  // namespace pp

@@ -14,6 +14,7 @@
 //   2 2 2 3 pipe d0 d1 d2 d3 | pipe d3 d2 d1 d0 | micro-batches on pipes 0 1 0 1
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -31,8 +32,14 @@ std::string Print(const Program& program);
 // One device's list alone, as in Print.
 std::string PrintDevice(const Program& program, int device);
 
+// Where the author of a program finds an instruction of a body: "line 7".
+using Naming = std::function<std::string(int device, size_t index)>;
+// "device 0, instruction 3": for programs that nobody wrote.
+std::string NameByIndex(int device, size_t index);
+
 // The program that the text states, without memory. Errors name `origin` and the line.
 // Structure only: fields are in range; whether the program is right is verify's question.
-Result<Program> Parse(std::string_view text, const std::string& origin);
+// `name`, if not null, then knows the lines.
+Result<Program> Parse(std::string_view text, const std::string& origin, Naming* name = nullptr);
 
 }  // namespace pp

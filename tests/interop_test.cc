@@ -30,7 +30,7 @@ Program MustParse(const std::string& text) {
 Result<Program> Lowered(const Program& lists, P2p p2p) {
   CompileOptions options;
   options.p2p = p2p;
-  return CompileLists(lists, "csv", options);
+  return CompileLists(lists, {"csv"}, options);
 }
 
 // "" or the error.
@@ -131,10 +131,12 @@ TEST_CASE("messages in an order that cannot work are refused") {
   CHECK(ErrorOf(crossed, P2p::kAsync) == "csv: " + order);
   CHECK(ErrorOf(crossed, P2p::kBlocking) == "csv: after insert-comm: " + order);
   // A use before its receive, and a missing message.
-  CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), P2p::kAsync) ==
-        "csv: device 1, 'FW s1 m0' (instruction 1): reads act s0 m0, which nothing has written");
+  CHECK(
+      ErrorOf(MustParse("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), P2p::kAsync) ==
+      "csv: device 1, instruction 1: 'FW s1 m0' stands before 'RECV_act s0 m0 from d0', device 1, "
+      "instruction 2");
   CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0"), P2p::kAsync) ==
-        "csv: device 0, 'BW s0 m0' (instruction 3): reads grad s0 m0, which nothing has written");
+        "csv: SEND_grad s0 m0 is missing on device 1");
 }
 
 // One copy of the model and steps that do not overlap: what PyTorch's CSV can express.
@@ -165,7 +167,7 @@ TEST_CASE("every scheme goes out and comes back") {
       REQUIRE(plan.ok());
       const auto text = PrintTorchCsv(*plan);
       REQUIRE(text.ok());
-      auto again = CompileLists(MustParse(*text), "csv", options);
+      auto again = CompileLists(MustParse(*text), {"csv"}, options);
       INFO(again.status().message());
       REQUIRE(again.ok());
       CHECK(*PrintTorchCsv(*again) == *text);
@@ -187,7 +189,7 @@ TEST_CASE("imported lists take the options of a scheme") {
   options.zero = 1;
   const auto plan = Compile(options);
   REQUIRE(plan.ok());
-  auto imported = CompileLists(MustParse(*PrintTorchCsv(*plain)), "csv", options);
+  auto imported = CompileLists(MustParse(*PrintTorchCsv(*plain)), {"csv"}, options);
   INFO(imported.status().message());
   REQUIRE(imported.ok());
   imported->scheme = plan->scheme;
@@ -216,7 +218,7 @@ TEST_CASE("a plan's own messages, given back, make a plan as fast") {
       Program lists = *plan;
       const Lists stated = StatedIn(*plan);
       for (int d = 0; d < lists.devices; ++d) lists.lists[d].body = stated[d];
-      const auto again = CompileLists(lists, "lists", options);
+      const auto again = CompileLists(lists, {"lists"}, options);
       INFO(again.status().message());
       REQUIRE(again.ok());
       CHECK(StatedIn(*again) == stated);

@@ -54,7 +54,7 @@ Program MustImport(const char* device1) {
   auto lists = Parse(std::string(kDevice0) + device1, "text");
   INFO(lists.status().message());
   REQUIRE(lists.ok());
-  auto plan = CompileLists(std::move(*lists), "text", {});
+  auto plan = CompileLists(std::move(*lists), {"text"}, {});
   INFO(plan.status().message());
   REQUIRE(plan.ok());
   return std::move(*plan);

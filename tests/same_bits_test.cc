@@ -120,7 +120,7 @@ TEST_CASE("so have schedules of PyTorch, with its order of messages or ours") {
       const auto lists = ParseTorchCsv(text, name);
       REQUIRE(lists.ok());
       const int micros = lists->microbatches;
-      const auto program = CompileLists(*lists, name, Options("", 0, 0, p2p));
+      const auto program = CompileLists(*lists, {name}, Options("", 0, 0, p2p));
       INFO(program.status().message());
       REQUIRE(program.ok());
       CHECK(BitsOf(MustTrain(*program)) ==

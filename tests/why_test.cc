@@ -214,7 +214,7 @@ TEST_CASE("a buffer that is written again waits for its message") {
       text.replace(text.find("\n" + mark) + 1, mark.size(), mark == place ? wait + "\n" : "");
     auto lists = Parse(text, "text");
     REQUIRE(lists.ok());
-    auto plan = CompileLists(std::move(*lists), "text", {});
+    auto plan = CompileLists(std::move(*lists), {"text"}, {});
     INFO(plan.status().message());
     REQUIRE(plan.ok());
     return MustExplain(std::move(*plan), "f=1,b=2,comm=3", Transport::kAsync);

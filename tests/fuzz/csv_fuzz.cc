@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     pp::CompileOptions options;
     options.p2p = p2p;
     options.job.model = TinyModel(lists->stages);
-    const auto plan = pp::CompileLists(*lists, "fuzz", options);
+    const auto plan = pp::CompileLists(*lists, {"fuzz"}, options);
     if (!plan.ok()) {
       // What can be wrong with asynchronous messages is the lists' fault, not the passes'.
       PP_CHECK(p2p == pp::P2p::kBlocking ||
