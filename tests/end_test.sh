@@ -33,6 +33,29 @@ shows() {
 }
 mpi=(mpiexec -n 4)
 
+# Nobody reads that a disk is slow, as on a paused terminal: a second Ctrl-C ends the run all the same.
+unread() {
+  mkdir unread && cd unread && mkfifo full || return
+  sleep 100 < full &
+  local reader=$! run got i
+  exec 3> full
+  head -c 65536 /dev/zero >&3
+  FSYNC_SECONDS=90 FSYNC_SLOW=.saving-00000001/rank-1 LD_PRELOAD=$disk \
+    "${train[@]}" --steps 4 --save saves --save-every 1 --stall-timeout 1 > full 2> err.txt &
+  run=$!
+  # A thread waits in write(1, ..).
+  until grep -q "^1 0x1 " /proc/$run/task/*/syscall || ! kill -0 $run; do sleep 0.1; done
+  kill -INT $run && sleep 0.2 && kill -INT $run
+  for ((i = 0; i < 200; ++i)); do kill -0 $run || break; sleep 0.2; done
+  kill -KILL $run
+  wait $run
+  got=$?
+  kill $reader
+  ((got == 1)) && grep -qx "piperun: error: stopped in the middle of a step" err.txt ||
+    echo "exit $got, $(cat err.txt)"
+} 2> unread.log
+unread > unread.txt &
+
 # An fsync of eleven seconds, in each phase of the end, with more patience and with less.
 start export-shm 0 env FSYNC_SECONDS=11 FSYNC_SLOW=model.safetensors LD_PRELOAD="$disk" \
   "${mpi[@]}" "${train[@]}" --steps 4 --export out
@@ -74,6 +97,7 @@ for name in export-shm export-mpi manifest-mpi paused gone; do
   [[ $(ls "$name/out") == "config.json"$'\n'"model.safetensors" ]] || fail "$name: no model"
   cmp -s "$name/out/model.safetensors" export-shm/out/model.safetensors || fail "$name: another model"
 done
+[[ -s unread.txt ]] && fail "unread: $(cat unread.txt)"
 [[ -s paused.txt ]] && fail "paused: $(cat paused.txt)"
 for name in part-shm manifest-shm manifest-mpi threads; do
   [[ -e $name/saves/step-00000004/manifest.json ]] || fail "$name: not saved"

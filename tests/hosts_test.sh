@@ -49,12 +49,14 @@ name=$zero
 shift
 # UCX looks for its devices in /sys/class/net, which must be the namespace's own.
 exec ip netns exec \$name unshare -m bash -c \
-  "[[ -e /sys/class/net/eth0 ]] || mount -t sysfs sysfs /sys; \$*"
+  "[[ -e /sys/class/net/eth0 ]] || mount -t sysfs sysfs /sys
+   [[ ! -e '$folder/own' ]] || mount --bind '$folder/disk-1' '$folder/own'; \$*"
 END
 chmod +x launch
-# Two ranks, one on each host.
+# Two ranks, one on each host. If there is a folder named own, it is another one on each of them.
 hosts() {
   UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 ip netns exec "$zero" \
+    bash -c '[[ ! -e own ]] || mount --bind disk-0 own; exec "$@"' - \
     timeout "${limit:-8}" mpiexec -launcher ssh -launcher-exec "$folder/launch" -iface eth0 \
     -hosts 10.9.0.1:1,10.9.0.2:1 -n 2 "$piperun" "$@" < /dev/null > out.txt 2> err.txt
 }
@@ -80,6 +82,21 @@ done
 hosts a.plan --data text.txt --steps 3 --log two.jsonl --net latency=2ms,bandwidth=5MB/s ||
   fail "slow: exit $?"
 [[ $(bits two.jsonl) == $(bits one.jsonl) ]] || fail "slow: other losses: $(cat two.jsonl)"
+
+# Each host has a folder of its own under the name for checkpoints; and for an export, which rank 0
+# writes, the run says on which host it will be.
+mkdir own disk-0 disk-1
+hosts a.plan --data text.txt --steps 3 --save own/saves && fail "saves that are not shared"
+grep -qx "piperun: error: --save: rank 1 has a different one from rank 0 (one that all hosts share)" err.txt ||
+  fail "saves that are not shared"
+[[ $(grep -c "piperun: error" err.txt) == 1 ]] || fail "saves that are not shared: more than one line"
+grep -q "^step" out.txt && fail "it has trained before it was refused"
+[[ -z $(find disk-0 disk-1 -name "*step-*" -o -name "*saving*") ]] || fail "left: $(find disk-0 disk-1)"
+rm -rf disk-?/*
+hosts a.plan --data text.txt --steps 3 --export own/model || fail "an export on one host: exit $?"
+grep -qx "own/model will be on rank 0's host alone" out.txt || fail "an export on one host: not said"
+[[ -e disk-0/model/config.json && -z $(ls -A disk-1) ]] || fail "the export: $(find disk-0 disk-1)"
+rmdir own
 
 # A cable that is cut while both train.
 limit=90 hosts a.plan --data text.txt --steps 2000000000 --log cut.jsonl --stall-timeout 2 &

@@ -17,6 +17,9 @@ namespace {
 
 // How long the launcher may take to start the processes of a host one after the other.
 constexpr double kMissingSeconds = 3;
+// How long the ranks of all hosts may take to start, at least: under load, a machine takes seconds
+// for what it otherwise does in milliseconds.
+constexpr double kLeastJoiningSeconds = 10;
 
 }  // namespace
 
@@ -65,12 +68,13 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
         "--transport: 'nccl' without mpiexec (mpiexec -n N piperun, or --transport threads)");
   const bool alone = !launch.mpi && transport != "mpi";
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
+  const double seconds = patience > 0 ? std::max(patience, kLeastJoiningSeconds) : 0;
   // The lowest rank present reports first: when it ends, mpiexec ends the others.
-  const Deadline deadline(patience > 0 ? patience + std::min(launch.rank, 5) : 0, [&] {
+  const Deadline deadline(seconds > 0 ? seconds + std::min(launch.rank, 5) : 0, [&] {
     PrintError(Status::Failed(fmt::format(
         "rank {}: not all of {} ranks have started within {} s (each on its host, with the same "
         "piperun)",
-        launch.rank, launch.ranks, patience)));
+        launch.rank, launch.ranks, seconds)));
     std::_Exit(static_cast<int>(Code::kFailed));
   });
   std::optional<SiblingWatch> watch;

@@ -22,8 +22,8 @@ Result<Launch> ReadLaunch(const std::string& transport);
 
 // Joins the run that this process is a rank of; without a transport all ranks are threads of this
 // process. `status` is an error that this process already has, which it passes on to the others.
-// `transport` is the option. If not all others have joined within `patience` seconds (0: it waits
-// forever), the process ends.
+// `transport` is the option. If not all others have joined within `patience` seconds, or 10 if that
+// is less, the process ends; 0: it waits forever.
 Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
                double patience);
 

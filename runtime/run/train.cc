@@ -60,6 +60,7 @@ class Supervisor {
       patience.emplace(options_.grace, options_.on_stuck);
     for (auto& rank : ranks_) rank->Join();
     if (report_.status.ok()) End();
+    if (telling_.valid()) telling_.wait();
     return std::move(report_);
   }
 
@@ -277,7 +278,7 @@ class Supervisor {
                               .in_file = watched && sign.in_file});
     });
     const bool stalls = watch_.Tick(kTickSeconds);
-    if (const std::string slow = Steers() ? watch_.TakeSlowFile() : ""; !slow.empty()) Note(slow);
+    if (Steers()) TellOfSlowFile(&watch_);
     WatchFiles();
     if (reporter_.busy() || !stalls || ranks_[0]->failed()) return;
     const bool first =
@@ -335,7 +336,18 @@ class Supervisor {
     slow_files_.Heartbeat(0, {.text = file, .in_file = !file.empty()});
     slow_files_.Tick(std::min(now - files_looked_at_, 2 * kTickSeconds));
     files_looked_at_ = now;
-    if (const std::string slow = slow_files_.TakeSlowFile(); !slow.empty()) Note(slow);
+    TellOfSlowFile(&slow_files_);
+  }
+
+  // On a thread of its own: a paused terminal must not hide Ctrl-C, and the reporter may be what
+  // waits for the disk. Without a thread to be had, on this one.
+  void TellOfSlowFile(StallWatch* watch) {
+    using std::chrono::seconds;
+    if (telling_.valid() && telling_.wait_for(seconds(0)) == std::future_status::timeout) return;
+    const std::string slow = watch->TakeSlowFile();
+    if (slow.empty()) return;
+    telling_ = std::async(std::launch::async | std::launch::deferred, [this, slow] { Note(slow); });
+    if (telling_.wait_for(seconds(0)) == std::future_status::deferred) telling_.wait();
   }
 
   void Note(const std::string& note) {
@@ -395,6 +407,7 @@ class Supervisor {
   double failed_at_ = 0;                           // when this thread saw it; 0: it has not
   std::vector<std::vector<ValueRecord>> records_;  // by rank of this process
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::future<void> telling_;  // of a slow file
 };
 
 }  // namespace
