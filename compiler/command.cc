@@ -5,39 +5,18 @@
 #include <iostream>
 
 #include "schema/file.h"
-#include "schema/number.h"
 #include "schema/verify.h"
 
 namespace pp {
 
 Status ParseNumber(const char* option, const std::string& text, int least, int* number) {
-  if (text.empty()) return {};
-  if (ReadNumber(text, number) && *number >= least) return {};
-  return Status::Invalid(fmt::format("{}: '{}' (a whole number from {} to {})", option, Shown(text),
-                                     least, INT32_MAX));
-}
-
-Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers) {
-  for (size_t begin = 0; begin < text.size() || (begin > 0 && begin == text.size());) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    if (word.empty())
-      return Status::Invalid(
-          fmt::format("{}: '{}' (numbers separated by commas)", option, Shown(text)));
-    PP_RETURN_IF_ERROR(ParseNumber(option, word, 0, &numbers->emplace_back()));
-    begin = end + 1;
-  }
-  return {};
+  return text.empty() ? Status() : ReadWhole(text, least, INT32_MAX, number).In(option);
 }
 
 Status OneOf(const char* option, const std::string& text,
-             std::initializer_list<const char*> known) {
-  std::string names;
-  for (const char* name : known) {
-    if (text == name) return {};
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  }
-  return Status::Invalid(fmt::format("{}: '{}' ({})", option, Shown(text), names));
+             std::initializer_list<std::string_view> known) {
+  int32_t index = 0;
+  return ReadName(text, ValueNames(known.begin(), known.size()), &index).In(option);
 }
 
 Status PrintOut(const std::string& text) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,14 +18,13 @@ namespace pp {
 // gets the same kind of error.
 struct Arguments {
   std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
-  std::string replicas, zero, reduce, clip;
-  std::string passes, p2p, costs, model, micro_batch_size, seq_length, layers_per_stage, tp;
+  std::map<std::string, std::string> attributes;  // by option; a flag that is given: "true"
+  std::string reduce, costs, model;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
-  std::string memory_limit, search_seconds, recompute, dtype, backend;
+  std::string memory_limit, search_seconds;
   std::string transport, communicators, groups, creation, kernels;
   bool time_passes = false;
   bool why = false;
-  bool sequence_parallel = false;
   bool terminal = false;  // standard output is a terminal that wants colours
   std::vector<std::string> plans;
   Progress* progress = nullptr;  // REQUIRED by every command
@@ -38,9 +38,8 @@ Status VerifyCommand(const Arguments& a);
 
 // An integer of at least `least`; *number is unchanged if `text` is empty.
 Status ParseNumber(const char* option, const std::string& text, int least, int* number);
-// Integers separated by commas.
-Status ParseNumbers(const char* option, const std::string& text, std::vector<int>* numbers);
-Status OneOf(const char* option, const std::string& text, std::initializer_list<const char*> known);
+Status OneOf(const char* option, const std::string& text,
+             std::initializer_list<std::string_view> known);
 // Standard output may be a full disk or a closed pipe.
 Status PrintOut(const std::string& text);
 

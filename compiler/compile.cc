@@ -28,42 +28,30 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
                const PassObserver& observer) {
   PP_RETURN_IF_ERROR(
       Timed(observer, pass.name, program, [&] { return pass.run(program, context); }));
-  return Timed(observer, "verify", program,
-               [&] { return Verify(program, pass.depth).In(fmt::format("after {}", pass.name)); });
+  return Timed(observer, "verify", program, [&] {
+    return Verify(program, DepthOf(pass.leaves)).In(fmt::format("after {}", pass.name));
+  });
 }
 
 // The model's part of the program.
 Status AddJob(const CompileOptions& options, Program& program) {
-  if (!options.model) {
-    if (!options.layers_per_stage.empty() || options.balance_layers)
-      return Status::Invalid("--layers-per-stage: needs --model");
-    if (options.sequence_length > 0) return Status::Invalid("--seq-length: needs --model");
-    if (options.micro_batch_size > 1) return Status::Invalid("--micro-batch-size: needs --model");
-    if (options.tp > 1) return Status::Invalid("--tp: needs --model");
-    if (options.sequence_parallel) return Status::Invalid("--sequence-parallel: needs --model");
-    if (!options.recompute.empty()) return Status::Invalid("--recompute: needs --model");
-    if (options.dtype != Dtype::kFp32) return Status::Invalid("--dtype: needs --model");
-    if (options.backend != DeviceKind::kCpu) return Status::Invalid("--backend: needs --model");
-    return {};
+  Job job = options.job;
+  if (!job.has_model()) {
+    const char* given = options.balance_layers ? "--layers-per-stage" : nullptr;
+    ForEachRow(kJobAttributes, [&](const auto& row) {
+      if (job.*row.member != Job{}.*row.member) given = row.option;
+    });
+    return given ? Status::Invalid(fmt::format("{}: needs --model", given)) : Status();
   }
-  const ModelConfig& model = *options.model;
-  Job job{model,
-          options.micro_batch_size,
-          options.sequence_length > 0 ? options.sequence_length : model.max_positions,
-          {},
-          options.tp,
-          options.sequence_parallel,
-          options.recompute,
-          options.dtype,
-          options.backend};
+  const ModelConfig& model = job.model;
+  if (job.sequence_length == 0) job.sequence_length = model.max_positions;
   if (options.balance_layers) {
     job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
-  } else if (options.layers_per_stage.empty()) {
+  } else if (job.layers_per_stage.empty()) {
     auto split = SplitLayers(model.layers, program.stages);
     if (!split.ok()) return split.status().In("--model");
     job.layers_per_stage = *split;
   } else {
-    job.layers_per_stage = options.layers_per_stage;
     PP_RETURN_IF_ERROR(
         CheckSplit(job.layers_per_stage, model.layers, program.stages).In("--layers-per-stage"));
   }
@@ -80,14 +68,14 @@ Status AddClip(const CompileOptions& options, Program& program) {
         "--clip: exact, but {} steps before all gradients are complete, so there is no norm (off)",
         program.scheme));
   program.clip = options.clip.value_or(program.clip && !versions);
-  if (!options.model || !InfoOf(options.dtype).scales_loss || program.clip) return {};
+  if (!options.job.has_model() || !InfoOf(options.job.dtype).scales_loss || program.clip) return {};
   // The norm tells every device that a gradient overflowed, so that it skips the update.
   if (versions)
     return Status::Invalid(
         fmt::format("--dtype: {} needs a gradient norm, {} has none (bf16, fp32)",
-                    NameOf(options.dtype), program.scheme));
+                    NameOf(options.job.dtype), program.scheme));
   return Status::Invalid(
-      fmt::format("--clip: off, but --dtype {} needs the norm (exact)", NameOf(options.dtype)));
+      fmt::format("--clip: off, but --dtype {} needs the norm (exact)", NameOf(options.job.dtype)));
 }
 
 // The requested passes, by name.
@@ -104,7 +92,7 @@ Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
     const Pass* match = nullptr;
     std::string known;
     for (const Pass& pass : Passes()) {
-      if (pass.always) continue;
+      if (pass.takes > Form::kSchedule) continue;
       known += fmt::format("{}{}", known.empty() ? "" : ", ", pass.name);
       if (pass.name == name) match = &pass;
     }
@@ -127,7 +115,7 @@ Content ContentOf(const Program& program) {
     for (const auto* section : {&list.prologue, &list.body, &list.epilogue})
       for (const Instruction& i : *section) {
         content.messages |= IsMessage(i);
-        content.more |= !Info(i.op).Has(Field::kMicro);
+        content.more |= !Info(i.op).fields.Has(Field::kMicro);
       }
   return content;
 }
@@ -148,11 +136,13 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
     if (std::find(passes->begin(), passes->end(), fit->front()) == passes->end())
       passes->push_back(fit->front());
   }
-  const auto is_fit = [](const Pass* pass) { return pass->name == "fit-memory"; };
-  const auto fit = std::find_if(passes->begin(), passes->end(), is_fit);
-  if (fit != passes->end() && fit + 1 != passes->end())
-    return Status::Invalid(fmt::format(
-        "--passes: '{}' after fit-memory (nothing may change what fits)", (*(fit + 1))->name));
+  Form form = Form::kSchedule;
+  for (const Pass* pass : *passes) {
+    if (pass->takes < form)
+      return Status::Invalid(fmt::format(
+          "--passes: '{}' after fit-memory (nothing may change what fits)", pass->name));
+    form = pass->leaves;
+  }
   return Prepared{std::move(*passes),
                   {*costs, options.p2p, options.reduce.value_or(Reduce::kEarly), options.fit}};
 }
@@ -161,7 +151,7 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
 Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
                       const Program& program) {
   const auto drops = [](const Instruction& i) { return i.op == Op::kForwardDrop; };
-  if (options.recompute.empty() ||
+  if (options.job.recompute.empty() ||
       std::any_of(prepared.passes.begin(), prepared.passes.end(),
                   [](const Pass* pass) {
                     return pass->name == "apply-checkpoint" || pass->name == "fit-memory";
@@ -179,18 +169,17 @@ Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
 Status Finish(Program& program, const Prepared& prepared, const PassObserver& observer) {
   for (const Pass* pass : prepared.passes)
     PP_RETURN_IF_ERROR(RunPass(*pass, program, prepared.context, observer));
-  return Lower(program, Depth::kSchedule, prepared.context, observer);
+  return Lower(program, Form::kFitted, prepared.context, observer);
 }
 
 }  // namespace
 
-Status Lower(Program& program, Depth depth, const PassContext& context,
+Status Lower(Program& program, Form form, const PassContext& context,
              const PassObserver& observer) {
   // It is made anew.
   for (DeviceList& list : program.lists) list.evaluation.clear();
-  for (const Pass& pass : Passes())
-    if (pass.always && (pass.depth > depth || depth == Depth::kSchedule))
-      PP_RETURN_IF_ERROR(RunPass(pass, program, context, observer));
+  for (const Pass& pass : PassesFrom(form))
+    PP_RETURN_IF_ERROR(RunPass(pass, program, context, observer));
   return {};
 }
 
@@ -216,7 +205,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer) {
   // Lists can say what they would drop, and drop nothing.
-  const bool asked = !program.job || program.job->recompute != options.recompute;
+  const bool asked = !program.job || program.job->recompute != options.job.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
@@ -236,7 +225,7 @@ Result<Program> CompileLists(Program program, const std::string& origin,
           origin));
     PP_RETURN_IF_ERROR(AddClip(options, program));
     PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin));
-    PP_RETURN_IF_ERROR(Lower(program, Depth::kLists, prepared->context, observer).In(origin));
+    PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin));
     return program;
   }
   if (content.messages && HasSections(program))

@@ -23,17 +23,9 @@ struct CompileOptions {
   int zero = 0;
   std::optional<bool> clip;  // --clip exact or off; empty: exact, off where there can be no norm
   std::string costs;
-  std::optional<ModelConfig> model;
-  int micro_batch_size = 1;
-  int tp = 1;                             // tensor-parallel peers of each device
-  bool sequence_parallel = false;         // see Job
-  std::vector<OperatorKind> recompute;    // the same
-  Dtype dtype = Dtype::kFp32;             // the same
-  DeviceKind backend = DeviceKind::kCpu;  // the same
-  int sequence_length = 0;                // 0: the model's max_positions
-  std::vector<int> layers_per_stage;      // empty: equal
-  bool balance_layers = false;            // instead of those
-  MemoryFit fit;                          // a limit runs fit-memory after `passes`
+  Job job;  // without a model, one without layers; empty or 0: see the table's help
+  bool balance_layers = false;  // instead of the job's
+  MemoryFit fit;                // a limit runs fit-memory after `passes`
 };
 
 // Called before and after the scheme ("scheme"), each pass, and the pass's proof ("verify").
@@ -52,9 +44,8 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
 Result<Program> CompileLists(Program program, const std::string& origin,
                              const CompileOptions& options, const PassObserver& observer = {});
 
-// Runs the passes that every plan needs on a schedule or on lists that have their communication:
-// for imported programs. `depth` says how far `program` is lowered.
-Status Lower(Program& program, Depth depth, const PassContext& context,
+// Runs the passes that every plan needs from `form` on: for imported programs.
+Status Lower(Program& program, Form form, const PassContext& context,
              const PassObserver& observer = {});
 
 }  // namespace pp

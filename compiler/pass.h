@@ -48,16 +48,32 @@ struct PassContext {
   const GivenComm* comm = nullptr;  // the user's order of the messages; null: insert-comm finds one
 };
 
+// What passes make of a program, one after the other.
+enum class Form : uint8_t {
+  kSchedule,  // compute instructions
+  kFitted,    // the same, in an order and with recomputes that nothing may change any more
+  kSummed,    // with reductions and steps
+  kLists,     // with messages
+  kPlan,      // with memory
+};
+// How a program of that form is verified.
+inline Depth DepthOf(Form form) {
+  if (form == Form::kPlan) return Depth::kPlan;
+  return form == Form::kLists ? Depth::kLists : Depth::kSchedule;
+}
+
 // A row of the table of passes.
 struct Pass {
   std::string_view name;
   std::string_view summary;
-  bool always;  // runs for every plan, in table order, after the requested passes
-  Depth depth;  // how far the program is lowered afterwards
+  Form takes;  // or a form before it; those that take more than a schedule run for every plan
+  Form leaves;
   Status (*run)(Program&, const PassContext&);
 };
 
 std::span<const Pass> Passes();
+// What makes a plan of such a program: each takes what the one before it leaves.
+std::span<const Pass> PassesFrom(Form form);
 // The four of Mario (Liu et al., 2025), in its order.
 std::span<const Pass> MarioPasses();
 

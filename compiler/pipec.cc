@@ -54,59 +54,37 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
   return {};
 }
 
+// The attributes that were given.
+template <typename Table, typename Owner>
+Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
+  Status status;
+  ForEachRow(table, [&](const auto& row) {
+    const std::string& text = a.attributes.at(row.option);
+    if (status.ok() && !text.empty())
+      status = Read(row, text, &(owner->*row.member)).In(row.option);
+  });
+  return status;
+}
+
 // The options that compile and import share.
-Status ReadLowering(const Arguments& a, CompileOptions* options) {
-  if (!a.p2p.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--p2p", a.p2p, {"async", "blocking"}));
-    options->p2p = a.p2p == "async" ? P2p::kAsync : P2p::kBlocking;
-  }
-  PP_RETURN_IF_ERROR(ParseNumber("--dp", a.replicas, 1, &options->replicas));
-  if (options->replicas > kMostCount)
-    return Status::Invalid(fmt::format("--dp: {} (at most {})", options->replicas, kMostCount));
-  if (!a.zero.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--zero", a.zero, {"0", "1"}));
-    options->zero = a.zero == "1";
-  }
+Status ReadLowering(Arguments a, CompileOptions* options) {
   if (!a.reduce.empty()) {
     PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
     options->reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
   }
-  if (!a.clip.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--clip", a.clip, {"exact", "off"}));
-    options->clip = a.clip == "exact";
-  }
-  options->passes = a.passes;
   options->costs = a.costs;
   if (!a.model.empty()) {
     auto model = LoadModelConfig(a.model);
     if (!model.ok()) return model.status();
     // Lists that came with a split into layers refer to a model of that depth.
-    if (options->model && options->model->layers != model->layers)
-      options->layers_per_stage.clear();
-    options->model = *model;
+    if (options->job.model.layers != model->layers) options->job.layers_per_stage.clear();
+    options->job.model = *model;
   }
-  PP_RETURN_IF_ERROR(
-      ParseNumber("--micro-batch-size", a.micro_batch_size, 1, &options->micro_batch_size));
-  PP_RETURN_IF_ERROR(ParseNumber("--seq-length", a.seq_length, 1, &options->sequence_length));
-  PP_RETURN_IF_ERROR(ParseNumber("--tp", a.tp, 1, &options->tp));
-  if (a.sequence_parallel) options->sequence_parallel = true;
-  if (!a.recompute.empty()) {
-    auto recompute = ParseRecompute(a.recompute);
-    if (!recompute.ok()) return recompute.status().In("--recompute");
-    options->recompute = std::move(*recompute);
-  }
-  if (!a.dtype.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--dtype", a.dtype, {"fp32", "bf16", "fp16"}));
-    ParseDtype(a.dtype, &options->dtype);
-  }
-  if (!a.backend.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--backend", a.backend, {"cpu", "cuda"}));
-    ParseDeviceKind(a.backend, &options->backend);
-  }
-  options->balance_layers = a.layers_per_stage == "auto";
-  if (!options->balance_layers)
-    PP_RETURN_IF_ERROR(
-        ParseNumbers("--layers-per-stage", a.layers_per_stage, &options->layers_per_stage));
+  std::string& layers = a.attributes["--layers-per-stage"];
+  options->balance_layers = layers == "auto";
+  if (options->balance_layers) layers.clear();
+  PP_RETURN_IF_ERROR(ReadAttributes(a, kProgramAttributes<CompileOptions>, options));
+  PP_RETURN_IF_ERROR(ReadAttributes(a, kJobAttributes, &options->job));
   if (!a.print_after.empty() && a.print_after != "all" && a.print_after != "scheme" &&
       std::none_of(Passes().begin(), Passes().end(),
                    [&](const Pass& pass) { return pass.name == a.print_after; }))
@@ -146,7 +124,8 @@ Status CompileCommand(const Arguments& a) {
       ParseNumber("--stages-per-device", a.stages_per_device, 1, &options.shape.stages_per_device));
   PP_RETURN_IF_ERROR(ParseNumber("--group-size", a.group_size, 1, &options.shape.group_size));
   PP_RETURN_IF_ERROR(ParseNumber("--pipe-pairs", a.pipe_pairs, 1, &options.shape.pipe_pairs));
-  PP_RETURN_IF_ERROR(ParseNumbers("--stage-map", a.stage_map, &options.shape.device_of));
+  if (!a.stage_map.empty())
+    PP_RETURN_IF_ERROR(ReadWholes(a.stage_map, &options.shape.device_of).In("--stage-map"));
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto program = Compile(options, ObserverOf(a));
   if (!program.ok()) return program.status();
@@ -169,17 +148,7 @@ Status ImportCommand(const Arguments& a) {
   options.p2p = program->p2p;
   options.replicas = program->replicas;
   options.zero = program->zero;
-  if (program->job) {
-    options.model = program->job->model;
-    options.micro_batch_size = program->job->micro_batch_size;
-    options.tp = program->job->tp;
-    options.sequence_parallel = program->job->sequence_parallel;
-    options.recompute = program->job->recompute;
-    options.dtype = program->job->dtype;
-    options.backend = program->job->backend;
-    options.sequence_length = program->job->sequence_length;
-    options.layers_per_stage = program->job->layers_per_stage;
-  }
+  if (program->job) options.job = *program->job;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto plan = CompileLists(std::move(*program), path, options, ObserverOf(a));
   if (!plan.ok()) return plan.status();
@@ -208,7 +177,7 @@ Status PassesCommand(const Arguments& a) {
   return List(
       a, Passes(), [](const Pass& row) { return std::string(row.name); },
       [](const Pass& row) {
-        return fmt::format("{}{}", row.summary, row.always ? " (always)" : "");
+        return fmt::format("{}{}", row.summary, row.takes > Form::kSchedule ? " (always)" : "");
       });
 }
 Status OpsCommand(const Arguments& a) {
@@ -231,36 +200,26 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   };
   auto lowering = [&](CLI::App* sub) {
     sub->add_option("-o,--output", a.output, "the plan to write")->required();
-    sub->add_option("--dp", a.replicas, "data-parallel replicas (default 1)");
-    sub->add_option("--zero", a.zero, "1: spread the optimizer over a stage's copies");
+    const auto attribute = [&]<typename Owner, typename T>(const Attribute<Owner, T>& row) {
+      std::string& text = a.attributes[row.option];
+      if (std::is_same_v<T, bool> && row.names.empty()) {
+        sub->add_flag(row.option, text, row.help);
+      } else {
+        sub->add_option(row.option, text, row.help);
+      }
+    };
+    ForEachRow(kProgramAttributes<CompileOptions>, attribute);
+    ForEachRow(kJobAttributes, attribute);
     sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
-    sub->add_option("--clip", a.clip, "gradient norm: exact (default) or off");
-    sub->add_option("--passes", a.passes, "from `pipec passes`, separated by commas");
     sub->add_option("--memory-limit", a.memory_limit,
                     "fit-memory: activations per device (1.5, 2:2:1) or bytes (40GiB, 24GB)");
     sub->add_option("--search-seconds", a.search_seconds, "how long fit-memory searches");
     sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
     sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");
-    sub->add_option("--p2p", a.p2p, "async (default) or blocking");
     sub->add_option("--costs", a.costs,
                     "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,"
                     "reduce=0,step=0,in=0; each may be a list, one value per stage, f=1:1:2:1");
     sub->add_option("--model", a.model, "config.json of a Hugging Face model: GPT-2 or LLaMA");
-    sub->add_option("--tp", a.tp, "tensor-parallel peers of each device (default 1)");
-    sub->add_option("--recompute", a.recompute,
-                    "what a CFW drops: stage (default), or of norm, linear, attention, residual");
-    sub->add_flag("--sequence-parallel", a.sequence_parallel,
-                  "norms, dropout and messages are shared among the peers, too");
-    sub->add_option("--dtype", a.dtype,
-                    "of activations and messages: fp32 (default), bf16 or fp16");
-    sub->add_option("--backend", a.backend,
-                    "whose memory the plan counts: cpu (default) or cuda; either runs on both");
-    sub->add_option("--micro-batch-size", a.micro_batch_size,
-                    "sequences per micro-batch (default 1)");
-    sub->add_option("--seq-length", a.seq_length,
-                    "tokens per sequence (default: the model's positions)");
-    sub->add_option("--layers-per-stage", a.layers_per_stage,
-                    "as in 2,3,3,2, or auto: least for the busiest device (default equal)");
   };
   CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
   compile->add_option("--scheme", a.scheme, "what `pipec schemes` lists")->required();

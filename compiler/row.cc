@@ -49,8 +49,7 @@ void Row::FB(int forward, int backward) {
 }
 
 void Row::Reduce(int stage, int next_stage, int micro) {
-  if (next_stage + 1 < program_.stages &&
-      program_.pipes[program_.pipe_of[micro]].device_of[next_stage + 1] != device_) {
+  if (next_stage + 1 < program_.stages && program_.DeviceOf(next_stage + 1, micro) != device_) {
     Add(Op::kWait, next_stage, micro).value = Kind::kGrad;
   }
   Add(Op::kReduceGrad, stage, -1).bucket = 0;

@@ -113,14 +113,11 @@ class Reader {
       return op == Op::kReduceNorm || op == Op::kReduceTied ? Cause::kCollective
                                                             : Cause::kReduction;
     }
-    const bool in_place = end.index == index;
-    if (!in_place && At(device, index).sent) return Cause::kBuffer;
+    const bool is_send = joined == transfer.first_end;
+    if (is_send) return end.index == index ? Cause::kRendezvous : Cause::kBuffer;
     const play::Start& start = played_.starts[end.transfer];
     if (start.queued) return Cause::kChannel;
-    const End& last = traffic_.ends[start.end];
-    if (start.end == transfer.first_end) return Cause::kMessage;
-    if (!IsInPlace(traffic_, last.device, last.index)) return Cause::kBuffer;
-    return in_place && joined == transfer.first_end ? Cause::kRendezvous : Cause::kMessage;
+    return start.end == joined && end.index != index ? Cause::kBuffer : Cause::kMessage;
   }
 
   // What the compute lane was last busy with, or waited for, at `index` or before it.

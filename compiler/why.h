@@ -23,7 +23,7 @@ struct Prediction;  // simulate.h
 enum class Cause : uint8_t {
   kMessage,     // a value that was made or sent too late: messages take no time
   kChannel,     // one that was sent behind others: each message has a channel of its own
-  kRendezvous,  // a SEND in its place, for its receiver: SENDs and RECVs in the background
+  kRendezvous,  // the end of a SEND in its place: SENDs and RECVs in the background
   kBuffer,      // memory that is not free yet, here or at the receiver: enough of it
   kReduction,   // gradients or weights of replicas: reductions take no time
   kCollective,  // the norm, or the tied embedding's gradients: nobody waits for them

@@ -55,7 +55,7 @@ class Durations {
     return bucket < shares_[stage].size() ? shares_[stage][bucket] : 0;
   }
 
-  std::vector<double> rows_[256];
+  std::vector<double> rows_[kOpNumbers];
   std::vector<std::vector<double>> shares_;  // by stage and bucket
   std::vector<double> pairs_, latency_;
   double tied_ = 0;  // a REDUCE_tied: what its bytes would cost among those of the first stage

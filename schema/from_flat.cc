@@ -16,18 +16,6 @@ size_t SizeOf(const flatbuffers::Vector<T>* vector) {
   return vector == nullptr ? 0 : vector->size();
 }
 
-// A column's entries. FlatBuffers does not guarantee their alignment in a damaged file.
-template <typename T>
-struct Column {
-  const uint8_t* data = nullptr;
-  T absent = 0;
-  T operator[](size_t i) const {
-    T entry = absent;
-    if (data != nullptr) std::memcpy(&entry, data + i * sizeof(T), sizeof(T));
-    return entry;
-  }
-};
-
 // Extracts a program from a FlatBuffer. It reads nothing outside; whether the values make sense is
 // for CheckFields to say.
 class Decoder {
@@ -99,16 +87,43 @@ class Decoder {
     return {};
   }
 
+  // What a table has in a slot; like flatc's accessors, whose table is private.
+  template <typename T, typename Table>
+  static const T* PartOf(const Table* from, int slot) {
+    return reinterpret_cast<const flatbuffers::Table*>(from)->GetPointer<const T*>(
+        flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)));
+  }
+  template <typename T, typename Table>
+  static T NumberOf(const Table* from, int slot, T absent) {
+    return reinterpret_cast<const flatbuffers::Table*>(from)->GetField<T>(
+        flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)), absent);
+  }
+
+  template <typename Table, typename Owner, typename From>
+  Status ReadAttributes(const Table& table, const From* from, Owner* owner) {
+    Status status;
+    ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
+      T& value = owner->*row.member;
+      if (!status.ok()) return;
+      if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+        status = ReadNumbers(PartOf<flatbuffers::Vector<int32_t>>(from, row.slot), &value);
+      } else if constexpr (std::is_class_v<T>) {
+        const auto* text = PartOf<flatbuffers::String>(from, row.slot);
+        if (text != nullptr)
+          status = Read(row, text->string_view(), &value).In(std::string(row.text));
+      } else {
+        value = static_cast<T>(NumberOf(from, row.slot, static_cast<Entry<T>>(value)));
+      }
+    });
+    return status;
+  }
+
   Status ReadHead() {
     if (plan_->scheme() != nullptr) program_.scheme = plan_->scheme()->str();
-    if (plan_->passes() != nullptr) program_.passes = plan_->passes()->str();
-    program_.p2p = static_cast<P2p>(plan_->p2p());
     program_.devices = plan_->devices();
     program_.stages = plan_->stages();
     program_.microbatches = plan_->microbatches();
-    program_.replicas = plan_->replicas();
-    program_.zero = plan_->zero();
-    program_.clip = plan_->clip();
+    PP_RETURN_IF_ERROR(ReadAttributes(kProgramAttributes<Program>, plan_, &program_));
     PP_RETURN_IF_ERROR(Spend(SizeOf(plan_->pipes())));
     program_.pipes.resize(SizeOf(plan_->pipes()));
     for (size_t i = 0; i < program_.pipes.size(); ++i) {
@@ -126,24 +141,7 @@ class Decoder {
     if (!model.ok()) return Wrong("{}", model.status().message());
     Job& job = program_.job.emplace();
     job.model = *model;
-    job.micro_batch_size = from->micro_batch_size();
-    job.sequence_length = from->sequence_length();
-    job.tp = from->tp();
-    job.sequence_parallel = from->sequence_parallel();
-    if (from->recompute() != nullptr) {
-      auto recompute = ParseRecompute(from->recompute()->string_view());
-      if (!recompute.ok()) return Wrong("recompute: {}", recompute.status().message());
-      job.recompute = std::move(*recompute);
-    }
-    if (from->dtype() > plan::Dtype_MAX)
-      return Wrong("dtype {} (0 to {})", static_cast<int>(from->dtype()),
-                   static_cast<int>(plan::Dtype_MAX));
-    job.dtype = static_cast<Dtype>(from->dtype());
-    if (from->backend() > plan::Backend_MAX)
-      return Wrong("backend {} (0 to {})", static_cast<int>(from->backend()),
-                   static_cast<int>(plan::Backend_MAX));
-    job.backend = static_cast<DeviceKind>(from->backend());
-    return ReadNumbers(from->layers_per_stage(), &job.layers_per_stage);
+    return ReadAttributes(kJobAttributes, from, &job);
   }
 
   Status ReadDevice(size_t device) {
@@ -163,13 +161,27 @@ class Decoder {
     return ReadList(from->evaluation(), &list.evaluation).In(where + ", evaluation");
   }
 
-  template <typename T>
-  Status Open(const char* name, const flatbuffers::Vector<T>* from, size_t size, Column<T>* out) {
-    if (from == nullptr) return {};
-    if (from->size() != size) {
-      return Wrong("column '{}' has {} entries (as many as 'op', {})", name, from->size(), size);
+  // Gives each instruction its entry of a column, unless there is none. FlatBuffers does not
+  // guarantee the entries' alignment in a damaged file.
+  template <typename Member>
+  Status ReadColumn(const plan::Instructions* from, int column, std::string_view name,
+                    Member member, std::vector<Instruction>* out) {
+    using Value = std::remove_cvref_t<decltype(member(out->front()))>;
+    using T = Entry<Value>;
+    const auto* entries = PartOf<flatbuffers::Vector<T>>(from, column);
+    if (entries == nullptr) return {};
+    if (entries->size() != out->size()) {
+      return Wrong("column '{}' has {} entries (as many as 'op', {})", name, entries->size(),
+                   out->size());
     }
-    out->data = from->Data();
+    const uint8_t* data = entries->Data();
+    for (size_t i = 0; i < out->size(); ++i) {
+      T entry;
+      std::memcpy(&entry, data + i * sizeof(T), sizeof(T));
+      if (std::is_same_v<Value, bool> && entry > 1)
+        return Wrong("instruction {}: {} {} (0 or 1)", i, name, entry);
+      member((*out)[i]) = static_cast<Value>(entry);
+    }
     return {};
   }
 
@@ -177,40 +189,13 @@ class Decoder {
     if (from == nullptr) return {};
     const size_t n = SizeOf(from->op());
     PP_RETURN_IF_ERROR(Spend(n));
-    Column<uint8_t> op, value, sent, overlap;
-    Column<int32_t> stage{.absent = -1}, micro{.absent = -1}, peer{.absent = -1};
-    Column<int16_t> bucket{.absent = -1}, pipe{.absent = -1}, version{.absent = -1};
-    Column<int64_t> offset0{.absent = -1}, offset1{.absent = -1}, offset2{.absent = -1};
-    PP_RETURN_IF_ERROR(Open("op", from->op(), n, &op));
-    PP_RETURN_IF_ERROR(Open("stage", from->stage(), n, &stage));
-    PP_RETURN_IF_ERROR(Open("micro", from->micro(), n, &micro));
-    PP_RETURN_IF_ERROR(Open("peer", from->peer(), n, &peer));
-    PP_RETURN_IF_ERROR(Open("value", from->value(), n, &value));
-    PP_RETURN_IF_ERROR(Open("sent", from->sent(), n, &sent));
-    PP_RETURN_IF_ERROR(Open("bucket", from->bucket(), n, &bucket));
-    PP_RETURN_IF_ERROR(Open("pipe", from->pipe(), n, &pipe));
-    PP_RETURN_IF_ERROR(Open("offset0", from->offset0(), n, &offset0));
-    PP_RETURN_IF_ERROR(Open("offset1", from->offset1(), n, &offset1));
-    PP_RETURN_IF_ERROR(Open("offset2", from->offset2(), n, &offset2));
-    PP_RETURN_IF_ERROR(Open("version", from->version(), n, &version));
-    PP_RETURN_IF_ERROR(Open("overlap", from->overlap(), n, &overlap));
-    out->reserve(n);
-    for (size_t i = 0; i < n; ++i) {
-      if (sent[i] > 1) return Wrong("instruction {}: sent {} (0 or 1)", i, sent[i]);
-      if (overlap[i] > 1) return Wrong("instruction {}: overlap {} (0 or 1)", i, overlap[i]);
-      out->push_back({.op = static_cast<Op>(op[i]),
-                      .value = static_cast<Kind>(value[i]),
-                      .sent = sent[i] == 1,
-                      .overlap = overlap[i] == 1,
-                      .bucket = bucket[i],
-                      .pipe = pipe[i],
-                      .version = version[i],
-                      .stage = stage[i],
-                      .micro = micro[i],
-                      .peer = peer[i],
-                      .offset = {offset0[i], offset1[i], offset2[i]}});
-    }
-    return {};
+    out->resize(n);
+    for (size_t i = 0; i < n; ++i) (*out)[i].op = static_cast<Op>(from->op()->Get(i));
+    Status status;
+    ForEachColumn([&](int column, std::string_view name, auto member) {
+      if (status.ok()) status = ReadColumn(from, column, name, member, out);
+    });
+    return status;
   }
 
   const std::string_view bytes_;

@@ -6,136 +6,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "schema/instruction.h"
+#include "schema/model/attribute.h"
 #include "schema/model/layout.h"
 
 namespace pp {
-
-enum class Kind : uint8_t {
-  kNone = 0,
-#define PP_KIND(number, name, text, kind_class, meaning) k##name = number,
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)
-#include "schema/ops.def"
-};
-// Above the number of each.
-inline constexpr int kKindNumbers = 1 + std::max({0
-#define PP_KIND(number, name, text, kind_class, meaning) , number
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning)
-#include "schema/ops.def"
-                                        });
-enum class KindClass : uint8_t { kValue, kAccumulator, kState, kEvent };
-
-enum class Op : uint8_t {
-#define PP_KIND(number, name, text, kind_class, meaning)
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, meaning) k##name = number,
-#include "schema/ops.def"
-};
-
-// A device runs its lanes concurrently, each in list order. Send and Recv stand for one lane per
-// direction and peer.
-enum class Lane : uint8_t { kCompute, kSend, kRecv, kReduce };
-
-enum class Field : uint8_t {
-  kStage,
-  kMicro,
-  kPeer,
-  kBucket,
-  kPipe,
-  kVersion,
-  kValue,
-  kSent,
-  kOverlap
-};
-
-struct KindInfo {
-  Kind kind;
-  std::string_view text;
-  KindClass kind_class;
-  std::string_view meaning;
-};
-
-// A value of stage `instruction.stage + offset`.
-struct Operand {
-  Kind kind;
-  int offset;
-};
-
-struct OpInfo {
-  Op op;
-  std::string_view text;
-  Lane lane;
-  std::span<const Field> fields;
-  std::span<const Operand> reads;
-  std::span<const Operand> writes;
-  Kind keeps;
-  std::string_view meaning;
-  bool Has(Field field) const;
-};
-
-std::span<const KindInfo> Kinds();
-std::span<const OpInfo> Ops();
-const KindInfo& Info(Kind kind);
-const OpInfo& Info(Op op);
-// Of a message: kAct or kGrad.
-inline Kind KindOfMessage(Op op) {
-  return op == Op::kSendAct || op == Op::kRecvAct ? Kind::kAct : Kind::kGrad;
-}
-// By text ("act", "FW") or by the number in a file; null if there is none.
-const KindInfo* FindKind(std::string_view text);
-const OpInfo* FindOp(std::string_view text);
-const KindInfo* FindKind(int number);
-const OpInfo* FindOp(int number);
-
-// One instruction. Fields that its op does not have keep their defaults.
-struct Instruction {
-  Op op = Op::kLoad;
-  Kind value = Kind::kNone;  // WAIT: what for
-  bool sent = false;         // WAIT: for the end of its send
-  bool overlap = false;  // with its neighbour, which has it set too: the two run as one (DualPipe)
-  int16_t bucket = -1;
-  int16_t pipe = -1;  // only set if there are several
-  // Uses weights this many updates older than the newest, or the first ones if there have not been
-  // so many updates; only set if a device keeps several versions. STEP: 0, it makes the newest.
-  int16_t version = -1;
-  int32_t stage = -1;
-  int32_t micro = -1;
-  int32_t peer = -1;  // the other device
-  // Where the values it writes lie in the device's arena, in bytes, in the order of the table's
-  // "writes" (without those that have no bytes); a value in two pieces (memory.h) has both; -1
-  // before plan-memory.
-  int64_t offset[3] = {-1, -1, -1};
-
-  bool operator==(const Instruction&) const = default;
-};
-
-// SEND or RECV.
-bool IsMessage(const Instruction& instruction);
-// What an instruction does to the number of full activations alive: +1 from its start (FW,
-// RE), -1 from its end (BW, or BW_weight where the backward is split).
-int ActivationChange(Op op);
-// Whether each instruction is the first of two that overlap: pairs are taken from the left.
-std::vector<bool> FirstHalves(std::span<const Instruction> list);
-// What a WAIT can wait for: what a message or a collective delivers.
-bool CanWaitFor(Kind kind);
-// Whether `instruction` has the field: the table's fields, and for a WAIT those of the
-// message or collective that it waits for.
-bool HasField(const Instruction& instruction, Field field);
-
-// A value's name on one device.
-struct Value {
-  Kind kind = Kind::kNone;
-  int32_t stage = -1;
-  int32_t micro = -1;
-  bool operator==(const Value&) const = default;
-};
-
-// The value that an operand of `instruction` refers to in a model of `stages` stages, with the
-// names changed at the ends; kind kNone if it does not exist.
-Value Resolve(Operand operand, const Instruction& instruction, int stages);
 
 enum class P2p : uint8_t { kAsync, kBlocking };
 
@@ -201,6 +79,17 @@ struct Program {
   Program Head() const;
   // Whether STEPs make versions of the weights (PipeDream). There is no norm then.
   bool MakesVersions() const;
+  // The device that runs `stage` for a micro-batch.
+  int32_t DeviceOf(int stage, int micro) const { return pipes[pipe_of[micro]].device_of[stage]; }
+  // The devices that make and use an act or a grad, perhaps the same. act(s,m) goes from stage s to
+  // s+1, grad(s,m) from s+1 to s. REQUIRES: s is not the last stage.
+  struct Ends {
+    int32_t maker, user;
+  };
+  Ends EndsOf(const Value& v) const {
+    const int32_t before = DeviceOf(v.stage, v.micro), after = DeviceOf(v.stage + 1, v.micro);
+    return v.kind == Kind::kAct ? Ends{before, after} : Ends{after, before};
+  }
   // The stages that a device holds, ascending.
   std::vector<int32_t> StagesOf(int device) const;
   // The pipes that place `stage` on `device`, ascending.
@@ -211,6 +100,28 @@ struct Program {
   std::vector<double> Shares() const;
   // The same V if it is equal for all devices, else the mean, rounded down.
   int StagesPerDevice() const;
+};
+
+inline constexpr std::string_view kP2pNames[] = {"async", "blocking"};
+inline constexpr std::string_view kZeroNames[] = {"0", "1"};
+inline constexpr std::string_view kClipNames[] = {"off", "exact"};
+// Of a Program, or of what has members of the same names: CompileOptions.
+template <typename Owner>
+inline constexpr std::tuple kProgramAttributes{
+    Attribute{"passes", &Owner::passes, 2, "--passes", "from `pipec passes`, separated by commas"},
+    Attribute{"p2p", &Owner::p2p, 3, "--p2p", "async (default) or blocking", kP2pNames},
+    Attribute{"replicas",
+              &Owner::replicas,
+              11,
+              "--dp",
+              "data-parallel replicas (default 1)",
+              {},
+              1,
+              kMostCount},
+    Attribute{"zero", &Owner::zero, 12, "--zero", "1: spread the optimizer over a stage's copies",
+              kZeroNames},
+    Attribute{"clip", &Owner::clip, 13, "--clip", "gradient norm: exact (default) or off",
+              kClipNames},
 };
 
 }  // namespace pp

@@ -45,7 +45,7 @@ bool Sums::IsTied(int stage) const {
 }
 
 Status Sums::CheckVersion(const Instruction& i) const {
-  if (!Info(i.op).Has(Field::kVersion)) return {};
+  if (!HasField(i, Field::kVersion)) return {};
   if (versions_ && i.op != Op::kStep && Sharded()) {
     const Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
     if (sum->steps > 0 && (sum->flying > 0 || sum->gathered < BucketsIn(*sum).all))

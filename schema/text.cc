@@ -19,25 +19,35 @@ auto SectionsOf(List& list) {
   return std::array{&list.prologue, &list.body, &list.epilogue, &list.evaluation};
 }
 
-std::string_view Padded(Op op) {
-  static constexpr std::string_view kSpaces = "          ";
-  return kSpaces.substr(std::min(kSpaces.size() - 1, Info(op).text.size()));
+// What stands before the field, as a word of its own: the direction of a message.
+std::string_view WordBefore(Op op, Field field) {
+  if (field != Field::kPeer) return "";
+  return Info(op).lane == Lane::kSend ? "to" : "from";
 }
 
+// Each field that is set, after a space.
 void AppendFields(std::string& out, const Instruction& i) {
-  auto to = std::back_inserter(out);
-  if (i.op == Op::kWait) fmt::format_to(to, "{}", Info(i.value).text);
-  const size_t start = out.size();
-  if (i.stage >= 0) fmt::format_to(to, " s{}", i.stage);
-  if (i.micro >= 0) fmt::format_to(to, " m{}", i.micro);
-  if (i.bucket >= 0) fmt::format_to(to, " b{}", i.bucket);
-  if (i.pipe >= 0) fmt::format_to(to, " p{}", i.pipe);
-  if (i.peer >= 0)
-    fmt::format_to(to, " {} d{}", Info(i.op).lane == Lane::kSend ? "to" : "from", i.peer);
-  if (i.version >= 0) fmt::format_to(to, " v{}", i.version);
-  if (i.sent) out += " sent";
-  if (i.overlap) out += " overlap";
-  if (i.op != Op::kWait && out.size() > start) out.erase(start, 1);
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (!IsSet(i, info)) return;
+    out += ' ';
+    if (const auto word = WordBefore(i.op, info.field); !word.empty()) (out += word) += ' ';
+    out += info.text;
+    if constexpr (std::is_same_v<T, Kind>) out += Info(i.*info.member).text;
+    if constexpr (IsNumber<T>) fmt::format_to(std::back_inserter(out), "{}", i.*info.member);
+  });
+}
+
+template <typename Table, typename Owner>
+void AppendAttributes(std::string& out, const Table& table, const Owner& owner) {
+  const Owner none;
+  ForEachRow(table, [&](const auto& row) {
+    const auto& value = owner.*row.member;
+    if (row.line != HeaderLine::kAlways && value == none.*row.member) return;
+    if (row.line == HeaderLine::kShared) out.back() = ' ';
+    out += row.text;
+    if (const std::string text = TextOf(row, value); !text.empty()) (out += ' ') += text;
+    out += '\n';
+  });
 }
 
 void AppendDevice(std::string& out, const Program& program, int device) {
@@ -52,7 +62,7 @@ void AppendDevice(std::string& out, const Program& program, int device) {
     if (section == kEvaluation ? !instructions.empty() : named)
       fmt::format_to(to, " {}\n", kSections[section]);
     for (const Instruction& instruction : instructions) {
-      fmt::format_to(to, "  {}{}", Info(instruction.op).text, Padded(instruction.op));
+      fmt::format_to(to, "  {:<9}", Info(instruction.op).text);
       AppendFields(out, instruction);
       while (out.back() == ' ') out.pop_back();
       out += '\n';
@@ -136,6 +146,27 @@ class Parser {
     return {};
   }
 
+  // Whether the line consists of attributes and what Read says of their values.
+  template <typename Table, typename Owner>
+  bool ReadAttributes(const Table& table, Owner* owner, Status* status) {
+    size_t next = 0;
+    for (size_t begin = SIZE_MAX; begin != next && next < words_.size() && status->ok();) {
+      begin = next;
+      ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
+        if (next != begin || row.text != words_[next]) return;
+        const bool flag = std::is_same_v<T, bool> && row.names.empty();
+        const bool all = std::is_same_v<T, std::vector<int32_t>>;
+        const size_t end = all ? words_.size() : next + 2 - flag;
+        if (end > words_.size()) return;
+        const auto value =
+            fmt::format("{}", fmt::join(words_.begin() + next + 1, words_.begin() + end, ","));
+        *status = Read(row, value, &(owner->*row.member)).In(std::string(row.text));
+        next = end;
+      });
+    }
+    return next == words_.size() || !status->ok();
+  }
+
   // Everything between the program line and the first device.
   Status ParseHeader() {
     Program& p = program_;
@@ -146,49 +177,16 @@ class Parser {
         if (!Number(words_[i], prefix, &out->emplace_back())) return false;
       return words_.size() > from;
     };
-    if (first == "passes" && words_.size() == 2) {
-      p.passes = second;
-      return {};
-    }
-    if (first == "replicas" && words_.size() == 2 && Number(second, "", &p.replicas) &&
-        p.replicas > 0 && p.replicas <= kMostCount)
-      return {};
-    if (first == "zero" && words_.size() == 2 && Number(second, "", &p.zero) && p.zero <= 1)
-      return {};
-    if (first == "clip" && words_.size() == 2 && (second == "exact" || second == "off")) {
-      p.clip = second == "exact";
-      return {};
-    }
-    if (first == "p2p" && words_.size() == 2 && (second == "async" || second == "blocking")) {
-      p.p2p = second == "async" ? P2p::kAsync : P2p::kBlocking;
-      return {};
-    }
     if (first == "model") {
       auto model = ParseModelConfig(line_.substr(line_.find("model") + 5), origin_);
       if (!model.ok()) return Wrong(model.status().message());
       job_.model = *model;
-      have_model_ = true;
       return {};
     }
-    if (first == "batch" && words_.size() == 4 && words_[2] == "sequence" &&
-        Number(second, "", &job_.micro_batch_size) && Number(words_[3], "", &job_.sequence_length))
-      return {};
-    if (first == "layers" && job_.layers_per_stage.empty() &&
-        numbers(1, "", &job_.layers_per_stage))
-      return {};
-    if (first == "recompute" && words_.size() == 2) {
-      auto recompute = ParseRecompute(second);
-      if (!recompute.ok()) return Wrong(recompute.status().message());
-      job_.recompute = std::move(*recompute);
-      return {};
-    }
-    if (first == "dtype" && words_.size() == 2 && ParseDtype(second, &job_.dtype)) return {};
-    if (first == "backend" && words_.size() == 2 && ParseDeviceKind(second, &job_.backend))
-      return {};
-    if (first == "tp" && Number(second, "", &job_.tp)) {
-      job_.sequence_parallel = words_.size() == 3 && words_[2] == "sequence-parallel";
-      if (words_.size() == 2 || job_.sequence_parallel) return {};
-    }
+    Status status;
+    if (ReadAttributes(kProgramAttributes<Program>, &p, &status) ||
+        ReadAttributes(kJobAttributes, &job_, &status))
+      return status.ok() ? status : Wrong(status.message());
     if (first == "pipe" && numbers(1, "d", &p.pipes.emplace_back().device_of)) return {};
     if (first == "micro-batches" && second == "on" && p.pipe_of.empty() &&
         numbers(3, "", &p.pipe_of))
@@ -220,78 +218,73 @@ class Parser {
     Instruction i;
     i.op = op.op;
     size_t next = 1;
+    const Limits limits{.stages = program_.stages, .micros = MostMicros()};
     auto word = [&] { return next < words_.size() ? words_[next] : std::string_view(); };
-    if (op.op == Op::kWait) {
-      const KindInfo* kind = FindKind(word());
-      if (kind == nullptr || !CanWaitFor(kind->kind))
-        return Wrong(
-            fmt::format("WAIT '{}' (act, grad, wgrad, tied, norm or weights)", Shown(word())));
-      i.value = kind->kind;
-      ++next;
-    }
-    auto take = [&](std::string_view prefix, auto* field, int64_t limit) {
-      int32_t number = 0;
-      if (!Number(word(), prefix, &number) || number >= limit) return false;
-      *field = static_cast<std::remove_pointer_t<decltype(field)>>(number);
+    const auto read = [&]<typename T>(const FieldInfo<T>& info) {
+      if (!HasField(i, info.field)) return true;
+      if constexpr (std::is_same_v<T, Kind>) {
+        const KindInfo* kind = FindKind(word());
+        if (kind == nullptr || !CanWaitFor(kind->kind)) return false;
+        i.*info.member = kind->kind;
+      } else if constexpr (IsNumber<T>) {
+        if (info.presence == Presence::kMaybe && !word().starts_with(info.text)) return true;
+        const std::string_view before = WordBefore(op.op, info.field);
+        if (!before.empty() && word() != before) return false;
+        if (!before.empty()) ++next;
+        int32_t number = 0;
+        if (!Number(word(), info.text, &number) || number >= limits.*info.limit) return false;
+        i.*info.member = static_cast<T>(number);
+      } else {
+        if (word() != info.text) return true;
+        i.*info.member = true;
+      }
       ++next;
       return true;
     };
-    const Needs needs = NeedsOf(i);
-    const bool right = (!needs.stage || take("s", &i.stage, program_.stages)) &&
-                       (!needs.micro || take("m", &i.micro, MostMicros())) &&
-                       (!needs.bucket || take("b", &i.bucket, INT16_MAX)) &&
-                       (!needs.pipe || !word().starts_with("p") || take("p", &i.pipe, INT16_MAX)) &&
-                       (!needs.peer || (word() == (op.lane == Lane::kSend ? "to" : "from") &&
-                                        ++next && take("d", &i.peer, INT32_MAX)));
-    if (right && needs.version && word().starts_with("v")) take("v", &i.version, INT16_MAX);
-    if (right && needs.sent && word() == "sent") {
-      i.sent = true;
-      ++next;
-    }
-    if (right && needs.overlap && word() == "overlap") {
-      i.overlap = true;
-      ++next;
-    }
-    if (!right || next != words_.size()) return WrongInstruction(i, needs);
+    if (!AllFields(read) || next != words_.size()) return WrongInstruction(i, word());
     if (i.micro >= program_.microbatches &&
         (next_step_.empty() || next_step_.back().first + 1 < program_.lists.size()))
-      next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, needs)});
+      next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, "")});
     SectionsOf(program_.lists.back())[section_]->push_back(i);
     return {};
   }
 
-  struct Needs {
-    bool stage, micro, bucket, pipe, version, peer, sent, overlap;
-  };
-
   // In a body those of the next step follow if steps overlap; Finish checks whether they do.
-  int64_t MostMicros() const {
+  int32_t MostMicros() const {
     constexpr int kBody = 1;
-    return int64_t{section_ == kBody ? 2 : 1} * program_.microbatches;
+    return (section_ == kBody ? 2 : 1) * program_.microbatches;
   }
 
-  static Needs NeedsOf(const Instruction& i) {
-    return {HasField(i, Field::kStage), HasField(i, Field::kMicro),   HasField(i, Field::kBucket),
-            HasField(i, Field::kPipe),  HasField(i, Field::kVersion), HasField(i, Field::kPeer),
-            HasField(i, Field::kSent),  HasField(i, Field::kOverlap)};
+  // `word` is what was read last.
+  Status WrongInstruction(const Instruction& i, std::string_view word) const {
+    if (i.op == Op::kWait && i.value == Kind::kNone)
+      return Wrong(fmt::format("WAIT '{}' ({})", Shown(word), KindsToWaitFor()));
+    return Wrong(fmt::format("'{}' ({})", Shown(line_.substr(line_.find(words_[0]))), Pattern(i)));
   }
 
-  Status WrongInstruction(const Instruction& i, const Needs& needs) const {
-    return Wrong(
-        fmt::format("'{}' ({})", Shown(line_.substr(line_.find(words_[0]))), Pattern(i, needs)));
-  }
-
-  std::string Pattern(const Instruction& i, const Needs& needs) const {
+  // "SEND_act s0 to s3, m0 to m7, to dN".
+  std::string Pattern(const Instruction& i) const {
+    const Limits limits{.stages = program_.stages, .micros = program_.microbatches};
     std::string out(Info(i.op).text);
-    if (i.op == Op::kWait) out += fmt::format(" {}", Info(i.value).text);
-    if (needs.stage) out += fmt::format(" s0 to s{}", program_.stages - 1);
-    if (needs.micro) out += fmt::format(", m0 to m{}", program_.microbatches - 1);
-    if (needs.bucket) out += ", bN";
-    if (needs.pipe) out += ", perhaps pN";
-    if (needs.peer) out += Info(i.op).lane == Lane::kSend ? ", to dN" : ", from dN";
-    if (needs.version) out += ", perhaps vN";
-    if (needs.sent) out += ", perhaps 'sent'";
-    if (needs.overlap) out += ", perhaps 'overlap'";
+    std::string_view separator = " ";
+    ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+      if (!HasField(i, info.field)) return;
+      if constexpr (std::is_same_v<T, Kind>) {
+        out += fmt::format(" {}", Info(i.*info.member).text);
+        return;
+      }
+      out += separator;
+      separator = ", ";
+      if (info.presence == Presence::kMaybe) out += "perhaps ";
+      if (const auto before = WordBefore(i.op, info.field); !before.empty()) (out += before) += ' ';
+      if constexpr (!IsNumber<T>) {
+        out += fmt::format("'{}'", info.text);
+      } else if (limits.*info.limit == Limits{}.*info.limit) {
+        out += fmt::format("{}N", info.text);
+      } else {
+        out += fmt::format("{0}0 to {0}{1}", info.text, limits.*info.limit - 1);
+      }
+    });
     return out;
   }
 
@@ -341,7 +334,7 @@ class Parser {
   }
 
   Status FinishJob() {
-    if (!have_model_) return {};
+    if (!job_.has_model()) return {};
     if (job_.stages() != program_.stages)
       return Wrong(fmt::format("line 'layers' has {} numbers (one for each of {} stages)",
                                job_.stages(), program_.stages));
@@ -358,7 +351,6 @@ class Parser {
   std::vector<std::string_view> words_;
   Program program_;
   Job job_;
-  bool have_model_ = false;
   std::vector<std::pair<int32_t, int32_t>> holds_;  // stage, device
   // The first micro-batch from M on in a device's list, an error unless its steps overlap.
   std::vector<std::pair<size_t, Status>> next_step_;
@@ -376,35 +368,18 @@ std::string ToText(const Value& value) {
 
 std::string ToText(const Instruction& instruction) {
   std::string out(Info(instruction.op).text);
-  out += ' ';
   AppendFields(out, instruction);
-  while (out.back() == ' ') out.pop_back();
   return out;
 }
 
 std::string Print(const Program& program) {
   std::string out = fmt::format("program {} stages {} microbatches {}\n", program.scheme,
                                 program.stages, program.microbatches);
-  if (!program.passes.empty()) out += fmt::format("passes {}\n", program.passes);
-  if (program.p2p == P2p::kBlocking) out += "p2p blocking\n";
-  if (program.replicas > 1) out += fmt::format("replicas {}\n", program.replicas);
-  if (program.zero > 0) out += fmt::format("zero {}\n", program.zero);
-  if (!program.clip) out += "clip off\n";
+  AppendAttributes(out, kProgramAttributes<Program>, program);
   if (program.job) {
     out += fmt::format("model {}\n", ToJson(program.job->model));
-    out += fmt::format("batch {} sequence {}\n", program.job->micro_batch_size,
-                       program.job->sequence_length);
-    out += fmt::format("layers {}\n", fmt::join(program.job->layers_per_stage, " "));
-    if (program.job->tp > 1)
-      out += fmt::format("tp {}{}\n", program.job->tp,
-                         program.job->sequence_parallel ? " sequence-parallel" : "");
+    AppendAttributes(out, kJobAttributes, *program.job);
   }
-  if (program.job && !program.job->recompute.empty())
-    out += fmt::format("recompute {}\n", RecomputeText(program.job->recompute));
-  if (program.job && program.job->dtype != Dtype::kFp32)
-    out += fmt::format("dtype {}\n", NameOf(program.job->dtype));
-  if (program.job && program.job->backend != DeviceKind::kCpu)
-    out += fmt::format("backend {}\n", NameOf(program.job->backend));
   if (program.pipes.size() > 1) {
     for (const Pipe& pipe : program.pipes)
       out += fmt::format("pipe d{}\n", fmt::join(pipe.device_of, " d"));

@@ -1,6 +1,8 @@
 // Program => FlatBuffer.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "schema/flat.h"
 
 namespace pp {
@@ -38,55 +40,99 @@ class Encoder {
     for (const Pipe& pipe : program_.pipes) {
       pipes.push_back(plan::CreatePipe(builder_, builder_.CreateVector(pipe.device_of)));
     }
-    const auto scheme = builder_.CreateString(program_.scheme);
-    const auto passes = builder_.CreateString(program_.passes);
-    const auto all_pipes = builder_.CreateVector(pipes);
-    const auto pipe_of = builder_.CreateVector(program_.pipe_of);
-    const auto job = program_.job ? AddJob(*program_.job) : 0;
-    const auto all_lists = builder_.CreateVector(lists);
-    plan::FinishPlanBuffer(
-        builder_, plan::CreatePlan(builder_, kPlanFormat, scheme, passes,
-                                   static_cast<plan::P2p>(program_.p2p), program_.devices,
-                                   program_.stages, program_.microbatches, all_pipes, pipe_of, job,
-                                   all_lists, program_.replicas, program_.zero, program_.clip));
+    Slots slots = {Scalar(0, kPlanFormat), Scalar(4, program_.devices), Scalar(5, program_.stages),
+                   Scalar(6, program_.microbatches)};
+    slots.push_back(Part(1, builder_.CreateString(program_.scheme)));
+    AddAttributes(kProgramAttributes<Program>, program_, &slots);
+    slots.push_back(Part(7, builder_.CreateVector(pipes)));
+    slots.push_back(Part(8, builder_.CreateVector(program_.pipe_of)));
+    if (program_.job) slots.push_back(Part(9, AddJob(*program_.job)));
+    slots.push_back(Part(10, builder_.CreateVector(lists)));
+    plan::FinishPlanBuffer(builder_, AddTable<plan::Plan>(std::move(slots)));
     return builder_.Release();
   }
 
  private:
   using List = std::vector<Instruction>;
 
+  // What stands in a slot of a table: a number, or a part of the file.
+  struct Slot {
+    int slot;
+    size_t bytes;
+    uint32_t number;
+    bool is_part = false;
+  };
+  using Slots = std::vector<Slot>;
+  template <typename T>
+  static Slot Scalar(int slot, T number) {
+    return {slot, sizeof(T), static_cast<uint32_t>(number)};
+  }
+  template <typename T>
+  static Slot Part(int slot, flatbuffers::Offset<T> part) {
+    return {slot, sizeof(part.o), part.o, true};
+  }
+
+  // In the order of flatc's functions: the largest first, and of those the last slot first.
+  template <typename Table>
+  flatbuffers::Offset<Table> AddTable(Slots slots) {
+    std::sort(slots.begin(), slots.end(), [](const Slot& a, const Slot& b) {
+      return std::pair(a.bytes, a.slot) > std::pair(b.bytes, b.slot);
+    });
+    const flatbuffers::uoffset_t start = builder_.StartTable();
+    for (const Slot& each : slots) {
+      const auto slot =
+          flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(each.slot));
+      if (each.is_part) {
+        builder_.AddOffset(slot, flatbuffers::Offset<void>(each.number));
+      } else if (each.bytes == 1) {
+        builder_.AddElement(slot, static_cast<uint8_t>(each.number));
+      } else {
+        builder_.AddElement(slot, each.number);
+      }
+    }
+    return builder_.EndTable(start);
+  }
+
+  template <typename Table, typename Owner>
+  void AddAttributes(const Table& table, const Owner& owner, Slots* slots) {
+    const Owner none;
+    ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
+      const T& value = owner.*row.member;
+      if constexpr (std::is_same_v<T, std::string>) {
+        slots->push_back(Part(row.slot, builder_.CreateString(value)));
+      } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+        slots->push_back(Part(row.slot, builder_.CreateVector(value)));
+      } else if (row.line == HeaderLine::kAlways || value != none.*row.member) {
+        if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
+          slots->push_back(Part(row.slot, builder_.CreateString(TextOf(row, value))));
+        } else {
+          slots->push_back(Scalar(row.slot, value));
+        }
+      }
+    });
+  }
+
   // One field of all instructions; nothing if it has the default everywhere.
-  template <typename T, typename Get>
-  Vector<T> AddColumn(const List& list, Get get) {
-    const T absent = static_cast<T>(get(Instruction{}));
-    const auto given = [&](const Instruction& i) { return static_cast<T>(get(i)) != absent; };
-    if (std::none_of(list.begin(), list.end(), given)) return 0;
+  template <typename Member>
+  void AddColumn(const List& list, int column, Member member, Slots* slots) {
+    const Instruction none;
+    using T = Entry<std::remove_cvref_t<decltype(member(none))>>;
+    const auto given = [&](const Instruction& i) { return member(i) != member(none); };
+    if (std::none_of(list.begin(), list.end(), given)) return;
     T* out = nullptr;
-    const Vector<T> column = builder_.CreateUninitializedVector<T>(list.size(), &out);
-    for (const Instruction& i : list) *out++ = static_cast<T>(get(i));
-    return column;
+    slots->push_back(Part(column, builder_.CreateUninitializedVector<T>(list.size(), &out)));
+    for (const Instruction& i : list) *out++ = static_cast<T>(member(i));
   }
 
   flatbuffers::Offset<plan::Instructions> AddList(const List& list) {
     if (list.empty()) return 0;
     uint8_t* op = nullptr;
-    const auto ops = builder_.CreateUninitializedVector<uint8_t>(list.size(), &op);
+    Slots slots = {Part(0, builder_.CreateUninitializedVector<uint8_t>(list.size(), &op))};
     for (const Instruction& i : list) *op++ = static_cast<uint8_t>(i.op);
-    using I = Instruction;
-    const auto stage = AddColumn<int32_t>(list, [](const I& i) { return i.stage; });
-    const auto micro = AddColumn<int32_t>(list, [](const I& i) { return i.micro; });
-    const auto peer = AddColumn<int32_t>(list, [](const I& i) { return i.peer; });
-    const auto value = AddColumn<uint8_t>(list, [](const I& i) { return i.value; });
-    const auto sent = AddColumn<uint8_t>(list, [](const I& i) { return i.sent; });
-    const auto bucket = AddColumn<int16_t>(list, [](const I& i) { return i.bucket; });
-    const auto pipe = AddColumn<int16_t>(list, [](const I& i) { return i.pipe; });
-    const auto offset0 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[0]; });
-    const auto offset1 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[1]; });
-    const auto offset2 = AddColumn<int64_t>(list, [](const I& i) { return i.offset[2]; });
-    const auto version = AddColumn<int16_t>(list, [](const I& i) { return i.version; });
-    const auto overlap = AddColumn<uint8_t>(list, [](const I& i) { return i.overlap; });
-    return plan::CreateInstructions(builder_, ops, stage, micro, peer, value, sent, bucket, pipe,
-                                    offset0, offset1, version, overlap, offset2);
+    ForEachColumn([&](int column, std::string_view, auto member) {
+      AddColumn(list, column, member, &slots);
+    });
+    return AddTable<plan::Instructions>(std::move(slots));
   }
 
   flatbuffers::Offset<plan::Device> AddDevice(const DeviceList& list) {
@@ -105,14 +151,9 @@ class Encoder {
   }
 
   flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
-    const auto model = builder_.CreateString(ToJson(job.model));
-    const auto layers = builder_.CreateVector(job.layers_per_stage);
-    const auto recompute =
-        job.recompute.empty() ? 0 : builder_.CreateString(RecomputeText(job.recompute));
-    return plan::CreateJob(builder_, model, job.micro_batch_size, job.sequence_length, layers,
-                           job.tp, job.sequence_parallel, recompute,
-                           static_cast<plan::Dtype>(job.dtype),
-                           static_cast<plan::Backend>(job.backend));
+    Slots slots = {Part(0, builder_.CreateString(ToJson(job.model)))};
+    AddAttributes(kJobAttributes, job, &slots);
+    return AddTable<plan::Job>(std::move(slots));
   }
 
   const Program& program_;

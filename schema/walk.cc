@@ -10,8 +10,6 @@
 namespace pp {
 namespace {
 
-constexpr int kValueKinds = 8;  // kinds below this number are per micro-batch values
-
 // How many stages of micro-batches the device has.
 int64_t CellsOn(const Program& program, const Placement& placement, int device) {
   int64_t cells = 0;
@@ -38,7 +36,7 @@ class Walker {
           const auto at = std::upper_bound(slots_.begin(), slots_.end(), Slot{stage});
           slots_.insert(at, {stage, static_cast<int>(slots_.size())});
         }
-    tracks_.assign(kValueKinds * slots_.size() * program.microbatches, {});
+    tracks_.assign(kValueNumbers * slots_.size() * program.microbatches, {});
     if (args.waits_for) args.waits_for->assign(list.size(), -1);
   }
 
@@ -75,9 +73,6 @@ class Walker {
                                        ToText(list_[index]), index, status.message()));
   }
 
-  int DeviceOf(int stage, int micro) const {
-    return program_.pipes[program_.pipe_of[micro]].device_of[stage];
-  }
   int SlotOf(int stage) const {  // -1: none
     const auto at = std::lower_bound(slots_.begin(), slots_.end(), Slot{stage});
     return at == slots_.end() || at->stage != stage ? -1 : at->number;
@@ -95,7 +90,8 @@ class Walker {
   // Whether a value is produced and used on this device only.
   bool StaysHere(const Value& v) const {
     if (v.kind != Kind::kAct && v.kind != Kind::kGrad) return true;
-    return DeviceOf(v.stage, v.micro) == DeviceOf(v.stage + 1, v.micro);
+    const auto [maker, user] = program_.EndsOf(v);
+    return maker == user;
   }
 
   Status Visit(const Instruction& i) {
@@ -103,43 +99,19 @@ class Walker {
         !(i.op == Op::kWait && i.value == Kind::kAct))
       return Status::Invalid(program_.evaluates ? "in an evaluation (EVAL, and what it needs)"
                                                 : "in a step (an evaluation has it)");
-    switch (i.op) {
-      case Op::kLoad:
-      case Op::kForward:
-      case Op::kForwardDrop:
-      case Op::kRecompute:
-      case Op::kBackward:
-      case Op::kBackwardInput:
-      case Op::kBackwardWeight:
-      case Op::kEvaluate:
-        return Compute(i);
-      case Op::kSendAct:
-      case Op::kSendGrad:
-      case Op::kRecvAct:
-      case Op::kRecvGrad:
-        return Message(i);
-      case Op::kWait:
-        return Wait(i);
-      case Op::kReduceGrad:
-      case Op::kScatterGrad:
-      case Op::kReduceTied:
-      case Op::kNormGrad:
-      case Op::kReduceNorm:
-      case Op::kStep:
-      case Op::kGatherWeights: {
-        int after = -1;
-        PP_RETURN_IF_ERROR(sums_.Visit(i, index_, &after));
-        WaitsFor(after);
-        return {};
-      }
-    }
-    return Status::Invalid("unknown instruction");
+    if (i.op == Op::kWait) return Wait(i);
+    if (IsMessage(i)) return Message(i);
+    if (Info(i.op).fields.Has(Field::kMicro)) return Compute(i);
+    int after = -1;
+    PP_RETURN_IF_ERROR(sums_.Visit(i, index_, &after));
+    WaitsFor(after);
+    return {};
   }
 
   Status Compute(const Instruction& i) {
-    if (DeviceOf(i.stage, i.micro) != device_)
-      return Status::Invalid(fmt::format("stage {} of micro-batch {} is on device {}", i.stage,
-                                         i.micro, DeviceOf(i.stage, i.micro)));
+    if (const int device = program_.DeviceOf(i.stage, i.micro); device != device_)
+      return Status::Invalid(
+          fmt::format("stage {} of micro-batch {} is on device {}", i.stage, i.micro, device));
     if (i.op == Op::kLoad && i.stage != 0 && i.stage != program_.stages - 1)
       return Status::Invalid(fmt::format("only stages 0 and {} load", program_.stages - 1));
     if (i.overlap) PP_RETURN_IF_ERROR(CheckOverlap());
@@ -239,12 +211,9 @@ class Walker {
   Status Message(const Instruction& i) {
     const bool send = Info(i.op).lane == Lane::kSend;
     const Value v{KindOfMessage(i.op), i.stage, i.micro};
-    const bool act = v.kind == Kind::kAct;
     if (i.stage + 1 >= program_.stages)
       return Status::Invalid("the last stage's output goes nowhere");
-    // act(s) is produced on the device of s, grad(s) on that of s+1.
-    const int maker = DeviceOf(act ? i.stage : i.stage + 1, i.micro);
-    const int user = DeviceOf(act ? i.stage + 1 : i.stage, i.micro);
+    const auto [maker, user] = program_.EndsOf(v);
     if (maker == user)
       return Status::Invalid(fmt::format("{} stays on device {}", ToText(v), maker));
     if ((send ? maker : user) != device_ || (send ? user : maker) != i.peer)
@@ -311,7 +280,7 @@ class Walker {
   // A schedule may say where it waits for another device's values; they are simply available.
   Status WaitInSchedule(const Instruction& i, const Value& v) {
     const bool user = v.stage + 1 < program_.stages && !i.sent && !StaysHere(v) &&
-                      DeviceOf(v.kind == Kind::kAct ? v.stage + 1 : v.stage, v.micro) == device_;
+                      program_.EndsOf(v).user == device_;
     if (!user)
       return Status::Invalid(
           fmt::format("{} does not come from another device to device {}", ToText(v), device_));

@@ -79,14 +79,14 @@ TEST_CASE("no memory is taken inside a step") {
   compile.scheme = "1f1b";
   compile.shape = {.devices = 2, .microbatches = 4, .stages_per_device = 0};
   compile.p2p = p2p;
-  compile.micro_batch_size = 2;
+  compile.job.micro_batch_size = 2;
   ModelConfig model = Gpt2Model({.vocab_size = 256,
                                  .max_positions = 32,
                                  .hidden_size = 48,
                                  .layers = 4,
                                  .heads = 3,
                                  .intermediate_size = 192});
-  compile.model = model;
+  compile.job.model = model;
   auto program = Compile(compile);
   REQUIRE(program.ok());
   Watch watch;

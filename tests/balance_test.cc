@@ -59,8 +59,8 @@ TEST_CASE("no split has less for the busiest device") {
         if (devices == 1 && std::string_view(scheme) == "chimera") continue;
         CAPTURE(scheme, devices, layers);
         CompileOptions options = {
-            .scheme = scheme, .shape = {devices, 8, 0}, .sequence_length = 64};
-        options.model = Gpt2(layers);
+            .scheme = scheme, .shape = {devices, 8, 0}, .job = {.sequence_length = 64}};
+        options.job.model = Gpt2(layers);
         options.balance_layers = true;
         const Program program = MustCompile(options);
         const std::vector<int>& split = program.job->layers_per_stage;
@@ -76,8 +76,8 @@ TEST_CASE("no split has less for the busiest device") {
 }
 
 TEST_CASE("GPT-2 124M on two devices: the head weighs as much as five layers and a half") {
-  CompileOptions options = {.scheme = "1f1b", .shape = {2, 4}, .sequence_length = 64};
-  options.model = Gpt2(12);
+  CompileOptions options = {.scheme = "1f1b", .shape = {2, 4}, .job = {.sequence_length = 64}};
+  options.job.model = Gpt2(12);
   options.balance_layers = true;
   CHECK(MustCompile(options).job->layers_per_stage == std::vector<int>{9, 3});
 }

@@ -26,7 +26,7 @@ Program PlanOf(CompileOptions options) {
                                  .layers = 4,
                                  .heads = 2,
                                  .intermediate_size = 1024});
-  options.model = model;
+  options.job.model = model;
   return MustCompile(options);
 }
 

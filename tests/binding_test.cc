@@ -17,7 +17,7 @@ namespace pp {
 namespace {
 
 Program PlanOf(CompileOptions options) {
-  options.model =
+  options.job.model =
       SmallModel("gpt2", /*tied=*/!options.scheme.starts_with("pipedream"), /*layers=*/8);
   return MustCompile(options);
 }

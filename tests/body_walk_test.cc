@@ -16,8 +16,8 @@ namespace pp {
 namespace {
 
 Program PlanOf(CompileOptions options) {
-  options.model = PaperModel(4);
-  options.model->tied = false;  // PipeDream, too, takes it
+  options.job.model = PaperModel(4);
+  options.job.model.tied = false;  // PipeDream, too, takes it
   return MustCompile(options);
 }
 

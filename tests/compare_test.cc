@@ -22,7 +22,7 @@ namespace {
 constexpr int kSteps = 3;
 
 Program PlanOf(CompileOptions options) {
-  options.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/4);
+  options.job.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/4);
   return MustCompile(options);
 }
 
@@ -118,25 +118,25 @@ TEST_CASE("plans that compute what one device does do not differ") {
     bool same_bits;
   };
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16})
-    for (Plan plan : {Plan{{.scheme = "1f1b", .shape = {4, 4}}, true},
-                      Plan{{.scheme = "zb-h1", .shape = {2, 4}}, true},
-                      Plan{{.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, true},
-                      Plan{{.scheme = "chimera", .shape = {2, 4}}, false},
-                      Plan{{.scheme = "interleaved", .shape = {2, 4}, .replicas = 2}, false},
-                      Plan{{.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, false},
-                      Plan{{.scheme = "chimera", .shape = {2, 4}, .zero = 1, .tp = 2}, false},
-                      Plan{{.scheme = "1f1b", .shape = {2, 4}, .tp = 2}, false},
-                      Plan{{.scheme = "1f1b",
-                      .shape = {1, 4},
-                      .replicas = 2,
-                      .tp = 2,
-                      .sequence_parallel = true},
-                           false}}) {
-      plan.options.dtype = dtype;
+    for (Plan plan :
+         {Plan{{.scheme = "1f1b", .shape = {4, 4}}, true},
+          Plan{{.scheme = "zb-h1", .shape = {2, 4}}, true},
+          Plan{{.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, true},
+          Plan{{.scheme = "chimera", .shape = {2, 4}}, false},
+          Plan{{.scheme = "interleaved", .shape = {2, 4}, .replicas = 2}, false},
+          Plan{{.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, false},
+          Plan{{.scheme = "chimera", .shape = {2, 4}, .zero = 1, .job = {.tp = 2}}, false},
+          Plan{{.scheme = "1f1b", .shape = {2, 4}, .job = {.tp = 2}}, false},
+          Plan{{.scheme = "1f1b",
+          .shape = {1, 4},
+          .replicas = 2,
+          .job = {.tp = 2, .sequence_parallel = true}},
+               false}}) {
+      plan.options.job.dtype = dtype;
       const Program program = PlanOf(plan.options);
       Comparison comparison;
       const Status status = RunAndCompare(program, Options(), &comparison);
-      INFO(plan.options.scheme << " tp " << plan.options.tp << " dp " << plan.options.replicas
+      INFO(plan.options.scheme << " tp " << plan.options.job.tp << " dp " << plan.options.replicas
                                << " " << NameOf(dtype) << ": " << status.message());
       CHECK(status.ok());
       CHECK(comparison.steps == kSteps);
@@ -234,7 +234,8 @@ TEST_CASE("a run that goes on is compared from where it goes on") {
   options.resume = true;
   options.optimizer.steps = 2 * kSteps;
   comparison = {};
-  const Program other = PlanOf({.scheme = "gpipe", .shape = {1, 2}, .replicas = 2, .tp = 2});
+  const Program other =
+      PlanOf({.scheme = "gpipe", .shape = {1, 2}, .replicas = 2, .job = {.tp = 2}});
   const Status status = RunAndCompare(other, options, &comparison);
   INFO(status.message());
   CHECK(status.ok());
@@ -245,7 +246,7 @@ TEST_CASE("a run that goes on is compared from where it goes on") {
 TEST_CASE("what cannot be compared is refused") {
   CompileOptions options{.scheme = "pipedream", .shape = {2, 4}};
   options.clip = false;
-  options.model = SmallModel("gpt2", /*tied=*/false, /*layers=*/2);
+  options.job.model = SmallModel("gpt2", /*tied=*/false, /*layers=*/2);
   const auto versions = Compile(options);
   REQUIRE(versions.ok());
   CHECK(Train(*versions, Options()).status.message() ==

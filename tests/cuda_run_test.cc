@@ -120,7 +120,7 @@ KeptReport Run(const Program& program, unsigned seed = 1, const Plant& plant = {
 }
 
 Program SmallPlan(CompileOptions options) {
-  options.model = CudaRunModel("gpt2", true);
+  options.job.model = CudaRunModel("gpt2", true);
   return MustCompile(options);
 }
 
@@ -130,21 +130,23 @@ TEST_CASE("every scheme trains on a GPU as on a CPU") {
   for (const Scheme& scheme : Schemes())
     for (const char* family : {"gpt2", "llama"})
       for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
-        CompareWithCpu({.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .dtype = dtype},
-                       family, dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged);
+        CompareWithCpu(
+            {.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .job = {.dtype = dtype}},
+            family, dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged);
 }
 
 TEST_CASE("replicas, shards, peers and recomputation on a GPU") {
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
     const auto compare = [&](CompileOptions options, const char* family) {
-      options.dtype = dtype;
+      options.job.dtype = dtype;
       CompareWithCpu(std::move(options), family,
                      dtype == Dtype::kFp32 ? Messages::kStaged : Messages::kCopies);
     };
     compare({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2");
     compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, "llama");
-    compare({.scheme = "1f1b", .shape = {2, 4}, .tp = 2}, "gpt2");
-    compare({.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true}, "llama");
+    compare({.scheme = "1f1b", .shape = {2, 4}, .job = {.tp = 2}}, "gpt2");
+    compare({.scheme = "zb-h1", .shape = {1, 4}, .job = {.tp = 2, .sequence_parallel = true}},
+            "llama");
   }
 }
 
@@ -157,10 +159,10 @@ TEST_CASE("products with GELU have the same bits whatever is made again") {
     std::vector<KeptReport> runs;
     for (const char* passes : {"apply-checkpoint", "mario", "", "split-backward"}) {
       CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
-      options.dtype = Dtype::kBf16;
-      options.model = CudaRunModel("gpt2", true);
+      options.job.dtype = Dtype::kBf16;
+      options.job.model = CudaRunModel("gpt2", true);
       options.passes = passes;
-      options.recompute = again;
+      options.job.recompute = again;
       if (!again.empty() && runs.size() == 2) break;  // those without RE have no such option
       INFO(passes << " of " << RecomputeText(again));
       runs.push_back(Run(MustCompile(options)));
@@ -172,9 +174,9 @@ TEST_CASE("products with GELU have the same bits whatever is made again") {
 
 TEST_CASE("products with GELU are asked for of two bytes, and what they save matters") {
   CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
-  options.model = CudaRunModel("gpt2", true);
+  options.job.model = CudaRunModel("gpt2", true);
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16}) {
-    options.dtype = dtype;
+    options.job.dtype = dtype;
     const bool fuses = dtype != Dtype::kFp32;
     const Program program = MustCompile(options);
     const KeptReport fused = Run(program);
@@ -191,7 +193,7 @@ TEST_CASE("products with GELU are asked for of two bytes, and what they save mat
 
 TEST_CASE("fp16 trains on a GPU as on a CPU") {
   const auto compare = [](CompileOptions options, const char* family, Messages messages) {
-    options.dtype = Dtype::kFp16;
+    options.job.dtype = Dtype::kFp16;
     CompareWithCpu(std::move(options), family, messages);
   };
   compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, "gpt2", Messages::kCopies);
@@ -199,15 +201,15 @@ TEST_CASE("fp16 trains on a GPU as on a CPU") {
   compare({.scheme = "chimera", .shape = {2, 4}}, "gpt2", Messages::kStaged);
   compare({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "llama",
           Messages::kCopies);
-  compare({.scheme = "zb-h1", .shape = {1, 4}, .tp = 2, .sequence_parallel = true}, "llama",
-          Messages::kCopies);
+  compare({.scheme = "zb-h1", .shape = {1, 4}, .job = {.tp = 2, .sequence_parallel = true}},
+          "llama", Messages::kCopies);
 }
 
 TEST_CASE("fp16 takes what is planned, under every scheme") {
   for (const Scheme& scheme : Schemes()) {
     if (scheme.name.starts_with("pipedream")) continue;  // has no norm, which fp16 needs
     CompileOptions options{.scheme = std::string(scheme.name), .shape = {2, 4, 0}};
-    options.dtype = Dtype::kFp16;
+    options.job.dtype = Dtype::kFp16;
     const Program program = CompileForCuda(&options, "gpt2");
     const KeptReport report = RunOnCuda(program, {.steps = 1});
     INFO(options.scheme << ": " << report.status.message());
@@ -217,7 +219,8 @@ TEST_CASE("fp16 takes what is planned, under every scheme") {
 }
 
 TEST_CASE("a GPU skips what overflows, as a CPU does") {
-  const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}, .dtype = Dtype::kFp16});
+  const Program program =
+      SmallPlan({.scheme = "1f1b", .shape = {2, 4}, .job = {.dtype = Dtype::kFp16}});
   constexpr double kScale = 0x1p21;
   const KeptReport cpu = RunOnCpu(program, kScale);
   const KeptReport cuda = RunOnCuda(program, {.loss_scale = kScale});
@@ -235,8 +238,11 @@ TEST_CASE("a GPU skips what overflows, as a CPU does") {
 // be, have the same bits.
 TEST_CASE("a GPU's weights are rounded to the nearest or stochastically, whoever has them") {
   const auto plan = [](const char* scheme, int zero) {
-    return SmallPlan(
-        {.scheme = scheme, .shape = {2, 4}, .replicas = 2, .zero = zero, .dtype = Dtype::kBf16});
+    return SmallPlan({.scheme = scheme,
+                      .shape = {2, 4},
+                      .replicas = 2,
+                      .zero = zero,
+                      .job = {.dtype = Dtype::kBf16}});
   };
   const Program whole = plan("1f1b", 0);
   std::vector<KeptReport> runs;
@@ -280,9 +286,9 @@ TEST_CASE("work that is not waited for, and bytes used again too early, are foun
 TEST_CASE("a plan that counts a CPU's memory takes what a GPU needs before the first step") {
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
     CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
-    options.dtype = dtype;
+    options.job.dtype = dtype;
     const Program for_cpu = SmallPlan(options);
-    options.backend = DeviceKind::kCuda;
+    options.job.backend = DeviceKind::kCuda;
     const Program for_gpu = SmallPlan(options);
     const KeptReport other = RunOnCuda(for_cpu, {}), own = RunOnCuda(for_gpu, {});
     REQUIRE(other.status.ok());

@@ -139,17 +139,18 @@ std::vector<int64_t> PlannedBytes(const Program& program) {
 
 Program CompileForCuda(CompileOptions* options, const std::string& family) {
   const bool versions = options->scheme.starts_with("pipedream");
-  options->model = CudaRunModel(family, !versions);
+  options->job.model = CudaRunModel(family, !versions);
   options->clip = !versions;
-  options->backend = DeviceKind::kCuda;
+  options->job.backend = DeviceKind::kCuda;
   return MustCompile(*options);
 }
 
 void CompareWithCpu(CompileOptions options, const std::string& family, Messages messages) {
   const Program program = CompileForCuda(&options, family);
-  INFO(options.scheme << " " << family << " " << NameOf(options.dtype) << " tp " << options.tp
-                      << " dp " << options.replicas);
-  options.backend = DeviceKind::kCpu;  // without a workspace of products, which takes long to fill
+  INFO(options.scheme << " " << family << " " << NameOf(options.job.dtype) << " tp "
+                      << options.job.tp << " dp " << options.replicas);
+  options.job.backend =
+      DeviceKind::kCpu;  // without a workspace of products, which takes long to fill
   const KeptReport cpu = RunOnCpu(MustCompile(options)),
                    cuda = RunOnCuda(program, {.messages = messages});
   INFO(cuda.status.message());
@@ -157,9 +158,9 @@ void CompareWithCpu(CompileOptions options, const std::string& family, Messages 
   REQUIRE(cuda.status.ok());
   REQUIRE(cuda.steps.size() == kCudaRunSteps);
   CHECK(cuda.steps.back().peak_bytes == PlannedBytes(program));
-  CHECK(Difference(cuda, cpu) < (options.dtype == Dtype::kFp32   ? 1e-5
-                                 : options.dtype == Dtype::kFp16 ? 4e-3
-                                                                 : 2e-2));
+  CHECK(Difference(cuda, cpu) < (options.job.dtype == Dtype::kFp32   ? 1e-5
+                                 : options.job.dtype == Dtype::kFp16 ? 4e-3
+                                                                     : 2e-2));
 }
 
 }  // namespace pp

@@ -30,8 +30,8 @@ ModelConfig TinyModel(bool tied, float dropout) {
 CompileOptions OptionsOf(const std::string& scheme, float dropout) {
   return {.scheme = scheme,
           .shape = {2, kMicros, 0},
-          .model = TinyModel(!scheme.starts_with("pipedream"), dropout),
-          .micro_batch_size = 1};
+          .job = {.model = TinyModel(!scheme.starts_with("pipedream"), dropout),
+                  .micro_batch_size = 1}};
 }
 
 // A text of `letters` letters, distinguished by `salt`.
@@ -86,7 +86,7 @@ TEST_CASE("a validation loss is that of the forwards, without dropout") {
       const auto program = Compile(options);
       if (!program.ok()) continue;  // what is impossible with blocking messages
       REQUIRE(HasEvaluation(*program));
-      options.model = TinyModel(options.model->tied, 0);
+      options.job.model = TinyModel(options.job.model.tied, 0);
       const double right = ForwardLoss(MustCompile(options), other, 3);
 
       TrainOptions train = Options(*program, data, 2);
@@ -155,11 +155,11 @@ TEST_CASE("tensor parallel peers and late devices have the validation loss of on
   const LateDevices late(7, 1);
   CHECK(loss(options, &late) == one);
   options.passes = "mario";
-  options.recompute = {OperatorKind::kAttention};
+  options.job.recompute = {OperatorKind::kAttention};
   CHECK(loss(options) == one);
-  options.tp = 2;
+  options.job.tp = 2;
   CHECK(std::abs(loss(options) - one) < 1e-5 * one);
-  options.sequence_parallel = true;
+  options.job.sequence_parallel = true;
   CHECK(std::abs(loss(options) - one) < 1e-5 * one);
 }
 
@@ -197,9 +197,9 @@ TEST_CASE("a sample is what the trained model goes on with, whoever makes it") {
     INFO(scheme);
     CHECK(sample(OptionsOf(scheme, 0), 1, 1, 5) == drawn);
   }
-  options.tp = 2;
+  options.job.tp = 2;
   CHECK(sample(options, 1, 1, 5) == drawn);
-  options.sequence_parallel = true;
+  options.job.sequence_parallel = true;
   options.shape.microbatches = kMicros / 2;
   options.replicas = 2;
   CHECK(sample(options, 1, 1, 5) == drawn);
@@ -227,7 +227,7 @@ TEST_CASE("an evaluation waits for the step before it") {
   for (const char* scheme : {"zb-h1", "zb-v", "interleaved"}) {
     INFO(scheme);
     CompileOptions options = OptionsOf(scheme, 0.1f);
-    options.model->tied = false;
+    options.job.model.tied = false;
     options.clip = false;
     const Program program = MustCompile(options);
     TrainOptions train = Options(program, data, 6);

@@ -20,7 +20,7 @@ class Stage {
   explicit Stage(double clip) {
     auto compiled = Compile({.scheme = "gpipe",
                              .shape = {1, 1, 0},
-                             .model = SmallModel("gpt2", /*tied=*/true, /*layers=*/1)});
+                             .job = {.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/1)}});
     REQUIRE(compiled.ok());
     program_ = std::move(*compiled);
     executor_ =

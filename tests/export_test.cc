@@ -51,9 +51,7 @@ std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const F
                           .shape = {cut.pp, 8 / cut.dp, 0},
                           .replicas = cut.dp,
                           .zero = cut.zero,
-                          .model = model,
-                          .micro_batch_size = 1,
-                          .tp = cut.tp});
+                          .job = {.model = model, .micro_batch_size = 1, .tp = cut.tp}});
   INFO(program.status().message());
   REQUIRE(program.ok());
   TrainOptions options;
@@ -138,8 +136,7 @@ TEST_CASE("a model that is not finite is not exported") {
   const auto program = Compile({.scheme = "1f1b",
                                 .shape = {2, 8, 0},
                                 .clip = false,
-                                .model = TinyModel("gpt2", true),
-                                .micro_batch_size = 1});
+                                .job = {.model = TinyModel("gpt2", true), .micro_batch_size = 1}});
   REQUIRE(program.ok());
   auto opened = ModelFolder::Open(folder / "model");
   REQUIRE(opened.ok());

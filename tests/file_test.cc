@@ -254,12 +254,11 @@ TEST_CASE("instructions whose numbers make no sense") {
   const std::string at = "x.plan: device 3, instruction 2: ";
   const auto load = [](Instruction& i) { i = {.op = pp::Op::kLoad, .stage = 3, .micro = 0}; };
   const auto wait = [](Instruction& i) { i = {.op = pp::Op::kWait}; };
-  CHECK(error([&](auto& i) { load(i), i.micro = 9; }) == at + "micro-batch 9 (0 to 7)");
-  CHECK(error([&](auto& i) { load(i), i.micro = -1; }) == at + "micro-batch -1 (0 to 7)");
+  CHECK(error([&](auto& i) { load(i), i.micro = 9; }) == at + "micro 9 (0 to 7)");
+  CHECK(error([&](auto& i) { load(i), i.micro = -1; }) == at + "micro -1 (0 to 7)");
   CHECK(error([&](auto& i) { load(i), i.stage = 4; }) == at + "stage 4 (0 to 3)");
   CHECK(error([&](auto& i) { load(i), i.peer = 1; }) == at + "LOAD with peer 1 (it has none)");
-  CHECK(error([&](auto& i) { load(i), i.sent = true; }) ==
-        at + "LOAD with 'sent' (it is for messages)");
+  CHECK(error([&](auto& i) { load(i), i.sent = true; }) == at + "LOAD with 'sent' (it has none)");
   CHECK(error([&](auto& i) { load(i), i.value = pp::Kind::kAct; }) ==
         at + "LOAD with value 3 (it has none)");
   CHECK(error([&](auto& i) { load(i), i.op = static_cast<pp::Op>(99); }) ==
@@ -269,7 +268,7 @@ TEST_CASE("instructions whose numbers make no sense") {
   CHECK(error([&](auto& i) { wait(i), i.value = pp::Kind::kNorm, i.stage = 0; }) ==
         at + "WAIT with stage 0 (it has none)");
   CHECK(error([&](auto& i) { wait(i), i.value = pp::Kind::kTied, i.sent = true; }) ==
-        at + "WAIT with 'sent' (it is for messages)");
+        at + "WAIT with 'sent' (it has none)");
   CHECK(error([&](auto& i) { i = {.op = pp::Op::kSendAct, .stage = 0, .micro = 0, .peer = 3}; }) ==
         at + "peer 3 is the device itself (another one)");
   CHECK(error([&](auto& i) { i = {.op = pp::Op::kSendAct, .stage = 0, .micro = 0, .peer = 4}; }) ==

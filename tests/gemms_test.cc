@@ -31,9 +31,9 @@ using kernels::MatmulShape;
 Program ProgramOf(const std::string& family, Dtype dtype, int tp = 1) {
   CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
   options.passes = "mario";
-  options.model = SmallModel(family, true, /*layers=*/4, /*positions=*/4, /*llama_heads=*/4);
-  options.dtype = dtype;
-  options.tp = tp;
+  options.job.model = SmallModel(family, true, /*layers=*/4, /*positions=*/4, /*llama_heads=*/4);
+  options.job.dtype = dtype;
+  options.job.tp = tp;
   return MustCompile(options);
 }
 
@@ -254,9 +254,9 @@ bool IsDegenerate(const MatmulShape& shape) {
 // Micro-batches of one token, and a vocabulary that is no multiple of 8, make some of each.
 Program DegenerateProgram(const std::string& family, Dtype dtype) {
   CompileOptions options{.scheme = "1f1b", .shape = {2, 4}};
-  options.model = SmallModel(family, true, /*layers=*/2, /*positions=*/4);
-  options.dtype = dtype;
-  options.sequence_length = 1;
+  options.job.model = SmallModel(family, true, /*layers=*/2, /*positions=*/4);
+  options.job.dtype = dtype;
+  options.job.sequence_length = 1;
   return MustCompile(options);
 }
 

@@ -118,7 +118,7 @@ void CheckRoundTrips(const Program& program) {
   auto parsed = Parse(Print(program), "text");
   INFO(parsed.status().message());
   REQUIRE(parsed.ok());
-  REQUIRE(Lower(*parsed, Depth::kLists, {}).ok());
+  REQUIRE(Lower(*parsed, Form::kLists, {}).ok());
   CHECK(*parsed == program);
   const auto bytes = Encode(program);
   REQUIRE(bytes.ok());

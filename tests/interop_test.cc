@@ -45,7 +45,7 @@ Lists StatedIn(const Program& program) {
   Lists lists;
   for (const DeviceList& list : program.lists)
     for (auto& stated = lists.emplace_back(); Instruction i : list.body)
-      if (Info(i.op).Has(Field::kMicro)) {
+      if (Info(i.op).fields.Has(Field::kMicro)) {
         i.offset[0] = i.offset[1] = i.offset[2] = -1;
         stated.push_back(i);
       }
@@ -160,7 +160,7 @@ TEST_CASE("every scheme goes out and comes back") {
       REQUIRE(plan.ok());
       REQUIRE(PrintTorchCsv(*plan).ok() == Expressible(*plan));
       if (!Expressible(*plan)) continue;
-      options.model = PaperModel(16);
+      options.job.model = PaperModel(16);
       plan = Compile(options);
       REQUIRE(plan.ok());
       const auto text = PrintTorchCsv(*plan);

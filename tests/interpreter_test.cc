@@ -31,8 +31,7 @@ Program MustCompile(const std::string& scheme) {
   auto program = Compile({.scheme = scheme,
                           .shape = {1, kMicros},
                           .clip = false,
-                          .model = model,
-                          .micro_batch_size = kBatch});
+                          .job = {.model = model, .micro_batch_size = kBatch}});
   INFO(program.status().message());
   REQUIRE(program.ok());
   return std::move(*program);

@@ -23,7 +23,7 @@ constexpr unsigned kSeeds[] = {1, 2, 3};
 using Plant = std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)>;
 
 Program PlanOf(CompileOptions options, bool tied = true) {
-  options.model = SmallModel("gpt2", tied, /*layers=*/4);
+  options.job.model = SmallModel("gpt2", tied, /*layers=*/4);
   return MustCompile(options);
 }
 

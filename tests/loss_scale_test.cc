@@ -28,8 +28,8 @@ Program PlanOf(CompileOptions options, const std::string& family = "gpt2",
                Dtype dtype = Dtype::kFp16) {
   ModelConfig model = SmallModel(family, true, /*layers=*/4, kTokens, /*llama_heads=*/4);
   model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0;
-  options.model = model;
-  options.dtype = dtype;
+  options.job.model = model;
+  options.job.dtype = dtype;
   return MustCompile(options);
 }
 
@@ -134,9 +134,9 @@ TEST_CASE("after the skips a run has the bits of one that begins there") {
                      {{.scheme = "zb-v", .shape = {2, kMicros, 0}}, "gpt2"},
                      {{.scheme = "chimera", .shape = {2, kMicros}, .zero = 1}, "llama"},
                      {{.scheme = "1f1b", .shape = {2, kMicros}, .replicas = 2, .zero = 1}, "gpt2"},
-                     {{.scheme = "1f1b", .shape = {2, kMicros}, .tp = 2}, "gpt2"}};
+                     {{.scheme = "1f1b", .shape = {2, kMicros}, .job = {.tp = 2}}, "gpt2"}};
   for (const auto& [options, family] : cases) {
-    INFO(options.scheme << " " << family << " tp " << options.tp << " dp " << options.replicas);
+    INFO(options.scheme << " " << family << " tp " << options.job.tp << " dp " << options.replicas);
     const Program program = PlanOf(options, family);
     constexpr int kSteps = 100, kBehind = 6;
     const KeptReport skips = Train(program, {.steps = kSteps, .scale = 1e30});

@@ -145,7 +145,7 @@ Program Shuffled(Program plan, std::mt19937& random) {
     const size_t to = from - std::min<size_t>(from, 1 + random() % 8);
     if (!IsMessage(list[from])) continue;
     std::rotate(list.begin() + to, list.begin() + from, list.begin() + from + 1);
-    if (Lower(moved, Depth::kLists, {}).ok()) plan = std::move(moved);
+    if (Lower(moved, Form::kLists, {}).ok()) plan = std::move(moved);
   }
   return plan;
 }

@@ -42,8 +42,9 @@ void CompareWithOthers(CompileOptions options, const std::string& family) {
   const Program program = CompileForCuda(&options, family);
   const KeptReport report = RunOnCuda(program, {.messages = Messages::kNccl});
   const KeptReport other = RunOnCuda(
-      program, {.messages = options.dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged});
-  INFO(options.scheme << " " << family << " " << NameOf(options.dtype) << ": "
+      program,
+      {.messages = options.job.dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged});
+  INFO(options.scheme << " " << family << " " << NameOf(options.job.dtype) << ": "
                       << report.status.message());
   REQUIRE(report.status.ok());
   REQUIRE(report.steps.size() == kCudaRunSteps);
@@ -51,7 +52,7 @@ void CompareWithOthers(CompileOptions options, const std::string& family) {
 }
 
 Program SmallPlan(CompileOptions options) {
-  options.model = CudaRunModel("gpt2", true);
+  options.job.model = CudaRunModel("gpt2", true);
   return MustCompile(options);
 }
 
@@ -159,17 +160,19 @@ TEST_CASE("every scheme has the same bits over NCCL as without it") {
   for (const Scheme& scheme : Schemes())
     for (const char* family : {"gpt2", "llama"})
       for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
-        CompareWithOthers({.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .dtype = dtype},
-                          family);
+        CompareWithOthers(
+            {.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .job = {.dtype = dtype}},
+            family);
 }
 
 TEST_CASE("replicas, shards and peers over NCCL") {
   CompareWithOthers({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2");
   CompareWithOthers({.scheme = "chimera", .shape = {2, 4}, .replicas = 2}, "llama");
-  CompareWithOthers({.scheme = "zb-v", .shape = {2, 4, 0}, .tp = 2, .sequence_parallel = true},
-                    "llama");
   CompareWithOthers(
-      {.scheme = "zb-h1", .shape = {2, 4}, .replicas = 2, .tp = 2, .dtype = Dtype::kFp16}, "gpt2");
+      {.scheme = "zb-v", .shape = {2, 4, 0}, .job = {.tp = 2, .sequence_parallel = true}}, "llama");
+  CompareWithOthers(
+      {.scheme = "zb-h1", .shape = {2, 4}, .replicas = 2, .job = {.tp = 2, .dtype = Dtype::kFp16}},
+      "gpt2");
 }
 
 // A GPU may load a kernel at its first use, and waits then for those that wait for other ranks.

@@ -138,7 +138,7 @@ TEST_CASE("a ring of communicators that are made at their first use") {
                                     [](const Instruction& i) { return i.op == Op::kRecvAct; });
   REQUIRE(receive->peer == 3);
   std::rotate(list.begin(), receive, receive + 1);
-  REQUIRE(Lower(plan, Depth::kLists, {}).ok());
+  REQUIRE(Lower(plan, Form::kLists, {}).ok());
   CHECK_THAT(ErrorOf(plan, {}), Catch::StartsWith("safe"));
   CHECK_THAT(ErrorOf(plan, lazy),
              Catch::Contains("where communicators are made at their first use: deadlock: device 0 "

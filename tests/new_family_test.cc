@@ -81,9 +81,7 @@ Numbers Train(const char* scheme, int devices, int tp, const char* passes = "") 
   const auto program = Compile({.scheme = scheme,
                                 .shape = {devices, 4, 0},
                                 .passes = passes,
-                                .model = model,
-                                .micro_batch_size = 2,
-                                .tp = tp});
+                                .job = {.model = model, .micro_batch_size = 2, .tp = tp}});
   REQUIRE(program.status().message() == "");
   const auto data =
       std::filesystem::temp_directory_path() / ("new_family_test." + std::to_string(getpid()));

@@ -44,6 +44,8 @@ expected.forEach(({ text, prediction, svg }, p) => {
     const lines = list.trim().split("\n").map((line) => line.trim().replace(/ +/g, " "));
     const device = plan.devices[d];
     equal(device.kind.map((_, i) => textOf(plan, device, i)), lines, `instructions of d${d}`);
+    const path = prediction.critical_path.filter((step) => step.device === d);
+    equal([...device.critical], path.map((step) => step.index), `critical path on d${d}`);
     equal(device.peak, prediction.devices[d].peak_activations, `peak of d${d}`);
     instructions += lines.length;
     boxes += device.duration.filter((time) => time > 0).length;
@@ -88,6 +90,12 @@ for (const [plan, row, time, wanted] of [
   const tip = tipAt(plan, 0, row, time);
   check(tip.startsWith(wanted), `hover at ${time}: '${tip}' instead of '${wanted}'`);
 }
+const waits = tipAt(0, 1, compute, 7.9).split("\n");
+const { "warm-up": warmUp, drain, ...gaps } = expected[0].prediction.devices[1].idle;
+const parts = Object.entries({ "warm-up": warmUp, ...gaps, drain }).filter(([, time]) => time > 0);
+equal(waits[3], "d1 idle: " + parts.map(([cause, time]) => `${cause} ${time}`).join(", "),
+      "why d1 waits");
+check(tipAt(0, 0, compute, 0.5).endsWith("\non the critical path"), "FW s0 m0 is not critical");
 const dual = pipe.plans[2].devices[0], [pair] = dual.upper;  // two that run as one
 for (const [share, i] of [[0.25, pair], [0.75, pair + 1]]) {
   const tip = tipAt(2, 0, compute, (dual.start[pair] + dual.end[pair]) / 2, share);

@@ -14,7 +14,7 @@ cd "$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")"
 "$pipec" show b.plan | sed '1s|interleaved|</script><img/src=x/onerror=hacked=1>\&amp;"|' >b.txt
 "$pipec" import b.txt -o b.plan
 "$pipec" compile --scheme dualpipe --devices 4 --microbatches 8 -o c.plan
-"$pipec" simulate a.plan b.plan c.plan --costs f=1,b=2,comm=0.25 --format html >page.html
+"$pipec" simulate a.plan b.plan c.plan --costs f=1,b=2,comm=0.25 --why --format html >page.html
 
 # The page, preceded by what catches its errors, and followed by the plans in other formats and the
 # checks.
@@ -23,8 +23,8 @@ cd "$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")"
   cat page.html
   echo "<script>expected = ["
   for plan in a.plan b.plan c.plan; do
-    simulate() { "$pipec" simulate "$plan" --costs f=1,b=2,comm=0.25 --format "$1"; }
-    echo "{ prediction: $(simulate json), text: atob('$("$pipec" show "$plan" | base64 -w 0)'),"
+    simulate() { "$pipec" simulate "$plan" --costs f=1,b=2,comm=0.25 --format "$@"; }
+    echo "{ prediction: $(simulate json --why), text: atob('$("$pipec" show "$plan" | base64 -w 0)'),"
     echo "  svg: atob('$(simulate svg | base64 -w 0)') },"
   done
   echo "];</script><script type=module>"

@@ -225,8 +225,7 @@ std::vector<double> Run(const Case& what, const LateDevices* late = nullptr,
   auto program = Compile({.scheme = what.scheme,
                           .shape = {what.devices, what.micros, 0},
                           .p2p = what.p2p,
-                          .model = TinyModel(),
-                          .micro_batch_size = kBatch});
+                          .job = {.model = TinyModel(), .micro_batch_size = kBatch}});
   INFO(program.status().message());
   REQUIRE(program.ok());
   CHECK_FALSE(program->clip);

@@ -24,28 +24,42 @@ std::vector<Case> Cases() {
   untied.tied = false;
   const ModelConfig two = PaperModel(2), four = PaperModel(4);
   return {
-      {"replicas", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .model = two}},
-      {"shards", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .zero = 1, .model = two}},
+      {"replicas", {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .job = {.model = two}}},
+      {"shards",
+       {.scheme = "1f1b", .shape = {2, 2}, .replicas = 2, .zero = 1, .job = {.model = two}}},
       {"shards, blocking",
        {.scheme = "1f1b",
         .shape = {2, 2},
         .p2p = P2p::kBlocking,
         .replicas = 2,
         .zero = 1,
-        .model = untied}},
-      {"two pipes", {.scheme = "chimera", .shape = {2, 2}, .model = two}},
-      {"two pipes, shards", {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .model = two}},
-      {"versions", {.scheme = "pipedream", .shape = {2, 2}, .model = untied}},
+        .job = {.model = untied}}},
+      {"two pipes", {.scheme = "chimera", .shape = {2, 2}, .job = {.model = two}}},
+      {"two pipes, shards",
+       {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .job = {.model = two}}},
+      {"versions", {.scheme = "pipedream", .shape = {2, 2}, .job = {.model = untied}}},
       {"versions, replicas",
-       {.scheme = "pipedream", .shape = {2, 2}, .replicas = 2, .zero = 1, .model = untied}},
-      {"two versions", {.scheme = "pipedream-2bw", .shape = {2, 2}, .model = untied}},
+       {.scheme = "pipedream",
+        .shape = {2, 2},
+        .replicas = 2,
+        .zero = 1,
+        .job = {.model = untied}}},
+      {"two versions", {.scheme = "pipedream-2bw", .shape = {2, 2}, .job = {.model = untied}}},
       {"no norm",
-       {.scheme = "zb-h1", .shape = {2, 2}, .replicas = 2, .zero = 1, .clip = false, .model = two}},
-      {"no norm, two pipes", {.scheme = "chimera", .shape = {2, 2}, .clip = false, .model = two}},
-      {"pairs", {.scheme = "dualpipe-v", .shape = {2, 4, 2}, .model = four}},
-      {"recomputes", {.scheme = "1f1b", .shape = {2, 2}, .passes = "mario", .model = two}},
-      {"halves", {.scheme = "1f1b", .shape = {2, 2}, .passes = "split-backward", .model = two}},
-      {"segments", {.scheme = "fold-aiao", .shape = {2, 2, 2}, .replicas = 2, .model = four}},
+       {.scheme = "zb-h1",
+        .shape = {2, 2},
+        .replicas = 2,
+        .zero = 1,
+        .clip = false,
+        .job = {.model = two}}},
+      {"no norm, two pipes",
+       {.scheme = "chimera", .shape = {2, 2}, .clip = false, .job = {.model = two}}},
+      {"pairs", {.scheme = "dualpipe-v", .shape = {2, 4, 2}, .job = {.model = four}}},
+      {"recomputes", {.scheme = "1f1b", .shape = {2, 2}, .passes = "mario", .job = {.model = two}}},
+      {"halves",
+       {.scheme = "1f1b", .shape = {2, 2}, .passes = "split-backward", .job = {.model = two}}},
+      {"segments",
+       {.scheme = "fold-aiao", .shape = {2, 2, 2}, .replicas = 2, .job = {.model = four}}},
   };
 }
 
@@ -110,7 +124,7 @@ TEST_CASE("a plan of any kind comes back from text and file") {
     INFO(c.name);
     auto parsed = Parse(Print(plan), "text");
     REQUIRE(parsed.status().message() == "");
-    REQUIRE(Lower(*parsed, Depth::kLists, {}).ok());
+    REQUIRE(Lower(*parsed, Form::kLists, {}).ok());
     CHECK(*parsed == plan);
     const auto decoded = Decode(*Encode(plan), "file");
     REQUIRE(decoded.status().message() == "");
@@ -226,7 +240,7 @@ TEST_CASE("without a norm a copy steps as soon as its gradients are complete") {
   };
   CompileOptions options{.scheme = "interleaved", .shape = {2, 2, 2}, .clip = false};
   CHECK(steps_of(options, 0) == "STEP s2\nSTEP s0\n");
-  options.model = PaperModel(4);
+  options.job.model = PaperModel(4);
   options.replicas = 2;
   options.zero = 1;
   CHECK(steps_of(options, 1) ==

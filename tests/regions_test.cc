@@ -25,7 +25,7 @@ ModelConfig WideModel(bool tied) {
 
 // Bytes of the device's region, 0 if there is none; of a stage's, of its copy in any pipe.
 int64_t BytesOf(CompileOptions options, bool tied, int device, Kind kind, int stage = -1) {
-  options.model = WideModel(tied);
+  options.job.model = WideModel(tied);
   const auto program = Compile(options);
   INFO(program.status().message());
   REQUIRE(program.ok());
@@ -76,8 +76,11 @@ TEST_CASE("without a norm there is no region for it") {
 
 TEST_CASE("the optimizer region has the two moments of the shards of the fullest copy") {
   for (int zero : {0, 1}) {
-    const CompileOptions options{
-        .scheme = "1f1b", .shape = {4, 4}, .replicas = 3, .zero = zero, .model = WideModel(true)};
+    const CompileOptions options{.scheme = "1f1b",
+                                 .shape = {4, 4},
+                                 .replicas = 3,
+                                 .zero = zero,
+                                 .job = {.model = WideModel(true)}};
     const auto program = Compile(options);
     REQUIRE(program.ok());
     for (int stage = 0; stage < 4; ++stage) {
@@ -98,11 +101,10 @@ TEST_CASE("a plan for one kind of device becomes one for the other") {
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
     for (const DeviceKind from : {DeviceKind::kCpu, DeviceKind::kCuda}) {
       const DeviceKind to = from == DeviceKind::kCpu ? DeviceKind::kCuda : DeviceKind::kCpu;
-      const auto compiled = Compile({.scheme = "1f1b",
-                                     .shape = {2, 4},
-                                     .model = WideModel(true),
-                                     .dtype = dtype,
-                                     .backend = from});
+      const auto compiled =
+          Compile({.scheme = "1f1b",
+                   .shape = {2, 4},
+                   .job = {.model = WideModel(true), .dtype = dtype, .backend = from}});
       REQUIRE(compiled.status().message() == "");
       Program program = *compiled;
       const std::vector<int64_t> added = AddRegions(to, &program);

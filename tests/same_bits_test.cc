@@ -38,8 +38,7 @@ CompileOptions Options(const std::string& scheme, int devices, int micros, P2p p
   return {.scheme = scheme,
           .shape = {devices, micros, 0},
           .p2p = p2p,
-          .model = SmallModel(),
-          .micro_batch_size = 2};
+          .job = {.model = SmallModel(), .micro_batch_size = 2}};
 }
 
 KeptReport MustTrain(const Program& program, bool record = false) {
@@ -137,7 +136,7 @@ TEST_CASE("the masks of dropout are part of the bits") {
        {&ModelConfig::embedding_dropout, &ModelConfig::attention_dropout,
         &ModelConfig::residual_dropout}) {
     CompileOptions without = Options("1f1b", 2, 4);
-    (*without.model).*place = 0;
+    without.job.model.*place = 0;
     CHECK(BitsOf(MustTrain(MustCompile(without))) != with);
   }
 }
@@ -200,7 +199,7 @@ TEST_CASE("a plan reordered by hand runs in its new order, with the same losses"
   text.insert(at, backward);
   auto reordered = Parse(text, "reordered");
   REQUIRE(reordered.ok());
-  const Status status = Lower(*reordered, Depth::kLists, {});
+  const Status status = Lower(*reordered, Form::kLists, {});
   INFO(status.message());
   REQUIRE(status.ok());
   const KeptReport report = MustTrain(*reordered, true);
@@ -234,7 +233,7 @@ TEST_CASE("checkpointed forwards and split backwards change nothing either") {
     }
   auto changed = Parse(text, "changed");
   REQUIRE(changed.ok());
-  const Status status = Lower(*changed, Depth::kLists, {});
+  const Status status = Lower(*changed, Form::kLists, {});
   INFO(status.message());
   REQUIRE(status.ok());
   CHECK(BitsOf(MustTrain(*changed)) == BitsOf(MustTrain(program)));

@@ -71,10 +71,10 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
                                 .replicas = shape.dp,
                                 .zero = shape.zero,
                                 .clip = shape.clip,
-                                .model = model,
-                                .micro_batch_size = 1,
-                                .tp = shape.tp,
-                                .sequence_length = steps.sequence_length});
+                                .job = {.model = model,
+                                        .micro_batch_size = 1,
+                                        .sequence_length = steps.sequence_length,
+                                        .tp = shape.tp}});
   INFO(program.status().message());
   REQUIRE(program.ok());
   Outcome outcome;

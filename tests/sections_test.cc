@@ -68,7 +68,7 @@ TEST_CASE("a micro-batch of the next step stands in a body alone") {
                Catch::Contains("'FW        s0 m2 v0' (FW s0 to s1, m0 to m1"));
     Program program = MustCompile("pipedream-2bw", {2, 2});
     program.lists[0].epilogue[0].micro = 2;
-    CHECK_THAT(CheckFields(program).message(), Catch::EndsWith("micro-batch 2 (0 to 1)"));
+    CHECK_THAT(CheckFields(program).message(), Catch::EndsWith("micro 2 (0 to 1)"));
   }
 }
 

@@ -34,7 +34,7 @@ Program MakeProgram(const Plan& plan) {
   options.shape = {
       .devices = plan.devices, .microbatches = plan.microbatches, .stages_per_device = 0};
   options.p2p = plan.p2p;
-  options.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/8);
+  options.job.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/8);
   return MustCompile(options);
 }
 

@@ -82,12 +82,12 @@ Result<Program> CompileCell(const Cell& cell) {
                          .p2p = cell.p2p,
                          .replicas = cell.replicas,
                          .zero = cell.zero,
-                         .model = TinyModel(cell.family, cell.tied()),
-                         .micro_batch_size = 1,
-                         .tp = cell.tp,
-                         .sequence_parallel = cell.sequence_parallel,
-                         .recompute = *ParseRecompute(cell.recompute),
-                         .dtype = cell.dtype};
+                         .job = {.model = TinyModel(cell.family, cell.tied()),
+                                 .micro_batch_size = 1,
+                                 .tp = cell.tp,
+                                 .sequence_parallel = cell.sequence_parallel,
+                                 .recompute = *ParseRecompute(cell.recompute),
+                                 .dtype = cell.dtype}};
   if (cell.passes == "fit-memory") options.fit.limit.values = {2};
   return Compile(options);
 }
@@ -143,11 +143,10 @@ const Numbers& OneDevice(const std::string& family, int replicas, Dtype dtype) {
   static std::map<std::tuple<std::string, int, Dtype>, Numbers> known;
   const auto [found, is_new] = known.try_emplace({family, replicas, dtype});
   if (is_new) {
-    CompileOptions options{.scheme = "gpipe",
-                           .shape = {1, kMicros * replicas, 0},
-                           .model = TinyModel(family, true),
-                           .micro_batch_size = 1,
-                           .dtype = dtype};
+    CompileOptions options{
+        .scheme = "gpipe",
+        .shape = {1, kMicros * replicas, 0},
+        .job = {.model = TinyModel(family, true), .micro_batch_size = 1, .dtype = dtype}};
     const auto program = Compile(options);
     REQUIRE(program.ok());
     found->second = MustTrain(*program);

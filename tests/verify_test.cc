@@ -12,10 +12,11 @@ namespace pp {
 namespace {
 
 Program TinyPlan(P2p p2p, std::vector<OperatorKind> recompute = {}, Dtype dtype = Dtype::kFp32) {
-  CompileOptions options{.scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .model = PaperModel(2)};
+  CompileOptions options{
+      .scheme = "1f1b", .shape = {2, 3, 1}, .p2p = p2p, .job = {.model = PaperModel(2)}};
   if (!recompute.empty()) options.fit.limit.values = {2};  // some FW, some CFW
-  options.recompute = std::move(recompute);
-  options.dtype = dtype;
+  options.job.recompute = std::move(recompute);
+  options.job.dtype = dtype;
   return MustCompile(options);
 }
 
@@ -89,8 +90,9 @@ TEST_CASE("the message names device, instruction and value") {
 TEST_CASE("a plan claims exactly the regions that its devices need") {
   const Program plan = GENERATE(
       TinyPlan(P2p::kAsync), TinyPlan(P2p::kAsync, {}, Dtype::kFp16),
-      MustCompile({.scheme = "pipedream", .shape = {2, 2}, .model = UntiedModel(2)}),
-      MustCompile({.scheme = "chimera", .shape = {2, 2}, .zero = 1, .model = PaperModel(2)}));
+      MustCompile({.scheme = "pipedream", .shape = {2, 2}, .job = {.model = UntiedModel(2)}}),
+      MustCompile(
+          {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .job = {.model = PaperModel(2)}}));
   REQUIRE(ErrorOf(plan) == "right");
   // With another region in an arena that has room for it.
   const auto error = [&](size_t d, size_t at, const Region& region, bool in_addition) {
@@ -126,7 +128,8 @@ TEST_CASE("a plan claims exactly the regions that its devices need") {
 }
 
 TEST_CASE("the message names device and region") {
-  const Program plan = MustCompile({.scheme = "chimera", .shape = {2, 2}, .model = PaperModel(2)});
+  const Program plan =
+      MustCompile({.scheme = "chimera", .shape = {2, 2}, .job = {.model = PaperModel(2)}});
   const auto error = [&](auto change) {
     Program broken = plan;
     change(broken.lists[1]);
@@ -152,7 +155,8 @@ TEST_CASE("the message names device and region") {
 
 // Bytes of all versions together that overflow 64 bits.
 TEST_CASE("weights of more versions than fit an arena are refused") {
-  Program plan = MustCompile({.scheme = "pipedream", .shape = {2, 2}, .model = UntiedModel(2)});
+  Program plan =
+      MustCompile({.scheme = "pipedream", .shape = {2, 2}, .job = {.model = UntiedModel(2)}});
   plan.job->model.hidden_size = 1 << 18;
   plan.job->model.layers = 1800;
   plan.job->layers_per_stage = {1799, 1};
@@ -241,7 +245,7 @@ device 1 holds s1
   INFO(program.status().message());
   REQUIRE(program.ok());
   CHECK(Verify(*program, Depth::kLists).ok());
-  const Status status = Lower(*program, Depth::kLists, {});
+  const Status status = Lower(*program, Form::kLists, {});
   CHECK(status.message() ==
         "after plan-memory: deadlock: device 0 stops at 'WAIT act s0 m1 sent'; "
         "device 1 stops at 'WAIT grad s0 m0 sent' (device 0 'WAIT act s0 m1 sent' (instruction 7) "
@@ -257,7 +261,7 @@ TEST_CASE("all members of a group start their collectives in one order") {
                                .shape = {4, 4},
                                .zero = 1,
                                .clip = std::string(clip) == "exact",
-                               .model = PaperModel(4)});
+                               .job = {.model = PaperModel(4)}});
     INFO(plan.status().message());
     REQUIRE(plan.ok());
     REQUIRE(ErrorOf(*plan) == "right");

@@ -130,12 +130,12 @@ void Compare(const Setting& setting, const std::string& data, const std::string&
                           {.scheme = "fold-aiao"},
                           {.scheme = "fold-fifo"}};
   for (Case& c : cases) {
-    auto program = Compile({.scheme = c.scheme,
-                            .shape = {kDevices, kMicros, 0},
-                            .reduce = c.reduce,
-                            .replicas = kReplicas,
-                            .model = setting.model,
-                            .sequence_length = setting.sequence_length});
+    auto program =
+        Compile({.scheme = c.scheme,
+                 .shape = {kDevices, kMicros, 0},
+                 .reduce = c.reduce,
+                 .replicas = kReplicas,
+                 .job = {.model = setting.model, .sequence_length = setting.sequence_length}});
     Stop(program.status());
     c.program = std::move(*program);
   }

@@ -82,7 +82,7 @@ Case MustCompile(const Plan& plan) {
                           .shape = {kDevices, kMicros, 0},
                           .passes = plan.passes,
                           .clip = plan.clip,
-                          .model = TinyModel(plan.tied)});
+                          .job = {.model = TinyModel(plan.tied)}});
   Stop(program.status());
   result.program = std::move(*program);
   std::vector<WaitsFor> waits_for;

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "compiler/draw.h"
@@ -76,11 +77,28 @@ class PlanData {
     }
     const int64_t bytes = prediction_.devices[device].peak_bytes;
     return fmt::format(
-        R"({{"activation":{:.9g},"memory":"{}","lanes":[{}],"upper":[{}],"lower":[{}],"kind":[{}],"micro":[{}],)"
-        R"("start":[{}],"duration":[{}]}})",
+        R"({{"activation":{:.9g},"memory":"{}",{}"lanes":[{}],"upper":[{}],"lower":[{}],"kind":[{}],)"
+        R"("micro":[{}],"start":[{}],"duration":[{}]}})",
         program_.Shares()[program_.StagesOf(device).front()], bytes > 0 ? BytesText(bytes) : "",
-        lanes, fmt::join(upper, ","), fmt::join(lower, ","), fmt::join(kind, ","),
-        fmt::to_string(micro), fmt::to_string(start), fmt::to_string(duration));
+        prediction_.why ? WhyOf(device) : "", lanes, fmt::join(upper, ","), fmt::join(lower, ","),
+        fmt::join(kind, ","), fmt::to_string(micro), fmt::to_string(start),
+        fmt::to_string(duration));
+  }
+
+  // Its idle time by cause, and its instructions on the critical path.
+  std::string WhyOf(int device) const {
+    const Idle& idle = prediction_.why->idle[device];
+    std::string parts;
+    const auto add = [&](std::string_view name, double time) {
+      if (time > 0) parts += fmt::format("{}{} {:g}", parts.empty() ? "" : ", ", name, time);
+    };
+    add("warm-up", idle.warm_up);
+    for (size_t c = 0; c < kCauses.size(); ++c) add(kCauses[c], idle.gaps[c]);
+    add("drain", idle.drain);
+    std::vector<int> critical;
+    for (const PathStep& step : prediction_.why->critical_path)
+      if (step.device == device) critical.push_back(step.index);
+    return fmt::format(R"("idle":"{}","critical":[{}],)", parts, fmt::join(critical, ","));
   }
 
   int KindOf(int device, const Instruction& instruction, int lane) {

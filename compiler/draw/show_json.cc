@@ -10,16 +10,15 @@ namespace {
 
 std::string JsonOf(const Instruction& i) {
   std::string out = fmt::format(R"({{"op":"{}")", Info(i.op).text);
-  auto to = std::back_inserter(out);
-  if (i.op == Op::kWait) fmt::format_to(to, R"(,"value":"{}")", Info(i.value).text);
-  if (i.stage >= 0) fmt::format_to(to, R"(,"stage":{})", i.stage);
-  if (i.micro >= 0) fmt::format_to(to, R"(,"micro":{})", i.micro);
-  if (i.bucket >= 0) fmt::format_to(to, R"(,"bucket":{})", i.bucket);
-  if (i.pipe >= 0) fmt::format_to(to, R"(,"pipe":{})", i.pipe);
-  if (i.peer >= 0) fmt::format_to(to, R"(,"peer":{})", i.peer);
-  if (i.version >= 0) fmt::format_to(to, R"(,"version":{})", i.version);
-  if (i.sent) out += R"(,"sent":true)";
-  if (i.overlap) out += R"(,"overlap":true)";
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (!IsSet(i, info)) return;
+    const auto to = std::back_inserter(out);
+    if constexpr (std::is_same_v<T, Kind>) {
+      fmt::format_to(to, R"(,"{}":"{}")", info.name, Info(i.*info.member).text);
+    } else {
+      fmt::format_to(to, R"(,"{}":{})", info.name, i.*info.member);
+    }
+  });
   return out + "}";
 }
 
@@ -35,17 +34,20 @@ std::string JsonOf(const std::vector<Instruction>& list) {
 }  // namespace
 
 std::string ShowJson(const Program& program) {
-  std::string out = fmt::format(
-      R"({{"scheme":{},"passes":{},"p2p":"{}","devices":{},"stages":{},"microbatches":{},"pipes":[)",
-      nlohmann::json(program.scheme).dump(), nlohmann::json(program.passes).dump(),
-      program.p2p == P2p::kAsync ? "async" : "blocking", program.devices, program.stages,
-      program.microbatches);
+  std::string out = fmt::format(R"({{"scheme":{},"devices":{},"stages":{},"microbatches":{},)",
+                                nlohmann::json(program.scheme).dump(), program.devices,
+                                program.stages, program.microbatches);
+  ForEachRow(kProgramAttributes<Program>, [&]<typename T>(const Attribute<Program, T>& row) {
+    const std::string text = TextOf(row, program.*row.member);
+    out += fmt::format(R"("{}":{},)", row.text,
+                       std::is_same_v<T, int32_t> ? text : nlohmann::json(text).dump());
+  });
+  out += R"("pipes":[)";
   for (size_t p = 0; p < program.pipes.size(); ++p)
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",
                        fmt::join(program.pipes[p].device_of, ","));
   out += fmt::format(R"(],"pipe_of":[{}],)", fmt::join(program.pipe_of, ","));
-  out += fmt::format(R"("replicas":{},"zero":{},"clip":"{}","lists":[)", program.replicas,
-                     program.zero, program.clip ? "exact" : "off");
+  out += R"("lists":[)";
   for (int d = 0; d < program.devices; ++d) {
     const DeviceList& list = program.lists[d];
     out += fmt::format(R"({}{{"device":{},"prologue":)", d > 0 ? ",\n" : "\n", d);

@@ -22,8 +22,7 @@ namespace {
 // Whether the gradient that a backward takes comes from another device.
 bool Arrives(const Program& program, int device, const Instruction& backward) {
   const int next = backward.stage + 1;
-  return next < program.stages &&
-         program.pipes[program.pipe_of[backward.micro]].device_of[next] != device;
+  return next < program.stages && program.DeviceOf(next, backward.micro) != device;
 }
 
 // Whether the list waits for it already, right before (with only reductions between).

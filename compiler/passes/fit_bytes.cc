@@ -41,10 +41,7 @@ search::MemoryModel ByteMemory(const Program& program) {
 Status Uncounted(const Program& program, const PassContext& context,
                  const search::MemoryModel& memory, std::vector<int64_t>* bytes) {
   Program lowered = program;
-  PP_RETURN_IF_ERROR(ReduceGradients(lowered, context));
-  PP_RETURN_IF_ERROR(InsertComm(lowered, context));
-  PP_RETURN_IF_ERROR(PlanMemory(lowered, context));
-  PP_RETURN_IF_ERROR(AddEvaluation(lowered, context));
+  for (const Pass& pass : PassesFrom(Form::kFitted)) PP_RETURN_IF_ERROR(pass.run(lowered, context));
   const search::Problem problem = search::MakeProblem(program, context.costs, memory);
   const search::Plan plan = search::MakePlan(program, problem);
   for (int d = 0; d < program.devices; ++d)

@@ -102,7 +102,7 @@ class Preposer {
   double ReadyTime(int device, size_t forward) const {
     const Instruction& i = program_.lists[device].body[forward];
     if (i.stage == 0) return 0;
-    const int maker = program_.pipes[program_.pipe_of[i.micro]].device_of[i.stage - 1];
+    const int maker = program_.DeviceOf(i.stage - 1, i.micro);
     const List& list = program_.lists[maker].body;
     for (size_t k = 0; k < list.size(); ++k)
       if ((list[k].op == Op::kForward || list[k].op == Op::kForwardDrop) &&

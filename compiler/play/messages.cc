@@ -57,9 +57,7 @@ std::vector<Message> FindMessages(const Program& program) {
       for (const Operand& operand : Info(i.op).writes) {
         const Value v = Resolve(operand, i, program.stages);
         if (!Consumers::IsMessage(v)) continue;
-        // act(s) is used on the device of s+1, grad(s) on that of s.
-        const int user = program.pipes[program.pipe_of[v.micro]]
-                             .device_of[v.kind == Kind::kAct ? v.stage + 1 : v.stage];
+        const int user = program.EndsOf(v).user;
         if (user != d) messages.push_back({v, d, user, producer, consumers.At(v)});
       }
     });

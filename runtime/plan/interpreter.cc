@@ -79,39 +79,18 @@ void Interpreter::Await(int index, int64_t iteration) {
 }
 
 Status Interpreter::Execute(int index, const Iteration& iteration) {
-  switch (args_.list->list[index].op) {
-    case Op::kLoad:
-      return Load(args_.list->calls[index], args_.list->StepOf(index, iteration));
-    case Op::kForward:
-    case Op::kForwardDrop:
-    case Op::kRecompute:
-    case Op::kBackward:
-    case Op::kBackwardInput:
-    case Op::kBackwardWeight:
-    case Op::kNormGrad:
-    case Op::kStep:
-    case Op::kEvaluate:
-      Compute(index, iteration);
-      return {};
-    case Op::kWait: {
-      const Dependence& after = args_.list->waits_for[index];
-      Await(after.index, iteration.number + after.body);
-      return {};
-    }
+  const Instruction& i = args_.list->list[index];
+  if (Info(i.op).lane == Lane::kReduce) return {};  // only started, by its lane
+  if (i.op == Op::kLoad)
+    return Load(args_.list->calls[index], args_.list->StepOf(index, iteration));
+  if (i.op == Op::kWait) {
+    const Dependence& after = args_.list->waits_for[index];
+    Await(after.index, iteration.number + after.body);
+  } else if (IsMessage(i)) {
     // Only with blocking sends: the two ends meet. The lane must see that this one has come.
-    case Op::kSendAct:
-    case Op::kRecvAct:
-    case Op::kSendGrad:
-    case Op::kRecvGrad:
-      Await(index, iteration.number);
-      return {};
-    // Only started, by their lane.
-    case Op::kReduceGrad:
-    case Op::kScatterGrad:
-    case Op::kReduceTied:
-    case Op::kReduceNorm:
-    case Op::kGatherWeights:
-      return {};
+    Await(index, iteration.number);
+  } else {
+    Compute(index, iteration);
   }
   return {};
 }

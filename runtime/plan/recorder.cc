@@ -5,32 +5,19 @@
 namespace pp {
 
 CommKind CommKindOf(Op op) {
-  switch (op) {
-    case Op::kSendAct:
-    case Op::kRecvAct:
-    case Op::kSendGrad:
-    case Op::kRecvGrad:
+  switch (Info(op).delivers) {
+    case Kind::kAct:
+    case Kind::kGrad:
       return CommKind::kMessages;
-    case Op::kReduceGrad:
-    case Op::kScatterGrad:
+    case Kind::kWgrad:
       return CommKind::kGradients;
-    case Op::kReduceTied:
+    case Kind::kTied:
       return CommKind::kTied;
-    case Op::kReduceNorm:
+    case Kind::kNorm:
       return CommKind::kNorm;
-    case Op::kGatherWeights:
+    case Kind::kWeights:
       return CommKind::kWeights;
-    case Op::kLoad:
-    case Op::kForward:
-    case Op::kForwardDrop:
-    case Op::kRecompute:
-    case Op::kBackward:
-    case Op::kBackwardInput:
-    case Op::kBackwardWeight:
-    case Op::kWait:
-    case Op::kNormGrad:
-    case Op::kStep:
-    case Op::kEvaluate:
+    default:
       break;
   }
   PP_CHECK(false);

@@ -27,15 +27,7 @@ inline constexpr int64_t kLossScaleBytes = 40;
 inline constexpr const DtypeInfo& InfoOf(Dtype dtype) { return kDtypes[static_cast<int>(dtype)]; }
 inline constexpr int64_t BytesOf(Dtype dtype) { return InfoOf(dtype).bytes; }
 inline constexpr std::string_view NameOf(Dtype dtype) { return InfoOf(dtype).name; }
-
-// False: there is none of this name.
-inline constexpr bool ParseDtype(std::string_view name, Dtype* dtype) {
-  for (const DtypeInfo& each : kDtypes) {
-    if (name != each.name) continue;
-    *dtype = each.dtype;
-    return true;
-  }
-  return false;
-}
+inline constexpr std::string_view kDtypeNames[] = {kDtypes[0].name, kDtypes[1].name,
+                                                   kDtypes[2].name};
 
 }  // namespace pp

@@ -9,7 +9,6 @@
 namespace pp {
 namespace {
 
-constexpr int kMaxMicroBatch = 1 << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 26;
 constexpr double kMaxBytes = 1e16;  // of one copy of the model with one micro-batch
 
@@ -75,11 +74,8 @@ Status CheckSplit(const std::vector<int>& split, int layers, int stages) {
 
 Status CheckJob(const Job& job) {
   PP_RETURN_IF_ERROR(CheckModelConfig(job.model, "model"));
-  if (job.micro_batch_size < 1 || job.micro_batch_size > kMaxMicroBatch) {
-    return Status::Invalid(fmt::format("--micro-batch-size: is {} (a whole number from 1 to {})",
-                                       job.micro_batch_size, kMaxMicroBatch));
-  }
-  if (job.sequence_length < 1 || job.sequence_length > job.model.max_positions) {
+  PP_RETURN_IF_ERROR(CheckAttributes(kJobAttributes, job));
+  if (job.sequence_length > job.model.max_positions) {
     return Status::Invalid(fmt::format("--seq-length: is {} (1 to {}, the model's positions)",
                                        job.sequence_length, job.model.max_positions));
   }

@@ -6,22 +6,17 @@
 #include <string_view>
 #include <vector>
 
+#include "schema/model/attribute.h"
 #include "schema/model/config.h"
 #include "schema/model/dtype.h"
-#include "schema/model/operators.h"
-#include "schema/status.h"
 
 namespace pp {
 
 // A kind of device.
 enum class DeviceKind : uint8_t { kCpu, kCuda };
+inline constexpr std::string_view kDeviceKindNames[] = {"cpu", "cuda"};
 inline constexpr std::string_view NameOf(DeviceKind backend) {
-  return backend == DeviceKind::kCuda ? "cuda" : "cpu";
-}
-// False: there is none of this name.
-inline constexpr bool ParseDeviceKind(std::string_view name, DeviceKind* backend) {
-  *backend = name == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
-  return name == NameOf(*backend);
+  return kDeviceKindNames[static_cast<int>(backend)];
 }
 
 struct Job {
@@ -43,6 +38,7 @@ struct Job {
   // Whose memory is counted. Any kind can run it (AddRegions in schema/regions.h).
   DeviceKind backend = DeviceKind::kCpu;
 
+  bool has_model() const { return model.layers > 0; }
   int stages() const { return static_cast<int>(layers_per_stage.size()); }
   // N.
   int64_t tokens() const { return int64_t{micro_batch_size} * sequence_length; }
@@ -53,6 +49,46 @@ struct Job {
   bool operator==(const Job&) const = default;
 };
 
+inline constexpr std::tuple kJobAttributes{
+    Attribute{"batch",
+              &Job::micro_batch_size,
+              1,
+              "--micro-batch-size",
+              "sequences per micro-batch (default 1)",
+              {},
+              1,
+              1 << 20,
+              HeaderLine::kAlways},
+    Attribute{"sequence",
+              &Job::sequence_length,
+              2,
+              "--seq-length",
+              "tokens per sequence (default: the model's positions)",
+              {},
+              1,
+              INT32_MAX,
+              HeaderLine::kShared},
+    Attribute{"layers", &Job::layers_per_stage, 3, "--layers-per-stage",
+              "as in 2,3,3,2, or auto: least for the busiest device (default equal)"},
+    Attribute{"tp", &Job::tp, 4, "--tp", "tensor-parallel peers of each device (default 1)", {}, 1},
+    Attribute{"sequence-parallel",
+              &Job::sequence_parallel,
+              5,
+              "--sequence-parallel",
+              "norms, dropout and messages are shared among the peers, too",
+              {},
+              0,
+              1,
+              HeaderLine::kShared},
+    Attribute{"recompute", &Job::recompute, 6, "--recompute",
+              "what a CFW drops: stage (default), or of norm, linear, attention, residual"},
+    Attribute{"dtype", &Job::dtype, 7, "--dtype",
+              "of activations and messages: fp32 (default), bf16 or fp16", kDtypeNames},
+    Attribute{"backend", &Job::backend, 8, "--backend",
+              "whose memory the plan counts: cpu (default) or cuda; either runs on both",
+              kDeviceKindNames},
+};
+
 // The same number of layers for each stage. The error names no file or option: the caller knows
 // which option it was (Status::In).
 Result<std::vector<int>> SplitLayers(int layers, int stages);
@@ -60,9 +96,5 @@ Result<std::vector<int>> SplitLayers(int layers, int stages);
 Status CheckSplit(const std::vector<int>& split, int layers, int stages);
 // Model, micro-batch, split and peers: all that can be wrong with a Job from outside.
 Status CheckJob(const Job& job);
-
-// "stage", or some of "norm,linear,attention,residual"; and back. The error names no option.
-Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text);
-std::string RecomputeText(const std::vector<OperatorKind>& recompute);
 
 }  // namespace pp

@@ -33,7 +33,7 @@ class Player {
       const int device = awake_.back();
       awake_.pop_back();
       state_.places[device].awake = false;
-      StartItems(device);
+      if (IsLimited(device)) StartItems(device);
       if (Timed()) {
         AdvanceInTime(device);
       } else {
@@ -89,25 +89,24 @@ class Player {
   }
 
   void StartItems(int device) {
-    const auto& mine = streams_.of_device[device];
-    if (rules_.kernels < static_cast<int>(mine.size()))
-      for (const int32_t s : mine)
+    if (IsLimited(device))
+      for (const int32_t s : streams_.of_device[device])
         if (!state_.IsEmpty(s) &&
             std::none_of(state_.ItemOf(s).begin(), state_.ItemOf(s).end(),
                          [&](int32_t e) { return state_.started[traffic_.ends[e].transfer] > 0; }))
-          StartItem(s);
-    for (const int32_t s : mine) StartItem(s);
+          StartOf(s, device);
+    for (const int32_t s : streams_.of_device[device]) StartOf(s, device);
   }
 
-  void StartItem(int32_t stream) {
+  bool IsLimited(int device) const {
+    return rules_.kernels < static_cast<int>(streams_.of_device[device].size());
+  }
+
+  void StartOf(int32_t stream, int device) {
+    State::Place& place = state_.places[device];
     State::Queue& queue = state_.queues[stream];
-    while (!state_.IsEmpty(stream) && queue.open == 0) {
+    while (queue.open == 0 && place.next > queue.needs && place.kernels < rules_.kernels) {
       const auto item = state_.ItemOf(stream);
-      State::Place& place = state_.places[streams_.all[stream].device];
-      if (place.kernels == rules_.kernels || !std::all_of(item.begin(), item.end(), [&](int32_t e) {
-            return state_.Passed(traffic_.ends[e]);
-          }))
-        return;
       ++place.kernels;
       queue.open = static_cast<int32_t>(item.size());
       if (Timed()) Delay(stream, item);
@@ -146,6 +145,7 @@ class Player {
       if (--queue.open > 0) continue;
       for (const int32_t done : state_.ItemOf(stream)) over_[done] = queue.free + LatencyOf(done);
       ++queue.item;
+      state_.LookAhead(stream);
       --state_.places[streams_.all[stream].device].kernels;
       Wake(streams_.all[stream].device);
     }

@@ -21,8 +21,9 @@ struct State {
   // A stream's position.
   struct Queue {
     size_t item = 0;
-    int32_t open = 0;  // operations of the item that are not over; 0 if it has not started
-    double free = 0;   // when the last item was over
+    int32_t needs = 0;  // the last `after` of the item's operations; End::kNever if there is none
+    int32_t open = 0;   // operations of the item that are not over; 0 if it has not started
+    double free = 0;    // when the last item was over
   };
 
   const Traffic& traffic;
@@ -39,10 +40,19 @@ struct State {
         queues(s.all.size()),
         stream_of(t.ends.size()),
         started(t.transfers.size(), 0) {
-    for (size_t stream = 0; stream < s.all.size(); ++stream)
+    for (size_t stream = 0; stream < s.all.size(); ++stream) {
       for (const int32_t e : s.all[stream].ends) stream_of[e] = static_cast<int32_t>(stream);
+      LookAhead(static_cast<int32_t>(stream));
+    }
   }
 
+  // Says what the stream's next item needs.
+  void LookAhead(int32_t stream) {
+    queues[stream].needs = IsEmpty(stream) ? End::kNever : -1;
+    if (IsEmpty(stream)) return;
+    for (const int32_t e : ItemOf(stream))
+      queues[stream].needs = std::max(queues[stream].needs, traffic.ends[e].after);
+  }
   bool AtEnd(int device) const {
     return places[device].next == static_cast<int32_t>(traffic.joins[device].size());
   }

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 #include <utility>
+
+#include "schema/play/per_device.h"
 
 namespace pp::play {
 
@@ -16,8 +17,10 @@ int Streams::MostOnADevice() const {
 Streams MakeStreams(const Traffic& traffic, std::span<const int32_t> carrier_of, Groups groups) {
   Streams streams;
   streams.of_device.resize(traffic.started_by.size());
+  const int32_t carriers =
+      carrier_of.empty() ? 0 : 1 + *std::max_element(carrier_of.begin(), carrier_of.end());
+  PerDevice stream_of(carriers);  // carrier -> its place among the device's streams
   for (size_t d = 0; d < traffic.started_by.size(); ++d) {
-    std::unordered_map<int32_t, int32_t> stream_of;  // carrier -> stream of this device
     std::vector<int32_t> run_of;       // stream of this device -> the run that its last end is in
     int32_t run = 0, last_index = -1;  // a run: messages without other instructions between them
     for (const int32_t e : traffic.started_by[d]) {
@@ -27,17 +30,16 @@ Streams MakeStreams(const Traffic& traffic, std::span<const int32_t> carrier_of,
                             !traffic.flows[flow].IsCollective();
       if (!adjacent) ++run;
       last_index = traffic.flows[flow].IsCollective() ? -1 : end.index;
-      const auto [at, is_new] =
-          stream_of.try_emplace(carrier_of[flow], static_cast<int32_t>(run_of.size()));
-      if (is_new) {
+      int32_t& at = stream_of.Of(static_cast<int>(d), carrier_of[flow]);
+      if (at < 0) {
+        at = static_cast<int32_t>(run_of.size());
         streams.of_device[d].push_back(static_cast<int32_t>(streams.all.size()));
         streams.all.push_back({static_cast<int32_t>(d), carrier_of[flow], {}, {}});
         run_of.push_back(-1);
       }
-      Stream& stream = streams.all[streams.of_device[d][at->second]];
-      if (run_of[at->second] != run)
-        stream.begins.push_back(static_cast<int32_t>(stream.ends.size()));
-      run_of[at->second] = run;
+      Stream& stream = streams.all[streams.of_device[d][at]];
+      if (run_of[at] != run) stream.begins.push_back(static_cast<int32_t>(stream.ends.size()));
+      run_of[at] = run;
       stream.ends.push_back(e);
     }
     for (const int32_t s : streams.of_device[d])

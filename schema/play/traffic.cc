@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "schema/collectives.h"
+#include "schema/play/per_device.h"
 #include "schema/text.h"
 
 namespace pp::play {
@@ -16,7 +17,12 @@ namespace {
 class Finder {
  public:
   Finder(const Program& paper, const std::vector<WaitsFor>& waits_for)
-      : paper_(paper), waits_for_(waits_for), end_at_(paper.devices) {
+      : paper_(paper),
+        waits_for_(waits_for),
+        channel_to_(paper.devices),
+        channel_from_(paper.devices),
+        reductions_(paper.devices),
+        end_at_(paper.devices) {
     traffic_.started_by.resize(paper.devices);
     traffic_.joins.resize(paper.devices);
   }
@@ -24,14 +30,12 @@ class Finder {
   Result<Traffic> Run() {
     for (int d = 0; d < paper_.devices; ++d) {
       end_at_[d].assign(List(d).size(), -1);
-      FindMessages(d);
+      FindOperations(d);
     }
     PP_RETURN_IF_ERROR(CheckChannels());
     FindReductions();
-    for (int d = 0; d < paper_.devices; ++d) {
-      FindStarts(d);
-      FindJoins(d);
-    }
+    latest_ = PerDevice(traffic_.flows.size());
+    for (int d = 0; d < paper_.devices; ++d) FindConditions(d);
     return std::move(traffic_);
   }
 
@@ -46,19 +50,27 @@ class Finder {
     int32_t flow[2] = {-1, -1};  // of its acts, and of its grads
   };
 
-  Channel& ChannelOf(int from, int to) {
+  Channel& ChannelOf(int device, int from, int to) {
+    int32_t& known =
+        (from == device ? channel_to_ : channel_from_).Of(device, from == device ? to : from);
+    if (known < 0) known = NumberOf(from, to);
+    return channels_[known];
+  }
+  int32_t NumberOf(int from, int to) {
     const auto [at, is_new] = channel_of_.try_emplace(int64_t{from} * paper_.devices + to,
                                                       static_cast<int32_t>(channels_.size()));
     if (is_new) channels_.push_back({from, to, {}, {}});
-    return channels_[at->second];
+    return at->second;
   }
 
-  void FindMessages(int d) {
+  void FindOperations(int d) {
     for (size_t i = 0; i < List(d).size(); ++i) {
       const Instruction& instruction = List(d)[i];
-      if (!IsMessage(instruction)) continue;
-      const bool send = Info(instruction.op).lane == Lane::kSend;
-      Channel& channel = ChannelOf(send ? d : instruction.peer, send ? instruction.peer : d);
+      const Lane lane = Info(instruction.op).lane;
+      if (lane == Lane::kReduce) reductions_[d].push_back(static_cast<int32_t>(i));
+      if (lane != Lane::kSend && lane != Lane::kRecv) continue;
+      const bool send = lane == Lane::kSend;
+      Channel& channel = ChannelOf(d, send ? d : instruction.peer, send ? instruction.peer : d);
       (send ? channel.sends : channel.receives).push_back(static_cast<int32_t>(i));
       const Kind kind = KindOfMessage(instruction.op);
       int32_t& flow = channel.flow[kind == Kind::kGrad];
@@ -134,42 +146,33 @@ class Finder {
     }
     std::vector<int32_t> placed(collectives.all.size(), 0);  // members come in ascending order
     for (int d = 0; d < paper_.devices; ++d) {
-      size_t next = 0;
-      for (size_t i = 0; i < List(d).size(); ++i) {
-        if (Info(List(d)[i].op).lane != Lane::kReduce) continue;
-        const int at = collectives.started_by[d][next++];
+      for (size_t k = 0; k < reductions_[d].size(); ++k) {
+        const int at = collectives.started_by[d][k];
         PlaceEnd(first + at, traffic_.transfers[first + at].first_end + placed[at]++, d,
-                 static_cast<int32_t>(i));
+                 reductions_[d][k]);
       }
     }
   }
 
-  void FindStarts(int d) {
-    std::unordered_map<int32_t, int32_t> latest;  // flow -> `after` of its last end on this device
-    for (size_t i = 0; i < List(d).size(); ++i) {
-      if (end_at_[d][i] < 0) continue;
-      End& end = traffic_.ends[end_at_[d][i]];
-      traffic_.started_by[d].push_back(end_at_[d][i]);
-      const bool in_lane = Blocking() && IsMessage(List(d)[i]);
-      const int32_t after = in_lane ? static_cast<int32_t>(i) - 1 : waits_for_[d][i];
-      int32_t& last = latest.try_emplace(traffic_.transfers[end.transfer].flow, -1).first->second;
-      end.after = last = std::max(last, after);
-    }
-  }
-
-  void FindJoins(int d) {
+  void FindConditions(int d) {
     traffic_.joins[d].assign(List(d).size(), -1);
     for (size_t i = 0; i < List(d).size(); ++i) {
       const Instruction& instruction = List(d)[i];
-      int32_t end = -1;
-      if (instruction.op == Op::kWait) {
-        end = end_at_[d][waits_for_[d][i]];
-      } else if (Blocking() && IsMessage(instruction)) {
-        end = end_at_[d][i];
+      int32_t joined = -1;
+      if (const int32_t e = end_at_[d][i]; e >= 0) {
+        End& end = traffic_.ends[e];
+        traffic_.started_by[d].push_back(e);
+        const bool in_lane = Blocking() && IsMessage(instruction);
+        if (in_lane) joined = e;
+        int32_t& last = latest_.Of(d, traffic_.transfers[end.transfer].flow);
+        end.after = last = std::max(last, in_lane ? static_cast<int32_t>(i) - 1 : waits_for_[d][i]);
+      } else if (instruction.op == Op::kWait) {
+        joined = end_at_[d][waits_for_[d][i]];
       }
-      traffic_.joins[d][i] = end;
-      if (end >= 0)
-        traffic_.ends[end].joined = std::min(traffic_.ends[end].joined, static_cast<int32_t>(i));
+      traffic_.joins[d][i] = joined;
+      if (joined >= 0)
+        traffic_.ends[joined].joined =
+            std::min(traffic_.ends[joined].joined, static_cast<int32_t>(i));
     }
   }
 
@@ -177,8 +180,11 @@ class Finder {
   const std::vector<WaitsFor>& waits_for_;
   Traffic traffic_;
   std::unordered_map<int64_t, int32_t> channel_of_;
+  PerDevice channel_to_, channel_from_;  // peer -> channel
   std::vector<Channel> channels_;
-  std::vector<std::vector<int32_t>> end_at_;  // device -> instruction -> its end, or -1
+  std::vector<std::vector<int32_t>> reductions_;  // device -> the instructions that reduce
+  std::vector<std::vector<int32_t>> end_at_;      // device -> instruction -> its end, or -1
+  PerDevice latest_{0};                           // flow -> `after` of its last end on this device
 };
 
 }  // namespace

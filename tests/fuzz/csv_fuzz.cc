@@ -94,7 +94,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (pp::P2p p2p : {pp::P2p::kAsync, pp::P2p::kBlocking}) {
     pp::CompileOptions options;
     options.p2p = p2p;
-    options.model = TinyModel(lists->stages);
+    options.job.model = TinyModel(lists->stages);
     const auto plan = pp::CompileLists(*lists, "fuzz", options);
     if (!plan.ok()) {
       // What can be wrong with asynchronous messages is the lists' fault, not the passes'.

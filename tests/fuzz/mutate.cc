@@ -39,66 +39,50 @@ T& OneOf(Random& random, std::vector<T>& items) {
   return items[random.Below(items.size())];
 }
 
-// Any op, with its fields.
+// Any op, with its fields; those that may be left out are, sometimes.
 Instruction AnyInstruction(Random& random, const Program& program, int device) {
-  const auto below = [&](int32_t count) { return random.Below(std::max(count, 1)); };
+  const Limits limits{.stages = program.stages,
+                      .micros = program.microbatches,
+                      .devices = program.devices,
+                      .pipes = static_cast<int32_t>(program.pipes.size()),
+                      .buckets = 2,
+                      .versions = 3};
   Instruction i;
   i.op = Ops()[random.Below(Ops().size())].op;
-  if (i.op == Op::kWait) {
-    constexpr Kind kKinds[] = {Kind::kAct,  Kind::kGrad, Kind::kWgrad,
-                               Kind::kTied, Kind::kNorm, Kind::kWeights};
-    i.value = kKinds[random.Below(std::size(kKinds))];
-  }
-  if (HasField(i, Field::kStage)) i.stage = below(program.stages);
-  if (HasField(i, Field::kMicro)) i.micro = below(program.microbatches);
-  if (HasField(i, Field::kPeer))
-    i.peer = (device + 1 + below(program.devices - 1)) % std::max(program.devices, 1);
-  if (HasField(i, Field::kBucket)) i.bucket = static_cast<int16_t>(random.Below(2));
-  if (HasField(i, Field::kPipe) && program.pipes.size() > 1) {
-    i.pipe = static_cast<int16_t>(random.Below(program.pipes.size()));
-  }
-  if (HasField(i, Field::kSent)) i.sent = random.OneIn(2);
-  if (HasField(i, Field::kVersion) && random.OneIn(4))
-    i.version = static_cast<int16_t>(random.Below(3));
-  if (HasField(i, Field::kOverlap)) i.overlap = random.OneIn(8);
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (!HasField(i, info.field)) return;
+    if (info.presence == Presence::kMaybe && random.OneIn(2)) return;
+    if constexpr (std::is_same_v<T, Kind>) {
+      do i.*info.member = Kinds()[random.Below(Kinds().size())].kind;
+      while (!CanWaitFor(i.*info.member));
+    } else if constexpr (IsNumber<T>) {
+      i.*info.member = static_cast<T>(random.Below(std::max(limits.*info.limit, 1)));
+    } else {
+      i.*info.member = true;
+    }
+  });
+  if (i.peer == device) i.peer = (device + 1) % std::max(program.devices, 1);
   return i;
 }
 
 void MutateInstruction(Random& random, Instruction* i) {
-  switch (random.Below(12)) {
-    case 0:
-      i->op = static_cast<Op>(random.OneIn(8) ? random.Below(256) : 1 + random.Below(Ops().size()));
-      return;
-    case 1:
-      i->value = static_cast<Kind>(random.Below(Kinds().size() + 2));
-      return;
-    case 2:
-      i->sent = !i->sent;
-      return;
-    case 3:
-      i->bucket = Other(random, i->bucket);
-      return;
-    case 4:
-      i->pipe = Other(random, i->pipe);
-      return;
-    case 5:
-      i->stage = Other(random, i->stage);
-      return;
-    case 6:
-      i->micro = Other(random, i->micro);
-      return;
-    case 7:
-      i->peer = Other(random, i->peer);
-      return;
-    case 8:
-      i->version = Other(random, i->version);
-      return;
-    case 9:
-      i->overlap = !i->overlap;
-      return;
-    default:
-      i->offset[random.Below(3)] = Other(random, i->offset[random.Below(3)]);
+  const int which = random.Below(kFieldCount + 3);
+  if (which == kFieldCount) {
+    i->op = static_cast<Op>(random.OneIn(8) ? random.Below(256) : 1 + random.Below(Ops().size()));
+  } else if (which > kFieldCount) {
+    i->offset[random.Below(3)] = Other(random, i->offset[random.Below(3)]);
   }
+  int field = 0;
+  ForEachField([&]<typename T>(const FieldInfo<T>& info) {
+    if (field++ != which) return;
+    T& member = i->*info.member;
+    if constexpr (std::is_same_v<T, Kind>)
+      member = static_cast<Kind>(random.Below(Kinds().size() + 2));
+    else if constexpr (IsNumber<T>)
+      member = Other(random, member);
+    else
+      member = !member;
+  });
 }
 
 // Order, number and places of the instructions of one list.
@@ -162,35 +146,47 @@ void MutateRegions(Random& random, DeviceList* list) {
   }
 }
 
+template <typename Table, typename Owner>
+void MutateAttribute(Random& random, const Table& table, Owner* owner) {
+  int row = random.Below(std::tuple_size_v<Table>);
+  ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& info) {
+    T& value = owner->*info.member;
+    if (row-- != 0) return;
+    if constexpr (std::is_same_v<T, std::string>) {
+      value += static_cast<char>(random.Below(256));
+    } else if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
+      value = *ParseRecompute(random.OneIn(2) ? "norm,attention" : "linear");
+    } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+      if (value.empty() || random.OneIn(8)) value.push_back(1);
+      OneOf(random, value) = random.Below(4);
+    } else if constexpr (std::is_same_v<T, int32_t>) {
+      value = Other(random, value);
+    } else {
+      value = static_cast<T>(random.Below(info.names.size() + 2));
+    }
+  });
+}
+
 void MutateJob(Random& random, Program* program) {
   if (!program->job || random.OneIn(4)) {
     program->job = program->job ? std::nullopt : AnyProgram(random).job;
     return;
   }
   ModelConfig& m = program->job->model;
-  int* numbers[] = {&m.vocab_size,
-                    &m.max_positions,
-                    &m.hidden_size,
-                    &m.layers,
-                    &m.heads,
-                    &m.intermediate_size,
-                    &program->job->micro_batch_size,
-                    &program->job->sequence_length};
+  int* numbers[] = {&m.vocab_size, &m.max_positions, &m.hidden_size,
+                    &m.layers,     &m.heads,         &m.intermediate_size};
   float* fractions[] = {&m.norm_epsilon, &m.embedding_dropout, &m.attention_dropout,
                         &m.residual_dropout, &m.initializer_range};
   switch (random.Below(4)) {
     case 0:
-      m.tied = !m.tied;
+      MutateAttribute(random, kJobAttributes, &*program->job);
       return;
     case 1:
       *fractions[random.Below(std::size(fractions))] =
           static_cast<float>(random.Below(999)) * 0.003f;
       return;
     case 2:
-      if (!program->job->layers_per_stage.empty()) {
-        int& layers = OneOf(random, program->job->layers_per_stage);
-        layers = Other(random, layers);
-      }
+      m.tied = !m.tied;
       return;
     default: {
       int* number = numbers[random.Below(std::size(numbers))];
@@ -206,7 +202,7 @@ void MutateShape(Random& random, Program* program) {
   };
   switch (random.Below(11)) {
     case 0:
-      program->p2p = program->p2p == P2p::kAsync ? P2p::kBlocking : P2p::kAsync;
+      program->scheme += static_cast<char>(random.Below(256));
       return;
     case 1:
       if (!program->pipe_of.empty()) {
@@ -238,14 +234,8 @@ void MutateShape(Random& random, Program* program) {
     case 7:
       program->stages = Other(random, program->stages);
       return;
-    case 8:
-      program->replicas = Other(random, program->replicas);
-      return;
-    case 9:
-      program->zero = Other(random, program->zero);
-      return;
     default:
-      (random.OneIn(2) ? program->scheme : program->passes) += static_cast<char>(random.Below(256));
+      MutateAttribute(random, kProgramAttributes<Program>, program);
   }
 }
 

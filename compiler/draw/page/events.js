@@ -23,9 +23,10 @@ function at(x, y) {
     if (covers(boxes[b])) hits.push(boxes[b]);
   if (hits.length === 0) return null;
   const index = hits.find((i) => device.duration[i] === 0) ?? hits[0];
-  const { text, micro } = instruction(plan, device, index);
+  const { op, text, micro } = instruction(plan, device, index);
   return { ...where, index, text, micro, start: device.start[index], end: device.end[index],
-           duration: device.duration[index] };
+           duration: device.duration[index], idle: op === "WAIT" ? device.idle : "",
+           critical: device.critical.has(index) };
 }
 
 function halfOf(device, index, row, y) {
@@ -39,7 +40,9 @@ function describe(under) {
     return `${short(under.alive)} full activations\n` +
       `${where} at ${short(under.time)} ${unit}, peak ${short(under.peak)}`;
   return `${under.text}\n${where}, instruction ${under.index}\n` +
-    `${short(under.start)} to ${short(under.end)} ${unit}, takes ${short(under.duration)}`;
+    `${short(under.start)} to ${short(under.end)} ${unit}, takes ${short(under.duration)}` +
+    (under.idle ? `\n${where} idle: ${under.idle}` : "") +
+    (under.critical ? "\non the critical path" : "");
 }
 
 function hover(x, y) {

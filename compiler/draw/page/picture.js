@@ -161,6 +161,10 @@ function drawBox({ plan, device, lane }, index, y, height, under) {
     context.fillRect(x, y, width > 3 ? width - 0.75 : Math.max(width, 0.6), height);
   }
   if (box.op === "WAIT") return;
+  if (device.critical.has(index)) {
+    context.fillStyle = "#b00";
+    context.fillRect(x, y + height - 2.5, Math.max(width - 0.75, 1.5), 2.5);
+  }
   if (box.micro >= 0 && under && under.micro === box.micro && width > 2) {
     context.strokeStyle = "#000";
     context.lineWidth = 1.5;

@@ -26,6 +26,7 @@ for (const plan of plans) {
     device.end = Float64Array.from(device.start, (start, i) => start + device.duration[i]);
     device.upper = new Set(device.upper);
     device.lower = new Set(device.lower);
+    device.critical = new Set(device.critical);  // empty unless pipec was asked why
     for (const lane of device.lanes)
       lane.takesTime = lane.boxes.some((i) => device.duration[i] > 0);
     device.curve = curveOf(plan, device);

@@ -1,0 +1,235 @@
+// Idle time by cause, what a cause costs, and the critical path: against their definitions, over
+// all schemes.
+#include "compiler/why.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "compiler/scheme.h"
+#include "compiler/simulate.h"
+#include "schema/sections.h"
+#include "schema/text.h"
+#include "schema/verify.h"
+#include "tests/models.h"
+#include "tests/must_compile.h"
+
+namespace pp {
+namespace {
+
+struct Explained {
+  Program program;
+  CostModel costs;
+  Prediction prediction;
+};
+
+Explained MustExplain(Program program, const std::string& costs, Transport transport) {
+  Explained e{.program = std::move(program)};
+  std::vector<WaitsFor> waits_for;
+  REQUIRE(Verify(e.program, Depth::kPlan, &waits_for).ok());
+  e.costs = *ParseCosts(costs, e.program.stages);
+  auto prediction = Simulate(e.program, waits_for, e.costs, transport);
+  INFO(prediction.status().message());
+  REQUIRE(prediction.ok());
+  e.prediction = std::move(*prediction);
+  auto why = Explain(e.program, e.costs, e.prediction);
+  INFO(why.status().message());
+  REQUIRE(why.ok());
+  e.prediction.why = std::move(*why);
+  return e;
+}
+
+Explained MustExplain(const CompileOptions& options, const std::string& costs,
+                      Transport transport = Transport::kAsync) {
+  return MustExplain(MustCompile(options), costs, transport);
+}
+
+double Saved(const Explained& e, Cause cause) {
+  return e.prediction.why->saved[static_cast<size_t>(cause)];
+}
+double Gaps(const Explained& e, Cause cause) {
+  double sum = 0;
+  for (const Idle& idle : e.prediction.why->idle) sum += idle.gaps[static_cast<size_t>(cause)];
+  return sum;
+}
+
+constexpr const char* kCosts = "f=1,b=2,comm=0.3,latency=0.2,reduce=0.7,step=0.4";
+
+void CheckIdle(const Explained& e) {
+  const double makespan = e.prediction.makespan;
+  for (size_t d = 0; d < e.prediction.devices.size(); ++d) {
+    const Idle& idle = e.prediction.why->idle[d];
+    CHECK(std::abs(idle.Sum() - (makespan - e.prediction.devices[d].busy)) <= 1e-9 * makespan);
+    CHECK(idle.warm_up >= 0);
+    CHECK(idle.drain >= -1e-9);
+    CHECK(*std::min_element(idle.gaps.begin(), idle.gaps.end()) >= 0);
+  }
+  for (const double saved : e.prediction.why->saved) CHECK(saved >= -1e-9 * makespan);
+}
+
+// The steps follow one another without a hole, and each takes what its instruction takes.
+void CheckPath(const Explained& e) {
+  const auto& path = e.prediction.why->critical_path;
+  const Program paper = OnPaper(e.program);
+  const Durations durations(e.costs, paper);
+  REQUIRE(!path.empty());
+  CHECK(path.front().start == 0);
+  if (!HasSections(e.program)) CHECK(path.back().end == e.prediction.makespan);
+  for (size_t i = 0; i < path.size(); ++i) {
+    const PathStep& step = path[i];
+    if (i > 0) CHECK(step.start == path[i - 1].end);
+    const Instruction& at = step.instruction;
+    const auto& list = paper.lists[step.device].body;
+    const double takes = at.overlap ? durations.Pair(at, list[step.index + 1]) : durations(at);
+    const bool message = Info(at.op).lane == Lane::kSend;
+    const double late = step.end - step.start - takes;
+    const bool right =
+        std::abs(late) < 1e-9 || (message && std::abs(late - durations.Latency(at)) < 1e-9);
+    INFO(step.start << " to " << step.end << ": device " << step.device << " " << ToText(at) << ": "
+                    << late << " more than " << takes);
+    CHECK(right);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("idle time by cause sums to the idle time, and the critical path has no hole") {
+  for (const Scheme& scheme : Schemes())
+    for (const P2p p2p : {P2p::kAsync, P2p::kBlocking})
+      for (const int replicas : {1, 2})
+        for (const bool model : {false, true})
+          for (const Transport transport : {Transport::kAsync, Transport::kNccl}) {
+            CompileOptions options{
+                .scheme = std::string(scheme.name),
+                .shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0},
+                .p2p = p2p,
+                .replicas = replicas};
+            if (model) options.model = PaperModel(8);
+            if (scheme.name.substr(0, 9) == "pipedream" && model) options.model->tied = false;
+            INFO(scheme.name << " " << static_cast<int>(p2p) << " " << replicas << " " << model);
+            const Explained e = MustExplain(options, kCosts, transport);
+            CheckIdle(e);
+            CheckPath(e);
+          }
+}
+
+TEST_CASE("1F1B warms up and drains as in the papers") {
+  const Explained e = MustExplain({.scheme = "1f1b", .shape = {4, 8}}, "f=1,b=2");
+  for (int d = 0; d < 4; ++d) {
+    const Idle& idle = e.prediction.why->idle[d];
+    CHECK(idle.warm_up == d);
+    CHECK(idle.drain == 2 * d);
+    CHECK(idle.gaps[static_cast<size_t>(Cause::kMessage)] == 3 * (3 - d));
+  }
+}
+
+TEST_CASE("what a cause would save is what simulation without it gives") {
+  const auto makespan = [](const CompileOptions& options, const std::string& costs) {
+    return MustExplain(options, costs).prediction.makespan;
+  };
+  const CompileOptions interleaved{.scheme = "interleaved", .shape = {4, 8, 2}};
+  const Explained messages = MustExplain(interleaved, "f=1,b=2,comm=0.5,latency=0.25");
+  CHECK(Saved(messages, Cause::kMessage) > 1);
+  CHECK(Saved(messages, Cause::kMessage) ==
+        Approx(messages.prediction.makespan - makespan(interleaved, "f=1,b=2")));
+
+  const CompileOptions replicas{.scheme = "1f1b", .shape = {4, 8}, .replicas = 2};
+  const Explained reductions = MustExplain(replicas, "f=1,b=2,reduce=3");
+  CHECK(Saved(reductions, Cause::kReduction) > 1);
+  CHECK(Saved(reductions, Cause::kReduction) ==
+        Approx(reductions.prediction.makespan - makespan(replicas, "f=1,b=2")));
+
+  CompileOptions norm{.scheme = "1f1b", .shape = {4, 8}};
+  const Explained collectives = MustExplain(norm, "f=1,b=2,step=1:1:1:5");
+  CHECK(Saved(collectives, Cause::kCollective) > 1);
+  norm.clip = false;
+  CHECK(Saved(collectives, Cause::kCollective) ==
+        Approx(collectives.prediction.makespan - makespan(norm, "f=1,b=2,step=1:1:1:5")));
+
+  // A rendezvous on a transport without: the plan as it says.
+  const CompileOptions plain{.scheme = "1f1b", .shape = {4, 8}};
+  const std::string costs = "f=1:1:1:2,b=2,comm=0.5";
+  const Explained held = MustExplain(plain, costs, Transport::kRendezvous);
+  CHECK(Gaps(held, Cause::kRendezvous) > 0);
+  CHECK(Saved(held, Cause::kRendezvous) > 0);
+  CHECK(Saved(held, Cause::kRendezvous) ==
+        Approx(held.prediction.makespan - makespan(plain, costs)));
+}
+
+TEST_CASE("messages behind one another wait for their channel") {
+  const Explained slow = MustExplain({.scheme = "gpipe", .shape = {2, 8}}, "f=1,b=2,comm=3");
+  CHECK(Gaps(slow, Cause::kChannel) > 0);
+  CHECK(Saved(slow, Cause::kChannel) > 0);
+}
+
+// Device 0 may write its second activation only when the first one has left.
+constexpr const char* kOneBuffer = R"(
+program two stages 2 microbatches 2
+device 0 holds s0
+  LOAD s0 m0
+  FW s0 m0
+  SEND_act s0 m0 to d1
+WAIT
+  LOAD s0 m1
+  FW s0 m1
+  SEND_act s0 m1 to d1
+  RECV_grad s0 m0 from d1
+  WAIT grad s0 m0
+  BW s0 m0
+  RECV_grad s0 m1 from d1
+  WAIT grad s0 m1
+  BW s0 m1
+LATER
+  WAIT act s0 m1 sent
+  NORM_grad s0
+  REDUCE_norm
+  WAIT norm
+  STEP s0
+device 1 holds s1
+  RECV_act s0 m0 from d0
+  LOAD s1 m0
+  WAIT act s0 m0
+  FW s1 m0
+  RECV_act s0 m1 from d0
+  LOAD s1 m1
+  WAIT act s0 m1
+  FW s1 m1
+  BW s1 m0
+  SEND_grad s0 m0 to d0
+  BW s1 m1
+  SEND_grad s0 m1 to d0
+  WAIT grad s0 m0 sent
+  WAIT grad s0 m1 sent
+  NORM_grad s1
+  REDUCE_norm
+  WAIT norm
+  STEP s1
+)";
+
+TEST_CASE("a buffer that is written again waits for its message") {
+  const auto explain = [](const char* place) {
+    std::string text = kOneBuffer;
+    const std::string wait = "  WAIT act s0 m0 sent";
+    for (const std::string mark : {"WAIT\n", "LATER\n"})
+      text.replace(text.find("\n" + mark) + 1, mark.size(), mark == place ? wait + "\n" : "");
+    auto lists = Parse(text, "text");
+    REQUIRE(lists.ok());
+    auto plan = CompileLists(std::move(*lists), "text", {});
+    INFO(plan.status().message());
+    REQUIRE(plan.ok());
+    return MustExplain(std::move(*plan), "f=1,b=2,comm=3", Transport::kAsync);
+  };
+  const Explained one = explain("WAIT\n"), two = explain("LATER\n");
+  // Both have one buffer for gradients, which the second one waits for.
+  const auto waits = [](const Explained& e) {
+    return e.prediction.why->idle[0].gaps[static_cast<size_t>(Cause::kBuffer)];
+  };
+  CHECK(waits(one) == 3 + 3);
+  CHECK(waits(two) == 3);
+  CHECK(one.prediction.makespan == 21);
+  CHECK(two.prediction.makespan == 20);
+  CHECK(Saved(one, Cause::kBuffer) == 21 - 18);
+  CHECK(Saved(two, Cause::kBuffer) == 20 - 18);
+}
+
+}  // namespace pp
