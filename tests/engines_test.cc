@@ -12,7 +12,6 @@
 #include <cmath>
 
 #include "compiler/compile.h"
-#include "compiler/play/fill_weights.h"
 #include "compiler/play/ideal.h"
 #include "compiler/search/clock.h"
 #include "compiler/search/dispatch.h"
@@ -42,7 +41,7 @@ Result<Stages> CompileStages(const CompileOptions& options) {
 }
 
 bool Computes(const Instruction& i) {
-  return Info(i.op).Has(Field::kMicro) && Info(i.op).lane == Lane::kCompute && i.op != Op::kWait;
+  return i.micro >= 0 && Info(i.op).lane == Lane::kCompute && i.op != Op::kWait;
 }
 
 // Those of the instructions that compute, in their order.

@@ -43,10 +43,10 @@ Status CheckUsed(const std::vector<Message>& messages) {
 // the same messages as a step in the middle.
 class OverlappingSteps {
  public:
-  OverlappingSteps(const Program& program, P2p p2p) : program_(program), p2p_(p2p) {
-    Program plain = program;
-    for (DeviceList& list : plain.lists) list.epilogue.clear();
-    unrolled_ = Unroll(plain, kBodies);
+  OverlappingSteps(const Program& program, P2p p2p)
+      : program_(program), p2p_(p2p), unrolled_(Unroll(program, kBodies)) {
+    for (int d = 0; d < program.devices; ++d)  // without the epilogue
+      unrolled_.lists[d].body.resize(IndexOf(d, kBodies));
   }
 
   Result<std::vector<Insertions>> Run() {
@@ -65,7 +65,7 @@ class OverlappingSteps {
   }
 
  private:
-  static constexpr int kBodies = 5, kMiddle = 2;
+  static constexpr int kBodies = 4, kMiddle = 2;
 
   // Where a body begins.
   size_t IndexOf(int device, int body) const {

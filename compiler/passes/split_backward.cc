@@ -5,13 +5,13 @@
 //   d1 |  . F0 B0 -- F1 B1 -- F2 B2 --  .  .   =>   d1 |  . F0 I0 F1 I1 W0 F2 I2 W1 W2
 //
 // The lists are played. A device that waits, or that has no memory left for its next forward, runs
-// its oldest weight half (play/fill_weights.h). Memory: as much as the device with the most had
+// its oldest weight half (play/ideal.h). Memory: as much as the device with the most had
 // before. Several thresholds for the length of a bubble are tried; the fastest wins.
 #include <algorithm>
 
 #include "compiler/pass.h"
 #include "compiler/passes/schedule.h"
-#include "compiler/play/fill_weights.h"
+#include "compiler/play/ideal.h"
 
 namespace pp {
 namespace {

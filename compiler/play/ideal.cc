@@ -1,44 +1,131 @@
 #include "compiler/play/ideal.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
+
+#include "compiler/play/follow.h"
 
 namespace pp {
 namespace {
 
 constexpr double kTiny = 1e-6;  // of the longest instruction
 
-// Every device takes the next one of its list.
+// Every device takes the next one of its list. Messages travel one after the other on each channel,
+// and arrive a latency later.
 class InOrder {
  public:
   InOrder(const Program& program, const std::vector<Message>& messages, const Durations& durations)
-      : program_(program), durations_(durations), channels_(program, messages, durations) {
-    for (const DeviceList& list : program.lists) spans_.emplace_back(list.body.size());
+      : program_(program),
+        messages_(messages),
+        durations_(durations),
+        inbox_(program, messages),
+        spans_(program.devices) {
+    for (int d = 0; d < program.devices; ++d) spans_[d].resize(program.lists[d].body.size());
+  }
+
+  // Error: a deadlock.
+  template <typename Policy>
+  Status Follow(Policy& policy) {
+    follower_.Run(program_.devices, policy);
+    std::vector<size_t> next;
+    for (int d = 0; d < program_.devices; ++d) next.push_back(follower_.turn(d).next);
+    for (int d = 0; d < program_.devices; ++d)
+      if (next[d] < Size(d)) return Deadlock(program_, next);
+    return {};
   }
 
   size_t Size(int device) const { return spans_[device].size(); }
-  double Ready(int device, size_t index) const { return channels_.Ready(device, index); }
+  double Ready(int device, size_t index) const { return inbox_.Ready(device, index); }
   bool Run(int device, Follower::Turn& turn, double ready) {
     const std::vector<Instruction>& list = program_.lists[device].body;
     Span& span = spans_[device][turn.next];
     span.start = std::max(turn.time, ready);
     span.end = turn.time = span.start + ComputeTime(list, turn.next, durations_);
     if (list[turn.next].overlap) spans_[device][++turn.next] = span;
-    channels_.Send(device, turn.next, span.end, follower_);
+    inbox_.ForEachOf(device, turn.next, [&](size_t m) {
+      const Message& message = messages_[m];
+      if (message.consumer >= 0 && inbox_.Arrive(m, ArrivalOf(message, turn.time)) &&
+          static_cast<int>(follower_.turn(message.to).next) == message.consumer)
+        follower_.Wake(message.to);
+    });
     return true;
   }
+  Spans& spans() { return spans_; }
 
-  Result<Spans> Play() {
-    follower_.Run(program_.devices, *this);
-    PP_RETURN_IF_ERROR(CheckEnded(program_, follower_));
-    return std::move(spans_);
+ protected:
+  double ArrivalOf(const Message& message, double time) {
+    const Instruction send{.op = message.value.kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad,
+                           .stage = message.value.stage};
+    if (const double takes = durations_(send); takes > 0) {
+      double& free = free_[{message.from, message.to}];
+      time = free = std::max(free, time) + takes;
+    }
+    return time + durations_.Latency(send);
+  }
+
+  const Program& program_;
+  const std::vector<Message>& messages_;
+  const Durations& durations_;
+  Inbox inbox_;
+  Follower follower_;
+  Spans spans_;
+  std::map<std::pair<int, int>, double> free_;  // channel -> when its last message is over
+};
+
+// The same with weight halves in between.
+class Filler : public InOrder {
+ public:
+  Filler(const Program& program, const std::vector<Message>& messages, const Durations& durations,
+         const WeightFill& fill)
+      : InOrder(program, messages, durations), fill_(fill), places_(program.devices) {}
+
+  bool Run(int device, Follower::Turn& turn, double ready) {
+    Place& place = places_[device];
+    const Instruction& i = program_.lists[device].body[turn.next];
+    const int more = ActivationChange(i.op);
+    while (!place.weights.empty()) {
+      const double bubble = ready - turn.time;
+      const bool fits =
+          bubble > 0 && bubble >= fill_.least_bubble * durations_(place.weights.front());
+      const bool full = more > 0 && place.alive + more > fill_.most_alive;
+      if (!fits && !full) break;
+      RunWeight(place, turn.time);
+    }
+    place.alive += more;
+    place.list.push_back(i);
+    if (i.op == Op::kBackwardInput)
+      place.weights.push_back({.op = Op::kBackwardWeight, .stage = i.stage, .micro = i.micro});
+    return InOrder::Run(device, turn, ready);
+  }
+
+  FilledLists Filled() {
+    FilledLists filled;
+    for (int d = 0; d < program_.devices; ++d) {
+      double time = follower_.turn(d).time;
+      while (!places_[d].weights.empty()) RunWeight(places_[d], time);
+      filled.lists.push_back(std::move(places_[d].list));
+      filled.makespan = std::max(filled.makespan, time);
+    }
+    return filled;
   }
 
  private:
-  const Program& program_;
-  const Durations& durations_;
-  Channels channels_;
-  Follower follower_;
-  Spans spans_;
+  struct Place {
+    int alive = 0;
+    std::deque<Instruction> weights;  // halves that are still to come
+    std::vector<Instruction> list;
+  };
+
+  void RunWeight(Place& place, double& time) {
+    place.list.push_back(place.weights.front());
+    place.weights.pop_front();
+    time += durations_(place.list.back());
+    place.alive += ActivationChange(Op::kBackwardWeight);
+  }
+
+  const WeightFill fill_;
+  std::vector<Place> places_;
 };
 
 }  // namespace
@@ -65,17 +152,18 @@ double ComputeTime(const std::vector<Instruction>& list, size_t index, const Dur
   return Info(i.op).lane == Lane::kCompute ? durations(i) : 0;
 }
 
-Status CheckEnded(const Program& program, const Follower& follower) {
-  std::vector<size_t> next;
-  for (int d = 0; d < program.devices; ++d) next.push_back(follower.turn(d).next);
-  for (int d = 0; d < program.devices; ++d)
-    if (next[d] < program.lists[d].body.size()) return Deadlock(program, next);
-  return {};
-}
-
 Result<Spans> IdealTimeline(const Program& program, const std::vector<Message>& messages,
                             const Durations& durations) {
-  return InOrder(program, messages, durations).Play();
+  InOrder lists(program, messages, durations);
+  PP_RETURN_IF_ERROR(lists.Follow(lists));
+  return std::move(lists.spans());
+}
+
+Result<FilledLists> FillWeights(const Program& program, const std::vector<Message>& messages,
+                                const Durations& durations, const WeightFill& fill) {
+  Filler filler(program, messages, durations, fill);
+  PP_RETURN_IF_ERROR(filler.Follow(filler));
+  return filler.Filled();
 }
 
 }  // namespace pp

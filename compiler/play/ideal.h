@@ -1,5 +1,5 @@
 // The ideal timeline of a compute-only program: when each instruction would run if messages needed
-// no place in the lists. Passes that place messages or move instructions use it; schemes never do.
+// no place in the lists, and weight halves put where a device would wait on it.
 #pragma once
 
 #include <vector>
@@ -24,11 +24,24 @@ Durations PositiveDurations(const CostModel& costs, const Program& program);
 // By device and instruction: when it runs.
 using Spans = std::vector<std::vector<Span>>;
 
-// Error: "deadlock: ..." if the lists wait for one another in a cycle.
+// `messages`: of `program`, as FindMessages gives them. Error: "deadlock: ..." if the lists wait
+// for one another in a cycle.
 Result<Spans> IdealTimeline(const Program& program, const std::vector<Message>& messages,
                             const Durations& durations);
 
-// That devices that followed the bodies of `program` are at their ends, else that error.
-Status CheckEnded(const Program& program, const Follower& follower);
+struct WeightFill {
+  int most_alive;       // activations on a device, where weight halves can help that
+  double least_bubble;  // a bubble must be at least this much of a weight half long to take it
+};
+struct FilledLists {
+  std::vector<std::vector<Instruction>> lists;  // by device
+  double makespan = 0;
+};
+
+// Puts weight halves into lists that have forwards and input halves only, none of which overlap: a
+// device that would wait, or that has no memory left for its next forward, runs its oldest weight
+// half. Error: as above.
+Result<FilledLists> FillWeights(const Program& program, const std::vector<Message>& messages,
+                                const Durations& durations, const WeightFill& fill);
 
 }  // namespace pp

@@ -75,23 +75,4 @@ Inbox::Inbox(const Program& program, const std::vector<Message>& messages)
   }
 }
 
-void Channels::Send(int device, size_t producer, double time, Follower& follower) {
-  inbox_.ForEachOf(device, producer, [&](size_t m) {
-    const Message& message = messages_[m];
-    if (message.consumer >= 0 && inbox_.Arrive(m, ArrivalOf(message, time)) &&
-        static_cast<int>(follower.turn(message.to).next) == message.consumer)
-      follower.Wake(message.to);
-  });
-}
-
-double Channels::ArrivalOf(const Message& message, double time) {
-  const Instruction send{.op = message.value.kind == Kind::kAct ? Op::kSendAct : Op::kSendGrad,
-                         .stage = message.value.stage};
-  if (const double takes = durations_(send); takes > 0) {
-    double& free = free_[{message.from, message.to}];
-    time = free = std::max(free, time) + takes;
-  }
-  return time + durations_.Latency(send);
-}
-
 }  // namespace pp

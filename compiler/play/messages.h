@@ -1,12 +1,10 @@
 // Which values a compute-only program passes between devices, and when they arrive.
 #pragma once
 
-#include <map>
-#include <utility>
+#include <algorithm>
 #include <vector>
 
 #include "compiler/play/follow.h"
-#include "schema/cost_model.h"
 #include "schema/program.h"
 
 namespace pp {
@@ -60,27 +58,6 @@ class Inbox {
   const std::vector<Message>& messages_;
   std::vector<std::vector<Use>> uses_;  // by device and instruction
   std::vector<size_t> next_;            // by device: the first message that it has not made
-};
-
-// Messages that need no place in the lists: they travel one after the other on each channel, and
-// arrive a latency later.
-class Channels {
- public:
-  // REQUIRES: all outlive it.
-  Channels(const Program& program, const std::vector<Message>& messages, const Durations& durations)
-      : messages_(messages), durations_(durations), inbox_(program, messages) {}
-
-  double Ready(int device, size_t index) const { return inbox_.Ready(device, index); }
-  // Sends what list[producer], over at `time`, has made, and wakes devices that waited for it.
-  void Send(int device, size_t producer, double time, Follower& follower);
-
- private:
-  double ArrivalOf(const Message& message, double time);
-
-  const std::vector<Message>& messages_;
-  const Durations& durations_;
-  Inbox inbox_;
-  std::map<std::pair<int, int>, double> free_;  // channel -> when its last message is over
 };
 
 }  // namespace pp

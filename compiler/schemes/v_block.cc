@@ -11,14 +11,14 @@
 //
 // (t = 0 otherwise.) That is the order of forwards and input halves. A device runs its oldest
 // weight half when it would wait, or when the next forward would be one alive too many
-// (play/fill_weights.h).
+// (play/ideal.h).
 //
 //   V-Half, D = 2, M = 2; 3F0 is the forward of stage 3 on micro-batch 0
 //   d0 | 0F0   .   . 3F0 0F1 3I0 3W0 3F1   . 0I0 3I1 0W0 3W1 0I1 0W1
 //   d1 |   . 1F0 2F0   .   . 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1
 #include <algorithm>
 
-#include "compiler/play/fill_weights.h"
+#include "compiler/play/ideal.h"
 #include "compiler/scheme.h"
 
 namespace pp {
