@@ -37,9 +37,7 @@ Status Execute(const Program& program, play::Traffic traffic, play::Streams stre
   play::Played played;
   const Status status = play::Play(program, traffic, streams,
                                    {.durations = durations ? &*durations : nullptr}, &played);
-  if (!status.ok())
-    return Status::Invalid(fmt::format("{} ({})", Deadlock(program, played.next).message(),
-                                       ToText(program, played.cycle)));
+  if (!status.ok()) return Deadlock(program, played.next, played.cycle);
   if (!execution) return {};
   *execution = {.traffic = std::move(traffic), .streams = std::move(streams)};
   for (int d = 0; d < program.devices; ++d) {
@@ -60,7 +58,8 @@ Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
   return Execute(program, std::move(*traffic), std::move(streams), costs, execution);
 }
 
-Status Deadlock(const Program& program, std::span<const size_t> next) {
+Status Deadlock(const Program& program, std::span<const size_t> next,
+                const std::vector<play::Blocked>& cycle) {
   constexpr int kShown = 8;
   std::string text;
   int stopped = 0;
@@ -71,7 +70,7 @@ Status Deadlock(const Program& program, std::span<const size_t> next) {
                         ToText(list[next[d]]));
   }
   if (stopped > kShown) text += fmt::format("; and {} more", stopped - kShown);
-  return Status::Invalid("deadlock:" + text);
+  return Status::Invalid(fmt::format("deadlock:{} ({})", text, ToText(program, cycle)));
 }
 
 }  // namespace pp

@@ -45,7 +45,8 @@ Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
 Status Execute(const Program& program, play::Traffic traffic, play::Streams streams,
                const CostModel& costs, Execution* execution);
 
-// The error of devices that have stopped, each before instruction `next`.
-Status Deadlock(const Program& program, std::span<const size_t> next);
+// The error of devices that have stopped, each before instruction `next`, because of a cycle.
+Status Deadlock(const Program& program, std::span<const size_t> next,
+                const std::vector<play::Blocked>& cycle);
 
 }  // namespace pp

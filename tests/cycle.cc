@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <regex>
 #include <sstream>
 #include <vector>
@@ -62,8 +63,21 @@ bool Meets(const Step& a, const Step& b) {
          a.peer == fmt::format("d{}", b.device) && b.peer == fmt::format("d{}", a.device);
 }
 
+// A value comes from the stage before, or goes back to it.
+bool Needs(const Step& a, const Step& b) {
+  int from = 0, to = 0, from_micro = 0, to_micro = 0;
+  if (std::sscanf(a.value.c_str(), " s%d m%d", &to, &to_micro) != 2 ||
+      std::sscanf(b.value.c_str(), " s%d m%d", &from, &from_micro) != 2)
+    return false;
+  const bool forwards = a.op.ends_with("FW") && b.op.ends_with("FW");
+  const bool backwards = StartsWith(a.op, "BW") && StartsWith(b.op, "BW");
+  return a.device != b.device && from_micro == to_micro &&
+         ((forwards && to == from + 1) || (backwards && from == to + 1));
+}
+
 bool Holds(const Step& a, const Step& b) {
   if (a.why == "waits for") return WaitsFor(a, b);
+  if (a.why == "needs the value of") return Needs(a, b);
   if (a.why == "waits to meet") return Meets(a, b);
   if (a.why == "finds no room alongside" || a.why == "is grouped with")
     return a.device == b.device && a.index != b.index;

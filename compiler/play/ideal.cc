@@ -11,6 +11,27 @@ namespace {
 
 constexpr double kTiny = 1e-6;  // of the longest instruction
 
+// Each stopped device waits for a value whose producer stands behind where another one has stopped.
+std::vector<play::Blocked> FindCycle(const std::vector<Message>& messages,
+                                     const std::vector<size_t>& next, int stopped) {
+  std::vector<play::Blocked> way;
+  std::vector<int64_t> seen(next.size(), -1);  // device -> where it is on the way
+  int device = stopped;
+  while (seen[device] < 0) {
+    seen[device] = static_cast<int64_t>(way.size());
+    const auto missing = std::find_if(messages.begin(), messages.end(), [&](const Message& m) {
+      return m.to == device && m.consumer == static_cast<int>(next[device]) &&
+             m.producer >= static_cast<int>(next[m.from]);
+    });
+    way.push_back({device, missing->consumer, -1, "needs the value of"});
+    device = missing->from;
+    if (missing->producer > static_cast<int>(next[device]))
+      way.push_back({device, missing->producer, -1, "stands behind"});
+  }
+  way.erase(way.begin(), way.begin() + seen[device]);
+  return way;
+}
+
 // Every device takes the next one of its list. Messages travel one after the other on each channel,
 // and arrive a latency later.
 class InOrder {
@@ -31,7 +52,7 @@ class InOrder {
     std::vector<size_t> next;
     for (int d = 0; d < program_.devices; ++d) next.push_back(follower_.turn(d).next);
     for (int d = 0; d < program_.devices; ++d)
-      if (next[d] < Size(d)) return Deadlock(program_, next);
+      if (next[d] < Size(d)) return Deadlock(program_, next, FindCycle(messages_, next, d));
     return {};
   }
 
