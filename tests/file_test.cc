@@ -299,7 +299,7 @@ TEST_CASE("plans whose numbers make no sense") {
         "x.plan: the name of the passes is not a word (printable, without space and #)");
   CHECK(ErrorOf([](Program& p) { p.scheme = ""; }) == "x.plan: no scheme (its name)");
   CHECK(ErrorOf([](Program& p) { p.p2p = static_cast<pp::P2p>(7); }) ==
-        "x.plan: p2p 7 (0, async, or 1, blocking)");
+        "x.plan: --p2p: is 7 (async, blocking)");
   CHECK(ErrorOf([](Program& p) { p.devices = 0; }) == "x.plan: 0 devices (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.stages = -1; }) == "x.plan: -1 stages (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.microbatches = 0; }) ==
