@@ -128,7 +128,7 @@ struct Prepared {
 Result<Prepared> Prepare(const CompileOptions& options, int stages) {
   auto passes = FindPasses(options.passes);
   if (!passes.ok()) return passes.status();
-  auto costs = ParseCosts(options.costs.empty() ? "f=1" : options.costs, stages);
+  auto costs = ParseCosts(options.costs, stages);
   if (!costs.ok()) return costs.status();
   if (!options.fit.limit.values.empty()) {
     auto fit = FindPasses("fit-memory");
@@ -195,6 +195,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     return AddJob(options, program);
   }));
   program.passes = options.passes;
+  program.costs = options.costs;
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
@@ -209,6 +210,7 @@ Result<Program> CompileLists(Program program, const std::string& origin,
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
+  program.costs = options.costs;
   if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
   const Content content = ContentOf(program);
   if (!prepared->passes.empty() && (content.messages || content.more))
