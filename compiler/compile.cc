@@ -212,7 +212,10 @@ Result<Program> CompileLists(Program program, const std::string& origin,
   if (!prepared.ok()) return prepared.status();
   program.costs = options.costs;
   if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
-  const Content content = ContentOf(program);
+  Content content = ContentOf(program);
+  // Without messages, what goes further may be the marks of a schedule, which passes take up.
+  content.more = content.more && (content.messages || Verify(program, Depth::kLists).ok() ||
+                                  !Verify(program, Depth::kSchedule).ok());
   if (!prepared->passes.empty() && (content.messages || content.more))
     return Status::Invalid(
         fmt::format("{}: {} has its messages (without them the lists can be changed)",
