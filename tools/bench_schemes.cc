@@ -75,7 +75,7 @@ void AddModel(CompileOptions& options) {
                     .layers = schedule->stages,
                     .heads = 2,
                     .intermediate_size = 64};
-  options.model = model;
+  options.job.model = model;
 }
 
 // Micro-batches for so many instructions: a multiple of what every scheme accepts.
