@@ -129,7 +129,7 @@ struct Prepared {
 Result<Prepared> Prepare(const CompileOptions& options, int stages) {
   auto passes = FindPasses(options.passes);
   if (!passes.ok()) return passes.status();
-  auto costs = ParseCosts(options.costs.empty() ? "f=1" : options.costs, stages);
+  auto costs = ParseCosts(options.costs, stages);
   if (!costs.ok()) return costs.status();
   if (!options.fit.limit.values.empty()) {
     auto fit = FindPasses("fit-memory");
@@ -198,6 +198,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     return AddJob(options, program);
   }));
   program.passes = options.passes;
+  program.costs = options.costs;
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
@@ -212,8 +213,12 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
+  program.costs = options.costs;
   if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
-  const Content content = ContentOf(program);
+  Content content = ContentOf(program);
+  // Without messages, what goes further may be the marks of a schedule, which passes take up.
+  content.more = content.more && (content.messages || Verify(program, Depth::kLists).ok() ||
+                                  !Verify(program, Depth::kSchedule).ok());
   if (!prepared->passes.empty() && (content.messages || content.more))
     return Status::Invalid(
         fmt::format("{}: {} has its messages (without them the lists can be changed)",

@@ -72,7 +72,6 @@ Status ReadLowering(Arguments a, CompileOptions* options) {
     PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
     options->reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
   }
-  options->costs = a.costs;
   if (!a.model.empty()) {
     auto model = LoadModelConfig(a.model);
     if (!model.ok()) return model.status();
@@ -150,6 +149,7 @@ Status ImportCommand(const Arguments& a) {
   options.p2p = program->p2p;
   options.replicas = program->replicas;
   options.zero = program->zero;
+  options.costs = program->costs;
   if (program->job) options.job = *program->job;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));
@@ -218,9 +218,6 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--search-seconds", a.search_seconds, "how long fit-memory searches");
     sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
     sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");
-    sub->add_option("--costs", a.costs,
-                    "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,"
-                    "reduce=0,step=0,in=0; each may be a list, one value per stage, f=1:1:2:1");
     sub->add_option("--model", a.model, "config.json of a Hugging Face model: GPT-2 or LLaMA");
   };
   CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
@@ -256,7 +253,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
 
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
   plans(simulate);
-  simulate->add_option("--costs", a.costs, "as for compile");
+  simulate->add_option("--costs", a.costs, "as for compile (default: those of the plan)");
   simulate->add_option("--transport", a.transport,
                        "async (default: as the plan says), rendezvous (a SEND holds its device) or "
                        "nccl (its streams)");

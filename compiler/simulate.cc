@@ -161,6 +161,7 @@ std::string ToText(const Prediction& prediction) {
                                 prediction.bubble * 100);
   if (std::abs(prediction.period - prediction.makespan) > prediction.makespan * 1e-9)
     out += fmt::format("   period {:g} T", prediction.period);
+  if (prediction.plan_costs) out += "   costs of the plan";
   out += "\n";
   out += "device        busy        idle  peak activations      peak bytes\n";
   for (size_t d = 0; d < prediction.devices.size(); ++d) {
@@ -176,8 +177,10 @@ std::string ToText(const Prediction& prediction) {
 std::string ToJson(const Prediction& prediction, const std::string& plan) {
   std::string out =
       plan.empty() ? "{" : fmt::format(R"({{"plan":{},)", nlohmann::json(plan).dump());
-  out += fmt::format(R"("makespan":{:.9g},"unit":"T","period":{:.9g},"bubble":{:.9g},"devices":[)",
-                     prediction.makespan, prediction.period, prediction.bubble);
+  out +=
+      fmt::format(R"("makespan":{:.9g},"unit":"T","period":{:.9g},"bubble":{:.9g},{}"devices":[)",
+                  prediction.makespan, prediction.period, prediction.bubble,
+                  prediction.plan_costs ? R"("costs":"plan",)" : "");
   for (size_t d = 0; d < prediction.devices.size(); ++d) {
     const DevicePrediction& device = prediction.devices[d];
     if (d > 0) out += ',';

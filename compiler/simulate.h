@@ -26,8 +26,9 @@ struct Prediction {
   double period = 0;    // from step to step in the steady state, without a common end to wait for
   double bubble = 0;    // 1 - mean busy / makespan
   std::vector<DevicePrediction> devices;
-  Execution execution;     // of OnPaper(program)
-  std::optional<Why> why;  // if it was asked for
+  Execution execution;      // of OnPaper(program)
+  std::optional<Why> why;   // if it was asked for
+  bool plan_costs = false;  // with the costs that the plan keeps
 };
 
 // REQUIRES: `waits_for` from Verify(program) with kPlan. Errors: those of the transport.

@@ -176,6 +176,7 @@ namespace {
 Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckWord("scheme", p.scheme));
   PP_RETURN_IF_ERROR(CheckWord("passes", p.passes));
+  PP_RETURN_IF_ERROR(CheckWord("costs", p.costs));
   if (p.scheme.empty()) return Wrong("no scheme (its name)");
   PP_RETURN_IF_ERROR(CheckAttributes(kProgramAttributes<Program>, p));
   PP_RETURN_IF_ERROR(CheckCount("devices", p.devices));

@@ -38,6 +38,7 @@ double At(const PerStage& values, int stage) { return values[values.size() == 1 
 
 Result<CostModel> ParseCosts(const std::string& text, int stages) {
   CostModel costs;
+  if (text.empty()) return costs;
   PerStage bandwidth{0};
   const std::map<std::string_view, PerStage*> keys = {{"f", &costs.f},
                                                       {"b", &costs.b},

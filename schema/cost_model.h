@@ -28,7 +28,7 @@ struct CostModel {
 };
 
 // "f=1,b=2,r=1,bi=1,bw=1,fb=3,comm=0,latency=0,bandwidth=0,reduce=0,step=0,in=0", each key at
-// most once, a value being one number >= 0 or one for each stage: "f=1:1:2:1".
+// most once, a value being one number >= 0 or one for each stage: "f=1:1:2:1". All may be left out.
 Result<CostModel> ParseCosts(const std::string& text, int stages);
 
 // The number for one stage.

@@ -16,7 +16,7 @@ namespace pp {
 // Columns are written and read in their in-memory representation.
 static_assert(FLATBUFFERS_LITTLEENDIAN, "plan files are little-endian");
 
-inline constexpr uint32_t kPlanFormat = 4;
+inline constexpr uint32_t kPlanFormat = 4, kOldestFormat = 3;
 // The way out that errors suggest.
 inline constexpr const char* kRightPlan = "a plan that pipec wrote";
 

@@ -7,6 +7,7 @@
 #include "schema/check.h"
 #include "schema/file.h"
 #include "schema/flat.h"
+#include "schema/regions.h"
 
 namespace pp {
 namespace {
@@ -40,6 +41,7 @@ class Decoder {
       if (all || only == d) PP_RETURN_IF_ERROR(ReadDevice(d));
     }
     PP_RETURN_IF_ERROR(CheckFields(program_));
+    if (plan_->format() < kPlanFormat && program_.job) AddRegions(DeviceKind::kCpu, &program_);
     return std::move(program_);
   }
 
@@ -66,9 +68,10 @@ class Decoder {
       return Wrong("written by a newer pipec (format {}; this one reads {})", plan_->format(),
                    kPlanFormat);
     }
-    if (plan_->format() < kPlanFormat)
-      return Wrong("written by an older pipec (format {}; this one reads {}: compile it again)",
-                   plan_->format(), kPlanFormat);
+    if (plan_->format() < kOldestFormat)
+      return Wrong(
+          "written by an older pipec (format {}; this one reads {} to {}: compile it again)",
+          plan_->format(), kOldestFormat, kPlanFormat);
     return {};
   }
 

@@ -5,19 +5,17 @@
 namespace pp {
 
 Program Program::Head() const {
-  return {.scheme = scheme,
-          .passes = passes,
-          .p2p = p2p,
-          .devices = devices,
-          .stages = stages,
-          .microbatches = microbatches,
-          .pipes = pipes,
-          .pipe_of = pipe_of,
-          .replicas = replicas,
-          .zero = zero,
-          .clip = clip,
-          .job = job,
-          .evaluates = evaluates};
+  Program head{.scheme = scheme,
+               .devices = devices,
+               .stages = stages,
+               .microbatches = microbatches,
+               .pipes = pipes,
+               .pipe_of = pipe_of,
+               .job = job,
+               .evaluates = evaluates};
+  ForEachRow(kProgramAttributes<Program>,
+             [&](const auto& row) { head.*row.member = this->*row.member; });
+  return head;
 }
 
 bool Program::MakesVersions() const {

@@ -61,6 +61,7 @@ inline int64_t UpdatesOf(const DeviceList& list, int stage, int pipe) {
 struct Program {
   std::string scheme;
   std::string passes;  // as given to --passes
+  std::string costs;   // the same; empty: f=1
   P2p p2p = P2p::kAsync;
   int32_t devices = 0;
   int32_t stages = 0;
@@ -122,6 +123,9 @@ inline constexpr std::tuple kProgramAttributes{
               kZeroNames},
     Attribute{"clip", &Owner::clip, 13, "--clip", "gradient norm: exact (default) or off",
               kClipNames},
+    Attribute{"costs", &Owner::costs, 14, "--costs",
+              "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,reduce=0,step=0,in=0; "
+              "each may be a list, one value per stage, f=1:1:2:1"},
 };
 
 }  // namespace pp

@@ -14,7 +14,7 @@ using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
 // More than the FlatBuffer will need, so that it is built without reallocation.
 int64_t EstimateBytes(const Program& program) {
   constexpr int64_t kTable = 128, kInstruction = 46;
-  int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size();
+  int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size() + program.costs.size();
   bytes += 4 * program.pipe_of.size();
   for (const Pipe& pipe : program.pipes) bytes += kTable + 4 * pipe.device_of.size();
   if (program.job)
@@ -98,16 +98,13 @@ class Encoder {
     const Owner none;
     ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
       const T& value = owner.*row.member;
-      if constexpr (std::is_same_v<T, std::string>) {
-        slots->push_back(Part(row.slot, builder_.CreateString(value)));
-      } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+      if (row.line != HeaderLine::kAlways && value == none.*row.member) return;
+      if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
         slots->push_back(Part(row.slot, builder_.CreateVector(value)));
-      } else if (row.line == HeaderLine::kAlways || value != none.*row.member) {
-        if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
-          slots->push_back(Part(row.slot, builder_.CreateString(TextOf(row, value))));
-        } else {
-          slots->push_back(Scalar(row.slot, value));
-        }
+      } else if constexpr (std::is_class_v<T>) {
+        slots->push_back(Part(row.slot, builder_.CreateString(TextOf(row, value))));
+      } else {
+        slots->push_back(Scalar(row.slot, value));
       }
     });
   }

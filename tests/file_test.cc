@@ -46,6 +46,7 @@ Program Everything() {
                                        .zero = 1,
                                        .model = true});
   program.passes = "apply-checkpoint,overlap-recompute";
+  program.costs = "f=1,b=2.5";
   program.clip = false;
   program.job->model.tied = false;
   program.job->model.attention_dropout = 0.25f;
@@ -227,8 +228,21 @@ TEST_CASE("older and newer files") {
 
   CHECK(HandError({.format = 5}) ==
         "x.plan: written by a newer pipec (format 5; this one reads 4)");
-  CHECK(HandError({.format = 3}) ==
-        "x.plan: written by an older pipec (format 3; this one reads 4: compile it again)");
+  CHECK(HandError({.format = 2}) ==
+        "x.plan: written by an older pipec (format 2; this one reads 3 to 4: compile it again)");
+}
+
+TEST_CASE("a model's plan of format 3 gets the region that came with format 4") {
+  Program program = pp::SampleProgram({.devices = 2, .model = true});
+  for (pp::DeviceList& list : program.lists)
+    std::erase_if(list.regions, [](const pp::Region& r) { return r.kind == pp::Kind::kWorkspace; });
+  std::string bytes = Unsealed(program);
+  auto* plan = flatbuffers::GetMutableRoot<flatbuffers::Table>(bytes.data());
+  REQUIRE(plan->SetField<uint32_t>(flatbuffers::FieldIndexToOffset(0), 3, 0));
+  const auto loaded = pp::DecodeUnsealed(bytes, "x.plan");
+  REQUIRE(loaded.status().message() == "");
+  CHECK(loaded->lists[0].body == program.lists[0].body);
+  CHECK(pp::Verify(*loaded, pp::Depth::kPlan).message() == "");
 }
 
 TEST_CASE("FlatBuffers that pipec does not write") {

@@ -7,6 +7,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
+#include "schema/text.h"
 #include "schema/verify.h"
 #include "tests/cycle.h"
 #include "tests/models.h"
@@ -74,6 +75,24 @@ TEST_CASE("compute-only vectors become plans and come back cell by cell") {
       CHECK(*PrintTorchCsv(*Lowered(lists, p2p)) == WithoutIdle(text));
     }
   }
+}
+
+TEST_CASE("a schedule comes back from its text, with its WAITs, REDUCEs and STEPs") {
+  for (const Scheme& scheme : Schemes())
+    for (const char* passes : {"", "apply-checkpoint,overlap-recompute"}) {
+      std::string text;
+      PassObserver observer;
+      observer.end = [&](std::string_view name, const Program& program, double) {
+        if (name == "scheme" || name == "overlap-recompute") text = Print(program);
+      };
+      const auto plan = Compile(
+          {.scheme = std::string(scheme.name), .shape = {4, 8, 0}, .passes = passes}, observer);
+      if (!plan.ok()) continue;  // without a flush nothing is recomputed
+      INFO(text);
+      const auto again = CompileLists(*Parse(text, "text"), "text", {});
+      REQUIRE(again.status().message() == "");
+      CHECK(again->lists == plan->lists);
+    }
 }
 
 TEST_CASE("in the older notation, B is the input half") {

@@ -27,9 +27,10 @@ struct Simulated {
 Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto plan = LoadVerified(a, path);
   if (!plan.ok()) return plan.status();
-  auto costs = ParseCosts(a.costs.empty() ? "f=1" : a.costs, plan->program.stages);
+  const bool plan_costs = a.costs.empty() && !plan->program.costs.empty();
+  auto costs = ParseCosts(plan_costs ? plan->program.costs : a.costs, plan->program.stages);
   a.progress->Doing("simulating " + path);
-  if (!costs.ok()) return costs.status();
+  if (!costs.ok()) return plan_costs ? costs.status().In(path) : costs.status();
   const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
   auto prediction = Simulate(
       plan->program, plan->waits_for, *costs,
@@ -40,6 +41,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
     if (!why.ok()) return why.status().In(path);
     prediction->why = std::move(*why);
   }
+  prediction->plan_costs = plan_costs;
   plan->program = OnPaper(std::move(plan->program));
   return Simulated{std::move(*plan), std::move(*prediction)};
 }
@@ -91,7 +93,7 @@ Status ShowCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
   if (device >= 0 && a.format != "text")
     return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
-  // Pictures of time are the simulator's, with the default costs.
+  // Pictures of time are the simulator's.
   if (a.format != "text" && a.format != "stages" && a.format != "json" && a.format != "torch-csv")
     return SimulateCommand(a);
   PP_RETURN_IF_ERROR(OnePlan(a));
@@ -134,6 +136,7 @@ Status SimulateCommand(const Arguments& a) {
   const Prediction& prediction = plans[0].prediction;
   if (a.format == "json") return PrintOut(PredictionsAsJson(a, plans));
   if (a.format == "text") return PrintOut(PredictionsAsText(a, plans));
+  if (prediction.plan_costs) fmt::print(stderr, "pipec: {}: costs of the plan\n", a.plans[0]);
   if (a.format == "svg") return PrintOut(Svg(program, prediction));
   if (a.format == "chrome-trace") return PrintOut(Trace(program, prediction.execution));
   if (a.format == "grid") {
