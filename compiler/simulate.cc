@@ -6,7 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "compiler/period.h"
 #include "schema/placement.h"
@@ -16,14 +18,25 @@
 namespace pp {
 namespace {
 
-// On one device it follows from the order of the list alone.
-double PeakActivations(const std::vector<Instruction>& list, double share) {
+// On one device they follow from the order of the list alone. An input is kept until its backward
+// is over, beside what was computed again from it.
+void AddPeaks(const std::vector<Instruction>& list, double share, const CostModel& costs,
+              DevicePrediction* to) {
+  std::set<std::pair<int32_t, int32_t>> kept;  // stages and micro-batches
   int alive = 0, peak = 0;
+  double inputs = 0;
   for (const Instruction& i : list) {
-    alive += ActivationChange(i.op);
+    if (i.op == Op::kForwardDrop && At(costs.in, i.stage) > 0) {
+      kept.insert({i.stage, i.micro});
+      inputs += At(costs.in, i.stage);
+    }
+    const int change = ActivationChange(i.op);
+    alive += change;
     peak = std::max(peak, alive);
+    to->peak_with_inputs = std::max(to->peak_with_inputs, alive * share + inputs);
+    if (change < 0 && kept.erase({i.stage, i.micro}) > 0) inputs -= At(costs.in, i.stage);
   }
-  return peak * share;
+  to->peak_activations = peak * share;
 }
 
 double BusyTime(const std::vector<Instruction>& list, const Durations& durations) {
@@ -99,8 +112,7 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
     DevicePrediction& device = prediction.devices.emplace_back();
     device.busy = BusyTime(program.lists[d].body, durations);
     const auto held = placement.On(d);
-    device.peak_activations =
-        PeakActivations(paper.lists[d].body, held.empty() ? 1 : shares[held.front().stage]);
+    AddPeaks(paper.lists[d].body, held.empty() ? 1 : shares[held.front().stage], costs, &device);
     if (program.job) device.peak_bytes = program.lists[d].arena_bytes;
     busy += device.busy;
   }
@@ -154,6 +166,13 @@ std::string ToJson(const Why& why) {
   return out + "]";
 }
 
+// Whether checkpointed forwards keep anything that the costs count.
+bool KeepsInputs(const Prediction& prediction) {
+  return std::any_of(
+      prediction.devices.begin(), prediction.devices.end(),
+      [](const DevicePrediction& d) { return d.peak_with_inputs != d.peak_activations; });
+}
+
 }  // namespace
 
 std::string ToText(const Prediction& prediction) {
@@ -163,12 +182,15 @@ std::string ToText(const Prediction& prediction) {
     out += fmt::format("   period {:g} T", prediction.period);
   if (prediction.plan_costs) out += "   costs of the plan";
   out += "\n";
-  out += "device        busy        idle  peak activations      peak bytes\n";
+  const bool inputs = KeepsInputs(prediction);
+  out += fmt::format("device        busy        idle  peak activations      peak bytes{}\n",
+                     inputs ? "  peak with inputs" : "");
   for (size_t d = 0; d < prediction.devices.size(); ++d) {
     const DevicePrediction& device = prediction.devices[d];
-    out += fmt::format("{:6} {:11g} {:11g} {:17g} {:>15}\n", fmt::format("d{}", d), device.busy,
+    out += fmt::format("{:6} {:11g} {:11g} {:17g} {:>15}", fmt::format("d{}", d), device.busy,
                        prediction.makespan - device.busy, device.peak_activations,
                        device.peak_bytes > 0 ? fmt::format("{}", device.peak_bytes) : "-");
+    out += inputs ? fmt::format(" {:17g}\n", device.peak_with_inputs) : "\n";
   }
   if (prediction.why) out += ToText(*prediction.why);
   return out;
@@ -186,6 +208,8 @@ std::string ToJson(const Prediction& prediction, const std::string& plan) {
     if (d > 0) out += ',';
     out += fmt::format(R"({{"busy":{:.9g},"peak_activations":{:.9g})", device.busy,
                        device.peak_activations);
+    if (KeepsInputs(prediction))
+      out += fmt::format(R"(,"peak_with_inputs":{:.9g})", device.peak_with_inputs);
     if (device.peak_bytes > 0) out += fmt::format(R"(,"peak_bytes":{})", device.peak_bytes);
     if (prediction.why) out += "," + ToJson(prediction.why->idle[d]);
     out += '}';

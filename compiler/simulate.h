@@ -18,7 +18,9 @@ namespace pp {
 struct DevicePrediction {
   double busy = 0;              // time in compute instructions
   double peak_activations = 0;  // most full activations alive, in micro-batches of a whole device
-  int64_t peak_bytes = 0;       // the arena; 0 without a model
+  // The same with what checkpointed forwards keep (costs.in), as a --memory-limit counts it.
+  double peak_with_inputs = 0;
+  int64_t peak_bytes = 0;  // the arena; 0 without a model
 };
 
 struct Prediction {

@@ -81,8 +81,11 @@ double CheckFit(const Case& c) {
     CHECK(peak <= At(limits, d) + 1e-6);
     CHECK(fitted.report.peaks[d] == Approx(peak));
   }
-  const double makespan = MustSimulate(fitted.program, costs).makespan;
+  const Prediction prediction = MustSimulate(fitted.program, costs);
+  const double makespan = prediction.makespan;
   CHECK(makespan == Approx(fitted.report.makespan));
+  for (int d = 0; d < c.devices; ++d)
+    CHECK(prediction.devices[d].peak_with_inputs == Approx(fitted.report.peaks[d]));
   REQUIRE(fitted.report.lower_bound);
   CHECK(makespan >= *fitted.report.lower_bound - 1e-9);
   if (c.optimum > 0) CHECK(*fitted.report.lower_bound <= c.optimum + 1e-9);
