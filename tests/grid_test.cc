@@ -419,8 +419,7 @@ int main(int argc, char** argv) {
     }
   }
   const int status = Catch::Session().run(static_cast<int>(rest.size()), rest.data());
-  std::printf("digest of %llu plans: %016llx\n",
-              static_cast<unsigned long long>(pp::digest.plans),
+  std::printf("digest of %llu plans: %016llx\n", static_cast<unsigned long long>(pp::digest.plans),
               static_cast<unsigned long long>(pp::digest.sum));
   return status;
 }
