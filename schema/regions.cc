@@ -105,7 +105,7 @@ std::vector<int64_t> AddRegions(DeviceKind backend, Program* program) {
         need.offset = found->offset;
       } else {
         need.offset = (list.arena_bytes + kAlign - 1) / kAlign * kAlign;
-        list.arena_bytes = need.offset + need.bytes;
+        list.arena_bytes = std::min(2 * kTooMany, need.offset + need.bytes);
       }
     }
     list.regions = std::move(needed);

@@ -75,7 +75,7 @@ const std::vector<pp::Program>& Seeds() {
                     .recompute = {pp::OperatorKind::kAttention}}},
              {.scheme = "interleaved",
              .shape = {2, 2, 2},
-             .job = {.model = untied, .dtype = Dtype::kBf16, .layers_per_stage = {0, 1, 1, 0}}},
+             .job = {.model = untied, .layers_per_stage = {0, 1, 1, 0}, .dtype = Dtype::kBf16}},
              {.scheme = "zb-h1", .shape = {2, 2}, .job = {.model = llama}},
              {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .job = {.model = tied}},
              {.scheme = "dualpipe", .shape = {2, 4}, .job = {.model = tied}},
