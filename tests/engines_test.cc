@@ -2,8 +2,8 @@
 // but compute instructions and messages takes time:
 //
 //   compiler/play   the ideal timeline of a list without messages
-//   schema/play     the same list with its messages, executed                 the same to the last
-//   bit search/clock    the search's tasks
+//   schema/play     the same list with its messages, executed: the same ends, bit by bit
+//   search/clock    the search's tasks
 //
 // And what rules play, the weight halves' filler and the search's dispatcher, takes as long as the
 // lists that they leave.
