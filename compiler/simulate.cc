@@ -87,7 +87,7 @@ double MakespanOf(const Program& program, const Execution& execution) {
 }
 
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const CostModel& costs, Transport transport) {
+                            const CostModel& costs, TransportKind transport) {
   const bool overlaps = HasSections(program);
   std::optional<Program> unrolled;
   if (overlaps) unrolled = OnPaper(program);

@@ -20,11 +20,11 @@ void HoldSenders(play::Traffic* traffic) {
 
 }  // namespace
 
-Result<OnTransport> OnTransport::Make(Transport transport, const Program& program,
+Result<OnTransport> OnTransport::Make(TransportKind transport, const Program& program,
                                       const std::vector<WaitsFor>& waits_for) {
   OnTransport on;
   on.transport_ = transport;
-  if (transport != Transport::kNccl) return on;
+  if (transport != TransportKind::kNccl) return on;
   auto needs = nccl::Prove(program, waits_for, {});
   if (!needs.ok()) return needs.status();
   on.sharings_ = std::move(needs->sharings);
@@ -35,9 +35,9 @@ Result<Execution> OnTransport::Execute(const Program& paper, const std::vector<W
                                        const CostModel& costs) const {
   auto traffic = play::FindTraffic(paper, waits_for);
   if (!traffic.ok()) return traffic.status();
-  if (transport_ == Transport::kRendezvous) HoldSenders(&*traffic);
+  if (transport_ == TransportKind::kRendezvous) HoldSenders(&*traffic);
   play::Streams streams =
-      transport_ == Transport::kNccl
+      transport_ == TransportKind::kNccl
           ? nccl::MakeStreams(*traffic, nccl::Assign(*traffic, sharings_), play::Groups::kNone)
           : play::MakeStreams(*traffic, play::OrderedChannels(*traffic), play::Groups::kNone);
   Execution execution;

@@ -18,14 +18,14 @@
 
 namespace pp {
 
-enum class Transport : uint8_t { kAsync, kRendezvous, kNccl };
+enum class TransportKind : uint8_t { kAsync, kRendezvous, kNccl };
 inline constexpr std::string_view kTransports[] = {"async", "rendezvous", "nccl"};
 
 class OnTransport {
  public:
   // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.
   // Error: NCCL's communicators cannot be safe.
-  static Result<OnTransport> Make(Transport transport, const Program& program,
+  static Result<OnTransport> Make(TransportKind transport, const Program& program,
                                   const std::vector<WaitsFor>& waits_for);
 
   // The program, or bodies of it (schema/sections.h). Errors as schema/execute.h's: with
@@ -34,7 +34,7 @@ class OnTransport {
                             const CostModel& costs) const;
 
  private:
-  Transport transport_ = Transport::kAsync;
+  TransportKind transport_ = TransportKind::kAsync;
   nccl::Sharings sharings_;
 };
 

@@ -23,7 +23,7 @@ struct Explained {
   Prediction prediction;
 };
 
-Explained MustExplain(Program program, const std::string& costs, Transport transport) {
+Explained MustExplain(Program program, const std::string& costs, TransportKind transport) {
   Explained e{.program = std::move(program)};
   std::vector<WaitsFor> waits_for;
   REQUIRE(Verify(e.program, Depth::kPlan, &waits_for).ok());
@@ -40,7 +40,7 @@ Explained MustExplain(Program program, const std::string& costs, Transport trans
 }
 
 Explained MustExplain(const CompileOptions& options, const std::string& costs,
-                      Transport transport = Transport::kAsync) {
+                      TransportKind transport = TransportKind::kAsync) {
   return MustExplain(MustCompile(options), costs, transport);
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("idle time by cause sums to the idle time, and the critical path has n
     for (const P2p p2p : {P2p::kAsync, P2p::kBlocking})
       for (const int replicas : {1, 2})
         for (const bool model : {false, true})
-          for (const Transport transport : {Transport::kAsync, Transport::kNccl}) {
+          for (const TransportKind transport : {TransportKind::kAsync, TransportKind::kNccl}) {
             CompileOptions options{
                 .scheme = std::string(scheme.name),
                 .shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0},
@@ -149,7 +149,7 @@ TEST_CASE("what a cause would save is what simulation without it gives") {
   // A rendezvous on a transport without: the plan as it says.
   const CompileOptions plain{.scheme = "1f1b", .shape = {4, 8}};
   const std::string costs = "f=1:1:1:2,b=2,comm=0.5";
-  const Explained held = MustExplain(plain, costs, Transport::kRendezvous);
+  const Explained held = MustExplain(plain, costs, TransportKind::kRendezvous);
   CHECK(Gaps(held, Cause::kRendezvous) > 0);
   CHECK(Saved(held, Cause::kRendezvous) > 0);
   CHECK(Saved(held, Cause::kRendezvous) ==
@@ -217,7 +217,7 @@ TEST_CASE("a buffer that is written again waits for its message") {
     auto plan = CompileLists(std::move(*lists), {"text"}, {});
     INFO(plan.status().message());
     REQUIRE(plan.ok());
-    return MustExplain(std::move(*plan), "f=1,b=2,comm=3", Transport::kAsync);
+    return MustExplain(std::move(*plan), "f=1,b=2,comm=3", TransportKind::kAsync);
   };
   const Explained one = explain("WAIT\n"), two = explain("LATER\n");
   // Both have one buffer for gradients, which the second one waits for.

@@ -32,9 +32,10 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   a.progress->Doing("simulating " + path);
   if (!costs.ok()) return plan_costs ? costs.status().In(path) : costs.status();
   const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
-  auto prediction = Simulate(
-      plan->program, plan->waits_for, *costs,
-      a.transport.empty() ? Transport::kAsync : Transport(transport - std::begin(kTransports)));
+  auto prediction =
+      Simulate(plan->program, plan->waits_for, *costs,
+               a.transport.empty() ? TransportKind::kAsync
+                                   : TransportKind(transport - std::begin(kTransports)));
   if (!prediction.ok()) return prediction.status().In(path);
   if (a.why) {
     auto why = Explain(plan->program, *costs, *prediction);
