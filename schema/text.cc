@@ -322,16 +322,19 @@ class Parser {
 
   // What the lines 'device' say of stages is what the lines 'pipe' do.
   Status CheckHolds() const {
+    std::vector<std::vector<int32_t>> said(program_.devices), held(program_.devices);
+    for (const auto& [stage, device] : holds_) said[device].push_back(stage);
+    for (int s = 0; s < program_.stages; ++s)
+      for (const Pipe& pipe : program_.pipes) held[pipe.device_of[s]].push_back(s);
     for (int d = 0; d < program_.devices; ++d) {
-      std::vector<int32_t> said;
-      for (const auto& [stage, device] : holds_)
-        if (device == d) said.push_back(stage);
-      std::sort(said.begin(), said.end());
-      const std::vector<int32_t> held = program_.StagesOf(d);
-      if (said != held)
+      for (auto* stages : {&said[d], &held[d]}) {
+        std::sort(stages->begin(), stages->end());
+        stages->erase(std::unique(stages->begin(), stages->end()), stages->end());
+      }
+      if (said[d] != held[d])
         return Status::Invalid(
             fmt::format("{}: 'device {} holds s{}', but the pipes place s{} there", origin_, d,
-                        fmt::join(said, " s"), fmt::join(held, " s")));
+                        fmt::join(said[d], " s"), fmt::join(held[d], " s")));
     }
     return {};
   }

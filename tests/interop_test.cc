@@ -89,7 +89,7 @@ TEST_CASE("a schedule comes back from its text, with its WAITs, REDUCEs and STEP
           {.scheme = std::string(scheme.name), .shape = {4, 8, 0}, .passes = passes}, observer);
       if (!plan.ok()) continue;  // without a flush nothing is recomputed
       INFO(text);
-      const auto again = CompileLists(*Parse(text, "text"), "text", {});
+      const auto again = CompileLists(*Parse(text, "text"), {"text"}, {});
       REQUIRE(again.status().message() == "");
       CHECK(again->lists == plan->lists);
     }
