@@ -164,11 +164,11 @@ class Decoder {
     return ReadList(from->evaluation(), &list.evaluation).In(where + ", evaluation");
   }
 
-  // Gives each instruction its entry of a column, unless there is none. FlatBuffers does not
-  // guarantee the entries' alignment in a damaged file.
+  // Gives the instructions from `begin` on, a block of them, their entries of a column, unless
+  // there is none. FlatBuffers does not guarantee the entries' alignment in a damaged file.
   template <typename Member>
   Status ReadColumn(const plan::Instructions* from, int column, std::string_view name,
-                    Member member, std::vector<Instruction>* out) {
+                    Member member, size_t begin, std::vector<Instruction>* out) {
     using Value = std::remove_cvref_t<decltype(member(out->front()))>;
     using T = Entry<Value>;
     const auto* entries = PartOf<flatbuffers::Vector<T>>(from, column);
@@ -178,7 +178,8 @@ class Decoder {
                    out->size());
     }
     const uint8_t* data = entries->Data();
-    for (size_t i = 0; i < out->size(); ++i) {
+    const size_t end = std::min(begin + kBlock, out->size());
+    for (size_t i = begin; i < end; ++i) {
       T entry;
       std::memcpy(&entry, data + i * sizeof(T), sizeof(T));
       if (std::is_same_v<Value, bool> && entry > 1)
@@ -195,11 +196,17 @@ class Decoder {
     out->resize(n);
     for (size_t i = 0; i < n; ++i) (*out)[i].op = static_cast<Op>(from->op()->Get(i));
     Status status;
-    ForEachColumn([&](int column, std::string_view name, auto member) {
-      if (status.ok()) status = ReadColumn(from, column, name, member, out);
-    });
+    size_t begin = 0;
+    do {
+      ForEachColumn([&](int column, std::string_view name, auto member) {
+        if (status.ok()) status = ReadColumn(from, column, name, member, begin, out);
+      });
+      begin += kBlock;
+    } while (status.ok() && begin < n);
     return status;
   }
+
+  static constexpr size_t kBlock = 256;  // instructions, which stay in the cache
 
   const std::string_view bytes_;
   const plan::Plan* plan_ = nullptr;

@@ -46,17 +46,14 @@ constexpr OpInfo kOps[] = {
 };
 #undef F
 
-// number -> row, or -1.
-template <typename Rows, typename Number>
-constexpr std::array<int8_t, 256> ByNumber(const Rows& rows, Number number) {
-  std::array<int8_t, 256> index{};
-  index.fill(-1);
-  for (size_t i = 0; i < std::size(rows); ++i) index[number(rows[i])] = static_cast<int8_t>(i);
-  return index;
+// number -> row, or null.
+template <typename Row, size_t kRows, typename Number>
+constexpr std::array<const Row*, 256> ByNumber(const Row (&rows)[kRows], Number number) {
+  std::array<const Row*, 256> found{};
+  for (const Row& row : rows) found[static_cast<int>(row.*number)] = &row;
+  return found;
 }
-constexpr auto kKindRow =
-    ByNumber(kKinds, [](const KindInfo& row) { return static_cast<int>(row.kind); });
-constexpr auto kOpRow = ByNumber(kOps, [](const OpInfo& row) { return static_cast<int>(row.op); });
+constexpr auto kKindOf = ByNumber(kKinds, &KindInfo::kind);
 
 // The fields by an op's number.
 constexpr std::array<FieldSet, 256> kFieldsOfOp = [] {
@@ -80,8 +77,8 @@ constexpr std::array<FieldSet, 256> kFieldsOfWait = [] {
 
 std::span<const KindInfo> Kinds() { return kKinds; }
 std::span<const OpInfo> Ops() { return kOps; }
-const KindInfo& Info(Kind kind) { return kKinds[kKindRow[static_cast<int>(kind)]]; }
-const OpInfo& Info(Op op) { return kOps[kOpRow[static_cast<int>(op)]]; }
+const KindInfo& Info(Kind kind) { return *kKindOf[static_cast<int>(kind)]; }
+constexpr std::array<const OpInfo*, 256> kOpOf = ByNumber(kOps, &OpInfo::op);
 
 const KindInfo* FindKind(std::string_view text) {
   for (const KindInfo& row : kKinds)
@@ -96,19 +93,10 @@ const OpInfo* FindOp(std::string_view text) {
 }
 
 const KindInfo* FindKind(int number) {
-  const bool known = number >= 0 && number < 256 && kKindRow[number] >= 0;
-  return known ? &kKinds[kKindRow[number]] : nullptr;
+  return number >= 0 && number < 256 ? kKindOf[number] : nullptr;
 }
 
-const OpInfo* FindOp(int number) {
-  const bool known = number >= 0 && number < 256 && kOpRow[number] >= 0;
-  return known ? &kOps[kOpRow[number]] : nullptr;
-}
-
-bool IsMessage(const Instruction& instruction) {
-  const Lane lane = Info(instruction.op).lane;
-  return lane == Lane::kSend || lane == Lane::kRecv;
-}
+const OpInfo* FindOp(int number) { return number >= 0 && number < 256 ? kOpOf[number] : nullptr; }
 
 std::vector<bool> FirstHalves(std::span<const Instruction> list) {
   std::vector<bool> first(list.size());

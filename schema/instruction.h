@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -109,7 +110,9 @@ struct OpInfo {
 std::span<const KindInfo> Kinds();
 std::span<const OpInfo> Ops();
 const KindInfo& Info(Kind kind);
-const OpInfo& Info(Op op);
+// By an op's number; null if there is none. For Info, which every pass asks of every instruction.
+extern const std::array<const OpInfo*, 256> kOpOf;
+inline const OpInfo& Info(Op op) { return *kOpOf[static_cast<int>(op)]; }
 // By text ("act", "FW") or by the number in a file; null if there is none.
 const KindInfo* FindKind(std::string_view text);
 const OpInfo* FindOp(std::string_view text);
@@ -202,7 +205,10 @@ bool IsSet(const Instruction& i, const FieldInfo<T>& info) {
 }
 
 // SEND or RECV.
-bool IsMessage(const Instruction& instruction);
+inline bool IsMessage(const Instruction& instruction) {
+  const Lane lane = Info(instruction.op).lane;
+  return lane == Lane::kSend || lane == Lane::kRecv;
+}
 // Whether each instruction is the first of two that overlap: pairs are taken from the left.
 std::vector<bool> FirstHalves(std::span<const Instruction> list);
 inline int ActivationChange(Op op) { return Info(op).alive; }

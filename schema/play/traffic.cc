@@ -43,10 +43,14 @@ class Finder {
   const std::vector<Instruction>& List(int device) const { return paper_.lists[device].body; }
   bool Blocking() const { return paper_.p2p == P2p::kBlocking; }
 
-  // A direction between two devices: its messages' ends, by their indices in the two lists.
+  struct Message {
+    int32_t index;  // of the instruction
+    Value value;
+  };
+  // A direction between two devices: its messages as either list has them.
   struct Channel {
     int from, to;
-    std::vector<int32_t> sends, receives;
+    std::vector<Message> sends, receives;
     int32_t flow[2] = {-1, -1};  // of its acts, and of its grads
   };
 
@@ -71,8 +75,9 @@ class Finder {
       if (lane != Lane::kSend && lane != Lane::kRecv) continue;
       const bool send = lane == Lane::kSend;
       Channel& channel = ChannelOf(d, send ? d : instruction.peer, send ? instruction.peer : d);
-      (send ? channel.sends : channel.receives).push_back(static_cast<int32_t>(i));
       const Kind kind = KindOfMessage(instruction.op);
+      (send ? channel.sends : channel.receives)
+          .push_back({static_cast<int32_t>(i), {kind, instruction.stage, instruction.micro}});
       int32_t& flow = channel.flow[kind == Kind::kGrad];
       if (flow >= 0) continue;
       flow = static_cast<int32_t>(traffic_.flows.size());
@@ -89,49 +94,32 @@ class Finder {
     for (const Channel& channel : channels_) {
       const size_t most = std::max(channel.sends.size(), channel.receives.size());
       for (size_t k = 0; k < most; ++k) {
-        if (!Match(channel, k)) return Mismatch(channel, k);
-        const Kind kind = KindOfMessage(List(channel.from)[channel.sends[k]].op);
-        const int32_t transfer = NewTransfer(channel.flow[kind == Kind::kGrad], 2);
-        const int32_t end = traffic_.transfers[transfer].first_end;
-        PlaceEnd(transfer, end, channel.from, channel.sends[k]);
-        PlaceEnd(transfer, end + 1, channel.to, channel.receives[k]);
+        if (k >= channel.sends.size() || k >= channel.receives.size() ||
+            channel.sends[k].value != channel.receives[k].value)
+          return Mismatch(channel, k);
+        const auto transfer = static_cast<int32_t>(traffic_.transfers.size());
+        const auto end = static_cast<int32_t>(traffic_.ends.size());
+        const Kind kind = channel.sends[k].value.kind;
+        traffic_.transfers.push_back({channel.flow[kind == Kind::kGrad], end, 2});
+        traffic_.ends.push_back({transfer, channel.from, channel.sends[k].index});
+        traffic_.ends.push_back({transfer, channel.to, channel.receives[k].index});
+        end_at_[channel.from][channel.sends[k].index] = end;
+        end_at_[channel.to][channel.receives[k].index] = end + 1;
       }
     }
     return {};
   }
 
-  bool Match(const Channel& channel, size_t k) const {
-    if (k >= channel.sends.size() || k >= channel.receives.size()) return false;
-    const Instruction& send = List(channel.from)[channel.sends[k]];
-    const Instruction& receive = List(channel.to)[channel.receives[k]];
-    return KindOfMessage(send.op) == KindOfMessage(receive.op) && send.stage == receive.stage &&
-           send.micro == receive.micro;
-  }
-
   Status Mismatch(const Channel& channel, size_t k) const {
-    auto text = [&](const std::vector<int32_t>& indices, int device) {
-      return k < indices.size() ? "'" + ToText(List(device)[indices[k]]) + "'"
-                                : std::string("nothing");
+    auto text = [&](const std::vector<Message>& messages, int device) {
+      return k < messages.size() ? "'" + ToText(List(device)[messages[k].index]) + "'"
+                                 : std::string("nothing");
     };
     return Status::Invalid(
         fmt::format("channel d{} to d{}: message {} is {} at its start and {} at its end "
                     "(receives must be in the order of the sends)",
                     channel.from, channel.to, k, text(channel.sends, channel.from),
                     text(channel.receives, channel.to)));
-  }
-
-  int32_t NewTransfer(int32_t flow, size_t ends) {
-    traffic_.transfers.push_back(
-        {flow, static_cast<int32_t>(traffic_.ends.size()), static_cast<int32_t>(ends)});
-    traffic_.ends.resize(traffic_.ends.size() + ends);
-    return static_cast<int32_t>(traffic_.transfers.size() - 1);
-  }
-
-  void PlaceEnd(int32_t transfer, int32_t end, int device, int32_t index) {
-    traffic_.ends[end].transfer = transfer;
-    traffic_.ends[end].device = device;
-    traffic_.ends[end].index = index;
-    end_at_[device][index] = end;
   }
 
   void FindReductions() {
@@ -142,14 +130,18 @@ class Finder {
       const auto [at, is_new] =
           flow_of.try_emplace(collective.members, static_cast<int32_t>(traffic_.flows.size()));
       if (is_new) traffic_.flows.push_back({collective.members, Kind::kNone});
-      NewTransfer(at->second, collective.members.size());
+      const auto end = static_cast<int32_t>(traffic_.ends.size());
+      const auto members = static_cast<int32_t>(collective.members.size());
+      traffic_.transfers.push_back({at->second, end, members});
+      traffic_.ends.resize(end + members);
     }
     std::vector<int32_t> placed(collectives.all.size(), 0);  // members come in ascending order
     for (int d = 0; d < paper_.devices; ++d) {
       for (size_t k = 0; k < reductions_[d].size(); ++k) {
-        const int at = collectives.started_by[d][k];
-        PlaceEnd(first + at, traffic_.transfers[first + at].first_end + placed[at]++, d,
-                 reductions_[d][k]);
+        const int32_t transfer = first + collectives.started_by[d][k];
+        const int32_t end = traffic_.transfers[transfer].first_end + placed[transfer - first]++;
+        traffic_.ends[end] = {transfer, d, reductions_[d][k]};
+        end_at_[d][reductions_[d][k]] = end;
       }
     }
   }
