@@ -162,6 +162,10 @@ struct FieldInfo {
   Presence presence = Presence::kMaybe;
   int32_t Limits::*limit = nullptr;  // of a number
 };
+// clang 14 needs to be told.
+template <typename T>
+FieldInfo(Field, std::string_view, T Instruction::*, int, std::string_view, Presence = {},
+          int32_t Limits::* = {}) -> FieldInfo<T>;
 
 // To add a field: its name in Field, its member, its row here, its column in program.fbs, and the
 // rows of ops.def which have it. The order is that of the text form, where a WAIT's value decides

@@ -42,6 +42,10 @@ struct Attribute {
   int32_t least = 0, most = INT32_MAX;  // of a number
   HeaderLine line = HeaderLine::kOwn;
 };
+// clang 14 needs to be told.
+template <typename Owner, typename T>
+Attribute(std::string_view, T Owner::*, int, const char*, const char*, ValueNames = {}, int32_t = 0,
+          int32_t = 0, HeaderLine = {}) -> Attribute<Owner, T>;
 
 // Calls visit(row) for each row of a table.
 template <typename Table, typename Visit>
