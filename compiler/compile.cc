@@ -30,7 +30,10 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
   PP_RETURN_IF_ERROR(
       Timed(observer, pass.name, program, [&] { return pass.run(program, context); }));
   return Timed(observer, "verify", program, [&] {
-    return Verify(program, DepthOf(pass.leaves)).In(fmt::format("after {}", pass.name));
+    // What is put beside a plan is proved alone.
+    return (pass.leaves == Form::kWhole ? VerifyEvaluation(program)
+                                        : Verify(program, DepthOf(pass.leaves)))
+        .In(fmt::format("after {}", pass.name));
   });
 }
 

@@ -55,10 +55,11 @@ enum class Form : uint8_t {
   kSummed,    // with reductions and steps
   kLists,     // with messages
   kPlan,      // with memory
+  kWhole,     // the same, and an evaluation beside it
 };
 // How a program of that form is verified.
 inline Depth DepthOf(Form form) {
-  if (form == Form::kPlan) return Depth::kPlan;
+  if (form >= Form::kPlan) return Depth::kPlan;
   return form == Form::kLists ? Depth::kLists : Depth::kSchedule;
 }
 

@@ -27,7 +27,7 @@ constexpr Pass kPasses[] = {
      Form::kLists, InsertComm},
     {"plan-memory", "an offset for every value", Form::kLists, Form::kPlan, PlanMemory},
     {"add-evaluation", "with a model: only the forwards of one batch, for its loss", Form::kPlan,
-     Form::kPlan, AddEvaluation},
+     Form::kWhole, AddEvaluation},
 };
 
 constexpr size_t FirstFrom(Form form) {
@@ -39,7 +39,7 @@ constexpr bool EachTakesWhatIsLeft() {
   Form form = Form::kFitted;
   for (size_t i = FirstFrom(form); i < std::size(kPasses); form = kPasses[i++].leaves)
     if (kPasses[i].takes != form) return false;
-  return form == Form::kPlan;
+  return form == Form::kWhole;
 }
 static_assert(EachTakesWhatIsLeft());
 

@@ -1,6 +1,7 @@
 #include "schema/sections.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace pp {
@@ -30,10 +31,10 @@ void UnrollList(const Program& program, int device, int bodies, DeviceList* to) 
   to->arena_bytes = from.arena_bytes;
   to->body.reserve(from.prologue.size() + bodies * from.body.size() + from.epilogue.size());
   auto append = [&](const std::vector<Instruction>& section, int step) {
-    for (Instruction i : section) {
+    const size_t begin = to->body.size();
+    to->body.insert(to->body.end(), section.begin(), section.end());
+    for (Instruction& i : std::span(to->body).subspan(begin))
       if (i.micro >= 0) i.micro += step * program.microbatches;
-      to->body.push_back(i);
-    }
   };
   append(from.prologue, 0);
   for (int step = 0; step < bodies; ++step) append(from.body, step);

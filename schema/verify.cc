@@ -148,6 +148,10 @@ Status CheckNorm(const Program& program) {
 
 }  // namespace
 
+Status VerifyEvaluation(const Program& program, Depth depth) {
+  return HasEvaluation(program) ? Verify(EvaluationOf(program), depth).In(kEvaluation) : Status();
+}
+
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
   PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, device, device + 1));
   const ValueBytes bytes(program);
@@ -167,8 +171,7 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   waits_for->assign(program.devices, {});
   PP_RETURN_IF_ERROR(CheckNorm(program));
   PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, 0, program.devices));
-  if (HasEvaluation(program))
-    PP_RETURN_IF_ERROR(Verify(EvaluationOf(program), depth).In(kEvaluation));
+  PP_RETURN_IF_ERROR(VerifyEvaluation(program, depth));
   if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);
   PP_RETURN_IF_ERROR(
       CheckLists(program, Unroll(program, kPaperBodies), depth, waits_for).In(kUnrolled));

@@ -34,6 +34,9 @@ namespace pp {
 // (sections.h), what it waits for in the program unrolled with two bodies.
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for = nullptr);
 
+// A plan's evaluation alone, if it has one: Verify's part that is about it.
+Status VerifyEvaluation(const Program& program, Depth depth = Depth::kPlan);
+
 // One device alone: values and memory. A rank checks its own list with this.
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for);
 

@@ -3,7 +3,8 @@
 // micro-batches and twice the devices take (twice the work should take twice the time). Then the
 // memory that very many devices take.
 //
-//   bench_schemes [INSTRUCTIONS]     about as many in a plan; 2.6 million by default
+//   bench_schemes [INSTRUCTIONS]     about as many in a plan, those of a prologue and an epilogue
+//                                    included; 2.6 million by default
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -35,7 +36,9 @@ int64_t InstructionsOf(const CompileOptions& options) {
     _exit(1);
   }
   int64_t count = 0;
-  for (const DeviceList& list : program->lists) count += std::ssize(list.body);
+  for (const DeviceList& list : program->lists)
+    for (const auto* section : {&list.prologue, &list.body, &list.epilogue})
+      count += std::ssize(*section);
   return count;
 }
 

@@ -58,14 +58,14 @@ class OverlappingSteps {
     if (!spans.ok()) return spans.status();
     std::vector<Insertions> placed = Place(unrolled_, messages, durations, *spans, p2p_);
     const double period =
-        spans->front()[IndexOf(0, kMiddle + 1)].start - spans->front()[IndexOf(0, kMiddle)].start;
+        spans->front()[IndexOf(0, kMiddle)].start - spans->front()[IndexOf(0, kMiddle - 1)].start;
     std::vector<Insertions> folded = StartInsertions(program_);
     for (int d = 0; d < program_.devices; ++d) Fold(d, period, placed[d].added(), &folded[d]);
     return folded;
   }
 
  private:
-  static constexpr int kBodies = 4, kMiddle = 2;
+  static constexpr int kBodies = 2, kMiddle = 1;
 
   // Where a body begins.
   size_t IndexOf(int device, int body) const {

@@ -72,19 +72,17 @@ class LifeRecorder : public MemoryPolicy {
 
 // If steps overlap, a value that is passed to the next body must have the same place in all bodies:
 // such values get blocks that nothing else uses; the others share as usual. `unrolled`: the program
-// with kBodies.
-constexpr int kBodies = 3, kMiddle = 1;
-
+// with one body.
 Status PlanOverlapping(Program& program, const Program& unrolled, const Placement& placement,
                        int device, const ValueBytes& bytes, int64_t begin) {
   DeviceList& list = program.lists[device];
   const int length = static_cast<int>(list.body.size());
-  const int first = static_cast<int>(list.prologue.size()) + kMiddle * length;
+  const int first = static_cast<int>(list.prologue.size());
   LifeRecorder recorder;
   PP_RETURN_IF_ERROR(WalkList(
       unrolled, device, unrolled.lists[device].body,
       {.depth = Depth::kPlan, .placement = &placement, .memory = &recorder, .bytes = &bytes}));
-  // The lives that begin and end in the middle body, as events in its order.
+  // The lives that begin and end in the body, as events in its order.
   struct Event {
     int index;
     bool begins;
@@ -128,7 +126,7 @@ Status PlanMemory(Program& program, const PassContext&) {
   const Placement placement(program);
   const Regions regions(program);
   const bool overlaps = HasSections(program);
-  const Program unrolled = overlaps ? Unroll(program, kBodies) : Program();
+  const Program unrolled = overlaps ? Unroll(program, 1) : Program();
   for (int device = 0; device < program.devices; ++device) {
     DeviceList& list = program.lists[device];
     if (!program.evaluates) list.regions = regions.On(device);
