@@ -32,7 +32,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   pp::Random random(seed);
   if (random.OneIn(6)) return LLVMFuzzerMutate(data, size, max_size);
   std::string text(reinterpret_cast<const char*>(data), size);
-  if (random.OneIn(100)) text = pp::Print(pp::AnyProgram(random));
+  if (size == 0 || random.OneIn(100)) text = pp::Print(pp::AnyProgram(random));
   auto program = pp::Parse(text, "fuzz");
   if (program.ok() && random.OneIn(2)) {
     pp::Mutate(random, &*program);
