@@ -148,7 +148,7 @@ Result<Prepared> Prepare(const CompileOptions& options, int stages) {
     form = pass->leaves;
   }
   return Prepared{std::move(*passes),
-                  {*costs, options.p2p, options.reduce.value_or(Reduce::kEarly), options.fit}};
+                  {*costs, options.reduce.value_or(Reduce::kEarly), options.fit}};
 }
 
 // That something can be dropped if --recompute says what to drop.
@@ -195,13 +195,10 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     program = std::move(*built);
     if (!HasSections(program))
       PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
-    program.replicas = options.replicas;
-    program.zero = options.zero;
+    CopyAttributes(options, &program);
     PP_RETURN_IF_ERROR(AddClip(options, program));
     return AddJob(options, program);
   }));
-  program.passes = options.passes;
-  program.costs = options.costs;
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
@@ -216,7 +213,6 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
   PP_RETURN_IF_ERROR(AddJob(options, program));
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
-  program.costs = options.costs;
   if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
   Content content = ContentOf(program);
   // Without messages, what goes further may be the marks of a schedule, which passes take up.
@@ -234,6 +230,7 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
           "--p2p, --dp, --zero, --reduce, --clip: {} has its messages and reductions (none of "
           "these)",
           origin.file));
+    program.costs = options.costs;
     PP_RETURN_IF_ERROR(AddClip(options, program));
     PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin.file));
     PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin.file));
@@ -251,10 +248,10 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
     std::erase_if(list.body, IsMessage);
   }
   if (content.messages) prepared->context.comm = &comm;
-  program.replicas = options.replicas;
-  program.zero = options.zero;
+  const std::string passes = options.passes.empty() ? program.passes : options.passes;
+  CopyAttributes(options, &program);
+  program.passes = passes;
   PP_RETURN_IF_ERROR(AddClip(options, program));
-  if (!options.passes.empty()) program.passes = options.passes;
   const auto loads = [](const Instruction& i) { return i.op == Op::kLoad; };
   if (std::none_of(program.lists.begin(), program.lists.end(), [&](const DeviceList& list) {
         return std::any_of(list.body.begin(), list.body.end(), loads);

@@ -42,7 +42,6 @@ using GivenComm = std::vector<std::vector<Instruction>>;
 
 struct PassContext {
   CostModel costs;
-  P2p p2p = P2p::kAsync;
   Reduce reduce = Reduce::kEarly;
   MemoryFit fit = {};
   const GivenComm* comm = nullptr;  // the user's order of the messages; null: insert-comm finds one

@@ -146,10 +146,8 @@ Status ImportCommand(const Arguments& a) {
       format == "text" ? Parse(text, path, &origin.name) : ParseTorchCsv(text, path, &origin.name);
   if (!program.ok()) return program.status();
   CompileOptions options;
-  options.p2p = program->p2p;
-  options.replicas = program->replicas;
-  options.zero = program->zero;
-  options.costs = program->costs;
+  CopyAttributes(*program, &options);
+  options.passes.clear();  // they have been run
   if (program->job) options.job = *program->job;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "schema/instruction.h"
@@ -127,5 +128,17 @@ inline constexpr std::tuple kProgramAttributes{
               "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,reduce=0,step=0,in=0; "
               "each may be a list, one value per stage, f=1:1:2:1"},
 };
+// Those that have the same type in both.
+template <typename From, typename To>
+void CopyAttributes(const From& from, To* to) {
+  const auto copy = [&]<typename A, typename B>(A From::*source, B To::*target) {
+    if constexpr (std::is_same_v<A, B>) to->*target = from.*source;
+  };
+  [&]<size_t... row>(std::index_sequence<row...>) {
+    (copy(std::get<row>(kProgramAttributes<From>).member,
+          std::get<row>(kProgramAttributes<To>).member),
+     ...);
+  }(std::make_index_sequence<std::tuple_size_v<decltype(kProgramAttributes<To>)>>());
+}
 
 }  // namespace pp

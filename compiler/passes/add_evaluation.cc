@@ -47,7 +47,6 @@ Status AddEvaluation(Program& program, const PassContext& context) {
   PassContext plain = context;
   plain.costs = CostModel();
   plain.comm = nullptr;
-  plain.p2p = program.p2p;
   PP_RETURN_IF_ERROR(InsertComm(evaluation, plain));
   PP_RETURN_IF_ERROR(PlanMemory(evaluation, context));
   for (int d = 0; d < program.devices; ++d) {

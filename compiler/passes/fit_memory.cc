@@ -79,7 +79,7 @@ double ScheduleMakespan(const Program& program, const PassContext& context) {
       for (const Span& span : list) makespan = std::max(makespan, span.end);
     return makespan;
   };
-  if (context.p2p == P2p::kAsync) {
+  if (program.p2p == P2p::kAsync) {
     const Durations durations(context.costs, program);
     const auto spans = IdealTimeline(program, FindMessages(program), durations);
     return spans.ok() ? end_of(*spans) : HUGE_VAL;

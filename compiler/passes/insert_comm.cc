@@ -111,7 +111,7 @@ Status InsertComm(Program& program, const PassContext& context) {
   if (context.comm) return KeepComm(program, context);
   std::vector<Insertions> insertions;
   if (HasSections(program)) {
-    auto placed = OverlappingSteps(program, context.p2p).Run();
+    auto placed = OverlappingSteps(program, program.p2p).Run();
     if (!placed.ok()) return placed.status();
     insertions = std::move(*placed);
   } else {
@@ -120,13 +120,12 @@ Status InsertComm(Program& program, const PassContext& context) {
     const Durations durations = PositiveDurations(context.costs, program);
     const auto spans = IdealTimeline(program, messages, durations);
     if (!spans.ok()) return spans.status();
-    insertions = Place(program, messages, durations, *spans, context.p2p);
+    insertions = Place(program, messages, durations, *spans, program.p2p);
   }
-  program.p2p = context.p2p;
   for (int d = 0; d < program.devices; ++d) {
     auto& list = program.lists[d].body;
     list = insertions[d].Merge();
-    if (context.p2p == P2p::kBlocking) DropWaits(list);
+    if (program.p2p == P2p::kBlocking) DropWaits(list);
   }
   DeriveSections(program);
   return {};

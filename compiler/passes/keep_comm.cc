@@ -139,7 +139,6 @@ std::vector<Instruction> WithWaitsMoved(std::vector<Instruction> list,
 }  // namespace
 
 Status KeepComm(Program& program, const PassContext& context) {
-  program.p2p = context.p2p;
   for (int d = 0; d < program.devices; ++d)
     program.lists[d].body = Merge(program.lists[d].body, (*context.comm)[d]);
   if (program.p2p == P2p::kBlocking) return {};
