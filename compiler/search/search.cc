@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compiler/search/anneal.h"
 #include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
 #include "compiler/search/starts.h"
@@ -12,7 +13,7 @@ namespace pp::search {
 namespace {
 
 // The work of a search without a time limit: about a third of a second.
-constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000;
+constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000, kAnnealWork = 20'000'000;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
 // The number of policies whose rules the local search starts from.
@@ -115,8 +116,7 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
   }
   bench.Allow(kPhaseWork);
   VaryRules(bench, Imitate(bench.problem, bench.best()));
-  bench.Allow(kPhaseWork);
-  VaryPlan(bench);
+  Anneal(bench, kAnnealWork);
 }
 
 }  // namespace

@@ -1,0 +1,182 @@
+#include "compiler/search/anneal.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/search/ledger.h"
+#include "compiler/search/timeline.h"
+
+namespace pp::search {
+namespace {
+
+// Accepted losses, in mean durations of a task: at first, and at last.
+constexpr double kWarm = 0.5, kCold = 0.02;
+constexpr int kMostRepairs = 6;
+
+class Annealer {
+ public:
+  Annealer(Workbench& bench, int64_t work)
+      : bench_(bench), problem_(bench.problem), random_(bench.random), line_(problem_), work_(work) {
+    double sum = 0;
+    for (const double time : problem_.time) sum += time;
+    mean_ = sum / static_cast<double>(problem_.time.size());
+    for (int s = 0; s < problem_.stages; ++s)
+      can_drop_ |= problem_.memory.held[s].dropped < problem_.memory.held[s].forward;
+  }
+
+  void Run() {
+    line_.Load(bench_.best());
+    double makespan = line_.makespan();
+    Trace();
+    for (int64_t begin = line_.work(); !bench_.Finished();) {
+      const double done = static_cast<double>(line_.work() - begin) / static_cast<double>(work_);
+      if (done >= 1) break;
+      const double warmth = mean_ * kWarm * std::pow(kCold / kWarm, done);
+      ++tries_;
+      if (!Change()) {
+        line_.Undo();
+        work_ -= 4;  // no change is work, too
+        continue;
+      }
+      const double result = line_.Retime();
+      if (result > makespan - warmth * std::log(random_.Unit())) {
+        line_.Undo();
+        continue;
+      }
+      line_.Commit();
+      makespan = result;
+      bench_.Offer(line_.plan(), makespan);
+      Trace();
+    }
+  }
+
+ private:
+  // A longest chain without waits, from its last task to its first, and where on it the blocks
+  // of one device begin.
+  void Trace() {
+    chain_.clear();
+    blocks_.clear();
+    Task task = -1;
+    for (int d = 0; d < problem_.devices; ++d)
+      if (!line_.list(d).empty() && line_.end(line_.list(d).back()) == line_.makespan())
+        task = line_.list(d).back();
+    while (task >= 0) {
+      const Task before = line_.Before(task), source = problem_.source[task];
+      const bool by_list = before >= 0 && line_.end(before) == line_.start(task);
+      const bool by_source =
+          source >= 0 && line_.end(source) + problem_.lag[task] == line_.start(task);
+      const bool go_on = by_list && (!by_source || random_.Below(2) == 0);
+      chain_.push_back(task);
+      if (blocks_.empty()) blocks_.push_back(0);
+      if (!go_on) blocks_.push_back(static_cast<int>(chain_.size()));
+      task = go_on ? before : by_source ? source : -1;
+    }
+  }
+
+  bool Change() {
+    const int what = random_.Below(16);
+    if (what < 9) return MoveCritical();
+    if (what < 13 || !can_drop_) return MoveAny();
+    return Toggle();
+  }
+
+  // Moves list[from] towards `to`, as far as it may go. Whether it has moved.
+  bool Shift(int device, int from, int to) {
+    const auto& list = line_.list(device);
+    to = std::clamp(to, 0, static_cast<int>(list.size()) - 1);
+    const int step = from < to ? 1 : -1;
+    int at = from;
+    while (at != to && MaySwap(problem_, list[at + step], list[from])) at += step;
+    return at != from && line_.Move(device, from, at);
+  }
+
+  bool MoveCritical() {
+    const int block = random_.Below(static_cast<int>(blocks_.size()) - 1);
+    const int begin = blocks_[block], size = blocks_[block + 1] - begin;
+    if (size < 2) return false;
+    // The chain runs backwards: chain_[begin] is the last one of the block.
+    const int device = problem_.device[CellOf(chain_[begin])];
+    const int last = line_.position(chain_[begin]), first = line_.position(chain_[begin + size - 1]);
+    int from, to;
+    switch (random_.Below(4)) {
+      case 0:  // before the first one
+        from = first + 1 + random_.Below(size - 1), to = first;
+        break;
+      case 1:  // behind the last one
+        from = first + random_.Below(size - 1), to = last;
+        break;
+      case 2:
+        from = first + 1, to = first;
+        break;
+      default:
+        from = last, to = last - 1;
+    }
+    return Shift(device, from, to) && Repair(device);
+  }
+
+  bool MoveAny() {
+    constexpr int kMostPlaces = 10;
+    const int device = random_.Below(problem_.devices);
+    const int size = static_cast<int>(line_.list(device).size());
+    if (size < 2) return false;
+    const int from = random_.Below(size), places = 1 + random_.Below(kMostPlaces);
+    return Shift(device, from, random_.Below(2) == 0 ? from - places : from + places) &&
+           Repair(device);
+  }
+
+  bool Toggle() {
+    const int device = random_.Below(problem_.devices);
+    const auto& list = line_.list(device);
+    if (list.empty()) return false;
+    const int cell = CellOf(list[random_.Below(static_cast<int>(list.size()))]);
+    if (line_.plan().dropped[cell]) {
+      line_.Keep(cell);
+    } else {
+      line_.Drop(cell);
+    }
+    return Repair(device);
+  }
+
+  // Makes room where the device now holds too much.
+  bool Repair(int device) {
+    for (int repairs = 0; repairs <= kMostRepairs; ++repairs) {
+      const int above = line_.FirstAbove(device);
+      if (above < 0) return true;
+      if (repairs == kMostRepairs) break;
+      const auto& list = line_.list(device);
+      const int size = static_cast<int>(list.size());
+      const int way = random_.Below(can_drop_ ? 3 : 2);
+      if (way == 0) {  // what frees memory goes first: the next weight half or backward
+        int at = above;
+        while (at < size && ChangeOf(problem_, line_.plan(), list[at]).net() >= 0) ++at;
+        if (at == size || !Shift(device, at, above)) return false;
+      } else if (way == 1) {  // what takes it goes behind that
+        int to = above;
+        while (to < size && ChangeOf(problem_, line_.plan(), list[to]).net() >= 0) ++to;
+        if (to == size || !Shift(device, above, to)) return false;
+      } else {  // one of those that are held is dropped
+        const int cell = CellOf(list[random_.Below(above + 1)]);
+        const Task backward = MakeTask(cell, Part::kBackward);
+        if (line_.plan().dropped[cell] || line_.position(backward) <= above) continue;
+        line_.Drop(cell);
+      }
+    }
+    return false;
+  }
+
+  Workbench& bench_;
+  const Problem& problem_;
+  Random& random_;
+  Timeline line_;
+  int64_t work_, tries_ = 0;
+  double mean_ = 0;
+  bool can_drop_ = false;
+  std::vector<Task> chain_;
+  std::vector<int> blocks_;
+};
+
+}  // namespace
+
+void Anneal(Workbench& bench, int64_t work) { Annealer(bench, work).Run(); }
+
+}  // namespace pp::search

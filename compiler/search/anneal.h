@@ -1,0 +1,14 @@
+// Local search on a plan itself: small changes, each timed exactly, kept unless they are worse by
+// more than chance allows (simulated annealing; Kirkpatrick et al., 1983). Most of them are made
+// where the plan is critical: on a chain of tasks without a wait from its first to its last, only
+// what breaks a block of tasks of one device can make it shorter (Nowicki and Smutnicki, 1996).
+#pragma once
+
+#include "compiler/search/workbench.h"
+
+namespace pp::search {
+
+// Starts from the best plan, and offers what it finds, until the allowed work is done.
+void Anneal(Workbench& bench, int64_t work);
+
+}  // namespace pp::search
