@@ -169,6 +169,26 @@ Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
       "--memory-limit)");
 }
 
+// The schedules of all schemes that place the same stages on the same devices; few enough cells for
+// a search that gains by them.
+std::vector<Program> KinOf(const Program& program, const Shape& shape) {
+  constexpr int64_t kMostCells = 6'000;
+  std::vector<Program> kin;
+  if (int64_t{program.stages} * program.microbatches > kMostCells) return kin;
+  for (const Scheme& scheme : Schemes()) {
+    auto other = BuildSchedule(std::string(scheme.name),
+                               {.devices = shape.devices,
+                                .microbatches = shape.microbatches,
+                                .stages_per_device = program.StagesPerDevice(),
+                                .pipe_pairs = shape.pipe_pairs,
+                                .device_of = shape.device_of});
+    if (other.ok() && !HasSections(*other) && other->pipes == program.pipes &&
+        other->pipe_of == program.pipe_of)
+      kin.push_back(std::move(*other));
+  }
+  return kin;
+}
+
 // From a schedule to a plan.
 Status Finish(Program& program, const Prepared& prepared, const PassObserver& observer) {
   for (const Pass* pass : prepared.passes)
@@ -202,6 +222,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   auto prepared = Prepare(options, program.stages);
   if (!prepared.ok()) return prepared.status();
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
+  if (!options.fit.limit.values.empty()) prepared->context.fit.kin = KinOf(program, options.shape);
   PP_RETURN_IF_ERROR(Finish(program, *prepared, observer));
   return program;
 }

@@ -35,6 +35,8 @@ struct MemoryFit {
   double search_seconds = 0;                      // 0: a fixed amount of work
   std::function<void(double makespan)> progress;  // with each better plan
   std::function<void(const FitReport&)> report;   // at the end
+  // Other schedules of the same stages on the same devices, for the search to start from.
+  std::vector<Program> kin = {};
 };
 
 // Each device's compute instructions with SEND and RECV between them.

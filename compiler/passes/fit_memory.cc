@@ -17,6 +17,7 @@
 #include "compiler/passes/schedule.h"
 #include "compiler/play/ideal.h"
 #include "compiler/search/ledger.h"
+#include "compiler/search/starts.h"
 
 namespace pp {
 namespace {
@@ -45,6 +46,18 @@ Status CheckUnit(const Program& program, const CostModel& costs,
                       "or less; bytes have a unit, {:.15g}B or 40GiB)",
                       limit, program.microbatches, most, limit));
   return {};
+}
+
+// The program's order, and those of its kin that sum gradients in the same order.
+std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
+                                   const search::Problem& problem) {
+  std::vector<search::Plan> starts = {search::MakePlan(program, problem)};
+  for (const Program& other : kin) {
+    search::Plan plan = search::MakePlan(other, problem);
+    if (plan.lists != starts[0].lists && search::SameWork(problem, plan, starts[0]))
+      starts.push_back(std::move(plan));
+  }
+  return starts;
 }
 
 constexpr double kSame = 1e-9;
@@ -103,7 +116,7 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
                   const search::Problem& problem) {
   const bool overlap_saves = OverlapSaves(program, context);
   const search::SearchOutcome outcome =
-      search::Search(problem, search::MakePlan(program, problem),
+      search::Search(problem, StartsOf(program, context.fit.kin, problem),
                      {.seconds = context.fit.search_seconds, .progress = context.fit.progress});
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);

@@ -9,43 +9,37 @@
 namespace pp::search {
 namespace {
 
-// Accepted losses, in mean durations of a task: at first, and at last.
-constexpr double kWarm = 0.5, kCold = 0.02;
+// Accepted losses at first, in mean durations of a task over the square root of the number of cells,
+// and what is left of them at last.
+constexpr double kWarm = 1.2, kCold = 0.1;
 constexpr int kMostRepairs = 6;
+constexpr int64_t kTry = 25;  // as much work as timing so many tasks
 
 class Annealer {
  public:
-  Annealer(Workbench& bench, int64_t work)
-      : bench_(bench), problem_(bench.problem), random_(bench.random), line_(problem_), work_(work) {
+  explicit Annealer(Workbench& bench)
+      : bench_(bench), problem_(bench.problem), random_(bench.random), line_(problem_) {
     double sum = 0;
     for (const double time : problem_.time) sum += time;
-    mean_ = sum / static_cast<double>(problem_.time.size());
-    for (int s = 0; s < problem_.stages; ++s)
-      can_drop_ |= problem_.memory.held[s].dropped < problem_.memory.held[s].forward;
+    warm_ = kWarm * sum / static_cast<double>(problem_.time.size()) / std::sqrt(problem_.cells());
+    for (const Held& held : problem_.memory.held) can_drop_ |= held.dropped < held.forward;
   }
 
-  void Run() {
+  void Run(int64_t work) {
     line_.Load(bench_.best());
-    double makespan = line_.makespan();
     Trace();
-    for (int64_t begin = line_.work(); !bench_.Finished();) {
-      const double done = static_cast<double>(line_.work() - begin) / static_cast<double>(work_);
-      if (done >= 1) break;
-      const double warmth = mean_ * kWarm * std::pow(kCold / kWarm, done);
-      ++tries_;
-      if (!Change()) {
-        line_.Undo();
-        work_ -= 4;  // no change is work, too
-        continue;
-      }
-      const double result = line_.Retime();
-      if (result > makespan - warmth * std::log(random_.Unit())) {
+    int64_t tries = 0;
+    const auto done = [&, begin = line_.work()] {
+      return static_cast<double>(line_.work() - begin + kTry * tries) / static_cast<double>(work);
+    };
+    for (; done() < 1 && !bench_.Finished(); ++tries) {
+      const double loss = -warm_ * std::pow(kCold, done()) * std::log(random_.Unit());
+      if (!Change() || line_.Retime(line_.makespan() + loss) == kNever) {
         line_.Undo();
         continue;
       }
       line_.Commit();
-      makespan = result;
-      bench_.Offer(line_.plan(), makespan);
+      bench_.Offer(line_.plan(), line_.makespan());
       Trace();
     }
   }
@@ -148,11 +142,11 @@ class Annealer {
       const int way = random_.Below(can_drop_ ? 3 : 2);
       if (way == 0) {  // what frees memory goes first: the next weight half or backward
         int at = above;
-        while (at < size && ChangeOf(problem_, line_.plan(), list[at]).net() >= 0) ++at;
+        while (at < size && !line_.Frees(list[at])) ++at;
         if (at == size || !Shift(device, at, above)) return false;
       } else if (way == 1) {  // what takes it goes behind that
         int to = above;
-        while (to < size && ChangeOf(problem_, line_.plan(), list[to]).net() >= 0) ++to;
+        while (to < size && !line_.Frees(list[to])) ++to;
         if (to == size || !Shift(device, above, to)) return false;
       } else {  // one of those that are held is dropped
         const int cell = CellOf(list[random_.Below(above + 1)]);
@@ -168,8 +162,7 @@ class Annealer {
   const Problem& problem_;
   Random& random_;
   Timeline line_;
-  int64_t work_, tries_ = 0;
-  double mean_ = 0;
+  double warm_ = 0;
   bool can_drop_ = false;
   std::vector<Task> chain_;
   std::vector<int> blocks_;
@@ -177,6 +170,6 @@ class Annealer {
 
 }  // namespace
 
-void Anneal(Workbench& bench, int64_t work) { Annealer(bench, work).Run(); }
+void Anneal(Workbench& bench, int64_t work) { Annealer(bench).Run(work); }
 
 }  // namespace pp::search

@@ -12,8 +12,9 @@
 namespace pp::search {
 namespace {
 
-// The work of a search without a time limit: about a third of a second.
+// The work of a search without a time limit: about a second.
 constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000, kAnnealWork = 20'000'000;
+constexpr int kAnnealings = 2;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
 // The number of policies whose rules the local search starts from.
@@ -116,20 +117,26 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
   }
   bench.Allow(kPhaseWork);
   VaryRules(bench, Imitate(bench.problem, bench.best()));
-  Anneal(bench, kAnnealWork);
+  for (int round = 0; round < kAnnealings; ++round) Anneal(bench, kAnnealWork);
 }
 
 }  // namespace
 
 std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(problem).limit; }
 
-SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options) {
+SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
+                     const SearchOptions& options) {
   const double bound = LowerBound(problem);
   Workbench bench(problem, bound, options.progress);
   if (options.seconds > 0) bench.StopAfter(options.seconds);
   bench.Allow(kPolicyWork);
-  TryStarts(bench, start);
-  const std::vector<TriedRules> tried = TryPolicies(bench, start);
+  const Plan* fastest = &starts.front();
+  for (const Plan& start : starts) {
+    const double before = bench.best_makespan();
+    TryStarts(bench, start);
+    if (bench.best_makespan() < before) fastest = &start;
+  }
+  const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   if (problem.cells() < kManyCells) Improve(bench, tried, 0);
   for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)

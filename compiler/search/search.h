@@ -20,10 +20,11 @@ struct SearchOutcome {
   double lower_bound = 0;
 };
 
-// `start`: the scheme's order, or that after passes. The outcome is never slower than `start`, if
-// that fits, nor than the same order without recomputes. REQUIRES: no device's limit is below
-// SmallestLimits.
-SearchOutcome Search(const Problem& problem, const Plan& start, const SearchOptions& options);
+// `starts`: the scheme's order, or that after passes, and perhaps others. The outcome is never slower
+// than those that fit, nor than the same orders without recomputes. REQUIRES: at least one; no
+// device's limit is below SmallestLimits.
+SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
+                     const SearchOptions& options);
 
 // The least memory with which each device can do its part, whatever the time.
 std::vector<int64_t> SmallestLimits(const Problem& problem);

@@ -61,6 +61,27 @@ Thrifty OneByOne(const Problem& problem) {
   return thrifty;
 }
 
+bool SameWork(const Problem& problem, const Plan& plan, const Plan& other) {
+  const auto tasks = [](std::vector<Task> list) {
+    std::erase_if(list, [](Task task) { return PartOf(task) == Part::kRecompute; });
+    std::sort(list.begin(), list.end());
+    return list;
+  };
+  const auto additions = [&](const std::vector<Task>& list) {
+    std::vector<std::pair<int, Task>> sums;
+    for (const Task task : list)
+      if (problem.AddsToSum(task)) sums.push_back({problem.sum[CellOf(task)], task});
+    std::stable_sort(sums.begin(), sums.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    return sums;
+  };
+  for (int d = 0; d < problem.devices; ++d)
+    if (tasks(plan.lists[d]) != tasks(other.lists[d]) ||
+        additions(plan.lists[d]) != additions(other.lists[d]))
+      return false;
+  return true;
+}
+
 Plan KeepAll(const Plan& plan) {
   Plan kept = plan;
   std::fill(kept.dropped.begin(), kept.dropped.end(), 0);

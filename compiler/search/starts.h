@@ -15,6 +15,10 @@ struct Thrifty {
 };
 Thrifty OneByOne(const Problem& problem);
 
+// Whether `plan` runs the same cells as `other`, and sums their gradients in the same order. (Then
+// it may replace it.)
+bool SameWork(const Problem& problem, const Plan& plan, const Plan& other);
+
 // The same orders with every activation kept, and with every activation dropped and
 // recomputed just before its backward.
 Plan KeepAll(const Plan& plan);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "compiler/search/ledger.h"
 #include "compiler/search/problem.h"
 
 namespace pp::search {
@@ -35,10 +36,12 @@ class Timeline {
   void Drop(int cell);
   void Keep(int cell);
   // The first place at which a device holds more than its limit; -1: none.
-  int FirstAbove(int device) const;
+  int FirstAbove(int device);
+  bool Frees(Task task) const { return memory_[task].net() < 0; }
 
-  // Brings the times up to date after changes. Returns the makespan.
-  double Retime();
+  // Brings the times up to date after changes. Returns the makespan; kNever, and nothing is to be
+  // asked before Undo, if it is above `cutoff`.
+  double Retime(double cutoff);
   // By task, as of Retime.
   double start(Task task) const { return start_[task]; }
   double end(Task task) const { return start_[task] + problem_.time[task]; }
@@ -52,7 +55,7 @@ class Timeline {
 
  private:
   enum class Kind : uint8_t { kMove, kDrop, kKeep };
-  struct Change {
+  struct Step {
     Kind kind;
     Task task;
     int from, to;
@@ -71,25 +74,37 @@ class Timeline {
     order_[rank] = task;
     rank_[task] = rank;
   }
-  void SavePiece(Change change, int end);
-  void Restore(const Change& change);
+  void SavePiece(Step step, int end);
+  void Restore(const Step& step);
   bool Reorder(Task task, Task other, bool later);
+  void SetDropped(int cell, bool dropped);
   void Insert(int at, Task task);
   void Erase(Task task);
+  // What is beside the task changes.
   void Touch(Task task) {
-    if (task >= 0) touched_.push_back(task);
+    for (const Task t : {Before(task), task, After(task)}) touched_.push_back(t);
   }
+  void Wait(Task task) {
+    if (task < 0 || position_[task] < 0) return;
+    const size_t rank = static_cast<size_t>(rank_[task]);
+    waiting_[rank / 64] |= uint64_t{1} << rank % 64;
+  }
+  double StartOf(Task task) const;
+  double TailOf(Task task) const;
 
   const Problem& problem_;
   Plan plan_;
   std::vector<int> position_;  // by task: in its device's list; -1: in none
   std::vector<Task> order_;    // of all tasks, those in no list anywhere
   std::vector<int> rank_;      // by task: in order_
+  std::vector<Change> memory_;  // by task
   std::vector<double> start_;  // by task
+  std::vector<double> tail_;   // by task: from its end to the last one's at least, as of Commit
   double makespan_ = 0, committed_ = 0;
-  std::vector<Task> touched_;     // their predecessors have changed
+  std::vector<Task> touched_;      // since Commit: what is beside them has changed; or -1
+  int last_changed_ = -1;          // since Commit: what ranks above has the tail that it had
   std::vector<uint64_t> waiting_;  // bits by rank: to be timed
-  std::vector<Change> changes_;
+  std::vector<Step> steps_;
   std::vector<Task> pieces_;
   struct OldStart {
     Task task;
