@@ -176,12 +176,12 @@ std::vector<Program> KinOf(const Program& program, const Shape& shape) {
   std::vector<Program> kin;
   if (int64_t{program.stages} * program.microbatches > kMostCells) return kin;
   for (const Scheme& scheme : Schemes()) {
-    auto other = BuildSchedule(std::string(scheme.name),
-                               {.devices = shape.devices,
-                                .microbatches = shape.microbatches,
-                                .stages_per_device = program.StagesPerDevice(),
-                                .pipe_pairs = shape.pipe_pairs,
-                                .device_of = shape.device_of});
+    auto other =
+        BuildSchedule(std::string(scheme.name), {.devices = shape.devices,
+                                                 .microbatches = shape.microbatches,
+                                                 .stages_per_device = program.StagesPerDevice(),
+                                                 .pipe_pairs = shape.pipe_pairs,
+                                                 .device_of = shape.device_of});
     if (other.ok() && !HasSections(*other) && other->pipes == program.pipes &&
         other->pipe_of == program.pipe_of)
       kin.push_back(std::move(*other));

@@ -35,6 +35,7 @@ struct MemoryFit {
   double search_seconds = 0;                      // 0: a fixed amount of work
   std::function<void(double makespan)> progress;  // with each better plan
   std::function<void(const FitReport&)> report;   // at the end
+  bool quick = false;                             // no local search
   // Other schedules of the same stages on the same devices, for the search to start from.
   std::vector<Program> kin = {};
 };

@@ -138,7 +138,8 @@ void CopyAttributes(const From& from, To* to) {
     (copy(std::get<row>(kProgramAttributes<From>).member,
           std::get<row>(kProgramAttributes<To>).member),
      ...);
-  }(std::make_index_sequence<std::tuple_size_v<decltype(kProgramAttributes<To>)>>());
+  }
+  (std::make_index_sequence<std::tuple_size_v<decltype(kProgramAttributes<To>)>>());
 }
 
 }  // namespace pp

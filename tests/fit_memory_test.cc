@@ -356,15 +356,13 @@ TEST_CASE("where overlapping pairs save time nothing is proved") {
   CHECK(Fit({"dualpipe-v", 2, 8, 0, "f=1,b=2,fb=3", "8", 0}).report.lower_bound);
 }
 
-// The makespans of sail-sg's own schedules (github.com/sail-sg/zero-bubble-pipeline-parallelism) under
-// the memory that they take, where F, I and W of half a device take half a unit each.
+// The makespans of sail-sg's own schedules (github.com/sail-sg/zero-bubble-pipeline-parallelism)
+// under the memory that they take, where F, I and W of half a device take half a unit each.
 TEST_CASE("as fast as published schedules under their memory") {
-  const Case cases[] = {{"zb-v", 4, 8, 2, "in=1,b=2", "4", 25.5},
-                        {"v-half", 4, 8, 2, "in=1,b=2", "3", 26.5},
-                        {"v-min", 4, 8, 2, "in=1,b=2", "2", 29.5},
-                        {"v-half", 6, 18, 2, "in=1,b=2", "4", 59.5},
-                        {"v-min", 6, 18, 2, "in=1,b=2", "3", 62.5},
-                        {"v-half", 8, 16, 2, "in=1,b=2", "5", 56.5}};
+  const Case cases[] = {
+      {"zb-v", 4, 8, 2, "in=1,b=2", "4", 25.5},   {"v-half", 4, 8, 2, "in=1,b=2", "3", 26.5},
+      {"v-min", 4, 8, 2, "in=1,b=2", "2", 29.5},  {"v-half", 6, 18, 2, "in=1,b=2", "4", 59.5},
+      {"v-min", 6, 18, 2, "in=1,b=2", "3", 62.5}, {"v-half", 8, 16, 2, "in=1,b=2", "5", 56.5}};
   for (const Case& c : cases) CHECK(CheckFit(c) <= c.optimum * (1 + 1e-4));
 }
 

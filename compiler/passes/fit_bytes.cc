@@ -19,7 +19,7 @@
 namespace pp {
 namespace {
 
-constexpr int kAttempts = 12;
+constexpr int kAttempts = 12, kThorough = 4;
 constexpr int kRaises = 8;
 
 // Bytes that a micro-batch of each stage holds: its stash includes the forward's input.
@@ -109,55 +109,64 @@ Status FitAndLower(Program& program, const std::optional<Program>& mario,
   return {};
 }
 
-// A plan that needs no search, if it fits after lowering.
-struct Ready {
+// The fastest plan so far that fits after lowering.
+struct Fastest {
   std::optional<Program> plan;
   FitReport report;
+
+  void Consider(const Program& other, const FitReport& its_report) {
+    if (plan && its_report.makespan >= report.makespan) return;
+    plan = other;
+    report = its_report;
+  }
 };
 
-// The faster one of the scheme's own plan and Mario's. REQUIRES: `memory` has no limits, as the
-// lower bound does not know what they leave.
+// Plans that need no search: the scheme's own, Mario's, and its kin's. REQUIRES: `memory` has no
+// limits, as the lower bound does not know what they leave.
 Status TakeReady(const Program& program, const std::optional<Program>& mario,
-                 const PassContext& context, const search::MemoryModel& memory, Ready* ready) {
-  for (const Program* plan : {&program, mario ? &*mario : nullptr}) {
-    if (plan == nullptr) continue;
-    const search::Problem problem = search::MakeProblem(*plan, context.costs, memory);
+                 const PassContext& context, const search::MemoryModel& memory, Fastest* fastest) {
+  std::vector<Program> plans = {program};
+  if (mario) plans.push_back(*mario);
+  search::Problem problem = search::MakeProblem(program, context.costs, memory);
+  for (const search::Plan& start : StartsOf(program, context.fit.kin, problem)) {
+    plans.push_back(program);
+    search::SetPlan(problem, start, plans.back());
+  }
+  for (const Program& plan : plans) {
+    problem = search::MakeProblem(plan, context.costs, memory);
     std::vector<int64_t> uncounted;
-    PP_RETURN_IF_ERROR(Uncounted(*plan, context, memory, &uncounted));
-    FitReport report{.makespan = ScheduleMakespan(*plan, context)};
-    if (!OverlapSaves(*plan, context)) report.lower_bound = search::LowerBound(problem);
+    PP_RETURN_IF_ERROR(Uncounted(plan, context, memory, &uncounted));
+    FitReport report{.makespan = ScheduleMakespan(plan, context)};
+    if (!OverlapSaves(plan, context)) report.lower_bound = search::LowerBound(problem);
     bool fits = true;
     for (int d = 0; d < program.devices; ++d) {
       report.peaks.push_back(static_cast<double>(
-          search::Peak(problem, search::MakePlan(*plan, problem), d) + uncounted[d]));
+          search::Peak(problem, search::MakePlan(plan, problem), d) + uncounted[d]));
       fits &= report.peaks[d] <= At(context.fit.limit.values, d);
     }
-    if (fits && (!ready->plan || report.makespan < ready->report.makespan))
-      *ready = {*plan, std::move(report)};
+    if (fits) fastest->Consider(plan, report);
   }
   return {};
 }
 
-// Searches, with more and more set aside, until a plan fits, and then continues for the given
-// seconds to find a faster one. `lack`: of the plan that lacked least, if none fits.
+// Searches quickly, with more and more set aside, until a plan fits; then thoroughly, a few times
+// at most, until one fits again. `lack`: of the plan that lacked least, if none fits.
 Status Fit(Program& program, const PassContext& full_context, FitReport* report, Lack* lack) {
   PassContext context = full_context;
   context.fit.search_seconds = 0;
+  context.fit.quick = true;
   const std::vector<double>& limits = context.fit.limit.values;
   search::MemoryModel memory = ByteMemory(program);
   memory.limit.assign(program.devices, INT64_MAX);
   std::vector<int64_t> set_aside;
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
   const std::optional<Program> mario = MarioPlan(program, context);
-  Ready ready;
-  PP_RETURN_IF_ERROR(TakeReady(program, mario, context, memory, &ready));
-  const auto take_ready = [&] {
-    *report = std::move(ready.report);
-    program = std::move(*ready.plan);
-    *lack = {};
-  };
+  Fastest fastest;
+  PP_RETURN_IF_ERROR(TakeReady(program, mario, context, memory, &fastest));
   Lack least;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  int thorough = 0;
+  for (int attempt = 0; attempt < kAttempts && thorough < kThorough; ++attempt) {
+    thorough += !context.fit.quick;
     for (int d = 0; d < program.devices; ++d)
       memory.limit[d] = static_cast<int64_t>(At(limits, d)) - set_aside[d];
     *lack = {};
@@ -167,28 +176,21 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(FitAndLower(fitted, mario, context, memory, report, &uncounted, lack));
     if (lack->device < 0) {
-      if (full_context.fit.search_seconds > 0) {
-        Program longer = program;
-        FitReport second;
-        Lack too_little;
-        PP_RETURN_IF_ERROR(
-            FitAndLower(longer, mario, full_context, memory, &second, &uncounted, &too_little));
-        if (too_little.device < 0 && second.makespan < report->makespan)
-          fitted = std::move(longer), *report = std::move(second);
-      }
-      if (ready.plan && ready.report.makespan < report->makespan) {
-        take_ready();
-      } else {
-        program = std::move(fitted);
-      }
-      return {};
+      fastest.Consider(fitted, *report);
+      if (!context.fit.quick) break;
+      context.fit.quick = false;
+      context.fit.search_seconds = full_context.fit.search_seconds;
+      continue;
     }
     if (least.device < 0 || lack->over < least.over) least = *lack;
     for (int d = 0; d < program.devices; ++d)
       if (report->peaks[d] > At(limits, d)) set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
   }
   if (least.device >= 0) *lack = least;
-  if (ready.plan) take_ready();
+  if (!fastest.plan) return {};
+  *report = std::move(fastest.report);
+  program = std::move(*fastest.plan);
+  *lack = {};
   return {};
 }
 

@@ -48,18 +48,6 @@ Status CheckUnit(const Program& program, const CostModel& costs,
   return {};
 }
 
-// The program's order, and those of its kin that sum gradients in the same order.
-std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
-                                   const search::Problem& problem) {
-  std::vector<search::Plan> starts = {search::MakePlan(program, problem)};
-  for (const Program& other : kin) {
-    search::Plan plan = search::MakePlan(other, problem);
-    if (plan.lists != starts[0].lists && search::SameWork(problem, plan, starts[0]))
-      starts.push_back(std::move(plan));
-  }
-  return starts;
-}
-
 constexpr double kSame = 1e-9;
 
 // Whether STEP and reductions take no time.
@@ -106,6 +94,17 @@ double ScheduleMakespan(const Program& program, const PassContext& context) {
   return end_of(execution.spans);
 }
 
+std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
+                                   const search::Problem& problem) {
+  std::vector<search::Plan> starts = {search::MakePlan(program, problem)};
+  for (const Program& other : kin) {
+    search::Plan plan = search::MakePlan(other, problem);
+    if (plan.lists != starts[0].lists && search::SameWork(problem, plan, starts[0]))
+      starts.push_back(std::move(plan));
+  }
+  return starts;
+}
+
 std::optional<Program> MarioPlan(Program program, const PassContext& context) {
   for (const Pass& pass : MarioPasses())
     if (!pass.run(program, context).ok()) return std::nullopt;
@@ -117,7 +116,9 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
   const bool overlap_saves = OverlapSaves(program, context);
   const search::SearchOutcome outcome =
       search::Search(problem, StartsOf(program, context.fit.kin, problem),
-                     {.seconds = context.fit.search_seconds, .progress = context.fit.progress});
+                     {.seconds = context.fit.search_seconds,
+                      .quick = context.fit.quick,
+                      .progress = context.fit.progress});
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);
   double makespan = ScheduleMakespan(best, context);

@@ -12,6 +12,9 @@ namespace pp {
 // `mario`: a plan that the outcome must not be slower than, if it fits.
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
                   const search::Problem& problem);
+// The program's order, and those of its kin that sum gradients in the same order.
+std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
+                                   const search::Problem& problem);
 // The program after Mario's four passes; nothing if they do not apply.
 std::optional<Program> MarioPlan(Program program, const PassContext& context);
 // Whether some overlapping pair takes less time than its two instructions one after the other: then

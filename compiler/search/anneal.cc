@@ -9,8 +9,8 @@
 namespace pp::search {
 namespace {
 
-// Accepted losses at first, in mean durations of a task over the square root of the number of cells,
-// and what is left of them at last.
+// Accepted losses at first, in mean durations of a task over the square root of the number of
+// cells, and what is left of them at last.
 constexpr double kWarm = 1.2, kCold = 0.1;
 constexpr int kMostRepairs = 6;
 constexpr int64_t kTry = 25;  // as much work as timing so many tasks
@@ -90,7 +90,8 @@ class Annealer {
     if (size < 2) return false;
     // The chain runs backwards: chain_[begin] is the last one of the block.
     const int device = problem_.device[CellOf(chain_[begin])];
-    const int last = line_.position(chain_[begin]), first = line_.position(chain_[begin + size - 1]);
+    const int last = line_.position(chain_[begin]),
+              first = line_.position(chain_[begin + size - 1]);
     int from, to;
     switch (random_.Below(4)) {
       case 0:  // before the first one

@@ -12,8 +12,10 @@
 namespace pp::search {
 namespace {
 
-// The work of a search without a time limit: about a second.
-constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000, kAnnealWork = 20'000'000;
+// The work of a search without a time limit: about half a second, and twice that for a thousand
+// cells.
+constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000;
+constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
 constexpr int kAnnealings = 2;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
@@ -117,7 +119,8 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
   }
   bench.Allow(kPhaseWork);
   VaryRules(bench, Imitate(bench.problem, bench.best()));
-  for (int round = 0; round < kAnnealings; ++round) Anneal(bench, kAnnealWork);
+  for (int round = 0; round < kAnnealings; ++round)
+    Anneal(bench, kAnnealWork + kAnnealWorkPerCell * bench.problem.cells());
 }
 
 }  // namespace
@@ -138,9 +141,10 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   }
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
-  if (problem.cells() < kManyCells) Improve(bench, tried, 0);
+  if (!options.quick && problem.cells() < kManyCells) Improve(bench, tried, 0);
   for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)
     Improve(bench, tried, turn);
+  PP_CHECK(bench.best_makespan() != kNever);
   return {bench.best(), bench.best_makespan(), bound};
 }
 

@@ -9,7 +9,8 @@
 namespace pp::search {
 
 struct SearchOptions {
-  double seconds = 0;  // 0: a fixed amount of work, well under a second
+  double seconds = 0;  // 0: a fixed amount of work, about a second at most
+  bool quick = false;  // no local search
   // Called with each better makespan.
   std::function<void(double makespan)> progress;
 };
@@ -20,9 +21,9 @@ struct SearchOutcome {
   double lower_bound = 0;
 };
 
-// `starts`: the scheme's order, or that after passes, and perhaps others. The outcome is never slower
-// than those that fit, nor than the same orders without recomputes. REQUIRES: at least one; no
-// device's limit is below SmallestLimits.
+// `starts`: the scheme's order, or that after passes, and perhaps others. The outcome is never
+// slower than those that fit, nor than the same orders without recomputes. REQUIRES: at least one;
+// no device's limit is below SmallestLimits.
 SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options);
 

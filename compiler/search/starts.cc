@@ -6,6 +6,16 @@
 namespace pp::search {
 namespace {
 
+// The most that a cell holds, from its forward or its recompute on.
+int64_t MostKept(const Problem& problem, int cell) {
+  const Held& held = problem.HeldBy(cell);
+  return problem.split[cell] ? std::max(held.forward, held.input_half) : held.forward;
+}
+int64_t MostRecomputed(const Problem& problem, int cell) {
+  const Held& held = problem.HeldBy(cell);
+  return problem.split[cell] ? std::max(held.recomputed, held.recomputed_half) : held.recomputed;
+}
+
 // One micro-batch's cells on one device, the first stage first: drops what it can within `limit`.
 // Returns the memory it takes; above `limit` if impossible.
 int64_t Choose(const Problem& problem, const std::vector<int>& cells, int64_t limit,
@@ -14,9 +24,11 @@ int64_t Choose(const Problem& problem, const std::vector<int>& cells, int64_t li
   for (size_t i = 0; i < cells.size(); ++i) {
     const Held& h = problem.HeldBy(cells[i]);
     const bool last = i + 1 == cells.size();  // its backward follows immediately
-    const bool drop = !last && h.dropped < h.forward && held + h.recomputed <= limit;
+    const bool drop =
+        !last && h.dropped < h.forward && held + MostRecomputed(problem, cells[i]) <= limit;
     dropped[cells[i]] = drop;
-    peak = std::max(peak, held + (drop ? h.recomputed : h.forward));
+    peak = std::max(
+        peak, held + (drop ? MostRecomputed(problem, cells[i]) : MostKept(problem, cells[i])));
     held += drop ? h.dropped : h.forward;
   }
   return peak;
@@ -25,8 +37,7 @@ int64_t Choose(const Problem& problem, const std::vector<int>& cells, int64_t li
 int64_t Least(const Problem& problem, const std::vector<int>& cells,
               std::vector<uint8_t>& dropped) {
   int64_t low = 0, high = 0;  // enough is in (low, high]
-  for (int cell : cells)
-    high += std::max(problem.HeldBy(cell).recomputed, problem.HeldBy(cell).forward);
+  for (int cell : cells) high += std::max(MostRecomputed(problem, cell), MostKept(problem, cell));
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (Choose(problem, cells, middle, dropped) <= middle ? high : low) = middle;

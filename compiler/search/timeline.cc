@@ -71,8 +71,8 @@ void Timeline::Restore(const Step& step) {
 }
 
 // The saved piece of the order, between a moved task and the one whose place it takes, is put into
-// the order of the new lists: what the task needs goes first, or what needs it goes last. False: the
-// other one is among those.
+// the order of the new lists: what the task needs goes first, or what needs it goes last. False:
+// the other one is among those.
 bool Timeline::Reorder(Task task, Task other, bool later) {
   const Step& step = steps_.back();
   const int size = static_cast<int>(pieces_.size() - step.pieces);

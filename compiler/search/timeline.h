@@ -94,12 +94,12 @@ class Timeline {
 
   const Problem& problem_;
   Plan plan_;
-  std::vector<int> position_;  // by task: in its device's list; -1: in none
-  std::vector<Task> order_;    // of all tasks, those in no list anywhere
-  std::vector<int> rank_;      // by task: in order_
+  std::vector<int> position_;   // by task: in its device's list; -1: in none
+  std::vector<Task> order_;     // of all tasks, those in no list anywhere
+  std::vector<int> rank_;       // by task: in order_
   std::vector<Change> memory_;  // by task
-  std::vector<double> start_;  // by task
-  std::vector<double> tail_;   // by task: from its end to the last one's at least, as of Commit
+  std::vector<double> start_;   // by task
+  std::vector<double> tail_;    // by task: from its end to the last one's at least, as of Commit
   double makespan_ = 0, committed_ = 0;
   std::vector<Task> touched_;      // since Commit: what is beside them has changed; or -1
   int last_changed_ = -1;          // since Commit: what ranks above has the tail that it had

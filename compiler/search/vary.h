@@ -9,8 +9,8 @@
 namespace pp::search {
 
 // Changes rules of single cells, or of some neighbours, and the orders if a device has several
-// stages; the dispatcher builds a plan from each. Offers what it finds to the workbench, and returns
-// when the allowed work is done.
+// stages; the dispatcher builds a plan from each. Offers what it finds to the workbench, and
+// returns when the allowed work is done.
 void VaryRules(Workbench& bench, Rules rules);
 
 }  // namespace pp::search
