@@ -12,11 +12,11 @@
 namespace pp::search {
 namespace {
 
-// The work of a search without a time limit: about half a second, and twice that for a thousand
-// cells.
+// The work of a search without a time limit: about half a second for a hundred cells, two for some
+// thousands.
 constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000;
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
-constexpr int kAnnealings = 2;
+constexpr int kAnnealings = 2, kMostWorkCells = 1'600;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
 // The number of policies whose rules the local search starts from.
@@ -120,7 +120,8 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
   bench.Allow(kPhaseWork);
   VaryRules(bench, Imitate(bench.problem, bench.best()));
   for (int round = 0; round < kAnnealings; ++round)
-    Anneal(bench, kAnnealWork + kAnnealWorkPerCell * bench.problem.cells());
+    Anneal(bench,
+           kAnnealWork + kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells));
 }
 
 }  // namespace
