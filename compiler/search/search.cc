@@ -142,10 +142,10 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   }
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
+  PP_CHECK(bench.best_makespan() != kNever);
   if (!options.quick && problem.cells() < kManyCells) Improve(bench, tried, 0);
   for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)
     Improve(bench, tried, turn);
-  PP_CHECK(bench.best_makespan() != kNever);
   return {bench.best(), bench.best_makespan(), bound};
 }
 

@@ -9,7 +9,7 @@
 namespace pp::search {
 
 struct SearchOptions {
-  double seconds = 0;  // 0: a fixed amount of work, about a second at most
+  double seconds = 0;  // 0: a fixed amount of work, half a second to two
   bool quick = false;  // no local search
   // Called with each better makespan.
   std::function<void(double makespan)> progress;
