@@ -126,13 +126,19 @@ Program SmallPlan(CompileOptions options) {
 
 }  // namespace
 
+// Each scheme with each family and each type, and each family with each type.
 TEST_CASE("every scheme trains on a GPU as on a CPU") {
-  for (const Scheme& scheme : Schemes())
-    for (const char* family : {"gpt2", "llama"})
-      for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16})
-        CompareWithCpu(
-            {.scheme = std::string(scheme.name), .shape = {2, 4, 0}, .job = {.dtype = dtype}},
-            family, dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged);
+  bool fp32 = true;
+  for (const Scheme& scheme : Schemes()) {
+    for (const char* family : {"gpt2", "llama"}) {
+      CompareWithCpu({.scheme = std::string(scheme.name),
+                      .shape = {2, 4, 0},
+                      .job = {.dtype = fp32 ? Dtype::kFp32 : Dtype::kBf16}},
+                     family, fp32 ? Messages::kCopies : Messages::kStaged);
+      fp32 = !fp32;
+    }
+    fp32 = !fp32;
+  }
 }
 
 TEST_CASE("replicas, shards, peers and recomputation on a GPU") {

@@ -8,6 +8,7 @@
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
 #include "schema/verify.h"
+#include "tests/fit_tables.h"
 
 namespace pp {
 namespace {
@@ -112,184 +113,41 @@ struct Gaps {
   }
 };
 
-// D, M -> limit, optimum: proved for plans in which all stages keep one order of micro-batches,
-// best known if another order is faster. f=1, b=2, in=0.1.
-struct Optima {
-  int devices, microbatches;
-  std::vector<std::pair<const char*, double>> optima;
-};
-const Optima kOneFOneB[] = {
-    {2, 2, {{"1", 12}, {"1.1", 9}, {"1.2", 9}, {"1.5", 9}, {"2", 9}}},
-    {2, 4, {{"1", 24}, {"1.1", 18}, {"1.2", 16}, {"1.3", 15}, {"1.5", 15}, {"2", 15}}},
-    {3,
-     6,
-     {{"1", 54},
-      {"1.1", 36},
-      {"1.2", 30},
-      {"1.3", 26},
-      {"1.4", 26},
-      {"1.5", 26},
-      {"1.6", 26},
-      {"1.7", 26},
-      {"1.8", 26},
-      {"1.9", 26},
-      {"2", 24},
-      {"2.5", 24},
-      {"3", 24}}},
-    {4,
-     4,
-     {{"1.1", 30},
-      {"1.2", 27},
-      {"1.3", 21},
-      {"1.4", 21},
-      {"1.5", 21},
-      {"2", 21},
-      {"2.5", 21},
-      {"3", 21},
-      {"4", 21}}},
-    {4,
-     8,
-     {{"1.2", 49},
-      {"1.3", 40},
-      {"1.4", 37},
-      {"1.5", 37},
-      {"1.6", 36},
-      {"1.7", 36},
-      {"1.8", 36},
-      {"2", 34},
-      {"2.1", 34},
-      {"2.2", 34},
-      {"2.3", 33},
-      {"2.4", 33},
-      {"2.5", 33},
-      {"3", 33},
-      {"3.5", 33},
-      {"4", 33}}},
-    {4,
-     16,
-     {{"1.3", 77},
-      {"1.4", 69},
-      {"1.5", 69},
-      {"1.6", 67},
-      {"1.8", 66},
-      {"2", 65},
-      {"2.5", 61},
-      {"3", 58},
-      {"3.5", 57},
-      {"3.6", 57},
-      {"3.7", 57},
-      {"3.8", 57},
-      {"3.9", 57},
-      {"4", 57}}},
-    {8,
-     8,
-     {{"1.3", 66},
-      {"1.4", 59},
-      {"1.5", 55},
-      {"1.6", 51},
-      {"1.8", 48},
-      {"2", 46},
-      {"2.1", 46},
-      {"2.2", 46},
-      {"2.3", 45},
-      {"2.4", 45},
-      {"2.5", 45},
-      {"3", 45},
-      {"3.5", 45},
-      {"4", 45},
-      {"5", 45},
-      {"6", 45},
-      {"8", 45}}},
-    {8, 16, {{"1.5", 95}, {"2", 78}, {"3", 72}, {"4", 69}, {"6", 69}, {"8", 69}}},
-};
-
-// Schemes with several stages per device (whose stages take f=1, b=2 each), pipes or halves.
-const Case kOthers[] = {
-    {"gpipe", 4, 4, 1, "in=0.1", "4", 21},
-    {"gpipe", 4, 4, 1, "in=0.1", "1.3", 21},
-    {"chimera", 4, 4, 1, "in=0.1", "4", 16},
-    {"chimera", 4, 4, 1, "in=0.1", "2.2", 18},
-    {"chimera", 4, 4, 1, "in=0.1", "1.3", 19},
-    {"chimera", 4, 8, 1, "in=0.1", "8", 27},
-    {"chimera", 4, 8, 1, "in=0.1", "4", 28},
-    {"chimera", 4, 8, 1, "in=0.1", "3", 30},
-    {"chimera", 4, 8, 1, "in=0.1", "1.4", 34},
-    {"interleaved", 4, 4, 2, "f=2,b=4,in=0.1", "3", 33},
-    {"interleaved", 4, 4, 2, "f=2,b=4,in=0.1", "2", 35},
-    {"interleaved", 4, 4, 2, "f=2,b=4,in=0.1", "1.5", 36},
-    {"interleaved", 4, 8, 2, "f=2,b=4,in=0.1", "3", 57},
-    {"interleaved", 4, 8, 2, "f=2,b=4,in=0.1", "2", 62},
-    {"interleaved", 4, 8, 2, "f=2,b=4,in=0.1", "1.5", 66},
-    {"interleaved", 2, 4, 2, "f=2,b=4,in=0.1", "2", 27},
-    {"interleaved", 2, 4, 2, "f=2,b=4,in=0.1", "1.5", 28},
-    {"interleaved", 2, 4, 2, "f=2,b=4,in=0.1", "1", 31},
-    {"zb-h1", 2, 4, 1, "in=0.1", "1.1", 16},
-    {"zb-h1", 2, 4, 1, "in=0.1", "1.3", 15},
-    {"zb-h1", 2, 4, 1, "in=0.1", "2", 13},
-    {"zb-h1", 4, 4, 1, "in=0.1", "1.2", 21},
-    {"zb-h1", 4, 4, 1, "in=0.1", "1.3", 19},
-    {"zb-h1", 4, 4, 1, "in=0.1", "2", 18},
-    {"zb-h1", 4, 4, 1, "in=0.1", "2.5", 17},
-    {"zb-h1", 4, 4, 1, "in=0.1", "3", 17},
-    {"zb-h1", 4, 4, 1, "in=0.1", "4", 15},
-    {"zb-h1", 4, 8, 1, "in=0.1", "1.4", 34},
-    {"zb-h1", 4, 8, 1, "in=0.1", "2", 33},
-    {"zb-h1", 4, 8, 1, "in=0.1", "2.5", 29},
-    {"zb-h1", 4, 8, 1, "in=0.1", "3", 29},
-    {"zb-h1", 4, 8, 1, "in=0.1", "3.5", 28},
-    {"zb-h1", 4, 8, 1, "in=0.1", "4", 27},
-};
-
-// Uneven stages, slow recomputes, communication, a limit for each device: drawn at random, and
-// proved for plans that take the backwards of a stage in order.
-const Case kUneven[] = {
-    {"1f1b", 2, 6, 1, "f=2:1,b=4:2,r=2:1,comm=0.25,in=0.1", "1.4", 44},
-    {"1f1b", 3, 6, 1, "f=1,b=2,r=1,in=0.1", "2.6", 24},
-    {"1f1b", 3, 6, 1, "f=1:1.5:1.5,b=2:2.25:3,r=1:1.5:1.5,in=0.2", "2.2", 33.75},
-    {"1f1b", 4, 4, 1, "f=1.5:1.5:1.5:2,b=3:2.25:2.25:4,r=2.25:1.5:1.5:2,in=0.1", "1.2:2.7:3.8:2.2",
-     42},
-    {"chimera", 4, 4, 1, "f=1,b=2,r=1:1:1:1.5,comm=0.5,in=0.1", "1.7:3.1:1.3:1.8", 21.5},
-    {"chimera", 4, 6, 1, "f=1,b=2,r=1.5:1.5:1:1,comm=0.25,in=0.2", "3.4", 24.75},
-    {"chimera", 4, 6, 1, "f=1,b=2,r=1.5:1:1:1.5,comm=0.5,in=0.2", "1.4:2.5:1.6:2", 30.5},
-    {"chimera", 4, 6, 1, "f=1.5:1:1.5:1,b=3:2:3:1.5,r=1.5:1:2.25:1,comm=0.5,in=0.2", "1.7", 37},
-    {"interleaved", 2, 4, 2, "f=1.5:2:1:1,b=3:4:1.5:2,r=1.5:2:1.5:1,comm=0.5,in=0.2", "1.9:1.3",
-     23.5},
-    {"interleaved", 3, 6, 2, "f=1,b=2,r=1.5:1.5:1.5:1:1:1,comm=0.5,in=0.05", "2.3:1.1:2.1", 27.5},
-    {"zb-h1", 2, 6, 1, "f=1,b=2,r=1:1.5,comm=0.5,in=0.1", "1.6:1.9", 23},
-    {"zb-h1", 2, 6, 1, "f=1:2,b=2:3,r=1:2,in=0.05", "1.8", 31.5},
-    {"zb-h1", 4, 4, 1, "f=1.5:1:1:2,b=3:2:2:3,r=2.25:1.5:1.5:2,in=0.1", "2.1:4:3.4:2.1", 25.5},
-    {"zb-h1", 4, 5, 1, "f=2:1:1.5:2,b=4:2:3:4,r=3:1:1.5:2,comm=0.25,in=0.1", "2.3", 40.5},
-    {"zb-v", 2, 4, 2, "f=1:1.5:1.5:1.5,b=1.5:3:3:2.25,r=1:1.5:2.25:1.5,comm=0.25,in=0.1", "1.8:1.1",
-     22.25},
-    {"zb-v", 2, 4, 2, "f=2:1.5:1.5:2,b=3:3:3:4,r=2:1.5:1.5:2,comm=0.5,in=0.1", "1.1", 26},
-};
+// Fits each row of a table, or each `every`th of them: bench_fit does all.
+Gaps GapsOf(const std::string& table, int every) {
+  Gaps gaps;
+  const auto rows = ReadOptima();
+  INFO(rows.status().message());
+  REQUIRE(rows.ok());
+  int left = 0;
+  for (const FitRow& row : *rows)
+    if (row.table == table && left-- == 0) {
+      const Case c{row.scheme, row.devices, row.microbatches, row.stages_per_device,
+                   row.costs,  row.limit,   row.makespan};
+      gaps.Add(c, CheckFit(c));
+      left = every - 1;
+    }
+  REQUIRE(gaps.count > 0);
+  gaps.Print(table.c_str());
+  return gaps;
+}
 
 }  // namespace
 
 TEST_CASE("1F1B is as fast as the optimum under every limit, within a tenth of a percent") {
-  Gaps gaps;
-  for (const Optima& row : kOneFOneB)
-    for (const auto& [limit, optimum] : row.optima) {
-      const Case c{"1f1b", row.devices, row.microbatches, 1, "in=0.1", limit, optimum};
-      gaps.Add(c, CheckFit(c));
-    }
-  gaps.Print("1F1B");
+  const Gaps gaps = GapsOf("1F1B", 4);
   CHECK(gaps.mean() <= 0.001);
   CHECK(gaps.largest <= 0.015);
 }
 
 TEST_CASE("several stages a device, pipes and split backwards are near the optimum") {
-  Gaps gaps;
-  for (const Case& c : kOthers) gaps.Add(c, CheckFit(c));
-  gaps.Print("others");
+  const Gaps gaps = GapsOf("others", 3);
   CHECK(gaps.mean() <= 0.002);
   CHECK(gaps.largest <= 0.035);
 }
 
 TEST_CASE("other costs and limits are near the optimum") {
-  Gaps gaps;
-  for (const Case& c : kUneven) gaps.Add(c, CheckFit(c));
-  gaps.Print("uneven");
+  const Gaps gaps = GapsOf("uneven", 2);
   CHECK(gaps.mean() <= 0.005);
   CHECK(gaps.largest <= 0.03);
 }
@@ -298,7 +156,7 @@ TEST_CASE("never slower than Mario's passes under the memory that those take") {
   for (const char* scheme : {"1f1b", "chimera", "interleaved"})
     for (const char* costs : {"in=0.1", "b=1.5,in=0.05", "f=1,b=3,r=1.5,in=0.1"}) {
       CompileOptions options{.scheme = scheme,
-                             .shape = {.devices = 4, .microbatches = 12, .stages_per_device = 0},
+                             .shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0},
                              .passes = "mario",
                              .costs = costs};
       const auto mario = Compile(options);
@@ -308,7 +166,7 @@ TEST_CASE("never slower than Mario's passes under the memory that those take") {
       for (int d = 0; d < 4; ++d)
         limit += (d > 0 ? ":" : "") + std::to_string(PeakOf(*mario, model, d));
       const double makespan = MustSimulate(*mario, model).makespan;
-      CHECK(CheckFit({scheme, 4, 12, 0, costs, limit, 0}) <= makespan + 1e-9);
+      CHECK(CheckFit({scheme, 4, 8, 0, costs, limit, 0}) <= makespan + 1e-9);
     }
 }
 
@@ -356,14 +214,15 @@ TEST_CASE("where overlapping pairs save time nothing is proved") {
   CHECK(Fit({"dualpipe-v", 2, 8, 0, "f=1,b=2,fb=3", "8", 0}).report.lower_bound);
 }
 
-// The makespans of sail-sg's own schedules (github.com/sail-sg/zero-bubble-pipeline-parallelism)
-// under the memory that they take, where F, I and W of half a device take half a unit each.
 TEST_CASE("as fast as published schedules under their memory") {
-  const Case cases[] = {
-      {"zb-v", 4, 8, 2, "in=1,b=2", "4", 25.5},   {"v-half", 4, 8, 2, "in=1,b=2", "3", 26.5},
-      {"v-min", 4, 8, 2, "in=1,b=2", "2", 29.5},  {"v-half", 6, 18, 2, "in=1,b=2", "4", 59.5},
-      {"v-min", 6, 18, 2, "in=1,b=2", "3", 62.5}, {"v-half", 8, 16, 2, "in=1,b=2", "5", 56.5}};
-  for (const Case& c : cases) CHECK(CheckFit(c) <= c.optimum * (1 + 1e-4));
+  const auto rows = ReadPeers();
+  INFO(rows.status().message());
+  REQUIRE(rows.ok());
+  for (size_t i = 0; i < rows->size(); i += 12) {
+    const FitRow& row = (*rows)[i];
+    CHECK(CheckFit({row.scheme, row.devices, row.microbatches, row.stages_per_device, row.costs,
+                    row.limit, 0}) <= row.makespan * (1 + 1e-4));
+  }
 }
 
 TEST_CASE("schemes with the same work are equally fast under a limit") {

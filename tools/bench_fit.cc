@@ -1,15 +1,14 @@
 // How good fit-memory is and how long it takes on pipelines of any size. The gap is relative to a
 // lower bound, which is itself some percent below the optimum in the middle of the memory range.
-// Then, beside the schedules that sail-sg's zero-bubble repository makes for the same costs, under
-// the memory that those take (tests/reference/zb_peers.csv; to be run where that is found).
+// Then, beside optima and beside the schedules of sail-sg's zero-bubble repository
+// (tests/fit_tables.h; to be run where tests/reference is found).
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "compiler/compile.h"
+#include "tests/fit_tables.h"
 
 namespace pp {
 namespace {
@@ -27,73 +26,38 @@ constexpr Row kRows[] = {
     {"zb-h1", 8, 64, 4},    {"zb-v", 8, 64, 4},    {"interleaved", 64, 1024, 16},
 };
 
-// A row of zb_peers.csv: how long F, I and W of a stage take, and a message; the schedule's
-// makespan, and the activations that it holds.
-struct Peer {
-  std::string costs, name;
-  double f, i, w, latency;
-  int devices, microbatches, stages_per_device;
-  double makespan, peak;
-};
-std::vector<Peer> ReadPeers(const char* path) {
-  std::ifstream file(path);
-  std::vector<Peer> peers;
-  std::string line;
-  for (std::getline(file, line); std::getline(file, line);) {
-    std::istringstream cells(line);
-    const auto text = [&] {
-      std::string cell;
-      std::getline(cells, cell, ',');
-      return cell;
-    };
-    const auto number = [&] { return std::stod(text()); };
-    const auto whole = [&] { return std::stoi(text()); };
-    Peer peer{.costs = text()};
-    peer.f = number(), peer.i = number(), peer.w = number(), peer.latency = number();
-    peer.devices = whole(), peer.microbatches = whole(), peer.stages_per_device = whole();
-    peer.name = text();
-    peer.makespan = number();
-    number();  // from a device's first instruction to its last, the most of all devices
-    peer.peak = number();
-    peers.push_back(peer);
-  }
-  return peers;
-}
-
-Status ComparePeers() {
-  const std::vector<Peer> peers = ReadPeers("tests/reference/zb_peers.csv");
-  if (peers.empty()) return Status::Invalid("tests/reference/zb_peers.csv: cannot be read");
+// Each table's rows beside what fit-memory finds.
+Status Compare(const char* title, const Result<std::vector<FitRow>>& rows) {
+  if (!rows.ok()) return rows.status();
   struct Sum {
     int rows = 0, slower = 0;
-    double sum = 0, worst = -1;
+    double gaps = 0, worst = -1, bounds = 0;
   };
-  std::map<std::pair<std::string, std::string>, Sum> sums;
-  for (const Peer& peer : peers) {
-    const bool own = peer.name == "v-half" || peer.name == "v-min" || peer.name == "zb-v";
-    const double whole = peer.stages_per_device;  // stages in a device's time
-    CompileOptions options{.scheme = own ? peer.name : "zb-h1",
-                           .shape = {.devices = peer.devices,
-                                     .microbatches = peer.microbatches,
-                                     .stages_per_device = peer.stages_per_device},
-                           .costs = fmt::format("f={},b={},bi={},bw={},latency={},in=1",
-                                                whole * peer.f, whole * (peer.i + peer.w),
-                                                whole * peer.i, whole * peer.w, peer.latency)};
-    double makespan = 0;
-    options.fit = {.limit = {.values = {peer.peak}},
-                   .report = [&](const FitReport& r) { makespan = r.makespan; }};
+  std::map<std::string, Sum> sums;
+  for (const FitRow& row : *rows) {
+    CompileOptions options{.scheme = row.scheme,
+                           .shape = {.devices = row.devices,
+                                     .microbatches = row.microbatches,
+                                     .stages_per_device = row.stages_per_device},
+                           .costs = row.costs};
+    const auto limit = ParseMemoryLimit(row.limit);
+    PP_RETURN_IF_ERROR(limit.status());
+    FitReport report;
+    options.fit = {.limit = *limit, .report = [&](const FitReport& r) { report = r; }};
     PP_RETURN_IF_ERROR(Compile(options).status());
-    const double gap = makespan / peer.makespan - 1;
-    Sum& sum = sums[{peer.name, peer.costs}];
+    const double gap = report.makespan / row.makespan - 1;
+    Sum& sum = sums[row.table];
     ++sum.rows;
     sum.slower += gap > 1e-4;
-    sum.sum += gap;
+    sum.gaps += gap;
     sum.worst = std::max(sum.worst, gap);
+    sum.bounds += report.makespan / *report.lower_bound - 1;
   }
-  fmt::print("\n{:<12} {:<8} {:>5} {:>9} {:>9} {:>7}\n", "sail-sg's", "costs", "rows", "mean",
-             "worst", "slower");
+  fmt::print("\n{:<20} {:>5} {:>9} {:>9} {:>7} {:>13}\n", title, "rows", "mean", "worst", "slower",
+             "above bound");
   for (const auto& [name, sum] : sums)
-    fmt::print("{:<12} {:<8} {:>5} {:>+7.2f} % {:>+7.2f} % {:>7}\n", name.first, name.second,
-               sum.rows, sum.sum / sum.rows * 100, sum.worst * 100, sum.slower);
+    fmt::print("{:<20} {:>5} {:>+7.3f} % {:>+7.2f} % {:>7} {:>11.1f} %\n", name, sum.rows,
+               sum.gaps / sum.rows * 100, sum.worst * 100, sum.slower, sum.bounds / sum.rows * 100);
   return {};
 }
 
@@ -124,7 +88,9 @@ int Main() {
                row.scheme, row.devices, row.microbatches, row.limit, free.makespan, report.makespan,
                *report.lower_bound, (report.makespan / *report.lower_bound - 1) * 100, seconds);
   }
-  if (const Status status = ComparePeers(); !status.ok()) {
+  Status status = Compare("optima", ReadOptima());
+  if (status.ok()) status = Compare("sail-sg's", ReadPeers());
+  if (!status.ok()) {
     fmt::print(stderr, "bench_fit: error: {}\n", status.message());
     return static_cast<int>(status.code());
   }

@@ -1,0 +1,85 @@
+#include "tests/fit_tables.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "compiler/csv.h"
+
+namespace pp {
+namespace {
+
+using Cells = std::map<std::string, std::string>;  // by their column's name
+
+Result<std::vector<Cells>> Read(const std::string& path) {
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.empty()) return Status::Invalid(path + ": cannot be read");
+  CsvReader reader(text, path);
+  std::vector<std::string> names;
+  std::vector<Cells> rows;
+  std::string cell;
+  for (;;) {
+    const Result<bool> more = reader.Next(&cell);
+    if (!more.ok()) return more.status();
+    if (!*more) return rows;
+    if (reader.row() == 1) {
+      names.push_back(cell);
+      continue;
+    }
+    if (reader.column() == 1) rows.emplace_back();
+    rows.back()[names.at(reader.column() - 1)] = cell;
+  }
+}
+
+FitRow RowOf(const Cells& cells) {
+  const auto whole = [&](const char* name) { return std::atoi(cells.at(name).c_str()); };
+  return {.devices = whole("devices"),
+          .microbatches = whole("microbatches"),
+          .stages_per_device = whole("stages_per_device")};
+}
+
+}  // namespace
+
+Result<std::vector<FitRow>> ReadOptima() {
+  const auto read = Read("tests/reference/optima.csv");
+  if (!read.ok()) return read.status();
+  std::vector<FitRow> rows;
+  for (const Cells& cells : *read) {
+    FitRow row = RowOf(cells);
+    row.table = cells.at("table");
+    row.scheme = cells.at("scheme");
+    row.costs = cells.at("costs");
+    row.limit = cells.at("limit");
+    row.makespan = std::atof(cells.at("optimum").c_str());
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+Result<std::vector<FitRow>> ReadPeers() {
+  const auto read = Read("tests/reference/zb_peers.csv");
+  if (!read.ok()) return read.status();
+  std::vector<FitRow> rows;
+  for (const Cells& cells : *read) {
+    FitRow row = RowOf(cells);
+    const std::string& peer = cells.at("peer");
+    row.table = peer + " " + cells.at("costs");
+    row.scheme = peer == "v-half" || peer == "v-min" || peer == "zb-v" ? peer : "zb-h1";
+    // Theirs are of a stage, ours of all of a device's stages.
+    const auto cost = [&](const char* name) {
+      return row.stages_per_device * std::atof(cells.at(name).c_str());
+    };
+    row.costs = fmt::format("f={},b={},bi={},bw={},latency={},in=1", cost("f"),
+                            cost("i") + cost("w"), cost("i"), cost("w"), cells.at("latency"));
+    row.limit = cells.at("peak");
+    row.makespan = std::atof(cells.at("makespan").c_str());
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace pp

@@ -1,0 +1,28 @@
+// Makespans under limits of memory that fit-memory has to reach, for its test and its benchmark.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schema/status.h"
+
+namespace pp {
+
+struct FitRow {
+  std::string table, scheme;
+  int devices = 0, microbatches = 0, stages_per_device = 0;
+  std::string costs, limit;  // as --costs and --memory-limit take them
+  double makespan = 0;
+};
+
+// tests/reference/optima.csv: found by an exact solver. "1F1B" and "others" are proved for plans in
+// which all stages keep one order of micro-batches, and the best known if another order is faster;
+// "uneven" (stages, recomputes, messages and limits drawn at random) is proved for plans that take
+// the backwards of a stage in order.
+Result<std::vector<FitRow>> ReadOptima();
+
+// tests/reference/zb_peers.csv: what the schedulers of sail-sg's zero-bubble repository make, under
+// the memory that those schedules take. A table is one scheduler with one set of costs.
+Result<std::vector<FitRow>> ReadPeers();
+
+}  // namespace pp
