@@ -165,8 +165,10 @@ grep -q "^piperun: error: standard output: cannot be written" err.txt || fail "a
 rm -rf saves
 mkfifo steps.jsonl
 head -n 1 steps.jsonl > line.txt &
-"${train[@]}" --steps 40 --save saves --log steps.jsonl --export logged > out.txt 2> err.txt
+exec 9> steps.jsonl  # waits for the reader
+"${train[@]}" --steps 40 --save saves --log steps.jsonl --export logged > out.txt 2> err.txt 9>&-
 (($? == 1)) || fail "a log's reader that leaves"
+exec 9>&-
 [[ $(wc -l < err.txt) == 1 ]] && grep -q "steps.jsonl: cannot be written: Broken pipe" err.txt || fail "broken pipe"
 [[ -e saves/step-00000040/manifest.json && -e logged/config.json ]] || fail "lost with its log"
 grep -q "^step 40/40" out.txt || fail "it did not train on"
