@@ -25,7 +25,8 @@ struct Fitted {
   FitReport report;
 };
 
-Fitted Fit(const Case& c) {
+// `quick`: no local search.
+Fitted Fit(const Case& c, bool quick = false) {
   CompileOptions options{.scheme = c.scheme,
                          .shape = {.devices = c.devices,
                                    .microbatches = c.microbatches,
@@ -34,7 +35,8 @@ Fitted Fit(const Case& c) {
   const auto limit = ParseMemoryLimit(c.limit);
   REQUIRE(limit.ok());
   FitReport report;
-  options.fit = {.limit = *limit, .report = [&](const FitReport& r) { report = r; }};
+  options.fit = {
+      .limit = *limit, .report = [&](const FitReport& r) { report = r; }, .quick = quick};
   auto program = Compile(options);
   INFO(program.status().message());
   REQUIRE(program.ok());
@@ -72,10 +74,10 @@ Prediction MustSimulate(const Program& program, const CostModel& costs) {
 }
 
 // Checks what the pass guarantees for every plan. Returns the makespan.
-double CheckFit(const Case& c) {
+double CheckFit(const Case& c, bool quick = false) {
   INFO(c.scheme << " D " << c.devices << " M " << c.microbatches << " " << c.costs << " limit "
                 << c.limit);
-  const Fitted fitted = Fit(c);
+  const Fitted fitted = Fit(c, quick);
   const CostModel costs = *ParseCosts(c.costs, fitted.program.stages);
   const std::vector<double> limits = ParseMemoryLimit(c.limit)->values;
   for (int d = 0; d < c.devices; ++d) {
@@ -166,7 +168,7 @@ TEST_CASE("never slower than Mario's passes under the memory that those take") {
       for (int d = 0; d < 4; ++d)
         limit += (d > 0 ? ":" : "") + std::to_string(PeakOf(*mario, model, d));
       const double makespan = MustSimulate(*mario, model).makespan;
-      CHECK(CheckFit({scheme, 4, 8, 0, costs, limit, 0}) <= makespan + 1e-9);
+      CHECK(CheckFit({scheme, 4, 8, 0, costs, limit, 0}, true) <= makespan + 1e-9);
     }
 }
 
@@ -245,7 +247,7 @@ TEST_CASE("a plan that fits is never made slower") {
                    .costs = costs});
       REQUIRE(plain.ok());
       const CostModel model = *ParseCosts(costs, plain->stages);
-      CHECK(CheckFit(c) <= MustSimulate(*plain, model).makespan + 1e-9);
+      CHECK(CheckFit(c, true) <= MustSimulate(*plain, model).makespan + 1e-9);
     }
 }
 
@@ -268,10 +270,10 @@ TEST_CASE("the least limit is named, and is enough") {
   options.shape.stages_per_device = 2;
   CHECK(Compile(options).status().message() ==
         "--memory-limit: 0.5 is too little for device 1 (0.6 is the least that fits)");
-  CheckFit({"interleaved", 2, 4, 2, "in=0.1", "0.6", 0});
-  CheckFit({"1f1b", 4, 4, 1, "in=0.1", "1", 0});
-  CheckFit({"chimera", 4, 8, 1, "in=0.1", "1", 0});
-  CheckFit({"zb-v", 4, 8, 2, "in=0.1", "0.6", 0});
+  CheckFit({"interleaved", 2, 4, 2, "in=0.1", "0.6", 0}, true);
+  CheckFit({"1f1b", 4, 4, 1, "in=0.1", "1", 0}, true);
+  CheckFit({"chimera", 4, 8, 1, "in=0.1", "1", 0}, true);
+  CheckFit({"zb-v", 4, 8, 2, "in=0.1", "0.6", 0}, true);
 }
 
 TEST_CASE("a limit or an input beyond all measure") {
