@@ -49,8 +49,12 @@ mixed 2 "--seed: $same" "$piperun" a.plan --data text.txt --steps 3 --seed 2
 mixed 2 "--steps: 'x' .*" "$piperun" a.plan --data text.txt --steps x
 mixed 2 "--transport: not the same on all ranks .*" "$piperun" a.plan --data text.txt --transport mpi
 mixed 2 ".*unknown.* .*" "$piperun" a.plan --data text.txt --unknown
-# Here mpiexec ends the ranks that wait, whose status is theirs or its own.
-mixed "[19]" "rank 0: not all of 4 ranks have started within 10 s .*" sleep 60
+# Here mpiexec ends the ranks that wait, whose status is theirs or its own. Beside the others.
+(
+  mkdir absent && cd absent && ln -s ../a.plan ../text.txt . || exit
+  mixed "[19]" "rank 0: not all of 4 ranks have started within 10 s .*" sleep 60
+  exit $failures
+) & absent=$!
 # However short the time-out for stalls: a machine under load may start a rank seconds later.
 timeout 60 mpiexec -n 3 "$piperun" a.plan --data text.txt --steps 3 --stall-timeout 2 : \
   -n 1 bash -c "sleep 4; exec '$piperun' a.plan --data text.txt --steps 3" > out.txt 2> err.txt ||
@@ -125,8 +129,11 @@ for _ in $(seq 50); do
 done
 [[ ! -s left.txt ]] || fail "left over: $(cat left.txt)"
 
-# stop_rank RANK PATTERN: a rank stops answering; another one reports it.
-stop_rank() {
+# stop_rank RANK PATTERN: a rank stops answering; another one reports it. In a folder and a shell of
+# its own: most of it is waiting.
+stop_rank() (
+  failures=0
+  mkdir "stopped$1" && cd "stopped$1" && ln -s ../a.plan ../text.txt . || exit
   start --stall-timeout 1
   local all process
   all=$(ranks)
@@ -140,7 +147,10 @@ stop_rank() {
   for process in $all; do
     [[ ! -e /proc/$process ]] || fail "rank with process $process is left over"
   done
-}
-stop_rank 2 "no progress for 1 s: rank 0 at '.*'; .*; rank 2 does not answer; .*"
-stop_rank 0 "rank 0 does not answer"
+  exit $failures
+)
+stop_rank 2 "no progress for 1 s: rank 0 at '.*'; .*; rank 2 does not answer; .*" & second=$!
+stop_rank 0 "rank 0 does not answer" || failures=$((failures + 1))
+wait $second || failures=$((failures + 1))
+wait $absent || failures=$((failures + 1))
 exit $((failures > 0))
