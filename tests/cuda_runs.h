@@ -16,6 +16,8 @@ namespace pp {
 
 // Each of a scheme's weight versions on two devices is written twice.
 inline constexpr int kCudaRunSteps = 4;
+// Enough for this plan: two, in which the second sees what the first did, but for versions.
+int StepsToCompare(const Program& program);
 
 // How messages between GPUs travel: copies from one GPU's memory to another's, pinned memory and
 // the hosts' transport, or NCCL.
@@ -48,7 +50,8 @@ ModelConfig CudaRunModel(const std::string& family, bool tied);
 Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& terms);
 
 // `loss_scale`: of fp16's first step; 8192, with which none is skipped.
-KeptReport RunOnCpu(const Program& program, std::optional<double> loss_scale = {});
+KeptReport RunOnCpu(const Program& program, std::optional<double> loss_scale = {},
+                    int steps = kCudaRunSteps);
 KeptReport RunOnCuda(const Program& program, const CudaRun& run);
 
 // The largest relative difference of losses and norms, over equally many steps. REQUIRES: there are
