@@ -20,6 +20,7 @@ namespace pp {
 namespace {
 
 constexpr int kDevices = 64;
+constexpr int kRounds = 3;
 
 struct Cost {
   double seconds = 0;  // of a processor
@@ -103,7 +104,16 @@ void MeasureScheme(const std::string& scheme, int64_t instructions, double (&bas
       if (way == 2) AddModel(sized);
       return Measure(sized);
     };
-    const Cost once = measure(1, 1), longer = measure(1, 2), wider = measure(2, 1);
+    // The least of several, taken in turn: other programs only ever add to a time.
+    Cost once, longer, wider;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto keep = [round](Cost* least, const Cost& cost) {
+        if (round == 0 || cost.seconds < least->seconds) *least = cost;
+      };
+      keep(&once, measure(1, 1));
+      keep(&longer, measure(1, 2));
+      keep(&wider, measure(2, 1));
+    }
     const double taken = once.Nanoseconds();
     if (scheme == "1f1b") base[way] = taken;
     fmt::print("{:<14} {:<9} {:>9} {:>9.0f} {:>9.2f} {:>9.2f} {:>9.2f} {:>7.2f}\n", scheme,
