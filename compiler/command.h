@@ -21,7 +21,7 @@ struct Arguments {
   std::map<std::string, std::string> attributes;  // by option; a flag that is given: "true"
   std::string reduce, costs, model;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
-  std::string memory_limit, search_seconds;
+  std::string memory_limit, search_seconds, objective;
   std::string transport, communicators, groups, creation, kernels;
   bool time_passes = false;
   bool why = false;

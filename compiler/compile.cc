@@ -72,6 +72,11 @@ Status AddClip(const CompileOptions& options, Program& program) {
         "--clip: exact, but {} steps before all gradients are complete, so there is no norm (off)",
         program.scheme));
   program.clip = options.clip.value_or(program.clip && !versions);
+  if (program.clip && options.fit.objective == Objective::kPeriod)
+    return Status::Invalid(
+        "--objective: period, but for a gradient norm all devices wait for one another at the end "
+        "of "
+        "a step (--clip off)");
   if (!options.job.has_model() || !InfoOf(options.job.dtype).scales_loss || program.clip) return {};
   // The norm tells every device that a gradient overflowed, so that it skips the update.
   if (versions)

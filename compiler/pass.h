@@ -19,9 +19,14 @@ namespace pp {
 // backwards.
 enum class Reduce { kEarly, kLate };
 
+// What is made short: a step from its first to its last instruction, or the time from step to step
+// where a device goes on as soon as its own list is done.
+enum class Objective { kStep, kPeriod };
+
 // What fit-memory found.
 struct FitReport {
-  double makespan = 0;
+  double makespan = 0;  // or the longest time from a device's first to its last instruction, which
+                        // the period is at most
   // No plan within the limit is faster. None if overlapping a forward with a backward saves time,
   // which the bound does not model.
   std::optional<double> lower_bound;
@@ -32,6 +37,7 @@ struct FitReport {
 // What fit-memory is asked for.
 struct MemoryFit {
   MemoryLimit limit;
+  Objective objective = Objective::kStep;
   double search_seconds = 0;                      // 0: a fixed amount of work
   std::function<void(double makespan)> progress;  // with each better plan
   std::function<void(const FitReport&)> report;   // at the end

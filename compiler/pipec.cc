@@ -25,9 +25,15 @@ namespace {
 
 // What fit-memory must do, and how it reports what it found.
 Status AddFit(const Arguments& a, MemoryFit* fit) {
-  if (a.memory_limit.empty())
-    return a.search_seconds.empty() ? Status()
-                                    : Status::Invalid("--search-seconds: needs --memory-limit");
+  if (a.memory_limit.empty()) {
+    if (!a.search_seconds.empty()) return Status::Invalid("--search-seconds: needs --memory-limit");
+    return a.objective.empty() ? Status() : Status::Invalid("--objective: needs --memory-limit");
+  }
+  if (!a.objective.empty() && a.objective != "step" && a.objective != "period")
+    return Status::Invalid(fmt::format("--objective: '{}' (step, period)", a.objective));
+  const bool period = a.objective == "period";
+  if (period) fit->objective = Objective::kPeriod;
+  const char* what = period ? "period at most" : "makespan";
   auto limit = ParseMemoryLimit(a.memory_limit);
   if (!limit.ok()) return limit.status();
   fit->limit = *limit;
@@ -35,11 +41,11 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
   PP_RETURN_IF_ERROR(ParseNumber("--search-seconds", a.search_seconds, 1, &seconds));
   fit->search_seconds = seconds;
   if (seconds > 0)
-    fit->progress = [](double makespan) {
-      fmt::print(std::cerr, "fit-memory: makespan {:g}\n", makespan);
+    fit->progress = [what](double makespan) {
+      fmt::print(std::cerr, "fit-memory: {} {:g}\n", what, makespan);
     };
   const bool bytes = fit->limit.unit == MemoryLimit::kBytes;
-  fit->report = [bytes](const FitReport& report) {
+  fit->report = [bytes, what](const FitReport& report) {
     std::string bound = "no lower bound (pairs overlap)";
     if (report.lower_bound)
       bound = fmt::format(
@@ -47,7 +53,7 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
           *report.lower_bound > 0 ? 100 * (report.makespan / *report.lower_bound - 1) : 0);
     std::vector<double> peaks = report.peaks;
     for (double& peak : peaks) peak /= bytes ? 1 << 30 : 1;
-    fmt::print(std::cerr, "fit-memory: makespan {:g}{}, {}, peaks {:.4g}{}\n", report.makespan,
+    fmt::print(std::cerr, "fit-memory: {} {:g}{}, {}, peaks {:.4g}{}\n", what, report.makespan,
                report.whole ? "" : " without STEP and reductions", bound, fmt::join(peaks, " "),
                bytes ? " GiB" : "");
   };
@@ -213,6 +219,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
     sub->add_option("--memory-limit", a.memory_limit,
                     "fit-memory: activations per device (1.5, 2:2:1) or bytes (40GiB, 24GB)");
+    sub->add_option("--objective", a.objective,
+                    "what fit-memory makes short: step (default), or period, from step to step");
     sub->add_option("--search-seconds", a.search_seconds, "how long fit-memory searches");
     sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
     sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");

@@ -77,6 +77,7 @@ Result<std::vector<FitRow>> ReadPeers() {
                             cost("i") + cost("w"), cost("i"), cost("w"), cells.at("latency"));
     row.limit = cells.at("peak");
     row.makespan = std::atof(cells.at("makespan").c_str());
+    row.span = std::atof(cells.at("span").c_str());
     rows.push_back(row);
   }
   return rows;

@@ -13,6 +13,7 @@ struct FitRow {
   int devices = 0, microbatches = 0, stages_per_device = 0;
   std::string costs, limit;  // as --costs and --memory-limit take them
   double makespan = 0;
+  double span = 0;  // the longest time from a device's first instruction to its last; 0: not known
 };
 
 // tests/reference/optima.csv: found by an exact solver. "1F1B" and "others" are proved for plans in

@@ -27,7 +27,8 @@ constexpr Row kRows[] = {
 };
 
 // Each table's rows beside what fit-memory finds.
-Status Compare(const char* title, const Result<std::vector<FitRow>>& rows) {
+Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objective objective) {
+  const bool period = objective == Objective::kPeriod;
   if (!rows.ok()) return rows.status();
   struct Sum {
     int rows = 0, slower = 0;
@@ -39,13 +40,15 @@ Status Compare(const char* title, const Result<std::vector<FitRow>>& rows) {
                            .shape = {.devices = row.devices,
                                      .microbatches = row.microbatches,
                                      .stages_per_device = row.stages_per_device},
+                           .clip = !period,
                            .costs = row.costs};
     const auto limit = ParseMemoryLimit(row.limit);
     PP_RETURN_IF_ERROR(limit.status());
     FitReport report;
-    options.fit = {.limit = *limit, .report = [&](const FitReport& r) { report = r; }};
+    options.fit = {
+        .limit = *limit, .objective = objective, .report = [&](const FitReport& r) { report = r; }};
     PP_RETURN_IF_ERROR(Compile(options).status());
-    const double gap = report.makespan / row.makespan - 1;
+    const double gap = report.makespan / (period ? row.span : row.makespan) - 1;
     Sum& sum = sums[row.table];
     ++sum.rows;
     sum.slower += gap > 1e-4;
@@ -88,8 +91,9 @@ int Main() {
                row.scheme, row.devices, row.microbatches, row.limit, free.makespan, report.makespan,
                *report.lower_bound, (report.makespan / *report.lower_bound - 1) * 100, seconds);
   }
-  Status status = Compare("optima", ReadOptima());
-  if (status.ok()) status = Compare("sail-sg's", ReadPeers());
+  Status status = Compare("optima", ReadOptima(), Objective::kStep);
+  if (status.ok()) status = Compare("sail-sg's", ReadPeers(), Objective::kStep);
+  if (status.ok()) status = Compare("from step to step", ReadPeers(), Objective::kPeriod);
   if (!status.ok()) {
     fmt::print(stderr, "bench_fit: error: {}\n", status.message());
     return static_cast<int>(status.code());

@@ -42,7 +42,7 @@ Status Uncounted(const Program& program, const PassContext& context,
                  const search::MemoryModel& memory, std::vector<int64_t>* bytes) {
   Program lowered = program;
   for (const Pass& pass : PassesFrom(Form::kFitted)) PP_RETURN_IF_ERROR(pass.run(lowered, context));
-  const search::Problem problem = search::MakeProblem(program, context.costs, memory);
+  const search::Problem problem = ProblemOf(program, context, memory);
   const search::Plan plan = search::MakePlan(program, problem);
   for (int d = 0; d < program.devices; ++d)
     bytes->push_back(lowered.lists[d].arena_bytes - search::Peak(problem, plan, d));
@@ -76,7 +76,7 @@ double Printable(double bytes) {
 // most.
 Status MakeRoom(const Program& program, const PassContext& context, search::MemoryModel& memory,
                 Lack* lack) {
-  search::Problem problem = search::MakeProblem(program, context.costs, memory);
+  search::Problem problem = ProblemOf(program, context, memory);
   const std::vector<int64_t> smallest_limits = search::SmallestLimits(problem);
   for (int d = 0; d < program.devices; ++d) {
     const int64_t least = smallest_limits[d];
@@ -99,7 +99,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
 Status FitAndLower(Program& program, const std::optional<Program>& mario,
                    const PassContext& context, const search::MemoryModel& memory, FitReport* report,
                    std::vector<int64_t>* uncounted, Lack* lack) {
-  const search::Problem problem = search::MakeProblem(program, context.costs, memory);
+  const search::Problem problem = ProblemOf(program, context, memory);
   *report = FitOnce(program, mario, context, problem);
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
   for (int d = 0; d < program.devices; ++d) {
@@ -127,16 +127,16 @@ Status TakeReady(const Program& program, const std::optional<Program>& mario,
                  const PassContext& context, const search::MemoryModel& memory, Fastest* fastest) {
   std::vector<Program> plans = {program};
   if (mario) plans.push_back(*mario);
-  search::Problem problem = search::MakeProblem(program, context.costs, memory);
+  search::Problem problem = ProblemOf(program, context, memory);
   for (const search::Plan& start : StartsOf(program, context.fit.kin, problem)) {
     plans.push_back(program);
     search::SetPlan(problem, start, plans.back());
   }
   for (const Program& plan : plans) {
-    problem = search::MakeProblem(plan, context.costs, memory);
+    problem = ProblemOf(plan, context, memory);
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(plan, context, memory, &uncounted));
-    FitReport report{.makespan = ScheduleMakespan(plan, context)};
+    FitReport report{.makespan = ScheduleTime(plan, context)};
     if (!OverlapSaves(plan, context)) report.lower_bound = search::LowerBound(problem);
     bool fits = true;
     for (int d = 0; d < program.devices; ++d) {

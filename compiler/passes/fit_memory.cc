@@ -72,18 +72,34 @@ bool OverlapSaves(const Program& program, const PassContext& context) {
   return false;
 }
 
+search::Problem ProblemOf(const Program& program, const PassContext& context,
+                          search::MemoryModel memory) {
+  search::Problem problem = search::MakeProblem(program, context.costs, std::move(memory));
+  if (context.fit.objective == Objective::kPeriod) search::AimAtPeriod(problem);
+  return problem;
+}
+
 // With blocking messages, which take both devices' time, if they are placed.
-double ScheduleMakespan(const Program& program, const PassContext& context) {
-  double makespan = 0;
-  auto end_of = [&](const std::vector<std::vector<Span>>& spans) {
-    for (const auto& list : spans)
-      for (const Span& span : list) makespan = std::max(makespan, span.end);
-    return makespan;
+double ScheduleTime(const Program& program, const PassContext& context) {
+  const bool period = context.fit.objective == Objective::kPeriod;
+  auto time_of = [&](const Program& timed, const std::vector<std::vector<Span>>& spans) {
+    double longest = 0;
+    for (int d = 0; d < timed.devices; ++d) {
+      double begin = HUGE_VAL, end = 0;
+      for (size_t i = 0; i < spans[d].size(); ++i) {
+        end = std::max(end, spans[d][i].end);
+        const bool computes = Info(timed.lists[d].body[i].op).lane == Lane::kCompute;
+        if (computes && spans[d][i].end > spans[d][i].start)
+          begin = std::min(begin, spans[d][i].start);
+      }
+      longest = std::max(longest, period && begin < end ? end - begin : end);
+    }
+    return longest;
   };
   if (program.p2p == P2p::kAsync) {
     const Durations durations(context.costs, program);
     const auto spans = IdealTimeline(program, FindMessages(program), durations);
-    return spans.ok() ? end_of(*spans) : HUGE_VAL;
+    return spans.ok() ? time_of(program, *spans) : HUGE_VAL;
   }
   Program lists = program;
   if (!InsertComm(lists, context).ok()) return HUGE_VAL;
@@ -91,7 +107,7 @@ double ScheduleMakespan(const Program& program, const PassContext& context) {
   for (const DeviceList& list : lists.lists) waits_for.emplace_back(list.body.size(), -1);
   Execution execution;
   if (!Execute(lists, waits_for, context.costs, &execution).ok()) return HUGE_VAL;
-  return end_of(execution.spans);
+  return time_of(lists, execution.spans);
 }
 
 std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
@@ -121,11 +137,11 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
                       .progress = context.fit.progress});
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);
-  double makespan = ScheduleMakespan(best, context);
+  double makespan = ScheduleTime(best, context);
   // The search does not model blocking messages or overlap; the timeline decides.
   auto consider = [&](const Program& other) {
     if (!search::Fits(problem, search::MakePlan(other, problem))) return;
-    const double time = ScheduleMakespan(other, context);
+    const double time = ScheduleTime(other, context);
     if (time < makespan * (1 - kSame)) best = other, makespan = time;
   };
   consider(program);
@@ -160,8 +176,8 @@ Status FitMemory(Program& program, const PassContext& context) {
     PP_RETURN_IF_ERROR(FitBytes(program, context, &report));
   } else {
     PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
-    const search::Problem problem = search::MakeProblem(
-        program, context.costs, search::ActivationMemory(program, context.costs, limits));
+    const search::Problem problem =
+        ProblemOf(program, context, search::ActivationMemory(program, context.costs, limits));
     PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
     report = FitOnce(program, MarioPlan(program, context), context, problem);
   }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "compiler/pass.h"
+#include "compiler/search/problem.h"
 #include "compiler/search/search.h"
 
 namespace pp {
@@ -20,8 +21,12 @@ std::optional<Program> MarioPlan(Program program, const PassContext& context);
 // Whether some overlapping pair takes less time than its two instructions one after the other: then
 // a search's lower bound does not hold.
 bool OverlapSaves(const Program& program, const PassContext& context);
-// The time of its schedule, without the time of STEP and reductions.
-double ScheduleMakespan(const Program& program, const PassContext& context);
+// What the search sees of it, for the context's objective.
+search::Problem ProblemOf(const Program& program, const PassContext& context,
+                          search::MemoryModel memory);
+// The time of its schedule, without that of STEP and reductions: from the first instruction to the
+// last, or, for the period, of the device for which that is longest.
+double ScheduleTime(const Program& program, const PassContext& context);
 // Under a limit in bytes. REQUIRES: a limit for all devices, or one for each.
 Status FitBytes(Program& program, const PassContext& context, FitReport* report);
 

@@ -52,7 +52,8 @@ class Annealer {
     blocks_.clear();
     Task task = -1;
     for (int d = 0; d < problem_.devices; ++d)
-      if (!line_.list(d).empty() && line_.end(line_.list(d).back()) == line_.makespan())
+      if (!line_.list(d).empty() &&
+          line_.end(line_.list(d).back()) + problem_.after[d] == line_.makespan())
         task = line_.list(d).back();
     while (task >= 0) {
       const Task before = line_.Before(task), source = problem_.source[task];

@@ -4,29 +4,29 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <utility>
+
+#include "compiler/search/one_device.h"
 
 namespace pp::search {
 namespace {
 
-// The cells of one device that share a stage and a pipe.
-struct Group {
-  int64_t count = 0;
-  double f, r, b, w;
-  double head, tail;  // what must run before the forward, after the backward
-  double residence;   // from the forward's start to the backward's end at least
-  Held held;
-  bool split;
-  double work() const { return f + b + w; }
-  // Memory x time of a cell that keeps its activation, and of one that recomputes it.
-  double kept() const {
-    return static_cast<double>(held.forward) * residence + static_cast<double>(held.input_half) * w;
-  }
-  double recomputed() const {
-    return static_cast<double>(held.dropped) * (std::max(residence, f + r + b) - r - b) +
-           static_cast<double>(held.recomputed) * (r + b) +
-           static_cast<double>(held.recomputed_half) * w;
-  }
-};
+// Of all devices together: some hundredths of a second.
+constexpr int64_t kOneDeviceWork = 10'000'000;
+
+double WorkOf(const Group& g) { return g.f + g.b + g.w; }
+
+// Memory x time of a cell that keeps its activation, and of one that recomputes it.
+double KeptBy(const Group& g) {
+  return static_cast<double>(g.held.forward) * g.residence +
+         static_cast<double>(g.held.input_half) * g.w;
+}
+double RecomputedBy(const Group& g) {
+  return static_cast<double>(g.held.dropped) *
+             (std::max(g.residence, g.f + g.r + g.b) - g.r - g.b) +
+         static_cast<double>(g.held.recomputed) * (g.r + g.b) +
+         static_cast<double>(g.held.recomputed_half) * g.w;
+}
 
 Group MakeGroup(const Problem& problem, int cell) {
   const int stage = problem.StageOf(cell), micro = problem.MicroOf(cell);
@@ -56,8 +56,8 @@ Group MakeGroup(const Problem& problem, int cell) {
 // The smallest window of a device with one group, given n recomputes.
 double Window(const Group& g, int64_t n, double limit) {
   const double m = static_cast<double>(g.count), x = static_cast<double>(n);
-  double window = m * g.work() + x * g.r;
-  window = std::max(window, ((m - x) * g.kept() + x * g.recomputed()) / limit);
+  double window = m * WorkOf(g) + x * g.r;
+  window = std::max(window, ((m - x) * KeptBy(g) + x * RecomputedBy(g)) / limit);
   if (g.split) return window;
   const auto after_recompute = static_cast<double>(g.held.recomputed);
   if (n > 0 && after_recompute > limit) return HUGE_VAL;
@@ -87,16 +87,16 @@ double OneGroup(const Group& group, double limit) {
 
 // Several groups: recompute where a recompute frees most memory, in fractions of a cell.
 double SeveralGroups(std::vector<Group> groups, double limit) {
-  auto gain = [](const Group& g) { return (g.kept() - g.recomputed()) / std::max(g.r, 1e-12); };
+  auto gain = [](const Group& g) { return (KeptBy(g) - RecomputedBy(g)) / std::max(g.r, 1e-12); };
   std::stable_sort(groups.begin(), groups.end(),
                    [&](const Group& a, const Group& b) { return gain(a) > gain(b); });
   double work = 0, memory = 0;
   for (const Group& g : groups) {
-    work += static_cast<double>(g.count) * g.work();
-    memory += static_cast<double>(g.count) * g.kept();
+    work += static_cast<double>(g.count) * WorkOf(g);
+    memory += static_cast<double>(g.count) * KeptBy(g);
   }
   for (const Group& g : groups) {
-    const double saved = g.kept() - g.recomputed();
+    const double saved = KeptBy(g) - RecomputedBy(g);
     if (saved <= 0 || memory / limit <= work) break;
     // work + n r == (memory - n saved) / limit
     const double n =
@@ -107,44 +107,34 @@ double SeveralGroups(std::vector<Group> groups, double limit) {
   return std::max(work, memory / limit);
 }
 
-// If some backwards are split and some are whole: a device's work after the forwards before it.
-double WorkBound(const Problem& problem) {
-  std::vector<double> work(problem.devices, 0), head(problem.devices, HUGE_VAL);
-  for (int cell = 0; cell < problem.cells(); ++cell) {
-    double ahead = 0;
-    for (int s = 0; s <= problem.StageOf(cell); ++s) {
-      const Task forward = MakeTask(problem.Cell(s, problem.MicroOf(cell)), Part::kForward);
-      ahead += problem.lag[forward] + (s < problem.StageOf(cell) ? problem.time[forward] : 0);
-    }
-    const int d = problem.device[cell];
-    head[d] = std::min(head[d], ahead);
-    for (Part part : {Part::kForward, Part::kBackward, Part::kWeight})
-      work[d] += problem.Time(cell, part);
-  }
-  double bound = 0;
-  for (int d = 0; d < problem.devices; ++d)
-    if (work[d] > 0) bound = std::max(bound, head[d] + work[d]);
-  return bound;
-}
-
 }  // namespace
 
 double LowerBound(const Problem& problem) {
+  std::vector<std::map<std::pair<int, bool>, Group>> groups(problem.devices);
   const auto& split = problem.split;
-  if (std::adjacent_find(split.begin(), split.end(), std::not_equal_to()) != split.end())
-    return WorkBound(problem);
-  std::vector<std::map<int, Group>> groups(problem.devices);
+  const bool mixed =
+      std::adjacent_find(split.begin(), split.end(), std::not_equal_to()) != split.end();
   for (int cell = 0; cell < problem.cells(); ++cell) {
     auto& row = groups[problem.device[cell]];
-    auto found = row.find(problem.sum[cell]);
-    if (found == row.end()) found = row.emplace(problem.sum[cell], MakeGroup(problem, cell)).first;
+    const std::pair<int, bool> key(problem.sum[cell], split[cell] != 0);
+    auto found = row.find(key);
+    if (found == row.end()) {
+      found = row.emplace(key, MakeGroup(problem, cell)).first;
+    } else if (mixed) {  // cells of a group differ in what other devices do for them
+      const Group other = MakeGroup(problem, cell);
+      Group& group = found->second;
+      group.residence = std::min(group.residence, other.residence);
+      group.tail = std::min(group.tail, other.tail);
+    }
     ++found->second.count;
   }
   double bound = 0;
   for (int d = 0; d < problem.devices; ++d) {
     std::vector<Group> row;
     double head = HUGE_VAL, tail = HUGE_VAL, before_weights = 0;
-    for (const auto& [sum, group] : groups[d]) {
+    const double first = problem.lead - problem.after[d];
+    for (auto& [key, group] : groups[d]) {
+      if (problem.period) group.head -= first, group.tail = 0;
       row.push_back(group);
       head = std::min(head, group.head);
       tail = std::min(tail, group.split ? 0 : group.tail);
@@ -153,12 +143,14 @@ double LowerBound(const Problem& problem) {
       bound = std::max(bound, group.head + group.residence + std::max(group.tail, group.w));
     }
     if (row.empty()) continue;
-    const double limit = static_cast<double>(problem.memory.limit[d]);
-    const double window = row.size() == 1 ? OneGroup(row[0], limit) : SeveralGroups(row, limit);
+    const int64_t limit = problem.memory.limit[d];
+    const auto room = static_cast<double>(limit);
+    const double window = row.size() == 1 ? OneGroup(row[0], room) : SeveralGroups(row, room);
     bound = std::max(bound, head + window + tail);
     double least_tail = HUGE_VAL;
     for (const Group& group : row) least_tail = std::min(least_tail, group.tail);
     bound = std::max(bound, head + before_weights + least_tail);
+    bound = std::max(bound, OneDevice(row, limit, kOneDeviceWork / problem.devices));
   }
   return bound;
 }

@@ -9,14 +9,15 @@
 //   memory        (M - n) full L + n (input L + full (R + B)) <= limit W
 //
 // and, if it has only one stage, two counts of what is alive at one time. The bound is the smallest
-// T over n of the device where that is largest.
+// T over n of the device where that is largest, or what one device alone needs (one_device.h).
 #pragma once
 
 #include "compiler/search/problem.h"
 
 namespace pp::search {
 
-// Of the makespan.
+// Of the makespan less its lead: of a step, or after AimAtPeriod of the time from step to step,
+// where what is before a device's first task and after its last one does not count.
 double LowerBound(const Problem& problem);
 
 }  // namespace pp::search

@@ -42,7 +42,7 @@ double Clock::Earliest(const Plan& plan, double cutoff) {
   for (int d = 0; d < problem_.devices; ++d) {
     const Follower::Turn& turn = follower_.turn(d);
     if (turn.next < Size(d)) return kNever;
-    makespan_ = std::max(makespan_, turn.time);
+    makespan_ = std::max(makespan_, turn.time + problem_.after[d]);
   }
   return makespan_;
 }
@@ -62,7 +62,8 @@ bool Clock::Run(int device, Follower::Turn& turn, double ready) {
 }
 
 void Clock::Latest() {
-  std::vector<double> limits(problem_.devices, makespan_);
+  std::vector<double> limits(problem_.devices);
+  for (int d = 0; d < problem_.devices; ++d) limits[d] = makespan_ - problem_.after[d];
   for (size_t i = order_.size(); i-- > 0;) {
     const Task task = order_[i], sink = problem_.sink[task];
     double& limit = limits[problem_.device[CellOf(task)]];

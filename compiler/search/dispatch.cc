@@ -236,7 +236,7 @@ std::optional<double> Dispatcher::Choose(int device, double now) {
   const Task task = Best(device, now);
   if (task < 0) return std::nullopt;
   Start(device, task, now);
-  makespan_ = std::max(makespan_, now + problem_.time[task]);
+  makespan_ = std::max(makespan_, now + problem_.time[task] + problem_.after[device]);
   if (makespan_ > cutoff_) player_.Stop();
   return problem_.time[task];
 }

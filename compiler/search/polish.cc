@@ -138,21 +138,21 @@ int Polisher::Postpone(int device) {
     start_[i] = clock_.latest_start(ledger_.task(i));
     end_[i] = start_[i] + problem_.time[ledger_.task(i)];
   }
+  const double latest_end = clock_.makespan() - problem_.after[device];
   int moved = 0;
   for (int i = size - 2; i >= 0; --i) {
     const Task task = ledger_.task(i), sink = problem_.sink[task];
     if (PartOf(task) != Part::kForward && PartOf(task) != Part::kRecompute) continue;
     const double time = problem_.time[task];
-    const double due =
-        sink < 0 ? clock_.makespan() : clock_.latest_start(sink) - problem_.lag[sink];
+    const double due = sink < 0 ? latest_end : clock_.latest_start(sink) - problem_.lag[sink];
     int best = i;
     for (int k = i + 1; k < size && due - end_[k] >= time - kTiny; ++k) {
       if (!MaySwap(problem_, ledger_.task(k), task)) break;
-      const double until = std::min(due, k + 1 < size ? start_[k + 1] : clock_.makespan());
+      const double until = std::min(due, k + 1 < size ? start_[k + 1] : latest_end);
       if (until - end_[k] >= time - kTiny) best = k;
     }
     if (best == i) continue;
-    const double until = std::min(due, best + 1 < size ? start_[best + 1] : clock_.makespan());
+    const double until = std::min(due, best + 1 < size ? start_[best + 1] : latest_end);
     ledger_.Move(i, best);
     std::rotate(start_.begin() + i, start_.begin() + i + 1, start_.begin() + best + 1);
     std::rotate(end_.begin() + i, end_.begin() + i + 1, end_.begin() + best + 1);

@@ -66,6 +66,7 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
   problem.source.assign(4 * cells, -1);
   problem.sink.assign(4 * cells, -1);
   problem.lag.assign(4 * cells, 0);
+  problem.after.assign(problem.devices, 0);
   for (const DeviceList& list : program.lists)
     for (const Instruction& i : list.body)
       if (i.op == Op::kBackwardWeight) problem.split[problem.Cell(i.stage, i.micro)] = 1;
@@ -91,6 +92,26 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
       Link(problem, cell, below, Part::kBackward, lag);
     }
   return problem;
+}
+
+void AimAtPeriod(Problem& problem) {
+  std::vector<double> first(problem.devices, HUGE_VAL);
+  for (int m = 0; m < problem.micros; ++m) {
+    double arrival = 0;
+    for (int s = 0; s < problem.stages; ++s) {
+      const int cell = problem.Cell(s, m);
+      const Task forward = MakeTask(cell, Part::kForward);
+      arrival += problem.lag[forward];
+      double& own = first[problem.device[cell]];
+      own = std::min(own, arrival);
+      arrival += problem.time[forward];
+    }
+  }
+  problem.period = true;
+  for (const double time : first)
+    if (time != HUGE_VAL) problem.lead = std::max(problem.lead, time);
+  for (int d = 0; d < problem.devices; ++d)
+    if (first[d] != HUGE_VAL) problem.after[d] = problem.lead - first[d];
 }
 
 Plan MakePlan(const Program& program, const Problem& problem) {

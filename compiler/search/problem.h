@@ -59,6 +59,10 @@ struct Problem {
   std::vector<Task> sink;      // by task: the one that takes its result; or -1
   std::vector<double> lag;     // by task: minimum time from its source's end to its own start; a
                                // message never waits for another one on its channel
+  // By device: what is added to the end of its last task. The makespan is the latest of these sums.
+  std::vector<double> after;
+  bool period = false;  // see AimAtPeriod
+  double lead = 0;      // of the makespan: what does not count
   MemoryModel memory;
 
   int cells() const { return stages * micros; }
@@ -77,6 +81,13 @@ struct Problem {
 // REQUIRES: `program` is a verified compute-only one without prologue and epilogue. WAITs
 // are left out.
 Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel memory);
+// For the time from step to step instead of one step's: a device's step lasts from when its first
+// forward could run to the end of its last task, as no other device has to be over before its next
+// one. The longest such time, which the period is at most, is the makespan less `lead`.
+//
+//   d0 | F0 F1 .. B0 F2 B1 .. B2 F0         after 1, lead 1: the makespan is d1's end, or d0's and
+//   1 d1 |    F0 B0 F1 B1 F2 B2    F0         after 0
+void AimAtPeriod(Problem& problem);
 // The program's own order.
 Plan MakePlan(const Program& program, const Problem& problem);
 // Gives the program the plan's lists. WAITs, marks for reductions and overlaps are dropped: they

@@ -131,7 +131,7 @@ std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(pr
 SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options) {
   const double bound = LowerBound(problem);
-  Workbench bench(problem, bound, options.progress);
+  Workbench bench(problem, bound + problem.lead, options.progress);
   if (options.seconds > 0) bench.StopAfter(options.seconds);
   bench.Allow(kPolicyWork);
   const Plan* fastest = &starts.front();
@@ -146,7 +146,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   if (!options.quick && problem.cells() < kManyCells) Improve(bench, tried, 0);
   for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)
     Improve(bench, tried, turn);
-  return {bench.best(), bench.best_makespan(), bound};
+  return {bench.best(), bench.best_makespan() - problem.lead, bound};
 }
 
 }  // namespace pp::search

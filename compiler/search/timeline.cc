@@ -177,7 +177,7 @@ double Timeline::StartOf(Task task) const {
 
 double Timeline::TailOf(Task task) const {
   const Task after = After(task), sink = problem_.sink[task];
-  const double own = after < 0 ? 0 : problem_.time[after] + tail_[after];
+  const double own = after < 0 ? AfterLast(task) : problem_.time[after] + tail_[after];
   return sink < 0 ? own : std::max(own, problem_.lag[sink] + problem_.time[sink] + tail_[sink]);
 }
 
@@ -202,7 +202,7 @@ double Timeline::Retime(double cutoff) {
     }
   makespan_ = 0;
   for (const auto& list : plan_.lists)
-    if (!list.empty()) makespan_ = std::max(makespan_, end(list.back()));
+    if (!list.empty()) makespan_ = std::max(makespan_, end(list.back()) + AfterLast(list.back()));
   return makespan_ > cutoff ? kNever : makespan_;
 }
 

@@ -91,6 +91,8 @@ class Timeline {
   }
   double StartOf(Task task) const;
   double TailOf(Task task) const;
+  // REQUIRES: it is its device's last one.
+  double AfterLast(Task task) const { return problem_.after[problem_.device[CellOf(task)]]; }
 
   const Problem& problem_;
   Plan plan_;

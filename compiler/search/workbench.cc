@@ -25,7 +25,7 @@ void Workbench::Offer(const Plan& plan, double makespan) {
   if (makespan >= best_makespan_ - kTiny) return;
   best_ = plan;
   best_makespan_ = makespan;
-  if (observer_) observer_(makespan);
+  if (observer_) observer_(makespan - problem.lead);
 }
 
 int64_t Workbench::Work() const { return clock.work() + kEvent * dispatcher.work(); }
