@@ -15,6 +15,7 @@
 #include "compiler/passes/fit_memory.h"
 #include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
+#include "schema/regions.h"
 
 namespace pp {
 namespace {
@@ -47,6 +48,21 @@ Status Uncounted(const Program& program, const PassContext& context,
   for (int d = 0; d < program.devices; ++d)
     bytes->push_back(lowered.lists[d].arena_bytes - search::Peak(problem, plan, d));
   return {};
+}
+
+// What no plan can beat: each device has the limit less what every plan holds from the first step
+// to the last.
+Result<double> ProvedBound(const Program& program, const PassContext& context,
+                           search::MemoryModel memory) {
+  Program lowered = program;
+  for (const Pass& pass : PassesFrom(Form::kFitted)) PP_RETURN_IF_ERROR(pass.run(lowered, context));
+  const Regions regions(lowered);
+  for (int d = 0; d < program.devices; ++d) {
+    int64_t always = 0;
+    for (const Region& region : regions.On(d)) always += region.bytes;
+    memory.limit[d] = static_cast<int64_t>(At(context.fit.limit.values, d)) - always;
+  }
+  return search::LowerBound(ProblemOf(program, context, memory));
 }
 
 std::string Bytes(double bytes) {
@@ -97,10 +113,11 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
 
 // Replaces `program` by the plan of one search, and says what the plan lacks.
 Status FitAndLower(Program& program, const std::optional<Program>& mario,
-                   const PassContext& context, const search::MemoryModel& memory, FitReport* report,
-                   std::vector<int64_t>* uncounted, Lack* lack) {
+                   const PassContext& context, const search::MemoryModel& memory, double bound,
+                   FitReport* report, std::vector<int64_t>* uncounted, Lack* lack) {
   const search::Problem problem = ProblemOf(program, context, memory);
   *report = FitOnce(program, mario, context, problem);
+  if (report->lower_bound) report->lower_bound = bound;  // the search's is of what was set aside
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
   for (int d = 0; d < program.devices; ++d) {
     report->peaks[d] += static_cast<double>((*uncounted)[d]);
@@ -121,10 +138,10 @@ struct Fastest {
   }
 };
 
-// Plans that need no search: the scheme's own, Mario's, and its kin's. REQUIRES: `memory` has no
-// limits, as the lower bound does not know what they leave.
+// Plans that need no search: the scheme's own, Mario's, and its kin's.
 Status TakeReady(const Program& program, const std::optional<Program>& mario,
-                 const PassContext& context, const search::MemoryModel& memory, Fastest* fastest) {
+                 const PassContext& context, const search::MemoryModel& memory, double bound,
+                 Fastest* fastest) {
   std::vector<Program> plans = {program};
   if (mario) plans.push_back(*mario);
   search::Problem problem = ProblemOf(program, context, memory);
@@ -137,7 +154,7 @@ Status TakeReady(const Program& program, const std::optional<Program>& mario,
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(plan, context, memory, &uncounted));
     FitReport report{.makespan = ScheduleTime(plan, context)};
-    if (!OverlapSaves(plan, context)) report.lower_bound = search::LowerBound(problem);
+    if (!OverlapSaves(plan, context)) report.lower_bound = bound;
     bool fits = true;
     for (int d = 0; d < program.devices; ++d) {
       report.peaks.push_back(static_cast<double>(
@@ -161,8 +178,10 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
   std::vector<int64_t> set_aside;
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
   const std::optional<Program> mario = MarioPlan(program, context);
+  const Result<double> bound = ProvedBound(program, context, memory);
+  if (!bound.ok()) return bound.status();
   Fastest fastest;
-  PP_RETURN_IF_ERROR(TakeReady(program, mario, context, memory, &fastest));
+  PP_RETURN_IF_ERROR(TakeReady(program, mario, context, memory, *bound, &fastest));
   Lack least;
   int thorough = 0;
   for (int attempt = 0; attempt < kAttempts && thorough < kThorough; ++attempt) {
@@ -174,7 +193,8 @@ Status Fit(Program& program, const PassContext& full_context, FitReport* report,
     if (lack->device >= 0) break;
     Program fitted = program;
     std::vector<int64_t> uncounted;
-    PP_RETURN_IF_ERROR(FitAndLower(fitted, mario, context, memory, report, &uncounted, lack));
+    PP_RETURN_IF_ERROR(
+        FitAndLower(fitted, mario, context, memory, *bound, report, &uncounted, lack));
     if (lack->device < 0) {
       fastest.Consider(fitted, *report);
       if (!context.fit.quick) break;
