@@ -75,12 +75,33 @@ std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& 
   return out + "\n]\n";
 }
 
-std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& plans) {
-  std::string out;
+// A row a plan, with the peaks of the device where they are highest.
+std::string Comparison(const Arguments& a, const std::vector<Simulated>& plans) {
+  size_t width = 4;
+  for (const std::string& path : a.plans) width = std::max(width, path.size());
+  std::string out = fmt::format("{:<{}} {:>11} {:>11} {:>8}  peak activations      peak bytes\n",
+                                "plan", width, "makespan", "period", "bubble");
   for (size_t i = 0; i < plans.size(); ++i) {
-    if (plans.size() > 1) out += fmt::format("{}{}\n", i > 0 ? "\n" : "", a.plans[i]);
-    out += ToText(plans[i].prediction);
+    const Prediction& prediction = plans[i].prediction;
+    double activations = 0;
+    int64_t bytes = 0;
+    for (const DevicePrediction& device : prediction.devices) {
+      activations = std::max(activations, device.peak_activations);
+      bytes = std::max(bytes, device.peak_bytes);
+    }
+    out += fmt::format("{:<{}} {:11g} {:11g} {:6.1f} % {:17g} {:>15}\n", a.plans[i], width,
+                       prediction.makespan, prediction.period, prediction.bubble * 100, activations,
+                       bytes > 0 ? fmt::format("{}", bytes) : "-");
   }
+  return out;
+}
+
+// Of several plans first how they compare.
+std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& plans) {
+  if (plans.size() == 1) return ToText(plans[0].prediction);
+  std::string out = Comparison(a, plans);
+  for (size_t i = 0; i < plans.size(); ++i)
+    out += fmt::format("\n{}\n{}", a.plans[i], ToText(plans[i].prediction));
   return out;
 }
 
