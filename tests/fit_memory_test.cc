@@ -220,7 +220,7 @@ TEST_CASE("as fast as published schedules under their memory") {
   const auto rows = ReadPeers();
   INFO(rows.status().message());
   REQUIRE(rows.ok());
-  for (size_t i = 3; i < rows->size(); i += 13) {
+  for (size_t i = 3; i < rows->size(); i += 26) {
     const FitRow& row = (*rows)[i];
     CHECK(CheckFit({row.scheme, row.devices, row.microbatches, row.stages_per_device, row.costs,
                     row.limit, 0}) <= row.makespan * (1 + 1e-4));
@@ -231,7 +231,7 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
   const auto rows = ReadPeers();
   REQUIRE(rows.ok());
   int below_step = 0;
-  for (size_t i = 3; i < rows->size(); i += 13) {
+  for (size_t i = 3; i < rows->size(); i += 26) {
     const FitRow& row = (*rows)[i];
     INFO(row.table << " D " << row.devices << " M " << row.microbatches << " limit " << row.limit);
     CompileOptions options{.scheme = row.scheme,
@@ -257,7 +257,7 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
 }
 
 TEST_CASE("schemes with the same work are equally fast under a limit") {
-  for (const char* limit : {"1.4", "3"}) {
+  for (const char* limit : {"1.4"}) {
     std::vector<double> makespans;
     for (const char* scheme : {"zb-v", "v-half", "v-min"})
       makespans.push_back(CheckFit({scheme, 4, 8, 2, "in=0.1", limit, 0}));

@@ -91,7 +91,9 @@ std::vector<Group> RandomGroups(std::mt19937& random) {
   };
   std::vector<Group> groups(1 + number(1));
   for (Group& g : groups) {
-    g = {.count = groups.size() == 1 ? 2 + number(1) : 1 + number(1),
+    g = {.count = groups.size() == 1 ? 3
+                  : &g == &groups[0] ? 1
+                                     : 1 + number(1),
          .f = 1.0 + number(2),
          .r = 1.0 + number(2),
          .b = 1.0 + number(3),
@@ -114,7 +116,7 @@ std::vector<Group> RandomGroups(std::mt19937& random) {
 TEST_CASE("no order of one device's tasks is faster, and one is as fast") {
   std::mt19937 random(1);
   int slowed = 0;
-  for (int i = 0; i < 250; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     const std::vector<Group> groups = RandomGroups(random);
     const int64_t limit = 14 + static_cast<int64_t>(random() % 30);
     const double least = AllOrders(groups, limit).Run();
@@ -123,13 +125,13 @@ TEST_CASE("no order of one device's tasks is faster, and one is as fast") {
     CHECK(OneDevice(groups, limit, 1'000'000) == least);
     slowed += OneDevice(groups, 1'000, 1'000'000) < least;
   }
-  CHECK(slowed > 50);
+  CHECK(slowed > 500);
 }
 
 TEST_CASE("less work proves less, and nothing wrong") {
   std::mt19937 random(2);
   int less = 0;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 20; ++i) {
     std::vector<Group> groups = RandomGroups(random);
     for (Group& group : groups) group.count = 5;
     const int64_t limit = 20 + static_cast<int64_t>(random() % 40);
@@ -143,7 +145,7 @@ TEST_CASE("less work proves less, and nothing wrong") {
       before = bound;
     }
   }
-  CHECK(less > 20);
+  CHECK(less > 8);
 }
 
 }  // namespace
