@@ -75,8 +75,7 @@ Status AddClip(const CompileOptions& options, Program& program) {
   if (program.clip && options.fit.objective == Objective::kPeriod)
     return Status::Invalid(
         "--objective: period, but for a gradient norm all devices wait for one another at the end "
-        "of "
-        "a step (--clip off)");
+        "of a step (--clip off)");
   if (!options.job.has_model() || !InfoOf(options.job.dtype).scales_loss || program.clip) return {};
   // The norm tells every device that a gradient overflowed, so that it skips the update.
   if (versions)

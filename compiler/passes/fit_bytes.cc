@@ -38,15 +38,20 @@ search::MemoryModel ByteMemory(const Program& program) {
   return memory;
 }
 
+Result<Program> Lower(Program program, const PassContext& context) {
+  for (const Pass& pass : PassesFrom(Form::kFitted)) PP_RETURN_IF_ERROR(pass.run(program, context));
+  return program;
+}
+
 // What each device's arena in the lowered program holds beyond what `memory` counts.
 Status Uncounted(const Program& program, const PassContext& context,
                  const search::MemoryModel& memory, std::vector<int64_t>* bytes) {
-  Program lowered = program;
-  for (const Pass& pass : PassesFrom(Form::kFitted)) PP_RETURN_IF_ERROR(pass.run(lowered, context));
+  const Result<Program> lowered = Lower(program, context);
+  if (!lowered.ok()) return lowered.status();
   const search::Problem problem = ProblemOf(program, context, memory);
   const search::Plan plan = search::MakePlan(program, problem);
   for (int d = 0; d < program.devices; ++d)
-    bytes->push_back(lowered.lists[d].arena_bytes - search::Peak(problem, plan, d));
+    bytes->push_back(lowered->lists[d].arena_bytes - search::Peak(problem, plan, d));
   return {};
 }
 
@@ -54,9 +59,9 @@ Status Uncounted(const Program& program, const PassContext& context,
 // to the last.
 Result<double> ProvedBound(const Program& program, const PassContext& context,
                            search::MemoryModel memory) {
-  Program lowered = program;
-  for (const Pass& pass : PassesFrom(Form::kFitted)) PP_RETURN_IF_ERROR(pass.run(lowered, context));
-  const Regions regions(lowered);
+  const Result<Program> lowered = Lower(program, context);
+  if (!lowered.ok()) return lowered.status();
+  const Regions regions(*lowered);
   for (int d = 0; d < program.devices; ++d) {
     int64_t always = 0;
     for (const Region& region : regions.On(d)) always += region.bytes;

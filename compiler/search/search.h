@@ -11,13 +11,13 @@ namespace pp::search {
 struct SearchOptions {
   double seconds = 0;  // 0: a fixed amount of work, half a second to two
   bool quick = false;  // no local search
-  // Called with each better makespan.
+  // Called with each better one; as the outcome's, less the problem's lead.
   std::function<void(double makespan)> progress;
 };
 
 struct SearchOutcome {
   Plan plan;
-  double makespan = 0;
+  double makespan = 0;  // less the problem's lead
   double lower_bound = 0;
 };
 
