@@ -20,7 +20,7 @@
 namespace pp {
 namespace {
 
-constexpr int kAttempts = 12, kThorough = 4;
+constexpr int kAttempts = 12, kThorough = 3;
 constexpr int kRaises = 8;
 
 // Bytes that a micro-batch of each stage holds: its stash includes the forward's input.
@@ -121,8 +121,7 @@ Status FitAndLower(Program& program, const std::optional<Program>& mario,
                    const PassContext& context, const search::MemoryModel& memory, double bound,
                    FitReport* report, std::vector<int64_t>* uncounted, Lack* lack) {
   const search::Problem problem = ProblemOf(program, context, memory);
-  *report = FitOnce(program, mario, context, problem);
-  if (report->lower_bound) report->lower_bound = bound;  // the search's is of what was set aside
+  *report = FitOnce(program, mario, context, problem, bound);
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
   for (int d = 0; d < program.devices; ++d) {
     report->peaks[d] += static_cast<double>((*uncounted)[d]);

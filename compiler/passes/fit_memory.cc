@@ -128,12 +128,13 @@ std::optional<Program> MarioPlan(Program program, const PassContext& context) {
 }
 
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
-                  const search::Problem& problem) {
+                  const search::Problem& problem, std::optional<double> lower_bound) {
   const bool overlap_saves = OverlapSaves(program, context);
   const search::SearchOutcome outcome =
       search::Search(problem, StartsOf(program, context.fit.kin, problem),
                      {.seconds = context.fit.search_seconds,
                       .quick = context.fit.quick,
+                      .lower_bound = lower_bound,
                       .progress = context.fit.progress});
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);

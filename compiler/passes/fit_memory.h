@@ -10,9 +10,10 @@
 namespace pp {
 
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
-// `mario`: a plan that the outcome must not be slower than, if it fits.
+// `mario`: a plan that the outcome must not be slower than, if it fits. `lower_bound`: if it is
+// known already.
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
-                  const search::Problem& problem);
+                  const search::Problem& problem, std::optional<double> lower_bound = {});
 // The program's order, and those of its kin that sum gradients in the same order.
 std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
                                    const search::Problem& problem);

@@ -51,7 +51,7 @@ bool Dispatcher::Drains(int device, Until until) const {
     memory -= HalfOf(place.weights[i]);
   int alive = place.in_flight;
   size_t forward = place.next_forward;
-  for (size_t b = place.next_backward; b < backwards.size(); ++b) {
+  for (size_t b = place.next_backward; b < backwards.size(); ++b, ++looked_ahead_) {
     // Empty: the current state does not matter any more.
     if (until == Until::kEmpty && alive == 0 && forward == b) return true;
     const int cell = backwards[b];

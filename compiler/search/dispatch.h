@@ -27,12 +27,14 @@ class Dispatcher {
   // available.
   bool MayFollow(const Rules& rules);
   const Plan& plan() const { return plan_; }
-  int64_t work() const { return player_.events_seen(); }
+  // Events, and the work of looking ahead in as many.
+  int64_t work() const { return player_.events_seen() + looked_ahead_ / kStepsPerEvent; }
 
   // For the player: the best task that the device may start.
   std::optional<double> Choose(int device, double now);
 
  private:
+  static constexpr int64_t kStepsPerEvent = 16;
   enum class State : uint8_t { kWaiting, kKept, kDropped, kRecomputed, kDone };
   // One device while the plan grows.
   struct Place {
@@ -63,6 +65,7 @@ class Dispatcher {
   std::vector<int> rank_;        // by cell: its place among its device's forwards
   std::vector<double> arrival_;  // by task: when its source's result arrives
   double makespan_ = 0, cutoff_ = kNever;
+  mutable int64_t looked_ahead_ = 0;
   Player<Dispatcher> player_;
 };
 

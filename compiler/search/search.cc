@@ -14,7 +14,7 @@ namespace {
 
 // The work of a search without a time limit: about half a second for a hundred cells, two for some
 // thousands.
-constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 8'000'000;
+constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 9'000'000;
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
 constexpr int kAnnealings = 2, kMostWorkCells = 1'600;
 // With this many cells local search does not pay.
@@ -130,9 +130,8 @@ std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(pr
 
 SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options) {
-  const double bound = LowerBound(problem);
+  const double bound = options.lower_bound ? *options.lower_bound : LowerBound(problem);
   Workbench bench(problem, bound + problem.lead, options.progress);
-  if (options.seconds > 0) bench.StopAfter(options.seconds);
   bench.Allow(kPolicyWork);
   const Plan* fastest = &starts.front();
   for (const Plan& start : starts) {
@@ -144,6 +143,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);
   if (!options.quick && problem.cells() < kManyCells) Improve(bench, tried, 0);
+  if (options.seconds > 0) bench.StopAfter(options.seconds);
   for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)
     Improve(bench, tried, turn);
   return {bench.best(), bench.best_makespan() - problem.lead, bound};

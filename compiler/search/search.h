@@ -3,14 +3,16 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "compiler/search/problem.h"
 
 namespace pp::search {
 
 struct SearchOptions {
-  double seconds = 0;  // 0: a fixed amount of work, half a second to two
+  double seconds = 0;  // to go on until then after a fixed amount of work, half a second to two
   bool quick = false;  // no local search
+  std::optional<double> lower_bound;  // that is known already
   // Called with each better one; as the outcome's, less the problem's lead.
   std::function<void(double makespan)> progress;
 };

@@ -31,8 +31,8 @@ void Workbench::Offer(const Plan& plan, double makespan) {
 int64_t Workbench::Work() const { return clock.work() + kEvent * dispatcher.work(); }
 
 void Workbench::StopAfter(double seconds) {
-  deadline_ = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
-                                       std::chrono::duration<double>(seconds));
+  deadline_ = start_ + std::chrono::duration_cast<SteadyClock::duration>(
+                           std::chrono::duration<double>(seconds));
 }
 
 bool Workbench::Finished() const {

@@ -46,7 +46,7 @@ class Workbench {
 
   // Allows this much more work.
   void Allow(int64_t work) { work_end_ = Work() + work; }
-  // Stops everything this many seconds from now.
+  // Stops everything this many seconds after the start.
   void StopAfter(double seconds);
   // Whether the allowed work is done.
   bool Over() const { return Finished() || Work() >= work_end_; }
@@ -61,6 +61,7 @@ class Workbench {
   Plan best_;
   double best_makespan_ = kNever;
   int64_t work_end_ = 0;
+  const SteadyClock::time_point start_ = SteadyClock::now();
   std::optional<SteadyClock::time_point> deadline_;
 };
 
