@@ -13,6 +13,16 @@ Status ParseNumber(const char* option, const std::string& text, int least, int* 
   return text.empty() ? Status() : ReadWhole(text, least, INT32_MAX, number).In(option);
 }
 
+Status ReadMachine(const Arguments& a, bool costs, std::optional<Machine>* machine) {
+  const int given = int{costs} + int{!a.machine.empty()} + int{!a.device_flops.empty()};
+  if (given > 1) return Status::Invalid("--costs, --machine, --device-flops: more than one (one)");
+  if (a.machine.empty() && a.device_flops.empty()) return {};
+  auto found = a.machine.empty() ? MachineOf(a.device_flops) : FindMachine(a.machine);
+  if (!found.ok()) return found.status();
+  *machine = std::move(*found);
+  return {};
+}
+
 Status OneOf(const char* option, const std::string& text,
              std::initializer_list<std::string_view> known) {
   int32_t index = 0;

@@ -4,9 +4,11 @@
 
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "compiler/machine/machine.h"
 #include "compiler/progress.h"
 #include "schema/program.h"
 #include "schema/status.h"
@@ -19,7 +21,7 @@ namespace pp {
 struct Arguments {
   std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
   std::map<std::string, std::string> attributes;  // by option; a flag that is given: "true"
-  std::string reduce, costs, model;
+  std::string reduce, costs, machine, device_flops, model;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
   std::string memory_limit, search_seconds, objective;
   std::string transport, communicators, groups, creation, kernels;
@@ -35,6 +37,9 @@ using Command = Status (*)(const Arguments&);
 Status ShowCommand(const Arguments& a);
 Status SimulateCommand(const Arguments& a);
 Status VerifyCommand(const Arguments& a);
+
+// The machine that was given, if any. `costs`: whether --costs was.
+Status ReadMachine(const Arguments& a, bool costs, std::optional<Machine>* machine);
 
 // An integer of at least `least`; *number is unchanged if `text` is empty.
 Status ParseNumber(const char* option, const std::string& text, int least, int* number);

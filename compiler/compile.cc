@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "compiler/balance.h"
+#include "compiler/machine/costs.h"
 #include "schema/schedule.h"
 #include "schema/sections.h"
 #include "schema/verify.h"
@@ -61,6 +62,18 @@ Status AddJob(const CompileOptions& options, Program& program) {
   }
   PP_RETURN_IF_ERROR(CheckJob(job));
   program.job = job;
+  return {};
+}
+
+// The machine's costs, if there is one. `program` has pipes and job.
+Status AddMachine(CompileOptions& options, const Program& program) {
+  if (!options.machine) return {};
+  if (!program.job) return Status::Invalid("--machine, --device-flops: need --model");
+  Program head = program.Head();
+  CopyAttributes(options, &head);
+  const auto costs = CostsOn(*options.machine, head);
+  if (!costs.ok()) return costs.status();
+  options.costs = ToText(*costs);
   return {};
 }
 
@@ -133,10 +146,10 @@ struct Prepared {
   std::vector<const Pass*> passes;
   PassContext context;
 };
-Result<Prepared> Prepare(const CompileOptions& options, int stages) {
+Result<Prepared> Prepare(const CompileOptions& options, const Program& program) {
   auto passes = FindPasses(options.passes);
   if (!passes.ok()) return passes.status();
-  auto costs = ParseCosts(options.costs, stages);
+  auto costs = CostsOf(program, options.costs);
   if (!costs.ok()) return costs.status();
   if (!options.fit.limit.values.empty()) {
     auto fit = FindPasses("fit-memory");
@@ -211,7 +224,8 @@ Status Lower(Program& program, Form form, const PassContext& context,
   return {};
 }
 
-Result<Program> Compile(const CompileOptions& options, const PassObserver& observer) {
+Result<Program> Compile(const CompileOptions& given, const PassObserver& observer) {
+  CompileOptions options = given;
   Program program;
   PP_RETURN_IF_ERROR(Timed(observer, "scheme", program, [&]() -> Status {
     auto built = BuildSchedule(options.scheme, options.shape);
@@ -219,11 +233,12 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     program = std::move(*built);
     if (!HasSections(program))
       PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
+    PP_RETURN_IF_ERROR(AddJob(options, program));
+    PP_RETURN_IF_ERROR(AddMachine(options, program));
     CopyAttributes(options, &program);
-    PP_RETURN_IF_ERROR(AddClip(options, program));
-    return AddJob(options, program);
+    return AddClip(options, program);
   }));
-  auto prepared = Prepare(options, program.stages);
+  auto prepared = Prepare(options, program);
   if (!prepared.ok()) return prepared.status();
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
   if (!options.fit.limit.values.empty()) prepared->context.fit.kin = KinOf(program, options.shape);
@@ -231,12 +246,14 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   return program;
 }
 
-Result<Program> CompileLists(Program program, const Origin& origin, const CompileOptions& options,
+Result<Program> CompileLists(Program program, const Origin& origin, const CompileOptions& given,
                              const PassObserver& observer) {
+  CompileOptions options = given;
   // Lists can say what they would drop, and drop nothing.
   const bool asked = !program.job || program.job->recompute != options.job.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
-  auto prepared = Prepare(options, program.stages);
+  PP_RETURN_IF_ERROR(AddMachine(options, program));
+  auto prepared = Prepare(options, program);
   if (!prepared.ok()) return prepared.status();
   if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
   Content content = ContentOf(program);

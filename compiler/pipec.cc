@@ -95,6 +95,8 @@ Status ReadLowering(Arguments a, CompileOptions* options) {
                    [&](const Pass& pass) { return pass.name == a.print_after; }))
     return Status::Invalid(
         fmt::format("--print-after: '{}' (all, scheme or a pass)", Shown(a.print_after)));
+  const bool costs = !a.attributes.at("--costs").empty();
+  PP_RETURN_IF_ERROR(ReadMachine(a, costs, &options->machine));
   return AddFit(a, &options->fit);
 }
 
@@ -192,6 +194,15 @@ Status OpsCommand(const Arguments& a) {
       [](const OpInfo& row) { return std::string(row.meaning); });
 }
 
+Status MachinesCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
+  std::string out;
+  for (const Machine& machine : Machines())
+    out += a.format == "json" ? fmt::format("{}{}", out.empty() ? "[" : ",\n", ToJson(machine))
+                              : ToJson(machine) + "\n";
+  return PrintOut(a.format == "json" ? out + "]\n" : out);
+}
+
 // The commands and their options. Returns what the user chose through *command.
 void Describe(CLI::App& app, Arguments& a, Command* command) {
   app.require_subcommand(1);
@@ -203,6 +214,12 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   auto plans = [&](CLI::App* sub) { sub->add_option("PLAN", a.plans)->required()->type_name(""); };
   auto colour = [&](CLI::App* sub) {
     sub->add_option("--color", a.color, "of a grid: auto (default), always or never");
+  };
+  auto machine = [&](CLI::App* sub) {
+    sub->add_option("--machine", a.machine,
+                    "costs of the model on one that `pipec machines` lists, or of a file");
+    sub->add_option("--device-flops", a.device_flops,
+                    "the same on one that only computes: 312e12, 312TFLOP/s");
   };
   auto lowering = [&](CLI::App* sub) {
     sub->add_option("-o,--output", a.output, "the plan to write")->required();
@@ -216,6 +233,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     };
     ForEachRow(kProgramAttributes<CompileOptions>, attribute);
     ForEachRow(kJobAttributes, attribute);
+    machine(sub);
     sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
     sub->add_option("--memory-limit", a.memory_limit,
                     "fit-memory: activations per device (1.5, 2:2:1) or bytes (40GiB, 24GB)");
@@ -260,6 +278,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
   plans(simulate);
   simulate->add_option("--costs", a.costs, "as for compile (default: those of the plan)");
+  machine(simulate);
   simulate->add_option("--transport", a.transport,
                        "async (default: as the plan says), rendezvous (a SEND holds its device) or "
                        "nccl (its streams)");
@@ -280,6 +299,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   listing("schemes", "list the schemes", SchemesCommand);
   listing("passes", "list the passes", PassesCommand);
   listing("ops", "list the instructions", OpsCommand);
+  listing("machines", "list the machines that --machine knows", MachinesCommand);
 
   // An unset variable in a script is a mistake. An empty list of passes is allowed, though.
   for (CLI::App* sub : app.get_subcommands({}))

@@ -96,7 +96,7 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
   if (!on.ok()) return on.status();
   auto execution = on->Execute(paper, waits_for, costs);
   if (!execution.ok()) return execution.status();
-  Prediction prediction{.execution = std::move(*execution)};
+  Prediction prediction{.execution = std::move(*execution), .unit = costs.Unit()};
   prediction.makespan = MakespanOf(program, prediction.execution);
   prediction.period = prediction.makespan;
   if (!overlaps && !program.clip) {
@@ -176,10 +176,10 @@ bool KeepsInputs(const Prediction& prediction) {
 }  // namespace
 
 std::string ToText(const Prediction& prediction) {
-  std::string out = fmt::format("makespan {:g} T   bubble {:.1f} %", prediction.makespan,
-                                prediction.bubble * 100);
+  std::string out = fmt::format("makespan {:g} {}   bubble {:.1f} %", prediction.makespan,
+                                prediction.unit, prediction.bubble * 100);
   if (std::abs(prediction.period - prediction.makespan) > prediction.makespan * 1e-9)
-    out += fmt::format("   period {:g} T", prediction.period);
+    out += fmt::format("   period {:g} {}", prediction.period, prediction.unit);
   if (prediction.plan_costs) out += "   costs of the plan";
   out += "\n";
   const bool inputs = KeepsInputs(prediction);
@@ -200,8 +200,8 @@ std::string ToJson(const Prediction& prediction, const std::string& plan) {
   std::string out =
       plan.empty() ? "{" : fmt::format(R"({{"plan":{},)", nlohmann::json(plan).dump());
   out +=
-      fmt::format(R"("makespan":{:.9g},"unit":"T","period":{:.9g},"bubble":{:.9g},{}"devices":[)",
-                  prediction.makespan, prediction.period, prediction.bubble,
+      fmt::format(R"("makespan":{:.9g},"unit":"{}","period":{:.9g},"bubble":{:.9g},{}"devices":[)",
+                  prediction.makespan, prediction.unit, prediction.period, prediction.bubble,
                   prediction.plan_costs ? R"("costs":"plan",)" : "");
   for (size_t d = 0; d < prediction.devices.size(); ++d) {
     const DevicePrediction& device = prediction.devices[d];

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,10 @@ struct Prediction {
   double period = 0;    // from step to step in the steady state, without a common end to wait for
   double bubble = 0;    // 1 - mean busy / makespan
   std::vector<DevicePrediction> devices;
-  Execution execution;      // of OnPaper(program)
-  std::optional<Why> why;   // if it was asked for
-  bool plan_costs = false;  // with the costs that the plan keeps
+  Execution execution;          // of OnPaper(program)
+  std::string_view unit = "T";  // of all times; or s
+  std::optional<Why> why;       // if it was asked for
+  bool plan_costs = false;      // with the costs that the plan keeps
 };
 
 // REQUIRES: `waits_for` from Verify(program) with kPlan. Errors: those of the transport.

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <map>
 #include <string_view>
 
 #include "schema/buckets.h"
 #include "schema/model/work.h"
-#include "schema/number.h"
+#include "schema/units.h"
 
 namespace pp {
 namespace {
@@ -64,12 +64,20 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
                       Shown(item)));
     seen[key->first] = true;
     PerStage values;
+    const Dimension dimension = key->second == &costs.in    ? Dimension::kNone
+                                : key->second == &bandwidth ? Dimension::kBandwidth
+                                                            : Dimension::kTime;
     for (std::string_view word : Split(item.substr(equals + 1), ':')) {
-      double value = 0;
-      if (!ReadNumber(word, &value) || !(value >= 0) || value > kMostCost)
+      const auto quantity = ReadQuantity(word);
+      if (!quantity || quantity->value > kMostCost ||
+          (quantity->dimension != Dimension::kNone && quantity->dimension != dimension))
         return Status::Invalid(
-            fmt::format("--costs: '{}' (numbers from 0 to {:g})", Shown(item), kMostCost));
-      values.push_back(value);
+            fmt::format("--costs: '{}' (numbers from 0 to {:g}{})", Shown(item), kMostCost,
+                        dimension == Dimension::kTime        ? ", in T, or as in 10ms"
+                        : dimension == Dimension::kBandwidth ? ", or as in 100GB/s"
+                                                             : ""));
+      costs.seconds |= quantity->dimension != Dimension::kNone;
+      values.push_back(quantity->value);
     }
     if (key->second == &bandwidth && values.size() != 1)
       return Status::Invalid(fmt::format("--costs: '{}' (one number)", Shown(item)));
@@ -81,6 +89,55 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
   }
   costs.bandwidth = bandwidth[0];
   return costs;
+}
+
+std::string ToText(const CostModel& costs) {
+  std::string text;
+  const auto add = [&](std::string_view key, const PerStage& values, std::string_view unit) {
+    if (values.empty()) return;
+    const bool same = std::all_of(values.begin(), values.end(),
+                                  [&](double value) { return value == values.front(); });
+    text += fmt::format("{}{}=", text.empty() ? "" : ",", key);
+    for (size_t s = 0; s < (same ? 1 : values.size()); ++s)
+      text += fmt::format("{}{:.7g}{}", s > 0 ? ":" : "", values[s], unit);
+  };
+  const std::string_view time = costs.seconds ? "s" : "";
+  add("f", costs.f, time);
+  add("b", costs.b, time);
+  add("r", costs.r, time);
+  add("bi", costs.bi, time);
+  add("bw", costs.bw, time);
+  add("fb", costs.fb, time);
+  add("comm", costs.comm, time);
+  add("latency", costs.latency, time);
+  add("bandwidth", {costs.bandwidth}, costs.seconds ? "B/s" : "");
+  add("reduce", costs.reduce, time);
+  add("step", costs.step, time);
+  add("in", costs.in, "");
+  return text;
+}
+
+CostModel CostsByWork(const Job& job) {
+  CostModel costs{.f = {}, .b = {}};
+  double sum = 0;
+  for (int s = 0; s < job.stages(); ++s) {
+    const StageWork work = WorkOf(LayoutStage(job, s), job);
+    costs.f.push_back(work.forward.operations);
+    costs.r.push_back(work.again.operations);
+    costs.bi.push_back(work.input.operations);
+    costs.bw.push_back(work.weight.operations);
+    costs.b.push_back(work.input.operations + work.weight.operations);
+    sum += work.forward.operations;
+  }
+  const double mean = sum / job.stages();
+  for (PerStage* times : {&costs.f, &costs.r, &costs.bi, &costs.bw, &costs.b})
+    for (double& time : *times) time /= mean;
+  return costs;
+}
+
+Result<CostModel> CostsOf(const Program& program, const std::string& text) {
+  if (text.empty() && program.job) return CostsByWork(*program.job);
+  return ParseCosts(text, program.stages);
 }
 
 Durations::Durations(const CostModel& costs, const Program& program) {

@@ -1,8 +1,9 @@
-// What an instruction costs. Times are those of one micro-batch on a whole device, in any unit (T
-// unless measured); if a pipe places V stages on a device, each costs 1/V.
+// What an instruction costs. Times are those of one micro-batch on a whole device, in seconds or in
+// any unit, T; if a pipe places V stages on a device, each costs 1/V.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schema/program.h"
@@ -25,11 +26,25 @@ struct CostModel {
   PerStage reduce{0};    // a REDUCE_grad
   PerStage step{0};      // a STEP
   PerStage in{0};        // what a CFW keeps, in activations (memory, not time)
+  bool seconds = false;  // times are in seconds, and bandwidth is in bytes per second
+
+  std::string_view Unit() const { return seconds ? "s" : "T"; }
 };
 
 // "f=1,b=2,r=1,bi=1,bw=1,fb=3,comm=0,latency=0,bandwidth=0,reduce=0,step=0,in=0", each key at
 // most once, a value being one number >= 0 or one for each stage: "f=1:1:2:1". All may be left out.
+// If one has a unit (f=10ms, bandwidth=100GB/s), the others are in seconds or have theirs.
 Result<CostModel> ParseCosts(const std::string& text, int stages);
+
+// The same text, of all keys that have values.
+std::string ToText(const CostModel& costs);
+
+// f, b, bi, bw and r in proportion to the floating-point operations of the stages (model/work.h): T
+// is the mean of their forwards.
+CostModel CostsByWork(const Job& job);
+
+// Those of the text; if it is empty, by the work of the model if there is one.
+Result<CostModel> CostsOf(const Program& program, const std::string& text);
 
 // The number for one stage.
 double At(const PerStage& values, int stage);

@@ -8,6 +8,7 @@
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
 #include "compiler/interop.h"
+#include "compiler/machine/costs.h"
 #include "compiler/simulate.h"
 #include "schema/file.h"
 #include "schema/sections.h"
@@ -27,8 +28,13 @@ struct Simulated {
 Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto plan = LoadVerified(a, path);
   if (!plan.ok()) return plan.status();
-  const bool plan_costs = a.costs.empty() && !plan->program.costs.empty();
-  auto costs = ParseCosts(plan_costs ? plan->program.costs : a.costs, plan->program.stages);
+  std::optional<Machine> machine;
+  PP_RETURN_IF_ERROR(ReadMachine(a, !a.costs.empty(), &machine));
+  if (machine && !plan->program.job)
+    return Status::Invalid(fmt::format("--machine: {} has no model", path));
+  const bool plan_costs = a.costs.empty() && !machine && !plan->program.costs.empty();
+  const std::string& text = plan_costs ? plan->program.costs : a.costs;
+  auto costs = machine ? CostsOn(*machine, plan->program) : CostsOf(plan->program, text);
   a.progress->Doing("simulating " + path);
   if (!costs.ok()) return plan_costs ? costs.status().In(path) : costs.status();
   const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
@@ -152,6 +158,10 @@ Status SimulateCommand(const Arguments& a) {
   for (const std::string& path : a.plans) {
     auto simulated = SimulatePlan(a, path);
     if (!simulated.ok()) return simulated.status();
+    if (!plans.empty() && simulated->prediction.unit != plans[0].prediction.unit)
+      return Status::Invalid(fmt::format("{}: its times are in {}, those of {} in {} (--costs)",
+                                         path, simulated->prediction.unit, a.plans[0],
+                                         plans[0].prediction.unit));
     plans.push_back(std::move(*simulated));
   }
   const Program& program = plans[0].plan.program;

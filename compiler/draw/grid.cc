@@ -99,8 +99,8 @@ Result<std::string> Grid(const Program& program, const Execution& execution, Pai
   const double unit = Unit(program, execution);
   if (execution.makespan / unit > kMostColumns)
     return Status::Invalid(fmt::format(
-        "--format grid: {:.0f} columns of {:g} {} (at most {}; svg and html have no columns)",
-        execution.makespan / unit, unit, kUnit, kMostColumns));
+        "--format grid: {:.0f} columns of {:g} (at most {}; svg and html have no columns)",
+        execution.makespan / unit, unit, kMostColumns));
   std::vector<Row> rows;
   size_t width = 2;
   for (int d = 0; d < program.devices; ++d) {

@@ -130,7 +130,8 @@ class PlanData {
 }  // namespace
 
 std::string Page(std::span<const Drawn> plans) {
-  std::string data = R"({"unit":")" + std::string(kUnit) + R"(","plans":[)";
+  std::string data = R"({"unit":")" + std::string(plans.empty() ? "T" : plans[0].prediction->unit) +
+                     R"(","plans":[)";
   for (const Drawn& drawn : plans)
     data += (&drawn != &plans[0] ? ",\n" : "\n") + PlanData(drawn).Json();
   data += "]}";

@@ -120,8 +120,8 @@ std::string Title(const Program& program) {
 }
 
 std::string Summary(const Program& program, const Prediction& prediction) {
-  std::string out = fmt::format("makespan {:.6g} {}, bubble {:.1f} %", prediction.makespan, kUnit,
-                                prediction.bubble * 100);
+  std::string out = fmt::format("makespan {:.6g} {}, bubble {:.1f} %", prediction.makespan,
+                                prediction.unit, prediction.bubble * 100);
   if (prediction.execution.makespan > prediction.makespan * (1 + 1e-9))
     out += ", the steps overlap (makespan is of one)";
   if (!program.passes.empty()) out += ", passes " + program.passes;

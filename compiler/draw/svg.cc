@@ -161,7 +161,7 @@ class Figure {
         R"(<title>{}: {:.6g} to {:.6g} {}</title></rect>)"
         "\n",
         X(box.start), y, width, height, ColourOf(instruction.op, shade), ToText(instruction),
-        box.start, box.end, kUnit);
+        box.start, box.end, prediction_.unit);
     shades_ = std::max(shades_, shade.count);
     if (std::none_of(ops_.begin(), ops_.end(), [&](Op op) {
           return std::string_view(StyleOf(op).legend) == StyleOf(instruction.op).legend;
@@ -196,7 +196,8 @@ class Figure {
           X(tick * step), y);
       Text(X(tick * step), y + 15, 10, "middle", kFaint, fmt::format("{:.6g}", tick * step));
     }
-    Text(left_ + width_ / 2, y + 30, 11, "middle", kInk, fmt::format("time ({})", kUnit));
+    Text(left_ + width_ / 2, y + 30, 11, "middle", kInk,
+         fmt::format("time ({})", prediction_.unit));
   }
 
   void DrawPeaks() {

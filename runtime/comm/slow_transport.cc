@@ -3,38 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
-#include <cmath>
 #include <limits>
 #include <string_view>
 
 #include "runtime/comm/clock.h"
+#include "schema/units.h"
 
 namespace pp {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-struct Unit {
-  std::string_view name;
-  double factor;
-};
-constexpr Unit kTimes[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
-constexpr Unit kBandwidths[] = {
-    {"B/s", 1},        {"KB/s", 1e3},        {"MB/s", 1e6},          {"GB/s", 1e9},
-    {"KiB/s", 1024.0}, {"MiB/s", 1048576.0}, {"GiB/s", 1073741824.0}};
-
-// A number, at least 0, followed by one of the units.
-template <size_t kUnits>
-bool Parses(std::string_view text, const Unit (&units)[kUnits], double* value) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) return false;
-  const std::string_view name(end, text.data() + text.size() - end);
-  const auto* unit = std::find_if(units, units + kUnits, [&](auto& u) { return u.name == name; });
-  if (unit == units + kUnits) return false;
-  *value = number * unit->factor;
+// A number with a unit of that dimension.
+bool Reads(std::string_view text, Dimension dimension, double* value) {
+  const auto quantity = ReadQuantity(text);
+  if (!quantity || quantity->dimension != dimension) return false;
+  *value = quantity->value;
   return true;
 }
 
@@ -100,8 +85,8 @@ Result<Network> ParseNetwork(const std::string& text) {
     const std::string_view value = item.substr(std::min(item.size(), key.size() + 1));
     double bandwidth = 0;
     const bool known =
-        (key == "latency" && Parses(value, kTimes, &network.latency)) ||
-        (key == "bandwidth" && Parses(value, kBandwidths, &bandwidth) && bandwidth >= 1);
+        (key == "latency" && Reads(value, Dimension::kTime, &network.latency)) ||
+        (key == "bandwidth" && Reads(value, Dimension::kBandwidth, &bandwidth) && bandwidth >= 1);
     if (!known)
       return Status::Invalid(
           fmt::format("--net: '{}' (latency=50us,bandwidth=1GB/s)", Shown(item)));

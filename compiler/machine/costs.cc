@@ -1,0 +1,144 @@
+#include "compiler/machine/costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "schema/model/work.h"
+
+namespace pp {
+namespace {
+
+double Transfer(const Link& link, double bytes) {
+  return link.bandwidth > 0 ? bytes / link.bandwidth : 0;
+}
+
+class Pricer {
+ public:
+  Pricer(const Machine& machine, const Program& program)
+      : machine_(machine), program_(program), job_(*program.job), shares_(program.Shares()) {}
+
+  CostModel Run() const {
+    CostModel costs{.f = {}, .b = {}, .comm = {}, .latency = {}, .reduce = {}, .step = {}};
+    costs.seconds = true;
+    for (int s = 0; s < program_.stages; ++s) {
+      const StageLayout layout = LayoutStage(job_, s);
+      Times times;
+      for (const StageOperator& placed : layout.operators) Add(placed, &times);
+      const double share = shares_[s];
+      costs.f.push_back(times.forward / share);
+      costs.r.push_back(times.again / share);
+      costs.bi.push_back(times.input / share);
+      costs.bw.push_back(times.weight / share);
+      costs.b.push_back((times.input + times.weight) / share);
+      costs.reduce.push_back(Reduction(s, layout) / share);
+      costs.step.push_back(Step(layout) / share);
+      const Link link = MessageLink(s);
+      const auto bytes = static_cast<double>(layout.act_bytes);
+      costs.comm.push_back(layout.last ? 0 : machine_.message + Transfer(link, bytes));
+      costs.latency.push_back(layout.last ? 0 : link.latency);
+    }
+    return costs;
+  }
+
+ private:
+  struct Times {
+    double forward = 0, again = 0, input = 0, weight = 0;
+  };
+
+  double At(const Work& work, double reached) const {
+    if (work.operations == 0 && work.bytes == 0) return 0;
+    const double rate = machine_.flops[static_cast<int>(job_.dtype)] * reached;
+    double time = work.operations / rate;
+    if (machine_.memory_bandwidth > 0)
+      time = std::max(time, work.bytes / (machine_.memory_bandwidth * machine_.memory_share));
+    return machine_.launch + time;
+  }
+
+  void Add(const StageOperator& placed, Times* times) const {
+    const Operator& op = placed.op;
+    const StageWork work = WorkOf(op, job_);
+    const double reached =
+        op.kind == OperatorKind::kAttention ? machine_.attention : machine_.product;
+    double forward = At(work.forward, reached), input = At(work.input, reached);
+    // Peers add their parts of these outputs, and of the gradients with respect to those inputs.
+    if (op.cut == Cut::kIn || (op.cut == Cut::kOut && op.kind == OperatorKind::kEmbedding))
+      forward += PeersTake(op.out);
+    if (op.cut == Cut::kOut && op.kind == OperatorKind::kLinear) input += PeersTake(op.in);
+    times->forward += forward;
+    if (placed.again) times->again += forward;
+    times->input += input;
+    times->weight += At(work.weight, reached);
+  }
+
+  // A sum of one value per token and element over the tensor-parallel peers.
+  double PeersTake(int64_t width) const {
+    const double bytes = static_cast<double>(job_.tokens() * width * BytesOf(job_.dtype));
+    return Collective(machine_.Between(0, job_.tp - 1), job_.tp, bytes);
+  }
+
+  static double Collective(const Link& link, int64_t members, double bytes) {
+    const auto others = static_cast<double>(members - 1);
+    return 2 * others * (Transfer(link, bytes / static_cast<double>(members)) + link.latency);
+  }
+
+  // The first peer's rank.
+  int64_t RankOf(int64_t replica, int device) const {
+    return (replica * program_.devices + device) * job_.tp;
+  }
+
+  // The slowest that a stage's messages cross.
+  Link MessageLink(int stage) const {
+    Link slowest = machine_.inside;
+    if (stage + 1 == program_.stages) return slowest;
+    for (const Pipe& pipe : program_.pipes) {
+      const int from = pipe.device_of[stage], to = pipe.device_of[stage + 1];
+      for (int64_t replica = 0; replica < program_.replicas; ++replica) {
+        const Link& link = machine_.Between(RankOf(replica, from), RankOf(replica, to));
+        if (&link == &machine_.between) return link;
+      }
+    }
+    return slowest;
+  }
+
+  double Reduction(int stage, const StageLayout& layout) const {
+    const int64_t members = program_.replicas * static_cast<int64_t>(program_.pipes.size());
+    int64_t first = INT64_MAX, last = 0;
+    for (const Pipe& pipe : program_.pipes) {
+      first = std::min(first, RankOf(0, pipe.device_of[stage]));
+      last = std::max(last, RankOf(program_.replicas - 1, pipe.device_of[stage]));
+    }
+    return members == 1 ? 0
+                        : Collective(machine_.Between(first, last), members,
+                                     static_cast<double>(layout.wgrad_bytes));
+  }
+
+  // Reads and writes weights and moments, reads gradients; a shard of them with ZeRO-1.
+  double Step(const StageLayout& layout) const {
+    if (machine_.memory_bandwidth == 0) return machine_.launch;
+    const int64_t copies = program_.replicas * static_cast<int64_t>(program_.pipes.size());
+    const int64_t shards = program_.zero > 0 ? copies : 1;
+    const auto bytes = static_cast<double>(
+        (2 * layout.weights_bytes + 2 * layout.optimizer_bytes + layout.wgrad_bytes) / shards +
+        layout.wgrad_bytes);  // which are set to zero
+    return machine_.launch + bytes / (machine_.memory_bandwidth * machine_.memory_share);
+  }
+
+  const Machine& machine_;
+  const Program& program_;
+  const Job& job_;
+  const std::vector<double> shares_;
+};
+
+}  // namespace
+
+Result<CostModel> CostsOn(const Machine& machine, const Program& program) {
+  const Dtype dtype = program.job->dtype;
+  if (machine.flops[static_cast<int>(dtype)] == 0)
+    return Status::Invalid(
+        fmt::format("--machine: {} has no flops for --dtype {}", machine.name, NameOf(dtype)));
+  return Pricer(machine, program).Run();
+}
+
+}  // namespace pp

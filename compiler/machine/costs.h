@@ -1,0 +1,20 @@
+// What the instructions of a program take on a machine: --machine.
+//
+// An operator takes as long as its operations at the rate that the machine reaches, or as its bytes
+// at the memory's, whichever is longer, and its launch. Tensor-parallel peers add what they
+// exchange in a stage's forward and input gradients; a message, a reduction and an optimizer's
+// step take their bytes at the bandwidth of what they cross. A collective of n members moves
+// 2 (n - 1) / n of its bytes through each member's link, in 2 (n - 1) rounds.
+#pragma once
+
+#include "compiler/machine/machine.h"
+#include "schema/cost_model.h"
+#include "schema/program.h"
+
+namespace pp {
+
+// In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job.
+// Error: the machine does not compute in the job's dtype.
+Result<CostModel> CostsOn(const Machine& machine, const Program& program);
+
+}  // namespace pp

@@ -1,0 +1,209 @@
+#include "compiler/machine/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "schema/disk.h"
+#include "schema/json.h"
+#include "schema/units.h"
+
+namespace pp {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kT = 1e12, kG = 1e9, kGiB = int64_t{1} << 30, kUs = 1e-6;
+constexpr int64_t kMostBytes = 1 << 20;
+// Keeps sums of everything in a plan far below double's maximum, as with --costs.
+constexpr double kMost = 1e24;
+
+// GPUs: peaks (dense) and bandwidths of the vendors' data sheets, NVLink's in one direction; one
+// port of 200 (HDR) or 400 Gbit/s (NDR) between nodes for each GPU. Products reach 60 to 80 % of
+// the peak, FlashAttention-2 about 200 of an A100's 312 TFLOP/s and 350 of an H100's 989 (Dao,
+// 2023, section 4). The CPU is one core of a Xeon at 2.8 GHz with AVX-512: `tools/bench
+// //kernels:...` measures others.
+const Machine kMachines[] = {
+    {"a100-40g",
+     {19.5 * kT, 312 * kT, 312 * kT},
+     0.7,
+     0.6,
+     0.85,
+     5 * kUs,
+     10 * kUs,
+     40 * kGiB,
+     1555 * kG,
+     8,
+     {300 * kG, 5 * kUs},
+     {25 * kG, 15 * kUs}},
+    {"a100-80g",
+     {19.5 * kT, 312 * kT, 312 * kT},
+     0.7,
+     0.6,
+     0.85,
+     5 * kUs,
+     10 * kUs,
+     80 * kGiB,
+     2039 * kG,
+     8,
+     {300 * kG, 5 * kUs},
+     {25 * kG, 15 * kUs}},
+    {"h100-sxm",
+     {67 * kT, 989 * kT, 989 * kT},
+     0.65,
+     0.35,
+     0.85,
+     5 * kUs,
+     10 * kUs,
+     80 * kGiB,
+     3350 * kG,
+     8,
+     {450 * kG, 5 * kUs},
+     {50 * kG, 15 * kUs}},
+    {"h200",
+     {67 * kT, 989 * kT, 989 * kT},
+     0.65,
+     0.35,
+     0.85,
+     5 * kUs,
+     10 * kUs,
+     141 * kG,
+     4800 * kG,
+     8,
+     {450 * kG, 5 * kUs},
+     {50 * kG, 15 * kUs}},
+};
+
+// Calls visit(key, dimension, value) for each number of a description; keys as in a JSON pointer.
+template <typename M, typename Visit>
+void VisitNumbers(M& machine, Visit visit) {
+  for (size_t i = 0; i < std::size(kDtypes); ++i)
+    visit(fmt::format("/flops/{}", kDtypeNames[i]), Dimension::kFlops, &machine.flops[i]);
+  visit("/reaches/product", Dimension::kNone, &machine.product);
+  visit("/reaches/attention", Dimension::kNone, &machine.attention);
+  visit("/reaches/memory", Dimension::kNone, &machine.memory_share);
+  visit("/operator", Dimension::kTime, &machine.launch);
+  visit("/message", Dimension::kTime, &machine.message);
+  visit("/memory", Dimension::kBytes, &machine.memory);
+  visit("/memory_bandwidth", Dimension::kBandwidth, &machine.memory_bandwidth);
+  visit("/inside/bandwidth", Dimension::kBandwidth, &machine.inside.bandwidth);
+  visit("/inside/latency", Dimension::kTime, &machine.inside.latency);
+  visit("/between/bandwidth", Dimension::kBandwidth, &machine.between.bandwidth);
+  visit("/between/latency", Dimension::kTime, &machine.between.latency);
+}
+
+constexpr std::string_view kUnits[] = {"", "s", "B", "B/s", "FLOP/s"};  // by Dimension
+
+// "inside.bandwidth".
+std::string Dotted(std::string key) {
+  key.erase(0, 1);
+  std::replace(key.begin(), key.end(), '/', '.');
+  return key;
+}
+
+std::string Short(const Json& value) {
+  return std::string(Shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)));
+}
+
+Status ReadNumber(const std::string& key, const Json& value, Dimension dimension, double* number) {
+  std::optional<Quantity> read;
+  if (value.is_number()) read = Quantity{value.get<double>(), Dimension::kNone};
+  if (value.is_string()) read = ReadQuantity(value.get_ref<const std::string&>());
+  const bool share = dimension == Dimension::kNone;
+  if (!read || (read->dimension != Dimension::kNone && read->dimension != dimension) ||
+      !(read->value >= 0) || read->value > (share ? 1 : kMost) || (share && read->value == 0))
+    return Status::Invalid(fmt::format(
+        "{} is {} ({})", Dotted(key), Short(value),
+        share ? "a share above 0, at most 1"
+              : fmt::format("a number from 0 on, in {}", kUnits[static_cast<int>(dimension)])));
+  *number = read->value;
+  return {};
+}
+
+Result<Machine> Parse(const std::string& text) {
+  auto json = ParseJson(text);
+  if (!json.ok()) return json.status();
+  if (!json->is_object()) return Status::Invalid("is no JSON object (a machine)");
+  Machine machine;
+  Json rest = json->empty() ? Json::object() : json->flatten();
+  const auto take = [&](const std::string& key) {
+    Json value;
+    if (const auto at = rest.find(key); at != rest.end()) {
+      value = *at;
+      rest.erase(at);
+    }
+    return value;
+  };
+  Status status;
+  VisitNumbers(machine, [&](const std::string& key, Dimension dimension, double* number) {
+    const Json value = take(key);
+    if (!value.is_null() && status.ok()) status = ReadNumber(key, value, dimension, number);
+  });
+  PP_RETURN_IF_ERROR(status);
+  if (const Json name = take("/name"); name.is_string()) machine.name = name;
+  if (const Json node = take("/node"); !node.is_null()) {
+    const bool right = node.is_number_unsigned() && node.get<uint64_t>() <= 1 << 20;
+    if (!right)
+      return Status::Invalid(fmt::format("node is {} (devices, a whole number)", Short(node)));
+    machine.node = node.get<int>();
+  }
+  if (!rest.empty())
+    return Status::Invalid(
+        fmt::format("{} is not known (name, flops, reaches, operator, message, "
+                    "memory, memory_bandwidth, node, inside, between)",
+                    Shown(Dotted(rest.begin().key()))));
+  if (std::all_of(machine.flops.begin(), machine.flops.end(), [](double x) { return x == 0; }))
+    return Status::Invalid(R"(flops is missing ({"fp32": "19.5TFLOP/s", ...}))");
+  return machine;
+}
+
+}  // namespace
+
+std::span<const Machine> Machines() { return kMachines; }
+
+Result<Machine> FindMachine(const std::string& name_or_file) {
+  std::string names;
+  for (const Machine& machine : kMachines) {
+    if (machine.name == name_or_file) return machine;
+    names += machine.name + ", ";
+  }
+  std::error_code none;
+  if (!std::filesystem::exists(name_or_file, none))
+    return Status::Invalid(
+        fmt::format("--machine: '{}' ({}or a file)", Shown(name_or_file), names));
+  const auto text = ReadText(name_or_file, "a machine, as a JSON object", kMostBytes);
+  if (!text.ok()) return text.status();
+  auto machine = Parse(*text);
+  if (!machine.ok()) return machine.status().In(name_or_file);
+  if (machine->name.empty()) machine->name = name_or_file;
+  return machine;
+}
+
+Result<Machine> MachineOf(const std::string& flops) {
+  const auto read = ReadQuantity(flops);
+  if (!read || read->value <= 0 || read->value > kMost ||
+      (read->dimension != Dimension::kNone && read->dimension != Dimension::kFlops))
+    return Status::Invalid(fmt::format(
+        "--device-flops: '{}' (operations per second, as in 312e12 or 312TFLOP/s)", Shown(flops)));
+  Machine machine{.name = flops};
+  machine.flops.fill(read->value);
+  return machine;
+}
+
+std::string ToJson(const Machine& machine) {
+  Json json{{"/name", machine.name}, {"/node", machine.node}};
+  VisitNumbers(machine, [&](const std::string& key, Dimension dimension, const double* number) {
+    if (dimension == Dimension::kNone) {
+      json[key] = *number;
+    } else if (*number > 0) {
+      json[key] = fmt::format("{:.10g}{}", *number, kUnits[static_cast<int>(dimension)]);
+    }
+  });
+  return json.unflatten().dump();
+}
+
+}  // namespace pp

@@ -1,0 +1,61 @@
+// Machines that plans are made for: what a device computes, remembers and sends per second.
+//
+// A description in a file (--machine FILE) is one JSON object; numbers may have units (units.h):
+//
+//   {"name": "our A100s",
+//    "flops": {"fp32": "19.5TFLOP/s", "bf16": "312TFLOP/s", "fp16": "312TFLOP/s"},
+//    "reaches": {"product": 0.7, "attention": 0.5, "memory": 0.85},
+//    "operator": "5us", "message": "10us",
+//    "memory": "80GiB", "memory_bandwidth": "2.039TB/s",
+//    "node": 8, "inside": {"bandwidth": "300GB/s", "latency": "5us"},
+//               "between": {"bandwidth": "25GB/s", "latency": "15us"}}
+//
+// All but "flops" may be left out: what is left out takes no time and has no limit.
+#pragma once
+
+#include <array>
+#include <iterator>
+#include <span>
+#include <string>
+
+#include "schema/model/dtype.h"
+#include "schema/status.h"
+
+namespace pp {
+
+// Of one device, in one direction. Bandwidth 0: no limit.
+struct Link {
+  double bandwidth = 0;  // bytes per second
+  double latency = 0;    // seconds
+};
+
+struct Machine {
+  std::string name;
+  std::array<double, std::size(kDtypes)>
+      flops{};  // peak operations per second, by dtype; 0: it has none
+  // Shares of the peaks that kernels reach: of operations by large products and by attention, and
+  // of the memory's bandwidth.
+  double product = 1, attention = 1, memory_share = 1;
+  double launch = 0;   // seconds that an operator takes beside its work
+  double message = 0;  // seconds that a message occupies its channel beside its bytes
+  double memory = 0;   // bytes of a device; 0: not known
+  double memory_bandwidth = 0;
+  int node = 0;  // devices that `inside` connects; 0: all
+  Link inside, between;
+
+  // What connects two ranks (see interface in runtime/comm/topology.h for their numbers).
+  const Link& Between(int64_t rank, int64_t other) const {
+    return node == 0 || rank / node == other / node ? inside : between;
+  }
+};
+
+// Those that have a name.
+std::span<const Machine> Machines();
+// By name, or from a file. Error: neither; the file's what and where.
+Result<Machine> FindMachine(const std::string& name_or_file);
+// "312e12" or "312TFLOP/s": one that only computes, whatever the dtype.
+Result<Machine> MachineOf(const std::string& flops);
+// The description, as a file has it.
+std::string ToJson(const Machine& machine);
+
+}  // namespace pp
