@@ -10,6 +10,7 @@
 
 #include "compiler/machine/machine.h"
 #include "compiler/progress.h"
+#include "schema/model/attribute.h"
 #include "schema/program.h"
 #include "schema/status.h"
 #include "schema/walk.h"
@@ -23,6 +24,7 @@ struct Arguments {
   std::map<std::string, std::string> attributes;  // by option; a flag that is given: "true"
   std::string reduce, costs, machine, device_flops, model;
   std::string output, print_after, format = "text", import_format, device, color = "auto";
+  std::string device_memory, global_batch, pp;  // of tune
   std::string memory_limit, search_seconds, objective;
   std::string transport, communicators, groups, creation, kernels;
   bool time_passes = false;
@@ -37,6 +39,7 @@ using Command = Status (*)(const Arguments&);
 Status ShowCommand(const Arguments& a);
 Status SimulateCommand(const Arguments& a);
 Status VerifyCommand(const Arguments& a);
+Status TuneCommand(const Arguments& a);
 
 // The machine that was given, if any. `costs`: whether --costs was.
 Status ReadMachine(const Arguments& a, bool costs, std::optional<Machine>* machine);
@@ -45,6 +48,18 @@ Status ReadMachine(const Arguments& a, bool costs, std::optional<Machine>* machi
 Status ParseNumber(const char* option, const std::string& text, int least, int* number);
 Status OneOf(const char* option, const std::string& text,
              std::initializer_list<std::string_view> known);
+// The attributes that were given.
+template <typename Table, typename Owner>
+Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
+  Status status;
+  ForEachRow(table, [&](const auto& row) {
+    const std::string& text = a.attributes.at(row.option);
+    if (status.ok() && !text.empty())
+      status = Read(row, text, &(owner->*row.member)).In(row.option);
+  });
+  return status;
+}
+
 // Standard output may be a full disk or a closed pipe.
 Status PrintOut(const std::string& text);
 

@@ -60,18 +60,6 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
   return {};
 }
 
-// The attributes that were given.
-template <typename Table, typename Owner>
-Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
-  Status status;
-  ForEachRow(table, [&](const auto& row) {
-    const std::string& text = a.attributes.at(row.option);
-    if (status.ok() && !text.empty())
-      status = Read(row, text, &(owner->*row.member)).In(row.option);
-  });
-  return status;
-}
-
 // The options that compile and import share.
 Status ReadLowering(Arguments a, CompileOptions* options) {
   if (!a.reduce.empty()) {
@@ -221,18 +209,19 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--device-flops", a.device_flops,
                     "the same on one that only computes: 312e12, 312TFLOP/s");
   };
+  auto attribute = [&]<typename Owner, typename T>(CLI::App* sub, const Attribute<Owner, T>& row) {
+    std::string& text = a.attributes[row.option];
+    if (std::is_same_v<T, bool> && row.names.empty()) {
+      sub->add_flag(row.option, text, row.help);
+    } else {
+      sub->add_option(row.option, text, row.help);
+    }
+  };
   auto lowering = [&](CLI::App* sub) {
     sub->add_option("-o,--output", a.output, "the plan to write")->required();
-    const auto attribute = [&]<typename Owner, typename T>(const Attribute<Owner, T>& row) {
-      std::string& text = a.attributes[row.option];
-      if (std::is_same_v<T, bool> && row.names.empty()) {
-        sub->add_flag(row.option, text, row.help);
-      } else {
-        sub->add_option(row.option, text, row.help);
-      }
-    };
-    ForEachRow(kProgramAttributes<CompileOptions>, attribute);
-    ForEachRow(kJobAttributes, attribute);
+    const auto add_row = [&](const auto& row) { attribute(sub, row); };
+    ForEachRow(kProgramAttributes<CompileOptions>, add_row);
+    ForEachRow(kJobAttributes, add_row);
     machine(sub);
     sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
     sub->add_option("--memory-limit", a.memory_limit,
@@ -286,6 +275,20 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
                      "also what each device waits for, what that costs, and the critical path");
   simulate->add_option("--format", a.format, "text, json, grid, svg, html or chrome-trace");
   colour(simulate);
+
+  CLI::App* tune = add("tune", "find the fastest plan for a model and a machine", TuneCommand);
+  tune->add_option("--model", a.model, "as for compile")->required();
+  tune->add_option("--devices", a.devices, "of the machine, in all")->required();
+  tune->add_option("--global-batch-size", a.global_batch, "sequences in a step")->required();
+  tune->add_option("--device-memory", a.device_memory, "of one, as in 80GiB (default: the machine's)");
+  machine(tune);
+  tune->add_option("--scheme", a.scheme, "only this one");
+  tune->add_option("--pp", a.pp, "only pipelines of so many devices");
+  ForEachRow(kJobAttributes, [&](const auto& row) {
+    if (std::string_view(row.option) != "--layers-per-stage") attribute(tune, row);
+  });
+  tune->add_option("-o,--output", a.output, "the best plan, to write");
+  tune->add_option("--format", a.format, "text or json");
 
   CLI::App* import =
       add("import", "make a plan from lists in text form or from PyTorch's CSV", ImportCommand);

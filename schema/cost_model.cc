@@ -171,6 +171,7 @@ Durations::Durations(const CostModel& costs, const Program& program) {
     pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * shares_of[s]);
     latency_.push_back(At(costs.latency, s));
     std::vector<double>& shares = shares_.emplace_back();
+    if (At(costs.reduce, s) == 0) continue;
     int64_t bytes = 0;
     const std::vector<Bucket> buckets = BucketsOf(program, s);
     for (const Bucket& bucket : buckets) bytes += bucket.bytes;

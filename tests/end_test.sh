@@ -132,7 +132,7 @@ grep -q "^piperun: error: --save: step 4 is not saved: .*No space left on device
 
 # The name of an export that appears during the training.
 rm -f out.txt
-"${train[@]}" --export late --steps 200 > out.txt 2> err.txt &
+"${train[@]}" --export late --steps 1000 > out.txt 2> err.txt &
 shows out.txt "^step 2/"
 mkdir late && touch late/mine
 wait $!

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "schema/model/work.h"
@@ -16,16 +18,23 @@ double Transfer(const Link& link, double bytes) {
 
 class Pricer {
  public:
-  Pricer(const Machine& machine, const Program& program)
-      : machine_(machine), program_(program), job_(*program.job), shares_(program.Shares()) {}
+  Pricer(const Machine& machine, const Program& program, Layouts* layouts)
+      : machine_(machine),
+        program_(program),
+        layouts_(*layouts),
+        job_(*program.job),
+        shares_(program.Shares()) {}
 
   CostModel Run() const {
     CostModel costs{.f = {}, .b = {}, .comm = {}, .latency = {}, .reduce = {}, .step = {}};
     costs.seconds = true;
+    std::map<const StageLayout*, Times> known;
     for (int s = 0; s < program_.stages; ++s) {
-      const StageLayout layout = LayoutStage(job_, s);
-      Times times;
-      for (const StageOperator& placed : layout.operators) Add(placed, &times);
+      const StageLayout& layout = layouts_.Of(job_, s);
+      const auto [found, is_new] = known.try_emplace(&layout);
+      Times& times = found->second;
+      for (size_t i = 0; is_new && i < layout.operators.size(); ++i)
+        Add(layout.operators[i], &times);
       const double share = shares_[s];
       costs.f.push_back(times.forward / share);
       costs.r.push_back(times.again / share);
@@ -127,18 +136,32 @@ class Pricer {
 
   const Machine& machine_;
   const Program& program_;
+  Layouts& layouts_;
   const Job& job_;
   const std::vector<double> shares_;
 };
 
 }  // namespace
 
+const StageLayout& Layouts::Of(const Job& job, int stage) {
+  const std::tuple key(job.tp, job.micro_batch_size, stage == 0, stage + 1 == job.stages(),
+                       job.layers_per_stage[stage]);
+  const auto found = known_.find(key);
+  return found != known_.end() ? found->second
+                               : known_.emplace(key, LayoutStage(job, stage)).first->second;
+}
+
 Result<CostModel> CostsOn(const Machine& machine, const Program& program) {
+  Layouts layouts;
+  return CostsOn(machine, program, &layouts);
+}
+
+Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layouts* layouts) {
   const Dtype dtype = program.job->dtype;
   if (machine.flops[static_cast<int>(dtype)] == 0)
     return Status::Invalid(
         fmt::format("--machine: {} has no flops for --dtype {}", machine.name, NameOf(dtype)));
-  return Pricer(machine, program).Run();
+  return Pricer(machine, program, layouts).Run();
 }
 
 }  // namespace pp

@@ -7,14 +7,29 @@
 // 2 (n - 1) / n of its bytes through each member's link, in 2 (n - 1) rounds.
 #pragma once
 
+#include <map>
+#include <tuple>
+
 #include "compiler/machine/machine.h"
 #include "schema/cost_model.h"
 #include "schema/program.h"
 
 namespace pp {
 
+// Layouts of the stages of one model. Stages that are alike have one: a layout is of the first of
+// them, which matters for names and positions alone.
+class Layouts {
+ public:
+  // REQUIRES: of all jobs, only tp, micro-batch size and split differ.
+  const StageLayout& Of(const Job& job, int stage);
+
+ private:
+  std::map<std::tuple<int, int, bool, bool, int>, StageLayout> known_;
+};
+
 // In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job.
 // Error: the machine does not compute in the job's dtype.
+Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layouts* layouts);
 Result<CostModel> CostsOn(const Machine& machine, const Program& program);
 
 }  // namespace pp

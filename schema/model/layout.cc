@@ -28,6 +28,30 @@ bool IsTied(const ModelTable& table) {
   return false;
 }
 
+// Norm blocks of a parameter, and of those of operators.
+int64_t BlocksOf(const Parameter& parameter) {
+  return (parameter.rows * parameter.cols + kNormBlock - 1) / kNormBlock;
+}
+int64_t BlocksOf(const std::vector<Operator>& operators) {
+  int64_t blocks = 0;
+  for (const Operator& op : operators)
+    for (const Parameter& parameter : op.parameters) blocks += BlocksOf(parameter);
+  return blocks;
+}
+
+// One peer's part of the model. The last one is kept, as most callers ask for stage after stage.
+const ModelTable& PeersTable(const Job& job) {
+  struct Last {
+    ModelConfig model;
+    int tp = 0;
+    ModelTable table;
+  };
+  thread_local Last last;
+  if (last.tp != job.tp || last.model != job.model)
+    last = {job.model, job.tp, PartOf(TableOf(job.model), job.tp)};
+  return last.table;
+}
+
 // Lists the operators of a stage and its tensors, in model order.
 class Lister {
  public:
@@ -100,13 +124,14 @@ class Lister {
       layout_.tied_bytes = tensor.bytes();  // the first stage counts it
       layout_.tied_head = tensor.wgrad;
     } else {
-      tensor.blocks = (tensor.elements() + kNormBlock - 1) / kNormBlock;
+      tensor.blocks = BlocksOf(parameter);
       layout_.norm_blocks += tensor.blocks;
       layout_.parameters += tensor.elements();
     }
     if (by_product) Round(&tensor);
-    layout_.tensors.push_back(tensor);
-    return {tensor.weight, tensor.wgrad, tensor.rounded};
+    const StageOperator::Weights weights{tensor.weight, tensor.wgrad, tensor.rounded};
+    layout_.tensors.push_back(std::move(tensor));
+    return weights;
   }
 
   const ModelTable& table_;
@@ -116,22 +141,11 @@ class Lister {
   int group_ = 0;
 };
 
-// Norm blocks of the stages before this one.
-int64_t NormBlocksBefore(const ModelTable& table, const StageLayout& layout) {
-  if (layout.first) return 0;
-  StageLayout embeddings, layer;
-  embeddings.first = true;
-  layer.layers = 1;
-  Lister(table, Dtype::kFp32, &embeddings).Run(0);
-  Lister(table, Dtype::kFp32, &layer).Run(0);
-  return embeddings.norm_blocks + layout.first_layer * layer.norm_blocks;
-}
-
 }  // namespace
 
 StageLayout LayoutStage(const Job& job, int stage) {
   PP_CHECK(stage >= 0 && stage < job.stages());
-  const ModelTable table = PartOf(TableOf(job.model), job.tp);
+  const ModelTable& table = PeersTable(job);
   StageLayout layout;
   layout.stage = stage;
   layout.first = stage == 0;
@@ -141,7 +155,8 @@ StageLayout LayoutStage(const Job& job, int stage) {
   layout.tp = job.tp;
   layout.stream_tokens = job.stream_tokens();
   Lister(table, job.dtype, &layout).Run(job.model.layers);
-  layout.first_norm_block = NormBlocksBefore(table, layout);
+  if (!layout.first)
+    layout.first_norm_block = BlocksOf(table.first) + layout.first_layer * BlocksOf(table.layer);
 
   const int64_t n = job.tokens();
   if (layout.first) layout.tokens_bytes = n * 4;
