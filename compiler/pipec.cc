@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -47,10 +48,12 @@ Status AddFit(const Arguments& a, MemoryFit* fit) {
   const bool bytes = fit->limit.unit == MemoryLimit::kBytes;
   fit->report = [bytes, what](const FitReport& report) {
     std::string bound = "no lower bound (pairs overlap)";
-    if (report.lower_bound)
-      bound = fmt::format(
-          "lower bound {:g} (gap {:.1f} %)", *report.lower_bound,
-          *report.lower_bound > 0 ? 100 * (report.makespan / *report.lower_bound - 1) : 0);
+    if (report.lower_bound) {
+      const double lower = *report.lower_bound;
+      double gap = lower > 0 ? 100 * (report.makespan / lower - 1) : 0;
+      if (std::abs(gap) < 1e-9) gap = 0;  // the same sum in another order
+      bound = fmt::format("lower bound {:g} (gap {:.1f} %)", lower, gap);
+    }
     std::vector<double> peaks = report.peaks;
     for (double& peak : peaks) peak /= bytes ? 1 << 30 : 1;
     fmt::print(std::cerr, "fit-memory: {} {:g}{}, {}, peaks {:.4g}{}\n", what, report.makespan,
@@ -280,7 +283,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   tune->add_option("--model", a.model, "as for compile")->required();
   tune->add_option("--devices", a.devices, "of the machine, in all")->required();
   tune->add_option("--global-batch-size", a.global_batch, "sequences in a step")->required();
-  tune->add_option("--device-memory", a.device_memory, "of one, as in 80GiB (default: the machine's)");
+  tune->add_option("--device-memory", a.device_memory,
+                   "of one, as in 80GiB (default: the machine's)");
   machine(tune);
   tune->add_option("--scheme", a.scheme, "only this one");
   tune->add_option("--pp", a.pp, "only pipelines of so many devices");

@@ -99,7 +99,7 @@ std::string ToText(const CostModel& costs) {
                                   [&](double value) { return value == values.front(); });
     text += fmt::format("{}{}=", text.empty() ? "" : ",", key);
     for (size_t s = 0; s < (same ? 1 : values.size()); ++s)
-      text += fmt::format("{}{:.7g}{}", s > 0 ? ":" : "", values[s], unit);
+      text += fmt::format("{}{}{}", s > 0 ? ":" : "", values[s], unit);
   };
   const std::string_view time = costs.seconds ? "s" : "";
   add("f", costs.f, time);

@@ -1,5 +1,7 @@
 #include "schema/units.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -64,6 +66,27 @@ std::optional<Quantity> ReadQuantity(std::string_view text) {
   auto unit = UnitOf(text.substr(static_cast<size_t>(end - text.data())));
   if (unit) unit->value *= number;
   return unit && std::isfinite(unit->value) ? unit : std::nullopt;
+}
+
+std::string ToText(const Quantity& quantity) {
+  if (quantity.dimension == Dimension::kNone) return fmt::format("{:.10g}", quantity.value);
+  if (quantity.dimension == Dimension::kTime) {
+    const Unit* unit = kTimes;
+    while (unit->factor < 1 && quantity.value >= unit[1].factor) ++unit;
+    return fmt::format("{:.10g}{}", quantity.value / unit->factor, unit->name);
+  }
+  const bool bytes = quantity.dimension == Dimension::kBytes;
+  // Whole MiB are meant as such.
+  const bool binary = bytes && std::fmod(quantity.value, 1 << 20) == 0;
+  const double base = binary ? 1024 : 1000;
+  double value = quantity.value;
+  size_t power = 0;
+  for (; power < kPrefixes.size() && value >= base; ++power) value /= base;
+  return fmt::format("{:.10g}{}{}{}", value, power > 0 ? kPrefixes.substr(power - 1, 1) : "",
+                     binary && power > 0 ? "i" : "",
+                     bytes                                         ? "B"
+                     : quantity.dimension == Dimension::kBandwidth ? "B/s"
+                                                                   : "FLOP/s");
 }
 
 }  // namespace pp

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace pp {
@@ -21,5 +22,7 @@ struct Quantity {
 //   bandwidth   100GB/s        the same with an i, or B for bytes, or bit/s; as they are written
 //   operations  312TFLOP/s     FLOP/s with K, M, G, T or P, of powers of 1000
 std::optional<Quantity> ReadQuantity(std::string_view text);
+// The same text, with the prefix that makes the number at least 1 and small.
+std::string ToText(const Quantity& quantity);
 
 }  // namespace pp

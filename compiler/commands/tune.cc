@@ -83,7 +83,7 @@ std::string Row(const TuneOptions& options, const Tuned& tuned, const Candidate&
       c.bubble * 100, Utilization(options, tuned, c.seconds) * 100, c.bytes / kGiB);
 }
 
-std::string CompileLine(const Arguments& a, const TuneOptions& options, const Candidate& best) {
+std::string CompileLine(const Arguments& a, const Candidate& best) {
   const CompileOptions& c = best.compile;
   std::string line = fmt::format(
       "pipec compile --scheme {} --devices {} --microbatches {} --model {} --layers-per-stage auto "
@@ -151,7 +151,7 @@ std::string ToText(const Arguments& a, const TuneOptions& options, const Tuned& 
   out += fmt::format(
       "\n{}\nmpiexec -n {} piperun {} --data FILE{}\nsrun -n {} piperun {} --data "
       "FILE{}\n",
-      CompileLine(a, options, best), options.devices, plan,
+      CompileLine(a, best), options.devices, plan,
       options.job.backend == DeviceKind::kCuda ? " --backend cuda" : "", options.devices, plan,
       options.job.backend == DeviceKind::kCuda ? " --backend cuda" : "");
   return out;

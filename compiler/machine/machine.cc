@@ -200,7 +200,7 @@ std::string ToJson(const Machine& machine) {
     if (dimension == Dimension::kNone) {
       json[key] = *number;
     } else if (*number > 0) {
-      json[key] = fmt::format("{:.10g}{}", *number, kUnits[static_cast<int>(dimension)]);
+      json[key] = ToText(Quantity{*number, dimension});
     }
   });
   return json.unflatten().dump();

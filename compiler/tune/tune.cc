@@ -237,17 +237,14 @@ class Tuner {
 
   // To the next level. A candidate that turns out to be illegal is none.
   void GoOn(Candidate candidate) {
-    const Candidate before = candidate;
     const bool scheduled = candidate.level == Level::kSchedule;
     if (!(scheduled ? Plan(candidate) : Schedule(candidate))) return;
     if (Fits(candidate, scheduled ? "the whole plan" : "values that its schedule keeps")) {
       open_.push(std::move(candidate));
-    } else if (before.compile.passes.empty()) {
+    } else if (candidate.compile.passes.empty()) {
       for (const char* passes : kRecomputes) {
-        Candidate again = before;
-        again.level = Level::kWork;
-        again.compile.passes = passes;
-        open_.push(std::move(again));
+        candidate.compile.passes = passes;
+        Add(candidate.compile);
       }
     }
   }
@@ -305,7 +302,7 @@ class Tuner {
         *std::min_element(tuned_.large.begin(), tuned_.large.end(),
                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
     return Status::Invalid(fmt::format(
-        "--device-memory: {:.2f} GiB hold no plan ({} with pp {}, tp {}, dp {} needs {:.2f} GiB at "
+        "--device-memory: {:.4g} GiB hold no plan ({} with pp {}, tp {}, dp {} needs {:.4g} GiB at "
         "least, of {})",
         options_.memory / (1 << 30), least.compile.scheme, least.compile.shape.devices,
         least.compile.job.tp, least.compile.replicas, least.bytes / (1 << 30), least.lacks));

@@ -1,0 +1,157 @@
+// pipec tune against all plans of small spaces, compiled and simulated one by one.
+#include "compiler/tune/tune.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+
+#include "compiler/simulate.h"
+#include "schema/verify.h"
+#include "tests/models.h"
+
+namespace pp {
+namespace {
+
+struct Exact {
+  double seconds = HUGE_VAL, bytes = 0;
+  bool legal = false;
+};
+Exact Measure(const CompileOptions& compile) {
+  Exact exact;
+  const auto program = Compile(compile);
+  std::vector<WaitsFor> waits_for;
+  if (!program.ok() || program->MakesVersions() || !program->lists[0].prologue.empty())
+    return exact;
+  REQUIRE(Verify(*program, Depth::kPlan, &waits_for).ok());
+  const auto prediction = Simulate(*program, waits_for, *CostsOf(*program, program->costs));
+  REQUIRE(prediction.ok());
+  exact.legal = true;
+  exact.seconds = prediction->makespan;
+  for (const DeviceList& list : program->lists)
+    exact.bytes = std::max(exact.bytes, static_cast<double>(list.arena_bytes));
+  return exact;
+}
+
+// The fastest of all that fit; recomputation where a plan does not fit without.
+double FastestOfAll(const TuneOptions& options) {
+  double fastest = HUGE_VAL;
+  const auto fits = [&](const Exact& exact) {
+    if (exact.legal && exact.bytes <= options.memory) fastest = std::min(fastest, exact.seconds);
+    return exact.bytes <= options.memory;
+  };
+  for (const Scheme& scheme : Schemes())
+    for (int pp = 1; pp <= options.devices; ++pp)
+      for (int tp = 1; pp * tp <= options.devices; ++tp)
+        for (int size = 1; size <= options.batch; ++size)
+          for (int v = 0; v <= 4; ++v) {
+            const int dp = options.devices / pp / tp;
+            if (pp * tp * dp != options.devices || options.batch % (dp * size) != 0) continue;
+            if (v > 0 && scheme.parts == Scheme::kFixed) continue;
+            if (options.pp > 0 && pp != options.pp) continue;
+            if (pp == 1 && scheme.name != "1f1b") continue;  // there is no pipeline
+            CompileOptions compile{.scheme = std::string(scheme.name),
+                                   .shape = {.devices = pp,
+                                             .microbatches = options.batch / dp / size,
+                                             .stages_per_device = v},
+                                   .replicas = dp,
+                                   .machine = options.machine,
+                                   .job = options.job,
+                                   .balance_layers = true};
+            compile.job.tp = tp;
+            compile.job.micro_batch_size = size;
+            // Where there are copies.
+            compile.zero = dp > 1 || scheme.map == StageMap::kBoth;
+            if (fits(Measure(compile))) continue;
+            for (const char* passes : {"mario", "apply-checkpoint"}) {
+              compile.passes = passes;
+              fits(Measure(compile));
+            }
+          }
+  return fastest;
+}
+
+TuneOptions Space(const std::string& family, int devices, int batch, double memory) {
+  TuneOptions options{
+      .machine = Machines()[0], .devices = devices, .memory = memory, .batch = batch};
+  options.machine.node = 2;
+  // Slow enough for a small model's operations to matter beside launches and latencies.
+  for (double& flops : options.machine.flops) flops /= 1e5;
+  options.job.model = SmallModel(family, false, 4, 128);
+  options.job.sequence_length = 128;
+  return options;
+}
+
+TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
+  struct Row {
+    std::string family;
+    int pp;
+    double memory;
+  };
+  const Row rows[] = {{"gpt2", 0, 1e9},     {"gpt2", 0, 9.4e5},  {"gpt2", 2, 1e9},
+                      {"llama", 0, 1.04e6}, {"llama", 0, 9.4e5}, {"llama", 4, 1e9}};
+  for (const auto& [family, pp, memory] : rows) {
+    TuneOptions options = Space(family, 4, 8, memory);
+    options.pp = pp;
+    INFO(family << " pp " << pp << " memory " << memory);
+    const auto tuned = Tune(options);
+    INFO(tuned.status().message());
+    const double fastest = FastestOfAll(options);
+    REQUIRE(tuned.ok() == (fastest < HUGE_VAL));
+    if (!tuned.ok()) continue;
+    CHECK(tuned->best[0].seconds == Approx(fastest).epsilon(1e-9));
+    const Exact best = Measure(tuned->best[0].compile);
+    CHECK(best.seconds == tuned->best[0].seconds);
+    CHECK(best.bytes == tuned->best[0].bytes);
+    CHECK(best.bytes <= memory);
+    double planned = 0;
+    for (const DeviceList& list : tuned->plan->lists)
+      planned = std::max(planned, static_cast<double>(list.arena_bytes));
+    CHECK(planned == best.bytes);
+    for (size_t i = 1; i < tuned->best.size(); ++i)
+      CHECK(tuned->best[i - 1].seconds <= tuned->best[i].seconds);
+    for (const Candidate& candidate : tuned->rest) {
+      const Exact exact = Measure(candidate.compile);
+      INFO(candidate.compile.scheme << " " << candidate.compile.shape.devices << " "
+                                    << candidate.compile.passes);
+      CHECK(candidate.seconds <= exact.seconds * (1 + 1e-9));
+      CHECK(candidate.bytes <= std::max(exact.bytes, exact.legal ? 0 : HUGE_VAL));
+    }
+    for (const Candidate& candidate : tuned->large) {
+      CHECK(candidate.bytes > memory);
+      const Exact exact = Measure(candidate.compile);
+      if (exact.legal) CHECK(exact.bytes >= candidate.bytes);
+    }
+  }
+}
+
+TEST_CASE("what is given is kept") {
+  TuneOptions options = Space("gpt2", 4, 8, 1e9);
+  options.scheme = "interleaved";
+  options.pp = 2;
+  options.tp = 2;
+  options.micro_batch_size = 2;
+  const auto tuned = Tune(options);
+  REQUIRE(tuned.ok());
+  REQUIRE(!tuned->best.empty());
+  for (const auto* list : {&tuned->best, &tuned->rest, &tuned->large})
+    for (const Candidate& candidate : *list) {
+      CHECK(candidate.compile.scheme == "interleaved");
+      CHECK(candidate.compile.shape.devices == 2);
+      CHECK(candidate.compile.job.tp == 2);
+      CHECK(candidate.compile.job.micro_batch_size == 2);
+      CHECK(candidate.compile.replicas == 1);
+    }
+  CHECK(tuned->plan->scheme == "interleaved");
+}
+
+TEST_CASE("a batch that does not divide and a memory that holds nothing are errors") {
+  const auto message = [](const TuneOptions& options) { return Tune(options).status().message(); };
+  CHECK(message(Space("gpt2", 4, 8, 100)).find("--device-memory: ") == 0);
+  TuneOptions odd = Space("gpt2", 4, 8, 1e9);
+  odd.pp = 3;
+  CHECK(message(odd).find("--devices: no scheme") == 0);
+}
+
+}  // namespace
+}  // namespace pp
