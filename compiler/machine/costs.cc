@@ -118,13 +118,15 @@ class Pricer {
       first = std::min(first, RankOf(0, pipe.device_of[stage]));
       last = std::max(last, RankOf(program_.replicas - 1, pipe.device_of[stage]));
     }
-    return members == 1 ? 0
-                        : Collective(machine_.Between(first, last), members,
-                                     static_cast<double>(layout.wgrad_bytes));
+    return members == 1 || layout.wgrad_bytes == 0
+               ? 0
+               : Collective(machine_.Between(first, last), members,
+                            static_cast<double>(layout.wgrad_bytes));
   }
 
   // Reads and writes weights and moments, reads gradients; a shard of them with ZeRO-1.
   double Step(const StageLayout& layout) const {
+    if (layout.weights_bytes == 0) return 0;
     if (machine_.memory_bandwidth == 0) return machine_.launch;
     const int64_t copies = program_.replicas * static_cast<int64_t>(program_.pipes.size());
     const int64_t shards = program_.zero > 0 ? copies : 1;

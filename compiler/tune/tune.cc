@@ -13,6 +13,7 @@
 #include "compiler/simulate.h"
 #include "schema/model/families.h"
 #include "schema/model/work.h"
+#include "schema/placement.h"
 #include "schema/sections.h"
 #include "schema/verify.h"
 
@@ -50,12 +51,19 @@ double LiveBytes(const Program& program, Layouts* layouts) {
   std::vector<int64_t> state(program.devices), kept, full;
   for (int s = 0; s < program.stages; ++s) {
     const StageLayout& layout = layouts->Of(*program.job, s);
-    kept.push_back(layout.kept_bytes);
-    full.push_back(layout.kept_bytes + layout.stash_bytes);
+    const Job& job = *program.job;
+    // What a forward read stays until its backward.
+    const int64_t input =
+        layout.targets_bytes +
+        (layout.first ? layout.tokens_bytes
+                      : job.stream_tokens() * job.model.hidden_size * BytesOf(job.dtype));
+    kept.push_back(input + layout.kept_bytes);
+    full.push_back(input + layout.kept_bytes + layout.stash_bytes);
+    const int64_t rounded = job.backend == DeviceKind::kCuda ? layout.rounded_bytes : 0;
     const int64_t shards = program.zero > 0 ? program.Copies() : 1;
     for (const Pipe& pipe : program.pipes)
       state[pipe.device_of[s]] +=
-          layout.weights_bytes + layout.wgrad_bytes + layout.optimizer_bytes / shards;
+          layout.weights_bytes + layout.wgrad_bytes + layout.optimizer_bytes / shards + rounded;
   }
   int64_t most = 0;
   for (int d = 0; d < program.devices; ++d) {
@@ -110,8 +118,9 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
   return bound + step;
 }
 
-// At least: the schedule, what is reduced once a stage's last backward is over, and, as the
-// gradients' norm needs all of that, a step. With ZeRO-1 half of a reduction follows the step.
+// At least: the schedule, the reductions, each of which starts once its stage's last backward is
+// over and which a device runs one after the other, and, as the gradients' norm needs all of them,
+// the steps. With ZeRO-1 half of a reduction follows its step.
 double ScheduleBound(const Program& program, const CostModel& costs, const Spans& spans) {
   const std::vector<double> shares = program.Shares();
   std::vector<double> over(program.stages);
@@ -119,14 +128,29 @@ double ScheduleBound(const Program& program, const CostModel& costs, const Spans
     for (size_t i = 0; i < spans[d].size(); ++i)
       if (const int stage = program.lists[d].body[i].stage; stage >= 0)
         over[stage] = std::max(over[stage], spans[d][i].end);
-  double reduced = 0, stepped = 0;
-  for (int s = 0; s < program.stages; ++s) {
-    const double reduction = program.Copies() > 1 ? At(costs.reduce, s) * shares[s] : 0;
-    const double after = program.zero > 0 ? reduction / 2 : 0;
-    reduced = std::max(reduced, over[s] + reduction - after);
-    stepped = std::max(stepped, At(costs.step, s) * shares[s] + after);
+  const Placement placement(program);
+  double reduced = 0, rest = 0;
+  for (int d = 0; d < program.devices; ++d) {
+    std::vector<std::pair<double, double>> reductions;  // when it can start, how long it takes
+    double steps = 0, first_step = HUGE_VAL, after = 0;
+    for (const Placement::Copy& copy : placement.On(d)) {
+      const int s = copy.stage;
+      const double reduction = program.Copies() > 1 ? At(costs.reduce, s) * shares[s] : 0;
+      const double step = At(costs.step, s) * shares[s];
+      const double share = program.zero > 0 ? 0.5 : 1;
+      reductions.emplace_back(over[s], share * reduction);
+      after += (1 - share) * reduction;
+      steps += step;
+      first_step = std::min(first_step, step);
+    }
+    if (reductions.empty()) continue;
+    std::sort(reductions.begin(), reductions.end());
+    double time = 0;
+    for (const auto& [start, length] : reductions) time = std::max(time, start) + length;
+    reduced = std::max(reduced, time);
+    rest = std::max({rest, steps, first_step + after});
   }
-  return reduced + stepped;
+  return reduced + rest;
 }
 
 class Tuner {
