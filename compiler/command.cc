@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <iostream>
+#include <system_error>
+#include <utility>
 
+#include "schema/disk.h"
 #include "schema/file.h"
 #include "schema/verify.h"
 
@@ -13,13 +17,27 @@ Status ParseNumber(const char* option, const std::string& text, int least, int* 
   return text.empty() ? Status() : ReadWhole(text, least, INT32_MAX, number).In(option);
 }
 
-Status ReadMachine(const Arguments& a, bool costs, std::optional<Machine>* machine) {
-  const int given = int{costs} + int{!a.machine.empty()} + int{!a.device_flops.empty()};
+Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
+  const int given = int{!costs->empty()} + int{!a.machine.empty()} + int{!a.device_flops.empty()};
   if (given > 1) return Status::Invalid("--costs, --machine, --device-flops: more than one (one)");
-  if (a.machine.empty() && a.device_flops.empty()) return {};
-  auto found = a.machine.empty() ? MachineOf(a.device_flops) : FindMachine(a.machine);
-  if (!found.ok()) return found.status();
-  *machine = std::move(*found);
+  if (!a.machine.empty() || !a.device_flops.empty()) {
+    auto machine = a.machine.empty() ? MachineOf(a.device_flops) : FindMachine(a.machine);
+    if (!machine.ok()) return machine.status();
+    prices->machine = std::move(*machine);
+  }
+  if (costs->empty() || costs->find('=') != costs->npos) return {};
+  prices->name = std::exchange(*costs, "");
+  std::error_code none;
+  if (!std::filesystem::exists(prices->name, none))
+    return Status::Invalid(
+        fmt::format("--costs: '{}' (f=1,b=2,..., or a file that piperun --profile wrote)",
+                    Shown(prices->name)));
+  constexpr int64_t kMostProfileBytes = 64 << 20;
+  const auto text = ReadText(prices->name, "a profile", kMostProfileBytes);
+  if (!text.ok()) return text.status().In("--costs");
+  auto profile = ParseProfile(*text);
+  if (!profile.ok()) return profile.status().In("--costs: " + prices->name);
+  prices->profile = std::move(*profile);
   return {};
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/machine/machine.h"
+#include "compiler/machine/fit.h"
 #include "compiler/progress.h"
 #include "schema/model/attribute.h"
 #include "schema/program.h"
@@ -41,8 +41,9 @@ Status SimulateCommand(const Arguments& a);
 Status VerifyCommand(const Arguments& a);
 Status TuneCommand(const Arguments& a);
 
-// The machine that was given, if any. `costs`: whether --costs was.
-Status ReadMachine(const Arguments& a, bool costs, std::optional<Machine>* machine);
+// The machine that was given, or the profile; `costs` is what --costs says, and becomes empty if
+// that is a file.
+Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices);
 
 // An integer of at least `least`; *number is unchanged if `text` is empty.
 Status ParseNumber(const char* option, const std::string& text, int least, int* number);

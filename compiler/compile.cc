@@ -6,7 +6,6 @@
 #include <chrono>
 
 #include "compiler/balance.h"
-#include "compiler/machine/costs.h"
 #include "schema/schedule.h"
 #include "schema/sections.h"
 #include "schema/verify.h"
@@ -65,13 +64,16 @@ Status AddJob(const CompileOptions& options, Program& program) {
   return {};
 }
 
-// The machine's costs, if there is one. `program` has pipes and job.
-Status AddMachine(CompileOptions& options, const Program& program) {
-  if (!options.machine) return {};
-  if (!program.job) return Status::Invalid("--machine, --device-flops: need --model");
+// Costs that follow from a machine or a profile. `program` has pipes and job.
+Status AddPrices(CompileOptions& options, const Program& program) {
+  if (!options.prices.given()) return {};
+  if (!program.job)
+    return Status::Invalid(fmt::format("{}: needs --model", options.prices.machine
+                                                                ? "--machine, --device-flops"
+                                                                : "--costs: a profile"));
   Program head = program.Head();
   CopyAttributes(options, &head);
-  const auto costs = CostsOn(*options.machine, head);
+  const auto costs = CostsOn(options.prices, head);
   if (!costs.ok()) return costs.status();
   options.costs = ToText(*costs);
   return {};
@@ -234,7 +236,7 @@ Result<Program> Compile(const CompileOptions& given, const PassObserver& observe
     if (!HasSections(program))
       PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
     PP_RETURN_IF_ERROR(AddJob(options, program));
-    PP_RETURN_IF_ERROR(AddMachine(options, program));
+    PP_RETURN_IF_ERROR(AddPrices(options, program));
     CopyAttributes(options, &program);
     return AddClip(options, program);
   }));
@@ -252,7 +254,7 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
   // Lists can say what they would drop, and drop nothing.
   const bool asked = !program.job || program.job->recompute != options.job.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
-  PP_RETURN_IF_ERROR(AddMachine(options, program));
+  PP_RETURN_IF_ERROR(AddPrices(options, program));
   auto prepared = Prepare(options, program);
   if (!prepared.ok()) return prepared.status();
   if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/machine/machine.h"
+#include "compiler/machine/fit.h"
 #include "compiler/pass.h"
 #include "compiler/scheme.h"
 #include "schema/program.h"
@@ -25,8 +25,8 @@ struct CompileOptions {
   int zero = 0;
   std::optional<bool> clip;  // --clip exact or off; empty: exact, off where there can be no norm
   std::string costs;
-  std::optional<Machine> machine;  // costs from it and the model, instead of those
-  Job job;  // without a model, one without layers; empty or 0: see the table's help
+  PriceSource prices;  // costs from it and the model, instead of those
+  Job job;             // without a model, one without layers; empty or 0: see the table's help
   bool balance_layers = false;  // instead of the job's
   MemoryFit fit;                // a limit runs fit-memory after `passes`
 };

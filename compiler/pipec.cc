@@ -86,8 +86,7 @@ Status ReadLowering(Arguments a, CompileOptions* options) {
                    [&](const Pass& pass) { return pass.name == a.print_after; }))
     return Status::Invalid(
         fmt::format("--print-after: '{}' (all, scheme or a pass)", Shown(a.print_after)));
-  const bool costs = !a.attributes.at("--costs").empty();
-  PP_RETURN_IF_ERROR(ReadMachine(a, costs, &options->machine));
+  PP_RETURN_IF_ERROR(ReadPrices(a, &options->costs, &options->prices));
   return AddFit(a, &options->fit);
 }
 
@@ -286,6 +285,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   tune->add_option("--device-memory", a.device_memory,
                    "of one, as in 80GiB (default: the machine's)");
   machine(tune);
+  tune->add_option("--costs", a.costs, "instead: a file that piperun --profile wrote");
   tune->add_option("--scheme", a.scheme, "only this one");
   tune->add_option("--pp", a.pp, "only pipelines of so many devices");
   ForEachRow(kJobAttributes, [&](const auto& row) {

@@ -161,7 +161,7 @@ TEST_CASE("an optimizer's step moves weights, gradients and moments, with ZeRO-1
 }
 
 TEST_CASE("the costs of a plan are the machine's, and simulate reads them back") {
-  CompileOptions options{.machine = Machines()[1]};
+  CompileOptions options{.prices = {.machine = Machines()[1]}};
   options.job = {.model = TinyGpt2(), .dtype = Dtype::kBf16};
   const Program program = PlanOf(options);
   const auto read = CostsOf(program, program.costs);

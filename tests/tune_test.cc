@@ -55,7 +55,7 @@ double FastestOfAll(const TuneOptions& options) {
                                              .microbatches = options.batch / dp / size,
                                              .stages_per_device = v},
                                    .replicas = dp,
-                                   .machine = options.machine,
+                                   .prices = {.machine = options.machine},
                                    .job = options.job,
                                    .balance_layers = true};
             compile.job.tp = tp;

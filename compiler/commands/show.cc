@@ -8,7 +8,6 @@
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
 #include "compiler/interop.h"
-#include "compiler/machine/costs.h"
 #include "compiler/simulate.h"
 #include "schema/file.h"
 #include "schema/sections.h"
@@ -28,13 +27,15 @@ struct Simulated {
 Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto plan = LoadVerified(a, path);
   if (!plan.ok()) return plan.status();
-  std::optional<Machine> machine;
-  PP_RETURN_IF_ERROR(ReadMachine(a, !a.costs.empty(), &machine));
-  if (machine && !plan->program.job)
-    return Status::Invalid(fmt::format("--machine: {} has no model", path));
-  const bool plan_costs = a.costs.empty() && !machine && !plan->program.costs.empty();
-  const std::string& text = plan_costs ? plan->program.costs : a.costs;
-  auto costs = machine ? CostsOn(*machine, plan->program) : CostsOf(plan->program, text);
+  PriceSource prices;
+  std::string given = a.costs;
+  PP_RETURN_IF_ERROR(ReadPrices(a, &given, &prices));
+  if (prices.given() && !plan->program.job)
+    return Status::Invalid(
+        fmt::format("{}: {} has no model", prices.machine ? "--machine" : "--costs", path));
+  const bool plan_costs = given.empty() && !prices.given() && !plan->program.costs.empty();
+  auto costs = prices.given() ? CostsOn(prices, plan->program)
+                              : CostsOf(plan->program, plan_costs ? plan->program.costs : given);
   a.progress->Doing("simulating " + path);
   if (!costs.ok()) return plan_costs ? costs.status().In(path) : costs.status();
   const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);

@@ -46,10 +46,13 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   PP_RETURN_IF_ERROR(ParseNumber("--devices", a.devices, 1, &options->devices));
   PP_RETURN_IF_ERROR(ParseNumber("--global-batch-size", a.global_batch, 1, &options->batch));
   PP_RETURN_IF_ERROR(ParseNumber("--pp", a.pp, 1, &options->pp));
-  std::optional<Machine> machine;
-  PP_RETURN_IF_ERROR(ReadMachine(a, false, &machine));
-  if (!machine) return Status::Invalid("--machine, --device-flops: missing (one of the two)");
-  options->machine = *machine;
+  PriceSource prices;
+  std::string costs = a.costs;
+  PP_RETURN_IF_ERROR(ReadPrices(a, &costs, &prices));
+  if (!prices.given() || !costs.empty())
+    return Status::Invalid(
+        "--machine, --device-flops: missing (one of the two, or --costs with a profile)");
+  options->machine = prices.machine ? *prices.machine : FitMachine(*prices.profile);
   options->scheme = a.scheme;
   if (!a.scheme.empty() &&
       std::none_of(Schemes().begin(), Schemes().end(),
@@ -103,7 +106,9 @@ std::string CompileLine(const Arguments& a, const Candidate& best) {
   add(c.job.sequence_parallel, "--sequence-parallel");
   add(c.job.dtype != Dtype::kFp32, fmt::format("--dtype {}", NameOf(c.job.dtype)));
   add(c.job.backend != DeviceKind::kCpu, fmt::format("--backend {}", NameOf(c.job.backend)));
-  add(true, a.machine.empty() ? "--device-flops " + a.device_flops : "--machine " + a.machine);
+  add(!a.costs.empty(), "--costs " + a.costs);
+  add(!a.machine.empty(), "--machine " + a.machine);
+  add(!a.device_flops.empty(), "--device-flops " + a.device_flops);
   add(true, "-o " + (a.output.empty() ? std::string("PLAN") : a.output));
   return line;
 }

@@ -206,7 +206,7 @@ class Tuner {
           compile.shape = {
               .devices = pp, .microbatches = options_.batch / dp / size, .stages_per_device = 0};
           compile.replicas = dp;
-          compile.machine = options_.machine;
+          compile.prices.machine = options_.machine;
           compile.job = options_.job;
           compile.job.tp = tp;
           compile.job.micro_batch_size = size;

@@ -166,7 +166,7 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   if (options->stall_timeout > 0 && options->stall_timeout < 1)
     return Status::Invalid(fmt::format("--stall-timeout: '{}' (0, or a number of seconds from 1)",
                                        Shown(a.stall_timeout)));
-  options->record = !a.trace.empty();
+  options->record = !a.trace.empty() || !a.profile.empty();
   options->compare = a.compare;
   return {};
 }
@@ -262,6 +262,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   app.add_flag("--new-data", a.new_data, "with --resume: --data is not what it was");
   add("--export", a.export_to, "a new folder for the trained model, in Hugging Face's format");
   add("--log", a.log, "write a JSON object per step");
+  add("--profile", a.profile,
+      "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
   add("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");
   app.add_flag(
       "--compare", a.compare,

@@ -14,7 +14,7 @@ namespace pp {
 // The options as typed. Numbers stay text until they are checked, so that every wrong one gets the
 // same kind of error.
 struct Arguments {
-  std::string plan, data, weights, export_to, save, save_every, log, trace, net;
+  std::string plan, data, weights, export_to, save, save_every, log, trace, profile, net;
   std::string steps, epochs, seed, threads = "1", stall_timeout = "300";
   std::string gemms, tune_gemms, weight_rounding = "nearest", cuda_experiments;
   std::string backend = "cpu", transport = "auto", schedule = "constant";

@@ -12,6 +12,7 @@
 #include "runtime/main/print.h"
 #include "runtime/run/export.h"
 #include "runtime/run/run_text.h"
+#include "schema/profile.h"
 #include "schema/timeline.h"
 
 namespace pp {
@@ -25,6 +26,15 @@ bool IsIn(const OutputFile& file, const std::string& input) {
   for (Files at(input, error), end; !error && at != end; at.increment(error))
     if (file.Is(at->path())) return true;
   return false;
+}
+
+// The processor, as Linux names it.
+std::string HostName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (const size_t at = line.find(": "); line.starts_with("model name") && at != line.npos)
+      return line.substr(at + 2);
+  return {};
 }
 
 // The part of a log that is about the training's first steps. What was logged of later ones, which
@@ -44,8 +54,10 @@ int64_t BytesUpTo(const std::string& path, int64_t steps) {
 }  // namespace
 
 Status Outputs::Open(const Program& program, TrainOptions* options) {
+  threads_ = options->threads;
   PP_RETURN_IF_ERROR(OpenFile("--log", arguments_.log, &log_));
   PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.trace, &trace_));
+  PP_RETURN_IF_ERROR(OpenFile("--profile", arguments_.profile, &profile_));
   std::error_code error;
   if (!arguments_.export_to.empty() && !arguments_.save.empty() &&
       std::filesystem::weakly_canonical(arguments_.export_to, error) ==
@@ -59,8 +71,12 @@ Status Outputs::Open(const Program& program, TrainOptions* options) {
 Status Outputs::OpenFile(const char* option, const std::string& path,
                          std::optional<OutputFile>* file) {
   if (path.empty()) return {};
-  if (log_ && log_->Is(path))
-    return Status::Invalid(fmt::format("{}: {} is the log, too (another file)", option, path));
+  const std::pair<const char*, const std::optional<OutputFile>*> others[] = {{"log", &log_},
+                                                                             {"trace", &trace_}};
+  for (const auto& [name, other] : others)
+    if (*other && (*other)->Is(path))
+      return Status::Invalid(
+          fmt::format("{}: {} is the {}, too (another file)", option, path, name));
   Result<OutputFile> opened = OutputFile::Open(path);
   PP_RETURN_IF_ERROR(opened.status());
   for (const std::string& input : InputPaths(arguments_))
@@ -97,7 +113,8 @@ Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
 Status Outputs::Begin(int64_t steps_before) {
   begun_ = true;
   if (log_) PP_RETURN_IF_ERROR(log_->Begin(BytesUpTo(log_->path(), steps_before)));
-  return trace_ ? trace_->Begin() : Status();
+  if (trace_) PP_RETURN_IF_ERROR(trace_->Begin());
+  return profile_ ? profile_->Begin() : Status();
 }
 
 Status Outputs::OnStep(const StepReport& step) {
@@ -115,6 +132,14 @@ Status Outputs::Finish(const Program& program, const TrainReport& report) {
     keep(WriteChromeTrace(program, report.events,
                           [this](std::string_view piece) { return trace_->Write(piece); }));
   if (trace_) keep(trace_->Close());
+  if (profile_) {
+    Profile profile = ProfileOf(program, report.events);
+    profile.threads = threads_;
+    profile.host = HostName();
+    keep(profile.steps > 0 ? profile_->Write(ToJson(profile))
+                           : Status::Failed("--profile: no step was measured"));
+    keep(profile_->Close());
+  }
   if (log_) keep(log_->Close());
   if (save_ && begun_)
     keep(PrintOut(report.saved_step == 0

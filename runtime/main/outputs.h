@@ -38,10 +38,11 @@ class Outputs {
   Status OpenExport(const Program& program, TrainOptions* options);
 
   const Arguments& arguments_;
-  std::optional<OutputFile> log_, trace_;
+  std::optional<OutputFile> log_, trace_, profile_;
   std::optional<SaveFolder> save_;
   std::optional<ModelFolder> export_;
   std::string saves_;  // the folder of checkpoints
+  int threads_ = 1;     // of a rank
   bool begun_ = false;
 };
 
