@@ -2,76 +2,59 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "compiler/machine/costs.h"
-#include "schema/model/work.h"
+#include "schema/model/layout.h"
 
 namespace pp {
 namespace {
 
-// What an instruction's time is a sum of.
-enum Term { kProducts, kAttention, kBytes, kOperators, kTerms };
-struct Row {
-  std::array<double, kTerms> work{};
-  double seconds = 0;
-
-  void Add(const Operator& op, const Work& one) {
-    if (one.operations == 0 && one.bytes == 0) return;
-    if (one.operations == 0) work[kBytes] += one.bytes;
-    work[op.kind == OperatorKind::kAttention ? kAttention : kProducts] += one.operations;
-    work[kOperators] += 1;
-  }
-};
-
-// The instructions that were measured.
-std::vector<Row> RowsOf(const Profile& profile) {
-  std::vector<Row> rows;
-  for (int s = 0; s < profile.job.stages(); ++s) {
-    const StageLayout layout = LayoutStage(profile.job, s);
-    const auto add = [&](Measured kind, auto work_of) {
-      Row row{.seconds = profile.of(kind)[s]};
-      for (const StageOperator& placed : layout.operators)
-        work_of(placed, WorkOf(placed.op, profile.job), row);
-      if (row.seconds > 0 && row.work[kOperators] > 0) rows.push_back(row);
-    };
-    add(Measured::kF,
-        [](const StageOperator& o, const StageWork& w, Row& row) { row.Add(o.op, w.forward); });
-    add(Measured::kR, [](const StageOperator& o, const StageWork& w, Row& row) {
-      if (o.again) row.Add(o.op, w.again);
-    });
-    add(Measured::kB, [](const StageOperator& o, const StageWork& w, Row& row) {
-      row.Add(o.op, w.input);
-      row.Add(o.op, w.weight);
-    });
-    add(Measured::kBi,
-        [](const StageOperator& o, const StageWork& w, Row& row) { row.Add(o.op, w.input); });
-    add(Measured::kBw,
-        [](const StageOperator& o, const StageWork& w, Row& row) { row.Add(o.op, w.weight); });
-  }
-  return rows;
+// What is assumed of a machine before it is measured: how its times relate to one another.
+Machine Assumed(DeviceKind backend) {
+  if (backend == DeviceKind::kCuda) return Machines().back();
+  // One core with AVX-512.
+  Machine machine{.attention = 0.5, .launch = 1e-6, .memory_bandwidth = 8e9};
+  machine.flops.fill(70e9);
+  return machine;
 }
 
-// Non-negative least squares of the relative errors, one coordinate after the other.
-std::array<double, kTerms> Solve(const std::vector<Row>& rows) {
-  constexpr int kRounds = 20'000;
-  std::array<double, kTerms> rate{};
-  for (int round = 0; round < kRounds; ++round)
-    for (int t = 0; t < kTerms; ++t) {
-      double up = 0, down = 0;
-      for (const Row& row : rows) {
-        double rest = row.seconds;
-        for (int other = 0; other < kTerms; ++other)
-          if (other != t) rest -= rate[other] * row.work[other];
-        up += rest * row.work[t] / (row.seconds * row.seconds);
-        down += row.work[t] * row.work[t] / (row.seconds * row.seconds);
-      }
-      if (down > 0) rate[t] = std::max(0.0, up / down);
+// The stages that were measured, each on a device of its own.
+Program StagesOf(const Profile& profile) {
+  Program program;
+  program.devices = program.stages = profile.job.stages();
+  program.job = profile.job;
+  program.pipes.resize(1);
+  for (int s = 0; s < program.stages; ++s) program.pipes[0].device_of.push_back(s);
+  return program;
+}
+
+// How many times as long as assumed an instruction of that kind takes; `otherwise` if there was
+// none.
+double Factor(const Profile& profile, Measured kind, const PerStage& assumed, double otherwise) {
+  double measured = 0, expected = 0;
+  for (int s = 0; s < profile.job.stages(); ++s)
+    if (profile.of(kind)[s] > 0 && At(assumed, s) > 0) {
+      measured += profile.of(kind)[s];
+      expected += At(assumed, s);
     }
-  return rate;
+  return expected > 0 ? measured / expected : otherwise;
+}
+
+struct Factors {
+  double f = 1, r = 1, b = 1, bi = 1, bw = 1;
+};
+Factors FactorsOf(const Profile& profile, const CostModel& assumed) {
+  Factors factors;
+  factors.f = Factor(profile, Measured::kF, assumed.f, 1);
+  factors.r = Factor(profile, Measured::kR, assumed.r, factors.f);
+  factors.b = Factor(profile, Measured::kB, assumed.b, 0);
+  const double halves = factors.b > 0 ? factors.b : factors.f;
+  factors.bi = Factor(profile, Measured::kBi, assumed.bi, halves);
+  factors.bw = Factor(profile, Measured::kBw, assumed.bw, halves);
+  if (factors.b == 0) factors.b = (factors.bi + factors.bw) / 2;
+  return factors;
 }
 
 // The seconds for a byte, of the stages that were measured; 0 if none were.
@@ -95,20 +78,28 @@ bool SameStages(const Job& a, const Job& b) {
 }  // namespace
 
 Machine FitMachine(const Profile& profile) {
-  const std::array<double, kTerms> rate = Solve(RowsOf(profile));
-  Machine machine{.name = "the profile"};
-  // A term that takes no time has no limit.
-  const double product = rate[kProducts] > 0 ? 1 / rate[kProducts] : 1e24;
-  const double attention = rate[kAttention] > 0 ? 1 / rate[kAttention] : 1e24;
-  const double peak = std::max(product, attention);
-  machine.flops.fill(peak);
-  machine.product = product / peak;
-  machine.attention = attention / peak;
-  machine.launch = rate[kOperators];
-  machine.memory_bandwidth = rate[kBytes] > 0 ? 1 / rate[kBytes] : 0;
+  Machine machine = Assumed(profile.job.backend);
+  const CostModel assumed = *CostsOn(machine, StagesOf(profile));
+  double measured = 0, expected = 0;
+  const std::pair<Measured, const PerStage*> kinds[] = {{Measured::kF, &assumed.f},
+                                                        {Measured::kB, &assumed.b},
+                                                        {Measured::kBi, &assumed.bi},
+                                                        {Measured::kBw, &assumed.bw}};
+  for (const auto& [kind, times] : kinds)
+    for (int s = 0; s < profile.job.stages(); ++s)
+      if (profile.of(kind)[s] > 0) {
+        measured += profile.of(kind)[s];
+        expected += At(*times, s);
+      }
+  const double factor = expected > 0 ? measured / expected : 1;
+  for (double& flops : machine.flops) flops /= factor;
+  machine.name = "the profile's machine";
+  machine.memory_bandwidth /= factor;
+  machine.launch *= factor;
+  machine.memory = 0;
   const double per_byte =
       PerByte(profile, Measured::kComm, [](const StageLayout& l) { return l.act_bytes; });
-  machine.inside.bandwidth = per_byte > 0 ? 1 / per_byte : 0;
+  if (per_byte > 0) machine.inside = machine.between = {.bandwidth = 1 / per_byte};
   return machine;
 }
 
@@ -120,10 +111,19 @@ Result<CostModel> CostsOn(const Profile& profile, const Program& program) {
     return Status::Invalid(fmt::format("was measured with {} on {}, the plan has {} on {}",
                                        NameOf(profile.job.dtype), NameOf(profile.job.backend),
                                        NameOf(job.dtype), NameOf(job.backend)));
-  if (RowsOf(profile).empty()) return Status::Invalid("has no forward or backward");
-  const Machine machine = FitMachine(profile);
+  Machine machine = Assumed(job.backend);
+  const Factors factors = FactorsOf(profile, *CostsOn(machine, StagesOf(profile)));
+  machine.message = 0;
+  machine.inside = machine.between = FitMachine(profile).inside;
   auto costs = CostsOn(machine, program);
   if (!costs.ok()) return costs;
+  const std::pair<PerStage*, double> scaled[] = {{&costs->f, factors.f},
+                                                 {&costs->r, factors.r},
+                                                 {&costs->b, factors.b},
+                                                 {&costs->bi, factors.bi},
+                                                 {&costs->bw, factors.bw}};
+  for (const auto& [times, factor] : scaled)
+    for (double& time : *times) time *= factor;
   // Of an optimizer's step and of reductions the machine knows nothing.
   const double step =
       PerByte(profile, Measured::kStep, [](const StageLayout& l) { return l.weights_bytes; });

@@ -10,13 +10,14 @@
 
 namespace pp {
 
-// The machine on which the profile's stages would take what was measured: seconds for an operation
-// of a product and of attention, for a byte of what is neither, for an operator, and for a byte of
-// a message and of an optimizer's step. Least squares of the relative errors, none below 0.
+// A machine on which the profile's stages take as long, together, as was measured; how its times
+// relate to one another is assumed (of a GPU as of an H200), and a message's bandwidth is that of
+// the shortest ones.
 Machine FitMachine(const Profile& profile);
 
-// In seconds. Where the program's stages are those that were measured, as they were; otherwise on
-// the fitted machine. Error: another model, dtype or backend, or nothing measured.
+// In seconds. Where the program's stages are those that were measured, as they were. Otherwise the
+// assumed machine says how the stages relate, and for each kind of instruction the measured ones
+// how long they take. Error: another model, dtype or backend.
 Result<CostModel> CostsOn(const Profile& profile, const Program& program);
 
 // What costs follow from, instead of being given as numbers: at most one of the two.

@@ -1,0 +1,164 @@
+// What a run measured, and the costs that follow for its own plan and for others.
+#include "schema/profile.h"
+
+#include <catch2/catch.hpp>
+
+#include "compiler/compile.h"
+#include "compiler/machine/costs.h"
+#include "compiler/machine/fit.h"
+#include "tests/models.h"
+#include "tests/must_compile.h"
+
+namespace pp {
+namespace {
+
+Program PlanOf(const std::string& scheme, int devices, int size, std::vector<int> layers = {}) {
+  CompileOptions options{.scheme = scheme,
+                         .shape = {.devices = devices, .microbatches = 4, .stages_per_device = 0}};
+  options.job.model = SmallModel("gpt2", false, 4);
+  options.job.micro_batch_size = size;
+  options.job.layers_per_stage = std::move(layers);
+  return MustCompile(options);
+}
+
+// Two steps of warm-up, and two in which the k-th instruction of a device takes k.
+std::vector<Event> EventsOf(const Program& program, int steps) {
+  std::vector<Event> events;
+  for (int step = 1; step <= steps; ++step)
+    for (int d = 0; d < program.devices; ++d)
+      for (size_t i = 0; i < program.lists[d].body.size(); ++i)
+        events.push_back({.rank = d,
+                          .device = d,
+                          .index = static_cast<int32_t>(i),
+                          .step = step,
+                          .duration = step <= 2 ? 1e3 : static_cast<double>(i + 1)});
+  return events;
+}
+
+TEST_CASE("medians by kind and stage, without the first two steps") {
+  const Program program = PlanOf("1f1b", 2, 1);
+  const Profile profile = ProfileOf(program, EventsOf(program, 4));
+  CHECK(profile.steps == 2);
+  for (int s = 0; s < 2; ++s) {
+    std::vector<double> forwards;
+    double step = 0;
+    const auto& list = program.lists[s].body;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list[i].op == Op::kForward) forwards.push_back(static_cast<double>(i + 1));
+      if (list[i].op == Op::kStep) step = static_cast<double>(i + 1);
+    }
+    REQUIRE(forwards.size() == 4);
+    CHECK(profile.of(Measured::kF)[s] == forwards[1]);  // of 8, the fourth
+    CHECK(profile.of(Measured::kStep)[s] == step);
+    CHECK(profile.of(Measured::kBi)[s] == -1);
+    CHECK(profile.of(Measured::kReduce)[s] == -1);
+  }
+  CHECK(profile.of(Measured::kComm)[0] < 1e3);
+  CHECK(profile.of(Measured::kComm)[1] == -1);
+  CHECK(ProfileOf(program, EventsOf(program, 2)).of(Measured::kF)[0] == 1e3);
+  CHECK(ProfileOf(program, {}).steps == 0);
+}
+
+// Forwards take 1 and 2 seconds, backwards 3 and 5.
+Profile MeasuredOf(const Program& program) {
+  Profile profile = ProfileOf(program, {});
+  profile.of(Measured::kF) = {1, 2};
+  profile.of(Measured::kB) = {3, 5};
+  profile.of(Measured::kStep) = {0.5, 0.25};
+  profile.of(Measured::kComm) = {0.125, -1};
+  return profile;
+}
+
+TEST_CASE("a profile is read as it is written") {
+  Profile profile = MeasuredOf(PlanOf("1f1b", 2, 3, {3, 1}));
+  profile.host = "a \"host\"";
+  profile.threads = 2;
+  profile.steps = 7;
+  const auto again = ParseProfile(ToJson(profile));
+  INFO(again.status().message());
+  REQUIRE(again.ok());
+  CHECK(again->job == profile.job);
+  CHECK(again->seconds == profile.seconds);
+  CHECK(again->host == profile.host);
+  CHECK(again->threads == 2);
+  CHECK(again->steps == 7);
+  const auto wrong = [&](const std::string& from, const std::string& to, const std::string& error) {
+    std::string text = ToJson(profile);
+    REQUIRE(text.find(from) != text.npos);
+    text.replace(text.find(from), from.size(), to);
+    INFO(text);
+    CHECK(ParseProfile(text).status().message().find(error) == 0);
+  };
+  wrong("\"profile\":1", "\"profile\":2", "profile is 2");
+  wrong("\"profile\":1", "\"profil\":1", "is no profile");
+  wrong("\"f\":[1.0,2.0]", "\"f\":[1.0]", "seconds: f has not 2 numbers");
+  wrong("\"f\":[1.0,2.0]", "\"f\":[1.0,-2.0]", "seconds: f of stage 1 is -2.0");
+  wrong("\"f\":[1.0,2.0]", "\"f\":[1.0,\"x\"]", "seconds: f of stage 1 is \"x\"");
+  wrong("\"layers\":\"3,1\"", "\"layers\":\"3,2\"", "job: ");
+  wrong("\"batch\":\"3\"", "\"batch\":\"0\"", "job: batch: ");
+  wrong("\"batch\":\"3\"", "\"batch\":3", "job: batch: is no text");
+  wrong("\"threads\":2", "\"threads\":-2", "threads is missing");
+  wrong("\"model\":{", "\"model\":[{", "is no profile");
+  wrong("\"n_layer\":4", "\"n_layer\":0", "model: ");
+  CHECK(!ParseProfile("").ok());
+}
+
+TEST_CASE("the measured plan costs what was measured") {
+  const Program program = PlanOf("1f1b", 2, 1);
+  const auto costs = CostsOn(MeasuredOf(program), program);
+  REQUIRE(costs.ok());
+  CHECK(costs->seconds);
+  CHECK(costs->f == PerStage{1, 2});
+  CHECK(costs->b == PerStage{3, 5});
+  CHECK(costs->step == PerStage{0.5, 0.25});
+  CHECK(costs->comm[0] == 0.125);
+  // Halves were not measured; together they take what a whole one takes, on both stages together.
+  CHECK(costs->bi[0] + costs->bw[0] + costs->bi[1] + costs->bw[1] == Approx(8));
+  // The same stages, more micro-batches or another order: the same costs.
+  CHECK(CostsOn(MeasuredOf(program), PlanOf("gpipe", 2, 1))->f == PerStage{1, 2});
+}
+
+TEST_CASE("other plans cost what their stages' work says, in measured time") {
+  const Profile profile = MeasuredOf(PlanOf("1f1b", 2, 1));
+  Profile slower = profile;
+  for (auto& row : slower.seconds)
+    for (double& seconds : row) seconds *= seconds > 0 ? 3 : 1;
+  const auto sum = [](const PerStage& values) {
+    double all = 0;
+    for (const double value : values) all += value;
+    return all;
+  };
+  // One stage: all the work that was measured on two.
+  const Program one = PlanOf("1f1b", 1, 1);
+  CHECK(sum(CostsOn(profile, one)->f) == Approx(3));
+  CHECK(sum(CostsOn(profile, one)->b) == Approx(8));
+  CHECK(sum(CostsOn(profile, one)->step) == Approx(0.75));
+  // Four stages on two devices: each costs half of what it says.
+  const Program four = PlanOf("interleaved", 2, 1);
+  CHECK(sum(CostsOn(profile, four)->f) / 2 == Approx(3));
+  CHECK(sum(CostsOn(slower, four)->f) / 2 == Approx(9));
+  CHECK(sum(CostsOn(slower, four)->bi) == Approx(3 * sum(CostsOn(profile, four)->bi)));
+  // Twice the sequences: less than twice the time, as launches do not grow.
+  const double twice = sum(CostsOn(profile, PlanOf("1f1b", 2, 2))->f);
+  CHECK(twice > 3.1);
+  CHECK(twice <= 6);
+  const Machine machine = FitMachine(profile);
+  CHECK(FitMachine(slower).flops[0] == Approx(machine.flops[0] / 3));
+  const CostModel fitted = *CostsOn(machine, PlanOf("1f1b", 2, 1));
+  CHECK(sum(fitted.f) + sum(fitted.b) == Approx(11));
+}
+
+TEST_CASE("costs of another model or type are refused") {
+  const Program program = PlanOf("1f1b", 2, 1);
+  const Profile profile = MeasuredOf(program);
+  Program other = program;
+  other.job->dtype = Dtype::kBf16;
+  CHECK(CostsOn(profile, other).status().message() ==
+        "was measured with fp32 on cpu, the plan has bf16 on cpu");
+  other = program;
+  other.job->model.vocab_size = 64;
+  CHECK(CostsOn(profile, other).status().message() == "was measured of another model (the plan's)");
+}
+
+}  // namespace
+}  // namespace pp
