@@ -249,7 +249,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   plans(show);
   show->add_option("--device", a.device, "only this list");
   show->add_option("--format", a.format,
-                   "text, stages, grid, json, svg, html, chrome-trace or torch-csv");
+                   "text, stages, memory, grid, json, svg, html, chrome-trace or torch-csv");
   colour(show);
 
   CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);

@@ -115,15 +115,16 @@ std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& 
 }  // namespace
 
 Status ShowCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(
-      OneOf("--format", a.format,
-            {"text", "stages", "grid", "json", "svg", "html", "chrome-trace", "torch-csv"}));
+  PP_RETURN_IF_ERROR(OneOf(
+      "--format", a.format,
+      {"text", "stages", "memory", "grid", "json", "svg", "html", "chrome-trace", "torch-csv"}));
   int device = -1;
   PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
   if (device >= 0 && a.format != "text")
     return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
   // Pictures of time are the simulator's.
-  if (a.format != "text" && a.format != "stages" && a.format != "json" && a.format != "torch-csv")
+  if (a.format != "text" && a.format != "stages" && a.format != "memory" && a.format != "json" &&
+      a.format != "torch-csv")
     return SimulateCommand(a);
   PP_RETURN_IF_ERROR(OnePlan(a));
   if (device >= 0) {
@@ -137,9 +138,9 @@ Status ShowCommand(const Arguments& a) {
     const auto csv = PrintTorchCsv(*program);
     return csv.ok() ? PrintOut(*csv) : csv.status().In(a.plans[0]);
   }
-  if (a.format == "stages") {
-    const auto stages = Stages(*program);
-    return stages.ok() ? PrintOut(*stages) : stages.status().In(a.plans[0]);
+  if (a.format == "stages" || a.format == "memory") {
+    const auto table = a.format == "stages" ? Stages(*program) : MemoryTable(*program);
+    return table.ok() ? PrintOut(*table) : table.status().In(a.plans[0]);
   }
   return PrintOut(a.format == "text" ? Print(*program) : ShowJson(*program));
 }
