@@ -17,6 +17,7 @@
 #include "compiler/command.h"
 #include "compiler/compile.h"
 #include "compiler/interop.h"
+#include "compiler/tune/auto.h"
 #include "schema/disk.h"
 #include "schema/file.h"
 #include "schema/text.h"
@@ -124,6 +125,18 @@ Status CompileCommand(const Arguments& a) {
   if (!a.stage_map.empty())
     PP_RETURN_IF_ERROR(ReadWholes(a.stage_map, &options.shape.device_of).In("--stage-map"));
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  if (a.scheme == "auto") {
+    options.fit.report = nullptr;  // of each scheme
+    auto chosen = CompileFastest(options, ObserverOf(a));
+    if (!chosen.ok()) return chosen.status();
+    std::string rest;
+    for (const Chosen::Row& row : chosen->compared)
+      rest +=
+          fmt::format("{}{} {:g} {}", rest.empty() ? "" : ", ", row.scheme, row.makespan, row.unit);
+    fmt::print(std::cerr, "--scheme auto: {} ({})\n", chosen->program.scheme, rest);
+    PP_RETURN_IF_ERROR(PrintOut(""));
+    return SavePlan(a, chosen->program);
+  }
   auto program = Compile(options, ObserverOf(a));
   if (!program.ok()) return program.status();
   PP_RETURN_IF_ERROR(PrintOut(""));  // what --print-after wrote
@@ -236,7 +249,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     sub->add_option("--model", a.model, "config.json of a Hugging Face model: GPT-2 or LLaMA");
   };
   CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
-  compile->add_option("--scheme", a.scheme, "what `pipec schemes` lists")->required();
+  compile
+      ->add_option("--scheme", a.scheme, "what `pipec schemes` lists, or auto: the fastest of them")
+      ->required();
   compile->add_option("--devices", a.devices, "D")->required();
   compile->add_option("--microbatches", a.microbatches, "M")->required();
   compile->add_option("--stages-per-device", a.stages_per_device, "V");
