@@ -31,9 +31,6 @@ double RecomputedShare(const Job& job, int stage) {
 
 }  // namespace
 
-// Sums of everything in a plan stay far below double's maximum.
-constexpr double kMostCost = 1e15;
-
 double At(const PerStage& values, int stage) { return values[values.size() == 1 ? 0 : stage]; }
 
 Result<CostModel> ParseCosts(const std::string& text, int stages) {

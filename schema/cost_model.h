@@ -14,6 +14,9 @@ namespace pp {
 // One number for all stages, or one for each.
 using PerStage = std::vector<double>;
 
+// Sums of everything in a plan stay far below double's maximum.
+inline constexpr double kMostCost = 1e15;
+
 struct CostModel {
   PerStage f{1};         // forward
   PerStage b{2};         // whole backward

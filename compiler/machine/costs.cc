@@ -163,7 +163,14 @@ Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layout
   if (machine.flops[static_cast<int>(dtype)] == 0)
     return Status::Invalid(
         fmt::format("--machine: {} has no flops for --dtype {}", machine.name, NameOf(dtype)));
-  return Pricer(machine, program, layouts).Run();
+  CostModel costs = Pricer(machine, program, layouts).Run();
+  for (const PerStage* row :
+       {&costs.f, &costs.b, &costs.r, &costs.comm, &costs.latency, &costs.reduce, &costs.step})
+    for (const double seconds : *row)
+      if (!(seconds <= kMostCost))
+        return Status::Invalid(fmt::format("--machine: {} is too slow: {:g} seconds (at most {:g})",
+                                           machine.name, seconds, kMostCost));
+  return costs;
 }
 
 }  // namespace pp

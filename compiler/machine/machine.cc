@@ -124,7 +124,9 @@ Status ReadNumber(const std::string& key, const Json& value, Dimension dimension
   return {};
 }
 
-Result<Machine> Parse(const std::string& text) {
+}  // namespace
+
+Result<Machine> ParseMachine(const std::string& text) {
   auto json = ParseJson(text);
   if (!json.ok()) return json.status();
   if (!json->is_object()) return Status::Invalid("is no JSON object (a machine)");
@@ -161,8 +163,6 @@ Result<Machine> Parse(const std::string& text) {
   return machine;
 }
 
-}  // namespace
-
 std::span<const Machine> Machines() { return kMachines; }
 
 Result<Machine> FindMachine(const std::string& name_or_file) {
@@ -177,7 +177,7 @@ Result<Machine> FindMachine(const std::string& name_or_file) {
         fmt::format("--machine: '{}' ({}or a file)", Shown(name_or_file), names));
   const auto text = ReadText(name_or_file, "a machine, as a JSON object", kMostBytes);
   if (!text.ok()) return text.status();
-  auto machine = Parse(*text);
+  auto machine = ParseMachine(*text);
   if (!machine.ok()) return machine.status().In(name_or_file);
   if (machine->name.empty()) machine->name = name_or_file;
   return machine;

@@ -51,6 +51,8 @@ struct Machine {
 
 // Those that have a name.
 std::span<const Machine> Machines();
+// A description. Error: what is wrong, and where, without the file's name.
+Result<Machine> ParseMachine(const std::string& json);
 // By name, or from a file. Error: neither; the file's what and where.
 Result<Machine> FindMachine(const std::string& name_or_file);
 // "312e12" or "312TFLOP/s": one that only computes, whatever the dtype.
