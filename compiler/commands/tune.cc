@@ -53,6 +53,11 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
     return Status::Invalid(
         "--machine, --device-flops: missing (one of the two, or --costs with a profile)");
   options->machine = prices.machine ? *prices.machine : FitMachine(*prices.profile);
+  if (prices.profile && (prices.profile->job.dtype != options->job.dtype ||
+                         prices.profile->job.backend != options->job.backend))
+    return Status::Invalid(fmt::format(
+        "--costs: {}: was measured with {} on {} (the --dtype and --backend given)", prices.name,
+        NameOf(prices.profile->job.dtype), NameOf(prices.profile->job.backend)));
   options->scheme = a.scheme;
   if (!a.scheme.empty() &&
       std::none_of(Schemes().begin(), Schemes().end(),

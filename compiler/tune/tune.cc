@@ -23,11 +23,20 @@ namespace {
 // What is tried where a plan does not fit without.
 constexpr const char* kRecomputes[] = {"mario", "apply-checkpoint"};
 
-// A divisor of `of` at a time, ascending.
-template <typename Visit>
-void ForEachDivisor(int of, int given, Visit visit) {
-  for (int divisor = 1; divisor <= of; ++divisor)
-    if (of % divisor == 0 && (given == 0 || divisor == given)) visit(divisor);
+// A plan of more takes longer to compile than anyone wants to wait for.
+constexpr int64_t kMostCells = int64_t{1} << 22;
+
+// All divisors, ascending, or the given one if it is one.
+std::vector<int> Divisors(int of, int given) {
+  if (given > 0) return of % given == 0 ? std::vector<int>{given} : std::vector<int>();
+  std::vector<int> low, high;
+  for (int64_t divisor = 1; divisor * divisor <= of; ++divisor) {
+    if (of % divisor != 0) continue;
+    low.push_back(static_cast<int>(divisor));
+    if (divisor * divisor != of) high.push_back(static_cast<int>(of / divisor));
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
 }
 
 // The schedule of a candidate with its job, for fewer micro-batches if `few` is given.
@@ -196,12 +205,12 @@ class Tuner {
     const ModelConfig& model = options_.job.model;
     const int most_peers = TensorParallelLimit(TableOf(model));
     const int node = options_.machine.node > 0 ? options_.machine.node : options_.devices;
-    ForEachDivisor(options_.devices, options_.tp, [&](int tp) {
-      if (most_peers % tp != 0 || tp > node) return;
-      ForEachDivisor(options_.devices / tp, options_.pp, [&](int pp) {
+    for (const int tp : Divisors(options_.devices, options_.tp)) {
+      if (most_peers % tp != 0 || tp > node) continue;
+      for (const int pp : Divisors(options_.devices / tp, options_.pp)) {
         const int dp = options_.devices / tp / pp;
-        if (pp > model.layers || options_.batch % dp != 0) return;
-        ForEachDivisor(options_.batch / dp, options_.micro_batch_size, [&](int size) {
+        if (pp > model.layers || options_.batch % dp != 0) continue;
+        for (const int size : Divisors(options_.batch / dp, options_.micro_batch_size)) {
           CompileOptions compile;
           compile.shape = {
               .devices = pp, .microbatches = options_.batch / dp / size, .stages_per_device = 0};
@@ -212,9 +221,9 @@ class Tuner {
           compile.job.micro_batch_size = size;
           compile.balance_layers = true;
           AddSchemes(compile);
-        });
-      });
-    });
+        }
+      }
+    }
   }
 
   // Without a pipeline all schemes are one.
@@ -239,7 +248,8 @@ class Tuner {
     Result<Program> program = Status::Invalid("");
     const int all = compile.shape.microbatches;
     for (const int few : {2 * compile.shape.devices, all})
-      if (!program.ok() && few <= all) program = ScheduleOf(compile, few);
+      if (!program.ok() && few <= all && int64_t{few} * compile.shape.devices <= kMostCells)
+        program = ScheduleOf(compile, few);
     if (!program.ok()) return;
     compile.zero = program->Copies() > 1;
     program->zero = compile.zero;
@@ -248,7 +258,14 @@ class Tuner {
     Candidate candidate{.compile = compile,
                         .seconds = WorkBound(*program, *costs, all),
                         .bytes = LiveBytes(*program, &layouts_)};
-    if (Fits(candidate, "weights, gradients and optimizer")) open_.push(std::move(candidate));
+    if (!Fits(candidate, "weights, gradients and optimizer")) return;
+    if (int64_t{program->stages} * all > kMostCells) {
+      candidate.fits = false;
+      candidate.lacks = "more micro-batches than can be compiled";
+      tuned_.large.push_back(std::move(candidate));
+    } else {
+      open_.push(std::move(candidate));
+    }
   }
 
   bool Fits(Candidate& candidate, const char* takes) {
@@ -327,7 +344,7 @@ class Tuner {
                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
     return Status::Invalid(fmt::format(
         "--device-memory: {:.4g} GiB hold no plan ({} with pp {}, tp {}, dp {} needs {:.4g} GiB at "
-        "least, of {})",
+        "least: {})",
         options_.memory / (1 << 30), least.compile.scheme, least.compile.shape.devices,
         least.compile.job.tp, least.compile.replicas, least.bytes / (1 << 30), least.lacks));
   }

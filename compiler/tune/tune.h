@@ -48,7 +48,7 @@ struct Candidate {
   double bytes = 0;    // of the device that needs most: at least, and exactly at kPlan
   double bubble = 0;   // at kPlan
   bool fits = true;
-  std::string lacks;  // if it does not fit: what takes the memory
+  std::string lacks;  // if it does not fit: what takes the memory, or that it is too long a plan
 };
 
 struct Tuned {
