@@ -13,7 +13,6 @@
 
 namespace pp {
 
-
 // Two instructions that run as one share their lane's height.
 enum class Part : uint8_t { kWhole, kUpper, kLower };
 

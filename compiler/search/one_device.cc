@@ -30,8 +30,8 @@ struct Waiting {
   void GoOn(double now) {
     late.erase(late.begin(), std::upper_bound(late.begin(), late.end(), now));
   }
-  // Whether each of these can run no later than its counterpart. REQUIRES: as many of both, and that
-  // it is no later here than there, where it is `others_now`.
+  // Whether each of these can run no later than its counterpart. REQUIRES: as many of both, and
+  // that it is no later here than there, where it is `others_now`.
   bool NeverLater(const Waiting& other, double others_now) const {
     for (size_t i = 0; i < late.size(); ++i) {
       const bool is_late = i < other.late.size();

@@ -42,7 +42,7 @@ class Outputs {
   std::optional<SaveFolder> save_;
   std::optional<ModelFolder> export_;
   std::string saves_;  // the folder of checkpoints
-  int threads_ = 1;     // of a rank
+  int threads_ = 1;    // of a rank
   bool begun_ = false;
 };
 
