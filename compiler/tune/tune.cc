@@ -20,8 +20,9 @@
 namespace pp {
 namespace {
 
-// What is tried where a plan does not fit without.
-constexpr const char* kRecomputes[] = {"mario", "apply-checkpoint"};
+// Mario's passes time a plan over and over: of more cells than this, only all or nothing is
+// recomputed.
+constexpr int64_t kMostMarioCells = 1024;
 
 // A plan of more takes longer to compile than anyone wants to wait for.
 constexpr int64_t kMostCells = int64_t{1} << 22;
@@ -55,7 +56,8 @@ Result<Program> ScheduleOf(const CompileOptions& compile, int few = 0) {
   return program;
 }
 
-// The most that a device holds all the time and that its lists keep alive; less than its arena.
+// The most that a device holds all the time and that its lists, if there are any, keep alive; less
+// than its arena.
 double LiveBytes(const Program& program, Layouts* layouts) {
   std::vector<int64_t> state(program.devices), kept, full;
   for (int s = 0; s < program.stages; ++s) {
@@ -78,6 +80,7 @@ double LiveBytes(const Program& program, Layouts* layouts) {
   for (int d = 0; d < program.devices; ++d) {
     int64_t level = state[d];
     most = std::max(most, level);
+    if (program.lists.empty()) continue;
     for (const Instruction& i : program.lists[d].body) {
       if (i.op == Op::kForwardDrop) level += kept[i.stage];
       if (i.op == Op::kForward) level += full[i.stage];
@@ -91,7 +94,7 @@ double LiveBytes(const Program& program, Layouts* layouts) {
 
 // At least: a device's work for all micro-batches, the way of the first one to it, and the way back
 // from its last backward; weight halves may run during that.
-double WorkBound(const Program& program, const CostModel& costs, int microbatches) {
+double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool again) {
   const std::vector<double> shares = program.Shares();
   const auto time = [&](const PerStage& values, int s) { return At(values, s) * shares[s]; };
   const auto& some = program.lists.front().body;
@@ -115,7 +118,7 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
       there += time(costs.f, s) + way;
       back += backward + way;
       const double micros = microbatches * share_of_pipe[p];
-      device.work += micros * (time(costs.f, s) + backward);
+      device.work += micros * (time(costs.f, s) + backward + (again ? time(costs.r, s) : 0));
       if (split) device.weights += micros * time(costs.bw, s);
       step = std::min(step, time(costs.step, s));
     }
@@ -251,13 +254,15 @@ class Tuner {
       if (!program.ok() && few <= all && int64_t{few} * compile.shape.devices <= kMostCells)
         program = ScheduleOf(compile, few);
     if (!program.ok()) return;
+    if (compile.passes == "mario" && int64_t{program->stages} * all > kMostMarioCells) return;
     compile.zero = program->Copies() > 1;
     program->zero = compile.zero;
     const auto costs = CostsOn(options_.machine, *program, &layouts_);
     if (!costs.ok()) return;
-    Candidate candidate{.compile = compile,
-                        .seconds = WorkBound(*program, *costs, all),
-                        .bytes = LiveBytes(*program, &layouts_)};
+    Candidate candidate{
+        .compile = compile,
+        .seconds = WorkBound(*program, *costs, all, compile.passes == "apply-checkpoint"),
+        .bytes = LiveBytes(program->Head(), &layouts_)};
     if (!Fits(candidate, "weights, gradients and optimizer")) return;
     if (int64_t{program->stages} * all > kMostCells) {
       candidate.fits = false;
@@ -283,10 +288,10 @@ class Tuner {
     if (Fits(candidate, scheduled ? "the whole plan" : "values that its schedule keeps")) {
       open_.push(std::move(candidate));
     } else if (candidate.compile.passes.empty()) {
-      for (const char* passes : kRecomputes) {
-        candidate.compile.passes = passes;
-        Add(candidate.compile);
-      }
+      candidate.compile.passes = "apply-checkpoint";
+      Add(candidate.compile);
+      candidate.compile.passes = "mario";
+      Add(candidate.compile);
     }
   }
 
@@ -302,12 +307,13 @@ class Tuner {
     if (candidate.compile.passes == "mario")
       for (const Pass& pass : MarioPasses())
         if (!pass.run(*program, context).ok()) return false;
+    candidate.bytes = std::max(candidate.bytes, LiveBytes(*program, &layouts_));
+    candidate.level = Level::kSchedule;
+    if (candidate.bytes > options_.memory) return true;
     const auto spans =
         IdealTimeline(*program, FindMessages(*program), Durations(context.costs, *program));
     if (!spans.ok()) return false;
     candidate.seconds = std::max(candidate.seconds, ScheduleBound(*program, *costs, *spans));
-    candidate.bytes = std::max(candidate.bytes, LiveBytes(*program, &layouts_));
-    candidate.level = Level::kSchedule;
     return true;
   }
 

@@ -7,10 +7,15 @@
 //
 //   work       the busiest device's work, and the way to it; what each device holds from the first
 //              step to the last (regions), in bytes
-//   schedule   the compute lists on their ideal timeline, an optimizer's step; the values that
-//   those
-//              lists keep alive, in bytes
+//   schedule   the compute lists on their ideal timeline, reductions and an optimizer's step; the
+//              values that those lists keep alive, in bytes
 //   plan       compiled, proved and simulated; the arena, in bytes
+//
+// The space: every scheme that trains the same, where there is a pipeline, with its own number of
+// stages on a device or two to four; every legal tp within a node, pp and micro-batch size; layers
+// balanced by work; ZeRO-1 where there are copies. A plan that does not fit is tried with
+// everything recomputed and, up to a thousand stages times
+// micro-batches, with Mario's passes.
 #pragma once
 
 #include <cstdint>
