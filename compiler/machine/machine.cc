@@ -25,8 +25,7 @@ constexpr double kMost = 1e24;
 // GPUs: peaks (dense) and bandwidths of the vendors' data sheets, NVLink's in one direction; one
 // port of 200 (HDR) or 400 Gbit/s (NDR) between nodes for each GPU. Products reach 60 to 80 % of
 // the peak, FlashAttention-2 about 200 of an A100's 312 TFLOP/s and 350 of an H100's 989 (Dao,
-// 2023, section 4). The CPU is one core of a Xeon at 2.8 GHz with AVX-512: `tools/bench
-// //kernels:...` measures others.
+// 2023, section 4).
 const Machine kMachines[] = {
     {"a100-40g",
      {19.5 * kT, 312 * kT, 312 * kT},
