@@ -2,12 +2,8 @@
 #include "compiler/tune/tune.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <algorithm>
-#include <cmath>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "compiler/command.h"
@@ -157,14 +153,10 @@ std::string ToText(const Arguments& a, const TuneOptions& options, const Tuned& 
     out += fmt::format("the next best is {:.2g} % slower\n",
                        (second.seconds / best.seconds - 1) * 100);
   }
-  const std::string plan = a.output.empty() ? "PLAN" : a.output;
-  out += fmt::format(
-      "\n{}\nmpiexec -n {} piperun {} --data FILE{}\nsrun -n {} piperun {} --data "
-      "FILE{}\n",
-      CompileLine(a, best), options.devices, plan,
-      options.job.backend == DeviceKind::kCuda ? " --backend cuda" : "", options.devices, plan,
+  const std::string run = fmt::format(
+      "-n {} piperun {} --data FILE{}\n", options.devices, a.output.empty() ? "PLAN" : a.output,
       options.job.backend == DeviceKind::kCuda ? " --backend cuda" : "");
-  return out;
+  return out + "\n" + CompileLine(a, best) + "\nmpiexec " + run + "srun " + run;
 }
 
 std::string ToJson(const TuneOptions& options, const Tuned& tuned) {

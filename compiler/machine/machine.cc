@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "schema/disk.h"
