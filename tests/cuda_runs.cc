@@ -85,7 +85,7 @@ KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
                               .events = run.events,
                               .refuses = run.refuses,
                               .late = run.late});
-    if (run.around_cuda) cuda = run.around_cuda(std::move(cuda));
+    if (run.around_cuda) cuda = run.around_cuda(rank, std::move(cuda));
     auto nccl = world ? MakeFakeNccl(world) : nullptr;
     if (run.around_nccl) nccl = run.around_nccl(rank, std::move(nccl));
     CudaDeviceArgs args{

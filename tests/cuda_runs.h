@@ -32,7 +32,7 @@ struct CudaRun {
   // As in FakeCudaArgs.
   std::function<bool(const kernels::MatmulShape&)> refuses;
   FakeCudaArgs::Late late = FakeCudaArgs::Late::kNothing;
-  std::function<std::unique_ptr<CudaDriver>(std::unique_ptr<CudaDriver>)> around_cuda;
+  std::function<std::unique_ptr<CudaDriver>(int rank, std::unique_ptr<CudaDriver>)> around_cuda;
   std::function<std::unique_ptr<Nccl>(int rank, std::unique_ptr<Nccl>)> around_nccl;
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
   bool validates = false;  // after each step, and draws a sample at the end

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -45,6 +46,7 @@ struct Step {
   FakeEvent* after = nullptr;  // not before this event was recorded this often
   int64_t recording = 0;
   std::function<bool()> outside;  // nor before this is true; null: it is
+  bool other_rank = false;        // which makes it true
 };
 
 // Allocated memory, by its start address. Any thread.
@@ -252,15 +254,16 @@ class FakeCuda : public CudaDriver {
   }
 
   void Put(Stream stream, std::function<void()> work) { Add(stream, {.run = std::move(work)}); }
-  void Wait(Stream stream, std::function<bool()> outside) {
-    Add(stream, {.run = [] {}, .outside = std::move(outside)});
+  void Wait(Stream stream, std::function<bool()> outside, bool other_rank) {
+    Add(stream, {.run = [] {}, .outside = std::move(outside), .other_rank = other_rank});
   }
 
  private:
   // A real one may wait for all streams then, and they for other ranks.
   void NothingWaits(const std::string& what) {
     const auto waits = [](const auto& stream) {
-      return !stream->steps.empty() && stream->steps.front().outside != nullptr;
+      return !stream->steps.empty() && stream->steps.front().outside != nullptr &&
+             stream->steps.front().other_rank;
     };
     bool any = false;
     {
@@ -425,7 +428,15 @@ void FakeStream::Submit(const void* kernel, std::function<void()> work) {
 }  // namespace
 
 void FakeWait(CudaDriver::Stream stream, std::function<bool()> may_go_on) {
-  FakeOf(stream)->cuda->Wait(stream, std::move(may_go_on));
+  FakeOf(stream)->cuda->Wait(stream, std::move(may_go_on), /*other_rank=*/true);
+}
+
+void FakeDelay(CudaDriver::Stream stream, double seconds) {
+  const auto over = [seconds, begin = std::optional<double>()]() mutable {
+    if (!begin) begin = SteadySeconds();
+    return SteadySeconds() - *begin >= seconds;
+  };
+  FakeOf(stream)->cuda->Wait(stream, over, /*other_rank=*/false);
 }
 
 std::unique_ptr<CudaDriver> MakeFakeCuda(const FakeCudaArgs& args) {

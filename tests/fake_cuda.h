@@ -36,8 +36,10 @@ struct FakeCudaArgs {
 inline constexpr int kFakeAlgorithms = 3;
 std::unique_ptr<CudaDriver> MakeFakeCuda(const FakeCudaArgs& args);
 
-// `stream`, of a fake, does not continue before the answer is yes; it is polled on the fake's
-// thread.
+// `stream`, of a fake, does not continue before another rank makes the answer yes; it is polled on
+// the fake's thread.
 void FakeWait(CudaDriver::Stream stream, std::function<bool()> may_go_on);
+// `stream`, of a fake, does nothing for so long; other streams go on.
+void FakeDelay(CudaDriver::Stream stream, double seconds);
 
 }  // namespace pp
