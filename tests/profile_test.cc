@@ -6,6 +6,7 @@
 #include "compiler/compile.h"
 #include "compiler/machine/costs.h"
 #include "compiler/machine/fit.h"
+#include "schema/model/layout.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 
@@ -146,6 +147,25 @@ TEST_CASE("other plans cost what their stages' work says, in measured time") {
   CHECK(FitMachine(slower).flops[0] == Approx(machine.flops[0] / 3));
   const CostModel fitted = *CostsOn(machine, PlanOf("1f1b", 2, 1));
   CHECK(sum(fitted.f) + sum(fitted.b) == Approx(11));
+}
+
+// Two devices measured no reduction; those of replicas are not free because of that.
+TEST_CASE("what was not measured costs what the machine says") {
+  Profile profile = MeasuredOf(PlanOf("1f1b", 2, 1));
+  Program copied = PlanOf("1f1b", 2, 1);
+  copied.replicas = 2;
+  const CostModel costs = *CostsOn(profile, copied);
+  const auto bytes = static_cast<double>(LayoutStage(*copied.job, 0).wgrad_bytes);
+  // Its messages say what a byte takes: each of two members sends and receives half of them.
+  const auto message = static_cast<double>(LayoutStage(*copied.job, 0).act_bytes);
+  CHECK(costs.reduce[0] == Approx(0.125 / message * bytes));
+  CHECK(CostsOn(profile, PlanOf("chimera", 2, 1))->reduce[0] > 0);
+  CHECK(CostsOn(profile, PlanOf("1f1b", 2, 1))->reduce[0] == 0);
+  profile.of(Measured::kReduce) = {1, 1};
+  CHECK(CostsOn(profile, copied)->reduce[0] + CostsOn(profile, copied)->reduce[1] == Approx(2));
+  // Not even messages: still not free.
+  profile.of(Measured::kReduce) = profile.of(Measured::kComm) = {-1, -1};
+  CHECK(CostsOn(profile, copied)->reduce[0] > 0);
 }
 
 TEST_CASE("costs of another model or type are refused") {

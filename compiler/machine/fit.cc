@@ -14,8 +14,9 @@ namespace {
 // What is assumed of a machine before it is measured: how its times relate to one another.
 Machine Assumed(DeviceKind backend) {
   if (backend == DeviceKind::kCuda) return Machines().back();
-  // One core with AVX-512.
+  // One core with AVX-512; a message is copied twice.
   Machine machine{.attention = 0.5, .launch = 1e-6, .memory_bandwidth = 8e9};
+  machine.inside = machine.between = {.bandwidth = machine.memory_bandwidth / 2};
   machine.flops.fill(70e9);
   return machine;
 }
@@ -124,7 +125,7 @@ Result<CostModel> CostsOn(const Profile& profile, const Program& program) {
                                                  {&costs->bw, factors.bw}};
   for (const auto& [times, factor] : scaled)
     for (double& time : *times) time *= factor;
-  // Of an optimizer's step and of reductions the machine knows nothing.
+  // Steps and reductions are by their bytes; of what was not measured, the machine's time stays.
   const double step =
       PerByte(profile, Measured::kStep, [](const StageLayout& l) { return l.weights_bytes; });
   const double reduce =
@@ -132,8 +133,8 @@ Result<CostModel> CostsOn(const Profile& profile, const Program& program) {
   const std::vector<double> shares = program.Shares();
   for (int s = 0; s < program.stages; ++s) {
     const StageLayout layout = LayoutStage(job, s);
-    costs->step[s] = step * static_cast<double>(layout.weights_bytes) / shares[s];
-    costs->reduce[s] = reduce * static_cast<double>(layout.wgrad_bytes) / shares[s];
+    if (step > 0) costs->step[s] = step * static_cast<double>(layout.weights_bytes) / shares[s];
+    if (reduce > 0) costs->reduce[s] = reduce * static_cast<double>(layout.wgrad_bytes) / shares[s];
   }
   if (!SameStages(profile.job, job)) return costs;
   const auto take = [&](Measured kind, PerStage& values, bool divided) {
