@@ -25,10 +25,11 @@ Result<std::string> Grid(const Program& program, const Execution& execution, Pai
 // Lanes other than compute have a row if something in them takes time.
 std::string Svg(const Program& program, const Prediction& prediction);
 
-// A plan and what the simulator predicts for it. Both outlive the call.
+// A plan and what the simulator predicts for it, or what a run took. Both outlive the call.
 struct Drawn {
   const Program* program;
   const Prediction* prediction;
+  std::string which = "";  // beside the scheme's name, where a plan is there twice
 };
 
 // One self-contained HTML page with the plans stacked over one time axis, to zoom, pan and query

@@ -290,6 +290,8 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
                        "nccl (its streams)");
   simulate->add_flag("--why", a.why,
                      "also what each device waits for, what that costs, and the critical path");
+  simulate->add_option("--trace", a.trace,
+                       "what `piperun --trace` wrote of this plan, beside the prediction");
   simulate->add_option("--format", a.format, "text, json, grid, svg, html or chrome-trace");
   colour(simulate);
 

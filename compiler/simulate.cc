@@ -187,8 +187,10 @@ std::string ToText(const Prediction& prediction) {
                      inputs ? "  peak with inputs" : "");
   for (size_t d = 0; d < prediction.devices.size(); ++d) {
     const DevicePrediction& device = prediction.devices[d];
+    const double idle = prediction.makespan - device.busy;
     out += fmt::format("{:6} {:11g} {:11g} {:17g} {:>15}", fmt::format("d{}", d), device.busy,
-                       prediction.makespan - device.busy, device.peak_activations,
+                       std::abs(idle) > prediction.makespan * 1e-12 ? idle : 0,
+                       device.peak_activations,
                        device.peak_bytes > 0 ? fmt::format("{}", device.peak_bytes) : "-");
     out += inputs ? fmt::format(" {:17g}\n", device.peak_with_inputs) : "\n";
   }
@@ -196,7 +198,8 @@ std::string ToText(const Prediction& prediction) {
   return out;
 }
 
-std::string ToJson(const Prediction& prediction, const std::string& plan) {
+std::string ToJson(const Prediction& prediction, const std::string& plan,
+                   const std::string& members) {
   std::string out =
       plan.empty() ? "{" : fmt::format(R"({{"plan":{},)", nlohmann::json(plan).dump());
   out +=
@@ -216,6 +219,7 @@ std::string ToJson(const Prediction& prediction, const std::string& plan) {
   }
   out += "]";
   if (prediction.why) out += "," + ToJson(*prediction.why);
+  if (!members.empty()) out += "," + members;
   return out + "}";
 }
 

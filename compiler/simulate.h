@@ -47,7 +47,8 @@ double MakespanOf(const Program& program, const Execution& execution);
 
 // As `pipec simulate` prints it.
 std::string ToText(const Prediction& prediction);
-// One object; the name of the plan is in it unless it is empty.
-std::string ToJson(const Prediction& prediction, const std::string& plan = "");
+// One object; the name of the plan is in it unless it is empty, and further members.
+std::string ToJson(const Prediction& prediction, const std::string& plan = "",
+                   const std::string& members = "");
 
 }  // namespace pp

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "schema/json.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -30,6 +31,50 @@ void AppendNames(const Names& names, fmt::memory_buffer* out) {
     row("thread_name", fmt::format(R"("name":"{}")", name));
     row("thread_sort_index", fmt::format(R"("sort_index":{})", tid));
   }
+}
+
+// A number of the object from 0 to `most`.
+Result<double> NumberOf(const nlohmann::json& object, const char* key, double most) {
+  const auto at = object.is_object() ? object.find(key) : object.end();
+  if (at == object.end() || !at->is_number() || !(at->get<double>() >= 0) ||
+      at->get<double>() > most)
+    return Status::Invalid(fmt::format("{} is missing or no number from 0 to {:g}", key, most));
+  return at->get<double>();
+}
+
+Result<Event> ReadEvent(const Program& program, const nlohmann::json& json) {
+  Event event;
+  const auto whole = [&](const nlohmann::json& object, const char* key, double most,
+                         int32_t* number) {
+    const auto read = NumberOf(object, key, most);
+    if (read.ok()) *number = static_cast<int32_t>(*read);
+    return read.status();
+  };
+  const int64_t peers = program.job ? program.job->tp : 1;
+  PP_RETURN_IF_ERROR(whole(json, "pid",
+                           static_cast<double>(program.replicas * program.devices * peers - 1),
+                           &event.rank));
+  event.device = static_cast<int32_t>(event.rank / peers % program.devices);
+  const auto args = json.find("args");
+  if (args == json.end()) return Status::Invalid("args is missing");
+  PP_RETURN_IF_ERROR(whole(*args, "step", INT32_MAX, &event.step));
+  const auto& list = program.lists[event.device].body;
+  PP_RETURN_IF_ERROR(
+      whole(*args, "index", static_cast<double>(list.size()) - 1, &event.index).In("args"));
+  const std::string expected = ToText(list[event.index]);
+  const auto name = json.find("name");
+  if (name == json.end() || *name != expected)
+    return Status::Invalid(
+        fmt::format("instruction {} of device {} is {}, the plan's is '{}'", event.index,
+                    event.device, name == json.end() ? "missing" : Shown(name->dump()), expected));
+  constexpr double kMostMicroseconds = 1e15;
+  for (const auto& [key, seconds] :
+       {std::pair("ts", &event.start), std::pair("dur", &event.duration)}) {
+    const auto read = NumberOf(json, key, kMostMicroseconds);
+    PP_RETURN_IF_ERROR(read.status());
+    *seconds = *read * 1e-6;
+  }
+  return event;
 }
 
 }  // namespace
@@ -88,6 +133,24 @@ std::string ChromeTrace(const Program& program, std::span<const Event> events) {
   });
   PP_CHECK(status.ok());
   return text;
+}
+
+Result<std::vector<Event>> ParseChromeTrace(const Program& program, const std::string& text) {
+  const auto json = ParseJson(text);
+  PP_RETURN_IF_ERROR(json.status());
+  const auto rows = json->is_object() ? json->find("traceEvents") : json->end();
+  if (rows == json->end() || !rows->is_array())
+    return Status::Invalid("is no trace (piperun --trace writes them)");
+  std::vector<Event> events;
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const nlohmann::json& row = (*rows)[i];
+    const auto phase = row.is_object() ? row.find("ph") : row.end();
+    if (phase == row.end() || *phase != "X") continue;  // names and the like
+    const auto event = ReadEvent(program, row);
+    if (!event.ok()) return event.status().In(fmt::format("event {}", i));
+    events.push_back(*event);
+  }
+  return events;
 }
 
 }  // namespace pp

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "schema/program.h"
 #include "schema/status.h"
@@ -42,5 +43,8 @@ Status WriteChromeTrace(const Program& program, std::span<const Event> events,
 
 // The same as one string.
 std::string ChromeTrace(const Program& program, std::span<const Event> events);
+
+// The events of such a trace. Error: no trace, or not one of this program.
+Result<std::vector<Event>> ParseChromeTrace(const Program& program, const std::string& text);
 
 }  // namespace pp

@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "compiler/command.h"
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
 #include "compiler/interop.h"
+#include "compiler/measured.h"
 #include "compiler/simulate.h"
+#include "schema/disk.h"
 #include "schema/file.h"
 #include "schema/sections.h"
 #include "schema/text.h"
@@ -19,10 +23,34 @@ namespace pp {
 namespace {
 
 // A plan and what the simulator predicts for it.
+// What a run took (--trace), of the program as it was run: not on paper, if steps overlap.
+struct Traced {
+  Program program;
+  MeasuredRun run;
+};
 struct Simulated {
   VerifiedPlan plan;
   Prediction prediction;
+  std::optional<Traced> traced;
 };
+
+// What the run of --trace took. Costs in T become those in seconds that it measured.
+Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostModel* costs) {
+  constexpr int64_t kMostTraceBytes = int64_t{512} << 20;
+  a.progress->Doing("reading " + a.trace);
+  const auto text = ReadText(a.trace, "a trace that piperun wrote", kMostTraceBytes);
+  PP_RETURN_IF_ERROR(text.status().In("--trace"));
+  const auto events = ParseChromeTrace(program, *text);
+  PP_RETURN_IF_ERROR(events.status().In("--trace: " + a.trace));
+  auto measured = Measure(program, *costs, *events);
+  PP_RETURN_IF_ERROR(measured.status().In("--trace: " + a.trace));
+  if (costs->seconds) return measured;
+  const double seconds = SecondsPerUnit(*measured);
+  fmt::print(stderr, "pipec: a T is {:.4g} ms: the measured compute over the predicted\n",
+             seconds * 1e3);
+  *costs = InSeconds(std::move(*costs), seconds);
+  return Measure(program, *costs, *events);
+}
 
 Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto plan = LoadVerified(a, path);
@@ -36,8 +64,14 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   const bool plan_costs = given.empty() && !prices.given() && !plan->program.costs.empty();
   auto costs = prices.given() ? CostsOn(prices, plan->program)
                               : CostsOf(plan->program, plan_costs ? plan->program.costs : given);
-  a.progress->Doing("simulating " + path);
   if (!costs.ok()) return plan_costs ? costs.status().In(path) : costs.status();
+  std::optional<Traced> traced;
+  if (!a.trace.empty()) {
+    auto run = ReadTrace(a, plan->program, &*costs);
+    if (!run.ok()) return run.status();
+    traced = {plan->program, std::move(*run)};
+  }
+  a.progress->Doing("simulating " + path);
   const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
   auto prediction =
       Simulate(plan->program, plan->waits_for, *costs,
@@ -51,7 +85,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   }
   prediction->plan_costs = plan_costs;
   plan->program = OnPaper(std::move(plan->program));
-  return Simulated{std::move(*plan), std::move(*prediction)};
+  return Simulated{std::move(*plan), std::move(*prediction), std::move(traced)};
 }
 
 std::string Trace(const Program& program, const Execution& execution) {
@@ -75,7 +109,12 @@ Status OnePlan(const Arguments& a) {
 
 // For one plan an object, for several an array of them, each with the name of its file.
 std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& plans) {
-  if (plans.size() == 1) return ToJson(plans[0].prediction) + "\n";
+  if (plans.size() == 1) {
+    const auto& traced = plans[0].traced;
+    const std::string members =
+        traced ? ToJson(traced->run, traced->program, plans[0].prediction) : "";
+    return ToJson(plans[0].prediction, "", members) + "\n";
+  }
   std::string out = "[";
   for (size_t i = 0; i < plans.size(); ++i)
     out += fmt::format("{}\n{}", i > 0 ? "," : "", ToJson(plans[i].prediction, a.plans[i]));
@@ -105,7 +144,11 @@ std::string Comparison(const Arguments& a, const std::vector<Simulated>& plans) 
 
 // Of several plans first how they compare.
 std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& plans) {
-  if (plans.size() == 1) return ToText(plans[0].prediction);
+  if (plans.size() == 1) {
+    const auto& traced = plans[0].traced;
+    return ToText(plans[0].prediction) +
+           (traced ? "\n" + ToText(traced->run, traced->program, plans[0].prediction) : "");
+  }
   std::string out = Comparison(a, plans);
   for (size_t i = 0; i < plans.size(); ++i)
     out += fmt::format("\n{}\n{}", a.plans[i], ToText(plans[i].prediction));
@@ -154,6 +197,11 @@ Status SimulateCommand(const Arguments& a) {
   if (a.why && a.format != "text" && a.format != "json" && a.format != "html")
     return Status::Invalid(
         fmt::format("--why: goes with --format text, json or html, not {}", a.format));
+  if (!a.trace.empty() && (a.format == "grid" || a.format == "svg" || a.format == "chrome-trace"))
+    return Status::Invalid(
+        fmt::format("--trace: goes with --format text, json or html, not {}", a.format));
+  if (!a.trace.empty() && a.plans.size() > 1)
+    return Status::Invalid(fmt::format("{}: a second plan (--trace is of one)", a.plans[1]));
   if (a.format != "html" && a.format != "json" && a.format != "text")
     PP_RETURN_IF_ERROR(OnePlan(a));
   std::vector<Simulated> plans;
@@ -179,7 +227,13 @@ Status SimulateCommand(const Arguments& a) {
     return grid.ok() ? PrintOut(*grid) : grid.status();
   }
   std::vector<Drawn> drawn;
-  for (const Simulated& one : plans) drawn.push_back({&one.plan.program, &one.prediction});
+  for (const Simulated& one : plans) {
+    const std::string which = one.traced ? ", predicted" : "";
+    drawn.push_back({&one.plan.program, &one.prediction, which});
+    if (one.traced)
+      drawn.push_back({&one.traced->program, &one.traced->run.shown,
+                       fmt::format(", measured (step {})", one.traced->run.step)});
+  }
   return PrintOut(Page(drawn));
 }
 

@@ -35,7 +35,7 @@ std::string Quoted(const std::string& text) {
 class PlanData {
  public:
   explicit PlanData(const Drawn& drawn)
-      : program_(*drawn.program), prediction_(*drawn.prediction) {}
+      : program_(*drawn.program), prediction_(*drawn.prediction), which_(drawn.which) {}
 
   std::string Json() {
     std::string devices;
@@ -45,7 +45,7 @@ class PlanData {
     const bool several = program_.stages > program_.devices || program_.pipes.size() > 1;
     return fmt::format(R"({{"scheme":{},"about":{},"summary":{},"end":{:.9g},)"
                        R"("several":{},"kinds":[{}],"devices":[{}]}})",
-                       Quoted(program_.scheme), Quoted(Title(program_)),
+                       Quoted(program_.scheme + which_), Quoted(Title(program_)),
                        Quoted(Summary(program_, prediction_)), prediction_.execution.makespan,
                        several, kinds_json_, devices);
   }
@@ -123,6 +123,7 @@ class PlanData {
 
   const Program& program_;
   const Prediction& prediction_;
+  const std::string which_;
   std::map<std::array<std::string, 3>, int> kinds_;
   std::string kinds_json_;
 };
