@@ -29,6 +29,7 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
                const PassObserver& observer) {
   PP_RETURN_IF_ERROR(
       Timed(observer, pass.name, program, [&] { return pass.run(program, context); }));
+  if (!context.proves) return {};
   return Timed(observer, "verify", program, [&] {
     // What is put beside a plan is proved alone.
     return (pass.leaves == Form::kWhole ? VerifyEvaluation(program)
@@ -167,7 +168,10 @@ Result<Prepared> Prepare(const CompileOptions& options, const Program& program) 
     form = pass->leaves;
   }
   return Prepared{std::move(*passes),
-                  {*costs, options.reduce.value_or(Reduce::kEarly), options.fit}};
+                  {.costs = *costs,
+                   .reduce = options.reduce.value_or(Reduce::kEarly),
+                   .fit = options.fit,
+                   .proves = options.proves}};
 }
 
 // That something can be dropped if --recompute says what to drop.

@@ -29,6 +29,7 @@ struct CompileOptions {
   Job job;             // without a model, one without layers; empty or 0: see the table's help
   bool balance_layers = false;  // instead of the job's
   MemoryFit fit;                // a limit runs fit-memory after `passes`
+  bool proves = true;           // after each pass; else the caller proves the plan
 };
 
 // Called before and after the scheme ("scheme"), each pass, and the pass's proof ("verify").
@@ -37,7 +38,7 @@ struct PassObserver {
   std::function<void(std::string_view name, const Program& program, double seconds)> end;
 };
 
-// A verified plan. Errors name the option.
+// A plan, verified unless the options leave that to the caller. Errors name the option.
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer = {});
 
 // Where lists come from, as their author knows them.

@@ -47,7 +47,7 @@ Result<std::string> Stages(const Program& program);
 // that instruction. Error: no model.
 Result<std::string> MemoryTable(const Program& program);
 
-// The whole program as one JSON object; the fields are those of README, "Formats".
+// The whole program as one JSON object; the fields are those of schema/README.md, "Formats".
 std::string ShowJson(const Program& program);
 
 }  // namespace pp

@@ -54,6 +54,7 @@ struct PassContext {
   Reduce reduce = Reduce::kEarly;
   MemoryFit fit = {};
   const GivenComm* comm = nullptr;  // the user's order of the messages; null: insert-comm finds one
+  bool proves = true;               // after each pass
 };
 
 // What passes make of a program, one after the other.

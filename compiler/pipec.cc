@@ -309,7 +309,7 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
     if (std::string_view(row.option) != "--layers-per-stage") attribute(tune, row);
   });
   tune->add_option("-o,--output", a.output, "the best plan, to write");
-  tune->add_option("--format", a.format, "text or json");
+  tune->add_option("--format", a.format, "text, json or html");
 
   CLI::App* import =
       add("import", "make a plan from lists in text form or from PyTorch's CSV", ImportCommand);

@@ -20,7 +20,7 @@ std::string Shown(std::string_view text);
 // that only a foreign text exceeds.
 std::string OneLine(std::string_view text);
 
-// The process's exit status (see README, "What you can rely on").
+// The process's exit status (see runtime/README.md, "What you can rely on").
 enum class Code { kOk = 0, kFailed = 1, kInvalid = 2 };
 
 // A result without a value. The message is one line without a full stop:

@@ -89,4 +89,11 @@ std::string ToText(const Quantity& quantity) {
                                                                    : "FLOP/s");
 }
 
+std::string BytesText(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1000 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  return fmt::format("{:.3g} {}", bytes, kUnits[unit]);
+}
+
 }  // namespace pp

@@ -24,5 +24,7 @@ struct Quantity {
 std::optional<Quantity> ReadQuantity(std::string_view text);
 // The same text, with the prefix that makes the number at least 1 and small.
 std::string ToText(const Quantity& quantity);
+// For people: "1.5 GiB", to three digits.
+std::string BytesText(double bytes);
 
 }  // namespace pp

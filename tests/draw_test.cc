@@ -4,6 +4,7 @@
 
 #include "compiler/draw/picture.h"
 #include "schema/text.h"
+#include "schema/units.h"
 
 namespace pp {
 namespace {
@@ -84,7 +85,7 @@ TEST_CASE("a plan in which nothing takes time has its figures") {
 TEST_CASE("bytes") {
   CHECK(BytesText(0) == "0 B");
   CHECK(BytesText(1536) == "1.5 KiB");
-  CHECK(BytesText(int64_t{80} << 30) == "80 GiB");
+  CHECK(BytesText(0x1p30 * 80) == "80 GiB");
 }
 
 }  // namespace

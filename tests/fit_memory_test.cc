@@ -43,7 +43,7 @@ Fitted Fit(const Case& c, bool quick = false) {
   return {*program, report};
 }
 
-// The most memory that a list holds, by the rules in README alone: a cell's memory by what has been
+// The most memory that a list holds, by the rules in compiler/README.md alone: a cell's memory by what has been
 // done for it so far.
 double PeakOf(const Program& program, const CostModel& costs, int device) {
   std::map<std::pair<int, int>, double> held;

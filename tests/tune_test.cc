@@ -125,6 +125,34 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
   }
 }
 
+TEST_CASE("costs may drift so far, and not further") {
+  const TuneOptions options = Space("gpt2", 4, 8, 9.4e5);
+  const auto tuned = Tune(options);
+  REQUIRE(tuned.ok());
+  const Program& plan = *tuned->plan;
+  std::vector<WaitsFor> waits_for;
+  REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
+  const CostModel costs = *CostsOf(plan, plan.costs);
+  const auto seconds = [&](double messages, double reductions) {
+    CostModel scaled = costs;
+    for (PerStage* row : {&scaled.comm, &scaled.latency})
+      for (double& time : *row) time *= messages;
+    for (double& time : scaled.reduce) time *= reductions;
+    return Simulate(plan, waits_for, scaled)->makespan;
+  };
+  const double best = seconds(1, 1);
+  for (const double limit : {best * 1.01, best * 1.3, best * 100}) {
+    INFO(limit / best);
+    const auto drift = DriftUntil(plan, waits_for, limit);
+    REQUIRE(drift.ok());
+    CHECK(seconds(drift->messages, 1) <= limit * (1 + 1e-9));
+    CHECK(seconds(1, drift->reductions) <= limit * (1 + 1e-9));
+    CHECK((drift->messages == kMostDrift || seconds(drift->messages * 1.5, 1) > limit));
+    CHECK((drift->reductions == kMostDrift || seconds(1, drift->reductions * 1.5) > limit));
+  }
+  CHECK(DriftUntil(plan, waits_for, best)->messages == 1);
+}
+
 TEST_CASE("what is given is kept") {
   TuneOptions options = Space("gpt2", 4, 8, 1e9);
   options.scheme = "interleaved";

@@ -4,16 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <cctype>
+#include <cstring>
+#include <utility>
 
 #include "compiler/command.h"
+#include "compiler/tune/report.h"
 #include "schema/file.h"
 #include "schema/units.h"
 
 namespace pp {
 namespace {
-
-constexpr double kGiB = int64_t{1} << 30;
 
 Status ReadMemory(const Arguments& a, TuneOptions* options) {
   options->memory = options->machine.memory;
@@ -49,6 +50,8 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
     return Status::Invalid(
         "--machine, --device-flops: missing (one of the two, or --costs with a profile)");
   options->machine = prices.machine ? *prices.machine : FitMachine(*prices.profile);
+  if (prices.profile && prices.profile->job.model == options->job.model)
+    options->profile = *prices.profile;
   if (prices.profile && (prices.profile->job.dtype != options->job.dtype ||
                          prices.profile->job.backend != options->job.backend))
     return Status::Invalid(fmt::format(
@@ -62,145 +65,41 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   return ReadMemory(a, options);
 }
 
-std::string NameOf(const Candidate& candidate) {
-  const CompileOptions& c = candidate.compile;
-  std::string name = c.shape.devices == 1 ? "no pipeline" : c.scheme;
-  if (c.shape.stages_per_device > 0) name += fmt::format(" V={}", c.shape.stages_per_device);
-  return name;
-}
-
-// What each device would do at its peak, all of it useful.
-double Utilization(const TuneOptions& options, const Tuned& tuned, double seconds) {
-  const double peak = options.machine.flops[static_cast<int>(options.job.dtype)];
-  return tuned.model_operations / seconds / options.devices / peak;
-}
-
-std::string Row(const TuneOptions& options, const Tuned& tuned, const Candidate& c) {
-  const double tokens =
-      static_cast<double>(options.batch) * static_cast<double>(options.job.sequence_length);
-  return fmt::format(
-      "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9.4g} {:>10.4g} {:>6.1f} "
-      "{:>6.1f} {:>9.2f}\n",
-      NameOf(c), c.compile.shape.devices, c.compile.job.tp, c.compile.replicas,
-      c.compile.job.micro_batch_size, c.compile.shape.microbatches,
-      c.compile.passes.empty() ? "-" : c.compile.passes, c.seconds, tokens / c.seconds,
-      c.bubble * 100, Utilization(options, tuned, c.seconds) * 100, c.bytes / kGiB);
-}
-
-std::string CompileLine(const Arguments& a, const Candidate& best) {
-  const CompileOptions& c = best.compile;
-  std::string line = fmt::format(
-      "pipec compile --scheme {} --devices {} --microbatches {} --model {} --layers-per-stage auto "
-      "--micro-batch-size {}",
-      c.scheme, c.shape.devices, c.shape.microbatches, a.model, c.job.micro_batch_size);
-  const auto add = [&](bool is, const std::string& text) {
-    if (is) line += " " + text;
+// One word of a command line, quoted where a shell would read more into it.
+std::string Word(const std::string& text) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) || std::strchr("_-./=:,+@%", c);
   };
-  add(c.shape.stages_per_device > 0,
-      fmt::format("--stages-per-device {}", c.shape.stages_per_device));
-  add(c.job.tp > 1, fmt::format("--tp {}", c.job.tp));
-  add(c.replicas > 1, fmt::format("--dp {}", c.replicas));
-  add(c.zero > 0, "--zero 1");
-  add(!c.passes.empty(), "--passes " + c.passes);
-  add(c.job.sequence_length != c.job.model.max_positions,
-      fmt::format("--seq-length {}", c.job.sequence_length));
-  add(c.job.sequence_parallel, "--sequence-parallel");
-  add(c.job.dtype != Dtype::kFp32, fmt::format("--dtype {}", NameOf(c.job.dtype)));
-  add(c.job.backend != DeviceKind::kCpu, fmt::format("--backend {}", NameOf(c.job.backend)));
-  add(!a.costs.empty(), "--costs " + a.costs);
-  add(!a.machine.empty(), "--machine " + a.machine);
-  add(!a.device_flops.empty(), "--device-flops " + a.device_flops);
-  add(true, "-o " + (a.output.empty() ? std::string("PLAN") : a.output));
-  return line;
+  if (std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string word = "'";
+  for (const char c : text) c == '\'' ? word += "'\\''" : word += c;
+  return word + "'";
 }
 
-std::string ToText(const Arguments& a, const TuneOptions& options, const Tuned& tuned) {
-  std::string out =
-      fmt::format("{} devices of {}, {:.4g} GiB each; {} sequences of {} tokens a step, {}\n",
-                  options.devices, options.machine.name, options.memory / kGiB, options.batch,
-                  options.job.sequence_length, NameOf(options.job.dtype));
-  out +=
-      fmt::format("{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9} {:>10} {:>6} {:>6} {:>9}\n",
-                  "scheme", "pp", "tp", "dp", "size", "M", "recomputes", "s/step", "tokens/s",
-                  "idle %", "MFU %", "peak GiB");
-  for (const Candidate& candidate : tuned.best) out += Row(options, tuned, candidate);
-  const Candidate& best = tuned.best.front();
-  if (!tuned.rest.empty())
-    out += fmt::format(
-        "{} more take at least {:.4g} s: {} by a bound on their work, {} on their schedule\n",
-        tuned.rest.size(), tuned.rest.front().seconds,
-        std::count_if(tuned.rest.begin(), tuned.rest.end(),
-                      [](const auto& c) { return c.level == Level::kWork; }),
-        std::count_if(tuned.rest.begin(), tuned.rest.end(),
-                      [](const auto& c) { return c.level != Level::kWork; }));
-  // The one that would be fastest, if there were memory.
-  if (!tuned.large.empty()) {
-    const Candidate& fastest =
-        *std::min_element(tuned.large.begin(), tuned.large.end(),
-                          [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
-    out += fmt::format("{} do not fit", tuned.large.size());
-    if (fastest.seconds < best.seconds)
-      out += fmt::format(
-          "; {} with pp {}, tp {}, dp {}, size {} could take {:.4g} s, but needs "
-          "{:.2f} GiB or more ({})",
-          NameOf(fastest), fastest.compile.shape.devices, fastest.compile.job.tp,
-          fastest.compile.replicas, fastest.compile.job.micro_batch_size, fastest.seconds,
-          fastest.bytes / kGiB, fastest.lacks);
-    out += "\n";
-  }
-  if (tuned.best.size() > 1) {
-    const Candidate& second = tuned.best[1];
-    out += fmt::format("the next best is {:.2g} % slower\n",
-                       (second.seconds / best.seconds - 1) * 100);
-  }
-  const std::string run = fmt::format(
-      "-n {} piperun {} --data FILE{}\n", options.devices, a.output.empty() ? "PLAN" : a.output,
-      options.job.backend == DeviceKind::kCuda ? " --backend cuda" : "");
-  return out + "\n" + CompileLine(a, best) + "\nmpiexec " + run + "srun " + run;
-}
-
-std::string ToJson(const TuneOptions& options, const Tuned& tuned) {
-  const double tokens =
-      static_cast<double>(options.batch) * static_cast<double>(options.job.sequence_length);
-  const auto row = [&](const Candidate& c) {
-    nlohmann::json json{{"scheme", c.compile.scheme},
-                        {"stages_per_device", c.compile.shape.stages_per_device},
-                        {"pp", c.compile.shape.devices},
-                        {"tp", c.compile.job.tp},
-                        {"dp", c.compile.replicas},
-                        {"micro_batch_size", c.compile.job.micro_batch_size},
-                        {"microbatches", c.compile.shape.microbatches},
-                        {"zero", c.compile.zero},
-                        {"passes", c.compile.passes},
-                        {"fits", c.fits}};
-    const bool exact = c.level == Level::kPlan;
-    json[exact ? "step_seconds" : "step_seconds_at_least"] = c.seconds;
-    json[exact ? "peak_bytes" : "peak_bytes_at_least"] = static_cast<int64_t>(c.bytes);
-    if (exact) {
-      json["tokens_per_second"] = tokens / c.seconds;
-      json["bubble"] = c.bubble;
-      json["mfu"] = Utilization(options, tuned, c.seconds);
-    }
-    if (!c.fits) json["why"] = c.lacks;
-    return json;
-  };
-  nlohmann::json out{{"search_seconds", tuned.seconds}, {"best", row(tuned.best.front())}};
-  for (const auto* list : {&tuned.best, &tuned.rest, &tuned.large})
-    for (const Candidate& candidate : *list) out["candidates"].push_back(row(candidate));
-  return out.dump() + "\n";
+// As the options that compile a candidate name them.
+TuneWords WordsOf(const Arguments& a) {
+  TuneWords words{.model = Word(a.model), .plan = a.output.empty() ? "PLAN" : Word(a.output)};
+  for (const auto& [option, text] : {std::pair("--costs ", a.costs),
+                                     {"--machine ", a.machine},
+                                     {"--device-flops ", a.device_flops}})
+    if (!text.empty()) words.prices = option + Word(text);
+  return words;
 }
 
 }  // namespace
 
 Status TuneCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json", "html"}));
   TuneOptions options;
   PP_RETURN_IF_ERROR(ReadOptions(a, &options));
   options.progress = [&a](const std::string& what) { a.progress->Doing(what); };
   const auto tuned = Tune(options);
   if (!tuned.ok()) return tuned.status();
   if (!a.output.empty()) PP_RETURN_IF_ERROR(Save(*tuned->plan, a.output));
-  return PrintOut(a.format == "json" ? ToJson(options, *tuned) : ToText(a, options, *tuned));
+  const TuneReport report(options, *tuned, WordsOf(a));
+  return PrintOut(a.format == "json"   ? report.Json() + "\n"
+                  : a.format == "html" ? report.Page()
+                                       : report.Text());
 }
 
 }  // namespace pp

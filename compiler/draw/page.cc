@@ -16,6 +16,7 @@
 #include "compiler/draw/page_html.h"
 #include "compiler/draw/picture.h"
 #include "schema/text.h"
+#include "schema/units.h"
 
 namespace pp {
 namespace {

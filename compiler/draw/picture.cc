@@ -129,12 +129,4 @@ std::string Summary(const Program& program, const Prediction& prediction) {
   return out;
 }
 
-std::string BytesText(int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fmt::format("{:.3g} {}", value, kUnits[unit]);
-}
-
 }  // namespace pp

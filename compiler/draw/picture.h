@@ -59,7 +59,5 @@ std::string ColourOf(Op op, const Shade& shade);
 // The text above a picture.
 std::string Title(const Program& program);  // "4 devices, 8 micro-batches"
 std::string Summary(const Program& program, const Prediction& prediction);  // "makespan 33 T ..."
-// "1.5 GiB".
-std::string BytesText(int64_t bytes);
 
 }  // namespace pp

@@ -19,6 +19,7 @@
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
 #include "schema/text.h"
+#include "schema/units.h"
 
 namespace pp {
 namespace {

@@ -11,8 +11,7 @@
 namespace pp {
 
 // A machine on which the profile's stages take as long, together, as was measured; how its times
-// relate to one another is assumed (of a GPU as of an H200), and a message's bandwidth is that of
-// the shortest ones.
+// relate to one another is assumed (of a GPU as of an H200).
 Machine FitMachine(const Profile& profile);
 
 // In seconds. Where the program's stages are those that were measured, as they were. Otherwise the

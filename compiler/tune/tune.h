@@ -26,6 +26,8 @@
 
 #include "compiler/compile.h"
 #include "compiler/machine/machine.h"
+#include "compiler/tune/drift.h"
+#include "schema/profile.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -33,6 +35,7 @@ namespace pp {
 struct TuneOptions {
   Job job;  // model, sequence length, dtype, backend
   Machine machine;
+  std::optional<Profile> profile;  // of this model: costs are its, not the machine's
   int devices = 0;    // of the machine, in all
   double memory = 0;  // bytes of a device
   int batch = 0;      // sequences in a step, over all replicas
@@ -62,7 +65,10 @@ struct Tuned {
   std::vector<Candidate> large;  // do not fit
   std::optional<Program> plan;   // of the best
   double model_operations = 0;   // of a step, without recomputation
-  double seconds = 0;            // that the search took
+  // How far the best one's messages and reductions may take longer before any other, with the costs
+  // as they are, may be faster.
+  std::optional<Drift> drift;
+  double seconds = 0;  // that the search took
 };
 
 // Error: no candidate is legal, or none fits (the one that needs least is named).

@@ -1,9 +1,9 @@
-# Turns page.html into a C++ header with one string: the page, with each script's text in
-# place of the element that names its file.
+# Turns a page into a C++ header with one string, called `name`: the page, with each script's text
+# in place of the element that names its file.
 #
 #   <script src="plans.js"></script>  =>  <script> ... </script>
 
-BEGIN { print "#pragma once\ninline constexpr char kPageHtml[] = R\"page(" }
+BEGIN { print "#pragma once\ninline constexpr char " name "[] = R\"page(" }
 
 /<script src=/ {
   split($0, word, "\"")

@@ -1,0 +1,96 @@
+"""Runs what pipec tune chooses and what it rejects (tools/bench_tune.sh)."""
+
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+STEPS = 7
+ROUNDS = 4
+BATCH = 16
+WITHIN = 1.1  # candidates that may take so many times what the best one takes
+
+GPT2 = {"model_type": "gpt2", "n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 512,
+        "n_positions": 64}
+WIDE = {**GPT2, "n_embd": 256, "n_layer": 4, "tie_word_embeddings": False}
+LLAMA = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 96,
+         "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "vocab_size": 2048, "max_position_embeddings": 64, "tie_word_embeddings": False}
+CASES = [("gpt2, 6 layers of 128", GPT2, "1GiB"), ("gpt2, 4 layers of 256", WIDE, "46MiB"),
+         ("llama, 8 layers of 96", LLAMA, "14MiB")]
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def steps_of(piperun, plan, *more):
+    """The seconds of each step, without the first two."""
+    output(piperun, plan, "--data", "text.txt", "--steps", str(STEPS), "--log", "log.jsonl", *more)
+    with open("log.jsonl") as log:
+        return [json.loads(line)["step_seconds"] for line in log][2:]
+
+
+def name_of(c):
+    stages = f" V={c['stages_per_device']}" if c["stages_per_device"] else ""
+    scheme = "no pipeline" if c["pp"] == 1 else c["scheme"]
+    passes = " " + c["passes"] if c["passes"] else ""
+    return (f"{scheme}{stages} pp {c['pp']} tp {c['tp']} dp {c['dp']}, {c['microbatches']} "
+            f"micro-batches of {c['micro_batch_size']}{passes}")
+
+
+def run_case(pipec, piperun, title, model, memory):
+    with open("config.json", "w") as config:
+        json.dump(model, config)
+    output(pipec, "compile", "--scheme", "1f1b", "--devices", "2", "--microbatches", "8",
+           "--micro-batch-size", "2", "--model", "config.json", "-o", "profiled.plan")
+    steps_of(piperun, "profiled.plan", "--profile", "profile.json")
+    tuned = json.loads(output(pipec, "tune", "--model", "config.json", "--devices", "2",
+                              "--global-batch-size", str(BATCH), "--device-memory", memory,
+                              "--costs", "profile.json", "--format", "json"))
+    seconds = lambda c: c.get("step_seconds") or c["step_seconds_at_least"]
+    chosen = [c for c in tuned["candidates"]
+              if c["fits"] and seconds(c) <= WITHIN * seconds(tuned["best"])]
+    limit = tuned["memory"]
+    runs = []
+    for i, candidate in enumerate(chosen):
+        plan = f"{i}.plan"
+        command = shlex.split(candidate["command"])
+        output(pipec, *command[1:-1], plan)
+        simulated = json.loads(output(pipec, "simulate", plan, "--format", "json"))
+        if max(d["peak_bytes"] for d in simulated["devices"]) > limit:
+            continue  # its bound fits, its plan does not
+        runs.append({"plan": plan, "candidate": candidate, "ratios": []})
+    # The pick beside each of them, so that both meet the same machine; it also beside itself.
+    pick = runs[0]["plan"]
+    for _ in range(ROUNDS):
+        for run in runs:
+            own = statistics.median(steps_of(piperun, pick))
+            run["ratios"].append(statistics.median(steps_of(piperun, run["plan"])) / own)
+    for run in runs:
+        run["ratio"] = statistics.median(run["ratios"])
+    scatter = runs[0]["ratios"]
+    others = sorted(runs[1:], key=lambda run: run["ratio"])
+    faster = [run for run in others if run["ratio"] < 1]
+    beyond = [run for run in faster if run["ratio"] < min(scatter)]
+    print(f"{title}, {memory}: {name_of(runs[0]['candidate'])} against {len(others)} others\n"
+          f"  beside itself it takes {min(scatter):.2f} to {max(scatter):.2f} of its time")
+    for word, run in [("fastest", others[0]), ("slowest", others[-1])]:
+        print(f"  the {word} takes {run['ratio']:.2f}: {name_of(run['candidate'])}")
+    print(f"  {len(faster)} are faster, {len(beyond)} beyond the scatter", flush=True)
+
+
+def main():
+    pipec, piperun = (os.path.abspath(path) for path in sys.argv[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        with open("text.txt", "w") as text:
+            text.writelines(f"{i}\n" for i in range(300000))
+        for title, model, memory in CASES:
+            run_case(pipec, piperun, title, model, memory)
+
+
+main()
