@@ -4,15 +4,19 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "compiler/command.h"
 #include "compiler/compile.h"
@@ -20,7 +24,9 @@
 #include "compiler/tune/auto.h"
 #include "schema/disk.h"
 #include "schema/file.h"
+#include "schema/nearest.h"
 #include "schema/text.h"
+#include "schema/version.h"
 
 namespace pp {
 namespace {
@@ -114,7 +120,8 @@ Status SavePlan(const Arguments& a, const Program& program) {
 
 Status CompileCommand(const Arguments& a) {
   CompileOptions options;
-  options.scheme = a.scheme;
+  options.scheme = a.scheme;  // papers write 1F1B
+  for (char& c : options.scheme) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   options.shape = {.devices = 0, .microbatches = 0, .stages_per_device = 0};
   PP_RETURN_IF_ERROR(ParseNumber("--devices", a.devices, 1, &options.shape.devices));
   PP_RETURN_IF_ERROR(ParseNumber("--microbatches", a.microbatches, 1, &options.shape.microbatches));
@@ -125,7 +132,7 @@ Status CompileCommand(const Arguments& a) {
   if (!a.stage_map.empty())
     PP_RETURN_IF_ERROR(ReadWholes(a.stage_map, &options.shape.device_of).In("--stage-map"));
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
-  if (a.scheme == "auto") {
+  if (options.scheme == "auto") {
     options.fit.report = nullptr;  // of each scheme
     auto chosen = CompileFastest(options, ObserverOf(a));
     if (!chosen.ok()) return chosen.status();
@@ -185,11 +192,17 @@ Status SchemesCommand(const Arguments& a) {
       [](const Scheme& row) { return std::string(row.summary); });
 }
 Status PassesCommand(const Arguments& a) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const Pass& pass : Passes())
+    rows.emplace_back(pass.name, fmt::format("{}{}", pass.summary,
+                                             pass.takes > Form::kSchedule ? " (always)" : ""));
+  std::string mario;
+  for (const Pass& pass : MarioPasses())
+    mario += (mario.empty() ? "" : ",") + std::string(pass.name);
+  rows.emplace_back("mario", "stands for " + mario);
   return List(
-      a, Passes(), [](const Pass& row) { return std::string(row.name); },
-      [](const Pass& row) {
-        return fmt::format("{}{}", row.summary, row.takes > Form::kSchedule ? " (always)" : "");
-      });
+      a, rows, [](const auto& row) { return row.first; },
+      [](const auto& row) { return row.second; });
 }
 Status OpsCommand(const Arguments& a) {
   return List(
@@ -252,9 +265,11 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   compile
       ->add_option("--scheme", a.scheme, "what `pipec schemes` lists, or auto: the fastest of them")
       ->required();
-  compile->add_option("--devices", a.devices, "D")->required();
-  compile->add_option("--microbatches", a.microbatches, "M")->required();
-  compile->add_option("--stages-per-device", a.stages_per_device, "V");
+  compile->add_option("--devices", a.devices, "places in the pipeline, D")->required();
+  compile->add_option("--microbatches", a.microbatches, "pieces of a replica's batch, M")
+      ->required();
+  compile->add_option("--stages-per-device", a.stages_per_device,
+                      "V, where a scheme lets one choose (pipec schemes)");
   compile->add_option("--group-size", a.group_size, "N of interleaved (default D)");
   compile->add_option("--pipe-pairs", a.pipe_pairs, "pairs of pipes of chimera (default 1)");
   compile->add_option("--stage-map", a.stage_map, "the device of each stage, as in 0,1,1,0");
@@ -334,6 +349,10 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
         });
 }
 
+std::vector<std::string_view> Views(const std::vector<std::string>& texts) {
+  return {texts.begin(), texts.end()};
+}
+
 int Fail(const Status& status) {
   fmt::print(std::cerr, "pipec: error: {}\n", OneLine(status.message()));
   return static_cast<int>(status.code());
@@ -342,28 +361,43 @@ int Fail(const Status& status) {
 int Main(int argc, char** argv) {
   KeepStandardDescriptors();
   CLI::App app("Compiles, checks, shows and predicts pipeline schedules.", "pipec");
+  app.set_version_flag("--version",
+                       fmt::format("pipec {}, plans of format {}", kVersion, kPlanFormat));
   Arguments arguments;
   Command command = nullptr;
   Describe(app, arguments, &command);
-  // CLI11 would only report that a command is missing.
-  if (argc > 1 && argv[1][0] != '-' &&
-      app.get_subcommands([&](CLI::App* sub) { return sub->get_name() == argv[1]; }).empty()) {
-    return Fail(
-        Status::Invalid(fmt::format("unknown command '{}' (pipec --help)", Shown(argv[1]))));
+  // "help COMMAND" is "COMMAND --help".
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
   }
+  // CLI11 would only report that a command is missing.
+  const CLI::App* sub = nullptr;
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands([](CLI::App*) { return true; })) {
+    names.push_back(each->get_name());
+    if (!words.empty() && words[0] == names.back()) sub = each;
+  }
+  if (sub == nullptr && !words.empty() && !words[0].starts_with("-"))
+    return Fail(Status::Invalid(fmt::format("unknown command '{}' ({}pipec --help)",
+                                            Shown(words[0]), DidYouMean(words[0], Views(names)))));
   // Nor which option is unknown, if a file can also be given.
-  for (const CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
-    for (int i = 2; i < argc && sub->get_name() == argv[1]; ++i) {
-      const std::string name(argv[i], std::strcspn(argv[i], "="));
-      if (!name.starts_with("--") || name == "--" || sub->get_option_no_throw(name)) continue;
-      return Fail(Status::Invalid(
-          fmt::format("unknown option '{}' (pipec {} --help)", Shown(name), argv[1])));
-    }
+  for (size_t i = 1; sub != nullptr && i < words.size(); ++i) {
+    const std::string name = words[i].substr(0, words[i].find('='));
+    if (!name.starts_with("--") || name == "--" || sub->get_option_no_throw(name)) continue;
+    names.clear();
+    for (const CLI::Option* option : sub->get_options()) names.push_back(option->get_name());
+    return Fail(Status::Invalid(fmt::format("unknown option '{}' ({}pipec {} --help)", Shown(name),
+                                            DidYouMean(name, Views(names)), words[0])));
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return Fail(Status::Invalid(fmt::format("{} (pipec --help)", Shown(error.what()))));
+    return Fail(Status::Invalid(fmt::format("{} (pipec{} --help)", Shown(error.what()),
+                                            sub != nullptr ? " " + sub->get_name() : "")));
   }
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');

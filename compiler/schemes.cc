@@ -1,10 +1,14 @@
 // The table of schemes. To add one: a file under schemes/, a declaration in scheme.h,
 // a row here.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
 #include "compiler/scheme.h"
+#include "schema/nearest.h"
 #include "schema/sections.h"
 
 namespace pp {
@@ -58,12 +62,13 @@ constexpr Scheme kSchemes[] = {
 constexpr int64_t kMostForwards = 4'500'000;
 
 Result<const Scheme*> FindScheme(const std::string& name) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const Scheme& row : kSchemes) {
     if (row.name == name) return &row;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
+    names.push_back(row.name);
   }
-  return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({})", Shown(name), names));
+  return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({}{})", Shown(name),
+                                     DidYouMean(name, names), fmt::join(names, ", ")));
 }
 
 // That the shape has no option that the scheme lacks, and is not too large.

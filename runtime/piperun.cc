@@ -9,9 +9,12 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/comm/host_memory.h"
 #include "runtime/device/cuda/gemm_table.h"
@@ -24,6 +27,7 @@
 #include "runtime/main/stop_signals.h"
 #include "runtime/run/deadline.h"
 #include "schema/disk.h"
+#include "schema/nearest.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -44,6 +48,16 @@ struct CommandLine {
 
 // Throws CLI::ParseError for --help.
 Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
+  // CLI11 does not say which one was meant.
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i], name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") || name == "--" || app.get_option_no_throw(name)) continue;
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
+    return Status::Invalid(
+        fmt::format("unknown option '{}' ({}piperun --help)", Shown(name),
+                    DidYouMean(name, std::vector<std::string_view>(names.begin(), names.end()))));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

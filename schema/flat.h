@@ -10,13 +10,13 @@
 #include "schema/program.h"
 #include "schema/program_generated.h"
 #include "schema/status.h"
+#include "schema/version.h"
 
 namespace pp {
 
 // Columns are written and read in their in-memory representation.
 static_assert(FLATBUFFERS_LITTLEENDIAN, "plan files are little-endian");
 
-inline constexpr uint32_t kPlanFormat = 4, kOldestFormat = 3;
 // The way out that errors suggest.
 inline constexpr const char* kRightPlan = "a plan that pipec wrote";
 

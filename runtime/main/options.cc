@@ -11,6 +11,7 @@
 
 #include "runtime/files/checkpoint.h"
 #include "schema/number.h"
+#include "schema/version.h"
 
 namespace pp {
 namespace {
@@ -217,6 +218,8 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
 }
 
 void DescribeOptions(CLI::App& app, Arguments& a) {
+  app.set_version_flag("--version",
+                       fmt::format("piperun {}, plans of format {}", kVersion, kPlanFormat));
   auto add = [&](const char* name, std::string& value, const char* text) {
     return app.add_option(name, value, text);
   };
