@@ -120,8 +120,12 @@ Status SavePlan(const Arguments& a, const Program& program) {
 
 Status CompileCommand(const Arguments& a) {
   CompileOptions options;
-  options.scheme = a.scheme;  // papers write 1F1B
-  for (char& c : options.scheme) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  // Papers write 1F1B.
+  std::string lower = a.scheme;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const bool known = std::any_of(Schemes().begin(), Schemes().end(),
+                                 [&](const Scheme& scheme) { return scheme.name == lower; });
+  options.scheme = known ? lower : a.scheme;
   options.shape = {.devices = 0, .microbatches = 0, .stages_per_device = 0};
   PP_RETURN_IF_ERROR(ParseNumber("--devices", a.devices, 1, &options.shape.devices));
   PP_RETURN_IF_ERROR(ParseNumber("--microbatches", a.microbatches, 1, &options.shape.microbatches));

@@ -43,8 +43,8 @@ Fitted Fit(const Case& c, bool quick = false) {
   return {*program, report};
 }
 
-// The most memory that a list holds, by the rules in compiler/README.md alone: a cell's memory by what has been
-// done for it so far.
+// The most memory that a list holds, by the rules in compiler/README.md alone: a cell's memory by
+// what has been done for it so far.
 double PeakOf(const Program& program, const CostModel& costs, int device) {
   std::map<std::pair<int, int>, double> held;
   const double share = program.Shares()[program.StagesOf(device).front()];

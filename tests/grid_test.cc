@@ -1,6 +1,6 @@
 // Every scheme over many sizes and pass lists, asynchronous and blocking: each plan verifies after
-// each pass, survives text and file, has the bubble and the peaks that its paper states (compiler/README.md,
-// "Schemes"), and blocking costs no more time than it should.
+// each pass, survives text and file, has the bubble and the peaks that its paper states
+// (compiler/README.md, "Schemes"), and blocking costs no more time than it should.
 //
 //     bazel run //tests:grid_test              a seeded sample, as in tools/test
 //     bazel run //tests:grid_test -- --all     all of them
