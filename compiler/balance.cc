@@ -8,22 +8,40 @@
 
 namespace pp {
 
-std::vector<int> BalanceLayers(const Program& program, const ModelConfig& model,
-                               int sequence_length) {
-  const ModelTable table = TableOf(model);
-  const auto cost = [&](const std::vector<Operator>& operators) {
-    double sum = 0;
-    for (const Operator& op : operators) sum += MultiplyAdds(op, sequence_length);
-    return sum;
-  };
-  const double layer = cost(table.layer), head = cost(table.last);
+Result<LayerCosts> LayerCostsOf(const Job& job, const PriceSource& prices) {
+  if (!prices.given() || job.model.layers < 3) {
+    const ModelTable table = TableOf(job.model);
+    const auto cost = [&](const std::vector<Operator>& operators) {
+      double sum = 0;
+      for (const Operator& op : operators) sum += MultiplyAdds(op, job.sequence_length);
+      return sum;
+    };
+    return LayerCosts{0, cost(table.layer), cost(table.last)};
+  }
+  // A pipeline of three, in which the first and the last have one layer each.
+  Program program;
+  program.devices = program.stages = 3;
+  program.microbatches = 1;
+  program.pipes = {{{0, 1, 2}}};
+  program.pipe_of = {0};
+  program.job = job;
+  program.job->layers_per_stage = {1, job.model.layers - 2, 1};
+  const auto costs = CostsOn(prices, program);
+  PP_RETURN_IF_ERROR(costs.status());
+  const auto both = [&](int stage) { return At(costs->f, stage) + At(costs->b, stage); };
+  const double layer = both(1) / (job.model.layers - 2);
+  return LayerCosts{std::max(0.0, both(0) - layer), layer, std::max(0.0, both(2) - layer)};
+}
+
+std::vector<int> BalanceLayers(const Program& program, int all, const LayerCosts& costs) {
   std::vector<int> layers(program.stages, 0);
   std::vector<double> of_stage(program.stages, 0), of_device(program.devices, 0);
   const auto add = [&](int stage, double cost) {
     of_stage[stage] += cost;
     for (const Pipe& pipe : program.pipes) of_device[pipe.device_of[stage]] += cost;
   };
-  add(program.stages - 1, head);
+  add(0, costs.first);
+  add(program.stages - 1, costs.last);
 
   // Assigns one layer after the other to the stage that leaves its devices with the least work; of
   // equals, to the stage with the least work itself, then to the first. The work a stage would lead
@@ -36,12 +54,12 @@ std::vector<int> BalanceLayers(const Program& program, const ModelConfig& model,
   };
   std::priority_queue<Place, std::vector<Place>, std::greater<>> queue;
   for (int stage = 0; stage < program.stages; ++stage) queue.push(place(stage));
-  for (int left = model.layers; left > 0;) {
+  for (int left = all; left > 0;) {
     const Place first = queue.top();
     const int stage = std::get<int>(first);
     queue.pop();
     if (place(stage) == first) {
-      add(stage, layer);
+      add(stage, costs.layer);
       ++layers[stage];
       --left;
     }

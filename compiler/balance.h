@@ -3,16 +3,26 @@
 
 #include <vector>
 
+#include "compiler/machine/fit.h"
 #include "schema/program.h"
+#include "schema/status.h"
 
 namespace pp {
 
-// How many of the model's layers each stage gets, so that the device with the most to compute has
-// as little as possible. A layer counts by the multiplications of its matrix products and of
-// attention over half a sequence, the head by its own; the last stage always has the head. A
-// backward costs a constant multiple of them, whatever it is. The pipes of `program` say which
-// device holds a stage.
-std::vector<int> BalanceLayers(const Program& program, const ModelConfig& model,
-                               int sequence_length);
+// What a micro-batch takes on the device that has them: a layer, and what the first and the last
+// stage have beside their layers.
+struct LayerCosts {
+  double first = 0, layer = 1, last = 0;
+};
+
+// Forward and backward on the machine or by the profile. Without either, or where a model has too
+// few layers to tell them from the rest, the multiplications of matrix products and of attention
+// over half a sequence, of which a backward costs a constant multiple, whatever it is; an embedding
+// has none. `job`: its model, sizes and dtype. Errors: those of the prices.
+Result<LayerCosts> LayerCostsOf(const Job& job, const PriceSource& prices);
+
+// How many of so many layers each stage gets, so that the device with the most to compute has as
+// little as possible. The pipes of `program` say which device holds a stage.
+std::vector<int> BalanceLayers(const Program& program, int layers, const LayerCosts& costs);
 
 }  // namespace pp

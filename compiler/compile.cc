@@ -51,7 +51,9 @@ Status AddJob(const CompileOptions& options, Program& program) {
   const ModelConfig& model = job.model;
   if (job.sequence_length == 0) job.sequence_length = model.max_positions;
   if (options.balance_layers) {
-    job.layers_per_stage = BalanceLayers(program, model, job.sequence_length);
+    const auto costs = LayerCostsOf(job, options.prices);
+    PP_RETURN_IF_ERROR(costs.status());
+    job.layers_per_stage = BalanceLayers(program, model.layers, *costs);
   } else if (job.layers_per_stage.empty()) {
     auto split = SplitLayers(model.layers, program.stages);
     if (!split.ok()) return split.status().In("--model");

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "compiler/compile.h"
+#include "compiler/machine/costs.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 
@@ -71,6 +72,46 @@ TEST_CASE("no split has less for the busiest device") {
           CHECK(*most - *least <= 1);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("with a machine, no split takes the busiest device less time there") {
+  PriceSource prices;
+  prices.machine = Machines().front();
+  for (const char* scheme : {"1f1b", "interleaved", "zb-v", "chimera"}) {
+    for (const int width : {48, 768}) {  // mostly launches and traffic, mostly operations
+      CAPTURE(scheme, width);
+      CompileOptions options = {.scheme = scheme, .shape = {2, 8, 0}, .prices = prices};
+      options.job.model = Gpt2(7);
+      options.job.model.hidden_size = width;
+      options.job.model.intermediate_size = 4 * width;
+      options.job.sequence_length = 64;
+      options.balance_layers = true;
+      Program program = MustCompile(options);
+      const auto busiest = [&] {
+        const CostModel costs = *CostsOn(prices, program.Head());
+        const std::vector<double> shares = program.Shares();
+        std::vector<double> of_device(program.devices, 0);
+        for (const Pipe& pipe : program.pipes)
+          for (int s = 0; s < program.stages; ++s)
+            of_device[pipe.device_of[s]] += (costs.f[s] + costs.b[s]) * shares[s];
+        return *std::max_element(of_device.begin(), of_device.end());
+      };
+      const double chosen = busiest();
+      double best = HUGE_VAL;
+      std::vector<int>& split = program.job->layers_per_stage;
+      const std::function<void(int, int)> rest = [&](int stage, int left) {
+        if (stage == program.stages - 1) {
+          split[stage] = left;
+          best = std::min(best, busiest());
+          return;
+        }
+        for (split[stage] = 0; split[stage] <= left; ++split[stage])
+          rest(stage + 1, left - split[stage]);
+      };
+      rest(0, 7);
+      CHECK(chosen == Approx(best).epsilon(1e-9));
     }
   }
 }

@@ -10,6 +10,25 @@ namespace {
 std::string Bytes(int64_t bytes) { return fmt::format("{:.4g}", static_cast<double>(bytes) / 1e6); }
 std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
 
+// The same cut as other trainers take it, where each stage has at least one layer: Megatron-LM's
+// --pipeline-model-parallel-layout (E the embedding, t a layer, L the loss), and the modules at
+// which torchtitan splits (parallelism.pipeline_parallel_split_points).
+std::string OfOthers(const Job& job) {
+  std::string megatron = "E", titan;
+  int begin = 0;
+  for (const int layers : job.layers_per_stage) {
+    if (layers == 0) return "";
+    if (begin > 0) {
+      megatron += "|";
+      titan += fmt::format("{}layers.{}", titan.empty() ? "" : ",", begin);
+    }
+    megatron += layers > 1 ? fmt::format("t*{}", layers) : "t";
+    begin += layers;
+  }
+  if (titan.empty()) return "";
+  return fmt::format("Megatron-LM: {}L\ntorchtitan: {}\n", megatron, titan);
+}
+
 }  // namespace
 
 Result<std::string> Stages(const Program& program) {
@@ -41,7 +60,7 @@ Result<std::string> Stages(const Program& program) {
         Bytes(layout.stash_bytes), Bytes(layout.kept_bytes), Bytes(layout.work_bytes),
         Bytes(layout.act_bytes));
   }
-  return text;
+  return text + OfOthers(job);
 }
 
 }  // namespace pp

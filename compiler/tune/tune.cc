@@ -50,8 +50,9 @@ Result<Program> ScheduleOf(const CompileOptions& compile, int few = 0) {
     return Status::Invalid("steps overlap: not the same training");
   CopyAttributes(compile, &*program);
   program->job = compile.job;
-  program->job->layers_per_stage =
-      BalanceLayers(*program, compile.job.model, compile.job.sequence_length);
+  const auto costs = LayerCostsOf(*program->job, compile.prices);
+  PP_RETURN_IF_ERROR(costs.status());
+  program->job->layers_per_stage = BalanceLayers(*program, compile.job.model.layers, *costs);
   PP_RETURN_IF_ERROR(CheckJob(*program->job));
   return program;
 }
