@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <queue>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "compiler/balance.h"
 #include "compiler/machine/costs.h"
 #include "compiler/play/ideal.h"
 #include "compiler/simulate.h"
+#include "compiler/tune/bounds.h"
 #include "schema/model/families.h"
 #include "schema/model/work.h"
 #include "schema/placement.h"
@@ -40,14 +46,17 @@ std::vector<int> Divisors(int of, int given) {
   return low;
 }
 
-// The schedule of a candidate with its job, for fewer micro-batches if `few` is given.
-Result<Program> ScheduleOf(const CompileOptions& compile, int few = 0) {
-  Shape shape = compile.shape;
-  if (few > 0) shape.microbatches = few;
-  auto program = BuildSchedule(compile.scheme, shape);
-  if (!program.ok()) return program.status();
-  if (HasSections(*program) || program->MakesVersions())
-    return Status::Invalid("steps overlap: not the same training");
+// A schedule that trains the same as others: whose steps do not overlap.
+Result<Program> BuildSynchronous(const std::string& scheme, const Shape& shape) {
+  auto program = BuildSchedule(scheme, shape);
+  if (program.ok() && (HasSections(*program) || program->MakesVersions()))
+    return Status::Invalid("steps overlap");
+  return program;
+}
+
+// The schedule of a candidate, or a sketch of it, with its job.
+Result<Program> WithJob(Result<Program> program, const CompileOptions& compile) {
+  if (!program.ok()) return program;
   CopyAttributes(compile, &*program);
   program->job = compile.job;
   const auto costs = LayerCostsOf(*program->job, compile.prices);
@@ -55,115 +64,6 @@ Result<Program> ScheduleOf(const CompileOptions& compile, int few = 0) {
   program->job->layers_per_stage = BalanceLayers(*program, compile.job.model.layers, *costs);
   PP_RETURN_IF_ERROR(CheckJob(*program->job));
   return program;
-}
-
-// The most that a device holds all the time and that its lists, if there are any, keep alive; less
-// than its arena.
-double LiveBytes(const Program& program, Layouts* layouts) {
-  std::vector<int64_t> state(program.devices), kept, full;
-  for (int s = 0; s < program.stages; ++s) {
-    const StageLayout& layout = layouts->Of(*program.job, s);
-    const Job& job = *program.job;
-    // What a forward read stays until its backward.
-    const int64_t input =
-        layout.targets_bytes +
-        (layout.first ? layout.tokens_bytes
-                      : job.stream_tokens() * job.model.hidden_size * BytesOf(job.dtype));
-    kept.push_back(input + layout.kept_bytes);
-    full.push_back(input + layout.kept_bytes + layout.stash_bytes);
-    const int64_t rounded = job.backend == DeviceKind::kCuda ? layout.rounded_bytes : 0;
-    const int64_t shards = program.zero > 0 ? program.Copies() : 1;
-    for (const Pipe& pipe : program.pipes)
-      state[pipe.device_of[s]] +=
-          layout.weights_bytes + layout.wgrad_bytes + layout.optimizer_bytes / shards + rounded;
-  }
-  int64_t most = 0;
-  for (int d = 0; d < program.devices; ++d) {
-    int64_t level = state[d];
-    most = std::max(most, level);
-    if (program.lists.empty()) continue;
-    for (const Instruction& i : program.lists[d].body) {
-      if (i.op == Op::kForwardDrop) level += kept[i.stage];
-      if (i.op == Op::kForward) level += full[i.stage];
-      if (i.op == Op::kRecompute) level += full[i.stage] - kept[i.stage];
-      most = std::max(most, level);
-      if (i.op == Op::kBackward || i.op == Op::kBackwardWeight) level -= full[i.stage];
-    }
-  }
-  return static_cast<double>(most);
-}
-
-// At least: a device's work for all micro-batches, the way of the first one to it, and the way back
-// from its last backward; weight halves may run during that.
-double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool again) {
-  const std::vector<double> shares = program.Shares();
-  const auto time = [&](const PerStage& values, int s) { return At(values, s) * shares[s]; };
-  const auto& some = program.lists.front().body;
-  const bool split = std::any_of(some.begin(), some.end(),
-                                 [](const Instruction& i) { return i.op == Op::kBackwardInput; });
-  std::vector<double> share_of_pipe(program.pipes.size());
-  for (const int32_t pipe : program.pipe_of) share_of_pipe[pipe] += 1.0 / program.microbatches;
-  struct Device {
-    double head = HUGE_VAL, tail = HUGE_VAL, work = 0, weights = 0;
-  };
-  std::vector<Device> devices(program.devices);
-  double step = HUGE_VAL;
-  for (size_t p = 0; p < program.pipes.size(); ++p) {
-    double there = 0, back = 0;
-    for (int s = 0; s < program.stages; ++s) {
-      Device& device = devices[program.pipes[p].device_of[s]];
-      device.head = std::min(device.head, there);
-      device.tail = std::min(device.tail, back);
-      const double way = At(costs.comm, s) + At(costs.latency, s);
-      const double backward = time(split ? costs.bi : costs.b, s);
-      there += time(costs.f, s) + way;
-      back += backward + way;
-      const double micros = microbatches * share_of_pipe[p];
-      device.work += micros * (time(costs.f, s) + backward + (again ? time(costs.r, s) : 0));
-      if (split) device.weights += micros * time(costs.bw, s);
-      step = std::min(step, time(costs.step, s));
-    }
-  }
-  double bound = 0;
-  for (const Device& device : devices)
-    if (device.head < HUGE_VAL)
-      bound = std::max(bound, device.head + device.work + std::max(device.tail, device.weights));
-  return bound + step;
-}
-
-// At least: the schedule, the reductions, each of which starts once its stage's last backward is
-// over and which a device runs one after the other, and, as the gradients' norm needs all of them,
-// the steps. With ZeRO-1 half of a reduction follows its step.
-double ScheduleBound(const Program& program, const CostModel& costs, const Spans& spans) {
-  const std::vector<double> shares = program.Shares();
-  std::vector<double> over(program.stages);
-  for (int d = 0; d < program.devices; ++d)
-    for (size_t i = 0; i < spans[d].size(); ++i)
-      if (const int stage = program.lists[d].body[i].stage; stage >= 0)
-        over[stage] = std::max(over[stage], spans[d][i].end);
-  const Placement placement(program);
-  double reduced = 0, rest = 0;
-  for (int d = 0; d < program.devices; ++d) {
-    std::vector<std::pair<double, double>> reductions;  // when it can start, how long it takes
-    double steps = 0, first_step = HUGE_VAL, after = 0;
-    for (const Placement::Copy& copy : placement.On(d)) {
-      const int s = copy.stage;
-      const double reduction = program.Copies() > 1 ? At(costs.reduce, s) * shares[s] : 0;
-      const double step = At(costs.step, s) * shares[s];
-      const double share = program.zero > 0 ? 0.5 : 1;
-      reductions.emplace_back(over[s], share * reduction);
-      after += (1 - share) * reduction;
-      steps += step;
-      first_step = std::min(first_step, step);
-    }
-    if (reductions.empty()) continue;
-    std::sort(reductions.begin(), reductions.end());
-    double time = 0;
-    for (const auto& [start, length] : reductions) time = std::max(time, start) + length;
-    reduced = std::max(reduced, time);
-    rest = std::max({rest, steps, first_step + after});
-  }
-  return reduced + rest;
 }
 
 class Tuner {
@@ -271,12 +171,8 @@ class Tuner {
   }
 
   void Add(CompileOptions compile) {
-    // As few micro-batches as show the pipes.
-    Result<Program> program = Status::Invalid("");
     const int all = compile.shape.microbatches;
-    for (const int few : {2 * compile.shape.devices, all})
-      if (!program.ok() && few <= all && int64_t{few} * compile.shape.devices <= kMostCells)
-        program = ScheduleOf(compile, few);
+    auto program = WithJob(SketchOf(compile.scheme, compile.shape), compile);
     if (!program.ok()) return;
     if (compile.passes == "mario" && int64_t{program->stages} * all > kMostMarioCells) return;
     compile.zero = program->Copies() > 1;
@@ -295,6 +191,24 @@ class Tuner {
     } else {
       open_.push(std::move(candidate));
     }
+  }
+
+  // Its pipes, and one list, for as few micro-batches as show them. Most candidates share theirs.
+  const Result<Program>& SketchOf(const std::string& scheme, Shape shape) {
+    const int all = shape.microbatches;
+    const int few = std::min(2 * shape.devices, all);
+    const std::tuple key(scheme, shape.devices, shape.stages_per_device, few);
+    const auto found = sketches_.find(key);
+    // A scheme may refuse so few of them.
+    if (found != sketches_.end() && (found->second.ok() || few == all)) return found->second;
+    Result<Program> program = Status::Invalid("");
+    for (const int some : {few, all})
+      if (!program.ok() && int64_t{some} * shape.devices <= kMostCells) {
+        shape.microbatches = some;
+        program = BuildSynchronous(scheme, shape);
+      }
+    if (program.ok()) program->lists.resize(1);
+    return sketches_.insert_or_assign(key, std::move(program)).first->second;
   }
 
   bool Fits(Candidate& candidate, const char* takes) {
@@ -320,7 +234,8 @@ class Tuner {
   }
 
   bool Schedule(Candidate& candidate) {
-    auto program = ScheduleOf(candidate.compile);
+    auto program = WithJob(BuildSynchronous(candidate.compile.scheme, candidate.compile.shape),
+                           candidate.compile);
     if (!program.ok()) return false;
     const auto costs = CostsOf(*program);
     if (!costs.ok()) return false;
@@ -397,6 +312,7 @@ class Tuner {
   std::priority_queue<Candidate, std::vector<Candidate>, Later> open_;
   Tuned tuned_;
   Layouts layouts_;
+  std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
   std::optional<Program> fastest_;  // of the candidates with exact times that fit
   std::vector<WaitsFor> fastest_waits_;
   double fastest_seconds_ = HUGE_VAL;
