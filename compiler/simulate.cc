@@ -14,6 +14,7 @@
 #include "schema/placement.h"
 #include "schema/sections.h"
 #include "schema/text.h"
+#include "schema/units.h"
 
 namespace pp {
 namespace {
@@ -183,15 +184,15 @@ std::string ToText(const Prediction& prediction) {
   if (prediction.plan_costs) out += "   costs of the plan";
   out += "\n";
   const bool inputs = KeepsInputs(prediction);
-  out += fmt::format("device        busy        idle  peak activations      peak bytes{}\n",
+  out += fmt::format("device        busy        idle  peak activations     peak memory{}\n",
                      inputs ? "  peak with inputs" : "");
   for (size_t d = 0; d < prediction.devices.size(); ++d) {
     const DevicePrediction& device = prediction.devices[d];
     const double idle = prediction.makespan - device.busy;
-    out += fmt::format("{:6} {:11g} {:11g} {:17g} {:>15}", fmt::format("d{}", d), device.busy,
-                       std::abs(idle) > prediction.makespan * 1e-12 ? idle : 0,
-                       device.peak_activations,
-                       device.peak_bytes > 0 ? fmt::format("{}", device.peak_bytes) : "-");
+    out += fmt::format(
+        "{:6} {:11g} {:11g} {:17g} {:>15}", fmt::format("d{}", d), device.busy,
+        std::abs(idle) > prediction.makespan * 1e-12 ? idle : 0, device.peak_activations,
+        device.peak_bytes > 0 ? BytesText(static_cast<double>(device.peak_bytes)) : "-");
     out += inputs ? fmt::format(" {:17g}\n", device.peak_with_inputs) : "\n";
   }
   if (prediction.why) out += ToText(*prediction.why);

@@ -17,6 +17,7 @@
 #include "schema/sections.h"
 #include "schema/text.h"
 #include "schema/timeline.h"
+#include "schema/units.h"
 
 namespace pp {
 
@@ -32,6 +33,7 @@ struct Simulated {
   VerifiedPlan plan;
   Prediction prediction;
   std::optional<Traced> traced;
+  double memory = 0;  // of a device of --machine, in bytes; 0: not known
 };
 
 // What the run of --trace took. Costs in T become those in seconds that it measured.
@@ -85,7 +87,8 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   }
   prediction->plan_costs = plan_costs;
   plan->program = OnPaper(std::move(plan->program));
-  return Simulated{std::move(*plan), std::move(*prediction), std::move(traced)};
+  return Simulated{std::move(*plan), std::move(*prediction), std::move(traced),
+                   prices.machine ? prices.machine->memory : 0};
 }
 
 std::string Trace(const Program& program, const Execution& execution) {
@@ -125,7 +128,7 @@ std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& 
 std::string Comparison(const Arguments& a, const std::vector<Simulated>& plans) {
   size_t width = 4;
   for (const std::string& path : a.plans) width = std::max(width, path.size());
-  std::string out = fmt::format("{:<{}} {:>11} {:>11} {:>8}  peak activations      peak bytes\n",
+  std::string out = fmt::format("{:<{}} {:>11} {:>11} {:>8}  peak activations     peak memory\n",
                                 "plan", width, "makespan", "period", "bubble");
   for (size_t i = 0; i < plans.size(); ++i) {
     const Prediction& prediction = plans[i].prediction;
@@ -137,7 +140,10 @@ std::string Comparison(const Arguments& a, const std::vector<Simulated>& plans) 
     }
     out += fmt::format("{:<{}} {:11g} {:11g} {:6.1f} % {:17g} {:>15}\n", a.plans[i], width,
                        prediction.makespan, prediction.period, prediction.bubble * 100, activations,
-                       bytes > 0 ? fmt::format("{}", bytes) : "-");
+                       bytes > 0 ? BytesText(static_cast<double>(bytes)) : "-");
+    if (plans[i].memory > 0 && static_cast<double>(bytes) > plans[i].memory)
+      out.replace(out.size() - 1, 1,
+                  fmt::format("  does not fit ({})\n", BytesText(plans[i].memory)));
   }
   return out;
 }

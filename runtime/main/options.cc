@@ -139,7 +139,8 @@ Status ParseOptimizer(const Arguments& a, OptimizerOptions* optimizer) {
           fmt::format("--min-lr: {} with --lr {} (at most that)", a.min_lr, a.lr));
   }
   PP_RETURN_IF_ERROR(ParseReal("--weight-decay", a.weight_decay, &optimizer->weight_decay));
-  PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer->grad_clip));
+  if (!a.grad_clip.empty())
+    PP_RETURN_IF_ERROR(ParseReal("--grad-clip", a.grad_clip, &optimizer->grad_clip));
   if (!a.loss_scale.empty()) {
     double scale = 0;
     if (!ParseReal("--loss-scale", a.loss_scale, &scale).ok() || scale < 1 || scale > 1e38)
@@ -245,7 +246,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--lr", a.lr, "learning rate (3e-4)");
   add("--min-lr", a.min_lr, "final learning rate of the cosine (a tenth of --lr)");
   add("--weight-decay", a.weight_decay, "weight decay of matrices (0.1)");
-  add("--grad-clip", a.grad_clip, "clip the gradient norm to this value (1; 0: no clipping)");
+  add("--grad-clip", a.grad_clip,
+      "clip the gradient norm to this value (1; 0: no clipping, as where a plan takes no norm)");
   add("--loss-scale", a.loss_scale, "loss scale of an fp16 plan's first step (65536)");
   add("--loss-scale-every", a.loss_scale_every,
       "good steps in a row after which it is doubled (2000)");

@@ -20,7 +20,7 @@ struct Arguments {
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string val_data, val_every, val_batches, sample, temperature;
   bool resume = false, new_data = false, compare = false;
-  std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip = "1", warmup_steps = "0";
+  std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip, warmup_steps = "0";
   std::string loss_scale, loss_scale_every;
 };
 

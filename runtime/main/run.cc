@@ -116,6 +116,7 @@ Status Run::Read() {
   PP_RETURN_IF_ERROR(program.status());
   PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
   program_ = std::move(*program);
+  if (!program_->clip && arguments_.grad_clip.empty()) options_.optimizer.grad_clip = 0;
   PP_RETURN_IF_ERROR(CheckOptions());
   if (First() || nccl) {
     std::vector<WaitsFor> waits_for;
@@ -169,6 +170,9 @@ Status Run::Begin(int64_t steps_before) {
                       "--tune-gemms)",
                       arguments_.gemms, lacks, products.size()));
   }
+  if (!program_->clip && arguments_.grad_clip.empty() && First())
+    options_.on_note(fmt::format(
+        "{} takes no gradient norm, and so none is clipped (--grad-clip 0)", arguments_.plan));
   if (added_bytes_ > 0 && First())
     options_.on_note(
         fmt::format("{} counts the memory of another kind of device: {} bytes a rank "
