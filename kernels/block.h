@@ -1,7 +1,7 @@
 // A CUDA kernel's view of its block, implemented by nvcc or by an emulation on the CPU: the same
 // source is compiled for both.
 //
-//   kernels/block_cuda.h          nvcc: the processor's own instructions
+//   kernels/cuda/block_cuda.h          nvcc: the processor's own instructions
 //   kernels/emulation/block.h     any C++ compiler: threads of a block are fibers of one thread
 //
 // Blocks are one-dimensional, of whole warps; grids have up to three dimensions. Both sides provide
@@ -35,7 +35,7 @@ struct Grid {
 }  // namespace pp::kernels::cuda
 
 #ifdef __CUDACC__
-#include "kernels/block_cuda.h"
+#include "kernels/cuda/block_cuda.h"
 #else
 #include "kernels/emulation/block.h"
 #endif

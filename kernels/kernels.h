@@ -1,6 +1,6 @@
 // All kernels except those of round.h and plain_matmul.h, which only GPUs have. To add one, write
-// its Args in NAME.h, void NAME(const NAMEArgs&) in NAME_cpu.cc, the same with a stream in
-// NAME_cuda.cu, and a row here.
+// its Args in NAME.h, void NAME(const NAMEArgs&) in cpu/NAME_cpu.cc, the same with a stream in
+// cuda/NAME_cuda.cu, and a row here.
 #pragma once
 
 #include "kernels/adamw.h"

@@ -1,0 +1,306 @@
+// Attention's backward on a GPU, from the forward's lse: FlashAttention-2 (Dao, 2023), without the
+// atomic sums that it uses by default, so that all runs have the same bits.
+//
+//   Dots            D_i = sum(dO*O), one value per query
+//   KeyGradients    a block owns a tile of keys, goes through the queries that see them, of all
+//                   heads that share them, in order, and sums dV = dropout(P)^T dO and
+//                   dK = dS^T Q
+//   QueryGradients  a block owns a tile of queries, goes through the keys that they see, and sums
+//                   dQ = dS K
+//
+// Both recompute P and dS, from their own rows in shared memory and two further tiles that are
+// copied there while the previous ones are used. That is 7 products of tiles where one pass would
+// have 5: 7 * T^2 * head_dim FLOPs per head. Bound by the multipliers, like the forward.
+#include "kernels/cuda/attention_cuda.h"
+
+namespace pp::kernels::cuda {
+namespace {
+
+// D_i: eight lanes take a query.
+constexpr int kDotThreads = 256, kDotLanes = 8;
+
+template <typename N, int kSize>
+__global__ void __launch_bounds__(kDotThreads) Dots(AttentionBackwardArgs<N> a) {
+  const int64_t heads = a.shape.heads, dim = a.shape.head_dim;
+  const int64_t row =
+      (int64_t{BlockX()} * kDotThreads + Thread()) / kDotLanes;  // batch, token, head
+  const bool inside = row < a.shape.batch * a.shape.tokens * heads;
+  float sum = 0;
+  for (int64_t c = Lane() % kDotLanes * kSize; inside && c < dim; c += kDotLanes * kSize) {
+    const auto out = LoadPack<kSize>(a.out + row * dim + c);
+    const auto dout = LoadPack<kSize>(a.dout + row * dim + c);
+    PP_UNROLL
+    for (int i = 0; i < kSize; ++i) sum += ToFloat(out.at[i]) * ToFloat(dout.at[i]);
+  }
+  sum = WarpSum<kDotLanes>(sum);
+  if (!inside || Lane() % kDotLanes != 0) return;
+  const int64_t token = row / heads % a.shape.tokens, batch = row / heads / a.shape.tokens;
+  static_cast<float*>(a.scratch)[(batch * heads + row % heads) * a.shape.tokens + token] = sum;
+}
+
+// Rows of two matrices in shared memory: queries and the outputs' gradients, or keys and values.
+template <typename N, int kDim, int kCount>
+struct Pair {
+  alignas(16) N first[kCount * kRowStride<N, kDim>];
+  alignas(16) N second[kCount * kRowStride<N, kDim>];
+};
+
+// A value for each of some queries.
+template <int kCount>
+struct Statistics {
+  alignas(16) float lse[kCount], dots[kCount];
+};
+
+// A block's own rows, of keys or queries, and the tiles of the others that it goes through, two of
+// them in shared memory at the same time. Registers hold kRowTiles * kDim sums and kRowTiles *
+// kOthers scores and gradients of scores per thread.
+template <typename N, int kDim>
+struct Tiles {
+  static constexpr bool kHalf = sizeof(N) == 2;
+  static constexpr int kWarps = kDim > (kHalf ? 128 : 96) ? 2 : 4, kThreads = kWarps * kWarp;
+  static constexpr int kRowTiles = kHalf && kDim <= 64 ? 2 : 1;
+  static constexpr int kOthers =
+      (kDim <= (kHalf ? 128 : 64) ? 32 : 16) / (!kHalf && kDim > 128 ? 2 : 1);
+  static constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarps * kWarpRows;
+  static constexpr int kStride = kRowStride<N, kDim>;
+
+  struct Stage {
+    Pair<N, kDim, kOthers> rows;
+    Statistics<kOthers> statistics;
+  };
+  struct Memory {
+    Pair<N, kDim, kRows> own;
+    Stage stages[2];
+  };
+  static_assert(sizeof(Memory) <= 99 * 1024);
+};
+
+// Which of the key block's sums a thread computes: with wide heads its registers suffice for only
+// one of them.
+enum class Sums { kKeys, kValues, kBoth };
+
+// From scores and dropout(P)'s gradient to dropout(P) and, up to the factor `scale`, S's gradient.
+struct Softmax {
+  float scale, unit;  // of scores, and of scores for exp2
+
+  explicit __device__ Softmax(const AttentionShape& shape)
+      : scale(1 / sqrtf(static_cast<float>(shape.head_dim))), unit(scale * kLog2E) {}
+
+  // P is 0 for keys after the query. Rows of zeros, after the last token, get some P, which is
+  // multiplied by other zeros.
+  __device__ float P(float score, float lse, int query, int key) const {
+    return key > query ? 0 : Exp2(score * unit - lse * kLog2E);
+  }
+  static __device__ void Apply(float p, float factor, float dot, float& score, float& gradient) {
+    score = p * factor;
+    gradient = p * (gradient * factor - dot);
+  }
+};
+
+// For all fragments of [keys][queries], of which the first ones are `key` and `query`.
+template <int kRowTiles, int kTiles>
+__device__ void ApplyByKey(const Softmax& softmax, const HeadDropout& dropout, int key, int query,
+                           const Statistics<8 * kTiles>& statistics,
+                           float (&scores)[kRowTiles][kTiles][4],
+                           float (&gradients)[kRowTiles][kTiles][4]) {
+  PP_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    const int column = n * 8 + ColumnOfLane();
+    const auto lse = LoadPack<2>(statistics.lse + column);
+    const auto dots = LoadPack<2>(statistics.dots + column);
+    PP_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      float factors[4] = {1, 1, 1, 1};
+      if (dropout.key.p > 0) dropout.ByKey(key + m * 16, query + n * 8, factors);
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float p = softmax.P(scores[m][n][i], lse.at[i % 2], query + column + i % 2,
+                                  key + m * 16 + i / 2 * 8 + RowOfLane());
+        Softmax::Apply(p, factors[i], dots.at[i % 2], scores[m][n][i], gradients[m][n][i]);
+      }
+    }
+  }
+}
+
+// For all fragments of [queries][keys].
+template <int kRowTiles, int kTiles>
+__device__ void ApplyByQuery(const Softmax& softmax, const HeadDropout& dropout, int query, int key,
+                             const float (&lse)[kRowTiles][2], const float (&dots)[kRowTiles][2],
+                             float (&scores)[kRowTiles][kTiles][4],
+                             float (&gradients)[kRowTiles][kTiles][4]) {
+  PP_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      float factors[4] = {1, 1, 1, 1};
+      if (dropout.key.p > 0) dropout.ByQuery(query + m * 16, key + n * 8, factors);
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float p =
+            softmax.P(scores[m][n][i], lse[m][i / 2], query + m * 16 + i / 2 * 8 + RowOfLane(),
+                      key + n * 8 + ColumnOfLane() + i % 2);
+        Softmax::Apply(p, factors[i], dots[m][i / 2], scores[m][n][i], gradients[m][n][i]);
+      }
+    }
+  }
+}
+
+// kDim columns of kCount rows of a head, in two matrices.
+template <int kDim, int kThreads, int kCount, typename N>
+__device__ void LoadPair(const Rows<const N>& first, const Rows<const N>& second,
+                         Pair<N, kDim, kCount>& to) {
+  LoadRows<kDim, kCount, kThreads>(first, to.first);
+  LoadRows<kDim, kCount, kThreads>(second, to.second);
+}
+
+template <int kCount>
+__device__ void LoadStatistics(const float* lse, const float* dots, int queries,
+                               Statistics<kCount>& to) {
+  const int i = Thread();
+  if (i >= kCount) return;
+  const int at = i < queries ? i : 0, bytes = i < queries ? 4 : 0;
+  CopyAsync<4>(lse + at, bytes, to.lse + i);
+  CopyAsync<4>(dots + at, bytes, to.dots + i);
+}
+
+// The first D_i of a head.
+template <typename N>
+__device__ const float* DotsOf(const AttentionBackwardArgs<N>& a, const Head& head) {
+  return static_cast<const float*>(a.scratch) + head.of_query;
+}
+
+template <typename N, int kDim, Sums kSums>
+__global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
+    KeyGradients(AttentionBackwardArgs<N> a) {
+  using T = Tiles<N, kDim>;
+  auto& memory = Shared<typename T::Memory>();
+  const int tokens = static_cast<int>(a.shape.tokens);
+  const int64_t kv_heads = KvHeads(a.shape), group = a.shape.heads / kv_heads;
+  const int64_t batch = BlockX() / kv_heads, first_head = BlockX() % kv_heads * group;
+  const int first = BlockY() * T::kRows;  // key; the tiles with the most queries come first
+  const int row = Warp() * T::kWarpRows, own = first + row;
+  const int tiles = (tokens - first + T::kOthers - 1) / T::kOthers;
+  const int rounds = static_cast<int>(group) * tiles;
+  const Head keys = HeadOf(a.shape, batch, first_head);
+  LoadPair<kDim, T::kThreads>(keys.In(a.qkv, keys.k, first), keys.In(a.qkv, keys.v, first),
+                              memory.own);
+  const auto load = [&](int round) {
+    const Head head = LaterHead(keys, a.shape, round / tiles);
+    const int query = first + round % tiles * T::kOthers;
+    auto& stage = memory.stages[round % 2];
+    LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, query), head.Out(a.dout, query), stage.rows);
+    LoadStatistics(a.lse + head.of_query + query, DotsOf(a, head) + query, tokens - query,
+                   stage.statistics);
+    CommitCopies();
+  };
+  load(0);
+  const Softmax softmax(a.shape);
+  HeadDropout dropout(a.dropout, keys, batch, tokens);
+  float dk[T::kRowTiles][kDim / 8][4] = {}, dv[T::kRowTiles][kDim / 8][4] = {};
+  PP_NO_UNROLL
+  for (int round = 0; round < rounds; ++round) {
+    WaitForCopies();
+    SyncBlock();  // this tile has arrived, and the previous one has been read
+    if (round + 1 < rounds) load(round + 1);
+    const int query = first + round % tiles * T::kOthers;
+    if (query + T::kOthers <= own) continue;
+    const auto& stage = memory.stages[round % 2];
+    const N *q = stage.rows.first, *dout = stage.rows.second;
+    float scores[T::kRowTiles][T::kOthers / 8][4] = {};
+    float gradients[T::kRowTiles][T::kOthers / 8][4] = {};
+    MultiplyRows<kDim>(memory.own.first + row * T::kStride, q, scores);
+    if constexpr (kSums != Sums::kValues)
+      MultiplyRows<kDim>(memory.own.second + row * T::kStride, dout, gradients);
+    dropout.first = LaterHead(keys, a.shape, round / tiles).dropout;
+    ApplyByKey(softmax, dropout, own, query, stage.statistics, scores, gradients);
+    if constexpr (kSums != Sums::kKeys) MultiplyColumns<kDim>(scores, dout, dv);
+    if constexpr (kSums != Sums::kValues) MultiplyColumns<kDim>(gradients, q, dk);
+  }
+  if constexpr (kSums != Sums::kValues)
+    StoreRows<kDim>(dk, softmax.scale, memory.own.first + row * T::kStride,
+                    keys.In(a.dqkv, keys.k, own));
+  if constexpr (kSums != Sums::kKeys)
+    StoreRows<kDim>(dv, 1, memory.own.second + row * T::kStride, keys.In(a.dqkv, keys.v, own));
+}
+
+template <typename N, int kDim>
+__global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
+    QueryGradients(AttentionBackwardArgs<N> a) {
+  using T = Tiles<N, kDim>;
+  auto& memory = Shared<typename T::Memory>();
+  const int tokens = static_cast<int>(a.shape.tokens);
+  const int64_t batch = BlockX() / a.shape.heads;
+  const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
+  const int first = ((tokens - 1) / T::kRows - BlockY()) * T::kRows;  // most keys first
+  const int end = first + T::kRows < tokens ? first + T::kRows : tokens;
+  const int row = Warp() * T::kWarpRows, own = first + row;
+  LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
+  const auto load = [&](int key) {
+    LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.k, key), head.In(a.qkv, head.v, key),
+                                memory.stages[key / T::kOthers % 2].rows);
+    CommitCopies();
+  };
+  load(0);
+  const Softmax softmax(a.shape);
+  const HeadDropout dropout(a.dropout, head, batch, tokens);
+  float lse[T::kRowTiles][2], dots[T::kRowTiles][2];
+  for (int i = 0; i < 2 * T::kRowTiles; ++i) {
+    const int query = own + i * 8 + RowOfLane();
+    lse[i / 2][i % 2] = query < tokens ? a.lse[head.of_query + query] : 0;
+    dots[i / 2][i % 2] = query < tokens ? DotsOf(a, head)[query] : 0;
+  }
+  float dq[T::kRowTiles][kDim / 8][4] = {};
+  PP_NO_UNROLL
+  for (int key = 0; key < end; key += T::kOthers) {
+    WaitForCopies();
+    SyncBlock();  // this tile has arrived, and the previous one has been read
+    if (key + T::kOthers < end) load(key + T::kOthers);
+    if (key >= own + T::kWarpRows) continue;
+    const auto& stage = memory.stages[key / T::kOthers % 2];
+    float scores[T::kRowTiles][T::kOthers / 8][4] = {};
+    float gradients[T::kRowTiles][T::kOthers / 8][4] = {};
+    MultiplyRows<kDim>(memory.own.first + row * T::kStride, stage.rows.first, scores);
+    MultiplyRows<kDim>(memory.own.second + row * T::kStride, stage.rows.second, gradients);
+    ApplyByQuery(softmax, dropout, own, key, lse, dots, scores, gradients);
+    MultiplyColumns<kDim>(gradients, stage.rows.first, dq);
+  }
+  StoreRows<kDim>(dq, softmax.scale, memory.own.first + row * T::kStride,
+                  head.In(a.dqkv, head.q, own));
+}
+
+template <int kSize, typename N>
+void RunDots(const AttentionBackwardArgs<N>& args, Stream stream) {
+  const int64_t rows = args.shape.batch * args.shape.tokens * args.shape.heads;
+  Launch<Dots<N, kSize>>({.x = CeilDiv(rows * kDotLanes, kDotThreads), .threads = kDotThreads},
+                         stream, args);
+}
+
+template <int kDim, typename N>
+void Run(const AttentionBackwardArgs<N>& args, Stream stream) {
+  using T = Tiles<N, kDim>;
+  Grid grid = {.x = args.shape.batch * KvHeads(args.shape),
+               .y = CeilDiv(args.shape.tokens, T::kRows),
+               .threads = T::kThreads,
+               .shared = sizeof(typename T::Memory)};
+  if constexpr (kDim > 128) {
+    Launch<KeyGradients<N, kDim, Sums::kKeys>>(grid, stream, args);
+    Launch<KeyGradients<N, kDim, Sums::kValues>>(grid, stream, args);
+  } else {
+    Launch<KeyGradients<N, kDim, Sums::kBoth>>(grid, stream, args);
+  }
+  grid.x = args.shape.batch * args.shape.heads;
+  Launch<QueryGradients<N, kDim>>(grid, stream, args);
+}
+
+}  // namespace
+
+template <typename N>
+void AttentionBackward(const AttentionBackwardArgs<N>& args, Stream stream) {
+  const int64_t dim = args.shape.head_dim;
+  constexpr int kSize = kPackSize<N>;
+  dim % kSize == 0 ? RunDots<kSize>(args, stream) : RunDots<1>(args, stream);
+  ForDim(dim, [&]<int kDim>() { Run<kDim>(args, stream); });
+}
+PP_INSTANTIATE_CUDA(AttentionBackward)
+
+}  // namespace pp::kernels::cuda

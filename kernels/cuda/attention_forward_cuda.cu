@@ -1,0 +1,188 @@
+// Attention's forward on a GPU: FlashAttention-2 (Dao, 2023).
+//
+// A block owns a tile of queries of one head, each of its warps 16 or 32 of them, and goes through
+// the tiles of keys up to its last query. A row's scores never leave its four lanes; their sums are
+// corrected when a later tile has a larger score. While the scores of a tile are computed, its
+// values are copied to shared memory, and while these are summed, the next keys.
+//
+// 2 * T^2 * head_dim FLOPs per head, as half of the scores are needed. Bound by the multipliers:
+// what a block reads of K and V serves 32 to 128 queries, that is 16 (float, widest heads) to 128
+// (BFloat16) FLOPs per byte, most of them from the second-level cache.
+#include "kernels/cuda/attention_cuda.h"
+
+namespace pp::kernels::cuda {
+namespace {
+
+// Registers hold the outputs and scores, kRowTiles * (kDim + kKeys) / 2 of 255 per thread; shared
+// memory holds all queries, and keys and values of a tile.
+template <typename N, int kDim>
+struct Tiles {
+  static constexpr bool kHalf = sizeof(N) == 2;
+  static constexpr int kWarps = !kHalf && kDim > 128 ? 2 : 4, kThreads = kWarps * kWarp;
+  static constexpr int kRowTiles = kDim <= (kHalf ? 128 : 64) ? 2 : 1;
+  static constexpr int kKeys = kHalf ? (kDim > 80   ? 32
+                                        : kDim > 64 ? 48
+                                                    : 64)
+                                     : (kDim > 128 ? 16 : 32);
+  static constexpr int kWarpQueries = 16 * kRowTiles, kQueries = kWarps * kWarpQueries;
+  static constexpr int kShared = (kQueries + 2 * kKeys) * kRowStride<N, kDim> * sizeof(N);
+  static_assert(kShared <= 99 * 1024);
+};
+
+// For each row of a lane: the largest score so far, and the lane's own part of the sum of
+// exp2((score - largest) * unit).
+template <int kRowTiles>
+struct Normalizers {
+  float largest[kRowTiles][2], sum[kRowTiles][2];
+};
+
+// Scores of keys after their query become -inf.
+template <int kRowTiles, int kTiles>
+__device__ void HideLaterKeys(int query, int key, float (&scores)[kRowTiles][kTiles][4]) {
+  query += RowOfLane(), key += ColumnOfLane();
+  PP_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i)
+        if (key + n * 8 + i % 2 > query + m * 16 + i / 2 * 8) scores[m][n][i] = -INFINITY;
+    }
+  }
+}
+
+// Turns scores into exp2((score - largest) * unit), and rescales the sums so far if `largest` has
+// grown. Every query sees the first key, so `largest` is finite from the first tile on.
+template <int kRowTiles, int kTiles, int kSums>
+__device__ void Softmax(float unit, float (&scores)[kRowTiles][kTiles][4],
+                        Normalizers<kRowTiles>& normalizers, float (&sums)[kRowTiles][kSums][4]) {
+  PP_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const float before = normalizers.largest[m][h];
+      float largest = before;
+      PP_UNROLL
+      for (int n = 0; n < kTiles; ++n)
+        largest = fmaxf(largest, fmaxf(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
+      for (int mask = 1; mask <= 2; mask *= 2) largest = fmaxf(largest, ShuffleXor(largest, mask));
+      const float correction = Exp2((before - largest) * unit), offset = largest * unit;
+      float sum = normalizers.sum[m][h] * correction;
+      PP_UNROLL
+      for (int n = 0; n < kTiles; ++n) {
+        PP_UNROLL
+        for (int i = 2 * h; i < 2 * h + 2; ++i)
+          sum += scores[m][n][i] = Exp2(scores[m][n][i] * unit - offset);
+      }
+      PP_UNROLL
+      for (int n = 0; n < kSums; ++n) {
+        PP_UNROLL
+        for (int i = 2 * h; i < 2 * h + 2; ++i) sums[m][n][i] *= correction;
+      }
+      normalizers.largest[m][h] = largest;
+      normalizers.sum[m][h] = sum;
+    }
+  }
+}
+
+template <int kRowTiles, int kTiles>
+__device__ void Drop(const HeadDropout& dropout, int query, int key,
+                     float (&weights)[kRowTiles][kTiles][4]) {
+  PP_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      float factors[4];
+      dropout.ByQuery(query + m * 16, key + n * 8, factors);
+      PP_UNROLL
+      for (int i = 0; i < 4; ++i) weights[m][n][i] *= factors[i];
+    }
+  }
+}
+
+// lse of a warp's queries, [query, tokens), and the factors for their sums.
+template <int kRowTiles>
+__device__ void Finish(float scale, const Normalizers<kRowTiles>& normalizers, int queries,
+                       float* lse, float (&factors)[kRowTiles][2]) {
+  PP_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    PP_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      float sum = normalizers.sum[m][h];
+      for (int mask = 1; mask <= 2; mask *= 2) sum += ShuffleXor(sum, mask);
+      factors[m][h] = 1 / sum;
+      const int row = m * 16 + h * 8 + RowOfLane();
+      if (Lane() % 4 == 0 && row < queries)
+        lse[row] = normalizers.largest[m][h] * scale + logf(sum);
+    }
+  }
+}
+
+template <typename N, int kDim>
+__global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) Forward(AttentionForwardArgs<N> a) {
+  using T = Tiles<N, kDim>;
+  constexpr int kStride = kRowStride<N, kDim>;
+  N *queries = &Shared<N>(), *keys = queries + T::kQueries * kStride;
+  N* values = keys + T::kKeys * kStride;
+  const int tokens = static_cast<int>(a.shape.tokens);
+  const int64_t batch = BlockX() / a.shape.heads;
+  const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
+  // Tiles with the most keys start first.
+  const int first = ((tokens - 1) / T::kQueries - BlockY()) * T::kQueries;
+  const int end = first + T::kQueries < tokens ? first + T::kQueries : tokens;
+  const int own = first + Warp() * T::kWarpQueries;  // this warp's first query
+  N* own_queries = queries + Warp() * T::kWarpQueries * kStride;
+  const auto load = [&](int64_t begin, int key, N* to) {
+    LoadRows<kDim, T::kKeys, T::kThreads>(head.In(a.qkv, begin, key), to);
+    CommitCopies();
+  };
+  LoadRows<kDim, T::kQueries, T::kThreads>(head.In(a.qkv, head.q, first), queries);
+  load(head.k, 0, keys);
+
+  const float scale = 1 / sqrtf(static_cast<float>(head.dim)), unit = scale * kLog2E;
+  const HeadDropout dropout(a.dropout, head, batch, tokens);
+  float sums[T::kRowTiles][kDim / 8][4] = {};
+  Normalizers<T::kRowTiles> normalizers;
+  for (auto& two : normalizers.largest) two[0] = two[1] = -INFINITY;
+  for (auto& two : normalizers.sum) two[0] = two[1] = 0;
+  PP_NO_UNROLL
+  for (int key = 0; key < end; key += T::kKeys) {
+    WaitForCopies();
+    SyncBlock();  // the keys have arrived, and the previous values have been read
+    load(head.v, key, values);
+    const bool visible = key < own + T::kWarpQueries;
+    float scores[T::kRowTiles][T::kKeys / 8][4] = {};
+    if (visible) MultiplyRows<kDim>(own_queries, keys, scores);
+    WaitForCopies();
+    SyncBlock();  // the values have arrived, and the keys have been read
+    if (key + T::kKeys < end) load(head.k, key + T::kKeys, keys);
+    if (!visible) continue;
+    if (key + T::kKeys > own) HideLaterKeys(own, key, scores);
+    Softmax(unit, scores, normalizers, sums);
+    if (a.dropout.p > 0) Drop(dropout, own, key, scores);
+    MultiplyColumns<kDim>(scores, values, sums);
+  }
+  float factors[T::kRowTiles][2];
+  Finish(scale, normalizers, tokens - own, a.lse + head.of_query + own, factors);
+  StoreRows<kDim>(sums, factors, own_queries, head.Out(a.out, own));
+}
+
+template <int kDim, typename N>
+void Run(const AttentionForwardArgs<N>& args, Stream stream) {
+  using T = Tiles<N, kDim>;
+  Launch<Forward<N, kDim>>({.x = args.shape.batch * args.shape.heads,
+                            .y = CeilDiv(args.shape.tokens, T::kQueries),
+                            .threads = T::kThreads,
+                            .shared = T::kShared},
+                           stream, args);
+}
+
+}  // namespace
+
+template <typename N>
+void AttentionForward(const AttentionForwardArgs<N>& args, Stream stream) {
+  ForDim(args.shape.head_dim, [&]<int kDim>() { Run<kDim>(args, stream); });
+}
+PP_INSTANTIATE_CUDA(AttentionForward)
+
+}  // namespace pp::kernels::cuda

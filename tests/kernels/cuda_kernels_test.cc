@@ -1,0 +1,144 @@
+// Every kernel for a GPU against the same plain versions in doubles as the CPU's (kernels_test.cc),
+// from its own source, on an emulation of the block model, in several orders of warps and blocks.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/block.h"
+#include "tests/kernels/cuda_table.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace pp::kernels {
+
+void FinishKernel() {}  // it is over when it returns
+
+namespace {
+
+// Products are a library's on a GPU (gpu_kernels.cc); here they would be the CPU's.
+bool IsProduct(const Case& test) {
+  return std::string_view(test.name).find("matmul") != std::string_view::npos;
+}
+
+TEST_CASE("a GPU's kernels compute what their headers say") {
+  const CpuKernels kernels = CudaKernels();
+  for (const auto& cases : {KernelCases(), CudaCases()})
+    for (const Case& test : cases) {
+      if (IsProduct(test)) continue;
+      INFO(test.name);
+      cuda::emulation::SetSeed(1);
+      const Comparison one = test.run(kernels);
+      CHECK(WorstError(one) <= 1);
+      for (uint32_t seed : {2, 3}) {
+        cuda::emulation::SetSeed(seed);
+        CHECK(SameBits(test.run(kernels).actual, one.actual));
+      }
+    }
+}
+
+// The same values at an address that 16 divides, and at another one.
+class Moved {
+ public:
+  explicit Moved(Floats x) : size_(x.size()), at_(std::move(x)) {
+    at_.insert(at_.begin(), 1, 0);
+    at_.insert(at_.end(), 4, 0);
+    std::copy_n(at_.begin() + 1, size_, at_.begin() + 4);
+  }
+  float* aligned() { return at_.data() + 4; }
+  float* moved() {
+    std::copy_n(at_.begin() + 4, size_, at_.begin() + 1);
+    return at_.data() + 1;
+  }
+
+ private:
+  size_t size_;
+  Floats at_;
+};
+
+// What a kernel writes from x, at either address.
+template <typename Run>
+void CheckSameBits(const Floats& x, int64_t size, const Run& run) {
+  Floats one(size), other(size);
+  run(Moved(x).aligned(), one.data());
+  run(Moved(x).moved(), other.data());
+  CHECK(SameBits(one, other));
+}
+
+TEST_CASE("sums have the same bits wherever a tensor lies") {
+  const CpuKernels kernels = CudaKernels();
+  const int64_t rows = 9, columns = 5000;
+  const Floats x = Numbers(rows * columns, 1);
+  const std::vector<int32_t> target(rows, 4321);
+  CheckSameBits(x, columns, [&](float* at, float* out) {
+    const BiasTensor<float> bias = {columns, at, out};
+    kernels.BiasGradient(BiasGradientArgs<float>{rows, {&bias, 1}});
+  });
+  CheckSameBits(x, 2, [&](float* at, float* out) {
+    double partial = 0;
+    const SumSquaresTensor tensor = {rows * columns, at, &partial};
+    kernels.SumSquares({{&tensor, 1}});
+    std::memcpy(out, &partial, sizeof(partial));
+  });
+  CheckSameBits(x, rows * columns, [&](float* at, float* out) {
+    double loss = 0;
+    Doubles losses(rows);
+    kernels.CrossEntropyForward(
+        {rows, columns, columns, at, target.data(), losses.data(), &loss, at});
+    std::copy_n(at, rows * columns, out);
+  });
+}
+
+// Values go round: thread i gets that of thread i + 1.
+enum class Barrier { kNo, kYes };
+template <Barrier kBarrier>
+void PassOn(const float* in, float* out) {
+  float* shared = &cuda::Shared<float>();
+  shared[cuda::Thread()] = in[cuda::Thread()];
+  if (kBarrier == Barrier::kYes) cuda::SyncBlock();
+  out[cuda::Thread()] = shared[(cuda::Thread() + 1) % cuda::Threads()];
+}
+
+template <Barrier kBarrier>
+int WrongNumbers(uint32_t seed) {
+  constexpr int kThreads = 128;
+  Floats in = Numbers(kThreads, 1), out(kThreads);
+  cuda::emulation::SetSeed(seed);
+  cuda::Launch<PassOn<kBarrier>>({.threads = kThreads, .shared = kThreads * sizeof(float)}, nullptr,
+                                 static_cast<const float*>(in.data()), out.data());
+  int wrong = 0;
+  for (int i = 0; i < kThreads; ++i) wrong += out[i] != in[(i + 1) % kThreads] ? 1 : 0;
+  return wrong;
+}
+
+TEST_CASE("a missing barrier is found") {
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    CHECK(WrongNumbers<Barrier::kYes>(seed) == 0);
+    CHECK(WrongNumbers<Barrier::kNo>(seed) > 0);
+  }
+}
+
+void EndsEarly() {
+  if (cuda::Thread() >= 32) cuda::SyncBlock();
+}
+void HalfAWarp() {
+  if (cuda::Lane() < 16) cuda::SyncWarp();
+}
+void DifferentInstructions() {
+  if (cuda::Lane() < 16) return cuda::SyncWarp();
+  cuda::ShuffleXor(1, 1);
+}
+
+TEST_CASE("a barrier that not all threads come to is found") {
+  using Catch::Contains;
+  CHECK_THROWS_WITH(cuda::Launch<EndsEarly>({.threads = 64}, nullptr),
+                    Contains("ends where others"));
+  CHECK_THROWS_WITH(cuda::Launch<HalfAWarp>({.threads = 32}, nullptr), Contains("lanes of a warp"));
+  CHECK_THROWS_WITH(cuda::Launch<DifferentInstructions>({.threads = 32}, nullptr),
+                    Contains("lanes of a warp"));
+}
+
+}  // namespace
+}  // namespace pp::kernels
