@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <iostream>
 #include <system_error>
 #include <utility>
 
+#include "compiler/scheme.h"
 #include "schema/disk.h"
 #include "schema/file.h"
 #include "schema/verify.h"
@@ -45,6 +48,24 @@ Status OneOf(const char* option, const std::string& text,
              std::initializer_list<std::string_view> known) {
   int32_t index = 0;
   return ReadName(text, ValueNames(known.begin(), known.size()), &index).In(option);
+}
+
+Status CheckOutput(const Arguments& a) {
+  for (const std::string& input :
+       {a.plans.empty() ? std::string() : a.plans[0], a.model, a.costs, a.machine}) {
+    std::error_code none;
+    if (std::filesystem::equivalent(input, a.output, none))
+      return Status::Invalid(fmt::format("-o: {} is the input (another file)", a.output));
+  }
+  return {};
+}
+
+std::string SchemeName(const std::string& typed) {
+  std::string lower = typed;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const bool known = std::any_of(Schemes().begin(), Schemes().end(),
+                                 [&](const Scheme& scheme) { return scheme.name == lower; });
+  return known ? lower : typed;
 }
 
 Status PrintOut(const std::string& text) {

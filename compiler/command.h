@@ -61,6 +61,10 @@ Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
   return status;
 }
 
+// That the plan to write (-o) is none of the files that are read.
+Status CheckOutput(const Arguments& a);
+// A scheme's name in the case that the table has: papers write 1F1B.
+std::string SchemeName(const std::string& typed);
 // Standard output may be a full disk or a closed pipe.
 Status PrintOut(const std::string& text);
 

@@ -36,10 +36,20 @@ struct Step {
 };
 
 std::map<int, Step> CompleteSteps(const Program& program, std::span<const Event> events) {
-  std::map<int, Step> steps;
   const int64_t peers = program.job ? program.job->tp : 1;
+  const auto counts = [&](const Event& event) {
+    return event.rank / peers < program.devices && event.rank % peers == 0;
+  };
+  // A step with too few events needs no table.
+  size_t all = 0;
+  for (const DeviceList& list : program.lists) all += list.body.size();
+  std::map<int, size_t> found;
+  for (const Event& event : events) found[event.step] += counts(event) ? 1 : 0;
+  const int last = found.empty() ? 0 : found.rbegin()->first;
+  std::map<int, Step> steps;
   for (const Event& event : events) {
-    if (event.rank / peers >= program.devices || event.rank % peers != 0) continue;
+    if (!counts(event) || found[event.step] < all) continue;
+    if (last > kWarmUp && event.step <= kWarmUp) continue;
     Step& step = steps[event.step];
     if (step.events.empty())
       for (const DeviceList& list : program.lists) {
@@ -53,7 +63,6 @@ std::map<int, Step> CompleteSteps(const Program& program, std::span<const Event>
     step.end = std::max(step.end, event.start + event.duration);
   }
   std::erase_if(steps, [](const auto& entry) { return entry.second.missing > 0; });
-  while (steps.size() > kWarmUp && steps.begin()->first <= kWarmUp) steps.erase(steps.begin());
   return steps;
 }
 
@@ -137,20 +146,21 @@ Result<MeasuredRun> Measure(const Program& program, const CostModel& costs,
   const std::map<int, Step> steps = CompleteSteps(program, events);
   if (steps.empty()) return Status::Invalid("has no step with all instructions of the plan");
   MeasuredRun run;
-  run.steps = static_cast<int>(steps.size());
   std::vector<std::pair<double, int>> lengths;
   // If they overlap, from the end of one to that of the next, as they are predicted.
-  const Step* before = nullptr;
   for (const auto& [number, step] : steps) {
-    const bool follows = HasSections(program) && before != nullptr;
-    if (follows || !HasSections(program) || steps.size() == 1)
-      lengths.emplace_back(step.end - (follows ? before->end : step.begin), number);
-    before = &step;
+    const auto before = steps.find(number - 1);
+    const bool follows = HasSections(program) && before != steps.end();
+    if (follows || !HasSections(program))
+      lengths.emplace_back(step.end - (follows ? before->second.end : step.begin), number);
   }
+  if (lengths.empty()) return Status::Invalid("has no two whole steps, one after the other");
+  run.steps = static_cast<int>(lengths.size());
   std::sort(lengths.begin(), lengths.end());
   run.fastest = lengths.front().first;
   run.slowest = lengths.back().first;
   std::tie(run.shown.makespan, run.step) = lengths[lengths.size() / 2];
+  if (!(run.shown.makespan > 0)) return Status::Invalid("has steps that take no time");
   const Step& shown = steps.at(run.step);
   run.shown.unit = "s";
   run.shown.period = run.shown.makespan;
@@ -186,7 +196,7 @@ double SecondsPerUnit(const MeasuredRun& run) {
       predicted += kind.predicted * static_cast<double>(kind.count);
       measured += kind.measured * static_cast<double>(kind.count);
     }
-  return predicted > 0 && measured > 0 ? measured / predicted : 1;
+  return predicted > 0 ? measured / predicted : 0;
 }
 
 std::string ToText(const MeasuredRun& run, const Program& program, const Prediction& prediction) {

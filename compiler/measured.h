@@ -45,13 +45,14 @@ struct MeasuredRun {
   Prediction shown;                  // that step, as if it were predicted
 };
 
-// REQUIRES: the events are of bodies of `program`. Error: no step is complete.
+// REQUIRES: the events are of bodies of `program`. Error: no step is complete, or takes time.
 Result<MeasuredRun> Measure(const Program& program, const CostModel& costs,
                             std::span<const Event> events);
 
 // Costs in T as costs in seconds, so that instructions that compute take as long, together, as was
 // measured. `seconds_per_unit` is what a T becomes.
 CostModel InSeconds(CostModel costs, double seconds_per_unit);
+// 0: nothing that is predicted to compute took time.
 double SecondsPerUnit(const MeasuredRun& run);
 
 // REQUIRES: the prediction is in seconds. `program`: as predicted.

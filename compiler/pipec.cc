@@ -109,23 +109,14 @@ PassObserver ObserverOf(const Arguments& a) {
 }
 
 Status SavePlan(const Arguments& a, const Program& program) {
-  for (const std::string& input : {a.plans.empty() ? "" : a.plans[0], a.model}) {
-    std::error_code none;
-    if (std::filesystem::equivalent(input, a.output, none))
-      return Status::Invalid(fmt::format("-o: {} is the input (another file)", a.output));
-  }
+  PP_RETURN_IF_ERROR(CheckOutput(a));
   a.progress->Doing("writing " + a.output);
   return Save(program, a.output);
 }
 
 Status CompileCommand(const Arguments& a) {
   CompileOptions options;
-  // Papers write 1F1B.
-  std::string lower = a.scheme;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const bool known = std::any_of(Schemes().begin(), Schemes().end(),
-                                 [&](const Scheme& scheme) { return scheme.name == lower; });
-  options.scheme = known ? lower : a.scheme;
+  options.scheme = SchemeName(a.scheme);
   options.shape = {.devices = 0, .microbatches = 0, .stages_per_device = 0};
   PP_RETURN_IF_ERROR(ParseNumber("--devices", a.devices, 1, &options.shape.devices));
   PP_RETURN_IF_ERROR(ParseNumber("--microbatches", a.microbatches, 1, &options.shape.microbatches));
@@ -325,7 +316,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   tune->add_option("--scheme", a.scheme, "only this one");
   tune->add_option("--pp", a.pp, "only pipelines of so many devices");
   ForEachRow(kJobAttributes, [&](const auto& row) {
-    if (std::string_view(row.option) != "--layers-per-stage") attribute(tune, row);
+    // The search decides about them.
+    const std::string_view option = row.option;
+    if (option != "--layers-per-stage" && option != "--recompute") attribute(tune, row);
   });
   tune->add_option("-o,--output", a.output, "the best plan, to write");
   tune->add_option("--format", a.format, "text, json or html");
@@ -389,7 +382,8 @@ int Main(int argc, char** argv) {
   // Nor which option is unknown, if a file can also be given.
   for (size_t i = 1; sub != nullptr && i < words.size(); ++i) {
     const std::string name = words[i].substr(0, words[i].find('='));
-    if (!name.starts_with("--") || name == "--" || sub->get_option_no_throw(name)) continue;
+    if (name == "--") break;  // what follows are files
+    if (!name.starts_with("--") || sub->get_option_no_throw(name)) continue;
     names.clear();
     for (const CLI::Option* option : sub->get_options()) names.push_back(option->get_name());
     return Fail(Status::Invalid(fmt::format("unknown option '{}' ({}pipec {} --help)", Shown(name),

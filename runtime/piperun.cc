@@ -51,7 +51,8 @@ Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
   // CLI11 does not say which one was meant.
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i], name = word.substr(0, word.find('='));
-    if (!name.starts_with("--") || name == "--" || app.get_option_no_throw(name)) continue;
+    if (name == "--") break;
+    if (!name.starts_with("--") || app.get_option_no_throw(name)) continue;
     std::vector<std::string> names;
     for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
     return Status::Invalid(

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -47,13 +49,18 @@ Result<Event> ReadEvent(const Program& program, const nlohmann::json& json) {
   const auto whole = [&](const nlohmann::json& object, const char* key, double most,
                          int32_t* number) {
     const auto read = NumberOf(object, key, most);
+    if (read.ok() && *read != std::floor(*read))
+      return Status::Invalid(fmt::format("{} is {} (a whole number)", key, *read));
     if (read.ok()) *number = static_cast<int32_t>(*read);
     return read.status();
   };
   const int64_t peers = program.job ? program.job->tp : 1;
-  PP_RETURN_IF_ERROR(whole(json, "pid",
-                           static_cast<double>(program.replicas * program.devices * peers - 1),
-                           &event.rank));
+  PP_RETURN_IF_ERROR(whole(
+      json, "pid",
+      std::min(
+          static_cast<double>(program.replicas) * program.devices * static_cast<double>(peers) - 1,
+          static_cast<double>(INT32_MAX)),
+      &event.rank));
   event.device = static_cast<int32_t>(event.rank / peers % program.devices);
   const auto args = json.find("args");
   if (args == json.end()) return Status::Invalid("args is missing");

@@ -90,9 +90,9 @@ std::string ToText(const Quantity& quantity) {
 }
 
 std::string BytesText(double bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
-  for (; bytes >= 1000 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  for (; bytes >= 999.5 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
   return fmt::format("{:.3g} {}", bytes, kUnits[unit]);
 }
 

@@ -74,6 +74,9 @@ def run_case(pipec, piperun, title, model, memory):
         run["ratio"] = statistics.median(run["ratios"])
     scatter = runs[0]["ratios"]
     others = sorted(runs[1:], key=lambda run: run["ratio"])
+    if not others:
+        print(f"{title}, {memory}: no other plan may be within {WITHIN:g}")
+        return
     faster = [run for run in others if run["ratio"] < 1]
     beyond = [run for run in faster if run["ratio"] < min(scatter)]
     print(f"{title}, {memory}: {name_of(runs[0]['candidate'])} against {len(others)} others\n"

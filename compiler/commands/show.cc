@@ -23,12 +23,12 @@ namespace pp {
 
 namespace {
 
-// A plan and what the simulator predicts for it.
 // What a run took (--trace), of the program as it was run: not on paper, if steps overlap.
 struct Traced {
   Program program;
   MeasuredRun run;
 };
+// A plan and what the simulator predicts for it.
 struct Simulated {
   VerifiedPlan plan;
   Prediction prediction;
@@ -48,6 +48,11 @@ Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostMo
   PP_RETURN_IF_ERROR(measured.status().In("--trace: " + a.trace));
   if (costs->seconds) return measured;
   const double seconds = SecondsPerUnit(*measured);
+  constexpr double kMostSeconds = 1e6;  // of a T, as of an instruction in a profile
+  if (!(seconds > 0 && seconds < kMostSeconds))
+    return Status::Invalid(fmt::format(
+        "--trace: {}: what computes takes {:g} s a T there (--costs in seconds, or of a profile)",
+        a.trace, seconds));
   fmt::print(stderr, "pipec: a T is {:.4g} ms: the measured compute over the predicted\n",
              seconds * 1e3);
   *costs = InSeconds(std::move(*costs), seconds);

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "compiler/command.h"
 #include "compiler/tune/report.h"
 #include "schema/file.h"
+#include "schema/nearest.h"
 #include "schema/units.h"
 
 namespace pp {
@@ -50,18 +53,24 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
     return Status::Invalid(
         "--machine, --device-flops: missing (one of the two, or --costs with a profile)");
   options->machine = prices.machine ? *prices.machine : FitMachine(*prices.profile);
-  if (prices.profile && prices.profile->job.model == options->job.model)
-    options->profile = *prices.profile;
+  options->profile = prices.profile;
+  // The printed commands take the same profile, for one model.
+  if (prices.profile && !(prices.profile->job.model == options->job.model))
+    return Status::Invalid(
+        fmt::format("--costs: {}: was measured of another model (--model)", prices.name));
   if (prices.profile && (prices.profile->job.dtype != options->job.dtype ||
                          prices.profile->job.backend != options->job.backend))
     return Status::Invalid(fmt::format(
         "--costs: {}: was measured with {} on {} (the --dtype and --backend given)", prices.name,
         NameOf(prices.profile->job.dtype), NameOf(prices.profile->job.backend)));
-  options->scheme = a.scheme;
-  if (!a.scheme.empty() &&
-      std::none_of(Schemes().begin(), Schemes().end(),
-                   [&](const Scheme& scheme) { return scheme.name == a.scheme; }))
-    return Status::Invalid(fmt::format("--scheme: '{}' (pipec schemes)", Shown(a.scheme)));
+  options->scheme = SchemeName(a.scheme);
+  if (!a.scheme.empty()) {
+    std::vector<std::string_view> names;
+    for (const Scheme& scheme : Schemes()) names.push_back(scheme.name);
+    if (std::find(names.begin(), names.end(), options->scheme) == names.end())
+      return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({}pipec schemes)",
+                                         Shown(a.scheme), DidYouMean(a.scheme, names)));
+  }
   return ReadMemory(a, options);
 }
 
@@ -93,6 +102,7 @@ Status TuneCommand(const Arguments& a) {
   TuneOptions options;
   PP_RETURN_IF_ERROR(ReadOptions(a, &options));
   options.progress = [&a](const std::string& what) { a.progress->Doing(what); };
+  PP_RETURN_IF_ERROR(CheckOutput(a));
   const auto tuned = Tune(options);
   if (!tuned.ok()) return tuned.status();
   if (!a.output.empty()) PP_RETURN_IF_ERROR(Save(*tuned->plan, a.output));

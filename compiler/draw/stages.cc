@@ -10,10 +10,14 @@ namespace {
 std::string Bytes(int64_t bytes) { return fmt::format("{:.4g}", static_cast<double>(bytes) / 1e6); }
 std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
 
-// The same cut as other trainers take it, where each stage has at least one layer: Megatron-LM's
+// The same cut as other trainers take it, where each stage has at least one layer and stage s is on
+// device s mod D, as they place it: Megatron-LM's
 // --pipeline-model-parallel-layout (E the embedding, t a layer, L the loss), and the modules at
 // which torchtitan splits (parallelism.pipeline_parallel_split_points).
-std::string OfOthers(const Job& job) {
+std::string OfOthers(const Program& program) {
+  const Job& job = *program.job;
+  for (int s = 0; s < program.stages; ++s)
+    if (program.pipes.size() > 1 || program.pipes[0].device_of[s] != s % program.devices) return "";
   std::string megatron = "E", titan;
   int begin = 0;
   for (const int layers : job.layers_per_stage) {
@@ -60,7 +64,7 @@ Result<std::string> Stages(const Program& program) {
         Bytes(layout.stash_bytes), Bytes(layout.kept_bytes), Bytes(layout.work_bytes),
         Bytes(layout.act_bytes));
   }
-  return text + OfOthers(job);
+  return text + OfOthers(program);
 }
 
 }  // namespace pp

@@ -63,12 +63,14 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
       device.head = std::min(device.head, there);
       device.tail = std::min(device.tail, back);
       const double way = At(costs.comm, s) + At(costs.latency, s);
-      const double backward = time(split ? costs.bi : costs.b, s);
+      // Where backwards are split, some may be whole, whatever is cheaper.
+      const double halves = std::min(time(costs.b, s), time(costs.bi, s) + time(costs.bw, s));
+      const double backward = split ? std::min(halves, time(costs.bi, s)) : time(costs.b, s);
       there += time(costs.f, s) + way;
       back += backward + way;
       const double micros = microbatches * share_of_pipe[p];
       device.work += micros * (time(costs.f, s) + backward + (again ? time(costs.r, s) : 0));
-      if (split) device.weights += micros * time(costs.bw, s);
+      if (split) device.weights += micros * (halves - backward);
       step = std::min(step, time(costs.step, s));
     }
   }

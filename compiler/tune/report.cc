@@ -26,17 +26,19 @@ double TuneReport::Tokens() const {
 }
 
 double TuneReport::Utilization(double seconds) const {
+  if (options_.profile) return 0;
   const double peak = options_.machine.flops[static_cast<int>(options_.job.dtype)];
   return tuned_.model_operations / seconds / options_.devices / peak;
 }
 
 std::string TuneReport::Row(const Candidate& c) const {
   return fmt::format(
-      "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9.4g} {:>10.4g} {:>6.1f} {:>6.1f} {:>9}\n",
+      "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9.4g} {:>10.4g} {:>6.1f} {:>6} {:>9}\n",
       NameOf(c), c.compile.shape.devices, c.compile.job.tp, c.compile.replicas,
       c.compile.job.micro_batch_size, c.compile.shape.microbatches,
       c.compile.passes.empty() ? "-" : c.compile.passes, c.seconds, Tokens() / c.seconds,
-      c.bubble * 100, Utilization(c.seconds) * 100, BytesText(c.bytes));
+      c.bubble * 100, options_.profile ? "-" : fmt::format("{:.1f}", Utilization(c.seconds) * 100),
+      BytesText(c.bytes));
 }
 
 std::string TuneReport::Command(const Candidate& candidate) const {
@@ -67,12 +69,15 @@ std::string TuneReport::Losers() const {
   const Candidate& best = tuned_.best.front();
   std::string out;
   if (!tuned_.rest.empty()) {
-    const auto by_work = std::count_if(tuned_.rest.begin(), tuned_.rest.end(),
-                                       [](const auto& c) { return c.level == Level::kWork; });
+    const auto at = [&](Level level) {
+      return std::count_if(tuned_.rest.begin(), tuned_.rest.end(),
+                           [&](const auto& c) { return c.level == level; });
+    };
     out += fmt::format(
-        "{} more take at least {:.4g} s: {} by a bound on their work, {} on their schedule\n",
-        tuned_.rest.size(), tuned_.rest.front().seconds, by_work,
-        static_cast<int64_t>(tuned_.rest.size()) - by_work);
+        "{} more take at least {:.4g} s: {} by a bound on their work, {} on their schedule, {} "
+        "compiled\n",
+        tuned_.rest.size(), tuned_.rest.front().seconds, at(Level::kWork), at(Level::kSchedule),
+        at(Level::kPlan));
   }
   // The one that would be fastest, if there were memory.
   if (!tuned_.large.empty()) {
@@ -103,10 +108,10 @@ std::string TuneReport::Losers() const {
 }
 
 std::string TuneReport::Text() const {
-  std::string out =
-      fmt::format("{} devices of {}, {} each; {} sequences of {} tokens a step, {}\n",
-                  options_.devices, options_.machine.name, BytesText(options_.memory),
-                  options_.batch, options_.job.sequence_length, pp::NameOf(options_.job.dtype));
+  std::string out = fmt::format(
+      "{} device{} of {}, {} each; {} sequences of {} tokens a step, {}\n", options_.devices,
+      options_.devices == 1 ? "" : "s", Shown(options_.machine.name), BytesText(options_.memory),
+      options_.batch, options_.job.sequence_length, pp::NameOf(options_.job.dtype));
   out += fmt::format(
       "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9} {:>10} {:>6} {:>6} {:>9}\n", "scheme",
       "pp", "tp", "dp", "size", "M", "recomputes", "s/step", "tokens/s", "idle %", "MFU %", "peak");
@@ -136,7 +141,7 @@ std::string TuneReport::Json() const {
     if (exact) {
       json["tokens_per_second"] = Tokens() / c.seconds;
       json["bubble"] = c.bubble;
-      json["mfu"] = Utilization(c.seconds);
+      if (!options_.profile) json["mfu"] = Utilization(c.seconds);
     }
     if (!c.fits) json["why"] = c.lacks;
     return json;
@@ -154,7 +159,7 @@ std::string TuneReport::Json() const {
                                   {"reductions", tuned_.drift->reductions}};
   for (const auto* list : {&tuned_.best, &tuned_.rest, &tuned_.large})
     for (const Candidate& candidate : *list) out["candidates"].push_back(row(candidate));
-  return out.dump();
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string TuneReport::Page() const {

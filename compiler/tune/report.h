@@ -23,8 +23,8 @@ class TuneReport {
       : options_(options), tuned_(tuned), words_(std::move(words)) {}
 
   std::string Text() const;
-  // One object: the question, "best", and "candidates": those whose time is exact, fastest first,
-  // others by their bounds, and those that do not fit, each with the command that compiles it.
+  // One object: the question, "best", and "candidates": the fastest ones, then the others by their
+  // times or bounds, and those that do not fit, each with the command that compiles it.
   std::string Json() const;
   // One self-contained HTML page (tune/page/).
   std::string Page() const;
@@ -35,7 +35,7 @@ class TuneReport {
   std::string Losers() const;
   // What compiles the candidate.
   std::string Command(const Candidate& candidate) const;
-  // The share of the devices' peak that is useful.
+  // The share of the devices' peak that is useful; 0 where a profile says nothing of a peak.
   double Utilization(double seconds) const;
   double Tokens() const;  // of a step
 

@@ -87,6 +87,11 @@ class Tuner {
     }
     for (; !open_.empty(); open_.pop()) tuned_.rest.push_back(open_.top());
     PP_RETURN_IF_ERROR(CheckFound());
+    // Of equals another one may have been planned first.
+    if (Candidate best = tuned_.best[0]; best.number != fastest_number_) {
+      fastest_seconds_ = HUGE_VAL;
+      Plan(best);
+    }
     constexpr double kEqual = 1e-9;
     if (const double other = NextSeconds();
         other < HUGE_VAL && other > tuned_.best[0].seconds * (1 + kEqual)) {
@@ -172,14 +177,17 @@ class Tuner {
 
   void Add(CompileOptions compile) {
     const int all = compile.shape.microbatches;
-    auto program = WithJob(SketchOf(compile.scheme, compile.shape), compile);
-    if (!program.ok()) return;
+    const Result<Program>& sketch = SketchOf(compile.scheme, compile.shape);
+    if (!sketch.ok()) return;
+    auto program = WithJob(sketch, compile);
+    if (!program.ok()) return Refuse(program.status());
     if (compile.passes == "mario" && int64_t{program->stages} * all > kMostMarioCells) return;
     compile.zero = program->Copies() > 1;
     program->zero = compile.zero;
     const auto costs = CostsOf(*program);
-    if (!costs.ok()) return;
+    if (!costs.ok()) return Refuse(costs.status());
     Candidate candidate{
+        .number = candidates_++,
         .compile = compile,
         .seconds = WorkBound(*program, *costs, all, compile.passes == "apply-checkpoint"),
         .bytes = LiveBytes(program->Head(), &layouts_)};
@@ -209,6 +217,10 @@ class Tuner {
       }
     if (program.ok()) program->lists.resize(1);
     return sketches_.insert_or_assign(key, std::move(program)).first->second;
+  }
+
+  void Refuse(const Status& status) {
+    if (refused_.ok()) refused_ = status;
   }
 
   bool Fits(Candidate& candidate, const char* takes) {
@@ -276,12 +288,14 @@ class Tuner {
       fastest_seconds_ = candidate.seconds;
       fastest_ = std::move(*program);
       fastest_waits_ = std::move(waits_for);
+      fastest_number_ = candidate.number;
     }
     return true;
   }
 
   Status CheckFound() const {
     if (!tuned_.best.empty()) return {};
+    if (tuned_.large.empty() && !refused_.ok()) return refused_;
     if (tuned_.large.empty())
       return Status::Invalid(
           "--devices: no scheme, pipeline and micro-batch size is legal for them, the model and "
@@ -290,6 +304,9 @@ class Tuner {
     const Candidate& least =
         *std::min_element(tuned_.large.begin(), tuned_.large.end(),
                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+    if (least.bytes <= options_.memory)
+      return Status::Invalid(
+          fmt::format("--global-batch-size: {} ({})", options_.batch, least.lacks));
     return Status::Invalid(fmt::format(
         "--device-memory: {:.4g} GiB hold no plan ({} with pp {}, tp {}, dp {} needs {:.4g} GiB at "
         "least: {})",
@@ -316,6 +333,9 @@ class Tuner {
   std::optional<Program> fastest_;  // of the candidates with exact times that fit
   std::vector<WaitsFor> fastest_waits_;
   double fastest_seconds_ = HUGE_VAL;
+  int fastest_number_ = -1;
+  int candidates_ = 0;
+  Status refused_;  // the first candidate that was legal but for its job or costs
 };
 
 }  // namespace
