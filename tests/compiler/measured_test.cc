@@ -134,6 +134,7 @@ TEST_CASE("steps that overlap are measured from end to end") {
                           .duration = 1});
   const auto run = Measure(program, kCosts, events);
   REQUIRE(run.ok());
+  CHECK(run->steps == 3);  // the third follows none that counts
   CHECK(run->shown.makespan == Approx(20));
   CHECK(run->shown.execution.makespan > 30);
 }
@@ -166,6 +167,11 @@ TEST_CASE("a trace that is not this plan's is refused") {
   CHECK(Measure(program, kCosts, events).status().message() ==
         "has no step with all instructions of the plan");
   CHECK(!Measure(program, kCosts, {}).ok());
+  refused("\"index\":0", "\"index\":0.5", "index is 0.5 (a whole number)");
+  for (Event& event : events) event.start = event.duration = 0;
+  events.push_back(
+      {.rank = 1, .device = 1, .index = static_cast<int32_t>(program.lists[1].body.size()) - 1});
+  CHECK(Measure(program, kCosts, events).status().message() == "has steps that take no time");
 }
 
 }  // namespace
