@@ -54,18 +54,6 @@ Result<Program> BuildSynchronous(const std::string& scheme, const Shape& shape) 
   return program;
 }
 
-// The schedule of a candidate, or a sketch of it, with its job.
-Result<Program> WithJob(Result<Program> program, const CompileOptions& compile) {
-  if (!program.ok()) return program;
-  CopyAttributes(compile, &*program);
-  program->job = compile.job;
-  const auto costs = LayerCostsOf(*program->job, compile.prices);
-  PP_RETURN_IF_ERROR(costs.status());
-  program->job->layers_per_stage = BalanceLayers(*program, compile.job.model.layers, *costs);
-  PP_RETURN_IF_ERROR(CheckJob(*program->job));
-  return program;
-}
-
 class Tuner {
  public:
   explicit Tuner(const TuneOptions& options) : options_(options) {}
@@ -201,6 +189,22 @@ class Tuner {
     }
   }
 
+  // The schedule of a candidate, or a sketch of it, with its job.
+  Result<Program> WithJob(Result<Program> program, const CompileOptions& compile) {
+    if (!program.ok()) return program;
+    CopyAttributes(compile, &*program);
+    program->job = compile.job;
+    const std::pair sizes(compile.job.tp, compile.job.micro_batch_size);
+    auto costs = layer_costs_.find(sizes);
+    if (costs == layer_costs_.end())
+      costs = layer_costs_.emplace(sizes, LayerCostsOf(compile.job, compile.prices)).first;
+    PP_RETURN_IF_ERROR(costs->second.status());
+    program->job->layers_per_stage =
+        BalanceLayers(*program, compile.job.model.layers, *costs->second);
+    PP_RETURN_IF_ERROR(CheckJob(*program->job));
+    return program;
+  }
+
   // Its pipes, and one list, for as few micro-batches as show them. Most candidates share theirs.
   const Result<Program>& SketchOf(const std::string& scheme, Shape shape) {
     const int all = shape.microbatches;
@@ -329,6 +333,7 @@ class Tuner {
   std::priority_queue<Candidate, std::vector<Candidate>, Later> open_;
   Tuned tuned_;
   Layouts layouts_;
+  std::map<std::pair<int, int>, Result<LayerCosts>> layer_costs_;  // by tp and micro-batch size
   std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
   std::optional<Program> fastest_;  // of the candidates with exact times that fit
   std::vector<WaitsFor> fastest_waits_;
