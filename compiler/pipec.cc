@@ -379,6 +379,11 @@ int Main(int argc, char** argv) {
   if (sub == nullptr && !words.empty() && !words[0].starts_with("-"))
     return Fail(Status::Invalid(fmt::format("unknown command '{}' ({}pipec --help)",
                                             Shown(words[0]), DidYouMean(words[0], Views(names)))));
+  if (sub == nullptr && !words.empty() && app.get_option_no_throw(words[0]) == nullptr) {
+    constexpr std::string_view kOptions[] = {"--help", "--version"};
+    return Fail(Status::Invalid(fmt::format("unknown option '{}' ({}pipec --help)", Shown(words[0]),
+                                            DidYouMean(words[0], kOptions))));
+  }
   // Nor which option is unknown, if a file can also be given.
   for (size_t i = 1; sub != nullptr && i < words.size(); ++i) {
     const std::string name = words[i].substr(0, words[i].find('='));
