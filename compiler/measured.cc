@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "schema/profile.h"
 #include "schema/sections.h"
 
 namespace pp {
@@ -19,13 +20,6 @@ constexpr int kWarmUp = 2;  // steps that are left out, if there are more
 // LOAD is at once over, and no sign that a device is busy.
 bool Computes(Op op) {
   return Info(op).lane == Lane::kCompute && op != Op::kWait && op != Op::kLoad;
-}
-
-double Quantile(std::vector<double> values, double at) {
-  const auto nth =
-      values.begin() + static_cast<std::ptrdiff_t>(at * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), nth, values.end());
-  return *nth;
 }
 
 // One step of the first replica: an event for each instruction of each device.

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "schema/json.h"
 
@@ -41,13 +42,6 @@ std::optional<Measured> KindOf(Op op) {
     default:
       return std::nullopt;
   }
-}
-
-double Quantile(std::vector<double>& values, double at) {
-  const auto nth =
-      values.begin() + static_cast<std::ptrdiff_t>(at * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), nth, values.end());
-  return *nth;
 }
 
 Result<Job> ReadJob(const Json& json) {
@@ -104,6 +98,13 @@ Status ReadSeconds(const Json& json, size_t stages, std::string_view key,
 
 }  // namespace
 
+double Quantile(std::vector<double> values, double at) {
+  const auto nth =
+      values.begin() + static_cast<std::ptrdiff_t>(at * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), nth, values.end());
+  return *nth;
+}
+
 Profile ProfileOf(const Program& program, std::span<const Event> events) {
   Profile profile{.job = *program.job};
   int32_t last = 0;
@@ -129,7 +130,7 @@ Profile ProfileOf(const Program& program, std::span<const Event> events) {
   for (auto& row : profile.seconds) row.assign(program.stages, -1);
   for (auto& [key, values] : times) {
     const bool waits = key.first == Measured::kReduce || key.first == Measured::kComm;
-    profile.of(key.first)[key.second] = Quantile(values, waits ? 0.1 : 0.5);
+    profile.of(key.first)[key.second] = Quantile(std::move(values), waits ? 0.1 : 0.5);
   }
   return profile;
 }

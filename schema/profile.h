@@ -38,6 +38,9 @@ struct Profile {
   const std::vector<double>& of(Measured kind) const { return seconds[static_cast<size_t>(kind)]; }
 };
 
+// The value below which that share of them lies. REQUIRES: there are some.
+double Quantile(std::vector<double> values, double at);
+
 // Of the events of a run without its first two steps. REQUIRES: the program has a job.
 Profile ProfileOf(const Program& program, std::span<const Event> events);
 
