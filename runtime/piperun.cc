@@ -42,6 +42,7 @@ constexpr std::chrono::milliseconds kLauncherTime{500};
 struct CommandLine {
   Arguments arguments;
   TrainOptions options;
+  int64_t log_every = 1;
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
   CudaExperiments experiments;
 };
@@ -66,6 +67,9 @@ Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
     return Status::Invalid(fmt::format("{} (piperun --help)", Shown(error.what())));
   }
   PP_RETURN_IF_ERROR(ParseOptions(line->arguments, &line->options));
+  const Result<int64_t> log_every = ParseLogEvery(line->arguments);
+  PP_RETURN_IF_ERROR(log_every.status());
+  line->log_every = *log_every;
   const Result<CudaExperiments> experiments = ParseExperiments(line->arguments);
   PP_RETURN_IF_ERROR(experiments.status());
   line->experiments = *experiments;
@@ -126,7 +130,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   Status status;
   bool speaks = false;
   {
-    Run run(line.arguments, std::move(line.options), std::move(backend), line.gemms);
+    Run run(line.arguments, line.log_every, std::move(line.options), std::move(backend),
+            line.gemms);
     status = run.Main(joined.transport.get());
     speaks = run.Speaks();
   }

@@ -269,9 +269,7 @@ Result<Manifest> ReadManifest(const std::string& folder) {
 Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
   std::string path = dir;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  std::error_code error;
-  const bool is_new = fs::create_directories(path, error);
-  if (error) return Status::Invalid(fmt::format("{}: cannot be made: {}", dir, error.message()));
+  PP_RETURN_IF_ERROR(MakeFolder(path));
   const std::string name = path + "/.lock";
   const int lock = open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0)
@@ -289,7 +287,6 @@ Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
   if (const int wrong = WriteAll(lock, text, 0))
     return Status::Invalid(fmt::format("{}: cannot be written: {}", name, std::strerror(wrong)));
   fsync(lock);
-  if (is_new) PP_RETURN_IF_ERROR(SyncParent(path));
   return folder;
 }
 

@@ -8,11 +8,24 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 namespace pp {
 
 bool Lock(int descriptor) {
   return flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+Status MakeFolder(const std::string& path) {
+  std::error_code error;
+  const bool is_new = std::filesystem::create_directories(path, error);
+  if (error) return Status::Invalid(fmt::format("{}: cannot be made: {}", path, error.message()));
+  return is_new ? SyncParent(path) : Status();
+}
+
+Status MakeParent(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? Status() : MakeFolder(parent);
 }
 
 Status SyncFolder(const std::string& path) {

@@ -11,6 +11,11 @@ namespace pp {
 // file system without locks lets everybody.
 bool Lock(int descriptor);
 
+// Makes a folder and those above it, unless they exist. Invalid: it cannot be made.
+Status MakeFolder(const std::string& path);
+// Makes the folder in which `path` shall be.
+Status MakeParent(const std::string& path);
+
 // Makes the names in a folder last. Failed: the disk is broken.
 Status SyncFolder(const std::string& path);
 // Of the folder that has this name.

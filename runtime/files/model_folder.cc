@@ -51,6 +51,7 @@ Result<ModelFolder> ModelFolder::Open(const std::string& path) {
       !(fs::is_directory(path, error) && fs::is_empty(path, error)))
     return Status::Invalid(fmt::format("{}: exists already (a new folder)", path));
   const std::string name = WithoutSlash(path), beside = name + kUnfinished;
+  PP_RETURN_IF_ERROR(MakeParent(name));
   if (mkdir(beside.c_str(), 0777) != 0 && errno != EEXIST)
     return Status::Invalid(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
   const int folder = open(beside.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -32,6 +32,7 @@ Result<OutputFile> OutputFile::Open(const std::string& path) {
   int descriptor = open(path.c_str(), kFlags);
   bool is_new = false;
   if (descriptor < 0 && errno == ENOENT) {
+    PP_RETURN_IF_ERROR(MakeParent(path));
     descriptor = open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666);
     is_new = descriptor >= 0;
     // A link to a file that does not exist yet.

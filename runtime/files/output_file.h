@@ -11,8 +11,8 @@ namespace pp {
 
 class OutputFile {
  public:
-  // Opens the file, keeping its contents, or creates it. It belongs to this run alone until it is
-  // closed. Invalid: it cannot be written, or another run writes it.
+  // Opens the file, keeping its contents, or creates it and its folder. It belongs to this run
+  // alone until it is closed. Invalid: it cannot be written, or another run writes it.
   static Result<OutputFile> Open(const std::string& path);
 
   OutputFile(OutputFile&& other) noexcept;

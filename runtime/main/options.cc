@@ -173,6 +173,12 @@ Status ParseOptions(const Arguments& a, TrainOptions* options) {
   return {};
 }
 
+Result<int64_t> ParseLogEvery(const Arguments& a) {
+  int64_t every = 1;
+  PP_RETURN_IF_ERROR(ParseWhole("--log-every", a.log_every, 1, INT32_MAX, &every));
+  return every;
+}
+
 std::vector<std::string> InputPaths(const Arguments& a) {
   std::vector<std::string> paths = {a.plan};
   if (!a.gemms.empty()) paths.push_back(a.gemms);
@@ -267,6 +273,10 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   app.add_flag("--new-data", a.new_data, "with --resume: --data is not what it was");
   add("--export", a.export_to, "a new folder for the trained model, in Hugging Face's format");
   add("--log", a.log, "write a JSON object per step");
+  add("--log-every", a.log_every,
+      "print a line every so many steps, besides those of the first, of the last and of "
+      "validations "
+      "(1); --log has all");
   add("--profile", a.profile,
       "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
   add("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");

@@ -15,7 +15,7 @@ namespace pp {
 // same kind of error.
 struct Arguments {
   std::string plan, data, weights, export_to, save, save_every, log, trace, profile, net;
-  std::string steps, epochs, seed, threads = "1", stall_timeout = "300";
+  std::string steps, epochs, seed, threads = "1", stall_timeout = "300", log_every = "1";
   std::string gemms, tune_gemms, weight_rounding = "nearest", cuda_experiments;
   std::string backend = "cpu", transport = "auto", schedule = "constant";
   std::string val_data, val_every, val_batches, sample, temperature;
@@ -28,6 +28,9 @@ void DescribeOptions(CLI::App& app, Arguments& arguments);
 
 // Invalid: the first option whose value is wrong.
 Status ParseOptions(const Arguments& arguments, TrainOptions* options);
+
+// The steps from one printed line to the next. Invalid: not a whole number from 1.
+Result<int64_t> ParseLogEvery(const Arguments& arguments);
 
 // The files and folders that a run reads, and so must not write to; some may not exist.
 std::vector<std::string> InputPaths(const Arguments& arguments);

@@ -22,9 +22,10 @@
 #include "schema/regions.h"
 
 namespace pp {
-Run::Run(const Arguments& arguments, TrainOptions options, Backend backend,
+Run::Run(const Arguments& arguments, int64_t log_every, TrainOptions options, Backend backend,
          std::shared_ptr<const GemmTable> gemms)
     : arguments_(arguments),
+      log_every_(log_every),
       options_(std::move(options)),
       backend_(std::move(backend)),
       gemms_(std::move(gemms)),
@@ -190,7 +191,9 @@ void Run::OnStep(const StepReport& step) {
   seconds_ += step.seconds;
   const Status logged = outputs_.OnStep(step);
   if (!logged.ok()) Lose(Status::Failed(logged.message() + " (the training goes on)"));
-  Print(ToLine(step, seconds_ / static_cast<double>(++steps_)));
+  const double mean = seconds_ / static_cast<double>(++steps_);
+  if (steps_ == 1 || step.step % log_every_ == 0 || step.step == step.steps || step.val_loss)
+    Print(ToLine(step, mean));
 }
 
 void Run::Print(const std::string& text) { Lose(PrintOut(text)); }

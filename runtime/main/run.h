@@ -24,8 +24,9 @@ namespace pp {
 
 class Run {
  public:
-  // `gemms` may be null. REQUIRES: the arguments outlive it.
-  Run(const Arguments& arguments, TrainOptions options, Backend backend,
+  // `log_every`: steps from one printed line to the next. `gemms` may be null. REQUIRES: the
+  // arguments outlive it.
+  Run(const Arguments& arguments, int64_t log_every, TrainOptions options, Backend backend,
       std::shared_ptr<const GemmTable> gemms);
 
   // `transport` null: all ranks are threads of this process.
@@ -50,6 +51,7 @@ class Run {
   Status CompareSteps(const TrainReport& report);
 
   const Arguments& arguments_;
+  const int64_t log_every_;
   TrainOptions options_;
   const Backend backend_;
   const std::shared_ptr<const GemmTable> gemms_;
