@@ -274,9 +274,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--export", a.export_to, "a new folder for the trained model, in Hugging Face's format");
   add("--log", a.log, "write a JSON object per step");
   add("--log-every", a.log_every,
-      "print a line every so many steps, besides those of the first, of the last and of "
-      "validations "
-      "(1); --log has all");
+      "print a line every so many steps (1), besides the first, the last and those with a "
+      "validation; --log has all");
   add("--profile", a.profile,
       "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
   add("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");
