@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 namespace pp {
 namespace {
@@ -18,6 +21,22 @@ std::string Duration(double seconds) {
 // A skipped step's norm is not finite.
 bool HasNorm(const StepReport& report) {
   return report.grad_norm && std::isfinite(*report.grad_norm);
+}
+
+// The text as a terminal may show it: lines and tabs stay, other control characters and what is not
+// UTF-8 are written out.
+std::string Readable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    size_t bytes = 1;  // of a character
+    const bool begins = (text[0] & 0xc0) == 0xc0;
+    while (begins && bytes < std::min<size_t>(text.size(), 4) && (text[bytes] & 0xc0) == 0x80)
+      ++bytes;
+    const std::string_view one = text.substr(0, bytes);
+    shown += one == "\n" || one == "\t" ? std::string(one) : Shown(one);
+    text.remove_prefix(bytes);
+  }
+  return shown;
 }
 
 }  // namespace
@@ -70,18 +89,18 @@ std::string SummaryText(const TrainReport& report) {
 }
 
 std::string SampleText(const TrainReport& report) {
-  std::string text;
+  std::string text, prompt;
   for (size_t i = 0; i < report.sample.size(); ++i) {
-    if (static_cast<int64_t>(i) == report.prompt) text += report.text ? "|" : " |";
-    if (report.text) {
-      const int32_t token = report.sample[i];
+    if (static_cast<int64_t>(i) == report.prompt)
+      prompt = std::exchange(text, "") + (report.text ? "" : " ");
+    const int32_t token = report.sample[i];
+    if (!report.text)
+      text += fmt::format("{}{}", i == 0 ? "" : " ", token);
+    else
       text += token < 256 ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
-    } else {
-      text += fmt::format("{}{}", i == 0 ? "" : " ", report.sample[i]);
-    }
   }
   const bool any = static_cast<int64_t>(report.sample.size()) > report.prompt;
-  return any ? fmt::format("sample: {}\n", text) : "";
+  return any ? fmt::format("sample: {}|{}\n", Readable(prompt), Readable(text)) : "";
 }
 
 }  // namespace pp

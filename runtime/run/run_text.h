@@ -22,7 +22,7 @@ std::string ToLine(const StepReport& report, double seconds);
 std::string SummaryText(const TrainReport& report);
 
 // "sample: First|Citizen" and a newline: before "|" the data's tokens, after it the model's. Bytes
-// as they are, other tokens as numbers. Empty without a sample.
+// as text, with control characters written out; other tokens as numbers. Empty without a sample.
 std::string SampleText(const TrainReport& report);
 
 }  // namespace pp

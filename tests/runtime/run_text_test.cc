@@ -73,7 +73,10 @@ TEST_CASE("where the time of all ranks went") {
 TEST_CASE("a sample as bytes and as tokens") {
   TrainReport report{.sample = {'A', 'b', 'c'}, .prompt = 1, .text = true};
   CHECK(SampleText(report) == "sample: A|bc\n");
-  report.sample.back() = 300;
+  report.sample = {'A', 0xc3, 0xa4, '\n', '\t', 0x1b,
+                   '[', '\n', 0x80, 0xe2, 0x82};  // an a with dots
+  CHECK(SampleText(report) == "sample: A|\xc3\xa4\n\t\\x1b[\n\\x80\\xe2\\x82\n");
+  report.sample = {'A', 'b', 300};
   CHECK(SampleText(report) == "sample: A|b<300>\n");
   report.text = false;
   CHECK(SampleText(report) == "sample: 65 | 98 300\n");
