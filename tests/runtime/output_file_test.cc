@@ -90,8 +90,23 @@ TEST_CASE("a path that cannot be written is known at once") {
   const Status folder = OutputFile::Open("/").status();
   CHECK(folder.code() == Code::kInvalid);
   CHECK(folder.message() == "/: cannot be written: Is a directory");
-  CHECK(OutputFile::Open("/nowhere/a").status().message() ==
-        "/nowhere/a: cannot be written: No such file or directory");
+  const Status nowhere = OutputFile::Open("/proc/nowhere/a").status();
+  CHECK(nowhere.code() == Code::kInvalid);
+  CHECK(nowhere.message() == "/proc/nowhere: cannot be made: No such file or directory");
+}
+
+TEST_CASE("the folders of a file are made") {
+  const std::string top = FreshPath(), path = top + "/one/two.txt";
+  CHECK(OutputFile::Open(path).ok());
+  CHECK(std::filesystem::is_directory(top + "/one"));
+  CHECK_FALSE(std::filesystem::exists(path));  // it was not begun
+  auto file = OutputFile::Open(path);
+  REQUIRE(file.ok());
+  CHECK(file->Begin().ok());
+  CHECK(file->Write("x").ok());
+  CHECK(file->Close().ok());
+  CHECK(std::filesystem::file_size(path) == 1);
+  std::filesystem::remove_all(top);
 }
 
 TEST_CASE("a full disk is a failure, with the file's name") {
