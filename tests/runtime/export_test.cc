@@ -189,7 +189,10 @@ TEST_CASE("a large model is in several files with an index") {
 
   CHECK(ModelFolder::Open(folder / "model").status().message() ==
         (folder / "model") + ": exists already (a new folder)");
-  CHECK(ModelFolder::Open(folder / "no/model").status().code() == Code::kInvalid);
+  CHECK(ModelFolder::Open(folder / "new/one/model").ok());
+  CHECK(folder.List("new/one").empty());  // it was not begun
+  CHECK(ModelFolder::Open("/proc/nowhere/model").status().message() ==
+        "/proc/nowhere: cannot be made: No such file or directory");
   const auto digest = WeightFiles::Digest(folder / "model");
   REQUIRE(digest.ok());
 
