@@ -26,7 +26,7 @@ struct Arguments {
   std::string output, print_after, format = "text", import_format, device, color = "auto";
   std::string device_memory, global_batch, pp;  // of tune
   std::string memory_limit, search_seconds, objective;
-  std::string transport, trace, communicators, groups, creation, kernels;
+  std::string transport, shared_links, trace, communicators, groups, creation, kernels;
   bool time_passes = false;
   bool why = false;
   bool terminal = false;  // standard output is a terminal that wants colours

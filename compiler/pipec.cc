@@ -298,6 +298,9 @@ void Describe(CLI::App& app, Arguments& a, Command* command) {
   simulate->add_option("--transport", a.transport,
                        "async (default: as the plan says), rendezvous (a SEND holds its device) or "
                        "nccl (its streams)");
+  simulate->add_option("--shared-links", a.shared_links,
+                       "so many consecutive devices share one link out and one in, for their "
+                       "messages and reductions (default: each channel has its own)");
   simulate->add_flag("--why", a.why,
                      "also what each device waits for, what that costs, and the critical path");
   simulate->add_option("--trace", a.trace,

@@ -88,12 +88,12 @@ double MakespanOf(const Program& program, const Execution& execution) {
 }
 
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const CostModel& costs, TransportKind transport) {
+                            const CostModel& costs, const Network& network) {
   const bool overlaps = HasSections(program);
   std::optional<Program> unrolled;
   if (overlaps) unrolled = OnPaper(program);
   const Program& paper = overlaps ? *unrolled : program;
-  const auto on = OnTransport::Make(transport, program, waits_for);
+  const auto on = OnTransport::Make(network, program, waits_for);
   if (!on.ok()) return on.status();
   auto execution = on->Execute(paper, waits_for, costs);
   if (!execution.ok()) return execution.status();
@@ -123,11 +123,14 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
 
 namespace {
 
-std::string ToText(const Why& why) {
+std::string ToText(const Why& why, bool shared_links) {
   std::string out = fmt::format("{:<14}{:>11}{:>11}", "idle", "warm-up", "drain");
-  for (const std::string_view cause : kCauses) out += fmt::format("{:>11}", cause);
+  const auto shown = [&](size_t c) { return shared_links || Cause(c) != Cause::kLink; };
+  for (size_t c = 0; c < kCauses.size(); ++c)
+    if (shown(c)) out += fmt::format("{:>11}", kCauses[c]);
   const auto add = [&](const ByCause& by_cause) {
-    for (const double value : by_cause) out += fmt::format("{:11g}", value);
+    for (size_t c = 0; c < kCauses.size(); ++c)
+      if (shown(c)) out += fmt::format("{:11g}", by_cause[c]);
     out += "\n";
   };
   out += "\n";
@@ -195,7 +198,7 @@ std::string ToText(const Prediction& prediction) {
         device.peak_bytes > 0 ? BytesText(static_cast<double>(device.peak_bytes)) : "-");
     out += inputs ? fmt::format(" {:17g}\n", device.peak_with_inputs) : "\n";
   }
-  if (prediction.why) out += ToText(*prediction.why);
+  if (prediction.why) out += ToText(*prediction.why, prediction.execution.links.has_value());
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "compiler/transport.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "schema/nccl/prove.h"
@@ -18,13 +19,32 @@ void HoldSenders(play::Traffic* traffic) {
   }
 }
 
+// Link 2n leads out of node n, link 2n + 1 into it.
+play::Links ShareLinks(const play::Traffic& traffic, const Program& paper, int per_node) {
+  play::Links links{.count = 2 * (paper.devices / per_node + 1)};
+  for (const play::Flow& flow : traffic.flows) {
+    std::vector<int32_t>& of = links.of_flow.emplace_back();
+    std::vector<int32_t> nodes;
+    for (const int32_t device : flow.members) nodes.push_back(device / per_node);
+    if (!flow.IsCollective()) {
+      if (nodes[0] != nodes[1]) of = {2 * nodes[0], 2 * nodes[1] + 1};
+      continue;
+    }
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    // Replicas are on other nodes than these devices.
+    if (nodes.size() == 1 && paper.replicas == 1) continue;
+    for (const int32_t node : nodes) of.insert(of.end(), {2 * node, 2 * node + 1});
+  }
+  return links;
+}
+
 }  // namespace
 
-Result<OnTransport> OnTransport::Make(TransportKind transport, const Program& program,
+Result<OnTransport> OnTransport::Make(const Network& network, const Program& program,
                                       const std::vector<WaitsFor>& waits_for) {
   OnTransport on;
-  on.transport_ = transport;
-  if (transport != TransportKind::kNccl) return on;
+  on.network_ = network;
+  if (network.transport != TransportKind::kNccl) return on;
   auto needs = nccl::Prove(program, waits_for, {});
   if (!needs.ok()) return needs.status();
   on.sharings_ = std::move(needs->sharings);
@@ -35,14 +55,16 @@ Result<Execution> OnTransport::Execute(const Program& paper, const std::vector<W
                                        const CostModel& costs) const {
   auto traffic = play::FindTraffic(paper, waits_for);
   if (!traffic.ok()) return traffic.status();
-  if (transport_ == TransportKind::kRendezvous) HoldSenders(&*traffic);
+  if (network_.transport == TransportKind::kRendezvous) HoldSenders(&*traffic);
   play::Streams streams =
-      transport_ == TransportKind::kNccl
+      network_.transport == TransportKind::kNccl
           ? nccl::MakeStreams(*traffic, nccl::Assign(*traffic, sharings_), play::Groups::kNone)
           : play::MakeStreams(*traffic, play::OrderedChannels(*traffic), play::Groups::kNone);
+  std::optional<play::Links> links;
+  if (network_.shared_links > 0) links = ShareLinks(*traffic, paper, network_.shared_links);
   Execution execution;
-  PP_RETURN_IF_ERROR(
-      pp::Execute(paper, std::move(*traffic), std::move(streams), costs, &execution));
+  PP_RETURN_IF_ERROR(pp::Execute(paper, std::move(*traffic), std::move(streams), std::move(links),
+                                 costs, &execution));
   return execution;
 }
 

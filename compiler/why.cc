@@ -108,6 +108,8 @@ class Reader {
     const int32_t joined = traffic_.joins[device][index];
     const End& end = traffic_.ends[joined];
     const Transfer& transfer = traffic_.transfers[end.transfer];
+    const play::Start& start = played_.starts[end.transfer];
+    if (start.behind >= 0) return Cause::kLink;
     if (traffic_.flows[transfer.flow].IsCollective()) {
       const Op op = At(end.device, end.index).op;
       return op == Op::kReduceNorm || op == Op::kReduceTied ? Cause::kCollective
@@ -115,7 +117,6 @@ class Reader {
     }
     const bool is_send = joined == transfer.first_end;
     if (is_send) return end.index == index ? Cause::kRendezvous : Cause::kBuffer;
-    const play::Start& start = played_.starts[end.transfer];
     if (start.queued) return Cause::kChannel;
     return start.end == joined && end.index != index ? Cause::kBuffer : Cause::kMessage;
   }
@@ -149,6 +150,7 @@ class Reader {
   }
   Node BeforeTransfer(int32_t end) const {
     const play::Start& start = played_.starts[traffic_.ends[end].transfer];
+    if (start.behind >= 0) return NodeOf(traffic_.transfers[start.behind].first_end);
     const End& last = traffic_.ends[start.end];
     if (!start.queued) return {last.device, last.after};
     const auto [stream, item] = place_of_[start.end];
@@ -168,6 +170,7 @@ struct Again {
   CostModel costs;
   play::Traffic traffic;
   play::Streams streams;
+  std::optional<play::Links> links;
 };
 
 play::Streams OneForEach(const play::Traffic& traffic, const play::Streams& given) {
@@ -213,6 +216,9 @@ void Free(Cause cause, const Program& paper, Again* again) {
     case Cause::kChannel:
       again->streams = OneForEach(traffic, again->streams);
       return;
+    case Cause::kLink:
+      again->links.reset();
+      return;
     case Cause::kRendezvous:
       post_early(true);
       return unless([&](const End& end, int32_t e, int32_t index) {
@@ -252,11 +258,11 @@ Result<Why> Explain(const Program& program, const CostModel& costs, const Predic
   }
   why.critical_path = reader.PathTo(last.first, static_cast<int32_t>(last.second));
   for (size_t c = 0; c < kCauses.size(); ++c) {
-    Again again{costs, execution.traffic, execution.streams};
+    Again again{costs, execution.traffic, execution.streams, execution.links};
     Free(static_cast<Cause>(c), paper, &again);
     Execution without;
-    PP_RETURN_IF_ERROR(
-        Execute(paper, std::move(again.traffic), std::move(again.streams), again.costs, &without));
+    PP_RETURN_IF_ERROR(Execute(paper, std::move(again.traffic), std::move(again.streams),
+                               std::move(again.links), again.costs, &without));
     why.saved[c] = prediction.makespan - MakespanOf(program, without);
   }
   return why;

@@ -23,13 +23,14 @@ struct Prediction;  // simulate.h
 enum class Cause : uint8_t {
   kMessage,     // a value that was made or sent too late: messages take no time
   kChannel,     // one that was sent behind others: each message has a channel of its own
+  kLink,        // a link that other messages and reductions share: each channel has its own
   kRendezvous,  // the end of a SEND in its place: SENDs and RECVs in the background
   kBuffer,      // memory that is not free yet, here or at the receiver: enough of it
   kReduction,   // gradients or weights of replicas: reductions take no time
   kCollective,  // the norm, or the tied embedding's gradients: nobody waits for them
 };
-inline constexpr std::array<std::string_view, 6> kCauses = {"message", "channel",   "rendezvous",
-                                                            "buffer",  "reduction", "collective"};
+inline constexpr std::array<std::string_view, 7> kCauses = {
+    "message", "channel", "link", "rendezvous", "buffer", "reduction", "collective"};
 using ByCause = std::array<double, kCauses.size()>;
 
 struct Idle {

@@ -31,15 +31,18 @@ std::vector<Span> SpansOf(const std::vector<Instruction>& list, const std::vecto
 }  // namespace
 
 Status Execute(const Program& program, play::Traffic traffic, play::Streams streams,
-               const CostModel& costs, Execution* execution) {
+               std::optional<play::Links> links, const CostModel& costs, Execution* execution) {
   std::optional<Durations> durations;
   if (execution) durations.emplace(costs, program);
   play::Played played;
   const Status status = play::Play(program, traffic, streams,
-                                   {.durations = durations ? &*durations : nullptr}, &played);
+                                   {.durations = durations ? &*durations : nullptr,
+                                    .links = durations && links ? &*links : nullptr},
+                                   &played);
   if (!status.ok()) return Deadlock(program, played.next, played.cycle);
   if (!execution) return {};
-  *execution = {.traffic = std::move(traffic), .streams = std::move(streams)};
+  *execution = {
+      .traffic = std::move(traffic), .streams = std::move(streams), .links = std::move(links)};
   for (int d = 0; d < program.devices; ++d) {
     execution->spans.push_back(SpansOf(program.lists[d].body, played.over[d], *durations));
     for (const double over : played.over[d])
@@ -55,7 +58,7 @@ Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
   if (!traffic.ok()) return traffic.status();
   play::Streams streams =
       play::MakeStreams(*traffic, play::OrderedChannels(*traffic), play::Groups::kNone);
-  return Execute(program, std::move(*traffic), std::move(streams), costs, execution);
+  return Execute(program, std::move(*traffic), std::move(streams), std::nullopt, costs, execution);
 }
 
 Status Deadlock(const Program& program, std::span<const size_t> next,

@@ -10,6 +10,7 @@
 // two ends of a message: a program that finishes here finishes on any transport.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Execution {
   // The play that this is a reading of.
   play::Traffic traffic;
   play::Streams streams;
+  std::optional<play::Links> links;
   play::Played played;
 };
 
@@ -43,7 +45,7 @@ Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
 
 // The same on another transport: `traffic` as FindTraffic found it, or less of it.
 Status Execute(const Program& program, play::Traffic traffic, play::Streams streams,
-               const CostModel& costs, Execution* execution);
+               std::optional<play::Links> links, const CostModel& costs, Execution* execution);
 
 // The error of devices that have stopped, each before instruction `next`, because of a cycle.
 Status Deadlock(const Program& program, std::span<const size_t> next,

@@ -80,10 +80,10 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   }
   a.progress->Doing("simulating " + path);
   const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
-  auto prediction =
-      Simulate(plan->program, plan->waits_for, *costs,
-               a.transport.empty() ? TransportKind::kAsync
-                                   : TransportKind(transport - std::begin(kTransports)));
+  Network network;
+  if (!a.transport.empty()) network.transport = TransportKind(transport - std::begin(kTransports));
+  PP_RETURN_IF_ERROR(ParseNumber("--shared-links", a.shared_links, 1, &network.shared_links));
+  auto prediction = Simulate(plan->program, plan->waits_for, *costs, network);
   if (!prediction.ok()) return prediction.status().In(path);
   if (a.why) {
     auto why = Explain(plan->program, *costs, *prediction);

@@ -1,6 +1,9 @@
 #include "schema/play/play.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
+#include <utility>
 
 #include "schema/play/deadlock.h"
 #include "schema/play/state.h"
@@ -18,7 +21,8 @@ class Player {
         streams_(streams),
         rules_(rules),
         state_(traffic, streams),
-        over_(traffic.ends.size(), kPending) {
+        over_(traffic.ends.size(), kPending),
+        occupied_(rules.links ? rules.links->count : 0) {
     if (!Timed()) return;
     played_.starts.resize(traffic.transfers.size());
     for (const auto& joins : traffic.joins) played_.over.emplace_back(joins.size());
@@ -29,7 +33,8 @@ class Player {
       StartItems(d);
       Wake(d);
     }
-    while (!awake_.empty()) {
+    while (!awake_.empty() || OccupyLinks()) {
+      if (awake_.empty()) continue;
       const int device = awake_.back();
       awake_.pop_back();
       state_.places[device].awake = false;
@@ -112,7 +117,12 @@ class Player {
       if (Timed()) Delay(stream, item);
       for (const int32_t e : item) {
         const Transfer& transfer = traffic_.transfers[traffic_.ends[e].transfer];
-        if (++state_.started[traffic_.ends[e].transfer] == transfer.ends) Meet(transfer);
+        if (++state_.started[traffic_.ends[e].transfer] < transfer.ends) continue;
+        if (rules_.links) {
+          ready_.push({played_.starts[traffic_.ends[e].transfer].time, traffic_.ends[e].transfer});
+        } else {
+          Meet(transfer);
+        }
       }
     }
   }
@@ -132,6 +142,24 @@ class Player {
       start = latest;
       if (start.end < 0) start.end = e;
     }
+  }
+
+  // The transfer that is ready first: all that is not ready yet will be ready no earlier, since it
+  // waits for one that is. False: there is none.
+  bool OccupyLinks() {
+    if (ready_.empty()) return false;
+    const int32_t number = ready_.top().second;
+    ready_.pop();
+    const Transfer& transfer = traffic_.transfers[number];
+    const std::vector<int32_t>& links = rules_.links->of_flow[transfer.flow];
+    Start& start = played_.starts[number];
+    for (const int32_t link : links)
+      if (occupied_[link].until > start.time)
+        start.time = occupied_[link].until, start.behind = occupied_[link].by;
+    Meet(transfer);
+    const double until = start.time + (*rules_.durations)(At(traffic_.ends[transfer.first_end]));
+    for (const int32_t link : links) occupied_[link] = {until, number};
+    return true;
   }
 
   void Meet(const Transfer& transfer) {
@@ -170,6 +198,13 @@ class Player {
   State state_;
   std::vector<double> over_;  // by end: when its item is over, or kPending
   std::vector<int> awake_;
+  struct Occupied {
+    double until = 0;
+    int32_t by = -1;
+  };
+  std::vector<Occupied> occupied_;                                        // by link
+  using Ready = std::pair<double, int32_t>;                               // since when, a transfer
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;  // before its links
   Played played_;
 };
 

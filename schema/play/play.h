@@ -8,7 +8,7 @@
 // operations need; it then occupies its stream until each of its operations has met the other ends,
 // which have started, too, and has taken its time. Nothing is buffered between the ends. What has
 // started once stays started, so without a limit of kernels all orders end in one state and one
-// time (as in a Kahn network).
+// time (as in a Kahn network). Only links make an order matter: first come, first served.
 //
 // If fewer kernels than streams can run at once on a device, that no longer holds: whoever comes
 // first holds the place. The play then takes the worst order that it knows: kernels take their
@@ -27,10 +27,18 @@ namespace pp::play {
 
 inline constexpr int kNoLimit = 1 << 30;
 
+// What transfers share: one occupies all links of its flow for its time, and then the next one that
+// is ready. Without links each stream has a link of its own.
+struct Links {
+  int32_t count = 0;
+  std::vector<std::vector<int32_t>> of_flow;  // empty where there are none
+};
+
 struct Rules {
   // Null: nothing takes time, and only the end is asked for.
   const Durations* durations = nullptr;
-  int kernels = kNoLimit;  // at least 1: operations that run concurrently on a device
+  const Links* links = nullptr;  // REQUIRES durations
+  int kernels = kNoLimit;        // at least 1: operations that run concurrently on a device
 };
 
 // Why a transfer started when it did: the condition that was met last.
@@ -38,6 +46,7 @@ struct Start {
   double time = 0;
   int32_t end = -1;     // of which of its ends
   bool queued = false;  // the item before it in that end's stream; otherwise the end's `after`
+  int32_t behind = -1;  // if it was ready before: the transfer that occupied a link of it
 };
 
 // What does not proceed in a deadlock, and why: because of the next one of the cycle.

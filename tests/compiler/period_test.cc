@@ -125,7 +125,7 @@ TEST_CASE("the steady state is that of a long run") {
     const auto model = ParseCosts(costs, program->stages);
     REQUIRE(model.ok());
     const auto period =
-        SteadyPeriod(*program, *model, *OnTransport::Make(TransportKind::kAsync, *program, {}));
+        SteadyPeriod(*program, *model, *OnTransport::Make({}, *program, {}));
     REQUIRE(period.ok());
     CHECK(*period == Approx(LongRun(*program, *model)).epsilon(1e-9));
   }
