@@ -46,7 +46,7 @@ class Explainer {
 
   Blocked NextOfOperation(Blocked& at) const {
     const End& end = traffic_.ends[at.end];
-    const int32_t stream = state_.stream_of[at.end];
+    const int32_t stream = state_.sides[at.end].stream;
     const auto item = state_.ItemOf(stream);
     const bool is_next = std::find(item.begin(), item.end(), at.end) != item.end();
     if (state_.queues[stream].open == 0) {
@@ -68,7 +68,7 @@ class Explainer {
 
   // REQUIRES: the end is not over.
   bool HasStarted(int32_t end) const {
-    const int32_t stream = state_.stream_of[end];
+    const int32_t stream = state_.sides[end].stream;
     const auto item = state_.ItemOf(stream);
     return state_.queues[stream].open > 0 && std::find(item.begin(), item.end(), end) != item.end();
   }

@@ -96,9 +96,8 @@ class Player {
   void StartItems(int device) {
     if (IsLimited(device))
       for (const int32_t s : streams_.of_device[device])
-        if (!state_.IsEmpty(s) &&
-            std::none_of(state_.ItemOf(s).begin(), state_.ItemOf(s).end(),
-                         [&](int32_t e) { return state_.started[traffic_.ends[e].transfer] > 0; }))
+        if (!state_.IsEmpty(s) && std::none_of(state_.ItemOf(s).begin(), state_.ItemOf(s).end(),
+                                               [&](int32_t e) { return MeetingOf(e).started > 0; }))
           StartOf(s, device);
     for (const int32_t s : streams_.of_device[device]) StartOf(s, device);
   }
@@ -116,21 +115,24 @@ class Player {
       queue.open = static_cast<int32_t>(item.size());
       if (Timed()) Delay(stream, item);
       for (const int32_t e : item) {
-        const Transfer& transfer = traffic_.transfers[traffic_.ends[e].transfer];
-        if (++state_.started[traffic_.ends[e].transfer] < transfer.ends) continue;
+        State::Meeting& meeting = MeetingOf(e);
+        if (++meeting.started < meeting.ends) continue;
         if (rules_.links) {
-          ready_.push({played_.starts[traffic_.ends[e].transfer].time, traffic_.ends[e].transfer});
+          const int32_t transfer = state_.sides[e].transfer;
+          ready_.push({played_.starts[transfer].time, transfer});
         } else {
-          Meet(transfer);
+          Meet(meeting);
         }
       }
     }
   }
 
+  State::Meeting& MeetingOf(int32_t end) { return state_.meetings[state_.sides[end].transfer]; }
+
   // The transfers of an item start no earlier than it does.
   void Delay(int32_t stream, std::span<const int32_t> item) {
     const State::Queue& queue = state_.queues[stream];
-    Start latest{.time = queue.free, .queued = queue.item > 0};
+    Start latest{.time = queue.free, .queued = queue.item > queue.first};
     for (const int32_t e : item) {
       const End& end = traffic_.ends[e];
       if (end.after < 0 || played_.over[end.device][end.after] < latest.time) continue;
@@ -150,41 +152,44 @@ class Player {
     if (ready_.empty()) return false;
     const int32_t number = ready_.top().second;
     ready_.pop();
-    const Transfer& transfer = traffic_.transfers[number];
-    const std::vector<int32_t>& links = rules_.links->of_flow[transfer.flow];
+    const State::Meeting& meeting = state_.meetings[number];
+    const std::vector<int32_t>& links = rules_.links->of_flow[traffic_.transfers[number].flow];
     Start& start = played_.starts[number];
     for (const int32_t link : links)
       if (occupied_[link].until > start.time)
         start.time = occupied_[link].until, start.behind = occupied_[link].by;
-    Meet(transfer);
-    const double until = start.time + (*rules_.durations)(At(traffic_.ends[transfer.first_end]));
+    Meet(meeting);
+    const double until = start.time + (*rules_.durations)(At(traffic_.ends[meeting.first_end]));
     for (const int32_t link : links) occupied_[link] = {until, number};
     return true;
   }
 
-  void Meet(const Transfer& transfer) {
-    const End& first = traffic_.ends[transfer.first_end];
-    const double over =
-        Timed() ? played_.starts[first.transfer].time + (*rules_.durations)(At(first)) : 0;
-    for (int32_t e = transfer.first_end; e < transfer.first_end + transfer.ends; ++e) {
-      const int32_t stream = state_.stream_of[e];
+  void Meet(const State::Meeting& meeting) {
+    double over = 0;
+    if (Timed()) {
+      const End& first = traffic_.ends[meeting.first_end];
+      over = played_.starts[first.transfer].time + (*rules_.durations)(At(first));
+    }
+    for (int32_t e = meeting.first_end; e < meeting.first_end + meeting.ends; ++e) {
+      const int32_t stream = state_.sides[e].stream;
       State::Queue& queue = state_.queues[stream];
       queue.free = std::max(queue.free, over);
       if (--queue.open > 0) continue;
       for (const int32_t done : state_.ItemOf(stream)) over_[done] = queue.free + LatencyOf(done);
       ++queue.item;
       state_.LookAhead(stream);
-      --state_.places[streams_.all[stream].device].kernels;
-      Wake(streams_.all[stream].device);
+      --state_.places[queue.device].kernels;
+      Wake(queue.device);
     }
   }
 
   // A message arrives later than it leaves its channel; a sender that waits for it in its place
   // waits for the arrival.
   double LatencyOf(int32_t e) const {
+    if (!Timed()) return 0;
     const End& end = traffic_.ends[e];
     const Transfer& transfer = traffic_.transfers[end.transfer];
-    if (!Timed() || traffic_.flows[transfer.flow].IsCollective()) return 0;
+    if (traffic_.flows[transfer.flow].IsCollective()) return 0;
     const bool leaves = e == transfer.first_end && end.joined != end.index;
     return leaves ? 0 : rules_.durations->Latency(At(end));
   }

@@ -18,45 +18,74 @@ struct State {
     bool awake = false;
     double time = 0;  // of the compute lane
   };
+  // What a stream does at once.
+  struct Item {
+    int32_t begin = 0;  // its first operation in `ends`; the next item's is behind its last
+    int32_t needs = End::kNever;  // the last `after` of its operations
+  };
   // A stream's position.
   struct Queue {
-    size_t item = 0;
-    int32_t needs = 0;  // the last `after` of the item's operations; End::kNever if there is none
-    int32_t open = 0;   // operations of the item that are not over; 0 if it has not started
-    double free = 0;    // when the last item was over
+    int32_t device;
+    int32_t first, item, last;    // in `items`: its first one, the next one, and behind its last
+    int32_t needs = End::kNever;  // of the next item; End::kNever if there is none
+    int32_t open = 0;             // operations of the item that are not over; 0: not started
+    double free = 0;              // when the last item was over
+  };
+  // Of an end.
+  struct Side {
+    int32_t stream, transfer;
+  };
+  // A transfer's position.
+  struct Meeting {
+    int32_t first_end, ends;
+    int32_t started = 0;  // its ends that have
   };
 
+  // What one step of a play touches lies together: a play of many devices goes through all of them
+  // with each micro-batch, and only so much fits a cache.
   const Traffic& traffic;
   const Streams& streams;
-  std::vector<Place> places;       // by device
-  std::vector<Queue> queues;       // by stream
-  std::vector<int32_t> stream_of;  // by end
-  std::vector<int32_t> started;    // by transfer: its ends that have
+  std::vector<Place> places;      // by device
+  std::vector<Queue> queues;      // by stream
+  std::vector<Item> items;        // stream by stream, and an end
+  std::vector<int32_t> ends;      // item by item
+  std::vector<Side> sides;        // by end
+  std::vector<Meeting> meetings;  // by transfer
 
   State(const Traffic& t, const Streams& s)
-      : traffic(t),
-        streams(s),
-        places(t.joins.size()),
-        queues(s.all.size()),
-        stream_of(t.ends.size()),
-        started(t.transfers.size(), 0) {
+      : traffic(t), streams(s), places(t.joins.size()), sides(t.ends.size()) {
+    queues.reserve(s.all.size());
+    ends.reserve(t.ends.size());
+    items.reserve(t.ends.size() + 1);
     for (size_t stream = 0; stream < s.all.size(); ++stream) {
-      for (const int32_t e : s.all[stream].ends) stream_of[e] = static_cast<int32_t>(stream);
-      LookAhead(static_cast<int32_t>(stream));
+      const auto first = static_cast<int32_t>(items.size());
+      for (size_t item = 0; item < s.all[stream].Items(); ++item) {
+        items.push_back({static_cast<int32_t>(ends.size()), -1});
+        for (const int32_t e : s.all[stream].Item(item)) {
+          ends.push_back(e);
+          sides[e] = {static_cast<int32_t>(stream), t.ends[e].transfer};
+          items.back().needs = std::max(items.back().needs, t.ends[e].after);
+        }
+      }
+      queues.push_back({s.all[stream].device, first, first, static_cast<int32_t>(items.size())});
     }
+    items.push_back({static_cast<int32_t>(ends.size())});
+    for (size_t stream = 0; stream < queues.size(); ++stream)
+      LookAhead(static_cast<int32_t>(stream));
+    meetings.reserve(t.transfers.size());
+    for (const Transfer& transfer : t.transfers)
+      meetings.push_back({transfer.first_end, transfer.ends});
   }
 
   // Says what the stream's next item needs.
   void LookAhead(int32_t stream) {
-    queues[stream].needs = IsEmpty(stream) ? End::kNever : -1;
-    if (IsEmpty(stream)) return;
-    for (const int32_t e : ItemOf(stream))
-      queues[stream].needs = std::max(queues[stream].needs, traffic.ends[e].after);
+    Queue& queue = queues[stream];
+    queue.needs = queue.item == queue.last ? End::kNever : items[queue.item].needs;
   }
   bool AtEnd(int device) const {
     return places[device].next == static_cast<int32_t>(traffic.joins[device].size());
   }
-  bool IsEmpty(int32_t stream) const { return queues[stream].item == streams.all[stream].Items(); }
+  bool IsEmpty(int32_t stream) const { return queues[stream].item == queues[stream].last; }
   bool IsOver() const {
     for (size_t d = 0; d < places.size(); ++d)
       if (!AtEnd(static_cast<int>(d))) return false;
@@ -66,10 +95,11 @@ struct State {
   }
   bool Passed(const End& end) const { return places[end.device].next > end.after; }
   bool HasMet(const End& end) const {
-    return started[end.transfer] == traffic.transfers[end.transfer].ends;
+    return meetings[end.transfer].started == meetings[end.transfer].ends;
   }
   std::span<const int32_t> ItemOf(int32_t stream) const {
-    return streams.all[stream].Item(queues[stream].item);
+    const Item* item = &items[queues[stream].item];
+    return {ends.data() + item[0].begin, ends.data() + item[1].begin};
   }
 };
 
