@@ -19,7 +19,7 @@ class Explainer {
       if (!state_.AtEnd(static_cast<int>(d))) return InLane(static_cast<int>(d));
     for (size_t s = 0;; ++s)
       if (!state_.IsEmpty(static_cast<int32_t>(s)))
-        return Operation(state_.ItemOf(static_cast<int32_t>(s)).front());
+        return Operation(state_.ItemOf(static_cast<int32_t>(s)).front().end);
   }
 
   // Says why `at` does not proceed. Returns what it waits for.
@@ -46,18 +46,18 @@ class Explainer {
 
   Blocked NextOfOperation(Blocked& at) const {
     const End& end = traffic_.ends[at.end];
-    const int32_t stream = state_.sides[at.end].stream;
+    const int32_t stream = state_.stream_of[at.end];
     const auto item = state_.ItemOf(stream);
-    const bool is_next = std::find(item.begin(), item.end(), at.end) != item.end();
+    const bool is_next = Has(item, at.end);
     if (state_.queues[stream].open == 0) {
       if (is_next && !state_.Passed(end)) {
         const bool stands = end.after == state_.places[end.device].next;
         return Because(at, "needs", stands ? InLane(end.device) : Blocked{end.device, end.after});
       }
-      for (const int32_t e : item)
+      for (const auto [e, transfer] : item)
         if (!state_.Passed(traffic_.ends[e]))
           return Because(at, is_next ? "is grouped with" : "is queued behind", Operation(e));
-      if (!is_next) return Because(at, "is queued behind", Operation(item.front()));
+      if (!is_next) return Because(at, "is queued behind", Operation(item.front().end));
       return Because(at, "finds no room alongside", Operation(Unmet(Occupant(end.device))));
     }
     if (!is_next) return Because(at, "is queued behind", Operation(Unmet(stream)));
@@ -68,15 +68,18 @@ class Explainer {
 
   // REQUIRES: the end is not over.
   bool HasStarted(int32_t end) const {
-    const int32_t stream = state_.sides[end].stream;
-    const auto item = state_.ItemOf(stream);
-    return state_.queues[stream].open > 0 && std::find(item.begin(), item.end(), end) != item.end();
+    const int32_t stream = state_.stream_of[end];
+    return state_.queues[stream].open > 0 && Has(state_.ItemOf(stream), end);
+  }
+  static bool Has(std::span<const State::Operation> item, int32_t end) {
+    return std::any_of(item.begin(), item.end(), [&](const auto& o) { return o.end == end; });
   }
   // The first operation of a started item that has not met.
   int32_t Unmet(int32_t stream) const {
     const auto item = state_.ItemOf(stream);
-    return *std::find_if(item.begin(), item.end(),
-                         [&](int32_t e) { return !state_.HasMet(traffic_.ends[e]); });
+    return std::find_if(item.begin(), item.end(),
+                        [&](const auto& o) { return !state_.HasMet(traffic_.ends[o.end]); })
+        ->end;
   }
   int32_t Occupant(int device) const {
     const auto& mine = state_.streams.of_device[device];

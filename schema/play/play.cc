@@ -96,8 +96,9 @@ class Player {
   void StartItems(int device) {
     if (IsLimited(device))
       for (const int32_t s : streams_.of_device[device])
-        if (!state_.IsEmpty(s) && std::none_of(state_.ItemOf(s).begin(), state_.ItemOf(s).end(),
-                                               [&](int32_t e) { return MeetingOf(e).started > 0; }))
+        if (!state_.IsEmpty(s) &&
+            std::none_of(state_.ItemOf(s).begin(), state_.ItemOf(s).end(),
+                         [&](const auto& o) { return state_.meetings[o.transfer].started > 0; }))
           StartOf(s, device);
     for (const int32_t s : streams_.of_device[device]) StartOf(s, device);
   }
@@ -114,11 +115,10 @@ class Player {
       ++place.kernels;
       queue.open = static_cast<int32_t>(item.size());
       if (Timed()) Delay(stream, item);
-      for (const int32_t e : item) {
-        State::Meeting& meeting = MeetingOf(e);
+      for (const auto [end, transfer] : item) {
+        State::Meeting& meeting = state_.meetings[transfer];
         if (++meeting.started < meeting.ends) continue;
         if (rules_.links) {
-          const int32_t transfer = state_.sides[e].transfer;
           ready_.push({played_.starts[transfer].time, transfer});
         } else {
           Meet(meeting);
@@ -127,19 +127,17 @@ class Player {
     }
   }
 
-  State::Meeting& MeetingOf(int32_t end) { return state_.meetings[state_.sides[end].transfer]; }
-
   // The transfers of an item start no earlier than it does.
-  void Delay(int32_t stream, std::span<const int32_t> item) {
+  void Delay(int32_t stream, std::span<const State::Operation> item) {
     const State::Queue& queue = state_.queues[stream];
     Start latest{.time = queue.free, .queued = queue.item > queue.first};
-    for (const int32_t e : item) {
+    for (const auto [e, transfer] : item) {
       const End& end = traffic_.ends[e];
       if (end.after < 0 || played_.over[end.device][end.after] < latest.time) continue;
       latest = {.time = played_.over[end.device][end.after], .end = e};
     }
-    for (const int32_t e : item) {
-      Start& start = played_.starts[traffic_.ends[e].transfer];
+    for (const auto [e, transfer] : item) {
+      Start& start = played_.starts[transfer];
       if (start.end >= 0 && latest.time <= start.time) continue;
       start = latest;
       if (start.end < 0) start.end = e;
@@ -171,11 +169,12 @@ class Player {
       over = played_.starts[first.transfer].time + (*rules_.durations)(At(first));
     }
     for (int32_t e = meeting.first_end; e < meeting.first_end + meeting.ends; ++e) {
-      const int32_t stream = state_.sides[e].stream;
+      const int32_t stream = state_.stream_of[e];
       State::Queue& queue = state_.queues[stream];
       queue.free = std::max(queue.free, over);
       if (--queue.open > 0) continue;
-      for (const int32_t done : state_.ItemOf(stream)) over_[done] = queue.free + LatencyOf(done);
+      for (const auto [done, transfer] : state_.ItemOf(stream))
+        over_[done] = queue.free + LatencyOf(done);
       ++queue.item;
       state_.LookAhead(stream);
       --state_.places[queue.device].kernels;

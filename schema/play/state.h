@@ -20,7 +20,7 @@ struct State {
   };
   // What a stream does at once.
   struct Item {
-    int32_t begin = 0;  // its first operation in `ends`; the next item's is behind its last
+    int32_t begin = 0;  // in `operations`: its first; the next item's is behind its last
     int32_t needs = End::kNever;  // the last `after` of its operations
   };
   // A stream's position.
@@ -31,9 +31,8 @@ struct State {
     int32_t open = 0;             // operations of the item that are not over; 0: not started
     double free = 0;              // when the last item was over
   };
-  // Of an end.
-  struct Side {
-    int32_t stream, transfer;
+  struct Operation {
+    int32_t end, transfer;
   };
   // A transfer's position.
   struct Meeting {
@@ -45,31 +44,31 @@ struct State {
   // with each micro-batch, and only so much fits a cache.
   const Traffic& traffic;
   const Streams& streams;
-  std::vector<Place> places;      // by device
-  std::vector<Queue> queues;      // by stream
-  std::vector<Item> items;        // stream by stream, and an end
-  std::vector<int32_t> ends;      // item by item
-  std::vector<Side> sides;        // by end
-  std::vector<Meeting> meetings;  // by transfer
+  std::vector<Place> places;          // by device
+  std::vector<Queue> queues;          // by stream
+  std::vector<Item> items;            // stream by stream, and an end
+  std::vector<Operation> operations;  // item by item
+  std::vector<int32_t> stream_of;     // by end
+  std::vector<Meeting> meetings;      // by transfer
 
   State(const Traffic& t, const Streams& s)
-      : traffic(t), streams(s), places(t.joins.size()), sides(t.ends.size()) {
+      : traffic(t), streams(s), places(t.joins.size()), stream_of(t.ends.size()) {
     queues.reserve(s.all.size());
-    ends.reserve(t.ends.size());
+    operations.reserve(t.ends.size());
     items.reserve(t.ends.size() + 1);
     for (size_t stream = 0; stream < s.all.size(); ++stream) {
       const auto first = static_cast<int32_t>(items.size());
       for (size_t item = 0; item < s.all[stream].Items(); ++item) {
-        items.push_back({static_cast<int32_t>(ends.size()), -1});
+        items.push_back({static_cast<int32_t>(operations.size()), -1});
         for (const int32_t e : s.all[stream].Item(item)) {
-          ends.push_back(e);
-          sides[e] = {static_cast<int32_t>(stream), t.ends[e].transfer};
+          operations.push_back({e, t.ends[e].transfer});
+          stream_of[e] = static_cast<int32_t>(stream);
           items.back().needs = std::max(items.back().needs, t.ends[e].after);
         }
       }
       queues.push_back({s.all[stream].device, first, first, static_cast<int32_t>(items.size())});
     }
-    items.push_back({static_cast<int32_t>(ends.size())});
+    items.push_back({static_cast<int32_t>(operations.size())});
     for (size_t stream = 0; stream < queues.size(); ++stream)
       LookAhead(static_cast<int32_t>(stream));
     meetings.reserve(t.transfers.size());
@@ -97,9 +96,9 @@ struct State {
   bool HasMet(const End& end) const {
     return meetings[end.transfer].started == meetings[end.transfer].ends;
   }
-  std::span<const int32_t> ItemOf(int32_t stream) const {
+  std::span<const Operation> ItemOf(int32_t stream) const {
     const Item* item = &items[queues[stream].item];
-    return {ends.data() + item[0].begin, ends.data() + item[1].begin};
+    return {operations.data() + item[0].begin, operations.data() + item[1].begin};
   }
 };
 
