@@ -175,16 +175,12 @@ struct Again {
 
 play::Streams OneForEach(const play::Traffic& traffic, const play::Streams& given) {
   play::Streams streams;
-  streams.of_device.resize(given.of_device.size());
-  const auto add = [&](play::Stream stream) {
-    streams.of_device[stream.device].push_back(static_cast<int32_t>(streams.all.size()));
-    streams.all.push_back(std::move(stream));
-  };
   for (const play::Stream& stream : given.all)
     if (traffic.FlowOf(traffic.ends[stream.ends.front()]).IsCollective()) {
-      add(stream);
+      streams.all.push_back(stream);
     } else {
-      for (const int32_t e : stream.ends) add({stream.device, stream.carrier, {e}, {0, 1}});
+      for (const int32_t e : stream.ends)
+        streams.all.push_back({stream.device, stream.carrier, {e}, {0, 1}});
     }
   return streams;
 }

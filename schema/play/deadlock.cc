@@ -82,10 +82,9 @@ class Explainer {
         ->end;
   }
   int32_t Occupant(int device) const {
-    const auto& mine = state_.streams.of_device[device];
-    return *std::find_if(mine.begin(), mine.end(), [&](int32_t s) {
-      return !state_.IsEmpty(s) && state_.queues[s].open > 0;
-    });
+    int32_t stream = state_.places[device].first_stream;
+    while (state_.IsEmpty(stream) || state_.queues[stream].open == 0) ++stream;
+    return stream;
   }
 
   const State& state_;

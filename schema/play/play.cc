@@ -18,7 +18,6 @@ class Player {
   Player(const Program& paper, const Traffic& traffic, const Streams& streams, const Rules& rules)
       : paper_(paper),
         traffic_(traffic),
-        streams_(streams),
         rules_(rules),
         state_(traffic, streams),
         over_(traffic.ends.size(), kPending),
@@ -94,17 +93,19 @@ class Player {
   }
 
   void StartItems(int device) {
-    if (IsLimited(device))
-      for (const int32_t s : streams_.of_device[device])
-        if (!state_.IsEmpty(s) &&
-            std::none_of(state_.ItemOf(s).begin(), state_.ItemOf(s).end(),
-                         [&](const auto& o) { return state_.meetings[o.transfer].started > 0; }))
-          StartOf(s, device);
-    for (const int32_t s : streams_.of_device[device]) StartOf(s, device);
+    const int32_t first = state_.places[device].first_stream;
+    const int32_t end = first + state_.places[device].streams;
+    for (int32_t s = first; IsLimited(device) && s < end; ++s)
+      if (!state_.IsEmpty(s) && !HasPartners(s)) StartOf(s, device);
+    for (int32_t s = first; s < end; ++s) StartOf(s, device);
   }
 
-  bool IsLimited(int device) const {
-    return rules_.kernels < static_cast<int>(streams_.of_device[device].size());
+  bool IsLimited(int device) const { return rules_.kernels < state_.places[device].streams; }
+  // Whether any end has started that the next item of a stream meets.
+  bool HasPartners(int32_t stream) const {
+    const auto item = state_.ItemOf(stream);
+    return std::any_of(item.begin(), item.end(),
+                       [&](const auto& o) { return state_.meetings[o.transfer].started > 0; });
   }
 
   void StartOf(int32_t stream, int device) {
@@ -197,7 +198,6 @@ class Player {
 
   const Program& paper_;
   const Traffic& traffic_;
-  const Streams& streams_;
   const Rules& rules_;
   State state_;
   std::vector<double> over_;  // by end: when its item is over, or kPending

@@ -13,14 +13,15 @@ namespace pp::play {
 struct State {
   // A device's position.
   struct Place {
-    int32_t next = 0;  // the compute lane has passed all before
-    int kernels = 0;   // that occupy the device
+    int32_t next = 0;                       // the compute lane has passed all before
+    int32_t first_stream = 0, streams = 0;  // those of the device
+    int kernels = 0;                        // that occupy it
     bool awake = false;
     double time = 0;  // of the compute lane
   };
   // What a stream does at once.
   struct Item {
-    int32_t begin = 0;  // in `operations`: its first; the next item's is behind its last
+    int32_t begin = 0;            // in `operations`: its first; the next item's is behind its last
     int32_t needs = End::kNever;  // the last `after` of its operations
   };
   // A stream's position.
@@ -43,7 +44,6 @@ struct State {
   // What one step of a play touches lies together: a play of many devices goes through all of them
   // with each micro-batch, and only so much fits a cache.
   const Traffic& traffic;
-  const Streams& streams;
   std::vector<Place> places;          // by device
   std::vector<Queue> queues;          // by stream
   std::vector<Item> items;            // stream by stream, and an end
@@ -52,7 +52,7 @@ struct State {
   std::vector<Meeting> meetings;      // by transfer
 
   State(const Traffic& t, const Streams& s)
-      : traffic(t), streams(s), places(t.joins.size()), stream_of(t.ends.size()) {
+      : traffic(t), places(t.joins.size()), stream_of(t.ends.size()) {
     queues.reserve(s.all.size());
     operations.reserve(t.ends.size());
     items.reserve(t.ends.size() + 1);
@@ -66,6 +66,8 @@ struct State {
           items.back().needs = std::max(items.back().needs, t.ends[e].after);
         }
       }
+      Place& place = places[s.all[stream].device];
+      if (place.streams++ == 0) place.first_stream = static_cast<int32_t>(stream);
       queues.push_back({s.all[stream].device, first, first, static_cast<int32_t>(items.size())});
     }
     items.push_back({static_cast<int32_t>(operations.size())});

@@ -36,8 +36,7 @@ struct Stream {
 };
 
 struct Streams {
-  std::vector<Stream> all;
-  std::vector<std::vector<int32_t>> of_device;  // device -> its streams
+  std::vector<Stream> all;  // device by device
   // The most streams of one device: as many kernels may want to run on it concurrently.
   int MostOnADevice() const;
 };
