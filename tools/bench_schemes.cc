@@ -3,8 +3,9 @@
 // micro-batches and twice the devices take (twice the work should take twice the time). Then the
 // memory that very many devices take.
 //
-//   bench_schemes [INSTRUCTIONS]     about as many in a plan, those of a prologue and an epilogue
-//                                    included; 2.6 million by default
+//   bench_schemes [INSTRUCTIONS [SCHEME]]
+//       about as many instructions in a plan, those of a prologue and an epilogue included; 2.6
+//       million by default; of one scheme (beside 1F1B) only
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -123,13 +124,15 @@ void MeasureScheme(const std::string& scheme, int64_t instructions, double (&bas
   }
 }
 
-int Main(int64_t instructions) {
+int Main(int64_t instructions, std::string_view only) {
   fmt::print("{:<14} {:<9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}\n", "scheme", "", "instr.",
              "ns/instr.", "to 1f1b", "2 M", "2 D", "GiB");
   double base[3];
   MeasureScheme("1f1b", instructions, base);
   for (const Scheme& scheme : Schemes())
-    if (scheme.name != "1f1b") MeasureScheme(std::string(scheme.name), instructions, base);
+    if (scheme.name != "1f1b" && (only.empty() || scheme.name == only))
+      MeasureScheme(std::string(scheme.name), instructions, base);
+  if (!only.empty()) return 0;
   const Cost many =
       Measure({.scheme = "v-half",
                .shape = {.devices = 20'000, .microbatches = 8, .stages_per_device = 0}});
@@ -143,9 +146,9 @@ int Main(int64_t instructions) {
 
 int main(int argc, char** argv) {
   double instructions = 2.6e6;
-  if (argc > 2 || (argc == 2 && !pp::ReadNumber(argv[1], &instructions))) {
-    fmt::print(stderr, "usage: bench_schemes [INSTRUCTIONS]\n");
+  if (argc > 3 || (argc > 1 && !pp::ReadNumber(argv[1], &instructions))) {
+    fmt::print(stderr, "usage: bench_schemes [INSTRUCTIONS [SCHEME]]\n");
     return 2;
   }
-  return pp::Main(static_cast<int64_t>(instructions));
+  return pp::Main(static_cast<int64_t>(instructions), argc > 2 ? argv[2] : "");
 }
