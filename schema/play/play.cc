@@ -11,8 +11,6 @@
 namespace pp::play {
 namespace {
 
-constexpr double kPending = -1;
-
 class Player {
  public:
   Player(const Program& paper, const Traffic& traffic, const Streams& streams, const Rules& rules)
@@ -20,9 +18,10 @@ class Player {
         traffic_(traffic),
         rules_(rules),
         state_(traffic, streams),
-        over_(traffic.ends.size(), kPending),
+        is_over_(traffic.ends.size(), 0),
         occupied_(rules.links ? rules.links->count : 0) {
     if (!Timed()) return;
+    over_.resize(traffic.ends.size());
     played_.starts.resize(traffic.transfers.size());
     for (const auto& joins : traffic.joins) played_.over.emplace_back(joins.size());
   }
@@ -52,7 +51,7 @@ class Player {
   }
 
   Played Result() {
-    for (size_t e = 0; Timed() && e < over_.size(); ++e)
+    for (size_t e = 0; e < over_.size(); ++e)
       played_.over[traffic_.ends[e].device][traffic_.ends[e].index] = over_[e];
     return std::move(played_);
   }
@@ -70,7 +69,7 @@ class Player {
     int32_t& next = state_.places[device].next;
     for (const auto& joins = traffic_.joins[device]; next < static_cast<int32_t>(joins.size());
          ++next)
-      if (joins[next] >= 0 && over_[joins[next]] == kPending) return;
+      if (joins[next] >= 0 && !is_over_[joins[next]]) return;
   }
 
   void AdvanceInTime(int device) {
@@ -81,7 +80,7 @@ class Player {
     for (int32_t& next = place.next; next < static_cast<int32_t>(list.size()); ++next) {
       const Instruction& i = list[next];
       if (joins[next] >= 0) {
-        if (over_[joins[next]] == kPending) return;
+        if (!is_over_[joins[next]]) return;
         place.time = std::max(place.time, over_[joins[next]]);
       } else if (Info(i.op).lane == Lane::kCompute) {
         place.time +=
@@ -174,8 +173,10 @@ class Player {
       State::Queue& queue = state_.queues[stream];
       queue.free = std::max(queue.free, over);
       if (--queue.open > 0) continue;
-      for (const auto [done, transfer] : state_.ItemOf(stream))
-        over_[done] = queue.free + LatencyOf(done);
+      for (const auto [done, transfer] : state_.ItemOf(stream)) {
+        is_over_[done] = 1;
+        if (Timed()) over_[done] = queue.free + LatencyOf(done);
+      }
       ++queue.item;
       state_.LookAhead(stream);
       --state_.places[queue.device].kernels;
@@ -186,7 +187,6 @@ class Player {
   // A message arrives later than it leaves its channel; a sender that waits for it in its place
   // waits for the arrival.
   double LatencyOf(int32_t e) const {
-    if (!Timed()) return 0;
     const End& end = traffic_.ends[e];
     const Transfer& transfer = traffic_.transfers[end.transfer];
     if (traffic_.flows[transfer.flow].IsCollective()) return 0;
@@ -200,7 +200,8 @@ class Player {
   const Traffic& traffic_;
   const Rules& rules_;
   State state_;
-  std::vector<double> over_;  // by end: when its item is over, or kPending
+  std::vector<uint8_t> is_over_;  // by end: its item
+  std::vector<double> over_;      // by end, in time: when
   std::vector<int> awake_;
   struct Occupied {
     double until = 0;

@@ -82,6 +82,12 @@ struct State {
   void LookAhead(int32_t stream) {
     Queue& queue = queues[stream];
     queue.needs = queue.item == queue.last ? End::kNever : items[queue.item].needs;
+    // A play of many devices would wait for memory at each new cache line.
+    constexpr int kAhead = 8;
+    __builtin_prefetch(items.data() + queue.item + kAhead);
+    __builtin_prefetch(operations.data() + items[queue.item].begin + kAhead);
+    if (queue.item != queue.last)
+      __builtin_prefetch(meetings.data() + operations[items[queue.item].begin].transfer + kAhead);
   }
   bool AtEnd(int device) const {
     return places[device].next == static_cast<int32_t>(traffic.joins[device].size());
