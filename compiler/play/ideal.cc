@@ -99,7 +99,15 @@ class Filler : public InOrder {
  public:
   Filler(const Program& program, const std::vector<Message>& messages, const Durations& durations,
          const WeightFill& fill)
-      : InOrder(program, messages, durations), fill_(fill), places_(program.devices) {}
+      : InOrder(program, messages, durations), fill_(fill), places_(program.devices) {
+    for (int d = 0; d < program.devices; ++d) {
+      const auto& list = program.lists[d].body;
+      places_[d].list.reserve(list.size() +
+                              std::count_if(list.begin(), list.end(), [](const Instruction& i) {
+                                return i.op == Op::kBackwardInput;
+                              }));
+    }
+  }
 
   bool Run(int device, Follower::Turn& turn, double ready) {
     Place& place = places_[device];
