@@ -1,12 +1,16 @@
 // fit-memory under a limit in bytes (--memory-limit 40GiB): the whole arena of a device must fit,
 // not only its activations.
 //
-// What the search cannot see (weights, gradients, optimizer, values in flight, fragmentation
-// between block sizes) is found by lowering: what a lowered plan takes beyond the activations that
-// the search has counted is set aside, and the search runs again with the rest, until the lowered
-// plan fits.
+// The search counts activations. Weights, gradients and optimizer are set aside for it; what it
+// cannot see (values in flight, fragmentation between block sizes) is found by lowering: under the
+// given limit and those of a grid below it plans are searched, and the fastest whose lowered arenas
+// fit the given one is taken.
 //
-//   limit 300 MB   | weights .. 120 | messages 30 |  for the search 150  |
+//   limit 300 MB   | weights .. 120 | for the search 180 |            a plan of 312 MB
+//         280 MB   | weights .. 120 | for the search 160 |            a plan of 290 MB: fits
+//
+// Where none does, what those plans took beyond their activations is set aside, too, until one
+// fits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +24,11 @@
 namespace pp {
 namespace {
 
-constexpr int kAttempts = 12, kThorough = 3;
+// The limits that are tried at most, and the number of plans that fit which are compared.
+constexpr int kTries = 8, kCompared = 3;
+constexpr int kAttempts = 12;
 constexpr int kRaises = 8;
+constexpr double kGiB = int64_t{1} << 30;
 
 // Bytes that a micro-batch of each stage holds: its stash includes the forward's input.
 search::MemoryModel ByteMemory(const Program& program) {
@@ -55,19 +62,15 @@ Status Uncounted(const Program& program, const PassContext& context,
   return {};
 }
 
-// What no plan can beat: each device has the limit less what every plan holds from the first step
-// to the last.
-Result<double> ProvedBound(const Program& program, const PassContext& context,
-                           search::MemoryModel memory) {
+// What every plan holds on each device from the first step to the last.
+Result<std::vector<int64_t>> AlwaysHeld(const Program& program, const PassContext& context) {
   const Result<Program> lowered = Lower(program, context);
   if (!lowered.ok()) return lowered.status();
   const Regions regions(*lowered);
-  for (int d = 0; d < program.devices; ++d) {
-    int64_t always = 0;
-    for (const Region& region : regions.On(d)) always += region.bytes;
-    memory.limit[d] = static_cast<int64_t>(At(context.fit.limit.values, d)) - always;
-  }
-  return search::LowerBound(ProblemOf(program, context, memory));
+  std::vector<int64_t> always(program.devices, 0);
+  for (int d = 0; d < program.devices; ++d)
+    for (const Region& region : regions.On(d)) always[d] += region.bytes;
+  return always;
 }
 
 std::string Bytes(double bytes) {
@@ -170,59 +173,120 @@ Status TakeReady(const Program& program, const std::optional<Program>& mario,
   return {};
 }
 
-// Searches quickly, with more and more set aside, until a plan fits; then thoroughly, a few times
-// at most, until one fits again. `lack`: of the plan that lacked least, if none fits.
-Status Fit(Program& program, const PassContext& full_context, FitReport* report, Lack* lack) {
-  PassContext context = full_context;
-  context.fit.search_seconds = 0;
-  context.fit.quick = true;
-  const std::vector<double>& limits = context.fit.limit.values;
-  search::MemoryModel memory = ByteMemory(program);
-  memory.limit.assign(program.devices, INT64_MAX);
-  std::vector<int64_t> set_aside;
-  PP_RETURN_IF_ERROR(Uncounted(program, context, memory, &set_aside));
-  const std::optional<Program> mario = MarioPlan(program, context);
-  const Result<double> bound = ProvedBound(program, context, memory);
-  if (!bound.ok()) return bound.status();
-  Fastest fastest;
-  PP_RETURN_IF_ERROR(TakeReady(program, mario, context, memory, *bound, &fastest));
-  Lack least;
-  int thorough = 0;
-  for (int attempt = 0; attempt < kAttempts && thorough < kThorough; ++attempt) {
-    thorough += !context.fit.quick;
-    for (int d = 0; d < program.devices; ++d)
-      memory.limit[d] = static_cast<int64_t>(At(limits, d)) - set_aside[d];
-    *lack = {};
-    PP_RETURN_IF_ERROR(MakeRoom(program, context, memory, lack));
-    if (lack->device >= 0) break;
-    Program fitted = program;
-    std::vector<int64_t> uncounted;
-    PP_RETURN_IF_ERROR(
-        FitAndLower(fitted, mario, context, memory, *bound, report, &uncounted, lack));
-    if (lack->device < 0) {
-      fastest.Consider(fitted, *report);
-      if (!context.fit.quick) break;
-      context.fit.quick = false;
-      context.fit.search_seconds = full_context.fit.search_seconds;
-      continue;
-    }
-    if (least.device < 0 || lack->over < least.over) least = *lack;
-    for (int d = 0; d < program.devices; ++d)
-      if (report->peaks[d] > At(limits, d)) set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
+// The limits to try, by device: of one for all those of the grid of GiB that are not above it;
+// several are lowered together.
+std::vector<std::vector<double>> TriesBelow(const std::vector<double>& limits) {
+  const bool one = limits.size() == 1;
+  constexpr double kJustAbove = 1 + 1e-6;
+  std::vector<double> lower = LimitsToTry(one ? limits[0] / kGiB * kJustAbove : 1, kTries + one);
+  if (one) lower.erase(lower.begin());
+  std::vector<std::vector<double>> tries;
+  for (const double part : lower) {
+    std::vector<double>& tried = tries.emplace_back(limits);
+    for (double& limit : tried) limit = one ? part * kGiB : part * limit;
   }
-  if (least.device >= 0) *lack = least;
-  if (!fastest.plan) return {};
-  *report = std::move(fastest.report);
-  program = std::move(*fastest.plan);
-  *lack = {};
-  return {};
+  return tries;
 }
+
+class BytesFitter {
+ public:
+  BytesFitter(const Program& program, const PassContext& context)
+      : program_(program),
+        context_(context),
+        limits_(context.fit.limit.values),
+        mario_(MarioPlan(program, context)),
+        memory_(ByteMemory(program)) {
+    memory_.limit.assign(program.devices, INT64_MAX);
+  }
+
+  // `lack`: of the plan that lacked least, if none fits; then `program` and `report` stay.
+  Status Run(Program* program, FitReport* report, Lack* lack) {
+    const auto always = AlwaysHeld(program_, context_);
+    if (!always.ok()) return always.status();
+    SetAside(limits_, *always);
+    bound_ = search::LowerBound(ProblemOf(program_, context_, memory_));
+    PP_RETURN_IF_ERROR(TakeReady(program_, mario_, context_, memory_, bound_, &fastest_));
+    PP_RETURN_IF_ERROR(Compare(*always));
+    if (!fastest_.plan) PP_RETURN_IF_ERROR(Squeeze(*always, lack));
+    if (!fastest_.plan) return {};
+    *lack = {};
+    *report = std::move(fastest_.report);
+    *program = std::move(*fastest_.plan);
+    return {};
+  }
+
+ private:
+  void SetAside(const std::vector<double>& limits, const std::vector<int64_t>& bytes) {
+    for (int d = 0; d < program_.devices; ++d)
+      memory_.limit[d] = static_cast<int64_t>(At(limits, d)) - bytes[d];
+  }
+
+  // The plans of the grid's limits.
+  Status Compare(const std::vector<int64_t>& always) {
+    const int most = context_.fit.quick ? 1 : kCompared;
+    int fitting = 0;
+    for (const std::vector<double>& limits : TriesBelow(limits_)) {
+      if (fitting == most || (fastest_.plan && fastest_.report.makespan <= bound_)) break;
+      SetAside(limits, always);
+      if (!HasRoom(ProblemOf(program_, context_, memory_))) break;
+      PassContext context = context_;
+      if (fitting > 0) context.fit.search_seconds = 0;
+      std::vector<int64_t> uncounted;
+      Lack lack;
+      PP_RETURN_IF_ERROR(Try(context, &uncounted, &lack));
+      fitting += lack.device < 0;
+    }
+    return {};
+  }
+
+  // With more and more set aside.
+  Status Squeeze(std::vector<int64_t> set_aside, Lack* least) {
+    PassContext context = context_;
+    context.fit.search_seconds = 0;
+    context.fit.quick = true;
+    for (int attempt = 0; attempt < kAttempts && !fastest_.plan; ++attempt) {
+      SetAside(limits_, set_aside);
+      Lack lack;
+      PP_RETURN_IF_ERROR(MakeRoom(program_, context, memory_, &lack));
+      std::vector<int64_t> uncounted;
+      const bool has_room = lack.device < 0;
+      if (has_room) PP_RETURN_IF_ERROR(Try(context, &uncounted, &lack));
+      if (least->device < 0 || lack.over < least->over) *least = lack;
+      if (!has_room) return {};
+      for (int d = 0; d < program_.devices; ++d)
+        if (over_[d]) set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
+    }
+    return {};
+  }
+
+  // One search, and its plan lowered.
+  Status Try(const PassContext& context, std::vector<int64_t>* uncounted, Lack* lack) {
+    Program fitted = program_;
+    FitReport report;
+    PP_RETURN_IF_ERROR(
+        FitAndLower(fitted, mario_, context, memory_, bound_, &report, uncounted, lack));
+    over_.assign(program_.devices, false);
+    for (int d = 0; d < program_.devices; ++d) over_[d] = report.peaks[d] > At(limits_, d);
+    if (lack->device < 0) fastest_.Consider(fitted, report);
+    return {};
+  }
+
+  const Program& program_;
+  const PassContext& context_;
+  const std::vector<double>& limits_;
+  const std::optional<Program> mario_;
+  search::MemoryModel memory_;
+  double bound_ = 0;
+  Fastest fastest_;
+  std::vector<bool> over_;  // by device: whether the last plan took more than its limit
+};
 
 // Raises the insufficient limit until the value that the error will name has been seen to fit. A
 // single limit holds for all devices; of several, only the one that is named is raised.
 Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
   PassContext more = context;
   more.fit.search_seconds = 0;
+  more.fit.quick = true;
   more.fit.progress = nullptr;
   std::vector<double>& limits = more.fit.limit.values;
   for (int raise = 0; raise < kRaises; ++raise) {
@@ -230,7 +294,7 @@ Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
     Program plan = program;
     FitReport report;
     Lack next;
-    PP_RETURN_IF_ERROR(Fit(plan, more, &report, &next));
+    PP_RETURN_IF_ERROR(BytesFitter(program, more).Run(&plan, &report, &next));
     if (next.device < 0 || (limits.size() > 1 && next.device != lack->device)) break;
     *lack = next;
   }
@@ -242,7 +306,7 @@ Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
 Status FitBytes(Program& program, const PassContext& context, FitReport* report) {
   if (!program.job) return Status::Invalid("--memory-limit: bytes need --model");
   Lack lack;
-  PP_RETURN_IF_ERROR(Fit(program, context, report, &lack));
+  PP_RETURN_IF_ERROR(BytesFitter(program, context).Run(&program, report, &lack));
   if (lack.device >= 0) {
     PP_RETURN_IF_ERROR(TryMore(program, context, &lack));
     return Status::Invalid(

@@ -13,9 +13,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "compiler/passes/schedule.h"
 #include "compiler/play/ideal.h"
+#include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
 #include "compiler/search/starts.h"
 
@@ -59,6 +62,11 @@ bool StepsAreFree(const CostModel& costs) {
 }
 
 }  // namespace
+
+bool HasRoom(const search::Problem& problem) {
+  const std::vector<int64_t> least = search::SmallestLimits(problem);
+  return std::equal(least.begin(), least.end(), problem.memory.limit.begin(), std::less_equal());
+}
 
 bool OverlapSaves(const Program& program, const PassContext& context) {
   const Durations durations(context.costs, program);
@@ -121,6 +129,18 @@ std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Pro
   return starts;
 }
 
+std::vector<double> LimitsToTry(double limit, int count) {
+  constexpr double kSteps = 10;
+  std::vector<double> limits = {limit};
+  double octave = std::exp2(std::floor(std::log2(limit)));
+  double step = std::ceil(limit / octave * kSteps * (1 - kSame)) - 1;
+  while (static_cast<int>(limits.size()) < count) {
+    if (step < kSteps) octave /= 2, step = 2 * kSteps - 1;
+    limits.push_back(step-- / kSteps * octave);
+  }
+  return limits;
+}
+
 std::optional<Program> MarioPlan(Program program, const PassContext& context) {
   for (const Pass& pass : MarioPasses())
     if (!pass.run(program, context).ok()) return std::nullopt;
@@ -134,6 +154,7 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
       search::Search(problem, StartsOf(program, context.fit.kin, problem),
                      {.seconds = context.fit.search_seconds,
                       .quick = context.fit.quick,
+                      .share = context.fit.limit.values.size() == 1 ? kShareOfATry : 1,
                       .lower_bound = lower_bound,
                       .progress = context.fit.progress});
   Program best = program;
@@ -157,6 +178,40 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
   return report;
 }
 
+namespace {
+
+// Under a limit in activations.
+Status FitActivations(Program& program, const PassContext& context, FitReport* report) {
+  constexpr int kTries = 3;
+  const std::vector<double>& limits = context.fit.limit.values;
+  PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
+  const auto problem_under = [&](const std::vector<double>& tried) {
+    return ProblemOf(program, context, search::ActivationMemory(program, context.costs, tried));
+  };
+  search::Problem problem = problem_under(limits);
+  PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
+  const std::optional<Program> mario = MarioPlan(program, context);
+  const Program scheme = program;
+  *report = FitOnce(program, mario, context, problem);
+  if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem)) return {};
+  PassContext less = context;
+  less.fit.search_seconds = 0;
+  for (const double limit : LimitsToTry(limits[0], kTries)) {
+    problem = problem_under({limit});
+    if (limit == limits[0] || !HasRoom(problem)) continue;
+    if (report->lower_bound && report->makespan <= *report->lower_bound * (1 + kSame)) break;
+    Program fitted = scheme;
+    FitReport its_report = FitOnce(fitted, mario, less, problem, report->lower_bound);
+    if (its_report.makespan >= report->makespan * (1 - kSame)) continue;
+    its_report.lower_bound = report->lower_bound;
+    *report = its_report;
+    program = std::move(fitted);
+  }
+  return {};
+}
+
+}  // namespace
+
 Status FitMemory(Program& program, const PassContext& context) {
   const MemoryFit& fit = context.fit;
   const std::vector<double>& limits = fit.limit.values;
@@ -176,11 +231,7 @@ Status FitMemory(Program& program, const PassContext& context) {
   if (fit.limit.unit == MemoryLimit::kBytes) {
     PP_RETURN_IF_ERROR(FitBytes(program, context, &report));
   } else {
-    PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
-    const search::Problem problem =
-        ProblemOf(program, context, search::ActivationMemory(program, context.costs, limits));
-    PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
-    report = FitOnce(program, MarioPlan(program, context), context, problem);
+    PP_RETURN_IF_ERROR(FitActivations(program, context, &report));
   }
   report.whole = StepsAreFree(context.costs);
   if (fit.report) fit.report(report);

@@ -9,11 +9,20 @@
 
 namespace pp {
 
+// A search of a fixed amount of work may end behind one with less memory. So the limits of a fixed
+// grid just below a given one are searched, too, from the largest on: ten in an octave, 1, 1.1 ..
+// 1.9, 2, 2.2 .. 3.8, 4, of activations or of GiB. `count`: with the limit itself.
+std::vector<double> LimitsToTry(double limit, int count);
+// The part of a search's work that each of them gets.
+inline constexpr double kShareOfATry = 0.75;
+
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
 // `mario`: a plan that the outcome must not be slower than, if it fits. `lower_bound`: if it is
 // known already.
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
                   const search::Problem& problem, std::optional<double> lower_bound = {});
+// Whether each device has enough memory for its part, one micro-batch after the other.
+bool HasRoom(const search::Problem& problem);
 // The program's order, and those of its kin that sum gradients in the same order.
 std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
                                    const search::Problem& problem);

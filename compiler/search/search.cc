@@ -112,19 +112,22 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
 
 // Local search from a policy's rules, from rules derived from the best plan, and on that plan
 // itself.
-void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn) {
+void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn, double share) {
+  const auto shared = [&](int64_t work) { return static_cast<int64_t>(share * work); };
   if (!tried.empty()) {
-    bench.Allow(kPhaseWork);
+    bench.Allow(shared(kPhaseWork));
     VaryRules(bench, tried[turn % tried.size()].rules);
   }
-  bench.Allow(kPhaseWork);
+  bench.Allow(shared(kPhaseWork));
   VaryRules(bench, Imitate(bench.problem, bench.best()));
   for (int round = 0; round < kAnnealings; ++round)
-    Anneal(bench,
-           kAnnealWork + kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells));
+    Anneal(bench, shared(kAnnealWork +
+                         kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells)));
 }
 
 }  // namespace
+
+bool IsLarge(const Problem& problem) { return problem.cells() >= kManyCells; }
 
 std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(problem).limit; }
 
@@ -142,10 +145,10 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);
-  if (!options.quick && problem.cells() < kManyCells) Improve(bench, tried, 0);
+  if (!options.quick && !IsLarge(problem)) Improve(bench, tried, 0, options.share);
   if (options.seconds > 0) bench.StopAfter(options.seconds);
   for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)
-    Improve(bench, tried, turn);
+    Improve(bench, tried, turn, 1);
   return {bench.best(), bench.best_makespan() - problem.lead, bound};
 }
 

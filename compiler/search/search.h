@@ -12,6 +12,7 @@ namespace pp::search {
 struct SearchOptions {
   double seconds = 0;  // to go on until then after a fixed amount of work, half a second to two
   bool quick = false;  // no local search
+  double share = 1;    // of the work of the local search
   std::optional<double> lower_bound;  // that is known already
   // Called with each better one; as the outcome's, less the problem's lead.
   std::function<void(double makespan)> progress;
@@ -28,6 +29,9 @@ struct SearchOutcome {
 // no device's limit is below SmallestLimits.
 SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options);
+
+// Whether it has too many cells for local search to pay.
+bool IsLarge(const Problem& problem);
 
 // The least memory with which each device can do its part, whatever the time.
 std::vector<int64_t> SmallestLimits(const Problem& problem);
