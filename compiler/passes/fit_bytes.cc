@@ -26,6 +26,8 @@ namespace {
 
 // The limits that are tried at most, and the number of plans that fit which are compared.
 constexpr int kTries = 8, kCompared = 3;
+// Of a search's work, for each of them.
+constexpr double kShare = 0.75;
 constexpr int kAttempts = 12;
 constexpr int kRaises = 8;
 constexpr double kGiB = int64_t{1} << 30;
@@ -230,6 +232,7 @@ class BytesFitter {
       SetAside(limits, always);
       if (!HasRoom(ProblemOf(program_, context_, memory_))) break;
       PassContext context = context_;
+      context.fit.share = kShare;
       if (fitting > 0) context.fit.search_seconds = 0;
       std::vector<int64_t> uncounted;
       Lack lack;

@@ -154,7 +154,7 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
       search::Search(problem, StartsOf(program, context.fit.kin, problem),
                      {.seconds = context.fit.search_seconds,
                       .quick = context.fit.quick,
-                      .share = context.fit.limit.values.size() == 1 ? kShareOfATry : 1,
+                      .share = context.fit.share,
                       .lower_bound = lower_bound,
                       .progress = context.fit.progress});
   Program best = program;

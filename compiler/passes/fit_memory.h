@@ -13,9 +13,6 @@ namespace pp {
 // grid just below a given one are searched, too, from the largest on: ten in an octave, 1, 1.1 ..
 // 1.9, 2, 2.2 .. 3.8, 4, of activations or of GiB. `count`: with the limit itself.
 std::vector<double> LimitsToTry(double limit, int count);
-// The part of a search's work that each of them gets.
-inline constexpr double kShareOfATry = 0.75;
-
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
 // `mario`: a plan that the outcome must not be slower than, if it fits. `lower_bound`: if it is
 // known already.

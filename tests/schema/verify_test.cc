@@ -141,8 +141,9 @@ TEST_CASE("the message names device and region") {
   CHECK(error([](DeviceList& list) { list.regions.erase(list.regions.begin()); }) ==
         "device 1: no region for weights s0 of pipe 1 (4448 bytes)");
   CHECK(error([](DeviceList& list) {
-          list.regions.push_back({Kind::kScratch, 0, -1, list.arena_bytes, 64});
-          list.arena_bytes += 64;
+          const int64_t end = (list.arena_bytes + kAlign - 1) / kAlign * kAlign;
+          list.regions.push_back({Kind::kScratch, 0, -1, end, 64});
+          list.arena_bytes = end + 64;
         }) ==
         "device 1: a region of 64 bytes for scratch s0 (the device needs none, or no second)");
   CHECK_THAT(error([](DeviceList& list) {
