@@ -55,17 +55,22 @@ Outcome Run(const Program& program, const LateDevices* late, const Plant& plant)
   return outcome;
 }
 
-// The number of orders in which the plant is found.
-int Found(const Program& program, const Plant& plant) {
+// Whether the plant is found in the order of a seed.
+bool IsFoundIn(unsigned seed, const Program& program, const Plant& plant, const Outcome& right) {
+  const LateDevices late(seed);
+  CHECK(Run(program, &late, nullptr) == right);
+  return !(Run(program, &late, plant) == right);
+}
+
+// In some order: one finds it in a third of its runs or more, since how far the ranks' threads have
+// come matters, too.
+bool IsFound(const Program& program, const Plant& plant) {
+  constexpr unsigned kMostSeeds = 40;
   const Outcome right = Run(program, nullptr, nullptr);
   REQUIRE(right.status.ok());
-  int found = 0;
-  for (const unsigned seed : kSeeds) {
-    const LateDevices late(seed);
-    CHECK(Run(program, &late, nullptr) == right);
-    found += !(Run(program, &late, plant) == right);
-  }
-  return found;
+  for (unsigned seed = 1; seed <= kMostSeeds; ++seed)
+    if (IsFoundIn(seed, program, plant, right)) return true;
+  return false;
 }
 
 int IndexOf(const BoundList& list, const std::string& text) {
@@ -98,7 +103,7 @@ TEST_CASE("a missing wait is found") {
     const Plant plant = In(missing.devices - 1, [&](BoundList* list, auto*) {
       list->waits_for[IndexOf(*list, missing.text)].body = -1000;  // over since long
     });
-    CHECK(Found(program, plant) > 0);
+    CHECK(IsFound(program, plant));
   }
 }
 
@@ -109,7 +114,7 @@ TEST_CASE("bytes that are used again too early are found") {
     const char* text;
   };
   for (const Early& early :
-       {Early{{.scheme = "1f1b", .shape = {2, 8}}, 1, "RECV_act s0 m4 from d0"},
+       {Early{{.scheme = "1f1b", .shape = {2, 8}}, 1, "RECV_act s0 m2 from d0"},
         Early{{.scheme = "1f1b", .shape = {4, 8}}, 0, "RECV_grad s0 m3 from d1"},
         Early{{.scheme = "chimera", .shape = {4, 8}}, 2, "RECV_grad s1 m3 from d1"}}) {
     INFO(early.options.scheme << " '" << early.text << "'");
@@ -119,7 +124,7 @@ TEST_CASE("bytes that are used again too early are found") {
       PP_CHECK(wait.index >= 0 && wait.body == 0);
       wait.index = -1;
     });
-    CHECK(Found(program, plant) > 0);
+    CHECK(IsFound(program, plant));
   }
 }
 
@@ -162,7 +167,9 @@ TEST_CASE("the group of another stage is found") {
     PP_CHECK((other == Group{1, 0, 3, 2}));
     group = other;
   };
-  CHECK(Found(program, plant) == static_cast<int>(std::size(kSeeds)));
+  const Outcome right = Run(program, nullptr, nullptr);
+  REQUIRE(right.status.ok());
+  for (const unsigned seed : kSeeds) CHECK(IsFoundIn(seed, program, plant, right));
 }
 
 }  // namespace
