@@ -130,12 +130,12 @@ std::string ToText(const Why& why, bool shared_links) {
     if (shown(c)) out += fmt::format("{:>11}", kCauses[c]);
   const auto add = [&](const ByCause& by_cause) {
     for (size_t c = 0; c < kCauses.size(); ++c)
-      if (shown(c)) out += fmt::format("{:11g}", by_cause[c]);
+      if (shown(c)) out += fmt::format("{:11.5g}", by_cause[c]);
     out += "\n";
   };
   out += "\n";
   for (size_t d = 0; d < why.idle.size(); ++d) {
-    out += fmt::format("{:>6}        {:11g}{:11g}", fmt::format("d{}", d), why.idle[d].warm_up,
+    out += fmt::format("{:>6}        {:11.5g}{:11.5g}", fmt::format("d{}", d), why.idle[d].warm_up,
                        why.idle[d].drain);
     add(why.idle[d].gaps);
   }
