@@ -181,10 +181,28 @@ Status List(const Arguments& a, const Rows& rows, Name name, Meaning meaning) {
   return PrintOut(a.format == "json" ? json.dump() + "\n" : out);
 }
 
+// With what sizes and options each takes.
 Status SchemesCommand(const Arguments& a) {
-  return List(
-      a, Schemes(), [](const Scheme& row) { return std::string(row.name); },
-      [](const Scheme& row) { return std::string(row.summary); });
+  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
+  std::string out;
+  auto json = nlohmann::json::array();
+  for (const Scheme& row : Schemes()) {
+    const std::string_view option = row.option == Scheme::kGroups      ? "--group-size"
+                                    : row.option == Scheme::kPipePairs ? "--pipe-pairs"
+                                    : row.option == Scheme::kAnyMap    ? "--stage-map"
+                                                                       : "";
+    std::string sizes = fmt::format("V = {}{}", row.stages_per_device,
+                                    row.parts == Scheme::kFree ? " or another" : "");
+    for (const std::string_view more : {row.needs, option})
+      if (!more.empty()) sizes += fmt::format(", {}", more);
+    out += fmt::format("{:<15}{}\n{:<15}  {}\n", row.name, row.summary, "", sizes);
+    json.push_back({{"name", row.name},
+                    {"meaning", row.summary},
+                    {"stages_per_device", row.stages_per_device},
+                    {"needs", row.needs},
+                    {"option", option}});
+  }
+  return PrintOut(a.format == "json" ? json.dump() + "\n" : out);
 }
 Status PassesCommand(const Arguments& a) {
   std::vector<std::pair<std::string, std::string>> rows;

@@ -80,6 +80,7 @@ enum class StageMap {
 struct Scheme {
   std::string_view name;
   std::string_view summary;
+  std::string_view needs;        // sizes for which `check` passes, for people; empty: all
   int stages_per_device;         // default V
   enum { kFixed, kFree } parts;  // whether V may be changed
   StageMap map;

@@ -2,6 +2,8 @@
 // always refuses.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
+#include <map>
 
 #include "compiler/compile.h"
 #include "schema/file.h"
@@ -287,6 +289,31 @@ TEST_CASE("messages about overlapping pairs") {
   CHECK_THAT(ErrorOfText(Replaced(plain, "FW        s1 m1\n" + wait + "  BW        s1 m1\n",
                                   "FW s1 m1 overlap\n  BW s1 m1 overlap\n" + wait)),
              Catch::EndsWith("overlaps what makes stash s1 m1"));
+}
+
+TEST_CASE("what a scheme says it needs is what it checks") {
+  const std::map<std::string_view, std::function<bool(int, int)>> kNeeds = {
+      {"", [](int, int) { return true; }},
+      {"M >= D", [](int d, int m) { return m >= d; }},
+      {"M >= 2 D", [](int d, int m) { return m >= 2 * d; }},
+      {"M >= 2 D - 1", [](int d, int m) { return m >= 2 * d - 1; }},
+      {"M a multiple of D", [](int d, int m) { return m % d == 0; }},
+      {"M a multiple of D unless in other groups", [](int d, int m) { return m % d == 0; }},
+      {"D even, M a multiple of twice the pairs",
+       [](int d, int m) { return d % 2 == 0 && m % 2 == 0; }},
+      {"D and M even, M >= 2 D",
+       [](int d, int m) { return d % 2 == 0 && m % 2 == 0 && m >= 2 * d; }},
+      {"V even", [](int, int) { return true; }}};  // of the sizes, which are V's default here
+  for (const Scheme& scheme : Schemes()) {
+    REQUIRE(kNeeds.count(scheme.needs) == 1);
+    for (int d = 1; d <= 6; ++d)
+      for (int m = 1; m <= 14; ++m) {
+        INFO(scheme.name << " D " << d << " M " << m);
+        const Shape shape{.devices = d, .microbatches = m, .stages_per_device = 0};
+        CHECK(BuildSchedule(std::string(scheme.name), shape).ok() == kNeeds.at(scheme.needs)(d, m));
+      }
+  }
+  CHECK(!BuildSchedule("hanayo", {.devices = 2, .microbatches = 4, .stages_per_device = 3}).ok());
 }
 
 }  // namespace pp
