@@ -208,7 +208,14 @@ class BytesFitter {
     SetAside(limits_, *always);
     bound_ = search::LowerBound(ProblemOf(program_, context_, memory_));
     PP_RETURN_IF_ERROR(TakeReady(program_, mario_, context_, memory_, bound_, &fastest_));
-    PP_RETURN_IF_ERROR(Compare(*always));
+    std::vector<double> best_limits;
+    PP_RETURN_IF_ERROR(Compare(*always, &best_limits));
+    if (context_.fit.search_seconds > 0 && !best_limits.empty()) {
+      SetAside(best_limits, *always);
+      std::vector<int64_t> uncounted;
+      Lack unused;
+      PP_RETURN_IF_ERROR(Try(context_, &uncounted, &unused));
+    }
     if (!fastest_.plan) PP_RETURN_IF_ERROR(Squeeze(*always, lack));
     if (!fastest_.plan) return {};
     *lack = {};
@@ -223,21 +230,23 @@ class BytesFitter {
       memory_.limit[d] = static_cast<int64_t>(At(limits, d)) - bytes[d];
   }
 
-  // The plans of the grid's limits.
-  Status Compare(const std::vector<int64_t>& always) {
-    const int most = context_.fit.quick ? 1 : kCompared;
+  // The plans of the grid's limits, each of fixed work. `best_limits`: where the fastest one is.
+  Status Compare(const std::vector<int64_t>& always, std::vector<double>* best_limits) {
+    PassContext context = context_;
+    context.fit.share = kShare;
+    context.fit.search_seconds = 0;
+    const int most = context.fit.quick ? 1 : kCompared;
     int fitting = 0;
     for (const std::vector<double>& limits : TriesBelow(limits_)) {
       if (fitting == most || (fastest_.plan && fastest_.report.makespan <= bound_)) break;
       SetAside(limits, always);
-      if (!HasRoom(ProblemOf(program_, context_, memory_))) break;
-      PassContext context = context_;
-      context.fit.share = kShare;
-      if (fitting > 0) context.fit.search_seconds = 0;
+      if (!HasRoom(ProblemOf(program_, context, memory_))) break;
+      const double before = fastest_.plan ? fastest_.report.makespan : HUGE_VAL;
       std::vector<int64_t> uncounted;
       Lack lack;
       PP_RETURN_IF_ERROR(Try(context, &uncounted, &lack));
-      fitting += lack.device < 0;
+      if (lack.device >= 0) continue;
+      if (fitting++ == 0 || fastest_.report.makespan < before) *best_limits = limits;
     }
     return {};
   }
