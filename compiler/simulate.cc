@@ -88,7 +88,7 @@ double MakespanOf(const Program& program, const Execution& execution) {
 }
 
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const CostModel& costs, const Network& network) {
+                            const CostModel& costs, const NetworkModel& network) {
   const bool overlaps = HasSections(program);
   std::optional<Program> unrolled;
   if (overlaps) unrolled = OnPaper(program);

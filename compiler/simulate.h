@@ -37,7 +37,7 @@ struct Prediction {
 
 // REQUIRES: `waits_for` from Verify(program) with kPlan. Errors: those of the transport.
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
-                            const CostModel& costs, const Network& network = {});
+                            const CostModel& costs, const NetworkModel& network = {});
 
 // The device and the index, in OnPaper(program), of the instruction that a step ends with.
 std::pair<int, size_t> LastInstruction(const Program& program, const Execution& execution);

@@ -40,7 +40,7 @@ play::Links ShareLinks(const play::Traffic& traffic, const Program& paper, int p
 
 }  // namespace
 
-Result<OnTransport> OnTransport::Make(const Network& network, const Program& program,
+Result<OnTransport> OnTransport::Make(const NetworkModel& network, const Program& program,
                                       const std::vector<WaitsFor>& waits_for) {
   OnTransport on;
   on.network_ = network;

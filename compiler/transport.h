@@ -22,7 +22,7 @@ enum class TransportKind : uint8_t { kAsync, kRendezvous, kNccl };
 inline constexpr std::string_view kTransports[] = {"async", "rendezvous", "nccl"};
 
 // What carries a plan's messages and reductions.
-struct Network {
+struct NetworkModel {
   TransportKind transport = TransportKind::kAsync;
   // So many consecutive devices (a node) share one link out and one in: a message to another node
   // occupies the sender's link out and the receiver's link in for its time, and a reduction over
@@ -35,7 +35,7 @@ class OnTransport {
  public:
   // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.
   // Error: NCCL's communicators cannot be safe.
-  static Result<OnTransport> Make(const Network& network, const Program& program,
+  static Result<OnTransport> Make(const NetworkModel& network, const Program& program,
                                   const std::vector<WaitsFor>& waits_for);
 
   // The program, or bodies of it (schema/sections.h). Errors as schema/execute.h's: with
@@ -44,7 +44,7 @@ class OnTransport {
                             const CostModel& costs) const;
 
  private:
-  Network network_;
+  NetworkModel network_;
   nccl::Sharings sharings_;
 };
 

@@ -80,7 +80,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   }
   a.progress->Doing("simulating " + path);
   const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
-  Network network;
+  NetworkModel network;
   if (!a.transport.empty()) network.transport = TransportKind(transport - std::begin(kTransports));
   PP_RETURN_IF_ERROR(ParseNumber("--shared-links", a.shared_links, 1, &network.shared_links));
   auto prediction = Simulate(plan->program, plan->waits_for, *costs, network);

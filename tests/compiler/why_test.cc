@@ -23,7 +23,7 @@ struct Explained {
   Prediction prediction;
 };
 
-Explained MustExplain(Program program, const std::string& costs, const Network& network) {
+Explained MustExplain(Program program, const std::string& costs, const NetworkModel& network) {
   Explained e{.program = std::move(program)};
   std::vector<WaitsFor> waits_for;
   REQUIRE(Verify(e.program, Depth::kPlan, &waits_for).ok());
@@ -40,7 +40,7 @@ Explained MustExplain(Program program, const std::string& costs, const Network& 
 }
 
 Explained MustExplain(const CompileOptions& options, const std::string& costs,
-                      const Network& network = {}) {
+                      const NetworkModel& network = {}) {
   return MustExplain(MustCompile(options), costs, network);
 }
 
@@ -101,8 +101,8 @@ TEST_CASE("idle time by cause sums to the idle time, and the critical path has n
     for (const P2p p2p : {P2p::kAsync, P2p::kBlocking})
       for (const int replicas : {1, 2})
         for (const bool model : {false, true})
-          for (const Network& network :
-               {Network{}, {TransportKind::kNccl}, {.shared_links = 1}, {.shared_links = 2}}) {
+          for (const NetworkModel& network :
+               {NetworkModel{}, {TransportKind::kNccl}, {.shared_links = 1}, {.shared_links = 2}}) {
             CompileOptions options{
                 .scheme = std::string(scheme.name),
                 .shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0},
