@@ -40,6 +40,10 @@ Status ShowCommand(const Arguments& a);
 Status SimulateCommand(const Arguments& a);
 Status VerifyCommand(const Arguments& a);
 Status TuneCommand(const Arguments& a);
+Status SchemesCommand(const Arguments& a);
+Status PassesCommand(const Arguments& a);
+Status OpsCommand(const Arguments& a);
+Status MachinesCommand(const Arguments& a);
 
 // The machine that was given, or the profile; `costs` is what --costs says, and becomes empty if
 // that is a file.

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -166,70 +165,6 @@ Status ImportCommand(const Arguments& a) {
   auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));
   if (!plan.ok()) return plan.status();
   return SavePlan(a, *plan);
-}
-
-// A table of names and meanings, for people or for programs.
-template <typename Rows, typename Name, typename Meaning>
-Status List(const Arguments& a, const Rows& rows, Name name, Meaning meaning) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
-  std::string out;
-  auto json = nlohmann::json::array();
-  for (const auto& row : rows) {
-    out += fmt::format("{:<18} {}\n", name(row), meaning(row));
-    json.push_back({{"name", name(row)}, {"meaning", meaning(row)}});
-  }
-  return PrintOut(a.format == "json" ? json.dump() + "\n" : out);
-}
-
-// With what sizes and options each takes.
-Status SchemesCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
-  std::string out;
-  auto json = nlohmann::json::array();
-  for (const Scheme& row : Schemes()) {
-    const std::string_view option = row.option == Scheme::kGroups      ? "--group-size"
-                                    : row.option == Scheme::kPipePairs ? "--pipe-pairs"
-                                    : row.option == Scheme::kAnyMap    ? "--stage-map"
-                                                                       : "";
-    std::string sizes = fmt::format("V = {}{}", row.stages_per_device,
-                                    row.parts == Scheme::kFree ? " or another" : "");
-    for (const std::string_view more : {row.needs, option})
-      if (!more.empty()) sizes += fmt::format(", {}", more);
-    out += fmt::format("{:<15}{}\n{:<15}  {}\n", row.name, row.summary, "", sizes);
-    json.push_back({{"name", row.name},
-                    {"meaning", row.summary},
-                    {"stages_per_device", row.stages_per_device},
-                    {"needs", row.needs},
-                    {"option", option}});
-  }
-  return PrintOut(a.format == "json" ? json.dump() + "\n" : out);
-}
-Status PassesCommand(const Arguments& a) {
-  std::vector<std::pair<std::string, std::string>> rows;
-  for (const Pass& pass : Passes())
-    rows.emplace_back(pass.name, fmt::format("{}{}", pass.summary,
-                                             pass.takes > Form::kSchedule ? " (always)" : ""));
-  std::string mario;
-  for (const Pass& pass : MarioPasses())
-    mario += (mario.empty() ? "" : ",") + std::string(pass.name);
-  rows.emplace_back("mario", "stands for " + mario);
-  return List(
-      a, rows, [](const auto& row) { return row.first; },
-      [](const auto& row) { return row.second; });
-}
-Status OpsCommand(const Arguments& a) {
-  return List(
-      a, Ops(), [](const OpInfo& row) { return std::string(row.text); },
-      [](const OpInfo& row) { return std::string(row.meaning); });
-}
-
-Status MachinesCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
-  std::string out;
-  for (const Machine& machine : Machines())
-    out += a.format == "json" ? fmt::format("{}{}", out.empty() ? "[" : ",\n", ToJson(machine))
-                              : ToJson(machine) + "\n";
-  return PrintOut(a.format == "json" ? out + "]\n" : out);
 }
 
 // The commands and their options. Returns what the user chose through *command.

@@ -51,7 +51,9 @@ struct PathStep {
 struct Why {
   // By device. If steps overlap, of the second body, in the steady state, without a warm-up.
   std::vector<Idle> idle;
-  ByCause saved{};  // the makespan less the makespan without the cause
+  // The makespan less the makespan without the cause; on shared links it may be negative, since a
+  // message that comes earlier may delay another one.
+  ByCause saved{};
   // To the last instruction; if steps overlap, to the end of the second body.
   std::vector<PathStep> critical_path;
 };

@@ -43,7 +43,8 @@ struct Execution {
 Status Execute(const Program& program, const std::vector<WaitsFor>& waits_for,
                const CostModel& costs, Execution* execution);
 
-// The same on another transport: `traffic` as FindTraffic found it, or less of it.
+// The same on another transport: `traffic` as FindTraffic found it, or less of it; `links`: those
+// that it shares, if any.
 Status Execute(const Program& program, play::Traffic traffic, play::Streams streams,
                std::optional<play::Links> links, const CostModel& costs, Execution* execution);
 

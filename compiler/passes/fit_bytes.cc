@@ -180,8 +180,7 @@ Status TakeReady(const Program& program, const std::optional<Program>& mario,
 std::vector<std::vector<double>> TriesBelow(const std::vector<double>& limits) {
   const bool one = limits.size() == 1;
   constexpr double kJustAbove = 1 + 1e-6;
-  std::vector<double> lower = LimitsToTry(one ? limits[0] / kGiB * kJustAbove : 1, kTries + one);
-  if (one) lower.erase(lower.begin());
+  const std::vector<double> lower = LimitsBelow((one ? limits[0] / kGiB : 1) * kJustAbove, kTries);
   std::vector<std::vector<double>> tries;
   for (const double part : lower) {
     std::vector<double>& tried = tries.emplace_back(limits);

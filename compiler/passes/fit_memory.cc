@@ -129,9 +129,9 @@ std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Pro
   return starts;
 }
 
-std::vector<double> LimitsToTry(double limit, int count) {
+std::vector<double> LimitsBelow(double limit, int count) {
   constexpr double kSteps = 10;
-  std::vector<double> limits = {limit};
+  std::vector<double> limits;
   double octave = std::exp2(std::floor(std::log2(limit)));
   double step = std::ceil(limit / octave * kSteps * (1 - kSame)) - 1;
   while (static_cast<int>(limits.size()) < count) {
@@ -182,7 +182,7 @@ namespace {
 
 // Under a limit in activations.
 Status FitActivations(Program& program, const PassContext& context, FitReport* report) {
-  constexpr int kTries = 3;
+  constexpr int kMore = 2;
   const std::vector<double>& limits = context.fit.limit.values;
   PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
   const auto problem_under = [&](const std::vector<double>& tried) {
@@ -196,9 +196,9 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem)) return {};
   PassContext less = context;
   less.fit.search_seconds = 0;
-  for (const double limit : LimitsToTry(limits[0], kTries)) {
+  for (const double limit : LimitsBelow(limits[0], kMore)) {
     problem = problem_under({limit});
-    if (limit == limits[0] || !HasRoom(problem)) continue;
+    if (!HasRoom(problem)) break;
     if (report->lower_bound && report->makespan <= *report->lower_bound * (1 + kSame)) break;
     Program fitted = scheme;
     FitReport its_report = FitOnce(fitted, mario, less, problem, report->lower_bound);

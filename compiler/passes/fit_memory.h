@@ -10,9 +10,10 @@
 namespace pp {
 
 // A search of a fixed amount of work may end behind one with less memory. So the limits of a fixed
-// grid just below a given one are searched, too, from the largest on: ten in an octave, 1, 1.1 ..
-// 1.9, 2, 2.2 .. 3.8, 4, of activations or of GiB. `count`: with the limit itself.
-std::vector<double> LimitsToTry(double limit, int count);
+// grid just below a given one are searched, too: ten in an octave, 1, 1.1 .. 1.9, 2, 2.2 .. 3.8, 4,
+// of activations or of GiB. The largest first.
+std::vector<double> LimitsBelow(double limit, int count);
+
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
 // `mario`: a plan that the outcome must not be slower than, if it fits. `lower_bound`: if it is
 // known already.
