@@ -47,11 +47,30 @@ struct MemoryCheck::Blocks {
     bool live;
     int32_t last_use;
   };
-  std::map<int64_t, Block> at;
+  using Map = std::map<int64_t, Block>;
+  Map at;
   int64_t arena_bytes;
   int64_t align;
   std::span<const Instruction> list;
   std::span<const Region> regions;
+
+  // The block at an offset that was asked for lately, without a search: most values lie where one
+  // of their size lay before. at.end() where there is none.
+  Map::iterator& AtHand(int64_t offset) {
+    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // Knuth's multiplicative hash
+    return at_hand[static_cast<uint64_t>(offset) * kGolden >> (64 - kBits)];
+  }
+  Map::iterator Find(int64_t offset) {
+    Map::iterator& hand = AtHand(offset);
+    if (hand == at.end() || hand->first != offset) hand = at.find(offset);
+    return hand;
+  }
+  Map::iterator Erase(Map::iterator block) {
+    if (Map::iterator& hand = AtHand(block->first); hand == block) hand = at.end();
+    return at.erase(block);
+  }
+  static constexpr int kBits = 8;
+  std::vector<Map::iterator> at_hand = std::vector<Map::iterator>(1 << kBits, at.end());
 };
 
 MemoryCheck::MemoryCheck(const Program& program, int device, std::span<const Instruction> list)
@@ -80,21 +99,22 @@ Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use)
     return Status::Invalid(fmt::format("{} (multiples of {})", place(), blocks_->align));
   *offset = begin;
   *last_use = -1;
-  auto found = at.lower_bound(begin);
-  if (found != at.end() && found->first == begin && found->second.bytes == claim.bytes) {
+  auto found = blocks_->Find(begin);
+  if (found != at.end() && found->second.bytes == claim.bytes) {
     if (found->second.live) return Status::Invalid(place() + " overlaps a value in use");
     *last_use = found->second.last_use;
     found->second.live = true;
     return {};
   }
   // A different partition than before: forget the free blocks that it touches.
+  found = at.lower_bound(begin);
   if (found != at.begin() && std::prev(found)->first + std::prev(found)->second.bytes > begin)
     --found;
   while (found != at.end() && found->first < end) {
     if (found->second.live) return Status::Invalid(place() + " overlaps a value in use");
     *last_use = std::max(*last_use, found->second.last_use);
     const auto [old, block] = *found;
-    found = at.erase(found);
+    found = blocks_->Erase(found);
     // The rest on either side of the new block stays a free block.
     if (old < begin) at[old] = {begin - old, false, block.last_use};
     if (old + block.bytes > end) at[end] = {old + block.bytes - end, false, block.last_use};
@@ -104,8 +124,12 @@ Status MemoryCheck::Take(const Claim& claim, int64_t* offset, int32_t* last_use)
 }
 
 void MemoryCheck::Free(int64_t offset, int64_t bytes, int index) {
-  auto& block = blocks_->at[offset];
-  block = {bytes, false, index};
+  const Blocks::Block free{bytes, false, index};
+  if (const auto found = blocks_->Find(offset); found != blocks_->at.end()) {
+    found->second = free;
+  } else {
+    blocks_->at[offset] = free;
+  }
 }
 
 }  // namespace pp

@@ -44,9 +44,11 @@ class Explainer {
     return {traffic_.ends[end].device, traffic_.ends[end].index, end};
   }
 
+  int32_t StreamOf(int32_t end) const { return static_cast<int32_t>(state_.ends[end].stream); }
+
   Blocked NextOfOperation(Blocked& at) const {
     const End& end = traffic_.ends[at.end];
-    const int32_t stream = state_.stream_of[at.end];
+    const int32_t stream = StreamOf(at.end);
     const auto item = state_.ItemOf(stream);
     const bool is_next = Has(item, at.end);
     if (state_.queues[stream].open == 0) {
@@ -54,9 +56,9 @@ class Explainer {
         const bool stands = end.after == state_.places[end.device].next;
         return Because(at, "needs", stands ? InLane(end.device) : Blocked{end.device, end.after});
       }
-      for (const auto [e, transfer] : item)
-        if (!state_.Passed(traffic_.ends[e]))
-          return Because(at, is_next ? "is grouped with" : "is queued behind", Operation(e));
+      for (const State::Operation& o : item)
+        if (!state_.Passed(traffic_.ends[o.end]))
+          return Because(at, is_next ? "is grouped with" : "is queued behind", Operation(o.end));
       if (!is_next) return Because(at, "is queued behind", Operation(item.front().end));
       return Because(at, "finds no room alongside", Operation(Unmet(Occupant(end.device))));
     }
@@ -68,7 +70,7 @@ class Explainer {
 
   // REQUIRES: the end is not over.
   bool HasStarted(int32_t end) const {
-    const int32_t stream = state_.stream_of[end];
+    const int32_t stream = StreamOf(end);
     return state_.queues[stream].open > 0 && Has(state_.ItemOf(stream), end);
   }
   static bool Has(std::span<const State::Operation> item, int32_t end) {

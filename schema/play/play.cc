@@ -18,7 +18,6 @@ class Player {
         traffic_(traffic),
         rules_(rules),
         state_(traffic, streams),
-        is_over_(traffic.ends.size(), 0),
         occupied_(rules.links ? rules.links->count : 0) {
     if (!Timed()) return;
     over_.resize(traffic.ends.size());
@@ -69,7 +68,7 @@ class Player {
     int32_t& next = state_.places[device].next;
     for (const auto& joins = traffic_.joins[device]; next < static_cast<int32_t>(joins.size());
          ++next)
-      if (joins[next] >= 0 && !is_over_[joins[next]]) return;
+      if (joins[next] >= 0 && !state_.ends[joins[next]].is_over) return;
   }
 
   void AdvanceInTime(int device) {
@@ -80,7 +79,7 @@ class Player {
     for (int32_t& next = place.next; next < static_cast<int32_t>(list.size()); ++next) {
       const Instruction& i = list[next];
       if (joins[next] >= 0) {
-        if (!is_over_[joins[next]]) return;
+        if (!state_.ends[joins[next]].is_over) return;
         place.time = std::max(place.time, over_[joins[next]]);
       } else if (Info(i.op).lane == Lane::kCompute) {
         place.time +=
@@ -115,11 +114,11 @@ class Player {
       ++place.kernels;
       queue.open = static_cast<int32_t>(item.size());
       if (Timed()) Delay(stream, item);
-      for (const auto [end, transfer] : item) {
-        State::Meeting& meeting = state_.meetings[transfer];
+      for (const State::Operation& o : item) {
+        State::Meeting& meeting = state_.meetings[o.transfer];
         if (++meeting.started < meeting.ends) continue;
         if (rules_.links) {
-          ready_.push({played_.starts[transfer].time, transfer});
+          ready_.push({played_.starts[o.transfer].time, o.transfer});
         } else {
           Meet(meeting);
         }
@@ -131,16 +130,16 @@ class Player {
   void Delay(int32_t stream, std::span<const State::Operation> item) {
     const State::Queue& queue = state_.queues[stream];
     Start latest{.time = queue.free, .queued = queue.item > queue.first};
-    for (const auto [e, transfer] : item) {
-      const End& end = traffic_.ends[e];
+    for (const State::Operation& o : item) {
+      const End& end = traffic_.ends[o.end];
       if (end.after < 0 || played_.over[end.device][end.after] < latest.time) continue;
-      latest = {.time = played_.over[end.device][end.after], .end = e};
+      latest = {.time = played_.over[end.device][end.after], .end = o.end};
     }
-    for (const auto [e, transfer] : item) {
-      Start& start = played_.starts[transfer];
+    for (const State::Operation& o : item) {
+      Start& start = played_.starts[o.transfer];
       if (start.end >= 0 && latest.time <= start.time) continue;
       start = latest;
-      if (start.end < 0) start.end = e;
+      if (start.end < 0) start.end = o.end;
     }
   }
 
@@ -169,16 +168,15 @@ class Player {
       over = played_.starts[first.transfer].time + (*rules_.durations)(At(first));
     }
     for (int32_t e = meeting.first_end; e < meeting.first_end + meeting.ends; ++e) {
-      const int32_t stream = state_.stream_of[e];
+      const auto stream = static_cast<int32_t>(state_.ends[e].stream);
       State::Queue& queue = state_.queues[stream];
       queue.free = std::max(queue.free, over);
       if (--queue.open > 0) continue;
-      for (const auto [done, transfer] : state_.ItemOf(stream)) {
-        is_over_[done] = 1;
-        if (Timed()) over_[done] = queue.free + LatencyOf(done);
+      for (const State::Operation& o : state_.ItemOf(stream)) {
+        state_.ends[o.end].is_over = 1;
+        if (Timed()) over_[o.end] = queue.free + LatencyOf(o.end);
       }
-      ++queue.item;
-      state_.LookAhead(stream);
+      state_.Pass(queue);
       --state_.places[queue.device].kernels;
       Wake(queue.device);
     }
@@ -200,8 +198,7 @@ class Player {
   const Traffic& traffic_;
   const Rules& rules_;
   State state_;
-  std::vector<uint8_t> is_over_;  // by end: its item
-  std::vector<double> over_;      // by end, in time: when
+  std::vector<double> over_;  // by end, in time: when its item is
   std::vector<int> awake_;
   struct Occupied {
     double until = 0;

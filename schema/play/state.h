@@ -19,21 +19,22 @@ struct State {
     bool awake = false;
     double time = 0;  // of the compute lane
   };
-  // What a stream does at once.
-  struct Item {
-    int32_t begin = 0;            // in `operations`: its first; the next item's is behind its last
-    int32_t needs = End::kNever;  // the last `after` of its operations
-  };
   // A stream's position.
   struct Queue {
     int32_t device;
-    int32_t first, item, last;    // in `items`: its first one, the next one, and behind its last
+    int32_t first, item, last;    // in `operations`: its first item, the next one, and an end
     int32_t needs = End::kNever;  // of the next item; End::kNever if there is none
     int32_t open = 0;             // operations of the item that are not over; 0: not started
     double free = 0;              // when the last item was over
   };
   struct Operation {
     int32_t end, transfer;
+    // Of its item, of which all operations know: the last `after`, and where the next item begins.
+    int32_t needs, next_item;
+  };
+  // An end's position.
+  struct Progress {
+    uint32_t stream : 31, is_over : 1;  // its item is
   };
   // A transfer's position.
   struct Meeting {
@@ -46,48 +47,53 @@ struct State {
   const Traffic& traffic;
   std::vector<Place> places;          // by device
   std::vector<Queue> queues;          // by stream
-  std::vector<Item> items;            // stream by stream, and an end
-  std::vector<Operation> operations;  // item by item
-  std::vector<int32_t> stream_of;     // by end
+  std::vector<Operation> operations;  // stream by stream, item by item
+  std::vector<Progress> ends;         // by end
   std::vector<Meeting> meetings;      // by transfer
 
   State(const Traffic& t, const Streams& s)
-      : traffic(t), places(t.joins.size()), stream_of(t.ends.size()) {
+      : traffic(t), places(t.joins.size()), ends(t.ends.size()) {
     queues.reserve(s.all.size());
     operations.reserve(t.ends.size());
-    items.reserve(t.ends.size() + 1);
     for (size_t stream = 0; stream < s.all.size(); ++stream) {
-      const auto first = static_cast<int32_t>(items.size());
+      const auto first = static_cast<int32_t>(operations.size());
       for (size_t item = 0; item < s.all[stream].Items(); ++item) {
-        items.push_back({static_cast<int32_t>(operations.size()), -1});
-        for (const int32_t e : s.all[stream].Item(item)) {
-          operations.push_back({e, t.ends[e].transfer});
-          stream_of[e] = static_cast<int32_t>(stream);
-          items.back().needs = std::max(items.back().needs, t.ends[e].after);
+        const auto own = s.all[stream].Item(item);
+        const auto next_item = static_cast<int32_t>(operations.size() + own.size());
+        int32_t needs = -1;
+        for (const int32_t e : own) needs = std::max(needs, t.ends[e].after);
+        for (const int32_t e : own) {
+          operations.push_back({e, t.ends[e].transfer, needs, next_item});
+          ends[e].stream = static_cast<uint32_t>(stream);
         }
       }
       Place& place = places[s.all[stream].device];
       if (place.streams++ == 0) place.first_stream = static_cast<int32_t>(stream);
-      queues.push_back({s.all[stream].device, first, first, static_cast<int32_t>(items.size())});
+      queues.push_back(
+          {s.all[stream].device, first, first, static_cast<int32_t>(operations.size())});
     }
-    items.push_back({static_cast<int32_t>(operations.size())});
-    for (size_t stream = 0; stream < queues.size(); ++stream)
-      LookAhead(static_cast<int32_t>(stream));
     meetings.reserve(t.transfers.size());
     for (const Transfer& transfer : t.transfers)
       meetings.push_back({transfer.first_end, transfer.ends});
+    for (Queue& queue : queues) LookAhead(queue);
   }
 
+  // The stream's item is over.
+  void Pass(Queue& queue) {
+    queue.item = operations[queue.item].next_item;
+    LookAhead(queue);
+  }
   // Says what the stream's next item needs.
-  void LookAhead(int32_t stream) {
-    Queue& queue = queues[stream];
-    queue.needs = queue.item == queue.last ? End::kNever : items[queue.item].needs;
+  void LookAhead(Queue& queue) {
+    queue.needs = End::kNever;
+    if (queue.item == queue.last) return;
+    const Operation* operation = &operations[queue.item];
+    queue.needs = operation->needs;
     // A play of many devices would wait for memory at each new cache line.
     constexpr int kAhead = 8;
-    __builtin_prefetch(items.data() + queue.item + kAhead);
-    __builtin_prefetch(operations.data() + items[queue.item].begin + kAhead);
-    if (queue.item != queue.last)
-      __builtin_prefetch(meetings.data() + operations[items[queue.item].begin].transfer + kAhead);
+    __builtin_prefetch(operation + kAhead);
+    __builtin_prefetch(meetings.data() + operation->transfer + kAhead);
+    __builtin_prefetch(ends.data() + operation->end + 2 * kAhead);
   }
   bool AtEnd(int device) const {
     return places[device].next == static_cast<int32_t>(traffic.joins[device].size());
@@ -105,8 +111,8 @@ struct State {
     return meetings[end.transfer].started == meetings[end.transfer].ends;
   }
   std::span<const Operation> ItemOf(int32_t stream) const {
-    const Item* item = &items[queues[stream].item];
-    return {operations.data() + item[0].begin, operations.data() + item[1].begin};
+    const Operation* item = &operations[queues[stream].item];
+    return {item, operations.data() + item->next_item};
   }
 };
 
