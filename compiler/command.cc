@@ -1,6 +1,7 @@
 #include "compiler/command.h"
 
 #include <fmt/format.h>
+#include <fmt/ostream.h>
 
 #include <algorithm>
 #include <cctype>
@@ -16,13 +17,7 @@
 
 namespace pp {
 
-Status ParseNumber(const char* option, const std::string& text, int least, int* number) {
-  return text.empty() ? Status() : ReadWhole(text, least, INT32_MAX, number).In(option);
-}
-
 Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
-  const int given = int{!costs->empty()} + int{!a.machine.empty()} + int{!a.device_flops.empty()};
-  if (given > 1) return Status::Invalid("--costs, --machine, --device-flops: more than one (one)");
   if (!a.machine.empty() || !a.device_flops.empty()) {
     auto machine = a.machine.empty() ? MachineOf(a.device_flops) : FindMachine(a.machine);
     if (!machine.ok()) return machine.status();
@@ -44,17 +39,13 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
   return {};
 }
 
-Status OneOf(const char* option, const std::string& text,
-             std::initializer_list<std::string_view> known) {
-  int32_t index = 0;
-  return ReadName(text, ValueNames(known.begin(), known.size()), &index).In(option);
-}
-
 Status CheckOutput(const Arguments& a) {
+  if (a.output == kStandardOutput && !a.print_after.empty())
+    return Status::Invalid("--print-after: prints where the plan goes (-o with a file)");
   for (const std::string& input :
        {a.plans.empty() ? std::string() : a.plans[0], a.model, a.costs, a.machine}) {
     std::error_code none;
-    if (std::filesystem::equivalent(input, a.output, none))
+    if (a.output != kStandardOutput && std::filesystem::equivalent(input, a.output, none))
       return Status::Invalid(fmt::format("-o: {} is the input (another file)", a.output));
   }
   return {};
@@ -66,6 +57,19 @@ std::string SchemeName(const std::string& typed) {
   const bool known = std::any_of(Schemes().begin(), Schemes().end(),
                                  [&](const Scheme& scheme) { return scheme.name == lower; });
   return known ? lower : typed;
+}
+
+void Note(const Arguments& a, const std::string& line) {
+  if (!a.quiet) fmt::print(std::cerr, "{}\n", line);
+}
+
+std::string Summary(const Program& program) {
+  size_t instructions = 0;
+  for (const DeviceList& list : program.lists)
+    instructions += list.prologue.size() + list.body.size() + list.epilogue.size();
+  return fmt::format("{} on {} device{}, {} micro-batch{}, {} instructions", program.scheme,
+                     program.devices, program.devices == 1 ? "" : "s", program.microbatches,
+                     program.microbatches == 1 ? "" : "es", instructions);
 }
 
 Status PrintOut(const std::string& text) {

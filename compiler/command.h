@@ -1,41 +1,62 @@
 // What the commands of pipec have in common: what the user typed, and how it is checked. A command
-// is a function of its arguments; pipec.cc has the small ones, commands/ the larger ones.
+// is a function of its arguments, in commands/; pipec.cc has their options.
 #pragma once
 
-#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "compiler/machine/fit.h"
+#include "compiler/pass.h"
 #include "compiler/progress.h"
+#include "compiler/scheme.h"
+#include "compiler/transport.h"
 #include "schema/model/attribute.h"
+#include "schema/nccl/prove.h"
 #include "schema/program.h"
 #include "schema/status.h"
 #include "schema/walk.h"
 
 namespace pp {
 
-// What the user typed. Numbers stay text until they are checked, so that every wrong one
-// gets the same kind of error.
+// What "-" stands for.
+inline constexpr std::string_view kStandardInput = "/dev/stdin", kStandardOutput = "/dev/stdout";
+
+// What the user typed, checked (options.h). Files are read by the commands.
 struct Arguments {
-  std::string scheme, devices, microbatches, stages_per_device, group_size, pipe_pairs, stage_map;
-  std::map<std::string, std::string> attributes;  // by option; a flag that is given: "true"
-  std::string reduce, costs, machine, device_flops, model;
-  std::string output, print_after, format = "text", import_format, device, color = "auto";
-  std::string device_memory, global_batch, pp;  // of tune
-  std::string memory_limit, search_seconds, objective;
-  std::string transport, shared_links, trace, communicators, groups, creation, kernels;
-  bool time_passes = false;
-  bool why = false;
-  bool terminal = false;  // standard output is a terminal that wants colours
+  // What to compile or to tune for.
+  std::string scheme;
+  Shape shape = {.devices = 0, .microbatches = 0, .stages_per_device = 0};
+  // By option, as text: an import's lists say something, too, and are read first. A flag that is
+  // given: "true".
+  std::map<std::string, std::string> attributes;
+  std::optional<Reduce> reduce;
+  MemoryFit fit;
+  int search_seconds = 0;  // of fit-memory
+  std::string costs, machine, device_flops, model;
+  double device_memory = 0;  // of tune, in bytes
+  int batch = 0, pp = 0;     // of tune
+  // Files, and what is printed.
   std::vector<std::string> plans;
+  std::string output, trace, print_after, format = "text", import_format, color = "auto";
+  int device = -1;  // of show
+  bool time_passes = false, why = false, quiet = false;
+  bool terminal = false;  // standard output is a terminal that wants colours
+  // What carries a plan's messages, for simulate and for verify.
+  NetworkModel network;
+  bool nccl = false;
+  nccl::Terms terms;
+  std::string communicators = "auto";  // or a sharing's name
+  std::string of_nccl;                 // an option that needs it, as given
+
   Progress* progress = nullptr;  // REQUIRED by every command
 };
 
 using Command = Status (*)(const Arguments&);
 
+Status CompileCommand(const Arguments& a);
+Status ImportCommand(const Arguments& a);
 Status ShowCommand(const Arguments& a);
 Status SimulateCommand(const Arguments& a);
 Status VerifyCommand(const Arguments& a);
@@ -49,10 +70,6 @@ Status MachinesCommand(const Arguments& a);
 // that is a file.
 Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices);
 
-// An integer of at least `least`; *number is unchanged if `text` is empty.
-Status ParseNumber(const char* option, const std::string& text, int least, int* number);
-Status OneOf(const char* option, const std::string& text,
-             std::initializer_list<std::string_view> known);
 // The attributes that were given.
 template <typename Table, typename Owner>
 Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
@@ -69,6 +86,10 @@ Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
 Status CheckOutput(const Arguments& a);
 // A scheme's name in the case that the table has: papers write 1F1B.
 std::string SchemeName(const std::string& typed);
+// A line on standard error beside a command's result, unless --quiet is given.
+void Note(const Arguments& a, const std::string& line);
+// "1f1b on 4 devices, 8 micro-batches, 168 instructions".
+std::string Summary(const Program& program);
 // Standard output may be a full disk or a closed pipe.
 Status PrintOut(const std::string& text);
 

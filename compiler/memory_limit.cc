@@ -8,10 +8,10 @@
 
 namespace pp {
 Result<MemoryLimit> ParseMemoryLimit(const std::string& text) {
-  const Status wrong = Status::Invalid(
-      fmt::format("--memory-limit: '{}' (activations as in 1.5, or bytes as in 40GiB; for all "
-                  "devices, or for each as in 2:2:1.5)",
-                  Shown(text)));
+  const Status wrong =
+      Status::Invalid(fmt::format("'{}' (activations as in 1.5, or bytes as in 40GiB; for all "
+                                  "devices, or for each as in 2:2:1.5)",
+                                  Shown(text)));
   MemoryLimit limit;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(':', begin), text.size());

@@ -18,289 +18,282 @@
 #include <vector>
 
 #include "compiler/command.h"
-#include "compiler/compile.h"
-#include "compiler/interop.h"
-#include "compiler/tune/auto.h"
+#include "compiler/options.h"
 #include "schema/disk.h"
 #include "schema/file.h"
 #include "schema/nearest.h"
-#include "schema/text.h"
+#include "schema/units.h"
 #include "schema/version.h"
 
 namespace pp {
 namespace {
 
-// What fit-memory must do, and how it reports what it found.
-Status AddFit(const Arguments& a, MemoryFit* fit) {
-  if (a.memory_limit.empty()) {
-    if (!a.search_seconds.empty()) return Status::Invalid("--search-seconds: needs --memory-limit");
-    return a.objective.empty() ? Status() : Status::Invalid("--objective: needs --memory-limit");
-  }
-  if (!a.objective.empty() && a.objective != "step" && a.objective != "period")
-    return Status::Invalid(fmt::format("--objective: '{}' (step, period)", a.objective));
-  const bool period = a.objective == "period";
-  if (period) fit->objective = Objective::kPeriod;
-  const char* what = period ? "period at most" : "makespan";
-  auto limit = ParseMemoryLimit(a.memory_limit);
-  if (!limit.ok()) return limit.status();
-  fit->limit = *limit;
-  int seconds = 0;
-  PP_RETURN_IF_ERROR(ParseNumber("--search-seconds", a.search_seconds, 1, &seconds));
-  fit->search_seconds = seconds;
-  if (seconds > 0)
-    fit->progress = [what](double makespan) {
-      fmt::print(std::cerr, "fit-memory: {} {:g}\n", what, makespan);
-    };
-  const bool bytes = fit->limit.unit == MemoryLimit::kBytes;
-  fit->report = [bytes, what](const FitReport& report) {
-    std::string bound = "no lower bound (pairs overlap)";
-    if (report.lower_bound) {
-      const double lower = *report.lower_bound;
-      double gap = lower > 0 ? 100 * (report.makespan / lower - 1) : 0;
-      if (std::abs(gap) < 1e-9) gap = 0;  // the same sum in another order
-      bound = fmt::format("lower bound {:g} (gap {:.1f} %)", lower, gap);
-    }
-    std::vector<double> peaks = report.peaks;
-    for (double& peak : peaks) peak /= bytes ? 1 << 30 : 1;
-    fmt::print(std::cerr, "fit-memory: {} {:g}{}, {}, peaks {:.4g}{}\n", what, report.makespan,
-               report.whole ? "" : " without STEP and reductions", bound, fmt::join(peaks, " "),
-               bytes ? " GiB" : "");
-  };
-  return {};
-}
-
-// The options that compile and import share.
-Status ReadLowering(Arguments a, CompileOptions* options) {
-  if (!a.reduce.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--reduce", a.reduce, {"early", "late"}));
-    options->reduce = a.reduce == "early" ? Reduce::kEarly : Reduce::kLate;
-  }
-  if (!a.model.empty()) {
-    auto model = LoadModelConfig(a.model);
-    if (!model.ok()) return model.status();
-    // Lists that came with a split into layers refer to a model of that depth.
-    if (options->job.model.layers != model->layers) options->job.layers_per_stage.clear();
-    options->job.model = *model;
-  }
-  std::string& layers = a.attributes["--layers-per-stage"];
-  options->balance_layers = layers == "auto";
-  if (options->balance_layers) layers.clear();
-  PP_RETURN_IF_ERROR(ReadAttributes(a, kProgramAttributes<CompileOptions>, options));
-  PP_RETURN_IF_ERROR(ReadAttributes(a, kJobAttributes, &options->job));
-  if (!a.print_after.empty() && a.print_after != "all" && a.print_after != "scheme" &&
-      std::none_of(Passes().begin(), Passes().end(),
-                   [&](const Pass& pass) { return pass.name == a.print_after; }))
-    return Status::Invalid(
-        fmt::format("--print-after: '{}' (all, scheme or a pass)", Shown(a.print_after)));
-  PP_RETURN_IF_ERROR(ReadPrices(a, &options->costs, &options->prices));
-  return AddFit(a, &options->fit);
-}
-
-PassObserver ObserverOf(const Arguments& a) {
-  PassObserver observer;
-  observer.begin = [&a](std::string_view name) { a.progress->Doing(std::string(name)); };
-  observer.end = [&a](std::string_view name, const Program& program, double seconds) {
-    if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
-    if (name != "verify" && (a.print_after == "all" || a.print_after == name))
-      fmt::print(std::cout, "# after {}\n{}", name, Print(program));
-  };
-  return observer;
-}
-
-Status SavePlan(const Arguments& a, const Program& program) {
-  PP_RETURN_IF_ERROR(CheckOutput(a));
-  a.progress->Doing("writing " + a.output);
-  return Save(program, a.output);
-}
-
-Status CompileCommand(const Arguments& a) {
-  CompileOptions options;
-  options.scheme = SchemeName(a.scheme);
-  options.shape = {.devices = 0, .microbatches = 0, .stages_per_device = 0};
-  PP_RETURN_IF_ERROR(ParseNumber("--devices", a.devices, 1, &options.shape.devices));
-  PP_RETURN_IF_ERROR(ParseNumber("--microbatches", a.microbatches, 1, &options.shape.microbatches));
-  PP_RETURN_IF_ERROR(
-      ParseNumber("--stages-per-device", a.stages_per_device, 1, &options.shape.stages_per_device));
-  PP_RETURN_IF_ERROR(ParseNumber("--group-size", a.group_size, 1, &options.shape.group_size));
-  PP_RETURN_IF_ERROR(ParseNumber("--pipe-pairs", a.pipe_pairs, 1, &options.shape.pipe_pairs));
-  if (!a.stage_map.empty())
-    PP_RETURN_IF_ERROR(ReadWholes(a.stage_map, &options.shape.device_of).In("--stage-map"));
-  PP_RETURN_IF_ERROR(ReadLowering(a, &options));
-  if (options.scheme == "auto") {
-    options.fit.report = nullptr;  // of each scheme
-    auto chosen = CompileFastest(options, ObserverOf(a));
-    if (!chosen.ok()) return chosen.status();
-    std::string rest;
-    for (const Chosen::Row& row : chosen->compared)
-      rest +=
-          fmt::format("{}{} {:g} {}", rest.empty() ? "" : ", ", row.scheme, row.makespan, row.unit);
-    fmt::print(std::cerr, "--scheme auto: {} ({})\n", chosen->program.scheme, rest);
-    PP_RETURN_IF_ERROR(PrintOut(""));
-    return SavePlan(a, chosen->program);
-  }
-  auto program = Compile(options, ObserverOf(a));
-  if (!program.ok()) return program.status();
-  PP_RETURN_IF_ERROR(PrintOut(""));  // what --print-after wrote
-  return SavePlan(a, *program);
-}
-
-Status ImportCommand(const Arguments& a) {
-  const std::string& path = a.plans[0];
-  const std::string by_name = path.ends_with(".csv") ? "torch-csv" : "text";
-  const std::string& format = a.import_format.empty() ? by_name : a.import_format;
-  PP_RETURN_IF_ERROR(OneOf("--format", format, {"torch-csv", "text"}));
-  Result<std::string> read = ReadText(path, "lists in text form or PyTorch's CSV", kMostPlanBytes);
-  PP_RETURN_IF_ERROR(read.status());
-  std::string& text = *read;
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
-  Origin origin{path};
-  auto program =
-      format == "text" ? Parse(text, path, &origin.name) : ParseTorchCsv(text, path, &origin.name);
-  if (!program.ok()) return program.status();
-  CompileOptions options;
-  CopyAttributes(*program, &options);
-  options.passes.clear();  // they have been run
-  if (program->job) options.job = *program->job;
-  PP_RETURN_IF_ERROR(ReadLowering(a, &options));
-  auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));
-  if (!plan.ok()) return plan.status();
-  return SavePlan(a, *plan);
-}
+constexpr std::string_view kShowFormats[] = {"text", "stages", "memory",       "grid",     "json",
+                                             "svg",  "html",   "chrome-trace", "torch-csv"};
+constexpr std::string_view kSimulateFormats[] = {"text", "json", "grid",
+                                                 "svg",  "html", "chrome-trace"};
+constexpr std::string_view kTuneFormats[] = {"text", "json", "html"};
+constexpr std::string_view kListFormats[] = {"text", "json"};
+constexpr std::string_view kImportFormats[] = {"torch-csv", "text"};
+constexpr std::string_view kColors[] = {"auto", "always", "never"};
+constexpr std::string_view kProofs[] = {"rendezvous", "nccl"};
+constexpr std::string_view kReduceNames[] = {"early", "late"};
+constexpr std::string_view kObjectiveNames[] = {"step", "period"};
+constexpr std::string_view kCommunicators[] = {"auto", "all", "pair", "direction", "kind"};
+constexpr std::string_view kGroups[] = {"none", "adjacent"};
+constexpr std::string_view kCreations[] = {"before", "first-use"};
 
 // The commands and their options. Returns what the user chose through *command.
-void Describe(CLI::App& app, Arguments& a, Command* command) {
-  app.require_subcommand(1);
-  auto add = [&](const char* name, const char* text, Command run) {
-    CLI::App* sub = app.add_subcommand(name, text);
-    sub->callback([command, run] { *command = run; });
+class CommandLine {
+ public:
+  CommandLine(CLI::App& app, Arguments& a, Command* command) : app_(app), a_(a), command_(command) {
+    app.require_subcommand(1);
+    Compile();
+    Import();
+    Show();
+    Verify();
+    Simulate();
+    Tune();
+    Listing("schemes", "list the schemes", SchemesCommand);
+    Listing("passes", "list the passes", PassesCommand);
+    Listing("ops", "list the instructions", OpsCommand);
+    Listing("machines", "list the machines that --machine knows", MachinesCommand);
+    // An unset variable in a script is a mistake. An empty list of passes is allowed, though.
+    for (CLI::App* sub : app.get_subcommands({}))
+      for (CLI::Option* option : sub->get_options())
+        if (option->get_expected_max() > 0 && option->get_name() != "--passes")
+          option->check([](const std::string& value) {
+            return std::string(value.empty() ? "is empty (a value)" : "");
+          });
+  }
+
+ private:
+  CLI::App* Add(const char* name, const char* text, Command run, const std::string& example) {
+    CLI::App* sub = app_.add_subcommand(name, text);
+    sub->callback([this, run] { *command_ = run; });
+    sub->footer("Example:\n  " + example);
     return sub;
-  };
-  auto plans = [&](CLI::App* sub) { sub->add_option("PLAN", a.plans)->required()->type_name(""); };
-  auto colour = [&](CLI::App* sub) {
-    sub->add_option("--color", a.color, "of a grid: auto (default), always or never");
-  };
-  auto machine = [&](CLI::App* sub) {
-    sub->add_option("--machine", a.machine,
-                    "costs of the model on one that `pipec machines` lists, or of a file");
-    sub->add_option("--device-flops", a.device_flops,
-                    "the same on one that only computes: 312e12, 312TFLOP/s");
-  };
-  auto attribute = [&]<typename Owner, typename T>(CLI::App* sub, const Attribute<Owner, T>& row) {
-    std::string& text = a.attributes[row.option];
-    if (std::is_same_v<T, bool> && row.names.empty()) {
-      sub->add_flag(row.option, text, row.help);
-    } else {
-      sub->add_option(row.option, text, row.help);
-    }
-  };
-  auto lowering = [&](CLI::App* sub) {
-    sub->add_option("-o,--output", a.output, "the plan to write")->required();
-    const auto add_row = [&](const auto& row) { attribute(sub, row); };
-    ForEachRow(kProgramAttributes<CompileOptions>, add_row);
-    ForEachRow(kJobAttributes, add_row);
-    machine(sub);
-    sub->add_option("--reduce", a.reduce, "gradients over copies: early (default) or late");
-    sub->add_option("--memory-limit", a.memory_limit,
-                    "fit-memory: activations per device (1.5, 2:2:1) or bytes (40GiB, 24GB)");
-    sub->add_option("--objective", a.objective,
-                    "what fit-memory makes short: step (default), or period, from step to step");
-    sub->add_option("--search-seconds", a.search_seconds, "how long fit-memory searches");
-    sub->add_option("--print-after", a.print_after, "print the program after a pass, or all");
-    sub->add_flag("--time-passes", a.time_passes, "print how long each pass took");
-    sub->add_option("--model", a.model, "config.json of a Hugging Face model: GPT-2 or LLaMA");
-  };
-  CLI::App* compile = add("compile", "compile a scheme into a plan", CompileCommand);
-  compile
-      ->add_option("--scheme", a.scheme, "what `pipec schemes` lists, or auto: the fastest of them")
-      ->required();
-  compile->add_option("--devices", a.devices, "places in the pipeline, D")->required();
-  compile->add_option("--microbatches", a.microbatches, "pieces of a replica's batch, M")
-      ->required();
-  compile->add_option("--stages-per-device", a.stages_per_device,
-                      "V, where a scheme lets one choose (pipec schemes)");
-  compile->add_option("--group-size", a.group_size, "N of interleaved (default D)");
-  compile->add_option("--pipe-pairs", a.pipe_pairs, "pairs of pipes of chimera (default 1)");
-  compile->add_option("--stage-map", a.stage_map, "the device of each stage, as in 0,1,1,0");
-  lowering(compile);
+  }
+  // Files that are read: "-" is standard input.
+  void Plans(CLI::App* sub, const char* name = "PLAN") {
+    sub->add_option(name, a_.plans, "- is standard input")
+        ->required()
+        ->type_name("")
+        ->transform([](const std::string& path) { return Named(path, kStandardInput); });
+  }
+  CLI::Option* File(CLI::App* sub, const char* name, const char* help, std::string* path,
+                    std::string_view standard, const char* type = "FILE") {
+    return options::Add(sub, name, type, help, [=](const std::string& text) {
+      *path = Named(text, standard);
+      return Status();
+    });
+  }
+  static std::string Named(const std::string& path, std::string_view standard) {
+    return path == "-" ? std::string(standard) : path;
+  }
+  void Quiet(CLI::App* sub) {
+    sub->add_flag("-q,--quiet", a_.quiet, "no lines on standard error but errors");
+  }
+  void Colour(CLI::App* sub) {
+    options::AddChoice(sub, "--color", "of a grid", kColors, &a_.color);
+  }
+  void Model(CLI::App* sub, bool required = false) {
+    File(sub, "--model", "config.json of a Hugging Face model: GPT-2 or LLaMA", &a_.model,
+         kStandardInput)
+        ->required(required);
+  }
+  // Of these three there can be one.
+  void Prices(CLI::App* sub, CLI::Option* costs) {
+    CLI::Option* machine = options::AddText(
+        sub, "--machine", "NAME",
+        "costs of the model on one that `pipec machines` lists, or of a file", &a_.machine);
+    CLI::Option* flops = options::AddText(sub, "--device-flops", "RATE",
+                                          "the same on one that only computes: 312e12, 312TFLOP/s",
+                                          &a_.device_flops);
+    machine->excludes(costs)->excludes(flops);
+    flops->excludes(costs);
+  }
+  template <typename Owner, typename T>
+  CLI::Option* Attribute(CLI::App* sub, const pp::Attribute<Owner, T>& row) {
+    return options::AddAttribute(sub, row, &a_.attributes[row.option]);
+  }
 
-  CLI::App* show = add("show", "print a plan", ShowCommand);
-  plans(show);
-  show->add_option("--device", a.device, "only this list");
-  show->add_option("--format", a.format,
-                   "text, stages, memory, grid, json, svg, html, chrome-trace or torch-csv");
-  colour(show);
+  // What compile and import share. `defaults`: lists do not say otherwise.
+  void Lowering(CLI::App* sub, bool defaults) {
+    File(sub, "-o,--output", "the plan to write; - is standard output", &a_.output, kStandardOutput,
+         "PLAN")
+        ->required();
+    const auto attribute = [&](const auto& row) {
+      CLI::Option* option = Attribute(sub, row);
+      if (!defaults) option->default_str("");
+    };
+    ForEachRow(kProgramAttributes<Program>, attribute);
+    ForEachRow(kJobAttributes, attribute);
+    Model(sub);
+    Prices(sub, sub->get_option("--costs"));
+    options::AddChoice(sub, "--reduce",
+                       "gradients over copies: as soon as they are complete, or last", kReduceNames,
+                       &a_.reduce)
+        ->default_str("early");
+    CLI::Option* limit =
+        options::Add(sub, "--memory-limit", "LIMIT",
+                     "fit-memory: activations per device (1.5, 2:2:1) or bytes (40GiB, 24GB)",
+                     [this](const std::string& text) {
+                       const auto read = ParseMemoryLimit(text);
+                       if (read.ok()) a_.fit.limit = *read;
+                       return read.status();
+                     });
+    options::AddChoice(sub, "--objective",
+                       "what fit-memory makes short: a step, or from step to step", kObjectiveNames,
+                       &a_.fit.objective)
+        ->needs(limit);
+    options::AddWhole(sub, "--search-seconds",
+                      "how long fit-memory searches (default: a fixed amount of work)", 1,
+                      &a_.search_seconds)
+        ->needs(limit);
+    options::Add(sub, "--print-after", "PASS", "print the program after a pass, or all",
+                 [this](const std::string& text) { return ReadPass(text); });
+    sub->add_flag("--time-passes", a_.time_passes, "print how long each pass took");
+    Quiet(sub);
+  }
+  Status ReadPass(const std::string& text) {
+    a_.print_after = text;
+    const bool known = text == "all" || text == "scheme" ||
+                       std::any_of(Passes().begin(), Passes().end(),
+                                   [&](const Pass& pass) { return pass.name == text; });
+    return known ? Status()
+                 : Status::Invalid(fmt::format("'{}' (all, scheme or a pass)", Shown(text)));
+  }
 
-  CLI::App* verify = add("verify", "prove plans safe", VerifyCommand);
-  plans(verify);
-  verify->add_option("--transport", a.transport,
-                     "rendezvous (default: nothing is buffered) or nccl (its streams, too)");
-  verify->add_option(
-      "--communicators", a.communicators,
-      "of nccl: auto (default: the fewest that suffice), all, pair, direction or kind");
-  verify->add_option("--groups", a.groups,
-                     "of nccl: none (default) or adjacent messages in one group");
-  verify->add_option("--creation", a.creation,
-                     "of nccl's communicators: before (the first step; default) or first-use");
-  verify->add_option("--kernels", a.kernels,
-                     "of nccl, that run concurrently on a device (default 31; CUDA has 32 queues)");
+  void Compile() {
+    CLI::App* sub = Add("compile", "compile a scheme into a plan", CompileCommand,
+                        "pipec compile --scheme 1f1b --devices 4 --microbatches 8 -o 1f1b.plan");
+    options::AddText(sub, "--scheme", "NAME",
+                     "what `pipec schemes` lists, or auto: the fastest of them", &a_.scheme)
+        ->required();
+    options::AddWhole(sub, "--devices", "places in the pipeline, D", 1, &a_.shape.devices)
+        ->required();
+    options::AddWhole(sub, "--microbatches", "pieces of a replica's batch, M", 1,
+                      &a_.shape.microbatches)
+        ->required();
+    options::AddWhole(sub, "--stages-per-device",
+                      "V, where a scheme lets one choose (pipec schemes)", 1,
+                      &a_.shape.stages_per_device);
+    options::AddWhole(sub, "--group-size", "N of interleaved (default D)", 1, &a_.shape.group_size);
+    options::AddWhole(sub, "--pipe-pairs", "pairs of pipes of chimera", 1, &a_.shape.pipe_pairs);
+    options::Add(sub, "--stage-map", "LIST", "the device of each stage, as in 0,1,1,0",
+                 [this](const std::string& text) { return ReadWholes(text, &a_.shape.device_of); });
+    Lowering(sub, /*defaults=*/true);
+  }
 
-  CLI::App* simulate = add("simulate", "predict a plan's time and memory", SimulateCommand);
-  plans(simulate);
-  simulate->add_option("--costs", a.costs, "as for compile (default: those of the plan)");
-  machine(simulate);
-  simulate->add_option("--transport", a.transport,
-                       "async (default: as the plan says), rendezvous (a SEND holds its device) or "
-                       "nccl (its streams)");
-  simulate->add_option("--shared-links", a.shared_links,
-                       "so many consecutive devices share one link out and one in, for their "
-                       "messages and reductions (default: each channel has its own)");
-  simulate->add_flag("--why", a.why,
-                     "also what each device waits for, what that costs, and the critical path");
-  simulate->add_option("--trace", a.trace,
-                       "what `piperun --trace` wrote of this plan, beside the prediction");
-  simulate->add_option("--format", a.format, "text, json, grid, svg, html or chrome-trace");
-  colour(simulate);
+  void Import() {
+    CLI::App* sub =
+        Add("import", "make a plan from lists in text form or from PyTorch's CSV", ImportCommand,
+            "pipec show 1f1b.plan > lists.txt; pipec import lists.txt -o own.plan");
+    Plans(sub, "FILE");
+    sub->get_option("FILE")->expected(1);
+    options::AddChoice(sub, "--format", "torch-csv for FILE.csv, else text", kImportFormats,
+                       &a_.import_format);
+    Lowering(sub, /*defaults=*/false);
+  }
 
-  CLI::App* tune = add("tune", "find the fastest plan for a model and a machine", TuneCommand);
-  tune->add_option("--model", a.model, "as for compile")->required();
-  tune->add_option("--devices", a.devices, "of the machine, in all")->required();
-  tune->add_option("--global-batch-size", a.global_batch, "sequences in a step")->required();
-  tune->add_option("--device-memory", a.device_memory,
-                   "of one, as in 80GiB (default: the machine's)");
-  machine(tune);
-  tune->add_option("--costs", a.costs, "instead: a file that piperun --profile wrote");
-  tune->add_option("--scheme", a.scheme, "only this one");
-  tune->add_option("--pp", a.pp, "only pipelines of so many devices");
-  ForEachRow(kJobAttributes, [&](const auto& row) {
-    // The search decides about them.
-    const std::string_view option = row.option;
-    if (option != "--layers-per-stage" && option != "--recompute") attribute(tune, row);
-  });
-  tune->add_option("-o,--output", a.output, "the best plan, to write");
-  tune->add_option("--format", a.format, "text, json or html");
+  void Show() {
+    CLI::App* sub = Add("show", "print a plan", ShowCommand, "pipec show --format grid 1f1b.plan");
+    Plans(sub);
+    options::AddWhole(sub, "--device", "only this list", 0, &a_.device);
+    options::AddChoice(sub, "--format", "what to print", kShowFormats, &a_.format);
+    Colour(sub);
+    Quiet(sub);
+  }
 
-  CLI::App* import =
-      add("import", "make a plan from lists in text form or from PyTorch's CSV", ImportCommand);
-  import->add_option("FILE", a.plans)->required()->expected(1)->type_name("");
-  import->add_option("--format", a.import_format, "text, or torch-csv (default for FILE.csv)");
-  lowering(import);
+  void Verify() {
+    CLI::App* sub =
+        Add("verify", "prove plans safe", VerifyCommand, "pipec verify --transport nccl 1f1b.plan");
+    Plans(sub);
+    options::AddChoice(sub, "--transport", "nothing is buffered, or NCCL's streams, too", kProofs,
+                       &a_.nccl)
+        ->default_str("rendezvous");
+    const auto of_nccl = [&]<typename T>(const char* name, const char* help, ValueNames names,
+                                         T* value) {
+      CLI::Option* option = options::AddChoice(sub, name, help, names, value);
+      option->each([this, name](const std::string& text) {
+        a_.of_nccl = fmt::format("{}: {}", name, text);
+      });
+      return option;
+    };
+    of_nccl("--communicators", "of nccl: the fewest that suffice, or as many as named",
+            kCommunicators, &a_.communicators);
+    of_nccl("--groups", "of nccl: adjacent messages in one group", kGroups, &a_.terms.groups);
+    of_nccl("--creation", "of nccl's communicators: before the first step, or when they are needed",
+            kCreations, &a_.terms.creation);
+    options::AddWhole(sub, "--kernels",
+                      "of nccl, that run concurrently on a device (CUDA has 32 queues)", 1,
+                      &a_.terms.kernels)
+        ->each([this](const std::string& text) { a_.of_nccl = "--kernels: " + text; });
+    Quiet(sub);
+  }
 
-  auto listing = [&](const char* name, const char* text, Command run) {
-    add(name, text, run)->add_option("--format", a.format, "text or json");
-  };
-  listing("schemes", "list the schemes", SchemesCommand);
-  listing("passes", "list the passes", PassesCommand);
-  listing("ops", "list the instructions", OpsCommand);
-  listing("machines", "list the machines that --machine knows", MachinesCommand);
+  void Simulate() {
+    CLI::App* sub = Add("simulate", "predict a plan's time and memory", SimulateCommand,
+                        "pipec simulate --why 1f1b.plan");
+    Plans(sub);
+    Prices(sub, File(sub, "--costs", "as for compile (default: those of the plan)", &a_.costs,
+                     kStandardInput, "LIST"));
+    options::AddChoice(sub, "--transport",
+                       "as the plan says, or a SEND holds its device, or NCCL's streams",
+                       kTransports, &a_.network.transport);
+    options::AddWhole(sub, "--shared-links",
+                      "so many consecutive devices share one link out and one in, for their "
+                      "messages and reductions (default: each channel has its own)",
+                      1, &a_.network.shared_links);
+    sub->add_flag("--why", a_.why,
+                  "also what each device waits for, what that costs, and the critical path");
+    File(sub, "--trace", "what `piperun --trace` wrote of this plan, beside the prediction",
+         &a_.trace, kStandardInput);
+    options::AddChoice(sub, "--format", "what to print", kSimulateFormats, &a_.format);
+    Colour(sub);
+    Quiet(sub);
+  }
 
-  // An unset variable in a script is a mistake. An empty list of passes is allowed, though.
-  for (CLI::App* sub : app.get_subcommands({}))
-    for (CLI::Option* option : sub->get_options())
-      if (option->get_expected_max() > 0 && option->get_name() != "--passes")
-        option->check([](const std::string& value) {
-          return std::string(value.empty() ? "is empty (a value)" : "");
-        });
-}
+  void Tune() {
+    CLI::App* sub = Add("tune", "find the fastest plan for a model and a machine", TuneCommand,
+                        "pipec tune --model config.json --machine a100-40g --devices 8 "
+                        "--global-batch-size 64 -o best.plan");
+    Model(sub, /*required=*/true);
+    options::AddWhole(sub, "--devices", "of the machine, in all", 1, &a_.shape.devices)->required();
+    options::AddWhole(sub, "--global-batch-size", "sequences in a step", 1, &a_.batch)->required();
+    options::Add(sub, "--device-memory", "BYTES", "of one, as in 80GiB (default: the machine's)",
+                 [this](const std::string& text) {
+                   const auto memory = ReadQuantity(text);
+                   if (!memory || memory->dimension != Dimension::kBytes || memory->value < 1)
+                     return Status::Invalid(fmt::format("'{}' (bytes as in 80GiB)", Shown(text)));
+                   a_.device_memory = memory->value;
+                   return Status();
+                 });
+    Prices(sub, File(sub, "--costs", "instead: a file that piperun --profile wrote", &a_.costs,
+                     kStandardInput));
+    options::AddText(sub, "--scheme", "NAME", "only this one", &a_.scheme);
+    options::AddWhole(sub, "--pp", "only pipelines of so many devices", 1, &a_.pp);
+    ForEachRow(kJobAttributes, [&](const auto& row) {
+      // The search decides about them.
+      const std::string_view option = row.option;
+      if (option != "--layers-per-stage" && option != "--recompute")
+        Attribute(sub, row)->default_str(option == "--dtype" ? "fp32" : "");
+    });
+    File(sub, "-o,--output", "the best plan, to write", &a_.output, kStandardOutput, "PLAN");
+    options::AddChoice(sub, "--format", "what to print", kTuneFormats, &a_.format);
+    Quiet(sub);
+  }
+
+  void Listing(const char* name, const char* text, Command run) {
+    CLI::App* sub = Add(name, text, run, fmt::format("pipec {} --format json", name));
+    options::AddChoice(sub, "--format", "what to print", kListFormats, &a_.format);
+  }
+
+  CLI::App& app_;
+  Arguments& a_;
+  Command* command_;
+};
 
 std::vector<std::string_view> Views(const std::vector<std::string>& texts) {
   return {texts.begin(), texts.end()};
@@ -318,7 +311,7 @@ int Main(int argc, char** argv) {
                        fmt::format("pipec {}, plans of format {}", kVersion, kPlanFormat));
   Arguments arguments;
   Command command = nullptr;
-  Describe(app, arguments, &command);
+  const CommandLine line(app, arguments, &command);
   // "help COMMAND" is "COMMAND --help".
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "help") {
@@ -353,6 +346,8 @@ int Main(int argc, char** argv) {
   std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
     app.parse(words);
+  } catch (const options::Refused& refused) {
+    return Fail(refused.status);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return Fail(Status::Invalid(fmt::format("{} (pipec{} --help)", Shown(error.what()),
@@ -361,7 +356,7 @@ int Main(int argc, char** argv) {
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit must be an error like any other
-  Progress progress;
+  Progress progress(/*shown=*/!arguments.quiet);
   arguments.progress = &progress;
   const Status status = command(arguments);
   return status.ok() ? 0 : Fail(status);

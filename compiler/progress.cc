@@ -8,7 +8,9 @@
 
 namespace pp {
 
-Progress::Progress() : what_("starting"), thread_([this] { Watch(); }) {}
+Progress::Progress(bool shown) : what_("starting") {
+  if (shown) thread_ = std::thread([this] { Watch(); });
+}
 
 Progress::~Progress() {
   {
@@ -16,7 +18,7 @@ Progress::~Progress() {
     stop_ = true;
   }
   over_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Progress::Doing(std::string what) {

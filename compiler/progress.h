@@ -11,7 +11,7 @@ namespace pp {
 
 class Progress {
  public:
-  Progress();
+  explicit Progress(bool shown);
   ~Progress();
   void Doing(std::string what);
 

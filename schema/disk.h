@@ -48,8 +48,8 @@ class InputFile {
 // All of a file; errors: those of InputFile, and Invalid if it has more than `most_bytes`.
 Result<std::string> ReadWhole(const std::string& path, const std::string& right,
                               int64_t most_bytes);
-// The same of a text, which may also come from a pipe such as /dev/stdin: until its last writer
-// closes it. One that nobody has opened for writing has no text. Invalid: it is empty.
+// The same of what may also come from a pipe such as /dev/stdin: until its last writer closes it.
+// One that nobody has opened for writing has no text. Invalid: it is empty.
 Result<std::string> ReadText(const std::string& path, const std::string& right, int64_t most_bytes);
 
 // Writes all of `bytes` to an open file, at its position or at `offset`. Returns 0, or an errno.

@@ -66,7 +66,7 @@ Result<Program> DecodeSealed(std::string_view bytes, const std::string& name,
 // Read once: what is checked is what is decoded, whatever happens to the file meanwhile.
 Result<Program> LoadFile(const std::string& path, const Selection& selection,
                          uint64_t* checksum = nullptr) {
-  const Result<std::string> bytes = ReadWhole(path, kRightPlan, kMostPlanBytes + sizeof(Seal));
+  const Result<std::string> bytes = ReadText(path, kRightPlan, kMostPlanBytes + sizeof(Seal));
   if (!bytes.ok()) return bytes.status();
   return DecodeSealed(*bytes, path, selection, checksum);
 }

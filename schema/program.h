@@ -111,19 +111,13 @@ inline constexpr std::string_view kClipNames[] = {"off", "exact"};
 template <typename Owner>
 inline constexpr std::tuple kProgramAttributes{
     Attribute{"passes", &Owner::passes, 2, "--passes", "from `pipec passes`, separated by commas"},
-    Attribute{"p2p", &Owner::p2p, 3, "--p2p", "async (default) or blocking", kP2pNames},
-    Attribute{"replicas",
-              &Owner::replicas,
-              11,
-              "--dp",
-              "data-parallel replicas (default 1)",
-              {},
-              1,
-              kMostCount},
+    Attribute{"p2p", &Owner::p2p, 3, "--p2p", "how messages are sent", kP2pNames},
+    Attribute{
+        "replicas", &Owner::replicas, 11, "--dp", "data-parallel replicas", {}, 1, kMostCount},
     Attribute{"zero", &Owner::zero, 12, "--zero", "1: spread the optimizer over a stage's copies",
               kZeroNames},
-    Attribute{"clip", &Owner::clip, 13, "--clip", "gradient norm: exact (default) or off",
-              kClipNames},
+    Attribute{"clip", &Owner::clip, 13, "--clip",
+              "gradients by their norm, which all devices then wait for", kClipNames},
     Attribute{"costs", &Owner::costs, 14, "--costs",
               "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,reduce=0,step=0,in=0; "
               "each may be a list, one value per stage, f=1:1:2:1"},

@@ -37,9 +37,11 @@ mpi=(mpiexec -n 4)
 unread() {
   mkdir unread && cd unread && mkfifo full || return
   sleep 100 < full &
-  local reader=$! run got i
+  local reader=$! run got i header
+  # A pipe that the line before the first step fills.
+  header=$("${train[@]}" --steps 1 | sed 1q | wc -c)
   exec 3> full
-  head -c 65536 /dev/zero >&3
+  head -c $((65536 - header)) /dev/zero >&3
   FSYNC_SECONDS=90 FSYNC_SLOW=.saving-00000001/rank-1 LD_PRELOAD=$disk \
     "${train[@]}" --steps 4 --save saves --save-every 1 --stall-timeout 1 > full 2> err.txt &
   run=$!

@@ -18,7 +18,6 @@ namespace {
 // A table of names and meanings, for people or for programs.
 template <typename Rows, typename Name, typename Meaning>
 Status List(const Arguments& a, const Rows& rows, Name name, Meaning meaning) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
   std::string out;
   auto json = nlohmann::json::array();
   for (const auto& row : rows) {
@@ -32,7 +31,6 @@ Status List(const Arguments& a, const Rows& rows, Name name, Meaning meaning) {
 
 // With what sizes and options each takes.
 Status SchemesCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
   std::string out;
   auto json = nlohmann::json::array();
   for (const Scheme& row : Schemes()) {
@@ -73,7 +71,6 @@ Status OpsCommand(const Arguments& a) {
 }
 
 Status MachinesCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json"}));
   std::string out;
   for (const Machine& machine : Machines())
     out += a.format == "json" ? fmt::format("{}{}", out.empty() ? "[" : ",\n", ToJson(machine))

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -53,8 +52,8 @@ Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostMo
     return Status::Invalid(fmt::format(
         "--trace: {}: what computes takes {:g} s a T there (--costs in seconds, or of a profile)",
         a.trace, seconds));
-  fmt::print(stderr, "pipec: a T is {:.4g} ms: the measured compute over the predicted\n",
-             seconds * 1e3);
+  Note(a, fmt::format("pipec: a T is {:.4g} ms: the measured compute over the predicted",
+                      seconds * 1e3));
   *costs = InSeconds(std::move(*costs), seconds);
   return Measure(program, *costs, *events);
 }
@@ -79,11 +78,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
     traced = {plan->program, std::move(*run)};
   }
   a.progress->Doing("simulating " + path);
-  const auto transport = std::find(std::begin(kTransports), std::end(kTransports), a.transport);
-  NetworkModel network;
-  if (!a.transport.empty()) network.transport = TransportKind(transport - std::begin(kTransports));
-  PP_RETURN_IF_ERROR(ParseNumber("--shared-links", a.shared_links, 1, &network.shared_links));
-  auto prediction = Simulate(plan->program, plan->waits_for, *costs, network);
+  auto prediction = Simulate(plan->program, plan->waits_for, *costs, a.network);
   if (!prediction.ok()) return prediction.status().In(path);
   if (a.why) {
     auto why = Explain(plan->program, *costs, *prediction);
@@ -169,21 +164,16 @@ std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& 
 }  // namespace
 
 Status ShowCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf(
-      "--format", a.format,
-      {"text", "stages", "memory", "grid", "json", "svg", "html", "chrome-trace", "torch-csv"}));
-  int device = -1;
-  PP_RETURN_IF_ERROR(ParseNumber("--device", a.device, 0, &device));
-  if (device >= 0 && a.format != "text")
+  if (a.device >= 0 && a.format != "text")
     return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
   // Pictures of time are the simulator's.
   if (a.format != "text" && a.format != "stages" && a.format != "memory" && a.format != "json" &&
       a.format != "torch-csv")
     return SimulateCommand(a);
   PP_RETURN_IF_ERROR(OnePlan(a));
-  if (device >= 0) {
-    auto program = LoadDevice(a.plans[0], device);
-    return program.ok() ? PrintOut(PrintDevice(*program, device)) : program.status();
+  if (a.device >= 0) {
+    auto program = LoadDevice(a.plans[0], a.device);
+    return program.ok() ? PrintOut(PrintDevice(*program, a.device)) : program.status();
   }
   a.progress->Doing("printing " + a.plans[0]);
   auto program = Load(a.plans[0]);
@@ -200,11 +190,6 @@ Status ShowCommand(const Arguments& a) {
 }
 
 Status SimulateCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(
-      OneOf("--format", a.format, {"text", "json", "grid", "svg", "html", "chrome-trace"}));
-  PP_RETURN_IF_ERROR(OneOf("--color", a.color, {"auto", "always", "never"}));
-  if (!a.transport.empty())
-    PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"async", "rendezvous", "nccl"}));
   if (a.why && a.format != "text" && a.format != "json" && a.format != "html")
     return Status::Invalid(
         fmt::format("--why: goes with --format text, json or html, not {}", a.format));
@@ -229,7 +214,7 @@ Status SimulateCommand(const Arguments& a) {
   const Prediction& prediction = plans[0].prediction;
   if (a.format == "json") return PrintOut(PredictionsAsJson(a, plans));
   if (a.format == "text") return PrintOut(PredictionsAsText(a, plans));
-  if (prediction.plan_costs) fmt::print(stderr, "pipec: {}: costs of the plan\n", a.plans[0]);
+  if (prediction.plan_costs) Note(a, fmt::format("pipec: {}: costs of the plan", a.plans[0]));
   if (a.format == "svg") return PrintOut(Svg(program, prediction));
   if (a.format == "chrome-trace") return PrintOut(Trace(program, prediction.execution));
   if (a.format == "grid") {

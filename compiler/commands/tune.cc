@@ -14,25 +14,9 @@
 #include "compiler/tune/report.h"
 #include "schema/file.h"
 #include "schema/nearest.h"
-#include "schema/units.h"
 
 namespace pp {
 namespace {
-
-Status ReadMemory(const Arguments& a, TuneOptions* options) {
-  options->memory = options->machine.memory;
-  if (a.device_memory.empty()) {
-    if (options->memory > 0) return {};
-    return Status::Invalid(
-        fmt::format("--device-memory: missing, and {} does not say", options->machine.name));
-  }
-  const auto memory = ReadQuantity(a.device_memory);
-  if (!memory || memory->dimension != Dimension::kBytes || memory->value < 1)
-    return Status::Invalid(
-        fmt::format("--device-memory: '{}' (bytes as in 80GiB)", Shown(a.device_memory)));
-  options->memory = memory->value;
-  return {};
-}
 
 Status ReadOptions(const Arguments& a, TuneOptions* options) {
   auto model = LoadModelConfig(a.model);
@@ -43,9 +27,9 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   if (!a.attributes.at("--tp").empty()) options->tp = options->job.tp;
   if (!a.attributes.at("--micro-batch-size").empty())
     options->micro_batch_size = options->job.micro_batch_size;
-  PP_RETURN_IF_ERROR(ParseNumber("--devices", a.devices, 1, &options->devices));
-  PP_RETURN_IF_ERROR(ParseNumber("--global-batch-size", a.global_batch, 1, &options->batch));
-  PP_RETURN_IF_ERROR(ParseNumber("--pp", a.pp, 1, &options->pp));
+  options->devices = a.shape.devices;
+  options->batch = a.batch;
+  options->pp = a.pp;
   PriceSource prices;
   std::string costs = a.costs;
   PP_RETURN_IF_ERROR(ReadPrices(a, &costs, &prices));
@@ -71,7 +55,10 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
       return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({}pipec schemes)",
                                          Shown(a.scheme), DidYouMean(a.scheme, names)));
   }
-  return ReadMemory(a, options);
+  options->memory = a.device_memory > 0 ? a.device_memory : options->machine.memory;
+  if (options->memory > 0) return {};
+  return Status::Invalid(
+      fmt::format("--device-memory: missing, and {} does not say", options->machine.name));
 }
 
 // One word of a command line, quoted where a shell would read more into it.
@@ -98,7 +85,6 @@ TuneWords WordsOf(const Arguments& a) {
 }  // namespace
 
 Status TuneCommand(const Arguments& a) {
-  PP_RETURN_IF_ERROR(OneOf("--format", a.format, {"text", "json", "html"}));
   TuneOptions options;
   PP_RETURN_IF_ERROR(ReadOptions(a, &options));
   options.progress = [&a](const std::string& what) { a.progress->Doing(what); };

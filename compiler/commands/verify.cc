@@ -7,38 +7,6 @@
 namespace pp {
 namespace {
 
-// An option for NCCL; empty if not given.
-struct Wish {
-  const char* option;
-  const std::string& text;
-};
-
-Status ReadTerms(const Arguments& a, nccl::Terms* terms) {
-  if (!a.transport.empty())
-    PP_RETURN_IF_ERROR(OneOf("--transport", a.transport, {"rendezvous", "nccl"}));
-  for (const Wish& wish : {Wish{"--communicators", a.communicators}, Wish{"--groups", a.groups},
-                           Wish{"--creation", a.creation}, Wish{"--kernels", a.kernels}})
-    if (!wish.text.empty() && a.transport != "nccl")
-      return Status::Invalid(fmt::format("{}: {} (with --transport nccl)", wish.option, wish.text));
-  if (!a.communicators.empty() && a.communicators != "auto") {
-    PP_RETURN_IF_ERROR(
-        OneOf("--communicators", a.communicators, {"auto", "all", "pair", "direction", "kind"}));
-    for (const nccl::SharingInfo& info : nccl::AllSharings())
-      if (info.name == a.communicators) terms->sharing = info.sharing;
-  }
-  if (!a.groups.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--groups", a.groups, {"none", "adjacent"}));
-    if (a.groups == "adjacent") terms->groups = nccl::Groups::kAdjacent;
-    if (a.groups == "adjacent" && !terms->sharing)
-      return Status::Invalid("--groups: adjacent (with --communicators all, pair, ...)");
-  }
-  if (!a.creation.empty()) {
-    PP_RETURN_IF_ERROR(OneOf("--creation", a.creation, {"before", "first-use"}));
-    if (a.creation == "first-use") terms->creation = nccl::Creation::kFirstUse;
-  }
-  return ParseNumber("--kernels", a.kernels, 1, &terms->kernels);
-}
-
 Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPlan& plan,
                   const nccl::Terms& terms) {
   a.progress->Doing("playing NCCL's streams of " + path);
@@ -59,18 +27,17 @@ Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPla
 }  // namespace
 
 Status VerifyCommand(const Arguments& a) {
-  nccl::Terms terms;
-  PP_RETURN_IF_ERROR(ReadTerms(a, &terms));
+  if (!a.nccl && !a.of_nccl.empty()) return Status::Invalid(a.of_nccl + " (with --transport nccl)");
+  nccl::Terms terms = a.terms;
+  for (const nccl::SharingInfo& info : nccl::AllSharings())
+    if (info.name == a.communicators) terms.sharing = info.sharing;
+  if (terms.groups == nccl::Groups::kAdjacent && !terms.sharing)
+    return Status::Invalid("--groups: adjacent (with --communicators all, pair, ...)");
   for (const std::string& path : a.plans) {
     auto plan = LoadVerified(a, path);
     if (!plan.ok()) return plan.status();
-    size_t instructions = 0;
-    for (const DeviceList& list : plan->program.lists)
-      instructions += list.prologue.size() + list.body.size() + list.epilogue.size();
-    PP_RETURN_IF_ERROR(PrintOut(fmt::format(
-        "{}: safe: {} on {} devices, {} micro-batches, {} instructions\n", path,
-        plan->program.scheme, plan->program.devices, plan->program.microbatches, instructions)));
-    if (a.transport == "nccl") PP_RETURN_IF_ERROR(VerifyNccl(a, path, *plan, terms));
+    PP_RETURN_IF_ERROR(PrintOut(fmt::format("{}: safe: {}\n", path, Summary(plan->program))));
+    if (a.nccl) PP_RETURN_IF_ERROR(VerifyNccl(a, path, *plan, terms));
   }
   return {};
 }

@@ -272,19 +272,25 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   app.add_flag("--resume", a.resume, "continue from the last checkpoint there");
   app.add_flag("--new-data", a.new_data, "with --resume: --data is not what it was");
   add("--export", a.export_to, "a new folder for the trained model, in Hugging Face's format");
-  add("--log", a.log, "write a JSON object per step");
+  auto file = [&](const char* name, std::string& value, const char* text) {
+    add(name, value, text)->transform([](const std::string& path) {
+      return path == "-" ? std::string(kStandardOutput) : path;
+    });
+  };
+  file("--log", a.log, "write a JSON object per step");
   add("--log-every", a.log_every,
       "print a line every so many steps (1), besides the first, the last and those with a "
       "validation; --log has all");
-  add("--profile", a.profile,
-      "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
-  add("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");
+  file("--profile", a.profile,
+       "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
+  file("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");
   app.add_flag(
       "--compare", a.compare,
       "run the same steps on one device, too, and name the first value that differs by more "
       "than rounding");
   add("--stall-timeout", a.stall_timeout,
       "give up after so many seconds without progress (300; 0: never)");
+  app.footer("Where a file is written once, - is standard output.");
   // An unset variable in a script is a mistake.
   for (CLI::Option* option : app.get_options())
     if (option->get_expected_max() > 0)

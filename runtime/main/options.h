@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/comm/agree.h"
@@ -10,6 +11,9 @@
 #include "schema/status.h"
 
 namespace pp {
+
+// What "-" stands for where a file is written.
+inline constexpr std::string_view kStandardOutput = "/dev/stdout";
 
 // The options as typed. Numbers stay text until they are checked, so that every wrong one gets the
 // same kind of error.

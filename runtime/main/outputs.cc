@@ -110,6 +110,15 @@ Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
   return BeginExport(*program.job, &*export_);
 }
 
+Status Outputs::Print(const std::string& text) const {
+  for (const std::string& path : {arguments_.log, arguments_.trace, arguments_.profile}) {
+    if (path != kStandardOutput) continue;
+    fmt::print(stderr, "{}", text);
+    return {};
+  }
+  return PrintOut(text);
+}
+
 Status Outputs::Begin(int64_t steps_before) {
   begun_ = true;
   if (log_) PP_RETURN_IF_ERROR(log_->Begin(BytesUpTo(log_->path(), steps_before)));
@@ -142,9 +151,9 @@ Status Outputs::Finish(const Program& program, const TrainReport& report) {
   }
   if (log_) keep(log_->Close());
   if (save_ && begun_)
-    keep(PrintOut(report.saved_step == 0
-                      ? fmt::format("nothing is saved in {}\n", saves_)
-                      : fmt::format("saved in {}\n", StepFolder(saves_, report.saved_step))));
+    keep(Print(report.saved_step == 0
+                   ? fmt::format("nothing is saved in {}\n", saves_)
+                   : fmt::format("saved in {}\n", StepFolder(saves_, report.saved_step))));
   return status;
 }
 

@@ -24,6 +24,9 @@ class Outputs {
   // this run.
   Status Open(const Program& program, TrainOptions* options);
 
+  // What people read: to standard output, or, where one of the files is that, to standard error.
+  Status Print(const std::string& text) const;
+
   // The first step begins, after so many of the training that it continues, whose log goes on.
   Status Begin(int64_t steps_before);
   // Failed: the log cannot be written. Nothing more is written to it.

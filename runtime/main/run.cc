@@ -162,6 +162,7 @@ Status Run::ProveForNccl(const std::vector<WaitsFor>& waits_for) {
 
 // All ranks are ready.
 Status Run::Begin(int64_t steps_before) {
+  if (First()) Print(HeaderText(*program_));
   if (gemms_ != nullptr && First()) {
     const std::vector<kernels::MatmulShape> products = AllProducts(*program_->job);
     const int lacks = gemms_->Lacks(products);
@@ -196,7 +197,7 @@ void Run::OnStep(const StepReport& step) {
     Print(ToLine(step, mean));
 }
 
-void Run::Print(const std::string& text) { Lose(PrintOut(text)); }
+void Run::Print(const std::string& text) { Lose(outputs_.Print(text)); }
 
 // A training outlives its reports: one that cannot be written is said once, where there is still
 // somebody to read it, and makes the exit status 1.

@@ -8,6 +8,10 @@
 #include <string_view>
 #include <utility>
 
+#include "schema/model/families.h"
+#include "schema/model/layout.h"
+#include "schema/units.h"
+
 namespace pp {
 namespace {
 
@@ -40,6 +44,29 @@ std::string Readable(std::string_view text) {
 }
 
 }  // namespace
+
+std::string HeaderText(const Program& program) {
+  const Job& job = *program.job;
+  Job whole = job;  // without peers
+  whole.tp = 1;
+  whole.sequence_parallel = false;
+  int64_t parameters = 0, most = 0;
+  for (int s = 0; s < program.stages; ++s) parameters += LayoutStage(whole, s).parameters;
+  for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
+  const int64_t copies = int64_t{program.replicas} * job.tp;
+  std::string text =
+      fmt::format("{} with {} parameters: {} on {} device{}, {} micro-batch{} of {} x {} tokens",
+                  job.model.family->model_type, parameters, program.scheme, program.devices,
+                  program.devices == 1 ? "" : "s", program.microbatches,
+                  program.microbatches == 1 ? "" : "es", job.micro_batch_size, job.sequence_length);
+  if (program.replicas > 1) text += fmt::format(", {} replicas", program.replicas);
+  if (job.tp > 1) text += fmt::format(", {} tensor-parallel peers", job.tp);
+  const int64_t ranks = program.devices * copies;
+  const int64_t tokens =
+      int64_t{program.replicas} * program.microbatches * job.micro_batch_size * job.sequence_length;
+  return text + fmt::format("; {} rank{}, {} tokens a step, at most {} a rank\n", ranks,
+                            ranks == 1 ? "" : "s", tokens, BytesText(static_cast<double>(most)));
+}
 
 std::string ToJson(const StepReport& report) {
   return fmt::format(

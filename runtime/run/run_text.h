@@ -5,8 +5,14 @@
 #include <string>
 
 #include "runtime/run/train.h"
+#include "schema/program.h"
 
 namespace pp {
+
+// What is trained, and how, before the first step: "gpt2 with 10752 parameters: 1f1b on 2 devices,
+// 4 micro-batches of 1 x 16 tokens; 2 ranks, 64 tokens a step, at most 1.2 MiB a rank", a newline.
+// REQUIRES: all lists, and a job.
+std::string HeaderText(const Program& program);
 
 // {"step":1,"loss":5.54,"grad_norm":1.9,"lr":0.0003,"step_seconds":0.81,
 //  "tokens_per_second":2528,"peak_bytes":[...]} and a newline; "loss_scale":65536,"skipped":false

@@ -54,7 +54,7 @@ inline constexpr std::tuple kJobAttributes{
               &Job::micro_batch_size,
               1,
               "--micro-batch-size",
-              "sequences per micro-batch (default 1)",
+              "sequences per micro-batch",
               {},
               1,
               1 << 20,
@@ -70,7 +70,7 @@ inline constexpr std::tuple kJobAttributes{
               HeaderLine::kShared},
     Attribute{"layers", &Job::layers_per_stage, 3, "--layers-per-stage",
               "as in 2,3,3,2, or auto: least for the busiest device (default equal)"},
-    Attribute{"tp", &Job::tp, 4, "--tp", "tensor-parallel peers of each device (default 1)", {}, 1},
+    Attribute{"tp", &Job::tp, 4, "--tp", "tensor-parallel peers of each device", {}, 1},
     Attribute{"sequence-parallel",
               &Job::sequence_parallel,
               5,
@@ -82,11 +82,9 @@ inline constexpr std::tuple kJobAttributes{
               HeaderLine::kShared},
     Attribute{"recompute", &Job::recompute, 6, "--recompute",
               "what a CFW drops: stage (default), or of norm, linear, attention, residual"},
-    Attribute{"dtype", &Job::dtype, 7, "--dtype",
-              "of activations and messages: fp32 (default), bf16 or fp16", kDtypeNames},
+    Attribute{"dtype", &Job::dtype, 7, "--dtype", "of activations and messages", kDtypeNames},
     Attribute{"backend", &Job::backend, 8, "--backend",
-              "whose memory the plan counts: cpu (default) or cuda; either runs on both",
-              kDeviceKindNames},
+              "whose memory the plan counts; either runs on both", kDeviceKindNames},
 };
 
 // The same number of layers for each stage. The error names no file or option: the caller knows

@@ -1,0 +1,145 @@
+// pipec compile and pipec import: a plan from a scheme, or from lists.
+#include "compiler/compile.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compiler/command.h"
+#include "compiler/interop.h"
+#include "compiler/tune/auto.h"
+#include "schema/disk.h"
+#include "schema/file.h"
+#include "schema/text.h"
+#include "schema/units.h"
+
+namespace pp {
+namespace {
+
+// How fit-memory reports what it found.
+void AddReports(const Arguments& a, MemoryFit* fit) {
+  const char* what = fit->objective == Objective::kPeriod ? "period at most" : "makespan";
+  if (fit->search_seconds > 0)
+    fit->progress = [what, &a](double makespan) {
+      Note(a, fmt::format("fit-memory: {} {:g}", what, makespan));
+    };
+  const bool bytes = fit->limit.unit == MemoryLimit::kBytes;
+  fit->report = [bytes, what, &a](const FitReport& report) {
+    std::string bound = "no lower bound (pairs overlap)";
+    if (report.lower_bound) {
+      const double lower = *report.lower_bound;
+      double gap = lower > 0 ? 100 * (report.makespan / lower - 1) : 0;
+      if (std::abs(gap) < 1e-9) gap = 0;  // the same sum in another order
+      bound = fmt::format("lower bound {:g} (gap {:.1f} %)", lower, gap);
+    }
+    std::vector<double> peaks = report.peaks;
+    for (double& peak : peaks) peak /= bytes ? 1 << 30 : 1;
+    Note(a, fmt::format("fit-memory: {} {:g}{}, {}, peaks {:.4g}{}", what, report.makespan,
+                        report.whole ? "" : " without STEP and reductions", bound,
+                        fmt::join(peaks, " "), bytes ? " GiB" : ""));
+  };
+}
+
+// The options that compile and import share.
+Status ReadLowering(const Arguments& given, CompileOptions* options) {
+  Arguments a = given;
+  options->reduce = a.reduce;
+  if (!a.model.empty()) {
+    auto model = LoadModelConfig(a.model);
+    if (!model.ok()) return model.status();
+    // Lists that came with a split into layers refer to a model of that depth.
+    if (options->job.model.layers != model->layers) options->job.layers_per_stage.clear();
+    options->job.model = *model;
+  }
+  std::string& layers = a.attributes["--layers-per-stage"];
+  options->balance_layers = layers == "auto";
+  if (options->balance_layers) layers.clear();
+  PP_RETURN_IF_ERROR(ReadAttributes(a, kProgramAttributes<CompileOptions>, options));
+  PP_RETURN_IF_ERROR(ReadAttributes(a, kJobAttributes, &options->job));
+  PP_RETURN_IF_ERROR(ReadPrices(a, &options->costs, &options->prices));
+  options->fit = a.fit;
+  options->fit.search_seconds = a.search_seconds;
+  AddReports(given, &options->fit);
+  return {};
+}
+
+PassObserver ObserverOf(const Arguments& a) {
+  PassObserver observer;
+  observer.begin = [&a](std::string_view name) { a.progress->Doing(std::string(name)); };
+  observer.end = [&a](std::string_view name, const Program& program, double seconds) {
+    if (a.time_passes) fmt::print(std::cerr, "{:>10.3f} ms  {}\n", seconds * 1e3, name);
+    if (name != "verify" && (a.print_after == "all" || a.print_after == name))
+      fmt::print(std::cout, "# after {}\n{}", name, Print(program));
+  };
+  return observer;
+}
+
+Status SavePlan(const Arguments& a, const Program& program) {
+  a.progress->Doing("writing " + a.output);
+  PP_RETURN_IF_ERROR(Save(program, a.output));
+  std::string line = fmt::format("{}: {}", a.output, Summary(program));
+  if (program.job) {
+    int64_t most = 0;
+    for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
+    line += fmt::format(", at most {} on a device", BytesText(static_cast<double>(most)));
+  }
+  Note(a, line);
+  return {};
+}
+
+}  // namespace
+
+Status CompileCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(CheckOutput(a));
+  CompileOptions options;
+  options.scheme = SchemeName(a.scheme);
+  options.shape = a.shape;
+  PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  if (options.scheme == "auto") {
+    options.fit.report = nullptr;  // of each scheme
+    auto chosen = CompileFastest(options, ObserverOf(a));
+    if (!chosen.ok()) return chosen.status();
+    std::string rest;
+    for (const Chosen::Row& row : chosen->compared)
+      rest +=
+          fmt::format("{}{} {:g} {}", rest.empty() ? "" : ", ", row.scheme, row.makespan, row.unit);
+    Note(a, fmt::format("--scheme auto: {} ({})", chosen->program.scheme, rest));
+    PP_RETURN_IF_ERROR(PrintOut(""));
+    return SavePlan(a, chosen->program);
+  }
+  auto program = Compile(options, ObserverOf(a));
+  if (!program.ok()) return program.status();
+  PP_RETURN_IF_ERROR(PrintOut(""));  // what --print-after wrote
+  return SavePlan(a, *program);
+}
+
+Status ImportCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(CheckOutput(a));
+  const std::string& path = a.plans[0];
+  const std::string by_name = path.ends_with(".csv") ? "torch-csv" : "text";
+  const std::string& format = a.import_format.empty() ? by_name : a.import_format;
+  Result<std::string> read = ReadText(path, "lists in text form or PyTorch's CSV", kMostPlanBytes);
+  PP_RETURN_IF_ERROR(read.status());
+  std::string& text = *read;
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
+  Origin origin{path};
+  auto program =
+      format == "text" ? Parse(text, path, &origin.name) : ParseTorchCsv(text, path, &origin.name);
+  if (!program.ok()) return program.status();
+  CompileOptions options;
+  CopyAttributes(*program, &options);
+  options.passes.clear();  // they have been run
+  if (program->job) options.job = *program->job;
+  PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));
+  if (!plan.ok()) return plan.status();
+  return SavePlan(a, *plan);
+}
+
+}  // namespace pp
