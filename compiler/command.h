@@ -23,7 +23,8 @@ namespace pp {
 // What "-" stands for.
 inline constexpr std::string_view kStandardInput = "/dev/stdin", kStandardOutput = "/dev/stdout";
 
-// What the user typed, checked (options.h). Files are read by the commands.
+// What the user typed, checked (options.h): a member for each option of any command. Files are read
+// by the commands.
 struct Arguments {
   // What to compile or to tune for.
   std::string scheme;

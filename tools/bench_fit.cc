@@ -2,10 +2,13 @@
 // lower bound, which is itself some percent below the optimum in the middle of the memory range.
 // Then, beside optima and beside the schedules of sail-sg's zero-bubble repository
 // (tests/fit_tables.h; to be run where tests/reference is found).
+//
+//   bench_fit [--slower]   also each row of these tables that is slower, and by how much
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "compiler/compile.h"
 #include "tests/fit_tables.h"
@@ -27,7 +30,8 @@ constexpr Row kRows[] = {
 };
 
 // Each table's rows beside what fit-memory finds.
-Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objective objective) {
+Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objective objective,
+               bool slower) {
   const bool period = objective == Objective::kPeriod;
   if (!rows.ok()) return rows.status();
   struct Sum {
@@ -49,6 +53,11 @@ Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objec
         .limit = *limit, .objective = objective, .report = [&](const FitReport& r) { report = r; }};
     PP_RETURN_IF_ERROR(Compile(options).status());
     const double gap = report.makespan / (period ? row.span : row.makespan) - 1;
+    if (slower && gap > 1e-4)
+      fmt::print("{} {} D={} M={} V={} {} limit {}: {:+.2f} %, {:.2f} % above the bound\n",
+                 row.table, row.scheme, row.devices, row.microbatches, row.stages_per_device,
+                 row.costs, row.limit, gap * 100,
+                 (report.makespan / *report.lower_bound - 1) * 100);
     Sum& sum = sums[row.table];
     ++sum.rows;
     sum.slower += gap > 1e-4;
@@ -64,7 +73,7 @@ Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objec
   return {};
 }
 
-int Main() {
+int Main(bool slower) {
   fmt::print("{:<12} {:>3} {:>5} {:>6} {:>9} {:>10} {:>11} {:>8} {:>8}\n", "scheme", "D", "M",
              "limit", "kept all", "makespan", "lower bound", "gap", "seconds");
   for (const Row& row : kRows) {
@@ -91,9 +100,9 @@ int Main() {
                row.scheme, row.devices, row.microbatches, row.limit, free.makespan, report.makespan,
                *report.lower_bound, (report.makespan / *report.lower_bound - 1) * 100, seconds);
   }
-  Status status = Compare("optima", ReadOptima(), Objective::kStep);
-  if (status.ok()) status = Compare("sail-sg's", ReadPeers(), Objective::kStep);
-  if (status.ok()) status = Compare("from step to step", ReadPeers(), Objective::kPeriod);
+  Status status = Compare("optima", ReadOptima(), Objective::kStep, slower);
+  if (status.ok()) status = Compare("sail-sg's", ReadPeers(), Objective::kStep, slower);
+  if (status.ok()) status = Compare("from step to step", ReadPeers(), Objective::kPeriod, slower);
   if (!status.ok()) {
     fmt::print(stderr, "bench_fit: error: {}\n", status.message());
     return static_cast<int>(status.code());
@@ -104,4 +113,11 @@ int Main() {
 }  // namespace
 }  // namespace pp
 
-int main() { return pp::Main(); }
+int main(int argc, char** argv) {
+  const bool slower = argc == 2 && std::string_view(argv[1]) == "--slower";
+  if (argc > 1 && !slower) {
+    fmt::print(stderr, "usage: bench_fit [--slower]\n");
+    return 2;
+  }
+  return pp::Main(slower);
+}

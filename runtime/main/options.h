@@ -15,7 +15,7 @@ namespace pp {
 // What "-" stands for where a file is written.
 inline constexpr std::string_view kStandardOutput = "/dev/stdout";
 
-// The options as typed. Numbers stay text until they are checked, so that every wrong one gets the
+// The options as typed, a member each. Numbers stay text until they are checked, so that every wrong one gets the
 // same kind of error.
 struct Arguments {
   std::string plan, data, weights, export_to, save, save_every, log, trace, profile, net;

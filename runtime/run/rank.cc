@@ -22,11 +22,12 @@ Rank::Rank(Args args)
       rank_(args_.transport->rank()),
       topology_(TopologyOf(*args_.program)),
       place_(topology_.PlaceOf(rank_)),
-      compute_recorder_(rank_, place_.device),
-      lane_recorder_(rank_, place_.device),
       control_(args_.transport,
                [this](int from, const ControlMessage& message) { OnMessage(from, message); }),
-      last_step_(args_.steps) {}
+      compute_recorder_(rank_, place_.device),
+      lane_recorder_(rank_, place_.device) {
+  signals_.last_step = args_.steps;
+}
 
 Rank::~Rank() {
   if (compute_.joinable() || communication_.joinable()) {
@@ -45,7 +46,7 @@ Status Rank::Setup() {
   PP_RETURN_IF_ERROR(MakeDeviceTransport(collectives));
   body_ = Bind(program, place_.device, std::move(walk), *device_);
   MakePeerExchanger();
-  executor_ = args_.make_executor(device_.get(), peers_.get(), &operators_);
+  executor_ = args_.make_executor(device_.get(), peers_.get(), &signals_.operators);
   PP_RETURN_IF_ERROR(FillMemory());
   if (args_.record) Reserve();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
@@ -91,7 +92,7 @@ void Rank::MakeInterpreter(std::vector<CollectiveArgs> collectives) {
                                                .device = device_.get(),
                                                .recorder = args_.record ? &lane_recorder_ : nullptr,
                                                .compute_bell = &bell_,
-                                               .stop = &stop_});
+                                               .stop = &signals_.stop});
   interpreter_ = std::make_unique<Interpreter>(
       Interpreter::Args{.program = args_.program,
                         .list = &body_,
@@ -103,7 +104,7 @@ void Rank::MakeInterpreter(std::vector<CollectiveArgs> collectives) {
                         .steps_before = args_.steps_before,
                         .updates_before = args_.updates_before,
                         .recorder = args_.record ? &compute_recorder_ : nullptr,
-                        .stop = &stop_});
+                        .stop = &signals_.stop});
 }
 
 Status Rank::MakeEvaluations() {
@@ -116,13 +117,13 @@ Status Rank::MakeEvaluations() {
                      .executor = executor_.get(),
                      .validation = args_.validation,
                      .compute_bell = &bell_,
-                     .stop = &stop_},
+                     .stop = &signals_.stop},
        .sample = args_.sample,
        .tell =
            [this](int to, int32_t token) {
              control_.Post(to, {.type = ControlMessage::Type::kToken, .code = token});
            },
-       .asked_to_stop = &asked_to_stop_});
+       .asked_to_stop = &signals_.asked_to_stop});
   PP_RETURN_IF_ERROR(evaluations.status());
   evaluations_ = std::move(*evaluations);
   return {};
@@ -136,7 +137,7 @@ void Rank::MakePeerExchanger() {
                             .transport = messages(),
                             .device = device_.get(),
                             .compute_bell = &bell_,
-                            .stop = &stop_};
+                            .stop = &signals_.stop};
   const Region* scratch = FindRegion(List(), Kind::kScratch, -1, -1);
   const int stage = program.StagesOf(place_.device).front();
   peers.exchange = device_->at(scratch->offset + LayoutStage(*program.job, stage).exchange);
@@ -174,14 +175,14 @@ Status Rank::BeginSetup() {
 }
 
 void Rank::Start() {
-  gate_.store(Gate::kOpen);
+  signals_.gate.store(Gate::kOpen);
   bell_.Ring();
   args_.transport->bell().Ring();
 }
 
 void Rank::Cancel() {
-  if (gate_.load() == Gate::kClosed) gate_.store(Gate::kCancelled);
-  stop_.store(true);
+  if (signals_.gate.load() == Gate::kClosed) signals_.gate.store(Gate::kCancelled);
+  signals_.stop.store(true);
   bell_.Ring();
   args_.transport->bell().Ring();
 }
@@ -201,7 +202,7 @@ void Rank::ComputeMain() {
     setup_status_ =
         Status::Failed(fmt::format("rank {}: no thread: {}{}", rank_, error.what(), LimitText()));
   }
-  ready_.store(true);
+  signals_.ready.store(true);
   args_.news->Ring();
   if (PassGate(bell_)) {
     try {
@@ -209,8 +210,8 @@ void Rank::ComputeMain() {
     } catch (const std::bad_alloc&) {
       Fail(OutOfMemory());
     }
-    end_ = SteadySeconds();
-    computed_.store(true);
+    steps_.end = SteadySeconds();
+    signals_.computed.store(true);
     args_.transport->bell().Ring();
     args_.news->Ring();
   }
@@ -227,21 +228,21 @@ Status Rank::OutOfMemory() const {
 
 // Whether the steps begin; waits for the answer.
 bool Rank::PassGate(Bell& bell) {
-  bell.WaitUntil([this] { return gate_.load() != Gate::kClosed; });
-  return gate_.load() == Gate::kOpen;
+  bell.WaitUntil([this] { return signals_.gate.load() != Gate::kClosed; });
+  return signals_.gate.load() == Gate::kOpen;
 }
 
 bool Rank::Fail(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    if (stop_.load()) return false;
+    if (signals_.stop.load()) return false;
     failure_ = status;
     ControlMessage message{.type = ControlMessage::Type::kFail,
                            .code = static_cast<int32_t>(status.code())};
     message.SetText(status.message());
     // Before any thread can see the stop and post kBye: nothing is sent after that.
     control_.PostAll(message);
-    stop_.store(true);
+    signals_.stop.store(true);
   }
   bell_.Ring();
   args_.transport->bell().Ring();
@@ -250,8 +251,8 @@ bool Rank::Fail(const Status& status) {
 }
 
 int64_t Rank::executed() const {
-  return interpreter_->executed() + evaluations_->executed() + operators_.load() +
-         other_progress_.load();
+  return interpreter_->executed() + evaluations_->executed() + signals_.operators.load() +
+         signals_.other_progress.load();
 }
 
 std::string Rank::CurrentText() {
@@ -269,8 +270,8 @@ TimeSpent Rank::time() const {
   TimeSpent time = interpreter_->time();
   time.communication = lanes_->times();
   time += evaluations_->time();
-  time.total = end_ - begin_ - saving_;
-  time.waiting += held_back_;
+  time.total = steps_.end - steps_.begin - steps_.saving;
+  time.waiting += steps_.held_back;
   const QueueTime queue = device_->compute().time();
   time.kernels = queue.busy;
   time.own -= queue.processor;
@@ -282,7 +283,7 @@ TimeSpent Rank::time() const {
 
 Status Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
   const StageCall copy = BindStage(*args_.program, place_.device, stage, 0, *device_);
-  const std::byte* newest = copy.weights + NewestWeights(stage, 0, done_steps_);
+  const std::byte* newest = copy.weights + NewestWeights(stage, 0, steps_.done);
   const Ticket ticket = device_->compute().CopyOut(out, newest + offset, bytes);
   device_->compute().WaitFor(ticket);
   return device_->status();

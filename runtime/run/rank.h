@@ -80,7 +80,7 @@ class Rank {
   // and weights. Failed: there is no thread left.
   Status BeginSetup();
   // Any thread: the setup is over. `news` rings when it becomes true.
-  bool ready() const { return ready_.load(); }
+  bool ready() const { return signals_.ready.load(); }
   // Once it is ready.
   Status setup_status() const { return setup_status_; }
   // Lets both threads continue: with the steps, or, if not all ranks are ready, to their ends.
@@ -90,7 +90,7 @@ class Rank {
   void Join();
 
   // Any thread. Stop after the next step that rank 0 can still announce.
-  void AskToStop() { asked_to_stop_.store(true); }
+  void AskToStop() { signals_.asked_to_stop.store(true); }
   // Any thread. Stop at once. False: it has failed before, and the first error stays.
   bool Fail(const Status& status);
   // Any thread; rank 0: the caller has handled the reports up to `step`.
@@ -100,8 +100,8 @@ class Rank {
 
   // Any thread: both threads have ended. After a failure the communication thread ends in limited
   // time, but a kernel cannot be stopped.
-  bool ended() const { return ended_.load() && computed_.load(); }
-  bool failed() const { return stop_.load(); }
+  bool ended() const { return signals_.ended.load() && signals_.computed.load(); }
+  bool failed() const { return signals_.stop.load(); }
   int64_t executed() const;
   std::string CurrentText();
 
@@ -113,7 +113,7 @@ class Rank {
   // After Join, or once it has failed.
   Status status() const { return failure_; }
   bool left_cleanly() const { return left_cleanly_; }
-  int64_t last_step() const { return done_steps_; }  // steps that it finished
+  int64_t last_step() const { return steps_.done; }  // steps that it finished
   Status device_status() const { return device_ ? device_->status() : Status(); }
   TimeSpent time() const;
   int rank() const { return rank_; }
@@ -163,47 +163,67 @@ class Rank {
   void OnMessage(int from, const ControlMessage& message);
   void Nap(uint64_t seen);
 
+  // More members than most classes have: what its two threads work with, and by whom.
+
+  // Both threads read these.
   const Args args_;
   const int rank_;
   const Topology topology_;
   const Place place_;
-  Bell bell_;  // the compute thread's
+
+  // Any thread sets and reads these, also the device and the executor.
+  struct Signals {
+    std::atomic<Gate> gate{Gate::kClosed};
+    std::atomic<bool> ready{false}, connected{false}, computed{false}, ended{false};
+    std::atomic<bool> stop{false}, asked_to_stop{false};
+    std::atomic<int64_t> go_step{1}, last_step, consumed{0};
+    std::atomic<int64_t> operators{0};  // of the executor
+    // Than instructions: pieces that are saved, connections.
+    std::atomic<int64_t> other_progress{0};
+  };
+  Signals signals_;
+  Bell bell_;  // of the compute thread
+
+  // The setup makes them, on the compute thread; then the threads have theirs by their own rules.
   std::unique_ptr<Device> device_;
   std::unique_ptr<Transport>
       device_transport_;  // to the device's memory; null: args_.transport has it
-  std::atomic<bool> connected_{false};
   std::unique_ptr<StageExecutor> executor_;
   BoundList body_;
-  std::atomic<int64_t> operators_{0};       // of the executor
-  std::atomic<int64_t> other_progress_{0};  // than instructions: pieces that are saved, connections
-  FileWatch files_;                         // the compute thread's
-  std::unique_ptr<PeerExchanger> peers_;    // null: this rank has no tensor parallel peers
-  std::unique_ptr<Lanes> lanes_;
+  std::unique_ptr<PeerExchanger> peers_;  // null: this rank has no tensor parallel peers
+  std::unique_ptr<Lanes> lanes_;          // the communication thread's, and the interpreter's
   std::unique_ptr<Interpreter> interpreter_;
   std::unique_ptr<Evaluations> evaluations_;
-  Recorder compute_recorder_, lane_recorder_;
-  Control control_;
 
-  std::atomic<Gate> gate_{Gate::kClosed};
-  std::atomic<bool> ready_{false}, computed_{false}, ended_{false}, stop_{false};
-  std::atomic<bool> asked_to_stop_{false};
-  std::atomic<int64_t> go_step_{1}, last_step_, consumed_{0};
-  Status setup_status_;
+  // Any thread.
   std::mutex failure_mutex_;
   Status failure_;
   std::mutex doing_mutex_;
   std::string doing_;  // before the first step; empty: instructions
+  Control control_;
+
+  // The compute thread's; others may look after Join.
+  struct Steps {
+    int64_t done = 0;                  // and reported
+    double last_end = 0;               // of a step, on the device's clock
+    int64_t resumed = 0;               // the last step before which something else was done
+    double begin = 0, end = 0;         // of all steps
+    double saving = 0, held_back = 0;  // seconds: of checkpoints, until rank 0 let it go on
+    int64_t saved = 0;                 // the last step that it has saved, or could not:
+    Status unsaved;                    // why not
+    int64_t evaluated = 0;             // the last step that a validation follows,
+    double val_loss = 0;               // and the losses of it
+  };
+  Steps steps_;
+  FileWatch files_;
+  Recorder compute_recorder_;
+  Status setup_status_;
+
+  // The communication thread's; others may look after Join.
+  Recorder lane_recorder_;
   bool left_cleanly_ = false;
-  int64_t done_steps_ = 0;             // and reported
-  double last_end_ = 0;                // of a step, on the device's clock
-  int64_t resumed_ = 0;                // the last step before which something else was done
-  double begin_ = 0, end_ = 0;         // of all steps
-  double saving_ = 0, held_back_ = 0;  // seconds: of checkpoints, until rank 0 let it go on
-  int64_t saved_ = 0;                  // the last step that it has saved, or could not:
-  Status unsaved_;                     // why not
-  int64_t evaluated_ = 0;              // the last step that a validation follows,
-  double val_loss_ = 0;                // and the losses of it
-  int quiet_tests_ = 0;                // of the communication thread, one after the other
+  int quiet_tests_ = 0;  // one after the other
+
   std::thread compute_, communication_;
 };
 

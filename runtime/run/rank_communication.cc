@@ -32,8 +32,8 @@ constexpr double kPartingSeconds = 3;
 void Rank::OnMessage(int from, const ControlMessage& message) {
   switch (message.type) {
     case ControlMessage::Type::kGo:
-      last_step_.store(message.last);
-      go_step_.store(message.step);
+      signals_.last_step.store(message.last);
+      signals_.go_step.store(message.step);
       bell_.Ring();
       return;
     case ControlMessage::Type::kFail:
@@ -79,22 +79,23 @@ void Rank::CommunicationMain() {
     }
     // Rank 0 posts it last: until then another rank may fail, which rank 0 passes on, and the last
     // checkpoint may not be whole.
-    const bool last = rank_ != 0 || stop_.load() ||
-                      (control_.others_left() && consumed_.load() >= last_step_.load());
-    if (!said_bye && computed_.load() && last) {
+    const bool last =
+        rank_ != 0 || signals_.stop.load() ||
+        (control_.others_left() && signals_.consumed.load() >= signals_.last_step.load());
+    if (!said_bye && signals_.computed.load() && last) {
       control_.PostAll({.type = ControlMessage::Type::kBye});
       said_bye = true;
     }
     left_cleanly_ = said_bye && control_.closed();
     if (left_cleanly_) break;
-    if (stop_.load()) {
+    if (signals_.stop.load()) {
       if (parting == 0) parting = SteadySeconds() + kPartingSeconds;
       if (SteadySeconds() > parting) break;
     }
     quiet_tests_ = moved ? 0 : quiet_tests_ + 1;
     if (!moved) Nap(seen);
   }
-  ended_.store(true);
+  signals_.ended.store(true);
   args_.news->Ring();
 }
 
@@ -102,9 +103,9 @@ Status Rank::Communicate(bool* moved) {
   const int64_t step = lanes_->iteration();
   if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
   Status status = control_.Advance(moved);
-  const auto goes_on = [&] { return status.ok() && !stop_.load(); };
-  if (goes_on() && !connected_.load()) status = Connect();
-  if (connected_.load()) {
+  const auto goes_on = [&] { return status.ok() && !signals_.stop.load(); };
+  if (goes_on() && !signals_.connected.load()) status = Connect();
+  if (signals_.connected.load()) {
     if (goes_on() && peers_) status = peers_->Advance(moved);
     if (goes_on()) status = lanes_->Advance(moved);
     if (goes_on()) status = evaluations_->Advance(moved);
@@ -120,11 +121,11 @@ Status Rank::Connect() {
   {
     std::lock_guard<std::mutex> lock(doing_mutex_);
     if (over) doing.clear();
-    if (doing != doing_) ++other_progress_;
+    if (doing != doing_) ++signals_.other_progress;
     doing_ = std::move(doing);
   }
   if (!over) return {};
-  connected_.store(true);
+  signals_.connected.store(true);
   bell_.Ring();
   return {};
 }
@@ -138,7 +139,7 @@ void Rank::Nap(uint64_t seen) {
       lanes_->waiting() || (peers_ && peers_->waiting()) || evaluations_->waiting();
   const bool in_flight =
       lanes_->in_flight() || (peers_ && peers_->under_way()) || evaluations_->in_flight();
-  if (stop_.load()) {
+  if (signals_.stop.load()) {
     sleep(kIdleNap);
   } else if (!transport.polls()) {
     sleep(std::chrono::nanoseconds::max());

@@ -16,7 +16,7 @@ namespace pp {
 
 template <typename F>
 void Rank::WaitUntil(const F& is) {
-  bell_.WaitUntil([&] { return is() || stop_.load(); });
+  bell_.WaitUntil([&] { return is() || signals_.stop.load(); });
 }
 
 RankStates Rank::States(int64_t steps) {
@@ -25,14 +25,14 @@ RankStates Rank::States(int64_t steps) {
       .place = place_,
       .device = device_.get(),
       .newest = [this, steps](int stage, int pipe) { return NewestWeights(stage, pipe, steps); },
-      .on_piece = [this] { ++other_progress_; },
+      .on_piece = [this] { ++signals_.other_progress; },
       .watch = &files_};
 }
 
 // Whether this is the last step, as somebody may have asked to stop: rank 0 decides when it lets
 // the next step begin.
 bool Rank::IsLast(int64_t number) {
-  return rank_ == 0 ? number == last_step_.load() : !MayBegin(number + 1);
+  return rank_ == 0 ? number == signals_.last_step.load() : !MayBegin(number + 1);
 }
 
 bool Rank::EvaluatesAt(int64_t number) {
@@ -46,11 +46,11 @@ Status Rank::Evaluate(int64_t number) {
   // An evaluation may receive into memory that the step still reads.
   const Ticket step_end = device_->compute().last();
   WaitUntil([&] { return device_->compute().Done(step_end); });
-  if (stop_.load()) return {};
+  if (signals_.stop.load()) return {};
   PP_RETURN_IF_ERROR(evaluations_->Validate(
-      [&](int stage, int pipe) { return NewestSlot(stage, pipe, number); }, &val_loss_));
+      [&](int stage, int pipe) { return NewestSlot(stage, pipe, number); }, &steps_.val_loss));
   PP_RETURN_IF_ERROR(device_->status());
-  evaluated_ = number;
+  steps_.evaluated = number;
   return {};
 }
 
@@ -64,53 +64,53 @@ bool Rank::SavesAt(int64_t number) {
 // without. The step's report comes later, so that once all reports have arrived all parts are
 // complete.
 Status Rank::Save(int64_t number) {
-  if (stop_.load()) return {};
+  if (signals_.stop.load()) return {};
   const double begin = SteadySeconds();
   const std::string folder = SavingFolder(args_.save, args_.steps_before + number);
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // by the first rank
-  saved_ = number;
-  unsaved_ = {};
+  steps_.saved = number;
+  steps_.unsaved = {};
   try {
-    PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_), &unsaved_)
+    PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_), &steps_.unsaved)
                            .In(fmt::format("step {}", args_.steps_before + number)));
   } catch (const std::bad_alloc&) {
-    unsaved_ = Status::Failed(folder + ": out of memory");
+    steps_.unsaved = Status::Failed(folder + ": out of memory");
   }
-  saving_ += SteadySeconds() - begin;
+  steps_.saving += SteadySeconds() - begin;
   return device_->status();
 }
 
 void Rank::RunSteps() {
-  WaitUntil([this] { return connected_.load(); });
-  begin_ = SteadySeconds();
-  device_->compute().Stamp(&last_end_);
+  WaitUntil([this] { return signals_.connected.load(); });
+  steps_.begin = SteadySeconds();
+  device_->compute().Stamp(&steps_.last_end);
   const int64_t lag = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
     Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
     if (!MayBegin(number)) {
-      if (lag == 0 || number == 1 || stop_.load()) break;
+      if (lag == 0 || number == 1 || signals_.stop.load()) break;
       iteration.part = Part::kRest;
     }
     Status status = RunIteration(iteration);
     if (status.ok()) status = device_->status();
     const int64_t step = number - lag;
-    const bool saves = status.ok() && !stop_.load() && step > 0 && SavesAt(step);
+    const bool saves = status.ok() && !signals_.stop.load() && step > 0 && SavesAt(step);
     if (saves) status = Save(step);
     // If steps overlap, the memory is free only after the last one.
     const bool over = lag == 0 || iteration.part == Part::kRest;
-    const bool evaluates = status.ok() && !stop_.load() && over && EvaluatesAt(step);
+    const bool evaluates = status.ok() && !signals_.stop.load() && over && EvaluatesAt(step);
     if (evaluates) status = Evaluate(step);
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
-    if (stop_.load()) return;
+    if (signals_.stop.load()) return;
     ReportUpTo(step, saves || evaluates ? step : step - 1);
-    if (saves || evaluates) resumed_ = step + 1;
+    if (saves || evaluates) steps_.resumed = step + 1;
     if (iteration.part == Part::kRest) break;
   }
-  if (!stop_.load()) ReportUpTo(last_step_.load(), last_step_.load());
-  if (stop_.load() || last_step_.load() < args_.steps) return;
+  if (!signals_.stop.load()) ReportUpTo(signals_.last_step.load(), signals_.last_step.load());
+  if (signals_.stop.load() || signals_.last_step.load() < args_.steps) return;
   Status status = evaluations_->Sample(
-      [this](int stage, int pipe) { return NewestSlot(stage, pipe, done_steps_); });
+      [this](int stage, int pipe) { return NewestSlot(stage, pipe, steps_.done); });
   if (status.ok()) status = device_->status();
   if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
 }
@@ -126,35 +126,37 @@ Status Rank::RunIteration(const Iteration& iteration) {
 // Reports the steps that the device is done with, of those up to `finished`, and waits for those up
 // to `at_least`.
 void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
-  while (done_steps_ < finished) {
-    const StepResult& result = interpreter_->result(done_steps_ + 1);
+  while (steps_.done < finished) {
+    const StepResult& result = interpreter_->result(steps_.done + 1);
     auto done = [&] { return device_->compute().Done(result.end); };
-    if (!done() && done_steps_ >= at_least) return;
+    if (!done() && steps_.done >= at_least) return;
     WaitUntil(done);
-    if (stop_.load()) return;
+    if (signals_.stop.load()) return;
     // On a failed device every ticket is done, but the results mean nothing.
     if (const Status status = device_->status(); !status.ok()) {
       Fail(status.In("rank " + std::to_string(rank_)));
       return;
     }
-    ++done_steps_;
+    ++steps_.done;
     Report(result);
   }
 }
 
 bool Rank::MayBegin(int64_t step) {
   auto may = [&] {
-    if (step > last_step_.load()) return true;
-    return rank_ == 0 ? consumed_.load() >= step - kReportsAhead : go_step_.load() >= step;
+    if (step > signals_.last_step.load()) return true;
+    return rank_ == 0 ? signals_.consumed.load() >= step - kReportsAhead
+                      : signals_.go_step.load() >= step;
   };
   const double begin = SteadySeconds();
   WaitUntil(may);
-  held_back_ += SteadySeconds() - begin;
-  if (stop_.load() || step > last_step_.load()) return false;
+  steps_.held_back += SteadySeconds() - begin;
+  if (signals_.stop.load() || step > signals_.last_step.load()) return false;
   if (rank_ == 0 && step < args_.steps) {
-    if (asked_to_stop_.load()) last_step_.store(std::min(last_step_.load(), step));
+    if (signals_.asked_to_stop.load())
+      signals_.last_step.store(std::min(signals_.last_step.load(), step));
     control_.PostAll(
-        {.type = ControlMessage::Type::kGo, .step = step + 1, .last = last_step_.load()});
+        {.type = ControlMessage::Type::kGo, .step = step + 1, .last = signals_.last_step.load()});
   }
   return true;
 }
@@ -167,22 +169,23 @@ int64_t Rank::PeakBytes() const {
 }
 
 void Rank::Report(const StepResult& result) {
-  const double begin = result.step == resumed_ ? result.begin_seconds : last_end_;
-  last_end_ = result.end_seconds;
+  const double begin = result.step == steps_.resumed ? result.begin_seconds : steps_.last_end;
+  steps_.last_end = result.end_seconds;
   ControlMessage message{.type = ControlMessage::Type::kReport,
                          .step = result.step,
-                         .last = asked_to_stop_.load(),
+                         .last = signals_.asked_to_stop.load(),
                          .peak_bytes = PeakBytes(),
                          .grad_norm = result.norm,
                          .scaling = result.scaling,
                          .seconds = result.end_seconds - begin};
-  if (saved_ == result.step) {
-    message.save = unsaved_.ok() ? ControlMessage::Save::kWritten : ControlMessage::Save::kFailed;
-    message.SetText(unsaved_.message());
+  if (steps_.saved == result.step) {
+    message.save =
+        steps_.unsaved.ok() ? ControlMessage::Save::kWritten : ControlMessage::Save::kFailed;
+    message.SetText(steps_.unsaved.message());
   }
-  message.evaluated = evaluations_->validates() && evaluated_ == result.step;
+  message.evaluated = evaluations_->validates() && steps_.evaluated == result.step;
   // All tensor-parallel peers have the same losses.
-  if (message.evaluated && place_.index == 0) message.val_loss = val_loss_;
+  if (message.evaluated && place_.index == 0) message.val_loss = steps_.val_loss;
   for (size_t m = 0; m < result.losses.size() && place_.index == 0; ++m) {
     if (result.made_by[m] < 0) continue;
     message.loss += result.losses[m];
@@ -201,7 +204,7 @@ void Rank::Report(const StepResult& result) {
 }
 
 void Rank::Consumed(int64_t step) {
-  consumed_.store(step);
+  signals_.consumed.store(step);
   bell_.Ring();
   args_.transport->bell().Ring();  // the last one lets this rank leave
 }

@@ -43,6 +43,8 @@ struct StepReport {
   std::optional<double> val_loss;   // mean over the validation's tokens, after the update
 };
 
+// What a user chooses, how ranks talk, who is told what, and what tests replace, in that order: one
+// list, because `piperun`, the comparison and tests all fill some of each.
 struct TrainOptions {
   std::string data;              // see runtime/files/dataset.h
   OptimizerOptions optimizer;    // includes the number of steps

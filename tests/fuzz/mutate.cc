@@ -34,8 +34,8 @@ T Other(Random& random, T old) {
   }
 }
 
-template <typename T>
-T& OneOf(Random& random, std::vector<T>& items) {
+template <typename Items>
+auto& OneOf(Random& random, Items& items) {
   return items[random.Below(items.size())];
 }
 
@@ -304,56 +304,20 @@ void Mutate(Random& random, Program* program) {
   }
 }
 
+static std::vector<std::string> WordsOfTheTextForm() {
+  std::istringstream words(
+      "program stages microbatches passes p2p blocking async model batch sequence layers pipe "
+      "micro-batches on pipes device holds prologue evaluation body epilogue sent overlap replicas "
+      "zero weights v0 v1 to from act grad wgrad tied norm s0 m0 d1 b0 p1 0 1 2147483647 "
+      "2147483648 "
+      "-1 # {");
+  std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+  all.insert(all.end(), {"\t", ""});
+  return all;
+}
+
 void Mutate(Random& random, std::string* text) {
-  static constexpr const char* kWords[] = {"program",
-                                           "stages",
-                                           "microbatches",
-                                           "passes",
-                                           "p2p",
-                                           "blocking",
-                                           "async",
-                                           "model",
-                                           "batch",
-                                           "sequence",
-                                           "layers",
-                                           "pipe",
-                                           "micro-batches",
-                                           "on",
-                                           "pipes",
-                                           "device",
-                                           "holds",
-                                           "prologue",
-                                           "evaluation",
-                                           "body",
-                                           "epilogue",
-                                           "sent",
-                                           "overlap",
-                                           "replicas",
-                                           "zero",
-                                           "weights",
-                                           "v0",
-                                           "v1",
-                                           "to",
-                                           "from",
-                                           "act",
-                                           "grad",
-                                           "wgrad",
-                                           "tied",
-                                           "norm",
-                                           "s0",
-                                           "m0",
-                                           "d1",
-                                           "b0",
-                                           "p1",
-                                           "0",
-                                           "1",
-                                           "2147483647",
-                                           "2147483648",
-                                           "-1",
-                                           "#",
-                                           "{",
-                                           "\t",
-                                           ""};
+  static const std::vector<std::string> kWords = WordsOfTheTextForm();
   std::vector<std::string> lines;
   std::istringstream in(*text);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
@@ -376,9 +340,9 @@ void Mutate(Random& random, std::string* text) {
       if (random.OneIn(3)) {
         const std::string op(Ops()[random.Below(Ops().size())].text);
         parts.insert(parts.begin() + random.Below(parts.size() + 1),
-                     random.OneIn(4) ? op : kWords[random.Below(std::size(kWords))]);
+                     random.OneIn(4) ? op : OneOf(random, kWords));
       } else if (std::string& word = OneOf(random, parts); random.OneIn(2) || word.empty()) {
-        word = kWords[random.Below(std::size(kWords))];
+        word = OneOf(random, kWords);
       } else {
         word.back() = static_cast<char>('0' + random.Below(10));
       }
