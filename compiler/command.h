@@ -50,6 +50,7 @@ struct Arguments {
   nccl::Terms terms;
   std::string communicators = "auto";  // or a sharing's name
   std::string of_nccl;                 // an option that needs it, as given
+  std::string completion;              // the script that completes words
 
   Progress* progress = nullptr;  // REQUIRED by every command
 };

@@ -1,5 +1,7 @@
 #include "compiler/options.h"
 
+#include <algorithm>
+
 namespace pp::options {
 
 CLI::Option* Add(CLI::App* to, const std::string& name, const std::string& type,
@@ -25,6 +27,47 @@ CLI::Option* AddWhole(CLI::App* to, const std::string& name, const std::string& 
   return Add(to, name, "N", help,
              [=](const std::string& text) { return ReadWhole(text, least, INT32_MAX, number); })
       ->default_str(*number >= least ? fmt::format("{}", *number) : "");
+}
+
+std::string CompletionScript(const CLI::App& app,
+                             const std::map<std::string, std::string>& values) {
+  const std::string& program = app.get_name();
+  std::string commands = "help", cases;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::string& command = sub->get_name();
+    commands += " " + command;
+    std::string names;
+    for (const CLI::Option* option : sub->get_options()) {
+      if (option->get_positional()) continue;
+      names += (names.empty() ? "" : " ") + option->get_name();
+      if (option->get_expected_max() == 0) continue;  // a flag
+      std::string of_option = option->get_type_name();
+      std::replace(of_option.begin(), of_option.end(), '|', ' ');
+      if (const auto more = values.find(option->get_name()); more != values.end()) {
+        of_option = more->second;
+      } else if (of_option.find(' ') == of_option.npos) {
+        of_option.clear();
+      }
+      const std::string words = of_option.empty() ? "" : fmt::format("words='{}' ", of_option);
+      for (const std::string& name : option->get_snames())
+        cases += fmt::format("    {}:-{}) {};;\n", command, name, words);
+      cases += fmt::format("    {}:{}) {};;\n", command, option->get_name(), words);
+    }
+    cases += fmt::format("    {}:*) options='{}' ;;\n", command, names);
+  }
+  return fmt::format(
+      R"([[ -z ${{ZSH_VERSION-}} ]] || {{ autoload -U +X bashcompinit && bashcompinit; }}
+_{0}() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words= options=
+  ((COMP_CWORD > 1)) || words='{1}'
+  case ${{COMP_WORDS[1]}}:$before in
+{2}  esac
+  [[ $word != -* ]] || words=$options
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _{0} {0}
+)",
+      program, commands, cases);
 }
 
 }  // namespace pp::options

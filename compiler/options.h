@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -84,5 +85,9 @@ CLI::Option* AddAttribute(CLI::App* to, const Attribute<Owner, T>& row, std::str
              })
       ->default_str(standard);
 }
+
+// A script for bash, and for zsh as it understands bash's: completes the commands of `app`, their
+// options, and their values: those that help shows, and `values` by option, separated by spaces.
+std::string CompletionScript(const CLI::App& app, const std::map<std::string, std::string>& values);
 
 }  // namespace pp::options

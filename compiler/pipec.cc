@@ -58,6 +58,16 @@ class CommandLine {
     Listing("passes", "list the passes", PassesCommand);
     Listing("ops", "list the instructions", OpsCommand);
     Listing("machines", "list the machines that --machine knows", MachinesCommand);
+    Add(
+        "completion", "print what completes words in bash and zsh",
+        [](const Arguments& a) { return PrintOut(a.completion); }, "source <(pipec completion)")
+        ->parse_complete_callback([this] {
+          std::string schemes = "auto", machines;
+          for (const Scheme& scheme : Schemes()) schemes += fmt::format(" {}", scheme.name);
+          for (const Machine& machine : Machines()) machines += machine.name + " ";
+          a_.completion =
+              options::CompletionScript(app_, {{"--scheme", schemes}, {"--machine", machines}});
+        });
     // An unset variable in a script is a mistake. An empty list of passes is allowed, though.
     for (CLI::App* sub : app.get_subcommands({}))
       for (CLI::Option* option : sub->get_options())
