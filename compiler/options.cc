@@ -29,6 +29,21 @@ CLI::Option* AddWhole(CLI::App* to, const std::string& name, const std::string& 
       ->default_str(*number >= least ? fmt::format("{}", *number) : "");
 }
 
+CLI::Option* AddAnyAttribute(CLI::App* to, const AnyAttribute& row, std::string* text) {
+  if (row.flag) return to->add_flag(row.option, *text, row.help);
+  const std::string type = row.number          ? "N"
+                           : row.names.empty() ? "LIST"
+                                               : fmt::format("{}", fmt::join(row.names, "|"));
+  CLI::Option* option = Add(to, row.option, type, row.help, [=](const std::string& given) {
+    *text = given;
+    return row.check(given);
+  });
+  if (row.usual)
+    option->default_str(row.number ? fmt::format("{}", *row.usual)
+                                   : std::string(row.names[static_cast<size_t>(*row.usual)]));
+  return option;
+}
+
 std::string CompletionScript(const CLI::App& app,
                              const std::map<std::string, std::string>& values) {
   const std::string& program = app.get_name();

@@ -60,30 +60,34 @@ CLI::Option* AddChoice(CLI::App* to, const std::string& name, const std::string&
   return option;
 }
 
+// What AddAttribute takes from a row, whatever its type.
+struct AnyAttribute {
+  const char* option;
+  const char* help;
+  ValueNames names;
+  bool flag = false, number = false;
+  std::optional<int32_t> usual = {};  // the default: a number, or the index of its name
+  std::function<Status(const std::string&)> check = {};
+};
+CLI::Option* AddAnyAttribute(CLI::App* to, const AnyAttribute& row, std::string* text);
+
 // A row of a table of attributes. Its text is checked now, and read later: an import's lists say
 // something, too. A flag that is given: "true".
 template <typename Owner, typename T>
 CLI::Option* AddAttribute(CLI::App* to, const Attribute<Owner, T>& row, std::string* text) {
-  if (std::is_same_v<T, bool> && row.names.empty())
-    return to->add_flag(row.option, *text, row.help);
-  std::string type = "LIST", standard;
+  AnyAttribute any{.option = row.option, .help = row.help, .names = row.names};
   const T usual = Owner{}.*row.member;
-  if (!row.names.empty()) {
-    type = fmt::format("{}", fmt::join(row.names, "|"));
-    if constexpr (std::is_enum_v<T> || std::is_integral_v<T>)
-      standard = row.names[static_cast<size_t>(usual)];
-  } else if constexpr (std::is_same_v<T, int32_t>) {
-    type = "N";
-    if (usual >= row.least) standard = fmt::format("{}", usual);
-  }
-  return Add(to, row.option, type, row.help,
-             [=](const std::string& given) -> Status {
-               *text = given;
-               if (std::is_same_v<T, std::vector<int32_t>>) return {};  // or auto
-               Owner checked;
-               return Read(row, given, &(checked.*row.member));
-             })
-      ->default_str(standard);
+  any.flag = std::is_same_v<T, bool> && row.names.empty();
+  any.number = std::is_same_v<T, int32_t> && row.names.empty();
+  if constexpr (std::is_enum_v<T> || std::is_integral_v<T>)
+    if (any.number || !row.names.empty()) any.usual = static_cast<int32_t>(usual);
+  if (any.number && any.usual < row.least) any.usual.reset();
+  any.check = [row](const std::string& given) -> Status {
+    if (std::is_same_v<T, std::vector<int32_t>>) return {};  // or auto
+    Owner checked;
+    return Read(row, given, &(checked.*row.member));
+  };
+  return AddAnyAttribute(to, any, text);
 }
 
 // A script for bash, and for zsh as it understands bash's: completes the commands of `app`, their

@@ -3,14 +3,21 @@
 // Then, beside optima and beside the schedules of sail-sg's zero-bubble repository
 // (tests/fit_tables.h; to be run where tests/reference is found).
 //
-//   bench_fit [--slower]   also each row of these tables that is slower, and by how much
+//   bench_fit              all of that
+//   bench_fit --slower     also each row of these tables that is slower, and by how much
+//   bench_fit --limits N   instead: N random pipelines, each under two neighbouring limits of the
+//   grid
+//                          (ten in an octave): more memory should never be slower
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <string_view>
 
 #include "compiler/compile.h"
+#include "compiler/passes/fit_memory.h"
+#include "schema/number.h"
 #include "tests/fit_tables.h"
 
 namespace pp {
@@ -73,6 +80,52 @@ Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objec
   return {};
 }
 
+// A random one, with room for half of its activations at least; false: there is none of its size.
+bool DrawPipeline(std::mt19937_64& random, CompileOptions* options) {
+  constexpr const char* kSchemes[] = {"1f1b",   "zb-h1",   "zb-v",   "interleaved",
+                                      "v-half", "chimera", "hanayo", "fold-aiao"};
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
+  options->scheme = kSchemes[below(std::size(kSchemes))];
+  options->shape = {.devices = 2 + below(5), .microbatches = 2 + below(15), .stages_per_device = 0};
+  options->costs = fmt::format("f={},b={},comm={},in={}", 1 + below(3) * 0.5, 1.5 + below(4) * 0.5,
+                               below(3) * 0.25, 0.05 + below(4) * 0.05);
+  return Compile(*options).ok();
+}
+
+int CompareLimits(int pipelines) {
+  std::mt19937_64 random(1);
+  int slower = 0;
+  double worst = 0;
+  for (int seen = 0; seen < pipelines;) {
+    CompileOptions options;
+    if (!DrawPipeline(random, &options)) continue;
+    const double most =
+        options.shape.devices * (0.3 + 0.7 * static_cast<double>(random() % 100) / 100);
+    const double limit = LimitsBelow(std::min<double>(most, options.shape.microbatches), 1)[0];
+    double makespans[2] = {0, 0};
+    int fits = 0;
+    for (const double tried : {LimitsBelow(limit, 1)[0], limit}) {
+      options.fit = {.limit = {.values = {tried}}, .report = [&](const FitReport& report) {
+                       makespans[fits++] = report.makespan;
+                     }};
+      if (!Compile(options).ok()) break;
+    }
+    if (fits < 2) continue;
+    ++seen;
+    const double loss = makespans[1] / makespans[0] - 1;
+    if (loss <= 1e-9) continue;
+    ++slower;
+    worst = std::max(worst, loss);
+    fmt::print("{} D={} M={} {} limit {:g}: {:g}, under the limit before {:g}\n", options.scheme,
+               options.shape.devices, options.shape.microbatches, options.costs, limit,
+               makespans[1], makespans[0]);
+    std::fflush(stdout);
+  }
+  fmt::print("{} random pipelines: {} slower with more memory, by {:.2f} % at most\n", pipelines,
+             slower, worst * 100);
+  return 0;
+}
+
 int Main(bool slower) {
   fmt::print("{:<12} {:>3} {:>5} {:>6} {:>9} {:>10} {:>11} {:>8} {:>8}\n", "scheme", "D", "M",
              "limit", "kept all", "makespan", "lower bound", "gap", "seconds");
@@ -114,10 +167,13 @@ int Main(bool slower) {
 }  // namespace pp
 
 int main(int argc, char** argv) {
-  const bool slower = argc == 2 && std::string_view(argv[1]) == "--slower";
-  if (argc > 1 && !slower) {
-    fmt::print(stderr, "usage: bench_fit [--slower]\n");
+  const std::string_view option = argc > 1 ? argv[1] : "";
+  int pipelines = 0;
+  if (argc == 3 && option == "--limits" && pp::ReadNumber(argv[2], &pipelines) && pipelines > 0)
+    return pp::CompareLimits(pipelines);
+  if (argc > 2 || (argc == 2 && option != "--slower")) {
+    fmt::print(stderr, "usage: bench_fit [--slower | --limits N]\n");
     return 2;
   }
-  return pp::Main(slower);
+  return pp::Main(argc == 2);
 }

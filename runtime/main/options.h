@@ -1,7 +1,6 @@
 // The options of piperun.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,13 +9,17 @@
 #include "runtime/run/train.h"
 #include "schema/status.h"
 
+namespace CLI {
+class App;
+}
+
 namespace pp {
 
 // What "-" stands for where a file is written.
 inline constexpr std::string_view kStandardOutput = "/dev/stdout";
 
-// The options as typed, a member each. Numbers stay text until they are checked, so that every wrong one gets the
-// same kind of error.
+// The options as typed, a member each. Numbers stay text until they are checked, so that every
+// wrong one gets the same kind of error.
 struct Arguments {
   std::string plan, data, weights, export_to, save, save_every, log, trace, profile, net;
   std::string steps, epochs, seed, threads = "1", stall_timeout = "300", log_every = "1";
