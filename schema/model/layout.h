@@ -148,8 +148,8 @@ struct StageOperator {
   const Backward& of(Halves halves) const { return backward[static_cast<int>(halves)]; }
 };
 
-// Everything about one stage, which a plan's regions and values, and kernels, ask for by name. A size
-// of 0: this stage has no such value.
+// Everything about one stage, which a plan's regions and values, and kernels, ask for by name. A
+// size of 0: this stage has no such value.
 struct StageLayout {
   int stage = 0;
   bool first = false;  // has the embeddings
