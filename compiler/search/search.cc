@@ -16,7 +16,7 @@ namespace {
 // thousands.
 constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 9'000'000;
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
-constexpr int kMostWorkCells = 1'600;
+constexpr int kAnnealings = 2, kMostWorkCells = 1'600;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
 // The number of policies whose rules the local search starts from.
@@ -110,30 +110,17 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   return tried;
 }
 
-// How the local search spends its work. Where there are few cells, many short turns, from the rules
-// of several policies, find more than a long one.
-struct Turns {
-  size_t count = 1;
-  double share = 1;  // of the work of a long one
-  int annealings = 2;
-};
-Turns TurnsFor(const Problem& problem) {
-  constexpr int kFewCells = 300;
-  return problem.cells() > kFewCells ? Turns() : Turns{.count = 6, .share = 0.25, .annealings = 1};
-}
-
 // Local search from a policy's rules, from rules derived from the best plan, and on that plan
 // itself.
-void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn,
-             const Turns& turns) {
-  const auto shared = [&](int64_t work) { return static_cast<int64_t>(turns.share * work); };
+void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn, double share) {
+  const auto shared = [&](int64_t work) { return static_cast<int64_t>(share * work); };
   if (!tried.empty()) {
     bench.Allow(shared(kPhaseWork));
     VaryRules(bench, tried[turn % tried.size()].rules);
   }
   bench.Allow(shared(kPhaseWork));
   VaryRules(bench, Imitate(bench.problem, bench.best()));
-  for (int round = 0; round < turns.annealings; ++round)
+  for (int round = 0; round < kAnnealings; ++round)
     Anneal(bench, shared(kAnnealWork +
                          kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells)));
 }
@@ -158,13 +145,10 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);
-  Turns turns = TurnsFor(problem);
-  turns.share *= options.share;
-  size_t turn = 0;
-  for (; !options.quick && !IsLarge(problem) && turn < turns.count && !bench.Finished(); ++turn)
-    Improve(bench, tried, turn, turns);
+  if (!options.quick && !IsLarge(problem)) Improve(bench, tried, 0, options.share);
   if (options.seconds > 0) bench.StopAfter(options.seconds);
-  for (; options.seconds > 0 && !bench.Finished(); ++turn) Improve(bench, tried, turn, {});
+  for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)
+    Improve(bench, tried, turn, 1);
   return {bench.best(), bench.best_makespan() - problem.lead, bound};
 }
 
