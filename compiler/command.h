@@ -12,6 +12,7 @@
 #include "compiler/progress.h"
 #include "compiler/scheme.h"
 #include "compiler/transport.h"
+#include "schema/disk.h"
 #include "schema/model/attribute.h"
 #include "schema/nccl/prove.h"
 #include "schema/program.h"
@@ -19,9 +20,6 @@
 #include "schema/walk.h"
 
 namespace pp {
-
-// What "-" stands for.
-inline constexpr std::string_view kStandardInput = "/dev/stdin", kStandardOutput = "/dev/stdout";
 
 // What the user typed, checked (options.h): a member for each option of any command. Files are read
 // by the commands.

@@ -290,7 +290,8 @@ class CommandLine {
       if (option != "--layers-per-stage" && option != "--recompute")
         Attribute(sub, row)->default_str(option == "--dtype" ? "fp32" : "");
     });
-    File(sub, "-o,--output", "the best plan, to write", &a_.output, kStandardOutput, "PLAN");
+    // Standard output gets the report.
+    options::AddText(sub, "-o,--output", "PLAN", "the best plan, to write", &a_.output);
     options::AddChoice(sub, "--format", "what to print", kTuneFormats, &a_.format);
     Quiet(sub);
   }

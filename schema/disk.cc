@@ -49,29 +49,36 @@ Status TooLong(const std::string& path, int64_t bytes, int64_t most_bytes,
       fmt::format("{}: {} bytes ({} of at most {})", Shown(path), bytes, right, most_bytes));
 }
 
-bool IsPipe(const std::string& path) {
+bool IsStream(const std::string& path) {
   struct stat stat;
-  return ::stat(path.c_str(), &stat) == 0 && S_ISFIFO(stat.st_mode);
+  return path == kStandardInput || (::stat(path.c_str(), &stat) == 0 && S_ISFIFO(stat.st_mode));
 }
 
-Result<std::string> ReadPipe(const std::string& path, const std::string& right,
-                             int64_t most_bytes) {
-  // Without O_NONBLOCK, opening it would wait for a writer.
-  const Descriptor pipe(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (pipe.get() < 0) return CannotRead(path, errno, right);
+// Until its end.
+Result<std::string> ReadStream(int descriptor, const std::string& path, const std::string& right,
+                               int64_t most_bytes) {
   std::string text;
   char piece[1 << 16];
   while (true) {
-    const ssize_t got = read(pipe.get(), piece, sizeof piece);
+    const ssize_t got = read(descriptor, piece, sizeof piece);
     if (got == 0) return text;
     if (got > 0) text.append(piece, got);
     if (static_cast<int64_t>(text.size()) > most_bytes)
       return TooLong(path, static_cast<int64_t>(text.size()), most_bytes, right);
     if (got > 0 || errno == EINTR) continue;
     if (errno != EAGAIN) return CannotRead(path, errno, right);
-    pollfd ready{pipe.get(), POLLIN, 0};
+    pollfd ready{descriptor, POLLIN, 0};
     poll(&ready, 1, /*timeout=*/-1);
   }
+}
+
+Result<std::string> ReadFromStream(const std::string& path, const std::string& right,
+                                   int64_t most_bytes) {
+  if (path == kStandardInput) return ReadStream(STDIN_FILENO, path, right, most_bytes);
+  // Without O_NONBLOCK, opening it would wait for a writer.
+  const Descriptor pipe(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (pipe.get() < 0) return CannotRead(path, errno, right);
+  return ReadStream(pipe.get(), path, right, most_bytes);
 }
 
 Status WriteError(const std::string& path, int error, size_t bytes) {
@@ -193,7 +200,7 @@ Result<std::string> ReadWhole(const std::string& path, const std::string& right,
 Result<std::string> ReadText(const std::string& path, const std::string& right,
                              int64_t most_bytes) {
   Result<std::string> text =
-      IsPipe(path) ? ReadPipe(path, right, most_bytes) : ReadWhole(path, right, most_bytes);
+      IsStream(path) ? ReadFromStream(path, right, most_bytes) : ReadWhole(path, right, most_bytes);
   if (text.ok() && text->empty())
     return Status::Invalid(fmt::format("{}: empty ({})", Shown(path), right));
   return text;
@@ -202,6 +209,10 @@ Result<std::string> ReadText(const std::string& path, const std::string& right,
 Status WriteWhole(const std::string& path, std::span<const std::string_view> parts) {
   size_t bytes = 0;
   for (std::string_view part : parts) bytes += part.size();
+  if (path == kStandardOutput) {
+    const int error = WriteParts(STDOUT_FILENO, parts);
+    return error == 0 ? Status() : WriteError(path, error, bytes);
+  }
   struct stat stat;
   const bool exists = ::stat(path.c_str(), &stat) == 0;
   if (exists && S_ISDIR(stat.st_mode)) {

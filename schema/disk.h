@@ -12,6 +12,10 @@
 
 namespace pp {
 
+// The process's own standard input and output by name: read and written where they stand, neither
+// opened anew nor replaced, so that what is in a file before stays.
+inline constexpr std::string_view kStandardInput = "/dev/stdin", kStandardOutput = "/dev/stdout";
+
 // If a program was started without standard input, output or error, no file that it opens gets
 // their descriptors; writing to them is an error. Call this before anything is opened.
 void KeepStandardDescriptors();
@@ -48,7 +52,7 @@ class InputFile {
 // All of a file; errors: those of InputFile, and Invalid if it has more than `most_bytes`.
 Result<std::string> ReadWhole(const std::string& path, const std::string& right,
                               int64_t most_bytes);
-// The same of what may also come from a pipe such as /dev/stdin: until its last writer closes it.
+// The same of what may also come from standard input or a pipe: until its last writer closes it.
 // One that nobody has opened for writing has no text. Invalid: it is empty.
 Result<std::string> ReadText(const std::string& path, const std::string& right, int64_t most_bytes);
 
@@ -56,8 +60,8 @@ Result<std::string> ReadText(const std::string& path, const std::string& right, 
 int WriteAll(int descriptor, std::string_view bytes, std::optional<int64_t> offset = {});
 
 // Writes `parts` one after the other. The bytes go to a file next to `path`, reach the disk, and
-// only then get the name: whatever happens, `path` is what it was before or complete. A device such
-// as /dev/stdout is written directly. Failed: the disk is full or broken. Invalid: a path that
+// only then get the name: whatever happens, `path` is what it was before or complete. Standard
+// output and devices are written directly. Failed: the disk is full or broken. Invalid: a path that
 // cannot be written.
 Status WriteWhole(const std::string& path, std::span<const std::string_view> parts);
 

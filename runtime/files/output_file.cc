@@ -27,6 +27,10 @@ bool IsRegular(int descriptor) {
 }  // namespace
 
 Result<OutputFile> OutputFile::Open(const std::string& path) {
+  if (path == kStandardOutput) {
+    const int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    return copy < 0 ? Result<OutputFile>(CannotWrite(path, errno)) : OutputFile(path, copy, false);
+  }
   // A named pipe without a reader is an error instead of a wait.
   constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NONBLOCK;
   int descriptor = open(path.c_str(), kFlags);
@@ -56,6 +60,8 @@ OutputFile::~OutputFile() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+bool OutputFile::IsOurs() const { return path_ != kStandardOutput && IsRegular(descriptor_); }
+
 bool OutputFile::Is(const std::string& path) const {
   struct stat mine, other;
   return fstat(descriptor_, &mine) == 0 && S_ISREG(mine.st_mode) &&
@@ -65,7 +71,7 @@ bool OutputFile::Is(const std::string& path) const {
 
 Status OutputFile::Begin(int64_t keep) {
   is_new_ = false;
-  if (!IsRegular(descriptor_)) return {};
+  if (!IsOurs()) return {};
   if (ftruncate(descriptor_, keep) != 0 || lseek(descriptor_, keep, SEEK_SET) < 0)
     return CannotWrite(path_, errno);
   return {};

@@ -11,7 +11,8 @@ namespace pp {
 
 class OutputFile {
  public:
-  // Opens the file, keeping its contents, or creates it and its folder. It belongs to this run
+  // Opens the file, keeping its contents, or creates it and its folder; standard output stays as it
+  // is, with what is in it. It belongs to this run
   // alone until it is closed. Invalid: it cannot be written, or another run writes it.
   static Result<OutputFile> Open(const std::string& path);
 
@@ -39,6 +40,8 @@ class OutputFile {
   std::string path_;
   int descriptor_;
   bool is_new_;  // and not begun
+  // Whether it may be cut off: a regular file, but not as standard output.
+  bool IsOurs() const;
 };
 
 }  // namespace pp

@@ -11,6 +11,7 @@
 #include <initializer_list>
 
 #include "runtime/files/checkpoint.h"
+#include "schema/disk.h"
 #include "schema/number.h"
 #include "schema/version.h"
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/comm/agree.h"
@@ -14,9 +13,6 @@ class App;
 }
 
 namespace pp {
-
-// What "-" stands for where a file is written.
-inline constexpr std::string_view kStandardOutput = "/dev/stdout";
 
 // The options as typed, a member each. Numbers stay text until they are checked, so that every
 // wrong one gets the same kind of error.

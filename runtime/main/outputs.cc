@@ -12,6 +12,7 @@
 #include "runtime/main/print.h"
 #include "runtime/run/export.h"
 #include "runtime/run/run_text.h"
+#include "schema/disk.h"
 #include "schema/profile.h"
 #include "schema/timeline.h"
 
@@ -40,7 +41,8 @@ std::string HostName() {
 // The part of a log that is about the training's first steps. What was logged of later ones, which
 // happen again, does not count, nor a line that was not finished.
 int64_t BytesUpTo(const std::string& path, int64_t steps) {
-  if (steps == 0) return 0;
+  std::error_code none;
+  if (steps == 0 || !std::filesystem::is_regular_file(path, none)) return 0;
   std::ifstream file(path, std::ios::binary);
   int64_t bytes = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -113,7 +115,7 @@ Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
 Status Outputs::Print(const std::string& text) const {
   for (const std::string& path : {arguments_.log, arguments_.trace, arguments_.profile}) {
     if (path != kStandardOutput) continue;
-    fmt::print(stderr, "{}", text);
+    std::fputs(text.c_str(), stderr);  // as errors are written: see print.cc
     return {};
   }
   return PrintOut(text);
