@@ -42,7 +42,6 @@ struct MemoryFit {
   std::function<void(double makespan)> progress;  // with each better plan
   std::function<void(const FitReport&)> report;   // at the end
   bool quick = false;                             // no local search
-  double share = 1;                               // of the work of one
   // Other schedules of the same stages on the same devices, for the search to start from.
   std::vector<Program> kin = {};
 };

@@ -6,8 +6,7 @@
 //   bench_fit              all of that
 //   bench_fit --slower     also each row of these tables that is slower, and by how much
 //   bench_fit --limits N   instead: N random pipelines, each under two neighbouring limits of the
-//   grid
-//                          (ten in an octave): more memory should never be slower
+//                          grid (ten in an octave): more memory should never be slower
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -101,10 +100,10 @@ int CompareLimits(int pipelines) {
     if (!DrawPipeline(random, &options)) continue;
     const double most =
         options.shape.devices * (0.3 + 0.7 * static_cast<double>(random() % 100) / 100);
-    const double limit = LimitsBelow(std::min<double>(most, options.shape.microbatches), 1)[0];
+    const double limit = LimitBelow(std::min<double>(most, options.shape.microbatches));
     double makespans[2] = {0, 0};
     int fits = 0;
-    for (const double tried : {LimitsBelow(limit, 1)[0], limit}) {
+    for (const double tried : {LimitBelow(limit), limit}) {
       options.fit = {.limit = {.values = {tried}}, .report = [&](const FitReport& report) {
                        makespans[fits++] = report.makespan;
                      }};

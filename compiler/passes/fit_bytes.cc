@@ -26,8 +26,8 @@ namespace {
 
 // The limits that are tried at most, and the number of plans that fit which are compared.
 constexpr int kTries = 8, kCompared = 3;
-// Of a search's work, for each of them.
-constexpr double kShare = 0.75;
+// The local search for each of them.
+constexpr search::Effort kEffort = {.turns = 2, .share = 0.75};
 constexpr int kAttempts = 12;
 constexpr int kRaises = 8;
 constexpr double kGiB = int64_t{1} << 30;
@@ -110,7 +110,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     problem.memory.limit.assign(program.devices, INT64_MAX);
     problem.memory.limit[d] = least;
     Program smallest = program;
-    FitOnce(smallest, std::nullopt, context, problem);
+    FitOnce(smallest, std::nullopt, context, problem, kEffort);
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
@@ -126,7 +126,7 @@ Status FitAndLower(Program& program, const std::optional<Program>& mario,
                    const PassContext& context, const search::MemoryModel& memory, double bound,
                    FitReport* report, std::vector<int64_t>* uncounted, Lack* lack) {
   const search::Problem problem = ProblemOf(program, context, memory);
-  *report = FitOnce(program, mario, context, problem, bound);
+  *report = FitOnce(program, mario, context, problem, kEffort, bound);
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
   for (int d = 0; d < program.devices; ++d) {
     report->peaks[d] += static_cast<double>((*uncounted)[d]);
@@ -180,9 +180,10 @@ Status TakeReady(const Program& program, const std::optional<Program>& mario,
 std::vector<std::vector<double>> TriesBelow(const std::vector<double>& limits) {
   const bool one = limits.size() == 1;
   constexpr double kJustAbove = 1 + 1e-6;
-  const std::vector<double> lower = LimitsBelow((one ? limits[0] / kGiB : 1) * kJustAbove, kTries);
   std::vector<std::vector<double>> tries;
-  for (const double part : lower) {
+  double part = (one ? limits[0] / kGiB : 1) * kJustAbove;
+  for (int i = 0; i < kTries; ++i) {
+    part = LimitBelow(part);
     std::vector<double>& tried = tries.emplace_back(limits);
     for (double& limit : tried) limit = one ? part * kGiB : part * limit;
   }
@@ -232,7 +233,6 @@ class BytesFitter {
   // The plans of the grid's limits, each of fixed work. `best_limits`: where the fastest one is.
   Status Compare(const std::vector<int64_t>& always, std::vector<double>* best_limits) {
     PassContext context = context_;
-    context.fit.share = kShare;
     context.fit.search_seconds = 0;
     const int most = context.fit.quick ? 1 : kCompared;
     int fitting = 0;

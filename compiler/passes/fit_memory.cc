@@ -12,8 +12,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <functional>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "compiler/passes/schedule.h"
@@ -129,16 +132,12 @@ std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Pro
   return starts;
 }
 
-std::vector<double> LimitsBelow(double limit, int count) {
+double LimitBelow(double limit) {
   constexpr double kSteps = 10;
-  std::vector<double> limits;
   double octave = std::exp2(std::floor(std::log2(limit)));
   double step = std::ceil(limit / octave * kSteps * (1 - kSame)) - 1;
-  while (static_cast<int>(limits.size()) < count) {
-    if (step < kSteps) octave /= 2, step = 2 * kSteps - 1;
-    limits.push_back(step-- / kSteps * octave);
-  }
-  return limits;
+  if (step < kSteps) octave /= 2, step = 2 * kSteps - 1;
+  return step / kSteps * octave;
 }
 
 std::optional<Program> MarioPlan(Program program, const PassContext& context) {
@@ -148,13 +147,13 @@ std::optional<Program> MarioPlan(Program program, const PassContext& context) {
 }
 
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
-                  const search::Problem& problem, std::optional<double> lower_bound) {
+                  const search::Problem& problem, const search::Effort& effort,
+                  std::optional<double> lower_bound) {
   const bool overlap_saves = OverlapSaves(program, context);
   const search::SearchOutcome outcome =
       search::Search(problem, StartsOf(program, context.fit.kin, problem),
-                     {.seconds = context.fit.search_seconds,
-                      .quick = context.fit.quick,
-                      .share = context.fit.share,
+                     {.effort = context.fit.quick ? search::Effort{.turns = 0} : effort,
+                      .seconds = context.fit.search_seconds,
                       .lower_bound = lower_bound,
                       .progress = context.fit.progress});
   Program best = program;
@@ -180,33 +179,85 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
 
 namespace {
 
-// Under a limit in activations.
+// With few cells many short turns find more than few long ones, and soon: then all limits of the
+// grid that may give a faster plan are searched, otherwise only two more.
+constexpr int kFewCells = 200, kMoreLimits = 2;
+constexpr search::Effort kShortTurns = {
+    .turns = 20, .share = 0.12, .starts = search::Effort::kSeveral};
+
+// What is found under lower limits of the grid, each for itself.
+class LowerLimits {
+ public:
+  LowerLimits(const Program& scheme, const std::optional<Program>& mario,
+              const PassContext& context, const search::Effort& effort)
+      : scheme_(scheme), mario_(mario), context_(context), effort_(effort) {
+    context_.fit.search_seconds = 0;
+    context_.fit.progress = nullptr;
+  }
+
+  // Replaces `program` and its report by the fastest plan of `most` limits below `limit`, if it is
+  // faster: as many at once as there are processors, which changes nothing but the time. No limit
+  // is searched whose bound says that it is slower.
+  void Search(double limit, int most, Program* program, FitReport* report) const {
+    const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    std::vector<std::future<Found>> batch;
+    do {
+      batch.clear();
+      for (; static_cast<int>(batch.size()) < threads && most > 0; --most) {
+        limit = LimitBelow(limit);
+        const search::Problem problem = ProblemOf(
+            scheme_, context_, search::ActivationMemory(scheme_, context_.costs, {limit}));
+        if (!HasRoom(problem)) break;
+        const double bound = search::LowerBound(problem);
+        if (report->lower_bound && report->makespan <= bound * (1 + kSame)) break;
+        // Where no thread can be had, it runs when it is asked for.
+        constexpr auto kMayWait = std::launch::async | std::launch::deferred;
+        batch.push_back(std::async(kMayWait, &LowerLimits::Under, this, problem, bound));
+      }
+      for (std::future<Found>& future : batch) {
+        Found found = future.get();
+        if (found.report.makespan >= report->makespan * (1 - kSame)) continue;
+        found.report.lower_bound = report->lower_bound;
+        *report = std::move(found.report);
+        *program = std::move(found.program);
+      }
+    } while (!batch.empty());
+  }
+
+ private:
+  struct Found {
+    Program program;
+    FitReport report;
+  };
+
+  Found Under(const search::Problem& problem, double bound) const {
+    Found found{scheme_, {}};
+    found.report = FitOnce(found.program, mario_, context_, problem, effort_, bound);
+    return found;
+  }
+
+  const Program& scheme_;
+  const std::optional<Program>& mario_;
+  PassContext context_;
+  const search::Effort effort_;
+};
+
+// Under a limit in activations. Each limit's search is the same whatever the given limit, so that
+// with few cells no plan is slower than that of a lower limit of the grid.
 Status FitActivations(Program& program, const PassContext& context, FitReport* report) {
-  constexpr int kMore = 2;
   const std::vector<double>& limits = context.fit.limit.values;
   PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
-  const auto problem_under = [&](const std::vector<double>& tried) {
-    return ProblemOf(program, context, search::ActivationMemory(program, context.costs, tried));
-  };
-  search::Problem problem = problem_under(limits);
+  const search::Problem problem =
+      ProblemOf(program, context, search::ActivationMemory(program, context.costs, limits));
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
+  const bool few = problem.cells() <= kFewCells;
+  const search::Effort effort = few ? kShortTurns : search::Effort{};
   const std::optional<Program> mario = MarioPlan(program, context);
   const Program scheme = program;
-  *report = FitOnce(program, mario, context, problem);
+  *report = FitOnce(program, mario, context, problem, effort);
   if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem)) return {};
-  PassContext less = context;
-  less.fit.search_seconds = 0;
-  for (const double limit : LimitsBelow(limits[0], kMore)) {
-    problem = problem_under({limit});
-    if (!HasRoom(problem)) break;
-    if (report->lower_bound && report->makespan <= *report->lower_bound * (1 + kSame)) break;
-    Program fitted = scheme;
-    FitReport its_report = FitOnce(fitted, mario, less, problem, report->lower_bound);
-    if (its_report.makespan >= report->makespan * (1 - kSame)) continue;
-    its_report.lower_bound = report->lower_bound;
-    *report = its_report;
-    program = std::move(fitted);
-  }
+  LowerLimits(scheme, mario, context, effort)
+      .Search(limits[0], few && report->lower_bound ? INT_MAX : kMoreLimits, &program, report);
   return {};
 }
 

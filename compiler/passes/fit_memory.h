@@ -9,16 +9,17 @@
 
 namespace pp {
 
-// A search of a fixed amount of work may end behind one with less memory. So the limits of a fixed
-// grid just below a given one are searched, too: ten in an octave, 1, 1.1 .. 1.9, 2, 2.2 .. 3.8, 4,
-// of activations or of GiB. The largest first.
-std::vector<double> LimitsBelow(double limit, int count);
+// A search of a fixed amount of work may end behind one with less memory. So limits of a fixed grid
+// below a given one are searched, too: ten in an octave, 1, 1.1 .. 1.9, 2, 2.2 .. 3.8, 4, of
+// activations or of GiB. The largest one that is below.
+double LimitBelow(double limit);
 
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
-// `mario`: a plan that the outcome must not be slower than, if it fits. `lower_bound`: if it is
-// known already.
+// `mario`: a plan that the outcome must not be slower than, if it fits. `effort`: of the local
+// search, if the context wants one. `lower_bound`: if it is known already.
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
-                  const search::Problem& problem, std::optional<double> lower_bound = {});
+                  const search::Problem& problem, const search::Effort& effort,
+                  std::optional<double> lower_bound = {});
 // Whether each device has enough memory for its part, one micro-batch after the other.
 bool HasRoom(const search::Problem& problem);
 // The program's order, and those of its kin that sum gradients in the same order.

@@ -10,8 +10,8 @@ namespace pp::search {
 namespace {
 
 // Accepted losses at first, in mean durations of a task over the square root of the number of
-// cells, and what is left of them at last.
-constexpr double kWarm = 1.2, kCold = 0.1;
+// cells (of memory: in the largest activation), and what is left of them at last.
+constexpr double kWarm = 1.2, kWarmMemory = 0.3, kCold = 0.1;
 constexpr int kMostRepairs = 6;
 constexpr int64_t kTry = 25;  // as much work as timing so many tasks
 
@@ -22,18 +22,18 @@ class Annealer {
     double sum = 0;
     for (const double time : problem_.time) sum += time;
     warm_ = kWarm * sum / static_cast<double>(problem_.time.size()) / std::sqrt(problem_.cells());
-    for (const Held& held : problem_.memory.held) can_drop_ |= held.dropped < held.forward;
+    for (const Held& held : problem_.memory.held) {
+      can_drop_ |= held.dropped < held.forward;
+      warm_memory_ = std::max(warm_memory_, kWarmMemory * static_cast<double>(held.forward));
+    }
   }
 
-  void Run(int64_t work) {
-    line_.Load(bench_.best());
+  void Shorten(const Plan& start, int64_t work) {
+    line_.Load(start);
     Trace();
-    int64_t tries = 0;
-    const auto done = [&, begin = line_.work()] {
-      return static_cast<double>(line_.work() - begin + kTry * tries) / static_cast<double>(work);
-    };
-    for (; done() < 1 && !bench_.Finished(); ++tries) {
-      const double loss = -warm_ * std::pow(kCold, done()) * std::log(random_.Unit());
+    Progress progress(*this, work);
+    for (; progress() < 1 && !bench_.Finished(); ++progress.tries) {
+      const double loss = -warm_ * std::pow(kCold, progress()) * std::log(random_.Unit());
       if (!Change() || line_.Retime(line_.makespan() + loss) == kNever) {
         line_.Undo();
         continue;
@@ -42,9 +42,44 @@ class Annealer {
       bench_.Offer(line_.plan(), line_.makespan());
       Trace();
     }
+    bench_.OfferEqual(line_.plan(), line_.makespan());
+  }
+
+  void Squeeze(const Plan& start, int64_t work) {
+    constexpr double kLess = 1 - 1e-9;
+    line_.Load(start);
+    if (line_.Retime(bench_.best_makespan() * kLess) == kNever) return;
+    line_.Commit();
+    Progress progress(*this, work);
+    for (double excess = Excess(); progress() < 1 && !bench_.Finished(); ++progress.tries) {
+      const double loss = -warm_memory_ * std::pow(kCold, progress()) * std::log(random_.Unit());
+      if (!ChangeMemory() || line_.Retime(bench_.best_makespan() * kLess) == kNever ||
+          Excess() > excess + loss) {
+        line_.Undo();
+        continue;
+      }
+      line_.Commit();
+      excess = Excess();
+      if (excess > 0) continue;
+      bench_.Offer(line_.plan(), line_.makespan());
+      return;
+    }
   }
 
  private:
+  // How much of the allowed work is done, from 0 to 1.
+  struct Progress {
+    Progress(const Annealer& annealer, int64_t work_in)
+        : line(annealer.line_), begin(line.work()), work(static_cast<double>(work_in)) {}
+    double operator()() const {
+      return static_cast<double>(line.work() - begin + kTry * tries) / work;
+    }
+    const Timeline& line;
+    const int64_t begin;
+    const double work;
+    int64_t tries = 0;
+  };
+
   // A longest chain without waits, from its last task to its first, and where on it the blocks
   // of one device begin.
   void Trace() {
@@ -71,8 +106,8 @@ class Annealer {
   bool Change() {
     const int what = random_.Below(16);
     if (what < 9) return MoveCritical();
-    if (what < 13 || !can_drop_) return MoveAny();
-    return Toggle();
+    const int device = random_.Below(problem_.devices);
+    return (what < 13 || !can_drop_ ? MoveAny(device) : Toggle(device)) && Repair(device);
   }
 
   // Moves list[from] towards `to`, as far as it may go. Whether it has moved.
@@ -110,18 +145,15 @@ class Annealer {
     return Shift(device, from, to) && Repair(device);
   }
 
-  bool MoveAny() {
+  bool MoveAny(int device) {
     constexpr int kMostPlaces = 10;
-    const int device = random_.Below(problem_.devices);
     const int size = static_cast<int>(line_.list(device).size());
     if (size < 2) return false;
     const int from = random_.Below(size), places = 1 + random_.Below(kMostPlaces);
-    return Shift(device, from, random_.Below(2) == 0 ? from - places : from + places) &&
-           Repair(device);
+    return Shift(device, from, random_.Below(2) == 0 ? from - places : from + places);
   }
 
-  bool Toggle() {
-    const int device = random_.Below(problem_.devices);
+  bool Toggle(int device) {
     const auto& list = line_.list(device);
     if (list.empty()) return false;
     const int cell = CellOf(list[random_.Below(static_cast<int>(list.size()))]);
@@ -130,41 +162,58 @@ class Annealer {
     } else {
       line_.Drop(cell);
     }
-    return Repair(device);
+    return true;
+  }
+
+  // Tries one of the ways to hold less where it is too much. False: there is none.
+  bool Relieve(int device, int above) {
+    const auto& list = line_.list(device);
+    const int size = static_cast<int>(list.size());
+    int frees = above;  // the next weight half or backward
+    while (frees < size && !line_.Frees(list[frees])) ++frees;
+    switch (random_.Below(can_drop_ ? 3 : 2)) {
+      case 0:  // what frees memory goes first
+        return frees < size && Shift(device, frees, above);
+      case 1:  // what takes it goes behind that
+        return frees < size && Shift(device, above, frees);
+      default: {  // one of those that are held is dropped
+        const int cell = CellOf(list[random_.Below(above + 1)]);
+        const Task backward = MakeTask(cell, Part::kBackward);
+        if (!line_.plan().dropped[cell] && line_.position(backward) > above) line_.Drop(cell);
+        return true;
+      }
+    }
   }
 
   // Makes room where the device now holds too much.
   bool Repair(int device) {
-    for (int repairs = 0; repairs <= kMostRepairs; ++repairs) {
+    for (int repairs = 0; repairs < kMostRepairs; ++repairs) {
       const int above = line_.FirstAbove(device);
       if (above < 0) return true;
-      if (repairs == kMostRepairs) break;
-      const auto& list = line_.list(device);
-      const int size = static_cast<int>(list.size());
-      const int way = random_.Below(can_drop_ ? 3 : 2);
-      if (way == 0) {  // what frees memory goes first: the next weight half or backward
-        int at = above;
-        while (at < size && !line_.Frees(list[at])) ++at;
-        if (at == size || !Shift(device, at, above)) return false;
-      } else if (way == 1) {  // what takes it goes behind that
-        int to = above;
-        while (to < size && !line_.Frees(list[to])) ++to;
-        if (to == size || !Shift(device, above, to)) return false;
-      } else {  // one of those that are held is dropped
-        const int cell = CellOf(list[random_.Below(above + 1)]);
-        const Task backward = MakeTask(cell, Part::kBackward);
-        if (line_.plan().dropped[cell] || line_.position(backward) <= above) continue;
-        line_.Drop(cell);
-      }
+      if (!Relieve(device, above)) return false;
     }
-    return false;
+    return line_.FirstAbove(device) < 0;
+  }
+
+  // How much more than their limits the devices hold.
+  double Excess() {
+    int64_t sum = 0;
+    for (int d = 0; d < problem_.devices; ++d) sum += line_.Excess(d);
+    return static_cast<double>(sum);
+  }
+
+  bool ChangeMemory() {
+    const int device = random_.Below(problem_.devices);
+    const int what = random_.Below(8), above = line_.FirstAbove(device);
+    if (what == 0 && can_drop_) return Toggle(device);
+    return what < 4 || above < 0 ? MoveAny(device) : Relieve(device, above);
   }
 
   Workbench& bench_;
   const Problem& problem_;
   Random& random_;
   Timeline line_;
-  double warm_ = 0;
+  double warm_ = 0, warm_memory_ = 0;
   bool can_drop_ = false;
   std::vector<Task> chain_;
   std::vector<int> blocks_;
@@ -172,6 +221,12 @@ class Annealer {
 
 }  // namespace
 
-void Anneal(Workbench& bench, int64_t work) { Annealer(bench).Run(work); }
+void Anneal(Workbench& bench, const Plan& start, int64_t work) {
+  Annealer(bench).Shorten(start, work);
+}
+
+void Squeeze(Workbench& bench, const Plan& start, int64_t work) {
+  Annealer(bench).Squeeze(start, work);
+}
 
 }  // namespace pp::search

@@ -8,7 +8,11 @@
 
 namespace pp::search {
 
-// Starts from the best plan, and offers what it finds, until the allowed work is done.
-void Anneal(Workbench& bench, int64_t work);
+// Starts from a plan that fits, and offers what it finds, until this much work is done.
+void Anneal(Workbench& bench, const Plan& start, int64_t work);
+
+// The other way round: starts from a plan of any size that is faster than the best one, and makes
+// it smaller while it stays faster. Offers the first that fits.
+void Squeeze(Workbench& bench, const Plan& start, int64_t work);
 
 }  // namespace pp::search

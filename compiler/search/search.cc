@@ -1,6 +1,8 @@
 #include "compiler/search/search.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "compiler/search/anneal.h"
@@ -12,15 +14,14 @@
 namespace pp::search {
 namespace {
 
-// The work of a search without a time limit: about half a second for a hundred cells, two for some
-// thousands.
-constexpr int64_t kPolicyWork = 10'000'000, kPhaseWork = 9'000'000;
+// The work of the policies, and of a turn of local search.
+constexpr int64_t kPolicyWork = 10'000'000, kRulesWork = 9'000'000, kBestRulesWork = 1'800'000;
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
-constexpr int kAnnealings = 2, kMostWorkCells = 1'600;
+constexpr int kMostWorkCells = 1'600;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
-// The number of policies whose rules the local search starts from.
-constexpr size_t kBestRules = 3;
+// The number of policies whose rules the local search starts from, one after the other.
+constexpr size_t kBestRules = 15;
 // The number of orders that the policies follow.
 constexpr size_t kMostOrders = 4;
 
@@ -88,6 +89,7 @@ std::vector<Plan> Orders(Workbench& bench, const Plan& start) {
 struct TriedRules {
   double makespan;
   Rules rules;
+  std::vector<std::vector<Task>> lists;
 };
 
 // Builds a plan with each policy. Returns the rules whose unpolished plans are fastest.
@@ -101,6 +103,10 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
       next.makespan = bench.dispatcher.Run(next.rules);
       if (next.makespan == kNever) continue;
       TryPlan(bench, bench.dispatcher.plan(), PolishFor(bench.problem));
+      next.lists = bench.dispatcher.plan().lists;
+      if (std::any_of(tried.begin(), tried.end(),
+                      [&](const auto& other) { return other.lists == next.lists; }))
+        continue;
       const auto at =
           std::upper_bound(tried.begin(), tried.end(), next,
                            [](const auto& a, const auto& b) { return a.makespan < b.makespan; });
@@ -110,19 +116,41 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   return tried;
 }
 
-// Local search from a policy's rules, from rules derived from the best plan, and on that plan
-// itself.
-void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn, double share) {
-  const auto shared = [&](int64_t work) { return static_cast<int64_t>(share * work); };
+// What rules lead to with more memory, the limits times `factor`; nothing if that is no plan.
+std::optional<Plan> WithMore(const Problem& problem, const Rules& rules, double factor) {
+  Problem wide = problem;
+  for (int64_t& limit : wide.memory.limit) limit = static_cast<int64_t>(limit * factor);
+  Dispatcher dispatcher(wide);
+  if (dispatcher.Run(rules) == kNever) return std::nullopt;
+  Plan plan = dispatcher.plan();
+  Clock clock(wide);
+  Polish(wide, PolishFor(wide), clock, plan);
+  return plan;
+}
+
+// A turn of local search, with another policy's rules in each: on these rules, on rules derived
+// from the best plan, and on that plan itself. From several starts: also on what the rules lead to
+// with more memory, and every other turn, instead of on the best plan, on the one that the policy's
+// rules have led to, so that not all turns end where the first did.
+void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn,
+             const Effort& effort) {
+  constexpr double kMore[] = {1.1, 1.2, 1.4, 1.8, 2.6};
+  const auto shared = [&](int64_t work) { return static_cast<int64_t>(effort.share * work); };
+  const int64_t work =
+      shared(kAnnealWork + kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells));
+  const bool several = effort.starts == Effort::kSeveral && !tried.empty();
+  Plan start;
   if (!tried.empty()) {
-    bench.Allow(shared(kPhaseWork));
-    VaryRules(bench, tried[turn % tried.size()].rules);
+    const Rules& rules = tried[turn % tried.size()].rules;
+    bench.Allow(shared(kRulesWork));
+    start = VaryRules(bench, rules);
+    if (several)
+      if (const auto large = WithMore(bench.problem, rules, kMore[turn % std::size(kMore)]))
+        Squeeze(bench, *large, work / 2);
   }
-  bench.Allow(shared(kPhaseWork));
+  bench.Allow(shared(kBestRulesWork));
   VaryRules(bench, Imitate(bench.problem, bench.best()));
-  for (int round = 0; round < kAnnealings; ++round)
-    Anneal(bench, shared(kAnnealWork +
-                         kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells)));
+  Anneal(bench, several && turn % 2 == 1 ? start : bench.best(), work);
 }
 
 }  // namespace
@@ -145,10 +173,12 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);
-  if (!options.quick && !IsLarge(problem)) Improve(bench, tried, 0, options.share);
+  const size_t turns = IsLarge(problem) ? 0 : static_cast<size_t>(options.effort.turns);
+  size_t turn = 0;
+  for (; turn < turns && !bench.Finished(); ++turn) Improve(bench, tried, turn, options.effort);
   if (options.seconds > 0) bench.StopAfter(options.seconds);
-  for (size_t turn = 1; options.seconds > 0 && !bench.Finished(); ++turn)
-    Improve(bench, tried, turn, 1);
+  for (; options.seconds > 0 && !bench.Finished(); ++turn)
+    Improve(bench, tried, turn, options.effort);
   return {bench.best(), bench.best_makespan() - problem.lead, bound};
 }
 

@@ -9,10 +9,17 @@
 
 namespace pp::search {
 
+// The fixed amount of local search: a number of turns, and how much of a full turn's work, about
+// half a second for a thousand cells, each of them gets.
+struct Effort {
+  int turns = 2;
+  double share = 1;
+  enum { kBest, kSeveral } starts = kBest;  // from the best plan alone, or from others as well
+};
+
 struct SearchOptions {
-  double seconds = 0;  // to go on until then after a fixed amount of work, half a second to two
-  bool quick = false;  // no local search
-  double share = 1;    // of the work of the local search
+  Effort effort;
+  double seconds = 0;                 // to go on until then
   std::optional<double> lower_bound;  // that is known already
   // Called with each better one; as the outcome's, less the problem's lead.
   std::function<void(double makespan)> progress;

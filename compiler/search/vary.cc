@@ -65,10 +65,10 @@ void ChangeRules(const Problem& problem, Random& random, Rules& rules) {
 
 }  // namespace
 
-void VaryRules(Workbench& bench, Rules rules) {
+Plan VaryRules(Workbench& bench, Rules rules) {
   Dispatcher& dispatcher = bench.dispatcher;
   double makespan = dispatcher.Run(rules);
-  if (makespan == kNever) return;
+  if (makespan == kNever) return bench.best();
   // The policy's own decisions become the rule.
   for (int cell = 0; cell < bench.problem.cells(); ++cell) {
     rules.cells[cell].keep = !dispatcher.plan().dropped[cell];
@@ -76,7 +76,8 @@ void VaryRules(Workbench& bench, Rules rules) {
   }
   makespan = dispatcher.Run(rules);
   Rules changed;
-  Plan last, plan;
+  Plan last, plan, fastest;
+  double least = kNever;
   while (!bench.Over()) {
     changed = rules;
     for (int changes = 1 + bench.random.Below(3); changes > 0; --changes)
@@ -91,7 +92,9 @@ void VaryRules(Workbench& bench, Rules rules) {
     plan = last;
     const double polished = Polish(bench.problem, PolishFor(bench.problem), bench.clock, plan);
     bench.Offer(plan, polished);
+    if (polished < least - kTiny) fastest = plan, least = polished;
   }
+  return least == kNever ? bench.best() : fastest;
 }
 
 }  // namespace pp::search

@@ -9,8 +9,9 @@
 namespace pp::search {
 
 // Changes rules of single cells, or of some neighbours, and the orders if a device has several
-// stages; the dispatcher builds a plan from each. Offers what it finds to the workbench, and
-// returns when the allowed work is done.
-void VaryRules(Workbench& bench, Rules rules);
+// stages; the dispatcher builds a plan from each. Offers what it finds to the workbench until the
+// allowed work is done. Returns the fastest plan that these rules have led to, which may be slower
+// than the workbench's; that one, if they have led to none.
+Plan VaryRules(Workbench& bench, Rules rules);
 
 }  // namespace pp::search

@@ -28,6 +28,10 @@ void Workbench::Offer(const Plan& plan, double makespan) {
   if (observer_) observer_(makespan - problem.lead);
 }
 
+void Workbench::OfferEqual(const Plan& plan, double makespan) {
+  if (makespan <= best_makespan_) best_ = plan, best_makespan_ = makespan;
+}
+
 int64_t Workbench::Work() const { return clock.work() + kEvent * dispatcher.work(); }
 
 void Workbench::StopAfter(double seconds) {

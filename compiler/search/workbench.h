@@ -43,6 +43,8 @@ class Workbench {
   double best_makespan() const { return best_makespan_; }
   // Keeps the plan if it is the best so far. REQUIRES: it fits.
   void Offer(const Plan& plan, double makespan);
+  // Or if it is as fast: the search then goes on from there.
+  void OfferEqual(const Plan& plan, double makespan);
 
   // Allows this much more work.
   void Allow(int64_t work) { work_end_ = Work() + work; }

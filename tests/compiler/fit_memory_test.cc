@@ -262,13 +262,11 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
 }
 
 TEST_CASE("schemes with the same work are equally fast under a limit") {
-  for (const char* limit : {"1.4"}) {
-    std::vector<double> makespans;
-    for (const char* scheme : {"zb-v", "v-half", "v-min"})
-      makespans.push_back(CheckFit({scheme, 4, 8, 2, "in=0.1", limit, 0}));
-    std::sort(makespans.begin(), makespans.end());
-    CHECK(makespans.back() <= makespans.front() * 1.005);
-  }
+  std::vector<double> makespans;
+  for (const char* scheme : {"zb-v", "v-half", "v-min"})
+    makespans.push_back(CheckFit({scheme, 3, 6, 2, "in=0.1", "1.2", 0}));
+  std::sort(makespans.begin(), makespans.end());
+  CHECK(makespans.back() <= makespans.front() * 1.005);
 }
 
 TEST_CASE("a plan that fits is never made slower") {
@@ -293,10 +291,9 @@ TEST_CASE("more memory is not slower") {
     const char* costs;
     std::vector<const char*> limits;
   } kRows[] = {
-      {"zb-v", 3, 9, "f=1,b=2.1,in=0.2,comm=0.2", {"1.1", "1.2", "2.2", "2.4"}},
-      {"zb-v", 4, 8, "f=1,b=2.5,in=0.1", {"1.4", "1.5"}},
-      {"hanayo", 4, 12, "f=1,b=1.7,in=0.2", {"1.1", "1.2", "1.8", "1.9"}},
-      {"fold-aiao", 4, 8, "f=1,b=2.5,in=0.1,comm=0.1", {"1.7", "1.9"}},
+      {"zb-v", 3, 9, "f=1,b=2.1,in=0.2,comm=0.2", {"1.1", "1.2"}},
+      {"hanayo", 2, 6, "f=1,b=1.7,in=0.2", {"1.1", "1.2", "1.3"}},
+      {"fold-aiao", 2, 6, "in=0.1", {"1.1", "1.2"}},
   };
   for (const auto& row : kRows) {
     double before = HUGE_VAL;

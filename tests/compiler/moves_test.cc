@@ -1,6 +1,7 @@
 // A timeline whose plan changes step by step says at any time what the clock and the ledger say of
 // the whole plan; a move that it refuses is one of which the clock says that its lists wait for one
 // another; and what is undone is as it was.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -31,7 +32,9 @@ void CheckAgainstClock(const Problem& problem, Timeline& line, double makespan) 
       REQUIRE(line.position(list[i]) == static_cast<int>(i));
       REQUIRE(line.start(list[i]) == clock.end(list[i]) - problem.time[list[i]]);
     }
-    REQUIRE((line.FirstAbove(d) < 0) == (Peak(problem, line.plan(), d) <= problem.memory.limit[d]));
+    const int64_t above = Peak(problem, line.plan(), d) - problem.memory.limit[d];
+    REQUIRE((line.FirstAbove(d) < 0) == (above <= 0));
+    REQUIRE(line.Excess(d) == std::max<int64_t>(above, 0));
   }
 }
 
