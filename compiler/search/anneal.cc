@@ -52,14 +52,15 @@ class Annealer {
     line_.Commit();
     Progress progress(*this, work);
     for (double excess = Excess(); progress() < 1 && !bench_.Finished(); ++progress.tries) {
+      double next = 0;
       const double loss = -warm_memory_ * std::pow(kCold, progress()) * std::log(random_.Unit());
       if (!ChangeMemory() || line_.Retime(bench_.best_makespan() * kLess) == kNever ||
-          Excess() > excess + loss) {
+          (next = Excess()) > excess + loss) {
         line_.Undo();
         continue;
       }
       line_.Commit();
-      excess = Excess();
+      excess = next;
       if (excess > 0) continue;
       bench_.Offer(line_.plan(), line_.makespan());
       return;

@@ -119,7 +119,8 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
 // What rules lead to with more memory, the limits times `factor`; nothing if that is no plan.
 std::optional<Plan> WithMore(const Problem& problem, const Rules& rules, double factor) {
   Problem wide = problem;
-  for (int64_t& limit : wide.memory.limit) limit = static_cast<int64_t>(limit * factor);
+  for (int64_t& limit : wide.memory.limit)
+    limit = static_cast<int64_t>(std::min(factor * static_cast<double>(limit), 0x1p62));
   Dispatcher dispatcher(wide);
   if (dispatcher.Run(rules) == kNever) return std::nullopt;
   Plan plan = dispatcher.plan();
