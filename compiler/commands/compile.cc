@@ -24,7 +24,7 @@ namespace {
 
 // How fit-memory reports what it found.
 void AddReports(const Arguments& a, MemoryFit* fit) {
-  const char* what = fit->objective == Objective::kPeriod ? "period at most" : "makespan";
+  const char* what = fit->objective == Objective::kPeriod ? "period of the schedule" : "makespan";
   if (fit->search_seconds > 0)
     fit->progress = [what, &a](double makespan) {
       Note(a, fmt::format("fit-memory: {} {:g}", what, makespan));

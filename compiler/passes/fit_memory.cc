@@ -129,6 +129,8 @@ std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Pro
     if (plan.lists != starts[0].lists && search::SameWork(problem, plan, starts[0]))
       starts.push_back(std::move(plan));
   }
+  std::sort(starts.begin(), starts.end(),
+            [](const search::Plan& a, const search::Plan& b) { return a.lists < b.lists; });
   return starts;
 }
 

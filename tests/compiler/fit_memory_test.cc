@@ -252,7 +252,10 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
     const auto program = Compile(options);
     REQUIRE(program.ok());
     const Prediction prediction = MustSimulate(*program, *ParseCosts(row.costs, program->stages));
-    CHECK(prediction.period <= report.makespan * (1 + 1e-9));
+    // The plan's messages may make a device wait from one step to the next, which the schedule does
+    // not know: not for longer than a message takes.
+    const CostModel costs = *ParseCosts(row.costs, program->stages);
+    CHECK(prediction.period <= report.makespan * (1 + 1e-9) + At(costs.latency, 0));
     REQUIRE(report.lower_bound);
     CHECK(prediction.period >= *report.lower_bound * (1 - 1e-9));
     CHECK(prediction.period <= row.span * (1 + 1e-4));
