@@ -26,7 +26,7 @@ enum class Objective { kStep, kPeriod };
 // What fit-memory found.
 struct FitReport {
   double makespan = 0;  // or the longest time from a device's first to its last instruction: the
-                        // schedule's period; the plan's messages may add to it from step to step
+                        // schedule's period; the lowered plan's may be a little longer
   // No plan within the limit is faster. None if overlapping a forward with a backward saves time,
   // which the bound does not model.
   std::optional<double> lower_bound;
