@@ -252,8 +252,8 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
     const auto program = Compile(options);
     REQUIRE(program.ok());
     const Prediction prediction = MustSimulate(*program, *ParseCosts(row.costs, program->stages));
-    // The lowered plan may be slower from step to step than the schedule: by 0.09 of 1945 for one of
-    // these, for a reason that is not known yet. A message's latency is allowed.
+    // The lowered plan may be slower from step to step than the schedule: by 0.09 of 1945 for one
+    // of these, for a reason that is not known yet. A message's latency is allowed.
     const CostModel costs = *ParseCosts(row.costs, program->stages);
     CHECK(prediction.period <= report.makespan * (1 + 1e-9) + At(costs.latency, 0));
     REQUIRE(report.lower_bound);
