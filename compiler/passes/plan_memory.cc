@@ -9,7 +9,9 @@
 //   FW s0 m1  =>  FW s0 m1   act at 4096, stash at 73728
 //
 // Two ways are tried, and the one with the smaller arena is taken:
-//   pools    values of one size share blocks: a value takes a free one, or a new one at the end
+//   pools    values of one size share blocks: a value takes a free one, or a new one at the end. A
+//            message takes the one that has been free for longest, as its receive waits for the
+//            last use, in the step before as well; others the last one used, which caches have
 //   by size  (Pisarchyk and Lee, 2020, "Efficient Memory Management for Deep Neural Net Inference",
 //            greedy by size) the larger ones first, each at the lowest place where nothing lies
 //            during its life; messages, whose bytes a receive may wait for, stay in pools
@@ -70,7 +72,7 @@ struct Places {
 // `placed`: by life, whether it is to have a place.
 Places InPools(const LifeRecorder& recorder, const std::vector<bool>& placed, int64_t begin) {
   Places places{std::vector<int64_t>(recorder.lives.size(), -1), begin};
-  std::unordered_map<int64_t, std::vector<int64_t>> free;  // by size
+  std::unordered_map<int64_t, std::vector<int64_t>> free;  // by size; since when, ascending
   for (const auto [life, begins] : recorder.events) {
     if (!placed[life]) continue;
     const int64_t bytes = recorder.lives[life].bytes;
@@ -82,8 +84,9 @@ Places InPools(const LifeRecorder& recorder, const std::vector<bool>& placed, in
       offset = AlignUp(places.end);
       places.end = offset + bytes;
     } else {
-      offset = pile.back();
-      pile.pop_back();
+      const auto block = recorder.lives[life].message ? pile.begin() : pile.end() - 1;
+      offset = *block;
+      pile.erase(block);
     }
   }
   return places;
