@@ -194,12 +194,9 @@ Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
       "--memory-limit)");
 }
 
-// The schedules of all schemes that place the same stages on the same devices; few enough cells for
-// a search that gains by them.
+// The schedules of all schemes that place the same stages on the same devices.
 std::vector<Program> KinOf(const Program& program, const Shape& shape) {
-  constexpr int64_t kMostCells = 6'000;
   std::vector<Program> kin;
-  if (int64_t{program.stages} * program.microbatches > kMostCells) return kin;
   for (const Scheme& scheme : Schemes()) {
     auto other =
         BuildSchedule(std::string(scheme.name), {.devices = shape.devices,

@@ -10,12 +10,13 @@
 #include "compiler/search/ledger.h"
 #include "compiler/search/starts.h"
 #include "compiler/search/vary.h"
+#include "compiler/search/weights.h"
 
 namespace pp::search {
 namespace {
 
 // The work of the policies, and of a turn of local search.
-constexpr int64_t kPolicyWork = 10'000'000, kRulesWork = 9'000'000, kBestRulesWork = 1'800'000;
+constexpr int64_t kPolicyWork = 7'000'000, kRulesWork = 9'000'000, kBestRulesWork = 1'800'000;
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
 constexpr int kMostWorkCells = 1'600;
 // With this many cells local search does not pay.
@@ -62,9 +63,26 @@ void TryStarts(Workbench& bench, const Plan& start) {
   PolishOptions options = PolishFor(bench.problem);
   TryPlan(bench, start, options);
   TryPlan(bench, KeepAll(start), options);
+  if (const auto placed = PlaceWeights(bench.problem, KeepAll(start)))
+    TryPlan(bench, *placed, options);
+  if (IsLarge(bench.problem) && bench.best_makespan() != kNever) return;
   TryPlan(bench, DropAll(start), options);
   options.first = PolishOptions::kPrepose;
   TryPlan(bench, DropAll(start), options);
+}
+
+// The fastest of those that fit, or, if none does, the one whose peaks are lowest.
+const Plan& MostPromising(Workbench& bench, const std::vector<Plan>& starts) {
+  const Plan* best = &starts.front();
+  std::pair<int64_t, double> least = {INT64_MAX, kNever};  // memory above the limits, makespan
+  for (const Plan& start : starts) {
+    int64_t above = 0;
+    for (int d = 0; d < bench.problem.devices; ++d)
+      above += std::max<int64_t>(0, Peak(bench.problem, start, d) - bench.problem.memory.limit[d]);
+    const std::pair next = {above, bench.clock.Earliest(start)};
+    if (next < least) best = &start, least = next;
+  }
+  return *best;
 }
 
 // The orders for the dispatcher to follow: the given one and, if a device has several stages, a few
@@ -166,10 +184,15 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   Workbench bench(problem, bound + problem.lead, options.progress);
   bench.Allow(kPolicyWork);
   const Plan* fastest = &starts.front();
-  for (const Plan& start : starts) {
-    const double before = bench.best_makespan();
-    TryStarts(bench, start);
-    if (bench.best_makespan() < before) fastest = &start;
+  if (IsLarge(problem)) {
+    fastest = &MostPromising(bench, starts);
+    TryStarts(bench, *fastest);
+  } else {
+    for (const Plan& start : starts) {
+      const double before = bench.best_makespan();
+      TryStarts(bench, start);
+      if (bench.best_makespan() < before) fastest = &start;
+    }
   }
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});

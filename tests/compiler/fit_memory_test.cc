@@ -149,14 +149,14 @@ TEST_CASE("1F1B is as fast as the optimum under every limit, within a tenth of a
 
 TEST_CASE("several stages a device, pipes and split backwards are near the optimum") {
   const Gaps gaps = GapsOf("others", 3);
-  CHECK(gaps.mean() <= 0.002);
-  CHECK(gaps.largest <= 0.035);
+  CHECK(gaps.mean() <= 0.001);
+  CHECK(gaps.largest <= 0.015);
 }
 
 TEST_CASE("other costs and limits are near the optimum") {
   const Gaps gaps = GapsOf("uneven", 2);
-  CHECK(gaps.mean() <= 0.005);
-  CHECK(gaps.largest <= 0.03);
+  CHECK(gaps.mean() <= 0.001);
+  CHECK(gaps.largest <= 0.015);
 }
 
 TEST_CASE("never slower than Mario's passes under the memory that those take") {
@@ -252,10 +252,7 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
     const auto program = Compile(options);
     REQUIRE(program.ok());
     const Prediction prediction = MustSimulate(*program, *ParseCosts(row.costs, program->stages));
-    // The lowered plan may be slower from step to step than the schedule: by 0.09 of 1945 for one
-    // of these, for a reason that is not known yet. A message's latency is allowed.
-    const CostModel costs = *ParseCosts(row.costs, program->stages);
-    CHECK(prediction.period <= report.makespan * (1 + 1e-9) + At(costs.latency, 0));
+    CHECK(prediction.period <= report.makespan * (1 + 1e-9));
     REQUIRE(report.lower_bound);
     CHECK(prediction.period >= *report.lower_bound * (1 - 1e-9));
     CHECK(prediction.period <= row.span * (1 + 1e-4));
@@ -264,12 +261,47 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
   CHECK(below_step > 0);
 }
 
+// Where annealing found none of these in minutes: their weight halves lie otherwise.
+TEST_CASE("without local search, too, ZB-V is from step to step as fast as published schedules") {
+  const auto rows = ReadPeers();
+  REQUIRE(rows.ok());
+  int compared = 0;
+  for (const FitRow& row : *rows) {
+    if (row.scheme != "zb-v" || row.table.substr(0, 4) != "zb-v") continue;
+    INFO(row.table << " D " << row.devices << " M " << row.microbatches);
+    CompileOptions options{.scheme = row.scheme,
+                           .shape = {.devices = row.devices,
+                                     .microbatches = row.microbatches,
+                                     .stages_per_device = row.stages_per_device},
+                           .clip = false,
+                           .costs = row.costs};
+    FitReport report;
+    options.fit = {.limit = *ParseMemoryLimit(row.limit),
+                   .objective = Objective::kPeriod,
+                   .report = [&](const FitReport& r) { report = r; },
+                   .quick = true};
+    REQUIRE(Compile(options).ok());
+    CHECK(report.makespan <= row.span * (1 + 1e-4));
+    ++compared;
+  }
+  CHECK(compared == 24);
+}
+
 TEST_CASE("schemes with the same work are equally fast under a limit") {
   std::vector<double> makespans;
   for (const char* scheme : {"zb-v", "v-half", "v-min"})
     makespans.push_back(CheckFit({scheme, 3, 6, 2, "in=0.1", "1.2", 0}));
   std::sort(makespans.begin(), makespans.end());
   CHECK(makespans.back() <= makespans.front() * 1.005);
+}
+
+TEST_CASE("with many cells, too, a scheme is no slower than another with the same work that fits") {
+  const Shape shape{.devices = 16, .microbatches = 256, .stages_per_device = 0};
+  const auto plain = Compile({.scheme = "v-min", .shape = shape, .costs = "in=0.1"});
+  REQUIRE(plain.ok());
+  const double makespan = MustSimulate(*plain, *ParseCosts("in=0.1", plain->stages)).makespan;
+  for (const char* scheme : {"zb-v", "v-half"})
+    CHECK(CheckFit({scheme, 16, 256, 2, "in=0.1", "8", 0}) <= makespan);
 }
 
 TEST_CASE("a plan that fits is never made slower") {
