@@ -195,7 +195,14 @@ double SecondsPerUnit(const MeasuredRun& run) {
 
 std::string ToText(const MeasuredRun& run, const Program& program, const Prediction& prediction) {
   const double makespan = run.shown.makespan;
-  std::string out = fmt::format(
+  std::string out;
+  if (run.seconds_per_unit > 0)
+    out = fmt::format(
+        "a T is {:.4g} ms, so that what computes takes as long as was measured: no prediction of "
+        "the "
+        "time (--costs with a profile)\n",
+        run.seconds_per_unit * 1e3);
+  out += fmt::format(
       "predicted {:.4g} s, measured {:.4g} s ({:+.1f} %): step {}, the median of {} ({:.4g} to "
       "{:.4g} s)\n\n{:<14}{:>8}{:>14}{:>14}{:>14}{:>16}\n",
       prediction.makespan, makespan, 100 * (prediction.makespan / makespan - 1), run.step,
@@ -229,6 +236,10 @@ std::string ToJson(const MeasuredRun& run, const Program& program, const Predict
       R"("measured":{{"makespan":{:.9g},"step":{},"steps":{},"fastest":{:.9g},"slowest":{:.9g},)"
       R"("bubble":{:.9g},"kinds":[)",
       run.shown.makespan, run.step, run.steps, run.fastest, run.slowest, run.shown.bubble);
+  if (run.seconds_per_unit > 0) {
+    const std::string unit = fmt::format(R"("seconds_per_T":{:.9g},)", run.seconds_per_unit);
+    out.insert(out.find("\"kinds\""), unit);
+  }
   for (const MeasuredKind& kind : run.kinds)
     out += fmt::format(
         R"({}{{"op":"{}","count":{},"predicted":{:.9g},"measured":{:.9g},"median":{:.9g}}})",

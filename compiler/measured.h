@@ -43,6 +43,9 @@ struct MeasuredRun {
   std::vector<MeasuredKind> kinds;   // those that compute first, then predicted worst first
   std::vector<DeviceTimes> devices;  // of the first replica and its first peers
   Prediction shown;                  // that step, as if it were predicted
+  // Of costs in T: how long a T is, so that what computes takes as long, together, as was measured.
+  // Then only shares and waits are predicted. 0: the costs were in seconds.
+  double seconds_per_unit = 0;
 };
 
 // REQUIRES: the events are of bodies of `program`. Error: no step is complete, or takes time.

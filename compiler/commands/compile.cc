@@ -88,6 +88,9 @@ Status SavePlan(const Arguments& a, const Program& program) {
     int64_t most = 0;
     for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
     line += fmt::format(", at most {} on a device", BytesText(static_cast<double>(most)));
+    if (const auto given = a.attributes.find("--layers-per-stage");
+        given != a.attributes.end() && given->second == "auto")
+      line += fmt::format(", layers {}", fmt::join(program.job->layers_per_stage, " "));
   }
   Note(a, line);
   return {};

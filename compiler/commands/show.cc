@@ -52,10 +52,10 @@ Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostMo
     return Status::Invalid(fmt::format(
         "--trace: {}: what computes takes {:g} s a T there (--costs in seconds, or of a profile)",
         a.trace, seconds));
-  Note(a, fmt::format("pipec: a T is {:.4g} ms: the measured compute over the predicted",
-                      seconds * 1e3));
   *costs = InSeconds(std::move(*costs), seconds);
-  return Measure(program, *costs, *events);
+  measured = Measure(program, *costs, *events);
+  if (measured.ok()) measured->seconds_per_unit = seconds;
+  return measured;
 }
 
 Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {

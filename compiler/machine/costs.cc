@@ -99,16 +99,18 @@ class Pricer {
 
   // The slowest that a stage's messages cross.
   Link MessageLink(int stage) const {
-    Link slowest = machine_.inside;
-    if (stage + 1 == program_.stages) return slowest;
+    if (stage + 1 == program_.stages) return machine_.inside;
+    // How replicas lie in nodes repeats after as many as a node has devices.
+    const int64_t replicas = std::min<int64_t>(program_.replicas, machine_.node);
     for (const Pipe& pipe : program_.pipes) {
       const int from = pipe.device_of[stage], to = pipe.device_of[stage + 1];
-      for (int64_t replica = 0; replica < program_.replicas; ++replica) {
+      if (from == to) continue;
+      for (int64_t replica = 0; replica < replicas; ++replica) {
         const Link& link = machine_.Between(RankOf(replica, from), RankOf(replica, to));
         if (&link == &machine_.between) return link;
       }
     }
-    return slowest;
+    return machine_.inside;
   }
 
   double Reduction(int stage, const StageLayout& layout) const {

@@ -14,7 +14,8 @@ namespace {
 
 std::string NameOf(const Candidate& candidate) {
   const CompileOptions& c = candidate.compile;
-  std::string name = c.shape.devices == 1 ? "no pipeline" : c.scheme;
+  const bool plain = c.shape.devices == 1 && c.scheme == "1f1b";
+  std::string name = plain ? "no pipeline" : c.scheme;
   if (c.shape.stages_per_device > 0) name += fmt::format(" V={}", c.shape.stages_per_device);
   return name;
 }
@@ -108,10 +109,11 @@ std::string TuneReport::Losers() const {
 }
 
 std::string TuneReport::Text() const {
-  std::string out = fmt::format(
-      "{} device{} of {}, {} each; {} sequences of {} tokens a step, {}\n", options_.devices,
-      options_.devices == 1 ? "" : "s", Shown(options_.machine.name), BytesText(options_.memory),
-      options_.batch, options_.job.sequence_length, pp::NameOf(options_.job.dtype));
+  std::string out =
+      fmt::format("{} device{} of {}, {} each; {} sequences of {} tokens a step, {}, backend {}\n",
+                  options_.devices, options_.devices == 1 ? "" : "s", Shown(options_.machine.name),
+                  BytesText(options_.memory), options_.batch, options_.job.sequence_length,
+                  pp::NameOf(options_.job.dtype), pp::NameOf(options_.job.backend));
   out += fmt::format(
       "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9} {:>10} {:>6} {:>6} {:>9}\n", "scheme",
       "pp", "tp", "dp", "size", "M", "recomputes", "s/step", "tokens/s", "idle %", "MFU %", "peak");

@@ -60,6 +60,12 @@ class Tuner {
 
   Result<Tuned> Run() {
     const auto begin = std::chrono::steady_clock::now();
+    if (options_.tp > 0) {
+      Job job = options_.job;
+      job.tp = options_.tp;
+      job.layers_per_stage = {job.model.layers};
+      PP_RETURN_IF_ERROR(CheckJob(job));
+    }
     Doing("candidates");
     Enumerate();
     while (!open_.empty() && tuned_.best.size() < options_.shown) {
@@ -146,21 +152,37 @@ class Tuner {
                             : CostsOn(options_.machine, program, &layouts_);
   }
 
-  // Without a pipeline all schemes are one.
   void AddSchemes(const CompileOptions& base) {
-    const bool alone = base.shape.devices == 1;
+    alone_.clear();
     for (const Scheme& scheme : Schemes()) {
       if (!options_.scheme.empty() && scheme.name != options_.scheme) continue;
-      if (alone && options_.scheme.empty() && scheme.name != "1f1b") continue;
       CompileOptions compile = base;
       compile.scheme = scheme.name;
-      Add(compile);
-      for (int v = 2; scheme.parts == Scheme::kFree && !alone && v <= 4; ++v) {
+      AddUnlessKnown(compile);
+      for (int v = 2; scheme.parts == Scheme::kFree && v <= 4; ++v) {
         if (v == scheme.stages_per_device) continue;
         compile.shape.stages_per_device = v;
-        Add(compile);
+        AddUnlessKnown(compile);
       }
     }
+  }
+
+  // On one device many schemes are the same one. Several stages, whose gradients are reduced one
+  // by one, and split backwards make others.
+  void AddUnlessKnown(const CompileOptions& compile) {
+    if (compile.shape.devices == 1 && options_.scheme.empty()) {
+      const Result<Program>& sketch = SketchOf(compile.scheme, compile.shape);
+      if (!sketch.ok()) return;
+      const auto& body = sketch->lists[0].body;
+      const bool whole = std::none_of(body.begin(), body.end(), [](const Instruction& i) {
+        return i.op == Op::kBackwardInput;
+      });
+      if (sketch->stages == 1 && whole && compile.scheme != "1f1b") return;
+      const std::pair schedule(sketch->stages, body);
+      if (std::find(alone_.begin(), alone_.end(), schedule) != alone_.end()) return;
+      alone_.push_back(schedule);
+    }
+    Add(compile);
   }
 
   void Add(CompileOptions compile) {
@@ -335,6 +357,7 @@ class Tuner {
   Layouts layouts_;
   std::map<std::pair<int, int>, Result<LayerCosts>> layer_costs_;  // by tp and micro-batch size
   std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
+  std::vector<std::pair<int, std::vector<Instruction>>> alone_;  // stages, and the list
   std::optional<Program> fastest_;  // of the candidates with exact times that fit
   std::vector<WaitsFor> fastest_waits_;
   double fastest_seconds_ = HUGE_VAL;
