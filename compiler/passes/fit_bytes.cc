@@ -27,7 +27,7 @@ namespace {
 // The limits that are tried at most, and the number of plans that fit which are compared.
 constexpr int kTries = 8, kCompared = 3;
 // The local search for each of them.
-constexpr search::Effort kEffort = {.turns = 2, .share = 0.75, .starts = search::Effort::kSeveral};
+constexpr search::Effort kEffort = {.turns = 2, .share = 0.6, .starts = search::Effort::kSeveral};
 constexpr int kAttempts = 12;
 constexpr int kRaises = 8;
 constexpr double kGiB = int64_t{1} << 30;
