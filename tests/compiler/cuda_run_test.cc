@@ -286,14 +286,18 @@ TEST_CASE("work that is not waited for, and bytes used again too early, are foun
   CHECK_FALSE(Found(program, right, {}));
   constexpr int kMessagesOut = 3;  // after those that fill, compute and reduce (cuda_device.cc)
   CHECK(Found(program, right, {.hasty = kMessagesOut}));
-  // The next activations arrive while the last device still computes with the previous ones.
-  constexpr int kLast = 1;
+  // Gradients of later micro-batches, of which the last device has many, arrive while the first one
+  // still computes with earlier ones.
+  const Program many = SmallPlan({.scheme = "gpipe", .shape = {2, 8}});
+  const KeptReport right_of_many = Run(many);
+  REQUIRE(right_of_many.status.ok());
+  constexpr int kFirst = 0;
   const auto too_early = [](int rank, BoundList* list, auto*) {
-    for (size_t i = 0; rank == kLast && i < list->list.size(); ++i)
-      if (list->list[i].op == Op::kRecvAct) list->waits_for[i].index = -1;
+    for (size_t i = 0; rank == kFirst && i < list->list.size(); ++i)
+      if (list->list[i].op == Op::kRecvGrad) list->waits_for[i].index = -1;
   };
-  CHECK(Difference(Run(program, 1, {.slow_rank = kLast}), right) == 0);
-  CHECK(Found(program, right, {.slow_rank = kLast, .after_bind = too_early}));
+  CHECK(Difference(Run(many, 1, {.slow_rank = kFirst}), right_of_many) == 0);
+  CHECK(Found(many, right_of_many, {.slow_rank = kFirst, .after_bind = too_early}));
 }
 
 // Either plan runs on either device.

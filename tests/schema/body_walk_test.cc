@@ -62,14 +62,14 @@ TEST_CASE(
   CHECK(wait("FW s0 m0") == "nothing");
   CHECK(wait("SEND_act s0 m0 to d1") == "the same body: FW s0 m0");
   CHECK(wait("WAIT act s0 m0 sent") == "the same body: SEND_act s0 m0 to d1");
-  // grad m0 and grad m1 share the same bytes.
-  CHECK(wait("RECV_grad s0 m0 from d1") == "the body before: BW s0 m1");
-  CHECK(wait("RECV_grad s0 m1 from d1") == "the same body: BW s0 m0");
+  // Each takes the bytes that have been free longest.
+  CHECK(wait("RECV_grad s0 m0 from d1") == "the body before: BW s0 m0");
+  CHECK(wait("RECV_grad s0 m1 from d1") == "the same body: WAIT act s0 m0 sent");
   CHECK(wait("WAIT grad s0 m1") == "the same body: RECV_grad s0 m1 from d1");
   CHECK(wait("REDUCE_norm") == "the same body: NORM_grad s0");
   CHECK(wait("WAIT norm") == "the same body: REDUCE_norm");
   // act m1 arrives while m0's stash still holds its act.
-  CHECK(WaitOf(program, 1, "RECV_act s0 m0 from d0") == "the body before: BW s1 m0");
+  CHECK(WaitOf(program, 1, "RECV_act s0 m0 from d0") == "the body before: WAIT grad s0 m1 sent");
   CHECK(WaitOf(program, 1, "RECV_act s0 m1 from d0") == "the body before: BW s1 m1");
 }
 
@@ -85,8 +85,8 @@ TEST_CASE("pipedream: what a body begins is over in the next one") {
   auto wait = [&](const char* text) { return WaitOf(program, 0, text); };
   CHECK(wait("BW s0 m0 v1") == "nothing");
   CHECK(wait("SEND_act s0 m2 to d1") == "the same body: FW s0 m2 v0");
-  CHECK(wait("RECV_grad s0 m0 from d1") == "the body before: BW s0 m1 v1");
-  CHECK(wait("RECV_grad s0 m1 from d1") == "the same body: BW s0 m0 v1");
+  CHECK(wait("RECV_grad s0 m0 from d1") == "the body before: WAIT act s0 m2 sent");
+  CHECK(wait("RECV_grad s0 m1 from d1") == "the same body: WAIT act s0 m1 sent");
   // The stash of m2 is carried over: the next body frees it as that of m0.
   const BodyWalk walk = MustWalk(program, 0);
   const auto& body = program.lists[0].body;

@@ -199,7 +199,7 @@ TEST_CASE("a stage may not step before its last backward, nor before the norm") 
 }
 
 // Each device waits for the end of its send before it offers the buffer that the other one's send
-// needs. Without buffers in the plan this order is fine.
+// needs: what the plan still keeps leaves no other. Without buffers in the plan this order is fine.
 TEST_CASE("finite buffers make deadlocks, and they are found") {
   auto program = Parse(R"(
 program exchange stages 2 microbatches 2
@@ -207,11 +207,11 @@ device 0 holds s0
   LOAD s0 m0
   FW s0 m0
   SEND_act s0 m0 to d1
-  WAIT act s0 m0 sent
   LOAD s0 m1
   FW s0 m1
   SEND_act s0 m1 to d1
   WAIT act s0 m1 sent
+  WAIT act s0 m0 sent
   RECV_grad s0 m0 from d1
   WAIT grad s0 m0
   BW s0 m0
@@ -227,15 +227,17 @@ device 1 holds s1
   LOAD s1 m0
   WAIT act s0 m0
   FW s1 m0
-  BW s1 m0
+  BW_input s1 m0
   SEND_grad s0 m0 to d0
   WAIT grad s0 m0 sent
   RECV_act s0 m1 from d0
+  BW_weight s1 m0
   LOAD s1 m1
   WAIT act s0 m1
   FW s1 m1
-  BW s1 m1
+  BW_input s1 m1
   SEND_grad s0 m1 to d0
+  BW_weight s1 m1
   WAIT grad s0 m1 sent
   NORM_grad s1
   REDUCE_norm
@@ -249,8 +251,8 @@ device 1 holds s1
   const Status status = Lower(*program, Form::kLists, {});
   CHECK(status.message() ==
         "after plan-memory: deadlock: device 0 stops at 'WAIT act s0 m1 sent'; "
-        "device 1 stops at 'WAIT grad s0 m0 sent' (device 0 'WAIT act s0 m1 sent' (instruction 7) "
-        "waits for device 0 'SEND_act s0 m1 to d1' (instruction 6), which waits to meet device 1 "
+        "device 1 stops at 'WAIT grad s0 m0 sent' (device 0 'WAIT act s0 m1 sent' (instruction 6) "
+        "waits for device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to meet device 1 "
         "'RECV_act s0 m1 from d0' (instruction 7), which needs device 1 'WAIT grad s0 m0 sent' "
         "(instruction 6), which waits for device 1 'SEND_grad s0 m0 to d0' (instruction 5), which "
         "waits to meet device 0 'RECV_grad s0 m0 from d1' (instruction 8), which needs the first)");
