@@ -26,11 +26,17 @@ namespace {
 
 // The limits that are tried at most, and the number of plans that fit which are compared.
 constexpr int kTries = 8, kCompared = 3;
-// The local search for each of them.
-constexpr search::Effort kEffort = {.turns = 2, .share = 0.6, .starts = search::Effort::kSeveral};
 constexpr int kAttempts = 12;
 constexpr int kRaises = 8;
 constexpr double kGiB = int64_t{1} << 30;
+
+// The local search for each limit.
+search::Effort EffortFor(const search::Problem& problem) {
+  constexpr int kFewCells = 200;
+  return {.turns = 2,
+          .share = problem.cells() <= kFewCells ? 0.75 : 0.6,
+          .starts = search::Effort::kSeveral};
+}
 
 // Bytes that a micro-batch of each stage holds: its stash includes the forward's input.
 search::MemoryModel ByteMemory(const Program& program) {
@@ -110,7 +116,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     problem.memory.limit.assign(program.devices, INT64_MAX);
     problem.memory.limit[d] = least;
     Program smallest = program;
-    FitOnce(smallest, std::nullopt, context, problem, kEffort);
+    FitOnce(smallest, std::nullopt, context, problem, EffortFor(problem));
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
@@ -126,7 +132,7 @@ Status FitAndLower(Program& program, const std::optional<Program>& mario,
                    const PassContext& context, const search::MemoryModel& memory, double bound,
                    FitReport* report, std::vector<int64_t>* uncounted, Lack* lack) {
   const search::Problem problem = ProblemOf(program, context, memory);
-  *report = FitOnce(program, mario, context, problem, kEffort, bound);
+  *report = FitOnce(program, mario, context, problem, EffortFor(problem), bound);
   PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
   for (int d = 0; d < program.devices; ++d) {
     report->peaks[d] += static_cast<double>((*uncounted)[d]);
