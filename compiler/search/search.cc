@@ -65,6 +65,7 @@ void TryStarts(Workbench& bench, const Plan& start) {
   TryPlan(bench, KeepAll(start), options);
   if (const auto placed = PlaceWeights(bench.problem, KeepAll(start)))
     TryPlan(bench, *placed, options);
+  // With many cells each of these takes long, and the policies recompute, too.
   if (IsLarge(bench.problem) && bench.best_makespan() != kNever) return;
   TryPlan(bench, DropAll(start), options);
   options.first = PolishOptions::kPrepose;

@@ -232,6 +232,19 @@ TEST_CASE("as fast as published schedules under their memory") {
   }
 }
 
+Result<Program> CompileForPeriod(const FitRow& row, bool quick, FitReport* report) {
+  return Compile({.scheme = row.scheme,
+                  .shape = {.devices = row.devices,
+                            .microbatches = row.microbatches,
+                            .stages_per_device = row.stages_per_device},
+                  .clip = false,
+                  .costs = row.costs,
+                  .fit = {.limit = *ParseMemoryLimit(row.limit),
+                          .objective = Objective::kPeriod,
+                          .report = [report](const FitReport& r) { *report = r; },
+                          .quick = quick}});
+}
+
 TEST_CASE("from step to step as fast as published schedules, and what is printed holds") {
   const auto rows = ReadPeers();
   REQUIRE(rows.ok());
@@ -239,17 +252,8 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
   for (size_t i = 3; i < rows->size(); i += 26) {
     const FitRow& row = (*rows)[i];
     INFO(row.table << " D " << row.devices << " M " << row.microbatches << " limit " << row.limit);
-    CompileOptions options{.scheme = row.scheme,
-                           .shape = {.devices = row.devices,
-                                     .microbatches = row.microbatches,
-                                     .stages_per_device = row.stages_per_device},
-                           .clip = false,
-                           .costs = row.costs};
     FitReport report;
-    options.fit = {.limit = *ParseMemoryLimit(row.limit),
-                   .objective = Objective::kPeriod,
-                   .report = [&](const FitReport& r) { report = r; }};
-    const auto program = Compile(options);
+    const auto program = CompileForPeriod(row, false, &report);
     REQUIRE(program.ok());
     const Prediction prediction = MustSimulate(*program, *ParseCosts(row.costs, program->stages));
     CHECK(prediction.period <= report.makespan * (1 + 1e-9));
@@ -269,18 +273,8 @@ TEST_CASE("without local search, too, ZB-V is from step to step as fast as publi
   for (const FitRow& row : *rows) {
     if (row.scheme != "zb-v" || row.table.substr(0, 4) != "zb-v") continue;
     INFO(row.table << " D " << row.devices << " M " << row.microbatches);
-    CompileOptions options{.scheme = row.scheme,
-                           .shape = {.devices = row.devices,
-                                     .microbatches = row.microbatches,
-                                     .stages_per_device = row.stages_per_device},
-                           .clip = false,
-                           .costs = row.costs};
     FitReport report;
-    options.fit = {.limit = *ParseMemoryLimit(row.limit),
-                   .objective = Objective::kPeriod,
-                   .report = [&](const FitReport& r) { report = r; },
-                   .quick = true};
-    REQUIRE(Compile(options).ok());
+    REQUIRE(CompileForPeriod(row, true, &report).ok());
     CHECK(report.makespan <= row.span * (1 + 1e-4));
     ++compared;
   }
