@@ -32,9 +32,8 @@ constexpr double kGiB = int64_t{1} << 30;
 
 // The local search for each limit.
 search::Effort EffortFor(const search::Problem& problem) {
-  constexpr int kFewCells = 200;
   return {.turns = 2,
-          .share = problem.cells() <= kFewCells ? 0.75 : 0.6,
+          .share = problem.cells() <= kFewCells ? 0.75 : 0.5,
           .starts = search::Effort::kSeveral};
 }
 

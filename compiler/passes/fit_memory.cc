@@ -183,7 +183,7 @@ namespace {
 
 // With few cells many short turns find more than few long ones, and soon: then all limits of the
 // grid that may give a faster plan are searched, otherwise only two more.
-constexpr int kFewCells = 200, kMoreLimits = 2;
+constexpr int kMoreLimits = 2;
 constexpr search::Effort kShortTurns = {
     .turns = 20, .share = 0.12, .starts = search::Effort::kSeveral};
 

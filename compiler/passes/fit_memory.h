@@ -14,6 +14,9 @@ namespace pp {
 // activations or of GiB. The largest one that is below.
 double LimitBelow(double limit);
 
+// With at most so many cells there is time for more local search.
+inline constexpr int kFewCells = 200;
+
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
 // `mario`: a plan that the outcome must not be slower than, if it fits. `effort`: of the local
 // search, if the context wants one. `lower_bound`: if it is known already.

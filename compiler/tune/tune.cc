@@ -32,6 +32,7 @@ constexpr int64_t kMostMarioCells = 1024;
 
 // A plan of more takes longer to compile than anyone wants to wait for.
 constexpr int64_t kMostCells = int64_t{1} << 22;
+constexpr int kMostCompared = 32;  // micro-batches of schemes on one device
 
 // All divisors, ascending, or the given one if it is one.
 std::vector<int> Divisors(int of, int given) {
@@ -168,17 +169,20 @@ class Tuner {
   }
 
   // On one device many schemes are the same one. Several stages, whose gradients are reduced one
-  // by one, and split backwards make others.
+  // by one, and split backwards make others. No order that there is repeats after more
+  // micro-batches than are compared.
   void AddUnlessKnown(const CompileOptions& compile) {
     if (compile.shape.devices == 1 && options_.scheme.empty()) {
-      const Result<Program>& sketch = SketchOf(compile.scheme, compile.shape);
-      if (!sketch.ok()) return;
-      const auto& body = sketch->lists[0].body;
+      Shape shape = compile.shape;
+      shape.microbatches = std::min(shape.microbatches, kMostCompared);
+      const Result<Program> built = BuildSynchronous(compile.scheme, shape);
+      if (!built.ok()) return;
+      const auto& body = built->lists[0].body;
       const bool whole = std::none_of(body.begin(), body.end(), [](const Instruction& i) {
         return i.op == Op::kBackwardInput;
       });
-      if (sketch->stages == 1 && whole && compile.scheme != "1f1b") return;
-      const std::pair schedule(sketch->stages, body);
+      if (built->stages == 1 && whole && compile.scheme != "1f1b") return;
+      const std::pair schedule(built->stages, body);
       if (std::find(alone_.begin(), alone_.end(), schedule) != alone_.end()) return;
       alone_.push_back(schedule);
     }
