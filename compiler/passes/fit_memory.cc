@@ -24,6 +24,7 @@
 #include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
 #include "compiler/search/starts.h"
+#include "compiler/search/steady.h"
 
 namespace pp {
 namespace {
@@ -257,7 +258,9 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   const std::optional<Program> mario = MarioPlan(program, context);
   const Program scheme = program;
   *report = FitOnce(program, mario, context, problem, effort);
-  if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem)) return {};
+  if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem) ||
+      search::HasSteadyState(problem))
+    return {};
   LowerLimits(scheme, mario, context, effort)
       .Search(limits[0], few && report->lower_bound ? INT_MAX : kMoreLimits, &program, report);
   return {};

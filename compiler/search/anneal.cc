@@ -17,8 +17,12 @@ constexpr int64_t kTry = 25;  // as much work as timing so many tasks
 
 class Annealer {
  public:
-  explicit Annealer(Workbench& bench)
-      : bench_(bench), problem_(bench.problem), random_(bench.random), line_(problem_) {
+  explicit Annealer(Workbench& bench, const Cycle& cycle = {})
+      : bench_(bench),
+        problem_(bench.problem),
+        random_(bench.random),
+        cycle_(cycle),
+        line_(problem_) {
     double sum = 0;
     for (const double time : problem_.time) sum += time;
     warm_ = kWarm * sum / static_cast<double>(problem_.time.size()) / std::sqrt(problem_.cells());
@@ -118,7 +122,50 @@ class Annealer {
     const int step = from < to ? 1 : -1;
     int at = from;
     while (at != to && MaySwap(problem_, list[at + step], list[from])) at += step;
-    return at != from && line_.Move(device, from, at);
+    if (at == from) return false;
+    const Task task = list[from], passed = list[at];
+    return InCycle(task) ? ShiftCopies(device, task, passed, step) : line_.Move(device, from, at);
+  }
+
+  bool InCycle(Task task) const { return cycle_.Has(problem_.MicroOf(CellOf(task))); }
+
+  // The same task so many periods later; -1: there is none.
+  Task Later(Task task, int periods) const {
+    const int micro = problem_.MicroOf(CellOf(task)) + periods * cycle_.period;
+    if (micro < 0 || micro >= problem_.micros) return -1;
+    return task + MakeTask(periods * cycle_.period, Part{});
+  }
+
+  // Moves the task in all copies past the other one.
+  bool ShiftCopies(int device, Task task, Task passed, int step) {
+    const int own = cycle_.CopyOf(problem_.MicroOf(CellOf(task)));
+    for (int copy = 0; copy < cycle_.copies; ++copy) {
+      const Task moved = Later(task, copy - own), other = Later(passed, copy - own);
+      if (other < 0) continue;
+      const auto& list = line_.list(device);
+      const int from = line_.position(moved), to = line_.position(other);
+      if (from < 0 || to < 0 || (to - from) * step <= 0) continue;
+      for (int at = from; at != to; at += step)
+        if (!MaySwap(problem_, list[at + step], moved)) return false;
+      if (!line_.Move(device, from, to)) return false;
+    }
+    return true;
+  }
+
+  // In all copies.
+  void SetDropped(int cell, bool dropped) {
+    const Task task = MakeTask(cell, Part::kForward);
+    const bool alike = InCycle(task);
+    const int own = alike ? cycle_.CopyOf(problem_.MicroOf(cell)) : 0;
+    for (int copy = 0; copy < (alike ? cycle_.copies : 1); ++copy) {
+      const int other = alike ? CellOf(Later(task, copy - own)) : cell;
+      if (line_.plan().dropped[other] == dropped) continue;
+      if (dropped) {
+        line_.Drop(other);
+      } else {
+        line_.Keep(other);
+      }
+    }
   }
 
   bool MoveCritical() {
@@ -158,11 +205,7 @@ class Annealer {
     const auto& list = line_.list(device);
     if (list.empty()) return false;
     const int cell = CellOf(list[random_.Below(static_cast<int>(list.size()))]);
-    if (line_.plan().dropped[cell]) {
-      line_.Keep(cell);
-    } else {
-      line_.Drop(cell);
-    }
+    SetDropped(cell, !line_.plan().dropped[cell]);
     return true;
   }
 
@@ -180,7 +223,7 @@ class Annealer {
       default: {  // one of those that are held is dropped
         const int cell = CellOf(list[random_.Below(above + 1)]);
         const Task backward = MakeTask(cell, Part::kBackward);
-        if (!line_.plan().dropped[cell] && line_.position(backward) > above) line_.Drop(cell);
+        if (!line_.plan().dropped[cell] && line_.position(backward) > above) SetDropped(cell, true);
         return true;
       }
     }
@@ -213,6 +256,7 @@ class Annealer {
   Workbench& bench_;
   const Problem& problem_;
   Random& random_;
+  const Cycle cycle_;
   Timeline line_;
   double warm_ = 0, warm_memory_ = 0;
   bool can_drop_ = false;
@@ -222,8 +266,8 @@ class Annealer {
 
 }  // namespace
 
-void Anneal(Workbench& bench, const Plan& start, int64_t work) {
-  Annealer(bench).Shorten(start, work);
+void Anneal(Workbench& bench, const Plan& start, int64_t work, const Cycle& cycle) {
+  Annealer(bench, cycle).Shorten(start, work);
 }
 
 void Squeeze(Workbench& bench, const Plan& start, int64_t work) {

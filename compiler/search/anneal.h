@@ -4,12 +4,14 @@
 // what breaks a block of tasks of one device can make it shorter (Nowicki and Smutnicki, 1996).
 #pragma once
 
+#include "compiler/search/cycle.h"
 #include "compiler/search/workbench.h"
 
 namespace pp::search {
 
-// Starts from a plan that fits, and offers what it finds, until this much work is done.
-void Anneal(Workbench& bench, const Plan& start, int64_t work);
+// Starts from a plan that fits, and offers what it finds, until this much work is done. `cycle`:
+// all its copies are changed alike.
+void Anneal(Workbench& bench, const Plan& start, int64_t work, const Cycle& cycle = {});
 
 // The other way round: starts from a plan of any size that is faster than the best one, and makes
 // it smaller while it stays faster. Offers the first that fits.

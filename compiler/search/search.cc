@@ -9,6 +9,7 @@
 #include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
 #include "compiler/search/starts.h"
+#include "compiler/search/steady.h"
 #include "compiler/search/vary.h"
 #include "compiler/search/weights.h"
 
@@ -183,7 +184,6 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options) {
   const double bound = options.lower_bound ? *options.lower_bound : LowerBound(problem);
   Workbench bench(problem, bound + problem.lead, options.progress);
-  bench.Allow(kPolicyWork);
   const Plan* fastest = &starts.front();
   if (IsLarge(problem)) {
     fastest = &MostPromising(bench, starts);
@@ -195,10 +195,15 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
       if (bench.best_makespan() < before) fastest = &start;
     }
   }
+  const bool steady = options.effort.turns > 0 && HasSteadyState(problem);
+  if (steady && !bench.Finished())
+    for (const Plan& plan : SteadyPlans(problem, starts, *fastest, options.effort.share))
+      TryPlan(bench, plan, PolishFor(problem));
+  bench.Allow(kPolicyWork);
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);
-  const size_t turns = IsLarge(problem) ? 0 : static_cast<size_t>(options.effort.turns);
+  const size_t turns = IsLarge(problem) ? 0 : static_cast<size_t>(options.effort.turns - steady);
   size_t turn = 0;
   for (; turn < turns && !bench.Finished(); ++turn) Improve(bench, tried, turn, options.effort);
   if (options.seconds > 0) bench.StopAfter(options.seconds);
