@@ -144,8 +144,11 @@ double LimitBelow(double limit) {
 }
 
 std::optional<Program> MarioPlan(Program program, const PassContext& context) {
+  // The last pass times the plan over and over; the search's polishing does as much at once.
+  const bool large = search::IsLarge(program.stages * program.microbatches);
   for (const Pass& pass : MarioPasses())
-    if (!pass.run(program, context).ok()) return std::nullopt;
+    if (!(large && pass.run == PreposeForward) && !pass.run(program, context).ok())
+      return std::nullopt;
   return program;
 }
 
@@ -258,7 +261,7 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   const std::optional<Program> mario = MarioPlan(program, context);
   const Program scheme = program;
   *report = FitOnce(program, mario, context, problem, effort);
-  if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem) ||
+  if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem.cells()) ||
       search::HasSteadyState(problem))
     return {};
   LowerLimits(scheme, mario, context, effort)

@@ -237,7 +237,7 @@ std::optional<double> Dispatcher::Choose(int device, double now) {
   if (task < 0) return std::nullopt;
   Start(device, task, now);
   makespan_ = std::max(makespan_, now + problem_.time[task] + problem_.after[device]);
-  if (makespan_ > cutoff_) player_.Stop();
+  if (makespan_ > cutoff_ || work() > work_end_) player_.Stop();
   return problem_.time[task];
 }
 
@@ -249,11 +249,12 @@ bool Dispatcher::MayFollow(const Rules& rules) {
   return true;
 }
 
-double Dispatcher::Run(const Rules& rules, double cutoff) {
+double Dispatcher::Run(const Rules& rules, double cutoff, int64_t most_work) {
   rules_ = &rules;
   Reset();
   makespan_ = 0;
   cutoff_ = cutoff;
+  work_end_ = work() + most_work;
   for (int d = 0; d < problem_.devices; ++d) player_.Wake(0, d);
   if (!player_.Run()) return kNever;
   for (int d = 0; d < problem_.devices; ++d)

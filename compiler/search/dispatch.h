@@ -21,8 +21,8 @@ class Dispatcher {
   explicit Dispatcher(const Problem& problem);
 
   // The makespan; kNever if the orders cannot be followed within the limit, or if it would be above
-  // `cutoff`.
-  double Run(const Rules& rules, double cutoff = kNever);
+  // `cutoff`, or take more work than `most_work`.
+  double Run(const Rules& rules, double cutoff = kNever, int64_t most_work = INT64_MAX / 2);
   // Whether each device could follow its orders within its limit if everything it waits for were
   // available.
   bool MayFollow(const Rules& rules);
@@ -65,6 +65,7 @@ class Dispatcher {
   std::vector<int> rank_;        // by cell: its place among its device's forwards
   std::vector<double> arrival_;  // by task: when its source's result arrives
   double makespan_ = 0, cutoff_ = kNever;
+  int64_t work_end_ = 0;
   mutable int64_t looked_ahead_ = 0;
   Player<Dispatcher> player_;
 };

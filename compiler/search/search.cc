@@ -20,6 +20,8 @@ namespace {
 constexpr int64_t kPolicyWork = 7'000'000, kRulesWork = 9'000'000, kBestRulesWork = 1'800'000;
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
 constexpr int kMostWorkCells = 1'600;
+// The work of the dispatcher for one plan, where there is another one.
+constexpr int64_t kMostRunWork = 1'000'000, kAnyWork = INT64_MAX / 2;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
 // The number of policies whose rules the local search starts from, one after the other.
@@ -67,7 +69,7 @@ void TryStarts(Workbench& bench, const Plan& start) {
   if (const auto placed = PlaceWeights(bench.problem, KeepAll(start)))
     TryPlan(bench, *placed, options);
   // With many cells each of these takes long, and the policies recompute, too.
-  if (IsLarge(bench.problem) && bench.best_makespan() != kNever) return;
+  if (IsLarge(bench.problem.cells()) && bench.best_makespan() != kNever) return;
   TryPlan(bench, DropAll(start), options);
   options.first = PolishOptions::kPrepose;
   TryPlan(bench, DropAll(start), options);
@@ -120,7 +122,8 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
     for (const Plan& orders : all_orders) {
       if (bench.Over()) return tried;
       TriedRules next{0, MakeRules(bench.problem, orders, policy)};
-      next.makespan = bench.dispatcher.Run(next.rules);
+      next.makespan = bench.dispatcher.Run(
+          next.rules, kNever, bench.best_makespan() == kNever ? kAnyWork : kMostRunWork);
       if (next.makespan == kNever) continue;
       TryPlan(bench, bench.dispatcher.plan(), PolishFor(bench.problem));
       next.lists = bench.dispatcher.plan().lists;
@@ -176,7 +179,7 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
 
 }  // namespace
 
-bool IsLarge(const Problem& problem) { return problem.cells() >= kManyCells; }
+bool IsLarge(int cells) { return cells >= kManyCells; }
 
 std::vector<int64_t> SmallestLimits(const Problem& problem) { return OneByOne(problem).limit; }
 
@@ -185,7 +188,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   const double bound = options.lower_bound ? *options.lower_bound : LowerBound(problem);
   Workbench bench(problem, bound + problem.lead, options.progress);
   const Plan* fastest = &starts.front();
-  if (IsLarge(problem)) {
+  if (IsLarge(problem.cells())) {
     fastest = &MostPromising(bench, starts);
     TryStarts(bench, *fastest);
   } else {
@@ -203,7 +206,8 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);
-  const size_t turns = IsLarge(problem) ? 0 : static_cast<size_t>(options.effort.turns - steady);
+  const size_t turns =
+      IsLarge(problem.cells()) ? 0 : static_cast<size_t>(options.effort.turns - (steady ? 1 : 0));
   size_t turn = 0;
   for (; turn < turns && !bench.Finished(); ++turn) Improve(bench, tried, turn, options.effort);
   if (options.seconds > 0) bench.StopAfter(options.seconds);

@@ -37,8 +37,8 @@ struct SearchOutcome {
 SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options);
 
-// Whether it has too many cells for local search to pay.
-bool IsLarge(const Problem& problem);
+// Whether so many are too many for local search to pay.
+bool IsLarge(int cells);
 
 // The least memory with which each device can do its part, whatever the time.
 std::vector<int64_t> SmallestLimits(const Problem& problem);
