@@ -64,9 +64,10 @@ void TryPlan(Workbench& bench, const Plan& start, const PolishOptions& options) 
 
 void TryStarts(Workbench& bench, const Plan& start) {
   PolishOptions options = PolishFor(bench.problem);
+  const Plan kept = KeepAll(start);
   TryPlan(bench, start, options);
-  TryPlan(bench, KeepAll(start), options);
-  if (const auto placed = PlaceWeights(bench.problem, KeepAll(start)))
+  if (kept.lists != start.lists) TryPlan(bench, kept, options);
+  if (const auto placed = PlaceWeights(bench.problem, kept))
     TryPlan(bench, *placed, options);
   // With many cells each of these takes long, and the policies recompute, too.
   if (IsLarge(bench.problem.cells()) && bench.best_makespan() != kNever) return;

@@ -2,8 +2,8 @@
 // not.
 #include "compiler/search/cycle.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
-#include <numeric>
 
 #include "compiler/compile.h"
 #include "compiler/search/ledger.h"
@@ -27,7 +27,8 @@ Scheme Make(const char* scheme, Shape shape, double limit = 1e6) {
   return made;
 }
 
-// With one period more than stands in time between the first tasks of two micro-batches.
+// A period takes as long as lies between the backwards of its first micro-batch and of the next
+// period's.
 Plan Repeat(const Scheme& few, int begin, int period, const Problem& to) {
   Clock clock(few.problem);
   clock.Earliest(few.plan);
