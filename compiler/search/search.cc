@@ -67,8 +67,7 @@ void TryStarts(Workbench& bench, const Plan& start) {
   const Plan kept = KeepAll(start);
   TryPlan(bench, start, options);
   if (kept.lists != start.lists) TryPlan(bench, kept, options);
-  if (const auto placed = PlaceWeights(bench.problem, kept))
-    TryPlan(bench, *placed, options);
+  if (const auto placed = PlaceWeights(bench.problem, kept)) TryPlan(bench, *placed, options);
   // With many cells each of these takes long, and the policies recompute, too.
   if (IsLarge(bench.problem.cells()) && bench.best_makespan() != kNever) return;
   TryPlan(bench, DropAll(start), options);
