@@ -186,7 +186,8 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
 namespace {
 
 // With few cells many short turns find more than few long ones, and soon: then all limits of the
-// grid that may give a faster plan are searched, otherwise only two more.
+// grid that may give a faster plan are searched, otherwise only two more, and none where the search
+// itself plans under lower ones (search/steady.h).
 constexpr int kMoreLimits = 2;
 constexpr search::Effort kShortTurns = {
     .turns = 20, .share = 0.12, .starts = search::Effort::kSeveral};

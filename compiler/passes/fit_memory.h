@@ -29,7 +29,8 @@ bool HasRoom(const search::Problem& problem);
 // the search is the same whichever of them is the program.
 std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
                                    const search::Problem& problem);
-// The program after Mario's four passes; nothing if they do not apply.
+// The program after Mario's four passes, with many cells the first three; nothing if they do not
+// apply.
 std::optional<Program> MarioPlan(Program program, const PassContext& context);
 // Whether some overlapping pair takes less time than its two instructions one after the other: then
 // a search's lower bound does not hold.

@@ -18,11 +18,13 @@ namespace pp::search {
 
 class Dispatcher {
  public:
+  static constexpr int64_t kAnyWork = INT64_MAX / 2;
+
   explicit Dispatcher(const Problem& problem);
 
   // The makespan; kNever if the orders cannot be followed within the limit, or if it would be above
   // `cutoff`, or take more work than `most_work`.
-  double Run(const Rules& rules, double cutoff = kNever, int64_t most_work = INT64_MAX / 2);
+  double Run(const Rules& rules, double cutoff = kNever, int64_t most_work = kAnyWork);
   // Whether each device could follow its orders within its limit if everything it waits for were
   // available.
   bool MayFollow(const Rules& rules);

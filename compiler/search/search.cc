@@ -21,7 +21,7 @@ constexpr int64_t kPolicyWork = 7'000'000, kRulesWork = 9'000'000, kBestRulesWor
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
 constexpr int kMostWorkCells = 1'600;
 // The work of the dispatcher for one plan, where there is another one.
-constexpr int64_t kMostRunWork = 1'000'000, kAnyWork = INT64_MAX / 2;
+constexpr int64_t kMostRunWork = 1'000'000;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
 // The number of policies whose rules the local search starts from, one after the other.
@@ -123,7 +123,8 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
       if (bench.Over()) return tried;
       TriedRules next{0, MakeRules(bench.problem, orders, policy)};
       next.makespan = bench.dispatcher.Run(
-          next.rules, kNever, bench.best_makespan() == kNever ? kAnyWork : kMostRunWork);
+          next.rules, kNever,
+          bench.best_makespan() == kNever ? Dispatcher::kAnyWork : kMostRunWork);
       if (next.makespan == kNever) continue;
       TryPlan(bench, bench.dispatcher.plan(), PolishFor(bench.problem));
       next.lists = bench.dispatcher.plan().lists;

@@ -15,9 +15,9 @@
 namespace pp::search {
 namespace {
 
-// In micro-batches per device: what policies plan, and from how many on that is worth it.
+// In micro-batches per device: how few are planned, and from how many on that is worth it.
 constexpr int kFew = 6, kMany = 12;
-// With fewer cells local search on all of them is as good; more are too many for policies.
+// With fewer cells local search on all of them is as good; more are too many to plan.
 constexpr int kFewestCells = 1'000, kMostFewCells = 4'000;
 // How few micro-batches are planned: under a part of the limits, as what is planned with less has
 // room where it is repeated, and with how many turns of local search.
@@ -82,7 +82,7 @@ class SteadySearch {
     for (const Plan& start : starts) starts_.push_back(few_.Select(all_.Select(start)));
   }
 
-  // The fastest one of a plan for few micro-batches.
+  // The period that is fastest when repeated, of a plan for few micro-batches.
   std::optional<Periodic> Find(const Few& few) const {
     Problem problem = few_.problem();
     const std::vector<int64_t> least = SmallestLimits(problem);

@@ -1,4 +1,4 @@
-// Plans for many more micro-batches than devices: policies plan a few of them, under the limits and
+// Plans for many more micro-batches than devices: a few of them are planned, under the limits and
 // under lower ones; where such a plan comes back to where it was, that period is repeated; and then
 // local search changes all periods alike, which costs no more for a thousand micro-batches.
 #pragma once
