@@ -86,22 +86,23 @@ Status AddPrices(CompileOptions& options, const Program& program) {
 Status AddClip(const CompileOptions& options, Program& program) {
   const bool versions = program.MakesVersions();
   if (versions && options.clip.value_or(false))
-    return Status::Invalid(fmt::format(
-        "--clip: exact, but {} steps before all gradients are complete, so there is no norm (off)",
-        program.scheme));
+    return Status::Invalid(
+        fmt::format("--grad-norm: exact, but {} steps before all gradients are complete, so there "
+                    "is no norm (off)",
+                    program.scheme));
   program.clip = options.clip.value_or(program.clip && !versions);
   if (program.clip && options.fit.objective == Objective::kPeriod)
     return Status::Invalid(
         "--objective: period, but for a gradient norm all devices wait for one another at the end "
-        "of a step (--clip off)");
+        "of a step (--grad-norm off)");
   if (!options.job.has_model() || !InfoOf(options.job.dtype).scales_loss || program.clip) return {};
   // The norm tells every device that a gradient overflowed, so that it skips the update.
   if (versions)
     return Status::Invalid(
         fmt::format("--dtype: {} needs a gradient norm, {} has none (bf16, fp32)",
                     NameOf(options.job.dtype), program.scheme));
-  return Status::Invalid(
-      fmt::format("--clip: off, but --dtype {} needs the norm (exact)", NameOf(options.job.dtype)));
+  return Status::Invalid(fmt::format("--grad-norm: off, but --dtype {} needs the norm (exact)",
+                                     NameOf(options.job.dtype)));
 }
 
 // The requested passes, by name.
@@ -274,7 +275,7 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
         options.zero != program.zero || options.reduce ||
         options.clip.value_or(program.clip) != program.clip)
       return Status::Invalid(fmt::format(
-          "--p2p, --dp, --zero, --reduce, --clip: {} has its messages and reductions (none of "
+          "--p2p, --dp, --zero, --reduce, --grad-norm: {} has its messages and reductions (none of "
           "these)",
           origin.file));
     program.costs = options.costs;

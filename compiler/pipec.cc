@@ -306,6 +306,8 @@ class CommandLine {
   Command* command_;
 };
 
+constexpr Renamed kRenamed[] = {{"--clip", "--grad-norm"}};
+
 std::vector<std::string_view> Views(const std::vector<std::string>& texts) {
   return {texts.begin(), texts.end()};
 }
@@ -329,6 +331,7 @@ int Main(int argc, char** argv) {
     words.erase(words.begin());
     words.push_back("--help");
   }
+  const std::vector<std::string> notes = UseNewNames(kRenamed, &words);
   // CLI11 would only report that a command is missing.
   const CLI::App* sub = nullptr;
   std::vector<std::string> names;
@@ -367,6 +370,8 @@ int Main(int argc, char** argv) {
   const char* no_color = std::getenv("NO_COLOR");  // no-color.org
   arguments.terminal = isatty(STDOUT_FILENO) && (no_color == nullptr || *no_color == '\0');
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit must be an error like any other
+  if (!arguments.quiet)
+    for (const std::string& note : notes) fmt::print(std::cerr, "pipec: {}\n", note);
   Progress progress(/*shown=*/!arguments.quiet);
   arguments.progress = &progress;
   const Status status = command(arguments);

@@ -45,13 +45,16 @@ struct CommandLine {
   int64_t log_every = 1;
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
   CudaExperiments experiments;
+  std::vector<std::string> notes;
 };
+constexpr Renamed kRenamed[] = {{"--schedule", "--lr-schedule"}};
 
 // Throws CLI::ParseError for --help.
-Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
+Status Parse(CLI::App& app, std::vector<std::string> words, CommandLine* line) {
+  line->notes = UseNewNames(kRenamed, &words);
   // CLI11 does not say which one was meant.
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i], name = word.substr(0, word.find('='));
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
     if (name == "--") break;
     if (!name.starts_with("--") || app.get_option_no_throw(name)) continue;
     std::vector<std::string> names;
@@ -60,8 +63,9 @@ Status Parse(CLI::App& app, int argc, char** argv, CommandLine* line) {
         fmt::format("unknown option '{}' ({}piperun --help)", Shown(name),
                     DidYouMean(name, std::vector<std::string_view>(names.begin(), names.end()))));
   }
+  std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) throw;
     return Status::Invalid(fmt::format("{} (piperun --help)", Shown(error.what())));
@@ -158,7 +162,7 @@ int Main(int argc, char** argv) {
   DescribeOptions(app, line.arguments);
   Status status;
   try {
-    status = Parse(app, argc, argv, &line);
+    status = Parse(app, {argv + 1, argv + argc}, &line);
   } catch (const CLI::ParseError& help) {
     return PrintHelp(app, help);
   }
@@ -167,6 +171,8 @@ int Main(int argc, char** argv) {
     PrintError(status.ok() ? launch.status() : status);
     return static_cast<int>(Code::kInvalid);
   }
+  if (launch->rank == 0)
+    for (const std::string& note : line.notes) fmt::print(stderr, "piperun: {}\n", note);
   if (!line.arguments.tune_gemms.empty()) return Tune(line, *launch, status);
   return RunRank(std::move(line), *launch, status);
 }

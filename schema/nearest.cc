@@ -44,4 +44,20 @@ std::string DidYouMean(std::string_view text, std::span<const std::string_view> 
   return nearest.empty() ? "" : fmt::format("did you mean {}? ", nearest);
 }
 
+std::vector<std::string> UseNewNames(std::span<const Renamed> renamed,
+                                     std::vector<std::string>* words) {
+  std::vector<std::string> notes;
+  const auto end = std::find(words->begin(), words->end(), "--");
+  for (const auto& [before, now] : renamed) {
+    bool found = false;
+    for (auto word = words->begin(); word != end; ++word) {
+      if (word->substr(0, word->find('=')) != before) continue;
+      word->replace(0, before.size(), now);
+      found = true;
+    }
+    if (found) notes.push_back(fmt::format("{} is now called {}", before, now));
+  }
+  return notes;
+}
+
 }  // namespace pp

@@ -1,9 +1,10 @@
-// A word that a user may have meant.
+// Words that a user may have meant: slips, and former names of options.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pp {
 
@@ -12,5 +13,13 @@ namespace pp {
 std::string_view Nearest(std::string_view text, std::span<const std::string_view> names);
 // "did you mean NAME? ", or nothing: the beginning of what would be right.
 std::string DidYouMean(std::string_view text, std::span<const std::string_view> names);
+
+struct Renamed {
+  std::string_view before, now;
+};
+// Gives options on a command line, --NAME or --NAME=VALUE, their present names; what follows a --
+// is no option. What to tell the user: a line for each option that was renamed.
+std::vector<std::string> UseNewNames(std::span<const Renamed> renamed,
+                                     std::vector<std::string>* words);
 
 }  // namespace pp

@@ -116,7 +116,7 @@ inline constexpr std::tuple kProgramAttributes{
         "replicas", &Owner::replicas, 11, "--dp", "data-parallel replicas", {}, 1, kMostCount},
     Attribute{"zero", &Owner::zero, 12, "--zero", "1: spread the optimizer over a stage's copies",
               kZeroNames},
-    Attribute{"clip", &Owner::clip, 13, "--clip",
+    Attribute{"clip", &Owner::clip, 13, "--grad-norm",
               "gradients by their norm, which all devices then wait for", kClipNames},
     Attribute{"costs", &Owner::costs, 14, "--costs",
               "f=1,b=2,r=f,bi=b/2,bw=b/2,fb=f+b,comm=0,latency=0,bandwidth=0,reduce=0,step=0,in=0; "

@@ -8,7 +8,7 @@
 // before a body, a body before a body, and a body before the epilogue.
 //
 // A program without sections runs one body after the other; unrolled it shows what a body waits for
-// in the one before (body_walk.h), and how soon the next one can follow (--clip off).
+// in the one before (body_walk.h), and how soon the next one can follow (--grad-norm off).
 #pragma once
 
 #include "schema/program.h"

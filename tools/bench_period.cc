@@ -1,7 +1,7 @@
 // The period: the time from step to step that the simulator predicts if no device waits for the
-// others at the end of a step (--clip off), next to the runtime's, whose ranks sleep for the cost
+// others at the end of a step (--grad-norm off), next to the runtime's, whose ranks sleep for the cost
 // of their instructions (sleeping_executor.h). Below it the same plans with the gradient norm
-// (--clip exact), where all devices end a step together.
+// (--grad-norm exact), where all devices end a step together.
 //
 //   bench_period [--unit MILLISECONDS] [--steps N] [--timeline SCHEME]
 //

@@ -129,13 +129,13 @@ Status ParseMachine(const Arguments& a, TrainOptions* options) {
 }
 
 Status ParseOptimizer(const Arguments& a, OptimizerOptions* optimizer) {
-  PP_RETURN_IF_ERROR(OneOf("--schedule", a.schedule, {"constant", "cosine"}));
-  optimizer->cosine = a.schedule == "cosine";
+  PP_RETURN_IF_ERROR(OneOf("--lr-schedule", a.lr_schedule, {"constant", "cosine"}));
+  optimizer->cosine = a.lr_schedule == "cosine";
   PP_RETURN_IF_ERROR(ParseReal("--lr", a.lr, &optimizer->learning_rate));
   optimizer->min_learning_rate = 0.1 * optimizer->learning_rate;
   if (!a.min_lr.empty()) {
     PP_RETURN_IF_ERROR(ParseReal("--min-lr", a.min_lr, &optimizer->min_learning_rate));
-    if (!optimizer->cosine) return Status::Invalid("--min-lr: needs --schedule cosine");
+    if (!optimizer->cosine) return Status::Invalid("--min-lr: needs --lr-schedule cosine");
     if (optimizer->min_learning_rate > optimizer->learning_rate)
       return Status::Invalid(
           fmt::format("--min-lr: {} with --lr {} (at most that)", a.min_lr, a.lr));
@@ -212,7 +212,7 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
           item("--save-every", options.save_every),
           item("--resume", options.resume),
           item("--new-data", options.new_data),
-          item("--schedule", o.cosine),
+          item("--lr-schedule", o.cosine),
           item("--lr", o.learning_rate),
           item("--min-lr", o.min_learning_rate),
           item("--weight-decay", o.weight_decay),
@@ -229,70 +229,92 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
 void DescribeOptions(CLI::App& app, Arguments& a) {
   app.set_version_flag("--version",
                        fmt::format("piperun {}, plans of format {}", kVersion, kPlanFormat));
-  auto add = [&](const char* name, std::string& value, const char* text) {
-    return app.add_option(name, value, text);
+  std::string group = "Options";
+  // `usual`: what holds where nothing is given, if it is a value.
+  const auto add = [&](const char* name, std::string& value, const char* type, const char* text,
+                       const std::string& usual = "") {
+    CLI::Option* option = app.add_option(name, value, text)->type_name(type)->group(group);
+    const std::string& shown = value.empty() ? usual : value;
+    if (!shown.empty()) option->default_str(shown);
+    return option;
   };
-  add("PLAN", a.plan, "a plan compiled by pipec")->required()->type_name("");
-  add("--data", a.data, "text, llm.c tokens or a Megatron dataset");
-  add("--steps", a.steps, "optimizer steps (100)");
-  add("--epochs", a.epochs, "instead of --steps: passes over the data");
-  add("--seed", a.seed, "random seed of new weights and dropout (1)");
-  add("--threads", a.threads, "compute threads per rank (1)");
-  add("--backend", a.backend, "cpu or cuda");
-  add("--gemms", a.gemms, "algorithms for matrix products: a file that --tune-gemms wrote");
-  add("--tune-gemms", a.tune_gemms,
-      "instead of training: time the plan's matrix products on a GPU and write that file");
-  add("--weight-rounding", a.weight_rounding,
-      "rounding of a bf16 plan's weights for products on a GPU: nearest (default) or stochastic");
-  add("--cuda-experiments", a.cuda_experiments,
-      "to measure a GPU: KEY=VALUE,... of reduction=none|compute (may cuBLASLt cut sums), "
-      "alignment=16|64 (bytes, of its operands' rows), gelu=fused|separate, poll=MICROSECONDS "
-      "(between looks at events); compute, 16, fused, 5");
-  add("--transport", a.transport,
-      "auto (shm under mpiexec, else threads), threads, shm (mpi between hosts), mpi or nccl");
-  add("--net", a.net, "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two");
-  add("--lr", a.lr, "learning rate (3e-4)");
-  add("--min-lr", a.min_lr, "final learning rate of the cosine (a tenth of --lr)");
-  add("--weight-decay", a.weight_decay, "weight decay of matrices (0.1)");
-  add("--grad-clip", a.grad_clip,
-      "clip the gradient norm to this value (1; 0: no clipping, as where a plan takes no norm)");
-  add("--loss-scale", a.loss_scale, "loss scale of an fp16 plan's first step (65536)");
-  add("--loss-scale-every", a.loss_scale_every,
-      "good steps in a row after which it is doubled (2000)");
-  add("--warmup-steps", a.warmup_steps, "steps of linear warm-up (0)");
-  add("--schedule", a.schedule, "constant (default) or cosine, after the warm-up");
-  add("--val-data", a.val_data, "data for validation losses");
-  add("--val-every", a.val_every, "steps from one validation to the next (after the last step)");
-  add("--val-batches", a.val_batches, "batches of a validation (10)");
-  add("--sample", a.sample,
-      "tokens to generate with the trained model, after a prompt from the data");
-  add("--temperature", a.temperature,
-      "temperature of the sample (1; 0: always the likeliest token)");
-  add("--weights", a.weights, "a folder with safetensors to start from");
-  add("--save", a.save, "a folder for checkpoints: the last two are kept");
-  add("--save-every", a.save_every, "steps from one checkpoint to the next (the last step alone)");
-  app.add_flag("--resume", a.resume, "continue from the last checkpoint there");
-  app.add_flag("--new-data", a.new_data, "with --resume: --data is not what it was");
-  add("--export", a.export_to, "a new folder for the trained model, in Hugging Face's format");
-  auto file = [&](const char* name, std::string& value, const char* text) {
-    add(name, value, text)->transform([](const std::string& path) {
+  const auto flag = [&](const char* name, bool& value, const char* text) {
+    app.add_flag(name, value, text)->group(group);
+  };
+  const auto file = [&](const char* name, std::string& value, const char* text) {
+    add(name, value, "FILE", text)->transform([](const std::string& path) {
       return path == "-" ? std::string(kStandardOutput) : path;
     });
   };
+  add("PLAN", a.plan, "", "a plan compiled by pipec")->required();
+  group = "Training";
+  add("--data", a.data, "FILE", "text, llm.c tokens or a Megatron dataset");
+  add("--steps", a.steps, "N", "optimizer steps", "100");
+  add("--epochs", a.epochs, "N", "instead of --steps: passes over the data");
+  add("--weights", a.weights, "FOLDER", "with safetensors to start from");
+  add("--seed", a.seed, "N", "random seed of new weights and dropout", "1");
+  flag("--compare", a.compare,
+       "run the same steps on one device, too, and name the first value that differs by more than "
+       "rounding");
+  group = "Optimizer";
+  add("--lr", a.lr, "X", "learning rate");
+  add("--lr-schedule", a.lr_schedule, "constant|cosine", "of the learning rate after the warm-up");
+  add("--min-lr", a.min_lr, "X", "final learning rate of the cosine (a tenth of --lr)");
+  add("--warmup-steps", a.warmup_steps, "N", "steps of linear warm-up");
+  add("--weight-decay", a.weight_decay, "X", "weight decay of matrices");
+  add("--grad-clip", a.grad_clip, "X",
+      "clip the gradient norm to this value (1; 0: no clipping, as where a plan takes no norm)");
+  add("--loss-scale", a.loss_scale, "X", "loss scale of an fp16 plan's first step", "65536");
+  add("--loss-scale-every", a.loss_scale_every, "N",
+      "good steps in a row after which it is doubled", "2000");
+  group = "Evaluation";
+  add("--val-data", a.val_data, "FILE", "data for validation losses");
+  add("--val-every", a.val_every, "N",
+      "steps from one validation to the next (after the last step)");
+  add("--val-batches", a.val_batches, "N", "batches of a validation", "10");
+  add("--sample", a.sample, "N",
+      "tokens to generate with the trained model, after a prompt from the data");
+  add("--temperature", a.temperature, "X",
+      "temperature of the sample; 0: always the likeliest token", "1");
+  group = "Checkpoints";
+  add("--save", a.save, "FOLDER", "for checkpoints: the last two are kept");
+  add("--save-every", a.save_every, "N",
+      "steps from one checkpoint to the next (the last step alone)");
+  flag("--resume", a.resume, "continue from the last checkpoint there");
+  flag("--new-data", a.new_data, "with --resume: --data is not what it was");
+  add("--export", a.export_to, "FOLDER",
+      "a new one, for the trained model in Hugging Face's format");
+  group = "Logs";
   file("--log", a.log, "write a JSON object per step");
-  add("--log-every", a.log_every,
-      "print a line every so many steps (1), besides the first, the last and those with a "
-      "validation; --log has all");
+  add("--log-every", a.log_every, "N",
+      "print a line every so many steps, besides the first, the last and those with a validation; "
+      "--log has all");
   file("--profile", a.profile,
        "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
   file("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");
-  app.add_flag(
-      "--compare", a.compare,
-      "run the same steps on one device, too, and name the first value that differs by more "
-      "than rounding");
-  add("--stall-timeout", a.stall_timeout,
-      "give up after so many seconds without progress (300; 0: never)");
-  app.footer("Where a file is written once, - is standard output.");
+  group = "Machine";
+  add("--threads", a.threads, "N", "compute threads per rank");
+  add("--backend", a.backend, "cpu|cuda", "where ranks compute");
+  add("--transport", a.transport, "auto|threads|shm|mpi|nccl",
+      "auto: shm under mpiexec (mpi between hosts), else threads");
+  add("--net", a.net, "LIST",
+      "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two");
+  add("--stall-timeout", a.stall_timeout, "SECONDS",
+      "give up after so many without progress; 0: never");
+  add("--weight-rounding", a.weight_rounding, "nearest|stochastic",
+      "rounding of a bf16 plan's weights for products on a GPU");
+  add("--gemms", a.gemms, "FILE",
+      "algorithms for matrix products on a GPU, which --tune-gemms wrote");
+  add("--tune-gemms", a.tune_gemms, "FILE",
+      "instead of training: time the plan's matrix products on a GPU and write that file");
+  add("--cuda-experiments", a.cuda_experiments, "LIST",
+      "to measure a GPU: of reduction=none|compute (may cuBLASLt cut sums), alignment=16|64 "
+      "(bytes, of its operands' rows), gelu=fused|separate, poll=MICROSECONDS (between looks at "
+      "events); compute, 16, fused, 5");
+  app.footer(
+      "Where a file is written once, - is standard output.\n\nExample, one process for all ranks, "
+      "and one each:\n  piperun 1f1b.plan --data text.txt --steps 100\n"
+      "  mpiexec -n 4 piperun 1f1b.plan --data text.txt --steps 100");
   // An unset variable in a script is a mistake.
   for (CLI::Option* option : app.get_options())
     if (option->get_expected_max() > 0)

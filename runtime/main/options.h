@@ -20,7 +20,7 @@ struct Arguments {
   std::string plan, data, weights, export_to, save, save_every, log, trace, profile, net;
   std::string steps, epochs, seed, threads = "1", stall_timeout = "300", log_every = "1";
   std::string gemms, tune_gemms, weight_rounding = "nearest", cuda_experiments;
-  std::string backend = "cpu", transport = "auto", schedule = "constant";
+  std::string backend = "cpu", transport = "auto", lr_schedule = "constant";
   std::string val_data, val_every, val_batches, sample, temperature;
   bool resume = false, new_data = false, compare = false;
   std::string lr = "3e-4", min_lr, weight_decay = "0.1", grad_clip, warmup_steps = "0";

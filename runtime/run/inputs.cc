@@ -77,7 +77,7 @@ std::map<std::string, std::string> Inputs::Options() const {
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
   std::map<std::string, std::string> options = {
       {"--lr", text(o.learning_rate)},
-      {"--schedule", o.cosine ? "cosine" : "constant"},
+      {"--lr-schedule", o.cosine ? "cosine" : "constant"},
       {"--warmup-steps", text(o.warmup_steps)},
       {"--weight-decay", text(o.weight_decay)},
       {"--grad-clip", text(o.grad_clip)},

@@ -22,5 +22,16 @@ TEST_CASE("a slip has a nearest name, another word has none") {
   CHECK(DidYouMean("other", kNames) == "");
 }
 
+TEST_CASE("an option's former name is understood, with a note") {
+  constexpr Renamed kRenamed[] = {{"--clip", "--grad-norm"}, {"--old", "--new"}};
+  std::vector<std::string> words = {"compile",   "--clip", "off", "--clip=exact",
+                                    "--clipped", "--olds", "--",  "--old"};
+  CHECK(UseNewNames(kRenamed, &words) ==
+        std::vector<std::string>{"--clip is now called --grad-norm"});
+  CHECK(words == std::vector<std::string>{"compile", "--grad-norm", "off", "--grad-norm=exact",
+                                          "--clipped", "--olds", "--", "--old"});
+  CHECK(UseNewNames(kRenamed, &words).empty());
+}
+
 }  // namespace
 }  // namespace pp

@@ -74,7 +74,7 @@ def compare_scheme(call, model, scheme, dtype):
     ran = call.run(f"{name}_plan", [
         call.here / "pipec", "compile", "--scheme", scheme, "--devices", 4, "--microbatches", 8,
         "--model", call.work / "scheme.json", "--dtype", dtype, "--backend", "cuda",
-        "--clip", "exact" if norm else "off", "-o", plan])
+        "--grad-norm", "exact" if norm else "off", "-o", plan])
     if ran.status != 0 or not plan.exists():
         return ran.problem or "WRONG no plan", None
     of = {}
