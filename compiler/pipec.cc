@@ -108,8 +108,8 @@ class CommandLine {
     options::AddChoice(sub, "--color", "of a grid", kColors, &a_.color);
   }
   void Model(CLI::App* sub, bool required = false) {
-    File(sub, "--model", "config.json of a Hugging Face model: GPT-2 or LLaMA", &a_.model,
-         kStandardInput)
+    File(sub, "--model", "config.json of a Hugging Face model, or its folder: GPT-2 or LLaMA",
+         &a_.model, kStandardInput)
         ->required(required);
   }
   // Of these three there can be one.

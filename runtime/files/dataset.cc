@@ -15,7 +15,12 @@
 namespace pp {
 namespace {
 
-constexpr int32_t kTokenFile = 20240520;
+// The two kinds of llm.c's token files.
+struct TokenFile {
+  int32_t magic, version;
+  int64_t token_bytes;
+};
+constexpr TokenFile kTokenFiles[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr int64_t kTokenFileHeader = 256 * sizeof(int32_t);
 constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
 constexpr int64_t kIndexHeader = 34;
@@ -45,20 +50,21 @@ std::string WithoutExtension(const std::string& path) {
 }
 
 // The number of tokens in an llm.c token file.
-Result<int64_t> TokenFileTokens(const std::string& path, const InputFile& file) {
+Result<int64_t> TokenFileTokens(const std::string& path, const InputFile& file,
+                                const TokenFile& kind) {
   if (file.bytes() < kTokenFileHeader)
     return Status::Invalid(fmt::format("{}: truncated: {} bytes (the header alone has {})", path,
                                        file.bytes(), kTokenFileHeader));
-  std::array<int32_t, 3> header;  // kTokenFile, version, tokens
+  std::array<int32_t, 3> header;
   PP_RETURN_IF_ERROR(file.Read(0, header.data(), sizeof header));
   const auto [magic, version, tokens] = header;
-  if (version != 1)
-    return Status::Invalid(
-        fmt::format("{}: an llm.c token file of version {} (1 is read)", path, version));
+  if (version != kind.version)
+    return Status::Invalid(fmt::format("{}: an llm.c token file of version {} ({} is read)", path,
+                                       version, kind.version));
   if (tokens < 0)
     return Status::Invalid(
         fmt::format("{}: damaged: {} tokens (a number from 0 is needed)", path, tokens));
-  const int64_t expected = kTokenFileHeader + int64_t{2} * tokens;
+  const int64_t expected = kTokenFileHeader + kind.token_bytes * tokens;
   if (file.bytes() != expected)
     return Status::Invalid(fmt::format("{}: {}: {} bytes ({} by its header: {} tokens)", path,
                                        file.bytes() < expected ? "truncated" : "damaged",
@@ -147,10 +153,12 @@ Result<Dataset::Layout> Dataset::Find(const std::string& path) {
   PP_RETURN_IF_ERROR(file.status());
   int32_t start = 0;
   PP_RETURN_IF_ERROR(file->Read(0, &start, std::min<int64_t>(sizeof start, file->bytes())));
-  if (start == kTokenFile) {
-    const Result<int64_t> tokens = TokenFileTokens(path, *file);
+  for (const TokenFile& kind : kTokenFiles) {
+    if (start != kind.magic) continue;
+    const Result<int64_t> tokens = TokenFileTokens(path, *file, kind);
     PP_RETURN_IF_ERROR(tokens.status());
-    return Layout{path, std::move(*file), kTokenFileHeader, *tokens, 2, Type::kUint16};
+    return Layout{path,    std::move(*file), kTokenFileHeader,
+                  *tokens, kind.token_bytes, kind.token_bytes == 2 ? Type::kUint16 : Type::kUint32};
   }
   if (path.ends_with(".idx") || (path.ends_with(".bin") && Exists(prefix + ".idx")))
     return FindMegatron(prefix);
@@ -185,6 +193,8 @@ auto Dataset::Visit(const std::byte* bytes, F f) const {
       return f(reinterpret_cast<const int64_t*>(bytes));
     case Type::kUint16:
       return f(reinterpret_cast<const uint16_t*>(bytes));
+    case Type::kUint32:
+      return f(reinterpret_cast<const uint32_t*>(bytes));
     case Type::kUint8:
     case Type::kText:
       break;

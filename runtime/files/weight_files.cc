@@ -14,13 +14,22 @@ namespace {
 
 constexpr int64_t kMaxIndex = 100 << 20;
 
-std::string WholePath(const std::string& dir) { return dir + "/model.safetensors"; }
-std::string IndexPath(const std::string& dir) { return dir + "/model.safetensors.index.json"; }
-
-bool HasIndex(const std::string& dir) {
+bool IsFile(const std::string& path) {
   std::error_code ignored;
-  return !std::filesystem::exists(WholePath(dir), ignored) &&
-         std::filesystem::exists(IndexPath(dir), ignored);
+  return std::filesystem::is_regular_file(path, ignored);
+}
+std::string WholePath(const std::string& path) {
+  return IsFile(path) ? path : path + "/model.safetensors";
+}
+std::string IndexPath(const std::string& path) {
+  return IsFile(path) ? path : path + "/model.safetensors.index.json";
+}
+
+bool HasIndex(const std::string& path) {
+  if (IsFile(path)) return path.ends_with(".json");
+  std::error_code ignored;
+  return !std::filesystem::exists(WholePath(path), ignored) &&
+         std::filesystem::exists(IndexPath(path), ignored);
 }
 
 // Tensor -> name of its file.
@@ -46,21 +55,27 @@ Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
 
 }  // namespace
 
-std::vector<std::string> WeightFiles::Paths(const std::string& dir) {
-  if (!HasIndex(dir)) return {WholePath(dir)};
-  std::vector<std::string> paths = {IndexPath(dir)};
-  const auto index = ReadIndex(IndexPath(dir));
+std::string WeightFiles::Folder(const std::string& path) {
+  if (!IsFile(path)) return path;
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+std::vector<std::string> WeightFiles::Paths(const std::string& path) {
+  if (!HasIndex(path)) return {WholePath(path)};
+  std::vector<std::string> paths = {IndexPath(path)};
+  const auto index = ReadIndex(IndexPath(path));
   std::set<std::string> files;
   if (index.ok())
-    for (const auto& [name, file] : *index) files.insert(dir + "/" + file);
+    for (const auto& [name, file] : *index) files.insert(Folder(path) + "/" + file);
   paths.insert(paths.end(), files.begin(), files.end());
   return paths;
 }
 
-Result<uint64_t> WeightFiles::Digest(const std::string& dir) {
+Result<uint64_t> WeightFiles::Digest(const std::string& path) {
   uint64_t all = 0;
-  for (const std::string& path : Paths(dir)) {
-    const Result<InputFile> file = InputFile::Open(path, "a safetensors file");
+  for (const std::string& each : Paths(path)) {
+    const Result<InputFile> file = InputFile::Open(each, "a safetensors file");
     PP_RETURN_IF_ERROR(file.status());
     const Result<uint64_t> one = pp::Digest(*file);
     PP_RETURN_IF_ERROR(one.status());
@@ -69,7 +84,7 @@ Result<uint64_t> WeightFiles::Digest(const std::string& dir) {
   return all;
 }
 
-Result<WeightFiles> WeightFiles::Open(const std::string& dir) {
+Result<WeightFiles> WeightFiles::Open(const std::string& given) {
   WeightFiles files;
   const auto open = [&](const std::string& path) -> Status {
     if (files.files_.contains(path)) return {};
@@ -78,18 +93,18 @@ Result<WeightFiles> WeightFiles::Open(const std::string& dir) {
     files.files_.emplace(path, std::move(*file));
     return {};
   };
-  if (!HasIndex(dir)) {
-    files.path_ = WholePath(dir);
+  if (!HasIndex(given)) {
+    files.path_ = WholePath(given);
     PP_RETURN_IF_ERROR(open(files.path_));
     Safetensors& file = files.files_.begin()->second;
     for (const auto& [name, entry] : file.entries()) files.file_of_[name] = &file;
     return files;
   }
-  files.path_ = IndexPath(dir);
+  files.path_ = IndexPath(given);
   const auto index = ReadIndex(files.path_);
   PP_RETURN_IF_ERROR(index.status());
   for (const auto& [name, file] : *index) {
-    const std::string path = dir + "/" + file;
+    const std::string path = Folder(given) + "/" + file;
     PP_RETURN_IF_ERROR(open(path));
     Safetensors& in = files.files_.at(path);
     if (in.Find(name) == nullptr)

@@ -1,5 +1,6 @@
 // The weights in a Hugging Face folder: model.safetensors, or several such files and
-// model.safetensors.index.json, which says which file has which tensor.
+// model.safetensors.index.json, which says which file has which tensor. A path may name the folder,
+// one safetensors file of any name, or an index.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,13 @@ namespace pp {
 class WeightFiles {
  public:
   // Invalid: there are none, or one of them is not what the index says.
-  static Result<WeightFiles> Open(const std::string& dir);
+  static Result<WeightFiles> Open(const std::string& path);
   // Of all of them (see digest.h).
-  static Result<uint64_t> Digest(const std::string& dir);
+  static Result<uint64_t> Digest(const std::string& path);
   // Every file that Open reads, as far as they can be determined.
-  static std::vector<std::string> Paths(const std::string& dir);
+  static std::vector<std::string> Paths(const std::string& path);
+  // The folder where they are.
+  static std::string Folder(const std::string& path);
 
   bool Has(const std::string& name) const { return file_of_.contains(name); }
   // What is read, for errors about what is missing.

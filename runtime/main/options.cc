@@ -251,7 +251,8 @@ void DescribeOptions(CLI::App& app, Arguments& a) {
   add("--data", a.data, "FILE", "text, llm.c tokens or a Megatron dataset");
   add("--steps", a.steps, "N", "optimizer steps", "100");
   add("--epochs", a.epochs, "N", "instead of --steps: passes over the data");
-  add("--weights", a.weights, "FOLDER", "with safetensors to start from");
+  add("--weights", a.weights, "PATH",
+      "safetensors to start from: a file, an index or their folder");
   add("--seed", a.seed, "N", "random seed of new weights and dropout", "1");
   flag("--compare", a.compare,
        "run the same steps on one device, too, and name the first value that differs by more than "

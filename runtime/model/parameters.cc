@@ -44,7 +44,7 @@ Result<WeightSource> WeightSource::New(uint64_t seed) {
 }
 
 Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfig& model) {
-  PP_RETURN_IF_ERROR(CheckConfig(dir + "/config.json", model));
+  PP_RETURN_IF_ERROR(CheckConfig(WeightFiles::Folder(dir) + "/config.json", model));
   WeightSource source;
   source.prefix_ = TableOf(model).prefix;
   Result<WeightFiles> files = WeightFiles::Open(dir);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -244,7 +245,10 @@ std::string ToConfigJson(const ModelConfig& config) {
                      config.family->architecture, ToJson(config).substr(1));
 }
 
-Result<ModelConfig> LoadModelConfig(const std::string& path) {
+Result<ModelConfig> LoadModelConfig(const std::string& given) {
+  std::error_code ignored;
+  const std::string inside = given + "/config.json";
+  const std::string path = std::filesystem::exists(inside, ignored) ? inside : given;
   const Result<std::string> text = ReadText(path, "a Hugging Face config.json", kMostBytes);
   PP_RETURN_IF_ERROR(text.status());
   return ParseModelConfig(*text, path);

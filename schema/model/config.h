@@ -45,6 +45,7 @@ struct ModelConfig {
 
 // Reads a Hugging Face config.json of a known family. `file` is the name that errors give.
 Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file);
+// `path`: the file, or the folder where it is.
 Result<ModelConfig> LoadModelConfig(const std::string& path);
 // One line that ParseModelConfig reads back.
 std::string ToJson(const ModelConfig& config);

@@ -52,10 +52,17 @@ std::string Bytes(std::initializer_list<T> values) {
   return std::string(reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T));
 }
 
-std::string TokenFile(std::initializer_list<uint16_t> tokens) {
-  std::string header = Bytes<int32_t>({20240520, 1, static_cast<int32_t>(tokens.size())});
+template <typename T>
+std::string TokenFileOf(int32_t magic, int32_t version, std::initializer_list<T> tokens) {
+  std::string header = Bytes<int32_t>({magic, version, static_cast<int32_t>(tokens.size())});
   header.resize(1024);
   return header + Bytes(tokens);
+}
+std::string TokenFile(std::initializer_list<uint16_t> tokens) {
+  return TokenFileOf(20240520, 1, tokens);
+}
+std::string WideTokenFile(std::initializer_list<uint32_t> tokens) {
+  return TokenFileOf(20240801, 7, tokens);
 }
 
 struct Index {
@@ -121,6 +128,21 @@ TEST_CASE("an llm.c token file") {
   CHECK(data->tokens() == 5);
   CHECK(Inputs(*data, 0) == Tokens{50256, 1, 2, 3});
   CHECK(Targets(*data, 0) == Tokens{1, 2, 3, 65535});
+}
+
+TEST_CASE("an llm.c token file with more than 65536 different tokens") {
+  Folder folder;
+  folder.Write("x.bin", WideTokenFile({128255, 1, 65536, 3, 128000}));
+  const Result<Dataset> data = Dataset::Open(folder / "x.bin", {128256, 4});
+  REQUIRE(data.ok());
+  CHECK(data->tokens() == 5);
+  CHECK(Inputs(*data, 0) == Tokens{128255, 1, 65536, 3});
+  CHECK(Targets(*data, 0) == Tokens{1, 65536, 3, 128000});
+  folder.Write("x.bin", WideTokenFile({1, 2, 3, 4294967295, 5}));
+  CHECK(folder.Error("x.bin") ==
+        "x.bin: token 4294967295 at position 3 is not in the vocabulary (0 to 255)");
+  folder.Write("x.bin", WideTokenFile({1, 2, 3, 4, 5}).substr(0, 1034));
+  CHECK(folder.Error("x.bin") == "x.bin: truncated: 1034 bytes (1044 by its header: 5 tokens)");
 }
 
 TEST_CASE("a Megatron dataset, by any of its three names") {

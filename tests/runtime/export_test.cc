@@ -183,6 +183,15 @@ TEST_CASE("a large model is in several files with an index") {
     REQUIRE(files->ReadFloats(entry.name, entry.shape, {0, 0, rows, cols, cols}, read.data()).ok());
     CHECK(read == std::vector<float>(numbers.begin(), numbers.begin() + rows * cols));
   }
+  // The index alone names the same; one of its files has less.
+  const auto by_index = WeightFiles::Open(folder / "model/model.safetensors.index.json");
+  REQUIRE(by_index.ok());
+  CHECK((by_index->Has("a") && by_index->Has("e")));
+  CHECK(*WeightFiles::Digest(folder / "model/model.safetensors.index.json") ==
+        *WeightFiles::Digest(folder / "model"));
+  const auto one = WeightFiles::Open(folder / "model/model-00001-of-00003.safetensors");
+  REQUIRE(one.ok());
+  CHECK((one->Has("a") && !one->Has("e")));
   float last[2] = {};
   REQUIRE(files->ReadFloats("a", {2, 3}, {0, 2, 2, 1, 1}, last).ok());  // a column
   CHECK((last[0] == 3 && last[1] == 6));
