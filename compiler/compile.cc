@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 
 #include "compiler/balance.h"
+#include "compiler/search/search.h"
 #include "schema/schedule.h"
 #include "schema/sections.h"
 #include "schema/verify.h"
@@ -195,19 +197,24 @@ Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
       "--memory-limit)");
 }
 
-// The schedules of all schemes that place the same stages on the same devices.
-std::vector<Program> KinOf(const Program& program, const Shape& shape) {
-  std::vector<Program> kin;
+// The schedules of all schemes that place the same stages on the same devices; large ones are built
+// at the same time.
+std::vector<Program> KinOf(const Program& program, Shape shape) {
+  shape.stages_per_device = program.StagesPerDevice();
+  shape.group_size = 0;
+  const bool large = search::IsLarge(program.stages * program.microbatches);
+  const auto when = large ? std::launch::async | std::launch::deferred : std::launch::deferred;
+  std::vector<std::future<Result<Program>>> built;
   for (const Scheme& scheme : Schemes()) {
-    auto other =
-        BuildSchedule(std::string(scheme.name), {.devices = shape.devices,
-                                                 .microbatches = shape.microbatches,
-                                                 .stages_per_device = program.StagesPerDevice(),
-                                                 .pipe_pairs = shape.pipe_pairs,
-                                                 .device_of = shape.device_of});
-    if (other.ok() && !HasSections(*other) && other->pipes == program.pipes &&
-        other->pipe_of == program.pipe_of)
-      kin.push_back(std::move(*other));
+    const std::string name(scheme.name);
+    const auto placed = BuildPlacement(name, shape);
+    if (placed.ok() && placed->pipes == program.pipes && placed->pipe_of == program.pipe_of)
+      built.push_back(std::async(when, BuildSchedule, name, shape));
+  }
+  std::vector<Program> kin;
+  for (auto& future : built) {
+    auto other = future.get();
+    if (other.ok() && !HasSections(*other)) kin.push_back(std::move(*other));
   }
   return kin;
 }

@@ -1,11 +1,13 @@
 // pipec: the command line. What each command does is in the other files of this folder.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <climits>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -382,6 +384,10 @@ int Main(int argc, char** argv) {
 }  // namespace pp
 
 int main(int argc, char** argv) {
+  // Large lists are made and given up over and over: memory that the process has, it keeps, rather
+  // than have the system clear its pages each time.
+  mallopt(M_MMAP_THRESHOLD, INT_MAX);
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
   try {
     return pp::Main(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -129,5 +129,7 @@ void AddLoads(Program& program);
 
 // The compute-only program of a scheme. Errors name the option.
 Result<Program> BuildSchedule(const std::string& scheme, Shape shape);
+// The same with empty lists: which stage is on which device.
+Result<Program> BuildPlacement(const std::string& scheme, Shape shape);
 
 }  // namespace pp

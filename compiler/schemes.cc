@@ -175,22 +175,16 @@ Status CheckStageMap(const Shape& shape) {
                                      idle - used.begin()));
 }
 
-}  // namespace
-
-std::span<const Scheme> Schemes() { return kSchemes; }
-
-Result<Program> BuildSchedule(const std::string& name, Shape shape) {
-  const auto found = FindScheme(name);
-  if (!found.ok()) return found.status();
-  const Scheme& scheme = **found;
+// Empty lists, with the stages on the devices that the scheme gives them; `shape` gets what it
+// leaves to the scheme.
+Result<Program> Place(const Scheme& scheme, Shape& shape) {
   if (!shape.device_of.empty()) PP_RETURN_IF_ERROR(CheckStageMap(shape));
   if (shape.stages_per_device == 0) shape.stages_per_device = scheme.stages_per_device;
-  const std::vector<int> wanted = shape.device_of;
   if (scheme.option != Scheme::kAnyMap) shape.device_of.clear();
   PP_RETURN_IF_ERROR(CheckShape(scheme, shape));
 
   Program program;
-  program.scheme = name;
+  program.scheme = scheme.name;
   program.devices = shape.devices;
   program.stages = shape.stages();
   program.microbatches = shape.microbatches;
@@ -202,6 +196,31 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
                                                : shape.device_of[s]);
   program.pipe_of = PipesOfMicros(shape, static_cast<int>(program.pipes.size()));
   program.lists.resize(shape.devices);
+  return program;
+}
+
+}  // namespace
+
+std::span<const Scheme> Schemes() { return kSchemes; }
+
+Result<Program> BuildPlacement(const std::string& name, Shape shape) {
+  const auto scheme = FindScheme(name);
+  if (!scheme.ok()) return scheme.status();
+  const std::vector<int> wanted = shape.device_of;
+  auto program = Place(**scheme, shape);
+  if (program.ok() && !wanted.empty() && shape.device_of.empty())
+    PP_RETURN_IF_ERROR(Renumber(wanted, *program));
+  return program;
+}
+
+Result<Program> BuildSchedule(const std::string& name, Shape shape) {
+  const auto found = FindScheme(name);
+  if (!found.ok()) return found.status();
+  const Scheme& scheme = **found;
+  const std::vector<int> wanted = shape.device_of;
+  auto placed = Place(scheme, shape);
+  if (!placed.ok()) return placed.status();
+  Program program = std::move(*placed);
   const Placement placement(program);
   for (int d = 0; d < shape.devices && scheme.fill != nullptr; ++d) {
     Row row(&program, placement, d);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/compile.h"
 #include "schema/status.h"
 
 namespace pp {
@@ -26,5 +27,9 @@ Result<std::vector<FitRow>> ReadOptima();
 // tests/reference/zb_peers.csv: what the schedulers of sail-sg's zero-bubble repository make, under
 // the memory that those schedules take. A table is one scheduler with one set of costs.
 Result<std::vector<FitRow>> ReadPeers();
+
+// What fit-memory reports of a row's pipeline.
+Result<FitReport> Fit(const FitRow& row, Objective objective,
+                      search::Method without = search::Method::kNone);
 
 }  // namespace pp

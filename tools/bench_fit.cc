@@ -47,30 +47,20 @@ Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objec
   };
   std::map<std::string, Sum> sums;
   for (const FitRow& row : *rows) {
-    CompileOptions options{.scheme = row.scheme,
-                           .shape = {.devices = row.devices,
-                                     .microbatches = row.microbatches,
-                                     .stages_per_device = row.stages_per_device},
-                           .clip = !period,
-                           .costs = row.costs};
-    const auto limit = ParseMemoryLimit(row.limit);
-    PP_RETURN_IF_ERROR(limit.status());
-    FitReport report;
-    options.fit = {
-        .limit = *limit, .objective = objective, .report = [&](const FitReport& r) { report = r; }};
-    PP_RETURN_IF_ERROR(Compile(options).status());
-    const double gap = report.makespan / (period ? row.span : row.makespan) - 1;
+    const Result<FitReport> report = Fit(row, objective);
+    if (!report.ok()) return report.status();
+    const double gap = report->makespan / (period ? row.span : row.makespan) - 1;
     if (slower && gap > 1e-4)
       fmt::print("{} {} D={} M={} V={} {} limit {}: {:+.2f} %, {:.2f} % above the bound\n",
                  row.table, row.scheme, row.devices, row.microbatches, row.stages_per_device,
                  row.costs, row.limit, gap * 100,
-                 (report.makespan / *report.lower_bound - 1) * 100);
+                 (report->makespan / *report->lower_bound - 1) * 100);
     Sum& sum = sums[row.table];
     ++sum.rows;
     sum.slower += gap > 1e-4;
     sum.gaps += gap;
     sum.worst = std::max(sum.worst, gap);
-    sum.bounds += report.makespan / *report.lower_bound - 1;
+    sum.bounds += report->makespan / *report->lower_bound - 1;
   }
   fmt::print("\n{:<20} {:>5} {:>9} {:>9} {:>7} {:>13}\n", title, "rows", "mean", "worst", "slower",
              "above bound");

@@ -156,12 +156,14 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
                   const search::Problem& problem, const search::Effort& effort,
                   std::optional<double> lower_bound) {
   const bool overlap_saves = OverlapSaves(program, context);
-  const search::SearchOutcome outcome =
-      search::Search(problem, StartsOf(program, context.fit.kin, problem),
-                     {.effort = context.fit.quick ? search::Effort{.turns = 0} : effort,
-                      .seconds = context.fit.search_seconds,
-                      .lower_bound = lower_bound,
-                      .progress = context.fit.progress});
+  const bool uses_kin = context.fit.without != search::Method::kKin;
+  const search::SearchOutcome outcome = search::Search(
+      problem, StartsOf(program, uses_kin ? context.fit.kin : std::vector<Program>(), problem),
+      {.effort = context.fit.quick ? search::Effort{.turns = 0} : effort,
+       .seconds = context.fit.search_seconds,
+       .lower_bound = lower_bound,
+       .without = context.fit.without,
+       .progress = context.fit.progress});
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);
   double makespan = ScheduleTime(best, context);
@@ -172,7 +174,7 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
     if (time < makespan * (1 - kSame)) best = other, makespan = time;
   };
   consider(program);
-  if (mario) consider(*mario);
+  if (mario && context.fit.without != search::Method::kMario) consider(*mario);
   const search::Plan plan = search::MakePlan(best, problem);
   FitReport report{.makespan = makespan};
   if (!overlap_saves) report.lower_bound = outcome.lower_bound;
@@ -262,7 +264,8 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   const std::optional<Program> mario = MarioPlan(program, context);
   const Program scheme = program;
   *report = FitOnce(program, mario, context, problem, effort);
-  if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem.cells()) ||
+  if (limits.size() > 1 || context.fit.quick ||
+      context.fit.without == search::Method::kLowerLimits || search::IsLarge(problem.cells()) ||
       search::HasSteadyState(problem))
     return {};
   LowerLimits(scheme, mario, context, effort)

@@ -110,9 +110,10 @@ class Annealer {
 
   bool Change() {
     const int what = random_.Below(16);
-    if (what < 9) return MoveCritical();
+    if (what < 9 && bench_.Uses(Method::kCritical)) return MoveCritical();
     const int device = random_.Below(problem_.devices);
-    return (what < 13 || !can_drop_ ? MoveAny(device) : Toggle(device)) && Repair(device);
+    const bool toggles = what >= 13 && can_drop_ && bench_.Uses(Method::kToggle);
+    return (toggles ? Toggle(device) : MoveAny(device)) && Repair(device);
   }
 
   // Moves list[from] towards `to`, as far as it may go. Whether it has moved.

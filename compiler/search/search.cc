@@ -1,6 +1,8 @@
 #include "compiler/search/search.h"
 
 #include <algorithm>
+#include <deque>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -31,7 +33,7 @@ constexpr size_t kMostOrders = 4;
 
 // Roughly in order of usefulness: each gained the most over those before it, on some hundred
 // pipelines of 2 to 16 devices, with even and uneven costs.
-constexpr Policy kPolicies[] = {
+constexpr Policy kPolicies[kPolicyCount] = {
     {Policy::kFlow, 1, Policy::kInputs, First::kForwardAlways},
     {Policy::kOpen, 1, Policy::kInputs, First::kForward},
     {Policy::kRoundTrip, 0.5, Policy::kInputs, First::kForwardAlways},
@@ -52,24 +54,53 @@ constexpr Policy kPolicies[] = {
     {Policy::kFlow, 1, Policy::kNothing, First::kRecompute},
 };
 
-// Tries a plan unchanged and polished.
-void TryPlan(Workbench& bench, const Plan& start, const PolishOptions& options) {
-  if (!Fits(bench.problem, start)) return;
-  Plan plan = start;
-  const double makespan = bench.clock.Earliest(plan);
-  if (makespan == kNever) return;
-  bench.Offer(plan, makespan);
-  bench.Offer(plan, Polish(bench.problem, options, bench.clock, plan));
+// A plan as it is, and polished.
+struct Tried {
+  Plan plan, polished;
+  double makespan = kNever, polished_makespan = kNever;
+};
+Tried Try(const Problem& problem, const PolishOptions& options, Clock& clock, Plan plan) {
+  Tried tried;
+  if (!Fits(problem, plan)) return tried;
+  tried.makespan = clock.Earliest(plan);
+  if (tried.makespan == kNever) return tried;
+  tried.plan = plan;
+  tried.polished_makespan = Polish(problem, options, clock, plan);
+  tried.polished = std::move(plan);
+  return tried;
 }
 
+void OfferBoth(Workbench& bench, const Tried& tried) {
+  bench.Offer(tried.plan, tried.makespan);
+  bench.Offer(tried.polished, tried.polished_makespan);
+}
+
+void TryPlan(Workbench& bench, const Plan& plan, const PolishOptions& options) {
+  OfferBoth(bench, Try(bench.problem, options, bench.clock, plan));
+}
+
+// Each of the plans that a start leads to, with many cells in a thread of its own.
 void TryStarts(Workbench& bench, const Plan& start) {
-  PolishOptions options = PolishFor(bench.problem);
+  const Problem& problem = bench.problem;
+  const bool large = IsLarge(problem.cells());
+  PolishOptions options = PolishFor(problem);
   const Plan kept = KeepAll(start);
-  TryPlan(bench, start, options);
-  if (kept.lists != start.lists) TryPlan(bench, kept, options);
-  if (const auto placed = PlaceWeights(bench.problem, kept)) TryPlan(bench, *placed, options);
+  std::vector<std::future<Tried>> tries;
+  const auto add = [&](auto make) {
+    tries.push_back(std::async(
+        large ? std::launch::async | std::launch::deferred : std::launch::deferred, [&, make] {
+          std::optional<Plan> plan = make();
+          Clock clock(problem);
+          return plan ? Try(problem, options, clock, std::move(*plan)) : Tried();
+        }));
+  };
+  add([&] { return std::optional(start); });
+  if (kept.lists != start.lists) add([&] { return std::optional(kept); });
+  if (bench.Uses(Method::kPlaceWeights)) add([&] { return PlaceWeights(problem, kept); });
+  for (auto& tried : tries) OfferBoth(bench, tried.get());
   // With many cells each of these takes long, and the policies recompute, too.
-  if (IsLarge(bench.problem.cells()) && bench.best_makespan() != kNever) return;
+  if (large && bench.best_makespan() != kNever) return;
+  if (!bench.Uses(Method::kDropAll)) return;
   TryPlan(bench, DropAll(start), options);
   options.first = PolishOptions::kPrepose;
   TryPlan(bench, DropAll(start), options);
@@ -90,23 +121,44 @@ const Plan& MostPromising(Workbench& bench, const std::vector<Plan>& starts) {
 }
 
 // The orders for the dispatcher to follow: the given one and, if a device has several stages, a few
-// in groups. Small groups need less memory, groups of D micro-batches fill the pipeline.
-std::vector<Plan> Orders(Workbench& bench, const Plan& start) {
-  const Problem& problem = bench.problem;
-  std::vector<Plan> orders;
-  auto add = [&](Plan plan) {
-    if (bench.dispatcher.MayFollow(MakeRules(problem, plan, {}))) orders.push_back(std::move(plan));
-  };
-  add(KeepAll(start));
-  const int sums = *std::max_element(problem.sum.begin(), problem.sum.end()) + 1;
-  if (sums <= problem.devices) return orders;
-  const int fill = std::min(problem.devices, problem.micros);
-  for (int size = fill; size > 0; size -= 1 + size / 8)
-    if (orders.size() < kMostOrders) add(InGroups(problem, start, size));
-  for (int size : {2 * fill, problem.micros})
-    if (size > fill && size <= problem.micros) add(InGroups(problem, start, size));
-  return orders;
-}
+// in groups. Small groups need less memory, groups of D micro-batches fill the pipeline. Each is
+// made when it is asked for.
+class Orders {
+ public:
+  Orders(Workbench& bench, const Plan& start) : bench_(bench), start_(start), sizes_{kAsGiven} {
+    const Problem& problem = bench.problem;
+    const int sums = *std::max_element(problem.sum.begin(), problem.sum.end()) + 1;
+    if (sums <= problem.devices) return;
+    fill_ = std::min(problem.devices, problem.micros);
+    for (int size = fill_; size > 0; size -= 1 + size / 8) sizes_.push_back(size);
+    for (const int size : {2 * fill_, problem.micros})
+      if (size > fill_ && size <= problem.micros) sizes_.push_back(size);
+  }
+
+  // Null: there are not so many.
+  const Plan* At(size_t index) {
+    while (orders_.size() <= index && next_ < sizes_.size()) Add(sizes_[next_++]);
+    return index < orders_.size() ? &orders_[index] : nullptr;
+  }
+
+ private:
+  static constexpr int kAsGiven = 0;
+
+  // If devices can follow it within their limits, and if there are few small groups so far.
+  void Add(int size) {
+    if (size != kAsGiven && size <= fill_ && orders_.size() >= kMostOrders) return;
+    Plan plan = size == kAsGiven ? KeepAll(start_) : InGroups(bench_.problem, start_, size);
+    if (bench_.dispatcher.MayFollow(MakeRules(bench_.problem, plan, {})))
+      orders_.push_back(std::move(plan));
+  }
+
+  Workbench& bench_;
+  const Plan& start_;
+  int fill_ = 0;
+  std::vector<int> sizes_;  // of groups
+  size_t next_ = 0;
+  std::deque<Plan> orders_;
+};
 
 struct TriedRules {
   double makespan;
@@ -117,11 +169,11 @@ struct TriedRules {
 // Builds a plan with each policy. Returns the rules whose unpolished plans are fastest.
 std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   std::vector<TriedRules> tried;
-  const std::vector<Plan> all_orders = Orders(bench, start);
-  for (const Policy& policy : kPolicies)
-    for (const Plan& orders : all_orders) {
-      if (bench.Over()) return tried;
-      TriedRules next{0, MakeRules(bench.problem, orders, policy)};
+  Orders orders(bench, start);
+  for (int policy = 0; policy < kPolicyCount; ++policy)
+    for (size_t i = 0; !bench.Over() && orders.At(i) != nullptr; ++i) {
+      if (!bench.Uses(PolicyMethod(policy))) continue;
+      TriedRules next{0, MakeRules(bench.problem, *orders.At(i), kPolicies[policy])};
       next.makespan = bench.dispatcher.Run(
           next.rules, kNever,
           bench.best_makespan() == kNever ? Dispatcher::kAnyWork : kMostRunWork);
@@ -167,15 +219,16 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
   Plan start;
   if (!tried.empty()) {
     const Rules& rules = tried[turn % tried.size()].rules;
-    bench.Allow(shared(kRulesWork));
+    bench.Allow(bench.Uses(Method::kVary) ? shared(kRulesWork) : 0);
     start = VaryRules(bench, rules);
-    if (several)
+    if (several && bench.Uses(Method::kMore))
       if (const auto large = WithMore(bench.problem, rules, kMore[turn % std::size(kMore)]))
         Squeeze(bench, *large, work / 2);
   }
   bench.Allow(shared(kBestRulesWork));
-  VaryRules(bench, Imitate(bench.problem, bench.best()));
-  Anneal(bench, several && turn % 2 == 1 ? start : bench.best(), work);
+  if (bench.Uses(Method::kImitate)) VaryRules(bench, Imitate(bench.problem, bench.best()));
+  const bool other = several && turn % 2 == 1 && bench.Uses(Method::kOtherStart);
+  if (bench.Uses(Method::kAnneal)) Anneal(bench, other ? start : bench.best(), work);
 }
 
 }  // namespace
@@ -188,6 +241,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options) {
   const double bound = options.lower_bound ? *options.lower_bound : LowerBound(problem);
   Workbench bench(problem, bound + problem.lead, options.progress);
+  bench.without = options.without;
   const Plan* fastest = &starts.front();
   if (IsLarge(problem.cells())) {
     fastest = &MostPromising(bench, starts);
@@ -199,7 +253,8 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
       if (bench.best_makespan() < before) fastest = &start;
     }
   }
-  const bool steady = options.effort.turns > 0 && HasSteadyState(problem);
+  const bool steady =
+      options.effort.turns > 0 && bench.Uses(Method::kSteady) && HasSteadyState(problem);
   if (steady && !bench.Finished())
     for (const Plan& plan : SteadyPlans(problem, starts, *fastest, options.effort.share))
       TryPlan(bench, plan, PolishFor(problem));
