@@ -1,6 +1,6 @@
 // The period: the time from step to step that the simulator predicts if no device waits for the
-// others at the end of a step (--grad-norm off), next to the runtime's, whose ranks sleep for the cost
-// of their instructions (sleeping_executor.h). Below it the same plans with the gradient norm
+// others at the end of a step (--grad-norm off), next to the runtime's, whose ranks sleep for the
+// cost of their instructions (sleeping_executor.h). Below it the same plans with the gradient norm
 // (--grad-norm exact), where all devices end a step together.
 //
 //   bench_period [--unit MILLISECONDS] [--steps N] [--timeline SCHEME]
