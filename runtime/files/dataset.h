@@ -1,7 +1,8 @@
 // A file of training data, cut into sequences.
 //
 // Three formats, told apart by content:
-//   llm.c token file   256 int32 (20240520, version 1, number of tokens, zeros), then uint16 tokens,
+//   llm.c token file   256 int32 (20240520, version 1, number of tokens, zeros), then uint16
+//   tokens,
 //                      as of GPT-2; or (20240801, version 7 ..) and uint32 tokens, as of LLaMA 3
 //   Megatron dataset   PREFIX.bin (tokens back to back) and PREFIX.idx (header "MMIDIDX"); the
 //                      path may name either of them, or PREFIX
