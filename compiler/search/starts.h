@@ -19,10 +19,8 @@ Thrifty OneByOne(const Problem& problem);
 // it may replace it.)
 bool SameWork(const Problem& problem, const Plan& plan, const Plan& other);
 
-// The same orders with every activation kept, and with every activation dropped and
-// recomputed just before its backward.
+// The same orders with every activation kept.
 Plan KeepAll(const Plan& plan);
-Plan DropAll(const Plan& plan);
 
 // The plan's orders with the micro-batches of a device that has several stages in groups of
 // `size`: each group goes through all its stages before the next one starts.
