@@ -23,7 +23,8 @@ struct CompileOptions {
   std::optional<Reduce> reduce;  // empty: early
   int replicas = 1;              // --dp
   int zero = 0;
-  std::optional<bool> clip;  // --grad-norm exact or off; empty: exact, off where there can be no norm
+  std::optional<bool>
+      clip;  // --grad-norm exact or off; empty: exact, off where there can be no norm
   std::string costs;
   PriceSource prices;  // costs from it and the model, instead of those
   Job job;             // without a model, one without layers; empty or 0: see the table's help

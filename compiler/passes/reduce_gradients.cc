@@ -21,7 +21,8 @@
 // With --zero 1 a copy keeps only its shard of each bucket (SCATTER_grad), updates it, and gathers
 // the others' weights after its step (GATHER_weights).
 //
-// With --grad-norm off there is no norm, and each copy steps as soon as its own gradients are complete:
+// With --grad-norm off there is no norm, and each copy steps as soon as its own gradients are
+// complete:
 //
 //     WAIT wgrad s1 b0, STEP s1, WAIT wgrad s0 b0, WAIT tied, STEP s0
 //
