@@ -32,8 +32,9 @@ constexpr double kGiB = int64_t{1} << 30;
 
 // The local search for each limit.
 search::Effort EffortFor(const search::Problem& problem) {
-  const bool few = problem.cells() <= kFewCells;
-  return {.turns = few ? 14 : 2, .share = few ? 0.12 : 0.5, .starts = search::Effort::kSeveral};
+  return {.turns = 2,
+          .share = problem.cells() <= kFewCells ? 0.75 : 0.5,
+          .starts = search::Effort::kSeveral};
 }
 
 // Bytes that a micro-batch of each stage holds: its stash includes the forward's input.

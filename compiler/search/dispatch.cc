@@ -167,12 +167,17 @@ Task Dispatcher::AfterItsSum(int device, Task backward) const {
 Task Dispatcher::Best(int device, double now) {
   Place& place = places_[device];
   const auto& backwards = rules_->backwards[device];
-  Task backward = -1;
+  Task backward = -1, urgent = -1, early = -1;
   if (place.next_backward < backwards.size()) {
     const int cell = backwards[place.next_backward];
     const Task task = MakeTask(cell, Part::kBackward);
     const bool resident = state_[cell] == State::kKept || state_[cell] == State::kRecomputed;
     if (resident && arrival_[task] <= now) backward = task;
+    const int dropped = FirstDropped(device);
+    if (dropped >= 0 && MayRecompute(device, dropped)) {
+      early = MakeTask(dropped, Part::kRecompute);
+      if (dropped == cell && arrival_[task] <= now + problem_.time[early] + kTiny) urgent = early;
+    }
   }
   const Task forward = ChooseForward(device, now);
   if (forward >= 0) {
@@ -186,17 +191,11 @@ Task Dispatcher::Best(int device, double now) {
     if (goes_first && (before_backward || backward < 0)) return forward;
   }
   if (backward >= 0) return AfterItsSum(device, backward);
-  const int dropped = FirstDropped(device);
-  const bool may = dropped >= 0 && MayRecompute(device, dropped);
-  const Task recompute = MakeTask(dropped, Part::kRecompute);
-  const bool urgent =
-      may && dropped == backwards[place.next_backward] &&
-      arrival_[MakeTask(dropped, Part::kBackward)] <= now + problem_.time[recompute] + kTiny;
-  if (urgent) return recompute;
+  if (urgent >= 0) return urgent;
   if (forward >= 0) return forward;
   if (place.next_weight < place.weights.size())
     return MakeTask(place.weights[place.next_weight], Part::kWeight);
-  return may && rules_->cells[dropped].early ? recompute : -1;
+  return early >= 0 && rules_->cells[CellOf(early)].early ? early : -1;
 }
 
 void Dispatcher::Start(int device, Task task, double now) {

@@ -10,11 +10,13 @@ enum class Method : uint8_t {
   kNone,
   kKin,           // other schemes' orders as starts
   kMario,         // the plan of Mario's passes as another candidate
+  kDropAll,       // the start with all recomputed
   kPlaceWeights,  // the start with its weight halves placed anew
   kSteady,        // a plan for few micro-batches, repeated
   kLowerLimits,   // the plans of lower limits of the grid
   kVary,          // local search on a policy's rules
   kImitate,       // and on those that lead to the best plan
+  kMore,          // what rules lead to with more memory, squeezed into the limit
   kOtherStart,    // local search also from slower plans
   kAnneal,        // local search on the plan itself
   kCritical,      // of it: moves of critical tasks

@@ -50,7 +50,7 @@ class Polisher {
         index_(problem.cells()) {}
 
   // Each returns how many tasks it removed or moved.
-  int Keep(int device);
+  int Keep(int device, KeepOrder order);
   int Prepose(int device);
   int Postpone(int device);
 
@@ -65,10 +65,15 @@ class Polisher {
   std::vector<double> start_, end_;
 };
 
-int Polisher::Keep(int device) {
+int Polisher::Keep(int device, KeepOrder order) {
   auto& list = plan_.lists[device];
-  const std::vector<Window> windows = DroppedCells(plan_, list, index_);
+  std::vector<Window> windows = DroppedCells(plan_, list, index_);
   if (windows.empty()) return 0;
+  if (order == KeepOrder::kBackwards) std::reverse(windows.begin(), windows.end());
+  if (order == KeepOrder::kShortestFirst)
+    std::stable_sort(windows.begin(), windows.end(), [](const Window& a, const Window& b) {
+      return a.recompute - a.forward < b.recompute - b.forward;
+    });
   ledger_.Open(device);
   use_.clear();
   for (int i = 0; i < ledger_.size(); ++i) use_.push_back(ledger_.use(i));
@@ -168,29 +173,25 @@ PolishOptions PolishFor(const Problem& problem) {
 
 double Polish(const Problem& problem, const PolishOptions& options, Clock& clock, Plan& plan) {
   Polisher polisher(problem, clock, plan);
-  bool changed = true;  // since the clock has timed it
-  const auto time = [&] {
-    if (changed) clock.Earliest(plan);
-    changed = false;
-  };
+  double makespan = clock.Earliest(plan);
   int changes = 1;
   for (int round = 0; round < options.rounds && changes > 0; ++round) {
     changes = 0;
-    for (int d = 0; d < problem.devices; ++d) changes += polisher.Keep(d);
-    changed |= changes > 0;
-    time();
+    if (round > 0 || options.first == PolishOptions::kKeep) {
+      for (int d = 0; d < problem.devices; ++d) changes += polisher.Keep(d, options.keep);
+      makespan = clock.Earliest(plan);
+    }
     for (int d = 0; d < problem.devices; ++d) {
       const int moved = polisher.Prepose(d);
       changes += moved;
-      changed |= moved > 0;
-      if (options.retime == Retime::kEachDevice) time();
+      if (moved > 0 && options.retime == Retime::kEachDevice) clock.Earliest(plan);
     }
-    time();
+    clock.Earliest(plan);
     clock.Latest();
-    for (int d = 0; d < problem.devices; ++d) changed |= polisher.Postpone(d) > 0;
-    time();
+    for (int d = 0; d < problem.devices; ++d) polisher.Postpone(d);
+    makespan = clock.Earliest(plan);
   }
-  return clock.makespan();
+  return makespan;
 }
 
 }  // namespace pp::search

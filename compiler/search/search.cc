@@ -82,23 +82,28 @@ void TryPlan(Workbench& bench, const Plan& plan, const PolishOptions& options) {
 // Each of the plans that a start leads to, with many cells in a thread of its own.
 void TryStarts(Workbench& bench, const Plan& start) {
   const Problem& problem = bench.problem;
-  const PolishOptions options = PolishFor(problem);
+  const bool large = IsLarge(problem.cells());
+  PolishOptions options = PolishFor(problem);
   const Plan kept = KeepAll(start);
   std::vector<std::future<Tried>> tries;
   const auto add = [&](auto make) {
-    tries.push_back(std::async(IsLarge(problem.cells()) ? std::launch::async | std::launch::deferred
-                                                        : std::launch::deferred,
-                               [&, make] {
-                                 std::optional<Plan> plan = make();
-                                 Clock clock(problem);
-                                 return plan ? Try(problem, options, clock, std::move(*plan))
-                                             : Tried();
-                               }));
+    tries.push_back(std::async(
+        large ? std::launch::async | std::launch::deferred : std::launch::deferred, [&, make] {
+          std::optional<Plan> plan = make();
+          Clock clock(problem);
+          return plan ? Try(problem, options, clock, std::move(*plan)) : Tried();
+        }));
   };
   add([&] { return std::optional(start); });
   if (kept.lists != start.lists) add([&] { return std::optional(kept); });
   if (bench.Uses(Method::kPlaceWeights)) add([&] { return PlaceWeights(problem, kept); });
   for (auto& tried : tries) OfferBoth(bench, tried.get());
+  // With many cells each of these takes long, and the policies recompute, too.
+  if (large && bench.best_makespan() != kNever) return;
+  if (!bench.Uses(Method::kDropAll)) return;
+  TryPlan(bench, DropAll(start), options);
+  options.first = PolishOptions::kPrepose;
+  TryPlan(bench, DropAll(start), options);
 }
 
 // The fastest of those that fit, or, if none does, the one whose peaks are lowest.
@@ -187,11 +192,26 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   return tried;
 }
 
+// What rules lead to with more memory, the limits times `factor`; nothing if that is no plan.
+std::optional<Plan> WithMore(const Problem& problem, const Rules& rules, double factor) {
+  Problem wide = problem;
+  for (int64_t& limit : wide.memory.limit)
+    limit = static_cast<int64_t>(std::min(factor * static_cast<double>(limit), 0x1p62));
+  Dispatcher dispatcher(wide);
+  if (dispatcher.Run(rules) == kNever) return std::nullopt;
+  Plan plan = dispatcher.plan();
+  Clock clock(wide);
+  Polish(wide, PolishFor(wide), clock, plan);
+  return plan;
+}
+
 // A turn of local search, with another policy's rules in each: on these rules, on rules derived
-// from the best plan, and on that plan itself; from several starts, every other turn on the one
-// that the policy's rules have led to instead, so that not all turns end where the first did.
+// from the best plan, and on that plan itself. From several starts: also on what the rules lead to
+// with more memory, and every other turn, instead of on the best plan, on the one that the policy's
+// rules have led to, so that not all turns end where the first did.
 void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn,
              const Effort& effort) {
+  constexpr double kMore[] = {1.1, 1.2, 1.4, 1.8, 2.6};
   const auto shared = [&](int64_t work) { return static_cast<int64_t>(effort.share * work); };
   const int64_t work =
       shared(kAnnealWork + kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells));
@@ -201,6 +221,9 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
     const Rules& rules = tried[turn % tried.size()].rules;
     bench.Allow(bench.Uses(Method::kVary) ? shared(kRulesWork) : 0);
     start = VaryRules(bench, rules);
+    if (several && bench.Uses(Method::kMore))
+      if (const auto large = WithMore(bench.problem, rules, kMore[turn % std::size(kMore)]))
+        Squeeze(bench, *large, work / 2);
   }
   bench.Allow(shared(kBestRulesWork));
   if (bench.Uses(Method::kImitate)) VaryRules(bench, Imitate(bench.problem, bench.best()));

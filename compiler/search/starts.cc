@@ -101,6 +101,22 @@ Plan KeepAll(const Plan& plan) {
   return kept;
 }
 
+Plan DropAll(const Plan& plan) {
+  Plan dropped = plan;
+  std::fill(dropped.dropped.begin(), dropped.dropped.end(), 1);
+  for (auto& list : dropped.lists) {
+    std::vector<Task> tasks;
+    for (Task task : list) {
+      if (PartOf(task) == Part::kRecompute) continue;
+      if (PartOf(task) == Part::kBackward)
+        tasks.push_back(MakeTask(CellOf(task), Part::kRecompute));
+      tasks.push_back(task);
+    }
+    list = std::move(tasks);
+  }
+  return dropped;
+}
+
 Plan InGroups(const Problem& problem, const Plan& plan, int size) {
   Plan grouped = KeepAll(plan);
   for (auto& list : grouped.lists) {

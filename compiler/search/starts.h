@@ -19,8 +19,10 @@ Thrifty OneByOne(const Problem& problem);
 // it may replace it.)
 bool SameWork(const Problem& problem, const Plan& plan, const Plan& other);
 
-// The same orders with every activation kept.
+// The same orders with every activation kept, and with every activation dropped and
+// recomputed just before its backward.
 Plan KeepAll(const Plan& plan);
+Plan DropAll(const Plan& plan);
 
 // The plan's orders with the micro-batches of a device that has several stages in groups of
 // `size`: each group goes through all its stages before the next one starts.

@@ -18,22 +18,6 @@ struct Scheme {
   Plan plan;
 };
 
-// The plan with every activation dropped, and recomputed just before its backward.
-Plan DropAll(const Plan& plan) {
-  Plan dropped = plan;
-  std::fill(dropped.dropped.begin(), dropped.dropped.end(), 1);
-  for (auto& list : dropped.lists) {
-    std::vector<Task> tasks;
-    for (const Task task : list) {
-      if (PartOf(task) == Part::kBackward)
-        tasks.push_back(MakeTask(CellOf(task), Part::kRecompute));
-      tasks.push_back(task);
-    }
-    list = std::move(tasks);
-  }
-  return dropped;
-}
-
 Scheme Make(const char* scheme, Shape shape, double limit = 1e6) {
   const auto program = BuildSchedule(scheme, shape);
   REQUIRE(program.ok());
