@@ -65,6 +65,9 @@ struct CpuKernels {
   // Whether attention with shorter elements multiplies its probabilities and their gradients in
   // fp32, or rounded to that type: a GPU's tensor cores take both factors rounded.
   enum class Probabilities { kFp32, kRounded } probabilities = Probabilities::kFp32;
+  // Whether a product may be rounded to its result's type before a bias or C is added: cuBLASLt's
+  // are, by some of its algorithms (seen on an H200, of PyTorch's addmm, too).
+  enum class Products { kFp32, kRounded } products = Products::kFp32;
 };
 
 // Those that this processor supports, the best one last.

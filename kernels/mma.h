@@ -11,9 +11,8 @@
 //               of two matrices side by side, at[2] and at[3] are the second one's
 //   C [16][8]   at[0], at[1]: row g, columns 2t, 2t+1     at[2], at[3]: row g+8
 //
-// All of a warp's lanes take part in Mma and LoadMatrix. They exist from sm_80 on. Hopper's wgmma,
-// which reads its operands from shared memory for four warps together, would be a third
-// implementation.
+// All of a warp's lanes take part in Mma and LoadMatrix. They exist from sm_80 on. Hopper's products
+// of four warps together: warpgroup_mma.h.
 #pragma once
 
 #include <cstdint>
@@ -233,6 +232,7 @@ inline void CommitCopies() { emulation::here->copies.push_back({}); }
 
 template <int kLater = 0>
 void WaitForCopies() {
+  emulation::here->shows_copies = false;
   auto& copies = emulation::here->copies;
   auto groups = std::count_if(copies.begin(), copies.end(),
                               [](const emulation::Copy& copy) { return copy.to == nullptr; });

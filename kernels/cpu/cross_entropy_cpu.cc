@@ -67,9 +67,10 @@ void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args) {
     const N* x = args.logits + row * stride;
     N* out = args.dlogits != nullptr ? args.dlogits + row * stride : nullptr;
     const int64_t target = args.target[row];
+    const int64_t tokens = target == kIgnored ? 0 : n;
+    for (int64_t i = tokens; out != nullptr && i < n + args.padding; ++i) out[i] = {};
     if (target == kIgnored) {
       args.losses[row] = 0;
-      for (int64_t i = 0; out != nullptr && i < n; ++i) out[i] = {};
       return;
     }
     float statistics[2];

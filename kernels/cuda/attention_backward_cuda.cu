@@ -11,7 +11,8 @@
 // Both recompute P and dS, from their own rows in shared memory and two further tiles that are
 // copied there while the previous ones are used. That is 7 products of tiles where one pass would
 // have 5: 7 * T^2 * head_dim FLOPs per head. Bound by the multipliers, like the forward.
-#include "kernels/cuda/attention_cuda.h"
+#include "kernels/cuda/attention_backward_cuda.h"
+#include "kernels/cuda/attention_warpgroups_cuda.h"
 
 namespace pp::kernels::cuda {
 namespace {
@@ -45,12 +46,6 @@ struct Pair {
   alignas(16) N second[kCount * kRowStride<N, kDim>];
 };
 
-// A value for each of some queries.
-template <int kCount>
-struct Statistics {
-  alignas(16) float lse[kCount], dots[kCount];
-};
-
 // A block's own rows, of keys or queries, and the tiles of the others that it goes through, two of
 // them in shared memory at the same time. Registers hold kRowTiles * kDim sums and kRowTiles *
 // kOthers scores and gradients of scores per thread.
@@ -79,94 +74,12 @@ struct Tiles {
 // one of them.
 enum class Sums { kKeys, kValues, kBoth };
 
-// From scores and dropout(P)'s gradient to dropout(P) and, up to the factor `scale`, S's gradient.
-struct Softmax {
-  float scale, unit;  // of scores, and of scores for exp2
-
-  explicit __device__ Softmax(const AttentionShape& shape)
-      : scale(1 / sqrtf(static_cast<float>(shape.head_dim))), unit(scale * kLog2E) {}
-
-  // P is 0 for keys after the query. Rows of zeros, after the last token, get some P, which is
-  // multiplied by other zeros.
-  __device__ float P(float score, float lse, int query, int key) const {
-    return key > query ? 0 : Exp2(score * unit - lse * kLog2E);
-  }
-  static __device__ void Apply(float p, float factor, float dot, float& score, float& gradient) {
-    score = p * factor;
-    gradient = p * (gradient * factor - dot);
-  }
-};
-
-// For all fragments of [keys][queries], of which the first ones are `key` and `query`.
-template <int kRowTiles, int kTiles>
-__device__ void ApplyByKey(const Softmax& softmax, const HeadDropout& dropout, int key, int query,
-                           const Statistics<8 * kTiles>& statistics,
-                           float (&scores)[kRowTiles][kTiles][4],
-                           float (&gradients)[kRowTiles][kTiles][4]) {
-  PP_UNROLL
-  for (int n = 0; n < kTiles; ++n) {
-    const int column = n * 8 + ColumnOfLane();
-    const auto lse = LoadPack<2>(statistics.lse + column);
-    const auto dots = LoadPack<2>(statistics.dots + column);
-    PP_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) {
-      float factors[4] = {1, 1, 1, 1};
-      if (dropout.key.p > 0) dropout.ByKey(key + m * 16, query + n * 8, factors);
-      PP_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float p = softmax.P(scores[m][n][i], lse.at[i % 2], query + column + i % 2,
-                                  key + m * 16 + i / 2 * 8 + RowOfLane());
-        Softmax::Apply(p, factors[i], dots.at[i % 2], scores[m][n][i], gradients[m][n][i]);
-      }
-    }
-  }
-}
-
-// For all fragments of [queries][keys].
-template <int kRowTiles, int kTiles>
-__device__ void ApplyByQuery(const Softmax& softmax, const HeadDropout& dropout, int query, int key,
-                             const float (&lse)[kRowTiles][2], const float (&dots)[kRowTiles][2],
-                             float (&scores)[kRowTiles][kTiles][4],
-                             float (&gradients)[kRowTiles][kTiles][4]) {
-  PP_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    PP_UNROLL
-    for (int n = 0; n < kTiles; ++n) {
-      float factors[4] = {1, 1, 1, 1};
-      if (dropout.key.p > 0) dropout.ByQuery(query + m * 16, key + n * 8, factors);
-      PP_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float p =
-            softmax.P(scores[m][n][i], lse[m][i / 2], query + m * 16 + i / 2 * 8 + RowOfLane(),
-                      key + n * 8 + ColumnOfLane() + i % 2);
-        Softmax::Apply(p, factors[i], dots[m][i / 2], scores[m][n][i], gradients[m][n][i]);
-      }
-    }
-  }
-}
-
 // kDim columns of kCount rows of a head, in two matrices.
 template <int kDim, int kThreads, int kCount, typename N>
 __device__ void LoadPair(const Rows<const N>& first, const Rows<const N>& second,
                          Pair<N, kDim, kCount>& to) {
   LoadRows<kDim, kCount, kThreads>(first, to.first);
   LoadRows<kDim, kCount, kThreads>(second, to.second);
-}
-
-template <int kCount>
-__device__ void LoadStatistics(const float* lse, const float* dots, int queries,
-                               Statistics<kCount>& to) {
-  const int i = Thread();
-  if (i >= kCount) return;
-  const int at = i < queries ? i : 0, bytes = i < queries ? 4 : 0;
-  CopyAsync<4>(lse + at, bytes, to.lse + i);
-  CopyAsync<4>(dots + at, bytes, to.dots + i);
-}
-
-// The first D_i of a head.
-template <typename N>
-__device__ const float* DotsOf(const AttentionBackwardArgs<N>& a, const Head& head) {
-  return static_cast<const float*>(a.scratch) + head.of_query;
 }
 
 template <typename N, int kDim, Sums kSums>
@@ -212,7 +125,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     if constexpr (kSums != Sums::kValues)
       MultiplyRows<kDim>(memory.own.second + row * T::kStride, dout, gradients);
     dropout.first = LaterHead(keys, a.shape, round / tiles).dropout;
-    ApplyByKey(softmax, dropout, own, query, stage.statistics, scores, gradients);
+    ApplyByKey<Later::kSome>(softmax, dropout, own, query, stage.statistics, scores, gradients);
     if constexpr (kSums != Sums::kKeys) MultiplyColumns<kDim>(scores, dout, dv);
     if constexpr (kSums != Sums::kValues) MultiplyColumns<kDim>(gradients, q, dk);
   }
@@ -261,7 +174,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     float gradients[T::kRowTiles][T::kOthers / 8][4] = {};
     MultiplyRows<kDim>(memory.own.first + row * T::kStride, stage.rows.first, scores);
     MultiplyRows<kDim>(memory.own.second + row * T::kStride, stage.rows.second, gradients);
-    ApplyByQuery(softmax, dropout, own, key, lse, dots, scores, gradients);
+    ApplyByQuery<Later::kSome>(softmax, dropout, own, key, lse, dots, scores, gradients);
     MultiplyColumns<kDim>(gradients, stage.rows.first, dq);
   }
   StoreRows<kDim>(dq, softmax.scale, memory.own.first + row * T::kStride,
@@ -299,6 +212,9 @@ void AttentionBackward(const AttentionBackwardArgs<N>& args, Stream stream) {
   const int64_t dim = args.shape.head_dim;
   constexpr int kSize = kPackSize<N>;
   dim % kSize == 0 ? RunDots<kSize>(args, stream) : RunDots<1>(args, stream);
+  if constexpr (sizeof(N) == 2) {
+    if (RunsByWarpgroups(args)) return GradientsByWarpgroups(args, stream);
+  }
   ForDim(dim, [&]<int kDim>() { Run<kDim>(args, stream); });
 }
 PP_INSTANTIATE_CUDA(AttentionBackward)

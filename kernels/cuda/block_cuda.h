@@ -32,7 +32,7 @@ __device__ T Shuffle(T x, int lane) {
 
 template <typename T>
 __device__ T& Shared() {
-  extern __shared__ __align__(128) unsigned char bytes[];
+  extern __shared__ __align__(1024) unsigned char bytes[];
   return *reinterpret_cast<T*>(bytes);
 }
 

@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   if (a.dlogits == nullptr) return;
   SyncBlock();
-  Gradient<kAccess>(x, tokens, a.vocabulary, target, shared.largest, shared.log_sum, ScaleOf(a),
-                    a.dlogits + row * stride);
+  Gradient<kAccess>(x, tokens, a.vocabulary + a.padding, target, shared.largest, shared.log_sum,
+                    ScaleOf(a), a.dlogits + row * stride);
 }
 
 template <Access kAccess, typename N>

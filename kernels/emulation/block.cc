@@ -38,8 +38,12 @@ class Runner {
     blocks_.resize(grid.x * grid.y * grid.z);
     std::iota(blocks_.begin(), blocks_.end(), 0);
     std::shuffle(blocks_.begin(), blocks_.end(), random_);
+    fault_ = nullptr;
     for (int64_t block : blocks_) RunBlock(grid, block);
+    if (fault_ != nullptr) throw std::runtime_error(fault_);
   }
+
+  void Fail(const char* what) { fault_ = what; }
 
   void MeetBlock() { LeaveAs(State::kAtBlock); }
 
@@ -58,8 +62,8 @@ class Runner {
     states_.resize(grid.threads);
     warps_.resize(grid.threads / kWarp);
     order_.resize(warps_.size());
-    shared_.resize(grid.shared / sizeof(uint64_t) + 32);
-    const auto shared = (reinterpret_cast<uintptr_t>(shared_.data()) + 127) / 128 * 128;
+    shared_.resize(grid.shared / sizeof(uint64_t) + 160);
+    const auto shared = (reinterpret_cast<uintptr_t>(shared_.data()) + 1023) / 1024 * 1024;
     for (int i = 0; i < grid.threads; ++i) {
       Where& where = lanes_[i].where;
       where.thread = i;
@@ -78,6 +82,8 @@ class Runner {
       std::copy_n(at, 3, lane.where.block);
       lane.where.meetings = 0;
       lane.where.copies.clear();
+      lane.where.products.clear();
+      lane.where.shows_copies = false;
     }
     std::fill(states_.begin(), states_.end(), State::kFresh);
     std::iota(order_.begin(), order_.end(), 0);
@@ -161,6 +167,7 @@ class Runner {
   Lane* lane_ = nullptr;              // the running one
   Meeting meeting_ = Meeting::kWarp;  // where the first lane of its warp is
   int met_ = 0;                       // lanes of the warp that are there
+  const char* fault_ = nullptr;
   std::mt19937 random_;
 };
 
@@ -174,6 +181,7 @@ Runner& OfThisThread() {
 constinit thread_local const Where* here = nullptr;
 
 void SetSeed(uint32_t seed) { OfThisThread().Seed(seed); }
+void Fail(const char* what) { OfThisThread().Fail(what); }
 void MeetBlock() { OfThisThread().MeetBlock(); }
 void MeetLanes(Meeting what) { OfThisThread().MeetLanes(what); }
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {

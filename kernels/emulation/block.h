@@ -49,6 +49,9 @@ struct Copy {
   int room = 0;
 };
 
+// Whether the emulated GPU has the products of warpgroups (warpgroup_mma.h).
+inline bool has_warpgroups = true;
+
 // A thread of a block.
 struct Where {
   int thread = 0, threads = 0;
@@ -57,9 +60,14 @@ struct Where {
   std::byte* slots[2] = {};  // of its warp, for every second meeting
   mutable int meetings = 0;  // of the warp, so far
   mutable std::vector<Copy> copies = {};
+  mutable bool shows_copies = false;  // products see what was copied, and below: not done yet
+  mutable std::vector<std::function<void()>> products = {};
 };
 // The thread that is running.
 extern constinit thread_local const Where* here;
+
+// What this thread does wrong: Launch throws it.
+void Fail(const char* what);
 
 enum class Meeting { kBlock, kWarp, kShuffle, kMatrix };
 // Waits until all threads of the block have come here.

@@ -35,6 +35,7 @@ Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
   PP_CHECK(me_ < group.size() && args_.shards.size() == group.size());
   for (const std::vector<ByteRange>& shard : args_.shards)
     for (const ByteRange& range : shard) whole_ = std::max(whole_, range.begin + range.bytes);
+  if (group.size() == 1) return;  // its own value is the sum
   if (args_.kind != CollectiveKind::kAllGather) AddScatter();
   if (args_.kind != CollectiveKind::kReduceScatter) AddGather();
   for (auto& parts : parts_) parts.resize(group.size());
@@ -56,7 +57,7 @@ void Collective::AddScatter() {
     halves_ = 2;
     slot_ = kExchangePiece;
   }
-  PP_CHECK(args_.group.size() == 1 || own.empty() || args_.exchange != nullptr);
+  PP_CHECK(own.empty() || args_.exchange != nullptr);
   for (size_t r = 0; r < rounds; ++r) {
     Round round;
     if (r < own.size()) round.sum = own[r];

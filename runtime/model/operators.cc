@@ -89,8 +89,9 @@ class KernelOperators : public Operators {
         if (call.stage->draw_row >= 0) return DrawToken(call);
         if (tp_ > 1) return JoinLoss(call);
         return acts_.CrossEntropyForward({.rows = rows_,
-                                          .vocabulary = op.in,
-                                          .row_stride = op.stride,
+                                          .vocabulary = Tokens(op.in),
+                                          .row_stride = op.in,
+                                          .padding = op.in - Tokens(op.in),
                                           .logits = Act(call.in),
                                           .target = call.stage->targets,
                                           .losses = reinterpret_cast<double*>(call.statistics),
@@ -261,7 +262,7 @@ class KernelOperators : public Operators {
     kernels_.Fill({.n = tp_ * each, .out = all});
     acts_.CrossEntropyPart({.rows = rows_,
                             .vocabulary = Tokens(op.in),
-                            .row_stride = op.stride,
+                            .row_stride = op.in,
                             .first = peers_.index() * op.in,
                             .logits = Act(call.in),
                             .target = call.stage->targets,
@@ -277,7 +278,7 @@ class KernelOperators : public Operators {
     if (!MakesGradient(call)) return;
     acts_.CrossEntropyBackward({.rows = rows_,
                                 .vocabulary = Tokens(op.in),
-                                .row_stride = op.stride,
+                                .row_stride = op.in,
                                 .first = peers_.index() * op.in,
                                 .padding = op.in - Tokens(op.in),
                                 .logits = Act(call.d_in),
@@ -296,7 +297,7 @@ class KernelOperators : public Operators {
     if (tp_ > 1) kernels_.Fill({.n = tp_ * each, .out = all});
     acts_.Draw({.n = Tokens(op.in),
                 .first = peers_.index() * op.in,
-                .logits = Act(call.in) + call.stage->draw_row * op.stride,
+                .logits = Act(call.in) + call.stage->draw_row * op.in,
                 .temperature = call.stage->temperature,
                 .seed = seed_,
                 .number = call.stage->draw_number,
@@ -384,7 +385,7 @@ class KernelOperators : public Operators {
                 .tokens = sequence_,
                 .heads = op.heads + op.kv_heads,
                 .head_dim = op.head_dim,
-                .row_stride = op.stride,
+                .row_stride = op.out,
                 .cosine = cosine,
                 .sine = cosine + sequence_ * op.head_dim / 2,
                 .x = x,

@@ -20,7 +20,7 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
   const auto [to_acts, to_weights] = ForActivations(job.dtype, []<typename N>() {
     return std::pair{kernels::kForwardNumbers<N>, kernels::kWeightNumbers<N>};
   });
-  const int64_t n = job.tokens(), in = op.in, out = op.out, stride = op.stride;
+  const int64_t n = job.tokens(), in = op.in, out = op.out;
   const bool transposed = op.matrix == Matrix::kOutIn;
   const bool adds = op.cut != Cut::kIn || peer == 0;
   LinearProducts products;
@@ -31,13 +31,11 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
       .operands = transposed ? Operands::kNT : Operands::kNN,
       .bias = op.parameters.size() > 1 && adds ? WithBias::kYes : WithBias::kNo,
       .residual = placed.of(Keep::kStash).stream && adds ? WithResidual::kYes : WithResidual::kNo,
-      .ldc = stride,
       .numbers = to_acts};
   products.input = {.m = n,
                     .n = in,
                     .k = out,
                     .operands = transposed ? Operands::kNN : Operands::kNT,
-                    .lda = stride,
                     .numbers = to_acts};
   for (const Update update : {Update::kSet, Update::kAdd})
     products.weight[static_cast<int>(update)] = {.m = transposed ? out : in,
@@ -45,8 +43,6 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
                                                  .k = n,
                                                  .operands = Operands::kTN,
                                                  .update = update,
-                                                 .lda = transposed ? stride : in,
-                                                 .ldb = transposed ? in : stride,
                                                  .numbers = to_weights};
   const auto is_gelu = [&](size_t i) {
     return i < operators.size() && operators[i].op.kind == OperatorKind::kGelu;

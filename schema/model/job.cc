@@ -20,7 +20,7 @@ double EstimateBytes(const Job& job) {
   const auto add = [&](const std::vector<Operator>& operators, double times) {
     for (const Operator& op : operators) {
       // An operator's output, the gradient with respect to it, and statistics.
-      values += times * (2 * static_cast<double>(op.stride) + op.heads + 4);
+      values += times * (2 * static_cast<double>(op.out) + op.heads + 4);
       for (const Parameter& parameter : op.parameters)
         weights +=
             times * static_cast<double>(parameter.rows) * static_cast<double>(parameter.cols);

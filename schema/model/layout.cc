@@ -92,6 +92,15 @@ class Lister {
     ++group_;
   }
 
+  // Elements of the first peer's part for which the model has none.
+  int64_t Padding(const Parameter& parameter) const {
+    if (parameter.cut != Cut::kOut) return 0;
+    int64_t padding = 0;
+    for (const Piece& piece : parameter.pieces)
+      padding += std::max<int64_t>(PartOf(piece, layout_.tp) - piece.size, 0);
+    return padding * (parameter.matrix ? parameter.cols : 1);
+  }
+
   // A product reads it, in the activations' type.
   void Round(Tensor* tensor) {
     if (dtype_ != Dtype::kFp32) tensor->rounded = rounded_.Take(tensor->elements(), dtype_);
@@ -126,7 +135,7 @@ class Lister {
     } else {
       tensor.blocks = BlocksOf(parameter);
       layout_.norm_blocks += tensor.blocks;
-      layout_.parameters += tensor.elements();
+      layout_.parameters += tensor.elements() - Padding(parameter);
     }
     if (by_product) Round(&tensor);
     const StageOperator::Weights weights{tensor.weight, tensor.wgrad, tensor.rounded};

@@ -161,7 +161,9 @@ struct StageLayout {
   // In model order; the head (or the last stage's copy of a tied embedding) at the end. In a single
   // stage a tied embedding appears once, at the beginning.
   std::vector<Tensor> tensors;
-  int64_t parameters = 0;  // of the model, that belong to this stage: that copy does not count
+  // Of the model, that belong to this stage: neither that copy counts, nor padding; of the first
+  // peer.
+  int64_t parameters = 0;
   int64_t weights_bytes = 0;
   // Of what products read of the weights, if activations have two bytes: the same in their type.
   // A GPU has it as a state, a CPU rounds as it multiplies. A multiple of kAlign, as several

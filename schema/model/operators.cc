@@ -14,9 +14,23 @@ Parameter Table(const std::string& name, int64_t rows, int64_t cols, float std) 
   return {.pieces = {{name, rows}}, .rows = rows, .cols = cols, .matrix = true, .std = std};
 }
 
-int64_t WholeLines(int64_t floats) { return (floats + 15) / 16 * 16; }
+Piece Tokens(int64_t vocabulary, const std::string& name = "") { return {name, vocabulary, 16}; }
 
-int64_t Part(int64_t n, int tp) { return (n + tp - 1) / tp; }
+// A row for each token.
+Parameter TokenTable(const std::string& name, int64_t vocabulary, int64_t cols, float std) {
+  Parameter table = Table(name, vocabulary, cols, std);
+  table.pieces = {Tokens(vocabulary, name)};
+  table.rows = PartOf(table.pieces[0], 1);
+  table.cut = Cut::kOut;
+  return table;
+}
+
+// Of all of a parameter's pieces.
+int64_t PartOf(const std::vector<Piece>& pieces, int tp) {
+  int64_t part = 0;
+  for (const Piece& piece : pieces) part += PartOf(piece, tp);
+  return part;
+}
 
 Operator PartOf(Operator op, int tp) {
   if (tp == 1) return op;
@@ -24,7 +38,7 @@ Operator PartOf(Operator op, int tp) {
     if (parameter.cut == Cut::kNone) continue;
     const bool columns = !parameter.matrix || parameter.across == (parameter.cut == Cut::kOut);
     int64_t& side = columns ? parameter.cols : parameter.rows;
-    side = Part(side, tp);
+    side = parameter.cut == Cut::kIn ? side / tp : PartOf(parameter.pieces, tp);
   }
   switch (op.kind) {
     case OperatorKind::kEmbedding:
@@ -32,22 +46,18 @@ Operator PartOf(Operator op, int tp) {
     case OperatorKind::kResidual:
       return op;
     case OperatorKind::kLinear:
-      if (op.cut == Cut::kIn) op.in = Part(op.in, tp);
-      if (op.cut != Cut::kOut) return op;
-      op.stride = op.stride == op.out ? Part(op.out, tp) : WholeLines(Part(op.out, tp));
-      op.out = Part(op.out, tp);
+      if (op.cut == Cut::kIn) op.in /= tp;
+      if (op.cut == Cut::kOut) op.out = PartOf(op.parameters[0].pieces, tp);
       return op;
     case OperatorKind::kLoss:
-      op.stride = op.stride == op.in ? Part(op.in, tp) : WholeLines(Part(op.in, tp));
-      op.in = Part(op.in, tp);
+      op.in = PartOf(Tokens(op.in), tp);
       return op;
     case OperatorKind::kRope:
     case OperatorKind::kAttention:
     case OperatorKind::kGelu:
     case OperatorKind::kSwiGlu:
-      op.in = Part(op.in, tp);
-      op.out = Part(op.out, tp);
-      op.stride = Part(op.stride, tp);
+      op.in /= tp;
+      op.out /= tp;
       op.heads /= tp;
       op.kv_heads /= tp;
       return op;
@@ -56,6 +66,11 @@ Operator PartOf(Operator op, int tp) {
 }
 
 }  // namespace
+
+int64_t PartOf(const Piece& piece, int64_t tp) {
+  const int64_t wholes = tp * piece.multiple;
+  return (piece.size + wholes - 1) / wholes * piece.multiple;
+}
 
 ModelTable PartOf(const ModelTable& table, int tp) {
   ModelTable part = table;
@@ -80,12 +95,10 @@ int TensorParallelLimit(const ModelTable& table) {
 Operator Embedding(const EmbeddingSpec& spec) {
   Operator op = {.kind = OperatorKind::kEmbedding,
                  .out = spec.width,
-                 .stride = spec.width,
-                 .parameters = {Table(spec.token_name, spec.vocabulary, spec.width, spec.std)},
+                 .parameters = {TokenTable(spec.token_name, spec.vocabulary, spec.width, spec.std)},
                  .cut = Cut::kOut,
                  .dropout = spec.dropout,
                  .dropout_id = 7};
-  op.parameters[0].cut = Cut::kOut;
   if (!spec.position_name.empty())
     op.parameters.push_back(Table(spec.position_name, spec.positions, spec.width, spec.std));
   return op;
@@ -101,7 +114,6 @@ Operator RmsNorm(const std::string& name, int64_t width, float epsilon) {
   return {.kind = OperatorKind::kNorm,
           .in = width,
           .out = width,
-          .stride = width,
           .parameters = {Vector(name + ".weight", width, 1)},
           .epsilon = epsilon};
 }
@@ -125,7 +137,6 @@ Operator Linear(const LinearSpec& spec) {
   Operator op = {.kind = OperatorKind::kLinear,
                  .in = spec.in,
                  .out = out,
-                 .stride = out,
                  .parameters = {std::move(weight)},
                  .matrix = spec.matrix,
                  .cut = spec.cut};
@@ -138,7 +149,6 @@ Operator Attention(const HeadsSpec& spec) {
   return {.kind = OperatorKind::kAttention,
           .in = out + 2 * int64_t{spec.kv_heads} * spec.head_dim,
           .out = out,
-          .stride = out,
           .cut = Cut::kOut,
           .heads = spec.heads,
           .kv_heads = spec.kv_heads,
@@ -152,7 +162,6 @@ Operator Rope(const HeadsSpec& spec, const RopeConfig& rope) {
   return {.kind = OperatorKind::kRope,
           .in = width,
           .out = width,
-          .stride = width,
           .cut = Cut::kOut,
           .heads = spec.heads,
           .kv_heads = spec.kv_heads,
@@ -161,41 +170,31 @@ Operator Rope(const HeadsSpec& spec, const RopeConfig& rope) {
 }
 
 Operator Gelu(int64_t width) {
-  return {
-      .kind = OperatorKind::kGelu, .in = width, .out = width, .stride = width, .cut = Cut::kOut};
+  return {.kind = OperatorKind::kGelu, .in = width, .out = width, .cut = Cut::kOut};
 }
 
 Operator SwiGlu(int64_t width) {
-  return {.kind = OperatorKind::kSwiGlu,
-          .in = 2 * width,
-          .out = width,
-          .stride = width,
-          .cut = Cut::kOut};
+  return {.kind = OperatorKind::kSwiGlu, .in = 2 * width, .out = width, .cut = Cut::kOut};
 }
 
 Operator Residual(int64_t width, float dropout, int dropout_id) {
   return {.kind = OperatorKind::kResidual,
           .in = width,
           .out = width,
-          .stride = width,
           .dropout = dropout,
           .dropout_id = dropout_id};
 }
 
 std::vector<Operator> NormAndHead(const Operator& norm, const HeadSpec& spec) {
-  const int64_t stride = WholeLines(spec.vocabulary);
+  const int64_t room = PartOf(Tokens(spec.vocabulary), 1);
   Operator head = {.kind = OperatorKind::kLinear,
                    .in = spec.width,
-                   .out = spec.vocabulary,
-                   .stride = stride,
-                   .parameters = {Table(spec.name, spec.vocabulary, spec.width, spec.std)},
+                   .out = room,
+                   .parameters = {TokenTable(spec.name, spec.vocabulary, spec.width, spec.std)},
                    .matrix = Matrix::kOutIn,
                    .cut = Cut::kOut};
-  head.parameters[0].cut = Cut::kOut;
   head.parameters[0].tied = spec.tied;
-  return {norm,
-          head,
-          {.kind = OperatorKind::kLoss, .in = spec.vocabulary, .stride = stride, .cut = Cut::kOut}};
+  return {norm, head, {.kind = OperatorKind::kLoss, .in = room, .cut = Cut::kOut}};
 }
 
 double MultiplyAdds(const Operator& op, int sequence_length) {

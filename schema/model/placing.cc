@@ -79,12 +79,12 @@ class Placer {
     if (shares_) widths_[0] = width_;  // for an Embedding
     for (size_t i = 0; i < operators_.size(); ++i) {
       if (GivesGradientInScratch(KindAt(i)))
-        widths_[1] = std::max(widths_[1], operators_[i].op.stride);
+        widths_[1] = std::max(widths_[1], operators_[i].op.out);
       if (KindAt(i) == OperatorKind::kLoss)  // two fp32 numbers per token
         widths_[1] = std::max(widths_[1], 2 * BytesOf(Dtype::kFp32) / BytesOf(dtype_));
       if (!IsTemporary(i)) continue;
       which_[i] = i > 0 && IsTemporary(i - 1) && which_[i - 1] == 0 ? 1 : 0;
-      widths_[which_[i]] = std::max(widths_[which_[i]], operators_[i].op.stride);
+      widths_[which_[i]] = std::max(widths_[which_[i]], operators_[i].op.out);
     }
   }
 
@@ -159,7 +159,7 @@ class Placer {
       if (IsTemporary(i)) {
         forward.out = {Area::kScratch, temporary_[which_[i]]};
       } else if (!forward.out && op.out > 0) {
-        forward.out = take(i, &StageOperator::Forward::out, (tokens_ - 1) * op.stride + op.out);
+        forward.out = take(i, &StageOperator::Forward::out, tokens_ * op.out);
       }
       now = forward.out;
     }
@@ -245,10 +245,10 @@ class Placer {
           // The loss has overwritten its input with the gradient.
           if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
           if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return flow;
-          return take(tokens_ * operators_[i].op.stride, dtype_);
+          return take(tokens_ * operators_[i].op.out, dtype_);
         case OperatorKind::kRope:
         case OperatorKind::kGelu:
-          return take(tokens_ * operators_[i].op.stride, dtype_);
+          return take(tokens_ * operators_[i].op.out, dtype_);
         case OperatorKind::kLoss:
           return Spot{};
       }

@@ -21,7 +21,7 @@ std::vector<Slice> SlicesOf(const Tensor& tensor, const Peer& peer) {
   std::vector<Slice> slices;
   int64_t ours = 0, theirs = 0;
   for (const Piece& piece : tensor.pieces) {
-    const int64_t part = tensor.cut == Cut::kOut ? (piece.size + tp - 1) / tp : piece.size;
+    const int64_t part = tensor.cut == Cut::kOut ? PartOf(piece, tp) : piece.size;
     const int64_t begin = tensor.cut == Cut::kOut ? std::min(index * part, piece.size) : 0;
     const int64_t count = std::min(part, piece.size - begin), in_file = before[piece.name] + begin;
     Slice slice{.name = piece.name};

@@ -10,6 +10,7 @@ Comparison CrossEntropy(const CpuKernels& kernels) {
   const int64_t vocabularies[] = {1, 15, 257, 1000};
   for (int i = 0; i < 8; ++i) {
     const int64_t vocabulary = vocabularies[i / 2], rows = 9, stride = vocabulary + 3;
+    const int64_t padding = i % 2 == 0 ? 0 : 2;
     const float scale = 0.25f, offset = i % 2 == 0 ? 0 : 1000;
     Floats logits = Numbers(rows * stride, 1);
     for (float& x : logits) x = x * 10 + offset;
@@ -21,6 +22,7 @@ Comparison CrossEntropy(const CpuKernels& kernels) {
     CrossEntropyForwardArgs<float> args = {.rows = rows,
                                            .vocabulary = vocabulary,
                                            .row_stride = stride,
+                                           .padding = padding,
                                            .logits = logits.data(),
                                            .target = target.data(),
                                            .losses = losses.data(),
@@ -42,6 +44,7 @@ Comparison CrossEntropy(const CpuKernels& kernels) {
         double& x = want[r * stride + v];
         x = (std::exp(x) / sum - (v == target[r])) * scale;
       }
+      for (int64_t v = 0; v < padding; ++v) want[r * stride + vocabulary + v] = 0;
     }
     // exp(x) has a relative error of eps times |x|, here up to 20 below the largest; what is added
     // to all logits makes no difference.
@@ -63,6 +66,7 @@ Comparison CrossEntropyIgnored(const CpuKernels& kernels) {
       kernels.CrossEntropyForward({.rows = rows,
                                    .vocabulary = vocabulary,
                                    .row_stride = stride,
+                                   .padding = 1,
                                    .logits = x->data(),
                                    .target = target.data(),
                                    .losses = losses->data(),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -18,16 +19,13 @@ void FinishKernel() {}  // it is over when it returns
 
 namespace {
 
-// Products are a library's on a GPU (gpu_kernels.cc); here they would be the CPU's.
-bool IsProduct(const Case& test) {
-  return std::string_view(test.name).find("matmul") != std::string_view::npos;
-}
-
-TEST_CASE("a GPU's kernels compute what their headers say") {
+// Those of `takes`. Products are a library's on a GPU (gpu_kernels.cc); here they would be the
+// CPU's.
+void Check(const std::function<bool(std::string_view name)>& takes) {
   const CpuKernels kernels = CudaKernels();
   for (const auto& cases : {KernelCases(), CudaCases()})
     for (const Case& test : cases) {
-      if (IsProduct(test)) continue;
+      if (!takes(test.name)) continue;
       INFO(test.name);
       cuda::emulation::SetSeed(1);
       const Comparison one = test.run(kernels);
@@ -37,6 +35,16 @@ TEST_CASE("a GPU's kernels compute what their headers say") {
         CHECK(SameBits(test.run(kernels).actual, one.actual));
       }
     }
+}
+
+TEST_CASE("a GPU's kernels compute what their headers say") {
+  Check([](std::string_view name) { return name.find("matmul") == name.npos; });
+}
+
+TEST_CASE("attention without products of warpgroups") {
+  cuda::emulation::has_warpgroups = false;
+  Check([](std::string_view name) { return name.find("float16: attention") != name.npos; });
+  cuda::emulation::has_warpgroups = true;
 }
 
 // The same values at an address that 16 divides, and at another one.
@@ -86,7 +94,7 @@ TEST_CASE("sums have the same bits wherever a tensor lies") {
     double loss = 0;
     Doubles losses(rows);
     kernels.CrossEntropyForward(
-        {rows, columns, columns, at, target.data(), losses.data(), &loss, at});
+        {rows, columns, columns, 0, at, target.data(), losses.data(), &loss, at});
     std::copy_n(at, rows * columns, out);
   });
 }

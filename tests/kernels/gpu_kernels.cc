@@ -118,6 +118,11 @@ bool IsRight(const Case& test, const CpuKernels& kernels, const char* prefix) {
   const bool same = SameBits(test.run(kernels).actual, one.actual), ok = worst <= 1 && same;
   fmt::print("{:<40} {} {:.2f}{}\n", prefix + test.name, ok ? "ok" : "WRONG", worst,
              same ? "" : ", other bits the second time");
+  if (!ok) {
+    const size_t i = WorstElement(one);
+    fmt::print("  element {} of {}: {}, not {}, at most {} off\n", i, one.actual.size(),
+               one.actual[i], one.expected[i], one.tolerance[i]);
+  }
   for (const std::string& note : notes) fmt::print("  {}\n", note);
   std::fflush(stdout);
   return ok;
@@ -129,6 +134,7 @@ int Cases(const std::string& text) {
   const CpuKernels plain = CudaKernels();
   CpuKernels kernels = plain;
   kernels.MatmulRun = Product;
+  kernels.products = CpuKernels::Products::kRounded;
   int wrong = 0;
   const bool without = text.starts_with("!");
   for (const auto& cases : {KernelCases(), CudaCases()})

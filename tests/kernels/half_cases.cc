@@ -165,7 +165,7 @@ void HalfLoss(const CpuKernels& kernels, int64_t stride, Comparison& result) {
                              .seed = 3,
                              .best = best[i].data()});
     kernels.CrossEntropyForward(CrossEntropyForwardArgs<N>{
-        rows, vocabulary, stride, logits.template data<N>(), target.data(), losses[i].data(),
+        rows, vocabulary, stride, 3, logits.template data<N>(), target.data(), losses[i].data(),
         &loss[i], logits.template data<N>(), 0.25f});
     kernels.CrossEntropyBackward(
         CrossEntropyBackwardArgs<N>{rows, vocabulary - 2, stride, 0, 2, again.template data<N>(),

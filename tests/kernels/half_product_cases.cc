@@ -52,10 +52,16 @@ Comparison HalfMatmul(const CpuKernels& kernels, const ProductSize& s, int64_t g
       const Floats got = to_sums ? sums : Widen(c.halves);
       const Floats want = to_sums ? c.floats : Rounded<H>(c.floats);
       const double error = kEpsilon * (static_cast<double>(s.k) + 4);
+      const bool twice = kernels.products == CpuKernels::Products::kRounded;
       for (size_t i = 0; i < want.size(); ++i) {
         // If the order of a sum differs, it may be rounded to the neighbouring value.
         const double unit = to_sums ? 0 : NextNumber<H>(want[i]) + error;
-        result.AddOne(got[i], want[i], same ? 0 : error + unit);
+        const int64_t column = static_cast<int64_t>(i) % ldc;
+        const double added = variant == 1 && column < s.n ? bias[column]
+                             : variant == 2               ? residual.floats[i]
+                                                          : 0;
+        const double product = added != 0 && twice ? NextNumber<H>(want[i] - added) / 2 : 0;
+        result.AddOne(got[i], want[i], same ? 0 : error + unit + product);
       }
     }
   return result;
@@ -174,7 +180,8 @@ Comparison HalfAttention(const CpuKernels& kernels) {
   constexpr AttentionShape kShapes[] = {{2, 7, 2, 5},       {1, 64, 2, 64},     {2, 49, 3, 33},
                                         {1, 1100, 2, 5, 1}, {1, 600, 4, 40, 2}, {1, 33, 2, 8, 1, 3},
                                         {1, 132, 2, 80, 1}, {1, 131, 1, 96},    {1, 132, 1, 128},
-                                        {1, 70, 2, 256, 1}, {1, 37, 1, 201}};
+                                        {1, 70, 2, 256, 1}, {1, 37, 1, 201},    {2, 300, 2, 64, 1},
+                                        {1, 128, 1, 64}};
   for (const AttentionShape& s : kShapes)
     for (const DropoutKey& key : kDropouts) {
       const int64_t kv = s.kv_heads == 0 ? s.heads : s.kv_heads, rows = s.batch * s.tokens;

@@ -7,15 +7,26 @@
 
 namespace pp::kernels {
 
-double WorstError(const Comparison& c) {
-  double worst = 0;
-  for (size_t i = 0; i < c.expected.size(); ++i) {
-    const double error = std::abs(c.actual[i] - c.expected[i]);
-    if (!(error <= c.tolerance[i])) {
-      worst = std::max(worst, std::isnan(error) ? HUGE_VAL : error / c.tolerance[i]);
-    }
-  }
+namespace {
+
+// 0 within the tolerance.
+double ErrorAt(const Comparison& c, size_t i) {
+  const double error = std::abs(c.actual[i] - c.expected[i]);
+  if (error <= c.tolerance[i]) return 0;
+  return std::isnan(error) ? HUGE_VAL : error / c.tolerance[i];
+}
+
+}  // namespace
+
+size_t WorstElement(const Comparison& c) {
+  size_t worst = 0;
+  for (size_t i = 1; i < c.expected.size(); ++i)
+    if (ErrorAt(c, i) > ErrorAt(c, worst)) worst = i;
   return worst;
+}
+
+double WorstError(const Comparison& c) {
+  return c.expected.empty() ? 0 : ErrorAt(c, WorstElement(c));
 }
 
 bool SameBits(const Floats& a, const Floats& b) {

@@ -48,6 +48,7 @@ struct Comparison {
 
 // How much larger than its tolerance the worst error is. Not above 1 when all is well.
 double WorstError(const Comparison& c);
+size_t WorstElement(const Comparison& c);
 bool SameBits(const Floats& a, const Floats& b);
 
 // Aligned scratch of a thread, and of its helpers.

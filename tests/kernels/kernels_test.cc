@@ -142,7 +142,7 @@ TEST_CASE("a NaN or an infinity in the logits reaches the loss") {
         logits[at] = value;
         const int32_t target = 5;
         double row = 0, loss = 0;
-        kernels.CrossEntropyForward({1, 101, 0, logits.data(), &target, &row, &loss});
+        kernels.CrossEntropyForward({1, 101, 0, 0, logits.data(), &target, &row, &loss});
         INFO(kernels.isa << ", " << value << " at " << at);
         CHECK_FALSE(std::isfinite(loss));
       }

@@ -16,12 +16,13 @@ CUDA_ONLY = select({
     "//conditions:default": ["//tools/build:needs_config_cuda"],
 })
 
-# Code for A100 and H100/H200, and PTX for later GPUs.
+# Code for A100 and, with what later GPUs do not have, H100 and H200; and PTX for those.
 _NVCC_FLAGS = [
     "-std=c++20",
     "-O3",
     "-gencode=arch=compute_80,code=sm_80",
-    "-gencode=arch=compute_90,code=[sm_90,compute_90]",
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-gencode=arch=compute_90,code=compute_90",
     "-Werror=all-warnings",
     "-Xcompiler=-fPIC,-Wall,-Wextra",
     "--compiler-bindir=g++",

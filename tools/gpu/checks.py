@@ -47,11 +47,11 @@ def check_speed(call, _):
 def check_schemes(call, _):
     """Every scheme, four ranks as threads on one GPU, against the CPU."""
     table = call.models["schemes"]
-    listed = call.run("schemes", [call.here / "pipec", "schemes"])
+    listed = call.run("schemes", [call.here / "pipec", "schemes", "--format", "json"])
     if listed.problem:
         call.note("schemes", "pipec schemes", listed.problem)
         return
-    names = [line.split()[0] for line in listed.text.splitlines() if line.strip()]
+    names = [scheme["name"] for scheme in json.loads(listed.text)]
     for dtype in table["dtypes"]:
         for scheme in [name for name in names if name in table.get("only", names)]:
             # PipeDream takes no norm, which loss scaling needs.

@@ -17,9 +17,10 @@ GROUPS = (PRODUCTS, FORWARD, BACKWARD, ELEMENTS, CROSS_ENTROPY, OPTIMIZER, GAPS)
 
 # Of a file kernels/NAME_cuda.cu.
 GROUP_OF_FILE = {
-    "adamw": OPTIMIZER, "attention_backward": BACKWARD, "attention_forward": FORWARD,
-    "bias": ELEMENTS, "clip": OPTIMIZER, "cross_entropy": CROSS_ENTROPY, "draw": ELEMENTS,
-    "dropout": ELEMENTS, "elementwise": OPTIMIZER, "embedding": ELEMENTS, "gelu": ELEMENTS,
+    "adamw": OPTIMIZER, "attention_backward": BACKWARD, "attention_backward_warpgroups": BACKWARD,
+    "attention_forward": FORWARD, "attention_forward_warpgroups": FORWARD, "bias": ELEMENTS,
+    "clip": OPTIMIZER, "cross_entropy": CROSS_ENTROPY, "draw": ELEMENTS, "dropout": ELEMENTS,
+    "elementwise": OPTIMIZER, "embedding": ELEMENTS, "gelu": ELEMENTS,
     "norm": ELEMENTS, "norm_backward": ELEMENTS, "plain_matmul": PRODUCTS, "residual": ELEMENTS,
     "rope": ELEMENTS, "round": OPTIMIZER, "sum_parts": ELEMENTS, "sum_squares": OPTIMIZER,
     "swiglu": ELEMENTS,

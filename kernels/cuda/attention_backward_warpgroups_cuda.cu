@@ -1,0 +1,161 @@
+// Attention's backward by warpgroups, three or four of them at work on a multiprocessor. Bound by
+// the products.
+#include "kernels/cuda/attention_backward_cuda.h"
+#include "kernels/cuda/attention_warpgroups_cuda.h"
+
+namespace pp::kernels::cuda {
+namespace {
+
+// One warpgroup, with its own rows of two matrices, and two stages of the others.
+template <typename N>
+struct BackwardMemory {
+  Tile<N> own[2];
+  struct {
+    Tile<N> rows[2];
+    Statistics<kSide> statistics;
+  } stages[2];
+};
+
+template <typename N>
+__device__ void LoadTiles(const Rows<const N>& first, const Rows<const N>& second,
+                          Tile<N> (&to)[2]) {
+  LoadTile<kGroupThreads>(first, to[0]);
+  LoadTile<kGroupThreads>(second, to[1]);
+}
+
+// The products of a's and b's rows, of two pairs of tiles.
+template <typename N>
+__device__ void MultiplyBoth(const Tile<N> (&a)[2], const Tile<N> (&b)[2], TileSums& first,
+                             TileSums& second) {
+  BeginProducts();
+  MultiplyTileRows(a[0].at, b[0].at, first);
+  MultiplyTileRows(a[1].at, b[1].at, second);
+  CommitProducts();
+  WaitForProducts(first, second);
+}
+
+template <typename N>
+__global__ void __launch_bounds__(kGroupThreads, 3) KeyGradients(AttentionBackwardArgs<N> a) {
+#if PP_WARPGROUPS
+  auto& memory = Shared<BackwardMemory<N>>();
+  const int tokens = static_cast<int>(a.shape.tokens);
+  const int64_t kv_heads = KvHeads(a.shape), group = a.shape.heads / kv_heads;
+  const int64_t batch = BlockX() / kv_heads, first_head = BlockX() % kv_heads * group;
+  const int first = BlockY() * kSide;  // key; the tiles with the most queries come first
+  const int own = first + Warp() * 16;
+  const int tiles = (tokens - first + kSide - 1) / kSide;
+  const int rounds = static_cast<int>(group) * tiles;
+  const Head keys = HeadOf(a.shape, batch, first_head);
+  LoadTiles(keys.In(a.qkv, keys.k, first), keys.In(a.qkv, keys.v, first), memory.own);
+  const auto load = [&](int round) {
+    const Head head = LaterHead(keys, a.shape, round / tiles);
+    const int query = first + round % tiles * kSide;
+    auto& stage = memory.stages[round % 2];
+    LoadTiles(head.In(a.qkv, head.q, query), head.Out(a.dout, query), stage.rows);
+    LoadStatistics(a.lse + head.of_query + query, DotsOf(a, head) + query, tokens - query,
+                   stage.statistics);
+    CommitCopies();
+  };
+  load(0);
+  const Softmax softmax(a.shape);
+  const HeadDropout dropout({}, keys, batch, tokens);
+  TileSums dk = {}, dv = {};
+  PP_NO_UNROLL
+  for (int round = 0; round < rounds; ++round) {
+    MeetCopies();  // the previous tile has been read, too
+    if (round + 1 < rounds) load(round + 1);
+    const auto& stage = memory.stages[round % 2];
+    float scores[1][8][4], gradients[1][8][4];
+    MultiplyBoth(memory.own, stage.rows, scores[0], gradients[0]);
+    const int query = first + round % tiles * kSide;
+    const auto apply = [&]<Later kLater>() {
+      ApplyByKey<kLater>(softmax, dropout, own, query, stage.statistics, scores, gradients);
+    };
+    query == first ? apply.template operator()<Later::kSome>()
+                   : apply.template operator()<Later::kNone>();
+    TileFragments left, right;
+    ToFragments<N>(scores[0], left);
+    ToFragments<N>(gradients[0], right);
+    BeginProducts();
+    MultiplyTileColumns(left, stage.rows[1].at, dv);
+    MultiplyTileColumns(right, stage.rows[0].at, dk);
+    CommitProducts();
+    WaitForProducts(dv, dk);
+  }
+  SyncBlock();
+  const float scales[] = {softmax.scale, softmax.scale}, ones[] = {1, 1};
+  const int staging = Warp() * 16 * kSide;
+  StoreTile(dk, scales, memory.own[0].at + staging, keys.In(a.dqkv, keys.k, own));
+  StoreTile(dv, ones, memory.own[1].at + staging, keys.In(a.dqkv, keys.v, own));
+#endif
+}
+
+template <typename N>
+__global__ void __launch_bounds__(kGroupThreads, 4) QueryGradients(AttentionBackwardArgs<N> a) {
+#if PP_WARPGROUPS
+  auto& memory = Shared<BackwardMemory<N>>();
+  const int tokens = static_cast<int>(a.shape.tokens);
+  const int64_t batch = BlockX() / a.shape.heads;
+  const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
+  const int first = ((tokens - 1) / kSide - BlockY()) * kSide;  // most keys first
+  const int end = first + kSide < tokens ? first + kSide : tokens;
+  const int own = first + Warp() * 16;
+  LoadTiles(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
+  const auto load = [&](int key) {
+    LoadTiles(head.In(a.qkv, head.k, key), head.In(a.qkv, head.v, key),
+              memory.stages[key / kSide % 2].rows);
+    CommitCopies();
+  };
+  load(0);
+  const Softmax softmax(a.shape);
+  const HeadDropout dropout({}, head, batch, tokens);
+  float lse[1][2], dots[1][2];
+  for (int i = 0; i < 2; ++i) {
+    const int query = own + i * 8 + RowOfLane();
+    lse[0][i] = query < tokens ? a.lse[head.of_query + query] : 0;
+    dots[0][i] = query < tokens ? DotsOf(a, head)[query] : 0;
+  }
+  TileSums dq = {};
+  PP_NO_UNROLL
+  for (int key = 0; key < end; key += kSide) {
+    MeetCopies();  // the previous tile has been read, too
+    if (key + kSide < end) load(key + kSide);
+    const auto& stage = memory.stages[key / kSide % 2];
+    float scores[1][8][4], gradients[1][8][4];
+    MultiplyBoth(memory.own, stage.rows, scores[0], gradients[0]);
+    const auto apply = [&]<Later kLater>() {
+      ApplyByQuery<kLater>(softmax, dropout, own, key, lse, dots, scores, gradients);
+    };
+    key == first ? apply.template operator()<Later::kSome>()
+                 : apply.template operator()<Later::kNone>();
+    TileFragments left;
+    ToFragments<N>(gradients[0], left);
+    BeginProducts();
+    MultiplyTileColumns(left, stage.rows[0].at, dq);
+    CommitProducts();
+    WaitForProducts(dq);
+  }
+  SyncBlock();
+  const float scales[] = {softmax.scale, softmax.scale};
+  StoreTile(dq, scales, memory.own[0].at + Warp() * 16 * kSide, head.In(a.dqkv, head.q, own));
+#endif
+}
+
+}  // namespace
+
+template <TwoBytes N>
+void GradientsByWarpgroups(const AttentionBackwardArgs<N>& args, Stream stream) {
+  Grid grid = {.x = args.shape.batch * KvHeads(args.shape),
+               .y = CeilDiv(args.shape.tokens, kSide),
+               .threads = kGroupThreads,
+               .shared = sizeof(BackwardMemory<N>)};
+  Launch<KeyGradients<N>>(grid, stream, args);
+  grid.x = args.shape.batch * args.shape.heads;
+  Launch<QueryGradients<N>>(grid, stream, args);
+}
+
+#define PP_OF(N, ...) \
+  template void GradientsByWarpgroups(const AttentionBackwardArgs<N>& args, Stream stream);
+PP_HALVES(PP_OF)
+
+}  // namespace pp::kernels::cuda
