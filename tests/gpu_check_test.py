@@ -43,6 +43,8 @@ MODELS = {
     "schemes": {"only": ["1f1b"], "dtypes": ["fp32"], "model": {
         "model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 4,
         "n_head": 2, "tie_word_embeddings": False}},
+    "predict": {"steps": STEPS, "warm_up": 2, "profiled": [16, 2, 2, ""],
+                "plans": [[16, 1, 2, ""], [16, 2, 2, "apply-checkpoint"], [8, 4, 2, ""]]},
 }
 
 DEVICE = """name: NVIDIA H200
@@ -165,7 +167,11 @@ for _ in $(seq ${{steps:-0}}); do echo '{json.dumps(row)}'; done >"$log"
 echo 'kernels 99.0 %  waiting 0.5 %  starting kernels 12.5 %'""")
         write_program(self.here / "pipec", """
 for word; do [ "$last" = -o ] && : >"$word"; last=$word; done
-echo "1f1b  one forward, one backward" """)
+case $1 in
+schemes) echo '[{"name": "1f1b"}]' ;;
+simulate) echo '{"makespan": 0.07, "devices": [{"peak_bytes": 7}]}' ;;
+*) echo "1f1b  one forward, one backward" ;;
+esac""")
         write_program(self.here / "gpu_kernels", f"""case $1 in
 device) {says(DEVICE)} ;;
 cases) {says(CASES)} ;;
@@ -271,7 +277,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_over_the_fake(self):
         bundle = self.bundle()
         bundle.use_the_fake()
-        status, output, rows = bundle.call("first", "schemes", "tune/gpt2-124M")
+        status, output, rows = bundle.call("first", "schemes", "tune/gpt2-124M", "predict")
         self.assertEqual(status, 0, output)
         trained = [row for row in rows if row["check"] in ("train", "tune")]
         self.assertEqual(len(trained), 4)
@@ -283,6 +289,11 @@ class GpuCheckTest(unittest.TestCase):
         schemes = [row for row in rows if row["check"] == "schemes"]
         self.assertEqual([row["name"] for row in schemes], ["1f1b fp32, 4 ranks on one GPU"])
         self.assertLess(schemes[0]["from_cpu"], 1e-5)
+        predicted = [row for row in rows if row["check"] == "predict"]
+        self.assertEqual(len(predicted), 4, output)
+        for row in predicted[:3]:
+            self.assertGreater(row["predicted_ms"], 0)
+            self.assertGreater(row["ms"], 0)
 
     def test_faults(self):
         def run(case):

@@ -7,7 +7,6 @@
 // tiles of 64 of the others. While one warpgroup computes exponentials, the tensor cores work for
 // another one of the same multiprocessor.
 #pragma once
-#include <cstdlib>
 
 #include "kernels/cuda/attention_cuda.h"
 #include "kernels/warpgroup_mma.h"
@@ -17,8 +16,7 @@ namespace pp::kernels::cuda {
 // Whether the current device computes these by products of warpgroups.
 template <typename Args>
 bool RunsByWarpgroups(const Args& args) {
-  return args.shape.head_dim == kTileSide && args.dropout.p == 0 && HasWarpgroups() &&
-         *std::getenv("PP_OLD") == 48;
+  return args.shape.head_dim == kTileSide && args.dropout.p == 0 && HasWarpgroups();
 }
 
 template <TwoBytes N>

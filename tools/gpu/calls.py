@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Callable
 
-from gpu import checks, machine, training
+from gpu import checks, machine, predict, training
 
 CALL_SECONDS = 540
 
@@ -63,6 +63,7 @@ CALLS = {
         _torch("gpt2-1.5B/eager/flash", 30), _torch("gpt2-1.5B/eager/cudnn", 25),
         _torch("llama-1B/eager/flash", 25),
     ],
+    "predict": [_device(15), Check("predict", "gpt2-124M", 525, predict.check_predict)],
     "sanitize": [
         _device(15), _sanitize("memcheck", 265), _sanitize("racecheck", 200),
         _sanitize("synccheck", 60),
