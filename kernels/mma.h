@@ -11,8 +11,8 @@
 //               of two matrices side by side, at[2] and at[3] are the second one's
 //   C [16][8]   at[0], at[1]: row g, columns 2t, 2t+1     at[2], at[3]: row g+8
 //
-// All of a warp's lanes take part in Mma and LoadMatrix. They exist from sm_80 on. Hopper's products
-// of four warps together: warpgroup_mma.h.
+// All of a warp's lanes take part in Mma and LoadMatrix. They exist from sm_80 on. Hopper's
+// products of four warps together: warpgroup_mma.h.
 #pragma once
 
 #include <cstdint>

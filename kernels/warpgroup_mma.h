@@ -137,7 +137,9 @@ __device__ void MultiplyTileRows(const N* a, const N* b, TileSums& sums) {
 #endif
 }
 
-// sums[row][column] += sum over k of a[row][k] * b[k][column], with the tile b.
+// sums[row][column] += sum over k of a[row][k] * b[k][column], with the tile b. Fragments are made
+// for each product: those of queries, kept in registers from product to product, gave wrong scores
+// on an H200 from the second one on.
 template <TwoBytes N>
 __device__ void MultiplyTileColumns(const TileFragments& a, const N* b, TileSums& sums) {
 #if PP_WARPGROUPS

@@ -1,7 +1,6 @@
 // Attention on Hopper, for the heads of most models, of 64 elements of two bytes, without dropout,
-// whose random numbers would take the registers. By products of
-// warpgroups (warpgroup_mma.h), but the same algorithms as in attention_forward_cuda.cu and
-// attention_backward_cuda.cu.
+// whose random numbers would take the registers. By products of warpgroups (warpgroup_mma.h), with
+// the algorithms of attention_forward_cuda.cu and attention_backward_cuda.cu, and their bits.
 //
 // A warpgroup owns 64 rows, of queries or keys, each of its warps 16 of them, and goes through
 // tiles of 64 of the others. While one warpgroup computes exponentials, the tensor cores work for

@@ -216,7 +216,7 @@ class Pipeline {
     const Memory& there = logits_at.area == Area::kKept ? stage.kept : stage.stash;
     const auto* logits = reinterpret_cast<const float*>(there.data() + logits_at.offset);
     for (int row = 0; row < kRows; ++row) {
-      std::copy_n(logits + row * loss.op.stride, kVocabulary, out + row * kVocabulary);
+      std::copy_n(logits + row * loss.op.in, kVocabulary, out + row * kVocabulary);
     }
   }
 

@@ -153,13 +153,11 @@ TEST_CASE("sizes of GPT-2 124M in two stages") {
   CHECK(b.targets_bytes == 1024);
   CHECK(a.loss_bytes == 0);
   CHECK(b.loss_bytes == 8);
-  CHECK(b.operators.back().op.stride == 50272);
+  CHECK(b.operators.back().op.in == 50272);  // room for whole sixteens of tokens
   // 9 C + 4 statistics + H scores per token and layer; the stream between layers and from the
-  // embedding; in the last stage the stream's end, two statistics and the logits, whose last row
-  // ends with its last token.
+  // embedding; in the last stage the stream's end, two statistics and the logits.
   CHECK(a.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768));
-  constexpr int64_t kPadding = 50272 - 50257;
-  CHECK(b.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768 + 2 + 50272) - 4 * kPadding);
+  CHECK(b.stash_bytes == 256 * 4 * (6 * (9 * 768 + 4 + 12) + 6 * 768 + 2 + 50272));
   CHECK(a.tied_head == -1);
   CHECK(a.tied_lookup == a.tensors.front().wgrad);
   CHECK(b.tied_head == b.tensors.back().wgrad);
@@ -264,7 +262,7 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
       const OperatorKind kind = placed.op.kind;
       // A Linear that adds the stream has the output of the Residual after it.
       if ((!forward.stream || kind == OperatorKind::kResidual) && kind != OperatorKind::kRope)
-        add(forward.out, (n - 1) * placed.op.stride + placed.op.out);
+        add(forward.out, n * placed.op.out);
       const auto parameters = static_cast<int64_t>(placed.op.parameters.size());
       add(forward.statistics,
           n * (kind == OperatorKind::kAttention ? placed.op.heads : parameters));
@@ -275,7 +273,7 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
         add(backward.d_in, n * before);
       }
       add(backward.part, parameters * model.hidden_size);
-      before = placed.op.stride;
+      before = placed.op.out;
     }
     add_flow(layout.flow[static_cast<int>(Halves::kApart)]);
     INFO("stage " << s);
@@ -297,6 +295,13 @@ TEST_CASE("a matrix with one row is a matrix") {
   }
 }
 
+TEST_CASE("peers have room for whole sixteens of tokens") {
+  CHECK(PartOf({.size = 50257, .multiple = 16}, 1) == 50272);
+  CHECK(PartOf({.size = 50257, .multiple = 16}, 2) == 25136);
+  CHECK(PartOf({.size = 17, .multiple = 16}, 4) == 16);  // two of them have no token
+  CHECK(PartOf({.size = 3072}, 4) == 768);
+}
+
 // What is cut of a layer is exactly half; the rest is whole.
 TEST_CASE("two peers have halves") {
   for (const ModelConfig& model : {Gpt2(), Llama()}) {
@@ -315,13 +320,15 @@ TEST_CASE("two peers have halves") {
           one.name().ends_with("wte.weight") || one.name().ends_with("tokens.weight");
       const bool is_cut = part.cut != Cut::kNone;
       cut += is_cut;
+      const int64_t tokens = model.vocab_size;
       if (vocabulary) {
-        CHECK(part.rows == (one.rows + 1) / 2);
+        CHECK(part.rows == ((tokens + 1) / 2 + 15) / 16 * 16);
       } else {
         CHECK(part.bytes() * (is_cut ? 2 : 1) == one.bytes());
       }
       // Both peers together have every element of the whole once, or, if it is not cut, twice.
-      std::vector<int> times(one.elements());
+      const int64_t elements = vocabulary ? tokens * one.cols : one.elements();
+      std::vector<int> times(elements);
       for (const int index : {0, 1})
         for (const Slice& slice : SlicesOf(part, {index, 2})) {
           CHECK(slice.at + (slice.rows - 1) * part.cols + slice.cols <= part.elements());
@@ -329,7 +336,7 @@ TEST_CASE("two peers have halves") {
             for (int64_t col = 0; col < slice.cols; ++col)
               ++times[slice.element + row * slice.row_elements + col];
         }
-      CHECK(times == std::vector<int>(one.elements(), is_cut ? 1 : 2));
+      CHECK(times == std::vector<int>(elements, is_cut ? 1 : 2));
     }
     CHECK(cut == 1 + 6 * (even.family == FindFamily("gpt2") ? 6 : 4));
     for (size_t i = 0; i < whole.operators.size(); ++i)
