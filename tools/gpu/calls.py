@@ -65,8 +65,8 @@ CALLS = {
     ],
     "predict": [_device(15), Check("predict", "gpt2-124M", 525, predict.check_predict)],
     "sanitize": [
-        _device(15), _sanitize("memcheck", 265), _sanitize("racecheck", 200),
-        _sanitize("synccheck", 60),
+        _device(15), _sanitize("memcheck", 60), _sanitize("synccheck", 60),
+        _sanitize("racecheck", 405),
     ],
     "fakes": [_fakes("cuda_run_test", 330), _fakes("nccl_run_test", 210)],
 }
