@@ -137,6 +137,8 @@ PLANTED = {
     "many runs": ("more", ["train", "schemes", "experiments", "tune"], "piperun"),
     "nccl": ("more", ["nccl"], "gpu_nccl"),
     "torch": ("torch", ["torch"], "bench_torch.py"),
+    "predict": ("predict", ["predict"], "piperun"),
+    "predict's pipec": ("predict", ["predict"], "pipec"),
     "sanitizer": ("sanitize", ["sanitize"], "tools/compute-sanitizer"),
     "fakes": ("fakes", ["fakes"], "cuda_run_test"),
 }
