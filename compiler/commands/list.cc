@@ -11,6 +11,7 @@
 #include "compiler/machine/machine.h"
 #include "compiler/pass.h"
 #include "compiler/scheme.h"
+#include "schema/units.h"
 
 namespace pp {
 namespace {
@@ -72,10 +73,26 @@ Status OpsCommand(const Arguments& a) {
 
 Status MachinesCommand(const Arguments& a) {
   std::string out;
-  for (const Machine& machine : Machines())
-    out += a.format == "json" ? fmt::format("{}{}", out.empty() ? "[" : ",\n", ToJson(machine))
-                              : ToJson(machine) + "\n";
-  return PrintOut(a.format == "json" ? out + "]\n" : out);
+  if (a.format == "json") {
+    for (const Machine& machine : Machines()) out += (out.empty() ? "[" : ",\n") + ToJson(machine);
+    return PrintOut(out + "]\n");
+  }
+  const auto text = [](double value, Dimension dimension) { return ToText({value, dimension}); };
+  const auto link = [&](const Link& link) {
+    return text(link.bandwidth, Dimension::kBandwidth) + " " + text(link.latency, Dimension::kTime);
+  };
+  out = fmt::format(
+      "{:<10} {:>12} {:>12} {:>8} {:>10} {:>5} {:>13} {:>13}  reaches of products, "
+      "attention, memory\n",
+      "machine", "bf16", "fp32", "memory", "bandwidth", "node", "inside", "between");
+  for (const Machine& m : Machines())
+    out += fmt::format("{:<10} {:>12} {:>12} {:>8} {:>10} {:>5} {:>13} {:>13}  {:g} {:g} {:g}\n",
+                       m.name, text(m.flops[static_cast<size_t>(Dtype::kBf16)], Dimension::kFlops),
+                       text(m.flops[static_cast<size_t>(Dtype::kFp32)], Dimension::kFlops),
+                       text(m.memory, Dimension::kBytes),
+                       text(m.memory_bandwidth, Dimension::kBandwidth), m.node, link(m.inside),
+                       link(m.between), m.product, m.attention, m.memory_share);
+  return PrintOut(out);
 }
 
 }  // namespace pp
