@@ -119,7 +119,9 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
   if (gather && sum.steps == 0) return Status::Invalid(fmt::format("before STEP s{}", i.stage));
   if (!gather) PP_RETURN_IF_ERROR(Complete(sum));
   if (!gather && sum.normed) return Status::Invalid("after NORM_grad");
-  const int all = gather ? BucketsIn(sum).all : BucketsIn(sum).reduced;
+  int all = gather ? BucketsIn(sum).all : BucketsIn(sum).reduced;
+  // A scheme also marks where a stage without parameters would begin.
+  if (depth_ == Depth::kSchedule) all = std::max(all, 1);
   if (i.bucket != buckets || i.bucket >= all)
     return Status::Invalid(fmt::format("bucket {} (b{} is next, of {})", i.bucket, buckets, all));
   ++buckets;

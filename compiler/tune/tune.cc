@@ -14,6 +14,7 @@
 
 #include "compiler/balance.h"
 #include "compiler/machine/costs.h"
+#include "compiler/passes/schedule.h"
 #include "compiler/play/ideal.h"
 #include "compiler/simulate.h"
 #include "compiler/tune/bounds.h"
@@ -193,6 +194,7 @@ class Tuner {
     const int all = compile.shape.microbatches;
     const Result<Program>& sketch = SketchOf(compile.scheme, compile.shape);
     if (!sketch.ok()) return;
+    if (!compile.passes.empty() && !CheckWholeBackwards(*sketch, compile.passes).ok()) return;
     auto program = WithJob(sketch, compile);
     if (!program.ok()) return Refuse(program.status());
     if (compile.passes == "mario" && int64_t{program->stages} * all > kMostMarioCells) return;

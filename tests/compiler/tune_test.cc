@@ -146,8 +146,10 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
       CHECK(tuned->best[i - 1].seconds <= tuned->best[i].seconds * (1 + 1e-9));
     for (const Candidate& candidate : tuned->rest) {
       const Exact exact = ExactOf(candidate.compile);
-      INFO(candidate.compile.scheme << " " << candidate.compile.shape.devices << " "
-                                    << candidate.compile.passes);
+      INFO(candidate.compile.scheme
+           << " " << candidate.compile.shape.devices << " " << candidate.compile.passes << " "
+           << (exact.legal ? "" : Compile(candidate.compile).status().message()));
+      CHECK((exact.legal || candidate.compile.passes.empty()));  // its command runs
       CHECK(candidate.seconds <= exact.seconds * (1 + 1e-9));
       CHECK(candidate.bytes <= std::max(exact.bytes, exact.legal ? 0 : HUGE_VAL));
     }
