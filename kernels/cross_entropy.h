@@ -27,7 +27,7 @@ template <typename N>
 struct CrossEntropyForwardArgs {
   int64_t rows = 0, vocabulary = 0;
   int64_t row_stride = 0;           // elements from one row of logits to the next; 0: vocabulary
-  int64_t padding = 0;              // columns after the vocabulary; their dlogits are 0
+  int64_t padding = 0;              // columns of a row after the vocabulary; their dlogits are 0
   const N* logits = nullptr;        // [rows, vocabulary]
   const int32_t* target = nullptr;  // [rows], 0 <= target < vocabulary, or kIgnored
   double* losses = nullptr;         // [rows], =

@@ -10,10 +10,11 @@
 // 16w + 15 of the sums as fragments C (kernels/mma.h), of eight matrices [16][8] side by side, and
 // of a left factor in registers as fragments A, of four matrices [16][16] side by side.
 //
-//   BeginProducts();          what the registers hold is in place
-//   MultiplyTile...(...);     any number, each with other sums
-//   CommitProducts();         a group
-//   WaitForProducts(sums);    all groups are done; before, neither sums nor factors are touched
+//   BeginProducts(registers...);     sums to add to, and fragments, are in place
+//   MultiplyTile...(...);            any number, each with other sums
+//   CommitProducts();                a group
+//   WaitForProducts(registers...);   all groups are done; before, neither sums nor fragments are
+//                                    touched
 #pragma once
 
 #include "kernels/mma.h"
@@ -59,6 +60,9 @@ __device__ void ToFragments(const TileSums& sums, TileFragments& fragments) {
 #define PP_WARPGROUPS 0
 #endif
 
+// What a kernel without them does, if it is launched after all: code for other GPUs.
+inline __device__ void Trap() { __trap(); }
+
 // A barrier of the block. Products see all that has been copied (CopyAsync).
 inline __device__ void MeetCopies() {
   WaitForCopies();
@@ -66,12 +70,6 @@ inline __device__ void MeetCopies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
   SyncBlock();
-}
-
-inline __device__ void BeginProducts() {
-#if PP_WARPGROUPS
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
 }
 
 inline __device__ void CommitProducts() {
@@ -85,11 +83,35 @@ inline __device__ void CommitProducts() {
   PP_FOUR(s[0]), PP_FOUR(s[1]), PP_FOUR(s[2]), PP_FOUR(s[3]), PP_FOUR(s[4]), PP_FOUR(s[5]), \
       PP_FOUR(s[6]), PP_FOUR(s[7])
 
-template <typename... Sums>
-__device__ void WaitForProducts(Sums&... sums) {
+// The compiler moves no access to these across it.
+inline __device__ void Pin(TileSums& s) {
+#if PP_WARPGROUPS
+  asm volatile("" : PP_SUMS(s)::"memory");
+#endif
+}
+inline __device__ void Pin(TileFragments& f) {
+#if PP_WARPGROUPS
+  PP_UNROLL
+  for (int k = 0; k < 4; ++k)
+    asm volatile(""
+                 : "+r"(f[k].at[0]), "+r"(f[k].at[1]), "+r"(f[k].at[2]),
+                   "+r"(f[k].at[3])::"memory");
+#endif
+}
+
+template <typename... Registers>
+__device__ void BeginProducts(Registers&... registers) {
+#if PP_WARPGROUPS
+  (Pin(registers), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+template <typename... Registers>
+__device__ void WaitForProducts(Registers&... registers) {
 #if PP_WARPGROUPS
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-  (([](TileSums& s) { asm volatile("" : PP_SUMS(s)::"memory"); })(sums), ...);
+  (Pin(registers), ...);
 #endif
 }
 
@@ -138,8 +160,8 @@ __device__ void MultiplyTileRows(const N* a, const N* b, TileSums& sums) {
 }
 
 // sums[row][column] += sum over k of a[row][k] * b[k][column], with the tile b. Fragments are made
-// for each product: those of queries, kept in registers from product to product, gave wrong scores
-// on an H200 from the second one on.
+// anew for each product: left factors that were kept in registers over several of them gave wrong
+// results on an H200, from the second one on.
 template <TwoBytes N>
 __device__ void MultiplyTileColumns(const TileFragments& a, const N* b, TileSums& sums) {
 #if PP_WARPGROUPS
@@ -172,11 +194,12 @@ inline void MeetCopies() {
   emulation::here->shows_copies = true;
   SyncBlock();
 }
-inline void BeginProducts() {}
+template <typename... Registers>
+void BeginProducts(Registers&...) {}
 inline void CommitProducts() { emulation::here->products.emplace_back(); }
 
-template <typename... Sums>
-void WaitForProducts(Sums&...) {
+template <typename... Registers>
+void WaitForProducts(Registers&...) {
   auto& products = emulation::here->products;
   if (!products.empty() && products.back()) emulation::Fail("products are not committed");
   for (const auto& product : products)

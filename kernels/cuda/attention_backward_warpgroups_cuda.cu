@@ -76,17 +76,19 @@ __global__ void __launch_bounds__(kGroupThreads, 3) KeyGradients(AttentionBackwa
     TileFragments left, right;
     ToFragments<N>(scores[0], left);
     ToFragments<N>(gradients[0], right);
-    BeginProducts();
+    BeginProducts(dv, dk, left, right);
     MultiplyTileColumns(left, stage.rows[1].at, dv);
     MultiplyTileColumns(right, stage.rows[0].at, dk);
     CommitProducts();
-    WaitForProducts(dv, dk);
+    WaitForProducts(dv, dk, left, right);
   }
   SyncBlock();
   const float scales[] = {softmax.scale, softmax.scale}, ones[] = {1, 1};
   const int staging = Warp() * 16 * kSide;
   StoreTile(dk, scales, memory.own[0].at + staging, keys.In(a.dqkv, keys.k, own));
   StoreTile(dv, ones, memory.own[1].at + staging, keys.In(a.dqkv, keys.v, own));
+#else
+  Trap();
 #endif
 }
 
@@ -130,14 +132,16 @@ __global__ void __launch_bounds__(kGroupThreads, 4) QueryGradients(AttentionBack
                  : apply.template operator()<Later::kNone>();
     TileFragments left;
     ToFragments<N>(gradients[0], left);
-    BeginProducts();
+    BeginProducts(dq, left);
     MultiplyTileColumns(left, stage.rows[0].at, dq);
     CommitProducts();
-    WaitForProducts(dq);
+    WaitForProducts(dq, left);
   }
   SyncBlock();
   const float scales[] = {softmax.scale, softmax.scale};
   StoreTile(dq, scales, memory.own[0].at + Warp() * 16 * kSide, head.In(a.dqkv, head.q, own));
+#else
+  Trap();
 #endif
 }
 

@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kForwardThreads, 2) Forward(AttentionForwardAr
 
   const float scale = 1 / sqrtf(static_cast<float>(kSide)), unit = scale * kLog2E;
   float sums[1][8][4] = {};
+  TileFragments weights = {};
   Normalizers<1> normalizers = {{{-INFINITY, -INFINITY}}, {{0, 0}}};
   PP_NO_UNROLL
   for (int keys = 0; keys < end; keys += kKeys) {
@@ -60,20 +61,22 @@ __global__ void __launch_bounds__(kForwardThreads, 2) Forward(AttentionForwardAr
       BeginProducts();
       MultiplyTileRows(memory.queries[group].at, stage.keys[i].at, scores[0]);
       CommitProducts();
-      WaitForProducts(scores[0], sums[0]);
+      WaitForProducts(scores[0], sums[0], weights);
       if (key + kSide > own) HideLaterKeys(own, key, scores);
       OnlineSoftmax(unit, scores, normalizers, sums);
-      TileFragments weights;
       ToFragments<N>(scores[0], weights);
-      BeginProducts();
+      BeginProducts(sums[0], weights);
       MultiplyTileColumns(weights, stage.values[i].at, sums[0]);
       CommitProducts();  // and the next scores follow at once
     }
-    WaitForProducts(sums[0]);
+    WaitForProducts(sums[0], weights);
   }
   float factors[1][2];
   Finish(scale, normalizers, tokens - own, a.lse + head.of_query + own, factors);
+  SyncBlock();
   StoreTile(sums[0], factors[0], own_queries, head.Out(a.out, own));
+#else
+  Trap();
 #endif
 }
 

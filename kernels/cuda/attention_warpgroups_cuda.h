@@ -1,6 +1,6 @@
 // Attention on Hopper, for the heads of most models, of 64 elements of two bytes, without dropout,
 // whose random numbers would take the registers. By products of warpgroups (warpgroup_mma.h), with
-// the algorithms of attention_forward_cuda.cu and attention_backward_cuda.cu, and their bits.
+// the algorithms of attention_forward_cuda.cu and attention_backward_cuda.cu.
 //
 // A warpgroup owns 64 rows, of queries or keys, each of its warps 16 of them, and goes through
 // tiles of 64 of the others. While one warpgroup computes exponentials, the tensor cores work for
@@ -39,7 +39,7 @@ __device__ void LoadTile(const Rows<const N>& from, Tile<N>& to) {
   const N* at = from.at + row * from.stride + column;
   N* there = to.at + InTile(row, column);  // and a multiple of 8 rows further on
   PP_UNROLL
-  for (int i = 0; i < kSide; i += kStep, at += kStep * from.stride)
+  for (int i = 0; i < kSide; i += kStep, at += kStep * from.stride)  // of 0 bytes nothing is read
     CopyAsync<16>(at, row + i < from.rows ? 16 : 0, there + i * kSide);
 }
 

@@ -35,7 +35,7 @@ Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
   PP_CHECK(me_ < group.size() && args_.shards.size() == group.size());
   for (const std::vector<ByteRange>& shard : args_.shards)
     for (const ByteRange& range : shard) whole_ = std::max(whole_, range.begin + range.bytes);
-  if (group.size() == 1) return;  // its own value is the sum
+  if (group.size() == 1) return;  // nobody else has a part; Start adds the second one
   if (args_.kind != CollectiveKind::kAllGather) AddScatter();
   if (args_.kind != CollectiveKind::kReduceScatter) AddGather();
   for (auto& parts : parts_) parts.resize(group.size());

@@ -63,7 +63,8 @@ class Collective {
   // REQUIRES: `rank` is in the group.
   Collective(CollectiveArgs args, Transport* transport, Queue* queue);
 
-  // Begins; REQUIRES: it is over, or new. `offset` is added to the value's address.
+  // Begins; REQUIRES: it is over, or new, and what it sends is computed. `offset` is added to the
+  // value's address.
   Status Start(int64_t offset);
   // Does what can be done now.
   Status Test(bool* over);

@@ -104,7 +104,7 @@ struct Manifest {
   };
   std::vector<Shard> shards;  // by rank
 };
-inline constexpr int kManifestFormat = 1;
+inline constexpr int kManifestFormat = 2;  // 1: peers' parts of a vocabulary had other rows
 
 Status WriteManifest(const std::string& folder, const Manifest& manifest);
 // Invalid: it is missing or damaged. Failed: it cannot be read.

@@ -92,7 +92,7 @@ class Lister {
     ++group_;
   }
 
-  // Elements of the first peer's part for which the model has none.
+  // How many elements of the first peer's part no parameter of the model is in.
   int64_t Padding(const Parameter& parameter) const {
     if (parameter.cut != Cut::kOut) return 0;
     int64_t padding = 0;

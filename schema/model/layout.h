@@ -161,8 +161,7 @@ struct StageLayout {
   // In model order; the head (or the last stage's copy of a tied embedding) at the end. In a single
   // stage a tied embedding appears once, at the beginning.
   std::vector<Tensor> tensors;
-  // Of the model, that belong to this stage: neither that copy counts, nor padding; of the first
-  // peer.
+  // How many of the model's belong to this stage, without that copy; with peers, of the first one.
   int64_t parameters = 0;
   int64_t weights_bytes = 0;
   // Of what products read of the weights, if activations have two bytes: the same in their type.
@@ -178,7 +177,7 @@ struct StageLayout {
   int64_t wgrad_bytes = 0;
   int64_t tied_lookup = -1;  // offset in wgrad
   int64_t tied_head = -1;    // offset in wgrad
-  int64_t tied_bytes = 0;    // V * C * 4, in the stages that take part
+  int64_t tied_bytes = 0;    // of the table, in the stages that take part
 
   // One double for each block of kNormBlock elements of each tensor.
   int64_t norm_blocks = 0;

@@ -7,7 +7,7 @@
 // norm reads it, a residual adds to it, and it is what is passed from stage to stage.
 //
 //   kind        output                                 parameters            saved for its backward
-//   Embedding   the stream: token and position rows    [V, C], maybe [P, C]  -
+//   Embedding   the stream: token and position rows    [V', C], maybe [P, C]  -
 //   Norm        of the stream                          gamma, maybe beta     1 / deviation, mean
 //   Linear      in W + b                               W, maybe b            its input
 //   Rope        queries and keys turned, in place      -                     -
@@ -17,8 +17,9 @@
 //   Residual    the stream: itself + dropout(in)       -                     -
 //   Loss        cross-entropy with the targets         -                     its input's gradient
 //
-// A Norm without beta is RMSNorm, and has no mean. The output of a Norm, a Gelu or a SwiGlu is not
-// saved: it is recomputed for the weight gradient of the Linear after it.
+// V' is the vocabulary with room for whole sixteens (PartOf). A Norm without beta is RMSNorm, and
+// has no mean. The output of a Norm, a Gelu or a SwiGlu is not saved: it is recomputed for the
+// weight gradient of the Linear after it.
 #pragma once
 
 #include <cstdint>
@@ -93,9 +94,9 @@ struct ModelTable {
 };
 
 // One of `tp` peers' part of it. The vocabulary is cut into equal parts of whole sixteens, the last
-// of which may extend beyond it: rows of logits are aligned, and cuBLASLt computes a product with
-// 50257 tokens up to seven times slower than one with 50272. All else divides evenly
-// (TensorParallelLimit).
+// of which may extend beyond it, or have none of it: rows of logits are aligned, and cuBLASLt
+// computes a product with 50257 tokens up to seven times slower than one with 50272. All else
+// divides evenly (TensorParallelLimit).
 ModelTable PartOf(const ModelTable& table, int tp);
 int64_t PartOf(const Piece& piece, int64_t tp);
 // The greatest number of peers that the model can be cut for; the other legal ones are its

@@ -44,12 +44,12 @@ void Multiply(const N* a, const N* b, float* results) {
                      left[k].at);
   cuda::TileSums rows, columns;
   for (auto& four : columns) four[0] = four[1] = four[2] = four[3] = 1;
-  cuda::BeginProducts();
+  cuda::BeginProducts(columns, left);
   cuda::MultiplyTileRows(m.a, right, rows);
   cuda::MultiplyTileColumns(left, right, columns);
   if (kFault != Fault::kNoCommit) cuda::CommitProducts();
   if (kFault == Fault::kOverwritten) m.b[Thread() * 8] = {};
-  if (kFault != Fault::kNoWait) cuda::WaitForProducts(rows, columns);
+  if (kFault != Fault::kNoWait) cuda::WaitForProducts(rows, columns, left);
   for (const cuda::TileSums* sums : {&rows, &columns}) {
     for (int n = 0; n < 8; ++n)
       for (int i = 0; i < 4; ++i) {

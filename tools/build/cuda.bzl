@@ -16,7 +16,7 @@ CUDA_ONLY = select({
     "//conditions:default": ["//tools/build:needs_config_cuda"],
 })
 
-# Code for A100 and, with what later GPUs do not have, H100 and H200; and PTX for those.
+# Code for A100, for H100 and H200 with wgmma (sm_90a), and PTX for later GPUs, without it.
 _NVCC_FLAGS = [
     "-std=c++20",
     "-O3",

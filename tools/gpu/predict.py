@@ -38,7 +38,10 @@ def simulate(call, label, plan, *options):
     ran = call.run(label, [call.here / "pipec", "simulate", plan, "--format", "json", *options])
     if ran.problem:
         return ran.problem, {}
-    return None, json.loads(ran.text)
+    try:
+        return None, json.loads(ran.text)
+    except ValueError as error:
+        return f"WRONG {error}", {}
 
 
 def predict_one(call, label, what, files, sizes):
