@@ -74,10 +74,10 @@ TEST_CASE("only damage falls back to the checkpoint before") {
     std::ifstream file(last + "/manifest.json", std::ios::binary);
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
-  const std::string newer = ReplaceAll(text, "\"format\": 1", "\"format\": 2");
+  const std::string newer = ReplaceAll(text, "\"format\": 2", "\"format\": 3");
   WriteWithSum(last + "/manifest.json", newer);
   CHECK(Run(model, shape, folder, {.resume = true}).status.message() ==
-        "--resume: " + last + "/manifest.json: is of format 2 (this piperun reads 1)");
+        "--resume: " + last + "/manifest.json: is of format 3 (this piperun reads 2)");
 }
 
 TEST_CASE("a training goes on with its data and its options, or says what is not as it was") {
