@@ -25,7 +25,7 @@ Status Exchange::Receive(int from, void* data, int64_t bytes) {
 Status Exchange::Transfer(Way way, int peer, std::shared_ptr<char[]> buffer, int64_t bytes) {
   std::unique_lock<std::mutex> lock(mutex_);
   PP_CHECK(state_ == State::kNone);
-  port_ = {way, Channel::kReduce, peer};
+  port_ = {way, Channel::kPhase, peer};
   buffer_ = std::move(buffer);
   bytes_ = bytes;
   state_ = State::kAsked;

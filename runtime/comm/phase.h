@@ -20,8 +20,8 @@ class Exchange {
  public:
   explicit Exchange(Transport& transport) : transport_(transport) {}
 
-  // The work's thread: sends or receives, through Channel::kReduce, which has nothing to carry
-  // between steps. Failed: the phase is over because a rank does not answer, or a transfer failed.
+  // The work's thread: sends or receives, through Channel::kPhase. Failed: the phase is over
+  // because a rank does not answer, or a transfer failed.
   Status Send(int to, const void* data, int64_t bytes);
   Status Receive(int from, void* data, int64_t bytes);
 

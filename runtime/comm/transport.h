@@ -24,10 +24,11 @@ namespace pp {
 
 enum class Way : uint8_t { kSend, kRecv };
 // Between the same two ranks, transfers through different channels are not ordered: messages, with
-// one channel for each kind of value, reductions, exchanges of tensor-parallel peers, and the
-// hosts' control messages.
-enum class Channel : uint8_t { kAct, kGrad, kReduce, kPeers, kControl };
-inline constexpr int kChannels = 5;
+// one channel for each kind of value, reductions, exchanges of tensor-parallel peers, the hosts'
+// control messages, and the phases after the last step, when a failed run may have left all others
+// busy.
+enum class Channel : uint8_t { kAct, kGrad, kReduce, kPeers, kControl, kPhase };
+inline constexpr int kChannels = 6;
 
 struct Port {
   Way way;

@@ -39,7 +39,7 @@ int64_t SendsOf(const Program& program, int rank) {
   Group all(topology.ranks());
   for (int other = 0; other < topology.ranks(); ++other) all[other] = other;
   add(Channel::kControl, rank == 0 ? all : Group{0});
-  add(Channel::kReduce, rank == 0 ? all : Group{0});  // the phases at the end (comm/phase.h)
+  add(Channel::kPhase, rank == 0 ? all : Group{0});
   add(Channel::kPeers, topology.PeersOf(place));
   const DeviceList& list = program.lists[place.device];
   for (const auto* instructions : {&list.body, &list.evaluation})
