@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "compiler/machine/fit.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "compiler/scheme.h"
-#include "schema/disk.h"
-#include "schema/file.h"
-#include "schema/verify.h"
+#include "schema/base/disk.h"
+#include "schema/format/file.h"
+#include "schema/proof/verify.h"
 
 namespace pp {
 

@@ -12,17 +12,17 @@
 #include "compiler/progress.h"
 #include "compiler/scheme.h"
 #include "compiler/transport.h"
-#include "schema/disk.h"
+#include "schema/base/disk.h"
+#include "schema/base/status.h"
 #include "schema/model/attribute.h"
 #include "schema/nccl/prove.h"
 #include "schema/program.h"
-#include "schema/status.h"
-#include "schema/walk.h"
+#include "schema/semantics/walk.h"
 
 namespace pp {
 
-// What the user typed, checked (options.h): a member for each option of any command. Files are read
-// by the commands.
+// What the user typed, checked (schema/cli/options.h): a member for each option of any command.
+// Files are read by the commands.
 struct Arguments {
   // What to compile or to tune for.
   std::string scheme;
@@ -48,7 +48,7 @@ struct Arguments {
   nccl::Terms terms;
   std::string communicators = "auto";  // or a sharing's name
   std::string of_nccl;                 // an option that needs it, as given
-  std::string completion;              // the script that completes words
+  std::string completion, manual;      // the script that completes words, and the page for man(1)
 
   Progress* progress = nullptr;  // REQUIRED by every command
 };

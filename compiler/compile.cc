@@ -8,9 +8,9 @@
 
 #include "compiler/balance.h"
 #include "compiler/search/search.h"
-#include "schema/schedule.h"
-#include "schema/sections.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/schedule.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

@@ -9,8 +9,8 @@
 #include "compiler/machine/fit.h"
 #include "compiler/pass.h"
 #include "compiler/scheme.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 #include "schema/text.h"
 
 namespace pp {

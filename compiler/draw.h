@@ -5,8 +5,8 @@
 #include <string>
 
 #include "compiler/simulate.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

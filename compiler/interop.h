@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 #include "schema/text.h"
 
 namespace pp {

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "schema/profile.h"
-#include "schema/sections.h"
+#include "schema/format/profile.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

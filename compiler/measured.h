@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "compiler/simulate.h"
-#include "schema/cost_model.h"
+#include "schema/format/timeline.h"
 #include "schema/program.h"
-#include "schema/timeline.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "schema/units.h"
+#include "schema/base/units.h"
 
 namespace pp {
 Result<MemoryLimit> ParseMemoryLimit(const std::string& text) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

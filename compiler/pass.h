@@ -9,10 +9,10 @@
 
 #include "compiler/memory_limit.h"
 #include "compiler/search/method.h"
-#include "schema/cost_model.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
-#include "schema/walk.h"
+#include "schema/semantics/cost_model.h"
+#include "schema/semantics/walk.h"
 
 namespace pp {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "schema/execute.h"
-#include "schema/sections.h"
-#include "schema/walk.h"
+#include "schema/play/execute.h"
+#include "schema/semantics/sections.h"
+#include "schema/semantics/walk.h"
 
 namespace pp {
 namespace {

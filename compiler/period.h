@@ -6,9 +6,9 @@
 #pragma once
 
 #include "compiler/transport.h"
-#include "schema/cost_model.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

@@ -20,12 +20,13 @@
 #include <vector>
 
 #include "compiler/command.h"
-#include "compiler/options.h"
-#include "schema/disk.h"
-#include "schema/file.h"
-#include "schema/nearest.h"
-#include "schema/units.h"
-#include "schema/version.h"
+#include "schema/base/disk.h"
+#include "schema/base/nearest.h"
+#include "schema/base/units.h"
+#include "schema/base/version.h"
+#include "schema/cli/options.h"
+#include "schema/cli/pages.h"
+#include "schema/format/file.h"
 
 namespace pp {
 namespace {
@@ -67,9 +68,12 @@ class CommandLine {
           std::string schemes = "auto", machines;
           for (const Scheme& scheme : Schemes()) schemes += fmt::format(" {}", scheme.name);
           for (const Machine& machine : Machines()) machines += machine.name + " ";
-          a_.completion =
-              options::CompletionScript(app_, {{"--scheme", schemes}, {"--machine", machines}});
+          a_.completion = CompletionScript(app_, {{"--scheme", schemes}, {"--machine", machines}});
         });
+    Add(
+        "man", "print the manual page", [](const Arguments& a) { return PrintOut(a.manual); },
+        "pipec man | man -l -")
+        ->parse_complete_callback([this] { a_.manual = ManualPage(app_, "piperun"); });
     // An unset variable in a script is a mistake. An empty list of passes is allowed, though.
     for (CLI::App* sub : app.get_subcommands({}))
       for (CLI::Option* option : sub->get_options())

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/placement.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
+#include "schema/semantics/placement.h"
 
 namespace pp {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "compiler/scheme.h"
-#include "schema/nearest.h"
-#include "schema/sections.h"
+#include "schema/base/nearest.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "compiler/period.h"
-#include "schema/placement.h"
-#include "schema/sections.h"
+#include "schema/base/units.h"
+#include "schema/semantics/placement.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
-#include "schema/units.h"
 
 namespace pp {
 namespace {

@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/cost_model.h"
-#include "schema/execute.h"
+#include "schema/base/status.h"
 #include "schema/nccl/communicators.h"
+#include "schema/play/execute.h"
 #include "schema/program.h"
-#include "schema/status.h"
-#include "schema/walk.h"
+#include "schema/semantics/cost_model.h"
+#include "schema/semantics/walk.h"
 
 namespace pp {
 
@@ -38,8 +38,8 @@ class OnTransport {
   static Result<OnTransport> Make(const NetworkModel& network, const Program& program,
                                   const std::vector<WaitsFor>& waits_for);
 
-  // The program, or bodies of it (schema/sections.h). Errors as schema/execute.h's: with
-  // rendezvous a plan may be in a deadlock.
+  // The program, or bodies of it (schema/semantics/sections.h). Errors as schema/play/execute.h's:
+  // with rendezvous a plan may be in a deadlock.
   Result<Execution> Execute(const Program& paper, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs) const;
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "compiler/simulate.h"
-#include "schema/execute.h"
-#include "schema/sections.h"
+#include "schema/play/execute.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/cost_model.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

@@ -26,9 +26,9 @@
 #include "runtime/main/run.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/run/deadline.h"
-#include "schema/disk.h"
-#include "schema/nearest.h"
-#include "schema/status.h"
+#include "schema/base/disk.h"
+#include "schema/base/nearest.h"
+#include "schema/base/status.h"
 
 namespace pp {
 namespace {

@@ -4,8 +4,8 @@
 // Whether the program is *right* is for verify to say.
 #pragma once
 
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "schema/base/number.h"
 #include "schema/check.h"
-#include "schema/number.h"
 
 namespace pp {
 namespace {

@@ -18,8 +18,8 @@
 #include <string>
 #include <string_view>
 
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -13,8 +13,8 @@
 
 #include "runtime/device/stage_call.h"
 #include "runtime/files/batches.h"
-#include "schema/memory.h"
 #include "schema/program.h"
+#include "schema/semantics/memory.h"
 
 namespace pp {
 

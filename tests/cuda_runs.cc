@@ -7,8 +7,8 @@
 
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/run/export.h"
-#include "schema/regions.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/regions.h"
 #include "tests/fake_nccl.h"
 #include "tests/folder.h"
 #include "tests/models.h"

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 #include "kernels/isa.h"
 #include "kernels/launchable.h"
 #include "kernels/workspace.h"

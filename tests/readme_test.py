@@ -1,7 +1,9 @@
-"""Runs the examples in READMEs: in a block, lines after `$ ` are commands, the others what they print.
+"""Runs the commands in READMEs.
 
-A line `...` stands for any lines. What a block leaves, later blocks of the same README find; there is
-a GPT-2 of 1.5 billion parameters, xl.json, and a small one, config.json, with a text.
+In a block that begins with `$ `, such lines are commands, and the others are what they print; a line
+`...` stands for any lines. In other blocks, lines that begin with the name of a program must succeed;
+two spaces or a `#` end them. What a README leaves, its later blocks find. Every folder has a plan of
+two devices, my.plan, and the files in FILES.
 
     readme_test.py PIPEC PIPERUN README...
 """
@@ -12,29 +14,57 @@ import subprocess
 import sys
 import tempfile
 
-XL = ('{"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600, '
-      '"n_layer": 48, "n_head": 25}')
-SMALL = ('{"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 32, '
-         '"n_layer": 8, "n_head": 2}')
+FILES = {
+    "xl.json": '{"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600, '
+               '"n_layer": 48, "n_head": 25}',
+    "config.json": '{"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 16, '
+                   '"n_layer": 8, "n_head": 2}',
+    "text.txt": "text " * 9999,
+}
+PREPARE = ("pipec compile --scheme 1f1b --devices 2 --microbatches 4 --model config.json -o my.plan",
+           "pipec compile --scheme gpipe --devices 2 --microbatches 4 --model config.json -o other.plan",
+           "pipec compile --scheme 1f1b --devices 4 --microbatches 8 -o their.plan",
+           "pipec show their.plan --format torch-csv > theirs.csv")
+# What cannot run in a test, and why.
+ELSEWHERE = {
+    " ... ": "stands for options",
+    "-hosts ": "several hosts",
+    "srun ": "Slurm",
+    "--backend cuda": "a GPU",
+    "bazel ": "builds",
+    "tools/": "builds, or installs",
+    "gpu_check": "a GPU",
+    "tar ": "the bundle",
+}
+PROGRAMS = re.compile(r"(?:[\w/-]*/)?(?:pipec|piperun|mpiexec|srun|bazel|gpu_check|tar) "
+                      r"|tools/(?!build)\w+(?: |$)")
 
 
-def examples(text):
-    """(command, what it prints as lines) of each example."""
-    for block in re.findall(r"^```\n(.*?)^```", text, re.S | re.M):
-        lines = block.split("\n")[:-1]
-        if not lines[0].startswith("$ "):
-            continue
-        command, printed = None, []
-        for line in lines:
-            if line.startswith("$ "):
-                if command:
-                    yield command, printed
-                command, printed = line[2:], []
-            elif command.endswith("\\"):
-                command = command[:-1] + line.strip()
-            else:
-                printed.append(line)
-        yield command, printed
+def blocks(text):
+    return [block.split("\n")[:-1] for block in re.findall(r"^```\n(.*?)^```", text, re.S | re.M)]
+
+
+def examples(lines):
+    """(command, what it prints as lines) of a block that begins with `$ `."""
+    command, printed = None, []
+    for line in lines:
+        if line.startswith("$ "):
+            if command:
+                yield command, printed
+            command, printed = line[2:], []
+        elif command.endswith("\\"):
+            command = command[:-1] + line.strip()
+        else:
+            printed.append(line)
+    yield command, printed
+
+
+def commands(lines):
+    """Those of another block."""
+    text = re.sub(r" *\\\n *", " ", "\n".join(lines))
+    for line in text.split("\n"):
+        if PROGRAMS.match(line):
+            yield re.split(r"  |\s#", line)[0].strip()
 
 
 def matches(wanted, got):
@@ -43,31 +73,57 @@ def matches(wanted, got):
     return re.fullmatch(pattern, "".join(line + "\n" for line in got)) is not None
 
 
-def main():
-    pipec, piperun = map(os.path.abspath, sys.argv[1:3])
-    readmes = [os.path.abspath(path) for path in sys.argv[3:]]
-    ran = failed = 0
-    for readme in readmes:
+class Runner:
+    def __init__(self, programs):
+        folders = [os.path.dirname(os.path.abspath(program)) for program in programs]
+        self.environment = dict(os.environ, PATH=os.pathsep.join(folders + [os.environ["PATH"]]))
+        self.has_mpi = subprocess.run("command -v mpiexec", shell=True, env=self.environment,
+                                      stdout=subprocess.DEVNULL).returncode == 0
+        self.ran = self.failed = self.elsewhere = 0
+
+    def run(self, readme, folder, command, wanted):
+        self.ran += 1
+        run = subprocess.run(["bash", "-c", command], cwd=folder, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, env=self.environment)
+        got = run.stdout.splitlines()
+        if run.returncode == 0 and (wanted is None or matches(wanted, got)):
+            return
+        self.failed += 1
+        print(f"{readme}: $ {command}\n  prints (exit {run.returncode})")
+        print("\n".join("  | " + line for line in got))
+        if wanted is not None:
+            print("  instead of")
+            print("\n".join("  | " + line for line in wanted))
+
+    def read(self, readme):
         with open(readme, encoding="utf-8") as file:
             text = file.read()
         with tempfile.TemporaryDirectory() as folder:
-            for name, content in (("xl.json", XL), ("config.json", SMALL), ("text.txt", "text " * 9999)):
+            for name, content in FILES.items():
                 with open(os.path.join(folder, name), "w") as file:
                     file.write(content)
-            for command, wanted in examples(text):
-                script = f'pipec() {{ "{pipec}" "$@"; }}; piperun() {{ "{piperun}" "$@"; }}; {command}'
-                run = subprocess.run(["bash", "-c", script], cwd=folder, stdout=subprocess.PIPE,
-                                     stderr=subprocess.STDOUT, text=True)
-                got = run.stdout.splitlines()
-                ran += 1
-                if run.returncode != 0 or not matches(wanted, got):
-                    failed += 1
-                    print(f"{readme}: $ {command}\n  prints (exit {run.returncode})")
-                    print("\n".join("  | " + line for line in got))
-                    print("  instead of")
-                    print("\n".join("  | " + line for line in wanted))
-    print(f"{ran} examples, {failed} wrong")
-    sys.exit(1 if failed or ran < 6 else 0)
+            for command in PREPARE:
+                self.run(readme, folder, command, None)
+            for lines in blocks(text):
+                if lines[0].startswith("$ "):
+                    for command, wanted in examples(lines):
+                        self.run(readme, folder, command, wanted)
+                    continue
+                for command in commands(lines):
+                    if any(mark in command for mark in ELSEWHERE) or (
+                            "mpiexec" in command and not self.has_mpi):
+                        self.elsewhere += 1
+                        print(f"not here: {command}")
+                    else:
+                        self.run(readme, folder, command, None)
+
+
+def main():
+    runner = Runner(sys.argv[1:3])
+    for readme in sys.argv[3:]:
+        runner.read(os.path.abspath(readme))
+    print(f"{runner.ran} commands, {runner.failed} wrong; {runner.elsewhere} cannot run here")
+    sys.exit(1 if runner.failed or runner.ran < 60 else 0)
 
 
 main()

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "schema/regions.h"
-#include "schema/walk.h"
+#include "schema/semantics/regions.h"
+#include "schema/semantics/walk.h"
 #include "tests/models.h"
 
 namespace pp {

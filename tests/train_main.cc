@@ -7,7 +7,7 @@
 
 #include "runtime/comm/mpi_plugin.h"
 #include "runtime/run/train.h"
-#include "schema/file.h"
+#include "schema/format/file.h"
 #include "tests/kept_report.h"
 
 namespace pp {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "runtime/comm/transport.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "compiler/compile.h"
-#include "schema/number.h"
+#include "schema/base/number.h"
 #include "tests/fit_tables.h"
 
 namespace pp {

@@ -10,9 +10,9 @@
 
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
-#include "schema/file.h"
+#include "schema/format/file.h"
 #include "schema/nccl/prove.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
 
 namespace pp {
 namespace {

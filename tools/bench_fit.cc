@@ -16,7 +16,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/passes/fit_memory.h"
-#include "schema/number.h"
+#include "schema/base/number.h"
 #include "tests/fit_tables.h"
 
 namespace pp {

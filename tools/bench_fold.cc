@@ -22,8 +22,8 @@
 
 #include "compiler/compile.h"
 #include "runtime/run/train.h"
+#include "schema/format/timeline.h"
 #include "schema/model/families.h"
-#include "schema/timeline.h"
 #include "tools/sleeping_executor.h"
 
 namespace pp {

@@ -23,8 +23,8 @@
 #include "compiler/simulate.h"
 #include "runtime/run/train.h"
 #include "schema/model/families.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tools/sleeping_executor.h"
 
 namespace pp {

@@ -14,8 +14,8 @@
 #include <algorithm>
 
 #include "compiler/compile.h"
+#include "schema/base/number.h"
 #include "schema/model/families.h"
-#include "schema/number.h"
 
 namespace pp {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/run/train.h"
-#include "schema/cost_model.h"
 #include "schema/program.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

@@ -14,10 +14,10 @@
 #include "compiler/command.h"
 #include "compiler/interop.h"
 #include "compiler/tune/auto.h"
-#include "schema/disk.h"
-#include "schema/file.h"
+#include "schema/base/disk.h"
+#include "schema/base/units.h"
+#include "schema/format/file.h"
 #include "schema/text.h"
-#include "schema/units.h"
 
 namespace pp {
 namespace {

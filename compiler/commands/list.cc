@@ -11,7 +11,7 @@
 #include "compiler/machine/machine.h"
 #include "compiler/pass.h"
 #include "compiler/scheme.h"
-#include "schema/units.h"
+#include "schema/base/units.h"
 
 namespace pp {
 namespace {

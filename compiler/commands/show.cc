@@ -11,12 +11,12 @@
 #include "compiler/interop.h"
 #include "compiler/measured.h"
 #include "compiler/simulate.h"
-#include "schema/disk.h"
-#include "schema/file.h"
-#include "schema/sections.h"
+#include "schema/base/disk.h"
+#include "schema/base/units.h"
+#include "schema/format/file.h"
+#include "schema/format/timeline.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
-#include "schema/timeline.h"
-#include "schema/units.h"
 
 namespace pp {
 

@@ -12,8 +12,8 @@
 
 #include "compiler/command.h"
 #include "compiler/tune/report.h"
-#include "schema/file.h"
-#include "schema/nearest.h"
+#include "schema/base/nearest.h"
+#include "schema/format/file.h"
 
 namespace pp {
 namespace {

@@ -1,5 +1,5 @@
 // What lies in each device's arena: pipec show --format memory.
-#include "schema/memory.h"
+#include "schema/semantics/memory.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "compiler/draw.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
+#include "schema/semantics/walk.h"
 #include "schema/text.h"
-#include "schema/walk.h"
 
 namespace pp {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "compiler/simulate.h"
+#include "schema/format/timeline.h"
 #include "schema/program.h"
-#include "schema/timeline.h"
 
 namespace pp {
 

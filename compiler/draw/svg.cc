@@ -18,8 +18,8 @@
 
 #include "compiler/draw.h"
 #include "compiler/draw/picture.h"
+#include "schema/base/units.h"
 #include "schema/text.h"
-#include "schema/units.h"
 
 namespace pp {
 namespace {

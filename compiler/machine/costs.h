@@ -11,8 +11,8 @@
 #include <tuple>
 
 #include "compiler/machine/machine.h"
-#include "schema/cost_model.h"
 #include "schema/program.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

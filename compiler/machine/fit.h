@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "compiler/machine/machine.h"
-#include "schema/cost_model.h"
-#include "schema/profile.h"
+#include "schema/format/profile.h"
 #include "schema/program.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "schema/disk.h"
-#include "schema/json.h"
-#include "schema/units.h"
+#include "schema/base/disk.h"
+#include "schema/base/json.h"
+#include "schema/base/units.h"
 
 namespace pp {
 namespace {

@@ -18,8 +18,8 @@
 #include <span>
 #include <string>
 
+#include "schema/base/status.h"
 #include "schema/model/dtype.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "compiler/pass.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

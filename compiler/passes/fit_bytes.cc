@@ -19,7 +19,7 @@
 #include "compiler/passes/fit_memory.h"
 #include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
-#include "schema/regions.h"
+#include "schema/semantics/regions.h"
 
 namespace pp {
 namespace {

@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "compiler/passes/place_messages.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
 
 namespace pp {

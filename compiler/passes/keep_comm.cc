@@ -17,8 +17,8 @@
 #include "compiler/pass.h"
 #include "compiler/passes/schedule.h"
 #include "compiler/play/ideal.h"
-#include "schema/execute.h"
-#include "schema/verify.h"
+#include "schema/play/execute.h"
+#include "schema/proof/verify.h"
 
 namespace pp {
 namespace {

@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "compiler/pass.h"
-#include "schema/regions.h"
-#include "schema/sections.h"
-#include "schema/walk.h"
+#include "schema/semantics/regions.h"
+#include "schema/semantics/sections.h"
+#include "schema/semantics/walk.h"
 
 namespace pp {
 namespace {

@@ -1,10 +1,10 @@
 // reduce-gradients: what follows the last backwards.
 //
 // If a stage has several copies (replicas, pipes), its gradients are summed over them bucket by
-// bucket (schema/buckets.h), as soon as the last backward has added its part, or where the scheme
-// says so, or at the end. Tied embeddings (one matrix at both ends of the model) have a gradient in
-// every copy of the first and of the last stage; all of them are summed together. Then the norm of
-// all gradients is taken, block by block in model order, and every stage steps.
+// bucket (schema/semantics/buckets.h), as soon as the last backward has added its part, or where
+// the scheme says so, or at the end. Tied embeddings (one matrix at both ends of the model) have a
+// gradient in every copy of the first and of the last stage; all of them are summed together. Then
+// the norm of all gradients is taken, block by block in model order, and every stage steps.
 //
 //   device 0 holds s0         device 0 holds s0
 //     ...                       ...
@@ -35,9 +35,9 @@
 
 #include "compiler/pass.h"
 #include "compiler/play/ideal.h"
-#include "schema/buckets.h"
-#include "schema/placement.h"
-#include "schema/sections.h"
+#include "schema/semantics/buckets.h"
+#include "schema/semantics/placement.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "compiler/play/messages.h"
-#include "schema/cost_model.h"
-#include "schema/execute.h"
+#include "schema/base/status.h"
+#include "schema/play/execute.h"
 #include "schema/program.h"
-#include "schema/status.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "schema/cost_model.h"
 #include "schema/program.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp::search {
 

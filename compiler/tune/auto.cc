@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "compiler/simulate.h"
-#include "schema/sections.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "compiler/compile.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "schema/placement.h"
+#include "schema/semantics/placement.h"
 
 namespace pp {
 

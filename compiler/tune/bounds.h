@@ -4,8 +4,8 @@
 
 #include "compiler/machine/costs.h"
 #include "compiler/play/ideal.h"
-#include "schema/cost_model.h"
 #include "schema/program.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 

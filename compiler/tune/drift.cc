@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "schema/cost_model.h"
-#include "schema/execute.h"
+#include "schema/play/execute.h"
+#include "schema/semantics/cost_model.h"
 
 namespace pp {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <vector>
 
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
-#include "schema/walk.h"
+#include "schema/semantics/walk.h"
 
 namespace pp {
 

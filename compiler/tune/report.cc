@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "compiler/tune/page_html.h"
-#include "schema/units.h"
+#include "schema/base/units.h"
 
 namespace pp {
 namespace {

@@ -20,9 +20,9 @@
 #include "compiler/tune/bounds.h"
 #include "schema/model/families.h"
 #include "schema/model/work.h"
-#include "schema/placement.h"
-#include "schema/sections.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/placement.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

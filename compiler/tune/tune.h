@@ -26,8 +26,8 @@
 #include "compiler/compile.h"
 #include "compiler/machine/machine.h"
 #include "compiler/tune/drift.h"
-#include "schema/profile.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
+#include "schema/format/profile.h"
 
 namespace pp {
 

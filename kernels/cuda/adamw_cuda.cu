@@ -1,6 +1,6 @@
 // AdamW on a GPU. Memory-bound: 28 bytes per element, and 2 where it rounds.
 #include "kernels/adamw.h"
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 #include "kernels/cuda/round_cuda.h"
 #include "kernels/cuda/tensors_cuda.h"
 

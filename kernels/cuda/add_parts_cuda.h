@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/block.h"
-#include "kernels/mma.h"
+#include "kernels/block/block.h"
+#include "kernels/block/mma.h"
 
 namespace pp::kernels::cuda {
 

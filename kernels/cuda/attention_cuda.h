@@ -15,9 +15,9 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
-#include "kernels/block.h"
+#include "kernels/block/block.h"
+#include "kernels/block/mma.h"
 #include "kernels/cuda/philox_cuda.h"
-#include "kernels/mma.h"
 
 namespace pp::kernels::cuda {
 

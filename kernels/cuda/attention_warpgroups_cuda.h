@@ -7,8 +7,8 @@
 // another one of the same multiprocessor.
 #pragma once
 
+#include "kernels/block/warpgroup_mma.h"
 #include "kernels/cuda/attention_cuda.h"
-#include "kernels/warpgroup_mma.h"
 
 namespace pp::kernels::cuda {
 

@@ -2,7 +2,7 @@
 // There are few of them, so doubles cost nothing compared with reading the data.
 #pragma once
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 
 namespace pp::kernels::cuda {
 

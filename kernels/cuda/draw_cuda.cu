@@ -3,7 +3,7 @@
 // the same.
 #include <limits>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 #include "kernels/cuda/philox_cuda.h"
 #include "kernels/draw.h"
 

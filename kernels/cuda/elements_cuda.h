@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 
 namespace pp::kernels::cuda {
 

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 
 namespace pp::kernels::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 #include "kernels/cuda/philox_cuda.h"
 #include "kernels/dropout.h"
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/block.h"
-#include "kernels/mma.h"
+#include "kernels/block/block.h"
+#include "kernels/block/mma.h"
 
 namespace pp::kernels::cuda {
 

@@ -1,6 +1,6 @@
 // Matrix products of any shape on a GPU. A block computes a square of C, a thread one element of
 // it, from squares of A and B in shared memory.
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 #include "kernels/plain_matmul.h"
 
 namespace pp::kernels::cuda {

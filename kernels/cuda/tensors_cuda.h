@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 
 namespace pp::kernels::cuda {
 

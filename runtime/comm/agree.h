@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/comm/transport.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

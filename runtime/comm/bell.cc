@@ -8,7 +8,7 @@
 
 #include <climits>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -11,7 +11,7 @@
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/transport.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

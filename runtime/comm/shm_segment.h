@@ -14,7 +14,7 @@
 #include <string>
 
 #include "runtime/comm/transport.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "runtime/comm/clock.h"
-#include "schema/units.h"
+#include "schema/base/units.h"
 
 namespace pp {
 namespace {

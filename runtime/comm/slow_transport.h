@@ -22,8 +22,8 @@ struct Network {
   double seconds_per_byte = 0;
 };
 
-// "latency=50us,bandwidth=1GB/s", either key alone, too. Units as in schema/units.h; at least 1
-// B/s.
+// "latency=50us,bandwidth=1GB/s", either key alone, too. Units as in schema/base/units.h; at least
+// 1 B/s.
 Result<Network> ParseNetwork(const std::string& text);
 
 // REQUIRES: `fast` outlives it, and nobody else uses it for anything but control messages.

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/comm/bell.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "runtime/run/train.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

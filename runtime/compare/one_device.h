@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/compare/values.h"
+#include "runtime/record/values.h"
 #include "runtime/run/inputs.h"
 #include "schema/program.h"
 

@@ -4,8 +4,8 @@
 #include "kernels/numbers.h"
 #include "kernels/sum_parts.h"
 #include "runtime/device/device.h"
+#include "schema/base/status.h"
 #include "schema/model/dtype.h"
-#include "schema/status.h"
 
 namespace pp {
 

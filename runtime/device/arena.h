@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

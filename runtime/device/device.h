@@ -23,7 +23,7 @@
 #include "runtime/comm/transport.h"
 #include "runtime/device/kernels.h"
 #include "runtime/device/stage_call.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

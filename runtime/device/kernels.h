@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "kernels/kernels.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -35,7 +35,7 @@ struct StageCall {
   double* norm = nullptr;
   // If the dtype scales the loss: the last stage's forwards and RE read it, STEP changes it.
   // INVARIANT: no STEP lies between a micro-batch's forward and its backward. Plans of such a dtype
-  // take a norm and make no versions (schema/verify.cc), and STEP needs the whole norm.
+  // take a norm and make no versions (schema/proof/verify.cc), and STEP needs the whole norm.
   kernels::LossScale* scaling = nullptr;
 
   // Values.

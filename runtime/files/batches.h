@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "runtime/files/dataset.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

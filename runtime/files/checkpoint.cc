@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/files/folder.h"
-#include "schema/json.h"
+#include "schema/base/json.h"
 
 namespace pp {
 namespace {

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "runtime/files/file_watch.h"
-#include "schema/disk.h"
+#include "schema/base/disk.h"
+#include "schema/base/status.h"
 #include "schema/model/layout.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "runtime/files/digest.h"
-#include "schema/disk.h"
-#include "schema/status.h"
+#include "schema/base/disk.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "schema/disk.h"
-#include "schema/status.h"
+#include "schema/base/disk.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/files/file_watch.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "runtime/files/folder.h"
-#include "schema/disk.h"
+#include "schema/base/disk.h"
 
 namespace pp {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/numbers.h"
-#include "schema/json.h"
+#include "schema/base/json.h"
 
 namespace pp {
 namespace {

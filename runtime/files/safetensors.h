@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "schema/disk.h"
-#include "schema/status.h"
+#include "schema/base/disk.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

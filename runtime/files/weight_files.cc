@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/files/digest.h"
-#include "schema/json.h"
+#include "schema/base/json.h"
 
 namespace pp {
 namespace {

@@ -14,8 +14,8 @@
 #include "runtime/device/cuda/cuda_plugin.h"
 #include "runtime/main/environment.h"
 #include "runtime/model/products.h"
-#include "schema/disk.h"
-#include "schema/file.h"
+#include "schema/base/disk.h"
+#include "schema/format/file.h"
 
 namespace pp {
 namespace {

@@ -10,8 +10,8 @@
 #include "runtime/device/cuda/gemm_table.h"
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
+#include "schema/base/status.h"
 #include "schema/model/job.h"
-#include "schema/status.h"
 
 namespace pp {
 

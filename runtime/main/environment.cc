@@ -5,7 +5,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "schema/number.h"
+#include "schema/base/number.h"
 
 namespace pp {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "schema/number.h"
+#include "schema/base/number.h"
 
 namespace pp {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "runtime/device/cuda/experiments.h"
 #include "runtime/main/options.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

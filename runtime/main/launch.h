@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/comm/mpi_plugin.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -11,9 +11,10 @@
 #include <initializer_list>
 
 #include "runtime/files/checkpoint.h"
-#include "schema/disk.h"
-#include "schema/number.h"
-#include "schema/version.h"
+#include "schema/base/disk.h"
+#include "schema/base/number.h"
+#include "schema/base/version.h"
+#include "schema/cli/pages.h"
 
 namespace pp {
 namespace {
@@ -156,6 +157,136 @@ Status ParseOptimizer(const Arguments& a, OptimizerOptions* optimizer) {
   return ParseWhole("--warmup-steps", a.warmup_steps, 0, INT32_MAX, &optimizer->warmup_steps);
 }
 
+// The options, by the groups of the help.
+class Description {
+ public:
+  Description(CLI::App& app, Arguments& arguments) : app_(app), a_(arguments) {
+    Page("--completion", "print what completes words in bash and zsh, and exit",
+         [&app] { return CompletionScript(app, {}); });
+    Page("--man", "print the manual page, and exit", [&app] { return ManualPage(app, "pipec"); });
+    Add("PLAN", a_.plan, "", "a plan compiled by pipec")->required();
+    Training();
+    Optimizer();
+    Evaluation();
+    Checkpoints();
+    Logs();
+    Machine();
+  }
+
+ private:
+  void Page(const char* name, const char* text, const std::function<std::string()>& print) {
+    app_.add_flag_callback(
+        name, [print] { throw CLI::CallForVersion(print(), 0); }, text);
+  }
+  // `usual`: what holds where nothing is given, if it is a value.
+  CLI::Option* Add(const char* name, std::string& value, const char* type, const char* text,
+                   const std::string& usual = "") {
+    CLI::Option* option = app_.add_option(name, value, text)->type_name(type)->group(group_);
+    const std::string& shown = value.empty() ? usual : value;
+    if (!shown.empty()) option->default_str(shown);
+    return option;
+  }
+  void Flag(const char* name, bool& value, const char* text) {
+    app_.add_flag(name, value, text)->group(group_);
+  }
+  void File(const char* name, std::string& value, const char* text) {
+    Add(name, value, "FILE", text)->transform([](const std::string& path) {
+      return path == "-" ? std::string(kStandardOutput) : path;
+    });
+  }
+
+  void Training() {
+    group_ = "Training";
+    Add("--data", a_.data, "FILE", "text, llm.c tokens or a Megatron dataset");
+    Add("--steps", a_.steps, "N", "optimizer steps", "100");
+    Add("--epochs", a_.epochs, "N", "instead of --steps: passes over the data");
+    Add("--weights", a_.weights, "PATH",
+        "safetensors to start from: a file, an index or their folder");
+    Add("--seed", a_.seed, "N", "random seed of new weights and dropout", "1");
+    Flag(
+        "--compare", a_.compare,
+        "run the same steps on one device, too, and name the first value that differs by more than "
+        "rounding");
+  }
+
+  void Optimizer() {
+    group_ = "Optimizer";
+    Add("--lr", a_.lr, "X", "learning rate");
+    Add("--lr-schedule", a_.lr_schedule, "constant|cosine",
+        "of the learning rate after the warm-up");
+    Add("--min-lr", a_.min_lr, "X", "final learning rate of the cosine (a tenth of --lr)");
+    Add("--warmup-steps", a_.warmup_steps, "N", "steps of linear warm-up");
+    Add("--weight-decay", a_.weight_decay, "X", "weight decay of matrices");
+    Add("--grad-clip", a_.grad_clip, "X",
+        "clip the gradient norm to this value (1; 0: no clipping, as where a plan takes no norm)");
+    Add("--loss-scale", a_.loss_scale, "X", "loss scale of an fp16 plan's first step", "65536");
+    Add("--loss-scale-every", a_.loss_scale_every, "N",
+        "good steps in a row after which it is doubled", "2000");
+  }
+
+  void Evaluation() {
+    group_ = "Evaluation";
+    Add("--val-data", a_.val_data, "FILE", "data for validation losses");
+    Add("--val-every", a_.val_every, "N",
+        "steps from one validation to the next (after the last step)");
+    Add("--val-batches", a_.val_batches, "N", "batches of a validation", "10");
+    Add("--sample", a_.sample, "N",
+        "tokens to generate with the trained model, after a prompt from the data");
+    Add("--temperature", a_.temperature, "X",
+        "temperature of the sample; 0: always the likeliest token", "1");
+  }
+
+  void Checkpoints() {
+    group_ = "Checkpoints";
+    Add("--save", a_.save, "FOLDER", "for checkpoints: the last two are kept");
+    Add("--save-every", a_.save_every, "N",
+        "steps from one checkpoint to the next (the last step alone)");
+    Flag("--resume", a_.resume, "continue from the last checkpoint there");
+    Flag("--new-data", a_.new_data, "with --resume: --data is not what it was");
+    Add("--export", a_.export_to, "FOLDER",
+        "a new one, for the trained model in Hugging Face's format");
+  }
+
+  void Logs() {
+    group_ = "Logs";
+    File("--log", a_.log, "write a JSON object per step");
+    Add("--log-every", a_.log_every, "N",
+        "print a line every so many steps, besides the first, the last and those with a "
+        "validation; "
+        "--log has all");
+    File("--profile", a_.profile,
+         "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
+    File("--trace", a_.trace,
+         "write a Chrome trace of the first million instructions of each rank");
+  }
+
+  void Machine() {
+    group_ = "Machine";
+    Add("--threads", a_.threads, "N", "compute threads per rank");
+    Add("--backend", a_.backend, "cpu|cuda", "where ranks compute");
+    Add("--transport", a_.transport, "auto|threads|shm|mpi|nccl",
+        "auto: shm under mpiexec (mpi between hosts), else threads");
+    Add("--net", a_.net, "LIST",
+        "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two");
+    Add("--stall-timeout", a_.stall_timeout, "SECONDS",
+        "give up after so many without progress; 0: never");
+    Add("--weight-rounding", a_.weight_rounding, "nearest|stochastic",
+        "rounding of a bf16 plan's weights for products on a GPU");
+    Add("--gemms", a_.gemms, "FILE",
+        "algorithms for matrix products on a GPU, which --tune-gemms wrote");
+    Add("--tune-gemms", a_.tune_gemms, "FILE",
+        "instead of training: time the plan's matrix products on a GPU and write that file");
+    Add("--cuda-experiments", a_.cuda_experiments, "LIST",
+        "to measure a GPU: of reduction=none|compute (may cuBLASLt cut sums), alignment=16|64 "
+        "(bytes, of its operands' rows), gelu=fused|separate, poll=MICROSECONDS (between looks at "
+        "events); compute, 16, fused, 5");
+  }
+
+  CLI::App& app_;
+  Arguments& a_;
+  std::string group_ = "Options";
+};
+
 }  // namespace
 
 Status ParseOptions(const Arguments& a, TrainOptions* options) {
@@ -229,89 +360,7 @@ std::vector<Item> DigestOptions(const TrainOptions& options) {
 void DescribeOptions(CLI::App& app, Arguments& a) {
   app.set_version_flag("--version",
                        fmt::format("piperun {}, plans of format {}", kVersion, kPlanFormat));
-  std::string group = "Options";
-  // `usual`: what holds where nothing is given, if it is a value.
-  const auto add = [&](const char* name, std::string& value, const char* type, const char* text,
-                       const std::string& usual = "") {
-    CLI::Option* option = app.add_option(name, value, text)->type_name(type)->group(group);
-    const std::string& shown = value.empty() ? usual : value;
-    if (!shown.empty()) option->default_str(shown);
-    return option;
-  };
-  const auto flag = [&](const char* name, bool& value, const char* text) {
-    app.add_flag(name, value, text)->group(group);
-  };
-  const auto file = [&](const char* name, std::string& value, const char* text) {
-    add(name, value, "FILE", text)->transform([](const std::string& path) {
-      return path == "-" ? std::string(kStandardOutput) : path;
-    });
-  };
-  add("PLAN", a.plan, "", "a plan compiled by pipec")->required();
-  group = "Training";
-  add("--data", a.data, "FILE", "text, llm.c tokens or a Megatron dataset");
-  add("--steps", a.steps, "N", "optimizer steps", "100");
-  add("--epochs", a.epochs, "N", "instead of --steps: passes over the data");
-  add("--weights", a.weights, "PATH",
-      "safetensors to start from: a file, an index or their folder");
-  add("--seed", a.seed, "N", "random seed of new weights and dropout", "1");
-  flag("--compare", a.compare,
-       "run the same steps on one device, too, and name the first value that differs by more than "
-       "rounding");
-  group = "Optimizer";
-  add("--lr", a.lr, "X", "learning rate");
-  add("--lr-schedule", a.lr_schedule, "constant|cosine", "of the learning rate after the warm-up");
-  add("--min-lr", a.min_lr, "X", "final learning rate of the cosine (a tenth of --lr)");
-  add("--warmup-steps", a.warmup_steps, "N", "steps of linear warm-up");
-  add("--weight-decay", a.weight_decay, "X", "weight decay of matrices");
-  add("--grad-clip", a.grad_clip, "X",
-      "clip the gradient norm to this value (1; 0: no clipping, as where a plan takes no norm)");
-  add("--loss-scale", a.loss_scale, "X", "loss scale of an fp16 plan's first step", "65536");
-  add("--loss-scale-every", a.loss_scale_every, "N",
-      "good steps in a row after which it is doubled", "2000");
-  group = "Evaluation";
-  add("--val-data", a.val_data, "FILE", "data for validation losses");
-  add("--val-every", a.val_every, "N",
-      "steps from one validation to the next (after the last step)");
-  add("--val-batches", a.val_batches, "N", "batches of a validation", "10");
-  add("--sample", a.sample, "N",
-      "tokens to generate with the trained model, after a prompt from the data");
-  add("--temperature", a.temperature, "X",
-      "temperature of the sample; 0: always the likeliest token", "1");
-  group = "Checkpoints";
-  add("--save", a.save, "FOLDER", "for checkpoints: the last two are kept");
-  add("--save-every", a.save_every, "N",
-      "steps from one checkpoint to the next (the last step alone)");
-  flag("--resume", a.resume, "continue from the last checkpoint there");
-  flag("--new-data", a.new_data, "with --resume: --data is not what it was");
-  add("--export", a.export_to, "FOLDER",
-      "a new one, for the trained model in Hugging Face's format");
-  group = "Logs";
-  file("--log", a.log, "write a JSON object per step");
-  add("--log-every", a.log_every, "N",
-      "print a line every so many steps, besides the first, the last and those with a validation; "
-      "--log has all");
-  file("--profile", a.profile,
-       "write what each kind of instruction takes, for pipec --costs (steps from the third on)");
-  file("--trace", a.trace, "write a Chrome trace of the first million instructions of each rank");
-  group = "Machine";
-  add("--threads", a.threads, "N", "compute threads per rank");
-  add("--backend", a.backend, "cpu|cuda", "where ranks compute");
-  add("--transport", a.transport, "auto|threads|shm|mpi|nccl",
-      "auto: shm under mpiexec (mpi between hosts), else threads");
-  add("--net", a.net, "LIST",
-      "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two");
-  add("--stall-timeout", a.stall_timeout, "SECONDS",
-      "give up after so many without progress; 0: never");
-  add("--weight-rounding", a.weight_rounding, "nearest|stochastic",
-      "rounding of a bf16 plan's weights for products on a GPU");
-  add("--gemms", a.gemms, "FILE",
-      "algorithms for matrix products on a GPU, which --tune-gemms wrote");
-  add("--tune-gemms", a.tune_gemms, "FILE",
-      "instead of training: time the plan's matrix products on a GPU and write that file");
-  add("--cuda-experiments", a.cuda_experiments, "LIST",
-      "to measure a GPU: of reduction=none|compute (may cuBLASLt cut sums), alignment=16|64 "
-      "(bytes, of its operands' rows), gelu=fused|separate, poll=MICROSECONDS (between looks at "
-      "events); compute, 16, fused, 5");
+  const Description description(app, a);
   app.footer(
       "Where a file is written once, - is standard output.\n\nExample, one process for all ranks, "
       "and one each:\n  piperun 1f1b.plan --data text.txt --steps 100\n"

@@ -6,7 +6,7 @@
 
 #include "runtime/comm/agree.h"
 #include "runtime/run/train.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace CLI {
 class App;

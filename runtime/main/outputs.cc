@@ -12,9 +12,9 @@
 #include "runtime/main/print.h"
 #include "runtime/run/export.h"
 #include "runtime/run/run_text.h"
-#include "schema/disk.h"
-#include "schema/profile.h"
-#include "schema/timeline.h"
+#include "schema/base/disk.h"
+#include "schema/format/profile.h"
+#include "schema/format/timeline.h"
 
 namespace pp {
 namespace {

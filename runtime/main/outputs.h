@@ -9,8 +9,8 @@
 #include "runtime/files/output_file.h"
 #include "runtime/main/options.h"
 #include "runtime/run/train.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -17,9 +17,9 @@
 #include "runtime/model/products.h"
 #include "runtime/run/host_bytes.h"
 #include "runtime/run/run_text.h"
-#include "schema/file.h"
+#include "schema/format/file.h"
 #include "schema/nccl/prove.h"
-#include "schema/regions.h"
+#include "schema/semantics/regions.h"
 
 namespace pp {
 Run::Run(const Arguments& arguments, int64_t log_every, TrainOptions options, Backend backend,

@@ -16,9 +16,9 @@
 #include "runtime/main/options.h"
 #include "runtime/main/outputs.h"
 #include "runtime/run/train.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
 
 namespace pp {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "runtime/model/operators.h"
 #include "runtime/model/parameters.h"
-#include "schema/buckets.h"
+#include "schema/semantics/buckets.h"
 
 namespace pp {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "runtime/device/kernels.h"
 #include "runtime/files/weight_files.h"
-#include "schema/buckets.h"
+#include "schema/base/status.h"
 #include "schema/model/layout.h"
-#include "schema/status.h"
+#include "schema/semantics/buckets.h"
 
 namespace pp {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/plan/binding.h"
-#include "schema/buckets.h"
+#include "schema/semantics/buckets.h"
 
 namespace pp {
 namespace {

@@ -1,8 +1,8 @@
 // Which ranks meet in a collective, and what each of them contributes.
 #pragma once
 
-#include "runtime/comm/collective.h"
 #include "runtime/comm/topology.h"
+#include "runtime/plan/collective.h"
 #include "schema/program.h"
 
 namespace pp {

@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "schema/memory.h"
-#include "schema/sections.h"
+#include "schema/semantics/memory.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

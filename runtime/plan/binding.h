@@ -2,9 +2,9 @@
 // gets the addresses of its values in the rank's arena, so that running it looks up nothing.
 //
 // A plan's sections are one stream: the body is repeated; each repetition is an *iteration*,
-// counted from 1. If steps overlap (schema/sections.h) a body also has instructions of the next
-// step: the first iteration executes only those (the prologue), and the last one only the others
-// (the epilogue).
+// counted from 1. If steps overlap (schema/semantics/sections.h) a body also has instructions of
+// the next step: the first iteration executes only those (the prologue), and the last one only the
+// others (the epilogue).
 //
 //   iteration        1     2     3          1          2          3          4
 //   plain          | body| body| body     | prologue | body     | body     | epilogue
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "schema/body_walk.h"
 #include "schema/program.h"
+#include "schema/proof/body_walk.h"
 
 namespace pp {
 

@@ -12,9 +12,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/comm/collective.h"
 #include "runtime/comm/transport.h"
 #include "runtime/plan/binding.h"
+#include "runtime/plan/collective.h"
 #include "runtime/plan/recorder.h"
 
 namespace pp {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "schema/format/timeline.h"
 #include "schema/program.h"
-#include "schema/timeline.h"
 
 namespace pp {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "runtime/comm/phase.h"
-#include "runtime/compare/values.h"
 #include "runtime/plan/recorder.h"
+#include "runtime/record/values.h"
 
 namespace pp {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/files/weight_files.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 #include <memory>
 
-#include "runtime/comm/collective.h"
 #include "runtime/device/peers.h"
+#include "runtime/plan/collective.h"
 
 namespace pp {
 

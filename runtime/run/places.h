@@ -7,8 +7,8 @@
 
 #include "runtime/run/states.h"
 #include "runtime/run/train.h"
+#include "schema/base/status.h"
 #include "schema/model/config.h"
-#include "schema/status.h"
 
 namespace pp {
 

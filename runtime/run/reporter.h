@@ -13,8 +13,8 @@
 #include "runtime/run/board.h"
 #include "runtime/run/inputs.h"
 #include "runtime/run/train.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "schema/base/units.h"
 #include "schema/model/families.h"
 #include "schema/model/layout.h"
-#include "schema/units.h"
 
 namespace pp {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 

@@ -6,8 +6,8 @@
 #include "runtime/run/control.h"
 #include "runtime/run/inputs.h"
 #include "runtime/run/train.h"
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -14,16 +14,16 @@
 
 #include "runtime/comm/slow_transport.h"
 #include "runtime/comm/transport.h"
-#include "runtime/compare/values.h"
 #include "runtime/device/device.h"
 #include "runtime/files/model_folder.h"
 #include "runtime/model/optimizer.h"
 #include "runtime/plan/recorder.h"
+#include "runtime/record/values.h"
 #include "runtime/run/rank.h"
+#include "schema/base/status.h"
+#include "schema/format/timeline.h"
 #include "schema/nccl/communicators.h"
 #include "schema/program.h"
-#include "schema/status.h"
-#include "schema/timeline.h"
 
 namespace pp {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "schema/number.h"
+#include "schema/base/number.h"
 
 namespace pp {
 

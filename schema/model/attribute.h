@@ -17,8 +17,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "schema/base/status.h"
 #include "schema/model/operators.h"
-#include "schema/status.h"
 
 namespace pp {
 

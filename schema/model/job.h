@@ -35,7 +35,7 @@ struct Job {
   std::vector<OperatorKind> recompute;
 
   Dtype dtype = Dtype::kFp32;
-  // Whose memory is counted. Any kind can run it (AddRegions in schema/regions.h).
+  // Whose memory is counted. Any kind can run it (AddRegions in schema/semantics/regions.h).
   DeviceKind backend = DeviceKind::kCpu;
 
   bool has_model() const { return model.layers > 0; }

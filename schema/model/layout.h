@@ -23,9 +23,9 @@
 #include <string_view>
 #include <vector>
 
+#include "schema/base/status.h"
 #include "schema/model/job.h"
 #include "schema/model/operators.h"
-#include "schema/status.h"
 
 namespace pp {
 

@@ -7,6 +7,47 @@
 namespace pp {
 namespace {
 
+// Where the gradient with respect to an operator's output lies.
+enum class Gradient {
+  kNone,
+  kFlow,     // in the stream's
+  kScratch,  // in the second of the temporaries: not needed after the operator's input half
+  kOwn,      // by itself, until the weight half
+};
+
+// How an operator's values lie, by its kind.
+struct Habits {
+  // Its output is recomputed where it is needed, and so lies in scratch; a Linear's, where a
+  // Residual follows.
+  bool temporary;
+  Gradient gradient;  // a Linear's: or where what follows has it
+  bool in_place;      // the gradient of its input overwrites that of its output
+};
+
+Habits HabitsOf(OperatorKind kind) {
+  switch (kind) {
+    case OperatorKind::kEmbedding:
+      return {false, Gradient::kFlow, false};
+    case OperatorKind::kNorm:
+      return {true, Gradient::kScratch, false};
+    case OperatorKind::kLinear:
+      return {false, Gradient::kOwn, false};
+    case OperatorKind::kRope:
+      return {false, Gradient::kOwn, true};
+    case OperatorKind::kAttention:
+      return {false, Gradient::kScratch, false};
+    case OperatorKind::kGelu:
+      return {true, Gradient::kOwn, true};
+    case OperatorKind::kSwiGlu:
+      return {true, Gradient::kScratch, false};
+    case OperatorKind::kResidual:
+      return {false, Gradient::kFlow, false};
+    case OperatorKind::kLoss:
+      return {false, Gradient::kNone, false};
+  }
+  PP_CHECK(false);
+}
+
 class Placer {
  public:
   Placer(const Job& job, StageLayout* layout)
@@ -55,22 +96,13 @@ class Placer {
     return i + 1 < operators_.size() && KindAt(i + 1) == kind;
   }
 
-  // Whether its output is recomputed where it is needed, and so lies in scratch.
   bool IsTemporary(size_t i) const {
-    const OperatorKind kind = KindAt(i);
-    return kind == OperatorKind::kNorm || kind == OperatorKind::kGelu ||
-           kind == OperatorKind::kSwiGlu ||
-           (kind == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
+    return HabitsOf(KindAt(i)).temporary ||
+           (KindAt(i) == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
   }
 
   // Whether a Residual's input is added as it is.
   bool IsPlain(const Operator& op) const { return op.dropout == 0 && !shares_; }
-
-  // Whether the gradient with respect to its output is not needed after its input half.
-  static bool GivesGradientInScratch(OperatorKind kind) {
-    return kind == OperatorKind::kNorm || kind == OperatorKind::kAttention ||
-           kind == OperatorKind::kSwiGlu;
-  }
 
   // There are two places for these: an operator does not write where it reads. The second one also
   // holds gradients passed from an operator to the one before, and the statistics of a Loss.
@@ -78,7 +110,7 @@ class Placer {
     which_.assign(operators_.size(), 0);
     if (shares_) widths_[0] = width_;  // for an Embedding
     for (size_t i = 0; i < operators_.size(); ++i) {
-      if (GivesGradientInScratch(KindAt(i)))
+      if (HabitsOf(KindAt(i)).gradient == Gradient::kScratch)
         widths_[1] = std::max(widths_[1], operators_[i].op.out);
       if (KindAt(i) == OperatorKind::kLoss)  // two fp32 numbers per token
         widths_[1] = std::max(widths_[1], 2 * BytesOf(Dtype::kFp32) / BytesOf(dtype_));
@@ -233,24 +265,20 @@ class Placer {
     // With respect to operator i's output.
     std::vector<Spot> gradient(operators_.size());
     const auto of = [&](size_t i) {
-      switch (KindAt(i)) {
-        case OperatorKind::kEmbedding:
-        case OperatorKind::kResidual:
-          return flow;
-        case OperatorKind::kNorm:
-        case OperatorKind::kAttention:
-        case OperatorKind::kSwiGlu:
-          return Spot{Area::kScratch, temporary_[1]};
-        case OperatorKind::kLinear:
-          // The loss has overwritten its input with the gradient.
-          if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
-          if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return flow;
-          return take(tokens_ * operators_[i].op.out, dtype_);
-        case OperatorKind::kRope:
-        case OperatorKind::kGelu:
-          return take(tokens_ * operators_[i].op.out, dtype_);
-        case OperatorKind::kLoss:
+      if (KindAt(i) == OperatorKind::kLinear) {
+        // The loss has overwritten its input with the gradient.
+        if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
+        if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return flow;
+      }
+      switch (HabitsOf(KindAt(i)).gradient) {
+        case Gradient::kNone:
           return Spot{};
+        case Gradient::kFlow:
+          return flow;
+        case Gradient::kScratch:
+          return Spot{Area::kScratch, temporary_[1]};
+        case Gradient::kOwn:
+          return take(tokens_ * operators_[i].op.out, dtype_);
       }
       PP_CHECK(false);
     };
@@ -270,8 +298,8 @@ class Placer {
           if (!flow) flow = take(stream_ * width_, dtype_);
         }
         backward.d_in = flow;
-      } else if (KindAt(i) == OperatorKind::kGelu || KindAt(i) == OperatorKind::kRope) {
-        backward.d_in = backward.d_out;  // in place
+      } else if (HabitsOf(KindAt(i)).in_place) {
+        backward.d_in = backward.d_out;
       } else if (i > 0) {
         backward.d_in = of(i - 1);
       }

@@ -12,8 +12,8 @@
 // connecting all peers of a group together.)
 #pragma once
 
+#include "schema/base/status.h"
 #include "schema/nccl/communicators.h"
-#include "schema/status.h"
 
 namespace pp::nccl {
 

@@ -8,7 +8,7 @@
 #include "schema/nccl/creation.h"
 #include "schema/nccl/stalls.h"
 #include "schema/play/play.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 
 namespace pp::nccl {
 namespace {

@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "schema/base/status.h"
 #include "schema/nccl/communicators.h"
-#include "schema/status.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
 
 namespace pp::nccl {
 

@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "schema/collectives.h"
 #include "schema/play/per_device.h"
+#include "schema/semantics/collectives.h"
 #include "schema/text.h"
 
 namespace pp::play {

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "schema/base/status.h"
 #include "schema/program.h"
-#include "schema/status.h"
-#include "schema/walk.h"
+#include "schema/semantics/walk.h"
 
 namespace pp::play {
 

@@ -16,7 +16,7 @@
 #include "compiler/scheme.h"
 #include "runtime/device/cuda/cuda_plugin.h"
 #include "runtime/plan/binding.h"
-#include "schema/regions.h"
+#include "schema/semantics/regions.h"
 #include "schema/text.h"
 #include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"

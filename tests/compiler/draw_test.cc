@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "compiler/draw/picture.h"
+#include "schema/base/units.h"
 #include "schema/text.h"
-#include "schema/units.h"
 
 namespace pp {
 namespace {

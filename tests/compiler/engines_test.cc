@@ -15,9 +15,9 @@
 #include "compiler/play/ideal.h"
 #include "compiler/search/clock.h"
 #include "compiler/search/dispatch.h"
-#include "schema/execute.h"
-#include "schema/sections.h"
-#include "schema/verify.h"
+#include "schema/play/execute.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

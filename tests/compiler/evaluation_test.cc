@@ -8,9 +8,9 @@
 
 #include "compiler/compile.h"
 #include "compiler/scheme.h"
-#include "schema/sections.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
 #include "tests/models.h"

@@ -10,7 +10,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
 #include "tests/fit_tables.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"

@@ -15,7 +15,7 @@
 #include "runtime/device/cuda/gemm_tuner.h"
 #include "runtime/device/cuda/products.h"
 #include "runtime/model/products.h"
-#include "schema/regions.h"
+#include "schema/semantics/regions.h"
 #include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
 #include "tests/folder.h"

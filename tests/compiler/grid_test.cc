@@ -15,9 +15,9 @@
 
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
-#include "schema/file.h"
+#include "schema/format/file.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/must_compile.h"
 
 namespace pp {

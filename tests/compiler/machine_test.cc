@@ -6,8 +6,8 @@
 
 #include "compiler/compile.h"
 #include "compiler/machine/costs.h"
+#include "schema/base/units.h"
 #include "schema/model/work.h"
-#include "schema/units.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 

@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "compiler/compile.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 

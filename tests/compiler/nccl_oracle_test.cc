@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "compiler/compile.h"
-#include "schema/execute.h"
 #include "schema/nccl/prove.h"
 #include "schema/nccl/stalls.h"
+#include "schema/play/execute.h"
 #include "schema/play/play.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 #include "tests/must_compile.h"
 
 namespace pp::nccl {

@@ -7,8 +7,8 @@
 
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
-#include "schema/sections.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

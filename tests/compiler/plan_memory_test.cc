@@ -5,9 +5,9 @@
 #include <map>
 
 #include "compiler/scheme.h"
-#include "schema/placement.h"
-#include "schema/sections.h"
-#include "schema/walk.h"
+#include "schema/semantics/placement.h"
+#include "schema/semantics/sections.h"
+#include "schema/semantics/walk.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 

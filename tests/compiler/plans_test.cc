@@ -6,9 +6,9 @@
 #include <map>
 
 #include "compiler/compile.h"
-#include "schema/file.h"
+#include "schema/format/file.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 

@@ -7,8 +7,8 @@
 #include <map>
 
 #include "compiler/simulate.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/models.h"
 
 namespace pp {

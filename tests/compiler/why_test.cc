@@ -8,9 +8,9 @@
 
 #include "compiler/scheme.h"
 #include "compiler/simulate.h"
-#include "schema/sections.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 

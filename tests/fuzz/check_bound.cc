@@ -4,7 +4,7 @@
 #include <map>
 
 #include "runtime/plan/bind_collective.h"
-#include "schema/memory.h"
+#include "schema/semantics/memory.h"
 
 namespace pp {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <string>
 
-#include "schema/file.h"
+#include "schema/format/file.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/fuzz/mutate.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <sstream>
 
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 #include "tests/sample_program.h"
 
 namespace pp {

@@ -6,7 +6,7 @@
 
 #include "compiler/machine/costs.h"
 #include "compiler/machine/fit.h"
-#include "schema/units.h"
+#include "schema/base/units.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/models.h"
 

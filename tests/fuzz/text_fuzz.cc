@@ -4,8 +4,8 @@
 #include <string>
 
 #include "schema/check.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/fuzz/mutate.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 #include "tests/kernels/cuda_table.h"
 #include "tests/kernels/kernel_cases.h"
 

@@ -95,30 +95,10 @@ CpuKernels CudaKernels() {
 #define PP_CUDA_ALL(Name) kernels.Name = {PP_ACTIVATIONS(PP_CUDA_OF, Name)};
 #define PP_WITH_SCRATCH_OF(N, Name) Name<N>,
 #define PP_WITH_SCRATCH(Name) kernels.Name = {PP_ACTIVATIONS(PP_WITH_SCRATCH_OF, Name)};
-  PP_CUDA(AdamW)
-  PP_CUDA_ALL(AttentionForward)
-  PP_CUDA(Add)
-  PP_CUDA(Clip)
-  PP_CUDA(CrossEntropyJoin)
-  PP_CUDA(DrawJoin)
-  PP_CUDA(Fill)
-  PP_CUDA(SumSquares)
-  PP_CUDA_ALL(CrossEntropyBackward)
-  PP_CUDA_ALL(CrossEntropyForward)
-  PP_CUDA_ALL(CrossEntropyPart)
-  PP_CUDA_ALL(Draw)
-  PP_CUDA_ALL(Dropout)
-  PP_CUDA_ALL(EmbeddingBackward)
-  PP_CUDA_ALL(EmbeddingForward)
-  PP_CUDA_ALL(GeluBackward)
-  PP_CUDA_ALL(GeluForward)
-  PP_CUDA_ALL(LayerNormForward)
-  PP_CUDA_ALL(Residual)
-  PP_CUDA_ALL(Rope)
-  PP_CUDA_ALL(SumParts)
-  PP_CUDA_ALL(SwiGluBackward)
-  PP_CUDA_ALL(SwiGluForward)
+  PP_PLAIN_KERNELS(PP_CUDA)
+  PP_ACTIVATION_KERNELS(PP_CUDA_ALL)
 #undef PP_CUDA
+  // Instead of what the lists have just set.
   PP_WITH_SCRATCH(AttentionBackward)
   PP_WITH_SCRATCH(BiasGradient)
   PP_WITH_SCRATCH(LayerNormBackward)

@@ -1,4 +1,4 @@
-// The GPU's kernels in a table like that of a CPU's: on a GPU, or emulated (kernels/block.h),
+// The GPU's kernels in a table like that of a CPU's: on a GPU, or emulated (kernels/block/block.h),
 // depending on what the program links. RandomNormal remains the CPU's, as weights are made on the
 // host, and products are those of the plain kernel, not cuBLASLt's.
 #pragma once

@@ -11,7 +11,7 @@
 
 #include "kernels/isa.h"
 #include "kernels/threads.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp::kernels {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/block.h"
+#include "kernels/block/block.h"
 #include "runtime/device/cuda/cuda_kernels.h"
 #include "runtime/model/operators.h"
 #include "schema/model/workspace.h"

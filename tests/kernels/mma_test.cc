@@ -1,6 +1,6 @@
-// Fragments of matrices as lanes hold them, and copies to shared memory (kernels/mma.h), in the
-// emulation: right ones give a plain product, and each planted fault is found.
-#include "kernels/mma.h"
+// Fragments of matrices as lanes hold them, and copies to shared memory (kernels/block/mma.h), in
+// the emulation: right ones give a plain product, and each planted fault is found.
+#include "kernels/block/mma.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,6 +1,6 @@
-// Products of a warpgroup (kernels/warpgroup_mma.h), in the emulation: right ones give a plain
-// product, and each planted fault is found.
-#include "kernels/warpgroup_mma.h"
+// Products of a warpgroup (kernels/block/warpgroup_mma.h), in the emulation: right ones give a
+// plain product, and each planted fault is found.
+#include "kernels/block/warpgroup_mma.h"
 
 #include <catch2/catch.hpp>
 #include <stdexcept>

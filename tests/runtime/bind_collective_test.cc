@@ -10,7 +10,7 @@
 #include "compiler/compile.h"
 #include "runtime/model/parameters.h"
 #include "runtime/plan/binding.h"
-#include "schema/buckets.h"
+#include "schema/semantics/buckets.h"
 #include "schema/text.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"

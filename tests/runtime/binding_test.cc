@@ -8,7 +8,7 @@
 
 #include "compiler/compile.h"
 #include "runtime/device/cpu_device.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"

@@ -1,5 +1,5 @@
 // Groups of ranks in one thread: who contributes what, who gets what, and the order of sums.
-#include "runtime/comm/collective.h"
+#include "runtime/plan/collective.h"
 
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,13 +1,13 @@
 // What the bodies of repeated programs wait for: by hand for small ones, and by a second method for
 // all kinds.
-#include "schema/body_walk.h"
+#include "schema/proof/body_walk.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
-#include "schema/execute.h"
-#include "schema/sections.h"
+#include "schema/play/execute.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"

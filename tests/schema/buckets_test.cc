@@ -1,5 +1,5 @@
 // Buckets of real sizes, and the shards of the optimizer.
-#include "schema/buckets.h"
+#include "schema/semantics/buckets.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

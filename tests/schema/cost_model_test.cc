@@ -1,10 +1,10 @@
 // Costs in text form, and what an instruction takes with them, computed by hand.
-#include "schema/cost_model.h"
+#include "schema/semantics/cost_model.h"
 
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "schema/buckets.h"
+#include "schema/semantics/buckets.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 

@@ -1,4 +1,4 @@
-#include "schema/file.h"
+#include "schema/format/file.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "schema/program_generated.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
 #include "tests/folder.h"
 #include "tests/sample_program.h"
 

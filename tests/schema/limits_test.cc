@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "schema/model/layout.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/models.h"
 #include "tests/sample_program.h"
 

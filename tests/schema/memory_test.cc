@@ -1,6 +1,6 @@
 // The check of a plan's memory against one that knows nothing but bytes, on random values; and what
 // it says.
-#include "schema/memory.h"
+#include "schema/semantics/memory.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "schema/nearest.h"
+#include "schema/base/nearest.h"
 
 #include <catch2/catch.hpp>
 #include <string>

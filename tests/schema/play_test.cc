@@ -9,10 +9,10 @@
 #include <random>
 
 #include "compiler/scheme.h"
-#include "schema/execute.h"
 #include "schema/nccl/prove.h"
+#include "schema/play/execute.h"
+#include "schema/proof/verify.h"
 #include "schema/text.h"
-#include "schema/verify.h"
 #include "tests/cycle.h"
 #include "tests/must_compile.h"
 

@@ -1,5 +1,5 @@
 // What a run measured, and the costs that follow for its own plan and for others.
-#include "schema/profile.h"
+#include "schema/format/profile.h"
 
 #include <catch2/catch.hpp>
 

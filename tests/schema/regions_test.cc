@@ -1,11 +1,11 @@
 // The sizes of what a device holds permanently, by hand.
-#include "schema/regions.h"
+#include "schema/semantics/regions.h"
 
 #include <catch2/catch.hpp>
 
 #include "compiler/compile.h"
-#include "schema/buckets.h"
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
+#include "schema/semantics/buckets.h"
 #include "tests/models.h"
 
 namespace pp {

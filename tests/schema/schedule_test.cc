@@ -1,12 +1,12 @@
 // A schedule that lacks something, has it twice, elsewhere or too early: the error says what and
 // where.
-#include "schema/schedule.h"
+#include "schema/semantics/schedule.h"
 
 #include <catch2/catch.hpp>
 
 #include "compiler/interop.h"
 #include "compiler/scheme.h"
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {

@@ -1,5 +1,5 @@
 // Prologue, body and epilogue, and the one list that they make.
-#include "schema/sections.h"
+#include "schema/semantics/sections.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 #include <catch2/catch.hpp>
 

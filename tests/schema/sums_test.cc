@@ -1,6 +1,6 @@
 // The weight gradients of one device: the order of backwards, reductions, norm and step, told to
 // Sums instruction by instruction.
-#include "schema/sums.h"
+#include "schema/semantics/sums.h"
 
 #include <catch2/catch.hpp>
 #include <string>

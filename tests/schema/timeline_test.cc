@@ -1,4 +1,4 @@
-#include "schema/timeline.h"
+#include "schema/format/timeline.h"
 
 #include <catch2/catch.hpp>
 

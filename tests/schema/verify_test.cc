@@ -1,5 +1,5 @@
 // The verifier on plans that are almost right.
-#include "schema/verify.h"
+#include "schema/proof/verify.h"
 
 #include <catch2/catch.hpp>
 

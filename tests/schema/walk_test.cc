@@ -1,6 +1,6 @@
 // One list, walked in order: what each instruction waits for, computed by hand, and each way in
 // which a value can be used wrongly.
-#include "schema/walk.h"
+#include "schema/semantics/walk.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -15,7 +15,7 @@ OPTIMIZER = "AdamW, norm, fill"
 GAPS = "gaps between launches"
 GROUPS = (PRODUCTS, FORWARD, BACKWARD, ELEMENTS, CROSS_ENTROPY, OPTIMIZER, GAPS)
 
-# Of a file kernels/NAME_cuda.cu.
+# Of a file kernels/cuda/NAME_cuda.cu.
 GROUP_OF_FILE = {
     "adamw": OPTIMIZER, "attention_backward": BACKWARD, "attention_backward_warpgroups": BACKWARD,
     "attention_forward": FORWARD, "attention_forward_warpgroups": FORWARD, "bias": ELEMENTS,

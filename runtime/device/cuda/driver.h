@@ -16,7 +16,7 @@
 #include "kernels/matmul.h"
 #include "kernels/stream.h"
 #include "runtime/device/cuda/gemm_table.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

@@ -10,8 +10,8 @@
 #include <span>
 #include <sstream>
 
-#include "schema/disk.h"
-#include "schema/number.h"
+#include "schema/base/disk.h"
+#include "schema/base/number.h"
 
 namespace pp {
 namespace {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "kernels/matmul.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

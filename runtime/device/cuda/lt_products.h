@@ -15,7 +15,7 @@
 #include "runtime/device/cuda/driver.h"
 #include "runtime/device/cuda/experiments.h"
 #include "runtime/device/cuda/gemm_table.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

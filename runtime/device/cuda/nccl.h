@@ -12,7 +12,7 @@
 
 #include "kernels/stream.h"
 #include "runtime/comm/transport.h"
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

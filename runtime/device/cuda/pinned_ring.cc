@@ -1,6 +1,6 @@
 #include "runtime/device/cuda/pinned_ring.h"
 
-#include "schema/status.h"
+#include "schema/base/status.h"
 
 namespace pp {
 

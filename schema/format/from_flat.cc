@@ -1,0 +1,223 @@
+// FlatBuffer => Program, from arbitrary bytes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "schema/check.h"
+#include "schema/format/file.h"
+#include "schema/format/flat.h"
+#include "schema/semantics/regions.h"
+
+namespace pp {
+namespace {
+
+template <typename T>
+size_t SizeOf(const flatbuffers::Vector<T>* vector) {
+  return vector == nullptr ? 0 : vector->size();
+}
+
+// Extracts a program from a FlatBuffer. It reads nothing outside; whether the values make sense is
+// for CheckFields to say.
+class Decoder {
+ public:
+  explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
+
+  Result<Program> Run(const Selection& selection) {
+    PP_RETURN_IF_ERROR(CheckForm());
+    PP_RETURN_IF_ERROR(ReadHead());
+    PP_RETURN_IF_ERROR(ReadJob());
+    const size_t devices = SizeOf(plan_->lists());
+    auto only = static_cast<size_t>(selection.number);
+    if (selection.whose == Selection::Whose::kDevice && only >= devices) {
+      return Wrong("device {} (0 to {})", selection.number, devices - 1);
+    }
+    const int tp = plan_->job() == nullptr ? 1 : std::max(1, plan_->job()->tp());
+    if (selection.whose == Selection::Whose::kRank && devices > 0) only = only / tp % devices;
+    const bool all = selection.whose == Selection::Whose::kAll;
+    PP_RETURN_IF_ERROR(Spend(devices));
+    program_.lists.resize(devices);
+    for (size_t d = 0; d < devices; ++d) {
+      if (all || only == d) PP_RETURN_IF_ERROR(ReadDevice(d));
+    }
+    PP_RETURN_IF_ERROR(CheckFields(program_));
+    if (plan_->format() < kPlanFormat && program_.job) AddRegions(DeviceKind::kCpu, &program_);
+    return std::move(program_);
+  }
+
+ private:
+  template <typename... Args>
+  static Status Wrong(fmt::format_string<Args...> format, Args&&... args) {
+    return Status::Invalid(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  Status CheckForm() {
+    if (static_cast<int64_t>(bytes_.size()) > kMostPlanBytes) {
+      return Wrong("{} bytes (a plan has at most {})", bytes_.size(), kMostPlanBytes);
+    }
+    if (bytes_.size() < 8 || !plan::PlanBufferHasIdentifier(bytes_.data())) {
+      return Wrong("not a plan ({})", kRightPlan);
+    }
+    // Every table takes bytes: a file with more tables than that contains some of them repeatedly.
+    const auto* data = reinterpret_cast<const uint8_t*>(bytes_.data());
+    const auto most_tables = static_cast<flatbuffers::uoffset_t>(bytes_.size() / 4);
+    flatbuffers::Verifier verifier(data, bytes_.size(), /*max_depth=*/16, most_tables);
+    if (!plan::VerifyPlanBuffer(verifier)) return Wrong("damaged inside ({})", kRightPlan);
+    plan_ = plan::GetPlan(data);
+    if (plan_->format() > kPlanFormat) {
+      return Wrong("written by a newer pipec (format {}; this one reads {})", plan_->format(),
+                   kPlanFormat);
+    }
+    if (plan_->format() < kOldestFormat)
+      return Wrong(
+          "written by an older pipec (format {}; this one reads {} to {}: compile it again)",
+          plan_->format(), kOldestFormat, kPlanFormat);
+    return {};
+  }
+
+  // Everything that is read takes at least a byte in the file. Overlapping lists would turn a small
+  // file into a huge program.
+  Status Spend(size_t items) {
+    if (items > bytes_.size() - spent_)
+      return Wrong("damaged inside: lists overlap ({})", kRightPlan);
+    spent_ += items;
+    return {};
+  }
+
+  Status ReadNumbers(const flatbuffers::Vector<int32_t>* from, std::vector<int32_t>* out) {
+    PP_RETURN_IF_ERROR(Spend(SizeOf(from)));
+    for (size_t i = 0; i < SizeOf(from); ++i) out->push_back(from->Get(i));
+    return {};
+  }
+
+  // What a table has in a slot; like flatc's accessors, whose table is private.
+  template <typename T, typename Table>
+  static const T* PartOf(const Table* from, int slot) {
+    return reinterpret_cast<const flatbuffers::Table*>(from)->GetPointer<const T*>(
+        flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)));
+  }
+  template <typename T, typename Table>
+  static T NumberOf(const Table* from, int slot, T absent) {
+    return reinterpret_cast<const flatbuffers::Table*>(from)->GetField<T>(
+        flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot)), absent);
+  }
+
+  template <typename Table, typename Owner, typename From>
+  Status ReadAttributes(const Table& table, const From* from, Owner* owner) {
+    Status status;
+    ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
+      T& value = owner->*row.member;
+      if (!status.ok()) return;
+      if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+        status = ReadNumbers(PartOf<flatbuffers::Vector<int32_t>>(from, row.slot), &value);
+      } else if constexpr (std::is_class_v<T>) {
+        const auto* text = PartOf<flatbuffers::String>(from, row.slot);
+        if (text != nullptr)
+          status = Read(row, text->string_view(), &value).In(std::string(row.text));
+      } else {
+        value = static_cast<T>(NumberOf(from, row.slot, static_cast<Entry<T>>(value)));
+      }
+    });
+    return status;
+  }
+
+  Status ReadHead() {
+    if (plan_->scheme() != nullptr) program_.scheme = plan_->scheme()->str();
+    program_.devices = plan_->devices();
+    program_.stages = plan_->stages();
+    program_.microbatches = plan_->microbatches();
+    PP_RETURN_IF_ERROR(ReadAttributes(kProgramAttributes<Program>, plan_, &program_));
+    PP_RETURN_IF_ERROR(Spend(SizeOf(plan_->pipes())));
+    program_.pipes.resize(SizeOf(plan_->pipes()));
+    for (size_t i = 0; i < program_.pipes.size(); ++i) {
+      PP_RETURN_IF_ERROR(
+          ReadNumbers(plan_->pipes()->Get(i)->device_of(), &program_.pipes[i].device_of));
+    }
+    return ReadNumbers(plan_->pipe_of(), &program_.pipe_of);
+  }
+
+  Status ReadJob() {
+    const plan::Job* from = plan_->job();
+    if (from == nullptr) return {};
+    if (from->model() == nullptr) return Wrong("a job without a model (both or neither)");
+    auto model = ParseModelConfig(from->model()->string_view(), "model");
+    if (!model.ok()) return Wrong("{}", model.status().message());
+    Job& job = program_.job.emplace();
+    job.model = *model;
+    return ReadAttributes(kJobAttributes, from, &job);
+  }
+
+  Status ReadDevice(size_t device) {
+    const plan::Device* from = plan_->lists()->Get(device);
+    DeviceList& list = program_.lists[device];
+    list.arena_bytes = from->arena_bytes();
+    PP_RETURN_IF_ERROR(Spend(SizeOf(from->regions())));
+    for (size_t i = 0; i < SizeOf(from->regions()); ++i) {
+      const plan::Region* r = from->regions()->Get(i);
+      list.regions.push_back(
+          {static_cast<Kind>(r->kind()), r->stage(), r->pipe(), r->offset(), r->bytes()});
+    }
+    const std::string where = fmt::format("device {}", device);
+    PP_RETURN_IF_ERROR(ReadList(from->prologue(), &list.prologue).In(where + ", prologue"));
+    PP_RETURN_IF_ERROR(ReadList(from->body(), &list.body).In(where));
+    PP_RETURN_IF_ERROR(ReadList(from->epilogue(), &list.epilogue).In(where + ", epilogue"));
+    return ReadList(from->evaluation(), &list.evaluation).In(where + ", evaluation");
+  }
+
+  // Gives the instructions from `begin` on, a block of them, their entries of a column, unless
+  // there is none. FlatBuffers does not guarantee the entries' alignment in a damaged file.
+  template <typename Member>
+  Status ReadColumn(const plan::Instructions* from, int column, std::string_view name,
+                    Member member, size_t begin, std::vector<Instruction>* out) {
+    using Value = std::remove_cvref_t<decltype(member(out->front()))>;
+    using T = Entry<Value>;
+    const auto* entries = PartOf<flatbuffers::Vector<T>>(from, column);
+    if (entries == nullptr) return {};
+    if (entries->size() != out->size()) {
+      return Wrong("column '{}' has {} entries (as many as 'op', {})", name, entries->size(),
+                   out->size());
+    }
+    const uint8_t* data = entries->Data();
+    const size_t end = std::min(begin + kBlock, out->size());
+    for (size_t i = begin; i < end; ++i) {
+      T entry;
+      std::memcpy(&entry, data + i * sizeof(T), sizeof(T));
+      if (std::is_same_v<Value, bool> && entry > 1)
+        return Wrong("instruction {}: {} {} (0 or 1)", i, name, entry);
+      member((*out)[i]) = static_cast<Value>(entry);
+    }
+    return {};
+  }
+
+  Status ReadList(const plan::Instructions* from, std::vector<Instruction>* out) {
+    if (from == nullptr) return {};
+    const size_t n = SizeOf(from->op());
+    PP_RETURN_IF_ERROR(Spend(n));
+    out->resize(n);
+    for (size_t i = 0; i < n; ++i) (*out)[i].op = static_cast<Op>(from->op()->Get(i));
+    Status status;
+    size_t begin = 0;
+    do {
+      ForEachColumn([&](int column, std::string_view name, auto member) {
+        if (status.ok()) status = ReadColumn(from, column, name, member, begin, out);
+      });
+      begin += kBlock;
+    } while (status.ok() && begin < n);
+    return status;
+  }
+
+  static constexpr size_t kBlock = 256;  // instructions, which stay in the cache
+
+  const std::string_view bytes_;
+  const plan::Plan* plan_ = nullptr;
+  size_t spent_ = 0;
+  Program program_;
+};
+
+}  // namespace
+
+Result<Program> FromFlat(std::string_view flatbuffer, const Selection& selection) {
+  return Decoder(flatbuffer).Run(selection);
+}
+
+}  // namespace pp
