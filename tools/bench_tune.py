@@ -10,6 +10,7 @@ import tempfile
 
 STEPS = 7
 ROUNDS = 4
+FEWEST = 8  # others that are run in every round, if there are so many
 BATCH = 16
 WITHIN = 1.1  # candidates that may take so many times what the best one takes
 
@@ -64,24 +65,28 @@ def run_case(pipec, piperun, title, model, memory):
         if max(d["peak_bytes"] for d in simulated["devices"]) > limit:
             continue  # its bound fits, its plan does not
         runs.append({"plan": plan, "candidate": candidate, "ratios": []})
-    # The pick beside each of them, so that both meet the same machine; it also beside itself.
+    # The pick beside each of them, so that both meet the same machine; it also beside itself. After
+    # each round the faster half of the others stays.
     pick = runs[0]["plan"]
+    contenders = runs[1:]
     for _ in range(ROUNDS):
-        for run in runs:
+        for run in runs[:1] + contenders:
             own = statistics.median(steps_of(piperun, pick))
             run["ratios"].append(statistics.median(steps_of(piperun, run["plan"])) / own)
-    for run in runs:
-        run["ratio"] = statistics.median(run["ratios"])
+            run["ratio"] = statistics.median(run["ratios"])
+        contenders.sort(key=lambda run: run["ratio"])
+        del contenders[max(FEWEST, (len(contenders) + 1) // 2):]
     scatter = runs[0]["ratios"]
     others = sorted(runs[1:], key=lambda run: run["ratio"])
+    finalists = [run for run in others if len(run["ratios"]) == ROUNDS]
     if not others:
         print(f"{title}, {memory}: no other plan may be within {WITHIN:g}")
         return
-    faster = [run for run in others if run["ratio"] < 1]
+    faster = [run for run in finalists if run["ratio"] < 1]
     beyond = [run for run in faster if run["ratio"] < min(scatter)]
     print(f"{title}, {memory}: {name_of(runs[0]['candidate'])} against {len(others)} others\n"
           f"  beside itself it takes {min(scatter):.2f} to {max(scatter):.2f} of its time")
-    for word, run in [("fastest", others[0]), ("slowest", others[-1])]:
+    for word, run in [("fastest", finalists[0]), ("slowest", others[-1])]:
         print(f"  the {word} takes {run['ratio']:.2f}: {name_of(run['candidate'])}")
     print(f"  {len(faster)} are faster, {len(beyond)} beyond the scatter", flush=True)
 
