@@ -269,7 +269,7 @@ class Description {
     Add("--net", a_.net, "LIST",
         "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two");
     Add("--stall-timeout", a_.stall_timeout, "SECONDS",
-        "give up after so many without progress; 0: never");
+        "give up after so many without progress, and end within some ten more; 0: never");
     Add("--weight-rounding", a_.weight_rounding, "nearest|stochastic",
         "rounding of a bf16 plan's weights for products on a GPU");
     Add("--gemms", a_.gemms, "FILE",

@@ -32,6 +32,8 @@ Result<Program> In(const std::string& name, Result<Program> program) {
 // The FlatBuffer in a file's bytes; *sum, if given, gets its checksum.
 Result<std::string_view> Unseal(std::string_view bytes, uint64_t* sum) {
   if (bytes.empty()) return Status::Invalid(fmt::format("empty ({})", kRightPlan));
+  if (bytes.starts_with("program "))
+    return Status::Invalid("not a plan but lists in text form (what pipec import makes of them)");
   if (bytes.size() < 8 || !plan::PlanBufferHasIdentifier(bytes.data())) {
     return Status::Invalid(fmt::format("not a plan ({})", kRightPlan));
   }

@@ -365,6 +365,9 @@ TEST_CASE("files that cannot be read") {
   Write(folder / "empty.plan", "");
   CHECK(error(folder / "empty.plan") == folder / "empty.plan: empty (a plan that pipec wrote)");
   Write(folder / "text", "program 1f1b stages 2 microbatches 4\n");
+  CHECK(error(folder / "text") ==
+        folder / "text: not a plan but lists in text form (what pipec import makes of them)");
+  Write(folder / "text", "any other text\n");
   CHECK(error(folder / "text") == folder / "text: not a plan (a plan that pipec wrote)");
 }
 
