@@ -1,5 +1,5 @@
 // A CUDA driver without a GPU (runtime/device/cuda/driver.h): kernels are emulated
-// (kernels/emulation/), products are the CPU's, and what streams and events leave open happens in
+// (kernels/block/), products are the CPU's, and what streams and events leave open happens in
 // an order that a seed chooses, now and then late.
 //
 // What a real one would not report is an error here: memory that was not allocated, or allocated
