@@ -15,6 +15,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
+#include <thread>
 
 #include "compiler/passes/fit_memory.h"
 #include "compiler/search/bound.h"
@@ -126,18 +128,31 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
   return {};
 }
 
-// Replaces `program` by the plan of one search, and says what the plan lacks.
-Status FitAndLower(Program& program, const std::optional<Program>& mario,
-                   const PassContext& context, const search::MemoryModel& memory, double bound,
-                   FitReport* report, std::vector<int64_t>* uncounted, Lack* lack) {
+// The plan of one search, and what its lowered arenas take.
+struct Found {
+  Program plan;
+  FitReport report;
+  std::vector<int64_t> uncounted;  // by device
+  std::vector<bool> over;          // by device: whether it takes more than its limit
+  Lack lack;
+};
+
+// `memory`: with the limits to search under; those of the context are to be kept.
+Result<Found> FitAndLower(const Program& program, const std::optional<Program>& mario,
+                          const PassContext& context, const search::MemoryModel& memory,
+                          double bound) {
+  Found found{program, {}, {}, {}, {}};
   const search::Problem problem = ProblemOf(program, context, memory);
-  *report = FitOnce(program, mario, context, problem, EffortFor(problem), bound);
-  PP_RETURN_IF_ERROR(Uncounted(program, context, memory, uncounted));
+  found.report = FitOnce(found.plan, mario, context, problem, EffortFor(problem), bound);
+  PP_RETURN_IF_ERROR(Uncounted(found.plan, context, memory, &found.uncounted));
   for (int d = 0; d < program.devices; ++d) {
-    report->peaks[d] += static_cast<double>((*uncounted)[d]);
-    lack->Consider(d, report->peaks[d], At(context.fit.limit.values, d));
+    double& peak = found.report.peaks[d];
+    peak += static_cast<double>(found.uncounted[d]);
+    const double limit = At(context.fit.limit.values, d);
+    found.over.push_back(peak > limit);
+    found.lack.Consider(d, peak, limit);
   }
-  return {};
+  return found;
 }
 
 // The fastest plan so far that fits after lowering.
@@ -217,9 +232,7 @@ class BytesFitter {
     PP_RETURN_IF_ERROR(Compare(*always, &best_limits));
     if (context_.fit.search_seconds > 0 && !best_limits.empty()) {
       SetAside(best_limits, *always);
-      std::vector<int64_t> uncounted;
-      Lack unused;
-      PP_RETURN_IF_ERROR(Try(context_, &uncounted, &unused));
+      PP_RETURN_IF_ERROR(Take(FitAndLower(program_, mario_, context_, memory_, bound_)));
     }
     if (!fastest_.plan) PP_RETURN_IF_ERROR(Squeeze(*always, lack));
     if (!fastest_.plan) return {};
@@ -235,22 +248,38 @@ class BytesFitter {
       memory_.limit[d] = static_cast<int64_t>(At(limits, d)) - bytes[d];
   }
 
-  // The plans of the grid's limits, each of fixed work. `best_limits`: where the fastest one is.
+  // The plans of the grid's limits, each of fixed work: as many at once as there are processors,
+  // which changes nothing but the time. `best_limits`: where the fastest one is.
   Status Compare(const std::vector<int64_t>& always, std::vector<double>* best_limits) {
     PassContext context = context_;
     context.fit.search_seconds = 0;
+    context.fit.progress = nullptr;
     const int most = context.fit.quick ? 1 : kCompared;
+    const size_t at_once =
+        context.fit.quick ? 1 : std::max(1u, std::thread::hardware_concurrency());
+    const std::vector<std::vector<double>> tries = TriesBelow(limits_);
+    std::vector<std::future<Result<Found>>> batch;
     int fitting = 0;
-    for (const std::vector<double>& limits : TriesBelow(limits_)) {
-      if (fitting == most || (fastest_.plan && fastest_.report.makespan <= bound_)) break;
-      SetAside(limits, always);
-      if (!HasRoom(ProblemOf(program_, context, memory_))) break;
-      const double before = fastest_.plan ? fastest_.report.makespan : HUGE_VAL;
-      std::vector<int64_t> uncounted;
-      Lack lack;
-      PP_RETURN_IF_ERROR(Try(context, &uncounted, &lack));
-      if (lack.device >= 0) continue;
-      if (fitting++ == 0 || fastest_.report.makespan < before) *best_limits = limits;
+    for (size_t begin = 0; begin < tries.size() && !IsOptimal(); begin += batch.size()) {
+      batch.clear();
+      for (size_t i = begin; i < tries.size() && batch.size() < at_once; ++i) {
+        SetAside(tries[i], always);
+        if (!HasRoom(ProblemOf(program_, context, memory_))) break;
+        // Where no thread can be had, it runs when it is asked for.
+        batch.push_back(std::async(std::launch::async | std::launch::deferred,
+                                   [this, &context, memory = memory_] {
+                                     return FitAndLower(program_, mario_, context, memory, bound_);
+                                   }));
+      }
+      for (size_t i = 0; i < batch.size(); ++i) {
+        if (fitting == most || IsOptimal()) return {};
+        const double before = fastest_.plan ? fastest_.report.makespan : HUGE_VAL;
+        const Result<Found> found = batch[i].get();
+        PP_RETURN_IF_ERROR(Take(found));
+        if (found->lack.device >= 0) continue;
+        if (fitting++ == 0 || fastest_.report.makespan < before) *best_limits = tries[begin + i];
+      }
+      if (batch.size() < at_once) break;
     }
     return {};
   }
@@ -264,28 +293,26 @@ class BytesFitter {
       SetAside(limits_, set_aside);
       Lack lack;
       PP_RETURN_IF_ERROR(MakeRoom(program_, context, memory_, &lack));
-      std::vector<int64_t> uncounted;
       const bool has_room = lack.device < 0;
-      if (has_room) PP_RETURN_IF_ERROR(Try(context, &uncounted, &lack));
+      if (has_room) {
+        const Result<Found> found = FitAndLower(program_, mario_, context, memory_, bound_);
+        PP_RETURN_IF_ERROR(Take(found));
+        lack = found->lack;
+        for (int d = 0; d < program_.devices; ++d)
+          if (found->over[d]) set_aside[d] = std::max(set_aside[d], found->uncounted[d]) + 1;
+      }
       if (least->device < 0 || lack.over < least->over) *least = lack;
       if (!has_room) return {};
-      for (int d = 0; d < program_.devices; ++d)
-        if (over_[d]) set_aside[d] = std::max(set_aside[d], uncounted[d]) + 1;
     }
     return {};
   }
 
-  // One search, and its plan lowered.
-  Status Try(const PassContext& context, std::vector<int64_t>* uncounted, Lack* lack) {
-    Program fitted = program_;
-    FitReport report;
-    PP_RETURN_IF_ERROR(
-        FitAndLower(fitted, mario_, context, memory_, bound_, &report, uncounted, lack));
-    over_.assign(program_.devices, false);
-    for (int d = 0; d < program_.devices; ++d) over_[d] = report.peaks[d] > At(limits_, d);
-    if (lack->device < 0) fastest_.Consider(fitted, report);
+  Status Take(const Result<Found>& found) {
+    if (!found.ok()) return found.status();
+    if (found->lack.device < 0) fastest_.Consider(found->plan, found->report);
     return {};
   }
+  bool IsOptimal() const { return fastest_.plan && fastest_.report.makespan <= bound_; }
 
   const Program& program_;
   const PassContext& context_;
@@ -294,7 +321,6 @@ class BytesFitter {
   search::MemoryModel memory_;
   double bound_ = 0;
   Fastest fastest_;
-  std::vector<bool> over_;  // by device: whether the last plan took more than its limit
 };
 
 // Raises the insufficient limit until the value that the error will name has been seen to fit. A

@@ -261,9 +261,12 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
   const bool few = problem.cells() <= kFewCells;
   const search::Effort effort = few ? kShortTurns : search::Effort{};
+  // Where no thread can be had, it runs when it is asked for.
+  std::future<double> bound = std::async(std::launch::async | std::launch::deferred,
+                                         [&] { return search::LowerBound(problem); });
   const std::optional<Program> mario = MarioPlan(program, context);
   const Program scheme = program;
-  *report = FitOnce(program, mario, context, problem, effort);
+  *report = FitOnce(program, mario, context, problem, effort, bound.get());
   if (limits.size() > 1 || context.fit.quick ||
       context.fit.without == search::Method::kLowerLimits || search::IsLarge(problem.cells()) ||
       search::HasSteadyState(problem))

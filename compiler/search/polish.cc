@@ -1,7 +1,8 @@
 #include "compiler/search/polish.h"
 
 #include <algorithm>
-#include <numeric>
+#include <future>
+#include <utility>
 
 #include "compiler/search/ledger.h"
 
@@ -40,27 +41,24 @@ std::vector<Window> DroppedCells(const Plan& plan, const std::vector<Task>& list
   return windows;
 }
 
+// `index`: workspace, of a place for each cell.
 class Polisher {
  public:
-  Polisher(const Problem& problem, Clock& clock, Plan& plan)
-      : problem_(problem),
-        clock_(clock),
-        plan_(plan),
-        ledger_(problem, plan),
-        index_(problem.cells()) {}
+  Polisher(const Problem& problem, const Clock& clock, Plan& plan, std::vector<int>& index)
+      : problem_(problem), clock_(clock), plan_(plan), ledger_(problem, plan), index_(index) {}
 
-  // Each returns how many tasks it removed or moved.
+  // Each returns how many tasks it removed or moved, and looks at no other device's list.
   int Keep(int device, KeepOrder order);
   int Prepose(int device);
   int Postpone(int device);
 
  private:
   const Problem& problem_;
-  Clock& clock_;
+  const Clock& clock_;
   Plan& plan_;
   Ledger ledger_;
   // Workspace.
-  std::vector<int> index_;
+  std::vector<int>& index_;
   std::vector<int64_t> use_;
   std::vector<double> start_, end_;
 };
@@ -168,27 +166,44 @@ int Polisher::Postpone(int device) {
 PolishOptions PolishFor(const Problem& problem) {
   constexpr int kManyCells = 1'500, kVeryManyCells = 10'000;
   if (problem.cells() < kManyCells) return {};
-  return {.retime = Retime::kEachRound, .rounds = problem.cells() < kVeryManyCells ? 3 : 1};
+  const bool very = problem.cells() >= kVeryManyCells;
+  return {.retime = Retime::kEachRound, .rounds = very ? 1 : 3, .threads = very ? 2 : 1};
 }
 
 double Polish(const Problem& problem, const PolishOptions& options, Clock& clock, Plan& plan) {
-  Polisher polisher(problem, clock, plan);
+  std::vector<int> index(problem.cells());
+  // The sum over devices from `begin` on; every so many are another thread's.
+  const auto on_some = [&](int begin, auto change) {
+    Polisher polisher(problem, clock, plan, index);
+    int changes = 0;
+    for (int d = begin; d < problem.devices; d += options.threads) changes += change(polisher, d);
+    return changes;
+  };
+  const auto on_all = [&](auto change) {
+    std::vector<std::future<int>> others;
+    for (int i = 1; i < options.threads; ++i)
+      // Where no thread can be had, it runs when it is asked for.
+      others.push_back(std::async(std::launch::async | std::launch::deferred, on_some, i, change));
+    int changes = on_some(0, change);
+    for (auto& other : others) changes += other.get();
+    return changes;
+  };
   double makespan = clock.Earliest(plan);
   int changes = 1;
   for (int round = 0; round < options.rounds && changes > 0; ++round) {
     changes = 0;
     if (round > 0 || options.first == PolishOptions::kKeep) {
-      for (int d = 0; d < problem.devices; ++d) changes += polisher.Keep(d, options.keep);
+      changes += on_all([&](Polisher& on, int device) { return on.Keep(device, options.keep); });
       makespan = clock.Earliest(plan);
     }
-    for (int d = 0; d < problem.devices; ++d) {
-      const int moved = polisher.Prepose(d);
-      changes += moved;
+    changes += on_all([&](Polisher& on, int device) {
+      const int moved = on.Prepose(device);
       if (moved > 0 && options.retime == Retime::kEachDevice) clock.Earliest(plan);
-    }
+      return moved;
+    });
     clock.Earliest(plan);
     clock.Latest();
-    for (int d = 0; d < problem.devices; ++d) polisher.Postpone(d);
+    on_all([](Polisher& on, int device) { return on.Postpone(device); });
     makespan = clock.Earliest(plan);
   }
   return makespan;

@@ -29,6 +29,7 @@ struct PolishOptions {
   enum { kKeep, kPrepose } first = kKeep;
   Retime retime = Retime::kEachDevice;
   int rounds = 12;
+  int threads = 1;  // kEachRound: that share the devices; the plan is the same
 };
 
 // Thorough for a few thousand tasks, short for more.

@@ -102,6 +102,7 @@ void TryStarts(Workbench& bench, const Plan& start) {
   if (large && bench.best_makespan() != kNever) return;
   if (!bench.Uses(Method::kDropAll)) return;
   TryPlan(bench, DropAll(start), options);
+  if (large) return;
   options.first = PolishOptions::kPrepose;
   TryPlan(bench, DropAll(start), options);
 }

@@ -119,13 +119,19 @@ Plan DropAll(const Plan& plan) {
 
 Plan InGroups(const Problem& problem, const Plan& plan, int size) {
   Plan grouped = KeepAll(plan);
+  const auto rank = [&](Task task) {  // (all forwards first,) group, stage forth or back
+    const int cell = CellOf(task), stage = problem.StageOf(cell);
+    const bool forward = PartOf(task) == Part::kForward;
+    const int64_t group = (forward ? 0 : problem.micros) + problem.MicroOf(cell) / size;
+    return group * problem.stages + (forward ? stage : problem.stages - 1 - stage);
+  };
+  std::vector<std::pair<int64_t, Task>> ranked;
   for (auto& list : grouped.lists) {
-    auto rank = [&](Task task) {  // (all forwards first,) group, stage forth or back
-      const int cell = CellOf(task), stage = problem.StageOf(cell);
-      const bool forward = PartOf(task) == Part::kForward;
-      return std::tuple(!forward, problem.MicroOf(cell) / size, forward ? stage : -stage);
-    };
-    std::stable_sort(list.begin(), list.end(), [&](Task a, Task b) { return rank(a) < rank(b); });
+    ranked.clear();
+    for (const Task task : list) ranked.push_back({rank(task), task});
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < list.size(); ++i) list[i] = ranked[i].second;
   }
   return grouped;
 }
