@@ -12,6 +12,7 @@
 
 #include "compiler/scheme.h"
 #include "schema/base/disk.h"
+#include "schema/base/split.h"
 #include "schema/format/file.h"
 #include "schema/proof/verify.h"
 
@@ -24,26 +25,35 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
     prices->machine = std::move(*machine);
   }
   if (costs->empty() || costs->find('=') != costs->npos) return {};
-  prices->name = std::exchange(*costs, "");
-  std::error_code none;
-  if (!std::filesystem::exists(prices->name, none))
-    return Status::Invalid(
-        fmt::format("--costs: '{}' (f=1,b=2,..., or a file that piperun --profile wrote)",
-                    Shown(prices->name)));
-  constexpr int64_t kMostProfileBytes = 64 << 20;
-  const auto text = ReadText(prices->name, "a profile", kMostProfileBytes);
-  if (!text.ok()) return text.status().In("--costs");
-  auto profile = ParseProfile(*text);
-  if (!profile.ok()) return profile.status().In("--costs: " + prices->name);
-  prices->profile = std::move(*profile);
+  prices->names = std::exchange(*costs, "");
+  for (const std::string_view part : Split(prices->names, ',')) {
+    const std::string path(part);
+    std::error_code none;
+    if (!std::filesystem::exists(path, none))
+      return Status::Invalid(fmt::format(
+          "--costs: '{}' (f=1,b=2,..., or files that piperun --profile wrote)", Shown(path)));
+    constexpr int64_t kMostProfileBytes = 64 << 20;
+    const auto text = ReadText(path, "a profile", kMostProfileBytes);
+    if (!text.ok()) return text.status().In("--costs");
+    auto profile = ParseProfile(*text);
+    if (profile.ok() && !prices->profiles.empty())
+      if (const Status alike = CheckAlike(prices->profiles.front(), *profile); !alike.ok())
+        profile = alike;
+    if (!profile.ok()) return profile.status().In("--costs: " + path);
+    prices->profiles.push_back(std::move(*profile));
+  }
   return {};
 }
 
 Status CheckOutput(const Arguments& a) {
   if (a.output == kStandardOutput && !a.print_after.empty())
     return Status::Invalid("--print-after: prints where the plan goes (-o with a file)");
-  for (const std::string& input :
-       {a.plans.empty() ? std::string() : a.plans[0], a.model, a.costs, a.machine}) {
+  const auto costs = a.attributes.find("--costs");
+  std::vector<std::string_view> inputs =
+      Split(costs == a.attributes.end() ? a.costs : costs->second, ',');
+  inputs.insert(inputs.end(),
+                {a.plans.empty() ? std::string_view() : a.plans[0], a.model, a.machine});
+  for (const std::string_view input : inputs) {
     std::error_code none;
     if (a.output != kStandardOutput && std::filesystem::equivalent(input, a.output, none))
       return Status::Invalid(fmt::format("-o: {} is the input (another file)", a.output));

@@ -8,6 +8,7 @@
 
 #include "compiler/balance.h"
 #include "compiler/search/search.h"
+#include "schema/base/split.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/schedule.h"
 #include "schema/semantics/sections.h"
@@ -110,10 +111,8 @@ Status AddClip(const CompileOptions& options, Program& program) {
 // The requested passes, by name.
 Result<std::vector<const Pass*>> FindPasses(const std::string& names) {
   std::vector<const Pass*> found;
-  for (size_t begin = 0; begin <= names.size() && !names.empty();) {
-    const size_t end = std::min(names.find(',', begin), names.size());
-    const std::string name = names.substr(begin, end - begin);
-    begin = end + 1;
+  if (names.empty()) return found;
+  for (const std::string_view name : Split(names, ',')) {
     if (name == "mario") {
       for (const Pass& pass : MarioPasses()) found.push_back(&pass);
       continue;

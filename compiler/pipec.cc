@@ -286,8 +286,9 @@ class CommandLine {
                    a_.device_memory = memory->value;
                    return Status();
                  });
-    Prices(sub, File(sub, "--costs", "instead: a file that piperun --profile wrote", &a_.costs,
-                     kStandardInput));
+    Prices(sub,
+           File(sub, "--costs", "instead: files that piperun --profile wrote, separated by commas",
+                &a_.costs, kStandardInput));
     options::AddText(sub, "--scheme", "NAME", "only this one", &a_.scheme);
     options::AddWhole(sub, "--pp", "only pipelines of so many devices", 1, &a_.pp);
     ForEachRow(kJobAttributes, [&](const auto& row) {

@@ -12,6 +12,7 @@ STEPS = 7
 ROUNDS = 4
 FEWEST = 8  # others that are run in every round, if there are so many
 BATCH = 16
+SIZES = [1, 2, 4, 8]  # of micro-batches that are profiled
 WITHIN = 1.1  # candidates that may take so many times what the best one takes
 
 GPT2 = {"model_type": "gpt2", "n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 512,
@@ -46,12 +47,15 @@ def name_of(c):
 def run_case(pipec, piperun, title, model, memory):
     with open("config.json", "w") as config:
         json.dump(model, config)
-    output(pipec, "compile", "--scheme", "1f1b", "--devices", "2", "--microbatches", "8",
-           "--micro-batch-size", "2", "--model", "config.json", "-o", "profiled.plan")
-    steps_of(piperun, "profiled.plan", "--profile", "profile.json")
+    for size in SIZES:
+        output(pipec, "compile", "--scheme", "1f1b", "--devices", "2", "--microbatches",
+               str(BATCH // size), "--micro-batch-size", str(size), "--model", "config.json",
+               "-o", "profiled.plan")
+        steps_of(piperun, "profiled.plan", "--profile", f"profile{size}.json")
+    profiles = ",".join(f"profile{size}.json" for size in SIZES)
     tuned = json.loads(output(pipec, "tune", "--model", "config.json", "--devices", "2",
                               "--global-batch-size", str(BATCH), "--device-memory", memory,
-                              "--costs", "profile.json", "--format", "json"))
+                              "--costs", profiles, "--format", "json"))
     seconds = lambda c: c.get("step_seconds") or c["step_seconds_at_least"]
     chosen = [c for c in tuned["candidates"]
               if c["fits"] and seconds(c) <= WITHIN * seconds(tuned["best"])]

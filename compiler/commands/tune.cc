@@ -36,17 +36,19 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   if (!prices.given() || !costs.empty())
     return Status::Invalid(
         "--machine, --device-flops: missing (one of the two, or --costs with a profile)");
-  options->machine = prices.machine ? *prices.machine : FitMachine(*prices.profile);
-  options->profile = prices.profile;
-  // The printed commands take the same profile, for one model.
-  if (prices.profile && !(prices.profile->job.model == options->job.model))
-    return Status::Invalid(
-        fmt::format("--costs: {}: was measured of another model (--model)", prices.name));
-  if (prices.profile && (prices.profile->job.dtype != options->job.dtype ||
-                         prices.profile->job.backend != options->job.backend))
-    return Status::Invalid(fmt::format(
-        "--costs: {}: was measured with {} on {} (the --dtype and --backend given)", prices.name,
-        NameOf(prices.profile->job.dtype), NameOf(prices.profile->job.backend)));
+  options->machine = prices.machine ? *prices.machine : FitMachine(prices.profiles);
+  options->profiles = prices.profiles;
+  // The printed commands take the same profiles, for one model.
+  for (const Profile& profile : prices.profiles) {
+    const Job& measured = profile.job;
+    if (!(measured.model == options->job.model))
+      return Status::Invalid(
+          fmt::format("--costs: {}: was measured of another model (--model)", prices.names));
+    if (measured.dtype != options->job.dtype || measured.backend != options->job.backend)
+      return Status::Invalid(
+          fmt::format("--costs: {}: was measured with {} on {} (the --dtype and --backend given)",
+                      prices.names, NameOf(measured.dtype), NameOf(measured.backend)));
+  }
   options->scheme = SchemeName(a.scheme);
   if (!a.scheme.empty()) {
     std::vector<std::string_view> names;

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -34,42 +38,76 @@ Program StagesOf(const Profile& profile) {
   return program;
 }
 
-// How many times as long as assumed an instruction of that kind takes; `otherwise` if there was
-// none.
-double Factor(const Profile& profile, Measured kind, const PerStage& assumed, double otherwise) {
-  double measured = 0, expected = 0;
-  for (int s = 0; s < profile.job.stages(); ++s)
-    if (profile.of(kind)[s] > 0 && At(assumed, s) > 0) {
-      measured += profile.of(kind)[s];
-      expected += At(assumed, s);
-    }
-  return expected > 0 ? measured / expected : otherwise;
-}
+// What instructions of one kind take in all, as measured and as assumed.
+struct Taken {
+  double measured = 0, assumed = 0;
 
+  void Add(const Profile& profile, Measured kind, const PerStage& costs) {
+    for (int s = 0; s < profile.job.stages(); ++s)
+      if (profile.of(kind)[s] > 0 && At(costs, s) > 0) {
+        measured += profile.of(kind)[s];
+        assumed += At(costs, s);
+      }
+  }
+  // `otherwise`: if there were none.
+  double Factor(double otherwise) const { return assumed > 0 ? measured / assumed : otherwise; }
+};
+
+// How many times as long as assumed instructions take.
 struct Factors {
   double f = 1, r = 1, b = 1, bi = 1, bw = 1;
 };
-Factors FactorsOf(const Profile& profile, const CostModel& assumed) {
+
+using SameSize = std::vector<const Profile*>;  // whose micro-batches have as many tokens
+
+Factors FactorsOf(const SameSize& profiles, const Machine& machine) {
+  Taken f, r, b, bi, bw;
+  for (const Profile* profile : profiles) {
+    const CostModel assumed = *CostsOn(machine, StagesOf(*profile));
+    f.Add(*profile, Measured::kF, assumed.f);
+    r.Add(*profile, Measured::kR, assumed.r);
+    b.Add(*profile, Measured::kB, assumed.b);
+    bi.Add(*profile, Measured::kBi, assumed.bi);
+    bw.Add(*profile, Measured::kBw, assumed.bw);
+  }
   Factors factors;
-  factors.f = Factor(profile, Measured::kF, assumed.f, 1);
-  factors.r = Factor(profile, Measured::kR, assumed.r, factors.f);
-  factors.b = Factor(profile, Measured::kB, assumed.b, 0);
-  const double halves = factors.b > 0 ? factors.b : factors.f;
-  factors.bi = Factor(profile, Measured::kBi, assumed.bi, halves);
-  factors.bw = Factor(profile, Measured::kBw, assumed.bw, halves);
-  if (factors.b == 0) factors.b = (factors.bi + factors.bw) / 2;
+  factors.f = f.Factor(1);
+  factors.r = r.Factor(factors.f);
+  const double halves = b.Factor(factors.f);
+  factors.bi = bi.Factor(halves);
+  factors.bw = bw.Factor(halves);
+  factors.b = b.Factor((factors.bi + factors.bw) / 2);
   return factors;
+}
+
+Factors FactorsFor(int64_t tokens, const Profiles& profiles, const Machine& machine) {
+  std::map<int64_t, SameSize> sizes;
+  for (const Profile& profile : profiles) sizes[profile.job.tokens()].push_back(&profile);
+  const auto above = sizes.lower_bound(tokens);
+  if (above == sizes.end()) return FactorsOf(std::prev(above)->second, machine);
+  const Factors high = FactorsOf(above->second, machine);
+  if (above == sizes.begin() || above->first == tokens) return high;
+  const auto below = std::prev(above);
+  const Factors low = FactorsOf(below->second, machine);
+  const auto log = [](int64_t size) { return std::log(static_cast<double>(size)); };
+  const double at = (log(tokens) - log(below->first)) / (log(above->first) - log(below->first));
+  return {.f = std::lerp(low.f, high.f, at),
+          .r = std::lerp(low.r, high.r, at),
+          .b = std::lerp(low.b, high.b, at),
+          .bi = std::lerp(low.bi, high.bi, at),
+          .bw = std::lerp(low.bw, high.bw, at)};
 }
 
 // The seconds for a byte, of the stages that were measured; 0 if none were.
 template <typename BytesOf>
-double PerByte(const Profile& profile, Measured kind, BytesOf bytes_of) {
+double PerByte(const Profiles& profiles, Measured kind, BytesOf bytes_of) {
   double seconds = 0, bytes = 0;
-  for (int s = 0; s < profile.job.stages(); ++s)
-    if (profile.of(kind)[s] > 0) {
-      seconds += profile.of(kind)[s];
-      bytes += static_cast<double>(bytes_of(LayoutStage(profile.job, s)));
-    }
+  for (const Profile& profile : profiles)
+    for (int s = 0; s < profile.job.stages(); ++s)
+      if (profile.of(kind)[s] > 0) {
+        seconds += profile.of(kind)[s];
+        bytes += static_cast<double>(bytes_of(LayoutStage(profile.job, s)));
+      }
   return bytes > 0 ? seconds / bytes : 0;
 }
 
@@ -81,21 +119,33 @@ bool SameStages(const Job& a, const Job& b) {
 
 }  // namespace
 
-Machine FitMachine(const Profile& profile) {
-  Machine machine = Assumed(profile.job.backend);
-  const CostModel assumed = *CostsOn(machine, StagesOf(profile));
-  double measured = 0, expected = 0;
-  const std::pair<Measured, const PerStage*> kinds[] = {{Measured::kF, &assumed.f},
-                                                        {Measured::kB, &assumed.b},
-                                                        {Measured::kBi, &assumed.bi},
-                                                        {Measured::kBw, &assumed.bw}};
-  for (const auto& [kind, times] : kinds)
-    for (int s = 0; s < profile.job.stages(); ++s)
-      if (profile.of(kind)[s] > 0) {
-        measured += profile.of(kind)[s];
-        expected += At(*times, s);
-      }
-  const double factor = expected > 0 ? measured / expected : 1;
+Status CheckAlike(const Profile& first, const Profile& other) {
+  if (!(first.job.model == other.job.model))
+    return Status::Invalid("was measured of another model");
+  if (first.job.dtype != other.job.dtype || first.job.backend != other.job.backend)
+    return Status::Invalid(fmt::format("was measured with {} on {}, the first one with {} on {}",
+                                       NameOf(other.job.dtype), NameOf(other.job.backend),
+                                       NameOf(first.job.dtype), NameOf(first.job.backend)));
+  if (first.threads != other.threads)
+    return Status::Invalid(fmt::format("was measured with {} threads, the first one with {}",
+                                       other.threads, first.threads));
+  if (first.host != other.host)
+    return Status::Invalid(
+        fmt::format("was measured on {}, the first one on {}", other.host, first.host));
+  return {};
+}
+
+Machine FitMachine(const Profiles& profiles) {
+  Machine machine = Assumed(profiles.front().job.backend);
+  Taken taken;
+  for (const Profile& profile : profiles) {
+    const CostModel assumed = *CostsOn(machine, StagesOf(profile));
+    taken.Add(profile, Measured::kF, assumed.f);
+    taken.Add(profile, Measured::kB, assumed.b);
+    taken.Add(profile, Measured::kBi, assumed.bi);
+    taken.Add(profile, Measured::kBw, assumed.bw);
+  }
+  const double factor = taken.Factor(1);
   for (double& flops : machine.flops) flops /= factor;
   machine.name = "the profile's machine";
   machine.memory_bandwidth /= factor;
@@ -104,16 +154,17 @@ Machine FitMachine(const Profile& profile) {
   return machine;
 }
 
-Result<CostModel> CostsOn(const Profile& profile, const Program& program) {
+Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
   const Job& job = *program.job;
-  if (!(profile.job.model == job.model))
+  const Job& measured = profiles.front().job;
+  if (!(measured.model == job.model))
     return Status::Invalid("was measured of another model (the plan's)");
-  if (profile.job.dtype != job.dtype || profile.job.backend != job.backend)
+  if (measured.dtype != job.dtype || measured.backend != job.backend)
     return Status::Invalid(fmt::format("was measured with {} on {}, the plan has {} on {}",
-                                       NameOf(profile.job.dtype), NameOf(profile.job.backend),
+                                       NameOf(measured.dtype), NameOf(measured.backend),
                                        NameOf(job.dtype), NameOf(job.backend)));
   Machine machine = Assumed(job.backend);
-  const Factors factors = FactorsOf(profile, *CostsOn(machine, StagesOf(profile)));
+  const Factors factors = FactorsFor(job.tokens(), profiles, machine);
   auto costs = CostsOn(machine, program);
   if (!costs.ok()) return costs;
   const std::pair<PerStage*, double> scaled[] = {{&costs->f, factors.f},
@@ -126,11 +177,11 @@ Result<CostModel> CostsOn(const Profile& profile, const Program& program) {
   // Messages, steps and reductions are by their bytes; of what was not measured, the machine's time
   // stays.
   const double message =
-      PerByte(profile, Measured::kComm, [](const StageLayout& l) { return l.act_bytes; });
+      PerByte(profiles, Measured::kComm, [](const StageLayout& l) { return l.act_bytes; });
   const double step =
-      PerByte(profile, Measured::kStep, [](const StageLayout& l) { return l.weights_bytes; });
+      PerByte(profiles, Measured::kStep, [](const StageLayout& l) { return l.weights_bytes; });
   const double reduce =
-      PerByte(profile, Measured::kReduce, [](const StageLayout& l) { return l.wgrad_bytes; });
+      PerByte(profiles, Measured::kReduce, [](const StageLayout& l) { return l.wgrad_bytes; });
   const std::vector<double> shares = program.Shares();
   for (int s = 0; s < program.stages; ++s) {
     const StageLayout layout = LayoutStage(job, s);
@@ -139,7 +190,11 @@ Result<CostModel> CostsOn(const Profile& profile, const Program& program) {
     if (step > 0) costs->step[s] = step * static_cast<double>(layout.weights_bytes) / shares[s];
     if (reduce > 0) costs->reduce[s] = reduce * static_cast<double>(layout.wgrad_bytes) / shares[s];
   }
-  if (!SameStages(profile.job, job)) return costs;
+  const auto same = std::find_if(profiles.begin(), profiles.end(), [&](const Profile& profile) {
+    return SameStages(profile.job, job);
+  });
+  if (same == profiles.end()) return costs;
+  const Profile& profile = *same;
   const auto take = [&](Measured kind, PerStage& values, bool divided) {
     for (int s = 0; s < program.stages; ++s)
       if (const double seconds = profile.of(kind)[s]; seconds >= 0)
@@ -160,8 +215,8 @@ Result<CostModel> CostsOn(const Profile& profile, const Program& program) {
 
 Result<CostModel> CostsOn(const PriceSource& source, const Program& program) {
   if (source.machine) return CostsOn(*source.machine, program);
-  auto costs = CostsOn(*source.profile, program);
-  return costs.ok() ? costs : costs.status().In("--costs: " + source.name);
+  auto costs = CostsOn(source.profiles, program);
+  return costs.ok() ? costs : costs.status().In("--costs: " + source.names);
 }
 
 }  // namespace pp

@@ -1,7 +1,9 @@
-// From what a run measured (piperun --profile) to the costs of other plans of its model.
+// From what runs measured (piperun --profile) to the costs of other plans of their model.
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "compiler/machine/machine.h"
 #include "schema/format/profile.h"
@@ -10,25 +12,33 @@
 
 namespace pp {
 
-// A machine on which the profile's stages take as long, together, as was measured; how its times
+// Profiles of one model on one machine, of several plans: of other cuts, or with micro-batches of
+// other sizes. REQUIRES: at least one, of one model, dtype and backend.
+using Profiles = std::vector<Profile>;
+
+// Whether the two can be used together. Error: why not.
+Status CheckAlike(const Profile& first, const Profile& other);
+
+// A machine on which the profiles' stages take as long, together, as was measured; how its times
 // relate to one another is assumed (of a GPU as of an H200).
-Machine FitMachine(const Profile& profile);
+Machine FitMachine(const Profiles& profiles);
 
 // In seconds. Where the program's stages are those that were measured, as they were. Otherwise the
 // assumed machine says how the stages relate, and for each kind of instruction the measured ones
-// how long they take. Error: another model, dtype or backend.
-Result<CostModel> CostsOn(const Profile& profile, const Program& program);
+// how long they take: between two measured sizes of a micro-batch in between, by the logarithm of
+// its tokens, below and above them as at the nearest. Error: another model, dtype or backend.
+Result<CostModel> CostsOn(const Profiles& profiles, const Program& program);
 
 // What costs follow from, instead of being given as numbers: at most one of the two.
 struct PriceSource {
   std::optional<Machine> machine;
-  std::optional<Profile> profile;
-  std::string name;  // of the profile's file
+  Profiles profiles;
+  std::string names;  // of the profiles' files
 
-  bool given() const { return machine || profile; }
+  bool given() const { return machine || !profiles.empty(); }
 };
 // REQUIRES: one is given, and the program has a job. Error: those of the above, with the option or
-// the file.
+// the files.
 Result<CostModel> CostsOn(const PriceSource& source, const Program& program);
 
 }  // namespace pp

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "compiler/tune/page_html.h"
@@ -27,7 +28,7 @@ double TuneReport::Tokens() const {
 }
 
 double TuneReport::Utilization(double seconds) const {
-  if (options_.profile) return 0;
+  if (!options_.profiles.empty()) return 0;
   const double peak = options_.machine.flops[static_cast<int>(options_.job.dtype)];
   return tuned_.model_operations / seconds / options_.devices / peak;
 }
@@ -38,7 +39,8 @@ std::string TuneReport::Row(const Candidate& c) const {
       NameOf(c), c.compile.shape.devices, c.compile.job.tp, c.compile.replicas,
       c.compile.job.micro_batch_size, c.compile.shape.microbatches,
       c.compile.passes.empty() ? "-" : c.compile.passes, c.seconds, Tokens() / c.seconds,
-      c.bubble * 100, options_.profile ? "-" : fmt::format("{:.1f}", Utilization(c.seconds) * 100),
+      c.bubble * 100,
+      !options_.profiles.empty() ? "-" : fmt::format("{:.1f}", Utilization(c.seconds) * 100),
       BytesText(c.bytes));
 }
 
@@ -64,6 +66,22 @@ std::string TuneReport::Command(const Candidate& candidate) const {
   add(c.job.backend != DeviceKind::kCpu, fmt::format("--backend {}", pp::NameOf(c.job.backend)));
   add(!words_.prices.empty(), words_.prices);
   return line + " -o " + words_.plan;
+}
+
+std::string TuneReport::Unmeasured() const {
+  std::set<int> measured;
+  for (const Profile& profile : options_.profiles)
+    if (profile.job.sequence_length == options_.job.sequence_length)
+      measured.insert(profile.job.micro_batch_size);
+  const auto is_measured = [&](const Candidate& c) {
+    return measured.count(c.compile.job.micro_batch_size) > 0;
+  };
+  const auto& best = tuned_.best;
+  if (options_.profiles.empty() || std::all_of(best.begin(), best.end(), is_measured)) return "";
+  return fmt::format(
+      "measured are micro-batches of {}; other sizes follow from their work (--costs takes several "
+      "profiles, separated by commas)\n",
+      measured.empty() ? "other sequences" : fmt::format("{}", fmt::join(measured, ", ")));
 }
 
 std::string TuneReport::Losers() const {
@@ -121,7 +139,8 @@ std::string TuneReport::Text() const {
   const std::string run =
       fmt::format("-n {} piperun {} --data FILE{}\n", options_.devices, words_.plan,
                   options_.job.backend == DeviceKind::kCuda ? " --backend cuda" : "");
-  return out + Losers() + "\n" + Command(tuned_.best.front()) + "\nmpiexec " + run + "srun " + run;
+  return out + Unmeasured() + Losers() + "\n" + Command(tuned_.best.front()) + "\nmpiexec " + run +
+         "srun " + run;
 }
 
 std::string TuneReport::Json() const {
@@ -143,7 +162,7 @@ std::string TuneReport::Json() const {
     if (exact) {
       json["tokens_per_second"] = Tokens() / c.seconds;
       json["bubble"] = c.bubble;
-      if (!options_.profile) json["mfu"] = Utilization(c.seconds);
+      if (options_.profiles.empty()) json["mfu"] = Utilization(c.seconds);
     }
     if (!c.fits) json["why"] = c.lacks;
     return json;

@@ -31,6 +31,8 @@ class TuneReport {
 
  private:
   std::string Row(const Candidate& candidate) const;
+  // Sizes of micro-batches of which no profile knows; nothing if there are none.
+  std::string Unmeasured() const;
   // Why those that are not shown are not better.
   std::string Losers() const;
   // What compiles the candidate.

@@ -135,10 +135,8 @@ class Tuner {
           compile.shape = {
               .devices = pp, .microbatches = options_.batch / dp / size, .stages_per_device = 0};
           compile.replicas = dp;
-          if (options_.profile)
-            compile.prices.profile = options_.profile;
-          else
-            compile.prices.machine = options_.machine;
+          compile.prices.profiles = options_.profiles;
+          if (options_.profiles.empty()) compile.prices.machine = options_.machine;
           compile.job = options_.job;
           compile.job.tp = tp;
           compile.job.micro_batch_size = size;
@@ -150,8 +148,8 @@ class Tuner {
   }
 
   Result<CostModel> CostsOf(const Program& program) {
-    return options_.profile ? CostsOn(*options_.profile, program)
-                            : CostsOn(options_.machine, program, &layouts_);
+    return options_.profiles.empty() ? CostsOn(options_.machine, program, &layouts_)
+                                     : CostsOn(options_.profiles, program);
   }
 
   void AddSchemes(const CompileOptions& base) {

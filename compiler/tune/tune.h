@@ -34,11 +34,11 @@ namespace pp {
 struct TuneOptions {
   Job job;  // model, sequence length, dtype, backend
   Machine machine;
-  std::optional<Profile> profile;  // of this model: costs are its, not the machine's
-  int devices = 0;                 // of the machine, in all
-  double memory = 0;               // bytes of a device
-  int batch = 0;                   // sequences in a step, over all replicas
-  size_t shown = 5;                // candidates whose time is exact
+  Profiles profiles;  // of this model: if there are some, costs are theirs, not the machine's
+  int devices = 0;    // of the machine, in all
+  double memory = 0;  // bytes of a device
+  int batch = 0;      // sequences in a step, over all replicas
+  size_t shown = 5;   // candidates whose time is exact
   // What is given: nothing or 0 is free.
   std::string scheme;
   int pp = 0, tp = 0, micro_batch_size = 0;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/comm/clock.h"
+#include "schema/base/split.h"
 #include "schema/base/units.h"
 
 namespace pp {
@@ -77,10 +78,7 @@ class SlowTransport : public Transport {
 
 Result<Network> ParseNetwork(const std::string& text) {
   Network network;
-  std::string_view rest = text;
-  do {
-    const std::string_view item = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+  for (const std::string_view item : Split(text, ',')) {
     const std::string_view key = item.substr(0, item.find('='));
     const std::string_view value = item.substr(std::min(item.size(), key.size() + 1));
     double bandwidth = 0;
@@ -91,7 +89,7 @@ Result<Network> ParseNetwork(const std::string& text) {
       return Status::Invalid(
           fmt::format("--net: '{}' (latency=50us,bandwidth=1GB/s)", Shown(item)));
     if (bandwidth > 0) network.seconds_per_byte = 1 / bandwidth;
-  } while (!rest.empty());
+  }
   return network;
 }
 

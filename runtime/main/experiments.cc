@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "schema/base/number.h"
+#include "schema/base/split.h"
 
 namespace pp {
 namespace {
@@ -66,16 +67,12 @@ Status Set(std::string_view item, CudaExperiments* experiments) {
 
 Result<CudaExperiments> ParseExperiments(const Arguments& arguments) {
   CudaExperiments experiments;
-  std::string_view rest = arguments.cuda_experiments;
-  if (rest.empty()) return experiments;
+  if (arguments.cuda_experiments.empty()) return experiments;
   if (arguments.backend != "cuda")
     return Status::Invalid("--cuda-experiments: needs --backend cuda");
-  while (true) {
-    const size_t comma = rest.find(',');
-    PP_RETURN_IF_ERROR(Set(rest.substr(0, comma), &experiments));
-    if (comma == rest.npos) return experiments;
-    rest.remove_prefix(comma + 1);
-  }
+  for (const std::string_view item : Split(arguments.cuda_experiments, ','))
+    PP_RETURN_IF_ERROR(Set(item, &experiments));
+  return experiments;
 }
 
 }  // namespace pp

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "schema/base/number.h"
+#include "schema/base/split.h"
 
 namespace pp {
 
@@ -14,13 +15,10 @@ Status ReadWhole(std::string_view text, int32_t least, int32_t most, int32_t* nu
 
 Status ReadWholes(std::string_view text, std::vector<int32_t>* numbers) {
   numbers->clear();
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (end == begin)
+  for (const std::string_view number : Split(text, ',')) {
+    if (number.empty())
       return Status::Invalid(fmt::format("'{}' (numbers separated by commas)", Shown(text)));
-    PP_RETURN_IF_ERROR(
-        ReadWhole(text.substr(begin, end - begin), 0, INT32_MAX, &numbers->emplace_back()));
-    begin = end + 1;
+    PP_RETURN_IF_ERROR(ReadWhole(number, 0, INT32_MAX, &numbers->emplace_back()));
   }
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "schema/base/split.h"
 #include "schema/model/families.h"
 
 namespace pp {
@@ -110,10 +111,7 @@ Status CheckJob(const Job& job) {
 Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text) {
   std::vector<OperatorKind> kinds;
   if (text == "stage") return kinds;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view name = text.substr(begin, end - begin);
-    begin = end + 1;
+  for (const std::string_view name : Split(text, ',')) {
     const auto* found = std::find_if(std::begin(kSaving), std::end(kSaving),
                                      [&](const Saving& saving) { return saving.name == name; });
     if (found == std::end(kSaving))

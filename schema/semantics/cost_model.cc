@@ -6,22 +6,13 @@
 #include <map>
 #include <string_view>
 
+#include "schema/base/split.h"
 #include "schema/base/units.h"
 #include "schema/model/work.h"
 #include "schema/semantics/buckets.h"
 
 namespace pp {
 namespace {
-
-std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 // The share of the operations of a stage's forward that RE repeats.
 double RecomputedShare(const Job& job, int stage) {

@@ -35,7 +35,7 @@ Exact ExactOf(const CompileOptions& compile) {
 }
 
 PriceSource PricesOf(const TuneOptions& options) {
-  if (options.profile) return {.profile = options.profile};
+  if (!options.profiles.empty()) return {.profiles = options.profiles};
   return {.machine = options.machine};
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
     if (by == By::kSlowLinks)
       for (Link* link : {&options.machine.inside, &options.machine.between}) *link = {1e8, 0};
     // Whole backwards are cheaper than their halves, which dualpipe has beside them.
-    if (by == By::kProfile) options.profile = ProfileWithCheapWholes(options.job);
+    if (by == By::kProfile) options.profiles = {ProfileWithCheapWholes(options.job)};
     INFO(family << " pp " << pp << " memory " << memory);
     const auto tuned = Tune(options);
     INFO(tuned.status().message());

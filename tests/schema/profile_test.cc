@@ -105,7 +105,7 @@ TEST_CASE("a profile is read as it is written") {
 
 TEST_CASE("the measured plan costs what was measured") {
   const Program program = PlanOf("1f1b", 2, 1);
-  const auto costs = CostsOn(MeasuredOf(program), program);
+  const auto costs = CostsOn({MeasuredOf(program)}, program);
   REQUIRE(costs.ok());
   CHECK(costs->seconds);
   CHECK(costs->f == PerStage{1, 2});
@@ -115,7 +115,7 @@ TEST_CASE("the measured plan costs what was measured") {
   // Halves were not measured; together they take what a whole one takes, on both stages together.
   CHECK(costs->bi[0] + costs->bw[0] + costs->bi[1] + costs->bw[1] == Approx(8));
   // The same stages, more micro-batches or another order: the same costs.
-  CHECK(CostsOn(MeasuredOf(program), PlanOf("gpipe", 2, 1))->f == PerStage{1, 2});
+  CHECK(CostsOn({MeasuredOf(program)}, PlanOf("gpipe", 2, 1))->f == PerStage{1, 2});
 }
 
 TEST_CASE("other plans cost what their stages' work says, in measured time") {
@@ -130,20 +130,20 @@ TEST_CASE("other plans cost what their stages' work says, in measured time") {
   };
   // One stage: all the work that was measured on two.
   const Program one = PlanOf("1f1b", 1, 1);
-  CHECK(sum(CostsOn(profile, one)->f) == Approx(3));
-  CHECK(sum(CostsOn(profile, one)->b) == Approx(8));
-  CHECK(sum(CostsOn(profile, one)->step) == Approx(0.75));
+  CHECK(sum(CostsOn({profile}, one)->f) == Approx(3));
+  CHECK(sum(CostsOn({profile}, one)->b) == Approx(8));
+  CHECK(sum(CostsOn({profile}, one)->step) == Approx(0.75));
   // Four stages on two devices: each costs half of what it says.
   const Program four = PlanOf("interleaved", 2, 1);
-  CHECK(sum(CostsOn(profile, four)->f) / 2 == Approx(3));
-  CHECK(sum(CostsOn(slower, four)->f) / 2 == Approx(9));
-  CHECK(sum(CostsOn(slower, four)->bi) == Approx(3 * sum(CostsOn(profile, four)->bi)));
+  CHECK(sum(CostsOn({profile}, four)->f) / 2 == Approx(3));
+  CHECK(sum(CostsOn({slower}, four)->f) / 2 == Approx(9));
+  CHECK(sum(CostsOn({slower}, four)->bi) == Approx(3 * sum(CostsOn({profile}, four)->bi)));
   // Twice the sequences: less than twice the time, as launches do not grow.
-  const double twice = sum(CostsOn(profile, PlanOf("1f1b", 2, 2))->f);
+  const double twice = sum(CostsOn({profile}, PlanOf("1f1b", 2, 2))->f);
   CHECK(twice > 3.01);
   CHECK(twice <= 6);
-  const Machine machine = FitMachine(profile);
-  CHECK(FitMachine(slower).flops[0] == Approx(machine.flops[0] / 3));
+  const Machine machine = FitMachine({profile});
+  CHECK(FitMachine({slower}).flops[0] == Approx(machine.flops[0] / 3));
   const CostModel fitted = *CostsOn(machine, PlanOf("1f1b", 2, 1));
   CHECK(sum(fitted.f) + sum(fitted.b) == Approx(11));
 }
@@ -153,19 +153,50 @@ TEST_CASE("what was not measured costs what the machine says") {
   Profile profile = MeasuredOf(PlanOf("1f1b", 2, 1));
   Program copied = PlanOf("1f1b", 2, 1);
   copied.replicas = 2;
-  const CostModel costs = *CostsOn(profile, copied);
+  const CostModel costs = *CostsOn({profile}, copied);
   CHECK(costs.reduce[0] > 0);
-  CHECK(CostsOn(profile, PlanOf("chimera", 2, 1))->reduce[0] > 0);
-  CHECK(CostsOn(profile, PlanOf("1f1b", 2, 1))->reduce[0] == 0);
+  CHECK(CostsOn({profile}, PlanOf("chimera", 2, 1))->reduce[0] > 0);
+  CHECK(CostsOn({profile}, PlanOf("1f1b", 2, 1))->reduce[0] == 0);
   profile.of(Measured::kReduce) = {1, 1};
-  CHECK(CostsOn(profile, copied)->reduce[0] + CostsOn(profile, copied)->reduce[1] == Approx(2));
-  CHECK(CostsOn(profile, copied)->comm[0] == 0.125);
+  CHECK(CostsOn({profile}, copied)->reduce[0] + CostsOn({profile}, copied)->reduce[1] == Approx(2));
+  CHECK(CostsOn({profile}, copied)->comm[0] == 0.125);
   // Messages, too: on one device there are none.
   Profile alone = ProfileOf(PlanOf("1f1b", 1, 1), {});
   alone.of(Measured::kF) = {3}, alone.of(Measured::kB) = {8};
-  CHECK(CostsOn(alone, PlanOf("1f1b", 2, 1))->comm[0] > 0);
+  CHECK(CostsOn({alone}, PlanOf("1f1b", 2, 1))->comm[0] > 0);
   // Larger messages take longer in proportion, however the stages are cut.
-  CHECK(CostsOn(profile, PlanOf("interleaved", 2, 2))->comm[2] == Approx(0.25));
+  CHECK(CostsOn({profile}, PlanOf("interleaved", 2, 2))->comm[2] == Approx(0.25));
+}
+
+// Micro-batches of four sequences take twice as long as follows from those of one.
+TEST_CASE("between measured sizes of a micro-batch the costs lie between") {
+  const auto busy = [](const Profiles& profiles, int size) {
+    const CostModel costs = *CostsOn(profiles, PlanOf("gpipe", 1, size));
+    return costs.f[0] + costs.b[0];
+  };
+  const Profile one = MeasuredOf(PlanOf("1f1b", 2, 1));
+  Profile four = MeasuredOf(PlanOf("1f1b", 2, 4));
+  const CostModel costs = *CostsOn({one}, PlanOf("1f1b", 2, 4));
+  for (int s = 0; s < 2; ++s) {
+    four.of(Measured::kF)[s] = 2 * costs.f[s];
+    four.of(Measured::kB)[s] = 2 * costs.b[s];
+  }
+  CHECK(busy({one, four}, 1) == Approx(11));
+  CHECK(busy({one, four}, 2) == Approx(1.5 * busy({one}, 2)));
+  CHECK(busy({four, one}, 4) == Approx(2 * busy({one}, 4)));
+  CHECK(busy({four, one}, 8) == Approx(2 * busy({one}, 8)));
+  // The stages of either one cost what was measured.
+  CHECK(CostsOn({one, four}, PlanOf("1f1b", 2, 4))->f == PerStage(four.of(Measured::kF)));
+  CHECK(CostsOn({one, four}, PlanOf("1f1b", 2, 1))->f == PerStage(one.of(Measured::kF)));
+  // Of two of one size both count.
+  Profile slower = one;
+  for (auto& row : slower.seconds)
+    for (double& seconds : row) seconds *= 3;
+  CHECK(busy({one, slower}, 1) == Approx(22));
+  Profile other = one;
+  other.threads = 2;
+  CHECK(CheckAlike(one, one).ok());
+  CHECK(CheckAlike(one, other).message() == "was measured with 2 threads, the first one with 1");
 }
 
 TEST_CASE("costs of another model or type are refused") {
@@ -173,11 +204,12 @@ TEST_CASE("costs of another model or type are refused") {
   const Profile profile = MeasuredOf(program);
   Program other = program;
   other.job->dtype = Dtype::kBf16;
-  CHECK(CostsOn(profile, other).status().message() ==
+  CHECK(CostsOn({profile}, other).status().message() ==
         "was measured with fp32 on cpu, the plan has bf16 on cpu");
   other = program;
   other.job->model.vocab_size = 64;
-  CHECK(CostsOn(profile, other).status().message() == "was measured of another model (the plan's)");
+  CHECK(CostsOn({profile}, other).status().message() ==
+        "was measured of another model (the plan's)");
 }
 
 }  // namespace
