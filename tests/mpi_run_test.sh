@@ -149,7 +149,7 @@ stop_rank() (
   done
   exit $failures
 )
-stop_rank 2 "no progress for 1 s: rank 0 at '.*'; .*; rank 2 does not answer; .*" & second=$!
+stop_rank 2 "no progress for 1 s: rank 0 \(process [0-9]+ on $(uname -n)\) at '.*' of step [0-9]+; .*; rank 2 \(process [0-9]+ on $(uname -n)\) does not answer; .*" & second=$!
 stop_rank 0 "rank 0 does not answer" || failures=$((failures + 1))
 wait $second || failures=$((failures + 1))
 wait $absent || failures=$((failures + 1))

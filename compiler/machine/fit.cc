@@ -80,9 +80,15 @@ Factors FactorsOf(const SameSize& profiles, const Machine& machine) {
   return factors;
 }
 
-Factors FactorsFor(int64_t tokens, const Profiles& profiles, const Machine& machine) {
+// Of profiles with as many tensor-parallel peers, whose collectives they measured, if there are
+// any.
+Factors FactorsFor(const Job& job, const Profiles& profiles, const Machine& machine) {
+  const auto has_peers = [&](const Profile& profile) { return profile.job.tp == job.tp; };
+  const bool some = std::any_of(profiles.begin(), profiles.end(), has_peers);
   std::map<int64_t, SameSize> sizes;
-  for (const Profile& profile : profiles) sizes[profile.job.tokens()].push_back(&profile);
+  for (const Profile& profile : profiles)
+    if (!some || has_peers(profile)) sizes[profile.job.tokens()].push_back(&profile);
+  const int64_t tokens = job.tokens();
   const auto above = sizes.lower_bound(tokens);
   if (above == sizes.end()) return FactorsOf(std::prev(above)->second, machine);
   const Factors high = FactorsOf(above->second, machine);
@@ -164,7 +170,7 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
                                        NameOf(measured.dtype), NameOf(measured.backend),
                                        NameOf(job.dtype), NameOf(job.backend)));
   Machine machine = Assumed(job.backend);
-  const Factors factors = FactorsFor(job.tokens(), profiles, machine);
+  const Factors factors = FactorsFor(job, profiles, machine);
   auto costs = CostsOn(machine, program);
   if (!costs.ok()) return costs;
   const std::pair<PerStage*, double> scaled[] = {{&costs->f, factors.f},

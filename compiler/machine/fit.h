@@ -26,7 +26,8 @@ Machine FitMachine(const Profiles& profiles);
 // In seconds. Where the program's stages are those that were measured, as they were. Otherwise the
 // assumed machine says how the stages relate, and for each kind of instruction the measured ones
 // how long they take: between two measured sizes of a micro-batch in between, by the logarithm of
-// its tokens, below and above them as at the nearest. Error: another model, dtype or backend.
+// its tokens, below and above them as at the nearest; if some have the program's --tp, as those
+// say. Error: another model, dtype or backend.
 Result<CostModel> CostsOn(const Profiles& profiles, const Program& program);
 
 // What costs follow from, instead of being given as numbers: at most one of the two.

@@ -1,5 +1,8 @@
 #include "runtime/run/control.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -8,6 +11,12 @@ namespace pp {
 void ControlMessage::SetText(const std::string& whole) {
   const size_t length = std::min(whole.size(), sizeof text - 1);
   std::memcpy(text, whole.data(), length);
+}
+
+void ControlMessage::SetProcess() {
+  char host[65] = {};
+  gethostname(host, sizeof host - 1);
+  *fmt::format_to_n(process, sizeof process - 1, "process {} on {}", getpid(), host).out = 0;
 }
 
 Control::Control(Transport* transport, Handler handler)

@@ -27,7 +27,7 @@ struct ControlMessage {
   };
   Type type = Type::kHeartbeat;
   int32_t code = 0;
-  int64_t step = 0;
+  int64_t step = 0;            // also kHeartbeat: that it is in; 0: none yet
   int64_t last = 0;            // kGo; kReport: 1 if this rank was asked to stop
   int64_t peak_bytes = 0;      // kReport
   int64_t executed = 0;        // kHeartbeat: a count of all that is finished
@@ -45,9 +45,11 @@ struct ControlMessage {
   int32_t bad_micro = -1;
   double bad_loss = 0;
   char text[512] = {};
+  char process[128] = {};  // kHeartbeat: the sender's, "process 4711 on node1"
 
   // As much as fits.
   void SetText(const std::string& whole);
+  void SetProcess();
 };
 
 class Control {

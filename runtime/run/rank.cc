@@ -255,15 +255,24 @@ int64_t Rank::executed() const {
          signals_.other_progress.load();
 }
 
-std::string Rank::CurrentText() {
-  if (body_.list.empty()) return "";
+// Of a WAIT for a message it says whose: "WAIT grad s0 m1 from rank 1".
+void Rank::SayWhere(ControlMessage* heartbeat) {
+  if (body_.list.empty()) return;
   {
     std::lock_guard<std::mutex> lock(doing_mutex_);
-    if (!doing_.empty()) return doing_;
+    if (!doing_.empty()) return heartbeat->SetText(doing_);
   }
-  const Instruction* current = evaluations_->current();
-  if (current == nullptr) current = &body_.list[interpreter_->current()];
-  return ToText(*current);
+  const int index = interpreter_->current();
+  heartbeat->step = args_.steps_before + body_.StepOf(index, {.number = lanes_->iteration()});
+  if (const Instruction* evaluated = evaluations_->current())
+    return heartbeat->SetText(ToText(*evaluated));
+  const Instruction& current = body_.list[index];
+  std::string text = ToText(current);
+  const int message = body_.waits_for[index].index;
+  if (current.op == Op::kWait && message >= 0 && body_.list[message].peer >= 0)
+    text += fmt::format(" {} rank {}", current.sent ? "to" : "from",
+                        topology_.RankOf({place_.replica, body_.list[message].peer, place_.index}));
+  heartbeat->SetText(text);
 }
 
 TimeSpent Rank::time() const {

@@ -103,7 +103,8 @@ class Rank {
   bool ended() const { return signals_.ended.load() && signals_.computed.load(); }
   bool failed() const { return signals_.stop.load(); }
   int64_t executed() const;
-  std::string CurrentText();
+  // The step and the instruction that it is in.
+  void SayWhere(ControlMessage* heartbeat);
 
   // After Join, when the other ranks are not needed any more.
   void SettleMessages() {

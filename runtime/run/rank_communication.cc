@@ -58,7 +58,11 @@ void Rank::PostHeartbeat() {
   ControlMessage message{.type = ControlMessage::Type::kHeartbeat, .executed = executed()};
   const std::string file = files_.current();
   message.in_file = !file.empty();
-  message.SetText(message.in_file ? file : CurrentText());
+  message.SetProcess();
+  if (message.in_file)
+    message.SetText(file);
+  else
+    SayWhere(&message);
   control_.PostAll(message);
   if (rank_ == 0) args_.on_message(0, message);
 }

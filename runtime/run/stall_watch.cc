@@ -47,13 +47,19 @@ std::string StallWatch::TakeSlowFile() {
 std::string StallWatch::Text() const {
   std::string text = fmt::format("no progress for {:g} s", seconds_);
   for (size_t rank = 0; rank < seen_.size(); ++rank) {
+    const Seen& seen = seen_[rank];
     text += fmt::format("{} rank {} ", rank == 0 ? ":" : ";", rank);
-    if (seen_[rank].finished) {
+    if (seen.finished) {
       text += "has finished";
-    } else {
-      text +=
-          seen_[rank].answers ? fmt::format("at '{}'", seen_[rank].sign.text) : "does not answer";
+      continue;
     }
+    if (!seen.sign.process.empty()) text += fmt::format("({}) ", seen.sign.process);
+    if (!seen.answers) {
+      text += "does not answer";
+      continue;
+    }
+    text += fmt::format("at '{}'", seen.sign.text);
+    if (seen.sign.step > 0) text += fmt::format(" of step {}", seen.sign.step);
   }
   return text;
 }

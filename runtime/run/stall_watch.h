@@ -21,6 +21,8 @@ class StallWatch {
     int64_t progress = 0;  // a count of all that it has finished
     std::string text;      // where it is
     bool in_file = false;  // that is a file operation
+    int64_t step = 0;      // 0: none yet
+    std::string process;   // that the rank is in; empty: not said
   };
   void Heartbeat(int rank, Sign sign);
 
@@ -30,7 +32,8 @@ class StallWatch {
   // time, and none that gives signs of life waits for a disk.
   bool Tick(double seconds);
 
-  // "no progress for 300 s: rank 0 at 'WAIT grad s0 m3'; rank 1 does not answer".
+  // "no progress for 300 s: rank 0 (process 41 on node1) at 'WAIT grad s0 m3 from rank 1' of step
+  // 7; rank 1 (process 17 on node2) does not answer".
   std::string Text() const;
   // After a tick: "rank 1 has waited 300 s for fsync of saves/.saving-00000010/rank-1", if a rank
   // waits so long for a disk and it was not told before; else empty.

@@ -275,7 +275,10 @@ class Supervisor {
       const bool watched = Steers() || rank != 0;
       watch_.Heartbeat(rank, {.progress = watched ? sign.executed : ++heartbeats_of_steerer_,
                               .text = sign.text,
-                              .in_file = watched && sign.in_file});
+                              .in_file = watched && sign.in_file,
+                              .step = sign.step,
+                              // All threads are in one.
+                              .process = options_.transport == nullptr ? "" : sign.process});
     });
     const bool stalls = watch_.Tick(kTickSeconds);
     if (Steers()) TellOfSlowFile(&watch_);

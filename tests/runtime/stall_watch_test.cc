@@ -14,19 +14,23 @@ TEST_CASE("a run stalls when no rank has moved for the whole time") {
   watch.Heartbeat(1, {8, "BW s1 m0"});
   CHECK_FALSE(watch.Tick(2.5));
   watch.Heartbeat(0, {5, "FW s0 m0"});  // signs of life without progress do not count
-  watch.Heartbeat(1, {8, "BW s1 m0"});
+  watch.Heartbeat(1, {.progress = 8, .text = "BW s1 m0", .step = 7, .process = "process 4 on a"});
   CHECK(watch.Tick(0.5));
-  CHECK(watch.Text() == "no progress for 3 s: rank 0 at 'FW s0 m0'; rank 1 at 'BW s1 m0'");
+  CHECK(
+      watch.Text() ==
+      "no progress for 3 s: rank 0 at 'FW s0 m0'; rank 1 (process 4 on a) at 'BW s1 m0' of step 7");
 }
 
 TEST_CASE("a rank without a sign in the quiet time does not answer") {
   StallWatch watch(3, 1);
-  watch.Heartbeat(1, {1, "WAIT act s0 m0"});
+  watch.Heartbeat(1, {.progress = 1, .text = "WAIT act s0 m0", .process = "process 4 on a"});
   watch.Heartbeat(0, {1, "FW s0 m0"});  // rank 1's sign was before the quiet time
   watch.Finished(2);
   CHECK(watch.Tick(1));
-  CHECK(watch.Text() ==
-        "no progress for 1 s: rank 0 at 'FW s0 m0'; rank 1 does not answer; rank 2 has finished");
+  CHECK(
+      watch.Text() ==
+      "no progress for 1 s: rank 0 at 'FW s0 m0'; rank 1 (process 4 on a) does not answer; rank 2 "
+      "has finished");
 }
 
 TEST_CASE("a rank that waits for a disk does not stall, which is told once") {

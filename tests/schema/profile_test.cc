@@ -193,6 +193,13 @@ TEST_CASE("between measured sizes of a micro-batch the costs lie between") {
   for (auto& row : slower.seconds)
     for (double& seconds : row) seconds *= 3;
   CHECK(busy({one, slower}, 1) == Approx(22));
+  // With two peers those of two peers do.
+  Program peers = PlanOf("gpipe", 1, 1);
+  peers.job->tp = 2;
+  Profile two = slower;
+  two.job.tp = 2;
+  CHECK(CostsOn({one, two}, peers)->f == CostsOn({two}, peers)->f);
+  CHECK(CostsOn({one, two}, PlanOf("gpipe", 1, 1))->f == CostsOn({one}, PlanOf("gpipe", 1, 1))->f);
   Profile other = one;
   other.threads = 2;
   CHECK(CheckAlike(one, one).ok());
