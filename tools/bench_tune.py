@@ -12,7 +12,7 @@ STEPS = 7
 ROUNDS = 4
 FEWEST = 8  # others that are run in every round, if there are so many
 BATCH = 16
-PROFILES = 8  # at most
+SIZES = [1, 2, 4, 8]  # of micro-batches that are profiled
 WITHIN = 1.1  # candidates that may take so many times what the best one takes
 
 GPT2 = {"model_type": "gpt2", "n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 512,
@@ -45,27 +45,22 @@ def name_of(c):
 
 
 def tune(pipec, piperun, memory):
-    """Profiles a 1F1B plan, then what is picked, until that was profiled; and how often."""
-    output(pipec, "compile", "--scheme", "1f1b", "--devices", "2", "--microbatches", "8",
-           "--micro-batch-size", "2", "--model", "config.json", "-o", "profiled.plan")
-    profiles, measured = [], []
-    while True:
-        profiles.append(f"profile{len(profiles)}.json")
+    """With a profile of 1F1B for each size of a micro-batch."""
+    profiles = []
+    for size in SIZES:
+        output(pipec, "compile", "--scheme", "1f1b", "--devices", "2", "--microbatches", "8",
+               "--micro-batch-size", str(size), "--model", "config.json", "-o", "profiled.plan")
+        profiles.append(f"profile{size}.json")
         steps_of(piperun, "profiled.plan", "--profile", profiles[-1])
-        tuned = json.loads(output(pipec, "tune", "--model", "config.json", "--devices", "2",
-                                  "--global-batch-size", str(BATCH), "--device-memory", memory,
-                                  "--costs", ",".join(profiles), "-o", "profiled.plan",
-                                  "--format", "json"))
-        pick = name_of(tuned["best"])
-        if pick in measured or len(profiles) == PROFILES:
-            return tuned, len(profiles)
-        measured.append(pick)
+    return json.loads(output(pipec, "tune", "--model", "config.json", "--devices", "2",
+                             "--global-batch-size", str(BATCH), "--device-memory", memory,
+                             "--costs", ",".join(profiles), "--format", "json"))
 
 
 def run_case(pipec, piperun, title, model, memory):
     with open("config.json", "w") as config:
         json.dump(model, config)
-    tuned, rounds = tune(pipec, piperun, memory)
+    tuned = tune(pipec, piperun, memory)
     seconds = lambda c: c.get("step_seconds") or c["step_seconds_at_least"]
     chosen = [c for c in tuned["candidates"]
               if c["fits"] and seconds(c) <= WITHIN * seconds(tuned["best"])]
@@ -98,7 +93,7 @@ def run_case(pipec, piperun, title, model, memory):
         return
     faster = [run for run in finalists if run["ratio"] < 1]
     beyond = [run for run in faster if run["ratio"] < min(scatter)]
-    print(f"{title}, {memory}, {rounds} profiles: {name_of(runs[0]['candidate'])} against "
+    print(f"{title}, {memory}: {name_of(runs[0]['candidate'])} against "
           f"{len(others)} others\n"
           f"  beside itself it takes {min(scatter):.2f} to {max(scatter):.2f} of its time")
     for word, run in [("fastest", finalists[0]), ("slowest", others[-1])]:

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Whether pipec tune picks the fastest plan: three models under a memory limit, two ranks on a core
-# each. The costs are a profile of 1F1B, and of each pick, until the pick is one that was profiled;
-# then each candidate that fits and may take at most a tenth longer than it is run beside it, the
-# faster half of them again, and so on for four rounds. The median ratio of their steps counts, and
-# the scatter is what the pick takes beside itself.
+# each. The costs are profiles of 1F1B with micro-batches of four sizes; then each candidate that
+# fits and may take at most a tenth longer than the pick is run beside it, the faster half of them
+# again, and so on for four rounds. The median ratio of their steps counts, and the scatter is what
+# the pick takes beside itself.
 #
 #   tools/bench //tools:bench_tune
 set -euo pipefail

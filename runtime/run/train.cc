@@ -226,7 +226,8 @@ class Supervisor {
   // This thread watches the ranks; the reporter's thread tells the caller about steps.
   void Supervise() {
     if (Steers()) reporter_.Start(ranks_[0].get());
-    bool ended = false;  // all ranks
+    for (auto& rank : ranks_) rank->PostHeartbeat();  // before anything else: who they are
+    bool ended = false;                               // all ranks
     double last = SteadySeconds();
     while (!ended || (Steers() && !reporter_.done())) {
       const uint64_t seen = news_.rings();

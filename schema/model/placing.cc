@@ -181,6 +181,7 @@ class Placer {
           forward.stream = stream;
           forward.out = stream = next_stream(i);
           if (IsPlain(op)) {
+            PP_CHECK(i > 0 && KindAt(i - 1) == OperatorKind::kLinear);  // which adds the stream
             StageOperator::Forward& linear = operators_[i - 1].forward[static_cast<int>(keep)];
             linear.stream = std::exchange(forward.stream, {});
             linear.out = forward.out;

@@ -76,8 +76,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (profile->job.model.layers > 16 || profile->job.stages() > 4) return 0;
     pp::Job other = profile->job;
     other.layers_per_stage = {other.model.layers, 0};
-    CheckCosts(pp::CostsOn(*profile, Head(other)));
-    if (profile->job.stages() == 2) CheckCosts(pp::CostsOn(*profile, Head(profile->job)));
+    pp::Profile one = *profile;
+    one.job.micro_batch_size = 1;
+    for (const pp::Profiles& profiles : {pp::Profiles{*profile}, {*profile, one}}) {
+      CheckCosts(pp::CostsOn(profiles, Head(other)));
+      if (profile->job.stages() == 2) CheckCosts(pp::CostsOn(profiles, Head(profile->job)));
+    }
   }
   return 0;
 }
