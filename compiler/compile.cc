@@ -198,7 +198,7 @@ Status CheckRecompute(const CompileOptions& options, const Prepared& prepared,
 
 // The schedules of all schemes that place the same stages on the same devices; large ones are built
 // at the same time.
-std::vector<Program> KinOf(const Program& program, Shape shape) {
+std::vector<Program> RelatedTo(const Program& program, Shape shape) {
   shape.stages_per_device = program.StagesPerDevice();
   shape.group_size = 0;
   const bool large = search::IsLarge(program.stages * program.microbatches);
@@ -210,12 +210,12 @@ std::vector<Program> KinOf(const Program& program, Shape shape) {
     if (placed.ok() && placed->pipes == program.pipes && placed->pipe_of == program.pipe_of)
       built.push_back(std::async(when, BuildSchedule, name, shape));
   }
-  std::vector<Program> kin;
+  std::vector<Program> related;
   for (auto& future : built) {
     auto other = future.get();
-    if (other.ok() && !HasSections(*other)) kin.push_back(std::move(*other));
+    if (other.ok() && !HasSections(*other)) related.push_back(std::move(*other));
   }
-  return kin;
+  return related;
 }
 
 // From a schedule to a plan.
@@ -253,7 +253,8 @@ Result<Program> Compile(const CompileOptions& given, const PassObserver& observe
   auto prepared = Prepare(options, program);
   if (!prepared.ok()) return prepared.status();
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
-  if (!options.fit.limit.values.empty()) prepared->context.fit.kin = KinOf(program, options.shape);
+  if (!options.fit.limit.values.empty())
+    prepared->context.fit.related = RelatedTo(program, options.shape);
   PP_RETURN_IF_ERROR(Finish(program, *prepared, observer));
   return program;
 }

@@ -44,7 +44,7 @@ struct MemoryFit {
   std::function<void(const FitReport&)> report;   // at the end
   bool quick = false;                             // no local search
   // Other schedules of the same stages on the same devices, for the search to start from.
-  std::vector<Program> kin = {};
+  std::vector<Program> related = {};
   search::Method without = search::Method::kNone;  // of the search's
 };
 

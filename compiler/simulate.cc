@@ -90,12 +90,12 @@ double MakespanOf(const Program& program, const Execution& execution) {
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs, const NetworkModel& network) {
   const bool overlaps = HasSections(program);
-  std::optional<Program> unrolled;
-  if (overlaps) unrolled = OnPaper(program);
-  const Program& paper = overlaps ? *unrolled : program;
+  std::optional<Program> copy;
+  if (overlaps) copy = Unrolled(program);
+  const Program& unrolled = overlaps ? *copy : program;
   const auto on = OnTransport::Make(network, program, waits_for);
   if (!on.ok()) return on.status();
-  auto execution = on->Execute(paper, waits_for, costs);
+  auto execution = on->Execute(unrolled, waits_for, costs);
   if (!execution.ok()) return execution.status();
   Prediction prediction{.execution = std::move(*execution), .unit = costs.Unit()};
   prediction.makespan = MakespanOf(program, prediction.execution);
@@ -113,7 +113,7 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
     DevicePrediction& device = prediction.devices.emplace_back();
     device.busy = BusyTime(program.lists[d].body, durations);
     const auto held = placement.On(d);
-    AddPeaks(paper.lists[d].body, held.empty() ? 1 : shares[held.front().stage], costs, &device);
+    AddPeaks(unrolled.lists[d].body, held.empty() ? 1 : shares[held.front().stage], costs, &device);
     if (program.job) device.peak_bytes = program.lists[d].arena_bytes;
     busy += device.busy;
   }

@@ -29,7 +29,7 @@ struct Prediction {
   double period = 0;    // from step to step in the steady state, without a common end to wait for
   double bubble = 0;    // 1 - mean busy / makespan
   std::vector<DevicePrediction> devices;
-  Execution execution;          // of OnPaper(program)
+  Execution execution;          // of Unrolled(program)
   std::string_view unit = "T";  // of all times; or s
   std::optional<Why> why;       // if it was asked for
   bool plan_costs = false;      // with the costs that the plan keeps
@@ -39,7 +39,7 @@ struct Prediction {
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs, const NetworkModel& network = {});
 
-// The device and the index, in OnPaper(program), of the instruction that a step ends with.
+// The device and the index, in Unrolled(program), of the instruction that a step ends with.
 std::pair<int, size_t> LastInstruction(const Program& program, const Execution& execution);
 // A step's makespan, as in Prediction.
 double MakespanOf(const Program& program, const Execution& execution);

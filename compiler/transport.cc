@@ -20,8 +20,8 @@ void HoldSenders(play::Traffic* traffic) {
 }
 
 // Link 2n leads out of node n, link 2n + 1 into it.
-play::Links ShareLinks(const play::Traffic& traffic, const Program& paper, int per_node) {
-  play::Links links{.count = 2 * (paper.devices / per_node + 1)};
+play::Links ShareLinks(const play::Traffic& traffic, const Program& unrolled, int per_node) {
+  play::Links links{.count = 2 * (unrolled.devices / per_node + 1)};
   for (const play::Flow& flow : traffic.flows) {
     std::vector<int32_t>& of = links.of_flow.emplace_back();
     std::vector<int32_t> nodes;
@@ -32,7 +32,7 @@ play::Links ShareLinks(const play::Traffic& traffic, const Program& paper, int p
     }
     nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
     // Replicas are on other nodes than these devices.
-    if (nodes.size() == 1 && paper.replicas == 1) continue;
+    if (nodes.size() == 1 && unrolled.replicas == 1) continue;
     for (const int32_t node : nodes) of.insert(of.end(), {2 * node, 2 * node + 1});
   }
   return links;
@@ -51,9 +51,10 @@ Result<OnTransport> OnTransport::Make(const NetworkModel& network, const Program
   return on;
 }
 
-Result<Execution> OnTransport::Execute(const Program& paper, const std::vector<WaitsFor>& waits_for,
+Result<Execution> OnTransport::Execute(const Program& unrolled,
+                                       const std::vector<WaitsFor>& waits_for,
                                        const CostModel& costs) const {
-  auto traffic = play::FindTraffic(paper, waits_for);
+  auto traffic = play::FindTraffic(unrolled, waits_for);
   if (!traffic.ok()) return traffic.status();
   if (network_.transport == TransportKind::kRendezvous) HoldSenders(&*traffic);
   play::Streams streams =
@@ -61,10 +62,10 @@ Result<Execution> OnTransport::Execute(const Program& paper, const std::vector<W
           ? nccl::MakeStreams(*traffic, nccl::Assign(*traffic, sharings_), play::Groups::kNone)
           : play::MakeStreams(*traffic, play::OrderedChannels(*traffic), play::Groups::kNone);
   std::optional<play::Links> links;
-  if (network_.shared_links > 0) links = ShareLinks(*traffic, paper, network_.shared_links);
+  if (network_.shared_links > 0) links = ShareLinks(*traffic, unrolled, network_.shared_links);
   Execution execution;
-  PP_RETURN_IF_ERROR(pp::Execute(paper, std::move(*traffic), std::move(streams), std::move(links),
-                                 costs, &execution));
+  PP_RETURN_IF_ERROR(pp::Execute(unrolled, std::move(*traffic), std::move(streams),
+                                 std::move(links), costs, &execution));
   return execution;
 }
 

@@ -40,7 +40,7 @@ class OnTransport {
 
   // The program, or bodies of it (schema/semantics/sections.h). Errors as schema/play/execute.h's:
   // with rendezvous a plan may be in a deadlock.
-  Result<Execution> Execute(const Program& paper, const std::vector<WaitsFor>& waits_for,
+  Result<Execution> Execute(const Program& unrolled, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs) const;
 
  private:

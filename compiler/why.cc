@@ -19,15 +19,15 @@ bool IsInPlace(const play::Traffic& traffic, int device, int32_t index) {
   return joined >= 0 && traffic.ends[joined].index == index;
 }
 
-// Reads one play of `paper`.
+// Reads one play of `unrolled`.
 class Reader {
  public:
-  Reader(const Program& paper, const CostModel& costs, const Execution& execution)
-      : paper_(paper),
+  Reader(const Program& unrolled, const CostModel& costs, const Execution& execution)
+      : unrolled_(unrolled),
         traffic_(execution.traffic),
         streams_(execution.streams),
         played_(execution.played),
-        durations_(costs, paper),
+        durations_(costs, unrolled),
         place_of_(traffic_.ends.size()) {
     for (size_t s = 0; s < streams_.all.size(); ++s)
       for (size_t item = 0; item < streams_.all[s].Items(); ++item)
@@ -84,7 +84,7 @@ class Reader {
   };
 
   const Instruction& At(int device, int32_t index) const {
-    return paper_.lists[device].body[index];
+    return unrolled_.lists[device].body[index];
   }
   bool IsOfLane(int device, int32_t index) const {
     return traffic_.joins[device][index] >= 0 || Info(At(device, index).op).lane == Lane::kCompute;
@@ -157,7 +157,7 @@ class Reader {
     return NodeOf(streams_.all[stream].Item(item - 1).front());
   }
 
-  const Program& paper_;
+  const Program& unrolled_;
   const play::Traffic& traffic_;
   const play::Streams& streams_;
   const play::Played& played_;
@@ -185,7 +185,7 @@ play::Streams OneForEach(const play::Traffic& traffic, const play::Streams& give
   return streams;
 }
 
-void Free(Cause cause, const Program& paper, Again* again) {
+void Free(Cause cause, const Program& unrolled, Again* again) {
   play::Traffic& traffic = again->traffic;
   const auto is_send = [&](int32_t e) {
     return traffic.transfers[traffic.ends[e].transfer].first_end == e;
@@ -230,7 +230,7 @@ void Free(Cause cause, const Program& paper, Again* again) {
       return;
     case Cause::kCollective:
       return unless([&](const End& end, int32_t, int32_t) {
-        const Op op = paper.lists[end.device].body[end.index].op;
+        const Op op = unrolled.lists[end.device].body[end.index].op;
         return op == Op::kReduceNorm || op == Op::kReduceTied;
       });
   }
@@ -240,11 +240,11 @@ void Free(Cause cause, const Program& paper, Again* again) {
 
 Result<Why> Explain(const Program& program, const CostModel& costs, const Prediction& prediction) {
   const bool overlaps = HasSections(program);
-  std::optional<Program> unrolled;
-  if (overlaps) unrolled = OnPaper(program);
-  const Program& paper = overlaps ? *unrolled : program;
+  std::optional<Program> copy;
+  if (overlaps) copy = Unrolled(program);
+  const Program& unrolled = overlaps ? *copy : program;
   const Execution& execution = prediction.execution;
-  const Reader reader(paper, costs, execution);
+  const Reader reader(unrolled, costs, execution);
   Why why;
   const std::pair<int, size_t> last = LastInstruction(program, execution);
   for (int d = 0; d < program.devices; ++d) {
@@ -255,9 +255,9 @@ Result<Why> Explain(const Program& program, const CostModel& costs, const Predic
   why.critical_path = reader.PathTo(last.first, static_cast<int32_t>(last.second));
   for (size_t c = 0; c < kCauses.size(); ++c) {
     Again again{costs, execution.traffic, execution.streams, execution.links};
-    Free(static_cast<Cause>(c), paper, &again);
+    Free(static_cast<Cause>(c), unrolled, &again);
     Execution without;
-    PP_RETURN_IF_ERROR(Execute(paper, std::move(again.traffic), std::move(again.streams),
+    PP_RETURN_IF_ERROR(Execute(unrolled, std::move(again.traffic), std::move(again.streams),
                                std::move(again.links), again.costs, &without));
     why.saved[c] = prediction.makespan - MakespanOf(program, without);
   }

@@ -43,7 +43,7 @@ struct Idle {
 // An instruction that the makespan depends on: from its start to that of the next one, which waited
 // for it. Together they tile the time from 0 to the makespan.
 struct PathStep {
-  int32_t device, index;  // in OnPaper(program)
+  int32_t device, index;  // in Unrolled(program)
   Instruction instruction;
   double start, end;
 };

@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kNames[] = {
     "nothing",
-    "kin: other schemes' orders",
+    "related: other schemes' orders",
     "Mario's passes",
     "start with all recomputed",
     "start with weight halves placed anew",

@@ -22,7 +22,7 @@ namespace pp {
 
 namespace {
 
-// What a run took (--trace), of the program as it was run: not on paper, if steps overlap.
+// What a run took (--trace), of the program as it was run: not unrolled, if steps overlap.
 struct Traced {
   Program program;
   MeasuredRun run;
@@ -86,7 +86,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
     prediction->why = std::move(*why);
   }
   prediction->plan_costs = plan_costs;
-  plan->program = OnPaper(std::move(plan->program));
+  plan->program = Unrolled(std::move(plan->program));
   return Simulated{std::move(*plan), std::move(*prediction), std::move(traced),
                    prices.machine ? prices.machine->memory : 0};
 }

@@ -85,7 +85,7 @@ Unit UnitFor(int64_t most) {
 
 Result<std::string> MemoryTable(const Program& given) {
   if (!given.job) return Status::Invalid("no model (pipec compile --model)");
-  const Program program = OnPaper(given);
+  const Program program = Unrolled(given);
   int64_t largest = 0;
   for (const DeviceList& list : program.lists) largest = std::max(largest, list.arena_bytes);
   const Unit unit = UnitFor(largest);

@@ -39,7 +39,7 @@ std::vector<Instruction> Forwards(const Program& unrolled, int device, int micro
 Status AddEvaluation(Program& program, const PassContext& context) {
   if (!program.job) return {};
   Program evaluation = EvaluationOf(program);
-  const Program unrolled = OnPaper(program);
+  const Program unrolled = Unrolled(program);
   for (int d = 0; d < program.devices; ++d)
     evaluation.lists[d].body = Forwards(unrolled, d, program.microbatches);
   // On a clock on which all stages take equally long: otherwise messages would pile up before a

@@ -167,14 +167,14 @@ struct Fastest {
   }
 };
 
-// Plans that need no search: the scheme's own, Mario's, and its kin's.
+// Plans that need no search: the scheme's own, Mario's, and those of related schemes.
 Status TakeReady(const Program& program, const std::optional<Program>& mario,
                  const PassContext& context, const search::MemoryModel& memory, double bound,
                  Fastest* fastest) {
   std::vector<Program> plans = {program};
   if (mario) plans.push_back(*mario);
   search::Problem problem = ProblemOf(program, context, memory);
-  for (const search::Plan& start : StartsOf(program, context.fit.kin, problem)) {
+  for (const search::Plan& start : StartsOf(program, context.fit.related, problem)) {
     plans.push_back(program);
     search::SetPlan(problem, start, plans.back());
   }

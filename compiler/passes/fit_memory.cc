@@ -122,10 +122,10 @@ double ScheduleTime(const Program& program, const PassContext& context) {
   return time_of(lists, execution.spans);
 }
 
-std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
+std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& related,
                                    const search::Problem& problem) {
   std::vector<search::Plan> starts = {search::MakePlan(program, problem)};
-  for (const Program& other : kin) {
+  for (const Program& other : related) {
     search::Plan plan = search::MakePlan(other, problem);
     if (plan.lists != starts[0].lists && search::SameWork(problem, plan, starts[0]))
       starts.push_back(std::move(plan));
@@ -156,9 +156,10 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
                   const search::Problem& problem, const search::Effort& effort,
                   std::optional<double> lower_bound) {
   const bool overlap_saves = OverlapSaves(program, context);
-  const bool uses_kin = context.fit.without != search::Method::kKin;
+  const bool uses_related = context.fit.without != search::Method::kRelated;
   const search::SearchOutcome outcome = search::Search(
-      problem, StartsOf(program, uses_kin ? context.fit.kin : std::vector<Program>(), problem),
+      problem,
+      StartsOf(program, uses_related ? context.fit.related : std::vector<Program>(), problem),
       {.effort = context.fit.quick ? search::Effort{.turns = 0} : effort,
        .seconds = context.fit.search_seconds,
        .lower_bound = lower_bound,

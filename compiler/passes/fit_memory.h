@@ -25,9 +25,9 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
                   std::optional<double> lower_bound = {});
 // Whether each device has enough memory for its part, one micro-batch after the other.
 bool HasRoom(const search::Problem& problem);
-// The program's order, and those of its kin that sum gradients in the same order; sorted, so that
-// the search is the same whichever of them is the program.
-std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& kin,
+// The program's order, and those of related schemes that sum gradients in the same order; sorted,
+// so that the search is the same whichever of them is the program.
+std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& related,
                                    const search::Problem& problem);
 // The program after Mario's four passes, with many cells the first three; nothing if they do not
 // apply.

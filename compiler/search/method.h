@@ -8,7 +8,7 @@ namespace pp::search {
 
 enum class Method : uint8_t {
   kNone,
-  kKin,           // other schemes' orders as starts
+  kRelated,       // other schemes' orders as starts
   kMario,         // the plan of Mario's passes as another candidate
   kDropAll,       // the start with all recomputed
   kPlaceWeights,  // the start with its weight halves placed anew

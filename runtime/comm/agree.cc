@@ -15,10 +15,10 @@
 namespace pp {
 namespace {
 
-// How often a rank that is not ready gives a sign of life.
+// How often a rank that is not ready gives a heartbeat.
 constexpr double kSignSeconds = 0.2;
 
-// What goes between rank 0 and the others: signs of life, then a rank's final word, and last the
+// What goes between rank 0 and the others: heartbeats, then a rank's final word, and last the
 // answer of rank 0.
 struct Note {
   bool last = false;

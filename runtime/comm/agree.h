@@ -32,7 +32,7 @@ struct Readiness {
 // first item whose digest is not rank 0's, for two ranks with one GPU, or for a host whose ranks
 // together need more memory than it has. Every rank must call it.
 //
-// `ready` is polled until it answers. However long that takes, the rank keeps giving signs of life.
+// `ready` is polled until it answers. However long that takes, the rank keeps giving heartbeats.
 // Failed: a rank gives none for `patience` seconds (0: wait forever); then what is under way is
 // abandoned, and no later exchange on this transport begins.
 using AskReady = std::function<std::optional<Readiness>()>;

@@ -1,6 +1,6 @@
 // A phase that all ranks go through together, such as the export of the model. Each rank's work
 // runs on a thread of its own, and may exchange bytes with other ranks; meanwhile the calling
-// thread gives signs of life, so that a disk may take as long as it needs, and a rank that is gone
+// thread gives heartbeats, so that a disk may take as long as it needs, and a rank that is gone
 // is still noticed.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Between the ranks' threads, which leave messages, and the supervisor's, which takes them: reports
-// until those of all ranks have arrived, and of each rank the last sign of life.
+// until those of all ranks have arrived, and of each rank the last heartbeat.
 #pragma once
 
 #include <array>

@@ -3,8 +3,8 @@
 //   compute thread         the compute lane, step after step
 //   communication thread   the other lanes, and control messages between ranks
 //
-// Rank 0 steers. When it begins step k it announces whether there will be a step k+1, so that all
-// ranks stop after the same step and none waits for the answer. A rank that fails tells rank 0,
+// Rank 0 coordinates. When it begins step k it announces whether there will be a step k+1, so that
+// all ranks stop after the same step and none waits for the answer. A rank that fails tells rank 0,
 // which tells all others.
 #pragma once
 

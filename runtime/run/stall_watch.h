@@ -1,6 +1,6 @@
 // Notices when nothing makes progress any more.
 //
-// Ranks give signs of life. Quiet time is counted in ticks of the watcher's own thread, not
+// Ranks give heartbeats. Quiet time is counted in ticks of the watcher's own thread, not
 // on a clock, so that a machine that sleeps for an hour does not look like a stalled run. A rank
 // that waits for a disk does not stall: that is reported, once for each operation.
 #pragma once
@@ -29,7 +29,7 @@ class StallWatch {
   void Finished(int rank) { seen_[rank].finished = true; }
 
   // `seconds` have passed since the last tick. True: no rank has finished anything for the whole
-  // time, and none that gives signs of life waits for a disk.
+  // time, and none that gives heartbeats waits for a disk.
   bool Tick(double seconds);
 
   // "no progress for 300 s: rank 0 (process 41 on node1) at 'WAIT grad s0 m3 from rank 1' of step

@@ -42,7 +42,8 @@ class Supervisor {
         topology_(TopologyOf(program)),
         inputs_(std::make_shared<Inputs>(program, options)),
         board_(topology_.ranks()),
-        watch_(topology_.ranks(), Steers() ? options.stall_timeout : 1.5 * options.stall_timeout),
+        watch_(topology_.ranks(),
+               IsCoordinator() ? options.stall_timeout : 1.5 * options.stall_timeout),
         slow_files_(1, options.stall_timeout),
         reporter_(program, options, *inputs_, &board_, &news_) {}
 
@@ -65,7 +66,9 @@ class Supervisor {
   }
 
  private:
-  bool Steers() const { return options_.transport == nullptr || options_.transport->rank() == 0; }
+  bool IsCoordinator() const {
+    return options_.transport == nullptr || options_.transport->rank() == 0;
+  }
 
   // All ranks are ready, and the caller agrees to begin.
   Status Begin() {
@@ -144,7 +147,7 @@ class Supervisor {
     if (options_.save_to != nullptr)
       PP_RETURN_IF_ERROR(
           options_.save_to->CheckRoom(Saves(), CheckpointBytes(*program_.job)).In("--save"));
-    if (Steers())
+    if (IsCoordinator())
       for (const std::string& note : notes) Note(note);
     report_.planned_steps = inputs_->optimizer().steps;
     report_.prompt = static_cast<int64_t>(inputs_->sample().prompt.size());
@@ -225,11 +228,11 @@ class Supervisor {
 
   // This thread watches the ranks; the reporter's thread tells the caller about steps.
   void Supervise() {
-    if (Steers()) reporter_.Start(ranks_[0].get());
+    if (IsCoordinator()) reporter_.Start(ranks_[0].get());
     for (auto& rank : ranks_) rank->PostHeartbeat();  // before anything else: who they are
     bool ended = false;                               // all ranks
     double last = SteadySeconds();
-    while (!ended || (Steers() && !reporter_.done())) {
+    while (!ended || (IsCoordinator() && !reporter_.done())) {
       const uint64_t seen = news_.rings();
       PassRequests();
       const double now = SteadySeconds();
@@ -255,7 +258,7 @@ class Supervisor {
   void FollowFailure(double now) {
     if (failed_at_ == 0) {
       failed_at_ = now;
-      const bool speaks = Steers() || (report_.orphaned && options_.transport->rank() == 1);
+      const bool speaks = IsCoordinator() || (report_.orphaned && options_.transport->rank() == 1);
       if (speaks && options_.on_failure) options_.on_failure(ranks_[0]->status());
     }
     if (now - failed_at_ > options_.grace && options_.on_stuck) options_.on_stuck();
@@ -273,8 +276,8 @@ class Supervisor {
     board_.TakeHeartbeats([&](int rank, const ControlMessage& sign) {
       if (sign.type == ControlMessage::Type::kBye) return watch_.Finished(rank);
       // On other ranks any heartbeat from rank 0 counts: rank 0 watches for progress.
-      const bool watched = Steers() || rank != 0;
-      watch_.Heartbeat(rank, {.progress = watched ? sign.executed : ++heartbeats_of_steerer_,
+      const bool watched = IsCoordinator() || rank != 0;
+      watch_.Heartbeat(rank, {.progress = watched ? sign.executed : ++heartbeats_of_rank0_,
                               .text = sign.text,
                               .in_file = watched && sign.in_file,
                               .step = sign.step,
@@ -282,24 +285,24 @@ class Supervisor {
                               .process = options_.transport == nullptr ? "" : sign.process});
     });
     const bool stalls = watch_.Tick(kTickSeconds);
-    if (Steers()) TellOfSlowFile(&watch_);
+    if (IsCoordinator()) TellOfSlowFile(&watch_);
     WatchFiles();
     if (reporter_.busy() || !stalls || ranks_[0]->failed()) return;
     const bool first =
-        ranks_[0]->Fail(Status::Failed(Steers() ? watch_.Text() : "rank 0 does not answer"));
-    report_.orphaned = first && !Steers();
+        ranks_[0]->Fail(Status::Failed(IsCoordinator() ? watch_.Text() : "rank 0 does not answer"));
+    report_.orphaned = first && !IsCoordinator();
   }
 
   // The end of the run, in phases that all ranks go through together: first what cannot be made
   // again.
   void End() {
     report_.status = ranks_[0]->status();
-    report_.last_step = Steers() ? reporter_.last_step() : ranks_[0]->last_step();
+    report_.last_step = IsCoordinator() ? reporter_.last_step() : ranks_[0]->last_step();
     report_.saved_step = reporter_.saved_step();
     report_.unsaved = reporter_.unsaved();
     const bool complete = report_.last_step + inputs_->steps_before() == inputs_->optimizer().steps;
     report_.last_step += inputs_->steps_before();
-    if (Steers() && report_.status.ok()) report_.sample = ranks_[0]->sample();
+    if (IsCoordinator() && report_.status.ok()) report_.sample = ranks_[0]->sample();
     // In time after a failure: a rank may not have got here.
     const bool together = options_.transport == nullptr || ranks_[0]->left_cleanly();
     if (together) EndPhase([this](Exchange*) { return report_.status; });
@@ -313,7 +316,7 @@ class Supervisor {
     for (Event& event : report_.events) event.start -= first;
   }
 
-  // How long the ranks wait for one that gives no sign of life.
+  // How long the ranks wait for one that gives no heartbeat.
   double EndPatience() const {
     if (!report_.status.ok()) return kFailedEndSeconds;
     return options_.stall_timeout > 0 ? std::max(options_.stall_timeout, kFailedEndSeconds)
@@ -334,7 +337,7 @@ class Supervisor {
   // Rank 0's process: tells the user, once, of an operation that takes long.
   void WatchFiles() {
     const double now = SteadySeconds();
-    if (!Steers() || now - files_looked_at_ < kTickSeconds) return;
+    if (!IsCoordinator() || now - files_looked_at_ < kTickSeconds) return;
     std::string file = reporter_.file();
     if (file.empty()) file = files_.current();
     slow_files_.Heartbeat(0, {.text = file, .in_file = !file.empty()});
@@ -407,7 +410,7 @@ class Supervisor {
   double files_looked_at_ = 0;
   FileWatch files_;
   Reporter reporter_;
-  int64_t heartbeats_of_steerer_ = 0;
+  int64_t heartbeats_of_rank0_ = 0;
   double failed_at_ = 0;                           // when this thread saw it; 0: it has not
   std::vector<std::vector<ValueRecord>> records_;  // by rank of this process
   std::vector<std::unique_ptr<Rank>> ranks_;

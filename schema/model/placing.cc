@@ -16,7 +16,7 @@ enum class Gradient {
 };
 
 // How an operator's values lie, by its kind.
-struct Habits {
+struct Traits {
   // Its output is recomputed where it is needed, and so lies in scratch; a Linear's, where a
   // Residual follows.
   bool temporary;
@@ -24,7 +24,7 @@ struct Habits {
   bool in_place;      // the gradient of its input overwrites that of its output
 };
 
-Habits HabitsOf(OperatorKind kind) {
+Traits TraitsOf(OperatorKind kind) {
   switch (kind) {
     case OperatorKind::kEmbedding:
       return {false, Gradient::kFlow, false};
@@ -97,7 +97,7 @@ class Placer {
   }
 
   bool IsTemporary(size_t i) const {
-    return HabitsOf(KindAt(i)).temporary ||
+    return TraitsOf(KindAt(i)).temporary ||
            (KindAt(i) == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
   }
 
@@ -110,7 +110,7 @@ class Placer {
     which_.assign(operators_.size(), 0);
     if (shares_) widths_[0] = width_;  // for an Embedding
     for (size_t i = 0; i < operators_.size(); ++i) {
-      if (HabitsOf(KindAt(i)).gradient == Gradient::kScratch)
+      if (TraitsOf(KindAt(i)).gradient == Gradient::kScratch)
         widths_[1] = std::max(widths_[1], operators_[i].op.out);
       if (KindAt(i) == OperatorKind::kLoss)  // two fp32 numbers per token
         widths_[1] = std::max(widths_[1], 2 * BytesOf(Dtype::kFp32) / BytesOf(dtype_));
@@ -271,7 +271,7 @@ class Placer {
         if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
         if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return flow;
       }
-      switch (HabitsOf(KindAt(i)).gradient) {
+      switch (TraitsOf(KindAt(i)).gradient) {
         case Gradient::kNone:
           return Spot{};
         case Gradient::kFlow:
@@ -299,7 +299,7 @@ class Placer {
           if (!flow) flow = take(stream_ * width_, dtype_);
         }
         backward.d_in = flow;
-      } else if (HabitsOf(KindAt(i)).in_place) {
+      } else if (TraitsOf(KindAt(i)).in_place) {
         backward.d_in = backward.d_out;
       } else if (i > 0) {
         backward.d_in = of(i - 1);

@@ -47,11 +47,12 @@ Traffic FirstUses(const Traffic& traffic, const Assignment& assignment) {
 
 }  // namespace
 
-Status CheckCreation(const Program& paper, const Traffic& traffic, const Assignment& assignment) {
+Status CheckCreation(const Program& unrolled, const Traffic& traffic,
+                     const Assignment& assignment) {
   const Traffic uses = FirstUses(traffic, assignment);
   const std::vector<int32_t> one_carrier(uses.flows.size(), 0);
   const Streams streams = play::MakeStreams(uses, one_carrier, Groups::kNone);
-  return play::Play(paper, uses, streams, {}, nullptr)
+  return play::Play(unrolled, uses, streams, {}, nullptr)
       .In("where communicators are made at their first use");
 }
 

@@ -19,6 +19,6 @@ namespace pp::nccl {
 
 // Error: "where communicators are made at their first use: deadlock: device 0 '...' (instruction 0)
 // waits to meet device 3 ..., which ... the first".
-Status CheckCreation(const Program& paper, const Traffic& traffic, const Assignment& assignment);
+Status CheckCreation(const Program& unrolled, const Traffic& traffic, const Assignment& assignment);
 
 }  // namespace pp::nccl

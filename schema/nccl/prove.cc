@@ -16,7 +16,7 @@ namespace {
 // One list per device: of a step, or of an evaluation, which uses the same communicators.
 struct Part {
   const char* name;  // empty: the step
-  const Program* paper;
+  const Program* unrolled;
   Traffic traffic;
 };
 
@@ -26,7 +26,7 @@ class Prover {
 
   Status FindParts(const std::vector<WaitsFor>& waits_for) {
     if (HasSections(program_)) {
-      unrolled_ = Unroll(program_, kPaperBodies);
+      unrolled_ = Unroll(program_, kUnrolledBodies);
       PP_RETURN_IF_ERROR(AddPart("prologue, 2 bodies, epilogue", unrolled_, waits_for));
     } else {
       PP_RETURN_IF_ERROR(AddPart("", program_, waits_for));
@@ -80,8 +80,8 @@ class Prover {
       PP_RETURN_IF_ERROR(In(part, Play(part, streams)));
       return In(part, Status::Invalid(fmt::format(
                           "stall: {} may wait behind {} with its data and its partner ready",
-                          NameOf(*part.paper, part.traffic.ends[stalls[0].waits]),
-                          NameOf(*part.paper, part.traffic.ends[stalls[0].behind]))));
+                          NameOf(*part.unrolled, part.traffic.ends[stalls[0].waits]),
+                          NameOf(*part.unrolled, part.traffic.ends[stalls[0].behind]))));
     }
     return {};
   }
@@ -101,7 +101,7 @@ class Prover {
   Status CheckCreationOf(const Sharings& sharings) const {
     for (const Part& part : parts_)
       PP_RETURN_IF_ERROR(
-          In(part, CheckCreation(*part.paper, part.traffic, Assign(part.traffic, sharings))));
+          In(part, CheckCreation(*part.unrolled, part.traffic, Assign(part.traffic, sharings))));
     return {};
   }
 
@@ -121,16 +121,17 @@ class Prover {
   }
 
  private:
-  Status AddPart(const char* name, const Program& paper, const std::vector<WaitsFor>& waits_for) {
-    auto traffic = play::FindTraffic(paper, waits_for);
+  Status AddPart(const char* name, const Program& unrolled,
+                 const std::vector<WaitsFor>& waits_for) {
+    auto traffic = play::FindTraffic(unrolled, waits_for);
     if (!traffic.ok()) return traffic.status();
-    parts_.push_back({name, &paper, std::move(*traffic)});
+    parts_.push_back({name, &unrolled, std::move(*traffic)});
     return {};
   }
 
   // Without times: is the end reached?
   static Status Play(const Part& part, const Streams& streams, int kernels = play::kNoLimit) {
-    return play::Play(*part.paper, part.traffic, streams, {.kernels = kernels}, nullptr);
+    return play::Play(*part.unrolled, part.traffic, streams, {.kernels = kernels}, nullptr);
   }
 
   // A communicator that stalls is replaced by the next finer ones.

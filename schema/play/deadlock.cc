@@ -108,9 +108,9 @@ std::vector<Blocked> FindCycle(const State& state) {
   return way;
 }
 
-std::string ToText(const Program& paper, const std::vector<Blocked>& cycle) {
+std::string ToText(const Program& unrolled, const std::vector<Blocked>& cycle) {
   constexpr size_t kShown = 12;
-  std::string text = NameOf(paper, cycle[0].device, cycle[0].index);
+  std::string text = NameOf(unrolled, cycle[0].device, cycle[0].index);
   for (size_t i = 0; i < cycle.size(); ++i) {
     text += fmt::format("{} {} ", i == 0 ? "" : ", which", cycle[i].why);
     if (i + 1 == cycle.size()) {
@@ -118,7 +118,7 @@ std::string ToText(const Program& paper, const std::vector<Blocked>& cycle) {
     } else if (i + 1 == kShown) {
       return text + fmt::format("{} more", cycle.size() - kShown);
     } else {
-      text += NameOf(paper, cycle[i + 1].device, cycle[i + 1].index);
+      text += NameOf(unrolled, cycle[i + 1].device, cycle[i + 1].index);
     }
   }
   return text;

@@ -13,8 +13,9 @@ namespace {
 
 class Player {
  public:
-  Player(const Program& paper, const Traffic& traffic, const Streams& streams, const Rules& rules)
-      : paper_(paper),
+  Player(const Program& unrolled, const Traffic& traffic, const Streams& streams,
+         const Rules& rules)
+      : unrolled_(unrolled),
         traffic_(traffic),
         rules_(rules),
         state_(traffic, streams),
@@ -26,7 +27,7 @@ class Player {
   }
 
   Status Run() {
-    for (int d = 0; d < paper_.devices; ++d) {
+    for (int d = 0; d < unrolled_.devices; ++d) {
       StartItems(d);
       Wake(d);
     }
@@ -46,7 +47,7 @@ class Player {
     for (const State::Place& place : state_.places) played_.next.push_back(place.next);
     if (state_.IsOver()) return {};
     played_.cycle = FindCycle(state_);
-    return Status::Invalid("deadlock: " + ToText(paper_, played_.cycle));
+    return Status::Invalid("deadlock: " + ToText(unrolled_, played_.cycle));
   }
 
   Played Result() {
@@ -73,7 +74,7 @@ class Player {
 
   void AdvanceInTime(int device) {
     State::Place& place = state_.places[device];
-    const auto& list = paper_.lists[device].body;
+    const auto& list = unrolled_.lists[device].body;
     const auto& joins = traffic_.joins[device];
     std::vector<double>& over = played_.over[device];
     for (int32_t& next = place.next; next < static_cast<int32_t>(list.size()); ++next) {
@@ -192,9 +193,11 @@ class Player {
     return leaves ? 0 : rules_.durations->Latency(At(end));
   }
 
-  const Instruction& At(const End& end) const { return paper_.lists[end.device].body[end.index]; }
+  const Instruction& At(const End& end) const {
+    return unrolled_.lists[end.device].body[end.index];
+  }
 
-  const Program& paper_;
+  const Program& unrolled_;
   const Traffic& traffic_;
   const Rules& rules_;
   State state_;
@@ -212,9 +215,9 @@ class Player {
 
 }  // namespace
 
-Status Play(const Program& paper, const Traffic& traffic, const Streams& streams,
+Status Play(const Program& unrolled, const Traffic& traffic, const Streams& streams,
             const Rules& rules, Played* played) {
-  Player player(paper, traffic, streams, rules);
+  Player player(unrolled, traffic, streams, rules);
   const Status status = player.Run();
   if (played) *played = player.Result();
   return status;

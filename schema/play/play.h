@@ -67,7 +67,7 @@ struct Played {
 // Error: a deadlock, as the cycle of what waits for what: "device 0 'RECV_grad s0 m0 from d1'
 // (instruction 6) is queued behind device 0 '...' (instruction 5), which waits to meet device 1
 // '...' ..., which ... the first". `played` may be null.
-Status Play(const Program& paper, const Traffic& traffic, const Streams& streams,
+Status Play(const Program& unrolled, const Traffic& traffic, const Streams& streams,
             const Rules& rules, Played* played);
 
 }  // namespace pp::play

@@ -16,32 +16,32 @@ namespace {
 
 class Finder {
  public:
-  Finder(const Program& paper, const std::vector<WaitsFor>& waits_for)
-      : paper_(paper),
+  Finder(const Program& unrolled, const std::vector<WaitsFor>& waits_for)
+      : unrolled_(unrolled),
         waits_for_(waits_for),
-        channel_to_(paper.devices),
-        channel_from_(paper.devices),
-        reductions_(paper.devices),
-        end_at_(paper.devices) {
-    traffic_.started_by.resize(paper.devices);
-    traffic_.joins.resize(paper.devices);
+        channel_to_(unrolled.devices),
+        channel_from_(unrolled.devices),
+        reductions_(unrolled.devices),
+        end_at_(unrolled.devices) {
+    traffic_.started_by.resize(unrolled.devices);
+    traffic_.joins.resize(unrolled.devices);
   }
 
   Result<Traffic> Run() {
-    for (int d = 0; d < paper_.devices; ++d) {
+    for (int d = 0; d < unrolled_.devices; ++d) {
       end_at_[d].assign(List(d).size(), -1);
       FindOperations(d);
     }
     PP_RETURN_IF_ERROR(CheckChannels());
     FindReductions();
     latest_ = PerDevice(traffic_.flows.size());
-    for (int d = 0; d < paper_.devices; ++d) FindConditions(d);
+    for (int d = 0; d < unrolled_.devices; ++d) FindConditions(d);
     return std::move(traffic_);
   }
 
  private:
-  const std::vector<Instruction>& List(int device) const { return paper_.lists[device].body; }
-  bool Blocking() const { return paper_.p2p == P2p::kBlocking; }
+  const std::vector<Instruction>& List(int device) const { return unrolled_.lists[device].body; }
+  bool Blocking() const { return unrolled_.p2p == P2p::kBlocking; }
 
   struct Message {
     int32_t index;  // of the instruction
@@ -61,7 +61,7 @@ class Finder {
     return channels_[known];
   }
   int32_t NumberOf(int from, int to) {
-    const auto [at, is_new] = channel_of_.try_emplace(int64_t{from} * paper_.devices + to,
+    const auto [at, is_new] = channel_of_.try_emplace(int64_t{from} * unrolled_.devices + to,
                                                       static_cast<int32_t>(channels_.size()));
     if (is_new) channels_.push_back({from, to, {}, {}});
     return at->second;
@@ -123,7 +123,7 @@ class Finder {
   }
 
   void FindReductions() {
-    const Collectives collectives = FindCollectives(paper_);
+    const Collectives collectives = FindCollectives(unrolled_);
     std::map<std::vector<int>, int32_t> flow_of;
     const auto first = static_cast<int32_t>(traffic_.transfers.size());
     for (const Collective& collective : collectives.all) {
@@ -136,7 +136,7 @@ class Finder {
       traffic_.ends.resize(end + members);
     }
     std::vector<int32_t> placed(collectives.all.size(), 0);  // members come in ascending order
-    for (int d = 0; d < paper_.devices; ++d) {
+    for (int d = 0; d < unrolled_.devices; ++d) {
       for (size_t k = 0; k < reductions_[d].size(); ++k) {
         const int32_t transfer = first + collectives.started_by[d][k];
         const int32_t end = traffic_.transfers[transfer].first_end + placed[transfer - first]++;
@@ -168,7 +168,7 @@ class Finder {
     }
   }
 
-  const Program& paper_;
+  const Program& unrolled_;
   const std::vector<WaitsFor>& waits_for_;
   Traffic traffic_;
   std::unordered_map<int64_t, int32_t> channel_of_;
@@ -181,16 +181,16 @@ class Finder {
 
 }  // namespace
 
-Result<Traffic> FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for) {
-  return Finder(paper, waits_for).Run();
+Result<Traffic> FindTraffic(const Program& unrolled, const std::vector<WaitsFor>& waits_for) {
+  return Finder(unrolled, waits_for).Run();
 }
 
-std::string NameOf(const Program& paper, int device, int index) {
+std::string NameOf(const Program& unrolled, int device, int index) {
   return fmt::format("device {} '{}' (instruction {})", device,
-                     ToText(paper.lists[device].body[index]), index);
+                     ToText(unrolled.lists[device].body[index]), index);
 }
-std::string NameOf(const Program& paper, const End& end) {
-  return NameOf(paper, end.device, end.index);
+std::string NameOf(const Program& unrolled, const End& end) {
+  return NameOf(unrolled, end.device, end.index);
 }
 
 }  // namespace pp::play

@@ -61,13 +61,13 @@ struct Traffic {
   const Flow& FlowOf(const End& end) const { return flows[transfers[end.transfer].flow]; }
 };
 
-// Of the bodies of `paper` (see OnPaper in sections.h). REQUIRES: `waits_for` of each device comes
-// from WalkList. Error: "channel d0 to d1: message 1 is 'SEND_act s0 m1 to d1' at its start and
-// 'RECV_act s0 m2 from d0' at its end (...)".
-Result<Traffic> FindTraffic(const Program& paper, const std::vector<WaitsFor>& waits_for);
+// Of the bodies of `unrolled` (see Unrolled in sections.h). REQUIRES: `waits_for` of each device
+// comes from WalkList. Error: "channel d0 to d1: message 1 is 'SEND_act s0 m1 to d1' at its start
+// and 'RECV_act s0 m2 from d0' at its end (...)".
+Result<Traffic> FindTraffic(const Program& unrolled, const std::vector<WaitsFor>& waits_for);
 
 // "device 0 'SEND_act s0 m1 to d1' (instruction 7)".
-std::string NameOf(const Program& paper, int device, int index);
-std::string NameOf(const Program& paper, const End& end);
+std::string NameOf(const Program& unrolled, int device, int index);
+std::string NameOf(const Program& unrolled, const End& end);
 
 }  // namespace pp::play

@@ -94,16 +94,16 @@ Status CheckSections(const Program& program, int device) {
       .In(fmt::format("device {}", device));
 }
 
-// `paper` is the program with one list per device: itself, or unrolled.
-Status CheckList(const Program& paper, const Placement& placement, int device, Depth depth,
+// `unrolled` is the program with one list per device: itself, or unrolled.
+Status CheckList(const Program& unrolled, const Placement& placement, int device, Depth depth,
                  const ValueBytes& bytes, WaitsFor* waits_for) {
-  const std::vector<Instruction>& list = paper.lists[device].body;
+  const std::vector<Instruction>& list = unrolled.lists[device].body;
   WalkArgs args{.depth = depth, .placement = &placement, .waits_for = waits_for};
-  if (depth != Depth::kPlan) return WalkList(paper, device, list, args);
-  MemoryCheck memory(paper, device, list);
+  if (depth != Depth::kPlan) return WalkList(unrolled, device, list, args);
+  MemoryCheck memory(unrolled, device, list);
   args.memory = &memory;
   args.bytes = &bytes;
-  return WalkList(paper, device, list, args);
+  return WalkList(unrolled, device, list, args);
 }
 
 // Every stage steps equally often.
@@ -124,16 +124,16 @@ Status CheckSteps(const Program& program) {
   return {};
 }
 
-Status CheckLists(const Program& program, const Program& paper, Depth depth,
+Status CheckLists(const Program& program, const Program& unrolled, Depth depth,
                   std::vector<WaitsFor>* waits_for) {
   const ValueBytes bytes(program);
   const Placement placement(program);
   for (int d = 0; d < program.devices; ++d)
-    PP_RETURN_IF_ERROR(CheckList(paper, placement, d, depth, bytes, &(*waits_for)[d]));
+    PP_RETURN_IF_ERROR(CheckList(unrolled, placement, d, depth, bytes, &(*waits_for)[d]));
   if (depth == Depth::kSchedule) return {};
-  PP_RETURN_IF_ERROR(CheckSteps(paper));
-  const Status status = Execute(paper, *waits_for, CostModel(), nullptr);
-  if (!status.ok()) PP_RETURN_IF_ERROR(FindOppositeOrders(paper));
+  PP_RETURN_IF_ERROR(CheckSteps(unrolled));
+  const Status status = Execute(unrolled, *waits_for, CostModel(), nullptr);
+  if (!status.ok()) PP_RETURN_IF_ERROR(FindOppositeOrders(unrolled));
   return status;
 }
 
@@ -159,7 +159,7 @@ Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* w
     PP_RETURN_IF_ERROR(VerifyDevice(EvaluationOf(program), device, depth, nullptr).In(kEvaluation));
   const Placement placement(program);
   if (!HasSections(program)) return CheckList(program, placement, device, depth, bytes, waits_for);
-  PP_RETURN_IF_ERROR(CheckList(UnrollDevice(program, device, kPaperBodies), placement, device,
+  PP_RETURN_IF_ERROR(CheckList(UnrollDevice(program, device, kUnrolledBodies), placement, device,
                                depth, bytes, waits_for)
                          .In(kUnrolled));
   return CheckSections(program, device);
@@ -174,7 +174,7 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   PP_RETURN_IF_ERROR(VerifyEvaluation(program, depth));
   if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);
   PP_RETURN_IF_ERROR(
-      CheckLists(program, Unroll(program, kPaperBodies), depth, waits_for).In(kUnrolled));
+      CheckLists(program, Unroll(program, kUnrolledBodies), depth, waits_for).In(kUnrolled));
   for (int d = 0; d < program.devices; ++d) PP_RETURN_IF_ERROR(CheckSections(program, d));
   return {};
 }

@@ -55,8 +55,8 @@ Program UnrollDevice(const Program& program, int device, int bodies) {
   return unrolled;
 }
 
-Program OnPaper(Program program) {
-  return HasSections(program) ? Unroll(program, kPaperBodies) : std::move(program);
+Program Unrolled(Program program) {
+  return HasSections(program) ? Unroll(program, kUnrolledBodies) : std::move(program);
 }
 
 void DeriveSections(Program& program) {

@@ -26,9 +26,9 @@ Program UnrollDevice(const Program& program, int device, int bodies);
 
 // Enough to see every section after every other one that it can follow, and a body from its
 // beginning to its end in the steady state: what a body begins is over in the next one.
-inline constexpr int kPaperBodies = 2;
+inline constexpr int kUnrolledBodies = 2;
 // The program with one list per device: itself, or unrolled if steps overlap.
-Program OnPaper(Program program);
+Program Unrolled(Program program);
 
 // Makes prologue and epilogue from a body in which micro-batches from M on belong to the next step:
 // the prologue is the part that belongs to the next step, the epilogue the part that does not. For

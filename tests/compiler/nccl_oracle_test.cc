@@ -83,41 +83,41 @@ class Oracle {
 };
 
 struct Case {
-  Program paper;
+  Program unrolled;
   std::vector<WaitsFor> waits_for;
   Traffic traffic;
 };
 
-Traffic MustFind(const Program& paper, const std::vector<WaitsFor>& waits_for) {
-  auto traffic = play::FindTraffic(paper, waits_for);
+Traffic MustFind(const Program& unrolled, const std::vector<WaitsFor>& waits_for) {
+  auto traffic = play::FindTraffic(unrolled, waits_for);
   REQUIRE(traffic.ok());
   return std::move(*traffic);
 }
 
 // Whether the end is reached.
-bool Ends(const Program& paper, const Traffic& traffic, const Streams& streams) {
-  return play::Play(paper, traffic, streams, {}, nullptr).ok();
+bool Ends(const Program& unrolled, const Traffic& traffic, const Streams& streams) {
+  return play::Play(unrolled, traffic, streams, {}, nullptr).ok();
 }
 
 Case CaseOf(const Program& plan) {
   Case c;
   REQUIRE(Verify(plan, Depth::kPlan, &c.waits_for).ok());
-  c.paper = OnPaper(plan);
-  c.traffic = MustFind(c.paper, c.waits_for);
+  c.unrolled = Unrolled(plan);
+  c.traffic = MustFind(c.unrolled, c.waits_for);
   return c;
 }
 
-Times TimesOf(const Program& paper, double time) {
+Times TimesOf(const Program& unrolled, double time) {
   Times times;
-  for (const DeviceList& list : paper.lists) times.emplace_back(list.body.size(), time);
+  for (const DeviceList& list : unrolled.lists) times.emplace_back(list.body.size(), time);
   return times;
 }
 
 // Whether everything starts when it would with each flow in a stream of its own.
 bool StartsAsEarly(const Case& c, const Streams& streams, const Streams& finest,
                    const Times& times) {
-  Oracle oracle(c.paper, c.waits_for, c.traffic, streams, times);
-  Oracle base(c.paper, c.waits_for, c.traffic, finest, times);
+  Oracle oracle(c.unrolled, c.waits_for, c.traffic, streams, times);
+  Oracle base(c.unrolled, c.waits_for, c.traffic, finest, times);
   for (size_t t = 0; t < c.traffic.transfers.size(); ++t)
     if (oracle.Start(static_cast<int32_t>(t)) != base.Start(static_cast<int32_t>(t))) return false;
   return true;
@@ -126,13 +126,13 @@ bool StartsAsEarly(const Case& c, const Streams& streams, const Streams& finest,
 // It is a stall if everything that the waiting operation needs takes no time, and all else does.
 bool IsStall(const Case& c, const Streams& streams, const Streams& finest, const Stall& stall) {
   const int32_t waits = c.traffic.ends[stall.waits].transfer;
-  Times times = TimesOf(c.paper, 1);
-  Oracle needs(c.paper, c.waits_for, c.traffic, finest, times);
+  Times times = TimesOf(c.unrolled, 1);
+  Oracle needs(c.unrolled, c.waits_for, c.traffic, finest, times);
   if (!needs.Start(waits)) return false;
   for (const auto& [device, last] : needs.Asked())
     std::fill(times[device].begin(), times[device].begin() + last + 1, 0);
-  Oracle base(c.paper, c.waits_for, c.traffic, finest, times);
-  Oracle oracle(c.paper, c.waits_for, c.traffic, streams, times);
+  Oracle base(c.unrolled, c.waits_for, c.traffic, finest, times);
+  Oracle oracle(c.unrolled, c.waits_for, c.traffic, streams, times);
   return base.Start(waits) == 0 && oracle.Start(waits) != 0;
 }
 
@@ -155,15 +155,15 @@ Case WithLaterBuffers(Case c, std::mt19937& random) {
   for (int k = 0; k < 60; ++k) {
     std::vector<WaitsFor> later = c.waits_for;
     const size_t d = random() % later.size();
-    const auto& list = c.paper.lists[d].body;
+    const auto& list = c.unrolled.lists[d].body;
     const size_t i = random() % list.size();
     if (Info(list[i].op).lane != Lane::kRecv) continue;
     const size_t use = i - std::min<size_t>(i, 1 + random() % 6);
     if (Info(list[use].op).lane != Lane::kCompute) continue;
     later[d][i] = std::max(later[d][i], static_cast<int32_t>(use));
-    if (Execute(c.paper, later, CostModel(), nullptr).ok()) c.waits_for = std::move(later);
+    if (Execute(c.unrolled, later, CostModel(), nullptr).ok()) c.waits_for = std::move(later);
   }
-  c.traffic = MustFind(c.paper, c.waits_for);
+  c.traffic = MustFind(c.unrolled, c.waits_for);
   return c;
 }
 
@@ -172,16 +172,16 @@ void CheckSharing(const Case& c, Sharing sharing, std::mt19937& random) {
       MakeStreams(c.traffic, Assign(c.traffic, {.most = sharing}), Groups::kNone);
   const Streams finest =
       MakeStreams(c.traffic, Assign(c.traffic, {.most = Sharing::kKind}), Groups::kNone);
-  Oracle oracle(c.paper, c.waits_for, c.traffic, streams, TimesOf(c.paper, 1));
+  Oracle oracle(c.unrolled, c.waits_for, c.traffic, streams, TimesOf(c.unrolled, 1));
   bool ends = true;
   for (size_t t = 0; t < c.traffic.transfers.size(); ++t)
     ends = ends && oracle.Start(static_cast<int32_t>(t));
-  CHECK(Ends(c.paper, c.traffic, streams) == ends);
+  CHECK(Ends(c.unrolled, c.traffic, streams) == ends);
 
   const std::vector<Stall> stalls = FindStalls(c.traffic, streams);
   for (const Stall& stall : stalls) CHECK(IsStall(c, streams, finest, stall));
   for (int k = 0; stalls.empty() && k < 5; ++k) {
-    Times times = TimesOf(c.paper, 0);
+    Times times = TimesOf(c.unrolled, 0);
     for (auto& list : times)
       for (double& time : list) time = random() % 4 == 0 ? static_cast<double>(random() % 100) : 0;
     CHECK(StartsAsEarly(c, streams, finest, times));
@@ -247,11 +247,11 @@ TEST_CASE("all schemes are safe with as many communicators as the proof names") 
           const auto needs = Prove(plan, waits_for, {});
           INFO(needs.status().message());
           REQUIRE(needs.ok());
-          const Program paper = OnPaper(plan);
-          const Traffic traffic = MustFind(paper, waits_for);
+          const Program unrolled = Unrolled(plan);
+          const Traffic traffic = MustFind(unrolled, waits_for);
           const Streams streams =
               MakeStreams(traffic, Assign(traffic, needs->sharings), Groups::kNone);
-          CHECK(Ends(paper, traffic, streams));
+          CHECK(Ends(unrolled, traffic, streams));
           CHECK(FindStalls(traffic, streams).empty());
           CHECK(streams.MostOnADevice() == needs->kernels);
           ++plans;

@@ -73,8 +73,8 @@ void CheckIdle(const Explained& e) {
 // The steps follow one another without a hole, and each takes what its instruction takes.
 void CheckPath(const Explained& e) {
   const auto& path = e.prediction.why->critical_path;
-  const Program paper = OnPaper(e.program);
-  const Durations durations(e.costs, paper);
+  const Program unrolled = Unrolled(e.program);
+  const Durations durations(e.costs, unrolled);
   REQUIRE(!path.empty());
   CHECK(path.front().start == 0);
   if (!HasSections(e.program)) CHECK(path.back().end == e.prediction.makespan);
@@ -82,7 +82,7 @@ void CheckPath(const Explained& e) {
     const PathStep& step = path[i];
     if (i > 0) CHECK(step.start == path[i - 1].end);
     const Instruction& at = step.instruction;
-    const auto& list = paper.lists[step.device].body;
+    const auto& list = unrolled.lists[step.device].body;
     const double takes = at.overlap ? durations.Pair(at, list[step.index + 1]) : durations(at);
     const bool message = Info(at.op).lane == Lane::kSend;
     const double late = step.end - step.start - takes;

@@ -13,7 +13,7 @@ TEST_CASE("a run stalls when no rank has moved for the whole time") {
   CHECK_FALSE(watch.Tick(2));
   watch.Heartbeat(1, {8, "BW s1 m0"});
   CHECK_FALSE(watch.Tick(2.5));
-  watch.Heartbeat(0, {5, "FW s0 m0"});  // signs of life without progress do not count
+  watch.Heartbeat(0, {5, "FW s0 m0"});  // heartbeats without progress do not count
   watch.Heartbeat(1, {.progress = 8, .text = "BW s1 m0", .step = 7, .process = "process 4 on a"});
   CHECK(watch.Tick(0.5));
   CHECK(
