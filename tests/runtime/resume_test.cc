@@ -9,6 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "runtime/run/rank.h"
 #include "runtime/run/states.h"
 #include "tests/saved_run.h"
 
@@ -179,27 +180,28 @@ TEST_CASE("a disk without room for the checkpoints is found before the first ste
   CHECK(CheckpointBytes(job) == 12 * elements);
 }
 
-// A disk that is full, or broken, while step 4 is saved.
+// A disk that is full, or broken, while step 6 is saved, or the last one.
 TEST_CASE("a checkpoint that cannot be saved is given up, and the training goes on") {
   const Folder folder;
   const ModelConfig model = TinyModel(false);
-  for (const int full : {4, 6}) {
+  for (const int full : {6, 8}) {
     fs::create_directories(folder / "saves");
     // A folder where a rank's part is to be.
     const std::string in_the_way = SavingFolder(folder / "saves", full) + "/rank-1";
-    Steps steps{.save_every = 2, .seed = 5};
+    Steps steps{.until = 8, .save_every = 2, .seed = 5};
+    // The step begins after this.
     steps.on_step = [&](int64_t step) {
-      if (step == full - 3) fs::create_directories(in_the_way);
+      if (step == full - Rank::kReportsAhead) fs::create_directories(in_the_way);
     };
     const Outcome run = Run(model, {"1f1b", 2}, folder, steps);
     CHECK(run.status.message() == "");
     const std::string word = "--save: step " + std::to_string(full) +
                              " is not saved: " + in_the_way + ": cannot be written: Is a directory";
     CHECK(run.notes == std::vector<std::string>{word});
-    CHECK(run.unsaved == (full == 6 ? word : ""));
-    CHECK(run.saved == (full == 6 ? 4 : 6));
+    CHECK(run.unsaved == (full == 8 ? word : ""));
+    CHECK(run.saved == (full == 8 ? 6 : 8));
     CHECK(SavedSteps(folder / "saves") ==
-          (full == 6 ? std::vector<int64_t>{4, 2} : std::vector<int64_t>{6, 2}));
+          (full == 8 ? std::vector<int64_t>{6, 4} : std::vector<int64_t>{8, 4}));
     CHECK_FALSE(fs::exists(SavingFolder(folder / "saves", full)));
     fs::remove_all(folder / "saves");
   }
