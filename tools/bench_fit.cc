@@ -101,7 +101,7 @@ int CompareLimits(int pipelines) {
       if (!Compile(options).ok()) break;
     }
     if (fits < 2) continue;
-    ++seen;
+    if (++seen % 50 == 0) fmt::print(stderr, "{} of {}, {} slower\n", seen, pipelines, slower);
     const double loss = makespans[1] / makespans[0] - 1;
     if (loss <= 1e-9) continue;
     ++slower;
