@@ -21,16 +21,17 @@ enum class Paint { kPlain, kColour };  // kColour: with a terminal's colour code
 // Error: the times differ so much that it would be too wide.
 Result<std::string> Grid(const Program& program, const Execution& execution, Paint paint);
 
-// The same to scale, as a figure for a paper: SVG, one rectangle per instruction that takes time.
-// Lanes other than compute have a row if something in them takes time.
-std::string Svg(const Program& program, const Prediction& prediction);
-
 // A plan and what the simulator predicts for it, or what a run took. Both outlive the call.
 struct Drawn {
   const Program* program;
   const Prediction* prediction;
   std::string which = "";  // beside the scheme's name, where a plan is there twice
 };
+
+// The same as a grid to scale, as a figure for a paper: SVG, one rectangle per instruction that
+// takes time, the plans below one another. Lanes other than compute have a row if something in them
+// takes time. REQUIRES: at least one.
+std::string Svg(std::span<const Drawn> plans);
 
 // One self-contained HTML page with the plans stacked over one time axis, to zoom, pan and query
 // (draw/page/).

@@ -106,8 +106,8 @@ std::string Trace(const Program& program, const Execution& execution) {
 
 Status OnePlan(const Arguments& a) {
   if (a.plans.size() == 1) return {};
-  return Status::Invalid(fmt::format("{}: a second plan (--format html stacks plans, {} shows one)",
-                                     a.plans[1], a.format));
+  return Status::Invalid(fmt::format(
+      "{}: a second plan (--format html and svg stack plans, {} shows one)", a.plans[1], a.format));
 }
 
 // For one plan an object, for several an array of them, each with the name of its file.
@@ -193,13 +193,13 @@ Status SimulateCommand(const Arguments& a) {
   if (a.why && a.format != "text" && a.format != "json" && a.format != "html")
     return Status::Invalid(
         fmt::format("--why: goes with --format text, json or html, not {}", a.format));
-  if (!a.trace.empty() && (a.format == "grid" || a.format == "svg" || a.format == "chrome-trace"))
+  const bool of_one = a.format == "grid" || a.format == "chrome-trace";
+  if (!a.trace.empty() && of_one)
     return Status::Invalid(
-        fmt::format("--trace: goes with --format text, json or html, not {}", a.format));
+        fmt::format("--trace: goes with --format text, json, svg or html, not {}", a.format));
   if (!a.trace.empty() && a.plans.size() > 1)
     return Status::Invalid(fmt::format("{}: a second plan (--trace is of one)", a.plans[1]));
-  if (a.format != "html" && a.format != "json" && a.format != "text")
-    PP_RETURN_IF_ERROR(OnePlan(a));
+  if (of_one) PP_RETURN_IF_ERROR(OnePlan(a));
   std::vector<Simulated> plans;
   for (const std::string& path : a.plans) {
     auto simulated = SimulatePlan(a, path);
@@ -215,7 +215,6 @@ Status SimulateCommand(const Arguments& a) {
   if (a.format == "json") return PrintOut(PredictionsAsJson(a, plans));
   if (a.format == "text") return PrintOut(PredictionsAsText(a, plans));
   if (prediction.plan_costs) Note(a, fmt::format("pipec: {}: costs of the plan", a.plans[0]));
-  if (a.format == "svg") return PrintOut(Svg(program, prediction));
   if (a.format == "chrome-trace") return PrintOut(Trace(program, prediction.execution));
   if (a.format == "grid") {
     const bool colour = a.color == "always" || (a.color == "auto" && a.terminal);
@@ -230,7 +229,7 @@ Status SimulateCommand(const Arguments& a) {
       drawn.push_back({&one.traced->program, &one.traced->run.shown,
                        fmt::format(", measured (step {})", one.traced->run.step)});
   }
-  return PrintOut(Page(drawn));
+  return PrintOut(a.format == "svg" ? Svg(drawn) : Page(drawn));
 }
 
 }  // namespace pp

@@ -7,6 +7,8 @@
 //       |---------|---------|---------|  time (T)
 //       [] FW  [] BW
 //
+// Several plans stand below one another, in one scale of time.
+//
 // Plain SVG 1.1 with attributes only, so that browsers, Inkscape and LaTeX agree on it.
 #include <fmt/format.h>
 
@@ -25,8 +27,10 @@ namespace pp {
 namespace {
 
 constexpr double kRight = 16, kTop = 50;
-constexpr double kCharacter = 0.57;  // width of a digit in font sizes
-constexpr double kSmallest = 5.5;    // font size; what would not fit then is left out
+constexpr double kWidest = 1600;      // of a time axis
+constexpr double kShortest = 1e-300;  // time that it shows
+constexpr double kCharacter = 0.57;   // width of a digit in font sizes
+constexpr double kSmallest = 5.5;     // font size; what would not fit then is left out
 constexpr const char* kNoStroke = R"( stroke="none")";
 constexpr const char* kInk = "#222";    // text
 constexpr const char* kFaint = "#666";  // secondary text
@@ -56,32 +60,36 @@ double RoundStep(double least) {
 
 class Figure {
  public:
-  Figure(const Program& program, const Prediction& prediction)
-      : program_(program),
-        prediction_(prediction),
-        devices_(Tracks(program, prediction.execution)),
-        end_(prediction.execution.makespan),
-        several_(program.stages > program.devices || program.pipes.size() > 1) {
+  // `prefix`: of the groups' names, so that those of several figures differ.
+  Figure(const Drawn& plan, std::string prefix)
+      : program_(*plan.program),
+        prediction_(*plan.prediction),
+        prefix_(std::move(prefix)),
+        devices_(Tracks(program_, prediction_.execution)),
+        end_(prediction_.execution.makespan),
+        several_(program_.stages > program_.devices || program_.pipes.size() > 1) {
     Measure();
   }
 
-  std::string Draw() {
+  double scale() const { return scale_; }
+  double end() const { return end_; }
+  // Below whatever stands above `top`.
+  void Draw(double top, double scale) {
+    top_ = top + kTop;
+    scale_ = scale;
+    width_ = std::max(end_, kShortest) * scale_;
     const double below = DrawDevices();
     DrawAxis(below);
     DrawPeaks();
-    const double height = DrawLegend(below + 44) + 10;
-    Text(left_, 20, 14, "start", kInk, program_.scheme, R"( font-weight="bold")");
-    Text(left_ + 9 * (program_.scheme.size() + 1.0), 20, 12, "start", kInk, Title(program_));
-    Text(left_, 38, 11, "start", kFaint, Summary(program_, prediction_));
-    const double width = std::max(left_ + width_ + kRight + peaks_, 420.0);
-    return fmt::format(
-        R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0:.0f}" height="{1:.0f}" )"
-        R"(viewBox="0 0 {0:.0f} {1:.0f}" font-family="Helvetica, Arial, sans-serif">)"
-        "\n"
-        R"(<path d="M0 0H{0:.0f}V{1:.0f}H0z" fill="#fff"/>)"
-        "\n{2}</svg>\n",
-        width, height, out_);
+    bottom_ = DrawLegend(below + 44) + 10;
+    Text(left_, top + 20, 14, "start", kInk, program_.scheme, R"( font-weight="bold")");
+    Text(left_ + 9 * (program_.scheme.size() + 1.0), top + 20, 12, "start", kInk, Title(program_));
+    Text(left_, top + 38, 11, "start", kFaint, Summary(program_, prediction_));
   }
+  // REQUIRES: drawn.
+  const std::string& text() const { return out_; }
+  double width() const { return std::max(left_ + width_ + kRight + peaks_, 420.0); }
+  double bottom() const { return bottom_; }
 
  private:
   // Whether a box is drawn: waiting is the white between boxes.
@@ -95,8 +103,8 @@ class Figure {
     for (int d = 0; d < program_.devices; ++d)
       for (const Box& box : devices_[d].front().boxes)
         if (Visible(d, box)) busy += box.end - box.start, ++boxes;
-    const double span = std::max(end_, 1e-300);
-    width_ = std::clamp(boxes > 0 ? 34 * span * boxes / busy : 0, 420.0, 1600.0);
+    const double span = std::max(end_, kShortest);
+    width_ = std::clamp(boxes > 0 ? 34 * span * boxes / busy : 0, 420.0, kWidest);
     scale_ = width_ / span;
     row_ = std::clamp(560.0 / program_.devices, 15.0, 26.0);
     thin_ = row_ > 20 ? 7 : 5;
@@ -128,9 +136,9 @@ class Figure {
 
   // Returns the position of the axis.
   double DrawDevices() {
-    double y = kTop;
+    double y = top_;
     for (int d = 0; d < program_.devices; ++d) {
-      Add("<g id=\"d{}\" stroke=\"#fff\" stroke-width=\"0.6\">\n", d);
+      Add("<g id=\"{}d{}\" stroke=\"#fff\" stroke-width=\"0.6\">\n", prefix_, d);
       rows_.push_back(y);
       for (const Track& track : devices_[d]) {
         const bool compute = track.lane.id == 0;
@@ -203,12 +211,12 @@ class Figure {
 
   void DrawPeaks() {
     const double x = left_ + width_ + 58;
-    Text(x, kTop - 17, 9, "end", kFaint, "peak");
-    Text(x, kTop - 6, 9, "end", kFaint, "activations");
+    Text(x, top_ - 17, 9, "end", kFaint, "peak");
+    Text(x, top_ - 6, 9, "end", kFaint, "activations");
     for (int d = 0; d < program_.devices; ++d) {
       const DevicePrediction& device = prediction_.devices[d];
       const double y = rows_[d] + row_ / 2 + 4;
-      if (d == 0 && device.peak_bytes > 0) Text(x + 62, kTop - 6, 9, "end", kFaint, "memory");
+      if (d == 0 && device.peak_bytes > 0) Text(x + 62, top_ - 6, 9, "end", kFaint, "memory");
       Text(x, y, 10, "end", kFaint, fmt::format("{:.4g}", device.peak_activations));
       if (device.peak_bytes > 0) Text(x + 62, y, 10, "end", kFaint, BytesText(device.peak_bytes));
     }
@@ -245,10 +253,13 @@ class Figure {
 
   const Program& program_;
   const Prediction& prediction_;
+  const std::string prefix_;
   const std::vector<std::vector<Track>> devices_;
   const double end_;          // of the picture; several steps of a program that overlaps them
   const bool several_;        // stages on a device, so that a label names its stage
   double width_, scale_;      // of the axis; pixels per unit of time
+  double top_ = 0;            // of the first device
+  double bottom_ = 0;         // below the legend
   double left_;               // where it begins
   double row_, thin_;         // heights of the compute lane and of others
   double peaks_;              // width of the columns on the right
@@ -261,8 +272,30 @@ class Figure {
 
 }  // namespace
 
-std::string Svg(const Program& program, const Prediction& prediction) {
-  return Figure(program, prediction).Draw();
+std::string Svg(std::span<const Drawn> plans) {
+  std::vector<Figure> figures;
+  double scale = 0, end = kShortest;
+  for (const Drawn& plan : plans) {
+    const Figure& figure =
+        figures.emplace_back(plan, plans.size() > 1 ? fmt::format("p{}", figures.size()) : "");
+    scale = std::max(scale, figure.scale());
+    end = std::max(end, figure.end());
+  }
+  scale = std::min(scale, kWidest / end);
+  std::string out;
+  double width = 0, bottom = 0;
+  for (Figure& figure : figures) {
+    figure.Draw(bottom, scale);
+    width = std::max(width, figure.width());
+    bottom = figure.bottom();
+    out += figure.text();
+  }
+  return fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0:.0f}" height="{1:.0f}" )"
+                     R"(viewBox="0 0 {0:.0f} {1:.0f}" font-family="Helvetica, Arial, sans-serif">)"
+                     "\n"
+                     R"(<path d="M0 0H{0:.0f}V{1:.0f}H0z" fill="#fff"/>)"
+                     "\n{2}</svg>\n",
+                     width, bottom, out);
 }
 
 }  // namespace pp

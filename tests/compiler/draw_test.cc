@@ -76,7 +76,8 @@ TEST_CASE("pipes have shades, and without pipes a device's stages") {
 TEST_CASE("a plan in which nothing takes time has its figures") {
   const Program program = TwoPipes();
   const Prediction prediction{.devices = {{}, {}}, .execution = {{std::vector<Span>(6), {}}, 0}};
-  CHECK(Svg(program, prediction).find("<rect") == std::string::npos);
+  const Drawn drawn[] = {{&program, &prediction}, {&program, &prediction}};
+  CHECK(Svg(drawn).find("<rect") == std::string::npos);
   const auto grid = Grid(program, prediction.execution, Paint::kPlain);
   REQUIRE(grid.ok());
   CHECK(*grid == "d0 |\nd1 |\n");
