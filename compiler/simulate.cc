@@ -48,6 +48,8 @@ double BusyTime(const std::vector<Instruction>& list, const Durations& durations
       ++i;
     } else if (Info(list[i].op).lane == Lane::kCompute) {
       busy += durations(list[i]);
+    } else {
+      busy += durations.Lost(list[i]);
     }
   }
   return busy;

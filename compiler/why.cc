@@ -43,9 +43,8 @@ class Reader {
     double time = begin;
     bool begun = from > 0;
     for (size_t i = from; i < to; ++i) {
-      const int32_t joined = traffic_.joins[device][i];
       const double over = LaneTime(device, static_cast<int32_t>(i) + 1);
-      if (joined >= 0) {
+      if (traffic_.joins[device][i] >= 0) {
         open[static_cast<size_t>(CauseOf(device, static_cast<int32_t>(i)))] += over - time;
       } else if (over > time) {
         for (size_t c = 0; c < open.size(); ++c) (begun ? idle.gaps[c] : idle.warm_up) += open[c];
@@ -89,11 +88,12 @@ class Reader {
   bool IsOfLane(int device, int32_t index) const {
     return traffic_.joins[device][index] >= 0 || Info(At(device, index).op).lane == Lane::kCompute;
   }
-  // When the compute lane has passed all before `index`.
+  // When the compute lane has passed all before `index`, and what it lost to them.
   double LaneTime(int device, int32_t index) const {
-    while (--index >= 0)
-      if (IsOfLane(device, index)) return played_.over[device][index];
-    return 0;
+    double lost = 0;
+    for (; --index >= 0; lost += durations_.Lost(At(device, index)))
+      if (IsOfLane(device, index)) return played_.over[device][index] + lost;
+    return lost;
   }
   double Over(const End& end) const { return played_.over[end.device][end.index]; }
   const End* EndAt(int device, int32_t index) const {
@@ -124,6 +124,7 @@ class Reader {
   // What the compute lane was last busy with, or waited for, at `index` or before it.
   Node InLane(int device, int32_t index) const {
     for (; index >= 0; --index) {
+      if (durations_.Lost(At(device, index)) > 0) return {device, index};
       if (!IsOfLane(device, index) || played_.over[device][index] <= LaneTime(device, index))
         continue;
       const int32_t joined = traffic_.joins[device][index];

@@ -77,21 +77,23 @@ Status MachinesCommand(const Arguments& a) {
     for (const Machine& machine : Machines()) out += (out.empty() ? "[" : ",\n") + ToJson(machine);
     return PrintOut(out + "]\n");
   }
-  const auto text = [](double value, Dimension dimension) { return ToText({value, dimension}); };
+  const auto text = [](double value, Dimension dimension) {
+    return value > 0 ? ToText({value, dimension}) : "-";
+  };
   const auto link = [&](const Link& link) {
     return text(link.bandwidth, Dimension::kBandwidth) + " " + text(link.latency, Dimension::kTime);
   };
   out = fmt::format(
       "{:<10} {:>12} {:>12} {:>8} {:>10} {:>5} {:>13} {:>13}  reaches of products, "
-      "attention, memory\n",
+      "attention, memory; contention\n",
       "machine", "bf16", "fp32", "memory", "bandwidth", "node", "inside", "between");
   for (const Machine& m : Machines())
-    out += fmt::format("{:<10} {:>12} {:>12} {:>8} {:>10} {:>5} {:>13} {:>13}  {:g} {:g} {:g}\n",
-                       m.name, text(m.flops[static_cast<size_t>(Dtype::kBf16)], Dimension::kFlops),
-                       text(m.flops[static_cast<size_t>(Dtype::kFp32)], Dimension::kFlops),
-                       text(m.memory, Dimension::kBytes),
-                       text(m.memory_bandwidth, Dimension::kBandwidth), m.node, link(m.inside),
-                       link(m.between), m.product, m.attention, m.memory_share);
+    out += fmt::format(
+        "{:<10} {:>12} {:>12} {:>8} {:>10} {:>5} {:>13} {:>13}  {:g} {:g} {:g}; {:g}\n", m.name,
+        text(m.flops[static_cast<size_t>(Dtype::kBf16)], Dimension::kFlops),
+        text(m.flops[static_cast<size_t>(Dtype::kFp32)], Dimension::kFlops),
+        text(m.memory, Dimension::kBytes), text(m.memory_bandwidth, Dimension::kBandwidth), m.node,
+        link(m.inside), link(m.between), m.product, m.attention, m.memory_share, m.contention);
   return PrintOut(out);
 }
 

@@ -28,6 +28,7 @@ class Pricer {
   CostModel Run() const {
     CostModel costs{.f = {}, .b = {}, .comm = {}, .latency = {}, .reduce = {}, .step = {}};
     costs.seconds = true;
+    costs.contention = machine_.contention;
     std::map<const StageLayout*, Times> known;
     for (int s = 0; s < program_.stages; ++s) {
       const StageLayout& layout = layouts_.Of(job_, s);

@@ -15,16 +15,12 @@
 namespace pp {
 namespace {
 
-// What is assumed of a machine before it is measured: how its times relate to one another.
-Machine Assumed(DeviceKind backend) {
-  if (backend == DeviceKind::kCuda) return Machines().back();
-  // One core with AVX-512. With ten microseconds an operator a profile of micro-batches of two
-  // sequences predicts those of one, four and eight best (GPT-2 and LLaMA, 96 to 256 wide: 4.9 %
-  // off, 8.4 % with one microsecond). A collective reads, adds and writes what is in no cache; two
-  // that meet wake each other, which takes 24 to 120 us in a virtual machine.
-  Machine machine{.attention = 0.5, .launch = 1e-5, .memory_bandwidth = 8e9};
-  machine.inside = machine.between = {.bandwidth = machine.memory_bandwidth / 4, .latency = 30e-6};
-  machine.flops.fill(70e9);
+// What is assumed of a machine before it is measured: how its times relate to one another. What
+// runs beside the kernels takes their time where ranks have no cores for it.
+Machine AssumedOf(const Profile& profile) {
+  if (profile.job.backend == DeviceKind::kCuda) return *FindMachine("h200");
+  Machine machine = *FindMachine("cpu");
+  if (profile.cores > profile.threads) machine.contention = 0;
   return machine;
 }
 
@@ -142,7 +138,7 @@ Status CheckAlike(const Profile& first, const Profile& other) {
 }
 
 Machine FitMachine(const Profiles& profiles) {
-  Machine machine = Assumed(profiles.front().job.backend);
+  Machine machine = AssumedOf(profiles.front());
   Taken taken;
   for (const Profile& profile : profiles) {
     const CostModel assumed = *CostsOn(machine, StagesOf(profile));
@@ -169,7 +165,7 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
     return Status::Invalid(fmt::format("was measured with {} on {}, the plan has {} on {}",
                                        NameOf(measured.dtype), NameOf(measured.backend),
                                        NameOf(job.dtype), NameOf(job.backend)));
-  Machine machine = Assumed(job.backend);
+  Machine machine = AssumedOf(profiles.front());
   const Factors factors = FactorsFor(job, profiles, machine);
   auto costs = CostsOn(machine, program);
   if (!costs.ok()) return costs;

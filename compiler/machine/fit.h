@@ -20,7 +20,7 @@ using Profiles = std::vector<Profile>;
 Status CheckAlike(const Profile& first, const Profile& other);
 
 // A machine on which the profiles' stages take as long, together, as was measured; how its times
-// relate to one another is assumed (of a GPU as of an H200).
+// relate to one another is assumed (of a GPU as of an H200, of a CPU as of "cpu").
 Machine FitMachine(const Profiles& profiles);
 
 // In seconds. Where the program's stages are those that were measured, as they were. Otherwise the

@@ -52,7 +52,7 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
   std::vector<double> share_of_pipe(program.pipes.size());
   for (const int32_t pipe : program.pipe_of) share_of_pipe[pipe] += 1.0 / program.microbatches;
   struct Device {
-    double head = HUGE_VAL, tail = HUGE_VAL, work = 0, weights = 0;
+    double head = HUGE_VAL, tail = HUGE_VAL, work = 0, weights = 0, reductions = 0;
   };
   std::vector<Device> devices(program.devices);
   double step = HUGE_VAL;
@@ -71,13 +71,15 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
       const double micros = microbatches * share_of_pipe[p];
       device.work += micros * (time(costs.f, s) + backward + (again ? time(costs.r, s) : 0));
       if (split) device.weights += micros * (halves - backward);
+      if (program.Copies() > 1) device.reductions += costs.contention * time(costs.reduce, s);
       step = std::min(step, time(costs.step, s));
     }
   }
   double bound = 0;
   for (const Device& device : devices)
     if (device.head < HUGE_VAL)
-      bound = std::max(bound, device.head + device.work + std::max(device.tail, device.weights));
+      bound = std::max(bound, device.head + device.work +
+                                  std::max(device.tail, device.weights + device.reductions));
   return bound + step;
 }
 

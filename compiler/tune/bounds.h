@@ -14,7 +14,7 @@ namespace pp {
 double LiveBytes(const Program& program, Layouts* layouts);
 
 // At least: a device's work for all micro-batches, the way of the first one to it, and the way back
-// from its last backward; weight halves may run during that.
+// from its last backward; weight halves, and what it loses to reductions, may fall into that.
 double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool again);
 
 // At least: the schedule, the reductions, each of which starts once its stage's last backward is

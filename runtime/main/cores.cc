@@ -9,27 +9,33 @@
 namespace pp {
 namespace {
 
-// The cores that a process may use, 0: this one. False: the system does not say.
-bool CoresOf(int process, cpu_set_t* cores) {
+// Those of a process, 0: this one. False: the system does not say.
+bool SetOf(int process, cpu_set_t* cores) {
   CPU_ZERO(cores);
   return sched_getaffinity(process, sizeof *cores, cores) == 0;
 }
 
 }  // namespace
 
-std::string CoresNote(const ComputeThreads& threads) {
+Cores CoresOf(int ranks_of_process) {
+  Cores cores{.ranks = ranks_of_process};
   cpu_set_t mine, all;
-  if (threads.per_rank == 1 || !CoresOf(0, &mine)) return "";
-  int ranks = threads.ranks;
+  if (!SetOf(0, &mine)) return cores;
+  cores.cores = CPU_COUNT(&mine);
   // A launcher that has given each rank cores of its own may itself use more.
   const std::optional<int> launcher = Launcher();
-  if (launcher && CoresOf(*launcher, &all) && CPU_EQUAL(&mine, &all))
-    ranks *= EnvironmentNumber({"MPI_LOCALNRANKS"}).value_or(1);
-  const int wanted = threads.per_rank * ranks, cores = CPU_COUNT(&mine);
-  if (wanted <= cores) return "";
+  if (launcher && SetOf(*launcher, &all) && CPU_EQUAL(&mine, &all))
+    cores.ranks *= EnvironmentNumber({"MPI_LOCALNRANKS"}).value_or(1);
+  return cores;
+}
+
+std::string CoresNote(const Cores& cores, int threads_per_rank) {
+  const int wanted = threads_per_rank * cores.ranks;
+  if (threads_per_rank == 1 || cores.cores == 0 || wanted <= cores.cores) return "";
   return fmt::format(
       "--threads {}: {} compute threads of {} here may use {} of the machine's cores",
-      threads.per_rank, wanted, ranks == 1 ? "a rank" : fmt::format("{} ranks", ranks), cores);
+      threads_per_rank, wanted, cores.ranks == 1 ? "a rank" : fmt::format("{} ranks", cores.ranks),
+      cores.cores);
 }
 
 }  // namespace pp

@@ -1,17 +1,18 @@
-// Whether the processor cores that this process may use are enough for its compute threads.
+// The processor cores that the ranks of this process may use.
 #pragma once
 
 #include <string>
 
 namespace pp {
 
-struct ComputeThreads {
-  int per_rank = 1;  // --threads
-  int ranks = 1;     // of this process
+struct Cores {
+  int cores = 0;  // 0: the system does not say
+  int ranks = 1;  // that share them: of this process, and, where the launcher says so, of its host
 };
+Cores CoresOf(int ranks_of_process);
 
-// A note for the user if there are fewer cores than threads, where --threads is the reason; else
-// empty. Counts the ranks of this host that share the cores, where the launcher says so.
-std::string CoresNote(const ComputeThreads& threads);
+// A note for the user if there are fewer cores than compute threads, where --threads is the reason;
+// else empty.
+std::string CoresNote(const Cores& cores, int threads_per_rank);
 
 }  // namespace pp

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "runtime/comm/topology.h"
+#include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/run/export.h"
 #include "runtime/run/run_text.h"
@@ -57,6 +59,7 @@ int64_t BytesUpTo(const std::string& path, int64_t steps) {
 
 Status Outputs::Open(const Program& program, TrainOptions* options) {
   threads_ = options->threads;
+  ranks_ = options->transport ? 1 : TopologyOf(program).ranks();
   PP_RETURN_IF_ERROR(OpenFile("--log", arguments_.log, &log_));
   PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.trace, &trace_));
   PP_RETURN_IF_ERROR(OpenFile("--profile", arguments_.profile, &profile_));
@@ -146,6 +149,8 @@ Status Outputs::Finish(const Program& program, const TrainReport& report) {
   if (profile_) {
     Profile profile = ProfileOf(program, report.events);
     profile.threads = threads_;
+    const Cores cores = CoresOf(ranks_);
+    profile.cores = cores.cores / cores.ranks;
     profile.host = HostName();
     keep(profile.steps > 0 ? profile_->Write(ToJson(profile))
                            : Status::Failed("--profile: no step was measured"));

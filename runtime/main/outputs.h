@@ -46,6 +46,7 @@ class Outputs {
   std::optional<ModelFolder> export_;
   std::string saves_;  // the folder of checkpoints
   int threads_ = 1;    // of a rank
+  int ranks_ = 1;      // of this process
   bool begun_ = false;
 };
 

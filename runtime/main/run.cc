@@ -182,7 +182,7 @@ Status Run::Begin(int64_t steps_before) {
                     arguments_.plan, added_bytes_, arguments_.backend));
   const bool alone = options_.transport == nullptr;
   const std::string cores =
-      CoresNote({.per_rank = options_.threads, .ranks = alone ? TopologyOf(*program_).ranks() : 1});
+      CoresNote(CoresOf(alone ? TopologyOf(*program_).ranks() : 1), options_.threads);
   if (!cores.empty() && First()) options_.on_note(cores);
   options_.stop_requests = CountStopRequests();
   return outputs_.Begin(steps_before);

@@ -153,6 +153,7 @@ std::string ToJson(const Profile& profile) {
   return Json{{"profile", kVersion},
               {"host", profile.host},
               {"threads", profile.threads},
+              {"cores", profile.cores},
               {"steps", profile.steps},
               {"model", Json::parse(ToJson(profile.job.model))},
               {"job", job},
@@ -175,6 +176,7 @@ Result<Profile> ParseProfile(const std::string& text) {
   profile.job = std::move(*job);
   PP_RETURN_IF_ERROR(ReadWhole(*json, "threads", &profile.threads));
   PP_RETURN_IF_ERROR(ReadWhole(*json, "steps", &profile.steps));
+  if (json->contains("cores")) PP_RETURN_IF_ERROR(ReadWhole(*json, "cores", &profile.cores));
   if (const auto host = json->find("host"); host != json->end() && host->is_string())
     profile.host = *host;
   const auto seconds = json->find("seconds");

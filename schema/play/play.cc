@@ -86,6 +86,8 @@ class Player {
         place.time +=
             i.overlap ? rules_.durations->Pair(i, list[next + 1]) : (*rules_.durations)(i);
         if (i.overlap) over[next++] = place.time;
+      } else {
+        place.time += rules_.durations->Lost(i);
       }
       over[next] = place.time;
     }

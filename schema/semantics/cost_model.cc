@@ -27,7 +27,7 @@ double At(const PerStage& values, int stage) { return values[values.size() == 1 
 Result<CostModel> ParseCosts(const std::string& text, int stages) {
   CostModel costs;
   if (text.empty()) return costs;
-  PerStage bandwidth{0};
+  PerStage bandwidth{0}, contention{0};
   const std::map<std::string_view, PerStage*> keys = {{"f", &costs.f},
                                                       {"b", &costs.b},
                                                       {"r", &costs.r},
@@ -39,35 +39,37 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
                                                       {"in", &costs.in},
                                                       {"fb", &costs.fb},
                                                       {"latency", &costs.latency},
-                                                      {"bandwidth", &bandwidth}};
+                                                      {"bandwidth", &bandwidth},
+                                                      {"contention", &contention}};
   std::map<std::string_view, bool> seen;
   for (std::string_view item : Split(text, ',')) {
     const size_t equals = item.find('=');
     const auto key = keys.find(item.substr(0, equals));
     if (equals == std::string_view::npos || key == keys.end() || seen[key->first])
       return Status::Invalid(
-          fmt::format("--costs: '{}' (f, b, r, bi, bw, fb, comm, latency, bandwidth, reduce, step, "
-                      "in, each once, "
-                      "as in f=1,b=2)",
+          fmt::format("--costs: '{}' (f, b, r, bi, bw, fb, comm, latency, bandwidth, reduce, "
+                      "contention, step, in, each once, as in f=1,b=2)",
                       Shown(item)));
     seen[key->first] = true;
     PerStage values;
-    const Dimension dimension = key->second == &costs.in    ? Dimension::kNone
-                                : key->second == &bandwidth ? Dimension::kBandwidth
-                                                            : Dimension::kTime;
+    const bool is_share = key->second == &contention;
+    const Dimension dimension = key->second == &costs.in || is_share ? Dimension::kNone
+                                : key->second == &bandwidth          ? Dimension::kBandwidth
+                                                                     : Dimension::kTime;
+    const double most = is_share ? 1 : kMostCost;
     for (std::string_view word : Split(item.substr(equals + 1), ':')) {
       const auto quantity = ReadQuantity(word);
-      if (!quantity || quantity->value > kMostCost ||
+      if (!quantity || quantity->value > most ||
           (quantity->dimension != Dimension::kNone && quantity->dimension != dimension))
         return Status::Invalid(
-            fmt::format("--costs: '{}' (numbers from 0 to {:g}{})", Shown(item), kMostCost,
+            fmt::format("--costs: '{}' (numbers from 0 to {:g}{})", Shown(item), most,
                         dimension == Dimension::kTime        ? ", in T, or as in 10ms"
                         : dimension == Dimension::kBandwidth ? ", or as in 100GB/s"
                                                              : ""));
       costs.seconds |= quantity->dimension != Dimension::kNone;
       values.push_back(quantity->value);
     }
-    if (key->second == &bandwidth && values.size() != 1)
+    if ((key->second == &bandwidth || is_share) && values.size() != 1)
       return Status::Invalid(fmt::format("--costs: '{}' (one number)", Shown(item)));
     if (values.size() != 1 && static_cast<int>(values.size()) != stages)
       return Status::Invalid(
@@ -76,6 +78,7 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
     *key->second = values;
   }
   costs.bandwidth = bandwidth[0];
+  costs.contention = contention[0];
   return costs;
 }
 
@@ -100,6 +103,7 @@ std::string ToText(const CostModel& costs) {
   add("latency", costs.latency, time);
   add("bandwidth", {costs.bandwidth}, costs.seconds ? "B/s" : "");
   add("reduce", costs.reduce, time);
+  if (costs.contention > 0) add("contention", {costs.contention}, "");
   add("step", costs.step, time);
   add("in", costs.in, "");
   return text;
@@ -128,7 +132,8 @@ Result<CostModel> CostsOf(const Program& program, const std::string& text) {
   return ParseCosts(text, program.stages);
 }
 
-Durations::Durations(const CostModel& costs, const Program& program) {
+Durations::Durations(const CostModel& costs, const Program& program)
+    : contention_(costs.contention) {
   PerStage half = costs.b;
   for (double& value : half) value /= 2;
   const std::vector<double> shares_of = program.Shares();

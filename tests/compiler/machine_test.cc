@@ -202,7 +202,8 @@ TEST_CASE("a description is read as it is written") {
     REQUIRE(again.ok());
     CHECK(ToJson(*again) == ToJson(machine));
     CHECK(again->between.latency == Approx(machine.between.latency));
-    CHECK(again->node == 8);
+    CHECK(again->node == machine.node);
+    CHECK(again->contention == machine.contention);
   }
   const auto wrong = [&](const std::string& text, const std::string& error) {
     INFO(text);
@@ -220,6 +221,7 @@ TEST_CASE("a description is read as it is written") {
   wrong(R"({"flops":{"fp32":1},"node":-1})", "node is -1");
   wrong(R"({"flops":{"fp32":1},"reaches":{"product":0}})", "reaches.product is 0");
   wrong(R"({"flops":{"fp32":1},"reaches":{"product":1.5}})", "reaches.product is 1.5");
+  wrong(R"({"flops":{"fp32":1},"contention":1.5})", "contention is 1.5 (a share from 0 on");
   wrong(R"({"flops":{"fp32":1},"inside":{"latency":"1GB"}})", "inside.latency is \"1GB\"");
   wrong(R"({"flops":{"fp32":1},"inside":3})", "inside is not known");
   CHECK(std::remove(path.c_str()) == 0);

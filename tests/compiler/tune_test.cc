@@ -99,7 +99,7 @@ Profile ProfileWithCheapWholes(const Job& job) {
 }
 
 TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
-  enum class By { kMachine, kFlops, kProfile, kSlowLinks };
+  enum class By { kMachine, kFlops, kProfile, kSlowLinks, kContention };
   struct Row {
     std::string family;
     int pp;
@@ -114,14 +114,16 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
                       {"llama", 4, 1e9},
                       {"gpt2", 0, 1e9, By::kFlops},
                       {"gpt2", 0, 1e9, By::kProfile},
-                      {"gpt2", 1, 1e9, By::kSlowLinks}};
+                      {"gpt2", 1, 1e9, By::kSlowLinks},
+                      {"gpt2", 0, 1e9, By::kContention}};
   for (const auto& [family, pp, memory, by] : rows) {
     TuneOptions options = Space(family, 4, 8, memory);
     options.pp = pp;
     // Many plans take equally long.
     if (by == By::kFlops) options.machine = *MachineOf("1e12");
     // Reductions that one by one go on beside backwards make several stages on one device pay.
-    if (by == By::kSlowLinks)
+    options.machine.contention = by == By::kContention;
+    if (by == By::kSlowLinks || by == By::kContention)
       for (Link* link : {&options.machine.inside, &options.machine.between}) *link = {1e8, 0};
     // Whole backwards are cheaper than their halves, which dualpipe has beside them.
     if (by == By::kProfile) options.profiles = {ProfileWithCheapWholes(options.job)};

@@ -54,6 +54,8 @@ double Gaps(const Explained& e, Cause cause) {
 }
 
 constexpr const char* kCosts = "f=1,b=2,comm=0.3,latency=0.2,reduce=0.7,step=0.4";
+constexpr const char* kContended =
+    "f=1,b=2,comm=0.3,latency=0.2,reduce=0.7,contention=0.5,step=0.4";
 
 void CheckIdle(const Explained& e) {
   const double makespan = e.prediction.makespan;
@@ -84,6 +86,9 @@ void CheckPath(const Explained& e) {
     const Instruction& at = step.instruction;
     const auto& list = unrolled.lists[step.device].body;
     const double takes = at.overlap ? durations.Pair(at, list[step.index + 1]) : durations(at);
+    // A reduction that is on the path as what the compute lane lost to it.
+    if (durations.Lost(at) > 0 && std::abs(step.end - step.start - durations.Lost(at)) < 1e-9)
+      continue;
     const bool message = Info(at.op).lane == Lane::kSend;
     const double late = step.end - step.start - takes;
     const bool right =
@@ -111,9 +116,11 @@ TEST_CASE("idle time by cause sums to the idle time, and the critical path has n
             if (model) options.job.model = PaperModel(8);
             if (scheme.name.substr(0, 9) == "pipedream" && model) options.job.model.tied = false;
             INFO(scheme.name << " " << static_cast<int>(p2p) << " " << replicas << " " << model);
-            const Explained e = MustExplain(options, kCosts, network);
-            CheckIdle(e);
-            CheckPath(e);
+            for (const char* costs : {kCosts, kContended}) {
+              const Explained e = MustExplain(options, costs, network);
+              CheckIdle(e);
+              CheckPath(e);
+            }
           }
 }
 
@@ -164,6 +171,28 @@ TEST_CASE("messages behind one another wait for their channel") {
   const Explained slow = MustExplain({.scheme = "gpipe", .shape = {2, 8}}, "f=1,b=2,comm=3");
   CHECK(Gaps(slow, Cause::kChannel) > 0);
   CHECK(Saved(slow, Cause::kChannel) > 0);
+}
+
+// Two stages on a device, one micro-batch on two replicas: the reduction of s1, which takes 4
+// beside the backward of s0, which takes 2.
+//
+//   until 4   F F B(s1)
+//   contention 0:   B(s0) until 6; reductions from 4 to 8 and to 12
+//   contention 1/2: B(s0) from 6, as the device loses 2 to the first reduction, until 8; to 12
+//   contention 1:   B(s0) from 8 until 10; reductions from 4 to 8 and from 10 to 14
+TEST_CASE("a reduction takes its share of its device's time") {
+  const CompileOptions options{
+      .scheme = "interleaved", .shape = {1, 1, 2}, .replicas = 2, .clip = false};
+  const auto prediction = [&](const std::string& costs) {
+    return MustExplain(options, "f=2,b=4,reduce=8,contention=" + costs).prediction;
+  };
+  CHECK(prediction("0").makespan == 12);
+  CHECK(prediction("0").devices[0].busy == 6);
+  CHECK(prediction("0.5").makespan == 12);
+  CHECK(prediction("0.5").devices[0].busy == 10);
+  CHECK(prediction("1").makespan == 14);
+  CHECK(prediction("1").devices[0].busy == 14);
+  CHECK(prediction("1").bubble == 0);
 }
 
 // Each stage of interleaved 1F1B takes 1 forward and 2 backward, its reduction over two replicas 4.

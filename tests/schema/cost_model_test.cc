@@ -40,7 +40,7 @@ TEST_CASE("costs are read, with units and by stage") {
   CHECK(seconds->bandwidth == 2e9);
   CHECK(seconds->Unit() == "s");
   for (const char* text : {"f=1:3,b=4,bi=1:2,bw=3,r=0.5,fb=6,comm=0.25,latency=1,bandwidth=8",
-                           "f=10ms,b=20ms,reduce=1ms:2ms,step=3us"}) {
+                           "f=10ms,b=20ms,reduce=1ms:2ms,contention=0.5,step=3us"}) {
     const auto read = ParseCosts(text, 2);
     REQUIRE(read.ok());
     const auto again = ParseCosts(ToText(*read), 2);
@@ -48,6 +48,7 @@ TEST_CASE("costs are read, with units and by stage") {
     CHECK(ToText(*again) == ToText(*read));
     CHECK(again->f == read->f);
     CHECK(again->bandwidth == read->bandwidth);
+    CHECK(again->contention == read->contention);
     CHECK(again->seconds == read->seconds);
   }
 }
@@ -62,6 +63,9 @@ TEST_CASE("wrong costs are errors that say what would be right") {
   CHECK_THAT(ErrorOf("f=1GB/s"), Catch::StartsWith("--costs: 'f=1GB/s' (numbers"));
   CHECK_THAT(ErrorOf("bandwidth=1ms"), Catch::StartsWith("--costs: 'bandwidth=1ms' (numbers"));
   CHECK_THAT(ErrorOf("in=1ms"), Catch::StartsWith("--costs: 'in=1ms' (numbers"));
+  CHECK_THAT(ErrorOf("contention=1.5"), Catch::StartsWith("--costs: 'contention=1.5' (numbers"));
+  CHECK_THAT(ErrorOf("contention=1ms"), Catch::StartsWith("--costs: 'contention=1ms' (numbers"));
+  CHECK(ErrorOf("contention=0:1") == "--costs: 'contention=0:1' (one number)");
   CHECK(ErrorOf("bandwidth=1:2") == "--costs: 'bandwidth=1:2' (one number)");
   CHECK(ErrorOf("f=1:2:3") == "--costs: 'f=1:2:3' has 3 numbers (1, or 2: one for each stage)");
 }
@@ -85,6 +89,12 @@ TEST_CASE("durations without a model") {
   CHECK(d(Make(Op::kSendAct, 1)) == 5);  // a message is whole whatever the stages
   CHECK(d(Make(Op::kRecvGrad, 1)) == 5);
   CHECK(d.Latency(Make(Op::kSendAct, 1)) == 7);
+  CHECK(d.Lost(Make(Op::kReduceGrad, 1, 0)) == 0);
+  const Durations contended(*ParseCosts("reduce=10,comm=5,contention=0.25", 4), program);
+  CHECK(contended.Lost(Make(Op::kReduceGrad, 1, 0)) == 1.25);
+  CHECK(contended.Lost(Make(Op::kGatherWeights, 1, 0)) == 0.625);
+  CHECK(contended.Lost(Make(Op::kBackward, 1)) == 0);
+  CHECK(contended.Lost(Make(Op::kSendAct, 1)) == 0);
   CHECK(d(Make(Op::kWait, -1)) == 0);
   CHECK(d.Pair(Make(Op::kForward, 0), Make(Op::kBackward, 1)) == 3.5);  // no fb: the sum
   const Durations same(*ParseCosts("f=1:2:3:4", 4), program);

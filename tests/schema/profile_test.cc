@@ -73,6 +73,7 @@ TEST_CASE("a profile is read as it is written") {
   Profile profile = MeasuredOf(PlanOf("1f1b", 2, 3, {3, 1}));
   profile.host = "a \"host\"";
   profile.threads = 2;
+  profile.cores = 3;
   profile.steps = 7;
   const auto again = ParseProfile(ToJson(profile));
   INFO(again.status().message());
@@ -81,6 +82,7 @@ TEST_CASE("a profile is read as it is written") {
   CHECK(again->seconds == profile.seconds);
   CHECK(again->host == profile.host);
   CHECK(again->threads == 2);
+  CHECK(again->cores == 3);
   CHECK(again->steps == 7);
   const auto wrong = [&](const std::string& from, const std::string& to, const std::string& error) {
     std::string text = ToJson(profile);
@@ -98,6 +100,7 @@ TEST_CASE("a profile is read as it is written") {
   wrong("\"batch\":\"3\"", "\"batch\":\"0\"", "job: batch: ");
   wrong("\"batch\":\"3\"", "\"batch\":3", "job: batch: is no text");
   wrong("\"threads\":2", "\"threads\":-2", "threads is missing");
+  wrong("\"cores\":3", "\"cores\":0.5", "cores is missing");
   wrong("\"model\":{", "\"model\":[{", "is no profile");
   wrong("\"n_layer\":4", "\"n_layer\":0", "model: ");
   CHECK(!ParseProfile("").ok());
@@ -166,6 +169,19 @@ TEST_CASE("what was not measured costs what the machine says") {
   CHECK(CostsOn({alone}, PlanOf("1f1b", 2, 1))->comm[0] > 0);
   // Larger messages take longer in proportion, however the stages are cut.
   CHECK(CostsOn({profile}, PlanOf("interleaved", 2, 2))->comm[2] == Approx(0.25));
+}
+
+TEST_CASE("reductions take the time of kernels where ranks have no core to spare") {
+  const Program program = PlanOf("1f1b", 2, 1);
+  Profile profile = MeasuredOf(program);
+  const auto contention = [&](int cores) {
+    profile.cores = cores;
+    return CostsOn({profile}, program)->contention;
+  };
+  profile.threads = 2;
+  CHECK(contention(0) == 1);
+  CHECK(contention(2) == 1);
+  CHECK(contention(3) == 0);
 }
 
 // Micro-batches of four sequences take twice as long as follows from those of one.
