@@ -1,7 +1,7 @@
 // The performance of each kernel in a GPT-2 124M step of 256 tokens, on one thread: milliseconds,
-// GFLOP/s and GB/s of memory that it must touch, compared with a plain copy. Matrix products
-// compared with oneDNN and the processor's peak of fused multiply-adds, with operands in the caches
-// and with cold ones, and on two threads.
+// GFLOP/s and GB/s of memory that it must touch, compared with a plain copy; and of those that a
+// LLaMA has instead. Matrix products compared with oneDNN and the processor's peak of fused
+// multiply-adds, with operands in the caches and with cold ones, and on two threads.
 //
 //   bazel run //kernels:bench [-- TOKENS [SEQUENCE]]
 #include <fmt/format.h>
@@ -290,6 +290,58 @@ void Layer(Table& table, int64_t tokens, int64_t sequence, float p) {
             0, 12.0 * n);
 }
 
+// What a LLaMA of this width has instead.
+void LlamaLayer(Table& table, int64_t tokens, int64_t sequence) {
+  constexpr int64_t c = kChannels, inner = 2048, head_dim = c / kHeads;
+  const int64_t n = tokens * c;
+  const Buffer x = Make(2 * tokens * inner), y = Make(tokens * inner), gamma = Make(c);
+  const Buffer rstd = Make(tokens), sums = Make(c), angles = Make(sequence * head_dim / 2);
+  table.Row("rms norm", 2 * kLayers + 1, BestSeconds([&] {
+              cpu::LayerNormForward<float>({.rows = tokens,
+                                            .channels = c,
+                                            .x = x.get(),
+                                            .gamma = gamma.get(),
+                                            .y = y.get(),
+                                            .rstd = rstd.get()});
+            }),
+            0, 8.0 * n);
+  table.Row("rms norm backward", 2 * kLayers + 1, BestSeconds([&] {
+              cpu::LayerNormBackward<float>({.rows = tokens,
+                                             .channels = c,
+                                             .dy = y.get(),
+                                             .x = x.get(),
+                                             .gamma = gamma.get(),
+                                             .rstd = rstd.get(),
+                                             .dx = y.get(),
+                                             .add = y.get(),
+                                             .dgamma = sums.get(),
+                                             .update = Update::kAdd});
+            }),
+            0, 16.0 * n);
+  for (const Turn turn : {Turn::kForward, Turn::kBackward})
+    table.Row(turn == Turn::kForward ? "rope, queries and keys" : "rope backward", kLayers,
+              BestSeconds([&] {
+                cpu::Rope<float>({.batch = tokens / sequence,
+                                  .tokens = sequence,
+                                  .heads = 2 * kHeads,
+                                  .head_dim = head_dim,
+                                  .row_stride = 3 * c,
+                                  .cosine = angles.get(),
+                                  .sine = angles.get(),
+                                  .x = x.get(),
+                                  .turn = turn});
+              }),
+              0, 16.0 * n);
+  table.Row("swiglu", kLayers, BestSeconds([&] {
+              cpu::SwiGluForward<float>({tokens, inner, x.get(), y.get()});
+            }),
+            0, 12.0 * tokens * inner);
+  table.Row("swiglu backward", kLayers, BestSeconds([&] {
+              cpu::SwiGluBackward<float>({tokens, inner, x.get(), y.get(), x.get()});
+            }),
+            0, 20.0 * tokens * inner);
+}
+
 void Ends(Table& table, int64_t tokens) {
   const Buffer logits = Make(tokens * kVocabulary);
   std::vector<double> losses(tokens);
@@ -351,13 +403,14 @@ int main(int argc, char** argv) {
   SetThreads(2);
   const double products = Matmuls(tokens, peak);
   SetThreads(1);
-  Table plain, dropout;
+  Table plain, dropout, llama;
   Attention(plain, tokens, sequence, 0);
   Layer(plain, tokens, sequence, 0);
   Ends(plain, tokens);
   fmt::print("{:28}       {:9.3f} ms\n\n", "all but products", plain.total() * 1e3);
   Attention(dropout, tokens, sequence, 0.1f);
   Layer(dropout, tokens, sequence, 0.1f);
-  fmt::print("\n{:28}       {:9.3f} ms\n", "a step without dropout",
+  fmt::print("\n{:28}       {:9.3f} ms\n\n", "a step without dropout",
              (products + plain.total()) * 1e3);
+  LlamaLayer(llama, tokens, sequence);
 }
