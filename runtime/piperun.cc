@@ -41,8 +41,6 @@ constexpr std::chrono::milliseconds kLauncherTime{500};
 
 struct CommandLine {
   Arguments arguments;
-  TrainOptions options;
-  int64_t log_every = 1;
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
   CudaExperiments experiments;
   std::vector<std::string> notes;
@@ -70,10 +68,7 @@ Status Parse(CLI::App& app, std::vector<std::string> words, CommandLine* line) {
     if (error.get_exit_code() == 0) throw;
     return Status::Invalid(fmt::format("{} (piperun --help)", Shown(error.what())));
   }
-  PP_RETURN_IF_ERROR(ParseOptions(line->arguments, &line->options));
-  const Result<int64_t> log_every = ParseLogEvery(line->arguments);
-  PP_RETURN_IF_ERROR(log_every.status());
-  line->log_every = *log_every;
+  PP_RETURN_IF_ERROR(FinishOptions(&line->arguments));
   const Result<CudaExperiments> experiments = ParseExperiments(line->arguments);
   PP_RETURN_IF_ERROR(experiments.status());
   line->experiments = *experiments;
@@ -122,7 +117,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   // If a rank has not joined yet, mpiexec ends all ranks when a signal kills it, but not when it
   // exits by itself.
   if (!launch.mpi) CatchStopSignals(first);
-  Joined joined = JoinRun(launch, line.arguments.transport, wrong, line.options.stall_timeout);
+  Joined joined =
+      JoinRun(launch, line.arguments.transport, wrong, line.arguments.train.stall_timeout);
   if (!joined.status.ok()) {
     if (first || !joined.met) PrintError(joined.status);
     const int code = static_cast<int>(joined.status.code());
@@ -130,12 +126,11 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
     return code;
   }
   if (launch.mpi) CatchStopSignals(first);
-  const double patience = line.options.stall_timeout;
+  const double patience = line.arguments.train.stall_timeout;
   Status status;
   bool speaks = false;
   {
-    Run run(line.arguments, line.log_every, std::move(line.options), std::move(backend),
-            line.gemms);
+    Run run(line.arguments, std::move(backend), line.gemms);
     status = run.Main(joined.transport.get());
     speaks = run.Speaks();
   }

@@ -23,7 +23,7 @@ struct Network {
 };
 
 // "latency=50us,bandwidth=1GB/s", either key alone, too. Units as in schema/base/units.h; at least
-// 1 B/s.
+// 1 B/s. The error names no option.
 Result<Network> ParseNetwork(const std::string& text);
 
 // REQUIRES: `fast` outlives it, and nobody else uses it for anything but control messages.

@@ -68,8 +68,6 @@ Status Set(std::string_view item, CudaExperiments* experiments) {
 Result<CudaExperiments> ParseExperiments(const Arguments& arguments) {
   CudaExperiments experiments;
   if (arguments.cuda_experiments.empty()) return experiments;
-  if (arguments.backend != "cuda")
-    return Status::Invalid("--cuda-experiments: needs --backend cuda");
   for (const std::string_view item : Split(arguments.cuda_experiments, ','))
     PP_RETURN_IF_ERROR(Set(item, &experiments));
   return experiments;

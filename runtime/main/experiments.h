@@ -7,7 +7,7 @@
 
 namespace pp {
 
-// Invalid: a key, a value or the backend is wrong.
+// Invalid: a key or a value is wrong.
 Result<CudaExperiments> ParseExperiments(const Arguments& arguments);
 
 }  // namespace pp

@@ -64,13 +64,13 @@ Status Outputs::Open(const Program& program, TrainOptions* options) {
   PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.trace, &trace_));
   PP_RETURN_IF_ERROR(OpenFile("--profile", arguments_.profile, &profile_));
   std::error_code error;
-  if (!arguments_.export_to.empty() && !arguments_.save.empty() &&
-      std::filesystem::weakly_canonical(arguments_.export_to, error) ==
-          std::filesystem::weakly_canonical(arguments_.save, error))
+  if (options->exports && !options->save.empty() &&
+      std::filesystem::weakly_canonical(options->export_path, error) ==
+          std::filesystem::weakly_canonical(options->save, error))
     return Status::Invalid(
-        fmt::format("--export: {} is the folder of --save (another folder)", arguments_.export_to));
-  if (!arguments_.save.empty()) PP_RETURN_IF_ERROR(OpenSave(options));
-  return arguments_.export_to.empty() ? Status() : OpenExport(program, options).In("--export");
+        fmt::format("--export: {} is the folder of --save (another folder)", options->export_path));
+  if (!options->save.empty()) PP_RETURN_IF_ERROR(OpenSave(options));
+  return options->exports ? OpenExport(program, options).In("--export") : Status();
 }
 
 Status Outputs::OpenFile(const char* option, const std::string& path,
@@ -109,7 +109,7 @@ Status Outputs::OpenSave(TrainOptions* options) {
 
 // Reserves the disk space for the model now, not when it is trained.
 Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
-  Result<ModelFolder> folder = ModelFolder::Open(arguments_.export_to);
+  Result<ModelFolder> folder = ModelFolder::Open(options->export_path);
   PP_RETURN_IF_ERROR(folder.status());
   options->export_to = &export_.emplace(std::move(*folder));
   return BeginExport(*program.job, &*export_);

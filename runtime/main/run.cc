@@ -22,11 +22,10 @@
 #include "schema/semantics/regions.h"
 
 namespace pp {
-Run::Run(const Arguments& arguments, int64_t log_every, TrainOptions options, Backend backend,
-         std::shared_ptr<const GemmTable> gemms)
+
+Run::Run(const Arguments& arguments, Backend backend, std::shared_ptr<const GemmTable> gemms)
     : arguments_(arguments),
-      log_every_(log_every),
-      options_(std::move(options)),
+      options_(arguments.train),
       backend_(std::move(backend)),
       gemms_(std::move(gemms)),
       outputs_(arguments) {
@@ -117,7 +116,8 @@ Status Run::Read() {
   PP_RETURN_IF_ERROR(program.status());
   PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
   program_ = std::move(*program);
-  if (!program_->clip && arguments_.grad_clip.empty()) options_.optimizer.grad_clip = 0;
+  if (!program_->clip && !arguments_.given.contains("--grad-clip"))
+    options_.optimizer.grad_clip = 0;
   PP_RETURN_IF_ERROR(CheckOptions());
   if (First() || nccl) {
     std::vector<WaitsFor> waits_for;
@@ -135,13 +135,13 @@ Status Run::CheckOptions() const {
   const Dtype dtype = program_->job->dtype;
   if (!program_->clip && options_.optimizer.grad_clip > 0)
     return Status::Invalid(fmt::format("--grad-clip: {} ({} takes no gradient norm: --grad-clip 0)",
-                                       arguments_.grad_clip, arguments_.plan));
-  for (const auto& [option, text] : {std::pair{"--loss-scale", &arguments_.loss_scale},
-                                     std::pair{"--loss-scale-every", &arguments_.loss_scale_every}})
-    if (!text->empty() && !InfoOf(dtype).scales_loss)
+                                       arguments_.given.at("--grad-clip"), arguments_.plan));
+  for (const char* option : {"--loss-scale", "--loss-scale-every"})
+    if (const auto given = arguments_.given.find(option);
+        given != arguments_.given.end() && !InfoOf(dtype).scales_loss)
       return Status::Invalid(
           fmt::format("{}: {} ({} has activations of {}: only fp16's loss is scaled)", option,
-                      *text, arguments_.plan, NameOf(dtype)));
+                      given->second, arguments_.plan, NameOf(dtype)));
   if (arguments_.weight_rounding == "stochastic" && dtype != Dtype::kBf16)
     return Status::Invalid(
         fmt::format("--weight-rounding: stochastic ({} has activations of {}: a bf16 plan's "
@@ -172,7 +172,7 @@ Status Run::Begin(int64_t steps_before) {
                       "--tune-gemms)",
                       arguments_.gemms, lacks, products.size()));
   }
-  if (!program_->clip && arguments_.grad_clip.empty() && First())
+  if (!program_->clip && !arguments_.given.contains("--grad-clip") && First())
     options_.on_note(fmt::format(
         "{} takes no gradient norm, and so none is clipped (--grad-clip 0)", arguments_.plan));
   if (added_bytes_ > 0 && First())
@@ -193,7 +193,8 @@ void Run::OnStep(const StepReport& step) {
   const Status logged = outputs_.OnStep(step);
   if (!logged.ok()) Lose(Status::Failed(logged.message() + " (the training goes on)"));
   const double mean = seconds_ / static_cast<double>(++steps_);
-  if (steps_ == 1 || step.step % log_every_ == 0 || step.step == step.steps || step.val_loss)
+  if (steps_ == 1 || step.step % arguments_.log_every == 0 || step.step == step.steps ||
+      step.val_loss)
     Print(ToLine(step, mean));
 }
 

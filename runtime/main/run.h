@@ -24,10 +24,8 @@ namespace pp {
 
 class Run {
  public:
-  // `log_every`: steps from one printed line to the next. `gemms` may be null. REQUIRES: the
-  // arguments outlive it.
-  Run(const Arguments& arguments, int64_t log_every, TrainOptions options, Backend backend,
-      std::shared_ptr<const GemmTable> gemms);
+  // `gemms` may be null. REQUIRES: the arguments outlive it.
+  Run(const Arguments& arguments, Backend backend, std::shared_ptr<const GemmTable> gemms);
 
   // `transport` null: all ranks are threads of this process.
   Status Main(Transport* transport);
@@ -51,7 +49,6 @@ class Run {
   Status CompareSteps(const TrainReport& report);
 
   const Arguments& arguments_;
-  const int64_t log_every_;
   TrainOptions options_;
   const Backend backend_;
   const std::shared_ptr<const GemmTable> gemms_;

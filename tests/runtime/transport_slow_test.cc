@@ -101,7 +101,7 @@ TEST_CASE("networks in words") {
   for (const std::string wrong :
        {"", "latency=x", "latency=50", "latency", "latency=-1s", "delay=1s", "latency=infs",
         "latency=1sec", "bandwidth=1GB", "bandwidth=0B/s"}) {
-    const std::string want = "--net: '" + wrong + "' (latency=50us,bandwidth=1GB/s)";
+    const std::string want = "'" + wrong + "' (latency=50us,bandwidth=1GB/s)";
     CHECK(ParseNetwork(wrong).status().message() == want);
     if (!wrong.empty()) CHECK(ParseNetwork("latency=1s," + wrong).status().message() == want);
   }
