@@ -167,7 +167,7 @@ class Reader {
 };
 
 // What is played again: without one cause.
-struct Again {
+struct Replay {
   CostModel costs;
   play::Traffic traffic;
   play::Streams streams;
@@ -186,8 +186,8 @@ play::Streams OneForEach(const play::Traffic& traffic, const play::Streams& give
   return streams;
 }
 
-void Free(Cause cause, const Program& unrolled, Again* again) {
-  play::Traffic& traffic = again->traffic;
+void Free(Cause cause, const Program& unrolled, Replay* replay) {
+  play::Traffic& traffic = replay->traffic;
   const auto is_send = [&](int32_t e) {
     return traffic.transfers[traffic.ends[e].transfer].first_end == e;
   };
@@ -207,14 +207,14 @@ void Free(Cause cause, const Program& unrolled, Again* again) {
   };
   switch (cause) {
     case Cause::kMessage:
-      again->costs.comm = again->costs.latency = {0};
-      again->costs.bandwidth = 0;
+      replay->costs.comm = replay->costs.latency = {0};
+      replay->costs.bandwidth = 0;
       return;
     case Cause::kChannel:
-      again->streams = OneForEach(traffic, again->streams);
+      replay->streams = OneForEach(traffic, replay->streams);
       return;
     case Cause::kLink:
-      again->links.reset();
+      replay->links.reset();
       return;
     case Cause::kRendezvous:
       post_early(true);
@@ -227,7 +227,7 @@ void Free(Cause cause, const Program& unrolled, Again* again) {
         return end.index != index && !traffic.FlowOf(end).IsCollective() && is_send(e);
       });
     case Cause::kReduction:
-      again->costs.reduce = {0};
+      replay->costs.reduce = {0};
       return;
     case Cause::kCollective:
       return unless([&](const End& end, int32_t, int32_t) {
@@ -255,11 +255,11 @@ Result<Why> Explain(const Program& program, const CostModel& costs, const Predic
   }
   why.critical_path = reader.PathTo(last.first, static_cast<int32_t>(last.second));
   for (size_t c = 0; c < kCauses.size(); ++c) {
-    Again again{costs, execution.traffic, execution.streams, execution.links};
-    Free(static_cast<Cause>(c), unrolled, &again);
+    Replay replay{costs, execution.traffic, execution.streams, execution.links};
+    Free(static_cast<Cause>(c), unrolled, &replay);
     Execution without;
-    PP_RETURN_IF_ERROR(Execute(unrolled, std::move(again.traffic), std::move(again.streams),
-                               std::move(again.links), again.costs, &without));
+    PP_RETURN_IF_ERROR(Execute(unrolled, std::move(replay.traffic), std::move(replay.streams),
+                               std::move(replay.links), replay.costs, &without));
     why.saved[c] = prediction.makespan - MakespanOf(program, without);
   }
   return why;

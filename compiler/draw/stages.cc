@@ -58,8 +58,8 @@ Result<std::string> Stages(const Program& program) {
         "{:<5} {:<9} {:>6} {:>12} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>9} | {:>9} "
         "{:>9} {:>9} {:>9} {:>9}\n",
         fmt::format("s{}", stage), devices, layout.layers, layout.parameters,
-        Giga(work.forward.operations), Giga(work.again.operations), Giga(work.input.operations),
-        Giga(work.weight.operations), Giga(work.forward.bytes), Giga(work.again.bytes),
+        Giga(work.forward.operations), Giga(work.recompute.operations), Giga(work.input.operations),
+        Giga(work.weight.operations), Giga(work.forward.bytes), Giga(work.recompute.bytes),
         Giga(work.input.bytes), Giga(work.weight.bytes), Bytes(layout.weights_bytes),
         Bytes(layout.stash_bytes), Bytes(layout.kept_bytes), Bytes(layout.work_bytes),
         Bytes(layout.act_bytes));

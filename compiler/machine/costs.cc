@@ -38,7 +38,7 @@ class Pricer {
         Add(layout.operators[i], &times);
       const double share = shares_[s];
       costs.f.push_back(times.forward / share);
-      costs.r.push_back(times.again / share);
+      costs.r.push_back(times.recompute / share);
       costs.bi.push_back(times.input / share);
       costs.bw.push_back(times.weight / share);
       costs.b.push_back((times.input + times.weight) / share);
@@ -54,7 +54,7 @@ class Pricer {
 
  private:
   struct Times {
-    double forward = 0, again = 0, input = 0, weight = 0;
+    double forward = 0, recompute = 0, input = 0, weight = 0;
   };
 
   double At(const Work& work, double reached) const {
@@ -77,7 +77,7 @@ class Pricer {
       forward += PeersTake(op.out);
     if (op.cut == Cut::kOut && op.kind == OperatorKind::kLinear) input += PeersTake(op.in);
     times->forward += forward;
-    if (placed.again) times->again += forward;
+    if (placed.recomputed) times->recompute += forward;
     times->input += input;
     times->weight += At(work.weight, reached);
   }

@@ -43,7 +43,8 @@ double LiveBytes(const Program& program, Layouts* layouts) {
   return static_cast<double>(most);
 }
 
-double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool again) {
+double WorkBound(const Program& program, const CostModel& costs, int microbatches,
+                 bool recomputes) {
   const std::vector<double> shares = program.Shares();
   const auto time = [&](const PerStage& values, int s) { return At(values, s) * shares[s]; };
   const auto& some = program.lists.front().body;
@@ -69,7 +70,7 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
       there += time(costs.f, s) + way;
       back += backward + way;
       const double micros = microbatches * share_of_pipe[p];
-      device.work += micros * (time(costs.f, s) + backward + (again ? time(costs.r, s) : 0));
+      device.work += micros * (time(costs.f, s) + backward + (recomputes ? time(costs.r, s) : 0));
       if (split) device.weights += micros * (halves - backward);
       if (program.Copies() > 1) device.reductions += costs.contention * time(costs.reduce, s);
       step = std::min(step, time(costs.step, s));

@@ -15,7 +15,7 @@ double LiveBytes(const Program& program, Layouts* layouts);
 
 // At least: a device's work for all micro-batches, the way of the first one to it, and the way back
 // from its last backward; weight halves, and what it loses to reductions, may fall into that.
-double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool again);
+double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool recomputes);
 
 // At least: the schedule, the reductions, each of which starts once its stage's last backward is
 // over and which a device runs one after the other, and, as the gradients' norm needs all of them,

@@ -5,7 +5,7 @@
 namespace pp {
 
 int64_t Batches::InFile(int64_t sequence) const {
-  if (args_.again_after > 0) return sequence % (args_.again_after * PerStep());
+  if (args_.repeat_after > 0) return sequence % (args_.repeat_after * PerStep());
   if (args_.epochs == 0) return sequence;
   const int64_t in_epoch = sequence % (StepsPerEpoch() * PerStep());
   return in_epoch < args_.dataset->sequences() ? in_epoch : -1;

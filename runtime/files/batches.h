@@ -34,7 +34,7 @@ class Batches {
     // Of the training before step 1, which continues. REQUIRES: with epochs, whole steps like
     // these.
     int64_t sequences_before = 0;
-    int64_t again_after = 0;  // after this many steps the first sequences repeat; 0: never
+    int64_t repeat_after = 0;  // after this many steps the first sequences repeat; 0: never
   };
   explicit Batches(const Args& args) : args_(args) {}
   virtual ~Batches() = default;

@@ -49,7 +49,8 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
   };
   // What peers have yet to add up is incomplete. And RE must not recompute without the Linear what
   // a forward computed with it: the bits might differ.
-  if (is_gelu(index + 1) && op.cut != Cut::kIn && (placed.again || !operators[index + 1].again))
+  if (is_gelu(index + 1) && op.cut != Cut::kIn &&
+      (placed.recomputed || !operators[index + 1].recomputed))
     products.next = Epilogue::kGelu;
   if (index > 0 && is_gelu(index - 1) && op.cut != Cut::kOut)
     products.previous = Epilogue::kGeluBackward;

@@ -64,7 +64,7 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
 
 void StageModel::RunForward(const StageCall& call, Run run, Keep keep) {
   for (size_t i = 0; i < layout_.operators.size(); ++i) {
-    if (run == Run::kAgain && !layout_.operators[i].again) continue;
+    if (run == Run::kRecomputed && !layout_.operators[i].recomputed) continue;
     const bool two = operators_->TakesNext(i);
     OperatorCall one = CallOf(call, i, keep, Halves::kTogether), next;
     if (two) next = CallOf(call, ++i, keep, Halves::kTogether), one.with = &next;
@@ -85,9 +85,9 @@ void StageModel::ForwardDrop(const StageCall& call) {
 }
 
 void StageModel::Recompute(const StageCall& call) {
-  StageCall again = call;
-  again.loss = nullptr;
-  RunForward(again, Run::kAgain, Keep::kStash);
+  StageCall repeated = call;
+  repeated.loss = nullptr;
+  RunForward(repeated, Run::kRecomputed, Keep::kStash);
 }
 
 // The gradient with respect to the stage's output: received, or begun by the loss. It is copied
@@ -107,7 +107,7 @@ void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
 }
 
 // What the weight half reads, if it was not saved.
-void StageModel::MakeAgain(const StageCall& call, size_t index, Halves halves) {
+void StageModel::RecomputeInput(const StageCall& call, size_t index, Halves halves) {
   const StageOperator& placed = layout_.operators[index];
   const bool saved = placed.of(Keep::kStash).in.area != Area::kScratch;
   if (placed.parameters.empty() || saved) return;
@@ -134,14 +134,14 @@ void StageModel::Backward(const StageCall& call) {
     const int group = layout_.operators[begin].group;
     while (begin > 0 && layout_.operators[begin - 1].group == group) --begin;
     for (size_t i = end; i-- > begin;) {
-      if (WeightsFirst(i)) MakeAgain(call, i, kHalves);
+      if (WeightsFirst(i)) RecomputeInput(call, i, kHalves);
       InputHalf(call, i, kHalves);
       if (WeightsFirst(i)) WeightHalf(call, i, kHalves);
       operators_->Settle();
     }
     for (size_t i = end; i-- > begin;) {
       if (WeightsFirst(i)) continue;
-      MakeAgain(call, i, kHalves);
+      RecomputeInput(call, i, kHalves);
       operators_->Settle();
       WeightHalf(call, i, kHalves);
     }
@@ -159,7 +159,7 @@ void StageModel::BackwardInput(const StageCall& call) {
 
 void StageModel::BackwardWeight(const StageCall& call) {
   for (size_t i = layout_.operators.size(); i-- > 0;) {
-    MakeAgain(call, i, Halves::kApart);
+    RecomputeInput(call, i, Halves::kApart);
     operators_->Settle();
     WeightHalf(call, i, Halves::kApart);
     if (i == 0 || layout_.operators[i - 1].group != layout_.operators[i].group)

@@ -90,11 +90,11 @@ class StageModel {
 
  private:
   OperatorCall CallOf(const StageCall& call, size_t index, Keep keep, Halves halves) const;
-  enum class Run : uint8_t { kAll, kAgain };
+  enum class Run : uint8_t { kAll, kRecomputed };
   void RunForward(const StageCall& call, Run run, Keep keep);
   void StartFlow(const StageCall& call, Halves halves);
   void InputHalf(const StageCall& call, size_t index, Halves halves);
-  void MakeAgain(const StageCall& call, size_t index, Halves halves);
+  void RecomputeInput(const StageCall& call, size_t index, Halves halves);
   void WeightHalf(const StageCall& call, size_t index, Halves halves);
   bool WeightsFirst(size_t index) const;
 

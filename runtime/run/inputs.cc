@@ -196,17 +196,17 @@ Status Inputs::OpenValidation() {
   val_dataset_ = std::make_unique<Dataset>(std::move(*dataset));
   Batches::Args args = BatchesOf(*val_dataset_);
   const int64_t each = Batches(args).PerStep(), there = val_dataset_->sequences() / each;
-  args.again_after = options_.val_batches.value_or(std::min(kValidationBatches, there));
+  args.repeat_after = options_.val_batches.value_or(std::min(kValidationBatches, there));
   if (there == 0)
     return Status::Invalid(
         fmt::format("--val-data: {}: has {} sequences of {} tokens (a batch "
                     "takes {})",
                     options_.val_data, val_dataset_->sequences(), args.sequence_length, each));
-  if (args.again_after > there)
+  if (args.repeat_after > there)
     return Status::Invalid(fmt::format("--val-batches: {} ({} has {} batches of {} sequences)",
-                                       args.again_after, options_.val_data, there, each));
+                                       args.repeat_after, options_.val_data, there, each));
   val_batches_ = std::make_unique<Batches>(args);
-  validation_ = {val_batches_.get(), args.again_after, options_.val_every};
+  validation_ = {val_batches_.get(), args.repeat_after, options_.val_every};
   return {};
 }
 

@@ -140,9 +140,9 @@ struct StageOperator {
   int layer = -1;  // of the model; outside of layers -1
   int group = 0;   // what is before, in and after each of the layers, counted in the stage
   std::vector<Weights> parameters;
-  Forward forward[2];    // by Keep
-  Backward backward[2];  // by Halves
-  bool again = false;    // RE runs it
+  Forward forward[2];       // by Keep
+  Backward backward[2];     // by Halves
+  bool recomputed = false;  // RE runs it
 
   const Forward& of(Keep keep) const { return forward[static_cast<int>(keep)]; }
   const Backward& of(Halves halves) const { return backward[static_cast<int>(halves)]; }

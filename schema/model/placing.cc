@@ -69,7 +69,7 @@ class Placer {
     stream_places_[1] = drop.Take(stream_ * width_, dtype_);
     PlaceForward(Keep::kStash, &kept, &stash);
     PlaceForward(Keep::kScratch, &kept, &drop);
-    FindAgain();
+    FindRecomputed();
     PlaceBackward(Halves::kTogether, &work);
     PlaceBackward(Halves::kApart, &all_work);
     layout_.kept_bytes = kept.end();
@@ -199,15 +199,15 @@ class Placer {
   }
 
   // RE runs what fills the stash, and the operators whose unsaved outputs those read.
-  void FindAgain() {
+  void FindRecomputed() {
     bool reads = false;  // the next operator reads this one's output
     for (size_t i = operators_.size(); i-- > 0;) {
       const StageOperator::Forward& forward = operators_[i].of(Keep::kStash);
-      operators_[i].again = forward.out.area == Area::kStash ||
-                            forward.statistics.area == Area::kStash ||
-                            (KindAt(i) == OperatorKind::kLoss && forward.in.area == Area::kStash) ||
-                            (reads && IsTemporary(i) && forward.out.area == Area::kScratch);
-      reads = operators_[i].again;
+      operators_[i].recomputed =
+          forward.out.area == Area::kStash || forward.statistics.area == Area::kStash ||
+          (KindAt(i) == OperatorKind::kLoss && forward.in.area == Area::kStash) ||
+          (reads && IsTemporary(i) && forward.out.area == Area::kScratch);
+      reads = operators_[i].recomputed;
     }
   }
 

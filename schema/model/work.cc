@@ -15,7 +15,7 @@ StageWork WorkOf(const Operator& op, const Job& job) {
   const double out = each * n * static_cast<double>(op.out);
   StageWork work;
   work.forward = {forward, in + out + 4 * parameters};
-  work.again = work.forward;
+  work.recompute = work.forward;
   switch (op.kind) {
     case OperatorKind::kLinear:
       work.input = {forward, in + out + 4 * parameters};
@@ -25,7 +25,7 @@ StageWork WorkOf(const Operator& op, const Job& job) {
       work.input = {2.5 * forward, 2 * in + 2 * out};
       break;
     case OperatorKind::kEmbedding:  // rows of its tokens, read and written
-      work.forward.bytes = work.again.bytes = 2 * out;
+      work.forward.bytes = work.recompute.bytes = 2 * out;
       work.weight = {0, 3 * out};
       break;
     case OperatorKind::kNorm:  // adds to the stream's gradient
@@ -33,7 +33,7 @@ StageWork WorkOf(const Operator& op, const Job& job) {
       work.weight = {0, 8 * parameters};
       break;
     case OperatorKind::kResidual:
-      work.forward.bytes = work.again.bytes = 2 * in + out;
+      work.forward.bytes = work.recompute.bytes = 2 * in + out;
       if (op.dropout > 0 || job.sequence_parallel) work.input = {0, in + out};
       break;
     case OperatorKind::kRope:
@@ -42,7 +42,7 @@ StageWork WorkOf(const Operator& op, const Job& job) {
       work.input = {0, 2 * in + out};
       break;
     case OperatorKind::kLoss:  // writes the gradient of what it reads
-      work.forward.bytes = work.again.bytes = 2 * in;
+      work.forward.bytes = work.recompute.bytes = 2 * in;
       break;
   }
   return work;
@@ -53,7 +53,7 @@ StageWork WorkOf(const StageLayout& layout, const Job& job) {
   for (const StageOperator& placed : layout.operators) {
     const StageWork one = WorkOf(placed.op, job);
     sum.forward += one.forward;
-    if (placed.again) sum.again += one.again;
+    if (placed.recomputed) sum.recompute += one.recompute;
     sum.input += one.input;
     sum.weight += one.weight;
   }

@@ -25,10 +25,10 @@ struct Work {
   }
 };
 
-// Of one micro-batch, for one tensor-parallel peer. `again`: the part of the forward that RE
+// Of one micro-batch, for one tensor-parallel peer. `recompute`: the part of the forward that RE
 // repeats.
 struct StageWork {
-  Work forward, again, input, weight;
+  Work forward, recompute, input, weight;
 };
 
 // `op` as one peer has it (PartOf).

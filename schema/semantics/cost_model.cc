@@ -17,7 +17,7 @@ namespace {
 // The share of the operations of a stage's forward that RE repeats.
 double RecomputedShare(const Job& job, int stage) {
   const StageWork work = WorkOf(LayoutStage(job, stage), job);
-  return work.forward.operations > 0 ? work.again.operations / work.forward.operations : 0;
+  return work.forward.operations > 0 ? work.recompute.operations / work.forward.operations : 0;
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ CostModel CostsByWork(const Job& job) {
   for (int s = 0; s < job.stages(); ++s) {
     const StageWork work = WorkOf(LayoutStage(job, s), job);
     costs.f.push_back(work.forward.operations);
-    costs.r.push_back(work.again.operations);
+    costs.r.push_back(work.recompute.operations);
     costs.bi.push_back(work.input.operations);
     costs.bw.push_back(work.weight.operations);
     costs.b.push_back(work.input.operations + work.weight.operations);
@@ -147,11 +147,11 @@ Durations::Durations(const CostModel& costs, const Program& program)
   fill(Op::kForward, costs.f, {}, shares_of);
   fill(Op::kForwardDrop, costs.f, {}, shares_of);
   fill(Op::kEvaluate, costs.f, {}, shares_of);
-  PerStage again = costs.r;
+  PerStage recompute = costs.r;
   for (int s = 0; s < program.stages && costs.r.empty() && program.job; ++s)
-    again.push_back(At(costs.f, s) *
-                    (program.job->recompute.empty() ? 1 : RecomputedShare(*program.job, s)));
-  fill(Op::kRecompute, again, costs.f, shares_of);
+    recompute.push_back(At(costs.f, s) *
+                        (program.job->recompute.empty() ? 1 : RecomputedShare(*program.job, s)));
+  fill(Op::kRecompute, recompute, costs.f, shares_of);
   fill(Op::kBackward, costs.b, {}, shares_of);
   fill(Op::kBackwardInput, costs.bi, half, shares_of);
   fill(Op::kBackwardWeight, costs.bw, half, shares_of);

@@ -12,7 +12,7 @@ namespace {
 // What is done with a micro-batch at a stage, or with the values between it and the next one.
 enum Part {
   kForward,
-  kAgain,
+  kRecompute,
   kBackward,
   kWeight,
   kSendAct,
@@ -28,7 +28,7 @@ Part PartOf(Op op) {
     case Op::kForwardDrop:
       return kForward;
     case Op::kRecompute:
-      return kAgain;
+      return kRecompute;
     case Op::kBackward:
     case Op::kBackwardInput:
       return kBackward;
@@ -133,17 +133,17 @@ class Checker {
     if (!has(kForward)) return Missing(Op::kForward, kForward, s, m, kBackward);
     if (!has(kBackward))
       return Missing(has(kWeight) ? Op::kBackwardInput : Op::kBackward, kBackward, s, m, kForward);
-    if (is(kForward, Op::kForwardDrop) && !has(kAgain))
-      return Missing(Op::kRecompute, kAgain, s, m, kForward);
-    if (is(kForward, Op::kForward) && has(kAgain))
-      return Missing(Op::kForwardDrop, kForward, s, m, kAgain);
+    if (is(kForward, Op::kForwardDrop) && !has(kRecompute))
+      return Missing(Op::kRecompute, kRecompute, s, m, kForward);
+    if (is(kForward, Op::kForward) && has(kRecompute))
+      return Missing(Op::kForwardDrop, kForward, s, m, kRecompute);
     if (is(kBackward, Op::kBackwardInput) && !has(kWeight))
       return Missing(Op::kBackwardWeight, kWeight, s, m, kBackward);
     if (is(kBackward, Op::kBackward) && has(kWeight))
       return Missing(Op::kBackwardInput, kBackward, s, m, kWeight);
-    PP_RETURN_IF_ERROR(Order(kForward, s, kAgain, s, m));
+    PP_RETURN_IF_ERROR(Order(kForward, s, kRecompute, s, m));
     PP_RETURN_IF_ERROR(Order(kForward, s, kBackward, s, m));
-    PP_RETURN_IF_ERROR(Order(kAgain, s, kBackward, s, m));
+    PP_RETURN_IF_ERROR(Order(kRecompute, s, kBackward, s, m));
     return Order(kBackward, s, kWeight, s, m);
   }
 

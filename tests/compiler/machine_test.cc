@@ -82,7 +82,7 @@ TEST_CASE("a machine that only computes: operations by its peak, shared by a dev
     for (int s = 0; s < program.stages; ++s) {
       const StageWork work = WorkOf(LayoutStage(*program.job, s), *program.job);
       CHECK(costs.f[s] == Approx(work.forward.operations / 2e9 * stages_each));
-      CHECK(costs.r[s] == Approx(work.again.operations / 2e9 * stages_each));
+      CHECK(costs.r[s] == Approx(work.recompute.operations / 2e9 * stages_each));
       CHECK(costs.bi[s] == Approx(work.input.operations / 2e9 * stages_each));
       CHECK(costs.bw[s] == Approx(work.weight.operations / 2e9 * stages_each));
       CHECK(costs.b[s] == Approx(costs.bi[s] + costs.bw[s]));

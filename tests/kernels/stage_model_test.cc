@@ -361,7 +361,7 @@ TEST_CASE("a selective recomputation has the bits of the whole") {
       CHECK(std::memcmp(one.Gradient(tensor), other.Gradient(tensor), tensor.bytes()) == 0);
     // Only attention is recomputed from what was kept.
     int again = 0;
-    for (const StageOperator& placed : layout.operators) again += placed.again;
+    for (const StageOperator& placed : layout.operators) again += placed.recomputed;
     if (set == 4) CHECK(again == 4);
   }
 }

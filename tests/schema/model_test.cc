@@ -364,11 +364,11 @@ TEST_CASE("the operations of GPT-2 124M") {
   CHECK(work.input.operations == linear + 2.5 * attention);
   CHECK(work.weight.operations == linear);
   // RE recomputes all of the stash.
-  CHECK(work.again.operations == work.forward.operations);
+  CHECK(work.recompute.operations == work.forward.operations);
   job.recompute = {OperatorKind::kAttention};
-  CHECK(of().again.operations == attention);
+  CHECK(of().recompute.operations == attention);
   job.recompute = {OperatorKind::kNorm};
-  CHECK(of().again.operations == 0);
+  CHECK(of().recompute.operations == 0);
   // At least its weights and its output go through memory.
   CHECK(work.forward.bytes > 4 * (12 * 12 * c * c + 50257 * c + n * 50257));
   job.tp = 2;
