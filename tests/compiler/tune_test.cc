@@ -7,9 +7,11 @@
 #include <map>
 
 #include "compiler/simulate.h"
+#include "compiler/tune/bounds.h"
 #include "schema/proof/verify.h"
 #include "schema/text.h"
 #include "tests/models.h"
+#include "tests/must_compile.h"
 
 namespace pp {
 namespace {
@@ -161,6 +163,17 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
       if (exact.legal) CHECK(exact.bytes >= candidate.bytes);
     }
   }
+}
+
+// The last stage's 8 of 15: from its last backward at 7, while grad s0 m1 makes its way back
+// until 9.
+TEST_CASE("what a device loses to reductions may fall into the way back") {
+  const Program plan = MustCompile({.scheme = "1f1b", .shape = {2, 2}, .replicas = 2});
+  const CostModel costs = *ParseCosts("f=1,b=2,bi=1,bw=1,r=1,reduce=0:8,contention=1", 2);
+  std::vector<WaitsFor> waits_for;
+  REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
+  CHECK(Simulate(plan, waits_for, costs)->makespan == 15);
+  CHECK(WorkBound(plan, costs, 2, false) == 15);
 }
 
 TEST_CASE("costs may drift so far, and not further") {
