@@ -15,6 +15,7 @@ double LiveBytes(const Program& program, Layouts* layouts);
 
 // At least: a device's work for all micro-batches, the way of the first one to it, and the way back
 // from its last backward; weight halves, and what it loses to reductions, may fall into that.
+// REQUIRES: the costs give r, bi and bw.
 double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool recomputes);
 
 // At least: the schedule, the reductions, each of which starts once its stage's last backward is
