@@ -38,7 +38,7 @@ def steps_of(piperun, plan, *more):
 
 def name_of(c):
     stages = f" V={c['stages_per_device']}" if c["stages_per_device"] else ""
-    scheme = "no pipeline" if c["pp"] == 1 else c["scheme"]
+    scheme = c["scheme"] + (" without a pipeline" if c["pp"] == 1 else "")
     passes = " " + c["passes"] if c["passes"] else ""
     return (f"{scheme}{stages} pp {c['pp']} tp {c['tp']} dp {c['dp']}, {c['microbatches']} "
             f"micro-batches of {c['micro_batch_size']}{passes}")
@@ -74,14 +74,15 @@ def run_case(pipec, piperun, title, model, memory):
         if max(d["peak_bytes"] for d in simulated["devices"]) > limit:
             continue  # its bound fits, its plan does not
         runs.append({"plan": plan, "candidate": candidate, "ratios": []})
-    # The pick beside each of them, so that both meet the same machine; it also beside itself. After
-    # each round the faster half of the others stays.
+    # The pick beside each of them, so that both meet the same machine, in turn first and second; it
+    # also beside itself. After each round the faster half of the others stays.
     pick = runs[0]["plan"]
     contenders = runs[1:]
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         for run in runs[:1] + contenders:
-            own = statistics.median(steps_of(piperun, pick))
-            run["ratios"].append(statistics.median(steps_of(piperun, run["plan"])) / own)
+            pair = (run["plan"], pick) if number % 2 == 0 else (pick, run["plan"])
+            first, second = (statistics.median(steps_of(piperun, plan)) for plan in pair)
+            run["ratios"].append(first / second if number % 2 == 0 else second / first)
             run["ratio"] = statistics.median(run["ratios"])
         contenders.sort(key=lambda run: run["ratio"])
         del contenders[max(FEWEST, (len(contenders) + 1) // 2):]
