@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-STEPS = 7
+STEPS = 9
 ROUNDS = 4
 FEWEST = 8  # others that are run in every round, if there are so many
 BATCH = 16
