@@ -13,6 +13,7 @@ ROUNDS = 4
 FEWEST = 8  # others that are run in every round, if there are so many
 BATCH = 16
 SIZES = [1, 2, 4, 8]  # of micro-batches that are profiled
+PROFILES = 4  # of each size
 WITHIN = 1.1  # candidates that may take so many times what the best one takes
 
 GPT2 = {"model_type": "gpt2", "n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 512,
@@ -45,13 +46,15 @@ def name_of(c):
 
 
 def tune(pipec, piperun, memory):
-    """With a profile of 1F1B for each size of a micro-batch."""
+    """With profiles of 1F1B for each size of a micro-batch, in turn: the machine's speed drifts."""
     profiles = []
     for size in SIZES:
         output(pipec, "compile", "--scheme", "1f1b", "--devices", "2", "--microbatches", "8",
-               "--micro-batch-size", str(size), "--model", "config.json", "-o", "profiled.plan")
-        profiles.append(f"profile{size}.json")
-        steps_of(piperun, "profiled.plan", "--profile", profiles[-1])
+               "--micro-batch-size", str(size), "--model", "config.json", "-o", f"size{size}.plan")
+    for number in range(PROFILES):
+        for size in SIZES:
+            profiles.append(f"profile{number}_{size}.json")
+            steps_of(piperun, f"size{size}.plan", "--profile", profiles[-1])
     return json.loads(output(pipec, "tune", "--model", "config.json", "--devices", "2",
                              "--global-batch-size", str(BATCH), "--device-memory", memory,
                              "--costs", ",".join(profiles), "--format", "json"))

@@ -119,6 +119,16 @@ bool SameStages(const Job& a, const Job& b) {
          a.sequence_parallel == b.sequence_parallel && a.recompute == b.recompute;
 }
 
+// Over the profiles of these stages that measured it.
+std::optional<double> MeanOf(const Profiles& profiles, const Job& job, Measured kind, int stage) {
+  double sum = 0;
+  int count = 0;
+  for (const Profile& profile : profiles)
+    if (SameStages(profile.job, job) && profile.of(kind)[stage] >= 0)
+      sum += profile.of(kind)[stage], ++count;
+  return count > 0 ? std::optional(sum / count) : std::nullopt;
+}
+
 }  // namespace
 
 Status CheckAlike(const Profile& first, const Profile& other) {
@@ -192,22 +202,17 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
     if (step > 0) costs->step[s] = step * static_cast<double>(layout.weights_bytes) / shares[s];
     if (reduce > 0) costs->reduce[s] = reduce * static_cast<double>(layout.wgrad_bytes) / shares[s];
   }
-  const auto same = std::find_if(profiles.begin(), profiles.end(), [&](const Profile& profile) {
-    return SameStages(profile.job, job);
-  });
-  if (same == profiles.end()) return costs;
-  const Profile& profile = *same;
   const auto take = [&](Measured kind, PerStage& values, bool divided) {
     for (int s = 0; s < program.stages; ++s)
-      if (const double seconds = profile.of(kind)[s]; seconds >= 0)
-        values[s] = seconds / (divided ? shares[s] : 1);
+      if (const auto seconds = MeanOf(profiles, job, kind, s))
+        values[s] = *seconds / (divided ? shares[s] : 1);
   };
   take(Measured::kF, costs->f, true);
   take(Measured::kR, costs->r, true);
   take(Measured::kBi, costs->bi, true);
   take(Measured::kBw, costs->bw, true);
   for (int s = 0; s < program.stages; ++s)
-    if (profile.of(Measured::kBi)[s] >= 0 && profile.of(Measured::kBw)[s] >= 0)
+    if (MeanOf(profiles, job, Measured::kBi, s) && MeanOf(profiles, job, Measured::kBw, s))
       costs->b[s] = costs->bi[s] + costs->bw[s];
   take(Measured::kB, costs->b, true);
   take(Measured::kStep, costs->step, true);

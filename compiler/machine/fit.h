@@ -23,10 +23,11 @@ Status CheckAlike(const Profile& first, const Profile& other);
 // relate to one another is assumed (of a GPU as of an H200, of a CPU as of "cpu").
 Machine FitMachine(const Profiles& profiles);
 
-// In seconds. Where the program's stages are those that were measured, as they were. Otherwise the
-// assumed machine says how the stages relate, and for each kind of instruction the measured ones
-// how long they take: between two measured sizes of a micro-batch in between, by the logarithm of
-// its tokens, below and above them as at the nearest; if some have the program's --tp, as those
+// In seconds. Where the program's stages are those that were measured, as they were, on average
+// over the profiles of them: runs at several times even out what else the machine did. Otherwise
+// the assumed machine says how the stages relate, and for each kind of instruction the measured
+// ones how long they take: between two measured sizes of a micro-batch in between, by the logarithm
+// of its tokens, below and above them as at the nearest; if some have the program's --tp, as those
 // say. Error: another model, dtype or backend.
 Result<CostModel> CostsOn(const Profiles& profiles, const Program& program);
 

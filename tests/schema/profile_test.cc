@@ -209,6 +209,7 @@ TEST_CASE("between measured sizes of a micro-batch the costs lie between") {
   for (auto& row : slower.seconds)
     for (double& seconds : row) seconds *= 3;
   CHECK(busy({one, slower}, 1) == Approx(22));
+  CHECK(CostsOn({one, slower}, PlanOf("1f1b", 2, 1))->f == PerStage{2, 4});
   // With two peers those of two peers do.
   Program peers = PlanOf("gpipe", 1, 1);
   peers.job->tp = 2;
