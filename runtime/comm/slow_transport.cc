@@ -86,8 +86,7 @@ Result<Network> ParseNetwork(const std::string& text) {
         (key == "latency" && Reads(value, Dimension::kTime, &network.latency)) ||
         (key == "bandwidth" && Reads(value, Dimension::kBandwidth, &bandwidth) && bandwidth >= 1);
     if (!known)
-      return Status::Invalid(
-          fmt::format("'{}' (latency=50us,bandwidth=1GB/s)", Shown(item)));
+      return Status::Invalid(fmt::format("'{}' (latency=50us,bandwidth=1GB/s)", Shown(item)));
     if (bandwidth > 0) network.seconds_per_byte = 1 / bandwidth;
   }
   return network;
