@@ -9,8 +9,8 @@ import sys
 import tempfile
 
 STEPS = 9
-ROUNDS = 4
-FEWEST = 8  # others that are run in every round, if there are so many
+ROUNDS = 3  # after which the fastest are chosen
+FINALISTS, FINAL_ROUNDS = 4, 9  # which are then run anew: what they were chosen for does not count
 BATCH = 16
 SIZES = [1, 2, 4, 8]  # of micro-batches that are profiled
 PROFILES = 4  # of each size
@@ -60,6 +60,18 @@ def tune(pipec, piperun, memory):
                              "--costs", ",".join(profiles), "--format", "json"))
 
 
+def race(piperun, pick, contenders, number):
+    """Each of the contenders beside the pick, first and second in turn."""
+    for run in contenders:
+        pair = (run["plan"], pick["plan"]) if number % 2 == 0 else (pick["plan"], run["plan"])
+        first, second = (statistics.median(steps_of(piperun, plan)) for plan in pair)
+        run["ratios"].append(first / second if number % 2 == 0 else second / first)
+
+
+def ratio(run):
+    return statistics.median(run["ratios"])
+
+
 def run_case(pipec, piperun, title, model, memory):
     with open("config.json", "w") as config:
         json.dump(model, config)
@@ -77,32 +89,31 @@ def run_case(pipec, piperun, title, model, memory):
         if max(d["peak_bytes"] for d in simulated["devices"]) > limit:
             continue  # its bound fits, its plan does not
         runs.append({"plan": plan, "candidate": candidate, "ratios": []})
-    # The pick beside each of them, so that both meet the same machine, in turn first and second; it
-    # also beside itself. After each round the faster half of the others stays.
-    pick = runs[0]["plan"]
-    contenders = runs[1:]
-    for number in range(ROUNDS):
-        for run in runs[:1] + contenders:
-            pair = (run["plan"], pick) if number % 2 == 0 else (pick, run["plan"])
-            first, second = (statistics.median(steps_of(piperun, plan)) for plan in pair)
-            run["ratios"].append(first / second if number % 2 == 0 else second / first)
-            run["ratio"] = statistics.median(run["ratios"])
-        contenders.sort(key=lambda run: run["ratio"])
-        del contenders[max(FEWEST, (len(contenders) + 1) // 2):]
-    scatter = runs[0]["ratios"]
-    others = sorted(runs[1:], key=lambda run: run["ratio"])
-    finalists = [run for run in others if len(run["ratios"]) == ROUNDS]
+    # The pick beside each of them, so that both meet the same machine; it also beside itself. After
+    # each round the faster half of the others stays.
+    pick = runs[0]
+    others = contenders = runs[1:]
     if not others:
         print(f"{title}, {memory}: no other plan may be within {WITHIN:g}")
         return
-    faster = [run for run in finalists if run["ratio"] < 1]
-    beyond = [run for run in faster if run["ratio"] < min(scatter)]
-    print(f"{title}, {memory}: {name_of(runs[0]['candidate'])} against "
-          f"{len(others)} others\n"
-          f"  beside itself it takes {min(scatter):.2f} to {max(scatter):.2f} of its time")
-    for word, run in [("fastest", finalists[0]), ("slowest", others[-1])]:
-        print(f"  the {word} takes {run['ratio']:.2f}: {name_of(run['candidate'])}")
-    print(f"  {len(faster)} are faster, {len(beyond)} beyond the scatter", flush=True)
+    for number in range(ROUNDS):
+        race(piperun, pick, contenders, number)
+        contenders = sorted(contenders, key=ratio)
+        contenders = contenders[:max(FINALISTS, (len(contenders) + 1) // 2)]
+    finalists = contenders[:FINALISTS]
+    slowest = max(others, key=ratio)
+    print(f"{title}, {memory}: {name_of(pick['candidate'])} against {len(others)} others, the "
+          f"slowest at {ratio(slowest):.2f}: {name_of(slowest['candidate'])}")
+    for run in [pick, *finalists]:
+        run["ratios"] = []
+    for number in range(FINAL_ROUNDS):
+        race(piperun, pick, [pick, *finalists], number)
+    scatter = pick["ratios"]
+    print(f"  beside itself it takes {min(scatter):.2f} to {max(scatter):.2f} of its time, "
+          f"{ratio(pick):.2f} in the middle; the fastest of the others, run anew:")
+    for run in sorted(finalists, key=ratio):
+        print(f"  {ratio(run):.2f} ({min(run['ratios']):.2f} to {max(run['ratios']):.2f}) "
+              f"{name_of(run['candidate'])}", flush=True)
 
 
 def main():
