@@ -56,6 +56,8 @@ Status CheckUnit(const Program& program, const CostModel& costs,
 }
 
 constexpr double kSame = 1e-9;
+// Where no thread can be had, it runs when it is asked for.
+constexpr auto kMayWait = std::launch::async | std::launch::deferred;
 
 // Whether STEP and reductions take no time.
 bool StepsAreFree(const CostModel& costs) {
@@ -165,17 +167,24 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
        .lower_bound = lower_bound,
        .without = context.fit.without,
        .progress = context.fit.progress});
-  Program best = program;
-  search::SetPlan(problem, outcome.plan, best);
-  double makespan = ScheduleTime(best, context);
+  Program found = program;
+  search::SetPlan(problem, outcome.plan, found);
   // The search does not model blocking messages or overlap; the timeline decides.
-  auto consider = [&](const Program& other) {
-    if (!search::Fits(problem, search::MakePlan(other, problem))) return;
-    const double time = ScheduleTime(other, context);
-    if (time < makespan * (1 - kSame)) best = other, makespan = time;
-  };
-  consider(program);
-  if (mario && context.fit.without != search::Method::kMario) consider(*mario);
+  std::vector<const Program*> plans = {&found, &program};
+  if (mario && context.fit.without != search::Method::kMario) plans.push_back(&*mario);
+  std::vector<std::future<double>> times;
+  for (const Program* plan : plans)
+    times.push_back(std::async(kMayWait, [&, plan] {
+      const bool fits = search::Fits(problem, search::MakePlan(*plan, problem));
+      return fits ? ScheduleTime(*plan, context) : HUGE_VAL;
+    }));
+  const Program* fastest = &found;
+  double makespan = times[0].get();
+  for (size_t i = 1; i < plans.size(); ++i) {
+    const double time = times[i].get();
+    if (time < makespan * (1 - kSame)) fastest = plans[i], makespan = time;
+  }
+  Program best = *fastest;
   const search::Plan plan = search::MakePlan(best, problem);
   FitReport report{.makespan = makespan};
   if (!overlap_saves) report.lower_bound = outcome.lower_bound;
@@ -220,8 +229,6 @@ class LowerLimits {
         if (!HasRoom(problem)) break;
         const double bound = search::LowerBound(problem);
         if (report->lower_bound && report->makespan <= bound * (1 + kSame)) break;
-        // Where no thread can be had, it runs when it is asked for.
-        constexpr auto kMayWait = std::launch::async | std::launch::deferred;
         batch.push_back(std::async(kMayWait, &LowerLimits::Under, this, problem, bound));
       }
       for (std::future<Found>& future : batch) {
@@ -259,13 +266,13 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
   const search::Problem problem =
       ProblemOf(program, context, search::ActivationMemory(program, context.costs, limits));
+  std::future<double> bound = std::async(kMayWait, [&] { return search::LowerBound(problem); });
+  std::future<std::optional<Program>> mario_plan =
+      std::async(kMayWait, MarioPlan, program, std::cref(context));
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
   const bool few = problem.cells() <= kFewCells;
   const search::Effort effort = few ? kShortTurns : search::Effort{};
-  // Where no thread can be had, it runs when it is asked for.
-  std::future<double> bound = std::async(std::launch::async | std::launch::deferred,
-                                         [&] { return search::LowerBound(problem); });
-  const std::optional<Program> mario = MarioPlan(program, context);
+  const std::optional<Program> mario = mario_plan.get();
   const Program scheme = program;
   *report = FitOnce(program, mario, context, problem, effort, bound.get());
   if (limits.size() > 1 || context.fit.quick ||

@@ -177,7 +177,8 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
       TriedRules next{0, MakeRules(bench.problem, *orders.At(i), kPolicies[policy])};
       next.makespan = bench.dispatcher.Run(
           next.rules, kNever,
-          bench.best_makespan() == kNever ? Dispatcher::kAnyWork : kMostRunWork);
+          bench.best_makespan() == kNever ? Dispatcher::kAnyWork
+                                          : std::min(kMostRunWork, bench.DispatcherWorkLeft()));
       if (next.makespan == kNever) continue;
       TryPlan(bench, bench.dispatcher.plan(), PolishFor(bench.problem));
       next.lists = bench.dispatcher.plan().lists;

@@ -1,7 +1,7 @@
 #include "compiler/search/starts.h"
 
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 namespace pp::search {
 namespace {
@@ -45,6 +45,13 @@ int64_t Least(const Problem& problem, const std::vector<int>& cells,
   return Choose(problem, cells, high, dropped);
 }
 
+// Whether the least for one micro-batch's cells is also that for the other's.
+bool AreAlike(const Problem& problem, const std::vector<int>& a, const std::vector<int>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](int x, int y) {
+    return problem.StageOf(x) == problem.StageOf(y) && problem.split[x] == problem.split[y];
+  });
+}
+
 }  // namespace
 
 Thrifty OneByOne(const Problem& problem) {
@@ -52,13 +59,18 @@ Thrifty OneByOne(const Problem& problem) {
   thrifty.plan.lists.resize(problem.devices);
   thrifty.plan.dropped.assign(problem.cells(), 0);
   thrifty.limit.assign(problem.devices, 0);
+  auto& dropped = thrifty.plan.dropped;
+  std::vector<std::vector<int>> before;  // the micro-batch's before, by device
   for (int m = 0; m < problem.micros; ++m) {
     std::vector<std::vector<int>> cells(problem.devices);
     for (int s = 0; s < problem.stages; ++s)
       cells[problem.device[problem.Cell(s, m)]].push_back(problem.Cell(s, m));
     for (int d = 0; d < problem.devices; ++d) {
-      auto& dropped = thrifty.plan.dropped;
-      thrifty.limit[d] = std::max(thrifty.limit[d], Least(problem, cells[d], dropped));
+      if (m > 0 && AreAlike(problem, before[d], cells[d])) {
+        for (size_t i = 0; i < cells[d].size(); ++i) dropped[cells[d][i]] = dropped[before[d][i]];
+      } else {
+        thrifty.limit[d] = std::max(thrifty.limit[d], Least(problem, cells[d], dropped));
+      }
       auto& list = thrifty.plan.lists[d];
       for (int cell : cells[d]) list.push_back(MakeTask(cell, Part::kForward));
       for (size_t i = cells[d].size(); i-- > 0;) {
@@ -68,6 +80,7 @@ Thrifty OneByOne(const Problem& problem) {
         if (problem.split[cell]) list.push_back(MakeTask(cell, Part::kWeight));
       }
     }
+    before = std::move(cells);
   }
   return thrifty;
 }

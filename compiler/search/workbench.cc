@@ -34,6 +34,8 @@ void Workbench::OfferEqual(const Plan& plan, double makespan) {
 
 int64_t Workbench::Work() const { return clock.work() + kEvent * dispatcher.work(); }
 
+int64_t Workbench::DispatcherWorkLeft() const { return (work_end_ - Work()) / kEvent; }
+
 void Workbench::StopAfter(double seconds) {
   deadline_ = start_ + std::chrono::duration_cast<SteadyClock::duration>(
                            std::chrono::duration<double>(seconds));

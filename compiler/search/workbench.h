@@ -51,6 +51,8 @@ class Workbench {
 
   // Allows this much more work.
   void Allow(int64_t work) { work_end_ = Work() + work; }
+  // How much of the allowed work the dispatcher may still do, in its own measure.
+  int64_t DispatcherWorkLeft() const;
   // Stops everything this many seconds after the start.
   void StopAfter(double seconds);
   // Whether the allowed work is done.
