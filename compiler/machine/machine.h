@@ -36,7 +36,10 @@ struct Machine {
   // Shares of the peaks that kernels reach: of operations by large products and by attention, and
   // of the memory's bandwidth.
   double product = 1, attention = 1, memory_share = 1;
-  double launch = 0;      // seconds that an operator takes beside its work
+  // Seconds that an operator takes beside its work, so that a small product reaches a smaller
+  // share: of n operations n / (n + h) of `product`, h = launch * flops * product (1.1e9 on an
+  // A100).
+  double launch = 0;
   double message = 0;     // seconds that a message occupies its channel beside its bytes
   double contention = 0;  // what kernels lose to a reduction beside them (semantics/cost_model.h)
   double memory = 0;      // bytes of a device; 0: not known
