@@ -8,6 +8,7 @@
 
 #include "compiler/balance.h"
 #include "compiler/search/search.h"
+#include "schema/base/background.h"
 #include "schema/base/split.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/schedule.h"
@@ -202,7 +203,7 @@ std::vector<Program> RelatedTo(const Program& program, Shape shape) {
   shape.stages_per_device = program.StagesPerDevice();
   shape.group_size = 0;
   const bool large = search::IsLarge(program.stages * program.microbatches);
-  const auto when = large ? std::launch::async | std::launch::deferred : std::launch::deferred;
+  const auto when = large ? kInBackground : std::launch::deferred;
   std::vector<std::future<Result<Program>>> built;
   for (const Scheme& scheme : Schemes()) {
     const std::string name(scheme.name);

@@ -21,6 +21,7 @@
 #include "compiler/passes/fit_memory.h"
 #include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
+#include "schema/base/background.h"
 #include "schema/semantics/regions.h"
 
 namespace pp {
@@ -265,11 +266,9 @@ class BytesFitter {
       for (size_t i = begin; i < tries.size() && batch.size() < at_once; ++i) {
         SetAside(tries[i], always);
         if (!HasRoom(ProblemOf(program_, context, memory_))) break;
-        // Where no thread can be had, it runs when it is asked for.
-        batch.push_back(std::async(std::launch::async | std::launch::deferred,
-                                   [this, &context, memory = memory_] {
-                                     return FitAndLower(program_, mario_, context, memory, bound_);
-                                   }));
+        batch.push_back(std::async(kInBackground, [this, &context, memory = memory_] {
+          return FitAndLower(program_, mario_, context, memory, bound_);
+        }));
       }
       for (size_t i = 0; i < batch.size(); ++i) {
         if (fitting == most || IsOptimal()) return {};

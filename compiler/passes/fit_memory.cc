@@ -25,6 +25,7 @@
 #include "compiler/search/ledger.h"
 #include "compiler/search/starts.h"
 #include "compiler/search/steady.h"
+#include "schema/base/background.h"
 
 namespace pp {
 namespace {
@@ -56,8 +57,6 @@ Status CheckUnit(const Program& program, const CostModel& costs,
 }
 
 constexpr double kSame = 1e-9;
-// Where no thread can be had, it runs when it is asked for.
-constexpr auto kMayWait = std::launch::async | std::launch::deferred;
 
 // Whether STEP and reductions take no time.
 bool StepsAreFree(const CostModel& costs) {
@@ -126,9 +125,13 @@ double ScheduleTime(const Program& program, const PassContext& context) {
 
 std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& related,
                                    const search::Problem& problem) {
+  const auto when = search::IsLarge(problem.cells()) ? kInBackground : std::launch::deferred;
+  std::vector<std::future<search::Plan>> plans;
+  for (const Program& other : related)
+    plans.push_back(std::async(when, [&] { return search::MakePlan(other, problem); }));
   std::vector<search::Plan> starts = {search::MakePlan(program, problem)};
-  for (const Program& other : related) {
-    search::Plan plan = search::MakePlan(other, problem);
+  for (auto& future : plans) {
+    search::Plan plan = future.get();
     if (plan.lists != starts[0].lists && search::SameWork(problem, plan, starts[0]))
       starts.push_back(std::move(plan));
   }
@@ -157,7 +160,16 @@ std::optional<Program> MarioPlan(Program program, const PassContext& context) {
 FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
                   const search::Problem& problem, const search::Effort& effort,
                   std::optional<double> lower_bound) {
-  const bool overlap_saves = OverlapSaves(program, context);
+  // The search does not model blocking messages or overlap; the timeline decides.
+  const auto time_of = [&](const Program& plan) {
+    const bool fits = search::Fits(problem, search::MakePlan(plan, problem));
+    return fits ? ScheduleTime(plan, context) : HUGE_VAL;
+  };
+  std::vector<const Program*> others = {&program};
+  if (mario && context.fit.without != search::Method::kMario) others.push_back(&*mario);
+  std::vector<std::future<double>> times;
+  for (const Program* plan : others)
+    times.push_back(std::async(kInBackground, time_of, std::cref(*plan)));
   const bool uses_related = context.fit.without != search::Method::kRelated;
   const search::SearchOutcome outcome = search::Search(
       problem,
@@ -169,25 +181,16 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
        .progress = context.fit.progress});
   Program found = program;
   search::SetPlan(problem, outcome.plan, found);
-  // The search does not model blocking messages or overlap; the timeline decides.
-  std::vector<const Program*> plans = {&found, &program};
-  if (mario && context.fit.without != search::Method::kMario) plans.push_back(&*mario);
-  std::vector<std::future<double>> times;
-  for (const Program* plan : plans)
-    times.push_back(std::async(kMayWait, [&, plan] {
-      const bool fits = search::Fits(problem, search::MakePlan(*plan, problem));
-      return fits ? ScheduleTime(*plan, context) : HUGE_VAL;
-    }));
   const Program* fastest = &found;
-  double makespan = times[0].get();
-  for (size_t i = 1; i < plans.size(); ++i) {
+  double makespan = time_of(found);
+  for (size_t i = 0; i < others.size(); ++i) {
     const double time = times[i].get();
-    if (time < makespan * (1 - kSame)) fastest = plans[i], makespan = time;
+    if (time < makespan * (1 - kSame)) fastest = others[i], makespan = time;
   }
   Program best = *fastest;
   const search::Plan plan = search::MakePlan(best, problem);
   FitReport report{.makespan = makespan};
-  if (!overlap_saves) report.lower_bound = outcome.lower_bound;
+  if (!OverlapSaves(program, context)) report.lower_bound = outcome.lower_bound;
   for (int d = 0; d < program.devices; ++d)
     report.peaks.push_back(static_cast<double>(search::Peak(problem, plan, d)) *
                            problem.memory.unit);
@@ -229,7 +232,7 @@ class LowerLimits {
         if (!HasRoom(problem)) break;
         const double bound = search::LowerBound(problem);
         if (report->lower_bound && report->makespan <= bound * (1 + kSame)) break;
-        batch.push_back(std::async(kMayWait, &LowerLimits::Under, this, problem, bound));
+        batch.push_back(std::async(kInBackground, &LowerLimits::Under, this, problem, bound));
       }
       for (std::future<Found>& future : batch) {
         Found found = future.get();
@@ -266,9 +269,10 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));
   const search::Problem problem =
       ProblemOf(program, context, search::ActivationMemory(program, context.costs, limits));
-  std::future<double> bound = std::async(kMayWait, [&] { return search::LowerBound(problem); });
+  std::future<double> bound =
+      std::async(kInBackground, [&] { return search::LowerBound(problem); });
   std::future<std::optional<Program>> mario_plan =
-      std::async(kMayWait, MarioPlan, program, std::cref(context));
+      std::async(kInBackground, MarioPlan, program, std::cref(context));
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
   const bool few = problem.cells() <= kFewCells;
   const search::Effort effort = few ? kShortTurns : search::Effort{};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "compiler/search/ledger.h"
+#include "schema/base/background.h"
 
 namespace pp::search {
 namespace {
@@ -182,13 +183,12 @@ double Polish(const Problem& problem, const PolishOptions& options, Clock& clock
   const auto on_all = [&](auto change) {
     std::vector<std::future<int>> others;
     for (int i = 1; i < options.threads; ++i)
-      // Where no thread can be had, it runs when it is asked for.
-      others.push_back(std::async(std::launch::async | std::launch::deferred, on_some, i, change));
+      others.push_back(std::async(kInBackground, on_some, i, change));
     int changes = on_some(0, change);
     for (auto& other : others) changes += other.get();
     return changes;
   };
-  double makespan = clock.Earliest(plan);
+  double makespan = clock.makespan();
   int changes = 1;
   for (int round = 0; round < options.rounds && changes > 0; ++round) {
     changes = 0;

@@ -35,7 +35,7 @@ struct PolishOptions {
 // Thorough for a few thousand tasks, short for more.
 PolishOptions PolishFor(const Problem& problem);
 
-// The makespan. REQUIRES: the plan fits and its lists have no cycle.
+// The makespan. REQUIRES: the plan fits, and `clock` has just timed it.
 double Polish(const Problem& problem, const PolishOptions& options, Clock& clock, Plan& plan);
 
 }  // namespace pp::search

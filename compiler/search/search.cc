@@ -14,6 +14,7 @@
 #include "compiler/search/steady.h"
 #include "compiler/search/vary.h"
 #include "compiler/search/weights.h"
+#include "schema/base/background.h"
 
 namespace pp::search {
 namespace {
@@ -26,6 +27,8 @@ constexpr int kMostWorkCells = 1'600;
 constexpr int64_t kMostRunWork = 1'000'000;
 // With this many cells local search does not pay.
 constexpr int kManyCells = 6'000;
+// With this many the first policy leads to a plan, or none does.
+constexpr int kMostPolicyCells = 30'000;
 // The number of policies whose rules the local search starts from, one after the other.
 constexpr size_t kBestRules = 15;
 // The number of orders that the policies follow.
@@ -87,12 +90,11 @@ void TryStarts(Workbench& bench, const Plan& start) {
   const Plan kept = KeepAll(start);
   std::vector<std::future<Tried>> tries;
   const auto add = [&](auto make) {
-    tries.push_back(std::async(
-        large ? std::launch::async | std::launch::deferred : std::launch::deferred, [&, make] {
-          std::optional<Plan> plan = make();
-          Clock clock(problem);
-          return plan ? Try(problem, options, clock, std::move(*plan)) : Tried();
-        }));
+    tries.push_back(std::async(large ? kInBackground : std::launch::deferred, [&, make] {
+      std::optional<Plan> plan = make();
+      Clock clock(problem);
+      return plan ? Try(problem, options, clock, std::move(*plan)) : Tried();
+    }));
   };
   add([&] { return std::optional(start); });
   if (kept.lists != start.lists) add([&] { return std::optional(kept); });
@@ -108,16 +110,20 @@ void TryStarts(Workbench& bench, const Plan& start) {
 }
 
 // The fastest of those that fit, or, if none does, the one whose peaks are lowest.
-const Plan& MostPromising(Workbench& bench, const std::vector<Plan>& starts) {
+const Plan& MostPromising(const Problem& problem, const std::vector<Plan>& starts) {
+  using Cost = std::pair<int64_t, double>;  // memory above the limits, makespan
+  std::vector<std::future<Cost>> costs;
+  for (const Plan& start : starts)
+    costs.push_back(std::async(kInBackground, [&] {
+      int64_t above = 0;
+      for (int d = 0; d < problem.devices; ++d)
+        above += std::max<int64_t>(0, Peak(problem, start, d) - problem.memory.limit[d]);
+      return Cost(above, Clock(problem).Earliest(start));
+    }));
   const Plan* best = &starts.front();
-  std::pair<int64_t, double> least = {INT64_MAX, kNever};  // memory above the limits, makespan
-  for (const Plan& start : starts) {
-    int64_t above = 0;
-    for (int d = 0; d < bench.problem.devices; ++d)
-      above += std::max<int64_t>(0, Peak(bench.problem, start, d) - bench.problem.memory.limit[d]);
-    const std::pair next = {above, bench.clock.Earliest(start)};
-    if (next < least) best = &start, least = next;
-  }
+  Cost least = {INT64_MAX, kNever};
+  for (size_t i = 0; i < starts.size(); ++i)
+    if (const Cost next = costs[i].get(); next < least) best = &starts[i], least = next;
   return *best;
 }
 
@@ -203,6 +209,7 @@ std::optional<Plan> WithMore(const Problem& problem, const Rules& rules, double 
   if (dispatcher.Run(rules) == kNever) return std::nullopt;
   Plan plan = dispatcher.plan();
   Clock clock(wide);
+  clock.Earliest(plan);
   Polish(wide, PolishFor(wide), clock, plan);
   return plan;
 }
@@ -246,7 +253,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   bench.without = options.without;
   const Plan* fastest = &starts.front();
   if (IsLarge(problem.cells())) {
-    fastest = &MostPromising(bench, starts);
+    fastest = &MostPromising(problem, starts);
     TryStarts(bench, *fastest);
   } else {
     for (const Plan& start : starts) {
@@ -260,7 +267,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   if (steady && !bench.Finished())
     for (const Plan& plan : SteadyPlans(problem, starts, *fastest, options.effort.share))
       TryPlan(bench, plan, PolishFor(problem));
-  bench.Allow(kPolicyWork);
+  bench.Allow(problem.cells() < kMostPolicyCells ? kPolicyWork : kPolicyWork / 2);
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
   if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);

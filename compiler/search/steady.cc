@@ -11,6 +11,7 @@
 #include "compiler/search/ledger.h"
 #include "compiler/search/search.h"
 #include "compiler/search/starts.h"
+#include "schema/base/background.h"
 
 namespace pp::search {
 namespace {
@@ -179,8 +180,7 @@ std::vector<Plan> SteadyPlans(const Problem& problem, const std::vector<Plan>& s
   const auto work = static_cast<int64_t>(share * kWork);
   std::vector<std::future<std::optional<Plan>>> found;
   for (const Few& few : kPlanned)
-    // Where no thread can be had, it runs when it is asked for.
-    found.push_back(std::async(std::launch::async | std::launch::deferred, [&search, few, work] {
+    found.push_back(std::async(kInBackground, [&search, few, work] {
       const auto periodic = search.Find(few);
       return periodic ? search.Improve(*periodic, work) : std::nullopt;
     }));

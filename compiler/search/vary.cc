@@ -90,6 +90,7 @@ Plan VaryRules(Workbench& bench, Rules rules) {
     if (!promising || dispatcher.plan().lists == last.lists) continue;
     last = dispatcher.plan();
     plan = last;
+    bench.clock.Earliest(plan);
     const double polished = Polish(bench.problem, PolishFor(bench.problem), bench.clock, plan);
     bench.Offer(plan, polished);
     if (polished < least - kTiny) fastest = plan, least = polished;

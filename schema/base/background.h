@@ -1,0 +1,11 @@
+// How work runs beside other work.
+#pragma once
+
+#include <future>
+
+namespace pp {
+
+// For std::async: in a thread of its own, or, where none can be had, when its result is asked for.
+inline constexpr std::launch kInBackground = std::launch::async | std::launch::deferred;
+
+}  // namespace pp
