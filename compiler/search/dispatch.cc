@@ -14,16 +14,16 @@ constexpr double kTiny = 1e-9;
 Dispatcher::Dispatcher(const Problem& problem)
     : problem_(problem),
       places_(problem.devices),
-      state_(problem.cells()),
-      rank_(problem.cells()),
+      cells_(problem.cells()),
       arrival_(problem.time.size()),
       player_(problem.devices, *this) {
   plan_.lists.resize(problem.devices);
+  for (int cell = 0; cell < problem.cells(); ++cell) cells_[cell].held = &problem.HeldBy(cell);
 }
 
 void Dispatcher::Reset() {
   plan_.dropped.assign(problem_.cells(), 0);
-  std::fill(state_.begin(), state_.end(), State::kWaiting);
+  for (Cell& cell : cells_) cell.state = State::kWaiting;
   for (size_t task = 0; task < arrival_.size(); ++task)
     arrival_[task] = problem_.source[task] < 0 ? 0 : kNever;
   player_.Reset();
@@ -31,12 +31,12 @@ void Dispatcher::Reset() {
     plan_.lists[d].clear();
     places_[d] = {0, 0, 0, 0, problem_.memory.limit[d], 0, {}};
     const auto& forwards = rules_->forwards[d];
-    for (size_t i = 0; i < forwards.size(); ++i) rank_[forwards[i]] = static_cast<int>(i);
+    for (size_t i = 0; i < forwards.size(); ++i) cells_[forwards[i]].rank = static_cast<int>(i);
   }
 }
 
 int64_t Dispatcher::HalfOf(int cell) const {
-  const Held& held = problem_.HeldBy(cell);
+  const Held& held = *cells_[cell].held;
   return plan_.dropped[cell] ? held.recomputed_half : held.input_half;
 }
 
@@ -54,44 +54,41 @@ bool Dispatcher::Drains(int device, Until until) const {
   for (size_t b = place.next_backward; b < backwards.size(); ++b, ++looked_ahead_) {
     // Empty: the current state does not matter any more.
     if (until == Until::kEmpty && alive == 0 && forward == b) return true;
-    const int cell = backwards[b];
-    const Held& held = problem_.HeldBy(cell);
-    const State state = state_[cell];
+    const auto& [held, rank, state] = cells_[backwards[b]];
     if (state == State::kKept || state == State::kRecomputed) {
-      memory -= state == State::kKept ? held.forward : held.recomputed;
+      memory -= state == State::kKept ? held->forward : held->recomputed;
       --alive;
       continue;
     }
-    const size_t rank = static_cast<size_t>(rank_[cell]);
-    if (state == State::kWaiting && rank >= forward) {
-      for (; forward < rank; ++forward) {
-        memory += problem_.HeldBy(forwards[forward]).dropped;
+    if (state == State::kWaiting && static_cast<size_t>(rank) >= forward) {
+      for (; forward < static_cast<size_t>(rank); ++forward) {
+        memory += cells_[forwards[forward]].held->dropped;
         if (memory > place.limit) return false;
       }
       ++forward;
-      if (memory + held.forward > place.limit) return false;  // its backward follows immediately
+      if (memory + held->forward > place.limit) return false;  // its backward follows immediately
       continue;
     }
     if (state == State::kDropped) --alive;
-    memory += held.recomputed - held.dropped;
+    memory += held->recomputed - held->dropped;
     if (memory > place.limit) return false;
-    memory -= held.recomputed;
+    memory -= held->recomputed;
   }
   return true;
 }
 
 bool Dispatcher::MayForward(int device, int cell, State state) {
   Place& place = places_[device];
-  const Held& held = problem_.HeldBy(cell);
+  const Held& held = *cells_[cell].held;
   const int64_t more = state == State::kKept ? held.forward : held.dropped;
   if (place.memory + more > place.limit) return false;
   place.memory += more;
-  state_[cell] = state;
+  cells_[cell].state = state;
   ++place.next_forward;
   ++place.in_flight;
   const bool drains = Drains(device, Until::kEmpty);
   place.memory -= more;
-  state_[cell] = State::kWaiting;
+  cells_[cell].state = State::kWaiting;
   --place.next_forward;
   --place.in_flight;
   return drains;
@@ -99,14 +96,14 @@ bool Dispatcher::MayForward(int device, int cell, State state) {
 
 bool Dispatcher::MayRecompute(int device, int cell) {
   Place& place = places_[device];
-  const Held& held = problem_.HeldBy(cell);
+  const Held& held = *cells_[cell].held;
   const int64_t more = held.recomputed - held.dropped;
   if (place.memory + more > place.limit) return false;
   place.memory += more;
-  state_[cell] = State::kRecomputed;
+  cells_[cell].state = State::kRecomputed;
   const bool drains = Drains(device, Until::kEmpty);
   place.memory -= more;
-  state_[cell] = State::kDropped;
+  cells_[cell].state = State::kDropped;
   return drains;
 }
 
@@ -116,8 +113,8 @@ int Dispatcher::FirstDropped(int device) const {
   const auto& backwards = rules_->backwards[device];
   int seen = 0;
   for (size_t b = place.next_backward; b < backwards.size() && seen < place.in_flight; ++b) {
-    if (state_[backwards[b]] == State::kDropped) return backwards[b];
-    if (state_[backwards[b]] != State::kWaiting) ++seen;
+    if (cells_[backwards[b]].state == State::kDropped) return backwards[b];
+    if (cells_[backwards[b]].state != State::kWaiting) ++seen;
   }
   return -1;
 }
@@ -142,7 +139,7 @@ Task Dispatcher::ChooseForward(int device, double now) {
   const Task task = MakeTask(cell, Part::kForward);
   const int weights = static_cast<int>(place.weights.size() - place.next_weight);
   if (arrival_[task] > now || place.in_flight >= rule.window || weights > rule.weights) return -1;
-  const Held& held = problem_.HeldBy(cell);
+  const Held& held = *cells_[cell].held;
   const int inputs = std::max(0, rule.reserve - place.in_flight - 1);
   const bool keep = rule.keep && place.memory + held.forward + held.dropped * inputs <= place.limit;
   const bool at_once = place.in_flight == 0 && problem_.sink[task] < 0;
@@ -171,7 +168,8 @@ Task Dispatcher::Best(int device, double now) {
   if (place.next_backward < backwards.size()) {
     const int cell = backwards[place.next_backward];
     const Task task = MakeTask(cell, Part::kBackward);
-    const bool resident = state_[cell] == State::kKept || state_[cell] == State::kRecomputed;
+    const bool resident =
+        cells_[cell].state == State::kKept || cells_[cell].state == State::kRecomputed;
     if (resident && arrival_[task] <= now) backward = task;
     const int dropped = FirstDropped(device);
     if (dropped >= 0 && MayRecompute(device, dropped)) {
@@ -203,16 +201,16 @@ void Dispatcher::Start(int device, Task task, double now) {
   const int cell = CellOf(task);
   switch (PartOf(task)) {
     case Part::kForward:
-      state_[cell] = plan_.dropped[cell] ? State::kDropped : State::kKept;
+      cells_[cell].state = plan_.dropped[cell] ? State::kDropped : State::kKept;
       ++place.next_forward;
       ++place.in_flight;
       break;
     case Part::kRecompute:
-      state_[cell] = State::kRecomputed;
+      cells_[cell].state = State::kRecomputed;
       break;
     case Part::kBackward:
       if (problem_.split[cell]) place.weights.push_back(cell);
-      state_[cell] = State::kDone;
+      cells_[cell].state = State::kDone;
       ++place.next_backward;
       --place.in_flight;
       break;

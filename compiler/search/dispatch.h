@@ -38,7 +38,13 @@ class Dispatcher {
  private:
   static constexpr int64_t kStepsPerEvent = 16;
   enum class State : uint8_t { kWaiting, kKept, kDropped, kRecomputed, kDone };
-  // One device while the plan grows.
+  // One cell while the plan grows.
+  struct Cell {
+    const Held* held;
+    int rank;  // its place among its device's forwards
+    State state;
+  };
+  // One device.
   struct Place {
     size_t next_forward, next_backward, next_weight;
     int64_t memory, limit;
@@ -63,8 +69,7 @@ class Dispatcher {
   const Rules* rules_ = nullptr;
   Plan plan_;
   std::vector<Place> places_;
-  std::vector<State> state_;     // by cell
-  std::vector<int> rank_;        // by cell: its place among its device's forwards
+  std::vector<Cell> cells_;
   std::vector<double> arrival_;  // by task: when its source's result arrives
   double makespan_ = 0, cutoff_ = kNever;
   int64_t work_end_ = 0;
