@@ -132,9 +132,7 @@ bool Dispatcher::Starves(int cell, double now) const {
 
 Task Dispatcher::ChooseForward(int device, double now) {
   Place& place = places_[device];
-  const auto& forwards = rules_->forwards[device];
-  if (place.next_forward >= forwards.size()) return -1;
-  const int cell = forwards[place.next_forward];
+  const int cell = rules_->forwards[device][place.next_forward];
   const CellRule& rule = rules_->cells[cell];
   const Task task = MakeTask(cell, Part::kForward);
   const int weights = static_cast<int>(place.weights.size() - place.next_weight);
@@ -164,36 +162,41 @@ Task Dispatcher::AfterItsSum(int device, Task backward) const {
 Task Dispatcher::Best(int device, double now) {
   Place& place = places_[device];
   const auto& backwards = rules_->backwards[device];
-  Task backward = -1, urgent = -1, early = -1;
-  if (place.next_backward < backwards.size()) {
-    const int cell = backwards[place.next_backward];
-    const Task task = MakeTask(cell, Part::kBackward);
-    const bool resident =
-        cells_[cell].state == State::kKept || cells_[cell].state == State::kRecomputed;
+  const bool done = place.next_backward == backwards.size();
+  const int next = done ? -1 : backwards[place.next_backward];
+  Task backward = -1;
+  if (!done) {
+    const Task task = MakeTask(next, Part::kBackward);
+    const State state = cells_[next].state;
+    const bool resident = state == State::kKept || state == State::kRecomputed;
     if (resident && arrival_[task] <= now) backward = task;
-    const int dropped = FirstDropped(device);
-    if (dropped >= 0 && MayRecompute(device, dropped)) {
-      early = MakeTask(dropped, Part::kRecompute);
-      if (dropped == cell && arrival_[task] <= now + problem_.time[early] + kTiny) urgent = early;
-    }
   }
-  const Task forward = ChooseForward(device, now);
-  if (forward >= 0) {
-    const First first = rules_->cells[CellOf(forward)].first;
+  // Looking ahead takes long: only for what is the best as far as is known.
+  const auto& forwards = rules_->forwards[device];
+  Task forward = -1;
+  if (place.next_forward < forwards.size()) {
+    const int cell = forwards[place.next_forward];
+    const First first = rules_->cells[cell].first;
     const bool if_starving =
         first == First::kForwardIfStarving || first == First::kForwardAlwaysIfStarving;
-    const bool goes_first =
-        first != First::kRecompute && (!if_starving || Starves(CellOf(forward), now));
     const bool before_backward =
         first == First::kForwardAlways || first == First::kForwardAlwaysIfStarving;
-    if (goes_first && (before_backward || backward < 0)) return forward;
+    const bool goes_first = first != First::kRecompute && (!if_starving || Starves(cell, now));
+    if (backward < 0 || (before_backward && goes_first)) forward = ChooseForward(device, now);
+    if (forward >= 0 && goes_first) return forward;
   }
   if (backward >= 0) return AfterItsSum(device, backward);
-  if (urgent >= 0) return urgent;
+  Task recompute = -1;
+  if (const int dropped = FirstDropped(device); dropped >= 0 && MayRecompute(device, dropped)) {
+    recompute = MakeTask(dropped, Part::kRecompute);
+    const double arrival = arrival_[MakeTask(dropped, Part::kBackward)];
+    const bool urgent = dropped == next && arrival <= now + problem_.time[recompute] + kTiny;
+    if (urgent) return recompute;
+  }
   if (forward >= 0) return forward;
   if (place.next_weight < place.weights.size())
     return MakeTask(place.weights[place.next_weight], Part::kWeight);
-  return early >= 0 && rules_->cells[CellOf(early)].early ? early : -1;
+  return recompute >= 0 && rules_->cells[CellOf(recompute)].early ? recompute : -1;
 }
 
 void Dispatcher::Start(int device, Task task, double now) {

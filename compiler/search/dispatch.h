@@ -36,7 +36,7 @@ class Dispatcher {
   std::optional<double> Choose(int device, double now);
 
  private:
-  static constexpr int64_t kStepsPerEvent = 16;
+  static constexpr int64_t kStepsPerEvent = 6;
   enum class State : uint8_t { kWaiting, kKept, kDropped, kRecomputed, kDone };
   // One cell while the plan grows.
   struct Cell {
