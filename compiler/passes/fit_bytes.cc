@@ -118,7 +118,8 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     problem.memory.limit.assign(program.devices, INT64_MAX);
     problem.memory.limit[d] = least;
     Program smallest = program;
-    FitOnce(smallest, std::nullopt, context, problem, EffortFor(problem));
+    FitOnce(smallest, MarioPlan(), context, problem, EffortFor(problem),
+            search::LowerBound(problem));
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
@@ -139,7 +140,7 @@ struct Found {
 };
 
 // `memory`: with the limits to search under; those of the context are to be kept.
-Result<Found> FitAndLower(const Program& program, const std::optional<Program>& mario,
+Result<Found> FitAndLower(const Program& program, const MarioPlan& mario,
                           const PassContext& context, const search::MemoryModel& memory,
                           double bound) {
   Found found{program, {}, {}, {}, {}};
@@ -169,11 +170,10 @@ struct Fastest {
 };
 
 // Plans that need no search: the scheme's own, Mario's, and those of related schemes.
-Status TakeReady(const Program& program, const std::optional<Program>& mario,
-                 const PassContext& context, const search::MemoryModel& memory, double bound,
-                 Fastest* fastest) {
+Status TakeReady(const Program& program, const MarioPlan& mario, const PassContext& context,
+                 const search::MemoryModel& memory, double bound, Fastest* fastest) {
   std::vector<Program> plans = {program};
-  if (mario) plans.push_back(*mario);
+  if (const auto& plan = mario.get()) plans.push_back(*plan);
   search::Problem problem = ProblemOf(program, context, memory);
   for (const search::Plan& start : StartsOf(program, context.fit.related, problem)) {
     plans.push_back(program);
@@ -217,7 +217,7 @@ class BytesFitter {
       : program_(program),
         context_(context),
         limits_(context.fit.limit.values),
-        mario_(MarioPlan(program, context)),
+        mario_(StartMarioPlan(program, context)),
         memory_(ByteMemory(program)) {
     memory_.limit.assign(program.devices, INT64_MAX);
   }
@@ -316,7 +316,7 @@ class BytesFitter {
   const Program& program_;
   const PassContext& context_;
   const std::vector<double>& limits_;
-  const std::optional<Program> mario_;
+  const MarioPlan mario_;
   search::MemoryModel memory_;
   double bound_ = 0;
   Fastest fastest_;

@@ -148,30 +148,33 @@ double LimitBelow(double limit) {
   return step / kSteps * octave;
 }
 
-std::optional<Program> MarioPlan(Program program, const PassContext& context) {
-  // The last pass times the plan over and over; the search's polishing does as much at once.
-  const bool large = search::IsLarge(program.stages * program.microbatches);
-  for (const Pass& pass : MarioPasses())
-    if (!(large && pass.run == PreposeForward) && !pass.run(program, context).ok())
-      return std::nullopt;
-  return program;
+MarioPlan StartMarioPlan(const Program& program, const PassContext& context) {
+  const auto make = [&](Program plan) -> std::optional<Program> {
+    // The last pass times the plan over and over; the search's polishing does as much at once.
+    const bool large = search::IsLarge(plan.stages * plan.microbatches);
+    for (const Pass& pass : MarioPasses())
+      if (!(large && pass.run == PreposeForward) && !pass.run(plan, context).ok())
+        return std::nullopt;
+    return plan;
+  };
+  return std::async(kInBackground, make, program).share();
 }
 
-FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
+FitReport FitOnce(Program& program, const MarioPlan& mario, const PassContext& context,
                   const search::Problem& problem, const search::Effort& effort,
-                  std::optional<double> lower_bound) {
+                  double lower_bound) {
   // The search does not model blocking messages or overlap; the timeline decides.
   const auto time_of = [&](const Program& plan) {
     const bool fits = search::Fits(problem, search::MakePlan(plan, problem));
     return fits ? ScheduleTime(plan, context) : HUGE_VAL;
   };
-  std::vector<const Program*> others = {&program};
-  if (mario && context.fit.without != search::Method::kMario) others.push_back(&*mario);
-  std::vector<std::future<double>> times;
-  for (const Program* plan : others)
-    times.push_back(std::async(kInBackground, time_of, std::cref(*plan)));
+  std::future<double> scheme_time = std::async(kInBackground, time_of, std::cref(program));
+  std::future<double> mario_time = std::async(kInBackground, [&, mario] {
+    const bool uses = context.fit.without != search::Method::kMario && mario.valid() && mario.get();
+    return uses ? time_of(*mario.get()) : HUGE_VAL;
+  });
   const bool uses_related = context.fit.without != search::Method::kRelated;
-  const search::SearchOutcome outcome = search::Search(
+  search::SearchOutcome outcome = search::Search(
       problem,
       StartsOf(program, uses_related ? context.fit.related : std::vector<Program>(), problem),
       {.effort = context.fit.quick ? search::Effort{.turns = 0} : effort,
@@ -179,20 +182,20 @@ FitReport FitOnce(Program& program, const std::optional<Program>& mario, const P
        .lower_bound = lower_bound,
        .without = context.fit.without,
        .progress = context.fit.progress});
-  Program found = program;
-  search::SetPlan(problem, outcome.plan, found);
-  const Program* fastest = &found;
-  double makespan = time_of(found);
-  for (size_t i = 0; i < others.size(); ++i) {
-    const double time = times[i].get();
-    if (time < makespan * (1 - kSame)) fastest = others[i], makespan = time;
-  }
-  Program best = *fastest;
-  const search::Plan plan = search::MakePlan(best, problem);
+  Program best = program;
+  search::SetPlan(problem, outcome.plan, best);
+  double makespan = ScheduleTime(best, context);
+  const auto consider = [&](double time, const Program& plan) {
+    if (time >= makespan * (1 - kSame)) return;
+    best = plan, makespan = time;
+    outcome.plan = search::MakePlan(best, problem);
+  };
+  consider(scheme_time.get(), program);
+  if (const double time = mario_time.get(); time < HUGE_VAL) consider(time, *mario.get());
   FitReport report{.makespan = makespan};
   if (!OverlapSaves(program, context)) report.lower_bound = outcome.lower_bound;
   for (int d = 0; d < program.devices; ++d)
-    report.peaks.push_back(static_cast<double>(search::Peak(problem, plan, d)) *
+    report.peaks.push_back(static_cast<double>(search::Peak(problem, outcome.plan, d)) *
                            problem.memory.unit);
   program = std::move(best);
   return report;
@@ -210,8 +213,8 @@ constexpr search::Effort kShortTurns = {
 // What is found under lower limits of the grid, each for itself.
 class LowerLimits {
  public:
-  LowerLimits(const Program& scheme, const std::optional<Program>& mario,
-              const PassContext& context, const search::Effort& effort)
+  LowerLimits(const Program& scheme, const MarioPlan& mario, const PassContext& context,
+              const search::Effort& effort)
       : scheme_(scheme), mario_(mario), context_(context), effort_(effort) {
     context_.fit.search_seconds = 0;
     context_.fit.progress = nullptr;
@@ -257,7 +260,7 @@ class LowerLimits {
   }
 
   const Program& scheme_;
-  const std::optional<Program>& mario_;
+  const MarioPlan mario_;
   PassContext context_;
   const search::Effort effort_;
 };
@@ -271,14 +274,13 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
       ProblemOf(program, context, search::ActivationMemory(program, context.costs, limits));
   std::future<double> bound =
       std::async(kInBackground, [&] { return search::LowerBound(problem); });
-  std::future<std::optional<Program>> mario_plan =
-      std::async(kInBackground, MarioPlan, program, std::cref(context));
+  const Program scheme = program;
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
+  const double lower_bound = bound.get();
+  const MarioPlan mario = StartMarioPlan(scheme, context);
   const bool few = problem.cells() <= kFewCells;
   const search::Effort effort = few ? kShortTurns : search::Effort{};
-  const std::optional<Program> mario = mario_plan.get();
-  const Program scheme = program;
-  *report = FitOnce(program, mario, context, problem, effort, bound.get());
+  *report = FitOnce(program, mario, context, problem, effort, lower_bound);
   if (limits.size() > 1 || context.fit.quick ||
       context.fit.without == search::Method::kLowerLimits || search::IsLarge(problem.cells()) ||
       search::HasSteadyState(problem))

@@ -1,6 +1,7 @@
 // The two units of fit-memory's limit.
 #pragma once
 
+#include <future>
 #include <optional>
 
 #include "compiler/pass.h"
@@ -17,21 +18,21 @@ double LimitBelow(double limit);
 // With at most so many cells there is time for more local search.
 inline constexpr int kFewCells = 200;
 
+// The program after Mario's four passes, with many cells the first three; nothing if they do not
+// apply. It is made in the background: `program` and `context` live until it is there.
+using MarioPlan = std::shared_future<std::optional<Program>>;
+MarioPlan StartMarioPlan(const Program& program, const PassContext& context);
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
-// `mario`: a plan that the outcome must not be slower than, if it fits. `effort`: of the local
-// search, if the context wants one. `lower_bound`: if it is known already.
-FitReport FitOnce(Program& program, const std::optional<Program>& mario, const PassContext& context,
-                  const search::Problem& problem, const search::Effort& effort,
-                  std::optional<double> lower_bound = {});
+// `mario`: a plan that the outcome must not be slower than, if it fits; or no valid future.
+// `effort`: of the local search, if the context wants one.
+FitReport FitOnce(Program& program, const MarioPlan& mario, const PassContext& context,
+                  const search::Problem& problem, const search::Effort& effort, double lower_bound);
 // Whether each device has enough memory for its part, one micro-batch after the other.
 bool HasRoom(const search::Problem& problem);
 // The program's order, and those of related schemes that sum gradients in the same order; sorted,
 // so that the search is the same whichever of them is the program.
 std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Program>& related,
                                    const search::Problem& problem);
-// The program after Mario's four passes, with many cells the first three; nothing if they do not
-// apply.
-std::optional<Program> MarioPlan(Program program, const PassContext& context);
 // Whether some overlapping pair takes less time than its two instructions one after the other: then
 // a search's lower bound does not hold.
 bool OverlapSaves(const Program& program, const PassContext& context);
