@@ -266,9 +266,10 @@ class BytesFitter {
       for (size_t i = begin; i < tries.size() && batch.size() < at_once; ++i) {
         SetAside(tries[i], always);
         if (!HasRoom(ProblemOf(program_, context, memory_))) break;
-        batch.push_back(std::async(kInBackground, [this, &context, memory = memory_] {
+        const auto fit = [this, &context, memory = memory_] {
           return FitAndLower(program_, mario_, context, memory, bound_);
-        }));
+        };
+        batch.push_back(std::async(kInBackground, fit));
       }
       for (size_t i = 0; i < batch.size(); ++i) {
         if (fitting == most || IsOptimal()) return {};

@@ -19,7 +19,7 @@ double LimitBelow(double limit);
 inline constexpr int kFewCells = 200;
 
 // The program after Mario's four passes, with many cells the first three; nothing if they do not
-// apply. It is made in the background: `program` and `context` live until it is there.
+// apply. It is made in the background: `context` lives until it is there.
 using MarioPlan = std::shared_future<std::optional<Program>>;
 MarioPlan StartMarioPlan(const Program& program, const PassContext& context);
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
