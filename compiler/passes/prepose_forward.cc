@@ -24,8 +24,18 @@ class Preposer {
       : program_(program), durations_(costs, program) {}
 
   Status Run() {
-    PP_RETURN_IF_ERROR(Retime());
-    makespan_ = Makespan();
+    messages_ = FindMessages(program_);
+    auto spans = IdealTimeline(program_, messages_, durations_);
+    if (!spans.ok()) return spans.status();
+    spans_ = std::move(*spans);
+    for (const DeviceList& list : program_.lists) {
+      size_ += static_cast<int64_t>(list.body.size());
+      work_.push_back(0);
+      for (size_t i = 0; i < list.body.size(); ++i)
+        work_.back() += ComputeTime(list.body, i, durations_);
+    }
+    timed_ = size_;
+    makespan_ = MakespanOf(spans_);
     bound_ = Bound();
     for (bool better = true; better && !Done();) {
       const double before = makespan_;
@@ -37,22 +47,14 @@ class Preposer {
 
  private:
   using List = std::vector<Instruction>;
-  static constexpr int64_t kMostWork = 50'000'000;  // instructions timed: a few seconds
+  static constexpr int64_t kMostTimed = 50'000'000;  // instructions: a few seconds
   static constexpr double kSame = 1e-9;
 
   List& ListOf(int device) { return program_.lists[device].body; }
 
-  Status Retime() {
-    messages_ = FindMessages(program_);
-    auto spans = IdealTimeline(program_, messages_, durations_);
-    if (!spans.ok()) return spans.status();
-    spans_ = std::move(*spans);
-    for (const auto& list : spans_) work_ += static_cast<int64_t>(list.size());
-    return {};
-  }
-  double Makespan() const {
+  static double MakespanOf(const Spans& spans) {
     double end = 0;
-    for (const auto& list : spans_)
+    for (const auto& list : spans)
       if (!list.empty()) end = std::max(end, list.back().end);
     return end;
   }
@@ -62,9 +64,7 @@ class Preposer {
   double Bound() const {
     double bound = 0;
     for (int d = 0; d < program_.devices; ++d) {
-      double time = 0;
-      const List& list = program_.lists[d].body;
-      for (size_t i = 0; i < list.size(); ++i) time += ComputeTime(list, i, durations_);
+      double time = work_[d];
       for (int s = 0; s < program_.StagesOf(d).front(); ++s)
         time += durations_({.op = Op::kForward, .stage = s}) +
                 durations_({.op = Op::kBackward, .stage = s});
@@ -72,7 +72,7 @@ class Preposer {
     }
     return bound;
   }
-  bool Done() const { return work_ >= kMostWork || makespan_ <= bound_ * (1 + kSame); }
+  bool Done() const { return timed_ >= kMostTimed || makespan_ <= bound_ * (1 + kSame); }
 
   void PreposeOn(int device) {
     for (size_t i = 1; i < ListOf(device).size() && !Done(); ++i) {
@@ -111,35 +111,43 @@ class Preposer {
     return 0;
   }
 
+  void Rotate(int device, size_t first, size_t middle, size_t last) {
+    const auto begin = ListOf(device).begin();
+    std::rotate(begin + first, begin + middle, begin + last);
+    RotateMessages(device, static_cast<int>(first), static_cast<int>(middle),
+                   static_cast<int>(last), messages_);
+  }
+
   // Moves list[from] before list[to], with its LOAD, and back if that does not help.
   bool Try(int device, size_t from, size_t to) {
-    const List before = ListOf(device);
-    const auto spans = spans_;
-    const size_t with = from - (before[from - 1].op == Op::kLoad);
+    const size_t with = from - (ListOf(device)[from - 1].op == Op::kLoad);
     if (to > with) return false;
     const double done = spans_[device][from].end;
-    auto begin = ListOf(device).begin();
-    std::rotate(begin + to, begin + with, begin + from + 1);
-    const bool runs = Retime().ok();
-    const double makespan = runs ? Makespan() : 0;
-    const bool better = runs && makespan < makespan_ - kSame * makespan_;
-    const bool free = runs && makespan <= makespan_ * (1 + kSame) &&
-                      spans_[device][from].end <= done * (1 + kSame);
+    Rotate(device, to, with, from + 1);
+    constexpr double kRounded = 2 * kSame;
+    auto spans =
+        IdealTimelineUntil(makespan_ * (1 + kRounded), work_, program_, messages_, durations_);
+    timed_ += size_;
+    const double makespan = spans ? MakespanOf(*spans) : 0;
+    const bool better = spans && makespan < makespan_ - kSame * makespan_;
+    const bool free = spans && makespan <= makespan_ * (1 + kSame) &&
+                      (*spans)[device][from].end <= done * (1 + kSame);
     if (better || free) {
       makespan_ = std::min(makespan_, makespan);
+      spans_ = std::move(*spans);
       return true;
     }
-    ListOf(device) = before;
-    spans_ = spans;
+    Rotate(device, to, to + (from + 1 - with), from + 1);
     return false;
   }
 
   Program& program_;
   const Durations durations_;
   std::vector<Message> messages_;
-  std::vector<std::vector<Span>> spans_;
+  Spans spans_;
+  std::vector<double> work_;  // by device: the time of its instructions
   double makespan_ = 0, bound_ = 0;
-  int64_t work_ = 0;
+  int64_t size_ = 0, timed_ = 0;  // instructions: of the program, and timed so far
 };
 
 }  // namespace

@@ -22,6 +22,10 @@ struct Message {
 // in that in which they are made.
 std::vector<Message> FindMessages(const Program& program);
 
+// The same after std::rotate(list + first, list + middle, list + last) of one device's list, none
+// of whose instructions overlap.
+void RotateMessages(int device, int first, int middle, int last, std::vector<Message>& messages);
+
 // What each instruction still waits for while a program is played.
 class Inbox {
  public:
