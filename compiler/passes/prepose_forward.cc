@@ -31,8 +31,10 @@ class Preposer {
     for (const DeviceList& list : program_.lists) {
       size_ += static_cast<int64_t>(list.body.size());
       work_.push_back(0);
-      for (size_t i = 0; i < list.body.size(); ++i)
+      for (size_t i = 0; i < list.body.size(); ++i) {
         work_.back() += ComputeTime(list.body, i, durations_);
+        has_waits_ |= list.body[i].op == Op::kWait;
+      }
     }
     timed_ = size_;
     makespan_ = MakespanOf(spans_);
@@ -114,8 +116,12 @@ class Preposer {
   void Rotate(int device, size_t first, size_t middle, size_t last) {
     const auto begin = ListOf(device).begin();
     std::rotate(begin + first, begin + middle, begin + last);
-    RotateMessages(device, static_cast<int>(first), static_cast<int>(middle),
-                   static_cast<int>(last), messages_);
+    if (has_waits_) {
+      messages_ = FindMessages(program_);
+    } else {
+      RotateMessages(device, static_cast<int>(first), static_cast<int>(middle),
+                     static_cast<int>(last), messages_);
+    }
   }
 
   // Moves list[from] before list[to], with its LOAD, and back if that does not help.
@@ -146,6 +152,7 @@ class Preposer {
   std::vector<Message> messages_;
   Spans spans_;
   std::vector<double> work_;  // by device: the time of its instructions
+  bool has_waits_ = false;
   double makespan_ = 0, bound_ = 0;
   int64_t size_ = 0, timed_ = 0;  // instructions: of the program, and timed so far
 };
