@@ -10,55 +10,43 @@
 // message's producer or consumer, insert-comm places that message again, including the producer's
 // SEND.
 #include <algorithm>
+#include <cmath>
 
 #include "compiler/pass.h"
 #include "compiler/passes/schedule.h"
 #include "compiler/play/ideal.h"
+#include "compiler/search/timeline.h"
 
 namespace pp {
 namespace {
 
+using search::CellOf;
+using search::Part;
+using search::PartOf;
+using search::Task;
+
 class Preposer {
  public:
-  Preposer(Program& program, const CostModel& costs)
-      : program_(program), durations_(costs, program) {}
+  Preposer(const search::Problem& problem, Program& program)
+      : program_(program), problem_(problem), timeline_(problem) {}
 
-  Status Run() {
-    messages_ = FindMessages(program_);
-    auto spans = IdealTimeline(program_, messages_, durations_);
-    if (!spans.ok()) return spans.status();
-    spans_ = std::move(*spans);
-    for (const DeviceList& list : program_.lists) {
-      size_ += static_cast<int64_t>(list.body.size());
-      work_.push_back(0);
-      for (size_t i = 0; i < list.body.size(); ++i) {
-        work_.back() += ComputeTime(list.body, i, durations_);
-        has_waits_ |= list.body[i].op == Op::kWait;
-      }
+  void Run() {
+    timeline_.Load(search::MakePlan(program_, problem_));
+    const double bound = Bound();
+    const auto done = [&] { return IsDone(bound); };
+    for (double before = kNever; timeline_.makespan() < before && !done();) {
+      before = timeline_.makespan();
+      for (int d = program_.devices - 1; d >= 0; --d)
+        for (size_t i = 1; i < timeline_.list(d).size() && !done(); ++i) PreposeOn(d, i);
     }
-    timed_ = size_;
-    makespan_ = MakespanOf(spans_);
-    bound_ = Bound();
-    for (bool better = true; better && !Done();) {
-      const double before = makespan_;
-      for (int d = program_.devices - 1; d >= 0; --d) PreposeOn(d);
-      better = makespan_ < before;
-    }
-    return {};
   }
 
  private:
-  using List = std::vector<Instruction>;
-  static constexpr int64_t kMostTimed = 50'000'000;  // instructions: a few seconds
+  static constexpr int64_t kMostWork = 50'000'000;  // tasks looked at: a second
   static constexpr double kSame = 1e-9;
 
-  List& ListOf(int device) { return program_.lists[device].body; }
-
-  static double MakespanOf(const Spans& spans) {
-    double end = 0;
-    for (const auto& list : spans)
-      if (!list.empty()) end = std::max(end, list.back().end);
-    return end;
+  bool IsDone(double bound) const {
+    return timeline_.work() >= kMostWork || timeline_.makespan() <= bound * (1 + kSame);
   }
 
   // No order of the same instructions is faster: a device's first micro-batch comes through the
@@ -66,102 +54,81 @@ class Preposer {
   double Bound() const {
     double bound = 0;
     for (int d = 0; d < program_.devices; ++d) {
-      double time = work_[d];
+      double time = 0;
+      for (const Task task : timeline_.list(d)) time += problem_.time[task];
       for (int s = 0; s < program_.StagesOf(d).front(); ++s)
-        time += durations_({.op = Op::kForward, .stage = s}) +
-                durations_({.op = Op::kBackward, .stage = s});
+        time += problem_.Time(problem_.Cell(s, 0), Part::kForward) +
+                problem_.Time(problem_.Cell(s, 0), Part::kBackward);
       bound = std::max(bound, time);
     }
     return bound;
   }
-  bool Done() const { return timed_ >= kMostTimed || makespan_ <= bound_ * (1 + kSame); }
 
-  void PreposeOn(int device) {
-    for (size_t i = 1; i < ListOf(device).size() && !Done(); ++i) {
-      if (ListOf(device)[i].op != Op::kForwardDrop) continue;
-      for (size_t to : Bubbles(device, i))
-        if (Try(device, i, to)) break;
+  // Into the earliest of the bubbles after its input has arrived in which it helps.
+  void PreposeOn(int device, size_t from) {
+    const std::vector<Task>& list = timeline_.list(device);
+    const Task task = list[from], source = problem_.source[task];
+    if (PartOf(task) != Part::kForward || !timeline_.plan().dropped[CellOf(task)]) return;
+    const double ready = source < 0 ? 0 : timeline_.end(source) + problem_.lag[task];
+    bubbles_.clear();
+    for (size_t at = from; at > 0 && timeline_.start(list[at - 1]) > ready; --at) {
+      const double idle_from = at == 1 ? 0 : timeline_.end(list[at - 2]);
+      if (timeline_.start(list[at - 1]) > idle_from + kSame) bubbles_.push_back(at - 1);
     }
+    for (; !bubbles_.empty(); bubbles_.pop_back())
+      if (Try(device, from, bubbles_.back())) return MoveInList(device, from, bubbles_.back());
   }
 
-  // Positions before which the device idles after the forward's input has arrived, the earliest
-  // first.
-  std::vector<size_t> Bubbles(int device, size_t forward) const {
-    const List& list = program_.lists[device].body;
-    const auto& spans = spans_[device];
-    const double ready = ReadyTime(device, forward);
-    std::vector<size_t> bubbles;
-    for (size_t at = forward; at > 0 && spans[at - 1].start > ready; --at) {
-      const size_t i = at - 1;
-      const double idle_from = i == 0 ? 0 : spans[i - 1].end;
-      if (spans[i].start > idle_from + kSame && list[i].op != Op::kLoad) bubbles.push_back(i);
-    }
-    std::reverse(bubbles.begin(), bubbles.end());
-    return bubbles;
-  }
-
-  // When the input of a forward is produced.
-  double ReadyTime(int device, size_t forward) const {
-    const Instruction& i = program_.lists[device].body[forward];
-    if (i.stage == 0) return 0;
-    const int maker = program_.DeviceOf(i.stage - 1, i.micro);
-    const List& list = program_.lists[maker].body;
-    for (size_t k = 0; k < list.size(); ++k)
-      if ((list[k].op == Op::kForward || list[k].op == Op::kForwardDrop) &&
-          list[k].stage == i.stage - 1 && list[k].micro == i.micro)
-        return spans_[maker][k].end;
-    return 0;
-  }
-
-  void Rotate(int device, size_t first, size_t middle, size_t last) {
-    const auto begin = ListOf(device).begin();
-    std::rotate(begin + first, begin + middle, begin + last);
-    if (has_waits_) {
-      messages_ = FindMessages(program_);
-    } else {
-      RotateMessages(device, static_cast<int>(first), static_cast<int>(middle),
-                     static_cast<int>(last), messages_);
-    }
-  }
-
-  // Moves list[from] before list[to], with its LOAD, and back if that does not help.
+  // Moves list[from] before list[to], and back if that does not help.
   bool Try(int device, size_t from, size_t to) {
-    const size_t with = from - (ListOf(device)[from - 1].op == Op::kLoad);
-    if (to > with) return false;
-    const double done = spans_[device][from].end;
-    Rotate(device, to, with, from + 1);
-    constexpr double kRounded = 2 * kSame;
-    auto spans =
-        IdealTimelineUntil(makespan_ * (1 + kRounded), work_, program_, messages_, durations_);
-    timed_ += size_;
-    const double makespan = spans ? MakespanOf(*spans) : 0;
-    const bool better = spans && makespan < makespan_ - kSame * makespan_;
-    const bool free = spans && makespan <= makespan_ * (1 + kSame) &&
-                      (*spans)[device][from].end <= done * (1 + kSame);
+    const double makespan = timeline_.makespan();
+    const double done = timeline_.end(timeline_.list(device)[from]);
+    if (!timeline_.Move(device, static_cast<int>(from), static_cast<int>(to))) return false;
+    const double time = timeline_.Retime(makespan * (1 + kSame));
+    const bool better = time < makespan * (1 - kSame);
+    const bool free =
+        time < kNever && timeline_.end(timeline_.list(device)[from]) <= done * (1 + kSame);
     if (better || free) {
-      makespan_ = std::min(makespan_, makespan);
-      spans_ = std::move(*spans);
-      return true;
+      timeline_.Commit();
+    } else {
+      timeline_.Undo();
     }
-    Rotate(device, to, to + (from + 1 - with), from + 1);
-    return false;
+    return better || free;
+  }
+
+  // The same in the program, with the LOADs and WAITs that stand before an instruction.
+  void MoveInList(int device, size_t from, size_t to) {
+    auto& list = program_.lists[device].body;
+    const auto begin = [&](size_t task) {
+      size_t at = 0;
+      for (size_t skip = task;; ++at)
+        if (IsCompute(list[at]) && skip-- == 0) break;
+      return at;
+    };
+    const auto first = [&](size_t at) {
+      while (at > 0 && (list[at - 1].op == Op::kLoad || list[at - 1].op == Op::kWait)) --at;
+      return list.begin() + static_cast<int64_t>(at);
+    };
+    const size_t last = begin(from);
+    std::rotate(first(begin(to)), first(last), list.begin() + static_cast<int64_t>(last) + 1);
   }
 
   Program& program_;
-  const Durations durations_;
-  std::vector<Message> messages_;
-  Spans spans_;
-  std::vector<double> work_;  // by device: the time of its instructions
-  bool has_waits_ = false;
-  double makespan_ = 0, bound_ = 0;
-  int64_t size_ = 0, timed_ = 0;  // instructions: of the program, and timed so far
+  const search::Problem& problem_;
+  search::Timeline timeline_;
+  std::vector<size_t> bubbles_;  // of one forward: what it may go before, the latest first
 };
 
 }  // namespace
 
 Status PreposeForward(Program& program, const PassContext& context) {
   PP_RETURN_IF_ERROR(CheckWholeBackwards(program, "prepose-forward"));
-  return Preposer(program, context.costs).Run();
+  const Durations durations(context.costs, program);
+  PP_RETURN_IF_ERROR(
+      IdealTimeline(program, FindMessages(program), durations).status());  // no cycle
+  const auto memory = search::ActivationMemory(program, context.costs, {HUGE_VAL});
+  Preposer(search::MakeProblem(program, context.costs, memory), program).Run();
+  return {};
 }
 
 }  // namespace pp

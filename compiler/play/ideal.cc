@@ -94,31 +94,6 @@ class InOrder {
   std::map<std::pair<int, int>, double> free_;  // channel -> when its last message is over
 };
 
-// The same until a device is certain to be busy after the cutoff.
-class Until : public InOrder {
- public:
-  Until(double cutoff, const std::vector<double>& work, const Program& program,
-        const std::vector<Message>& messages, const Durations& durations)
-      : InOrder(program, messages, durations), cutoff_(cutoff), left_(work) {}
-
-  bool Ends() {
-    if (!follower_.Run(program_.devices, *this)) return false;
-    for (int d = 0; d < program_.devices; ++d)
-      if (follower_.turn(d).next < Size(d)) return false;
-    return true;
-  }
-  bool Run(int device, Follower::Turn& turn, double ready) {
-    const size_t at = turn.next;
-    InOrder::Run(device, turn, ready);
-    left_[device] -= spans_[device][at].end - spans_[device][at].start;
-    return turn.time + left_[device] <= cutoff_;
-  }
-
- private:
-  const double cutoff_;
-  std::vector<double> left_;  // by device: the work that is still to come
-};
-
 // The same with weight halves in between.
 class Filler : public InOrder {
  public:
@@ -211,15 +186,6 @@ Result<Spans> IdealTimeline(const Program& program, const std::vector<Message>& 
   InOrder lists(program, messages, durations);
   PP_RETURN_IF_ERROR(lists.Follow(lists));
   return std::move(lists.spans());
-}
-
-std::optional<Spans> IdealTimelineUntil(double cutoff, const std::vector<double>& work,
-                                        const Program& program,
-                                        const std::vector<Message>& messages,
-                                        const Durations& durations) {
-  Until until(cutoff, work, program, messages, durations);
-  if (!until.Ends()) return std::nullopt;
-  return std::move(until.spans());
 }
 
 Result<FilledLists> FillWeights(const Program& program, const std::vector<Message>& messages,

@@ -2,7 +2,6 @@
 // no place in the lists, and weight halves put where a device would wait on it.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "compiler/play/messages.h"
@@ -29,13 +28,6 @@ using Spans = std::vector<std::vector<Span>>;
 // for one another in a cycle.
 Result<Spans> IdealTimeline(const Program& program, const std::vector<Message>& messages,
                             const Durations& durations);
-
-// The same, or nothing if it ends after `cutoff` (or in a deadlock), which is often found early:
-// `work` is the sum of the durations of each device's list.
-std::optional<Spans> IdealTimelineUntil(double cutoff, const std::vector<double>& work,
-                                        const Program& program,
-                                        const std::vector<Message>& messages,
-                                        const Durations& durations);
 
 struct WeightFill {
   int most_alive;       // activations on a device, where weight halves can help that

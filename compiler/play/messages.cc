@@ -1,7 +1,5 @@
 #include "compiler/play/messages.h"
 
-#include <algorithm>
-
 namespace pp {
 namespace {
 
@@ -63,23 +61,6 @@ std::vector<Message> FindMessages(const Program& program) {
     });
   }
   return messages;
-}
-
-void RotateMessages(int device, int first, int middle, int last, std::vector<Message>& messages) {
-  const auto rotate = [&](int& index) {
-    if (index < first || index >= last) return;
-    index += index < middle ? last - middle : first - middle;
-  };
-  auto begin = messages.end(), end = messages.end();  // of the device's own
-  for (auto m = messages.begin(); m != messages.end(); ++m) {
-    if (m->to == device) rotate(m->consumer);
-    if (m->from != device) continue;
-    rotate(m->producer);
-    if (begin == messages.end()) begin = m;
-    end = m + 1;
-  }
-  std::stable_sort(begin, end,
-                   [](const Message& a, const Message& b) { return a.producer < b.producer; });
 }
 
 Inbox::Inbox(const Program& program, const std::vector<Message>& messages)

@@ -22,10 +22,6 @@ struct Message {
 // in that in which they are made.
 std::vector<Message> FindMessages(const Program& program);
 
-// The same after std::rotate(list + first, list + middle, list + last) of one device's list.
-// REQUIRES: a value has one user: none of the list's instructions overlap, and there are no WAITs.
-void RotateMessages(int device, int first, int middle, int last, std::vector<Message>& messages);
-
 // What each instruction still waits for while a program is played.
 class Inbox {
  public:

@@ -27,9 +27,9 @@
 namespace pp {
 namespace {
 
-// Mario's passes time a plan over and over: of more cells than this, only all or nothing is
+// Mario's passes try many orders of a plan: of more cells than this, only all or nothing is
 // recomputed.
-constexpr int64_t kMostMarioCells = 1024;
+constexpr int64_t kMostMarioCells = 16384;
 
 // A plan of more takes longer to compile than anyone wants to wait for.
 constexpr int64_t kMostCells = int64_t{1} << 22;

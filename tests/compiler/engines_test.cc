@@ -156,49 +156,6 @@ bool CheckPlan(const CompileOptions& options) {
   return true;
 }
 
-TEST_CASE("messages of a rotated list, and a timeline until a cutoff") {
-  for (const char* scheme : {"interleaved", "chimera"}) {
-    const auto stages = CompileStages(
-        {.scheme = scheme, .shape = {.devices = 4, .microbatches = 8}, .passes = "mario"});
-    REQUIRE(stages.ok());
-    Program program = stages->before;
-    for (DeviceList& list : program.lists)  // what reduce-gradients has added
-      std::erase_if(list.body,
-                    [](const Instruction& i) { return !Computes(i) && i.op != Op::kLoad; });
-    const Durations durations(*ParseCosts("f=1,b=2,r=1,comm=0.25", program.stages), program);
-    std::vector<Message> messages = FindMessages(program);
-    const auto spans = IdealTimeline(program, messages, durations);
-    REQUIRE(spans.ok());
-    std::vector<double> work;
-    for (const DeviceList& list : program.lists) {
-      work.push_back(0);
-      for (size_t i = 0; i < list.body.size(); ++i)
-        work.back() += ComputeTime(list.body, i, durations);
-    }
-    const double makespan = MakespanOf(*spans);
-    const auto until = [&](double cutoff) {
-      return IdealTimelineUntil(cutoff, work, program, messages, durations);
-    };
-    const auto whole = until(makespan + 1e-9);
-    REQUIRE(whole);
-    CHECK(MakespanOf(*whole) == makespan);
-    CHECK(!until(makespan - 1e-9));
-
-    for (int d = 0; d < program.devices; ++d) {
-      auto& list = program.lists[d].body;
-      const int last = static_cast<int>(list.size()) - 2, first = 2, middle = last - 1 - d;
-      std::rotate(list.begin() + first, list.begin() + middle, list.begin() + last);
-      RotateMessages(d, first, middle, last, messages);
-      const auto same = [](const Message& a, const Message& b) {
-        return a.value == b.value && a.from == b.from && a.to == b.to && a.producer == b.producer &&
-               a.consumer == b.consumer;
-      };
-      const std::vector<Message> found = FindMessages(program);
-      CHECK(std::equal(messages.begin(), messages.end(), found.begin(), found.end(), same));
-    }
-  }
-}
-
 }  // namespace
 
 TEST_CASE("lists without and with messages, and the search's clock, tell the same times") {
