@@ -2,32 +2,11 @@
 // again what waits for what when it adds the messages.
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "compiler/interop.h"
 #include "schema/text.h"
 
 namespace pp {
 namespace {
-
-// PyTorch's name; empty for what its own lowering adds, none for what it does not have.
-std::optional<std::string_view> TypeOf(Op op) {
-  switch (op) {
-    case Op::kForward:
-      return "F";
-    case Op::kBackward:
-      return "B";
-    case Op::kBackwardInput:
-      return "I";
-    case Op::kBackwardWeight:
-      return "W";
-    case Op::kForwardDrop:
-    case Op::kRecompute:
-      return {};
-    default:
-      return "";
-  }
-}
 
 Result<std::string> Row(const Program& program, int device) {
   std::string row;
@@ -35,12 +14,12 @@ Result<std::string> Row(const Program& program, int device) {
   const auto& list = program.lists[device].body;
   for (size_t index = 0; index < list.size(); ++index) {
     const Instruction& i = list[index];
-    const auto type = TypeOf(i.op);
-    if (!type)
+    if (i.op == Op::kForwardDrop || i.op == Op::kRecompute)
       return Status::Invalid(
           fmt::format("device {}, '{}' (instruction {}): PyTorch's schedules have no recomputation",
                       device, ToText(i), index));
-    if (type->empty()) continue;
+    const char letter = Info(i.op).letter;
+    if (letter == 0) continue;  // what PyTorch's own lowering adds
     if (i.version >= 0)
       return Status::Invalid(
           fmt::format("device {}, '{}' (instruction {}): PyTorch has one version of the weights",
@@ -48,7 +27,7 @@ Result<std::string> Row(const Program& program, int device) {
     const bool second = i.overlap && first != nullptr;
     if (!row.empty()) row += second ? ';' : ',';
     if (i.overlap && !second) row += '(';
-    row += fmt::format("{}{}{}", i.stage, *type, i.micro);
+    row += fmt::format("{}{}{}", i.stage, letter, i.micro);
     if (second) row += ")OVERLAP_F_B";
     first = i.overlap && !second ? &i : nullptr;
   }

@@ -9,16 +9,19 @@ namespace {
 constexpr KindInfo kKinds[] = {
 #define PP_KIND(number, name, text, kind_class, meaning) \
   {Kind::k##name, text, KindClass::k##kind_class, meaning},
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)
 #include "schema/ops.def"
 };
 
 // The cells of a row are lists without commas; each element brings its own.
 #define F(field) | Field::k##field
 #define V(kind, offset) Operand{Kind::k##kind, offset},
+#define P(part) Part::k##part
 #define PP_KIND(number, name, text, kind_class, meaning)
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning) \
-  constexpr auto kReads##name = std::to_array<Operand>({reads Operand{}});                      \
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)                                                               \
+  constexpr auto kReads##name = std::to_array<Operand>({reads Operand{}});                   \
   constexpr auto kWrites##name = std::to_array<Operand>({writes Operand{}});
 #include "schema/ops.def"
 #undef V
@@ -31,20 +34,24 @@ constexpr auto WithoutLast(const Array& array) {
 
 constexpr OpInfo kOps[] = {
 #define PP_KIND(number, name, text, kind_class, meaning)
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning) \
-  {Op::k##name,                                                                                 \
-   text,                                                                                        \
-   Lane::k##lane,                                                                               \
-   FieldSet() fields,                                                                           \
-   WithoutLast(kReads##name),                                                                   \
-   WithoutLast(kWrites##name),                                                                  \
-   Kind::k##keeps,                                                                              \
-   Kind::k##delivers,                                                                           \
-   alive,                                                                                       \
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)                                                               \
+  {Op::k##name,                                                                              \
+   text,                                                                                     \
+   Lane::k##lane,                                                                            \
+   FieldSet() fields,                                                                        \
+   WithoutLast(kReads##name),                                                                \
+   WithoutLast(kWrites##name),                                                               \
+   Kind::k##keeps,                                                                           \
+   Kind::k##delivers,                                                                        \
+   alive,                                                                                    \
+   std::optional<Part>{part},                                                                \
+   letter,                                                                                   \
    meaning},
 #include "schema/ops.def"
 };
 #undef F
+#undef P
 
 // number -> row, or null.
 template <typename Row, size_t kRows, typename Number>

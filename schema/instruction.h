@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,14 +18,16 @@ namespace pp {
 enum class Kind : uint8_t {
   kNone = 0,
 #define PP_KIND(number, name, text, kind_class, meaning) k##name = number,
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)
 #include "schema/ops.def"
 };
 enum class KindClass : uint8_t { kValue, kAccumulator, kState, kEvent };
 
 enum class Op : uint8_t {
 #define PP_KIND(number, name, text, kind_class, meaning)
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning) \
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)                                                               \
   k##name = number,
 #include "schema/ops.def"
 };
@@ -32,18 +35,21 @@ enum class Op : uint8_t {
 // Above the number of each kind, of each kind of a value, and of each op.
 inline constexpr int kKindNumbers = 1 + std::max({0
 #define PP_KIND(number, name, text, kind_class, meaning) , number
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)
 #include "schema/ops.def"
                                         });
 inline constexpr int kValueNumbers = 1 + std::max({0
 #define PP_KIND(number, name, text, kind_class, meaning) \
   , KindClass::k##kind_class == KindClass::kValue ? number : 0
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning)
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)
 #include "schema/ops.def"
                                          });
 inline constexpr int kOpNumbers = 1 + std::max({0
 #define PP_KIND(number, name, text, kind_class, meaning)
-#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, meaning) \
+#define PP_OP(number, name, text, lane, fields, reads, writes, keeps, delivers, alive, part, \
+              letter, meaning)                                                               \
   , number
 #include "schema/ops.def"
                                       });
@@ -92,6 +98,10 @@ struct Operand {
   int offset;
 };
 
+// What is done with a micro-batch at a stage, of which a checkpointed forward and half a backward
+// are other ways.
+enum class Part : int8_t { kForward, kRecompute, kBackward, kWeight };
+
 struct OpInfo {
   Op op;
   std::string_view text;
@@ -104,6 +114,8 @@ struct OpInfo {
   // What it does to the number of full activations alive: +1 from its start (FW, RE), -1 from its
   // end (BW, or BW_weight where the backward is split).
   int alive;
+  std::optional<Part> part;
+  char letter;  // in a grid, and PyTorch's name; 0: it is in neither
   std::string_view meaning;
 };
 

@@ -13,26 +13,6 @@ namespace {
 // A wider picture is useless.
 constexpr double kMostColumns = 10000;
 
-// The letter of a compute instruction in a grid; 0 for what is not drawn.
-char LetterOf(Op op) {
-  switch (op) {
-    case Op::kForward:
-      return 'F';
-    case Op::kForwardDrop:
-      return 'C';
-    case Op::kRecompute:
-      return 'R';
-    case Op::kBackward:
-      return 'B';
-    case Op::kBackwardInput:
-      return 'I';
-    case Op::kBackwardWeight:
-      return 'W';
-    default:
-      return 0;
-  }
-}
-
 struct Cell {
   std::string text;      // empty: nothing runs
   int colour = 0;        // of a terminal's 256
@@ -46,7 +26,7 @@ double Unit(const Program& program, const Execution& execution) {
   for (int d = 0; d < program.devices; ++d)
     for (size_t i = 0; i < program.lists[d].body.size(); ++i) {
       const double length = execution.spans[d][i].end - execution.spans[d][i].start;
-      if (LetterOf(program.lists[d].body[i].op) == 0 || length <= 0) continue;
+      if (Info(program.lists[d].body[i].op).letter == 0 || length <= 0) continue;
       unit = unit == 0 ? length : std::min(unit, length);
     }
   return unit == 0 ? 1 : unit;
@@ -57,7 +37,7 @@ Row RowOf(const Program& program, const Execution& execution, int device, double
   Row row(std::lround(execution.makespan / unit));
   const auto& list = program.lists[device].body;
   for (size_t i = 0; i < list.size(); ++i) {
-    const char letter = LetterOf(list[i].op);
+    const char letter = Info(list[i].op).letter;
     if (letter == 0) continue;
     const Shade shade = ShadeOf(program, device, list[i]);
     const Style& style = StyleOf(list[i].op);

@@ -64,8 +64,8 @@ class PlanData {
       for (const Box& box : track.boxes) {
         boxes[box.index] = box;
         kind[box.index] = KindOf(device, list[box.index], track.lane.id);
-        if (box.part == Part::kUpper) upper.push_back(box.index);
-        if (box.part == Part::kLower) lower.push_back(box.index);
+        if (box.height == Height::kUpper) upper.push_back(box.index);
+        if (box.height == Height::kLower) lower.push_back(box.index);
       }
     }
     fmt::memory_buffer micro, start, duration;

@@ -34,9 +34,9 @@ void Share(std::vector<Box>* boxes) {
     Box &before = (*boxes)[i - 1], &box = (*boxes)[i];
     const double length = std::min(before.end - before.start, box.end - box.start);
     const double common = std::min(before.end, box.end) - std::max(before.start, box.start);
-    if (before.part != Part::kWhole || length <= 0 || common < length / 2) continue;
-    before.part = Part::kUpper;
-    box.part = Part::kLower;
+    if (before.height != Height::kWhole || length <= 0 || common < length / 2) continue;
+    before.height = Height::kUpper;
+    box.height = Height::kLower;
   }
 }
 

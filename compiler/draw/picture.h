@@ -14,12 +14,12 @@
 namespace pp {
 
 // Two instructions that run as one share their lane's height.
-enum class Part : uint8_t { kWhole, kUpper, kLower };
+enum class Height : uint8_t { kWhole, kUpper, kLower };
 
 struct Box {
   int32_t index;      // in the device's body
   double start, end;  // equal where it takes no time
-  Part part = Part::kWhole;
+  Height height = Height::kWhole;
 };
 
 // One lane of one device, in the order of its list.

@@ -163,8 +163,8 @@ class Figure {
   void DrawBox(int device, const Box& box, double y, double height) {
     const Instruction& instruction = program_.lists[device].body[box.index];
     const Shade shade = ShadeOf(program_, device, instruction);
-    if (box.part != Part::kWhole) height /= 2;
-    if (box.part == Part::kLower) y += height;
+    if (box.height != Height::kWhole) height /= 2;
+    if (box.height == Height::kLower) y += height;
     const double width = (box.end - box.start) * scale_;
     Add(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}">)"
         R"(<title>{}: {:.6g} to {:.6g} {}</title></rect>)"

@@ -32,8 +32,8 @@ struct Block {
 void Repeat(const Shape& shape, int device, const Block& block, Row& row) {
   constexpr int64_t kPeriod = 6;
   const int down = device, up = 2 * shape.devices - 1 - device;
-  enum Part { kFDown, kFUp, kIUp, kIDown };
-  std::vector<std::pair<int64_t, Part>> slots;
+  enum What { kFDown, kFUp, kIUp, kIDown };
+  std::vector<std::pair<int64_t, What>> slots;
   for (int64_t begin = 0; begin < kPeriod * shape.microbatches; begin += kPeriod) {
     slots.push_back({begin + block.f_down, kFDown});
     slots.push_back({begin + block.f_up, kFUp});
@@ -41,9 +41,9 @@ void Repeat(const Shape& shape, int device, const Block& block, Row& row) {
     slots.push_back({begin + block.i_down, kIDown});
   }
   std::sort(slots.begin(), slots.end());
-  for (const auto& [slot, part] : slots) {
-    const int stage = part == kFDown || part == kIDown ? down : up;
-    part == kFDown || part == kFUp ? row.F(stage) : row.I(stage);
+  for (const auto& [slot, what] : slots) {
+    const int stage = what == kFDown || what == kIDown ? down : up;
+    what == kFDown || what == kFUp ? row.F(stage) : row.I(stage);
   }
 }
 

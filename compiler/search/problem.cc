@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 namespace pp::search {
 namespace {
@@ -13,23 +12,6 @@ constexpr double kScale = 1e12;
 constexpr double kTolerance = 1e-6;
 // More activations than this count as no limit; their number still fits.
 constexpr double kMostLimit = 8e6, kMostInput = 100;
-
-std::optional<Part> PartOfOp(Op op) {
-  switch (op) {
-    case Op::kForward:
-    case Op::kForwardDrop:
-      return Part::kForward;
-    case Op::kRecompute:
-      return Part::kRecompute;
-    case Op::kBackward:
-    case Op::kBackwardInput:
-      return Part::kBackward;
-    case Op::kBackwardWeight:
-      return Part::kWeight;
-    default:
-      return std::nullopt;
-  }
-}
 
 // A task's result goes to the next stage's forward or the previous one's backward.
 void Link(Problem& problem, int from_cell, int to_cell, Part part, double lag) {
@@ -120,7 +102,7 @@ Plan MakePlan(const Program& program, const Problem& problem) {
   for (const DeviceList& list : program.lists) {
     auto& tasks = plan.lists.emplace_back();
     for (const Instruction& i : list.body) {
-      const auto part = PartOfOp(i.op);
+      const auto part = Info(i.op).part;
       if (!part) continue;
       const int cell = problem.Cell(i.stage, i.micro);
       tasks.push_back(MakeTask(cell, *part));
@@ -135,7 +117,7 @@ void SetPlan(const Problem& problem, const Plan& plan, Program& program) {
   std::vector<Instruction> before(4 * problem.cells());
   for (const DeviceList& list : program.lists)
     for (const Instruction& i : list.body)
-      if (const auto part = PartOfOp(i.op); part && part != Part::kRecompute)
+      if (const auto part = Info(i.op).part; part && part != Part::kRecompute)
         before[MakeTask(problem.Cell(i.stage, i.micro), *part)] = i;
   for (int d = 0; d < problem.devices; ++d) {
     auto& body = program.lists[d].body;

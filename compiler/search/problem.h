@@ -16,7 +16,6 @@
 namespace pp::search {
 
 using Task = int32_t;  // 4 * cell + Part
-enum class Part : int8_t { kForward, kRecompute, kBackward, kWeight };
 
 constexpr Task MakeTask(int cell, Part part) { return 4 * cell + static_cast<int>(part); }
 constexpr int CellOf(Task task) { return task >> 2; }

@@ -22,12 +22,12 @@
 
 namespace pp {
 
-enum class Part : uint8_t { kAll, kAhead, kRest };
+enum class BodyPart : uint8_t { kAll, kAhead, kRest };
 
 // One pass through the body.
 struct Iteration {
   int64_t number = 0;
-  Part part = Part::kAll;
+  BodyPart part = BodyPart::kAll;
 };
 
 // A device's body, ready to run. Vectors are as long as the body.
@@ -49,9 +49,9 @@ struct BoundList {
   std::vector<bool> releases;          // what another lane waits for
   std::vector<Freed> freed;            // by index
 
-  bool Executes(int index, Part part) const {
-    if (part == Part::kAll) return true;
-    return (list[index].micro >= microbatches) == (part == Part::kAhead);
+  bool Executes(int index, BodyPart part) const {
+    if (part == BodyPart::kAll) return true;
+    return (list[index].micro >= microbatches) == (part == BodyPart::kAhead);
   }
   // The step that an instruction belongs to, from 1.
   int64_t StepOf(int index, const Iteration& iteration) const {

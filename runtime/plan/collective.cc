@@ -28,7 +28,7 @@ std::vector<ByteRange> NotEmpty(std::vector<ByteRange> ranges) {
 
 }  // namespace
 
-Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
+RunningCollective::RunningCollective(CollectiveArgs args, Transport* transport, Queue* queue)
     : args_(std::move(args)), transport_(transport), queue_(queue) {
   const Group& group = args_.group;
   me_ = std::find(group.begin(), group.end(), args_.rank) - group.begin();
@@ -43,7 +43,7 @@ Collective::Collective(CollectiveArgs args, Transport* transport, Queue* queue)
   transfers_.reserve(2 * group.size());
 }
 
-void Collective::AddScatter() {
+void RunningCollective::AddScatter() {
   std::vector<std::vector<ByteRange>> pieces;
   size_t rounds = 0;
   for (const std::vector<ByteRange>& shard : args_.shards) {
@@ -72,7 +72,7 @@ void Collective::AddScatter() {
   }
 }
 
-void Collective::AddGather() {
+void RunningCollective::AddGather() {
   std::vector<std::vector<ByteRange>> ranges;
   size_t rounds = 0;
   for (const std::vector<ByteRange>& shard : args_.shards) {
@@ -92,13 +92,13 @@ void Collective::AddGather() {
   }
 }
 
-std::byte* Collective::Slot(size_t member, size_t round) const {
+std::byte* RunningCollective::Slot(size_t member, size_t round) const {
   return args_.exchange + static_cast<int64_t>(member < me_ ? member : member - 1) * slot_ +
          static_cast<int64_t>(round % halves_) * (slot_ / 2);
 }
 
-void Collective::SumWhole(std::span<const std::byte* const> parts, std::byte* out,
-                          std::byte* also) {
+void RunningCollective::SumWhole(std::span<const std::byte* const> parts, std::byte* out,
+                                 std::byte* also) {
   sum_ = queue_->Sum({.dtype = args_.dtype,
                       .n = whole_ / BytesOf(args_.dtype),
                       .parts = parts,
@@ -106,7 +106,7 @@ void Collective::SumWhole(std::span<const std::byte* const> parts, std::byte* ou
                       .also = also});
 }
 
-void Collective::SumPiece(size_t round) {
+void RunningCollective::SumPiece(size_t round) {
   const ByteRange& piece = rounds_[round].sum;
   std::vector<const std::byte*>& parts = parts_[round % halves_];
   for (size_t k = 0; k < parts.size(); ++k)
@@ -117,7 +117,7 @@ void Collective::SumPiece(size_t round) {
                                                .out = value_ + piece.begin});
 }
 
-Status Collective::Start(int64_t offset) {
+Status RunningCollective::Start(int64_t offset) {
   value_ = args_.value + offset;
   round_ = 0;
   sum_ = 0;
@@ -131,7 +131,7 @@ Status Collective::Start(int64_t offset) {
   return {};
 }
 
-Status Collective::Test(bool* over) {
+Status RunningCollective::Test(bool* over) {
   while (!over_) {
     if (round_ < rounds_.size()) {
       PP_RETURN_IF_ERROR(StartRound());
@@ -157,7 +157,7 @@ Status Collective::Test(bool* over) {
 }
 
 // The destination of what it receives is free, and what it sends is computed.
-bool Collective::MayStart(size_t round) const {
+bool RunningCollective::MayStart(size_t round) const {
   return queue_->Done(rounds_[round].gathers ? sum_ : sums_[round % halves_]);
 }
 
@@ -171,7 +171,7 @@ std::vector<std::vector<ByteRange>> EqualShards(int64_t bytes, int64_t members, 
   return shards;
 }
 
-Status Collective::StartRound() {
+Status RunningCollective::StartRound() {
   if (started_ || !MayStart(round_)) return {};
   started_ = true;
   transfers_.clear();
@@ -183,7 +183,7 @@ Status Collective::StartRound() {
   return transport_->StartTogether(transfers_);
 }
 
-Status Collective::TestRound(bool* over) {
+Status RunningCollective::TestRound(bool* over) {
   *over = started_;
   if (!started_) return {};
   for (Move& move : rounds_[round_].moves) {

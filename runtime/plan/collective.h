@@ -58,10 +58,10 @@ struct CollectiveArgs {
   std::byte* exchange = nullptr;
 };
 
-class Collective {
+class RunningCollective {
  public:
   // REQUIRES: `rank` is in the group.
-  Collective(CollectiveArgs args, Transport* transport, Queue* queue);
+  RunningCollective(CollectiveArgs args, Transport* transport, Queue* queue);
 
   // Begins; REQUIRES: it is over, or new, and what it sends is computed. `offset` is added to the
   // value's address.

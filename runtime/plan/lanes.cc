@@ -15,8 +15,8 @@ Lanes::Lanes(Args args) : args_(std::move(args)) {
   for (int i = 0; i < size; ++i) {
     AddToQueue(i);
     if (Info(args_.list->list[i].op).lane != Lane::kReduce) continue;
-    collectives_[i] = std::make_unique<Collective>(args_.collectives[next++], args_.transport,
-                                                   &args_.device->reduce());
+    collectives_[i] = std::make_unique<RunningCollective>(args_.collectives[next++],
+                                                          args_.transport, &args_.device->reduce());
   }
   for (Queue& queue : queues_) queue.next = queue.indices.size();  // at the end of iteration 0
 }
@@ -49,7 +49,7 @@ void Lanes::AddToQueue(int index) {
 
 void Lanes::Begin(const Iteration& iteration) {
   PP_CHECK(iteration.number == begun_.load() + 1);
-  if (iteration.part == Part::kRest) rest_.store(iteration.number);
+  if (iteration.part == BodyPart::kRest) rest_.store(iteration.number);
   begun_.store(iteration.number);
   if (!queues_.empty()) args_.transport->bell().Ring();
 }
@@ -79,9 +79,9 @@ void Lanes::Await(int index, int64_t iteration) {
 
 bool Lanes::Executes(int index, int64_t iteration) const {
   if (!args_.list->overlaps) return true;
-  const Part part = iteration == 1              ? Part::kAhead
-                    : iteration == rest_.load() ? Part::kRest
-                                                : Part::kAll;
+  const BodyPart part = iteration == 1              ? BodyPart::kAhead
+                        : iteration == rest_.load() ? BodyPart::kRest
+                                                    : BodyPart::kAll;
   return args_.list->Executes(index, part);
 }
 

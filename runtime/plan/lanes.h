@@ -87,9 +87,9 @@ class Lanes {
   void End(int index, const Queue& queue);
 
   const Args args_;
-  std::vector<Queue> queues_;                             // the communication thread's
-  std::vector<Port> ports_;                               // by index, of messages
-  std::vector<std::unique_ptr<Collective>> collectives_;  // by index; null: no reduction
+  std::vector<Queue> queues_;                                    // the communication thread's
+  std::vector<Port> ports_;                                      // by index, of messages
+  std::vector<std::unique_ptr<RunningCollective>> collectives_;  // by index; null: no reduction
   std::unique_ptr<Mark[]> marks_;
   std::atomic<int64_t> begun_{0};
   std::atomic<int64_t> rest_{0};  // the iteration that is the epilogue; 0: not known yet

@@ -37,8 +37,8 @@ PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
                         .shards = EqualShards(bytes, members, align),
                         .value = args_.device->at(0),
                         .exchange = args_.exchange};
-    collectives_[exchange] =
-        std::make_unique<Collective>(std::move(args), args_.transport, &args_.device->reduce());
+    collectives_[exchange] = std::make_unique<RunningCollective>(std::move(args), args_.transport,
+                                                                 &args_.device->reduce());
   }
 }
 
@@ -68,7 +68,7 @@ void PeerExchanger::Wait() {
 Status PeerExchanger::Advance(bool* moved) {
   const int64_t asked = asked_.load(std::memory_order_acquire);
   if (over_.load(std::memory_order_relaxed) == asked) return {};
-  Collective& collective = *collectives_.at(what_);
+  RunningCollective& collective = *collectives_.at(what_);
   if (begun_ != asked) {
     if (!args_.device->compute().Done(made_)) return {};
     PP_RETURN_IF_ERROR(collective.Start(data_ - args_.device->at(0)));

@@ -42,7 +42,7 @@ class PeerExchanger : public Peers {
 
  private:
   const Args args_;
-  std::map<PeerExchange, std::unique_ptr<Collective>> collectives_;
+  std::map<PeerExchange, std::unique_ptr<RunningCollective>> collectives_;
   // The last request.
   std::byte* data_ = nullptr;
   PeerExchange what_;

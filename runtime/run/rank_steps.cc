@@ -87,10 +87,10 @@ void Rank::RunSteps() {
   device_->compute().Stamp(&steps_.last_end);
   const int64_t lag = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
-    Iteration iteration{number, body_.overlaps && number == 1 ? Part::kAhead : Part::kAll};
+    Iteration iteration{number, body_.overlaps && number == 1 ? BodyPart::kAhead : BodyPart::kAll};
     if (!MayBegin(number)) {
       if (lag == 0 || number == 1 || signals_.stop.load()) break;
-      iteration.part = Part::kRest;
+      iteration.part = BodyPart::kRest;
     }
     Status status = RunIteration(iteration);
     if (status.ok()) status = device_->status();
@@ -98,14 +98,14 @@ void Rank::RunSteps() {
     const bool saves = status.ok() && !signals_.stop.load() && step > 0 && SavesAt(step);
     if (saves) status = Save(step);
     // If steps overlap, the memory is free only after the last one.
-    const bool over = lag == 0 || iteration.part == Part::kRest;
+    const bool over = lag == 0 || iteration.part == BodyPart::kRest;
     const bool evaluates = status.ok() && !signals_.stop.load() && over && EvaluatesAt(step);
     if (evaluates) status = Evaluate(step);
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
     if (signals_.stop.load()) return;
     ReportUpTo(step, saves || evaluates ? step : step - 1);
     if (saves || evaluates) steps_.resumed = step + 1;
-    if (iteration.part == Part::kRest) break;
+    if (iteration.part == BodyPart::kRest) break;
   }
   if (!signals_.stop.load()) ReportUpTo(signals_.last_step.load(), signals_.last_step.load());
   if (signals_.stop.load() || signals_.last_step.load() < args_.steps) return;

@@ -14,7 +14,7 @@ namespace pp::nccl {
 namespace {
 
 // One list per device: of a step, or of an evaluation, which uses the same communicators.
-struct Part {
+struct Phase {
   const char* name;  // empty: the step
   const Program* unrolled;
   Traffic traffic;
@@ -24,18 +24,18 @@ class Prover {
  public:
   explicit Prover(const Program& program) : program_(program) {}
 
-  Status FindParts(const std::vector<WaitsFor>& waits_for) {
+  Status FindPhases(const std::vector<WaitsFor>& waits_for) {
     if (HasSections(program_)) {
       unrolled_ = Unroll(program_, kUnrolledBodies);
-      PP_RETURN_IF_ERROR(AddPart("prologue, 2 bodies, epilogue", unrolled_, waits_for));
+      PP_RETURN_IF_ERROR(AddPhase("prologue, 2 bodies, epilogue", unrolled_, waits_for));
     } else {
-      PP_RETURN_IF_ERROR(AddPart("", program_, waits_for));
+      PP_RETURN_IF_ERROR(AddPhase("", program_, waits_for));
     }
     if (!HasEvaluation(program_)) return {};
     evaluation_ = EvaluationOf(program_);
     std::vector<WaitsFor> evaluation_waits;
     PP_RETURN_IF_ERROR(Verify(evaluation_, Depth::kPlan, &evaluation_waits));
-    return AddPart("evaluation", evaluation_, evaluation_waits);
+    return AddPhase("evaluation", evaluation_, evaluation_waits);
   }
 
   // The fewest communicators that are free of stalls, and so safe.
@@ -45,14 +45,14 @@ class Prover {
     int last = 0;  // with two devices, one for all messages is one for the pair
     for (;;) {
       Sharings finer = sharings;
-      for (const Part& part : parts_) {
-        const Assignment assignment = Assign(part.traffic, sharings);
+      for (const Phase& phase : phases_) {
+        const Assignment assignment = Assign(phase.traffic, sharings);
         for (const Stall& stall :
-             FindStalls(part.traffic, MakeStreams(part.traffic, assignment, Groups::kNone)))
-          Split(part.traffic, assignment.communicators[stall.communicator], &finer);
+             FindStalls(phase.traffic, MakeStreams(phase.traffic, assignment, Groups::kNone)))
+          Split(phase.traffic, assignment.communicators[stall.communicator], &finer);
       }
       if (finer == sharings) break;
-      const Assignment assignment = Assign(parts_[0].traffic, sharings);
+      const Assignment assignment = Assign(phases_[0].traffic, sharings);
       if (std::exchange(last, assignment.Messages()) != assignment.Messages())
         coarser.push_back(ToText(assignment) + ": " + Check(sharings, Groups::kNone).message());
       sharings = std::move(finer);
@@ -63,25 +63,25 @@ class Prover {
   }
 
   Needs NeedsOf(const Sharings& sharings, Groups groups) const {
-    Needs needs{.flows = parts_[0].traffic.flows,
-                .assignment = Assign(parts_[0].traffic, sharings),
+    Needs needs{.flows = phases_[0].traffic.flows,
+                .assignment = Assign(phases_[0].traffic, sharings),
                 .sharings = sharings};
-    for (const Part& part : parts_)
-      needs.kernels = std::max(needs.kernels, StreamsOf(part, sharings, groups).MostOnADevice());
+    for (const Phase& phase : phases_)
+      needs.kernels = std::max(needs.kernels, StreamsOf(phase, sharings, groups).MostOnADevice());
     return needs;
   }
 
   // Streams alone: a deadlock, or a stall.
   Status Check(const Sharings& sharings, Groups groups) const {
-    for (const Part& part : parts_) {
-      const Streams streams = StreamsOf(part, sharings, groups);
-      const std::vector<Stall> stalls = FindStalls(part.traffic, streams);
+    for (const Phase& phase : phases_) {
+      const Streams streams = StreamsOf(phase, sharings, groups);
+      const std::vector<Stall> stalls = FindStalls(phase.traffic, streams);
       if (stalls.empty()) continue;
-      PP_RETURN_IF_ERROR(In(part, Play(part, streams)));
-      return In(part, Status::Invalid(fmt::format(
-                          "stall: {} may wait behind {} with its data and its partner ready",
-                          NameOf(*part.unrolled, part.traffic.ends[stalls[0].waits]),
-                          NameOf(*part.unrolled, part.traffic.ends[stalls[0].behind]))));
+      PP_RETURN_IF_ERROR(In(phase, Play(phase, streams)));
+      return In(phase, Status::Invalid(fmt::format(
+                           "stall: {} may wait behind {} with its data and its partner ready",
+                           NameOf(*phase.unrolled, phase.traffic.ends[stalls[0].waits]),
+                           NameOf(*phase.unrolled, phase.traffic.ends[stalls[0].behind]))));
     }
     return {};
   }
@@ -89,8 +89,8 @@ class Prover {
   // What would work instead of `sharings` without groups.
   std::string Remedy(const Sharings& sharings) const {
     std::string remedy = ToText(Search().assignment) + ": safe and free of stalls";
-    const bool safe = std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
-      return Play(part, StreamsOf(part, sharings, Groups::kAdjacent)).ok();
+    const bool safe = std::all_of(phases_.begin(), phases_.end(), [&](const Phase& phase) {
+      return Play(phase, StreamsOf(phase, sharings, Groups::kAdjacent)).ok();
     });
     if (!safe) return remedy;
     const bool stalls = !Check(sharings, Groups::kAdjacent).ok();
@@ -99,39 +99,39 @@ class Prover {
   }
 
   Status CheckCreationOf(const Sharings& sharings) const {
-    for (const Part& part : parts_)
-      PP_RETURN_IF_ERROR(
-          In(part, CheckCreation(*part.unrolled, part.traffic, Assign(part.traffic, sharings))));
+    for (const Phase& phase : phases_)
+      PP_RETURN_IF_ERROR(In(
+          phase, CheckCreation(*phase.unrolled, phase.traffic, Assign(phase.traffic, sharings))));
     return {};
   }
 
   // With fewer concurrent kernels than streams, safety depends on luck.
   Status CheckKernels(const Sharings& sharings, const Terms& terms) const {
-    for (const Part& part : parts_) {
-      const Streams streams = StreamsOf(part, sharings, terms.groups);
+    for (const Phase& phase : phases_) {
+      const Streams streams = StreamsOf(phase, sharings, terms.groups);
       const int most = streams.MostOnADevice();
       if (most <= terms.kernels) continue;
       const std::string what =
           fmt::format("{} of {} kernels at once on a device", terms.kernels, most);
-      PP_RETURN_IF_ERROR(In(part, Play(part, streams, terms.kernels).In(what)));
-      return In(part,
+      PP_RETURN_IF_ERROR(In(phase, Play(phase, streams, terms.kernels).In(what)));
+      return In(phase,
                 Status::Invalid(what + ": not proved safe, as their order is left to chance"));
     }
     return {};
   }
 
  private:
-  Status AddPart(const char* name, const Program& unrolled,
-                 const std::vector<WaitsFor>& waits_for) {
+  Status AddPhase(const char* name, const Program& unrolled,
+                  const std::vector<WaitsFor>& waits_for) {
     auto traffic = play::FindTraffic(unrolled, waits_for);
     if (!traffic.ok()) return traffic.status();
-    parts_.push_back({name, &unrolled, std::move(*traffic)});
+    phases_.push_back({name, &unrolled, std::move(*traffic)});
     return {};
   }
 
   // Without times: is the end reached?
-  static Status Play(const Part& part, const Streams& streams, int kernels = play::kNoLimit) {
-    return play::Play(*part.unrolled, part.traffic, streams, {.kernels = kernels}, nullptr);
+  static Status Play(const Phase& phase, const Streams& streams, int kernels = play::kNoLimit) {
+    return play::Play(*phase.unrolled, phase.traffic, streams, {.kernels = kernels}, nullptr);
   }
 
   // A communicator that stalls is replaced by the next finer ones.
@@ -147,16 +147,16 @@ class Prover {
     }
   }
 
-  static Streams StreamsOf(const Part& part, const Sharings& sharings, Groups groups) {
-    return MakeStreams(part.traffic, Assign(part.traffic, sharings), groups);
+  static Streams StreamsOf(const Phase& phase, const Sharings& sharings, Groups groups) {
+    return MakeStreams(phase.traffic, Assign(phase.traffic, sharings), groups);
   }
-  static Status In(const Part& part, const Status& status) {
-    return *part.name == '\0' ? status : status.In(part.name);
+  static Status In(const Phase& phase, const Status& status) {
+    return *phase.name == '\0' ? status : status.In(phase.name);
   }
 
   const Program& program_;
   Program unrolled_, evaluation_;
-  std::vector<Part> parts_;
+  std::vector<Phase> phases_;
 };
 
 }  // namespace
@@ -164,7 +164,7 @@ class Prover {
 Result<Needs> Prove(const Program& program, const std::vector<WaitsFor>& waits_for,
                     const Terms& terms) {
   Prover prover(program);
-  PP_RETURN_IF_ERROR(prover.FindParts(waits_for));
+  PP_RETURN_IF_ERROR(prover.FindPhases(waits_for));
   const Needs needs =
       terms.sharing ? prover.NeedsOf({.most = *terms.sharing}, terms.groups) : prover.Search();
   const std::string chosen = ToText(needs.assignment);

@@ -14,12 +14,12 @@ namespace {
 class Player {
  public:
   Player(const Program& unrolled, const Traffic& traffic, const Streams& streams,
-         const Rules& rules)
+         const Options& options)
       : unrolled_(unrolled),
         traffic_(traffic),
-        rules_(rules),
+        options_(options),
         state_(traffic, streams),
-        occupied_(rules.links ? rules.links->count : 0) {
+        occupied_(options.links ? options.links->count : 0) {
     if (!Timed()) return;
     over_.resize(traffic.ends.size());
     played_.starts.resize(traffic.transfers.size());
@@ -57,7 +57,7 @@ class Player {
   }
 
  private:
-  bool Timed() const { return rules_.durations != nullptr; }
+  bool Timed() const { return options_.durations != nullptr; }
 
   void Wake(int device) {
     if (state_.places[device].awake) return;
@@ -84,10 +84,10 @@ class Player {
         place.time = std::max(place.time, over_[joins[next]]);
       } else if (Info(i.op).lane == Lane::kCompute) {
         place.time +=
-            i.overlap ? rules_.durations->Pair(i, list[next + 1]) : (*rules_.durations)(i);
+            i.overlap ? options_.durations->Pair(i, list[next + 1]) : (*options_.durations)(i);
         if (i.overlap) over[next++] = place.time;
       } else {
-        place.time += rules_.durations->Lost(i);
+        place.time += options_.durations->Lost(i);
       }
       over[next] = place.time;
     }
@@ -101,7 +101,7 @@ class Player {
     for (int32_t s = first; s < end; ++s) StartOf(s, device);
   }
 
-  bool IsLimited(int device) const { return rules_.kernels < state_.places[device].streams; }
+  bool IsLimited(int device) const { return options_.kernels < state_.places[device].streams; }
   // Whether any end has started that the next item of a stream meets.
   bool HasPartners(int32_t stream) const {
     const auto item = state_.ItemOf(stream);
@@ -112,7 +112,7 @@ class Player {
   void StartOf(int32_t stream, int device) {
     State::Place& place = state_.places[device];
     State::Queue& queue = state_.queues[stream];
-    while (queue.open == 0 && place.next > queue.needs && place.kernels < rules_.kernels) {
+    while (queue.open == 0 && place.next > queue.needs && place.kernels < options_.kernels) {
       const auto item = state_.ItemOf(stream);
       ++place.kernels;
       queue.open = static_cast<int32_t>(item.size());
@@ -120,7 +120,7 @@ class Player {
       for (const State::Operation& o : item) {
         State::Meeting& meeting = state_.meetings[o.transfer];
         if (++meeting.started < meeting.ends) continue;
-        if (rules_.links) {
+        if (options_.links) {
           ready_.push({played_.starts[o.transfer].time, o.transfer});
         } else {
           Meet(meeting);
@@ -153,13 +153,13 @@ class Player {
     const int32_t number = ready_.top().second;
     ready_.pop();
     const State::Meeting& meeting = state_.meetings[number];
-    const std::vector<int32_t>& links = rules_.links->of_flow[traffic_.transfers[number].flow];
+    const std::vector<int32_t>& links = options_.links->of_flow[traffic_.transfers[number].flow];
     Start& start = played_.starts[number];
     for (const int32_t link : links)
       if (occupied_[link].until > start.time)
         start.time = occupied_[link].until, start.behind = occupied_[link].by;
     Meet(meeting);
-    const double until = start.time + (*rules_.durations)(At(traffic_.ends[meeting.first_end]));
+    const double until = start.time + (*options_.durations)(At(traffic_.ends[meeting.first_end]));
     for (const int32_t link : links) occupied_[link] = {until, number};
     return true;
   }
@@ -168,7 +168,7 @@ class Player {
     double over = 0;
     if (Timed()) {
       const End& first = traffic_.ends[meeting.first_end];
-      over = played_.starts[first.transfer].time + (*rules_.durations)(At(first));
+      over = played_.starts[first.transfer].time + (*options_.durations)(At(first));
     }
     for (int32_t e = meeting.first_end; e < meeting.first_end + meeting.ends; ++e) {
       const auto stream = static_cast<int32_t>(state_.ends[e].stream);
@@ -192,7 +192,7 @@ class Player {
     const Transfer& transfer = traffic_.transfers[end.transfer];
     if (traffic_.flows[transfer.flow].IsCollective()) return 0;
     const bool leaves = e == transfer.first_end && end.joined != end.index;
-    return leaves ? 0 : rules_.durations->Latency(At(end));
+    return leaves ? 0 : options_.durations->Latency(At(end));
   }
 
   const Instruction& At(const End& end) const {
@@ -201,7 +201,7 @@ class Player {
 
   const Program& unrolled_;
   const Traffic& traffic_;
-  const Rules& rules_;
+  const Options& options_;
   State state_;
   std::vector<double> over_;  // by end, in time: when its item is
   std::vector<int> awake_;
@@ -218,8 +218,8 @@ class Player {
 }  // namespace
 
 Status Play(const Program& unrolled, const Traffic& traffic, const Streams& streams,
-            const Rules& rules, Played* played) {
-  Player player(unrolled, traffic, streams, rules);
+            const Options& options, Played* played) {
+  Player player(unrolled, traffic, streams, options);
   const Status status = player.Run();
   if (played) *played = player.Result();
   return status;

@@ -34,7 +34,7 @@ struct Links {
   std::vector<std::vector<int32_t>> of_flow;  // empty where there are none
 };
 
-struct Rules {
+struct Options {
   // Null: nothing takes time, and only the end is asked for.
   const Durations* durations = nullptr;
   const Links* links = nullptr;  // REQUIRES durations
@@ -68,6 +68,6 @@ struct Played {
 // (instruction 6) is queued behind device 0 '...' (instruction 5), which waits to meet device 1
 // '...' ..., which ... the first". `played` may be null.
 Status Play(const Program& unrolled, const Traffic& traffic, const Streams& streams,
-            const Rules& rules, Played* played);
+            const Options& options, Played* played);
 
 }  // namespace pp::play

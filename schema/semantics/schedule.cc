@@ -9,31 +9,23 @@
 namespace pp {
 namespace {
 
-// What is done with a micro-batch at a stage, or with the values between it and the next one.
-enum Part {
-  kForward,
-  kRecompute,
-  kBackward,
-  kWeight,
+// What is done with a micro-batch at a stage, the first ones as Part numbers them, or with the
+// values between it and the next one.
+enum Slot {
+  kForward = static_cast<int>(Part::kForward),
+  kRecompute = static_cast<int>(Part::kRecompute),
+  kBackward = static_cast<int>(Part::kBackward),
+  kWeight = static_cast<int>(Part::kWeight),
   kSendAct,
   kRecvAct,
   kSendGrad,
   kRecvGrad,
-  kParts
+  kSlots
 };
 
-Part PartOf(Op op) {
+Slot SlotOf(Op op) {
+  if (const auto part = Info(op).part) return static_cast<Slot>(*part);
   switch (op) {
-    case Op::kForward:
-    case Op::kForwardDrop:
-      return kForward;
-    case Op::kRecompute:
-      return kRecompute;
-    case Op::kBackward:
-    case Op::kBackwardInput:
-      return kBackward;
-    case Op::kBackwardWeight:
-      return kWeight;
     case Op::kSendAct:
       return kSendAct;
     case Op::kRecvAct:
@@ -43,7 +35,7 @@ Part PartOf(Op op) {
     case Op::kRecvGrad:
       return kRecvGrad;
     default:
-      return kParts;
+      return kSlots;
   }
 }
 
@@ -66,13 +58,13 @@ class Checker {
   }
 
  private:
-  // Where a part has to be; both values that a message may carry here are between two stages.
-  int DeviceOf(Part part, int stage, int micro) const {
-    const bool next = part == kRecvAct || part == kSendGrad;
+  // Where a slot has to be; both values that a message may carry here are between two stages.
+  int DeviceOf(Slot slot, int stage, int micro) const {
+    const bool next = slot == kRecvAct || slot == kSendGrad;
     return program_.DeviceOf(stage + next, micro);
   }
-  int32_t& At(Part part, int stage, int micro) {
-    return index_of_[static_cast<size_t>(stage) * program_.microbatches + micro][part];
+  int32_t& At(Slot slot, int stage, int micro) {
+    return index_of_[static_cast<size_t>(stage) * program_.microbatches + micro][slot];
   }
   const Instruction& Found(int device, int32_t index) const {
     return program_.lists[device].body[index];
@@ -85,18 +77,18 @@ class Checker {
   Status Place(int device) {
     const auto& list = program_.lists[device].body;
     for (size_t i = 0; i < list.size(); ++i) {
-      const Part part = PartOf(list[i].op);
-      if (part == kParts) continue;
+      const Slot slot = SlotOf(list[i].op);
+      if (slot == kSlots) continue;
       const auto index = static_cast<int32_t>(i);
-      const bool message = part >= kSendAct;
+      const bool message = slot >= kSendAct;
       messages_ |= message;
       if (message && list[i].stage + 1 == program_.stages)
         return Status::Invalid(Quote(device, index) + " (the last stage's go nowhere)");
-      const int right = DeviceOf(part, list[i].stage, list[i].micro);
+      const int right = DeviceOf(slot, list[i].stage, list[i].micro);
       if (right != device)
         return Status::Invalid(fmt::format("{} on device {} (stage {} of its pipe is on device {})",
                                            Quote(device, index), device, list[i].stage, right));
-      int32_t& known = At(part, list[i].stage, list[i].micro);
+      int32_t& known = At(slot, list[i].stage, list[i].micro);
       if (known >= 0)
         return Status::Invalid(fmt::format("{} after '{}', {} (once)", Quote(device, index),
                                            ToText(Found(device, known)), name_(device, known)));
@@ -105,8 +97,8 @@ class Checker {
     return {};
   }
 
-  Status Missing(Op op, Part part, int stage, int micro, Part because) {
-    const int device = DeviceOf(part, stage, micro);
+  Status Missing(Op op, Slot slot, int stage, int micro, Slot because) {
+    const int device = DeviceOf(slot, stage, micro);
     const int32_t other = At(because, stage, micro);
     return Status::Invalid(fmt::format(
         "{} s{} m{} is missing on device {}{}", Info(op).text, stage, micro, device,
@@ -116,7 +108,7 @@ class Checker {
   }
 
   // Of two on one device.
-  Status Order(Part first, int first_stage, Part second, int second_stage, int micro) {
+  Status Order(Slot first, int first_stage, Slot second, int second_stage, int micro) {
     const int32_t a = At(first, first_stage, micro), b = At(second, second_stage, micro);
     if (a < 0 || b < 0 || a < b) return {};
     const int device = DeviceOf(first, first_stage, micro);
@@ -125,11 +117,11 @@ class Checker {
   }
 
   Status CheckCompute(int s, int m) {
-    const auto is = [&](Part part, Op op) {
-      const int32_t index = At(part, s, m);
-      return index >= 0 && Found(DeviceOf(part, s, m), index).op == op;
+    const auto is = [&](Slot slot, Op op) {
+      const int32_t index = At(slot, s, m);
+      return index >= 0 && Found(DeviceOf(slot, s, m), index).op == op;
     };
-    const auto has = [&](Part part) { return At(part, s, m) >= 0; };
+    const auto has = [&](Slot slot) { return At(slot, s, m) >= 0; };
     if (!has(kForward)) return Missing(Op::kForward, kForward, s, m, kBackward);
     if (!has(kBackward))
       return Missing(has(kWeight) ? Op::kBackwardInput : Op::kBackward, kBackward, s, m, kForward);
@@ -150,11 +142,11 @@ class Checker {
   // Between stage s and the next one, if they are on two devices.
   Status CheckMessages(int s, int m) {
     if (program_.DeviceOf(s, m) == program_.DeviceOf(s + 1, m)) return {};
-    for (const auto& [part, op, other] : {std::tuple(kSendAct, Op::kSendAct, kRecvAct),
+    for (const auto& [slot, op, other] : {std::tuple(kSendAct, Op::kSendAct, kRecvAct),
                                           {kRecvAct, Op::kRecvAct, kSendAct},
                                           {kSendGrad, Op::kSendGrad, kRecvGrad},
                                           {kRecvGrad, Op::kRecvGrad, kSendGrad}})
-      if (At(part, s, m) < 0) return Missing(op, part, s, m, other);
+      if (At(slot, s, m) < 0) return Missing(op, slot, s, m, other);
     PP_RETURN_IF_ERROR(Order(kForward, s, kSendAct, s, m));
     PP_RETURN_IF_ERROR(Order(kRecvAct, s, kForward, s + 1, m));
     PP_RETURN_IF_ERROR(Order(kBackward, s + 1, kSendGrad, s, m));
@@ -164,7 +156,7 @@ class Checker {
   const Program& program_;
   const Naming& name_;
   bool messages_ = false;
-  std::vector<std::array<int32_t, kParts>> index_of_;  // by stage and micro-batch
+  std::vector<std::array<int32_t, kSlots>> index_of_;  // by stage and micro-batch
 };
 
 }  // namespace

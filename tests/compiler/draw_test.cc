@@ -49,10 +49,10 @@ TEST_CASE("two instructions that run as one share the height") {
   const Execution execution{{{{0, 1}, {1, 1}, {1, 3}, {3, 3}, {3, 6}, {3, 6}}, {}}, 6};
   const auto boxes = Tracks(program, execution)[0][0].boxes;
   REQUIRE(boxes.size() == 4);
-  CHECK(boxes[0].part == Part::kWhole);
-  CHECK(boxes[1].part == Part::kWhole);  // the WAIT
-  CHECK(boxes[2].part == Part::kUpper);
-  CHECK(boxes[3].part == Part::kLower);
+  CHECK(boxes[0].height == Height::kWhole);
+  CHECK(boxes[1].height == Height::kWhole);  // the WAIT
+  CHECK(boxes[2].height == Height::kUpper);
+  CHECK(boxes[3].height == Height::kLower);
   const auto grid = Grid(program, execution, Paint::kPlain);
   REQUIRE(grid.ok());
   CHECK(*grid ==

@@ -83,10 +83,11 @@ Copy CopyOf(const Program& program, const Instruction& i) {
 std::vector<Iteration> Iterations(const Program& program, int64_t steps) {
   std::vector<Iteration> iterations;
   const bool overlaps = HasSections(program);
-  for (int64_t n = 1; n <= steps + (overlaps ? 1 : 0); ++n) iterations.push_back({n, Part::kAll});
+  for (int64_t n = 1; n <= steps + (overlaps ? 1 : 0); ++n)
+    iterations.push_back({n, BodyPart::kAll});
   if (overlaps) {
-    iterations.front().part = Part::kAhead;
-    iterations.back().part = Part::kRest;
+    iterations.front().part = BodyPart::kAhead;
+    iterations.back().part = BodyPart::kRest;
   }
   return iterations;
 }
@@ -106,9 +107,9 @@ TEST_CASE("prologue, bodies and epilogue are one stream, which makes each step w
       for (size_t i = 0; i < b.list.size(); ++i) {
         if (!b.bound.Executes(static_cast<int>(i), iteration.part)) continue;
         Instruction instruction = b.list[i];
-        if (iteration.part != Part::kAll) {
+        if (iteration.part != BodyPart::kAll) {
           // The sections that the plan gives.
-          const auto& section = iteration.part == Part::kAhead ? list.prologue : list.epilogue;
+          const auto& section = iteration.part == BodyPart::kAhead ? list.prologue : list.epilogue;
           REQUIRE(in_section < section.size());
           CHECK(section[in_section].op == instruction.op);
           CHECK(section[in_section].stage == instruction.stage);
@@ -123,8 +124,8 @@ TEST_CASE("prologue, bodies and epilogue are one stream, which makes each step w
         CHECK(step >= 1);
         CHECK(step <= 4);
       }
-      if (iteration.part == Part::kAhead) CHECK(in_section == list.prologue.size());
-      if (iteration.part == Part::kRest) CHECK(in_section == list.epilogue.size());
+      if (iteration.part == BodyPart::kAhead) CHECK(in_section == list.prologue.size());
+      if (iteration.part == BodyPart::kRest) CHECK(in_section == list.epilogue.size());
     }
     // The same number in each step.
     std::map<int64_t, size_t> names;

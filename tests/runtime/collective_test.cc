@@ -24,7 +24,7 @@ struct Member {
   std::vector<float> value, second;
   std::vector<std::byte> exchange;
   std::unique_ptr<Device> device = MakeCpuDevice();
-  std::unique_ptr<Collective> collective;
+  std::unique_ptr<RunningCollective> collective;
   bool over = false;
 };
 
@@ -53,8 +53,8 @@ struct Meeting {
       mine.value = reinterpret_cast<std::byte*>(member.value.data());
       if (!member.second.empty()) mine.second = reinterpret_cast<std::byte*>(member.second.data());
       mine.exchange = member.exchange.data();
-      member.collective =
-          std::make_unique<Collective>(mine, transports[rank].get(), &member.device->reduce());
+      member.collective = std::make_unique<RunningCollective>(mine, transports[rank].get(),
+                                                              &member.device->reduce());
       CHECK(member.collective->Start(0).ok());
       member.over = false;
     }

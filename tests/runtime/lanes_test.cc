@@ -209,7 +209,7 @@ TEST_CASE("a lane does one thing at a time, and lanes run side by side") {
 TEST_CASE("a prologue leaves out this step's messages, an epilogue the next step's") {
   Fixture f({Message(Op::kRecvAct, 1), Message(Op::kRecvAct, 0)}, true);  // M = 1
   f.Make();
-  f.lanes->Begin({1, Part::kAhead});
+  f.lanes->Begin({1, BodyPart::kAhead});
   f.PeerSends(1);
   CHECK(f.Advance());
   CHECK(f.values == std::vector<int>{1, -1});
@@ -224,7 +224,7 @@ TEST_CASE("a prologue leaves out this step's messages, an epilogue the next step
   CHECK(f.Advance());
   CHECK(f.PeerHasSent());
   CHECK(f.values == std::vector<int>{2, 3});
-  f.lanes->Begin({3, Part::kRest});
+  f.lanes->Begin({3, BodyPart::kRest});
   f.PeerSends(4);
   CHECK(f.Advance());
   CHECK(f.values == std::vector<int>{2, 4});
@@ -259,7 +259,7 @@ TEST_CASE("messages are recorded with the step that they belong to") {
   Recorder recorder(1, 1);
   recorder.Reserve(2, 2, 3);
   f.Make(&recorder);
-  f.lanes->Begin({1, Part::kAhead});
+  f.lanes->Begin({1, BodyPart::kAhead});
   f.PeerSends(1);
   f.Advance();
   CHECK(f.PeerHasSent());
