@@ -150,7 +150,7 @@ double LimitBelow(double limit) {
 
 MarioPlan StartMarioPlan(const Program& program, const PassContext& context) {
   const auto make = [&](Program plan) -> std::optional<Program> {
-    // The last pass times the plan over and over; the search's polishing does as much at once.
+    // The last pass tries one move after the other; the search's polishing does as much at once.
     const bool large = search::IsLarge(plan.stages * plan.microbatches);
     for (const Pass& pass : MarioPasses())
       if (!(large && pass.run == PreposeForward) && !pass.run(plan, context).ok())

@@ -182,4 +182,29 @@ TEST_CASE("lists without and with messages, and the search's clock, tell the sam
   CHECK(plans > 1000);
 }
 
+TEST_CASE("forwards that are preposed never make a plan slower, however long messages take") {
+  int faster = 0;
+  for (const char* scheme : {"1f1b", "gpipe", "interleaved", "chimera", "hanayo"})
+    for (const Shape shape : {Shape{2, 4, 0}, Shape{4, 8, 0}, Shape{8, 16, 0}})
+      for (const std::string passes :
+           {"apply-checkpoint", "apply-checkpoint,overlap-recompute,remove-redundancy"})
+        for (const char* cost :
+             {"f=1,b=2", "f=1,b=2,comm=0.5", "f=1,b=2,comm=2.5", "f=2,b=3,r=1,latency=1,comm=1"}) {
+          CompileOptions options{.scheme = scheme, .shape = shape};
+          options.costs = cost;
+          const auto makespan = [&](const std::string& list) {
+            options.passes = list;
+            const auto stages = CompileStages(options);
+            INFO(stages.status().message());
+            REQUIRE(stages.ok());
+            return MakespanOf(MustPlay(stages->before, *ParseCosts(cost, stages->before.stages)));
+          };
+          const double before = makespan(passes), after = makespan(passes + ",prepose-forward");
+          INFO(scheme << " " << shape.devices << " " << passes << " " << cost);
+          CHECK(after <= before * (1 + 1e-9));
+          faster += after < before * (1 - 1e-9);
+        }
+  CHECK(faster > 50);
+}
+
 }  // namespace pp
