@@ -15,6 +15,7 @@
 // than it says, all is done anew, and what it thinks better is played before it is kept.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "compiler/pass.h"
@@ -28,13 +29,6 @@ namespace {
 using search::Task;
 
 constexpr double kSame = 1e-9;
-
-double MakespanOf(const Spans& spans) {
-  double end = 0;
-  for (const auto& list : spans)
-    if (!list.empty()) end = std::max(end, list.back().end);
-  return end;
-}
 
 // `plays`: what helps according to the timeline is also played.
 class Preposer {

@@ -181,6 +181,13 @@ double ComputeTime(const std::vector<Instruction>& list, size_t index, const Dur
   return Info(i.op).lane == Lane::kCompute ? durations(i) : 0;
 }
 
+double MakespanOf(const Spans& spans) {
+  double makespan = 0;
+  for (const std::vector<Span>& list : spans)
+    for (const Span& span : list) makespan = std::max(makespan, span.end);
+  return makespan;
+}
+
 Result<Spans> IdealTimeline(const Program& program, const std::vector<Message>& messages,
                             const Durations& durations) {
   InOrder lists(program, messages, durations);

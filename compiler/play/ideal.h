@@ -23,6 +23,7 @@ Durations PositiveDurations(const CostModel& costs, const Program& program);
 
 // By device and instruction: when it runs.
 using Spans = std::vector<std::vector<Span>>;
+double MakespanOf(const Spans& spans);
 
 // `messages`: of `program`, as FindMessages gives them. Error: "deadlock: ..." if the lists wait
 // for one another in a cycle.

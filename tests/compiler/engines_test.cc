@@ -52,13 +52,6 @@ std::vector<Span> Computing(const std::vector<Instruction>& list, const std::vec
   return computing;
 }
 
-double MakespanOf(const Spans& spans) {
-  double makespan = 0;
-  for (const std::vector<Span>& list : spans)
-    for (const Span& span : list) makespan = std::max(makespan, span.end);
-  return makespan;
-}
-
 Spans MustPlay(const Program& program, const CostModel& costs) {
   auto spans = IdealTimeline(program, FindMessages(program), Durations(costs, program));
   REQUIRE(spans.ok());
