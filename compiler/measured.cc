@@ -176,7 +176,7 @@ Result<MeasuredRun> Measure(const Program& program, const CostModel& costs,
 
 CostModel InSeconds(CostModel costs, double seconds_per_unit) {
   for (PerStage* row : {&costs.f, &costs.b, &costs.r, &costs.bi, &costs.bw, &costs.fb, &costs.comm,
-                        &costs.latency, &costs.reduce, &costs.step})
+                        &costs.latency, &costs.post, &costs.reduce, &costs.step})
     for (double& time : *row) time *= seconds_per_unit;
   costs.bandwidth /= seconds_per_unit;
   costs.seconds = true;

@@ -90,10 +90,12 @@ class Reader {
   }
   // When the compute lane has passed all before `index`, and what it lost to them.
   double LaneTime(int device, int32_t index) const {
-    double lost = 0;
-    for (; --index >= 0; lost += durations_.Lost(At(device, index)))
-      if (IsOfLane(device, index)) return played_.over[device][index] + lost;
-    return lost;
+    int32_t last = index - 1;
+    while (last >= 0 && !IsOfLane(device, last)) --last;
+    double time = last >= 0 ? played_.over[device][last] : 0;
+    // As the play adds them, to the last bit.
+    while (++last < index) time += durations_.Lost(At(device, last));
+    return time;
   }
   double Over(const End& end) const { return played_.over[end.device][end.index]; }
   const End* EndAt(int device, int32_t index) const {
@@ -207,7 +209,7 @@ void Free(Cause cause, const Program& unrolled, Replay* replay) {
   };
   switch (cause) {
     case Cause::kMessage:
-      replay->costs.comm = replay->costs.latency = {0};
+      replay->costs.comm = replay->costs.latency = replay->costs.post = {0};
       replay->costs.bandwidth = 0;
       return;
     case Cause::kChannel:

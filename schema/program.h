@@ -120,7 +120,7 @@ inline constexpr std::tuple kProgramAttributes{
               "gradients by their norm, which all devices then wait for", kClipNames},
     Attribute{"costs", &Owner::costs, 14, "--costs",
               "f=1,b=2,r=f,bi=b/2,bw=b/"
-              "2,fb=f+b,comm=0,latency=0,bandwidth=0,reduce=0,contention=0,step=0,in=0; "
+              "2,fb=f+b,comm=0,latency=0,post=0,bandwidth=0,reduce=0,contention=0,step=0,in=0; "
               "each may be a list, one value per stage, f=1:1:2:1; or files of piperun --profile"},
 };
 // Those that have the same type in both.

@@ -26,7 +26,8 @@ class Pricer {
         shares_(program.Shares()) {}
 
   CostModel Run() const {
-    CostModel costs{.f = {}, .b = {}, .comm = {}, .latency = {}, .reduce = {}, .step = {}};
+    CostModel costs{
+        .f = {}, .b = {}, .comm = {}, .latency = {}, .post = {}, .reduce = {}, .step = {}};
     costs.seconds = true;
     costs.contention = machine_.contention;
     std::map<const StageLayout*, Times> known;
@@ -48,6 +49,7 @@ class Pricer {
       const auto bytes = static_cast<double>(layout.act_bytes);
       costs.comm.push_back(layout.last ? 0 : machine_.message + Transfer(link, bytes));
       costs.latency.push_back(layout.last ? 0 : link.latency);
+      costs.post.push_back(machine_.post);
     }
     return costs;
   }
@@ -167,8 +169,8 @@ Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layout
     return Status::Invalid(
         fmt::format("--machine: {} has no flops for --dtype {}", machine.name, NameOf(dtype)));
   CostModel costs = Pricer(machine, program, layouts).Run();
-  for (const PerStage* row :
-       {&costs.f, &costs.b, &costs.r, &costs.comm, &costs.latency, &costs.reduce, &costs.step})
+  for (const PerStage* row : {&costs.f, &costs.b, &costs.r, &costs.comm, &costs.latency,
+                              &costs.post, &costs.reduce, &costs.step})
     for (const double seconds : *row)
       if (!(seconds <= kMostCost))
         return Status::Invalid(fmt::format("--machine: {} is too slow: {:g} seconds (at most {:g})",

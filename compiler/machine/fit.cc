@@ -113,6 +113,16 @@ double PerByte(const Profiles& profiles, Measured kind, BytesOf bytes_of) {
   return bytes > 0 ? seconds / bytes : 0;
 }
 
+// Over all stages of all profiles that measured it.
+std::optional<double> MeanOf(const Profiles& profiles, Measured kind) {
+  double sum = 0;
+  int count = 0;
+  for (const Profile& profile : profiles)
+    for (const double seconds : profile.of(kind))
+      if (seconds >= 0) sum += seconds, ++count;
+  return count > 0 ? std::optional(sum / count) : std::nullopt;
+}
+
 bool SameStages(const Job& a, const Job& b) {
   return a.layers_per_stage == b.layers_per_stage && a.micro_batch_size == b.micro_batch_size &&
          a.sequence_length == b.sequence_length && a.tp == b.tp &&
@@ -207,6 +217,11 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
       if (const auto seconds = MeanOf(profiles, job, kind, s))
         values[s] = *seconds / (divided ? shares[s] : 1);
   };
+  const auto take_mean = [&](Measured kind, PerStage& values) {
+    if (const auto seconds = MeanOf(profiles, kind)) values.assign(values.size(), *seconds);
+  };
+  take_mean(Measured::kLatency, costs->latency);
+  take_mean(Measured::kPost, costs->post);
   take(Measured::kF, costs->f, true);
   take(Measured::kR, costs->r, true);
   take(Measured::kBi, costs->bi, true);

@@ -84,6 +84,7 @@ const Machine kMachines[] = {
      .flops = {70 * kG, 70 * kG, 70 * kG},
      .attention = 0.5,
      .launch = 10 * kUs,
+     .post = 10 * kUs,
      .contention = 1,
      .memory_bandwidth = 8 * kG,
      .inside = {2 * kG, 30 * kUs},
@@ -100,6 +101,7 @@ void VisitNumbers(M& machine, Visit visit) {
   visit("/reaches/memory", Dimension::kNone, &machine.memory_share);
   visit("/operator", Dimension::kTime, &machine.launch);
   visit("/message", Dimension::kTime, &machine.message);
+  visit("/post", Dimension::kTime, &machine.post);
   visit("/contention", Dimension::kNone, &machine.contention);
   visit("/memory", Dimension::kBytes, &machine.memory);
   visit("/memory_bandwidth", Dimension::kBandwidth, &machine.memory_bandwidth);
@@ -170,7 +172,7 @@ Result<Machine> ParseMachine(const std::string& text) {
   }
   if (!rest.empty())
     return Status::Invalid(
-        fmt::format("{} is not known (name, flops, reaches, operator, message, "
+        fmt::format("{} is not known (name, flops, reaches, operator, message, post, "
                     "contention, memory, memory_bandwidth, node, inside, between)",
                     Shown(Dotted(rest.begin().key()))));
   if (std::all_of(machine.flops.begin(), machine.flops.end(), [](double x) { return x == 0; }))

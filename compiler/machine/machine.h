@@ -5,7 +5,7 @@
 //   {"name": "our A100s",
 //    "flops": {"fp32": "19.5TFLOP/s", "bf16": "312TFLOP/s", "fp16": "312TFLOP/s"},
 //    "reaches": {"product": 0.7, "attention": 0.5, "memory": 0.85},
-//    "operator": "5us", "message": "10us", "contention": 0.1,
+//    "operator": "5us", "message": "10us", "post": "1us", "contention": 0.1,
 //    "memory": "80GiB", "memory_bandwidth": "2.039TB/s",
 //    "node": 8, "inside": {"bandwidth": "300GB/s", "latency": "5us"},
 //               "between": {"bandwidth": "25GB/s", "latency": "15us"}}
@@ -41,6 +41,7 @@ struct Machine {
   // A100).
   double launch = 0;
   double message = 0;     // seconds that a message occupies its channel beside its bytes
+  double post = 0;        // and that starting it takes from the kernels
   double contention = 0;  // what kernels lose to a reduction beside them (semantics/cost_model.h)
   double memory = 0;      // bytes of a device; 0: not known
   double memory_bandwidth = 0;

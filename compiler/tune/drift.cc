@@ -53,6 +53,7 @@ Result<Drift> DriftUntil(const Program& plan, const std::vector<WaitsFor>& waits
   const auto messages = largest([](CostModel& scaled, double factor) {
     Scale(&scaled.comm, factor);
     Scale(&scaled.latency, factor);
+    Scale(&scaled.post, factor);
     scaled.bandwidth /= factor;
   });
   PP_RETURN_IF_ERROR(messages.status());

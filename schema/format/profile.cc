@@ -96,6 +96,56 @@ Status ReadSeconds(const Json& json, size_t stages, std::string_view key,
   return {};
 }
 
+using Times = std::map<std::pair<Measured, int>, std::vector<double>>;  // by kind and stage
+
+// What messages take beside their channel.
+//
+//   compute  | FW |..SEND..| FW     post: until the lane goes on
+//   peer     |  WAIT          |     latency: from the SEND to the WAIT's end
+void AddPosts(const Program& program, std::span<const Event> events, int32_t first, Times* times) {
+  const int tp = program.job->tp;
+  std::map<std::pair<int, int>, std::vector<const Event*>> bodies;  // by rank and step
+  for (const Event& event : events) {
+    if (event.step < first) continue;
+    auto& body = bodies[{event.rank, event.step}];
+    body.resize(program.lists[event.device].body.size());
+    body[event.index] = &event;
+  }
+  // By step, replica and peer, and value.
+  using Message = std::tuple<int, int, int, Kind, int, int>;
+  const auto message_of = [&](const Event& event, Kind kind, const Instruction& i) {
+    return Message(event.step, event.rank / (program.devices * tp), event.rank % tp, kind, i.stage,
+                   i.micro);
+  };
+  std::map<Message, double> sent;
+  for (const auto& [key, body] : bodies) {
+    const Event* last = nullptr;
+    std::vector<int> sends;  // their stages, since the last one of the compute lane
+    for (const Event* event : body) {
+      if (event == nullptr) continue;
+      const Instruction& i = program.lists[event->device].body[event->index];
+      if (Info(i.op).lane == Lane::kSend && last != nullptr) {
+        sends.push_back(i.stage);
+        sent[message_of(*event, KindOfMessage(i.op), i)] = last->start + last->duration;
+      }
+      if (Info(i.op).lane != Lane::kCompute) continue;
+      for (const int stage : sends)
+        (*times)[{Measured::kPost, stage}].push_back((event->start - last->start - last->duration) /
+                                                     static_cast<double>(sends.size()));
+      sends.clear();
+      last = event;
+    }
+  }
+  for (const Event& event : events) {
+    const Instruction& i = program.lists[event.device].body[event.index];
+    if (event.step < first || i.op != Op::kWait || i.sent) continue;
+    const auto found = sent.find(message_of(event, i.value, i));
+    if (found != sent.end() && event.start < found->second)
+      (*times)[{Measured::kLatency, i.stage}].push_back(event.start + event.duration -
+                                                        found->second);
+  }
+}
+
 }  // namespace
 
 double Quantile(std::vector<double> values, double at) {
@@ -111,7 +161,7 @@ Profile ProfileOf(const Program& program, std::span<const Event> events) {
   for (const Event& event : events) last = std::max(last, event.step);
   const int32_t first = last > kWarmUp ? kWarmUp + 1 : 1;
   profile.steps = std::max(0, last - first + 1);
-  std::map<std::pair<Measured, int>, std::vector<double>> times;
+  Times times;
   // A stage's buckets together: by stage, rank and step.
   std::map<std::tuple<int, int, int>, double> reductions;
   for (const Event& event : events) {
@@ -127,11 +177,17 @@ Profile ProfileOf(const Program& program, std::span<const Event> events) {
   }
   for (const auto& [key, seconds] : reductions)
     times[{Measured::kReduce, std::get<0>(key)}].push_back(seconds);
+  if (program.p2p == P2p::kAsync) AddPosts(program, events, first, &times);
   for (auto& row : profile.seconds) row.assign(program.stages, -1);
   for (auto& [key, values] : times) {
     const bool waits = key.first == Measured::kReduce || key.first == Measured::kComm;
-    profile.of(key.first)[key.second] = Quantile(std::move(values), waits ? 0.1 : 0.5);
+    profile.of(key.first)[key.second] =
+        std::max(0.0, Quantile(std::move(values), waits ? 0.1 : 0.5));
   }
+  // A message is on its channel before it is late.
+  for (int s = 0; s < program.stages; ++s)
+    if (double& latency = profile.of(Measured::kLatency)[s]; latency >= 0)
+      latency = std::max(0.0, latency - std::max(0.0, profile.of(Measured::kComm)[s]));
   return profile;
 }
 

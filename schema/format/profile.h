@@ -22,10 +22,12 @@
 namespace pp {
 
 // What is measured, by key of --costs. Messages and reductions also wait for others, which is not
-// their cost: of those it is the shortest tenth.
-enum class Measured : uint8_t { kF, kR, kB, kBi, kBw, kStep, kReduce, kComm };
-inline constexpr std::array<std::string_view, 8> kMeasuredKeys = {"f",  "r",    "b",      "bi",
-                                                                  "bw", "step", "reduce", "comm"};
+// their cost: of those it is the shortest tenth. What a message takes beside that is from when its
+// SEND could be passed to the end of a WAIT that was there before (latency), and how long the
+// compute lane was at the SEND (post).
+enum class Measured : uint8_t { kF, kR, kB, kBi, kBw, kStep, kReduce, kComm, kLatency, kPost };
+inline constexpr std::array<std::string_view, 10> kMeasuredKeys = {
+    "f", "r", "b", "bi", "bw", "step", "reduce", "comm", "latency", "post"};
 
 struct Profile {
   Job job;  // what was trained

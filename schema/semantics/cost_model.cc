@@ -39,6 +39,7 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
                                                       {"in", &costs.in},
                                                       {"fb", &costs.fb},
                                                       {"latency", &costs.latency},
+                                                      {"post", &costs.post},
                                                       {"bandwidth", &bandwidth},
                                                       {"contention", &contention}};
   std::map<std::string_view, bool> seen;
@@ -47,7 +48,7 @@ Result<CostModel> ParseCosts(const std::string& text, int stages) {
     const auto key = keys.find(item.substr(0, equals));
     if (equals == std::string_view::npos || key == keys.end() || seen[key->first])
       return Status::Invalid(
-          fmt::format("--costs: '{}' (f, b, r, bi, bw, fb, comm, latency, bandwidth, reduce, "
+          fmt::format("--costs: '{}' (f, b, r, bi, bw, fb, comm, latency, post, bandwidth, reduce, "
                       "contention, step, in, each once, as in f=1,b=2)",
                       Shown(item)));
     seen[key->first] = true;
@@ -101,6 +102,7 @@ std::string ToText(const CostModel& costs) {
   add("fb", costs.fb, time);
   add("comm", costs.comm, time);
   add("latency", costs.latency, time);
+  if (costs.post != PerStage{0}) add("post", costs.post, time);
   add("bandwidth", {costs.bandwidth}, costs.seconds ? "B/s" : "");
   add("reduce", costs.reduce, time);
   if (costs.contention > 0) add("contention", {costs.contention}, "");
@@ -163,6 +165,7 @@ Durations::Durations(const CostModel& costs, const Program& program)
   for (int s = 0; s < program.stages; ++s) {
     pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * shares_of[s]);
     latency_.push_back(At(costs.latency, s));
+    post_.push_back(program.p2p == P2p::kBlocking ? 0 : At(costs.post, s));
     std::vector<double>& shares = shares_.emplace_back();
     if (At(costs.reduce, s) == 0) continue;
     int64_t bytes = 0;

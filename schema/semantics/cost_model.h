@@ -25,6 +25,7 @@ struct CostModel {
   PerStage fb;           // a forward of stage s that overlaps a backward (DualPipe); empty: f + b
   PerStage comm{0};      // a message of stage s: how long it occupies its channel
   PerStage latency{0};   // and how much later it arrives
+  PerStage post{0};      // and what its SEND takes of the compute lane, unless that blocks anyway
   double bandwidth = 0;  // bytes per unit of time, added to comm if there is a model; 0: no limit
   PerStage reduce{0};    // a REDUCE_grad
   // The share of a reduction's time that its device's compute lane loses to it: of a GPU's
@@ -37,7 +38,8 @@ struct CostModel {
   std::string_view Unit() const { return seconds ? "s" : "T"; }
 };
 
-// "f=1,b=2,r=1,bi=1,bw=1,fb=3,comm=0,latency=0,bandwidth=0,reduce=0,contention=0,step=0,in=0",
+// "f=1,b=2,r=1,bi=1,bw=1,fb=3,comm=0,latency=0,post=0,bandwidth=0,reduce=0,contention=0,step=0,
+// in=0",
 // each key at most once, a value being one number >= 0 or, but for bandwidth and contention, one
 // for each stage: "f=1:1:2:1". All may be left out.
 // If one has a unit (f=10ms, bandwidth=100GB/s), the others are in seconds or have theirs.
@@ -68,9 +70,12 @@ class Durations {
   }
   // Of two instructions that overlap.
   double Pair(const Instruction& a, const Instruction& b) const;
-  // What the compute lane loses to a reduction or a gathering of weights that it starts.
+  // What the compute lane loses to a message, a reduction or a gathering of weights that it starts.
   double Lost(const Instruction& i) const {
-    return Info(i.op).lane == Lane::kReduce ? contention_ * (*this)(i) : 0;
+    const Lane lane = Info(i.op).lane;
+    return lane == Lane::kReduce ? contention_ * (*this)(i)
+           : lane == Lane::kSend ? post_[i.stage]
+                                 : 0;
   }
   // From the end of a message on its channel to its arrival.
   double Latency(const Instruction& i) const { return latency_[i.stage]; }
@@ -83,7 +88,7 @@ class Durations {
 
   std::vector<double> rows_[kOpNumbers];
   std::vector<std::vector<double>> shares_;  // by stage and bucket
-  std::vector<double> pairs_, latency_;
+  std::vector<double> pairs_, latency_, post_;
   double contention_ = 0;
   double tied_ = 0;  // a REDUCE_tied: what its bytes would cost among those of the first stage
 };

@@ -186,7 +186,7 @@ TEST_CASE("costs may drift so far, and not further") {
   const CostModel costs = *CostsOf(plan, plan.costs);
   const auto seconds = [&](double messages, double reductions) {
     CostModel scaled = costs;
-    for (PerStage* row : {&scaled.comm, &scaled.latency})
+    for (PerStage* row : {&scaled.comm, &scaled.latency, &scaled.post})
       for (double& time : *row) time *= messages;
     for (double& time : scaled.reduce) time *= reductions;
     return Simulate(plan, waits_for, scaled)->makespan;

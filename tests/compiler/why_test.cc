@@ -55,7 +55,7 @@ double Gaps(const Explained& e, Cause cause) {
 
 constexpr const char* kCosts = "f=1,b=2,comm=0.3,latency=0.2,reduce=0.7,step=0.4";
 constexpr const char* kContended =
-    "f=1,b=2,comm=0.3,latency=0.2,reduce=0.7,contention=0.5,step=0.4";
+    "f=1,b=2,comm=0.3,latency=0.2,post=0.05,reduce=0.7,contention=0.5,step=0.4";
 
 void CheckIdle(const Explained& e) {
   const double makespan = e.prediction.makespan;

@@ -40,7 +40,7 @@ TEST_CASE("costs are read, with units and by stage") {
   CHECK(seconds->bandwidth == 2e9);
   CHECK(seconds->Unit() == "s");
   for (const char* text : {"f=1:3,b=4,bi=1:2,bw=3,r=0.5,fb=6,comm=0.25,latency=1,bandwidth=8",
-                           "f=10ms,b=20ms,reduce=1ms:2ms,contention=0.5,step=3us"}) {
+                           "f=10ms,b=20ms,post=1us:2us,reduce=1ms:2ms,contention=0.5,step=3us"}) {
     const auto read = ParseCosts(text, 2);
     REQUIRE(read.ok());
     const auto again = ParseCosts(ToText(*read), 2);
@@ -49,6 +49,7 @@ TEST_CASE("costs are read, with units and by stage") {
     CHECK(again->f == read->f);
     CHECK(again->bandwidth == read->bandwidth);
     CHECK(again->contention == read->contention);
+    CHECK(again->post == read->post);
     CHECK(again->seconds == read->seconds);
   }
 }
@@ -95,6 +96,12 @@ TEST_CASE("durations without a model") {
   CHECK(contended.Lost(Make(Op::kGatherWeights, 1, 0)) == 0.625);
   CHECK(contended.Lost(Make(Op::kBackward, 1)) == 0);
   CHECK(contended.Lost(Make(Op::kSendAct, 1)) == 0);
+  Program posting = program;
+  const CostModel post = *ParseCosts("comm=5,post=1:2:3:4", 4);
+  CHECK(Durations(post, posting).Lost(Make(Op::kSendGrad, 1)) == 2);  // whole whatever the stages
+  CHECK(Durations(post, posting).Lost(Make(Op::kRecvGrad, 1)) == 0);
+  posting.p2p = P2p::kBlocking;
+  CHECK(Durations(post, posting).Lost(Make(Op::kSendGrad, 1)) == 0);
   CHECK(d(Make(Op::kWait, -1)) == 0);
   CHECK(d.Pair(Make(Op::kForward, 0), Make(Op::kBackward, 1)) == 3.5);  // no fb: the sum
   const Durations same(*ParseCosts("f=1:2:3:4", 4), program);

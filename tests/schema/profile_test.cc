@@ -1,7 +1,11 @@
 // What a run measured, and the costs that follow for its own plan and for others.
 #include "schema/format/profile.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
+#include <tuple>
+#include <vector>
 
 #include "compiler/compile.h"
 #include "compiler/machine/costs.h"
@@ -57,6 +61,61 @@ TEST_CASE("medians by kind and stage, without the first two steps") {
   CHECK(profile.of(Measured::kComm)[1] == -1);
   CHECK(ProfileOf(program, EventsOf(program, 2)).of(Measured::kF)[0] == 1e3);
   CHECK(ProfileOf(program, {}).steps == 0);
+}
+
+// Of two replicas in two steps, which follow one another. Instructions of the compute lane take a
+// second each; a SEND takes 0.125 of the lane, is on its channel for 0.25 and arrives 0.5 later.
+std::vector<Event> EventsWithMessages(const Program& program) {
+  std::vector<Event> events;
+  std::map<std::tuple<int, Kind, int, int>, double> arrivals;  // by run, and value
+  for (int run = 0; run < 4; ++run) {
+    std::vector<size_t> next(program.devices);
+    std::vector<double> now(program.devices, 1000 * run);
+    for (int turn = 0; turn < 100; ++turn) {
+      const int d = turn % program.devices;
+      for (const auto& list = program.lists[d].body; next[d] < list.size(); ++next[d]) {
+        const Instruction& i = list[next[d]];
+        Event event{.rank = run / 2 * program.devices + d,
+                    .device = d,
+                    .index = static_cast<int32_t>(next[d]),
+                    .step = 3 + run % 2,
+                    .start = now[d],
+                    .duration = 1};
+        if (Info(i.op).lane == Lane::kSend) {
+          event.duration = 0.25;
+          now[d] += 0.125;
+          arrivals[{run, KindOfMessage(i.op), i.stage, i.micro}] = event.start + 0.75;
+        } else if (i.op == Op::kWait && (i.value == Kind::kAct || i.value == Kind::kGrad) &&
+                   !i.sent) {
+          const auto arrival = arrivals.find({run, i.value, i.stage, i.micro});
+          if (arrival == arrivals.end()) break;
+          now[d] = std::max(now[d], arrival->second);
+          event.duration = now[d] - event.start;
+        } else if (Info(i.op).lane == Lane::kCompute) {
+          now[d] += event.duration;
+        }
+        events.push_back(event);
+      }
+    }
+    REQUIRE(next[0] == program.lists[0].body.size());
+  }
+  return events;
+}
+
+TEST_CASE("what a message takes beside its channel") {
+  Program program = PlanOf("1f1b", 3, 1, {1, 2, 1});
+  program.replicas = 2;
+  const Profile profile = ProfileOf(program, EventsWithMessages(program));
+  for (int s = 0; s < 2; ++s) {
+    CHECK(profile.of(Measured::kComm)[s] == 0.25);
+    CHECK(profile.of(Measured::kPost)[s] == 0.125);
+    CHECK(profile.of(Measured::kLatency)[s] == 0.5);
+  }
+  CHECK(profile.of(Measured::kPost)[2] == -1);
+  CHECK(profile.of(Measured::kLatency)[2] == -1);
+  // A blocking SEND is on the lane for as long as on its channel.
+  program.p2p = P2p::kBlocking;
+  CHECK(ProfileOf(program, EventsWithMessages(program)).of(Measured::kPost)[0] == -1);
 }
 
 // Forwards take 1 and 2 seconds, backwards 3 and 5.
@@ -163,6 +222,12 @@ TEST_CASE("what was not measured costs what the machine says") {
   profile.of(Measured::kReduce) = {1, 1};
   CHECK(CostsOn({profile}, copied)->reduce[0] + CostsOn({profile}, copied)->reduce[1] == Approx(2));
   CHECK(CostsOn({profile}, copied)->comm[0] == 0.125);
+  CHECK(CostsOn({profile}, copied)->post[0] == FindMachine("cpu")->post);
+  CHECK(CostsOn({profile}, copied)->latency[0] == FindMachine("cpu")->inside.latency);
+  // What messages take beside their bytes is the same for all.
+  profile.of(Measured::kPost) = {3, -1}, profile.of(Measured::kLatency) = {5, -1};
+  CHECK(CostsOn({profile}, PlanOf("interleaved", 2, 2))->post == PerStage(4, 3));
+  CHECK(CostsOn({profile}, PlanOf("interleaved", 2, 2))->latency == PerStage(4, 5));
   // Messages, too: on one device there are none.
   Profile alone = ProfileOf(PlanOf("1f1b", 1, 1), {});
   alone.of(Measured::kF) = {3}, alone.of(Measured::kB) = {8};
