@@ -63,8 +63,9 @@ TEST_CASE("medians by kind and stage, without the first two steps") {
   CHECK(ProfileOf(program, {}).steps == 0);
 }
 
-// Of two replicas in two steps, which follow one another. Instructions of the compute lane take a
-// second each; a SEND takes 0.125 of the lane, is on its channel for 0.25 and arrives 0.5 later.
+// Of two replicas in two steps, which follow one another. Instructions of the compute lane take
+// some seconds, more of them where a message goes to, so that most are there before their WAIT; a
+// SEND takes 0.125 of the lane, is on its channel for 0.25 and arrives 0.5 later.
 std::vector<Event> EventsWithMessages(const Program& program) {
   std::vector<Event> events;
   std::map<std::tuple<int, Kind, int, int>, double> arrivals;  // by run, and value
@@ -80,7 +81,7 @@ std::vector<Event> EventsWithMessages(const Program& program) {
                     .index = static_cast<int32_t>(next[d]),
                     .step = 3 + run % 2,
                     .start = now[d],
-                    .duration = 1};
+                    .duration = 1.0 + (i.op == Op::kBackward ? 2 - d : d)};
         if (Info(i.op).lane == Lane::kSend) {
           event.duration = 0.25;
           now[d] += 0.125;
@@ -103,7 +104,7 @@ std::vector<Event> EventsWithMessages(const Program& program) {
 }
 
 TEST_CASE("what a message takes beside its channel") {
-  Program program = PlanOf("1f1b", 3, 1, {1, 2, 1});
+  Program program = PlanOf("gpipe", 3, 1, {1, 2, 1});
   program.replicas = 2;
   const Profile profile = ProfileOf(program, EventsWithMessages(program));
   for (int s = 0; s < 2; ++s) {
