@@ -102,7 +102,8 @@ std::string ToText(const CostModel& costs) {
   add("fb", costs.fb, time);
   add("comm", costs.comm, time);
   add("latency", costs.latency, time);
-  if (costs.post != PerStage{0}) add("post", costs.post, time);
+  if (std::any_of(costs.post.begin(), costs.post.end(), [](double post) { return post > 0; }))
+    add("post", costs.post, time);
   add("bandwidth", {costs.bandwidth}, costs.seconds ? "B/s" : "");
   add("reduce", costs.reduce, time);
   if (costs.contention > 0) add("contention", {costs.contention}, "");
