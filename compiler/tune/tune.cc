@@ -29,7 +29,7 @@ namespace {
 
 // Mario's passes try many orders of a plan: of more cells than this, only all or nothing is
 // recomputed.
-constexpr int64_t kMostMarioCells = 16384;
+constexpr int64_t kMostMarioCells = 4096;
 
 // A plan of more takes longer to compile than anyone wants to wait for.
 constexpr int64_t kMostCells = int64_t{1} << 22;

@@ -14,7 +14,7 @@
 // The space: every scheme that trains the same, with its own number of stages on a device or two to
 // four, on one device those that differ there; every legal tp within a node, pp and micro-batch
 // size; layers balanced by work; ZeRO-1 where there are copies. A plan that does not fit is tried
-// with everything recomputed and, up to sixteen thousand stages times micro-batches, with Mario's
+// with everything recomputed and, up to four thousand stages times micro-batches, with Mario's
 // passes.
 #pragma once
 
