@@ -39,9 +39,8 @@ struct CostModel {
 };
 
 // "f=1,b=2,r=1,bi=1,bw=1,fb=3,comm=0,latency=0,post=0,bandwidth=0,reduce=0,contention=0,step=0,
-// in=0",
-// each key at most once, a value being one number >= 0 or, but for bandwidth and contention, one
-// for each stage: "f=1:1:2:1". All may be left out.
+// in=0", each key at most once, a value being one number >= 0 or, but for bandwidth and contention,
+// one for each stage: "f=1:1:2:1". All may be left out.
 // If one has a unit (f=10ms, bandwidth=100GB/s), the others are in seconds or have theirs.
 Result<CostModel> ParseCosts(const std::string& text, int stages);
 
