@@ -120,9 +120,9 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   Joined joined =
       JoinRun(launch, line.arguments.transport, wrong, line.arguments.train.stall_timeout);
   if (!joined.status.ok()) {
-    if (first || !joined.met) PrintError(joined.status);
+    if (first || !joined.connected) PrintError(joined.status);
     const int code = static_cast<int>(joined.status.code());
-    if (joined.met) std::_Exit(code);  // see JoinMpi
+    if (joined.connected) std::_Exit(code);  // see JoinMpi
     return code;
   }
   if (launch.mpi) CatchStopSignals(first);

@@ -55,7 +55,7 @@ bool WaitsFor(const Step& a, const Step& b) {
   return !message || (a.sent == StartsWith(b.op, "SEND") && a.value == " " + Kind(b.op) + b.value);
 }
 
-bool Meets(const Step& a, const Step& b) {
+bool Matches(const Step& a, const Step& b) {
   if (a.device == b.device || a.value != b.value || Kind(a.op) != Kind(b.op)) return false;
   const bool message = StartsWith(a.op, "SEND") || StartsWith(a.op, "RECV");
   if (!message) return a.op == b.op;
@@ -78,10 +78,10 @@ bool Needs(const Step& a, const Step& b) {
 bool Holds(const Step& a, const Step& b) {
   if (a.why == "waits for") return WaitsFor(a, b);
   if (a.why == "needs the value of") return Needs(a, b);
-  if (a.why == "waits to meet") return Meets(a, b);
+  if (a.why == "waits to be matched by") return Matches(a, b);
   if (a.why == "finds no room alongside" || a.why == "is grouped with")
     return a.device == b.device && a.index != b.index;
-  if (a.why == "needs" || a.why == "stands behind" || a.why == "is queued behind")
+  if (a.why == "needs" || a.why == "comes after" || a.why == "is queued behind")
     return a.device == b.device && b.index < a.index;
   return false;
 }

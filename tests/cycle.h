@@ -6,8 +6,8 @@
 namespace pp {
 
 // What is wrong with the cycle in `error`; "" if each step is one that the two instructions that it
-// names can take: a WAIT waits for what starts its value, a message meets its other end, what
-// stands behind something comes later on the same device; and the last one leads to the first.
+// names can take: a WAIT waits for what starts its value, a message waits for its other end, what
+// comes after something comes later on the same device; and the last one leads to the first.
 std::string FaultOfCycle(const std::string& error);
 
 }  // namespace pp

@@ -92,7 +92,7 @@ class FakeNcclWorld {
     group->at_head = true;
     bool over = true;
     for (size_t i = 0; i < group->operations.size(); ++i) {
-      if (!group->over[i]) Meet(one, member, group.get(), i);
+      if (!group->over[i]) Match(one, member, group.get(), i);
       over = over && group->over[i];
     }
     if (over) {
@@ -136,7 +136,7 @@ class FakeNcclWorld {
     return -1;
   }
 
-  void Meet(Communicator* one, int member, Group* group, size_t index) {
+  void Match(Communicator* one, int member, Group* group, size_t index) {
     const Operation& mine = group->operations[index];
     Group* head = HeadOf(*one, mine.member);
     if (head == nullptr) return;

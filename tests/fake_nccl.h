@@ -1,5 +1,5 @@
 // NCCL without GPUs (runtime/device/cuda/nccl.h), between fakes of CUDA (fake_cuda.h) in one
-// process: a group of operations holds up its stream until each has met its other end.
+// process: a group of operations holds up its stream until each is matched by its other end.
 //
 // It detects what a real one would hang at. Members of a communicator whose streams wait for each
 // other in a cycle, each with a group that lacks what the other needs, are a deadlock: what is
@@ -13,7 +13,7 @@
 
 namespace pp {
 
-// Where the ranks of a run meet.
+// Where the ranks of a run find each other.
 class FakeNcclWorld;
 std::shared_ptr<FakeNcclWorld> MakeFakeNcclWorld(int ranks);
 

@@ -55,16 +55,14 @@ class Meetings {
 
   // Everything that can be handed over by or to the devices `free`; the partners are appended to
   // it.
-  void Meet(double now, std::vector<int>& free) {
-    std::vector<size_t> meeting;
+  void Exchange(double now, std::vector<int>& free) {
+    std::vector<size_t> ready;
     for (int d : free)
       for (size_t m : places_[d].pending)
-        if (!player_.Busy(messages_[m].from) && !player_.Busy(messages_[m].to))
-          meeting.push_back(m);
-    std::sort(meeting.begin(), meeting.end(),
-              [&](size_t a, size_t b) { return Rank(a) < Rank(b); });
-    meeting.erase(std::unique(meeting.begin(), meeting.end()), meeting.end());
-    for (size_t m : meeting) {
+        if (!player_.Busy(messages_[m].from) && !player_.Busy(messages_[m].to)) ready.push_back(m);
+    std::sort(ready.begin(), ready.end(), [&](size_t a, size_t b) { return Rank(a) < Rank(b); });
+    ready.erase(std::unique(ready.begin(), ready.end()), ready.end());
+    for (size_t m : ready) {
       const Message& message = messages_[m];
       Add(message.from, now, Send(message));
       Add(message.to, now, Receive(message));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kTiny = 1e-6;  // of the longest instruction
 
-// Each stopped device waits for a value whose producer stands behind where another one has stopped.
+// Each stopped device waits for a value whose producer comes after where another one has stopped.
 std::vector<play::Blocked> FindCycle(const std::vector<Message>& messages,
                                      const std::vector<size_t>& next, int stopped) {
   std::vector<play::Blocked> way;
@@ -26,7 +26,7 @@ std::vector<play::Blocked> FindCycle(const std::vector<Message>& messages,
     way.push_back({device, missing->consumer, -1, "needs the value of"});
     device = missing->from;
     if (missing->producer > static_cast<int>(next[device]))
-      way.push_back({device, missing->producer, -1, "stands behind"});
+      way.push_back({device, missing->producer, -1, "comes after"});
   }
   way.erase(way.begin(), way.begin() + seen[device]);
   return way;

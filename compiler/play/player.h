@@ -8,7 +8,8 @@
 //   std::optional<double> Choose(int device, double now)   starts something that takes so long,
 //                                                          or nothing: the device waits for a Wake
 //   void End(int device, double now)         optional: what the device has started is over
-//   void Meet(double now, std::vector<int>& free)   optional: before anyone chooses; it may append
+//   void Exchange(double now, std::vector<int>& free)   optional: before anyone chooses; it may
+//   append
 //                                                   devices that are to choose, too
 //   kSame                                    optional: times that differ by this share are the same
 #pragma once
@@ -48,7 +49,7 @@ class Player {
         ++events_seen_;
         End(event, free);
       } while (HasInstants() && !events_.empty() && events_.front().time <= now * (1 + Same()));
-      if constexpr (requires { policy_.Meet(now, free); }) policy_.Meet(now, free);
+      if constexpr (requires { policy_.Exchange(now, free); }) policy_.Exchange(now, free);
       for (const int device : free)
         if (!stopped_) Choose(now, device);
     }
@@ -79,7 +80,7 @@ class Player {
 
   // Without them the devices of an instant need not choose together.
   static constexpr bool HasInstants() {
-    return requires(Policy & policy, std::vector<int> & free) { policy.Meet(0.0, free); }
+    return requires(Policy & policy, std::vector<int> & free) { policy.Exchange(0.0, free); }
     || requires(Policy & policy) { policy.End(0, 0.0); };
   }
   static constexpr double Same() {

@@ -21,7 +21,7 @@ struct Lane {
 };
 
 struct WarpSlots {
-  alignas(64) std::byte bytes[2][kWarp * kMostBytes];  // for every second meeting
+  alignas(64) std::byte bytes[2][kWarp * kMostBytes];  // for every second synchronisation
 };
 
 // Runs blocks, one after the other. The fibers are reused.
@@ -46,7 +46,7 @@ class Runner {
 
   void MeetBlock() { LeaveAs(State::kAtBlock); }
 
-  void MeetLanes(Meeting what) {
+  void SyncLanes(Sync what) {
     if (lane_->where.thread % kWarp == 0) meeting_ = what;
     met_ += what == meeting_ ? 1 : 0;
     LeaveAs(State::kAtWarp);
@@ -115,8 +115,8 @@ class Runner {
     return lane_->fiber;
   }
 
-  // Continues with the lane that is next in the warp, also after a meeting of all of them, or else
-  // in RunWarp.
+  // Continues with the lane that is next in the warp, also after a synchronisation of all of them,
+  // or else in RunWarp.
   void LeaveAs(State state) {
     Fiber* fiber = lane_->fiber;
     const int thread = lane_->where.thread;
@@ -161,11 +161,11 @@ class Runner {
   std::vector<State> states_;  // of the lanes
   std::vector<WarpSlots> warps_;
   std::vector<uint64_t> shared_;
-  std::vector<int64_t> blocks_;       // in the order in which they run
-  std::vector<int> order_;            // of warps
-  Lane* lane_ = nullptr;              // the running one
-  Meeting meeting_ = Meeting::kWarp;  // where the first lane of its warp is
-  int met_ = 0;                       // lanes of the warp that are there
+  std::vector<int64_t> blocks_;  // in the order in which they run
+  std::vector<int> order_;       // of warps
+  Lane* lane_ = nullptr;         // the running one
+  Sync meeting_ = Sync::kWarp;   // where the first lane of its warp is
+  int met_ = 0;                  // lanes of the warp that are there
   const char* fault_ = nullptr;
   std::mt19937 random_;
 };
@@ -182,7 +182,7 @@ constinit thread_local const Where* here = nullptr;
 void SetSeed(uint32_t seed) { OfThisThread().Seed(seed); }
 void Fail(const char* what) { OfThisThread().Fail(what); }
 void MeetBlock() { OfThisThread().MeetBlock(); }
-void MeetLanes(Meeting what) { OfThisThread().MeetLanes(what); }
+void SyncLanes(Sync what) { OfThisThread().SyncLanes(what); }
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {
   OfThisThread().Run(grid, thread);
 }

@@ -3,8 +3,8 @@
 // A warp runs, lane by lane, until all of its lanes are at a barrier of the block or have ended,
 // then another one, in an order given by the seed: if one warp writes to shared memory and another
 // reads it without a barrier between them, some order reads it too early, which is found because
-// shared memory begins as NaNs. Lanes that meet at a shuffle exchange their values there. A thread
-// that ends before a barrier, or lanes that meet at different instructions, make Launch throw
+// shared memory begins as NaNs. Lanes that come to a shuffle exchange their values there. A thread
+// that ends before a barrier, or lanes that come to different instructions, make Launch throw
 // std::runtime_error.
 #pragma once
 
@@ -57,7 +57,7 @@ struct Where {
   int thread = 0, threads = 0;
   int64_t block[3] = {}, blocks[3] = {};
   std::byte* shared = nullptr;
-  std::byte* slots[2] = {};  // of its warp, for every second meeting
+  std::byte* slots[2] = {};  // of its warp, for every second synchronisation
   mutable int meetings = 0;  // of the warp, so far
   mutable std::vector<Copy> copies = {};
   mutable bool shows_copies = false;  // products see what was copied, and below: not done yet
@@ -69,20 +69,20 @@ extern constinit thread_local const Where* here;
 // What this thread does wrong: Launch throws it.
 void Fail(const char* what);
 
-enum class Meeting { kBlock, kWarp, kShuffle, kMatrix };
+enum class Sync { kBlock, kWarp, kShuffle, kMatrix };
 // Waits until all threads of the block have come here.
 void MeetBlock();
 // Waits until all lanes of the warp have come here.
-void MeetLanes(Meeting what);
+void SyncLanes(Sync what);
 // The same, each lane with its value, and returns those of all lanes, kMostBytes apart, which
-// remain valid until this lane's next meeting but one.
+// remain valid until this lane's next synchronisation but one.
 inline constexpr int kMostBytes = 64;
 template <typename T>
-const std::byte* MeetWarp(Meeting what, const T& mine) {
+const std::byte* ExchangeInWarp(Sync what, const T& mine) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kMostBytes);
   std::byte* slots = here->slots[here->meetings++ % 2];
   std::memcpy(slots + here->thread % kWarp * kMostBytes, &mine, sizeof(T));
-  MeetLanes(what);
+  SyncLanes(what);
   return slots;
 }
 
@@ -108,11 +108,12 @@ inline int BlockZ() { return static_cast<int>(emulation::here->block[2]); }
 inline int BlocksX() { return static_cast<int>(emulation::here->blocks[0]); }
 
 inline void SyncBlock() { emulation::MeetBlock(); }
-inline void SyncWarp() { emulation::MeetLanes(emulation::Meeting::kWarp); }
+inline void SyncWarp() { emulation::SyncLanes(emulation::Sync::kWarp); }
 
 template <typename T>
 T Shuffle(T x, int lane) {
-  return emulation::OfLane<T>(emulation::MeetWarp(emulation::Meeting::kShuffle, x), lane % kWarp);
+  return emulation::OfLane<T>(emulation::ExchangeInWarp(emulation::Sync::kShuffle, x),
+                              lane % kWarp);
 }
 template <typename T>
 T ShuffleXor(T x, int mask) {

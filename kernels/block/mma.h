@@ -170,7 +170,7 @@ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]
     mine.a[i] = four(a.at[i], a.at[i + 2]);
     mine.b[i] = four(b.at[2 * i], b.at[2 * i + 1]);
   }
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
+  const std::byte* all = emulation::ExchangeInWarp(emulation::Sync::kMatrix, mine);
   const int g = Lane() / 4, t = Lane() % 4;
   Four sums[2][2][2] = {};  // by matrix, row and column
 #pragma GCC unroll 4
@@ -192,15 +192,15 @@ void Mma(const FragmentA& a, const FragmentsB& b, float (&c0)[4], float (&c1)[4]
   }
 }
 
-// Each lane reads its row before they meet, so that what another one writes there is not seen
-// without a barrier.
+// Each lane reads its row before they are synchronised, so that what another one writes there is
+// not seen without a barrier.
 template <TwoBytes N>
 void LoadMatrix(const N* row, uint32_t (&words)[4]) {
   struct Row {
     uint32_t words[4];
   } mine;
   std::memcpy(&mine, row, sizeof(mine));
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
+  const std::byte* all = emulation::ExchangeInWarp(emulation::Sync::kMatrix, mine);
   for (int i = 0; i < 4; ++i)
     words[i] = emulation::OfLane<Row>(all, 8 * i + Lane() / 4).words[Lane() % 4];
 }
@@ -211,7 +211,7 @@ void LoadMatrixTransposed(const N* row, uint32_t (&words)[4]) {
     uint16_t numbers[8];
   } mine;
   std::memcpy(&mine, row, sizeof(mine));
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kMatrix, mine);
+  const std::byte* all = emulation::ExchangeInWarp(emulation::Sync::kMatrix, mine);
   const int g = Lane() / 4, t = Lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const auto low = emulation::OfLane<Row>(all, 8 * i + 2 * t);
@@ -250,7 +250,7 @@ void WaitForCopies() {
 
 template <int kCount>
 void ShuffleAll(const float (&mine)[kCount], int lane, float (&its)[kCount]) {
-  const std::byte* all = emulation::MeetWarp(emulation::Meeting::kShuffle, mine);
+  const std::byte* all = emulation::ExchangeInWarp(emulation::Sync::kShuffle, mine);
   std::memcpy(its, all + lane * emulation::kMostBytes, sizeof(its));
 }
 

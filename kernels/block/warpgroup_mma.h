@@ -239,7 +239,7 @@ auto RowsOf(const TileFragments& a) {
     TileFragments at;
   } mine;
   std::memcpy(mine.at, a, sizeof(mine.at));
-  const std::byte* all = MeetWarp(Meeting::kMatrix, mine);
+  const std::byte* all = ExchangeInWarp(Sync::kMatrix, mine);
   std::array<std::array<float, kTileSide>, 2> rows;
   for (int t = 0; t < 4; ++t) {
     const auto its = OfLane<Fragments>(all, Lane() / 4 * 4 + t);

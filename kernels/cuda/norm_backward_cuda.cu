@@ -3,7 +3,7 @@
 //
 // A block takes every 512th row, or 256th. A thread owns columns, whose gamma and whose gradients
 // of gamma and beta stay in its registers, as do its numbers of the row; those of the next row are
-// under way meanwhile, and the block meets once a row. The blocks' sums are then added in one
+// under way meanwhile, and the block has one barrier a row. The blocks' sums are then added in one
 // order, so that no two runs differ.
 //
 // Rows that are too wide, or not of whole packs, are read again, from the first-level cache, and

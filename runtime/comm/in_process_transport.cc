@@ -10,7 +10,7 @@ namespace pp {
 namespace {
 
 // One (channel, from, to). INVARIANT: at most one of `source` and `target` waits.
-struct Meeting {
+struct Rendezvous {
   std::mutex mutex;
   bool source_waits = false, target_waits = false;
   void* source = nullptr;
@@ -24,12 +24,12 @@ struct Meeting {
 
 struct Hall {
   explicit Hall(int ranks)
-      : ranks(ranks), meetings(static_cast<size_t>(kChannels) * ranks * ranks), bells(ranks) {}
-  Meeting& At(Channel channel, int from, int to) {
-    return meetings[(static_cast<size_t>(channel) * ranks + from) * ranks + to];
+      : ranks(ranks), rendezvous(static_cast<size_t>(kChannels) * ranks * ranks), bells(ranks) {}
+  Rendezvous& At(Channel channel, int from, int to) {
+    return rendezvous[(static_cast<size_t>(channel) * ranks + from) * ranks + to];
   }
   const int ranks;
-  std::vector<Meeting> meetings;
+  std::vector<Rendezvous> rendezvous;
   std::vector<Bell*> bells;
 };
 
@@ -41,29 +41,29 @@ class InProcessTransport : public Transport {
   }
 
   Status Start(const Port& port, void* data, int64_t bytes) override {
-    Meeting& meeting = MeetingOf(port);
+    Rendezvous& rendezvous = RendezvousOf(port);
     const bool send = port.way == Way::kSend;
     {
-      std::lock_guard<std::mutex> lock(meeting.mutex);
-      bool& partner_waits = send ? meeting.target_waits : meeting.source_waits;
+      std::lock_guard<std::mutex> lock(rendezvous.mutex);
+      bool& partner_waits = send ? rendezvous.target_waits : rendezvous.source_waits;
       if (!partner_waits) {
-        (send ? meeting.source_waits : meeting.target_waits) = true;
-        (send ? meeting.source : meeting.target) = data;
-        meeting.bytes = bytes;
+        (send ? rendezvous.source_waits : rendezvous.target_waits) = true;
+        (send ? rendezvous.source : rendezvous.target) = data;
+        rendezvous.bytes = bytes;
         return {};
       }
-      PP_CHECK(meeting.bytes == bytes);
-      void* const target = send ? meeting.target : data;
-      const void* const source = send ? data : meeting.source;
-      meeting.copier = port.channel == Channel::kControl ? nullptr : copier_;
-      if (meeting.copier != nullptr) {
-        meeting.copy = meeting.copier->Copy(target, source, bytes);
+      PP_CHECK(rendezvous.bytes == bytes);
+      void* const target = send ? rendezvous.target : data;
+      const void* const source = send ? data : rendezvous.source;
+      rendezvous.copier = port.channel == Channel::kControl ? nullptr : copier_;
+      if (rendezvous.copier != nullptr) {
+        rendezvous.copy = rendezvous.copier->Copy(target, source, bytes);
       } else if (bytes > 0) {
         std::memcpy(target, source, bytes);
       }
       partner_waits = false;
-      meeting.sent.store(true, std::memory_order_release);
-      meeting.received.store(true, std::memory_order_release);
+      rendezvous.sent.store(true, std::memory_order_release);
+      rendezvous.received.store(true, std::memory_order_release);
     }
     hall_->bells[port.peer]->Ring();
     bell().Ring();
@@ -71,13 +71,13 @@ class InProcessTransport : public Transport {
   }
 
   Status Test(const Port& port, bool* over) override {
-    Meeting& meeting = MeetingOf(port);
-    std::atomic<bool>& flag = port.way == Way::kSend ? meeting.sent : meeting.received;
+    Rendezvous& rendezvous = RendezvousOf(port);
+    std::atomic<bool>& flag = port.way == Way::kSend ? rendezvous.sent : rendezvous.received;
     *over = flag.load(std::memory_order_acquire) &&
-            (meeting.copier == nullptr || meeting.copier->Done(meeting.copy));
+            (rendezvous.copier == nullptr || rendezvous.copier->Done(rendezvous.copy));
     if (!*over) return {};
     // The other rank's bell does not ring automatically when the copy is done.
-    const bool tell = meeting.copier != nullptr;
+    const bool tell = rendezvous.copier != nullptr;
     flag.store(false, std::memory_order_relaxed);
     if (tell) hall_->bells[port.peer]->Ring();
     return {};
@@ -94,7 +94,7 @@ class InProcessTransport : public Transport {
   void Settle(double) override {}
 
  private:
-  Meeting& MeetingOf(const Port& port) {
+  Rendezvous& RendezvousOf(const Port& port) {
     return port.way == Way::kSend ? hall_->At(port.channel, rank(), port.peer)
                                   : hall_->At(port.channel, port.peer, rank());
   }

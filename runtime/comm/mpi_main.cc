@@ -107,7 +107,7 @@ extern "C" void pp_join_mpi(const pp::JoinMpiArgs& args, pp::Joined* joined) {
   joined->status = pp::StartMpi();
   if (!joined->status.ok()) return;
   auto transport = pp::Join(args);
-  joined->met = true;
+  joined->connected = true;
   if (transport.ok()) {
     joined->transport = std::move(*transport);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -22,10 +22,10 @@ struct JoinMpiArgs {
 
 struct Joined {
   std::unique_ptr<Transport> transport;
-  // Why there is none: the error of the first rank that has one, on all ranks, if they have met;
-  // else this process's own.
+  // Why there is none: the error of the first rank that has one, on all ranks, if they are
+  // connected; else this process's own.
   Status status;
-  bool met = false;
+  bool connected = false;
 };
 
 // What the library exports under kMpiEntry.

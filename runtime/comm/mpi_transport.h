@@ -12,7 +12,7 @@ namespace pp {
 // REQUIRES: MPI is initialized, its errors return, and being a peer is mutual.
 std::unique_ptr<Transport> MakeMpiTransport(int rank, int ranks, std::vector<int> peers);
 
-// Ends MPI for this process. REQUIRES: all ranks have met, and nothing is under way.
+// Ends MPI for this process. REQUIRES: all ranks have joined, and nothing is under way.
 //
 // MPI_Finalize first closes connections to other hosts, and MPICH 4.0 hangs there now and then: one
 // rank waits for its peer to answer, the peer waits for it in the process manager's barrier. So the

@@ -90,7 +90,7 @@ class ShmTransport : public Transport {
   // that lead to it; at the second all are empty.
   void Settle(double seconds) override {
     const auto until = SteadySeconds() + seconds;
-    if (!Meet(0, until)) return;
+    if (!Barrier(0, until)) return;
     for (Transfer& transfer : transfers_) transfer.busy = false;
     for (int channel = 0; channel < kChannels; ++channel)
       for (int to = 0; to < segment_->members(); ++to) {
@@ -99,7 +99,7 @@ class ShmTransport : public Transport {
         empty.receiver.taken.store(0);
         empty.receiver.refused.store(-1);
       }
-    Meet(1, until);
+    Barrier(1, until);
   }
 
  private:
@@ -229,7 +229,7 @@ class ShmTransport : public Transport {
         fmt::format("rank {}: the ranks of this host did not end together", rank()));
   }
 
-  bool Meet(int n, double until) {
+  bool Barrier(int n, double until) {
     std::atomic<int>& arrived = segment_->ArrivedAt(n);
     arrived.fetch_add(1);
     for (int member = 0; member < segment_->members(); ++member)

@@ -17,7 +17,7 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-// An ordered set of ranks that meet in a collective. Sums are taken in this order.
+// An ordered set of ranks that take part in a collective. Sums are taken in this order.
 using Group = std::vector<int>;
 
 struct Topology {

@@ -93,9 +93,9 @@ void StageModel::Recompute(const StageCall& call) {
 // The gradient with respect to the stage's output: received, or begun by the loss. It is copied
 // where BW_weight will look for it, and where nothing else would write the stage's result.
 void StageModel::StartFlow(const StageCall& call, Halves halves) {
-  const Spot& flow = layout_.flow[static_cast<int>(halves)];
-  if (layout_.last || flow.area == Area::kGrad) return;
-  operators_->Copy(call.grad, layout_.grad_bytes, At(call, flow));
+  const Spot& d_stream = layout_.d_stream[static_cast<int>(halves)];
+  if (layout_.last || d_stream.area == Area::kGrad) return;
+  operators_->Copy(call.grad, layout_.grad_bytes, At(call, d_stream));
 }
 
 void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {

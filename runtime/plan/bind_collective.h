@@ -1,4 +1,4 @@
-// Which ranks meet in a collective, and what each of them contributes.
+// Which ranks take part in a collective, and what each of them contributes.
 #pragma once
 
 #include "runtime/comm/topology.h"

@@ -87,7 +87,8 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
     const Dependence& after = args_.list->waits_for[index];
     Await(after.index, iteration.number + after.body);
   } else if (IsMessage(i)) {
-    // Only with blocking sends: the two ends meet. The lane must see that this one has come.
+    // Only with blocking sends: both ends wait for each other. The lane must see that this one has
+    // come.
     Await(index, iteration.number);
   } else {
     Compute(index, iteration);

@@ -3,7 +3,7 @@
 // instructions in list order, one at a time, and all lanes run concurrently. A lane continues into
 // the next iteration (binding.h) once that has begun.
 //
-// Two threads meet here. The compute thread begins iterations, reports its progress and waits for
+// Two threads share this. The compute thread begins iterations, reports its progress and waits for
 // instructions; the communication thread advances the lanes.
 #pragma once
 

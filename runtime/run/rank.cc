@@ -57,17 +57,17 @@ Status Rank::Setup() {
 
 // The transport to and from the device's memory.
 Status Rank::MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives) {
-  DeviceTransportArgs meet{.inner = args_.transport};
+  DeviceTransportArgs args{.inner = args_.transport};
   if (args_.nccl != nullptr) {
     const Workspace workspace = WorkspaceOf(*args_.program->job);
     PP_CHECK(workspace.product_bytes >= kDeadBytes);
-    meet.dead =
+    args.dead =
         device_->at(FindRegion(List(), Kind::kWorkspace, -1, -1)->offset + workspace.products);
     std::vector<Group> groups;
     for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
-    meet.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
+    args.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
   }
-  Result<std::unique_ptr<Transport>> transport = device_->MakeTransport(meet);
+  Result<std::unique_ptr<Transport>> transport = device_->MakeTransport(args);
   PP_RETURN_IF_ERROR(transport.status());
   device_transport_ = std::move(*transport);
   return {};

@@ -191,7 +191,7 @@ struct StageLayout {
 
   std::vector<StageOperator> operators;
   int64_t stream_tokens = 0;  // Job::stream_tokens
-  Spot flow[2];               // by Halves: where the gradient with respect to the stage's output is
+  Spot d_stream[2];           // by Halves: where the gradient with respect to the stage's output is
   int64_t kept_bytes = 0;     // of a stash, what a CFW keeps
   int64_t stash_bytes = 0;    // the rest, beyond what the forward read
   int64_t work_bytes = 0;     // beyond the stash

@@ -10,7 +10,7 @@ namespace {
 // Where the gradient with respect to an operator's output lies.
 enum class Gradient {
   kNone,
-  kFlow,     // in the stream's
+  kStream,   // in the stream's
   kScratch,  // in the second of the temporaries: not needed after the operator's input half
   kOwn,      // by itself, until the weight half
 };
@@ -27,7 +27,7 @@ struct Traits {
 Traits TraitsOf(OperatorKind kind) {
   switch (kind) {
     case OperatorKind::kEmbedding:
-      return {false, Gradient::kFlow, false};
+      return {false, Gradient::kStream, false};
     case OperatorKind::kNorm:
       return {true, Gradient::kScratch, false};
     case OperatorKind::kLinear:
@@ -41,7 +41,7 @@ Traits TraitsOf(OperatorKind kind) {
     case OperatorKind::kSwiGlu:
       return {true, Gradient::kScratch, false};
     case OperatorKind::kResidual:
-      return {false, Gradient::kFlow, false};
+      return {false, Gradient::kStream, false};
     case OperatorKind::kLoss:
       return {false, Gradient::kNone, false};
   }
@@ -226,15 +226,16 @@ class Placer {
   // The places of the gradient with respect to the stream: with respect to the stage's output, and
   // after each of the moves. The last is grad_before, or where the embedding's weight half finds
   // it.
-  std::vector<Spot> PlaceFlow(Halves halves, const std::vector<size_t>& moves, Places* own) {
+  std::vector<Spot> PlaceStreamGradient(Halves halves, const std::vector<size_t>& moves,
+                                        Places* own) {
     const auto take = [&](Area area) { return Spot{area, own->Take(stream_ * width_, dtype_)}; };
-    std::vector<Spot> flow(moves.size() + 1);
+    std::vector<Spot> d_stream(moves.size() + 1);
     Spot last = {Area::kGradBefore, 0};
     if (halves == Halves::kApart) {
       if (layout_.first) last = take(Area::kWork);
-      for (size_t k = layout_.last ? 1 : 0; k < moves.size(); ++k) flow[k] = take(Area::kWork);
-      flow.back() = last;
-      return flow;
+      for (size_t k = layout_.last ? 1 : 0; k < moves.size(); ++k) d_stream[k] = take(Area::kWork);
+      d_stream.back() = last;
+      return d_stream;
     }
     // What leaves its group has two places in turn, as the next group's weight halves read one
     // while its Norm writes the other. For the rest PlaceBackward takes a place in the group.
@@ -245,23 +246,23 @@ class Placer {
       const auto group = [&](size_t move) { return operators_[moves[move]].group; };
       if (k < moves.size() && group(k) == group(k - 1)) continue;
       if (!at_last && !other) other = take(Area::kScratch);
-      flow[k] = at_last ? last : other;
+      d_stream[k] = at_last ? last : other;
       at_last = !at_last;
     }
-    if (!layout_.last) flow[0] = layout_.first || !moves.empty() ? Spot{Area::kGrad, 0} : last;
-    return flow;
+    if (!layout_.last) d_stream[0] = layout_.first || !moves.empty() ? Spot{Area::kGrad, 0} : last;
+    return d_stream;
   }
 
   // `own`: for what the weight half needs.
   void PlaceBackward(Halves halves, Places* own) {
     const Area area = halves == Halves::kTogether ? Area::kScratch : Area::kWork;
     const std::vector<size_t> moves = FindMoves(halves);
-    std::vector<Spot> flows = PlaceFlow(halves, moves, own);
+    std::vector<Spot> places = PlaceStreamGradient(halves, moves, own);
     const int64_t begin = own->end();
     const auto take = [&](int64_t numbers, Dtype dtype) {
       return Spot{area, own->Take(numbers, dtype)};
     };
-    Spot flow = layout_.flow[static_cast<int>(halves)] = flows[0];
+    Spot d_stream = layout_.d_stream[static_cast<int>(halves)] = places[0];
     size_t moved = 0;
     // With respect to operator i's output.
     std::vector<Spot> gradient(operators_.size());
@@ -269,13 +270,13 @@ class Placer {
       if (KindAt(i) == OperatorKind::kLinear) {
         // The loss has overwritten its input with the gradient.
         if (Before(i, OperatorKind::kLoss)) return operators_[i].of(Keep::kStash).out;
-        if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return flow;
+        if (Before(i, OperatorKind::kResidual) && IsPlain(operators_[i + 1].op)) return d_stream;
       }
       switch (TraitsOf(KindAt(i)).gradient) {
         case Gradient::kNone:
           return Spot{};
-        case Gradient::kFlow:
-          return flow;
+        case Gradient::kStream:
+          return d_stream;
         case Gradient::kScratch:
           return Spot{Area::kScratch, temporary_[1]};
         case Gradient::kOwn:
@@ -289,16 +290,16 @@ class Placer {
       if (halves == Halves::kTogether && i + 1 < operators_.size() &&
           operators_[i + 1].group != placed.group)
         own->BackTo(begin);
-      backward.d_out = i + 1 < operators_.size() ? gradient[i] : flow;
+      backward.d_out = i + 1 < operators_.size() ? gradient[i] : d_stream;
       if (KindAt(i) == OperatorKind::kNorm) {
         backward.part =
             take(static_cast<int64_t>(placed.op.parameters.size()) * width_, Dtype::kFp32);
-        backward.add = flow;
+        backward.add = d_stream;
         if (moved < moves.size() && moves[moved] == i) {
-          flow = flows[++moved];
-          if (!flow) flow = take(stream_ * width_, dtype_);
+          d_stream = places[++moved];
+          if (!d_stream) d_stream = take(stream_ * width_, dtype_);
         }
-        backward.d_in = flow;
+        backward.d_in = d_stream;
       } else if (TraitsOf(KindAt(i)).in_place) {
         backward.d_in = backward.d_out;
       } else if (i > 0) {

@@ -24,7 +24,7 @@ using play::Traffic;
 using play::Transfer;
 
 // How messages share communicators, the coarsest first. Collectives have one for each set of
-// devices that meet: NCCL gives no choice there.
+// devices of a collective: NCCL gives no choice there.
 enum class Sharing : uint8_t { kAll, kPair, kDirection, kKind };
 
 struct SharingInfo {

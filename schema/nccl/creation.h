@@ -18,7 +18,7 @@
 namespace pp::nccl {
 
 // Error: "where communicators are made at their first use: deadlock: device 0 '...' (instruction 0)
-// waits to meet device 3 ..., which ... the first".
+// waits to be matched by device 3 ..., which ... the first".
 Status CheckCreation(const Program& unrolled, const Traffic& traffic, const Assignment& assignment);
 
 }  // namespace pp::nccl

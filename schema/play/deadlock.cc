@@ -26,7 +26,7 @@ class Explainer {
   Blocked Next(Blocked& at) const {
     if (at.end >= 0) return NextOfOperation(at);
     const int32_t next = state_.places[at.device].next;
-    if (at.index > next) return Because(at, "stands behind", InLane(at.device));
+    if (at.index > next) return Because(at, "comes after", InLane(at.device));
     return Because(at, "waits for", Operation(traffic_.joins[at.device][next]));
   }
 
@@ -35,7 +35,7 @@ class Explainer {
     at.why = why;
     return next;
   }
-  // Where a compute lane stands: a WAIT, or an operation that it waits for in its place.
+  // Where a compute lane has stopped: a WAIT, or an operation that it waits for in its place.
   Blocked InLane(int device) const {
     const int32_t next = state_.places[device].next, joined = traffic_.joins[device][next];
     return traffic_.ends[joined].index == next ? Operation(joined) : Blocked{device, next};
@@ -53,19 +53,19 @@ class Explainer {
     const bool is_next = Has(item, at.end);
     if (state_.queues[stream].open == 0) {
       if (is_next && !state_.Passed(end)) {
-        const bool stands = end.after == state_.places[end.device].next;
-        return Because(at, "needs", stands ? InLane(end.device) : Blocked{end.device, end.after});
+        const bool is_there = end.after == state_.places[end.device].next;
+        return Because(at, "needs", is_there ? InLane(end.device) : Blocked{end.device, end.after});
       }
       for (const State::Operation& o : item)
         if (!state_.Passed(traffic_.ends[o.end]))
           return Because(at, is_next ? "is grouped with" : "is queued behind", Operation(o.end));
       if (!is_next) return Because(at, "is queued behind", Operation(item.front().end));
-      return Because(at, "finds no room alongside", Operation(Unmet(Occupant(end.device))));
+      return Because(at, "finds no room alongside", Operation(Unmatched(Occupant(end.device))));
     }
-    if (!is_next) return Because(at, "is queued behind", Operation(Unmet(stream)));
-    if (state_.HasMet(end)) return Because(at, "is grouped with", Operation(Unmet(stream)));
+    if (!is_next) return Because(at, "is queued behind", Operation(Unmatched(stream)));
+    if (state_.IsMatched(end)) return Because(at, "is grouped with", Operation(Unmatched(stream)));
     for (int32_t e = traffic_.transfers[end.transfer].first_end;; ++e)
-      if (!HasStarted(e)) return Because(at, "waits to meet", Operation(e));
+      if (!HasStarted(e)) return Because(at, "waits to be matched by", Operation(e));
   }
 
   // REQUIRES: the end is not over.
@@ -76,11 +76,11 @@ class Explainer {
   static bool Has(std::span<const State::Operation> item, int32_t end) {
     return std::any_of(item.begin(), item.end(), [&](const auto& o) { return o.end == end; });
   }
-  // The first operation of a started item that has not met.
-  int32_t Unmet(int32_t stream) const {
+  // The first operation of a started item that is not matched.
+  int32_t Unmatched(int32_t stream) const {
     const auto item = state_.ItemOf(stream);
     return std::find_if(item.begin(), item.end(),
-                        [&](const auto& o) { return !state_.HasMet(traffic_.ends[o.end]); })
+                        [&](const auto& o) { return !state_.IsMatched(traffic_.ends[o.end]); })
         ->end;
   }
   int32_t Occupant(int device) const {

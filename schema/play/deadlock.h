@@ -14,8 +14,8 @@ namespace pp::play {
 std::vector<Blocked> FindCycle(const State& state);
 
 // "device 1 'SEND_grad s0 m0 to d0' (instruction 5) needs device 1 'BW s1 m0' (instruction 4),
-// which stands behind device 1 'WAIT act s0 m0' (instruction 2), which waits for ..., which waits
-// to meet the first".
+// which comes after device 1 'WAIT act s0 m0' (instruction 2), which waits for ..., which waits
+// to be matched by the first".
 std::string ToText(const Program& unrolled, const std::vector<Blocked>& cycle);
 
 }  // namespace pp::play

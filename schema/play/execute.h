@@ -6,8 +6,8 @@
 // (WaitsFor) and the previous message on its channel is over; a reduction starts when all its
 // members have reached it, and a device does one after the other. A message occupies its channel
 // for its cost and arrives a latency later. Two instructions that overlap run as one. With blocking
-// sends, SEND and RECV are in the compute lane and meet each other. Nothing is buffered between the
-// two ends of a message: a program that finishes here finishes on any transport.
+// sends, SEND and RECV are in the compute lane and wait for each other. Nothing is buffered between
+// the two ends of a message: a program that finishes here finishes on any transport.
 #pragma once
 
 #include <optional>

@@ -102,11 +102,11 @@ class Player {
   }
 
   bool IsLimited(int device) const { return options_.kernels < state_.places[device].streams; }
-  // Whether any end has started that the next item of a stream meets.
+  // Whether any end has started that the next item of a stream is matched by.
   bool HasPartners(int32_t stream) const {
     const auto item = state_.ItemOf(stream);
     return std::any_of(item.begin(), item.end(),
-                       [&](const auto& o) { return state_.meetings[o.transfer].started > 0; });
+                       [&](const auto& o) { return state_.rendezvous[o.transfer].started > 0; });
   }
 
   void StartOf(int32_t stream, int device) {
@@ -118,12 +118,12 @@ class Player {
       queue.open = static_cast<int32_t>(item.size());
       if (Timed()) Delay(stream, item);
       for (const State::Operation& o : item) {
-        State::Meeting& meeting = state_.meetings[o.transfer];
-        if (++meeting.started < meeting.ends) continue;
+        State::Rendezvous& rendezvous = state_.rendezvous[o.transfer];
+        if (++rendezvous.started < rendezvous.ends) continue;
         if (options_.links) {
           ready_.push({played_.starts[o.transfer].time, o.transfer});
         } else {
-          Meet(meeting);
+          Finish(rendezvous);
         }
       }
     }
@@ -152,25 +152,26 @@ class Player {
     if (ready_.empty()) return false;
     const int32_t number = ready_.top().second;
     ready_.pop();
-    const State::Meeting& meeting = state_.meetings[number];
+    const State::Rendezvous& rendezvous = state_.rendezvous[number];
     const std::vector<int32_t>& links = options_.links->of_flow[traffic_.transfers[number].flow];
     Start& start = played_.starts[number];
     for (const int32_t link : links)
       if (occupied_[link].until > start.time)
         start.time = occupied_[link].until, start.behind = occupied_[link].by;
-    Meet(meeting);
-    const double until = start.time + (*options_.durations)(At(traffic_.ends[meeting.first_end]));
+    Finish(rendezvous);
+    const double until =
+        start.time + (*options_.durations)(At(traffic_.ends[rendezvous.first_end]));
     for (const int32_t link : links) occupied_[link] = {until, number};
     return true;
   }
 
-  void Meet(const State::Meeting& meeting) {
+  void Finish(const State::Rendezvous& rendezvous) {
     double over = 0;
     if (Timed()) {
-      const End& first = traffic_.ends[meeting.first_end];
+      const End& first = traffic_.ends[rendezvous.first_end];
       over = played_.starts[first.transfer].time + (*options_.durations)(At(first));
     }
-    for (int32_t e = meeting.first_end; e < meeting.first_end + meeting.ends; ++e) {
+    for (int32_t e = rendezvous.first_end; e < rendezvous.first_end + rendezvous.ends; ++e) {
       const auto stream = static_cast<int32_t>(state_.ends[e].stream);
       State::Queue& queue = state_.queues[stream];
       queue.free = std::max(queue.free, over);

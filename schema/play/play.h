@@ -5,9 +5,9 @@
 //
 // A device's compute lane follows its list and stops at a WAIT until what it waits for is over. An
 // item of a stream starts when the one before it is over and the compute lane has passed what its
-// operations need; it then occupies its stream until each of its operations has met the other ends,
-// which have started, too, and has taken its time. Nothing is buffered between the ends. What has
-// started once stays started, so without a limit of kernels all orders end in one state and one
+// operations need; it then occupies its stream until each of its operations is matched by the other
+// ends, which have started, too, and has taken its time. Nothing is buffered between the ends. What
+// has started once stays started, so without a limit of kernels all orders end in one state and one
 // time (as in a Kahn network). Only links make an order matter: first come, first served.
 //
 // If fewer kernels than streams can run at once on a device, that no longer holds: whoever comes
@@ -53,7 +53,7 @@ struct Start {
 struct Blocked {
   int32_t device = -1, index = -1;  // the instruction
   int32_t end = -1;  // of a message or a collective: in Traffic::ends; -1 in a compute lane
-  std::string_view why = {};  // "waits for", "needs", "stands behind", "is queued behind" ...
+  std::string_view why = {};  // "waits for", "needs", "comes after", "is queued behind" ...
 };
 
 struct Played {
@@ -65,7 +65,8 @@ struct Played {
 };
 
 // Error: a deadlock, as the cycle of what waits for what: "device 0 'RECV_grad s0 m0 from d1'
-// (instruction 6) is queued behind device 0 '...' (instruction 5), which waits to meet device 1
+// (instruction 6) is queued behind device 0 '...' (instruction 5), which waits to be matched by
+// device 1
 // '...' ..., which ... the first". `played` may be null.
 Status Play(const Program& unrolled, const Traffic& traffic, const Streams& streams,
             const Options& options, Played* played);

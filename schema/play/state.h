@@ -37,7 +37,7 @@ struct State {
     uint32_t stream : 31, is_over : 1;  // its item is
   };
   // A transfer's position.
-  struct Meeting {
+  struct Rendezvous {
     int32_t first_end, ends;
     int32_t started = 0;  // its ends that have
   };
@@ -45,11 +45,11 @@ struct State {
   // What one step of a play touches lies together: a play of many devices goes through all of them
   // with each micro-batch, and only so much fits a cache.
   const Traffic& traffic;
-  std::vector<Place> places;          // by device
-  std::vector<Queue> queues;          // by stream
-  std::vector<Operation> operations;  // stream by stream, item by item
-  std::vector<Progress> ends;         // by end
-  std::vector<Meeting> meetings;      // by transfer
+  std::vector<Place> places;           // by device
+  std::vector<Queue> queues;           // by stream
+  std::vector<Operation> operations;   // stream by stream, item by item
+  std::vector<Progress> ends;          // by end
+  std::vector<Rendezvous> rendezvous;  // by transfer
 
   State(const Traffic& t, const Streams& s)
       : traffic(t), places(t.joins.size()), ends(t.ends.size()) {
@@ -72,9 +72,9 @@ struct State {
       queues.push_back(
           {s.all[stream].device, first, first, static_cast<int32_t>(operations.size())});
     }
-    meetings.reserve(t.transfers.size());
+    rendezvous.reserve(t.transfers.size());
     for (const Transfer& transfer : t.transfers)
-      meetings.push_back({transfer.first_end, transfer.ends});
+      rendezvous.push_back({transfer.first_end, transfer.ends});
     for (Queue& queue : queues) LookAhead(queue);
   }
 
@@ -92,7 +92,7 @@ struct State {
     // A play of many devices would wait for memory at each new cache line.
     constexpr int kAhead = 8;
     __builtin_prefetch(operation + kAhead);
-    __builtin_prefetch(meetings.data() + operation->transfer + kAhead);
+    __builtin_prefetch(rendezvous.data() + operation->transfer + kAhead);
     __builtin_prefetch(ends.data() + operation->end + 2 * kAhead);
   }
   bool AtEnd(int device) const {
@@ -107,8 +107,8 @@ struct State {
     return true;
   }
   bool Passed(const End& end) const { return places[end.device].next > end.after; }
-  bool HasMet(const End& end) const {
-    return meetings[end.transfer].started == meetings[end.transfer].ends;
+  bool IsMatched(const End& end) const {
+    return rendezvous[end.transfer].started == rendezvous[end.transfer].ends;
   }
   std::span<const Operation> ItemOf(int32_t stream) const {
     const Operation* item = &operations[queues[stream].item];

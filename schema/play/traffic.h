@@ -1,5 +1,5 @@
-// What the devices exchange: operations that meet on other devices, in whatever order a transport
-// takes them.
+// What the devices exchange: operations that those of other devices match, in whatever order a
+// transport takes them.
 //
 //   device 0   F0  SEND_act m0 ─┐                  one transfer, two ends; it needs the sender's F0
 //   device 1   RECV_act m0 ─────┘ WAIT act m0 F0   over and the receiver's buffer free

@@ -56,7 +56,7 @@ Status FindOppositeOrders(const Program& program) {
         if (last >= 0 && place[at] < place[last])
           return Status::Invalid(fmt::format(
               "collectives {} and {}: device {} starts them in this order, device {} the other way "
-              "round (all members of a group meet their collectives in one order)",
+              "round (all members of a group start their collectives in one order)",
               NameOf(collectives.all[last]), NameOf(collectives.all[at]), a, b));
         last = at;
       }

@@ -9,7 +9,7 @@
 
 namespace pp {
 
-// One instruction per member. The k-th of a device meets the k-th of the same name on another.
+// One instruction per member. The k-th of a device belongs to the k-th of the same name on another.
 struct Collective {
   Instruction instruction;   // that of the first member
   std::vector<int> members;  // devices, ascending

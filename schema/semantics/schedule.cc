@@ -112,7 +112,7 @@ class Checker {
     const int32_t a = At(first, first_stage, micro), b = At(second, second_stage, micro);
     if (a < 0 || b < 0 || a < b) return {};
     const int device = DeviceOf(first, first_stage, micro);
-    return Status::Invalid(fmt::format("{} stands before '{}', {}", Quote(device, b),
+    return Status::Invalid(fmt::format("{} comes before '{}', {}", Quote(device, b),
                                        ToText(Found(device, a)), name_(device, a)));
   }
 

@@ -150,10 +150,9 @@ TEST_CASE("messages in an order that cannot work are refused") {
   CHECK(ErrorOf(crossed, P2p::kAsync) == "csv: " + order);
   CHECK(ErrorOf(crossed, P2p::kBlocking) == "csv: after insert-comm: " + order);
   // A use before its receive, and a missing message.
-  CHECK(
-      ErrorOf(MustParse("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), P2p::kAsync) ==
-      "csv: device 1, instruction 1: 'FW s1 m0' stands before 'RECV_act s0 m0 from d0', device 1, "
-      "instruction 2");
+  CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), P2p::kAsync) ==
+        "csv: device 1, instruction 1: 'FW s1 m0' comes before 'RECV_act s0 m0 from d0', device 1, "
+        "instruction 2");
   CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0"), P2p::kAsync) ==
         "csv: SEND_grad s0 m0 is missing on device 1");
 }

@@ -81,9 +81,9 @@ TEST_CASE("both ends send first: a deadlock in one stream, none in one a directi
   CHECK(ErrorOf(plan, {.sharing = Sharing::kPair}) ==
         "1 communicator for a pair of devices: deadlock: "
         "device 0 'RECV_grad s0 m0 from d1' (instruction 6) is queued behind "
-        "device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to meet "
+        "device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to be matched by "
         "device 1 'RECV_act s0 m1 from d0' (instruction 6), which is queued behind "
-        "device 1 'SEND_grad s0 m0 to d0' (instruction 5), which waits to meet the first "
+        "device 1 'SEND_grad s0 m0 to d0' (instruction 5), which waits to be matched by the first "
         "(2 communicators, each for one direction of a pair of devices: safe and free of stalls; "
         "in groups of adjacent messages: safe, but they stall)");
   CHECK(ErrorOf(plan, {.sharing = Sharing::kDirection}) ==
@@ -140,10 +140,11 @@ TEST_CASE("a ring of communicators that are made at their first use") {
   std::rotate(list.begin(), receive, receive + 1);
   REQUIRE(Lower(plan, Form::kLists, {}).ok());
   CHECK_THAT(ErrorOf(plan, {}), Catch::StartsWith("safe"));
-  CHECK_THAT(ErrorOf(plan, lazy),
-             Catch::Contains("where communicators are made at their first use: deadlock: device 0 "
-                             "'RECV_act s3 m0 from d3' (instruction 0) waits to meet device 3") &&
-                 Catch::EndsWith("(make them before the first step, in one order)"));
+  CHECK_THAT(
+      ErrorOf(plan, lazy),
+      Catch::Contains("where communicators are made at their first use: deadlock: device 0 "
+                      "'RECV_act s3 m0 from d3' (instruction 0) waits to be matched by device 3") &&
+          Catch::EndsWith("(make them before the first step, in one order)"));
 }
 
 TEST_CASE("collectives of one set of devices share a communicator") {

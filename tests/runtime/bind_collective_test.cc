@@ -1,4 +1,4 @@
-// Who meets whom: all ranks' collectives of a plan are bound and compared.
+// Who is in which collective: all ranks' collectives of a plan are bound and compared.
 #include "runtime/plan/bind_collective.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class NoDevice : public Device {
   Queue* none_ = nullptr;
 };
 
-// What identifies one meeting, besides its members.
+// What identifies one collective, besides its members.
 using Name = std::tuple<Op, int, int>;  // stage, bucket
 
 struct Bound {
@@ -67,7 +67,7 @@ struct Ranks {
     }
   }
 
-  // By name, and by group if several groups meet under one name (norms of replicas).
+  // By name, and by group if several groups are under one name (norms of replicas).
   std::map<std::pair<Name, Group>, std::vector<const Bound*>> Meetings() const {
     std::map<std::pair<Name, Group>, std::vector<const Bound*>> meetings;
     for (const auto& of_rank : bound)
@@ -177,7 +177,7 @@ TEST_CASE("copies of a stage stand in the order of replicas, then pipes") {
   CHECK(CopiesOf(chimera, {.replicas = 2, .devices = 2, .tp = 2}, 1, 1) == Group{3, 1, 7, 5});
 }
 
-TEST_CASE("all members of a meeting are there, and agree on kind, group and shards") {
+TEST_CASE("all members of a collective are there, and agree on kind, group and shards") {
   ForAll([](const Ranks& ranks) {
     for (const auto& [name, members] : ranks.Meetings()) {
       INFO(ToText(members[0]->instruction));

@@ -28,9 +28,9 @@ struct Member {
   bool over = false;
 };
 
-// Ranks 0 to ranks-1, of which those of `group` meet.
-struct Meeting {
-  Meeting(CollectiveKind kind, int ranks, Group group, int64_t count)
+// Ranks 0 to ranks-1, of which those of `group` take part.
+struct TestCollective {
+  TestCollective(CollectiveKind kind, int ranks, Group group, int64_t count)
       : group(std::move(group)), transports(MakeInProcessTransports(ranks)), members(ranks) {
     std::mt19937 random(7);
     std::uniform_real_distribution<float> numbers(-1, 1);
@@ -74,10 +74,11 @@ struct Meeting {
 };
 
 // The sums of all members' values, in the group's order.
-std::vector<float> OrderedSum(const Meeting& meeting) {
-  std::vector<float> sum = meeting.members[meeting.group[0]].value;
-  for (size_t k = 1; k < meeting.group.size(); ++k)
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += meeting.members[meeting.group[k]].value[i];
+std::vector<float> OrderedSum(const TestCollective& collective) {
+  std::vector<float> sum = collective.members[collective.group[0]].value;
+  for (size_t k = 1; k < collective.group.size(); ++k)
+    for (size_t i = 0; i < sum.size(); ++i)
+      sum[i] += collective.members[collective.group[k]].value[i];
   return sum;
 }
 
@@ -86,60 +87,60 @@ TEST_CASE("an all-reduce adds in the group's order, whoever comes first") {
   // The last one takes several pieces of the exchange.
   const int64_t count = GENERATE(1, 100, 4099, 3 * kExchangePiece / 4 + 11);
   for (const unsigned seed : {1u, 2u, 3u}) {
-    Meeting meeting(CollectiveKind::kAllReduce, 5, group, count);
-    const std::vector<float> sum = OrderedSum(meeting);
-    meeting.Run(seed);
-    for (const int rank : group) CHECK(meeting.members[rank].value == sum);
+    TestCollective collective(CollectiveKind::kAllReduce, 5, group, count);
+    const std::vector<float> sum = OrderedSum(collective);
+    collective.Run(seed);
+    for (const int rank : group) CHECK(collective.members[rank].value == sum);
   }
 }
 
 TEST_CASE("a reduce-scatter gives each member its shard with the all-reduce's bits") {
   const Group group{1, 2, 0};
-  Meeting meeting(CollectiveKind::kReduceScatter, 3, group, 1000);
-  const std::vector<float> sum = OrderedSum(meeting);
-  meeting.Run(4);
+  TestCollective collective(CollectiveKind::kReduceScatter, 3, group, 1000);
+  const std::vector<float> sum = OrderedSum(collective);
+  collective.Run(4);
   for (size_t k = 0; k < group.size(); ++k) {
-    const ByteRange shard = meeting.args.shards[k][0];
+    const ByteRange shard = collective.args.shards[k][0];
     for (int64_t i = shard.begin / 4; i < (shard.begin + shard.bytes) / 4; ++i)
-      CHECK(meeting.members[group[k]].value[i] == sum[i]);
+      CHECK(collective.members[group[k]].value[i] == sum[i]);
   }
 }
 
-TEST_CASE("an all-gather brings all shards together, and may start at another place") {
-  Meeting meeting(CollectiveKind::kAllGather, 3, {0, 1, 2}, 90);
+TEST_CASE("an all-gather brings all shards collective, and may start at another place") {
+  TestCollective collective(CollectiveKind::kAllGather, 3, {0, 1, 2}, 90);
   // Two ranges of one member, none of another.
-  meeting.args.shards = {{{0, 40}, {200, 160}}, {}, {{40, 160}}};
+  collective.args.shards = {{{0, 40}, {200, 160}}, {}, {{40, 160}}};
   std::vector<float> all(90);
   for (int k = 0; k < 3; ++k)
-    for (const ByteRange& range : meeting.args.shards[k])
+    for (const ByteRange& range : collective.args.shards[k])
       for (int64_t i = range.begin / 4; i < (range.begin + range.bytes) / 4; ++i)
-        all[i] = meeting.members[k].value[i];
-  meeting.Run(5);
-  for (const Member& member : meeting.members) CHECK(member.value == all);
+        all[i] = collective.members[k].value[i];
+  collective.Run(5);
+  for (const Member& member : collective.members) CHECK(member.value == all);
 }
 
 TEST_CASE("a member may bring two parts, which both get the sum") {
   const int ranks = GENERATE(1, 2);
   Group group;
   for (int r = 0; r < ranks; ++r) group.push_back(r);
-  Meeting meeting(CollectiveKind::kAllReduce, 2, group, 50);
+  TestCollective collective(CollectiveKind::kAllReduce, 2, group, 50);
   std::vector<float> sum(50);
-  meeting.members[0].second.assign(50, 0.25f);
+  collective.members[0].second.assign(50, 0.25f);
   for (int i = 0; i < 50; ++i) {
-    sum[i] = meeting.members[0].value[i] + 0.25f;
-    if (ranks == 2) sum[i] += meeting.members[1].value[i];
+    sum[i] = collective.members[0].value[i] + 0.25f;
+    if (ranks == 2) sum[i] += collective.members[1].value[i];
   }
-  meeting.Run(6);
-  CHECK(meeting.members[0].second == sum);
-  for (const int rank : group) CHECK(meeting.members[rank].value == sum);
+  collective.Run(6);
+  CHECK(collective.members[0].second == sum);
+  for (const int rank : group) CHECK(collective.members[rank].value == sum);
 }
 
 TEST_CASE("a collective can run again") {
-  Meeting meeting(CollectiveKind::kAllReduce, 2, {0, 1}, 10);
+  TestCollective collective(CollectiveKind::kAllReduce, 2, {0, 1}, 10);
   for (int time = 0; time < 3; ++time) {
-    const std::vector<float> sum = OrderedSum(meeting);
-    meeting.Run(8 + time);
-    CHECK(meeting.members[1].value == sum);
+    const std::vector<float> sum = OrderedSum(collective);
+    collective.Run(8 + time);
+    CHECK(collective.members[1].value == sum);
   }
 }
 

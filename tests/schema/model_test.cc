@@ -249,7 +249,7 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
       if (spot.area == Area::kWork) work.emplace_back(spot.offset, 4 * numbers);
     };
     std::set<int64_t> flows;  // in work
-    const auto add_flow = [&](const Spot& spot) {
+    const auto add_gradient = [&](const Spot& spot) {
       const bool is_new = spot.area != Area::kWork || flows.insert(spot.offset).second;
       if (is_new) add(spot, n * model.hidden_size);
     };
@@ -266,14 +266,14 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
           n * (kind == OperatorKind::kAttention ? placed.op.heads : parameters));
       const bool in_place = backward.d_in == backward.d_out || kind == OperatorKind::kLoss;
       if (kind == OperatorKind::kNorm) {
-        add_flow(backward.d_in);
+        add_gradient(backward.d_in);
       } else if (!in_place) {
         add(backward.d_in, n * before);
       }
       add(backward.part, parameters * model.hidden_size);
       before = placed.op.out;
     }
-    add_flow(layout.flow[static_cast<int>(Halves::kApart)]);
+    add_gradient(layout.d_stream[static_cast<int>(Halves::kApart)]);
     INFO("stage " << s);
     CheckPlaces(stash, layout.stash_bytes);
     CheckPlaces(work, layout.work_bytes);

@@ -35,7 +35,7 @@ TEST_CASE("what a text's lists lack is named with its lines") {
         "FW s0 m1 is missing on device 0 (line 6 has its BW)");
   CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n")) == "FW s0 m1 is missing on device 0");
   CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n  BW s0 m1\n  FW s0 m1\n")) ==
-        "line 6: 'BW s0 m1' stands before 'FW s0 m1', line 7");
+        "line 6: 'BW s0 m1' comes before 'FW s0 m1', line 7");
   CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n  FW s0 m1\n  BW s0 m1\n  BW s0 m1\n")) ==
         "line 8: 'BW s0 m1' after 'BW s0 m1', line 7 (once)");
   CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n  FW s1 m1\n  BW s0 m1\n")) ==
@@ -57,7 +57,7 @@ TEST_CASE("what a CSV's rows lack is named with its cells") {
   CHECK(ErrorOf("0F0,0F1,0B0,0B1\n1F0,1B0,,1F1\n", true) ==
         "BW s1 m1 is missing on device 1 (row 2, column 4 has its FW)");
   CHECK(ErrorOf("0F0,0F1,0B1,0B0\n1F0,1B0,,1B1,1F1\n", true) ==
-        "row 2, column 4: 'BW s1 m1' stands before 'FW s1 m1', row 2, column 5");
+        "row 2, column 4: 'BW s1 m1' comes before 'FW s1 m1', row 2, column 5");
   const std::string messages = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
   CHECK(ErrorOf(messages, true) == "");
   const auto without = [&](const std::string& cell) {
@@ -77,7 +77,7 @@ TEST_CASE("what a CSV's rows lack is named with its cells") {
         "SEND_grad s0 m0 is missing on device 1 (row 1, column 3 has its "
         "RECV_grad)");
   CHECK(ErrorOf("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n", true) ==
-        "row 2, column 1: 'FW s1 m0' stands before 'RECV_act s0 m0 from d0', row 2, column 2");
+        "row 2, column 1: 'FW s1 m0' comes before 'RECV_act s0 m0 from d0', row 2, column 2");
 }
 
 TEST_CASE("a scheme that is off by one is named with its device") {

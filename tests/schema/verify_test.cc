@@ -252,10 +252,12 @@ device 1 holds s1
   CHECK(status.message() ==
         "after plan-memory: deadlock: device 0 stops at 'WAIT act s0 m1 sent'; "
         "device 1 stops at 'WAIT grad s0 m0 sent' (device 0 'WAIT act s0 m1 sent' (instruction 6) "
-        "waits for device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to meet device 1 "
+        "waits for device 0 'SEND_act s0 m1 to d1' (instruction 5), which waits to be matched by "
+        "device 1 "
         "'RECV_act s0 m1 from d0' (instruction 7), which needs device 1 'WAIT grad s0 m0 sent' "
         "(instruction 6), which waits for device 1 'SEND_grad s0 m0 to d0' (instruction 5), which "
-        "waits to meet device 0 'RECV_grad s0 m0 from d1' (instruction 8), which needs the first)");
+        "waits to be matched by device 0 'RECV_grad s0 m0 from d1' (instruction 8), which needs "
+        "the first)");
 }
 
 TEST_CASE("all members of a group start their collectives in one order") {

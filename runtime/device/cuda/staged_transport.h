@@ -37,7 +37,7 @@ class StagedTransport : public Transport {
 
  private:
   static constexpr int kBuffers = 2;
-  struct Flow {
+  struct Transfer {
     std::byte* pinned = nullptr;  // kBuffers of kPieceBytes
     std::byte* data = nullptr;
     int64_t bytes = 0, pieces = 0;
@@ -50,12 +50,12 @@ class StagedTransport : public Transport {
       return std::min(kPieceBytes, bytes - piece * kPieceBytes);
     }
   };
-  Status Send(const Port& port, Flow* flow);
-  Status Receive(const Port& port, Flow* flow);
-  Status Move(const Port& port, Flow* flow);
+  Status Send(const Port& port, Transfer* transfer);
+  Status Receive(const Port& port, Transfer* transfer);
+  Status Move(const Port& port, Transfer* transfer);
 
   const Args args_;
-  std::vector<Flow> flows_;  // by port
+  std::vector<Transfer> transfers_;  // by port
 };
 
 }  // namespace pp
