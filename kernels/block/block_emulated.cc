@@ -47,8 +47,8 @@ class Runner {
   void MeetBlock() { LeaveAs(State::kAtBlock); }
 
   void SyncLanes(Sync what) {
-    if (lane_->where.thread % kWarp == 0) meeting_ = what;
-    met_ += what == meeting_ ? 1 : 0;
+    if (lane_->where.thread % kWarp == 0) sync_ = what;
+    arrived_ += what == sync_ ? 1 : 0;
     LeaveAs(State::kAtWarp);
   }
 
@@ -95,7 +95,7 @@ class Runner {
 
   // Until all lanes have reached a barrier of the block, or have ended.
   void RunWarp(int warp) {
-    met_ = 0;
+    arrived_ = 0;
     for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i)
       if (states_[i] <= State::kRuns) FiberOf(i)->Enter();
     const auto first = states_.begin() + warp * kWarp;
@@ -122,9 +122,9 @@ class Runner {
     const int thread = lane_->where.thread;
     states_[thread] = state;
     int next = thread + 1;
-    if (next % kWarp == 0 && state == State::kAtWarp && met_ == kWarp) {
+    if (next % kWarp == 0 && state == State::kAtWarp && arrived_ == kWarp) {
       next -= kWarp;
-      met_ = 0;
+      arrived_ = 0;
       std::fill_n(states_.begin() + next, kWarp, State::kRuns);
     }
     if ((next % kWarp == 0 && next > thread) || states_[next] > State::kRuns) return fiber->Leave();
@@ -164,8 +164,8 @@ class Runner {
   std::vector<int64_t> blocks_;  // in the order in which they run
   std::vector<int> order_;       // of warps
   Lane* lane_ = nullptr;         // the running one
-  Sync meeting_ = Sync::kWarp;   // where the first lane of its warp is
-  int met_ = 0;                  // lanes of the warp that are there
+  Sync sync_ = Sync::kWarp;      // where the first lane of its warp is
+  int arrived_ = 0;              // lanes of the warp that are there
   const char* fault_ = nullptr;
   std::mt19937 random_;
 };
