@@ -105,7 +105,9 @@ Plan MakePlan(const Program& program, const Problem& problem) {
       const auto part = Info(i.op).part;
       if (!part) continue;
       const int cell = problem.Cell(i.stage, i.micro);
-      tasks.push_back(MakeTask(cell, *part));
+      const bool split = problem.split[cell] != 0;
+      if (*part != Part::kWeight || split) tasks.push_back(MakeTask(cell, *part));
+      if (i.op == Op::kBackward && split) tasks.push_back(MakeTask(cell, Part::kWeight));
       if (i.op == Op::kForwardDrop) plan.dropped[cell] = 1;
     }
   }

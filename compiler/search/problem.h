@@ -87,7 +87,8 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
 //   d0 | F0 F1 .. B0 F2 B1 .. B2 F0         after 1, lead 1: the makespan is d1's end, or d0's and
 //   1 d1 |    F0 B0 F1 B1 F2 B2    F0         after 0
 void AimAtPeriod(Problem& problem);
-// The program's own order.
+// The program's order of the problem's tasks. Where only one of the two splits a backward, a whole
+// one is where the input half is, and two halves are side by side.
 Plan MakePlan(const Program& program, const Problem& problem);
 // Gives the program the plan's lists. WAITs, marks for reductions and overlaps are dropped: they
 // belong to the old order.

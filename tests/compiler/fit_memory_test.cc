@@ -325,6 +325,11 @@ TEST_CASE("with many cells, too, a scheme is no slower than another with the sam
   }
 }
 
+TEST_CASE("whole backwards follow the orders of schemes that split them") {
+  // ZB-V's order with whole backwards; Hanayo's own leads to 111.5.
+  CHECK(CheckFit({"hanayo", 8, 32, 2, "in=0.1", "8", 0}) <= 110);
+}
+
 TEST_CASE("many micro-batches repeat what a few of them take") {
   // Near the bound, 3082.5 and 3080; what policies alone find takes 3515.5 and 3215.
   CHECK(CheckFit({"interleaved", 8, 1024, 2, "in=0.1", "8", 0}) <= 3100);
