@@ -132,11 +132,14 @@ std::vector<search::Plan> StartsOf(const Program& program, const std::vector<Pro
   std::vector<search::Plan> starts = {search::MakePlan(program, problem)};
   for (auto& future : plans) {
     search::Plan plan = future.get();
-    if (plan.lists != starts[0].lists && search::SameWork(problem, plan, starts[0]))
-      starts.push_back(std::move(plan));
+    if (search::SameWork(problem, plan, starts[0])) starts.push_back(std::move(plan));
   }
   std::sort(starts.begin(), starts.end(),
             [](const search::Plan& a, const search::Plan& b) { return a.lists < b.lists; });
+  starts.erase(
+      std::unique(starts.begin(), starts.end(),
+                  [](const search::Plan& a, const search::Plan& b) { return a.lists == b.lists; }),
+      starts.end());
   return starts;
 }
 

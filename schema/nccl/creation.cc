@@ -8,7 +8,7 @@ namespace pp::nccl {
 namespace {
 
 // A device's first use of each communicator, in list order, as traffic of its own: all members take
-// part to create it. The names of the ends are those of the instructions.
+// part in its creation. The names of the ends are those of the instructions.
 Traffic FirstUses(const Traffic& traffic, const Assignment& assignment) {
   Traffic uses;
   uses.flows.emplace_back();
