@@ -37,6 +37,9 @@ inline __device__ int InTile(int row, int column) {
 using TileSums = float[8][4];
 using TileFragments = FragmentA[4];
 
+// Whether a product replaces its sums.
+enum class Adds { kNo, kYes };
+
 // Sums, rounded, as a left factor.
 template <TwoBytes N>
 __device__ void ToFragments(const TileSums& sums, TileFragments& fragments) {
@@ -88,6 +91,11 @@ inline __device__ void Pin(TileSums& s) {
 #if PP_WARPGROUPS
   asm volatile("" : PP_SUMS(s)::"memory");
 #endif
+}
+template <int kTiles>
+__device__ void Pin(TileSums (&s)[kTiles]) {
+  PP_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) Pin(s[tile]);
 }
 inline __device__ void Pin(TileFragments& f) {
 #if PP_WARPGROUPS
@@ -147,12 +155,12 @@ PP_TILE_PRODUCT(BFloat16, "bf16")
 PP_TILE_PRODUCT(Float16, "f16")
 #endif
 
-// sums[row][column] = row `row` of the tile a, which has the group's 64 rows, times row `column` of
-// the tile b.
-template <TwoBytes N>
+// sums[row][column] = or += row `row` of the tile a, which has the group's 64 rows, times row
+// `column` of the tile b.
+template <Adds kAdds, TwoBytes N>
 __device__ void MultiplyTileRows(const N* a, const N* b, TileSums& sums) {
 #if PP_WARPGROUPS
-  ProductOfRows<0>(TileDescriptor(a, 0), TileDescriptor(b, 0), sums, N{});
+  ProductOfRows<kAdds == Adds::kYes>(TileDescriptor(a, 0), TileDescriptor(b, 0), sums, N{});
   PP_UNROLL
   for (int k = 1; k < 4; ++k)
     ProductOfRows<1>(TileDescriptor(a, k * 32), TileDescriptor(b, k * 32), sums, N{});
@@ -209,14 +217,20 @@ void WaitForProducts(Registers&...) {
 
 namespace emulation {
 
-// sums = or += left(row, k), of this lane's row 0 or 1, times right(k, column).
+// sums = or += left(row, k), of this lane's row 0 or 1, times right(k, column). What they add to is
+// in place, or comes from a product before this one.
 template <typename Left, typename Right>
-void MultiplyLater(bool adds, const Left& left, const Right& right, TileSums& sums) {
+void MultiplyLater(Adds adds, const Left& left, const Right& right, TileSums& sums) {
   if (!here->shows_copies) Fail("products do not see what was copied");
-  auto before = std::make_shared<std::array<float, 32> >();
-  if (adds) std::memcpy(before->data(), sums, sizeof(sums));
-  std::memset(sums, 0xff, sizeof(sums));
+  using Values = std::array<float, 32>;
+  Values pending;
+  std::memset(&pending, 0xff, sizeof(pending));
+  const bool follows = std::memcmp(sums, &pending, sizeof(sums)) == 0;
+  auto before = std::make_shared<Values>();
+  if (adds == Adds::kYes) std::memcpy(before->data(), sums, sizeof(sums));
+  std::memcpy(sums, &pending, sizeof(sums));
   here->products.push_back([=, &sums] {
+    if (adds == Adds::kYes && follows) std::memcpy(before->data(), sums, sizeof(sums));
     for (int n = 0; n < 8; ++n)
       for (int i = 0; i < 4; ++i) {
         float sum = 0;
@@ -254,11 +268,11 @@ auto RowsOf(const TileFragments& a) {
 
 }  // namespace emulation
 
-template <TwoBytes N>
+template <Adds kAdds, TwoBytes N>
 void MultiplyTileRows(const N* a, const N* b, TileSums& sums) {
   emulation::CheckTile(a), emulation::CheckTile(b);
   emulation::MultiplyLater(
-      false,
+      kAdds,
       [a](int row, int k) { return ToFloat(a[InTile(Warp() % 4 * 16 + Lane() / 4 + row * 8, k)]); },
       [b](int k, int column) { return ToFloat(b[InTile(column, k)]); }, sums);
 }
@@ -267,7 +281,7 @@ template <TwoBytes N>
 void MultiplyTileColumns(const TileFragments& a, const N* b, TileSums& sums) {
   emulation::CheckTile(b);
   emulation::MultiplyLater(
-      true, [rows = emulation::RowsOf<N>(a)](int row, int k) { return rows[row][k]; },
+      Adds::kYes, [rows = emulation::RowsOf<N>(a)](int row, int k) { return rows[row][k]; },
       [b](int k, int column) { return ToFloat(b[InTile(k, column)]); }, sums);
 }
 

@@ -1,5 +1,5 @@
-// Attention's backward by warpgroups, three or four of them at work on a multiprocessor. Bound by
-// the products.
+// Attention's backward by warpgroups, three or four of them at work on a multiprocessor, or two for
+// heads of 128. Bound by the products.
 #include "kernels/cuda/attention_backward_cuda.h"
 #include "kernels/cuda/attention_warpgroups_cuda.h"
 
@@ -7,37 +7,38 @@ namespace pp::kernels::cuda {
 namespace {
 
 // One warpgroup, with its own rows of two matrices, and two stages of the others.
-template <typename N>
+template <typename N, int kDim>
 struct BackwardMemory {
-  Tile<N> own[2];
+  HeadTiles<N, kDim> own[2];
   struct {
-    Tile<N> rows[2];
+    HeadTiles<N, kDim> rows[2];
     Statistics<kSide> statistics;
   } stages[2];
 };
 
-template <typename N>
-__device__ void LoadTiles(const Rows<const N>& first, const Rows<const N>& second,
-                          Tile<N> (&to)[2]) {
-  LoadTile<kGroupThreads>(first, to[0]);
-  LoadTile<kGroupThreads>(second, to[1]);
+template <typename N, int kTiles>
+__device__ void LoadBoth(const Rows<const N>& first, const Rows<const N>& second,
+                         Tile<N> (&to)[2][kTiles]) {
+  LoadTiles<kGroupThreads>(first, to[0]);
+  LoadTiles<kGroupThreads>(second, to[1]);
 }
 
-// The products of a's and b's rows, of two pairs of tiles.
-template <typename N>
-__device__ void MultiplyBoth(const Tile<N> (&a)[2], const Tile<N> (&b)[2], TileSums& first,
-                             TileSums& second) {
+// The products of a's and b's rows, of two pairs of heads' tiles.
+template <typename N, int kTiles>
+__device__ void MultiplyBoth(const Tile<N> (&a)[2][kTiles], const Tile<N> (&b)[2][kTiles],
+                             TileSums& first, TileSums& second) {
   BeginProducts();
-  MultiplyTileRows(a[0].at, b[0].at, first);
-  MultiplyTileRows(a[1].at, b[1].at, second);
+  MultiplyHeadRows(a[0], b[0], first);
+  MultiplyHeadRows(a[1], b[1], second);
   CommitProducts();
   WaitForProducts(first, second);
 }
 
-template <typename N>
-__global__ void __launch_bounds__(kGroupThreads, 3) KeyGradients(AttentionBackwardArgs<N> a) {
+template <typename N, int kDim>
+__global__ void __launch_bounds__(kGroupThreads, kDim == 64 ? 3 : 2)
+    KeyGradients(AttentionBackwardArgs<N> a) {
 #if PP_WARPGROUPS
-  auto& memory = Shared<BackwardMemory<N>>();
+  auto& memory = Shared<BackwardMemory<N, kDim>>();
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t kv_heads = KvHeads(a.shape), group = a.shape.heads / kv_heads;
   const int64_t batch = BlockX() / kv_heads, first_head = BlockX() % kv_heads * group;
@@ -46,12 +47,12 @@ __global__ void __launch_bounds__(kGroupThreads, 3) KeyGradients(AttentionBackwa
   const int tiles = (tokens - first + kSide - 1) / kSide;
   const int rounds = static_cast<int>(group) * tiles;
   const Head keys = HeadOf(a.shape, batch, first_head);
-  LoadTiles(keys.In(a.qkv, keys.k, first), keys.In(a.qkv, keys.v, first), memory.own);
+  LoadBoth(keys.In(a.qkv, keys.k, first), keys.In(a.qkv, keys.v, first), memory.own);
   const auto load = [&](int round) {
     const Head head = LaterHead(keys, a.shape, round / tiles);
     const int query = first + round % tiles * kSide;
     auto& stage = memory.stages[round % 2];
-    LoadTiles(head.In(a.qkv, head.q, query), head.Out(a.dout, query), stage.rows);
+    LoadBoth(head.In(a.qkv, head.q, query), head.Out(a.dout, query), stage.rows);
     LoadStatistics(a.lse + head.of_query + query, DotsOf(a, head) + query, tokens - query,
                    stage.statistics);
     CommitCopies();
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kGroupThreads, 3) KeyGradients(AttentionBackwa
   load(0);
   const Softmax softmax(a.shape);
   const HeadDropout dropout({}, keys, batch, tokens);
-  TileSums dk = {}, dv = {};
+  HeadSums<kDim> dk = {}, dv = {};
   PP_NO_UNROLL
   for (int round = 0; round < rounds; ++round) {
     MeetCopies();  // the previous tile has been read, too
@@ -77,35 +78,35 @@ __global__ void __launch_bounds__(kGroupThreads, 3) KeyGradients(AttentionBackwa
     ToFragments<N>(scores[0], left);
     ToFragments<N>(gradients[0], right);
     BeginProducts(dv, dk, left, right);
-    MultiplyTileColumns(left, stage.rows[1].at, dv);
-    MultiplyTileColumns(right, stage.rows[0].at, dk);
+    MultiplyHeadColumns(left, stage.rows[1], dv);
+    MultiplyHeadColumns(right, stage.rows[0], dk);
     CommitProducts();
     WaitForProducts(dv, dk, left, right);
   }
   SyncBlock();
   const float scales[] = {softmax.scale, softmax.scale}, ones[] = {1, 1};
-  const int staging = Warp() * 16 * kSide;
-  StoreTile(dk, scales, memory.own[0].at + staging, keys.In(a.dqkv, keys.k, own));
-  StoreTile(dv, ones, memory.own[1].at + staging, keys.In(a.dqkv, keys.v, own));
+  StoreTiles(dk, scales, memory.own[0], keys.In(a.dqkv, keys.k, own));
+  StoreTiles(dv, ones, memory.own[1], keys.In(a.dqkv, keys.v, own));
 #else
   Trap();
 #endif
 }
 
-template <typename N>
-__global__ void __launch_bounds__(kGroupThreads, 4) QueryGradients(AttentionBackwardArgs<N> a) {
+template <typename N, int kDim>
+__global__ void __launch_bounds__(kGroupThreads, kDim == 64 ? 4 : 2)
+    QueryGradients(AttentionBackwardArgs<N> a) {
 #if PP_WARPGROUPS
-  auto& memory = Shared<BackwardMemory<N>>();
+  auto& memory = Shared<BackwardMemory<N, kDim>>();
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
   const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
   const int first = ((tokens - 1) / kSide - BlockY()) * kSide;  // most keys first
   const int end = first + kSide < tokens ? first + kSide : tokens;
   const int own = first + Warp() * 16;
-  LoadTiles(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
+  LoadBoth(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
   const auto load = [&](int key) {
-    LoadTiles(head.In(a.qkv, head.k, key), head.In(a.qkv, head.v, key),
-              memory.stages[key / kSide % 2].rows);
+    LoadBoth(head.In(a.qkv, head.k, key), head.In(a.qkv, head.v, key),
+             memory.stages[key / kSide % 2].rows);
     CommitCopies();
   };
   load(0);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kGroupThreads, 4) QueryGradients(AttentionBack
     lse[0][i] = query < tokens ? a.lse[head.of_query + query] : 0;
     dots[0][i] = query < tokens ? DotsOf(a, head)[query] : 0;
   }
-  TileSums dq = {};
+  HeadSums<kDim> dq = {};
   PP_NO_UNROLL
   for (int key = 0; key < end; key += kSide) {
     MeetCopies();  // the previous tile has been read, too
@@ -133,29 +134,34 @@ __global__ void __launch_bounds__(kGroupThreads, 4) QueryGradients(AttentionBack
     TileFragments left;
     ToFragments<N>(gradients[0], left);
     BeginProducts(dq, left);
-    MultiplyTileColumns(left, stage.rows[0].at, dq);
+    MultiplyHeadColumns(left, stage.rows[0], dq);
     CommitProducts();
     WaitForProducts(dq, left);
   }
   SyncBlock();
   const float scales[] = {softmax.scale, softmax.scale};
-  StoreTile(dq, scales, memory.own[0].at + Warp() * 16 * kSide, head.In(a.dqkv, head.q, own));
+  StoreTiles(dq, scales, memory.own[0], head.In(a.dqkv, head.q, own));
 #else
   Trap();
 #endif
+}
+
+template <int kDim, typename N>
+void Run(const AttentionBackwardArgs<N>& args, Stream stream) {
+  Grid grid = {.x = args.shape.batch * KvHeads(args.shape),
+               .y = CeilDiv(args.shape.tokens, kSide),
+               .threads = kGroupThreads,
+               .shared = sizeof(BackwardMemory<N, kDim>)};
+  Launch<KeyGradients<N, kDim>>(grid, stream, args);
+  grid.x = args.shape.batch * args.shape.heads;
+  Launch<QueryGradients<N, kDim>>(grid, stream, args);
 }
 
 }  // namespace
 
 template <TwoBytes N>
 void GradientsByWarpgroups(const AttentionBackwardArgs<N>& args, Stream stream) {
-  Grid grid = {.x = args.shape.batch * KvHeads(args.shape),
-               .y = CeilDiv(args.shape.tokens, kSide),
-               .threads = kGroupThreads,
-               .shared = sizeof(BackwardMemory<N>)};
-  Launch<KeyGradients<N>>(grid, stream, args);
-  grid.x = args.shape.batch * args.shape.heads;
-  Launch<QueryGradients<N>>(grid, stream, args);
+  args.shape.head_dim == 64 ? Run<64>(args, stream) : Run<128>(args, stream);
 }
 
 #define PP_OF(N, ...) \

@@ -1,28 +1,34 @@
-// Attention's forward by warpgroups, four of them at work on a multiprocessor. Bound by the
-// exponentials: those of a tile take as long as its products.
+// Attention's forward by warpgroups, four of them at work on a multiprocessor, or three for heads
+// of 128. Bound by the exponentials for heads of 64: those of a tile take as long as its products.
 #include "kernels/cuda/attention_forward_cuda.h"
 #include "kernels/cuda/attention_warpgroups_cuda.h"
 
 namespace pp::kernels::cuda {
 namespace {
 
-// Two warpgroups, which share the keys and values: two tiles of each, and the next two.
-constexpr int kForwardGroups = 2, kForwardThreads = kForwardGroups * kGroupThreads;
-constexpr int kForwardTiles = 2;
+// The warpgroups of a block share the keys and values: two times 64 of each, and the next ones.
+// Registers hold a head's sums, so that fewer groups have room with wider heads.
+template <typename N, int kDim>
+struct ForwardBlock {
+  static constexpr int kGroups = kDim == 64 ? 2 : 3, kThreads = kGroups * kGroupThreads;
+  static constexpr int kBlocks = kDim == 64 ? 2 : 1;  // on a multiprocessor
+  static constexpr int kQueries = kGroups * kSide, kSteps = 2;
 
-template <typename N>
-struct ForwardMemory {
-  Tile<N> queries[kForwardGroups];
-  struct {
-    Tile<N> keys[kForwardTiles], values[kForwardTiles];
-  } stages[2];
+  struct Memory {
+    HeadTiles<N, kDim> queries[kGroups];
+    struct {
+      HeadTiles<N, kDim> keys[kSteps], values[kSteps];
+    } stages[2];
+  };
 };
 
-template <typename N>
-__global__ void __launch_bounds__(kForwardThreads, 2) Forward(AttentionForwardArgs<N> a) {
+template <typename N, int kDim>
+__global__ void __launch_bounds__(ForwardBlock<N, kDim>::kThreads, ForwardBlock<N, kDim>::kBlocks)
+    Forward(AttentionForwardArgs<N> a) {
 #if PP_WARPGROUPS
-  auto& memory = Shared<ForwardMemory<N>>();
-  constexpr int kQueries = kForwardGroups * kSide, kKeys = kForwardTiles * kSide;
+  using B = ForwardBlock<N, kDim>;
+  auto& memory = Shared<typename B::Memory>();
+  constexpr int kQueries = B::kQueries, kKeys = B::kSteps * kSide;
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
   const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
@@ -31,21 +37,21 @@ __global__ void __launch_bounds__(kForwardThreads, 2) Forward(AttentionForwardAr
   const int end = first + kQueries < tokens ? first + kQueries : tokens;
   const int group = Warp() / 4, group_end = first + (group + 1) * kSide;
   const int own = first + Warp() * 16;  // this warp's first query
-  N* own_queries = memory.queries[group].at + Warp() % 4 * 16 * kSide;
   const auto load = [&](int key) {
     auto& stage = memory.stages[key / kKeys % 2];
-    for (int i = 0; i < kForwardTiles; ++i) {
-      LoadTile<kForwardThreads>(head.In(a.qkv, head.k, key + i * kSide), stage.keys[i]);
-      LoadTile<kForwardThreads>(head.In(a.qkv, head.v, key + i * kSide), stage.values[i]);
+    for (int i = 0; i < B::kSteps; ++i) {
+      LoadTiles<B::kThreads>(head.In(a.qkv, head.k, key + i * kSide), stage.keys[i]);
+      LoadTiles<B::kThreads>(head.In(a.qkv, head.v, key + i * kSide), stage.values[i]);
     }
     CommitCopies();
   };
-  for (int i = 0; i < kForwardGroups; ++i)
-    LoadTile<kForwardThreads>(head.In(a.qkv, head.q, first + i * kSide), memory.queries[i]);
+  for (int i = 0; i < B::kGroups; ++i)
+    LoadTiles<B::kThreads>(head.In(a.qkv, head.q, first + i * kSide), memory.queries[i]);
   load(0);
 
-  const float scale = 1 / sqrtf(static_cast<float>(kSide)), unit = scale * kLog2E;
-  float sums[1][8][4] = {};
+  const float scale = 1 / sqrtf(static_cast<float>(kDim)), unit = scale * kLog2E;
+  HeadSums<kDim> sums = {};
+  auto& rows = reinterpret_cast<float(&)[1][kDim / 8][4]>(sums);
   TileFragments weights = {};
   Normalizers<1> normalizers = {{{-INFINITY, -INFINITY}}, {{0, 0}}};
   PP_NO_UNROLL
@@ -54,41 +60,47 @@ __global__ void __launch_bounds__(kForwardThreads, 2) Forward(AttentionForwardAr
     if (keys + kKeys < end) load(keys + kKeys);
     const auto& stage = memory.stages[keys / kKeys % 2];
     PP_NO_UNROLL
-    for (int i = 0; i < kForwardTiles; ++i) {
+    for (int i = 0; i < B::kSteps; ++i) {
       const int key = keys + i * kSide;
       if (key >= group_end) break;
       float scores[1][8][4];
       BeginProducts();
-      MultiplyTileRows(memory.queries[group].at, stage.keys[i].at, scores[0]);
+      MultiplyHeadRows(memory.queries[group], stage.keys[i], scores[0]);
       CommitProducts();
-      WaitForProducts(scores[0], sums[0], weights);
+      WaitForProducts(scores[0], sums, weights);
       if (key + kSide > own) HideLaterKeys(own, key, scores);
-      OnlineSoftmax(unit, scores, normalizers, sums);
+      OnlineSoftmax(unit, scores, normalizers, rows);
       ToFragments<N>(scores[0], weights);
-      BeginProducts(sums[0], weights);
-      MultiplyTileColumns(weights, stage.values[i].at, sums[0]);
+      BeginProducts(sums, weights);
+      MultiplyHeadColumns(weights, stage.values[i], sums);
       CommitProducts();  // and the next scores follow at once
     }
-    WaitForProducts(sums[0], weights);
+    WaitForProducts(sums, weights);
   }
   float factors[1][2];
   Finish(scale, normalizers, tokens - own, a.lse + head.of_query + own, factors);
   SyncBlock();
-  StoreTile(sums[0], factors[0], own_queries, head.Out(a.out, own));
+  StoreTiles(sums, factors[0], memory.queries[group], head.Out(a.out, own));
 #else
   Trap();
 #endif
+}
+
+template <int kDim, typename N>
+void Run(const AttentionForwardArgs<N>& args, Stream stream) {
+  using B = ForwardBlock<N, kDim>;
+  Launch<Forward<N, kDim>>({.x = args.shape.batch * args.shape.heads,
+                            .y = CeilDiv(args.shape.tokens, B::kQueries),
+                            .threads = B::kThreads,
+                            .shared = sizeof(typename B::Memory)},
+                           stream, args);
 }
 
 }  // namespace
 
 template <TwoBytes N>
 void ForwardByWarpgroups(const AttentionForwardArgs<N>& args, Stream stream) {
-  Launch<Forward<N>>({.x = args.shape.batch * args.shape.heads,
-                      .y = CeilDiv(args.shape.tokens, kForwardGroups * kSide),
-                      .threads = kForwardThreads,
-                      .shared = sizeof(ForwardMemory<N>)},
-                     stream, args);
+  args.shape.head_dim == 64 ? Run<64>(args, stream) : Run<128>(args, stream);
 }
 
 #define PP_OF(N, ...) \

@@ -2,7 +2,9 @@
 // (kernel_cases.h), then how fast they are at the sizes of GPT-2 and LLaMA (gpu_speed.h).
 //
 //   gpu_kernels device           what it is, and the versions of CUDA, lines "NAME: VALUE"
-//   gpu_kernels cases [[!]TEXT]  those with the text in their names, or without it, a line each:
+//   gpu_kernels cases [[!|=]TEXT]
+//                                those with the text in their names, without it, or of that name, a
+//                                line each:
 //                                NAME, ok or WRONG, the worst error in tolerances; for products
 //                                a line for each that says which algorithm computes it
 //   gpu_kernels speed            a line each: NAME, microseconds, GB/s or TFLOP/s, % of the ceiling
@@ -128,19 +130,23 @@ bool IsRight(const Case& test, const CpuKernels& kernels, const char* prefix) {
   return ok;
 }
 
-// Runs the cases with `text` in their names; "!text": those without. Products are cuBLASLt's, then
-// the plain kernel's.
-int Cases(const std::string& text) {
+// Whether `which` takes a case: TEXT is in its name, !TEXT is not, =TEXT is its name.
+bool Takes(std::string_view which, std::string_view name) {
+  if (which.starts_with('=')) return name == which.substr(1);
+  if (which.starts_with('!')) return name.find(which.substr(1)) == name.npos;
+  return name.find(which) != name.npos;
+}
+
+// Products are cuBLASLt's, then the plain kernel's.
+int Cases(std::string_view which) {
   const CpuKernels plain = CudaKernels();
   CpuKernels kernels = plain;
   kernels.MatmulRun = Product;
   kernels.products = CpuKernels::Products::kRounded;
   int wrong = 0;
-  const bool without = text.starts_with("!");
   for (const auto& cases : {KernelCases(), CudaCases()})
     for (const Case& test : cases) {
-      const bool has = test.name.find(text.substr(without)) != std::string::npos;
-      if (has == without) continue;
+      if (!Takes(which, test.name)) continue;
       wrong += IsRight(test, kernels, "") ? 0 : 1;
       if (test.name.find("matmul") != std::string::npos)
         wrong += IsRight(test, plain, "plain ") ? 0 : 1;
@@ -176,7 +182,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   static const std::string which = argc > 2 ? argv[2] : "";
   if (argc > 3 || (what != "cases" && (argc > 2 || (what != "speed" && what != "device")))) {
-    fmt::print(stderr, "gpu_kernels: error: device, cases [[!]TEXT] or speed\n");
+    fmt::print(stderr, "gpu_kernels: error: device, cases [[!|=]TEXT] or speed\n");
     return 2;
   }
   if (const auto gpus = pp::FindGpus(); !gpus.ok()) {

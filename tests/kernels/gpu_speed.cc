@@ -232,19 +232,22 @@ void TimeParameters(GpuTimer& timer) {
 
 // The same number of tokens whatever their sequences' length. Useful operations: two products in
 // the forward, five in the backward, of the half that is not masked.
-void TimeAttention(GpuTimer& timer, int64_t heads, int64_t kv_heads, int64_t tokens) {
+void TimeAttention(GpuTimer& timer, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                   int64_t tokens) {
   const AttentionShape shape = {.batch = kRows / tokens,
                                 .tokens = tokens,
                                 .heads = heads,
-                                .head_dim = 64,
+                                .head_dim = head_dim,
                                 .kv_heads = kv_heads};
-  const int64_t width = heads * 64, n = kRows * width, all = kRows * (heads + 2 * kv_heads) * 64;
+  const int64_t width = heads * head_dim, n = kRows * width;
+  const int64_t all = kRows * (heads + 2 * kv_heads) * head_dim;
   const int sets = timer.Sets(Bytes(all, 2));
   const Halves qkv(sets, all), dqkv(sets, all), out(sets, n), dout(sets, n);
   const Floats lse(sets, kRows * heads);
   const Operand<float> scratch(1, static_cast<int64_t>(cuda::AttentionScratchBytes(shape)) / 4 + 1);
   const double product = Bytes(kRows * tokens * width, 1);
-  const std::string of = fmt::format("{} heads, {} of keys, T {}", heads, kv_heads, tokens);
+  const std::string of =
+      fmt::format("{} heads of {}, {} of keys, T {}", heads, head_dim, kv_heads, tokens);
   timer.Time("attention forward, " + of, 2 * product, Unit::kTeraflops, [&](int i) {
     cuda::AttentionForward<BFloat16>({.shape = shape, .qkv = qkv[i], .out = out[i], .lse = lse[i]},
                                      nullptr);
@@ -268,8 +271,9 @@ int Speed() {
   TimeCopy(timer);
   bool right = TimeLargeProduct(timer);
   for (const int64_t tokens : {1024, 2048, 4096, 8192}) {
-    TimeAttention(timer, 12, 12, tokens);
-    TimeAttention(timer, 32, 8, tokens);
+    TimeAttention(timer, 12, 12, 64, tokens);
+    TimeAttention(timer, 32, 8, 64, tokens);
+    TimeAttention(timer, 32, 8, 128, tokens);
   }
   right = TimeProducts(timer) && right;
   TimeNorm(timer, "layer norm", 768, true);

@@ -9,10 +9,10 @@ namespace pp::kernels {
 
 namespace {
 
-// 0 within the tolerance.
+// In tolerances.
 double ErrorAt(const Comparison& c, size_t i) {
   const double error = std::abs(c.actual[i] - c.expected[i]);
-  if (error <= c.tolerance[i]) return 0;
+  if (error == 0) return 0;
   return std::isnan(error) ? HUGE_VAL : error / c.tolerance[i];
 }
 

@@ -45,7 +45,7 @@ void Multiply(const N* a, const N* b, float* results) {
   cuda::TileSums rows, columns;
   for (auto& four : columns) four[0] = four[1] = four[2] = four[3] = 1;
   cuda::BeginProducts(columns, left);
-  cuda::MultiplyTileRows(m.a, right, rows);
+  cuda::MultiplyTileRows<cuda::Adds::kNo>(m.a, right, rows);
   cuda::MultiplyTileColumns(left, right, columns);
   if (kFault != Fault::kNoCommit) cuda::CommitProducts();
   if (kFault == Fault::kOverwritten) m.b[Thread() * 8] = {};

@@ -50,7 +50,7 @@ CALLS = {
         _train("llama-1B", 110), _profile("gpt2-124M", 60), _profile("llama-1B", 90),
     ],
     "more": [
-        _device(15), _train("gpt2-1.5B", 110), _train("gpt2-774M", 60),
+        _device(15), _train("gpt2-1.5B", 110), _train("gpt2-774M", 60), _train("llama-3B", 60),
         Check("speed", "", 90, checks.check_speed), Check("schemes", "", 100, checks.check_schemes),
         Check("experiments", "gpt2-124M", 80, training.check_experiments), _tune("gpt2-124M", 40),
         Check("nccl", "", 15, checks.check_nccl), _train("gpt2-350M", 30),
@@ -59,6 +59,7 @@ CALLS = {
         _device(15), _torch("gpt2-124M/compile/flash", 60), _torch("gpt2-124M/compile/cudnn", 45),
         _torch("gpt2-1.5B/compile/flash", 90), _torch("gpt2-1.5B/compile/cudnn", 75),
         _torch("llama-1B/compile/flash", 75), _torch("llama-1B/compile/cudnn", 50),
+        _torch("llama-3B/compile/flash", 75), _torch("llama-3B/compile/cudnn", 50),
         _torch("gpt2-124M/eager/flash", 25), _torch("gpt2-124M/eager/cudnn", 25),
         _torch("gpt2-1.5B/eager/flash", 30), _torch("gpt2-1.5B/eager/cudnn", 25),
         _torch("llama-1B/eager/flash", 25),
