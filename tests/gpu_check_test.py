@@ -35,7 +35,7 @@ CALL = importlib.import_module("gpu.call")
 TINY = {"layers": 2, "heads": 2, "width": 16, "inner": 32, "kv_heads": 2, "batch": 2, "tokens": 16,
         "vocabulary": 128}
 FAMILIES = {"gpt2-124M": "gpt2", "gpt2-350M": "gpt2", "gpt2-774M": "gpt2", "gpt2-1.5B": "gpt2",
-            "llama-1B": "llama"}
+            "llama-1B": "llama", "llama-3B": "llama"}
 STEPS = 6  # of which four are warm-up
 MODELS = {
     "steps": STEPS, "profiled_steps": STEPS, "torch_vocabulary": 128,
