@@ -38,6 +38,7 @@ constexpr const char* kNames[] = {
     "local search from slower plans",
     "local search on plans",
     "moves of critical tasks",
+    "moves on several stages",
     "drops and keeps",
 };
 static_assert(std::size(kNames) == static_cast<size_t>(search::Method::kPolicy));

@@ -211,7 +211,7 @@ namespace {
 // itself plans under lower ones (search/steady.h).
 constexpr int kMoreLimits = 2;
 constexpr search::Effort kShortTurns = {
-    .turns = 20, .share = 0.12, .starts = search::Effort::kSeveral};
+    .turns = 20, .share = 0.24, .starts = search::Effort::kSeveral};
 
 // What is found under lower limits of the grid, each for itself.
 class LowerLimits {

@@ -11,7 +11,7 @@ namespace {
 
 // Accepted losses at first, in mean durations of a task over the square root of the number of
 // cells (of memory: in the largest activation), and what is left of them at last.
-constexpr double kWarm = 1.2, kWarmMemory = 0.3, kCold = 0.1;
+constexpr double kWarm = 0.8, kWarmMemory = 0.3, kCold = 0.3;
 constexpr int kMostRepairs = 6;
 constexpr int64_t kTry = 25;  // as much work as timing so many tasks
 
@@ -109,6 +109,7 @@ class Annealer {
   }
 
   bool Change() {
+    if (bench_.Uses(Method::kAcross) && random_.Below(3) == 0) return MoveAcross();
     const int what = random_.Below(16);
     if (what < 9 && bench_.Uses(Method::kCritical)) return MoveCritical();
     const int device = random_.Below(problem_.devices);
@@ -200,6 +201,27 @@ class Annealer {
     if (size < 2) return false;
     const int from = random_.Below(size), places = 1 + random_.Below(kMostPlaces);
     return Shift(device, from, random_.Below(2) == 0 ? from - places : from + places);
+  }
+
+  // The forwards of a micro-batch on a few stages, or its backwards, all as many places: earlier
+  // with those that they wait for, or later with those that wait for them.
+  bool MoveAcross() {
+    constexpr int kMostPlaces = 5, kMostStages = 12;
+    const auto& list = line_.list(random_.Below(problem_.devices));
+    if (list.empty()) return false;
+    const auto& from = random_.Below(2) == 0 ? chain_ : list;
+    Task task = from[random_.Below(static_cast<int>(from.size()))];
+    const int places = 1 + random_.Below(kMostPlaces);
+    const bool earlier = random_.Below(2) == 0;
+    const int most = 1 + random_.Below(kMostStages);
+    int moved = 0;
+    for (; task >= 0 && moved < most; ++moved) {
+      const int device = problem_.device[CellOf(task)], at = line_.position(task);
+      if (!Shift(device, at, earlier ? at - places : at + places)) break;
+      if (!Repair(device)) return false;
+      task = earlier ? problem_.source[task] : problem_.sink[task];
+    }
+    return moved > 0;
   }
 
   bool Toggle(int device) {

@@ -20,6 +20,7 @@ enum class Method : uint8_t {
   kOtherStart,    // local search also from slower plans
   kAnneal,        // local search on the plan itself
   kCritical,      // of it: moves of critical tasks
+  kAcross,        // of it: moves of a micro-batch on several stages
   kToggle,        // of it: drops and keeps
   kPolicy,        // the first policy; those after it follow
 };

@@ -29,8 +29,6 @@ constexpr int64_t kMostRunWork = 1'000'000;
 constexpr int kManyCells = 6'000;
 // With this many the first policy leads to a plan, or none does.
 constexpr int kMostPolicyCells = 30'000;
-// The number of policies whose rules the local search starts from, one after the other.
-constexpr size_t kBestRules = 15;
 // The number of orders that the policies follow.
 constexpr size_t kMostOrders = 4;
 
@@ -168,19 +166,35 @@ class Orders {
 };
 
 struct TriedRules {
-  double makespan;
+  size_t order;     // that they follow
+  double makespan;  // unpolished
   Rules rules;
   std::vector<std::vector<Task>> lists;
+  int turn = 0;  // see SortInTurns
 };
 
-// Builds a plan with each policy. Returns the rules whose unpolished plans are fastest.
+// Sorts them: the fastest of each order, then the second of each, and so on.
+void SortInTurns(std::vector<TriedRules>& tried) {
+  const auto faster = [](const auto& a, const auto& b) { return a.makespan < b.makespan; };
+  std::stable_sort(tried.begin(), tried.end(), faster);
+  std::vector<int> turns;  // by order: how many of its rules have had theirs
+  for (TriedRules& rules : tried) {
+    turns.resize(std::max(turns.size(), rules.order + 1));
+    rules.turn = turns[rules.order]++;
+  }
+  std::stable_sort(tried.begin(), tried.end(),
+                   [](const auto& a, const auto& b) { return a.turn < b.turn; });
+}
+
+// Builds a plan with each policy. Returns the rules that the local search starts from, one after
+// the other.
 std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   std::vector<TriedRules> tried;
   Orders orders(bench, start);
   for (int policy = 0; policy < kPolicyCount; ++policy)
     for (size_t i = 0; !bench.Over() && orders.At(i) != nullptr; ++i) {
       if (!bench.Uses(PolicyMethod(policy))) continue;
-      TriedRules next{0, MakeRules(bench.problem, *orders.At(i), kPolicies[policy])};
+      TriedRules next{i, 0, MakeRules(bench.problem, *orders.At(i), kPolicies[policy])};
       next.makespan = bench.dispatcher.Run(
           next.rules, kNever,
           bench.best_makespan() == kNever ? Dispatcher::kAnyWork
@@ -191,12 +205,9 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
       if (std::any_of(tried.begin(), tried.end(),
                       [&](const auto& other) { return other.lists == next.lists; }))
         continue;
-      const auto at =
-          std::upper_bound(tried.begin(), tried.end(), next,
-                           [](const auto& a, const auto& b) { return a.makespan < b.makespan; });
-      tried.insert(at, std::move(next));
-      if (tried.size() > kBestRules) tried.pop_back();
+      tried.push_back(std::move(next));
     }
+  SortInTurns(tried);
   return tried;
 }
 
