@@ -155,6 +155,20 @@ TEST_CASE("several stages a device, pipes and split backwards are near the optim
   CHECK(gaps.largest <= 0.015);
 }
 
+TEST_CASE("moves on several stages find the optimum that moves on one device miss") {
+  const auto rows = ReadOptima();
+  REQUIRE(rows.ok());
+  const auto row = std::find_if(rows->begin(), rows->end(), [](const FitRow& r) {
+    return r.scheme == "interleaved" && r.microbatches == 8 && r.limit == "2";
+  });
+  REQUIRE(row != rows->end());
+  const auto whole = Fit(*row, Objective::kStep, search::Method::kNone);
+  const auto without = Fit(*row, Objective::kStep, search::Method::kAcross);
+  REQUIRE((whole.ok() && without.ok()));
+  CHECK(whole->makespan <= row->makespan);
+  CHECK(without->makespan > row->makespan);
+}
+
 TEST_CASE("other costs and limits are near the optimum") {
   const Gaps gaps = GapsOf("uneven", 2);
   CHECK(gaps.mean() <= 0.001);
