@@ -1,179 +1,17 @@
-// fit-memory against optima that an exact solver proved, and against its own promises on pipelines
-// of many kinds: the plan is legal, fits, takes as long as it says, and no longer than the input.
+// fit-memory's promises on pipelines of many kinds: the plan is legal, fits, takes as long as it
+// says, and no longer than the input or than with less memory.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
-#include "compiler/compile.h"
-#include "compiler/simulate.h"
-#include "schema/proof/verify.h"
-#include "tests/fit_tables.h"
+#include "tests/check_fit.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 
 namespace pp {
-namespace {
-
-struct Case {
-  std::string scheme;
-  int devices, microbatches, stages_per_device;
-  std::string costs, limit;
-  double optimum;  // 0: not known
-};
-
-struct Fitted {
-  Program program;
-  FitReport report;
-};
-
-// `quick`: no local search.
-Fitted Fit(const Case& c, bool quick = false, search::Method without = search::Method::kNone) {
-  CompileOptions options{.scheme = c.scheme,
-                         .shape = {.devices = c.devices,
-                                   .microbatches = c.microbatches,
-                                   .stages_per_device = c.stages_per_device},
-                         .costs = c.costs};
-  const auto limit = ParseMemoryLimit(c.limit);
-  REQUIRE(limit.ok());
-  FitReport report;
-  options.fit = {.limit = *limit,
-                 .report = [&](const FitReport& r) { report = r; },
-                 .quick = quick,
-                 .without = without};
-  auto program = Compile(options);
-  INFO(program.status().message());
-  REQUIRE(program.ok());
-  return {*program, report};
-}
-
-// The most memory that a list holds, by the rules in compiler/README.md alone: a cell's memory by
-// what has been done for it so far.
-double PeakOf(const Program& program, const CostModel& costs, int device) {
-  std::map<std::pair<int, int>, double> held;
-  const double share = program.Shares()[program.StagesOf(device).front()];
-  double level = 0, peak = 0;
-  for (const Instruction& i : program.lists[device].body) {
-    double& cell = held[{i.stage, i.micro}];
-    if (i.op == Op::kForward || i.op == Op::kRecompute) {
-      cell += share;
-      level += share;
-    }
-    if (i.op == Op::kForwardDrop) {
-      cell += At(costs.in, i.stage);
-      level += At(costs.in, i.stage);
-    }
-    peak = std::max(peak, level);
-    if (i.op == Op::kBackward || i.op == Op::kBackwardWeight) level -= cell;
-  }
-  return peak;
-}
-
-Prediction MustSimulate(const Program& program, const CostModel& costs) {
-  std::vector<WaitsFor> waits_for;
-  REQUIRE(Verify(program, Depth::kPlan, &waits_for).message() == "");
-  const auto prediction = Simulate(program, waits_for, costs);
-  REQUIRE(prediction.ok());
-  return *prediction;
-}
-
-// Checks what the pass guarantees for every plan. Returns the makespan.
-double CheckFit(const Case& c, bool quick = false) {
-  INFO(c.scheme << " D " << c.devices << " M " << c.microbatches << " " << c.costs << " limit "
-                << c.limit);
-  const Fitted fitted = Fit(c, quick);
-  const CostModel costs = *ParseCosts(c.costs, fitted.program.stages);
-  const std::vector<double> limits = ParseMemoryLimit(c.limit)->values;
-  for (int d = 0; d < c.devices; ++d) {
-    const double peak = PeakOf(fitted.program, costs, d);
-    CHECK(peak <= At(limits, d) + 1e-6);
-    CHECK(fitted.report.peaks[d] == Approx(peak));
-  }
-  const Prediction prediction = MustSimulate(fitted.program, costs);
-  const double makespan = prediction.makespan;
-  CHECK(makespan == Approx(fitted.report.makespan));
-  for (int d = 0; d < c.devices; ++d)
-    CHECK(prediction.devices[d].peak_with_inputs == Approx(fitted.report.peaks[d]));
-  REQUIRE(fitted.report.lower_bound);
-  CHECK(makespan >= *fitted.report.lower_bound - 1e-9);
-  if (c.optimum > 0) CHECK(*fitted.report.lower_bound <= c.optimum + 1e-9);
-  return makespan;
-}
-
-struct Gaps {
-  double sum = 0, largest = 0;
-  int count = 0;
-  void Add(const Case& c, double makespan) {
-    const double gap = makespan / c.optimum - 1;
-    sum += gap;
-    largest = std::max(largest, gap);
-    ++count;
-    if (gap != 0)
-      std::printf("%s D %d M %d limit %s: %g, best known %g (%+.1f %%)\n", c.scheme.c_str(),
-                  c.devices, c.microbatches, c.limit.c_str(), makespan, c.optimum, gap * 100);
-  }
-  double mean() const { return sum / count; }
-  void Print(const char* name) const {
-    std::printf("%s: %d cases, mean gap %.3f %%, largest %.2f %%\n", name, count, mean() * 100,
-                largest * 100);
-  }
-};
-
-// Fits each row of a table, or each `every`th of them: bench_fit does all.
-Gaps GapsOf(const std::string& table, int every) {
-  Gaps gaps;
-  const auto rows = ReadOptima();
-  INFO(rows.status().message());
-  REQUIRE(rows.ok());
-  int left = 0;
-  for (const FitRow& row : *rows)
-    if (row.table == table && left-- == 0) {
-      const Case c{row.scheme, row.devices, row.microbatches, row.stages_per_device,
-                   row.costs,  row.limit,   row.makespan};
-      gaps.Add(c, CheckFit(c));
-      left = every - 1;
-    }
-  REQUIRE(gaps.count > 0);
-  gaps.Print(table.c_str());
-  return gaps;
-}
-
-}  // namespace
-
-TEST_CASE("1F1B is as fast as the optimum under every limit, within a tenth of a percent") {
-  const Gaps gaps = GapsOf("1F1B", 6);
-  CHECK(gaps.mean() <= 0.001);
-  CHECK(gaps.largest <= 0.015);
-}
-
-TEST_CASE("several stages a device, pipes and split backwards are near the optimum") {
-  const Gaps gaps = GapsOf("others", 3);
-  CHECK(gaps.mean() <= 0.001);
-  CHECK(gaps.largest <= 0.015);
-}
-
-TEST_CASE("moves on several stages find the optimum that moves on one device miss") {
-  const auto rows = ReadOptima();
-  REQUIRE(rows.ok());
-  const auto row = std::find_if(rows->begin(), rows->end(), [](const FitRow& r) {
-    return r.scheme == "interleaved" && r.microbatches == 8 && r.limit == "2";
-  });
-  REQUIRE(row != rows->end());
-  const auto whole = Fit(*row, Objective::kStep, search::Method::kNone);
-  const auto without = Fit(*row, Objective::kStep, search::Method::kAcross);
-  REQUIRE((whole.ok() && without.ok()));
-  CHECK(whole->makespan <= row->makespan);
-  CHECK(without->makespan > row->makespan);
-}
-
-TEST_CASE("other costs and limits are near the optimum") {
-  const Gaps gaps = GapsOf("uneven", 2);
-  CHECK(gaps.mean() <= 0.001);
-  CHECK(gaps.largest <= 0.015);
-}
 
 TEST_CASE("never slower than Mario's passes under the memory that those take") {
   for (const char* scheme : {"1f1b", "chimera", "interleaved"})
@@ -211,15 +49,15 @@ std::map<std::pair<int, int>, std::vector<int>> SumsOf(const Program& program) {
 }
 
 TEST_CASE("gradients are summed in the order of the scheme, so that the bits stay") {
-  for (const Case& c : std::vector<Case>{{"dualpipe-v", 3, 6, 0, "", "3", 0},
-                                         {"dualpipe-v", 3, 6, 0, "f=1,b=3", "2", 0},
-                                         {"dualpipe-v", 2, 8, 0, "in=0.1", "1.5", 0},
-                                         {"dualpipe", 4, 8, 0, "in=0.1", "2", 0},
-                                         {"zb-v", 3, 6, 0, "in=0.1", "1.5", 0},
-                                         {"zb-h2", 3, 6, 0, "in=0.1", "2", 0},
-                                         {"v-min", 3, 6, 0, "in=0.1", "1", 0},
-                                         {"chimera", 4, 8, 0, "in=0.1", "2", 0},
-                                         {"interleaved", 3, 6, 0, "in=0.1", "1.2", 0}}) {
+  for (const FitCase& c : std::vector<FitCase>{{"dualpipe-v", 3, 6, 0, "", "3", 0},
+                                               {"dualpipe-v", 3, 6, 0, "f=1,b=3", "2", 0},
+                                               {"dualpipe-v", 2, 8, 0, "in=0.1", "1.5", 0},
+                                               {"dualpipe", 4, 8, 0, "in=0.1", "2", 0},
+                                               {"zb-v", 3, 6, 0, "in=0.1", "1.5", 0},
+                                               {"zb-h2", 3, 6, 0, "in=0.1", "2", 0},
+                                               {"v-min", 3, 6, 0, "in=0.1", "1", 0},
+                                               {"chimera", 4, 8, 0, "in=0.1", "2", 0},
+                                               {"interleaved", 3, 6, 0, "in=0.1", "1.2", 0}}) {
     INFO(c.scheme << " D " << c.devices << " " << c.costs << " limit " << c.limit);
     const auto plain = Compile(
         {.scheme = c.scheme,
@@ -235,88 +73,6 @@ TEST_CASE("where overlapping pairs save time nothing is proved") {
   CHECK(fitted.report.makespan == 19);
   CHECK(!fitted.report.lower_bound);
   CHECK(Fit({"dualpipe-v", 2, 8, 0, "f=1,b=2,fb=3", "8", 0}).report.lower_bound);
-}
-
-TEST_CASE("as fast as published schedules under their memory") {
-  const auto rows = ReadPeers();
-  INFO(rows.status().message());
-  REQUIRE(rows.ok());
-  for (size_t i = 3; i < rows->size(); i += 26) {
-    const FitRow& row = (*rows)[i];
-    CHECK(CheckFit({row.scheme, row.devices, row.microbatches, row.stages_per_device, row.costs,
-                    row.limit, 0}) <= row.makespan * (1 + 1e-4));
-  }
-}
-
-Result<Program> CompileForPeriod(const FitRow& row, bool quick, FitReport* report,
-                                 search::Method without = search::Method::kNone) {
-  return Compile({.scheme = row.scheme,
-                  .shape = {.devices = row.devices,
-                            .microbatches = row.microbatches,
-                            .stages_per_device = row.stages_per_device},
-                  .clip = false,
-                  .costs = row.costs,
-                  .fit = {.limit = *ParseMemoryLimit(row.limit),
-                          .objective = Objective::kPeriod,
-                          .report = [report](const FitReport& r) { *report = r; },
-                          .quick = quick,
-                          .without = without}});
-}
-
-TEST_CASE("from step to step as fast as published schedules, and what is printed holds") {
-  const auto rows = ReadPeers();
-  REQUIRE(rows.ok());
-  int below_step = 0;
-  for (size_t i = 3; i < rows->size(); i += 26) {
-    const FitRow& row = (*rows)[i];
-    INFO(row.table << " D " << row.devices << " M " << row.microbatches << " limit " << row.limit);
-    FitReport report;
-    const auto program = CompileForPeriod(row, false, &report);
-    REQUIRE(program.ok());
-    const Prediction prediction = MustSimulate(*program, *ParseCosts(row.costs, program->stages));
-    CHECK(prediction.period <= report.makespan * (1 + 1e-9));
-    REQUIRE(report.lower_bound);
-    CHECK(prediction.period >= *report.lower_bound * (1 - 1e-9));
-    CHECK(prediction.period <= row.span * (1 + 1e-4));
-    below_step += prediction.period < row.makespan * 0.99;
-  }
-  CHECK(below_step > 0);
-}
-
-// Where annealing found none of these in minutes: their weight halves lie otherwise.
-TEST_CASE("without local search, too, ZB-V is from step to step as fast as published schedules") {
-  const auto rows = ReadPeers();
-  REQUIRE(rows.ok());
-  int compared = 0, slower = 0;
-  for (const FitRow& row : *rows) {
-    if (row.scheme != "zb-v" || row.table.substr(0, 4) != "zb-v") continue;
-    INFO(row.table << " D " << row.devices << " M " << row.microbatches);
-    FitReport report;
-    REQUIRE(CompileForPeriod(row, true, &report).ok());
-    CHECK(report.makespan <= row.span * (1 + 1e-4));
-    ++compared;
-    // It is that method which makes them so.
-    REQUIRE(CompileForPeriod(row, true, &report, search::Method::kPlaceWeights).ok());
-    slower += report.makespan > row.span * (1 + 1e-4);
-  }
-  CHECK(compared == 24);
-  CHECK(slower > 12);
-}
-
-TEST_CASE("each method of the local search can be left out") {
-  const auto rows = ReadOptima();
-  REQUIRE(rows.ok());
-  const auto row = std::find_if(rows->begin(), rows->end(), [](const FitRow& r) {
-    return r.table == "uneven" && r.scheme == "interleaved" && r.limit == "1.9:1.3";
-  });
-  REQUIRE(row != rows->end());
-  for (int method = static_cast<int>(search::Method::kVary);
-       method <= static_cast<int>(search::Method::kPolicy); ++method) {
-    const auto report = Fit(*row, Objective::kStep, static_cast<search::Method>(method));
-    REQUIRE(report.ok());
-    CHECK(report->makespan >= *report->lower_bound * (1 - 1e-9));
-    CHECK(report->makespan <= row->makespan * 1.05);
-  }
 }
 
 TEST_CASE("schemes with the same work are equally fast under a limit") {
@@ -353,7 +109,7 @@ TEST_CASE("many micro-batches repeat what a few of them take") {
 TEST_CASE("a plan that fits is never made slower") {
   for (const char* scheme : {"gpipe", "1f1b", "interleaved", "chimera", "zb-h2", "zb-v", "hanayo"})
     for (const char* costs : {"in=0.1", "f=1,b=1.5,comm=0.25", "f=0,b=1", "f=1,b=0"}) {
-      const Case c{scheme, 4, 8, 0, costs, "8", 0};
+      const FitCase c{scheme, 4, 8, 0, costs, "8", 0};
       const auto plain =
           Compile({.scheme = scheme,
                    .shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0},
@@ -421,7 +177,7 @@ TEST_CASE("a limit in bytes is kept, and more bytes are not slower") {
 TEST_CASE("uneven stages, slow recomputes, communication and a limit for each device") {
   double before = 0;
   for (const char* limit : {"1.2", "1.5", "2", "2.5:2:2:1", "3", "4"}) {
-    const Case c{"1f1b", 4, 8, 1, "f=1:1.5:1:2,b=2:3:2:4,r=1.5,comm=0.25,in=0.1", limit, 0};
+    const FitCase c{"1f1b", 4, 8, 1, "f=1:1.5:1:2,b=2:3:2:4,r=1.5,comm=0.25,in=0.1", limit, 0};
     const double makespan = CheckFit(c);
     if (before > 0 && std::string_view(limit).find(':') == std::string_view::npos)
       CHECK(makespan <= before + 1e-9);
@@ -451,7 +207,7 @@ TEST_CASE("a limit or an input beyond all measure") {
 }
 
 TEST_CASE("the same input gives the same plan") {
-  const Case c{"1f1b", 4, 8, 1, "in=0.1", "2", 0};
+  const FitCase c{"1f1b", 4, 8, 1, "in=0.1", "2", 0};
   CHECK(Fit(c).program == Fit(c).program);
 }
 
