@@ -2,9 +2,9 @@
 // not only its activations.
 //
 // The search counts activations. Weights, gradients and optimizer are set aside for it; what it
-// cannot see (values in flight, fragmentation between block sizes) is found by lowering: under the
-// given limit and those of a grid below it plans are searched, and the fastest whose lowered arenas
-// fit the given one is taken.
+// cannot see (values in flight, fragmentation between block sizes) is found by lowering: plans are
+// searched under the limits of a grid up to the given one, and the fastest whose lowered arenas fit
+// the given one is taken.
 //
 //   limit 300 MB   | weights .. 120 | for the search 180 |            a plan of 312 MB
 //         280 MB   | weights .. 120 | for the search 160 |            a plan of 290 MB: fits
@@ -323,8 +323,9 @@ class BytesFitter {
   Fastest fastest_;
 };
 
-// Raises the insufficient limit until the value that the error will name has been seen to fit. A
-// single limit holds for all devices; of several, only the one that is named is raised.
+// Raises the insufficient limit, some times at most, until the value that the error will name has
+// been seen to fit. A single limit holds for all devices; of several, only the one that is named is
+// raised.
 Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
   PassContext more = context;
   more.fit.search_seconds = 0;

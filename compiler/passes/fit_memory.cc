@@ -172,10 +172,11 @@ FitReport FitOnce(Program& program, const MarioPlan& mario, const PassContext& c
     return fits ? ScheduleTime(plan, context) : HUGE_VAL;
   };
   std::future<double> scheme_time = std::async(kInBackground, time_of, std::cref(program));
-  std::future<double> mario_time = std::async(kInBackground, [&, mario] {
+  const auto time_of_mario = [&, mario] {
     const bool uses = context.fit.without != search::Method::kMario && mario.valid() && mario.get();
     return uses ? time_of(*mario.get()) : HUGE_VAL;
-  });
+  };
+  std::future<double> mario_time = std::async(kInBackground, time_of_mario);
   const bool uses_related = context.fit.without != search::Method::kRelated;
   search::SearchOutcome outcome = search::Search(
       problem,
@@ -269,7 +270,7 @@ class LowerLimits {
 };
 
 // Under a limit in activations. Each limit's search is the same whatever the given limit, so that
-// with few cells no plan is slower than that of a lower limit of the grid.
+// with few cells and a lower bound no plan is slower than that of a lower limit of the grid.
 Status FitActivations(Program& program, const PassContext& context, FitReport* report) {
   const std::vector<double>& limits = context.fit.limit.values;
   PP_RETURN_IF_ERROR(CheckUnit(program, context.costs, limits));

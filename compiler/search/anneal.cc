@@ -23,9 +23,7 @@ class Annealer {
         random_(bench.random),
         cycle_(cycle),
         line_(problem_) {
-    double sum = 0;
-    for (const double time : problem_.time) sum += time;
-    warm_ = kWarm * sum / static_cast<double>(problem_.time.size()) / std::sqrt(problem_.cells());
+    warm_ = kWarm * problem_.MeanTime() / std::sqrt(problem_.cells());
     for (const Held& held : problem_.memory.held) {
       can_drop_ |= held.dropped < held.forward;
       warm_memory_ = std::max(warm_memory_, kWarmMemory * static_cast<double>(held.forward));

@@ -87,7 +87,10 @@ double OneGroup(const Group& group, double limit) {
 
 // Several groups: recompute where a recompute frees most memory, in fractions of a cell.
 double SeveralGroups(std::vector<Group> groups, double limit) {
-  auto gain = [](const Group& g) { return (KeptBy(g) - RecomputedBy(g)) / std::max(g.r, 1e-12); };
+  auto gain = [](const Group& g) {
+    const double saved = KeptBy(g) - RecomputedBy(g);
+    return saved <= 0 ? -1 : g.r > 0 ? saved / g.r : HUGE_VAL;
+  };
   std::stable_sort(groups.begin(), groups.end(),
                    [&](const Group& a, const Group& b) { return gain(a) > gain(b); });
   double work = 0, memory = 0;
@@ -107,10 +110,23 @@ double SeveralGroups(std::vector<Group> groups, double limit) {
   return std::max(work, memory / limit);
 }
 
+using Groups = std::map<std::pair<int, bool>, Group>;  // by sum, and whether the backward is split
+
+// From step to step a device begins with its first forward, and ends with its last task. Between
+// two of its stages there is what lies between them on a micro-batch's way; between two pipes
+// nothing is certain, as the device may wait for either.
+void CountFromFirstForward(const Problem& problem, Groups& groups) {
+  std::vector<double> first(problem.pipes, HUGE_VAL);
+  const auto pipe = [&](int sum) { return sum % problem.pipes; };
+  for (const auto& [key, group] : groups)
+    first[pipe(key.first)] = std::min(first[pipe(key.first)], group.head);
+  for (auto& [key, group] : groups) group.head -= first[pipe(key.first)], group.tail = 0;
+}
+
 }  // namespace
 
 double LowerBound(const Problem& problem) {
-  std::vector<std::map<std::pair<int, bool>, Group>> groups(problem.devices);
+  std::vector<Groups> groups(problem.devices);
   const auto& split = problem.split;
   const bool mixed =
       std::adjacent_find(split.begin(), split.end(), std::not_equal_to()) != split.end();
@@ -132,9 +148,8 @@ double LowerBound(const Problem& problem) {
   for (int d = 0; d < problem.devices; ++d) {
     std::vector<Group> row;
     double head = HUGE_VAL, tail = HUGE_VAL, before_weights = 0;
-    const double first = problem.lead - problem.after[d];
+    if (problem.period) CountFromFirstForward(problem, groups[d]);
     for (auto& [key, group] : groups[d]) {
-      if (problem.period) group.head -= first, group.tail = 0;
       row.push_back(group);
       head = std::min(head, group.head);
       tail = std::min(tail, group.split ? 0 : group.tail);

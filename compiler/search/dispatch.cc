@@ -5,12 +5,6 @@
 #include "compiler/search/ledger.h"
 
 namespace pp::search {
-namespace {
-
-constexpr double kTiny = 1e-9;
-
-}  // namespace
-
 Dispatcher::Dispatcher(const Problem& problem)
     : problem_(problem),
       places_(problem.devices),
@@ -139,7 +133,8 @@ Task Dispatcher::ChooseForward(int device, double now) {
   if (arrival_[task] > now || place.in_flight >= rule.window || weights > rule.weights) return -1;
   const Held& held = *cells_[cell].held;
   const int inputs = std::max(0, rule.reserve - place.in_flight - 1);
-  const bool keep = rule.keep && place.memory + held.forward + held.dropped * inputs <= place.limit;
+  const int64_t room = place.limit - place.memory - held.forward;
+  const bool keep = rule.keep && room >= 0 && (held.dropped == 0 || inputs <= room / held.dropped);
   const bool at_once = place.in_flight == 0 && problem_.sink[task] < 0;
   plan_.dropped[cell] = 0;
   if ((keep || at_once) && MayForward(device, cell, State::kKept)) return task;
@@ -190,7 +185,8 @@ Task Dispatcher::Best(int device, double now) {
   if (const int dropped = FirstDropped(device); dropped >= 0 && MayRecompute(device, dropped)) {
     recompute = MakeTask(dropped, Part::kRecompute);
     const double arrival = arrival_[MakeTask(dropped, Part::kBackward)];
-    const bool urgent = dropped == next && arrival <= now + problem_.time[recompute] + kTiny;
+    const bool urgent =
+        dropped == next && arrival <= now + problem_.time[recompute] + problem_.tiny;
     if (urgent) return recompute;
   }
   if (forward >= 0) return forward;

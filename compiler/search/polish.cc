@@ -10,8 +10,6 @@
 namespace pp::search {
 namespace {
 
-constexpr double kTiny = 1e-9;
-
 // The positions of each dropped cell's tasks in a list.
 struct Window {
   int cell, forward, recompute, backward = -1, weight = -1;
@@ -49,7 +47,7 @@ class Polisher {
       : problem_(problem), clock_(clock), plan_(plan), ledger_(problem, plan), index_(index) {}
 
   // Each returns how many tasks it removed or moved, and looks at no other device's list.
-  int Keep(int device, KeepOrder order);
+  int Keep(int device);
   int Prepose(int device);
   int Postpone(int device);
 
@@ -62,17 +60,16 @@ class Polisher {
   std::vector<int>& index_;
   std::vector<int64_t> use_;
   std::vector<double> start_, end_;
+  // By place: when its task starts in the clock's timeline, or, if it has been moved, the one that
+  // it was put before or behind. What it takes or gives must then be earlier or later than that:
+  // where tasks take no time, equal starts do not say which of them waits for the other.
+  std::vector<double> turn_;
 };
 
-int Polisher::Keep(int device, KeepOrder order) {
+int Polisher::Keep(int device) {
   auto& list = plan_.lists[device];
-  std::vector<Window> windows = DroppedCells(plan_, list, index_);
+  const std::vector<Window> windows = DroppedCells(plan_, list, index_);
   if (windows.empty()) return 0;
-  if (order == KeepOrder::kBackwards) std::reverse(windows.begin(), windows.end());
-  if (order == KeepOrder::kShortestFirst)
-    std::stable_sort(windows.begin(), windows.end(), [](const Window& a, const Window& b) {
-      return a.recompute - a.forward < b.recompute - b.forward;
-    });
   ledger_.Open(device);
   use_.clear();
   for (int i = 0; i < ledger_.size(); ++i) use_.push_back(ledger_.use(i));
@@ -105,16 +102,18 @@ int Polisher::Prepose(int device) {
     start_[i] = clock_.start(ledger_.task(i));
     end_[i] = clock_.end(ledger_.task(i));
   }
+  turn_ = start_;
   int moved = 0;
   for (int i = 1; i < ledger_.size(); ++i) {
     const Task task = ledger_.task(i), source = problem_.source[task];
     const double time = problem_.time[task];
     const double ready = source < 0 ? 0 : clock_.end(source) + problem_.lag[task];
     int best = i;
-    for (int k = i - 1; k >= 0 && start_[k] - ready >= time - kTiny; --k) {
+    for (int k = i - 1; k >= 0 && start_[k] - ready >= time - problem_.tiny; --k) {
       if (!ledger_.FitsBefore(i, k)) break;
+      if (source >= 0 && clock_.start(source) >= turn_[k]) break;
       const double begin = std::max(ready, k > 0 ? end_[k - 1] : 0);
-      if (start_[k] - begin >= time - kTiny) best = k;
+      if (start_[k] - begin >= time - problem_.tiny) best = k;
     }
     if (best == i) continue;
     const double begin = std::max(ready, best > 0 ? end_[best - 1] : 0);
@@ -123,6 +122,8 @@ int Polisher::Prepose(int device) {
     std::rotate(end_.begin() + best, end_.begin() + i, end_.begin() + i + 1);
     start_[best] = begin;
     end_[best] = begin + time;
+    turn_.erase(turn_.begin() + i);
+    turn_.insert(turn_.begin() + best, turn_[best]);
     ++moved;
   }
   return moved;
@@ -137,6 +138,7 @@ int Polisher::Postpone(int device) {
     start_[i] = clock_.latest_start(ledger_.task(i));
     end_[i] = start_[i] + problem_.time[ledger_.task(i)];
   }
+  turn_ = start_;
   const double latest_end = clock_.makespan() - problem_.after[device];
   int moved = 0;
   for (int i = size - 2; i >= 0; --i) {
@@ -145,10 +147,11 @@ int Polisher::Postpone(int device) {
     const double time = problem_.time[task];
     const double due = sink < 0 ? latest_end : clock_.latest_start(sink) - problem_.lag[sink];
     int best = i;
-    for (int k = i + 1; k < size && due - end_[k] >= time - kTiny; ++k) {
+    for (int k = i + 1; k < size && due - end_[k] >= time - problem_.tiny; ++k) {
       if (!MaySwap(problem_, ledger_.task(k), task)) break;
+      if (sink >= 0 && clock_.latest_start(sink) <= turn_[k]) break;
       const double until = std::min(due, k + 1 < size ? start_[k + 1] : latest_end);
-      if (until - end_[k] >= time - kTiny) best = k;
+      if (until - end_[k] >= time - problem_.tiny) best = k;
     }
     if (best == i) continue;
     const double until = std::min(due, best + 1 < size ? start_[best + 1] : latest_end);
@@ -157,6 +160,8 @@ int Polisher::Postpone(int device) {
     std::rotate(end_.begin() + i, end_.begin() + i + 1, end_.begin() + best + 1);
     start_[best] = until - time;
     end_[best] = until;
+    turn_.insert(turn_.begin() + best + 1, turn_[best]);
+    turn_.erase(turn_.begin() + i);
     ++moved;
   }
   return moved;
@@ -188,13 +193,12 @@ double Polish(const Problem& problem, const PolishOptions& options, Clock& clock
     for (auto& other : others) changes += other.get();
     return changes;
   };
-  double makespan = clock.makespan();
   int changes = 1;
   for (int round = 0; round < options.rounds && changes > 0; ++round) {
     changes = 0;
     if (round > 0 || options.first == PolishOptions::kKeep) {
-      changes += on_all([&](Polisher& on, int device) { return on.Keep(device, options.keep); });
-      makespan = clock.Earliest(plan);
+      changes += on_all([&](Polisher& on, int device) { return on.Keep(device); });
+      clock.Earliest(plan);
     }
     changes += on_all([&](Polisher& on, int device) {
       const int moved = on.Prepose(device);
@@ -204,9 +208,9 @@ double Polish(const Problem& problem, const PolishOptions& options, Clock& clock
     clock.Earliest(plan);
     clock.Latest();
     on_all([](Polisher& on, int device) { return on.Postpone(device); });
-    makespan = clock.Earliest(plan);
+    clock.Earliest(plan);
   }
-  return makespan;
+  return clock.makespan();
 }
 
 }  // namespace pp::search

@@ -17,15 +17,11 @@
 
 namespace pp::search {
 
-// In which order `keep` gives memory to cells.
-enum class KeepOrder { kAsListed, kBackwards, kShortestFirst };
-
 // When to recompute the clock: after each device's moves, which gives the next one more gaps, or
 // after all of them, which is much faster with many devices.
 enum class Retime { kEachDevice, kEachRound };
 
 struct PolishOptions {
-  KeepOrder keep = KeepOrder::kAsListed;
   enum { kKeep, kPrepose } first = kKeep;
   Retime retime = Retime::kEachDevice;
   int rounds = 12;

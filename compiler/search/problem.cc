@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace pp::search {
 namespace {
@@ -10,6 +11,8 @@ namespace {
 constexpr double kScale = 1e12;
 // Thirds do not add up to 1: this much over the limit is within it.
 constexpr double kTolerance = 1e-6;
+// Of a mean task's time.
+constexpr double kTinyShare = 1e-9;
 // More activations than this count as no limit; their number still fits.
 constexpr double kMostLimit = 8e6, kMostInput = 100;
 
@@ -38,7 +41,8 @@ MemoryModel ActivationMemory(const Program& program, const CostModel& costs,
 }
 
 Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel memory) {
-  Problem problem{program.devices, program.stages, program.microbatches};
+  const int pipes = static_cast<int>(program.pipes.size());
+  Problem problem{program.devices, program.stages, program.microbatches, pipes};
   problem.memory = std::move(memory);
   const int cells = problem.cells();
   problem.device.resize(cells);
@@ -59,7 +63,7 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
     for (int m = 0; m < problem.micros; ++m) {
       const int cell = problem.Cell(s, m), pipe = program.pipe_of[m];
       problem.device[cell] = program.pipes[pipe].device_of[s];
-      problem.sum[cell] = s * static_cast<int>(program.pipes.size()) + pipe;
+      problem.sum[cell] = s * pipes + pipe;
       const bool split = problem.split[cell] != 0;
       problem.time[MakeTask(cell, Part::kForward)] = time(Op::kForward, s);
       problem.time[MakeTask(cell, Part::kRecompute)] = time(Op::kRecompute, s);
@@ -73,7 +77,12 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
       Link(problem, below, cell, Part::kForward, lag);
       Link(problem, cell, below, Part::kBackward, lag);
     }
+  problem.tiny = kTinyShare * problem.MeanTime();
   return problem;
+}
+
+double Problem::MeanTime() const {
+  return std::accumulate(time.begin(), time.end(), 0.0) / static_cast<double>(time.size());
 }
 
 void AimAtPeriod(Problem& problem) {

@@ -49,9 +49,10 @@ struct Plan {
 };
 
 struct Problem {
-  int devices = 0, stages = 0, micros = 0;
-  std::vector<int> device;     // by cell
-  std::vector<int> sum;        // by cell: the gradient it adds to; those of one keep their order
+  int devices = 0, stages = 0, micros = 0, pipes = 1;
+  std::vector<int> device;  // by cell
+  // By cell: the gradient that it adds to, stage * pipes + pipe. Those of one keep their order.
+  std::vector<int> sum;
   std::vector<uint8_t> split;  // by cell: whether the backward has two halves
   std::vector<double> time;    // by task
   std::vector<Task> source;    // by task: the one whose result it takes from another stage; or -1
@@ -62,6 +63,7 @@ struct Problem {
   std::vector<double> after;
   bool period = false;  // see AimAtPeriod
   double lead = 0;      // of the makespan: what does not count
+  double tiny = 0;      // a difference of times that may be rounding
   MemoryModel memory;
 
   int cells() const { return stages * micros; }
@@ -75,6 +77,7 @@ struct Problem {
            (PartOf(task) == Part::kBackward && !split[CellOf(task)]);
   }
   double Time(int cell, Part part) const { return time[MakeTask(cell, part)]; }
+  double MeanTime() const;  // of a task
 };
 
 // REQUIRES: `program` is a verified compute-only one without prologue and epilogue. WAITs

@@ -24,9 +24,10 @@ int Window(const Problem& problem, const std::vector<int>& cells, const Policy& 
     way += problem.lag[MakeTask(cell, Part::kForward)];
   }
   constexpr double kTiny = 1e-9;
+  const double least = problem.tiny > 0 ? problem.tiny : 1;  // nothing takes any time
   const double flow = policy.window == Policy::kFlow
-                          ? stay / std::max(work, kTiny)
-                          : 1 + std::floor((stay - work) / std::max(forward, kTiny) + kTiny);
+                          ? stay / std::max(work, least)
+                          : 1 + std::floor((stay - work) / std::max(forward, least) + kTiny);
   const double window = std::ceil(std::max(1.0, flow * policy.factor) - kTiny);
   return window < all ? static_cast<int>(window) : all;
 }

@@ -22,7 +22,7 @@ inline constexpr int kFirsts = 5;
 
 struct CellRule {
   int window = 0;   // the forward waits while this many cells of its device are in flight,
-  int weights = 0;  // or this many weight halves are outstanding
+  int weights = 0;  // or more weight halves than this are outstanding
   int reserve = 0;  // keeping leaves room for the inputs of this many in flight
   First first = First::kRecompute;
   bool keep = true;   // keep the activation, where there is room

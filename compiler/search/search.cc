@@ -130,10 +130,11 @@ const Plan& MostPromising(const Problem& problem, const std::vector<Plan>& start
 // made when it is asked for.
 class Orders {
  public:
-  Orders(Workbench& bench, const Plan& start) : bench_(bench), start_(start), sizes_{kAsGiven} {
+  Orders(Workbench& bench, const Plan& start)
+      : bench_(bench), start_(start), micros_(OrderOfSums(bench.problem, start)), sizes_{kAsGiven} {
     const Problem& problem = bench.problem;
     const int sums = *std::max_element(problem.sum.begin(), problem.sum.end()) + 1;
-    if (sums <= problem.devices) return;
+    if (sums <= problem.devices || micros_.empty()) return;
     fill_ = std::min(problem.devices, problem.micros);
     for (int size = fill_; size > 0; size -= 1 + size / 8) sizes_.push_back(size);
     for (const int size : {2 * fill_, problem.micros})
@@ -152,13 +153,15 @@ class Orders {
   // If devices can follow it within their limits, and if there are few small groups so far.
   void Add(int size) {
     if (size != kAsGiven && size <= fill_ && orders_.size() >= kMostOrders) return;
-    Plan plan = size == kAsGiven ? KeepAll(start_) : InGroups(bench_.problem, start_, size);
+    Plan plan =
+        size == kAsGiven ? KeepAll(start_) : InGroups(bench_.problem, start_, micros_, size);
     if (bench_.dispatcher.MayFollow(MakeRules(bench_.problem, plan, {})))
       orders_.push_back(std::move(plan));
   }
 
   Workbench& bench_;
   const Plan& start_;
+  const std::vector<int> micros_;
   int fill_ = 0;
   std::vector<int> sizes_;  // of groups
   size_t next_ = 0;
@@ -280,7 +283,8 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
       TryPlan(bench, plan, PolishFor(problem));
   bench.Allow(problem.cells() < kMostPolicyCells ? kPolicyWork : kPolicyWork / 2);
   const std::vector<TriedRules> tried = TryPolicies(bench, *fastest);
-  if (bench.best_makespan() == kNever) TryPlan(bench, OneByOne(problem).plan, {});
+  if (bench.best_makespan() == kNever)
+    TryPlan(bench, OneByOne(problem, OrderOfSums(problem, *fastest)).plan, {});
   PP_CHECK(bench.best_makespan() != kNever);
   const size_t turns =
       IsLarge(problem.cells()) ? 0 : static_cast<size_t>(options.effort.turns - (steady ? 1 : 0));
@@ -289,7 +293,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
   if (options.seconds > 0) bench.StopAfter(options.seconds);
   for (; options.seconds > 0 && !bench.Finished(); ++turn)
     Improve(bench, tried, turn, options.effort);
-  return {bench.best(), bench.best_makespan() - problem.lead, bound};
+  return {bench.best(), bound};
 }
 
 }  // namespace pp::search

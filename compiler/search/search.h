@@ -1,5 +1,5 @@
 // The fastest plan that fits, as far as the search finds it: starts from several policies and from
-// the given plan, polishes each, and improves the best by local search.
+// the given plans, polishes each, and improves the best ones by local search.
 #pragma once
 
 #include <functional>
@@ -29,13 +29,13 @@ struct SearchOptions {
 
 struct SearchOutcome {
   Plan plan;
-  double makespan = 0;  // less the problem's lead
   double lower_bound = 0;
 };
 
 // `starts`: the scheme's order, or that after passes, and perhaps others. The outcome is never
-// slower than those that fit, nor than the same orders without recomputes. REQUIRES: at least one;
-// no device's limit is below SmallestLimits.
+// slower than those that fit, nor than the same orders without recomputes; if the problem is large,
+// than the most promising one of them. REQUIRES: at least one; no device's limit is below
+// SmallestLimits.
 SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options);
 

@@ -1,6 +1,9 @@
 #include "compiler/search/starts.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
 #include <utility>
 
 namespace pp::search {
@@ -54,19 +57,23 @@ bool AreAlike(const Problem& problem, const std::vector<int>& a, const std::vect
 
 }  // namespace
 
-Thrifty OneByOne(const Problem& problem) {
+Thrifty OneByOne(const Problem& problem, std::vector<int> order) {
+  if (order.empty()) {
+    order.resize(problem.micros);
+    std::iota(order.begin(), order.end(), 0);
+  }
   Thrifty thrifty;
   thrifty.plan.lists.resize(problem.devices);
   thrifty.plan.dropped.assign(problem.cells(), 0);
   thrifty.limit.assign(problem.devices, 0);
   auto& dropped = thrifty.plan.dropped;
   std::vector<std::vector<int>> before;  // the micro-batch's before, by device
-  for (int m = 0; m < problem.micros; ++m) {
+  for (const int m : order) {
     std::vector<std::vector<int>> cells(problem.devices);
     for (int s = 0; s < problem.stages; ++s)
       cells[problem.device[problem.Cell(s, m)]].push_back(problem.Cell(s, m));
     for (int d = 0; d < problem.devices; ++d) {
-      if (m > 0 && AreAlike(problem, before[d], cells[d])) {
+      if (!before.empty() && AreAlike(problem, before[d], cells[d])) {
         for (size_t i = 0; i < cells[d].size(); ++i) dropped[cells[d][i]] = dropped[before[d][i]];
       } else {
         thrifty.limit[d] = std::max(thrifty.limit[d], Least(problem, cells[d], dropped));
@@ -83,6 +90,32 @@ Thrifty OneByOne(const Problem& problem) {
     before = std::move(cells);
   }
   return thrifty;
+}
+
+std::vector<int> OrderOfSums(const Problem& problem, const Plan& plan) {
+  std::vector<std::vector<int>> after(problem.micros);  // by micro-batch: those right behind it
+  std::vector<int> waits_for(problem.micros);           // how many
+  std::vector<int> last(problem.stages * problem.pipes, -1);  // by sum
+  for (const auto& list : plan.lists)
+    for (const Task task : list) {
+      if (!problem.AddsToSum(task)) continue;
+      const int micro = problem.MicroOf(CellOf(task));
+      const int before = std::exchange(last[problem.sum[CellOf(task)]], micro);
+      if (before < 0) continue;
+      after[before].push_back(micro);
+      ++waits_for[micro];
+    }
+  std::priority_queue<int, std::vector<int>, std::greater<int>> next;
+  for (int m = 0; m < problem.micros; ++m)
+    if (waits_for[m] == 0) next.push(m);
+  std::vector<int> order;
+  while (!next.empty()) {
+    order.push_back(next.top());
+    next.pop();
+    for (const int micro : after[order.back()])
+      if (--waits_for[micro] == 0) next.push(micro);
+  }
+  return static_cast<int>(order.size()) == problem.micros ? order : std::vector<int>();
 }
 
 bool SameWork(const Problem& problem, const Plan& plan, const Plan& other) {
@@ -130,12 +163,14 @@ Plan DropAll(const Plan& plan) {
   return dropped;
 }
 
-Plan InGroups(const Problem& problem, const Plan& plan, int size) {
+Plan InGroups(const Problem& problem, const Plan& plan, const std::vector<int>& order, int size) {
   Plan grouped = KeepAll(plan);
+  std::vector<int> place(problem.micros);
+  for (int i = 0; i < problem.micros; ++i) place[order[i]] = i;
   const auto rank = [&](Task task) {  // (all forwards first,) group, stage forth or back
     const int cell = CellOf(task), stage = problem.StageOf(cell);
     const bool forward = PartOf(task) == Part::kForward;
-    const int64_t group = (forward ? 0 : problem.micros) + problem.MicroOf(cell) / size;
+    const int64_t group = (forward ? 0 : problem.micros) + place[problem.MicroOf(cell)] / size;
     return group * problem.stages + (forward ? stage : problem.stages - 1 - stage);
   };
   std::vector<std::pair<int64_t, Task>> ranked;

@@ -23,6 +23,7 @@ void Timeline::Load(const Plan& plan) {
   plan_ = plan;
   Clock clock(problem_);
   makespan_ = clock.Earliest(plan_);
+  PP_CHECK(makespan_ != kNever);
   order_ = clock.order();
   std::fill(position_.begin(), position_.end(), -1);
   for (const auto& list : plan_.lists)

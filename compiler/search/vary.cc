@@ -6,19 +6,13 @@
 namespace pp::search {
 namespace {
 
-constexpr double kTiny = 1e-9;
 // Accepted losses at the start of the search, in mean durations of a task.
 constexpr double kWarm = 0.1;
 
-double MeanTime(const Problem& problem) {
-  double sum = 0;
-  for (double time : problem.time) sum += time;
-  return sum / static_cast<double>(problem.time.size());
-}
-
 // The longest makespan that is accepted in place of one of `makespan`.
 double Cutoff(Workbench& bench, double makespan) {
-  return makespan - kWarm * MeanTime(bench.problem) * std::log(bench.random.Unit()) + kTiny;
+  const Problem& problem = bench.problem;
+  return makespan - kWarm * problem.MeanTime() * std::log(bench.random.Unit()) + problem.tiny;
 }
 
 void VaryRule(int what, int value, int cells, CellRule& rule) {
@@ -85,7 +79,7 @@ Plan VaryRules(Workbench& bench, Rules rules) {
     const double result = dispatcher.Run(changed, Cutoff(bench, makespan));
     if (result == kNever) continue;
     std::swap(rules, changed);
-    const bool promising = result <= makespan + MeanTime(bench.problem);
+    const bool promising = result <= makespan + bench.problem.MeanTime();
     makespan = result;
     if (!promising || dispatcher.plan().lists == last.lists) continue;
     last = dispatcher.plan();
@@ -93,7 +87,7 @@ Plan VaryRules(Workbench& bench, Rules rules) {
     bench.clock.Earliest(plan);
     const double polished = Polish(bench.problem, PolishFor(bench.problem), bench.clock, plan);
     bench.Offer(plan, polished);
-    if (polished < least - kTiny) fastest = plan, least = polished;
+    if (polished < least - bench.problem.tiny) fastest = plan, least = polished;
   }
   return least == kNever ? bench.best() : fastest;
 }

@@ -6,7 +6,6 @@
 namespace pp::search {
 namespace {
 
-constexpr double kTiny = 1e-9;
 // How much longer an event of the dispatcher takes than timing a task, including the polishing
 // around it.
 constexpr int64_t kEvent = 3;
@@ -22,7 +21,7 @@ Workbench::Workbench(const Problem& problem_in, double bound_in,
       observer_(std::move(observer)) {}
 
 void Workbench::Offer(const Plan& plan, double makespan) {
-  if (makespan >= best_makespan_ - kTiny) return;
+  if (makespan >= best_makespan_ - problem.tiny) return;
   best_ = plan;
   best_makespan_ = makespan;
   if (observer_) observer_(makespan - problem.lead);
@@ -42,7 +41,7 @@ void Workbench::StopAfter(double seconds) {
 }
 
 bool Workbench::Finished() const {
-  return best_makespan_ <= bound + kTiny || (deadline_ && SteadyClock::now() >= *deadline_);
+  return best_makespan_ <= bound + problem.tiny || (deadline_ && SteadyClock::now() >= *deadline_);
 }
 
 }  // namespace pp::search

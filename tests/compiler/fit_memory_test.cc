@@ -199,6 +199,23 @@ TEST_CASE("the least limit is named, and is enough") {
   CheckFit({"zb-v", 4, 8, 2, "in=0.1", "0.6", 0}, true);
 }
 
+// Where equal starts do not say which of two tasks waits for the other.
+TEST_CASE("tasks that take no time") {
+  CheckFit({"hanayo", 2, 3, 0, "f=0,b=2,r=1,in=0.1", "0.7:0.7", 0});
+  CheckFit({"interleaved", 2, 4, 0, "f=1,b=0,in=0.1", "0.7", 0});
+  CheckFit({"zb-v", 2, 3, 0, "f=0,b=1,r=0,in=0.1", "0.7:0.7", 0});
+  const double none = CheckFit({"hanayo", 2, 3, 0, "f=0,b=2,r=1,in=0.1", "0.7", 0});
+  CHECK(none <= CheckFit({"hanayo", 2, 3, 0, "f=0.001,b=2,r=1,in=0.1", "0.7", 0}));
+}
+
+TEST_CASE("the unit of the costs does not matter") {
+  const double ones = CheckFit({"1f1b", 4, 6, 0, "f=1,b=2,in=0.1", "1.2", 0});
+  const double small = CheckFit({"1f1b", 4, 6, 0, "f=1e-10,b=2e-10,in=0.1", "1.2", 0});
+  const double large = CheckFit({"1f1b", 4, 6, 0, "f=1e10,b=2e10,in=0.1", "1.2", 0});
+  CHECK(small * 1e10 == Approx(ones));
+  CHECK(large * 1e-10 == Approx(ones));
+}
+
 TEST_CASE("a limit or an input beyond all measure") {
   CheckFit({"1f1b", 4, 8, 1, "in=0.1", "8", 33});
   const Fitted fitted = Fit({"1f1b", 4, 8, 1, "in=1e15", "2", 0});
@@ -207,8 +224,11 @@ TEST_CASE("a limit or an input beyond all measure") {
 }
 
 TEST_CASE("the same input gives the same plan") {
-  const FitCase c{"1f1b", 4, 8, 1, "in=0.1", "2", 0};
-  CHECK(Fit(c).program == Fit(c).program);
+  // Its bound is not reached, so that all that is random takes part.
+  const FitCase c{"interleaved", 2, 4, 2, "in=0.1", "0.7:0.7", 0};
+  const Fitted fitted = Fit(c);
+  CHECK(fitted.report.makespan > *fitted.report.lower_bound);
+  CHECK(fitted.program == Fit(c).program);
 }
 
 }  // namespace pp

@@ -16,7 +16,7 @@ struct Gaps {
   int count = 0;
   void Add(const FitCase& c, double makespan) {
     const double gap = makespan / c.optimum - 1;
-    sum += gap;
+    sum += std::max(0.0, gap);
     largest = std::max(largest, gap);
     ++count;
     if (gap != 0)

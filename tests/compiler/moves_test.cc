@@ -9,7 +9,6 @@
 #include "compiler/compile.h"
 #include "compiler/search/clock.h"
 #include "compiler/search/ledger.h"
-#include "compiler/search/starts.h"
 #include "compiler/search/timeline.h"
 
 namespace pp::search {
@@ -128,22 +127,6 @@ TEST_CASE("changes of a timeline are those of its plan") {
     CHECK(std::min({counts.moved, counts.above, counts.below, counts.undone}) > 200);
     if (c.shape.devices > 2) CHECK(counts.cycles > 50);
   }
-}
-
-TEST_CASE("one micro-batch after the other takes no more memory than it says") {
-  std::mt19937 random(3);
-  for (const char* scheme : {"zb-v", "interleaved"})
-    for (int n = 0; n < 50; ++n) {
-      Problem problem =
-          ProblemOf(scheme, {.devices = 2, .microbatches = 2, .stages_per_device = 2}, "in=0.1", 2);
-      for (Held& held : problem.memory.held)
-        for (int64_t* bytes : {&held.forward, &held.dropped, &held.recomputed, &held.input_half,
-                               &held.recomputed_half})
-          *bytes = 1 + random() % 100;
-      const Thrifty thrifty = OneByOne(problem);
-      for (int d = 0; d < problem.devices; ++d)
-        CHECK(Peak(problem, thrifty.plan, d) <= thrifty.limit[d]);
-    }
 }
 
 }  // namespace pp::search
