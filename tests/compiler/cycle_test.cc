@@ -5,31 +5,21 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "compiler/compile.h"
 #include "compiler/search/ledger.h"
 #include "compiler/search/starts.h"
 #include "compiler/search/steady.h"
+#include "tests/scheme_problem.h"
 
 namespace pp::search {
 namespace {
 
-struct Scheme {
-  Problem problem;
-  Plan plan;
-};
-
-Scheme Make(const char* scheme, Shape shape, double limit = 1e6) {
-  const auto program = BuildSchedule(scheme, shape);
-  REQUIRE(program.ok());
-  const CostModel model = *ParseCosts("f=1,b=2,comm=0.25,in=0.1", program->stages);
-  Scheme made{MakeProblem(*program, model, ActivationMemory(*program, model, {limit})), {}};
-  made.plan = MakePlan(*program, made.problem);
-  return made;
+SchemeProblem Make(const char* scheme, Shape shape, double limit = 1e6) {
+  return MakeSchemeProblem(scheme, shape, "f=1,b=2,comm=0.25,in=0.1", limit);
 }
 
 // A period takes as long as lies between the backwards of its first micro-batch and of the next
 // period's.
-Plan Repeat(const Scheme& few, int begin, int period, const Problem& to) {
+Plan Repeat(const SchemeProblem& few, int begin, int period, const Problem& to) {
   Clock clock(few.problem);
   clock.Earliest(few.plan);
   const auto start = [&](int m) {
@@ -55,7 +45,7 @@ const Case kCases[] = {{"1f1b", {4, 12}, {4, 31}, 5, 1},
 TEST_CASE("a period repeated is the scheme with more micro-batches") {
   for (const Case& c : kCases) {
     INFO(c.scheme << " period " << c.period);
-    const Scheme few = Make(c.scheme, c.few), many = Make(c.scheme, c.many);
+    const SchemeProblem few = Make(c.scheme, c.few), many = Make(c.scheme, c.many);
     const Plan in_time = Repeat(few, c.begin, c.period, many.problem);
     CHECK(in_time.lists == many.plan.lists);
     const auto in_order =
@@ -66,7 +56,7 @@ TEST_CASE("a period repeated is the scheme with more micro-batches") {
 }
 
 TEST_CASE("recomputes are repeated with their micro-batch") {
-  Scheme few = Make("1f1b", {2, 9}), many = Make("1f1b", {2, 30});
+  SchemeProblem few = Make("1f1b", {2, 9}), many = Make("1f1b", {2, 30});
   few.plan = DropAll(few.plan);
   const Plan dropped = DropAll(many.plan);
   const auto repeated = RepeatInOrder(few.problem, few.plan, {2, 1, 3}, many.problem);
@@ -77,8 +67,8 @@ TEST_CASE("recomputes are repeated with their micro-batch") {
 }
 
 TEST_CASE("where tasks from elsewhere stand in the period nothing is repeated") {
-  Scheme few = Make("1f1b", {2, 9});
-  const Scheme many = Make("1f1b", {2, 20});
+  SchemeProblem few = Make("1f1b", {2, 9});
+  const SchemeProblem many = Make("1f1b", {2, 20});
   const Cycle cycle{2, 1, 3};
   REQUIRE(RepeatInOrder(few.problem, few.plan, cycle, many.problem));
   // The last forward of the second device, before the period's first task.
@@ -91,7 +81,7 @@ TEST_CASE("where tasks from elsewhere stand in the period nothing is repeated") 
 }
 
 TEST_CASE("selected micro-batches are the scheme with as many, and come back") {
-  const Scheme few = Make("1f1b", {3, 5}), many = Make("1f1b", {3, 12});
+  const SchemeProblem few = Make("1f1b", {3, 5}), many = Make("1f1b", {3, 12});
   std::vector<int> all = AsTheyBegin(many.problem, many.plan);
   CHECK(std::is_sorted(all.begin(), all.end()));
   const Selection first(many.problem, {all.begin(), all.begin() + 5});
@@ -115,7 +105,7 @@ TEST_CASE("plans for the steady state fit, and do the scheme's work") {
   for (const Limited& c : {Limited{"interleaved", {4, 132, 2}, 3.2},
                            Limited{"zb-v", {4, 129, 2}, 2}, Limited{"chimera", {4, 256}, 2.5}}) {
     INFO(c.scheme);
-    const Scheme scheme = Make(c.scheme, c.shape, c.limit);
+    const SchemeProblem scheme = Make(c.scheme, c.shape, c.limit);
     REQUIRE(HasSteadyState(scheme.problem));
     const auto plans = SteadyPlans(scheme.problem, {scheme.plan}, scheme.plan, 0.1);
     CHECK(!plans.empty());

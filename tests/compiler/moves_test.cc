@@ -6,20 +6,13 @@
 #include <cmath>
 #include <random>
 
-#include "compiler/compile.h"
 #include "compiler/search/clock.h"
 #include "compiler/search/ledger.h"
 #include "compiler/search/timeline.h"
+#include "tests/scheme_problem.h"
 
 namespace pp::search {
 namespace {
-
-Problem ProblemOf(const char* scheme, Shape shape, const char* costs, double limit) {
-  const auto program = BuildSchedule(scheme, shape);
-  REQUIRE(program.ok());
-  const CostModel model = *ParseCosts(costs, program->stages);
-  return MakeProblem(*program, model, ActivationMemory(*program, model, {limit}));
-}
 
 // What a timeline says, with what Clock and ledger say of its plan.
 void CheckAgainstClock(const Problem& problem, Timeline& line, double makespan) {
@@ -89,7 +82,8 @@ TEST_CASE("changes of a timeline are those of its plan") {
   for (const Case& c : cases) {
     INFO(c.scheme);
     const Problem problem =
-        ProblemOf(c.scheme, c.shape, "f=1,b=2.25,bi=1.5,bw=0.5,comm=0.125,in=0.1", c.limit);
+        MakeSchemeProblem(c.scheme, c.shape, "f=1,b=2.25,bi=1.5,bw=0.5,comm=0.125,in=0.1", c.limit)
+            .problem;
     const auto program = BuildSchedule(c.scheme, c.shape);
     Timeline line(problem);
     line.Load(MakePlan(*program, problem));

@@ -5,28 +5,19 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "compiler/compile.h"
 #include "compiler/search/ledger.h"
 #include "compiler/search/search.h"
+#include "tests/scheme_problem.h"
 
 namespace pp::search {
-namespace {
-
-Problem ProblemOf(const char* scheme, Shape shape, const char* costs, double limit) {
-  const auto program = BuildSchedule(scheme, shape);
-  REQUIRE(program.ok());
-  const CostModel model = *ParseCosts(costs, program->stages);
-  return MakeProblem(*program, model, ActivationMemory(*program, model, {limit}));
-}
-
-}  // namespace
-
 TEST_CASE("one micro-batch after the other takes no more memory than it says") {
   std::mt19937 random(3);
   for (const char* scheme : {"zb-v", "interleaved"})
     for (int n = 0; n < 50; ++n) {
       Problem problem =
-          ProblemOf(scheme, {.devices = 2, .microbatches = 2, .stages_per_device = 2}, "in=0.1", 2);
+          MakeSchemeProblem(scheme, {.devices = 2, .microbatches = 2, .stages_per_device = 2},
+                            "in=0.1", 2)
+              .problem;
       for (Held& held : problem.memory.held)
         for (int64_t* bytes : {&held.forward, &held.dropped, &held.recomputed, &held.input_half,
                                &held.recomputed_half})
@@ -43,8 +34,10 @@ TEST_CASE("gradients that are summed last in, first out stay so, under the least
                                       {"gpipe", 3.0},
                                       {"hanayo", 0.6},
                                       {"hanayo", 0.7}}) {
-    const Problem problem = ProblemOf(
-        scheme, {.devices = 2, .microbatches = 3, .stages_per_device = 0}, "in=0.1", limit);
+    const Problem problem =
+        MakeSchemeProblem(scheme, {.devices = 2, .microbatches = 3, .stages_per_device = 0},
+                          "in=0.1", limit)
+            .problem;
     Plan start;  // all forwards, then their mirror image
     start.dropped.assign(problem.cells(), 0);
     start.lists.resize(problem.devices);
