@@ -13,6 +13,7 @@
 #include "compiler/scheme.h"
 #include "schema/base/disk.h"
 #include "schema/base/split.h"
+#include "schema/base/text_source.h"
 #include "schema/format/file.h"
 #include "schema/proof/verify.h"
 

@@ -14,7 +14,7 @@
 #include "compiler/command.h"
 #include "compiler/interop.h"
 #include "compiler/tune/auto.h"
-#include "schema/base/disk.h"
+#include "schema/base/text_source.h"
 #include "schema/base/units.h"
 #include "schema/format/file.h"
 #include "schema/text.h"

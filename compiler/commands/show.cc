@@ -11,7 +11,7 @@
 #include "compiler/interop.h"
 #include "compiler/measured.h"
 #include "compiler/simulate.h"
-#include "schema/base/disk.h"
+#include "schema/base/text_source.h"
 #include "schema/base/units.h"
 #include "schema/format/file.h"
 #include "schema/format/timeline.h"
@@ -37,11 +37,16 @@ struct Simulated {
 
 // What the run of --trace took. Costs in T become those in seconds that it measured.
 Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostModel* costs) {
-  constexpr int64_t kMostTraceBytes = int64_t{512} << 20;
   a.progress->Doing("reading " + a.trace);
-  const auto text = ReadText(a.trace, "a trace that piperun wrote", kMostTraceBytes);
-  PP_RETURN_IF_ERROR(text.status().In("--trace"));
-  const auto events = ParseChromeTrace(program, *text);
+  auto source = TextSource::Open(a.trace, "a trace that piperun wrote");
+  PP_RETURN_IF_ERROR(source.status().In("--trace"));
+  Status read;  // names the file already
+  const auto events = ParseChromeTrace(program, [&]() -> Result<std::string_view> {
+    auto piece = source->Next();
+    read = piece.status();
+    return piece;
+  });
+  PP_RETURN_IF_ERROR(read.In("--trace"));
   PP_RETURN_IF_ERROR(events.status().In("--trace: " + a.trace));
   auto measured = Measure(program, *costs, *events);
   PP_RETURN_IF_ERROR(measured.status().In("--trace: " + a.trace));

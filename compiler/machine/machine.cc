@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
-#include "schema/base/disk.h"
 #include "schema/base/json.h"
+#include "schema/base/text_source.h"
 #include "schema/base/units.h"
 
 namespace pp {
@@ -141,6 +142,27 @@ Status ReadNumber(const std::string& key, const Json& value, Dimension dimension
   return {};
 }
 
+// By JSON pointers: the members, and those of the groups that a machine has, as "flops". (What
+// flatten() gives of others may be as large as the square of the text.)
+Json Members(const Json& object) {
+  std::set<std::string> groups;
+  Machine any;
+  VisitNumbers(any, [&](const std::string& key, Dimension, double*) {
+    if (const size_t slash = key.find('/', 1); slash != key.npos)
+      groups.insert(key.substr(1, slash - 1));
+  });
+  Json members = Json::object();
+  for (const auto& [key, value] : object.items()) {
+    const Json::json_pointer at = Json::json_pointer() / key;
+    if (value.is_structured() && groups.contains(key)) {
+      for (const auto& [inner, number] : value.items()) members[(at / inner).to_string()] = number;
+    } else {
+      members[at.to_string()] = value;
+    }
+  }
+  return members;
+}
+
 }  // namespace
 
 Result<Machine> ParseMachine(const std::string& text) {
@@ -148,7 +170,7 @@ Result<Machine> ParseMachine(const std::string& text) {
   if (!json.ok()) return json.status();
   if (!json->is_object()) return Status::Invalid("is no JSON object (a machine)");
   Machine machine;
-  Json rest = json->empty() ? Json::object() : json->flatten();
+  Json rest = Members(*json);
   const auto take = [&](const std::string& key) {
     Json value;
     if (const auto at = rest.find(key); at != rest.end()) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace pp {
 namespace {
 
 constexpr int64_t kMaxHeader = 100 << 20;  // the format's own limit
+constexpr int64_t kPiece = 1 << 16;
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 16;
 
 // Bytes of one element; 0 for an unknown type.
@@ -57,31 +59,18 @@ int64_t Elements(const std::vector<int64_t>& shape) {
 }
 
 bool ParseEntry(const nlohmann::json& value, SafetensorsEntry* entry) {
-  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
-      !value.contains("data_offsets") || !value["dtype"].is_string()) {
-    return false;
-  }
-  entry->dtype = value["dtype"].get<std::string>();
+  if (!value.is_object()) return false;
+  const auto dtype = value.find("dtype"), shape = value.find("shape");
+  const auto data_offsets = value.find("data_offsets");
+  if (dtype == value.end() || shape == value.end() || data_offsets == value.end()) return false;
+  if (!dtype->is_string()) return false;
+  entry->dtype = dtype->get<std::string>();
   std::vector<int64_t> offsets;
-  if (!Numbers(value["shape"], &entry->shape)) return false;
-  if (!Numbers(value["data_offsets"], &offsets) || offsets.size() != 2) return false;
+  if (!Numbers(*shape, &entry->shape)) return false;
+  if (!Numbers(*data_offsets, &offsets) || offsets.size() != 2) return false;
   entry->begin = offsets[0];
   entry->end = offsets[1];
   return true;
-}
-
-// The JSON object of a header, or what is wrong with it. A duplicate name is an error: a reader
-// that takes the last, and one that takes the first, would see two different models.
-Result<nlohmann::json> ParseObject(const std::string& header) {
-  std::vector<std::string> names;
-  Result<nlohmann::json> root = ParseJson(header, &names);
-  PP_RETURN_IF_ERROR(root.status().In("the header"));
-  if (!root->is_object()) return Status::Invalid("the header is not a JSON object");
-  std::sort(names.begin(), names.end());
-  const auto same = std::adjacent_find(names.begin(), names.end());
-  if (same != names.end())
-    return Status::Invalid(fmt::format("tensor {} occurs twice", Shown(*same)));
-  return root;
 }
 
 }  // namespace
@@ -99,28 +88,54 @@ Result<Safetensors> Safetensors::Open(const std::string& path) {
     return Status::Invalid(fmt::format(
         "{}: has {} bytes and says its header has {} (a safetensors file)", path, bytes, length));
   }
-  std::string header(length, '\0');
-  PP_RETURN_IF_ERROR(file.file_.Read(8, header.data(), static_cast<int64_t>(length)));
   file.data_begin_ = 8 + static_cast<int64_t>(length);
-  PP_RETURN_IF_ERROR(file.ParseHeader(header, bytes - file.data_begin_).In(path));
+  PP_RETURN_IF_ERROR(file.ParseHeader());
+  PP_RETURN_IF_ERROR(file.CheckData(bytes - file.data_begin_).In(path));
   return file;
 }
 
-Status Safetensors::ParseHeader(const std::string& header, int64_t data_bytes) {
-  const Result<nlohmann::json> root = ParseObject(header);
-  PP_RETURN_IF_ERROR(root.status());
-  for (const auto& [name, value] : root->items()) {
-    if (name == "__metadata__") continue;
+Status Safetensors::ParseHeader() {
+  std::string piece(kPiece, '\0');
+  int64_t at = 8;
+  Status read;  // names the file already
+  const auto next = [&]() -> Result<std::string_view> {
+    const int64_t bytes = std::min(kPiece, data_begin_ - at);
+    read = file_.Read(at, piece.data(), bytes);
+    PP_RETURN_IF_ERROR(read);
+    at += bytes;
+    return std::string_view(piece.data(), bytes);
+  };
+  // A duplicate name is an error: a reader that takes the last, and one that takes the first, would
+  // see two different models.
+  std::optional<std::string> twice, undescribed;
+  bool metadata = false;
+  const auto take = [&](const JsonPart& member) -> Status {
+    const std::string& name = member.key;
     SafetensorsEntry entry;
-    if (!ParseEntry(value, &entry)) {
-      return Status::Invalid(
-          fmt::format("tensor {} is not described by dtype, shape and "
-                      "data_offsets",
-                      Shown(name)));
+    if (name == "__metadata__") {
+      if (std::exchange(metadata, true)) twice = name;
+    } else if (!ParseEntry(member.value, &entry)) {
+      if (!undescribed) undescribed = name;
+    } else {
+      const size_t before = entries_.size();
+      entries_.emplace_hint(entries_.end(), name, std::move(entry));
+      if (entries_.size() == before) twice = name;
     }
-    entries_.emplace(name, std::move(entry));
+    return {};
+  };
+  const Result<bool> whole = ForEachJsonPart(next, {}, take);
+  PP_RETURN_IF_ERROR(read);
+  PP_RETURN_IF_ERROR(whole.status().In("the header").In(path_));
+  std::string wrong;
+  if (!*whole) {
+    wrong = "the header is not a JSON object";
+  } else if (twice) {
+    wrong = fmt::format("tensor {} occurs twice", Shown(*twice));
+  } else if (undescribed) {
+    wrong = fmt::format("tensor {} is not described by dtype, shape and data_offsets",
+                        Shown(*undescribed));
   }
-  return CheckData(data_bytes);
+  return wrong.empty() ? Status() : Status::Invalid(wrong).In(path_);
 }
 
 Status Safetensors::CheckData(int64_t data_bytes) const {

@@ -47,7 +47,7 @@ class Safetensors {
 
  private:
   Safetensors(std::string path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
-  Status ParseHeader(const std::string& header, int64_t data_bytes);
+  Status ParseHeader();
   Status CheckData(int64_t data_bytes) const;
   Status Check(const std::string& name, std::initializer_list<const char*> dtypes,
                const std::vector<int64_t>& shape) const;

@@ -36,20 +36,21 @@ bool HasIndex(const std::string& path) {
 Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
   const Result<std::string> text = ReadWhole(path, "an index of safetensors files", kMaxIndex);
   PP_RETURN_IF_ERROR(text.status());
-  const Result<nlohmann::json> parsed = ParseJson(*text);
-  PP_RETURN_IF_ERROR(parsed.status().In(path));
-  const nlohmann::json& root = *parsed;
-  if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
-    return Status::Invalid(path + ": has no weight_map (an index of safetensors files)");
   std::map<std::string, std::string> map;
-  for (const auto& [name, value] : root["weight_map"].items()) {
+  const auto take = [&](const JsonPart& member) -> Status {
+    const nlohmann::json& value = member.value;
     const std::string in = value.is_string() ? value.get<std::string>() : "";
     if (in.empty() || in.find('/') != std::string::npos || in.find('\0') != std::string::npos)
       return Status::Invalid(
-          fmt::format("{}: tensor {} is in {} (a file of the same folder)", path, Shown(name),
+          fmt::format("tensor {} is in {} (a file of the same folder)", Shown(member.key),
                       Shown(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace))));
-    map[name] = in;
-  }
+    if (!map.emplace(member.key, in).second)
+      return Status::Invalid(fmt::format("tensor {} occurs twice", Shown(member.key)));
+    return {};
+  };
+  const Result<bool> whole = ForEachJsonPart(*text, {"weight_map"}, take);
+  PP_RETURN_IF_ERROR(whole.status().In(path));
+  if (!*whole) return Status::Invalid(path + ": has no weight_map (an index of safetensors files)");
   return map;
 }
 
@@ -96,8 +97,7 @@ Result<WeightFiles> WeightFiles::Open(const std::string& given) {
   if (!HasIndex(given)) {
     files.path_ = WholePath(given);
     PP_RETURN_IF_ERROR(open(files.path_));
-    Safetensors& file = files.files_.begin()->second;
-    for (const auto& [name, entry] : file.entries()) files.file_of_[name] = &file;
+    files.whole_ = &files.files_.begin()->second;
     return files;
   }
   files.path_ = IndexPath(given);
@@ -117,7 +117,8 @@ Result<WeightFiles> WeightFiles::Open(const std::string& given) {
 
 Status WeightFiles::ReadFloats(const std::string& name, const std::vector<int64_t>& shape,
                                const Safetensors::Block& block, float* out) {
-  return file_of_.at(name)->ReadFloats(name, shape, block, out);
+  Safetensors* file = whole_ ? whole_ : file_of_.at(name);
+  return file->ReadFloats(name, shape, block, out);
 }
 
 }  // namespace pp

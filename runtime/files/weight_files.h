@@ -24,7 +24,9 @@ class WeightFiles {
   // The folder where they are.
   static std::string Folder(const std::string& path);
 
-  bool Has(const std::string& name) const { return file_of_.contains(name); }
+  bool Has(const std::string& name) const {
+    return whole_ ? whole_->Find(name) != nullptr : file_of_.contains(name);
+  }
   // What is read, for errors about what is missing.
   const std::string& path() const { return path_; }
   // As Safetensors::ReadFloats. REQUIRES: Has(name).
@@ -34,7 +36,8 @@ class WeightFiles {
  private:
   std::string path_;
   std::map<std::string, Safetensors> files_;     // by path
-  std::map<std::string, Safetensors*> file_of_;  // by tensor
+  Safetensors* whole_ = nullptr;                 // the only file, if there is no index
+  std::map<std::string, Safetensors*> file_of_;  // else by tensor
 };
 
 }  // namespace pp

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,49 +36,6 @@ class Descriptor {
  private:
   int fd_;
 };
-
-Status CannotRead(const std::string& path, int error, const std::string& right) {
-  return Status::Invalid(
-      fmt::format("{}: cannot be read: {} ({})", Shown(path), Text(error), right));
-}
-
-Status TooLong(const std::string& path, int64_t bytes, int64_t most_bytes,
-               const std::string& right) {
-  return Status::Invalid(
-      fmt::format("{}: {} bytes ({} of at most {})", Shown(path), bytes, right, most_bytes));
-}
-
-bool IsStream(const std::string& path) {
-  struct stat stat;
-  return path == kStandardInput || (::stat(path.c_str(), &stat) == 0 && S_ISFIFO(stat.st_mode));
-}
-
-// Until its end.
-Result<std::string> ReadStream(int descriptor, const std::string& path, const std::string& right,
-                               int64_t most_bytes) {
-  std::string text;
-  char piece[1 << 16];
-  while (true) {
-    const ssize_t got = read(descriptor, piece, sizeof piece);
-    if (got == 0) return text;
-    if (got > 0) text.append(piece, got);
-    if (static_cast<int64_t>(text.size()) > most_bytes)
-      return TooLong(path, static_cast<int64_t>(text.size()), most_bytes, right);
-    if (got > 0 || errno == EINTR) continue;
-    if (errno != EAGAIN) return CannotRead(path, errno, right);
-    pollfd ready{descriptor, POLLIN, 0};
-    poll(&ready, 1, /*timeout=*/-1);
-  }
-}
-
-Result<std::string> ReadFromStream(const std::string& path, const std::string& right,
-                                   int64_t most_bytes) {
-  if (path == kStandardInput) return ReadStream(STDIN_FILENO, path, right, most_bytes);
-  // Without O_NONBLOCK, opening it would wait for a writer.
-  const Descriptor pipe(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (pipe.get() < 0) return CannotRead(path, errno, right);
-  return ReadStream(pipe.get(), path, right, most_bytes);
-}
 
 Status WriteError(const std::string& path, int error, size_t bytes) {
   switch (error) {
@@ -146,6 +102,17 @@ int WriteAll(int descriptor, std::string_view bytes, std::optional<int64_t> offs
   return 0;
 }
 
+Status CannotRead(const std::string& path, int error, const std::string& right) {
+  return Status::Invalid(
+      fmt::format("{}: cannot be read: {} ({})", Shown(path), Text(error), right));
+}
+
+Status TooLong(const std::string& path, int64_t bytes, int64_t most_bytes,
+               const std::string& right) {
+  return Status::Invalid(
+      fmt::format("{}: {} bytes ({} of at most {})", Shown(path), bytes, right, most_bytes));
+}
+
 InputFile::InputFile(InputFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
@@ -195,15 +162,6 @@ Result<std::string> ReadWhole(const std::string& path, const std::string& right,
   std::string bytes(file->bytes(), '\0');
   PP_RETURN_IF_ERROR(file->Read(0, bytes.data(), file->bytes()));
   return bytes;
-}
-
-Result<std::string> ReadText(const std::string& path, const std::string& right,
-                             int64_t most_bytes) {
-  Result<std::string> text =
-      IsStream(path) ? ReadFromStream(path, right, most_bytes) : ReadWhole(path, right, most_bytes);
-  if (text.ok() && text->empty())
-    return Status::Invalid(fmt::format("{}: empty ({})", Shown(path), right));
-  return text;
 }
 
 Status WriteWhole(const std::string& path, std::span<const std::string_view> parts) {

@@ -49,12 +49,14 @@ class InputFile {
   int64_t bytes_;
 };
 
+// The errors of reading a file: `right` says what it should be.
+Status CannotRead(const std::string& path, int error, const std::string& right);
+Status TooLong(const std::string& path, int64_t bytes, int64_t most_bytes,
+               const std::string& right);
+
 // All of a file; errors: those of InputFile, and Invalid if it has more than `most_bytes`.
 Result<std::string> ReadWhole(const std::string& path, const std::string& right,
                               int64_t most_bytes);
-// The same of what may also come from standard input or a pipe: until its last writer closes it.
-// One that nobody has opened for writing has no text. Invalid: it is empty.
-Result<std::string> ReadText(const std::string& path, const std::string& right, int64_t most_bytes);
 
 // Writes all of `bytes` to an open file, at its position or at `offset`. Returns 0, or an errno.
 int WriteAll(int descriptor, std::string_view bytes, std::optional<int64_t> offset = {});

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "schema/base/disk.h"
+#include "schema/base/text_source.h"
 #include "schema/format/flat.h"
 
 namespace pp {

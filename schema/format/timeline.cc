@@ -142,22 +142,29 @@ std::string ChromeTrace(const Program& program, std::span<const Event> events) {
   return text;
 }
 
-Result<std::vector<Event>> ParseChromeTrace(const Program& program, const std::string& text) {
-  const auto json = ParseJson(text);
-  PP_RETURN_IF_ERROR(json.status());
-  const auto rows = json->is_object() ? json->find("traceEvents") : json->end();
-  if (rows == json->end() || !rows->is_array())
-    return Status::Invalid("is no trace (piperun --trace writes them)");
+Result<std::vector<Event>> ParseChromeTrace(const Program& program, const JsonPieces& next) {
   std::vector<Event> events;
-  for (size_t i = 0; i < rows->size(); ++i) {
-    const nlohmann::json& row = (*rows)[i];
-    const auto phase = row.is_object() ? row.find("ph") : row.end();
-    if (phase == row.end() || *phase != "X") continue;  // names and the like
-    const auto event = ReadEvent(program, row);
-    if (!event.ok()) return event.status().In(fmt::format("event {}", i));
+  const auto take = [&](const JsonPart& row) -> Status {
+    const auto phase = row.value.is_object() ? row.value.find("ph") : row.value.end();
+    if (phase == row.value.end() || *phase != "X") return {};  // names and the like
+    const auto event = ReadEvent(program, row.value);
+    if (!event.ok()) return event.status().In(fmt::format("event {}", row.index));
+    if (events.size() == kMostEvents)
+      return Status::Invalid(fmt::format("more than {} events (a shorter run)", kMostEvents));
     events.push_back(*event);
-  }
+    return {};
+  };
+  const Result<bool> whole =
+      ForEachJsonPart(next, {"traceEvents", nlohmann::json::value_t::array}, take);
+  PP_RETURN_IF_ERROR(whole.status());
+  if (!*whole) return Status::Invalid("is no trace (piperun --trace writes them)");
   return events;
+}
+
+Result<std::vector<Event>> ParseChromeTrace(const Program& program, std::string_view text) {
+  return ParseChromeTrace(program, [&]() -> Result<std::string_view> {
+    return std::exchange(text, std::string_view());
+  });
 }
 
 }  // namespace pp

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "schema/base/json.h"
 #include "schema/base/status.h"
 #include "schema/program.h"
 
@@ -44,7 +45,12 @@ Status WriteChromeTrace(const Program& program, std::span<const Event> events,
 // The same as one string.
 std::string ChromeTrace(const Program& program, std::span<const Event> events);
 
-// The events of such a trace. Error: no trace, or not one of this program.
-Result<std::vector<Event>> ParseChromeTrace(const Program& program, const std::string& text);
+// The events of such a trace, which are all that is kept of it. Error: no trace, not one of this
+// program, or one of more events than that.
+inline constexpr size_t kMostEvents = 100'000'000;
+Result<std::vector<Event>> ParseChromeTrace(const Program& program, const JsonPieces& next);
+
+// The same of one string.
+Result<std::vector<Event>> ParseChromeTrace(const Program& program, std::string_view text);
 
 }  // namespace pp

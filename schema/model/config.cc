@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "schema/base/disk.h"
 #include "schema/base/json.h"
+#include "schema/base/text_source.h"
 #include "schema/model/families.h"
 
 namespace pp {

@@ -224,6 +224,10 @@ TEST_CASE("a description is read as it is written") {
   wrong(R"({"flops":{"fp32":1},"contention":1.5})", "contention is 1.5 (a share from 0 on");
   wrong(R"({"flops":{"fp32":1},"inside":{"latency":"1GB"}})", "inside.latency is \"1GB\"");
   wrong(R"({"flops":{"fp32":1},"inside":3})", "inside is not known");
+  // The paths of all these numbers would take 80 GB.
+  std::string zeros;
+  for (int i = 0; i < 200'000; ++i) zeros += ",0";
+  wrong("{\"" + std::string(400'000, 'k') + "\":[0" + zeros + "]}", "kkkkk");
   CHECK(std::remove(path.c_str()) == 0);
   CHECK(FindMachine("nothing").status().message().find("--machine: 'nothing' (a100-40g") == 0);
   CHECK(MachineOf("0").status().message().find("--device-flops: '0'") == 0);
