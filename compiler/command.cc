@@ -18,6 +18,17 @@
 #include "schema/proof/verify.h"
 
 namespace pp {
+namespace {
+
+// Whether --costs names profiles instead of times.
+bool AreFiles(const std::string& costs) { return !costs.empty() && costs.find('=') == costs.npos; }
+
+bool IsKnownMachine(const std::string& name) {
+  return std::any_of(Machines().begin(), Machines().end(),
+                     [&](const Machine& machine) { return machine.name == name; });
+}
+
+}  // namespace
 
 Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
   if (!a.machine.empty() || !a.device_flops.empty()) {
@@ -25,7 +36,7 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
     if (!machine.ok()) return machine.status();
     prices->machine = std::move(*machine);
   }
-  if (costs->empty() || costs->find('=') != costs->npos) return {};
+  if (!AreFiles(*costs)) return {};
   prices->names = std::exchange(*costs, "");
   for (const std::string_view part : Split(prices->names, ',')) {
     const std::string path(part);
@@ -46,18 +57,27 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
   return {};
 }
 
+std::vector<std::string> Inputs(const Arguments& a) {
+  std::vector<std::string> inputs = a.plans;
+  if (!a.model.empty()) inputs.push_back(ModelConfigPath(a.model));
+  // An attribute of compile and import, an option of the others.
+  const auto attribute = a.attributes.find("--costs");
+  for (const std::string& costs :
+       {a.costs, attribute == a.attributes.end() ? std::string() : attribute->second})
+    if (AreFiles(costs))
+      for (const std::string_view file : Split(costs, ',')) inputs.emplace_back(file);
+  if (!a.machine.empty() && !IsKnownMachine(a.machine)) inputs.push_back(a.machine);
+  if (!a.trace.empty()) inputs.push_back(a.trace);
+  return inputs;
+}
+
 Status CheckOutput(const Arguments& a) {
   if (a.output == kStandardOutput && !a.print_after.empty())
     return Status::Invalid("--print-after: prints where the plan goes (-o with a file)");
-  const auto costs = a.attributes.find("--costs");
-  std::vector<std::string_view> inputs =
-      Split(costs == a.attributes.end() ? a.costs : costs->second, ',');
-  inputs.insert(inputs.end(),
-                {a.plans.empty() ? std::string_view() : a.plans[0], a.model, a.machine});
-  for (const std::string_view input : inputs) {
+  for (const std::string& input : Inputs(a)) {
     std::error_code none;
     if (a.output != kStandardOutput && std::filesystem::equivalent(input, a.output, none))
-      return Status::Invalid(fmt::format("-o: {} is the input (another file)", a.output));
+      return Status::Invalid(fmt::format("-o: {} is the input (another file)", Shown(a.output)));
   }
   return {};
 }

@@ -82,7 +82,9 @@ Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
   return status;
 }
 
-// That the plan to write (-o) is none of the files that are read.
+// Every file that a command reads for these arguments.
+std::vector<std::string> Inputs(const Arguments& a);
+// That the plan to write (-o) is none of them.
 Status CheckOutput(const Arguments& a);
 // A scheme's name in the case that the table has: papers write 1F1B.
 std::string SchemeName(const std::string& typed);

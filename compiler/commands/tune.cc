@@ -87,12 +87,12 @@ TuneWords WordsOf(const Arguments& a) {
 }  // namespace
 
 Status TuneCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(CheckOutput(a));
   TuneOptions options;
   PP_RETURN_IF_ERROR(ReadOptions(a, &options));
   if (!a.machine.empty() && a.attributes.at("--backend").empty())
     Note(a, "pipec: memory is counted for --backend cpu (GPUs: --backend cuda)");
   options.progress = [&a](const std::string& what) { a.progress->Doing(what); };
-  PP_RETURN_IF_ERROR(CheckOutput(a));
   const auto tuned = Tune(options);
   if (!tuned.ok()) return tuned.status();
   if (!a.output.empty()) PP_RETURN_IF_ERROR(Save(*tuned->plan, a.output));

@@ -245,10 +245,14 @@ std::string ToConfigJson(const ModelConfig& config) {
                      config.family->architecture, ToJson(config).substr(1));
 }
 
-Result<ModelConfig> LoadModelConfig(const std::string& given) {
+std::string ModelConfigPath(const std::string& given) {
   std::error_code ignored;
   const std::string inside = given + "/config.json";
-  const std::string path = std::filesystem::exists(inside, ignored) ? inside : given;
+  return std::filesystem::exists(inside, ignored) ? inside : given;
+}
+
+Result<ModelConfig> LoadModelConfig(const std::string& given) {
+  const std::string path = ModelConfigPath(given);
   const Result<std::string> text = ReadText(path, "a Hugging Face config.json", kMostBytes);
   PP_RETURN_IF_ERROR(text.status());
   return ParseModelConfig(*text, path);

@@ -45,8 +45,10 @@ struct ModelConfig {
 
 // Reads a Hugging Face config.json of a known family. `file` is the name that errors give.
 Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file);
-// `path`: the file, or the folder where it is.
-Result<ModelConfig> LoadModelConfig(const std::string& path);
+// `given`: the file, or the folder where it is.
+Result<ModelConfig> LoadModelConfig(const std::string& given);
+// The file that is read then.
+std::string ModelConfigPath(const std::string& given);
 // One line that ParseModelConfig reads back.
 std::string ToJson(const ModelConfig& config);
 // The same for Hugging Face's libraries, which also need the class of the model.
