@@ -96,6 +96,21 @@ Status ReadSeconds(const Json& json, size_t stages, std::string_view key,
   return {};
 }
 
+// Messages, reductions and steps that were not measured are assumed, but the work of a stage is
+// what all else is scaled by.
+Status CheckMeasured(const Profile& profile) {
+  const auto has = [&](Measured kind) {
+    const std::vector<double>& row = profile.of(kind);
+    return std::any_of(row.begin(), row.end(), [](double seconds) { return seconds > 0; });
+  };
+  if (!has(Measured::kF))
+    return Status::Invalid("f is missing (a forward of some stage, above 0: piperun --profile)");
+  if (!has(Measured::kB) && !(has(Measured::kBi) && has(Measured::kBw)))
+    return Status::Invalid(
+        "b is missing (a backward of some stage, or bi and bw, above 0: piperun --profile)");
+  return {};
+}
+
 using Times = std::map<std::pair<Measured, int>, std::vector<double>>;  // by kind and stage
 
 // What messages take beside their channel.
@@ -241,6 +256,7 @@ Result<Profile> ParseProfile(const std::string& text) {
   for (size_t k = 0; k < kMeasuredKeys.size(); ++k)
     PP_RETURN_IF_ERROR(ReadSeconds(*seconds, static_cast<size_t>(profile.job.stages()),
                                    kMeasuredKeys[k], &profile.seconds[k]));
+  PP_RETURN_IF_ERROR(CheckMeasured(profile).In("seconds"));
   return profile;
 }
 

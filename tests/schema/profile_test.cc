@@ -156,6 +156,10 @@ TEST_CASE("a profile is read as it is written") {
   wrong("\"f\":[1.0,2.0]", "\"f\":[1.0]", "seconds: f has not 2 numbers");
   wrong("\"f\":[1.0,2.0]", "\"f\":[1.0,-2.0]", "seconds: f of stage 1 is -2.0");
   wrong("\"f\":[1.0,2.0]", "\"f\":[1.0,\"x\"]", "seconds: f of stage 1 is \"x\"");
+  wrong("\"f\":[1.0,2.0]", "\"f\":[null,0]", "seconds: f is missing (a forward of some stage");
+  wrong("\"seconds\":{", "\"seconds\":{},\"x\":{", "seconds: f is missing");
+  wrong("\"b\":[3.0,5.0]", "\"bi\":[3.0,5.0]", "seconds: b is missing (a backward of some stage");
+  wrong("\"b\":[3.0,5.0]", "\"b\":[0,0]", "seconds: b is missing");
   wrong("\"layers\":\"3,1\"", "\"layers\":\"3,2\"", "job: ");
   wrong("\"batch\":\"3\"", "\"batch\":\"0\"", "job: batch: ");
   wrong("\"batch\":\"3\"", "\"batch\":3", "job: batch: is no text");
