@@ -131,13 +131,6 @@ class ListCheck {
   const Limits limits_;
 };
 
-// A word of the text form.
-Status CheckWord(const char* what, const std::string& word) {
-  const auto stray = [](char c) { return c <= ' ' || c > '~' || c == '#'; };
-  if (std::none_of(word.begin(), word.end(), stray)) return {};
-  return Wrong("the name of the {} is not a word (printable, without space and #)", what);
-}
-
 Status CheckCount(const char* what, int32_t count) {
   if (count >= 1 && count <= kMostCount) return {};
   return Wrong("{} {} (1 to {})", count, what, kMostCount);
@@ -156,6 +149,13 @@ Status CheckNumbers(const std::string& what, const std::vector<int32_t>& numbers
 }
 
 }  // namespace
+
+Status CheckWord(const char* what, const std::string& word) {
+  const auto stray = [](char c) { return c <= ' ' || c > '~' || c == '#'; };
+  if (std::none_of(word.begin(), word.end(), stray)) return {};
+  return Wrong("the name of the {} is not a word: '{}' (printable, without space and #)", what,
+               Shown(word));
+}
 
 Status CheckPipes(const Program& program) {
   std::map<std::pair<int32_t, int32_t>, size_t> pipe_of;  // stage and device -> pipe

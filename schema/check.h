@@ -13,6 +13,9 @@ namespace pp {
 // Errors: "device 3, instruction 17: micro-batch 9 (0 to 7)". Lists may be empty.
 Status CheckFields(const Program& program);
 
+// That it is one word of the text form. `what` has it as its name.
+Status CheckWord(const char* what, const std::string& word);
+
 // That no two pipes place a stage on one device: a device holds a stage once.
 // REQUIRES: the devices of all pipes exist.
 Status CheckPipes(const Program& program);

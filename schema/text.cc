@@ -91,6 +91,10 @@ class Parser {
     return Status::Invalid(fmt::format("{}: line {}: {}", origin_, line_number_, what));
   }
 
+  Status InLine(const Status& status) const {
+    return status.ok() ? status : Wrong(status.message());
+  }
+
   bool NextLine() {
     if (position_ >= text_.size()) return false;
     const size_t end = std::min(text_.find('\n', position_), text_.size());
@@ -144,7 +148,7 @@ class Parser {
       return Wrong(
           fmt::format("'{}' (at most {} stages or micro-batches)", Shown(line_), kMostCount));
     p.scheme = words_[1];
-    return {};
+    return InLine(CheckWord("scheme", p.scheme));
   }
 
   // Whether the line consists of attributes and what Read says of their values.
@@ -186,8 +190,11 @@ class Parser {
     }
     Status status;
     if (ReadAttributes(kProgramAttributes<Program>, &p, &status) ||
-        ReadAttributes(kJobAttributes, &job_, &status))
-      return status.ok() ? status : Wrong(status.message());
+        ReadAttributes(kJobAttributes, &job_, &status)) {
+      PP_RETURN_IF_ERROR(InLine(status));
+      PP_RETURN_IF_ERROR(InLine(CheckWord("passes", p.passes)));
+      return InLine(CheckWord("costs", p.costs));
+    }
     if (first == "pipe" && numbers(1, "d", &p.pipes.emplace_back().device_of)) return {};
     if (first == "micro-batches" && second == "on" && p.pipe_of.empty() &&
         numbers(3, "", &p.pipe_of))

@@ -307,10 +307,11 @@ TEST_CASE("instructions whose numbers make no sense") {
 }
 
 TEST_CASE("plans whose numbers make no sense") {
-  CHECK(ErrorOf([](Program& p) { p.scheme = "two words"; }) ==
-        "x.plan: the name of the scheme is not a word (printable, without space and #)");
+  CHECK(
+      ErrorOf([](Program& p) { p.scheme = "two words"; }) ==
+      "x.plan: the name of the scheme is not a word: 'two words' (printable, without space and #)");
   CHECK(ErrorOf([](Program& p) { p.passes = "a\nb"; }) ==
-        "x.plan: the name of the passes is not a word (printable, without space and #)");
+        "x.plan: the name of the passes is not a word: 'a\\nb' (printable, without space and #)");
   CHECK(ErrorOf([](Program& p) { p.scheme = ""; }) == "x.plan: no scheme (its name)");
   CHECK(ErrorOf([](Program& p) { p.p2p = static_cast<pp::P2p>(7); }) ==
         "x.plan: --p2p: is 7 (async, blocking)");
