@@ -6,6 +6,8 @@
 #include <chrono>
 #include <iostream>
 
+#include "schema/base/status.h"
+
 namespace pp {
 
 Progress::Progress(bool shown) : what_("starting") {
@@ -32,7 +34,7 @@ void Progress::Watch() {
   for (int seconds = 1;; seconds *= 2) {
     if (over_.wait_until(lock, begin + std::chrono::seconds(seconds), [this] { return stop_; }))
       return;
-    fmt::print(std::cerr, "pipec: {} ({} s)\n", what_, seconds);
+    fmt::print(std::cerr, "pipec: {} ({} s)\n", OneLine(what_), seconds);
   }
 }
 

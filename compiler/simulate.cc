@@ -208,9 +208,9 @@ std::string ToJson(const Prediction& prediction, const std::string& plan,
                    const std::string& members) {
   std::string out =
       plan.empty() ? "{"
-                   : fmt::format(R"({{"plan":{},)",
-                                 nlohmann::json(plan).dump(
-                                     -1, ' ', false, nlohmann::json::error_handler_t::replace));
+                   : fmt::format(R"({{"plan":{},)", nlohmann::json(plan).dump(
+                                                        -1, ' ', /*ensure_ascii=*/true,
+                                                        nlohmann::json::error_handler_t::replace));
   out +=
       fmt::format(R"("makespan":{:.9g},"unit":"{}","period":{:.9g},"bubble":{:.9g},{}"devices":[)",
                   prediction.makespan, prediction.unit, prediction.period, prediction.bubble,

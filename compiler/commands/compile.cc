@@ -83,7 +83,7 @@ PassObserver ObserverOf(const Arguments& a) {
 Status SavePlan(const Arguments& a, const Program& program) {
   a.progress->Doing("writing " + a.output);
   PP_RETURN_IF_ERROR(Save(program, a.output));
-  std::string line = fmt::format("{}: {}", a.output, Summary(program));
+  std::string line = fmt::format("{}: {}", Shown(a.output), Summary(program));
   if (program.job) {
     int64_t most = 0;
     for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);

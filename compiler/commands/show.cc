@@ -132,7 +132,7 @@ std::string PredictionsAsJson(const Arguments& a, const std::vector<Simulated>& 
 // A row a plan, with the peaks of the device where they are highest.
 std::string Comparison(const Arguments& a, const std::vector<Simulated>& plans) {
   size_t width = 4;
-  for (const std::string& path : a.plans) width = std::max(width, path.size());
+  for (const std::string& path : a.plans) width = std::max(width, Shown(path).size());
   std::string out = fmt::format("{:<{}} {:>11} {:>11} {:>8}  peak activations     peak memory\n",
                                 "plan", width, "makespan", "period", "bubble");
   for (size_t i = 0; i < plans.size(); ++i) {
@@ -143,7 +143,7 @@ std::string Comparison(const Arguments& a, const std::vector<Simulated>& plans) 
       activations = std::max(activations, device.peak_activations);
       bytes = std::max(bytes, device.peak_bytes);
     }
-    out += fmt::format("{:<{}} {:11g} {:11g} {:6.1f} % {:17g} {:>15}\n", a.plans[i], width,
+    out += fmt::format("{:<{}} {:11g} {:11g} {:6.1f} % {:17g} {:>15}\n", Shown(a.plans[i]), width,
                        prediction.makespan, prediction.period, prediction.bubble * 100, activations,
                        bytes > 0 ? BytesText(static_cast<double>(bytes)) : "-");
     if (plans[i].memory > 0 && static_cast<double>(bytes) > plans[i].memory)
@@ -162,7 +162,7 @@ std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& 
   }
   std::string out = Comparison(a, plans);
   for (size_t i = 0; i < plans.size(); ++i)
-    out += fmt::format("\n{}\n{}", a.plans[i], ToText(plans[i].prediction));
+    out += fmt::format("\n{}\n{}", Shown(a.plans[i]), ToText(plans[i].prediction));
   return out;
 }
 
@@ -219,7 +219,8 @@ Status SimulateCommand(const Arguments& a) {
   const Prediction& prediction = plans[0].prediction;
   if (a.format == "json") return PrintOut(PredictionsAsJson(a, plans));
   if (a.format == "text") return PrintOut(PredictionsAsText(a, plans));
-  if (prediction.plan_costs) Note(a, fmt::format("pipec: {}: costs of the plan", a.plans[0]));
+  if (prediction.plan_costs)
+    Note(a, fmt::format("pipec: {}: costs of the plan", Shown(a.plans[0])));
   if (a.format == "chrome-trace") return PrintOut(Trace(program, prediction.execution));
   if (a.format == "grid") {
     const bool colour = a.color == "always" || (a.color == "auto" && a.terminal);

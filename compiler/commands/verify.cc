@@ -16,11 +16,11 @@ Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPla
   const int64_t copies = int64_t{plan.program.replicas} * tp;
   std::string text = fmt::format(
       "{}: safe with NCCL: {}{}; {} for collectives; at most {} kernel{} at once on a device\n",
-      path, nccl::ToText(needs->assignment),
+      Shown(path), nccl::ToText(needs->assignment),
       copies == 1 ? "" : fmt::format(" (and so for each of {} replicas and peers)", copies),
       needs->assignment.Collectives(), needs->kernels, needs->kernels == 1 ? "" : "s");
   for (const std::string& coarser : needs->coarser)
-    text += fmt::format("{}: not with {}\n", path, coarser);
+    text += fmt::format("{}: not with {}\n", Shown(path), coarser);
   return PrintOut(text);
 }
 
@@ -36,7 +36,8 @@ Status VerifyCommand(const Arguments& a) {
   for (const std::string& path : a.plans) {
     auto plan = LoadVerified(a, path);
     if (!plan.ok()) return plan.status();
-    PP_RETURN_IF_ERROR(PrintOut(fmt::format("{}: safe: {}\n", path, Summary(plan->program))));
+    PP_RETURN_IF_ERROR(
+        PrintOut(fmt::format("{}: safe: {}\n", Shown(path), Summary(plan->program))));
     if (a.nccl) PP_RETURN_IF_ERROR(VerifyNccl(a, path, *plan, terms));
   }
   return {};

@@ -180,7 +180,7 @@ std::string TuneReport::Json() const {
                                   {"reductions", tuned_.drift->reductions}};
   for (const auto* list : {&tuned_.best, &tuned_.rest, &tuned_.large})
     for (const Candidate& candidate : *list) out["candidates"].push_back(row(candidate));
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return out.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
 std::string TuneReport::Page() const {
