@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -297,8 +298,9 @@ class CommandLine {
       if (option != "--layers-per-stage" && option != "--recompute")
         Attribute(sub, row)->default_str(option == "--dtype" ? "fp32" : "");
     });
-    // Standard output gets the report.
-    options::AddText(sub, "-o,--output", "PLAN", "the best plan, to write", &a_.output);
+    File(sub, "-o,--output",
+         "the best plan, to write; - is standard output, and standard error gets the report",
+         &a_.output, kStandardOutput, "PLAN");
     options::AddChoice(sub, "--format", "what to print", kTuneFormats, &a_.format);
     Quiet(sub);
   }
@@ -322,6 +324,13 @@ std::vector<std::string_view> Views(const std::vector<std::string>& texts) {
 int Fail(const Status& status) {
   fmt::print(std::cerr, "pipec: error: {}\n", OneLine(status.message()));
   return static_cast<int>(status.code());
+}
+
+int PrintHelp(const CLI::App& app, const CLI::ParseError& help) {
+  std::ostringstream text;
+  app.exit(help, text);
+  const Status status = PrintOut(text.str());
+  return status.ok() ? 0 : Fail(status);
 }
 
 int Main(int argc, char** argv) {
@@ -370,7 +379,7 @@ int Main(int argc, char** argv) {
   } catch (const options::Refused& refused) {
     return Fail(refused.status);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
+    if (error.get_exit_code() == 0) return PrintHelp(app, error);
     return Fail(Status::Invalid(fmt::format("{} (pipec{} --help)", Shown(error.what()),
                                             sub != nullptr ? " " + sub->get_name() : "")));
   }

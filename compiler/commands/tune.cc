@@ -63,20 +63,30 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
       fmt::format("--device-memory: missing, and {} does not say", options->machine.name));
 }
 
-// One word of a command line, quoted where a shell would read more into it.
+// One word of a command line, quoted where a shell would read more into it; what cannot be seen is
+// written out.
 std::string Word(const std::string& text) {
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) || std::strchr("_-./=:,+@%", c);
   };
   if (std::all_of(text.begin(), text.end(), plain)) return text;
-  std::string word = "'";
-  for (const char c : text) c == '\'' ? word += "'\\''" : word += c;
+  const bool visible = Shown(text) == text;
+  std::string word = visible ? "'" : "$'";
+  for (const char c : text) {
+    if (visible) {
+      c == '\'' ? word += "'\\''" : word += c;
+    } else {
+      const bool itself = c >= ' ' && c <= '~' && c != '\'' && c != '\\';
+      word += itself ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
   return word + "'";
 }
 
 // As the options that compile a candidate name them.
 TuneWords WordsOf(const Arguments& a) {
-  TuneWords words{.model = Word(a.model), .plan = a.output.empty() ? "PLAN" : Word(a.output)};
+  const bool named = !a.output.empty() && a.output != kStandardOutput;
+  TuneWords words{.model = Word(a.model), .plan = named ? Word(a.output) : "PLAN"};
   for (const auto& [option, text] : {std::pair("--costs ", a.costs),
                                      {"--machine ", a.machine},
                                      {"--device-flops ", a.device_flops}})
@@ -97,9 +107,13 @@ Status TuneCommand(const Arguments& a) {
   if (!tuned.ok()) return tuned.status();
   if (!a.output.empty()) PP_RETURN_IF_ERROR(Save(*tuned->plan, a.output));
   const TuneReport report(options, *tuned, WordsOf(a));
-  return PrintOut(a.format == "json"   ? report.Json() + "\n"
-                  : a.format == "html" ? report.Page()
-                                       : report.Text());
+  std::string text = a.format == "json"   ? report.Json() + "\n"
+                     : a.format == "html" ? report.Page()
+                                          : report.Text();
+  if (a.output != kStandardOutput) return PrintOut(text);
+  text.pop_back();  // Note ends the line
+  Note(a, text);
+  return {};
 }
 
 }  // namespace pp
