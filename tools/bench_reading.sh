@@ -23,7 +23,7 @@ row() {
 
 "$pipec" compile --scheme 1f1b --devices 4 --microbatches 200 --costs f=1ms,b=2ms -q -o trace.plan
 "$pipec" simulate trace.plan --format chrome-trace -q >step.json
-for steps in 250 500; do
+for steps in 280 560; do
   awk -v steps="$steps" '
     /^{"ph":"X"/ {sub(/,$/, ""); rows[n++] = $0; next}
     !/^]/ {print}
@@ -44,9 +44,9 @@ done
 cat >config.json <<END
 {"model_type": "gpt2", "vocab_size": 256, "n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2}
 END
-yes "some text" | head -c 20000 >text.txt
+seq 1 5000 >text.txt
 "$pipec" compile --scheme 1f1b --devices 1 --microbatches 1 --model config.json -q -o run.plan
-for tensors in 750000 1500000; do
+for tensors in 800000 1600000; do
   awk -v count="$tensors" 'BEGIN {
     printf "{"
     for (i = 0; i < count; ++i)
