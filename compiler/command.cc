@@ -44,7 +44,8 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
     if (!std::filesystem::exists(path, none))
       return Status::Invalid(fmt::format(
           "--costs: '{}' (f=1,b=2,..., or files that piperun --profile wrote)", Shown(path)));
-    constexpr int64_t kMostProfileBytes = 64 << 20;
+    constexpr int64_t kMostProfileBytes = 16 << 20;
+    a.progress->Doing("reading " + path);
     const auto text = ReadText(path, "a profile", kMostProfileBytes);
     if (!text.ok()) return text.status().In("--costs");
     auto profile = ParseProfile(*text);
