@@ -85,13 +85,13 @@ class PartReader {
   template <typename T>
   bool Value(const T& value) {
     if (!Enters()) return false;
-    if (!inside_ || open_ < level_) return true;
+    if (!inside_) return true;
     *Place() = Json(value);
     return open_ > level_ || Take();
   }
   bool Begin(Type type) {
     if (!Enters()) return false;
-    if (inside_ && open_ >= level_) {
+    if (inside_) {
       Json* place = Place();
       *place = Json(type);
       parents_.push_back(place);
@@ -121,7 +121,7 @@ class PartReader {
 
   const int level_;  // of the parts: how many containers are around one
   const JsonContainer container_;
-  bool inside_ = false;  // the container
+  bool inside_ = false;  // the container; INVARIANT: then at least `level_` are open
   bool found_ = false, named_ = false;
   Type outermost_ = Type::null;
   int open_ = 0;  // containers
