@@ -17,6 +17,7 @@
 //            during its life; messages, whose bytes a receive may wait for, stay in pools
 #include <algorithm>
 #include <climits>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -72,21 +73,23 @@ struct Places {
 // `placed`: by life, whether it is to have a place.
 Places InPools(const LifeRecorder& recorder, const std::vector<bool>& placed, int64_t begin) {
   Places places{std::vector<int64_t>(recorder.lives.size(), -1), begin};
-  std::unordered_map<int64_t, std::vector<int64_t>> free;  // by size; since when, ascending
+  std::unordered_map<int64_t, std::deque<int64_t>> free;  // by size; since when, ascending
   for (const auto [life, begins] : recorder.events) {
     if (!placed[life]) continue;
     const int64_t bytes = recorder.lives[life].bytes;
-    std::vector<int64_t>& pile = free[bytes];
+    std::deque<int64_t>& pile = free[bytes];
     int64_t& offset = places.offsets[life];
     if (!begins) {
       pile.push_back(offset);
     } else if (pile.empty()) {
       offset = AlignUp(places.end);
       places.end = offset + bytes;
+    } else if (recorder.lives[life].message) {
+      offset = pile.front();
+      pile.pop_front();
     } else {
-      const auto block = recorder.lives[life].message ? pile.begin() : pile.end() - 1;
-      offset = *block;
-      pile.erase(block);
+      offset = pile.back();
+      pile.pop_back();
     }
   }
   return places;

@@ -161,15 +161,15 @@ class Reducer {
     return marks;
   }
 
-  // After the last backward that adds to a copy.
-  size_t BehindLastPart(const List& list, const Copy& copy) const {
-    for (size_t i = list.size(); i > 0; --i) {
-      const Instruction& at = list[i - 1];
-      if (AddsPart(at) && at.stage == copy.stage &&
-          (copy.pipe < 0 || program_.pipe_of[at.micro] == copy.pipe))
-        return i;
-    }
-    return list.size();
+  using Behind = std::map<std::pair<int, int>, size_t>;  // by stage and pipe, as in Copy
+
+  // After the last backward that adds to each copy.
+  Behind BehindLastParts(const List& list) const {
+    Behind behind;
+    for (size_t i = 0; i < list.size(); ++i)
+      if (const Instruction& at = list[i]; AddsPart(at))
+        behind[{at.stage, program_.pipes.size() > 1 ? program_.pipe_of[at.micro] : -1}] = i + 1;
+    return behind;
   }
 
   // The reductions of one copy, or the tied sum.
@@ -189,9 +189,11 @@ class Reducer {
       const auto time = ready.find(stage);
       return time == ready.end() ? 0 : time->second;
     };
+    const Behind behind_parts = BehindLastParts(list);
     size_t behind_ends = 0;
     for (const Copy& copy : CopiesOn(device)) {
-      const size_t behind = BehindLastPart(list, copy);
+      const auto last = behind_parts.find({copy.stage, copy.pipe});
+      const size_t behind = last == behind_parts.end() ? list.size() : last->second;
       if (IsEnd(copy.stage)) behind_ends = std::max(behind_ends, behind);
       const auto mark = marks.find(copy.stage);
       starts.push_back({ready_at(copy.stage), mark != marks.end() && !late_ ? mark->second : behind,
@@ -219,9 +221,16 @@ class Reducer {
 
   void InsertStarts(int device, const std::vector<Start>& starts) {
     List& list = ListOf(device);
-    for (auto start = starts.rbegin(); start != starts.rend(); ++start)
-      list.insert(list.begin() + start->position, start->instructions.begin(),
-                  start->instructions.end());
+    List with;
+    with.reserve(list.size() + starts.size());
+    size_t next = 0;
+    for (const Start& start : starts) {
+      with.insert(with.end(), list.begin() + next, list.begin() + start.position);
+      next = start.position;
+      Append(with, start.instructions);
+    }
+    with.insert(with.end(), list.begin() + next, list.end());
+    list = std::move(with);
   }
 
   // After the norm of all gradients.

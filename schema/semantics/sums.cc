@@ -24,9 +24,11 @@ Sums::Sums(const Program& program, const Placement& placement, int device, Depth
 }
 
 const Sums::Sum* Sums::Find(int stage, int pipe) const {
-  for (const Sum& sum : sums_)
-    if (sum.stage == stage && sum.pipe == std::max(pipe, 0)) return &sum;
-  return nullptr;
+  const std::pair copy(stage, std::max(pipe, 0));
+  const auto at = std::lower_bound(
+      sums_.begin(), sums_.end(), copy,
+      [](const Sum& sum, const auto& wanted) { return std::pair(sum.stage, sum.pipe) < wanted; });
+  return at == sums_.end() || std::pair(at->stage, at->pipe) != copy ? nullptr : &*at;
 }
 Sums::Sum* Sums::Find(int stage, int pipe) {
   return const_cast<Sum*>(std::as_const(*this).Find(stage, pipe));
@@ -127,12 +129,12 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
   ++buckets;
   ++sum.flying;
   *after = gather ? sum.last_step : sum.last_part;
-  flying_.push_back({{.op = Op::kWait,
-                      .value = gather ? Kind::kWeights : Kind::kWgrad,
-                      .bucket = i.bucket,
-                      .pipe = i.pipe,
-                      .stage = i.stage},
-                     index});
+  flying_.emplace(Instruction{.op = Op::kWait,
+                              .value = gather ? Kind::kWeights : Kind::kWgrad,
+                              .bucket = i.bucket,
+                              .pipe = i.pipe,
+                              .stage = i.stage},
+                  index);
   return {};
 }
 
@@ -157,7 +159,7 @@ Status Sums::StartTied(int index, int* after) {
     ++sum->flying;
     *after = std::max(*after, sum->last_part);
   }
-  flying_.push_back({{.op = Op::kWait, .value = Kind::kTied}, index});
+  flying_.emplace(Instruction{.op = Op::kWait, .value = Kind::kTied}, index);
   return {};
 }
 
@@ -178,7 +180,7 @@ Status Sums::StartNorm(int index, int* after) {
       return Status::Invalid(fmt::format("before NORM_grad s{}", sum.stage));
   if (norm_started_) return Status::Invalid("a second time");
   norm_started_ = true;
-  flying_.push_back({{.op = Op::kWait, .value = Kind::kNorm}, index});
+  flying_.emplace(Instruction{.op = Op::kWait, .value = Kind::kNorm}, index);
   *after = last_norm_;
   return {};
 }
@@ -205,10 +207,10 @@ Status Sums::Step(Sum& sum, const Instruction& i, int index) {
 Status Sums::Wait(const Instruction& i, int* after) {
   Instruction plain = i;
   std::fill(std::begin(plain.offset), std::end(plain.offset), -1);
-  const auto found = std::find_if(flying_.begin(), flying_.end(),
-                                  [&](const Flying& flying) { return flying.wait == plain; });
-  if (found == flying_.end()) return Status::Invalid("no such reduction is under way");
-  *after = found->index;
+  const auto found = flying_.lower_bound(plain);
+  if (found == flying_.end() || !(found->first == plain))
+    return Status::Invalid("no such reduction is under way");
+  *after = found->second;
   flying_.erase(found);
   if (i.value == Kind::kNorm) norm_here_ = true;
   if (i.value == Kind::kTied)
@@ -220,7 +222,9 @@ Status Sums::Wait(const Instruction& i, int* after) {
 Status Sums::CheckEnd(int* index) {
   *index = -1;
   if (!flying_.empty() && depth_ != Depth::kSchedule) {
-    *index = flying_.front().index;
+    *index = std::min_element(flying_.begin(), flying_.end(), [](const auto& a, const auto& b) {
+               return a.second < b.second;
+             })->second;
     return Status::Invalid("is never waited for");
   }
   for (Sum& sum : sums_) {

@@ -13,6 +13,8 @@
 // added since the last one, and there is no norm either.
 #pragma once
 
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "schema/base/status.h"
@@ -67,9 +69,12 @@ class Sums {
     int64_t stepped_parts = 0;
     int32_t steps = 0, last_step = -1;
   };
-  struct Flying {
-    Instruction wait;
-    int index;
+  // WAITs for reductions, by what they wait for.
+  struct ByWait {
+    bool operator()(const Instruction& a, const Instruction& b) const {
+      return std::tie(a.stage, a.pipe, a.bucket, a.value) <
+             std::tie(b.stage, b.pipe, b.bucket, b.value);
+    }
   };
 
   // Null where the device does not hold that copy.
@@ -91,8 +96,8 @@ class Sums {
   const Program& program_;
   const int device_;
   const Depth depth_;
-  std::vector<Sum> sums_;
-  std::vector<Flying> flying_;
+  std::vector<Sum> sums_;                           // ascending, by stage and then by pipe
+  std::multimap<Instruction, int, ByWait> flying_;  // the WAIT of a reduction -> its index
   int last_norm_ = -1;
   bool versions_ = false;  // a STEP makes a new version of the weights
   bool norm_ = false;      // a STEP needs the norm
