@@ -32,6 +32,14 @@ class Reader {
     for (size_t s = 0; s < streams_.all.size(); ++s)
       for (size_t item = 0; item < streams_.all[s].Items(); ++item)
         for (const int32_t e : streams_.all[s].Item(item)) place_of_[e] = {s, item};
+    for (int d = 0; d < unrolled.devices; ++d) {
+      const auto& list = unrolled.lists[d].body;
+      std::vector<double>& times = lane_times_.emplace_back(list.size() + 1, 0);
+      // As the play adds them, to the last bit.
+      for (size_t i = 0; i < list.size(); ++i)
+        times[i + 1] = IsOfLane(d, static_cast<int32_t>(i)) ? played_.over[d][i]
+                                                            : times[i] + durations_.Lost(list[i]);
+    }
   }
 
   // Of the instructions [from, to) of a device's list; `makespan` counts from the end of the one
@@ -89,14 +97,7 @@ class Reader {
     return traffic_.joins[device][index] >= 0 || Info(At(device, index).op).lane == Lane::kCompute;
   }
   // When the compute lane has passed all before `index`, and what it lost to them.
-  double LaneTime(int device, int32_t index) const {
-    int32_t last = index - 1;
-    while (last >= 0 && !IsOfLane(device, last)) --last;
-    double time = last >= 0 ? played_.over[device][last] : 0;
-    // As the play adds them, to the last bit.
-    while (++last < index) time += durations_.Lost(At(device, last));
-    return time;
-  }
+  double LaneTime(int device, int32_t index) const { return lane_times_[device][index]; }
   double Over(const End& end) const { return played_.over[end.device][end.index]; }
   const End* EndAt(int device, int32_t index) const {
     const auto& mine = traffic_.started_by[device];
@@ -166,6 +167,7 @@ class Reader {
   const play::Played& played_;
   const Durations durations_;
   std::vector<std::pair<size_t, size_t>> place_of_;  // end -> stream, item
+  std::vector<std::vector<double>> lane_times_;      // device -> instruction
 };
 
 // What is played again: without one cause.

@@ -19,7 +19,9 @@ class Player {
         traffic_(traffic),
         options_(options),
         state_(traffic, streams),
-        occupied_(options.links ? options.links->count : 0) {
+        occupied_(options.links ? options.links->count : 0),
+        waiting_(unrolled.devices) {
+    for (size_t s = 0; s < state_.queues.size(); ++s) Await(static_cast<int32_t>(s));
     if (!Timed()) return;
     over_.resize(traffic.ends.size());
     played_.starts.resize(traffic.transfers.size());
@@ -94,11 +96,47 @@ class Player {
   }
 
   void StartItems(int device) {
+    if (HasMany(device)) return StartWaiting(device);
     const int32_t first = state_.places[device].first_stream;
     const int32_t end = first + state_.places[device].streams;
     for (int32_t s = first; IsLimited(device) && s < end; ++s)
       if (!state_.IsEmpty(s) && !HasPartners(s)) StartOf(s, device);
     for (int32_t s = first; s < end; ++s) StartOf(s, device);
+  }
+
+  // Of a device with many streams only those that can start are looked at; if there are few, or if
+  // they have to wait for one another, all of them.
+  bool HasMany(int device) const {
+    constexpr int kFew = 16;
+    return state_.places[device].streams > kFew && !IsLimited(device);
+  }
+  // The stream's next item waits for its place in the list.
+  void Await(int32_t stream) {
+    const State::Queue& queue = state_.queues[stream];
+    if (queue.item == queue.last || !HasMany(queue.device)) return;
+    waiting_[queue.device].by_need.push({queue.needs, stream});
+  }
+  // In the order of the streams; one that finds its next item possible behind another one comes
+  // with the device's next turn.
+  void StartWaiting(int device) {
+    Waiting& waiting = waiting_[device];
+    std::vector<int32_t> later;
+    for (int32_t last = -1;;) {
+      while (!waiting.by_need.empty() && waiting.by_need.top().first < state_.places[device].next) {
+        waiting.possible.push(waiting.by_need.top().second);
+        waiting.by_need.pop();
+      }
+      if (waiting.possible.empty()) break;
+      const int32_t stream = waiting.possible.top();
+      waiting.possible.pop();
+      if (stream < last) {
+        later.push_back(stream);
+        continue;
+      }
+      last = stream;
+      StartOf(stream, device);
+    }
+    for (const int32_t stream : later) waiting.possible.push(stream);
   }
 
   bool IsLimited(int device) const { return options_.kernels < state_.places[device].streams; }
@@ -181,6 +219,7 @@ class Player {
         if (Timed()) over_[o.end] = queue.free + LatencyOf(o.end);
       }
       state_.Pass(queue);
+      Await(stream);
       --state_.places[queue.device].kernels;
       Wake(queue.device);
     }
@@ -213,6 +252,13 @@ class Player {
   std::vector<Occupied> occupied_;                                        // by link
   using Ready = std::pair<double, int32_t>;                               // since when, a transfer
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;  // before its links
+  // Streams of a device with many of them, that have a next item which has not started.
+  struct Waiting {
+    using Need = std::pair<int32_t, int32_t>;  // what the item needs, and its stream
+    std::priority_queue<Need, std::vector<Need>, std::greater<>> by_need;
+    std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> possible;  // streams
+  };
+  std::vector<Waiting> waiting_;  // by device
   Played played_;
 };
 
