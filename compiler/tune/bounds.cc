@@ -76,6 +76,9 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
       step = std::min(step, time(costs.step, s));
     }
   }
+  for (size_t d = 0; d < program.lists.size() && !recomputes; ++d)
+    for (const Instruction& i : program.lists[d].body)
+      if (i.op == Op::kRecompute) devices[d].work += time(costs.r, i.stage);
   double bound = 0;
   for (const Device& device : devices)
     if (device.head < HUGE_VAL)

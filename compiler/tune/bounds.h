@@ -14,7 +14,8 @@ namespace pp {
 double LiveBytes(const Program& program, Layouts* layouts);
 
 // At least: a device's work for all micro-batches, the way of the first one to it, and the way back
-// from its last backward; weight halves, and what it loses to reductions, may fall into that.
+// from its last backward; weight halves, and what it loses to reductions, may fall into that. With
+// `recomputes` everything is recomputed, otherwise what the lists recompute, in whatever order.
 // REQUIRES: the costs give r, bi and bw.
 double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool recomputes);
 

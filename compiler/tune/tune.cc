@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <queue>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -48,11 +49,12 @@ std::vector<int> Divisors(int of, int given) {
   return low;
 }
 
+bool Overlaps(const Program& program) { return HasSections(program) || program.MakesVersions(); }
+
 // A schedule that trains the same as others: whose steps do not overlap.
 Result<Program> BuildSynchronous(const std::string& scheme, const Shape& shape) {
   auto program = BuildSchedule(scheme, shape);
-  if (program.ok() && (HasSections(*program) || program->MakesVersions()))
-    return Status::Invalid("steps overlap");
+  if (program.ok() && Overlaps(*program)) return Status::Invalid("steps overlap");
   return program;
 }
 
@@ -156,6 +158,7 @@ class Tuner {
     alone_.clear();
     for (const Scheme& scheme : Schemes()) {
       if (!options_.scheme.empty() && scheme.name != options_.scheme) continue;
+      if (overlapping_.contains(scheme.name)) continue;
       CompileOptions compile = base;
       compile.scheme = scheme.name;
       AddUnlessKnown(compile);
@@ -243,8 +246,12 @@ class Tuner {
     for (const int some : {few, all})
       if (!program.ok() && int64_t{some} * shape.devices <= kMostCells) {
         shape.microbatches = some;
-        program = BuildSynchronous(scheme, shape);
+        program = BuildSchedule(scheme, shape);
       }
+    if (program.ok() && Overlaps(*program)) {  // whatever the size
+      overlapping_.insert(scheme);
+      program = Status::Invalid("steps overlap");
+    }
     if (program.ok()) program->lists.resize(1);
     return sketches_.insert_or_assign(key, std::move(program)).first->second;
   }
@@ -261,7 +268,8 @@ class Tuner {
     return false;
   }
 
-  // To the next level. A candidate that turns out to be illegal is none.
+  // To the next level, or to a closer bound of the same one. A candidate that turns out to be
+  // illegal is none.
   void GoOn(Candidate candidate) {
     const bool scheduled = candidate.level == Level::kSchedule;
     if (!(scheduled ? Plan(candidate) : Schedule(candidate))) return;
@@ -275,6 +283,8 @@ class Tuner {
     }
   }
 
+  // What Mario's passes recompute follows from the order of the lists alone, before forwards move:
+  // that takes far longer, and most candidates recompute too much to be worth it.
   bool Schedule(Candidate& candidate) {
     auto program = WithJob(BuildSynchronous(candidate.compile.scheme, candidate.compile.shape),
                            candidate.compile);
@@ -283,12 +293,19 @@ class Tuner {
     if (!costs.ok()) return false;
     PassContext context{.costs = *costs};
     context.costs.reduce = {0};  // the lists do not have them yet
+    const bool mario = candidate.compile.passes == "mario";
     for (const Pass& pass : Passes())
       if (pass.name == candidate.compile.passes && !pass.run(*program, context).ok()) return false;
-    if (candidate.compile.passes == "mario")
-      for (const Pass& pass : MarioPasses())
-        if (!pass.run(*program, context).ok()) return false;
+    for (const Pass& pass : MarioPasses()) {
+      if (!mario || (pass.run == PreposeForward && !candidate.counted)) continue;
+      if (!pass.run(*program, context).ok()) return false;
+    }
     candidate.bytes = std::max(candidate.bytes, LiveBytes(*program, &layouts_));
+    if (mario && !std::exchange(candidate.counted, true)) {
+      candidate.seconds =
+          std::max(candidate.seconds, WorkBound(*program, *costs, program->microbatches, false));
+      return true;
+    }
     candidate.level = Level::kSchedule;
     if (candidate.bytes > options_.memory) return true;
     const auto spans =
@@ -361,6 +378,7 @@ class Tuner {
   Layouts layouts_;
   std::map<std::pair<int, int>, Result<LayerCosts>> layer_costs_;  // by tp and micro-batch size
   std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
+  std::set<std::string, std::less<>> overlapping_;               // schemes
   std::vector<std::pair<int, std::vector<Instruction>>> alone_;  // stages, and the list
   std::optional<Program> fastest_;  // of the candidates with exact times that fit
   std::vector<WaitsFor> fastest_waits_;

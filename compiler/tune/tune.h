@@ -5,8 +5,9 @@
 // candidate goes through three levels, each costlier and closer; always the one with the least
 // bound goes on, and the search is over when that one's time is exact:
 //
-//   work       the busiest device's work, and the way to it; what each device holds from the first
-//              step to the last (regions), in bytes
+//   work       the busiest device's work, and the way to it, first without and then with what
+//              Mario's passes recompute; what each device holds from the first step to the last
+//              (regions), in bytes
 //   schedule   the compute lists on their ideal timeline, reductions and an optimizer's step; the
 //              values that those lists keep alive, in bytes
 //   plan       compiled, proved and simulated; the arena, in bytes
@@ -53,9 +54,10 @@ struct Candidate {
   // What compiles it; pp is shape.devices, dp is replicas.
   CompileOptions compile;
   Level level = Level::kWork;
-  double seconds = 0;  // of a step: a lower bound, and the time at kPlan
-  double bytes = 0;    // of the device that needs most: at least, and exactly at kPlan
-  double bubble = 0;   // at kPlan
+  bool counted = false;  // with Mario's passes: the bound on its work has what they recompute
+  double seconds = 0;    // of a step: a lower bound, and the time at kPlan
+  double bytes = 0;      // of the device that needs most: at least, and exactly at kPlan
+  double bubble = 0;     // at kPlan
   bool fits = true;
   std::string lacks;  // if it does not fit: what takes the memory, or that it is too long a plan
 };
