@@ -32,14 +32,15 @@ double Unit(const Program& program, const Execution& execution) {
   return unit == 0 ? 1 : unit;
 }
 
-Row RowOf(const Program& program, const Execution& execution, int device, double unit) {
+Row RowOf(const Program& program, const Execution& execution, const Shades& shades, int device,
+          double unit) {
   const bool several = program.stages > program.devices;
   Row row(std::lround(execution.makespan / unit));
   const auto& list = program.lists[device].body;
   for (size_t i = 0; i < list.size(); ++i) {
     const char letter = Info(list[i].op).letter;
     if (letter == 0) continue;
-    const Shade shade = ShadeOf(program, device, list[i]);
+    const Shade shade = shades.Of(device, list[i]);
     const Style& style = StyleOf(list[i].op);
     const int colour = shade.number % 2 == 0 ? style.terminal : style.terminal_dark;
     const auto begin = static_cast<size_t>(std::lround(execution.spans[device][i].start / unit));
@@ -81,10 +82,11 @@ Result<std::string> Grid(const Program& program, const Execution& execution, Pai
     return Status::Invalid(fmt::format(
         "--format grid: {:.0f} columns of {:g} (at most {}; svg and html have no columns)",
         execution.makespan / unit, unit, kMostColumns));
+  const Shades shades(program);
   std::vector<Row> rows;
   size_t width = 2;
   for (int d = 0; d < program.devices; ++d) {
-    rows.push_back(RowOf(program, execution, d, unit));
+    rows.push_back(RowOf(program, execution, shades, d, unit));
     for (const Cell& cell : rows.back()) width = std::max(width, cell.text.size());
   }
   const size_t name = fmt::format("d{}", program.devices - 1).size();

@@ -110,7 +110,7 @@ class PlanData {
       after = before.substr(at + micro.size());
       before.resize(at);
     }
-    const std::string colour = ColourOf(instruction.op, ShadeOf(program_, device, instruction));
+    const std::string colour = ColourOf(instruction.op, shades_.Of(device, instruction));
     const auto [kind, is_new] = kinds_.try_emplace({before, after, colour}, kinds_.size());
     if (is_new)
       kinds_json_ += fmt::format(
@@ -125,6 +125,7 @@ class PlanData {
   const Program& program_;
   const Prediction& prediction_;
   const std::string which_;
+  const Shades shades_{program_};
   std::map<std::array<std::string, 3>, int> kinds_;
   std::string kinds_json_;
 };

@@ -89,17 +89,19 @@ const Style& StyleOf(Op op) {
   return style == std::end(kStyles) ? kOther : *style;
 }
 
-Shade ShadeOf(const Program& program, int device, const Instruction& instruction) {
-  if (program.pipes.size() > 1) {
+Shade Shades::Of(int device, const Instruction& instruction) const {
+  if (program_.pipes.size() > 1) {
     int pipe = instruction.pipe;
     if (pipe < 0 && instruction.micro >= 0)
-      pipe = program.pipe_of[instruction.micro % program.pipe_of.size()];
-    return {std::max(pipe, 0), static_cast<int>(program.pipes.size())};
+      pipe = program_.pipe_of[instruction.micro % program_.pipe_of.size()];
+    return {std::max(pipe, 0), static_cast<int>(program_.pipes.size())};
   }
-  const std::vector<int32_t> stages = program.StagesOf(device);
-  const auto stage = std::find(stages.begin(), stages.end(), instruction.stage);
-  if (stage == stages.end()) return {};
-  return {static_cast<int>(stage - stages.begin()), static_cast<int>(stages.size())};
+  const auto copies = placement_.On(device);
+  const auto copy =
+      std::lower_bound(copies.begin(), copies.end(), instruction.stage,
+                       [](const Placement::Copy& held, int stage) { return held.stage < stage; });
+  if (copy == copies.end() || copy->stage != instruction.stage) return {};
+  return {static_cast<int>(copy - copies.begin()), static_cast<int>(copies.size())};
 }
 
 std::string ColourOf(Op op, const Shade& shade) {

@@ -10,6 +10,7 @@
 #include "compiler/simulate.h"
 #include "schema/format/timeline.h"
 #include "schema/program.h"
+#include "schema/semantics/placement.h"
 
 namespace pp {
 
@@ -52,7 +53,16 @@ const Style& StyleOf(Op op);
 struct Shade {
   int number = 0, count = 1;
 };
-Shade ShadeOf(const Program& program, int device, const Instruction& instruction);
+class Shades {
+ public:
+  // REQUIRES: `program` outlives it.
+  explicit Shades(const Program& program) : program_(program), placement_(program) {}
+  Shade Of(int device, const Instruction& instruction) const;
+
+ private:
+  const Program& program_;
+  const Placement placement_;
+};
 // "#77aadd", darker with the shade's number.
 std::string ColourOf(Op op, const Shade& shade);
 

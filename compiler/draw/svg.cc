@@ -162,7 +162,7 @@ class Figure {
 
   void DrawBox(int device, const Box& box, double y, double height) {
     const Instruction& instruction = program_.lists[device].body[box.index];
-    const Shade shade = ShadeOf(program_, device, instruction);
+    const Shade shade = shade_of_.Of(device, instruction);
     if (box.height != Height::kWhole) height /= 2;
     if (box.height == Height::kLower) y += height;
     const double width = (box.end - box.start) * scale_;
@@ -252,6 +252,7 @@ class Figure {
   }
 
   const Program& program_;
+  const Shades shade_of_{program_};
   const Prediction& prediction_;
   const std::string prefix_;
   const std::vector<std::vector<Track>> devices_;

@@ -71,7 +71,8 @@ class Preposer {
     for (int d = 0; d < program_.devices; ++d) {
       double time = 0;
       for (const Task task : timeline_.list(d)) time += problem_.time[task];
-      for (int s = 0; s < program_.StagesOf(d).front(); ++s)
+      const int first = program_.StagesOf(d).front();
+      for (int s = 0; s < first; ++s)
         time += durations_({.op = Op::kForward, .stage = s}) +
                 durations_({.op = Op::kBackward, .stage = s});
       bound = std::max(bound, time);

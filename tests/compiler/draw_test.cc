@@ -63,14 +63,27 @@ TEST_CASE("two instructions that run as one share the height") {
 TEST_CASE("pipes have shades, and without pipes a device's stages") {
   Program program = TwoPipes();
   const auto& list = program.lists[0].body;
-  CHECK(ShadeOf(program, 0, list[0]).number == 0);
-  CHECK(ShadeOf(program, 0, list[4]).number == 1);
+  CHECK(Shades(program).Of(0, list[0]).number == 0);
+  CHECK(Shades(program).Of(0, list[4]).number == 1);
   CHECK(ColourOf(Op::kForward, {0, 2}) == "#77aadd");
   CHECK(ColourOf(Op::kForward, {1, 2}) == "#5a81a8");
   program.pipes = {{{0, 0}}};
   program.pipe_of = {0, 0};
-  CHECK(ShadeOf(program, 0, list[0]).number == 0);
-  CHECK(ShadeOf(program, 0, list[4]).number == 1);
+  CHECK(Shades(program).Of(0, list[0]).number == 0);
+  CHECK(Shades(program).Of(0, list[4]).number == 1);
+}
+
+// Sorting the device's stages for each of them would take minutes.
+TEST_CASE("shades of many stages") {
+  constexpr int kStages = 100'000;
+  Program program{.devices = 1, .stages = kStages, .microbatches = 1};
+  program.pipes = {{std::vector<int32_t>(kStages, 0)}};
+  program.pipe_of = {0};
+  const Shades shades(program);
+  int right = 0;
+  for (int s = 0; s < kStages; ++s)
+    right += shades.Of(0, {.op = Op::kForward, .stage = s, .micro = 0}).number == s;
+  CHECK(right == kStages);
 }
 
 TEST_CASE("a plan in which nothing takes time has its figures") {
