@@ -234,7 +234,19 @@ class Tuner {
     return program;
   }
 
-  // Its pipes, and one list, for as few micro-batches as show them. Most candidates share theirs.
+  // Of one list one instruction of each kind, alone and overlapping: nothing else is asked of a
+  // sketch's lists.
+  static void Shrink(Program* sketch) {
+    sketch->lists.resize(1);
+    std::set<std::pair<Op, bool>> seen;
+    std::vector<Instruction> kinds;
+    for (const Instruction& i : sketch->lists[0].body)
+      if (seen.insert({i.op, i.overlap}).second) kinds.push_back(i);
+    sketch->lists[0].body = std::move(kinds);
+  }
+
+  // Its pipes, and what one list has, for as few micro-batches as show them. Most candidates share
+  // theirs.
   const Result<Program>& SketchOf(const std::string& scheme, Shape shape) {
     const int all = shape.microbatches;
     const int few = std::min(2 * shape.devices, all);
@@ -252,7 +264,7 @@ class Tuner {
       overlapping_.insert(scheme);
       program = Status::Invalid("steps overlap");
     }
-    if (program.ok()) program->lists.resize(1);
+    if (program.ok()) Shrink(&*program);
     return sketches_.insert_or_assign(key, std::move(program)).first->second;
   }
 

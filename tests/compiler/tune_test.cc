@@ -165,6 +165,20 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
   }
 }
 
+// Where memory is scarce, Mario's passes recompute nearly all. The bounds on work know that before
+// forwards move, which takes long and makes none of these fast enough.
+TEST_CASE("what recomputes too much is not scheduled") {
+  const auto tuned = Tune(Space("llama", 8, 64, 1e6));
+  REQUIRE(tuned.ok());
+  int all = 0;
+  for (const Candidate& candidate : tuned->rest) {
+    if (candidate.compile.passes != "mario") continue;
+    ++all;
+    CHECK(candidate.level == Level::kWork);
+  }
+  CHECK(all > 100);
+}
+
 // The last stage's 8 of 15: from its last backward at 7, while grad s0 m1 makes its way back
 // until 9.
 TEST_CASE("what a device loses to reductions may fall into the way back") {
