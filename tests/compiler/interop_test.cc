@@ -1,6 +1,9 @@
 // Schedules of PyTorch, in and out. The vectors are PyTorch's own (reference/torch/README).
 #include "compiler/interop.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
@@ -215,6 +218,24 @@ TEST_CASE("imported lists take the options of a scheme") {
   // And the result is nothing for PyTorch.
   CHECK_THAT(PrintTorchCsv(*plan).status().message(),
              Catch::EndsWith("PyTorch's schedules have no recomputation"));
+}
+
+// A step that looks at all stages for each of them would take minutes.
+TEST_CASE("many stages on a device") {
+  constexpr int kStages = 50'000;
+  for (const int devices : {1, 2}) {
+    std::vector<std::string> rows(devices);
+    for (int s = 0; s < kStages; ++s) rows[s % devices] += fmt::format("{}F0,", s);
+    for (int s = kStages; s-- > 0;) rows[s % devices] += fmt::format("{}B0,", s);
+    CompileOptions options;
+    options.replicas = 2;
+    options.proves = false;
+    const auto plan =
+        CompileLists(MustParse(fmt::format("{}\n", fmt::join(rows, "\n"))), {"csv"}, options);
+    INFO(plan.status().message());
+    REQUIRE(plan.ok());
+    CHECK(Verify(*plan, Depth::kPlan).message() == "");
+  }
 }
 
 TEST_CASE("dualpipe-v is PyTorch's DualPipeV") {

@@ -167,6 +167,28 @@ TEST_CASE("what a cause would save is what simulation without it gives") {
         Approx(held.prediction.makespan - makespan(plain, costs)));
 }
 
+// Without the cause "channel" each message has a stream of its own: a play that looks at all of a
+// device's streams whenever one goes on would take minutes.
+TEST_CASE("why, of many messages") {
+  constexpr int kMicros = 30'000;
+  Program lists{.scheme = "lists", .devices = 2, .stages = 2, .microbatches = kMicros};
+  lists.pipes = {{{0, 1}}};
+  lists.pipe_of.assign(kMicros, 0);
+  lists.lists.resize(2);
+  for (int s = 0; s < 2; ++s) {
+    auto& list = lists.lists[s].body;
+    for (int m = 0; m < kMicros; ++m) list.push_back({.op = Op::kForward, .stage = s, .micro = m});
+    for (int m = kMicros; m-- > 0;) list.push_back({.op = Op::kBackward, .stage = s, .micro = m});
+  }
+  auto plan = CompileLists(std::move(lists), {"lists"}, {});
+  REQUIRE(plan.ok());
+  const Explained e = MustExplain(std::move(*plan), "f=1,b=2,comm=0.5", {});
+  // Device 1 is never idle but at its start and its end.
+  CHECK(e.prediction.makespan == 3.0 * kMicros + 1 + 2 + 2 * 0.5);
+  CheckIdle(e);
+  CHECK(Saved(e, Cause::kMessage) == 1);
+}
+
 TEST_CASE("messages behind one another wait for their channel") {
   const Explained slow = MustExplain({.scheme = "gpipe", .shape = {2, 8}}, "f=1,b=2,comm=3");
   CHECK(Gaps(slow, Cause::kChannel) > 0);
