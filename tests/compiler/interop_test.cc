@@ -222,7 +222,7 @@ TEST_CASE("imported lists take the options of a scheme") {
 
 // A step that looks at all stages for each of them would take minutes.
 TEST_CASE("many stages on a device") {
-  constexpr int kStages = 50'000;
+  constexpr int kStages = 100'000;
   for (const int devices : {1, 2}) {
     std::vector<std::string> rows(devices);
     for (int s = 0; s < kStages; ++s) rows[s % devices] += fmt::format("{}F0,", s);
