@@ -169,7 +169,7 @@ TEST_CASE("what a cause would save is what simulation without it gives") {
 
 // Without the cause "channel" each message has a stream of its own: a play that looks at all of a
 // device's streams whenever one goes on would take minutes.
-TEST_CASE("why, of many messages") {
+TEST_CASE("the causes of many messages") {
   constexpr int kMicros = 120'000;
   Program lists{.scheme = "lists", .devices = 2, .stages = 2, .microbatches = kMicros};
   lists.pipes = {{{0, 1}}};
