@@ -220,10 +220,14 @@ std::vector<Program> RelatedTo(const Program& program, Shape shape) {
 }
 
 // From a schedule to a plan.
-Status Finish(Program& program, const Prepared& prepared, const PassObserver& observer) {
+Status Finish(Program& program, Form leaves, const Prepared& prepared,
+              const PassObserver& observer) {
   for (const Pass* pass : prepared.passes)
     PP_RETURN_IF_ERROR(RunPass(*pass, program, prepared.context, observer));
-  return Lower(program, Form::kFitted, prepared.context, observer);
+  for (const Pass& pass : PassesFrom(Form::kFitted))
+    if (pass.leaves <= leaves)
+      PP_RETURN_IF_ERROR(RunPass(pass, program, prepared.context, observer));
+  return {};
 }
 
 }  // namespace
@@ -256,7 +260,7 @@ Result<Program> Compile(const CompileOptions& given, const PassObserver& observe
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
   if (!options.fit.limit.values.empty())
     prepared->context.fit.related = RelatedTo(program, options.shape);
-  PP_RETURN_IF_ERROR(Finish(program, *prepared, observer));
+  PP_RETURN_IF_ERROR(Finish(program, options.leaves, *prepared, observer));
   return program;
 }
 
@@ -314,7 +318,7 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
       }))
     AddLoads(program);
   PP_RETURN_IF_ERROR(Verify(program, Depth::kSchedule).In(origin.file));
-  PP_RETURN_IF_ERROR(Finish(program, *prepared, observer).In(origin.file));
+  PP_RETURN_IF_ERROR(Finish(program, options.leaves, *prepared, observer).In(origin.file));
   return program;
 }
 

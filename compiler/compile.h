@@ -31,6 +31,7 @@ struct CompileOptions {
   bool balance_layers = false;  // instead of the job's
   MemoryFit fit;                // a limit runs fit-memory after `passes`
   bool proves = true;           // after each pass; else the caller proves the plan
+  Form leaves = Form::kWhole;   // REQUIRES: kFitted or more
 };
 
 // Called before and after the scheme ("scheme"), each pass, and the pass's proof ("verify").

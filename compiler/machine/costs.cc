@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -30,13 +29,15 @@ class Pricer {
         .f = {}, .b = {}, .comm = {}, .latency = {}, .post = {}, .reduce = {}, .step = {}};
     costs.seconds = true;
     costs.contention = machine_.contention;
-    std::map<const StageLayout*, Times> known;
     for (int s = 0; s < program_.stages; ++s) {
-      const StageLayout& layout = layouts_.Of(job_, s);
-      const auto [found, is_new] = known.try_emplace(&layout);
-      Times& times = found->second;
-      for (size_t i = 0; is_new && i < layout.operators.size(); ++i)
-        Add(layout.operators[i], &times);
+      Layouts::Stage& stage = layouts_.Of(job_, s);
+      const StageLayout& layout = stage.layout;
+      if (!stage.times) {
+        stage.times.emplace();
+        for (const StageOperator& placed : std::exchange(stage.layout.operators, {}))
+          Add(placed, &*stage.times);
+      }
+      const Layouts::Times& times = *stage.times;
       const double share = shares_[s];
       costs.f.push_back(times.forward / share);
       costs.r.push_back(times.recompute / share);
@@ -55,10 +56,6 @@ class Pricer {
   }
 
  private:
-  struct Times {
-    double forward = 0, recompute = 0, input = 0, weight = 0;
-  };
-
   double At(const Work& work, double reached) const {
     if (work.operations == 0 && work.bytes == 0) return 0;
     const double rate = machine_.flops[static_cast<int>(job_.dtype)] * reached;
@@ -68,7 +65,7 @@ class Pricer {
     return machine_.launch + time;
   }
 
-  void Add(const StageOperator& placed, Times* times) const {
+  void Add(const StageOperator& placed, Layouts::Times* times) const {
     const Operator& op = placed.op;
     const StageWork work = WorkOf(op, job_);
     const double reached =
@@ -150,12 +147,15 @@ class Pricer {
 
 }  // namespace
 
-const StageLayout& Layouts::Of(const Job& job, int stage) {
+Layouts::Stage& Layouts::Of(const Job& job, int stage) {
   const std::tuple key(job.tp, job.micro_batch_size, stage == 0, stage + 1 == job.stages(),
                        job.layers_per_stage[stage]);
-  const auto found = known_.find(key);
-  return found != known_.end() ? found->second
-                               : known_.emplace(key, LayoutStage(job, stage)).first->second;
+  const auto [found, is_new] = known_.try_emplace(key);
+  if (is_new) {
+    found->second.layout = LayoutStage(job, stage);
+    found->second.layout.tensors = {};
+  }
+  return found->second;
 }
 
 Result<CostModel> CostsOn(const Machine& machine, const Program& program) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "compiler/machine/machine.h"
@@ -16,18 +17,27 @@
 
 namespace pp {
 
-// Layouts of the stages of one model. Stages that are alike have one: a layout is of the first of
-// them, which matters for names and positions alone.
+// Sizes of the stages of one model, and what their operators take on one machine. Stages that are
+// alike have one: a layout is of the first of them. It has no tensors, and no operators once they
+// have a time: a large model has thousands of them.
 class Layouts {
  public:
+  struct Times {
+    double forward = 0, recompute = 0, input = 0, weight = 0;
+  };
+  struct Stage {
+    StageLayout layout;
+    std::optional<Times> times;
+  };
   // REQUIRES: of all jobs, only tp, micro-batch size and split differ.
-  const StageLayout& Of(const Job& job, int stage);
+  Stage& Of(const Job& job, int stage);
 
  private:
-  std::map<std::tuple<int, int, bool, bool, int>, StageLayout> known_;
+  std::map<std::tuple<int, int, bool, bool, int>, Stage> known_;
 };
 
-// In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job.
+// In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job;
+// `layouts` are asked for one machine.
 // Error: the machine does not compute in the job's dtype.
 Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layouts* layouts);
 Result<CostModel> CostsOn(const Machine& machine, const Program& program);

@@ -13,6 +13,7 @@
 //
 // If steps overlap the order is that of one step's forwards, wherever they are.
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "compiler/pass.h"
@@ -39,9 +40,10 @@ std::vector<Instruction> Forwards(const Program& unrolled, int device, int micro
 Status AddEvaluation(Program& program, const PassContext& context) {
   if (!program.job) return {};
   Program evaluation = EvaluationOf(program);
-  const Program unrolled = Unrolled(program);
+  const std::optional<Program> unrolled =
+      HasSections(program) ? std::optional(Unroll(program, kUnrolledBodies)) : std::nullopt;
   for (int d = 0; d < program.devices; ++d)
-    evaluation.lists[d].body = Forwards(unrolled, d, program.microbatches);
+    evaluation.lists[d].body = Forwards(unrolled ? *unrolled : program, d, program.microbatches);
   // On a clock on which all stages take equally long: otherwise messages would pile up before a
   // slow one, and with them the memory.
   PassContext plain = context;

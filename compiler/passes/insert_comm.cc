@@ -17,8 +17,8 @@
 namespace pp {
 namespace {
 
-std::vector<Insertions> Place(const Program& program, const std::vector<Message>& messages,
-                              const Durations& durations, const Spans& spans, P2p p2p) {
+PlacedOn Place(const Program& program, const std::vector<Message>& messages,
+               const Durations& durations, const Spans& spans, P2p p2p) {
   if (p2p == P2p::kAsync) return PlaceAsync(program, messages, spans);
   return PlaceBlocking(program, messages, durations);
 }
@@ -56,11 +56,11 @@ class OverlappingSteps {
         CostModel{.f = {1}, .b = {1}, .r = {1}, .bi = {1}, .bw = {1}, .step = {0}}, unrolled_);
     const auto spans = IdealTimeline(unrolled_, messages, durations);
     if (!spans.ok()) return spans.status();
-    std::vector<Insertions> placed = Place(unrolled_, messages, durations, *spans, p2p_);
+    const PlacedOn placed = Place(unrolled_, messages, durations, *spans, p2p_);
     const double period =
         spans->front()[IndexOf(0, kMiddle)].start - spans->front()[IndexOf(0, kMiddle - 1)].start;
     std::vector<Insertions> folded = StartInsertions(program_);
-    for (int d = 0; d < program_.devices; ++d) Fold(d, period, placed[d].added(), &folded[d]);
+    for (int d = 0; d < program_.devices; ++d) Fold(d, period, placed(d).added(), &folded[d]);
     return folded;
   }
 
@@ -109,23 +109,24 @@ class OverlappingSteps {
 
 Status InsertComm(Program& program, const PassContext& context) {
   if (context.comm) return KeepComm(program, context);
-  std::vector<Insertions> insertions;
+  const auto insert = [&](const PlacedOn& placed) {
+    for (int d = 0; d < program.devices; ++d) {
+      auto& list = program.lists[d].body;
+      list = placed(d).Merge();
+      if (program.p2p == P2p::kBlocking) DropWaits(list);
+    }
+  };
   if (HasSections(program)) {
-    auto placed = OverlappingSteps(program, program.p2p).Run();
+    const auto placed = OverlappingSteps(program, program.p2p).Run();
     if (!placed.ok()) return placed.status();
-    insertions = std::move(*placed);
+    insert([&](int device) { return (*placed)[device]; });
   } else {
     const std::vector<Message> messages = FindMessages(program);
     PP_RETURN_IF_ERROR(CheckUsed(messages));
     const Durations durations = PositiveDurations(context.costs, program);
     const auto spans = IdealTimeline(program, messages, durations);
     if (!spans.ok()) return spans.status();
-    insertions = Place(program, messages, durations, *spans, program.p2p);
-  }
-  for (int d = 0; d < program.devices; ++d) {
-    auto& list = program.lists[d].body;
-    list = insertions[d].Merge();
-    if (program.p2p == P2p::kBlocking) DropWaits(list);
+    insert(Place(program, messages, durations, *spans, program.p2p));
   }
   DeriveSections(program);
   return {};

@@ -112,9 +112,9 @@ class Meetings {
 
 }  // namespace
 
-std::vector<Insertions> PlaceBlocking(const Program& program, const std::vector<Message>& messages,
-                                      const Durations& durations) {
-  return Meetings(program, messages, durations).Run();
+PlacedOn PlaceBlocking(const Program& program, const std::vector<Message>& messages,
+                       const Durations& durations) {
+  return [all = Meetings(program, messages, durations).Run()](int device) { return all[device]; };
 }
 
 }  // namespace pp

@@ -1,6 +1,7 @@
 // Where insert-comm puts the messages of a program into its lists.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "compiler/pass.h"
@@ -16,7 +17,9 @@ class Insertions {
     double order;  // at one position
     Instruction instruction;
   };
-  explicit Insertions(const std::vector<Instruction>& list) : list_(list) {}
+  explicit Insertions(const std::vector<Instruction>& list, size_t expected = 0) : list_(list) {
+    added_.reserve(expected);
+  }
 
   void Add(int position, double order, const Instruction& i) {
     added_.push_back({position, order, i});
@@ -41,11 +44,16 @@ Instruction Receive(const Message& m);
 Instruction Wait(const Message& m);
 Instruction WaitSent(const Message& m);
 
+// What is inserted into the body of each device. Asked for one device after the other: of all of
+// them it takes more memory than their lists.
+using PlacedOn = std::function<Insertions(int device)>;
+
 // The two ways (place_async.cc, place_blocking.cc). REQUIRES: `messages` as FindMessages gives
-// them.
-std::vector<Insertions> PlaceAsync(const Program& program, const std::vector<Message>& messages,
-                                   const Spans& spans);
-std::vector<Insertions> PlaceBlocking(const Program& program, const std::vector<Message>& messages,
-                                      const Durations& durations);
+// them; they, `program` and `spans` outlive what is returned, and the list of a device that has
+// been asked for may change.
+PlacedOn PlaceAsync(const Program& program, const std::vector<Message>& messages,
+                    const Spans& spans);
+PlacedOn PlaceBlocking(const Program& program, const std::vector<Message>& messages,
+                       const Durations& durations);
 
 }  // namespace pp

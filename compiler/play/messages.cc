@@ -50,6 +50,9 @@ class Consumers {
 std::vector<Message> FindMessages(const Program& program) {
   Consumers consumers(program);
   std::vector<Message> messages;
+  size_t most = 0;  // each instruction makes at most one
+  for (const DeviceList& list : program.lists) most += list.body.size();
+  messages.reserve(most);
   for (int d = 0; d < program.devices; ++d) {
     ForEachUnit(program.lists[d].body, [&](const Instruction& i, int, int producer) {
       for (const Operand& operand : Info(i.op).writes) {

@@ -12,7 +12,7 @@ namespace pp {
 double LiveBytes(const Program& program, Layouts* layouts) {
   std::vector<int64_t> state(program.devices), kept, full;
   for (int s = 0; s < program.stages; ++s) {
-    const StageLayout& layout = layouts->Of(*program.job, s);
+    const StageLayout& layout = layouts->Of(*program.job, s).layout;
     const Job& job = *program.job;
     // What a forward read stays until its backward.
     const int64_t input =

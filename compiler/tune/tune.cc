@@ -85,24 +85,9 @@ class Tuner {
     }
     for (; !open_.empty(); open_.pop()) tuned_.rest.push_back(open_.top());
     PP_RETURN_IF_ERROR(CheckFound());
-    // Of equals another one may have been planned first.
-    if (Candidate best = tuned_.best[0]; best.number != fastest_number_) {
-      fastest_seconds_ = HUGE_VAL;
-      Plan(best);
-    }
-    constexpr double kEqual = 1e-9;
-    if (const double other = NextSeconds();
-        other < HUGE_VAL && other > tuned_.best[0].seconds * (1 + kEqual)) {
-      Doing("costs that drift");
-      const auto drift = DriftUntil(*fastest_, fastest_waits_, other);
-      PP_RETURN_IF_ERROR(drift.status());
-      tuned_.drift = *drift;
-    }
+    PP_RETURN_IF_ERROR(CompileBest());
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     tuned_.seconds = taken.count();
-    PP_RETURN_IF_ERROR(VerifyEvaluation(*fastest_));
-    tuned_.model_operations = OperationsOf(*fastest_);
-    tuned_.plan = std::move(*fastest_);
     return std::move(tuned_);
   }
 
@@ -327,29 +312,57 @@ class Tuner {
     return true;
   }
 
+  // What does not fit is compiled no further, and its time stays a bound. What fits is proved to
+  // the end: the simulation shows the progress. No plan is kept: the best is compiled once more.
   bool Plan(Candidate& candidate) {
     CompileOptions compile = candidate.compile;
-    compile.proves = false;  // once is enough, below
+    compile.proves = false;
+    compile.leaves = Form::kPlan;
     auto program = Compile(compile);
     if (!program.ok()) return false;
+    candidate.bytes = ArenaOf(*program);
+    if (candidate.bytes > options_.memory) return true;
     const auto costs = pp::CostsOf(*program, program->costs);
+    if (!costs.ok() || !AddEvaluation(*program, {.costs = *costs}).ok()) return false;
+    candidate.bytes = ArenaOf(*program);
+    if (candidate.bytes > options_.memory) return true;
+    for (DeviceList& list : program->lists) list.evaluation = {};
     std::vector<WaitsFor> waits_for;
-    if (!costs.ok() || !Verify(*program, Depth::kPlan, &waits_for).ok()) return false;
+    if (!VerifyLists(*program, Depth::kPlan, &waits_for).ok()) return false;
     const auto prediction = Simulate(*program, waits_for, *costs);
     if (!prediction.ok()) return false;
     candidate.seconds = prediction->makespan;
     candidate.bubble = prediction->bubble;
-    candidate.bytes = 0;
-    for (const DeviceList& list : program->lists)
-      candidate.bytes = std::max(candidate.bytes, static_cast<double>(list.arena_bytes));
     candidate.level = Level::kPlan;
-    if (candidate.bytes <= options_.memory && candidate.seconds < fastest_seconds_) {
-      fastest_seconds_ = candidate.seconds;
-      fastest_ = std::move(*program);
-      fastest_waits_ = std::move(waits_for);
-      fastest_number_ = candidate.number;
-    }
     return true;
+  }
+
+  static double ArenaOf(const Program& program) {
+    int64_t most = 0;
+    for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
+    return static_cast<double>(most);
+  }
+
+  // The best plan, with its evaluation, proved, and how far it stays the best.
+  Status CompileBest() {
+    const Candidate& best = tuned_.best[0];
+    CompileOptions compile = best.compile;
+    compile.proves = false;
+    auto program = Compile(compile);
+    PP_RETURN_IF_ERROR(program.status());
+    std::vector<WaitsFor> waits_for;
+    PP_RETURN_IF_ERROR(Verify(*program, Depth::kPlan, &waits_for));
+    constexpr double kEqual = 1e-9;
+    if (const double other = NextSeconds();
+        other < HUGE_VAL && other > best.seconds * (1 + kEqual)) {
+      Doing("costs that drift");
+      const auto drift = DriftUntil(*program, waits_for, other);
+      PP_RETURN_IF_ERROR(drift.status());
+      tuned_.drift = *drift;
+    }
+    tuned_.model_operations = OperationsOf(*program);
+    tuned_.plan = std::move(*program);
+    return {};
   }
 
   Status CheckFound() const {
@@ -392,10 +405,6 @@ class Tuner {
   std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
   std::set<std::string, std::less<>> overlapping_;               // schemes
   std::vector<std::pair<int, std::vector<Instruction>>> alone_;  // stages, and the list
-  std::optional<Program> fastest_;  // of the candidates with exact times that fit
-  std::vector<WaitsFor> fastest_waits_;
-  double fastest_seconds_ = HUGE_VAL;
-  int fastest_number_ = -1;
   int candidates_ = 0;
   Status refused_;  // the first candidate that was legal but for its job or costs
 };

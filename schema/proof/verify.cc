@@ -128,10 +128,16 @@ Status CheckLists(const Program& program, const Program& unrolled, Depth depth,
                   std::vector<WaitsFor>* waits_for) {
   const ValueBytes bytes(program);
   const Placement placement(program);
+  waits_for->assign(program.devices, {});
   for (int d = 0; d < program.devices; ++d)
     PP_RETURN_IF_ERROR(CheckList(unrolled, placement, d, depth, bytes, &(*waits_for)[d]));
+  return depth == Depth::kSchedule ? Status() : CheckSteps(unrolled);
+}
+
+Status CheckListsAndProgress(const Program& program, const Program& unrolled, Depth depth,
+                             std::vector<WaitsFor>* waits_for) {
+  PP_RETURN_IF_ERROR(CheckLists(program, unrolled, depth, waits_for));
   if (depth == Depth::kSchedule) return {};
-  PP_RETURN_IF_ERROR(CheckSteps(unrolled));
   const Status status = Execute(unrolled, *waits_for, CostModel(), nullptr);
   if (!status.ok()) PP_RETURN_IF_ERROR(FindOppositeOrders(unrolled));
   return status;
@@ -165,16 +171,22 @@ Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* w
   return CheckSections(program, device);
 }
 
+Status VerifyLists(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for) {
+  PP_RETURN_IF_ERROR(CheckNorm(program));
+  PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, 0, program.devices));
+  return CheckLists(program, program, depth, waits_for);
+}
+
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for) {
   std::vector<WaitsFor> own;
   if (waits_for == nullptr) waits_for = &own;
-  waits_for->assign(program.devices, {});
   PP_RETURN_IF_ERROR(CheckNorm(program));
   PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, 0, program.devices));
   PP_RETURN_IF_ERROR(VerifyEvaluation(program, depth));
-  if (!HasSections(program)) return CheckLists(program, program, depth, waits_for);
+  if (!HasSections(program)) return CheckListsAndProgress(program, program, depth, waits_for);
   PP_RETURN_IF_ERROR(
-      CheckLists(program, Unroll(program, kUnrolledBodies), depth, waits_for).In(kUnrolled));
+      CheckListsAndProgress(program, Unroll(program, kUnrolledBodies), depth, waits_for)
+          .In(kUnrolled));
   for (int d = 0; d < program.devices; ++d) PP_RETURN_IF_ERROR(CheckSections(program, d));
   return {};
 }

@@ -34,6 +34,10 @@ namespace pp {
 // (sections.h), what it waits for in the program unrolled with two bodies.
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for = nullptr);
 
+// The same without progress, of a program without sections and evaluation: whoever plays it to its
+// end, as a simulation does, has seen that nobody waits forever.
+Status VerifyLists(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for);
+
 // A plan's evaluation alone, if it has one: Verify's part that is about it.
 Status VerifyEvaluation(const Program& program, Depth depth = Depth::kPlan);
 
