@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -129,7 +130,11 @@ void AddLoads(Program& program);
 
 // The compute-only program of a scheme. Errors name the option.
 Result<Program> BuildSchedule(const std::string& scheme, Shape shape);
-// The same with empty lists: which stage is on which device.
+// The lists of a scheme that states each alone (`fill`), without LOADs, one after the other in one
+// piece of memory: enough for what asks for their order. REQUIRES: the shape has no stage map.
+Status VisitLists(const Scheme& scheme, Shape shape,
+                  const std::function<void(int device, const std::vector<Instruction>&)>& visit);
+// The same as BuildSchedule's with empty lists: which stage is on which device.
 Result<Program> BuildPlacement(const std::string& scheme, Shape shape);
 
 }  // namespace pp

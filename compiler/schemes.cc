@@ -233,4 +233,21 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
   return program;
 }
 
+Status VisitLists(const Scheme& scheme, Shape shape,
+                  const std::function<void(int device, const std::vector<Instruction>&)>& visit) {
+  auto program = Place(scheme, shape);
+  PP_RETURN_IF_ERROR(program.status());
+  const Placement placement(*program);
+  std::vector<Instruction> list;
+  for (int d = 0; d < shape.devices; ++d) {
+    std::swap(list, program->lists[d].body);
+    Row row(&*program, placement, d);
+    scheme.fill(shape, d, row);
+    std::swap(list, program->lists[d].body);
+    visit(d, list);
+    list.clear();
+  }
+  return {};
+}
+
 }  // namespace pp

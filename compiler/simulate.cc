@@ -40,6 +40,17 @@ void AddPeaks(const std::vector<Instruction>& list, double share, const CostMode
   to->peak_activations = peak * share;
 }
 
+// If steps overlap: from the end of a device's first body to that of its second, in the steady
+// state.
+double OverlappingPeriod(const Program& program, const Execution& unrolled, int device) {
+  const size_t body = program.lists[device].body.size();
+  if (body == 0) return 0;
+  const size_t first = program.lists[device].prologue.size() + body - 1;
+  return unrolled.spans[device][first + body].end - unrolled.spans[device][first].end;
+}
+
+}  // namespace
+
 double BusyTime(const std::vector<Instruction>& list, const Durations& durations) {
   double busy = 0;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -54,17 +65,6 @@ double BusyTime(const std::vector<Instruction>& list, const Durations& durations
   }
   return busy;
 }
-
-// If steps overlap: from the end of a device's first body to that of its second, in the steady
-// state.
-double OverlappingPeriod(const Program& program, const Execution& unrolled, int device) {
-  const size_t body = program.lists[device].body.size();
-  if (body == 0) return 0;
-  const size_t first = program.lists[device].prologue.size() + body - 1;
-  return unrolled.spans[device][first + body].end - unrolled.spans[device][first].end;
-}
-
-}  // namespace
 
 std::pair<int, size_t> LastInstruction(const Program& program, const Execution& execution) {
   std::pair<int, size_t> last;

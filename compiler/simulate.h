@@ -44,6 +44,9 @@ std::pair<int, size_t> LastInstruction(const Program& program, const Execution& 
 // A step's makespan, as in Prediction.
 double MakespanOf(const Program& program, const Execution& execution);
 
+// How long a device computes in a list.
+double BusyTime(const std::vector<Instruction>& list, const Durations& durations);
+
 // As `pipec simulate` prints it.
 std::string ToText(const Prediction& prediction);
 // One object; the name of the plan is in it unless it is empty, and further members.

@@ -9,38 +9,44 @@
 
 namespace pp {
 
-double LiveBytes(const Program& program, Layouts* layouts) {
-  std::vector<int64_t> state(program.devices), kept, full;
+LiveBytes::LiveBytes(const Program& program, Layouts* layouts) : state_(program.devices) {
+  const Job& job = *program.job;
+  const int64_t shards = program.zero > 0 ? program.Copies() : 1;
   for (int s = 0; s < program.stages; ++s) {
-    const StageLayout& layout = layouts->Of(*program.job, s).layout;
-    const Job& job = *program.job;
+    const StageLayout& layout = layouts->Of(job, s).layout;
     // What a forward read stays until its backward.
     const int64_t input =
         layout.targets_bytes +
         (layout.first ? layout.tokens_bytes
                       : job.stream_tokens() * job.model.hidden_size * BytesOf(job.dtype));
-    kept.push_back(input + layout.kept_bytes);
-    full.push_back(input + layout.kept_bytes + layout.stash_bytes);
+    kept_.push_back(input + layout.kept_bytes);
+    full_.push_back(input + layout.kept_bytes + layout.stash_bytes);
     const int64_t rounded = job.backend == DeviceKind::kCuda ? layout.rounded_bytes : 0;
-    const int64_t shards = program.zero > 0 ? program.Copies() : 1;
     for (const Pipe& pipe : program.pipes)
-      state[pipe.device_of[s]] +=
+      state_[pipe.device_of[s]] +=
           layout.weights_bytes + layout.wgrad_bytes + layout.optimizer_bytes / shards + rounded;
   }
-  int64_t most = 0;
-  for (int d = 0; d < program.devices; ++d) {
-    int64_t level = state[d];
+}
+
+double LiveBytes::Of(int device, const std::vector<Instruction>& list) const {
+  int64_t level = state_[device], most = level;
+  for (const Instruction& i : list) {
+    if (i.op == Op::kForwardDrop) level += kept_[i.stage];
+    if (i.op == Op::kForward) level += full_[i.stage];
+    if (i.op == Op::kRecompute) level += full_[i.stage] - kept_[i.stage];
     most = std::max(most, level);
-    if (program.lists.empty()) continue;
-    for (const Instruction& i : program.lists[d].body) {
-      if (i.op == Op::kForwardDrop) level += kept[i.stage];
-      if (i.op == Op::kForward) level += full[i.stage];
-      if (i.op == Op::kRecompute) level += full[i.stage] - kept[i.stage];
-      most = std::max(most, level);
-      if (i.op == Op::kBackward || i.op == Op::kBackwardWeight) level -= full[i.stage];
-    }
+    if (i.op == Op::kBackward || i.op == Op::kBackwardWeight) level -= full_[i.stage];
   }
   return static_cast<double>(most);
+}
+
+double MostLiveBytes(const Program& program, Layouts* layouts) {
+  const LiveBytes live(program, layouts);
+  double most = 0;
+  for (int d = 0; d < program.devices; ++d)
+    most = std::max(most, live.Of(d, program.lists.empty() ? std::vector<Instruction>()
+                                                           : program.lists[d].body));
+  return most;
 }
 
 double WorkBound(const Program& program, const CostModel& costs, int microbatches,

@@ -2,6 +2,9 @@
 // Their comments say why they hold, and a test compares it with every plan of small spaces.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "compiler/machine/costs.h"
 #include "compiler/play/ideal.h"
 #include "schema/program.h"
@@ -9,9 +12,20 @@
 
 namespace pp {
 
-// The most that a device holds all the time and that its lists, if there are any, keep alive; less
-// than its arena.
-double LiveBytes(const Program& program, Layouts* layouts);
+// What a device holds all the time, and the most that its list keeps alive beside it; less than its
+// arena.
+class LiveBytes {
+ public:
+  // REQUIRES: the program has a job; its lists do not matter.
+  LiveBytes(const Program& program, Layouts* layouts);
+  double Of(int device, const std::vector<Instruction>& list) const;
+
+ private:
+  std::vector<int64_t> state_;        // by device
+  std::vector<int64_t> kept_, full_;  // by stage
+};
+// Of the device that needs most; the program may have no lists.
+double MostLiveBytes(const Program& program, Layouts* layouts);
 
 // At least: a device's work for all micro-batches, the way of the first one to it, and the way back
 // from its last backward; weight halves, and what it loses to reductions, may fall into that. With

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "schema/play/execute.h"
+#include "compiler/tune/replay.h"
 #include "schema/semantics/cost_model.h"
 
 namespace pp {
@@ -21,6 +21,8 @@ Result<Drift> DriftUntil(const Program& plan, const std::vector<WaitsFor>& waits
                          double seconds) {
   const auto costs = CostsOf(plan, plan.costs);
   PP_RETURN_IF_ERROR(costs.status());
+  const auto replay = Replay::Make(plan, waits_for);
+  PP_RETURN_IF_ERROR(replay.status());
   // A makespan is the longest of many paths, each of which grows linearly with the factor: between
   // two factors it is never above their chord, so that what the chord meets is never too much.
   // Where it is far too little, beside a corner, the middle helps.
@@ -29,9 +31,9 @@ Result<Drift> DriftUntil(const Program& plan, const std::vector<WaitsFor>& waits
     const auto makespan = [&](double factor) {
       CostModel scaled = *costs;
       scale(scaled, factor);
-      Execution execution;
-      if (status.ok()) status = Execute(plan, waits_for, scaled, &execution);
-      return execution.makespan;
+      const auto played = status.ok() ? replay->Makespan(scaled) : Result<double>(status);
+      status = played.status();
+      return played.ok() ? *played : 0;
     };
     struct Point {
       double factor, makespan;

@@ -19,6 +19,7 @@
 #include "compiler/play/ideal.h"
 #include "compiler/simulate.h"
 #include "compiler/tune/bounds.h"
+#include "compiler/tune/replay.h"
 #include "schema/model/families.h"
 #include "schema/model/work.h"
 #include "schema/proof/verify.h"
@@ -189,10 +190,9 @@ class Tuner {
     const auto costs = CostsOf(*program);
     if (!costs.ok()) return Refuse(costs.status());
     Candidate candidate{
-        .number = candidates_++,
         .compile = compile,
         .seconds = WorkBound(*program, *costs, all, compile.passes == "apply-checkpoint"),
-        .bytes = LiveBytes(program->Head(), &layouts_)};
+        .bytes = MostLiveBytes(program->Head(), &layouts_)};
     if (!Fits(candidate, "weights, gradients and optimizer")) return;
     if (int64_t{program->stages} * all > kMostCells) {
       candidate.fits = false;
@@ -280,10 +280,30 @@ class Tuner {
     }
   }
 
+  // Whether a candidate's lists, gone through one by one, keep what a device holds; most do not.
+  // They are not asked where that is not the whole answer. Counts the bytes. False, without too
+  // many bytes: the candidate is illegal.
+  bool ListsFit(Candidate& candidate) {
+    const CompileOptions& compile = candidate.compile;
+    const Scheme& scheme =
+        *std::find_if(Schemes().begin(), Schemes().end(),
+                      [&](const Scheme& other) { return other.name == compile.scheme; });
+    if (scheme.finish != nullptr || !compile.passes.empty()) return true;
+    const auto sketch = WithJob(SketchOf(compile.scheme, compile.shape), compile);
+    if (!sketch.ok()) return false;
+    const LiveBytes live(*sketch, &layouts_);
+    const Status status =
+        VisitLists(scheme, compile.shape, [&](int device, const std::vector<Instruction>& list) {
+          candidate.bytes = std::max(candidate.bytes, live.Of(device, list));
+        });
+    return status.ok() && candidate.bytes <= options_.memory;
+  }
+
   // What Mario's passes recompute follows from the order of the lists alone, before forwards move:
   // that takes far longer, and most candidates recompute too much to be worth it.
   bool Schedule(Candidate& candidate) {
-    auto program = WithJob(BuildSynchronous(candidate.compile.scheme, candidate.compile.shape),
+    if (!ListsFit(candidate)) return candidate.bytes > options_.memory;
+    auto program = WithJob(BuildSchedule(candidate.compile.scheme, candidate.compile.shape),
                            candidate.compile);
     if (!program.ok()) return false;
     const auto costs = CostsOf(*program);
@@ -297,7 +317,7 @@ class Tuner {
       if (!mario || (pass.run == PreposeForward && !candidate.counted)) continue;
       if (!pass.run(*program, context).ok()) return false;
     }
-    candidate.bytes = std::max(candidate.bytes, LiveBytes(*program, &layouts_));
+    candidate.bytes = std::max(candidate.bytes, MostLiveBytes(*program, &layouts_));
     if (mario && !std::exchange(candidate.counted, true)) {
       candidate.seconds =
           std::max(candidate.seconds, WorkBound(*program, *costs, program->microbatches, false));
@@ -329,12 +349,20 @@ class Tuner {
     for (DeviceList& list : program->lists) list.evaluation = {};
     std::vector<WaitsFor> waits_for;
     if (!VerifyLists(*program, Depth::kPlan, &waits_for).ok()) return false;
-    const auto prediction = Simulate(*program, waits_for, *costs);
-    if (!prediction.ok()) return false;
-    candidate.seconds = prediction->makespan;
-    candidate.bubble = prediction->bubble;
+    const auto replay = Replay::Make(*program, waits_for);
+    const auto makespan = replay.ok() ? replay->Makespan(*costs) : Result<double>(replay.status());
+    if (!makespan.ok()) return false;
+    candidate.seconds = *makespan;
+    candidate.bubble = 1 - MeanBusyTime(*program, *costs) / *makespan;
     candidate.level = Level::kPlan;
     return true;
+  }
+
+  static double MeanBusyTime(const Program& program, const CostModel& costs) {
+    const Durations durations(costs, program);
+    double busy = 0;
+    for (const DeviceList& list : program.lists) busy += BusyTime(list.body, durations);
+    return busy / program.devices;
   }
 
   static double ArenaOf(const Program& program) {
@@ -405,7 +433,6 @@ class Tuner {
   std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
   std::set<std::string, std::less<>> overlapping_;               // schemes
   std::vector<std::pair<int, std::vector<Instruction>>> alone_;  // stages, and the list
-  int candidates_ = 0;
   Status refused_;  // the first candidate that was legal but for its job or costs
 };
 

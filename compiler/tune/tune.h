@@ -50,7 +50,6 @@ struct TuneOptions {
 enum class Level : uint8_t { kWork, kSchedule, kPlan };
 
 struct Candidate {
-  int number = 0;  // in the order in which they were found
   // What compiles it; pp is shape.devices, dp is replicas.
   CompileOptions compile;
   Level level = Level::kWork;

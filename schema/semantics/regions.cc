@@ -55,14 +55,15 @@ std::vector<Region> Regions::On(int device) const {
   int64_t scratch = 0, loss = 0, exchange = 0;
   const DeviceList& list = program.lists[device];
   const bool several = program.pipes.size() > 1, shards = program.zero == 1;
+  const int64_t versions = Versions(list);
   const bool drops = std::any_of(list.body.begin(), list.body.end(),
                                  [](const Instruction& i) { return i.op == Op::kForwardDrop; });
   for (const auto [stage, pipe] : placement_.On(device)) {
     const StageLayout layout = LayoutStage(*program.job, stage);
     const int copy = several ? pipe : -1;
-    add(Kind::kWeights, stage, copy, Times(Versions(list), layout.weights_bytes));
+    add(Kind::kWeights, stage, copy, Times(versions, layout.weights_bytes));
     if (program.job->backend == DeviceKind::kCuda)
-      add(Kind::kRounded, stage, copy, Times(Versions(list), layout.rounded_bytes));
+      add(Kind::kRounded, stage, copy, Times(versions, layout.rounded_bytes));
     add(Kind::kWgrad, stage, copy, layout.wgrad_bytes);
     add(Kind::kOptimizer, stage, copy,
         shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
