@@ -153,7 +153,7 @@ Layouts::Stage& Layouts::Of(const Job& job, int stage) {
   const auto [found, is_new] = known_.try_emplace(key);
   if (is_new) {
     found->second.layout = LayoutStage(job, stage);
-    found->second.layout.tensors = {};
+    found->second.layout.tensors = std::vector<Tensor>();
   }
   return found->second;
 }

@@ -346,14 +346,14 @@ class Tuner {
     if (!costs.ok() || !AddEvaluation(*program, {.costs = *costs}).ok()) return false;
     candidate.bytes = ArenaOf(*program);
     if (candidate.bytes > options_.memory) return true;
-    for (DeviceList& list : program->lists) list.evaluation = {};
+    for (DeviceList& list : program->lists) list.evaluation = std::vector<Instruction>();
     std::vector<WaitsFor> waits_for;
     if (!VerifyLists(*program, Depth::kPlan, &waits_for).ok()) return false;
-    const auto replay = Replay::Make(*program, waits_for);
+    const auto replay = Replay::Make(*program, std::exchange(waits_for, {}));
     const auto makespan = replay.ok() ? replay->Makespan(*costs) : Result<double>(replay.status());
     if (!makespan.ok()) return false;
     candidate.seconds = *makespan;
-    candidate.bubble = 1 - MeanBusyTime(*program, *costs) / *makespan;
+    if (*makespan > 0) candidate.bubble = 1 - MeanBusyTime(*program, *costs) / *makespan;
     candidate.level = Level::kPlan;
     return true;
   }
