@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -23,6 +24,7 @@
 #include "runtime/main/launch.h"
 #include "runtime/main/options.h"
 #include "runtime/main/print.h"
+#include "runtime/main/reserve.h"
 #include "runtime/main/run.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/run/deadline.h"
@@ -101,6 +103,7 @@ int Tune(const CommandLine& line, const Launch& launch, Status status) {
 
 // `wrong`: an error that this rank already has, which all ranks are told.
 int RunRank(CommandLine line, const Launch& launch, Status wrong) {
+  SpareDescriptors spares;
   Backend backend;
   if (wrong.ok()) {
     Result<Backend> opened =
@@ -114,6 +117,8 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
     if (opened.ok()) backend = std::move(*opened);
   }
   const bool first = launch.rank == 0;
+  std::atomic<int> code = static_cast<int>(Code::kFailed);
+  Deadline deadline([&code] { std::_Exit(code.load()); });
   // If a rank has not joined yet, mpiexec ends all ranks when a signal kills it, but not when it
   // exits by itself.
   if (!launch.mpi) CatchStopSignals(first);
@@ -121,7 +126,7 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
       JoinRun(launch, line.arguments.transport, wrong, line.arguments.train.stall_timeout);
   if (!joined.status.ok()) {
     if (first || !joined.connected) PrintError(joined.status);
-    const int code = static_cast<int>(joined.status.code());
+    code = static_cast<int>(joined.status.code());
     if (joined.connected) std::_Exit(code);  // see JoinMpi
     return code;
   }
@@ -130,16 +135,15 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   Status status;
   bool speaks = false;
   {
-    Run run(line.arguments, std::move(backend), line.gemms);
+    Run run(line.arguments, std::move(backend), line.gemms, &spares);
     status = run.Main(joined.transport.get());
-    speaks = run.Speaks();
+    speaks = run.Speaks(status);
+    code = static_cast<int>(status.code());
+    deadline.Set(status.ok() ? std::max(kLeaveSeconds, patience) : kLeaveSeconds);
   }
   // If rank 0 has died, mpiexec may be about to end this one, too, and to report it.
   if (speaks && !first) std::this_thread::sleep_for(kLauncherTime);
   if (!status.ok() && speaks) PrintError(status);
-  const int code = static_cast<int>(status.code());
-  const Deadline deadline(code == 0 ? std::max(kLeaveSeconds, patience) : kLeaveSeconds,
-                          [code] { std::_Exit(code); });
   if (!joined.transport) return code;
   // Skips what MPI would do at an ordinary exit.
   joined.transport.reset();
@@ -147,6 +151,7 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
 }
 
 int Main(int argc, char** argv) {
+  KeepFreedMemory();
   KeepStandardDescriptors();
   AllowManyFiles();
   // A write to a closed pipe, or beyond a file-size limit, is an error like a full disk, no signal.

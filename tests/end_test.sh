@@ -45,8 +45,8 @@ unread() {
   FSYNC_SECONDS=90 FSYNC_SLOW=.saving-00000001/rank-1 LD_PRELOAD=$disk \
     "${train[@]}" --steps 4 --save saves --save-every 1 --stall-timeout 1 > full 2> err.txt &
   run=$!
-  # A thread waits in write(1, ..).
-  until grep -q "^1 0x1 " /proc/$run/task/*/syscall || ! kill -0 $run; do sleep 0.1; done
+  # By then it has said that the disk is slow.
+  sleep 4
   kill -INT $run && sleep 0.2 && kill -INT $run
   for ((i = 0; i < 200; ++i)); do kill -0 $run || break; sleep 0.2; done
   kill -KILL $run
@@ -77,25 +77,30 @@ start paused 0 env FSYNC_SECONDS=3 FSYNC_SLOW=model.safetensors LD_PRELOAD="$dis
 # And another one for good: that run has failed, and has its model all the same.
 start gone error env FSYNC_SECONDS=6 FSYNC_SLOW=model.safetensors LD_PRELOAD="$disk" \
   "${mpi[@]}" "${train[@]}" --steps 4 --export out --stall-timeout 3
-# third NAME: the process of a rank of this run.
-third() {
+# The whole job is stopped for longer than the patience, while rank 0 exports: nobody is to blame.
+start suspended 0 env FSYNC_SECONDS=3 FSYNC_SLOW=model.safetensors LD_PRELOAD="$disk" \
+  "${mpi[@]}" "${train[@]}" --steps 4 --export out --stall-timeout 3
+# all NAME: the processes of the ranks of this run. third NAME: one of them.
+all() {
   for process in $(pgrep -f "^$piperun $folder/a.plan"); do
     [[ $(readlink "/proc/$process/cwd") == "$folder/$1" ]] && echo "$process"
-  done | sed -n 3p
+  done
 }
+third() { all "$1" | sed -n 3p; }
 (
   shows paused/out.txt "^step 4/4"
   shows gone/out.txt "^step 4/4"
   sleep 1
-  rank=$(third paused)
-  kill -STOP "$rank" "$(third gone)" && sleep 8 && kill -CONT "$rank"
+  shows suspended/out.txt "^step 4/4"
+  mapfile -t ranks < <(third paused; all suspended)
+  kill -STOP "${ranks[@]}" "$(third gone)" && sleep 8 && kill -CONT "${ranks[@]}"
 ) 2> paused.txt &
 wait
 for name in "${names[@]}"; do
   cp "$name/err.txt" err.txt
   [[ ! -e $name/wrong.txt ]] || fail "$name: $(cat "$name/wrong.txt"): $(tail -n 2 "$name/out.txt")"
 done
-for name in export-shm export-mpi manifest-mpi paused gone; do
+for name in export-shm export-mpi manifest-mpi paused suspended gone; do
   [[ $(ls "$name/out") == "config.json"$'\n'"model.safetensors" ]] || fail "$name: no model"
   cmp -s "$name/out/model.safetensors" export-shm/out/model.safetensors || fail "$name: another model"
 done

@@ -1,11 +1,12 @@
 #!/bin/bash
-# Ranks that are killed at random instants of start, steps and end: all processes are gone within five
-# seconds, with a non-zero exit status and a message about it, unless the run had ended well.
+# Ranks, and what has started them, that are killed or stopped at random instants of start, steps and
+# end: all ranks are gone within five seconds, or, where one is stopped, within the stall timeout and
+# ten, with a non-zero exit status and a message about it, unless the run had ended well.
 #
 #   kill_test.sh [INSTANTS [SEED]]
 set -uo pipefail
 source tests/small_run.sh
-instants=${1:-15}
+instants=${1:-8}
 RANDOM=${2:-$$}
 echo "seed ${2:-$$}"
 
@@ -18,27 +19,45 @@ programs() {
   done
 }
 
-# once WHAT SIGNAL DELAY COMMAND...: kills one of the run's processes DELAY milliseconds after start.
+stall=2
+# once VICTIM SIGNAL DELAY COMMAND...: sends a signal to a rank of the run, to the launcher on its host
+# (proxy) or to mpiexec, DELAY milliseconds after start.
 once() {
-  local what="$1, SIG$2 after $3 ms" signal=$2 delay=$3 victims begin got
+  local what="$1, SIG$2 after $3 ms, $4" victim=$1 signal=$2 delay=$3 victims index begin got limit=5
   shift 3
-  "$@" "$piperun" "$folder/a.plan" --data text.txt --steps 200 > out.txt 2> err.txt &
+  [[ $signal != STOP ]] || limit=$((stall + 10))
+  "$@" "$piperun" "$folder/a.plan" --data text.txt --steps 200 --stall-timeout $stall > out.txt 2> err.txt &
   local run=$!
   sleep "$(printf '0.%03d' "$delay")"
-  mapfile -t victims < <(programs)
+  case $victim in
+    rank) mapfile -t victims < <(programs) ;;
+    proxy) mapfile -t victims < <(pgrep -P $run hydra_pmi_proxy) ;;
+    mpiexec) victims=($run) ;;
+  esac
   begin=$(now)
-  ((${#victims[@]} == 0)) || kill -"$signal" "${victims[RANDOM % ${#victims[@]}]}" 2> kill.txt
-  while kill -0 $run 2> kill.txt || [[ -n $(programs) ]]; do
-    (($(now) - begin < 5000000000)) || { fail "$what: still there: $(programs)"; break; }
+  index=$((${#victims[@]} == 0 ? 0 : RANDOM % ${#victims[@]}))
+  ((${#victims[@]} == 0)) || kill -"$signal" "${victims[index]}" 2> kill.txt
+  while { [[ $signal != STOP ]] && kill -0 $run 2> kill.txt; } || [[ -n $(programs) ]]; do
+    (($(now) - begin < limit * 1000000000)) || { fail "$what: still there: $(programs)"; break; }
     sleep 0.02
+    # A rank that is stopped is the launcher's to kill.
+    [[ $victim != rank || $signal != STOP || -n $(programs | grep -vx "${victims[index]:-0}") ]] || break
   done
+  if [[ $signal == STOP ]]; then
+    kill -CONT "${victims[index]:-0}" 2> kill.txt
+    begin=$(now)
+    while kill -0 $run 2> kill.txt; do
+      (($(now) - begin < 5000000000)) || { fail "$what: the launcher is still there"; break; }
+      sleep 0.02
+    done
+  fi
   kill -9 $run $(programs) 2> kill.txt
   wait $run 2> kill.txt
   got=$?
   ((got == 0)) && ! tail -n 5 out.txt | grep -q "^kernels" && fail "$what: exit 0 without an end"
   # A process ended by a signal, or before main, cannot report it; under mpiexec, mpiexec reports it,
-  # on standard output.
-  ((got == 0 || got == 137 || got == 143)) || [[ -s err.txt ]] || grep -q "BAD TERMINATION" out.txt ||
+  # on standard output, and nobody reads what ranks print whose launcher is gone.
+  ((got == 0 || got == 137 || got == 143)) || [[ $victim != rank ]] || [[ -s err.txt ]] || grep -q "BAD TERMINATION" out.txt ||
     fail "$what: exit $got without a word"
   endings[$((got == 0))]=$((endings[$((got == 0))] + 1))
 }
@@ -52,10 +71,14 @@ time_of() {
 }
 threads=$(time_of) processes=$(time_of mpiexec -n 4)
 for ((i = 0; i < instants && failures < 3; ++i)); do
-  once threads TERM $((RANDOM % threads % 1000))
-  once threads KILL $((RANDOM % threads % 1000))
+  once rank TERM $((RANDOM % threads % 1000)) env
+  once rank KILL $((RANDOM % threads % 1000)) env
+  once rank KILL $((RANDOM % processes % 1000)) mpiexec -n 4
+  once rank TERM $((RANDOM % processes % 1000)) mpiexec -n 4
   once mpiexec KILL $((RANDOM % processes % 1000)) mpiexec -n 4
-  once mpiexec TERM $((RANDOM % processes % 1000)) mpiexec -n 4
+  once proxy KILL $((RANDOM % processes % 1000)) mpiexec -n 4
+  ((i % 4 == 0)) || continue  # these wait for the stall timeout
+  for victim in rank mpiexec proxy; do once $victim STOP $((RANDOM % processes % 1000)) mpiexec -n 4; done
 done
 echo "killed: ${endings[0]}, ended before: ${endings[1]} (runs of $threads and $processes ms)"
 ((endings[0] > 0)) || fail "nothing was killed"

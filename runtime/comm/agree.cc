@@ -22,6 +22,9 @@ constexpr double kSignSeconds = 0.2;
 // answer of rank 0.
 struct Note {
   bool last = false;
+  bool release = false;  // from rank 0: a rank has an error
+  bool released = false;
+  bool complete = false;
   int32_t code = 0;
   HostMemory memory;
   uint64_t gpu = 0;
@@ -53,8 +56,10 @@ struct Line {
   int peer = 0;
   Note out, in;
   bool sending = false, receiving = false;
-  bool told = false;  // the last note has been sent
-  double sent_at = 0, heard_at = 0;
+  bool told = false;    // the last note has been sent
+  bool failed = false;  // a note has said that some rank has an error
+  double sent_at = 0;
+  double silent = 0;  // seconds in which this rank was awake and heard nothing
   // Must not be read while it is being received.
   bool heard() const { return !receiving && in.last; }
 };
@@ -68,26 +73,32 @@ class Agreement {
     const double now = SteadySeconds();
     for (size_t i = 0; i < lines_.size(); ++i) {
       lines_[i].peer = transport.rank() == 0 ? static_cast<int>(i) + 1 : 0;
-      lines_[i].sent_at = lines_[i].heard_at = now;
+      lines_[i].sent_at = now;
     }
   }
 
-  // False after Run: transfers are still under way.
+  // False after Run: transfers are still under way, here or in the work of some rank.
   bool finished() const { return finished_; }
 
-  Status Run(const AskReady& ready) {
+  Status Run(const AskReady& ready, const std::function<void()>& release) {
     while (true) {
       const uint64_t seen = transport_.bell().rings();
+      const double lap = clock_.Lap();
       if (!ready_) {
         ready_ = ready();
         if (ready_ && transport_.rank() != 0) last_ = Word();
       }
       if (transport_.rank() == 0 && ready_ && !last_ && AllHeard()) last_ = Answer();
-      for (Line& line : lines_) PP_RETURN_IF_ERROR(Advance(&line));
+      for (Line& line : lines_) PP_RETURN_IF_ERROR(Advance(&line, lap));
+      if (!releases_ && HasError()) {
+        releases_ = true;
+        if (release) release();
+      }
       if (last_ && std::all_of(lines_.begin(), lines_.end(), [](auto& l) { return l.told; }) &&
           AllHeard()) {
-        finished_ = true;
-        return StatusOf(transport_.rank() == 0 ? *last_ : lines_[0].in);
+        const Note& answer = transport_.rank() == 0 ? *last_ : lines_[0].in;
+        finished_ = !answer.released;
+        return StatusOf(answer);
       }
       const std::chrono::microseconds nap(transport_.polls() ? 50 : ready_ ? 100000 : 1000);
       transport_.bell().WaitFor(seen, transport_.MaySleep(nap));
@@ -99,7 +110,13 @@ class Agreement {
     return std::all_of(lines_.begin(), lines_.end(), [](auto& l) { return l.heard(); });
   }
 
-  Status Advance(Line* line) {
+  // Whether some rank has one, as far as this one knows.
+  bool HasError() const {
+    if (ready_ && !ready_->status.ok() && !ready_->complete) return true;
+    return std::any_of(lines_.begin(), lines_.end(), [](const Line& line) { return line.failed; });
+  }
+
+  Status Advance(Line* line, double lap) {
     const double now = SteadySeconds();
     const Port send{Way::kSend, Channel::kControl, line->peer},
         receive{Way::kRecv, Channel::kControl, line->peer};
@@ -110,7 +127,7 @@ class Agreement {
       if (over) line->told = line->out.last;
     }
     if (!line->sending && !line->told && (last_ || now - line->sent_at > kSignSeconds)) {
-      line->out = last_ ? *last_ : Note{};
+      line->out = last_ ? *last_ : Note{.release = releases_ && transport_.rank() == 0};
       line->sent_at = now;
       line->sending = true;
       PP_RETURN_IF_ERROR(transport_.Start(send, &line->out, sizeof line->out));
@@ -119,7 +136,10 @@ class Agreement {
       bool over = false;
       PP_RETURN_IF_ERROR(transport_.Test(receive, &over));
       line->receiving = !over;
-      if (over) line->heard_at = now;
+      if (over) {
+        line->silent = 0;
+        line->failed |= line->in.release || (line->in.code != 0 && !line->in.complete);
+      }
     }
     if (!line->receiving && !line->in.last) {
       line->receiving = true;
@@ -127,17 +147,20 @@ class Agreement {
     }
     // Rank 0 expects nothing more from a rank that has given its final word, until that rank takes
     // the answer.
-    if (line->heard() && !line->sending) line->heard_at = now;
-    if (patience_ > 0 && now - line->heard_at > patience_)
-      return Status::Failed(fmt::format("rank {}: no answer from rank {} for {} s",
-                                        transport_.rank(), line->peer, patience_));
-    return {};
+    line->silent = line->heard() && !line->sending ? 0 : line->silent + lap;
+    if (patience_ <= 0 || line->silent <= patience_) return {};
+    const Status silent = Status::Failed(fmt::format("rank {}: no answer from rank {} for {} s",
+                                                     transport_.rank(), line->peer, patience_));
+    transport_.Blame(line->peer, silent);
+    return silent;
   }
 
   // What this rank contributes.
   Note Word() const {
     Note note;
     note.last = true;
+    note.released = ready_->released;
+    note.complete = ready_->complete;
     note.memory = ThisHost();
     note.gpu = ready_->gpu;
     SetStatus(ready_->status, &note);
@@ -151,13 +174,19 @@ class Agreement {
     Note answer = Word();
     std::vector<const Note*> words{&answer};
     for (const Line& line : lines_) words.push_back(&line.in);
-    const auto failed =
-        std::find_if(words.begin(), words.end(), [](const Note* word) { return word->code != 0; });
+    const bool released =
+        std::any_of(words.begin(), words.end(), [](const Note* word) { return word->released; });
+    auto failed = std::find_if(words.begin(), words.end(),
+                               [](const Note* word) { return word->code != 0 && !word->released; });
+    if (failed == words.end())
+      failed = std::find_if(words.begin(), words.end(),
+                            [](const Note* word) { return word->code != 0; });
     if (failed != words.end()) {
       SetStatus(StatusOf(**failed), &answer);
     } else {
       SetStatus(Compare(words), &answer);
     }
+    answer.released = released;
     return answer;
   }
 
@@ -185,15 +214,18 @@ class Agreement {
   std::vector<Line> lines_;  // on rank 0 to all others, elsewhere to rank 0
   std::optional<Readiness> ready_;
   std::optional<Note> last_;  // this rank's final word
+  AwakeClock clock_;
+  bool releases_ = false;
   bool finished_ = false;
 };
 
 }  // namespace
 
-Status Agree(Transport& transport, double patience, const AskReady& ready) {
+Status Agree(Transport& transport, double patience, const AskReady& ready,
+             const std::function<void()>& release) {
   PP_RETURN_IF_ERROR(transport.CheckUsable());
   auto agreement = std::make_shared<Agreement>(transport, patience);
-  const Status status = agreement->Run(ready);
+  const Status status = agreement->Run(ready, release);
   if (!agreement->finished()) transport.Abandon(agreement);
   return status;
 }

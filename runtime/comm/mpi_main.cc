@@ -63,6 +63,16 @@ Result<std::shared_ptr<ShmSegment>> ShareMemory(MPI_Comm host, int rank, int mem
   return segment;
 }
 
+// What ranks are started, watched and ended with: a star around rank 0.
+std::vector<Port> StarPorts(const std::vector<int>& here, int rank) {
+  std::vector<Port> ports;
+  for (const int peer : here)
+    if (peer != rank && (rank == 0 || peer == 0))
+      for (const Channel channel : {Channel::kControl, Channel::kPhase})
+        ports.push_back({Way::kSend, channel, peer});
+  return ports;
+}
+
 Result<std::unique_ptr<Transport>> Join(const JoinMpiArgs& args) {
   int rank = 0, ranks = 1, members = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -84,10 +94,11 @@ Result<std::unique_ptr<Transport>> Join(const JoinMpiArgs& args) {
   }
   for (int peer = 0; peer < ranks; ++peer)
     if (std::find(here.begin(), here.end(), peer) == here.end()) elsewhere.push_back(peer);
-  auto far = MakeMpiTransport(rank, ranks, std::move(elsewhere));
-  if (!segment) return far;
+  if (!segment) return MakeMpiTransport(rank, ranks, std::move(elsewhere));
   auto near = MakeShmTransport({std::move(segment), rank, ranks, here});
-  return MakeRoutedTransport(std::move(near), std::move(far), here);
+  PP_RETURN_IF_ERROR(TellAll(near->Reserve(StarPorts(here, rank)), rank));
+  return MakeRoutedTransport(std::move(near), MakeMpiTransport(rank, ranks, std::move(elsewhere)),
+                             here);
 }
 
 // One thread at a time calls MPI, but not always the same one.

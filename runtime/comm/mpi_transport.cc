@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
@@ -69,7 +70,7 @@ class MpiTransport : public Transport {
   // Every send without a receive gets one, and vice versa; the bytes are discarded.
   void Settle(double seconds) override {
     if (std::exchange(settled_, true) || broken_) return;
-    settle_seconds_ = seconds;
+    left_seconds_ = seconds;
     broken_ = !Drain();
   }
 
@@ -92,7 +93,6 @@ class MpiTransport : public Transport {
 
   // False: not all ranks took part in time.
   bool Drain() {
-    const double end = SteadySeconds() + settle_seconds_;
     std::vector<Started> mine(ranks()), theirs(ranks());
     std::vector<MPI_Request> requests;
     for (int peer : peers_) {
@@ -107,18 +107,18 @@ class MpiTransport : public Transport {
       MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
       return done != 0;
     };
-    if (!Poll(all_told, end)) return false;
+    if (!Poll(all_told)) return false;
     std::vector<std::vector<char>> nowhere;
     for (const Port& port : AllPorts()) {
       const int other_way = 1 - static_cast<int>(port.way),
                 channel = static_cast<int>(port.channel);
       if (theirs[port.peer].count[other_way][channel] <= transfers_[IndexOf(port)].count) continue;
-      if (!Poll([&] { return Over(port); }, end)) return false;
+      if (!Poll([&] { return Over(port); })) return false;
       nowhere.emplace_back(theirs[port.peer].bytes[other_way][channel]);
       if (!Start(port, nowhere.back().data(), nowhere.back().size()).ok()) return false;
     }
     for (const Port& port : AllPorts())
-      if (!Poll([&] { return Over(port); }, end)) return false;
+      if (!Poll([&] { return Over(port); })) return false;
     return true;
   }
 
@@ -131,7 +131,7 @@ class MpiTransport : public Transport {
       MPI_Test(&barrier, &all, MPI_STATUS_IGNORE);
       return all != 0;
     };
-    return Poll(done, SteadySeconds() + settle_seconds_);
+    return Poll(done);
   }
 
   Started StartedWith(int peer) const {
@@ -159,9 +159,11 @@ class MpiTransport : public Transport {
   }
 
   template <typename Done>
-  bool Poll(const Done& done, double end) {
+  bool Poll(const Done& done) {
+    AwakeClock clock;
     while (!done()) {
-      if (broken_ || SteadySeconds() > end) return false;
+      left_seconds_ -= clock.Lap();
+      if (broken_ || left_seconds_ < 0) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return !broken_;
@@ -195,7 +197,7 @@ class MpiTransport : public Transport {
   std::vector<Transfer> transfers_;
   bool broken_ = false;
   bool settled_ = false;
-  double settle_seconds_ = kSettleSeconds;
+  double left_seconds_ = kSettleSeconds;  // for all ranks to end together
 };
 
 }  // namespace
@@ -209,10 +211,11 @@ void LeaveMpi() {
     MPI_Finalize();
     return;
   }
-  // Its answer, which is not worth a long wait.
+  // Its answer, which is not worth a long wait. (A process that may open no file cannot poll.)
   pollfd answer{.fd = connection, .events = POLLIN, .revents = 0};
+  const int polled = poll(&answer, 1, 1000);
   char text[64];
-  if (poll(&answer, 1, 1000) > 0 && read(connection, text, sizeof text) < 0) {
+  if ((polled > 0 || (polled < 0 && errno == EINVAL)) && read(connection, text, sizeof text) < 0) {
     // It has gone before us.
   }
 }

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <utility>
 
 namespace pp {
@@ -24,13 +23,16 @@ Status Exchange::Receive(int from, void* data, int64_t bytes) {
 
 Status Exchange::Transfer(Way way, int peer, std::shared_ptr<char[]> buffer, int64_t bytes) {
   std::unique_lock<std::mutex> lock(mutex_);
-  PP_CHECK(state_ == State::kNone);
-  port_ = {way, Channel::kPhase, peer};
-  buffer_ = std::move(buffer);
-  bytes_ = bytes;
-  state_ = State::kAsked;
-  transport_.bell().Ring();
-  changed_.wait(lock, [&] { return closed_ || state_ == State::kOver; });
+  PP_CHECK(state_ == State::kNone || closed_);
+  if (!closed_) {
+    port_ = {way, Channel::kPhase, peer};
+    buffer_ = std::move(buffer);
+    bytes_ = bytes;
+    state_ = State::kAsked;
+    transport_.bell().Ring();
+    changed_.wait(lock, [&] { return closed_ || state_ == State::kOver; });
+  }
+  released_ |= state_ != State::kOver;
   if (state_ != State::kOver)
     return Status::Failed(fmt::format("rank {}: rank {} does not answer", rank(), peer));
   state_ = State::kNone;
@@ -43,50 +45,70 @@ void Exchange::Advance() {
     status_ = transport_.Start(port_, buffer_.get(), bytes_);
     state_ = status_.ok() ? State::kUnderWay : State::kOver;
   }
-  bool over = false;
-  if (state_ == State::kUnderWay) {
-    status_ = transport_.Test(port_, &over);
-    if (over || !status_.ok()) state_ = State::kOver;
-  }
+  Look();
   if (state_ == State::kOver) changed_.notify_all();
+}
+
+void Exchange::Look() {
+  if (state_ != State::kUnderWay) return;
+  bool over = false;
+  status_ = transport_.Test(port_, &over);
+  if (over || !status_.ok()) state_ = State::kOver;
 }
 
 void Exchange::Close() {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_) return;
   closed_ = true;
+  Look();
   if (state_ == State::kUnderWay) transport_.Abandon(buffer_);
   changed_.notify_all();
 }
 
+bool Exchange::released() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return released_;
+}
+
 Status RunPhase(const PhaseArgs& args) {
   using std::chrono::milliseconds;
-  std::unique_ptr<Exchange> exchange;
-  if (args.transport != nullptr) exchange = std::make_unique<Exchange>(*args.transport);
-  std::future<Readiness> work = std::async(std::launch::async, [&] {
-    Readiness ready = args.work(exchange.get());
-    if (exchange) args.transport->bell().Ring();
-    return ready;
+  std::optional<Exchange> exchange;
+  if (args.transport != nullptr) exchange.emplace(*args.transport);
+  Readiness mine;
+  args.worker->Start([&] {
+    const Status caught = Caught([&] {
+      mine = args.work(exchange ? &*exchange : nullptr);
+      return Status();
+    });
+    if (!caught.ok()) mine = {.status = caught};
+    if (!exchange) return;
+    mine.released = !mine.status.ok() && exchange->released();
+    mine.complete = exchange->complete();
+    args.transport->bell().Ring();
   });
-  const auto poll = [&](milliseconds wait) {
+  const auto is_over = [&](milliseconds wait) {
     if (args.on_poll) args.on_poll();
-    return work.wait_for(wait) == std::future_status::ready;
+    return args.worker->IsOver(wait);
   };
   if (!exchange) {
-    while (!poll(milliseconds(100))) continue;
-    return work.get().status;
+    while (!is_over(milliseconds(100))) continue;
+    return mine.status;
   }
-  Status mine;
-  const Status agreed = Agree(*args.transport, args.patience, [&]() -> std::optional<Readiness> {
+  const auto ready = [&]() -> std::optional<Readiness> {
     exchange->Advance();
-    if (!poll(milliseconds(0))) return std::nullopt;
-    Readiness ready = work.get();
-    mine = ready.status;
-    return ready;
+    return is_over(milliseconds(0)) ? std::optional(mine) : std::nullopt;
+  };
+  Status agreed;
+  const Status caught = Caught([&] {
+    agreed = Agree(*args.transport, args.patience, ready, [&] { exchange->Close(); });
+    return Status();
   });
   exchange->Close();
-  if (work.valid()) mine = work.get().status;
+  while (!is_over(milliseconds(100))) continue;
+  PP_RETURN_IF_ERROR(caught);
   // Where there was no agreement.
-  if (!mine.ok() && !args.transport->CheckUsable().ok()) return mine;
+  if (!mine.status.ok() && !mine.released && !args.transport->CheckUsable().ok())
+    return mine.status;
   return agreed;
 }
 

@@ -17,6 +17,10 @@ class RoutedTransport : public Transport {
     for (int rank : near_ranks) route_[rank] = near_.get();
   }
 
+  Status Reserve(std::span<const Port> sends) override {
+    for (const Port& port : sends) PP_RETURN_IF_ERROR(route_[port.peer]->Reserve({&port, 1}));
+    return {};
+  }
   Status Start(const Port& port, void* data, int64_t bytes) override {
     return route_[port.peer]->Start(port, data, bytes);
   }

@@ -5,7 +5,7 @@
 //
 // It is a POSIX shared-memory object. The first rank creates it, the others open it by its name,
 // and when all have it open the name is removed, so that nothing is left over however the ranks
-// end. The pieces take memory when a channel is first used.
+// end. The pieces take memory when the sender reserves its channel.
 #pragma once
 
 #include <atomic>
@@ -63,7 +63,8 @@ class ShmSegment {
   BellWords* BellOf(int member) const { return &MemberAt(member).bell; }
   ShmChannel& ChannelOf(Channel channel, int from, int to) const;
   char* PieceOf(Channel channel, int from, int to, uint64_t number) const;
-  // Takes the memory of the channel's pieces; the sender, before it first puts one in.
+  // Takes the memory of the channel's pieces; the sender, before it first puts one in. Failed:
+  // there is none.
   Status Reserve(Channel channel, int from, int to) const;
   // How many members have reached the n-th end, n = 0 or 1 (see ShmTransport::Settle).
   std::atomic<int>& ArrivedAt(int n) const { return head()->arrived[n]; }

@@ -48,13 +48,22 @@ class ShmTransport : public Transport {
 
   ~ShmTransport() override { segment_->MemberAt(me_).left.store(true); }
 
+  Status Reserve(std::span<const Port> sends) override {
+    for (const Port& port : sends) {
+      bool& reserved = transfers_[IndexOf(port)].reserved;
+      if (reserved) continue;
+      PP_RETURN_IF_ERROR(segment_->Reserve(port.channel, me_, member_of_[port.peer]));
+      reserved = true;
+    }
+    return {};
+  }
+
   Status Start(const Port& port, void* data, int64_t bytes) override {
     Transfer& transfer = transfers_[IndexOf(port)];
     PP_CHECK(member_of_[port.peer] >= 0);
     if (lost_) return Lost();
     PP_CHECK(!transfer.busy);
-    if (port.way == Way::kSend && !std::exchange(transfer.reserved, true))
-      PP_RETURN_IF_ERROR(segment_->Reserve(port.channel, me_, member_of_[port.peer]));
+    if (port.way == Way::kSend) PP_RETURN_IF_ERROR(Reserve({&port, 1}));
     transfer.data = static_cast<char*>(data);
     transfer.bytes = bytes;
     transfer.done = 0;
@@ -89,8 +98,7 @@ class ShmTransport : public Transport {
   // At the first end everybody has stopped sending and receiving, and each empties the channels
   // that lead to it; at the second all are empty.
   void Settle(double seconds) override {
-    const auto until = SteadySeconds() + seconds;
-    if (!Barrier(0, until)) return;
+    if (!Barrier(0, seconds)) return;
     for (Transfer& transfer : transfers_) transfer.busy = false;
     for (int channel = 0; channel < kChannels; ++channel)
       for (int to = 0; to < segment_->members(); ++to) {
@@ -99,7 +107,7 @@ class ShmTransport : public Transport {
         empty.receiver.taken.store(0);
         empty.receiver.refused.store(-1);
       }
-    Barrier(1, until);
+    Barrier(1, seconds);
   }
 
  private:
@@ -229,7 +237,8 @@ class ShmTransport : public Transport {
         fmt::format("rank {}: the ranks of this host did not end together", rank()));
   }
 
-  bool Barrier(int n, double until) {
+  bool Barrier(int n, double patience) {
+    AwakeClock clock;
     std::atomic<int>& arrived = segment_->ArrivedAt(n);
     arrived.fetch_add(1);
     for (int member = 0; member < segment_->members(); ++member)
@@ -237,8 +246,8 @@ class ShmTransport : public Transport {
     while (true) {
       const uint64_t seen = bell().rings();
       if (arrived.load() == segment_->members()) return true;
-      const double left = until - SteadySeconds();
-      if (left <= 0 || !Look().ok() || std::count(died_.begin(), died_.end(), true) > 0) break;
+      patience -= clock.Lap();
+      if (patience <= 0 || !Look().ok() || std::count(died_.begin(), died_.end(), true) > 0) break;
       bell().WaitFor(seen, kLookTime);
     }
     lost_ = true;

@@ -32,6 +32,8 @@ class SlowTransport : public Transport {
         network_(network),
         transfers_(port_count()) {}
 
+  Status Reserve(std::span<const Port> sends) override { return fast_->Reserve(sends); }
+
   Status Start(const Port& port, void* data, int64_t bytes) override {
     if (port.channel != Channel::kControl) transfers_[IndexOf(port)] = {bytes, kNever};
     return fast_->Start(port, data, bytes);

@@ -22,4 +22,9 @@ std::chrono::nanoseconds Transport::MaySleep(std::chrono::nanoseconds longest) c
   return std::min(longest, std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(1e9 * left))));
 }
 
+bool Transport::Blames(int peer, const Status& error) const {
+  return std::find(blamed_.begin(), blamed_.end(), std::pair(peer, error.message())) !=
+         blamed_.end();
+}
+
 }  // namespace pp

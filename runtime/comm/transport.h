@@ -77,6 +77,10 @@ class Transport {
     return {};
   }
 
+  // Takes the memory that sends through these ports need, beside that of a rank's own buffers:
+  // before the first step, as later there may be none. Failed: there is none.
+  virtual Status Reserve(std::span<const Port> /*sends*/) { return {}; }
+
   // Starts to send from, or receive into, `data`. Both ends pass the same number of bytes, at least
   // 0. REQUIRES: port.peer != rank(); the port is free.
   virtual Status Start(const Port& port, void* data, int64_t bytes) = 0;
@@ -125,6 +129,11 @@ class Transport {
   // Failed: something has been abandoned.
   Status CheckUsable() const;
 
+  // This rank has waited for the peer in vain: its process is stopped, or its host out of reach.
+  void Blame(int peer, const Status& error) { blamed_.push_back({peer, error.message()}); }
+  // Whether that is what an error says.
+  bool Blames(int peer, const Status& error) const;
+
   // The bell that the calling thread sleeps on.
   Bell& bell() { return bell_; }
 
@@ -139,6 +148,7 @@ class Transport {
   const int ranks_;
   Bell bell_;
   std::vector<std::shared_ptr<void>> abandoned_;
+  std::vector<std::pair<int, std::string>> blamed_;
 };
 
 }  // namespace pp

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -29,7 +30,7 @@ constexpr size_t kKept = 2;                      // checkpoints
 constexpr char kSaving[] = ".saving-", kStep[] = "step-", kDamaged[] = ".damaged-";
 
 Status CannotWrite(const std::string& path, int error = errno) {
-  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
 }
 
 uint64_t SumOf(const void* data, int64_t bytes) { return XXH3_64bits(data, bytes); }
@@ -75,6 +76,30 @@ bool IsPart(const std::string& name) {
          (std::sscanf(name.c_str(), "rank-%d", &rank) == 1 && name == fmt::format("rank-{}", rank));
 }
 
+// The step of a folder of this name; 0: it is not StepFolder's or SavingFolder's.
+int64_t StepOf(const std::string& name, const char* prefix) {
+  int64_t step = 0;
+  const size_t length = std::strlen(prefix);
+  if (!name.starts_with(prefix) || std::sscanf(name.c_str() + length, "%ld", &step) != 1) return 0;
+  return name == fmt::format("{}{:08}", prefix, step) ? step : 0;
+}
+
+// Removes the parts of a checkpoint from a folder, and the folder, if nothing else is in it. False:
+// it stays.
+bool RemoveParts(const std::string& folder) {
+  std::error_code error;
+  if (fs::is_symlink(folder, error)) return false;
+  std::vector<fs::path> parts;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    if (IsPart(name) || name.starts_with("manifest.json.tmp-")) parts.push_back(at->path());
+  }
+  // The manifest is the last to go.
+  std::sort(parts.rbegin(), parts.rend());
+  for (const fs::path& part : parts) unlink(part.c_str());
+  return rmdir(folder.c_str()) == 0 || errno == ENOENT;
+}
+
 bool IsCheckpoint(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
@@ -88,11 +113,8 @@ std::vector<int64_t> SavedSteps(const std::string& dir) {
   std::vector<int64_t> steps;
   std::error_code error;
   for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename();
-    int64_t step = 0;
-    if (std::sscanf(name.c_str(), "step-%ld", &step) == 1 &&
-        StepFolder(dir, step) == dir + "/" + name && IsCheckpoint(at->path()))
-      steps.push_back(step);
+    const int64_t step = StepOf(at->path().filename(), kStep);
+    if (step > 0 && IsCheckpoint(at->path())) steps.push_back(step);
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;
@@ -102,7 +124,8 @@ std::vector<int64_t> SavedSteps(const std::string& dir) {
 
 Result<ShardWriter> ShardWriter::Create(const std::string& path, FileWatch* watch) {
   const FileOperation operation(watch, "open", path);
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int descriptor =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor < 0) return CannotWrite(path);
   return ShardWriter(path, descriptor, watch);
 }
@@ -144,7 +167,7 @@ Status ShardWriter::Finish() {
   PP_RETURN_IF_ERROR(Write(footer.data(), static_cast<int64_t>(footer.size())));
   PP_RETURN_IF_ERROR(Write(ends, sizeof ends));
   const FileOperation operation(watch_, "fsync", path_);
-  if (fsync(descriptor_) != 0) return CannotWrite(path_);
+  if (const int error = Sync(descriptor_)) return CannotWrite(path_, error);
   if (close(std::exchange(descriptor_, -1)) != 0) return CannotWrite(path_);
   return {};
 }
@@ -266,20 +289,47 @@ Result<Manifest> ReadManifest(const std::string& folder) {
 
 // --- the folder -------------------------------------------------------------------------------
 
+namespace {
+
+// What a .lock has: a number, of 16 digits.
+constexpr int64_t kLockBytes = 17;
+
+// Whether an open file is one that only a run has written: what else has this name is not
+// overwritten.
+bool IsLock(int descriptor) {
+  struct stat stat;
+  char text[kLockBytes] = {};
+  if (fstat(descriptor, &stat) != 0 || !S_ISREG(stat.st_mode) || stat.st_nlink > 1) return false;
+  if (stat.st_size == 0) return stat.st_uid == geteuid();
+  return stat.st_size == kLockBytes && pread(descriptor, text, kLockBytes, 0) == kLockBytes &&
+         std::all_of(text, text + 16, [](unsigned char c) { return std::isxdigit(c); });
+}
+
+}  // namespace
+
 Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
   std::string path = dir;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   PP_RETURN_IF_ERROR(MakeFolder(path));
   const std::string name = path + "/.lock";
-  const int lock = open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (lock < 0)
+  const int lock = open(name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (lock < 0 && errno != ELOOP)
     return Status::Invalid(fmt::format("{}: cannot be written: {}", dir, std::strerror(errno)));
-  if (!Lock(lock)) {
+  if (lock >= 0 && !Lock(lock)) {
     close(lock);
     return Status::Invalid(fmt::format("{}: another run is saving there (another folder)", dir));
   }
+  if (lock < 0 || !IsLock(lock)) {
+    if (lock >= 0) close(lock);
+    return Status::Invalid(fmt::format(
+        "{}: is not what a run that saves there has written (another folder, or none of it)",
+        name));
+  }
   SaveFolder folder(path, lock);
-  folder.RemoveUnfinished();
+  // What each save needs: on a file system that cannot do it, now is the time to say so.
+  const Status synced = SyncFolder(path);
+  if (!synced.ok()) return Status::Invalid(synced.message() + " (another file system)");
+  folder.FinishOrRemove();
   uint64_t number = 0;
   if (getrandom(&number, sizeof number, 0) != sizeof number) number = getpid();
   // On the disk: other hosts may read it.
@@ -298,10 +348,17 @@ uint64_t SaveFolder::NumberIn(const std::string& dir) {
   return std::sscanf(text, "%16lx", &number) == 1 ? number : 0;
 }
 
-void SaveFolder::RemoveUnfinished() {
-  std::error_code error, ignored;
+// What was being saved: a whole checkpoint gets its name, of any other one the parts are removed.
+void SaveFolder::FinishOrRemove() {
+  std::error_code error;
+  std::vector<int64_t> steps;
   for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error))
-    if (at->path().filename().string().starts_with(kSaving)) fs::remove_all(at->path(), ignored);
+    if (const int64_t step = StepOf(at->path().filename(), kSaving)) steps.push_back(step);
+  for (const int64_t step : steps) {
+    const std::string saving = SavingFolder(path_, step), saved = StepFolder(path_, step);
+    const bool whole = ReadManifest(saving).ok() && !fs::exists(saved, error);
+    if (!whole || rename(saving.c_str(), saved.c_str()) != 0) Drop(step);
+  }
 }
 
 SaveFolder::SaveFolder(SaveFolder&& other) noexcept
@@ -311,7 +368,7 @@ SaveFolder::SaveFolder(SaveFolder&& other) noexcept
 
 SaveFolder::~SaveFolder() {
   if (lock_ < 0) return;
-  RemoveUnfinished();
+  FinishOrRemove();
   close(lock_);
 }
 
@@ -337,11 +394,15 @@ Status SaveFolder::Finish(Manifest manifest, int ranks, FileWatch* watch,
     PP_RETURN_IF_ERROR(shard.status());
     manifest.shards.push_back({shard->bytes(), shard->footer_sum()});
   }
-  PP_RETURN_IF_ERROR(WriteManifest(saving, manifest));
-  PP_RETURN_IF_ERROR(SyncFolder(saving));
-  if (IsCheckpoint(saved)) PP_RETURN_IF_ERROR(SetAside(manifest.step));
-  if (rename(saving.c_str(), saved.c_str()) != 0) return CannotWrite(saved);
-  PP_RETURN_IF_ERROR(SyncFolder(path_));
+  const auto name = [&]() -> Status {
+    PP_RETURN_IF_ERROR(WriteManifest(saving, manifest));
+    PP_RETURN_IF_ERROR(SyncFolder(saving));
+    if (IsCheckpoint(saved)) PP_RETURN_IF_ERROR(SetAside(manifest.step));
+    return rename(saving.c_str(), saved.c_str()) == 0 ? Status() : CannotWrite(saved);
+  };
+  // What fails is tried once more.
+  if (!name().ok()) PP_RETURN_IF_ERROR(name());
+  if (!SyncFolder(path_).ok()) PP_RETURN_IF_ERROR(SyncFolder(path_));
   const int64_t before = whole_.empty() ? 0 : whole_.back();
   whole_.push_back(manifest.step);
   if (whole_.size() > kKept) whole_.erase(whole_.begin());
@@ -358,8 +419,8 @@ Status SaveFolder::Finish(Manifest manifest, int ranks, FileWatch* watch,
 }
 
 void SaveFolder::Drop(int64_t step) {
-  std::error_code ignored;
-  fs::remove_all(SavingFolder(path_, step), ignored);
+  const std::string saving = SavingFolder(path_, step);
+  if (!ReadManifest(saving).ok()) RemoveParts(saving);
 }
 
 // A checkpoint that was not used may be all that its owner has.
@@ -378,25 +439,15 @@ Status SaveFolder::SetAside(int64_t step) {
 void SaveFolder::Remove(int64_t step, std::vector<std::string>* notes) {
   const std::string folder = StepFolder(path_, step);
   std::error_code error;
-  std::vector<fs::path> parts;
   bool others = false;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (IsPart(at->path().filename())) {
-      parts.push_back(at->path());
-    } else {
-      others = true;
-    }
-  }
-  if (!others) {
-    // In one step: a part of a checkpoint never has a checkpoint's name.
-    const std::string going = SavingFolder(path_, step);
-    if (rename(folder.c_str(), going.c_str()) == 0) fs::remove_all(going, error);
-    return;
-  }
-  // The manifest is the last to go.
-  std::sort(parts.rbegin(), parts.rend());
-  for (const fs::path& part : parts) fs::remove(part, error);
-  notes->push_back(folder + " stays: it has files that are not of its checkpoint");
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    others |= !IsPart(at->path().filename());
+  others |= static_cast<bool>(error);
+  // In one step: a part of a checkpoint never has a checkpoint's name.
+  const std::string going = SavingFolder(path_, step);
+  const bool renamed = !others && rename(folder.c_str(), going.c_str()) == 0;
+  if (!RemoveParts(renamed ? going : folder))
+    notes->push_back(folder + " stays: it has files that are not of its checkpoint");
 }
 
 }  // namespace pp

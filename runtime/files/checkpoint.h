@@ -116,11 +116,12 @@ std::string ShardPath(const std::string& folder, int rank);
 // Steps that have a folder with something of a checkpoint, the latest first.
 std::vector<int64_t> SavedSteps(const std::string& dir);
 
-// The one run that writes into the folder. Removes what an earlier one has left unfinished, and
-// finally what it has not finished itself. What is not of a checkpoint stays where it is.
+// The one run that writes into the folder. Of what an earlier one has left, and finally of what it
+// has left itself, a whole checkpoint gets its name, and parts of one are removed. What is not of a
+// checkpoint stays where it is.
 class SaveFolder {
  public:
-  // Invalid: it cannot be created, or another run writes into it.
+  // Invalid: it cannot be created or synced, or another run writes into it.
   static Result<SaveFolder> Open(const std::string& dir);
   SaveFolder(SaveFolder&& other) noexcept;
   SaveFolder& operator=(SaveFolder&&) = delete;
@@ -139,11 +140,11 @@ class SaveFolder {
   // folder its name, sets aside the checkpoints that could not be used, and removes all but the
   // last two whole ones. Failed: it is not saved. *notes: what stays there. `watch` may be null.
   Status Finish(Manifest manifest, int ranks, FileWatch* watch, std::vector<std::string>* notes);
-  // The checkpoint of this step is given up.
+  // The checkpoint of this step is given up, unless it is whole.
   void Drop(int64_t step);
 
  private:
-  void RemoveUnfinished();
+  void FinishOrRemove();
   Status SetAside(int64_t step);
   void Remove(int64_t step, std::vector<std::string>* notes);
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}

@@ -2,6 +2,7 @@
 // run's progress tells this from a run that has stalled, and can say which file it is.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -15,15 +16,22 @@ class FileWatch {
     std::lock_guard<std::mutex> lock(mutex_);
     return current_;
   }
+  // Any thread. How many have ended. Asked for after `current`, it counts what that did not show.
+  int64_t ended() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return ended_;
+  }
 
  private:
   friend class FileOperation;
   void Set(std::string text) {
     std::lock_guard<std::mutex> lock(mutex_);
+    ended_ += text.empty();
     current_ = std::move(text);
   }
   mutable std::mutex mutex_;
   std::string current_;
+  int64_t ended_ = 0;
 };
 
 // An operation, as long as this lives. One at a time on a watch.

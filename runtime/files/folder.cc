@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 namespace pp {
@@ -28,12 +31,38 @@ Status MakeParent(const std::string& path) {
   return parent.empty() ? Status() : MakeFolder(parent);
 }
 
+bool IsMountPoint(const std::string& path) {
+  struct statx status;
+  return statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &status) == 0 &&
+         (status.stx_attributes & status.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+int Sync(int descriptor) {
+  int error = 0;
+  do {
+    error = fsync(descriptor) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  return error;
+}
+
+int Rename(const std::string& from, const std::string& to, std::string* named) {
+  constexpr int kTaken[] = {EEXIST, ENOTEMPTY, ENOTDIR, EISDIR, EBUSY};
+  constexpr int kMost = 10000;
+  *named = to;
+  for (int number = 2; rename(from.c_str(), named->c_str()) != 0; ++number) {
+    const int error = errno;
+    if (number > kMost || std::count(std::begin(kTaken), std::end(kTaken), error) == 0)
+      return error;
+    *named = fmt::format("{}-{}", to, number);
+  }
+  return 0;
+}
+
 Status SyncFolder(const std::string& path) {
   const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = folder >= 0 && fsync(folder) == 0;
-  const int error = errno;
+  const int error = folder < 0 ? errno : Sync(folder);
   if (folder >= 0) close(folder);
-  if (synced) return {};
+  if (error == 0) return {};
   return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
 }
 

@@ -16,6 +16,16 @@ Status MakeFolder(const std::string& path);
 // Makes the folder in which `path` shall be.
 Status MakeParent(const std::string& path);
 
+// Whether something is mounted there, so that no other folder can get this name.
+bool IsMountPoint(const std::string& path);
+
+// Syncs an open file or folder to the disk. Returns 0, or an errno.
+int Sync(int descriptor);
+
+// Renames a folder: to `to`, or, where something has this name, to the first free one of `to`-2,
+// `to`-3 and so on, which is in *named. Returns 0, or an errno.
+int Rename(const std::string& from, const std::string& to, std::string* named);
+
 // Makes the names in a folder last. Failed: the disk is broken.
 Status SyncFolder(const std::string& path);
 // Of the folder that has this name.

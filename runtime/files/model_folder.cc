@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -23,18 +24,9 @@ Status Failed(const std::string& path, int error = errno) {
   return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
 }
 
-constexpr char kUnfinished[] = ".unfinished";
-
 std::string WithoutSlash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
-}
-
-// Whether `path` is the open folder.
-bool IsAt(int folder, const std::string& path) {
-  struct stat open, there;
-  return fstat(folder, &open) == 0 && lstat(path.c_str(), &there) == 0 &&
-         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
 }
 
 int64_t Bytes(const ModelFolderEntry& entry) {
@@ -43,73 +35,187 @@ int64_t Bytes(const ModelFolderEntry& entry) {
   return bytes;
 }
 
+constexpr char kWhole[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
+std::string PartName(size_t file, size_t files) {
+  return fmt::format("model-{:05}-of-{:05}.safetensors", file, files);
+}
+
+// The length of the header and the header, whose data has so many bytes in the end.
+std::string SafetensorsHeader(std::span<const ModelFolderEntry> entries) {
+  std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
+  int64_t at = 0;
+  for (const ModelFolderEntry& entry : entries) {
+    header += fmt::format(R"(,"{}":{{"dtype":"F32","shape":[{}],"data_offsets":[{},{}]}})",
+                          entry.name, fmt::join(entry.shape, ","), at, at + Bytes(entry));
+    at += Bytes(entry);
+  }
+  header += "}";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  std::string begin(8, '\0');
+  for (int i = 0; i < 8; ++i) begin[i] = static_cast<char>(header.size() >> 8 * i & 0xff);
+  return begin + header;
+}
+
+// Whether an export has a file of this name.
+bool IsOurs(const std::string& name) {
+  int file = 0, files = 0;
+  return name == "config.json" || name == kWhole || name == kIndex ||
+         (std::sscanf(name.c_str(), "model-%5d-of-%5d", &file, &files) == 2 &&
+          name == PartName(file, files));
+}
+
+// Whether a file has its beginning, which is written when the training is over, or cannot be read.
+bool IsTrained(const fs::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  uint64_t begin = 0;
+  const bool empty = file >= 0 && pread(file, &begin, sizeof begin, 0) >= 0 && begin == 0;
+  if (file >= 0) close(file);
+  return !empty;
+}
+
 }  // namespace
 
 Result<ModelFolder> ModelFolder::Open(const std::string& path) {
+  const std::string name = WithoutSlash(path), last = fs::path(name).filename();
   std::error_code error;
-  if (fs::exists(fs::symlink_status(path, error)) &&
-      !(fs::is_directory(path, error) && fs::is_empty(path, error)))
+  if (last == "." || last == "..")
+    return Status::Invalid(
+        fmt::format("{}: cannot get another folder's name (a new folder)", path));
+  const bool exists = fs::exists(fs::symlink_status(name, error));
+  if (exists && !(fs::is_directory(name, error) && fs::is_empty(name, error)))
     return Status::Invalid(fmt::format("{}: exists already (a new folder)", path));
-  const std::string name = WithoutSlash(path), beside = name + kUnfinished;
-  PP_RETURN_IF_ERROR(MakeParent(name));
-  if (mkdir(beside.c_str(), 0777) != 0 && errno != EEXIST)
-    return Status::Invalid(fmt::format("{}: cannot be made: {}", path, std::strerror(errno)));
-  const int folder = open(beside.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (folder < 0)
-    return Status::Invalid(fmt::format("{}: cannot be written: {}", beside, std::strerror(errno)));
-  // The other run may have finished in between, and given what is locked its name.
-  if (!Lock(folder) || !IsAt(folder, beside)) {
-    close(folder);
-    return Status::Invalid(fmt::format("{}: another run is writing it (another folder)", path));
-  }
-  ModelFolder made(name, beside, folder);
-  const Status emptied = made.Empty();
-  if (!emptied.ok()) made.beside_.clear();  // it stays
-  PP_RETURN_IF_ERROR(emptied);
-  return made;
+  // Of a link, the folder that it leads to.
+  const std::string real = exists ? fs::canonical(name, error).string() : name;
+  if (error && exists)
+    return Status::Invalid(fmt::format("{}: cannot be read: {}", path, error.message()));
+  if (exists && (IsMountPoint(real) || IsMountPoint(real + ".unfinished")))
+    return Status::Invalid(fmt::format(
+        "{}: is a mount point, which cannot be replaced (a folder in it: {}/model)", path, name));
+  ModelFolder folder(exists && fs::is_symlink(name, error) ? real : name);
+  PP_RETURN_IF_ERROR(MakeParent(folder.path_));
+  PP_RETURN_IF_ERROR(folder.MakeFolder());
+  PP_RETURN_IF_ERROR(folder.TakeOver());
+  return folder;
 }
 
 bool ModelFolder::IsBegun(const std::string& path) {
   std::error_code error;
-  return fs::exists(WithoutSlash(path) + kUnfinished, error);
+  return fs::exists(WithoutSlash(path) + ".unfinished", error);
 }
 
-// Removes what a killed run has left, and nothing else.
-Status ModelFolder::Empty() const {
+// Makes the folder beside, if it is not there, and locks it.
+Status ModelFolder::MakeFolder() {
+  if (mkdir(beside_.c_str(), 0777) != 0 && errno != EEXIST)
+    return Status::Invalid(fmt::format("{}: cannot be made: {}", path_, std::strerror(errno)));
+  return LockFolder();
+}
+
+Status ModelFolder::LockFolder() {
+  folder_ = open(beside_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder_ < 0)
+    return Status::Invalid(fmt::format("{}: cannot be written: {}", beside_, std::strerror(errno)));
+  // The other run may have finished in between, and given what is locked its name.
+  if (Lock(folder_) && FolderIsThere()) return {};
+  close(std::exchange(folder_, -1));
+  return Status::Invalid(fmt::format("{}: another run is writing it (another folder)", path_));
+}
+
+// Another one, which nobody has yet: whatever has the name of the one that is gone is not ours.
+Status ModelFolder::MakeAnew() {
+  Close();
+  PP_RETURN_IF_ERROR(MakeParent(path_));
+  beside_ = path_ + ".unfinished";
+  for (int number = 2; mkdir(beside_.c_str(), 0777) != 0; ++number) {
+    if (errno != EEXIST) return Failed(beside_);
+    beside_ = fmt::format("{}.unfinished-{}", path_, number);
+  }
+  PP_RETURN_IF_ERROR(LockFolder());
+  return MakeFiles();
+}
+
+// What a killed run has left there: an export that was begun gets another name, of any other one
+// the files are removed, and nothing else.
+Status ModelFolder::TakeOver() {
   std::error_code error;
   std::vector<fs::path> ours;
+  bool trained = false;
   for (fs::directory_iterator at(beside_, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
-    if (name != "config.json" && !name.starts_with("model"))
+    if (!IsOurs(name)) {
+      close(std::exchange(folder_, -1));  // it stays
       return Status::Invalid(
           fmt::format("{}: has {}, which is not of an unfinished export (an empty folder, or none)",
                       beside_, name));
+    }
+    trained |= IsTrained(at->path());
     ours.push_back(at->path());
   }
-  for (const fs::path& path : ours) fs::remove(path, error);
-  return {};
+  if (!trained) {
+    for (const fs::path& path : ours) fs::remove(path, error);
+    return {};
+  }
+  std::string aside;
+  const int failure = Rename(beside_, path_ + ".earlier", &aside);
+  close(std::exchange(folder_, -1));
+  if (failure != 0) return Failed(beside_, failure);
+  note_ = fmt::format("{} is what an earlier run trained and could not finish exporting", aside);
+  return MakeFolder();
+}
+
+// Whether it is certain that the open folder still has its name.
+bool ModelFolder::FolderIsThere() const {
+  struct stat open, there;
+  return fstat(folder_, &open) == 0 && lstat(beside_.c_str(), &there) == 0 &&
+         open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+}
+
+// Whether it is certain that somebody has removed the folder, or something of it.
+bool ModelFolder::IsGone() const {
+  struct stat open, there;
+  if (folder_ < 0 || (lstat(beside_.c_str(), &there) != 0 && errno == ENOENT)) return true;
+  if (fstat(folder_, &open) == 0 && lstat(beside_.c_str(), &there) == 0 &&
+      (open.st_dev != there.st_dev || open.st_ino != there.st_ino))
+    return true;
+  return std::any_of(files_.begin(), files_.end(), [](const File& file) {
+    struct stat stat;
+    return file.descriptor < 0 || (fstat(file.descriptor, &stat) == 0 && stat.st_nlink == 0);
+  });
 }
 
 ModelFolder::ModelFolder(ModelFolder&& other) noexcept
     : path_(std::move(other.path_)),
-      beside_(std::exchange(other.beside_, "")),
+      beside_(std::move(other.beside_)),
+      named_(std::move(other.named_)),
+      note_(std::move(other.note_)),
       folder_(std::exchange(other.folder_, -1)),
+      parent_(std::exchange(other.parent_, -1)),
+      state_(other.state_),
       files_(std::exchange(other.files_, {})),
       places_(std::move(other.places_)) {}
 
 ModelFolder::~ModelFolder() {
+  if (folder_ >= 0 && state_ == State::kEmpty && FolderIsThere()) Remove();
+  Close();
+  if (parent_ >= 0) close(parent_);
+}
+
+// What this run has made, and nothing else.
+void ModelFolder::Remove() {
   for (const File& file : files_)
-    if (file.descriptor >= 0) close(file.descriptor);
-  std::error_code ignored;
-  if (!beside_.empty()) fs::remove_all(beside_, ignored);
-  if (folder_ >= 0) close(folder_);
+    if (file.descriptor >= 0) unlink((beside_ + "/" + file.name).c_str());
+  rmdir(beside_.c_str());
+}
+
+void ModelFolder::Close() {
+  for (File& file : files_)
+    if (file.descriptor >= 0) close(std::exchange(file.descriptor, -1));
+  if (folder_ >= 0) close(std::exchange(folder_, -1));
 }
 
 Status ModelFolder::Begin(const std::string& config_json, std::span<const ModelFolderEntry> entries,
                           int64_t file_bytes) {
-  PP_RETURN_IF_ERROR(WriteText("config.json", config_json + "\n"));
-  int64_t total = 0, in_file = 0;
   std::vector<size_t> first;  // entry of each file
+  int64_t total = 0, in_file = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     const int64_t bytes = Bytes(entries[i]);
     if (first.empty() || in_file + bytes > file_bytes) first.push_back(i), in_file = 0;
@@ -119,101 +225,138 @@ Status ModelFolder::Begin(const std::string& config_json, std::span<const ModelF
   std::string map;
   for (size_t f = 0; f < first.size(); ++f) {
     const size_t end = f + 1 < first.size() ? first[f + 1] : entries.size();
-    files_.push_back({first.size() == 1
-                          ? "model.safetensors"
-                          : fmt::format("model-{:05}-of-{:05}.safetensors", f + 1, first.size())});
-    PP_RETURN_IF_ERROR(BeginFile(f, entries.subspan(first[f], end - first[f])));
+    File& file = AddFile(entries.subspan(first[f], end - first[f]));
+    file.name = first.size() == 1 ? kWhole : PartName(f + 1, first.size());
     for (size_t i = first[f]; i < end; ++i)
-      map += fmt::format("{}\n    \"{}\": \"{}\"", map.empty() ? "" : ",", entries[i].name,
-                         files_[f].name);
+      map +=
+          fmt::format("{}\n    \"{}\": \"{}\"", map.empty() ? "" : ",", entries[i].name, file.name);
   }
-  if (files_.size() == 1) return {};
-  return WriteText("model.safetensors.index.json",
-                   fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}"
-                               "\n  }}\n}}\n",
-                               total, map));
+  const auto add_text = [this](const char* name, std::string text) {
+    const auto bytes = static_cast<int64_t>(text.size());
+    files_.push_back({.name = name, .begin = std::move(text), .bytes = bytes});
+  };
+  if (first.size() > 1)
+    add_text(kIndex,
+             fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}"
+                         "\n  }}\n}}\n",
+                         total, map));
+  add_text("config.json", config_json + "\n");
+  const std::string parent = fs::path(path_).parent_path();
+  parent_ = open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (parent_ < 0) return Failed(path_);
+  PP_RETURN_IF_ERROR(MakeFiles());
+  // What the end needs: on a file system that cannot do it, now is the time to say so.
+  for (const int folder : {folder_, parent_})
+    if (const int error = Sync(folder))
+      return Status::Invalid(
+          fmt::format("{}: its folder cannot be synced: {} (another file system)", path_,
+                      std::strerror(error)));
+  return {};
 }
 
-// The header, and space for the data, so that a full disk is detected early.
-Status ModelFolder::BeginFile(size_t file, std::span<const ModelFolderEntry> entries) {
-  std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
-  int64_t at = 0;
+ModelFolder::File& ModelFolder::AddFile(std::span<const ModelFolderEntry> entries) {
+  File file{.name = {}, .begin = SafetensorsHeader(entries)};
+  file.bytes = static_cast<int64_t>(file.begin.size());
   for (const ModelFolderEntry& entry : entries) {
-    places_.push_back({file, at});
-    header += fmt::format(R"(,"{}":{{"dtype":"F32","shape":[{}],"data_offsets":[{},{}]}})",
-                          entry.name, fmt::join(entry.shape, ","), at, at + Bytes(entry));
-    at += Bytes(entry);
+    places_.push_back({files_.size(), file.bytes});
+    file.bytes += Bytes(entry);
   }
-  header += "}";
-  header.append((8 - header.size() % 8) % 8, ' ');
-  std::string begin(8, '\0');
-  for (int i = 0; i < 8; ++i) begin[i] = static_cast<char>(header.size() >> 8 * i & 0xff);
-  begin += header;
-  for (size_t i = places_.size() - entries.size(); i < places_.size(); ++i)
-    places_[i].offset += static_cast<int64_t>(begin.size());
-  const std::string path = beside_ + "/" + files_[file].name;
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) return Failed(path);
-  files_[file].descriptor = descriptor;
-  int error = posix_fallocate(descriptor, 0, static_cast<int64_t>(begin.size()) + at);
-  if (error == 0) error = WriteAll(descriptor, begin, 0);
+  return files_.emplace_back(std::move(file));
+}
+
+// All files, with room for what will be in them.
+Status ModelFolder::MakeFiles() {
+  for (File& file : files_) PP_RETURN_IF_ERROR(MakeFile(&file));
+  return {};
+}
+
+Status ModelFolder::MakeFile(File* file) {
+  const std::string path = beside_ + "/" + file->name;
+  file->descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file->descriptor < 0) return Failed(path);
+  int error = 0;
+  do {
+    error = posix_fallocate(file->descriptor, 0, file->bytes);
+  } while (error == EINTR);
   return error == 0 ? Status() : Failed(path, error);
 }
 
-Status ModelFolder::Write(size_t entry, int64_t first, const float* numbers, int64_t count) {
-  const Place& place = places_[entry];
-  const File& file = files_[place.file];
-  const std::string_view bytes{reinterpret_cast<const char*>(numbers),
-                               static_cast<size_t>(count) * 4};
-  const int error = WriteAll(file.descriptor, bytes, place.offset + first * 4);
-  return error == 0 ? Status() : Failed(path_ + "/" + file.name, error);
-}
-
-Status ModelFolder::WriteText(const std::string& name, const std::string& text) {
-  const std::string path = beside_ + "/" + name;
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) return Failed(path);
-  const int error = WriteAll(descriptor, text);
-  const Status synced = Sync(descriptor, name);
-  return error == 0 ? synced : Failed(path, error);
-}
-
-// Syncs to the disk and closes it.
-Status ModelFolder::Sync(int descriptor, const std::string& name, FileWatch* watch) {
-  const std::string path = path_ + "/" + name;
-  const FileOperation operation(watch, "fsync", path);
-  const bool synced = fsync(descriptor) == 0;
-  const Status status = synced ? Status() : Failed(path);
-  if (close(descriptor) != 0 && synced) return Failed(path);
+Status ModelFolder::Start() {
+  if (state_ == State::kNamed) return {};
+  const bool gone = IsGone();
+  if (state_ == State::kComplete && !gone) return {};
+  state_ = State::kTrained;
+  for (File& file : files_) file.left = file.bytes;
+  if (gone) PP_RETURN_IF_ERROR(MakeAnew());
+  Status status;
+  for (File& file : files_) {
+    const Status written = WriteTo(&file, file.begin, 0);
+    if (status.ok()) status = written;
+  }
   return status;
 }
 
-Status ModelFolder::Finish(FileWatch* watch) {
-  Status status;
-  for (File& file : files_) {
-    const Status one = Sync(std::exchange(file.descriptor, -1), file.name, watch);
-    if (status.ok()) status = one;
-  }
-  PP_RETURN_IF_ERROR(status);
-  const FileOperation operation(watch, "fsync", path_);
-  if (fsync(folder_) != 0) return Failed(path_);
-  status = Name();
-  const Status synced = SyncParent(path_);
-  return status.ok() ? synced : status;
+Status ModelFolder::Write(size_t entry, int64_t first, const float* numbers, int64_t count) {
+  if (state_ != State::kTrained) return {};  // it is there
+  const Place& place = places_[entry];
+  return WriteTo(
+      &files_[place.file],
+      {reinterpret_cast<const char*>(numbers), static_cast<size_t>(count) * sizeof *numbers},
+      place.offset + first * 4);
 }
 
-// `path`, or, where somebody has put something there meanwhile, a new name beside it. A model that
-// was trained is never given up.
-Status ModelFolder::Name() {
-  std::string name = path_;
-  for (int number = 2; rename(beside_.c_str(), name.c_str()) != 0; ++number) {
-    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return Failed(name);
-    name = fmt::format("{}-{}", path_, number);
+Status ModelFolder::WriteTo(File* file, std::string_view bytes, int64_t offset) {
+  if (const int error = WriteAll(file->descriptor, bytes, offset))
+    return Failed(beside_ + "/" + file->name, error);
+  file->left -= static_cast<int64_t>(bytes.size());
+  return {};
+}
+
+Status ModelFolder::Finish(FileWatch* watch) {
+  if (state_ == State::kTrained) PP_RETURN_IF_ERROR(SyncFiles(watch));
+  const FileOperation operation(watch, "fsync", path_);
+  if (state_ != State::kNamed) {
+    state_ = State::kComplete;
+    if (const int error = Sync(folder_)) return Failed(path_, error);
+    if (const int error = Rename(beside_, path_, &named_)) return Failed(path_, error);
+    state_ = State::kNamed;
   }
-  beside_.clear();
-  if (name == path_) return {};
+  if (const int error = Sync(parent_))
+    return Status::Failed(
+        fmt::format("{}: is complete, but may lose its name if this host crashes: {}", named_,
+                    std::strerror(error)));
+  if (named_ == path_) return {};
+  // A model that was trained is never given up.
   return Status::Failed(
-      fmt::format("{}: has appeared during the training (the model is in {})", path_, name));
+      fmt::format("{}: has appeared during the training (the model is in {})", path_, named_));
+}
+
+Status ModelFolder::SyncFiles(FileWatch* watch) {
+  Status status;
+  for (File& file : files_) {
+    const std::string path = path_ + "/" + file.name;
+    const FileOperation operation(watch, "fsync", path);
+    const int error = Sync(file.descriptor);
+    if (error == 0) continue;
+    file.left = file.bytes;  // whatever the disk has of it
+    if (status.ok()) status = Failed(path, error);
+  }
+  return status;
+}
+
+Status ModelFolder::WithRemains(const Status& error) const {
+  if (error.ok() || state_ == State::kEmpty || state_ == State::kNamed) return error;
+  if (state_ == State::kComplete)
+    return Status::Failed(fmt::format("{} (the model is complete in {}: mv {} {})", error.message(),
+                                      beside_, beside_, path_));
+  std::vector<std::string> partial;
+  for (const File& file : files_)
+    if (file.left != 0) partial.push_back(file.name);
+  std::string rest = fmt::format("what was trained is in {}", beside_);
+  if (!partial.empty())
+    rest += fmt::format(", all but {}, which {} incomplete", fmt::join(partial, ", "),
+                        partial.size() == 1 ? "is" : "are");
+  return Status::Failed(fmt::format("{} ({})", error.message(), rest));
 }
 
 }  // namespace pp

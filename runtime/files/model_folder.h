@@ -1,11 +1,15 @@
 // A Hugging Face folder that a run writes: config.json and fp32 weights, in one file or in several
-// with an index. It is complete or absent: all is written into a folder next to it, which gets its
-// name at the end.
+// with an index. It is complete or absent: all is written into a folder next to it,
+// `path`.unfinished, which gets its name at the end.
+//
+// From the first trained number on nothing of it is removed: if it cannot be finished, it stays
+// there, and the error says how far it is. A later run of the same name gives it another one.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/files/file_watch.h"
@@ -23,48 +27,74 @@ class ModelFolder {
   // Hugging Face's own limit for a file.
   static constexpr int64_t kFileBytes = int64_t{5'000'000'000};
 
-  // Makes the adjacent folder, `path`.unfinished, or empties the one that a killed run has left.
-  // Invalid: `path` exists and is not an empty folder, cannot be made, or another run is writing
-  // it.
+  // Makes the adjacent folder, or empties the one that a killed run has left, unless that has
+  // trained numbers. Invalid: `path` exists and is not an empty folder, or could not be given to
+  // another folder (a mount point, "."); it cannot be made; another run is writing it.
   static Result<ModelFolder> Open(const std::string& path);
   // Whether a run is writing there, as far as this host sees.
   static bool IsBegun(const std::string& path);
   ModelFolder(ModelFolder&& other) noexcept;
   ModelFolder& operator=(ModelFolder&&) = delete;
-  // Removes what was not finished.
+  // Removes it, if it has no trained numbers.
   ~ModelFolder();
 
-  // What will be written. A file has at most `file_bytes` of data, or one tensor.
+  // What became of an earlier run's folder, for the user; empty: nothing.
+  const std::string& note() const { return note_; }
+
+  // What will be written: opens all files, and takes the room on the disk. A file has at most
+  // `file_bytes` of data, or one tensor. Failed: no room, or a file system that cannot sync a
+  // folder.
   Status Begin(const std::string& config_json, std::span<const ModelFolderEntry> entries,
                int64_t file_bytes = kFileBytes);
-  // `count` elements of an entry, from element `first` on.
+
+  // The training is over: from now on it has trained numbers. If somebody has removed the folder,
+  // or something of it, it is made anew. After an error in what follows, all can be written once
+  // more, from here on.
+  Status Start();
+  // `count` elements of an entry, from element `first` on. After an error others can be written.
   Status Write(size_t entry, int64_t first, const float* numbers, int64_t count);
   // All elements are written: gives the folder its name. Failed: the disk is full or broken; or
   // there is something of this name by now: then the model has another name, which is said.
   // `watch` may be null.
   Status Finish(FileWatch* watch = nullptr);
+  // An error of what could not be finished, with what is there of it, and how to finish it.
+  Status WithRemains(const Status& error) const;
 
  private:
   struct File {
-    std::string name;
+    std::string name, begin;  // what is before the data: a safetensors header, or all of a text
+    int64_t bytes = 0;        // in all
     int descriptor = -1;
+    int64_t left = 0;  // bytes that are not written yet, or could not be
   };
   struct Place {
     size_t file = 0;
     int64_t offset = 0;
   };
+  enum class State { kEmpty, kTrained, kComplete, kNamed };
 
-  ModelFolder(std::string path, std::string beside, int folder)
-      : path_(std::move(path)), beside_(std::move(beside)), folder_(folder) {}
-  Status Empty() const;
-  Status BeginFile(size_t file, std::span<const ModelFolderEntry> entries);
-  Status WriteText(const std::string& name, const std::string& text);
-  Status Sync(int descriptor, const std::string& name, FileWatch* watch = nullptr);
-  Status Name();
+  explicit ModelFolder(std::string path) : path_(std::move(path)), beside_(path_ + ".unfinished") {}
+  Status MakeFolder();
+  Status MakeAnew();
+  Status LockFolder();
+  Status TakeOver();
+  bool FolderIsThere() const;
+  bool IsGone() const;
+  Status MakeFiles();
+  Status MakeFile(File* file);
+  void Remove();
+  void Close();
+  File& AddFile(std::span<const ModelFolderEntry> entries);
+  Status WriteTo(File* file, std::string_view bytes, int64_t offset);
+  Status SyncFiles(FileWatch* watch);
 
-  std::string path_, beside_;  // beside_: the temporary folder's path, empty when it is gone
-  int folder_;                 // the temporary one, which is locked
-  std::vector<File> files_;
+  std::string path_, beside_;
+  std::string named_;  // what it is called, once it is named
+  std::string note_;
+  int folder_ = -1;  // the one beside, which is locked
+  int parent_ = -1;
+  State state_ = State::kEmpty;
+  std::vector<File> files_;    // those with tensors first
   std::vector<Place> places_;  // by entry
 };
 

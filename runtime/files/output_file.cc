@@ -9,7 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/comm/clock.h"
 #include "runtime/files/folder.h"
+#include "runtime/files/line_writer.h"
 #include "schema/base/disk.h"
 
 namespace pp {
@@ -19,17 +21,15 @@ Status CannotWrite(const std::string& path, int error) {
   return Status::Invalid(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
 }
 
-bool IsRegular(int descriptor) {
-  struct stat stat;
-  return fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode);
-}
-
 }  // namespace
 
 Result<OutputFile> OutputFile::Open(const std::string& path) {
   if (path == kStandardOutput) {
-    const int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    return copy < 0 ? Result<OutputFile>(CannotWrite(path, errno)) : OutputFile(path, copy, false);
+    const int copy = OpenAgain(STDOUT_FILENO);
+    if (copy < 0) return CannotWrite(path, errno);
+    OutputFile file(path, copy, false);
+    PP_RETURN_IF_ERROR(file.Look());
+    return file;
   }
   // A named pipe without a reader is an error instead of a wait.
   constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NONBLOCK;
@@ -44,8 +44,8 @@ Result<OutputFile> OutputFile::Open(const std::string& path) {
   }
   if (descriptor < 0) return CannotWrite(path, errno);
   OutputFile file(path, descriptor, is_new);
-  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
-  if (IsRegular(descriptor) && !Lock(descriptor))
+  PP_RETURN_IF_ERROR(file.Look());
+  if (file.is_regular_ && !Lock(descriptor))
     return Status::Invalid(fmt::format("{}: another run is writing it (another file)", path));
   return file;
 }
@@ -53,14 +53,20 @@ Result<OutputFile> OutputFile::Open(const std::string& path) {
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
-      is_new_(std::exchange(other.is_new_, false)) {}
+      is_new_(std::exchange(other.is_new_, false)),
+      is_regular_(other.is_regular_) {}
 
 OutputFile::~OutputFile() {
   if (is_new_) unlink(path_.c_str());
   if (descriptor_ >= 0) close(descriptor_);
 }
 
-bool OutputFile::IsOurs() const { return path_ != kStandardOutput && IsRegular(descriptor_); }
+Status OutputFile::Look() {
+  struct stat stat;
+  if (fstat(descriptor_, &stat) != 0) return CannotWrite(path_, errno);
+  is_regular_ = S_ISREG(stat.st_mode);
+  return {};
+}
 
 bool OutputFile::Is(const std::string& path) const {
   struct stat mine, other;
@@ -71,15 +77,26 @@ bool OutputFile::Is(const std::string& path) const {
 
 Status OutputFile::Begin(int64_t keep) {
   is_new_ = false;
-  if (!IsOurs()) return {};
+  if (!is_regular_ || path_ == kStandardOutput) return {};  // not ours to be cut off
   if (ftruncate(descriptor_, keep) != 0 || lseek(descriptor_, keep, SEEK_SET) < 0)
     return CannotWrite(path_, errno);
   return {};
 }
 
-Status OutputFile::Write(std::string_view text) {
-  const int error = WriteAll(descriptor_, text);
+Status OutputFile::Write(std::string_view text, const std::function<bool(double)>& waits) {
+  AwakeClock clock;
+  double silent = 0;
+  size_t left = text.size();
+  const auto goes_on = [&] {
+    const double lap = clock.Lap();
+    silent = text.size() == left ? silent + lap : 0;
+    left = text.size();
+    return !waits || waits(silent);
+  };
+  const int error =
+      is_regular_ ? WriteAll(descriptor_, text) : WriteWhile(descriptor_, &text, goes_on);
   if (error == 0) return {};
+  if (error == EAGAIN) return Status::Failed(fmt::format("{}: nobody reads it", path_));
   return Status::Failed(fmt::format("{}: cannot be written: {}", path_, std::strerror(error)));
 }
 

@@ -2,6 +2,7 @@
 // found early, and emptied only when the run is sure to begin.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -26,22 +27,28 @@ class OutputFile {
 
   // From now on it is this run's, which continues after so many bytes: the rest is cut off.
   Status Begin(int64_t keep = 0);
-  // Appends all of `text` in one call: what is written survives a crash. Failed: the disk is full.
-  Status Write(std::string_view text);
+  // Appends all of `text`: what is written survives a crash. Where it is no file of a disk it waits
+  // for a reader as long as `waits` says (none: forever), which is told several times a second how
+  // many seconds nothing has been read. Failed: the disk is full, or nobody reads.
+  Status Write(std::string_view text, const std::function<bool(double silent)>& waits = {});
   // Some file systems say only here that the disk is full.
   Status Close();
 
   const std::string& path() const { return path_; }
+  int descriptor() const { return descriptor_; }
+  // Not a pipe, a terminal or a device.
+  bool is_regular() const { return is_regular_; }
 
  private:
   OutputFile(std::string path, int descriptor, bool is_new)
       : path_(std::move(path)), descriptor_(descriptor), is_new_(is_new) {}
 
+  Status Look();
+
   std::string path_;
   int descriptor_;
   bool is_new_;  // and not begun
-  // Whether it may be cut off: a regular file, but not as standard output.
-  bool IsOurs() const;
+  bool is_regular_ = false;
 };
 
 }  // namespace pp

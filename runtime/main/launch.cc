@@ -70,22 +70,25 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
   const double seconds = patience > 0 ? std::max(patience, kLeastJoiningSeconds) : 0;
   // The lowest rank present reports first: when it ends, mpiexec ends the others.
-  const Deadline deadline(seconds > 0 ? seconds + std::min(launch.rank, 5) : 0, [&] {
+  Deadline deadline([&] {
     PrintError(Status::Failed(fmt::format(
         "rank {}: not all of {} ranks have started within {} s (each on its host, with the same "
         "piperun)",
         launch.rank, launch.ranks, seconds)));
     std::_Exit(static_cast<int>(Code::kFailed));
   });
+  if (seconds > 0) deadline.Set(seconds + 0.3 * std::min(launch.rank, 5));
   std::optional<SiblingWatch> watch;
   if (const auto siblings = EnvironmentNumber({"MPI_LOCALNRANKS"}); siblings && launch.mpi)
-    watch.emplace(*siblings, kMissingSeconds + std::min(launch.rank, 5), [&] {
-      PrintError(Status::Failed(fmt::format(
-          "rank {}: a process that mpiexec started beside it has ended without joining the {} "
-          "ranks (all of them piperun, and of one build)",
-          launch.rank, launch.ranks)));
-      std::_Exit(static_cast<int>(Code::kFailed));
-    });
+    watch.emplace(*siblings, kMissingSeconds + std::min(launch.rank, 5),
+                  Status::Failed(fmt::format(
+                      "rank {}: a process that mpiexec started beside it has ended without joining "
+                      "the {} ranks (all of them piperun, and of one build)",
+                      launch.rank, launch.ranks)),
+                  [](const Status& why) {
+                    PrintError(why);
+                    std::_Exit(static_cast<int>(Code::kFailed));
+                  });
   Joined joined = JoinMpi(
       ProgramFolder(), {transport == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory, wrong});
   if (joined.transport && joined.transport->ranks() != launch.ranks)

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/files/checkpoint.h"
+#include "runtime/files/weight_files.h"
 #include "schema/base/disk.h"
 #include "schema/base/number.h"
 #include "schema/base/version.h"
@@ -300,7 +301,11 @@ std::vector<std::string> InputPaths(const Arguments& a) {
     if (data.empty()) continue;
     paths.insert(paths.end(), {data, data + ".bin", data + ".idx", stem + ".bin", stem + ".idx"});
   }
-  if (!t.weights.empty()) paths.push_back(t.weights);
+  if (!t.weights.empty()) {
+    const std::vector<std::string> files = WeightFiles::Paths(t.weights);
+    paths.insert(paths.end(), files.begin(), files.end());
+    paths.insert(paths.end(), {t.weights, WeightFiles::Folder(t.weights) + "/config.json"});
+  }
   if (!t.resume) return paths;
   for (const int64_t step : SavedSteps(t.save)) paths.push_back(StepFolder(t.save, step));
   return paths;

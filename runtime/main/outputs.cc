@@ -1,10 +1,13 @@
 #include "runtime/main/outputs.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -20,6 +23,9 @@
 
 namespace pp {
 namespace {
+
+// What may wait for a reader: an hour of lines, and all of a day's log.
+constexpr size_t kLineBytes = 256 << 10, kLogBytes = 4 << 20;
 
 // Whether the file is `input`, or is somewhere in that folder.
 bool IsIn(const OutputFile& file, const std::string& input) {
@@ -40,11 +46,9 @@ std::string HostName() {
   return {};
 }
 
-// The part of a log that is about the training's first steps. What was logged of later ones, which
-// happen again, does not count, nor a line that was not finished.
-int64_t BytesUpTo(const std::string& path, int64_t steps) {
-  std::error_code none;
-  if (steps == 0 || !std::filesystem::is_regular_file(path, none)) return 0;
+// The bytes of a log that are about the training's first steps. What was logged of later ones,
+// which happen again, does not count, nor a line that was not finished.
+Result<int64_t> BytesUpTo(const std::string& path, int64_t steps) {
   std::ifstream file(path, std::ios::binary);
   int64_t bytes = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -52,14 +56,26 @@ int64_t BytesUpTo(const std::string& path, int64_t steps) {
     if (std::sscanf(line.c_str(), "{\"step\":%ld", &step) == 1 && step > steps) break;
     bytes += static_cast<int64_t>(line.size()) + 1;
   }
+  // It goes on behind what was read: an error must not empty it.
+  if (!file.is_open() || file.bad())
+    return Status::Failed(fmt::format("--log: {}: cannot be read", path));
   return bytes;
 }
 
 }  // namespace
 
 Status Outputs::Open(const Program& program, TrainOptions* options) {
-  threads_ = options->threads;
-  ranks_ = options->transport ? 1 : TopologyOf(program).ranks();
+  const std::string* files[] = {&arguments_.log, &arguments_.trace, &arguments_.profile};
+  options_ = options;
+  lines_on_error_ = std::any_of(std::begin(files), std::end(files),
+                                [](const std::string* file) { return *file == kStandardOutput; });
+  lines_.emplace(lines_on_error_ ? "standard error" : "standard output",
+                 lines_on_error_ ? STDERR_FILENO : STDOUT_FILENO, kLineBytes,
+                 LineWriter::Gaps::kSaid);
+  machine_.host = HostName();
+  machine_.threads = options->threads;
+  const Cores cores = CoresOf(options->transport ? 1 : TopologyOf(program).ranks());
+  machine_.cores = cores.cores / cores.ranks;
   PP_RETURN_IF_ERROR(OpenFile("--log", arguments_.log, &log_));
   PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.trace, &trace_));
   PP_RETURN_IF_ERROR(OpenFile("--profile", arguments_.profile, &profile_));
@@ -94,6 +110,10 @@ Status Outputs::OpenFile(const char* option, const std::string& path,
 
 Status Outputs::OpenSave(TrainOptions* options) {
   saves_ = options->save;
+  std::error_code error;
+  const std::filesystem::directory_iterator listed(saves_, error);
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    return Status::Invalid(fmt::format("--save: {}: cannot be read: {}", saves_, error.message()));
   const bool saved = !SavedSteps(saves_).empty();
   if (saved && !options->resume)
     return Status::Invalid(
@@ -112,56 +132,84 @@ Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
   Result<ModelFolder> folder = ModelFolder::Open(options->export_path);
   PP_RETURN_IF_ERROR(folder.status());
   options->export_to = &export_.emplace(std::move(*folder));
+  if (!export_->note().empty()) PP_RETURN_IF_ERROR(Print(export_->note() + "\n"));
   return BeginExport(*program.job, &*export_);
 }
 
-Status Outputs::Print(const std::string& text) const {
-  for (const std::string& path : {arguments_.log, arguments_.trace, arguments_.profile}) {
-    if (path != kStandardOutput) continue;
-    std::fputs(text.c_str(), stderr);  // as errors are written: see print.cc
-    return {};
-  }
-  return PrintOut(text);
+Status Outputs::Print(const std::string& text) {
+  const Status status = lines_->Add(text);
+  return lines_on_error_ ? Status() : status;
 }
 
 Status Outputs::Begin(int64_t steps_before) {
   begun_ = true;
-  if (log_) PP_RETURN_IF_ERROR(log_->Begin(BytesUpTo(log_->path(), steps_before)));
+  if (log_) PP_RETURN_IF_ERROR(BeginLog(steps_before));
   if (trace_) PP_RETURN_IF_ERROR(trace_->Begin());
   return profile_ ? profile_->Begin() : Status();
 }
 
+Status Outputs::BeginLog(int64_t steps_before) {
+  if (!log_->is_regular()) {
+    log_lines_.emplace(log_->path(), log_->descriptor(), kLogBytes, LineWriter::Gaps::kFailed);
+    return {};
+  }
+  if (steps_before == 0 || log_->path() == kStandardOutput) return log_->Begin();
+  const Result<int64_t> bytes = BytesUpTo(log_->path(), steps_before);
+  PP_RETURN_IF_ERROR(bytes.status());
+  return log_->Begin(*bytes);
+}
+
 Status Outputs::OnStep(const StepReport& step) {
-  const Status status = log_ ? log_->Write(ToJson(step)) : Status();
+  if (!log_) return {};
+  if (log_lines_) return log_lines_->Add(ToJson(step));
+  const Status status = log_->Write(ToJson(step));
   if (!status.ok()) log_.reset();
   return status;
 }
 
+// A reader may be as slow as a rank, but who asks to stop does not wait for one that does not read.
+bool Outputs::Waits(double silent) const {
+  constexpr double kStopSeconds = 1;
+  if (options_->Stops()) return silent < kStopSeconds;
+  return options_->stall_timeout <= 0 || silent < options_->stall_timeout;
+}
+
 Status Outputs::Finish(const Program& program, const TrainReport& report) {
+  if (!begun_) return {};
   Status status;
   const auto keep = [&](const Status& one) {
     if (status.ok()) status = one;
   };
-  if (trace_)
-    keep(WriteChromeTrace(program, report.events,
-                          [this](std::string_view piece) { return trace_->Write(piece); }));
-  if (trace_) keep(trace_->Close());
-  if (profile_) {
-    Profile profile = ProfileOf(program, report.events);
-    profile.threads = threads_;
-    const Cores cores = CoresOf(ranks_);
-    profile.cores = cores.cores / cores.ranks;
-    profile.host = HostName();
-    keep(profile.steps > 0 ? profile_->Write(ToJson(profile))
-                           : Status::Failed("--profile: no step was measured"));
-    keep(profile_->Close());
-  }
-  if (log_) keep(log_->Close());
-  if (save_ && begun_)
+  if (save_)
     keep(Print(report.saved_step == 0
                    ? fmt::format("nothing is saved in {}\n", saves_)
                    : fmt::format("saved in {}\n", StepFolder(saves_, report.saved_step))));
+  if (trace_)
+    keep(WriteChromeTrace(program, report.events, [this](std::string_view piece) {
+      return trace_->Write(piece, [this](double silent) { return Waits(silent); });
+    }));
+  if (trace_) keep(trace_->Close());
+  if (profile_) keep(WriteProfile(program, report));
+  if (log_ && !log_lines_) keep(log_->Close());
   return status;
+}
+
+Status Outputs::WriteProfile(const Program& program, const TrainReport& report) {
+  Profile profile = ProfileOf(program, report.events);
+  profile.threads = machine_.threads;
+  profile.cores = machine_.cores;
+  profile.host = machine_.host;
+  if (profile.steps == 0) return Status::Failed("--profile: no step was measured");
+  PP_RETURN_IF_ERROR(
+      profile_->Write(ToJson(profile), [this](double silent) { return Waits(silent); }));
+  return profile_->Close();
+}
+
+Status Outputs::Drain() {
+  const auto waits = [this](double silent) { return Waits(silent); };
+  const Status logged = log_lines_ ? log_lines_->Drain(waits) : Status();
+  const Status printed = lines_ ? lines_->Drain(waits) : Status();
+  return logged.ok() && !lines_on_error_ ? printed : logged;
 }
 
 }  // namespace pp

@@ -7,7 +7,8 @@
 
 namespace pp {
 
-// To standard error, as one line. If that cannot be written, only the exit status tells.
+// To standard error, as one line. If that cannot be written, or nobody reads it for ten seconds,
+// only the exit status tells.
 void PrintError(const Status& status);
 
 // To standard output, flushed. Failed: it cannot be written.

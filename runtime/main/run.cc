@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -15,7 +16,6 @@
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
 #include "runtime/model/products.h"
-#include "runtime/run/host_bytes.h"
 #include "runtime/run/run_text.h"
 #include "schema/format/file.h"
 #include "schema/nccl/prove.h"
@@ -23,13 +23,16 @@
 
 namespace pp {
 
-Run::Run(const Arguments& arguments, Backend backend, std::shared_ptr<const GemmTable> gemms)
+Run::Run(const Arguments& arguments, Backend backend, std::shared_ptr<const GemmTable> gemms,
+         SpareDescriptors* spares)
     : arguments_(arguments),
       options_(arguments.train),
       backend_(std::move(backend)),
       gemms_(std::move(gemms)),
+      spares_(*spares),
       outputs_(arguments) {
   options_.make_device = backend_.make_device;
+  options_.worker = &worker_;
 }
 
 Status Run::Main(Transport* transport) {
@@ -45,29 +48,44 @@ Status Run::Main(Transport* transport) {
     spoken_ = true;
     PrintError(status);
   };
-  options_.on_stuck = [] { std::_Exit(static_cast<int>(Code::kFailed)); };
-  TrainReport report = Train(*program_, options_);
-  const auto end = [&] {
-    Status status = report.status;
-    if (status.ok() && report.last_step < report.planned_steps)
-      status = Status::Failed(fmt::format("stopped after step {}{}", report.last_step,
-                                          options_.exports ? " (nothing is exported)" : ""));
-    const auto drawn = static_cast<int64_t>(report.sample.size()) - report.prompt;
-    if (status.ok() && First() && drawn < options_.sample)
-      status = Status::Failed(fmt::format("stopped after token {} of the sample", drawn));
-    if (status.ok()) status = report.unsaved;
-    const Status compared = First() ? Finish(report) : Status();
-    if (status.ok()) status = compared;
-    if (status.ok() && !lost_.ok()) spoken_ = true;
-    return Readiness{.status = status.ok() ? lost_ : status};
+  options_.on_stuck = [this] {
+    std::error_code error;
+    const std::string beside = options_.export_path + ".unfinished";
+    const bool exported = options_.exports && std::filesystem::exists(beside, error);
+    if (First() && !spoken_)
+      PrintError(Status::Failed(
+          "stopped at the end of the run" +
+          (exported ? fmt::format(" (what was trained may be in {})", beside) : "")));
+    std::_Exit(static_cast<int>(Code::kFailed));
   };
+  options_.on_look = [this] { return launcher_.Look(); };
+  options_.on_end = [this](const TrainReport& report) { return End(report); };
   // mpiexec's exit status is reliable only if all ranks exit with the same one.
-  return report.orphaned ? end().status : Together(end);
+  return Train(*program_, options_).status;
 }
 
-bool Run::Speaks() const {
+// What is left to write and to say; the status that this rank ends with.
+Status Run::End(const TrainReport& report) {
+  Status status = report.status;
+  if (status.ok() && report.last_step < report.planned_steps)
+    status = Status::Failed(fmt::format("stopped after step {}{}", report.last_step,
+                                        options_.exports ? " (nothing is exported)" : ""));
+  const auto drawn = static_cast<int64_t>(report.sample.size()) - report.prompt;
+  if (status.ok() && First() && drawn < options_.sample)
+    status = Status::Failed(fmt::format("stopped after token {} of the sample", drawn));
+  if (status.ok()) status = report.unsaved;
+  const Status compared = First() ? Finish(report) : Status();
+  if (status.ok()) status = compared;
+  const Status read = First() ? outputs_.Drain() : Status();
+  if (status.ok() && lost_.ok()) status = read;
+  if (status.ok() && !lost_.ok()) spoken_ = true;
+  return status.ok() ? lost_ : status;
+}
+
+bool Run::Speaks(const Status& status) const {
   for (int rank = 0; !First() && rank < options_.transport->rank(); ++rank)
-    if (!options_.transport->HasDied(rank)) return false;
+    if (!options_.transport->HasDied(rank) && !options_.transport->Blames(rank, status))
+      return false;
   return !spoken_;
 }
 
@@ -76,33 +94,46 @@ Status Run::Together(const std::function<Readiness()>& work) {
   if (options_.transport == nullptr) return work().status;
   return RunPhase({.transport = options_.transport,
                    .patience = options_.stall_timeout,
+                   .worker = &worker_,
                    .work = [&](Exchange*) { return work(); },
                    .on_poll = {}});
 }
 
-// Every rank has read the same plan, with the same options, and has the memory for it.
+// Every rank has read the same plan, with the same options, and has the memory for it, before rank
+// 0 takes room on a disk.
 Status Run::Prepare() {
+  PP_RETURN_IF_ERROR(Together([this] { return ReadPlan(); }));
   return Together([this] {
-    Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = backend_.gpu};
-    if (!mine.status.ok()) return mine;
-    const std::hash<std::string> digest;
-    mine.items.push_back({"PLAN", plan_checksum_});
-    mine.items.push_back({"--backend", digest(arguments_.backend)});
-    mine.items.push_back({"--transport", digest(arguments_.transport)});
-    mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
-    mine.items.push_back({"--weight-rounding", digest(arguments_.weight_rounding)});
-    mine.items.push_back({"--cuda-experiments", digest(arguments_.cuda_experiments)});
-    const Topology topology = TopologyOf(*program_);
-    const bool on_host = arguments_.backend == "cpu";
-    for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
-      mine.bytes.push_back(HostBytesOf(*program_, rank,
-                                       {.threads = options_.threads,
-                                        .resumes = options_.resume,
-                                        .processes = options_.transport != nullptr}));
-    if (on_host && options_.transport == nullptr)
-      mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
-    return mine;
+    return Readiness{.status = First() ? outputs_.Open(*program_, &options_) : Status(),
+                     .items = {}};
   });
+}
+
+Readiness Run::ReadPlan() {
+  Readiness mine{.status = Read(), .items = DigestOptions(options_), .gpu = backend_.gpu};
+  if (!mine.status.ok()) return mine;
+  const std::hash<std::string> digest;
+  mine.items.push_back({"PLAN", plan_checksum_});
+  mine.items.push_back({"--backend", digest(arguments_.backend)});
+  mine.items.push_back({"--transport", digest(arguments_.transport)});
+  mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
+  mine.items.push_back({"--weight-rounding", digest(arguments_.weight_rounding)});
+  mine.items.push_back({"--cuda-experiments", digest(arguments_.cuda_experiments)});
+  const Topology topology = TopologyOf(*program_);
+  const bool on_host = arguments_.backend == "cpu";
+  for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
+    mine.bytes.push_back(HostBytesOf(*program_, rank, HostArgs()));
+  if (on_host && options_.transport == nullptr)
+    mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
+  return mine;
+}
+
+HostBytesArgs Run::HostArgs() const {
+  return {.threads = options_.threads,
+          .resumes = options_.resume,
+          .saves = !options_.save.empty(),
+          .exports = options_.exports,
+          .processes = options_.transport != nullptr};
 }
 
 // Each rank reads its own list. Rank 0 reads all of them and proves the whole plan again, which may
@@ -127,7 +158,7 @@ Status Run::Read() {
   const std::vector<int64_t> added =
       AddRegions(arguments_.backend == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu, &*program_);
   added_bytes_ = *std::max_element(added.begin(), added.end());
-  return First() ? outputs_.Open(*program_, &options_) : Status();
+  return {};
 }
 
 // Invalid: an option that does not apply to this plan.
@@ -185,7 +216,13 @@ Status Run::Begin(int64_t steps_before) {
       CoresNote(CoresOf(alone ? TopologyOf(*program_).ranks() : 1), options_.threads);
   if (!cores.empty() && First()) options_.on_note(cores);
   options_.stop_requests = CountStopRequests();
-  return outputs_.Begin(steps_before);
+  int64_t held = 0;
+  for (int rank = 0; rank < (alone ? TopologyOf(*program_).ranks() : 1); ++rank)
+    held += HeldBytesOf(rank, HostArgs());
+  HoldMemory(held);
+  PP_RETURN_IF_ERROR(outputs_.Begin(steps_before));
+  spares_.Release();
+  return {};
 }
 
 void Run::OnStep(const StepReport& step) {
@@ -203,19 +240,23 @@ void Run::Print(const std::string& text) { Lose(outputs_.Print(text)); }
 // A training outlives its reports: one that cannot be written is said once, where there is still
 // somebody to read it, and makes the exit status 1.
 void Run::Lose(const Status& status) {
-  std::lock_guard<std::mutex> lock(losing_);
-  if (status.ok() || !lost_.ok()) return;
-  lost_ = Status::Failed(status.message());
-  PrintError(lost_);
+  {
+    std::lock_guard<std::mutex> lock(losing_);
+    if (status.ok() || !lost_.ok()) return;
+    lost_ = Status::Failed(status.message());
+  }
+  PrintError(status);
 }
 
 // Writes what comes after the last step; returns what the comparison finds.
 Status Run::Finish(const TrainReport& report) {
-  Lose(outputs_.Finish(*program_, report));
-  if (report.status.ok()) Print(SummaryText(report) + SampleText(report));
+  const Status written = outputs_.Finish(*program_, report);
+  if (report.status.ok()) {
+    if (report.last_step == report.planned_steps) Lose(written);
+    Print(SummaryText(report) + SampleText(report));
+  }
   Status status;
-  const bool hurries = options_.stop_requests != nullptr && options_.stop_requests->load() > 1;
-  if (options_.compare && report.inputs != nullptr && !hurries) {
+  if (options_.compare && report.inputs != nullptr && !options_.StopsNow()) {
     const Status compared = CompareSteps(report);
     if (report.status.ok() && report.last_step == report.planned_steps) {
       status = compared;

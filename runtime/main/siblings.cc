@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <mutex>
@@ -42,6 +44,17 @@ std::optional<int> Launcher() {
   return std::nullopt;
 }
 
+LauncherWatch::LauncherWatch()
+    : launcher_(Launcher().value_or(0)), is_parent_(launcher_ == getppid()) {}
+
+Status LauncherWatch::Look() const {
+  if (launcher_ == 0) return {};
+  const bool lives =
+      is_parent_ ? getppid() == launcher_ : kill(launcher_, 0) == 0 || errno != ESRCH;
+  if (lives) return {};
+  return Status::Failed(fmt::format("the launcher on this host (process {}) has ended", launcher_));
+}
+
 std::optional<int> LivingSiblings() {
   const int process = Launcher().value_or(0);
   std::ifstream children(fmt::format("/proc/{}/task/{}/children", process, process));
@@ -50,8 +63,9 @@ std::optional<int> LivingSiblings() {
       std::distance(std::istream_iterator<int>(children), std::istream_iterator<int>()));
 }
 
-SiblingWatch::SiblingWatch(int all, double seconds, std::function<void()> alone) {
-  thread_ = std::jthread([=](const std::stop_token& stop) {
+SiblingWatch::SiblingWatch(int all, double seconds, Status alone,
+                           std::function<void(const Status&)> end) {
+  thread_ = std::jthread([=, launcher = LauncherWatch()](const std::stop_token& stop) {
     std::mutex mutex;
     std::condition_variable_any sleep;
     double complete = SteadySeconds();
@@ -59,9 +73,10 @@ SiblingWatch::SiblingWatch(int all, double seconds, std::function<void()> alone)
       std::unique_lock<std::mutex> lock(mutex);
       sleep.wait_for(lock, stop, kLookTime, [] { return false; });
       if (stop.stop_requested()) return;
+      if (const Status launched = launcher.Look(); !launched.ok()) return end(launched);
       const std::optional<int> living = LivingSiblings();
       if (!living || *living >= all) complete = SteadySeconds();
-      if (SteadySeconds() - complete > seconds) return alone();
+      if (SteadySeconds() - complete > seconds) return end(alone);
     }
   });
 }

@@ -1,24 +1,15 @@
 #include "runtime/run/deadline.h"
 
 #include <chrono>
-#include <system_error>
+#include <cmath>
 #include <utility>
+
+#include "runtime/comm/clock.h"
 
 namespace pp {
 
-Deadline::Deadline(double seconds, std::function<void()> late) {
-  if (seconds <= 0) return;
-  const auto watch = [this, seconds, late = std::move(late)] {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!condition_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return over_; }))
-      late();
-  };
-  try {
-    thread_ = std::thread(watch);
-  } catch (const std::system_error&) {
-    // If no thread can be started nobody watches.
-  }
-}
+Deadline::Deadline(std::function<void()> late)
+    : late_(std::move(late)), thread_([this] { Watch(); }) {}
 
 Deadline::~Deadline() {
   {
@@ -26,7 +17,35 @@ Deadline::~Deadline() {
     over_ = true;
   }
   condition_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
+}
+
+void Deadline::Set(double seconds) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    left_ = seconds > 0 ? seconds : std::numeric_limits<double>::infinity();
+  }
+  condition_.notify_all();
+}
+
+void Deadline::Watch() {
+  constexpr std::chrono::milliseconds kLook{100};
+  AwakeClock clock;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!over_) {
+    if (std::isinf(left_)) {
+      condition_.wait(lock);
+      clock.Lap();
+      continue;
+    }
+    condition_.wait_for(lock, kLook);
+    left_ -= clock.Lap();
+    if (over_ || left_ > 0) continue;
+    left_ = std::numeric_limits<double>::infinity();
+    lock.unlock();
+    late_();
+    lock.lock();
+  }
 }
 
 }  // namespace pp

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -40,11 +41,13 @@ class Exporter {
   }
 
   Status Run() {
+    if (writes_) Keep(args_.folder->Start());
     for (int stage = 0; stage < job_.stages(); ++stage)
       for (const Tensor& tensor : LayoutStage(job_, stage).tensors)
         if (!IsTiedCopy(stage, tensor))
           for (int index = 0; index < (tensor.cut == Cut::kNone ? 1 : job_.tp); ++index)
             PP_RETURN_IF_ERROR(ExportTensor(stage, tensor, index));
+    if (args_.exchange != nullptr) args_.exchange->SetComplete();
     return status_;
   }
 
@@ -63,7 +66,7 @@ class Exporter {
       const int64_t rows = std::min(rows_at_once, tensor.rows - row);
       piece_.resize(rows * tensor.cols);
       PP_RETURN_IF_ERROR(Fetch(owner, stage, tensor, row * tensor.cols));
-      if (!writes_ || !status_.ok()) continue;
+      if (!writes_) continue;
       for (const Slice& slice : slices) Keep(WriteRows(slice, tensor.cols, row, rows));
     }
     return {};
@@ -71,8 +74,11 @@ class Exporter {
 
   // Fills piece_ on the owner, from this element on.
   Status CopyOut(int owner, int stage, const Tensor& tensor, int64_t element) {
-    PP_RETURN_IF_ERROR(args_.copy_out(owner, stage, tensor.weight + element * 4,
-                                      static_cast<int64_t>(piece_.size()) * 4, piece_.data()));
+    const Status copied = args_.copy_out(owner, stage, tensor.weight + element * 4,
+                                         static_cast<int64_t>(piece_.size()) * 4, piece_.data());
+    // So that nobody takes what is there instead for this tensor.
+    if (!copied.ok()) std::fill(piece_.begin(), piece_.end(), NAN);
+    PP_RETURN_IF_ERROR(copied);
     return CheckFinite(tensor.name(), element, piece_).In(fmt::format("rank {}", owner));
   }
 

@@ -23,7 +23,8 @@ struct ExportArgs {
 };
 
 // All processes call it, as a phase's work (comm/phase.h), when the last step is over: all numbers
-// are in the folder, which rank 0 must finish once no process has an error.
+// are in the folder, which rank 0 must finish once no process has an error. After one it can be
+// called again. What can be written is, whatever else cannot.
 Status ExportModel(const ExportArgs& args);
 
 }  // namespace pp

@@ -33,16 +33,17 @@ Status TellOfExport(const TrainOptions& options, Exchange& exchange,
 
 // The number in the folder for checkpoints, which rank 0 has written before this.
 uint64_t NumberOfSaves(const std::string& dir) {
-  const double end = SteadySeconds() + kSharedSeconds;
+  AwakeClock clock;
+  double waited = 0;
   uint64_t number = 0;
-  while ((number = SaveFolder::NumberIn(dir)) == 0 && SteadySeconds() < end)
+  while ((number = SaveFolder::NumberIn(dir)) == 0 && (waited += clock.Lap()) < kSharedSeconds)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   return number;
 }
 
 }  // namespace
 
-Status CheckPlaces(const TrainOptions& options,
+Status CheckPlaces(const TrainOptions& options, Worker* worker,
                    const std::function<void(const std::string&)>& note) {
   if (options.transport == nullptr || (options.save.empty() && !options.exports)) return {};
   const auto look = [&](Exchange* exchange) {
@@ -55,12 +56,13 @@ Status CheckPlaces(const TrainOptions& options,
   };
   return RunPhase({.transport = options.transport,
                    .patience = options.stall_timeout,
+                   .worker = worker,
                    .work = look,
                    .on_poll = {}});
 }
 
-Result<Checkpoint> FindCheckpoint(const TrainOptions& options, const ModelConfig& model,
-                                  std::vector<std::string>* notes) {
+Result<Checkpoint> FindCheckpoint(const TrainOptions& options, Worker* worker,
+                                  const ModelConfig& model, std::vector<std::string>* notes) {
   const Transport* transport = options.transport;
   Status first;  // of those that are not used
   for (const int64_t step : SavedSteps(options.save)) {
@@ -74,6 +76,7 @@ Result<Checkpoint> FindCheckpoint(const TrainOptions& options, const ModelConfig
     };
     const Status status = RunPhase({.transport = options.transport,
                                     .patience = options.stall_timeout,
+                                    .worker = worker,
                                     .work = open,
                                     .on_poll = {}});
     if (status.ok()) return std::move(*checkpoint);

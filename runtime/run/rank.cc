@@ -12,6 +12,7 @@
 #include "runtime/comm/host_memory.h"
 #include "runtime/plan/bind_collective.h"
 #include "runtime/run/fill_states.h"
+#include "runtime/run/send_ports.h"
 #include "schema/model/workspace.h"
 #include "schema/text.h"
 
@@ -40,6 +41,8 @@ Status Rank::Setup() {
   const Program& program = *args_.program;
   BodyWalk walk;
   PP_RETURN_IF_ERROR(WalkBody(program, place_.device, &walk));
+  PP_RETURN_IF_ERROR(
+      args_.transport->Reserve(SendPorts(program, rank_)).In(fmt::format("rank {}", rank_)));
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Allocate(List().arena_bytes));
   std::vector<CollectiveArgs> collectives = BindCollectives();

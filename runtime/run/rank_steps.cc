@@ -68,12 +68,15 @@ Status Rank::Save(int64_t number) {
   const double begin = SteadySeconds();
   const std::string folder = SavingFolder(args_.save, args_.steps_before + number);
   std::error_code error;
-  std::filesystem::create_directory(folder, error);  // by the first rank
   steps_.saved = number;
   steps_.unsaved = {};
   try {
-    PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_), &steps_.unsaved)
-                           .In(fmt::format("step {}", args_.steps_before + number)));
+    // What fails is tried once more.
+    for (int tried = 0; tried < 2 && (tried == 0 || !steps_.unsaved.ok()); ++tried) {
+      std::filesystem::create_directory(folder, error);  // by the first rank
+      PP_RETURN_IF_ERROR(SaveStates(States(number), ShardPath(folder, rank_), &steps_.unsaved)
+                             .In(fmt::format("step {}", args_.steps_before + number)));
+    }
   } catch (const std::bad_alloc&) {
     steps_.unsaved = Status::Failed(folder + ": out of memory");
   }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
 #include <string>
 
 #include "runtime/run/step_reports.h"
@@ -30,13 +29,8 @@ void Reporter::Main() {
     const uint64_t seen = news_.rings();
     const bool all_ended = all_ended_.load();
     Status status;
-    try {
-      while (status.ok() && !failed_ && board_.Take(last_step_ + 1, &reports))
-        status = Report(reports);
-    } catch (const std::bad_alloc&) {
-      status = Status::Failed("out of memory");
-    }
-    busy_.store(false);
+    while (status.ok() && !failed_ && board_.Take(last_step_ + 1, &reports))
+      status = Caught([&] { return Report(reports); });
     if (!status.ok()) {
       failed_ = true;
       rank_->Fail(status);
@@ -51,8 +45,10 @@ void Reporter::Main() {
 Status Reporter::Report(const std::vector<ControlMessage>& reports) {
   PP_RETURN_IF_ERROR(CheckNumbers(program_, inputs_, reports));
   ++last_step_;
-  busy_.store(true);
-  if (options_.on_step) PP_RETURN_IF_ERROR(options_.on_step(Combine(program_, inputs_, reports)));
+  if (options_.on_step) {
+    const FileOperation operation(&files_, "write", "the log");
+    PP_RETURN_IF_ERROR(options_.on_step(Combine(program_, inputs_, reports)));
+  }
   FinishSaving(reports);
   rank_->Consumed(last_step_);
   return {};

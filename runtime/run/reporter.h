@@ -1,6 +1,5 @@
 // Rank 0's process: tells the caller of each step that all ranks have reported, in order, on a
-// thread of its own, and completes its checkpoint. The caller may be slow: a paused terminal must
-// neither hide Ctrl-C nor look like a stalled run.
+// thread of its own, and completes its checkpoint, as a disk may be slow.
 #pragma once
 
 #include <atomic>
@@ -34,11 +33,8 @@ class Reporter {
 
   // Any thread: the last step has been told.
   bool done() const { return done_.load(); }
-  // Any thread: the caller is handling a report.
-  bool busy() const { return busy_.load(); }
-
-  // Any thread: the file operation that it waits for, or empty.
-  std::string file() const { return files_.current(); }
+  // Any thread: the file operation that it waits for.
+  const FileWatch& files() const { return files_; }
 
   // After Join: how many steps of this run were told, the step of the training that was saved last
   // (0: none), and why the last checkpoint could not be saved, if it could not.
@@ -64,7 +60,7 @@ class Reporter {
   std::thread thread_;
   int64_t last_step_ = 0, saved_step_ = 0;
   bool failed_ = false;
-  std::atomic<bool> all_ended_{false}, done_{false}, busy_{false};
+  std::atomic<bool> all_ended_{false}, done_{false};
 };
 
 }  // namespace pp

@@ -4,22 +4,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <utility>
 
 #include "runtime/comm/agree.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/in_process_transport.h"
-#include "runtime/comm/phase.h"
 #include "runtime/device/cpu_device.h"
 #include "runtime/model/executor.h"
 #include "runtime/plan/binding.h"
 #include "runtime/record/recording_executor.h"
 #include "runtime/run/board.h"
 #include "runtime/run/deadline.h"
-#include "runtime/run/export.h"
-#include "runtime/run/gather.h"
+#include "runtime/run/end.h"
 #include "runtime/run/inputs.h"
 #include "runtime/run/places.h"
 #include "runtime/run/reporter.h"
@@ -30,9 +27,6 @@ namespace {
 
 // How often the supervisor looks at stop requests; also the shortest interval between heartbeats.
 constexpr double kTickSeconds = 0.1;
-// How long the ranks of a failed run wait for each other at its end; and those of a run that waits
-// forever.
-constexpr double kFailedEndSeconds = 5, kForeverSeconds = 1e9;
 
 class Supervisor {
  public:
@@ -44,24 +38,33 @@ class Supervisor {
         board_(topology_.ranks()),
         watch_(topology_.ranks(),
                IsCoordinator() ? options.stall_timeout : 1.5 * options.stall_timeout),
-        slow_files_(1, options.stall_timeout),
-        reporter_(program, options, *inputs_, &board_, &news_) {}
+        reporter_(program, options, *inputs_, &board_, &news_) {
+    if (options.worker == nullptr) own_worker_.emplace();
+    if (options.on_stuck) deadline_.emplace(options.on_stuck);
+  }
 
   TrainReport Run() {
     report_.status = Begin();
-    if (report_.status.ok()) {
+    const bool begun = report_.status.ok();
+    if (begun) {
       for (auto& rank : ranks_) rank->Start();
       Supervise();
     } else {
+      GiveGrace();
+      if (IsCoordinator() && options_.on_failure) options_.on_failure(report_.status);
       for (auto& rank : ranks_) rank->Cancel();
     }
-    // Work that a failed run has left on a device may never finish.
-    std::optional<Deadline> patience;
-    if (options_.on_stuck && (!report_.status.ok() || ranks_[0]->failed()))
-      patience.emplace(options_.grace, options_.on_stuck);
     for (auto& rank : ranks_) rank->Join();
-    if (report_.status.ok()) End();
-    if (telling_.valid()) telling_.wait();
+    if (begun) ReportSteps();
+    EndRun({.program = &program_,
+            .options = &options_,
+            .inputs = inputs_,
+            .ranks = &ranks_,
+            .records = &records_,
+            .begun = begun,
+            .worker = &worker(),
+            .deadline = deadline_ ? &*deadline_ : nullptr,
+            .report = &report_});
     return std::move(report_);
   }
 
@@ -70,28 +73,32 @@ class Supervisor {
     return options_.transport == nullptr || options_.transport->rank() == 0;
   }
 
+  Worker& worker() { return own_worker_ ? *own_worker_ : *options_.worker; }
+
+  // Work that a failed run has left on a device may never finish.
+  void GiveGrace() {
+    if (deadline_) deadline_->Set(options_.grace);
+  }
+
   // All ranks are ready, and the caller agrees to begin.
   Status Begin() {
-    PP_RETURN_IF_ERROR(CheckPlaces(options_, [this](const std::string& note) { Note(note); }));
+    PP_RETURN_IF_ERROR(
+        CheckPlaces(options_, &worker(), [this](const std::string& note) { Note(note); }));
     if (options_.resume) {
-      Result<Checkpoint> checkpoint = FindCheckpoint(options_, program_.job->model, &not_used_);
+      Result<Checkpoint> checkpoint =
+          FindCheckpoint(options_, &worker(), program_.job->model, &not_used_);
       PP_RETURN_IF_ERROR(checkpoint.status().In("--resume"));
       inputs_->GoOnFrom(std::move(*checkpoint));
     }
-    // With other processes, on a thread of its own: opening the data may take longer than they wait
-    // for a heartbeat.
-    const bool alone = options_.transport == nullptr;
-    std::future<Status> setup = std::async(alone ? std::launch::deferred : std::launch::async,
-                                           [this] { return BeginSetup(); });
-    std::optional<Status> begun;
-    if (alone) begun = setup.get();
+    // On the worker: opening the data may take longer than other processes wait for a heartbeat.
+    Status begun;
+    worker().Start([&] {
+      begun = Caught([this] { return BeginSetup(); });
+      news_.Ring();
+    });
     auto ready = [&]() -> std::optional<Readiness> {
-      if (!begun) {
-        if (setup.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
-          return std::nullopt;
-        begun = setup.get();
-      }
-      if (!begun->ok()) return Readiness{.status = *begun};
+      if (!worker().IsOver()) return std::nullopt;
+      if (!begun.ok()) return Readiness{.status = begun};
       Readiness mine{.items = items_};
       for (auto& rank : ranks_) {
         if (!rank->ready()) return std::nullopt;
@@ -99,8 +106,12 @@ class Supervisor {
       }
       return mine;
     };
-    PP_RETURN_IF_ERROR(Together(ready));
-    const Status wanted = options_.on_begin ? options_.on_begin(inputs_->steps_before()) : Status();
+    const Status all_ready = Together(ready);
+    worker().Wait();
+    PP_RETURN_IF_ERROR(all_ready);
+    const Status wanted = Caught([this] {
+      return options_.on_begin ? options_.on_begin(inputs_->steps_before()) : Status();
+    });
     return Together([&] { return Readiness{.status = wanted}; });
   }
 
@@ -110,7 +121,7 @@ class Supervisor {
     while (true) {
       const uint64_t seen = news_.rings();
       if (const auto mine = ready()) return mine->status;
-      news_.Wait(seen);
+      news_.WaitFor(seen, std::chrono::milliseconds(100));
     }
   }
 
@@ -240,7 +251,7 @@ class Supervisor {
         if (!ended) Tick();
         last = now;
       }
-      if (ranks_[0]->failed()) FollowFailure(now);
+      if (ranks_[0]->failed()) FollowFailure();
       if (!ended && AllEnded()) {
         ended = true;
         reporter_.AllEnded();
@@ -255,20 +266,19 @@ class Supervisor {
     return std::all_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->ended(); });
   }
 
-  void FollowFailure(double now) {
-    if (failed_at_ == 0) {
-      failed_at_ = now;
-      const bool speaks = IsCoordinator() || (report_.orphaned && options_.transport->rank() == 1);
-      if (speaks && options_.on_failure) options_.on_failure(ranks_[0]->status());
-    }
-    if (now - failed_at_ > options_.grace && options_.on_stuck) options_.on_stuck();
+  void FollowFailure() {
+    if (std::exchange(told_failure_, true)) return;
+    GiveGrace();
+    const bool speaks = IsCoordinator() || (report_.orphaned && options_.transport->rank() == 1);
+    if (speaks && options_.on_failure) options_.on_failure(ranks_[0]->status());
   }
 
   void PassRequests() {
-    const int requests = options_.stop_requests == nullptr ? 0 : options_.stop_requests->load();
-    if (requests >= 1)
+    if (options_.Stops())
       for (auto& rank : ranks_) rank->AskToStop();
-    if (requests >= 2) ranks_[0]->Fail(Status::Failed("stopped in the middle of a step"));
+    if (options_.StopsNow()) ranks_[0]->Fail(Status::Failed("stopped in the middle of a step"));
+    if (!options_.on_look) return;
+    if (const Status status = options_.on_look(); !status.ok()) ranks_[0]->Fail(status);
   }
 
   void Tick() {
@@ -277,122 +287,37 @@ class Supervisor {
       if (sign.type == ControlMessage::Type::kBye) return watch_.Finished(rank);
       // On other ranks any heartbeat from rank 0 counts: rank 0 watches for progress.
       const bool watched = IsCoordinator() || rank != 0;
-      watch_.Heartbeat(rank, {.progress = watched ? sign.executed : ++heartbeats_of_rank0_,
-                              .text = sign.text,
-                              .in_file = watched && sign.in_file,
-                              .step = sign.step,
-                              // All threads are in one.
-                              .process = options_.transport == nullptr ? "" : sign.process});
+      // Rank 0 waits for the reporter.
+      const bool reports = IsCoordinator() && rank == 0;
+      const std::string file = reports ? reporter_.files().current() : "";
+      const int64_t reported = reports ? reporter_.files().ended() : 0;
+      watch_.Heartbeat(rank,
+                       {.progress = watched ? sign.executed + reported : ++heartbeats_of_rank0_,
+                        .text = file.empty() ? sign.text : file,
+                        .in_file = watched && (sign.in_file || !file.empty()),
+                        .step = sign.step,
+                        // All threads are in one.
+                        .process = options_.transport == nullptr ? "" : sign.process});
     });
     const bool stalls = watch_.Tick(kTickSeconds);
-    if (IsCoordinator()) TellOfSlowFile(&watch_);
-    WatchFiles();
-    if (reporter_.busy() || !stalls || ranks_[0]->failed()) return;
+    if (const std::string slow = watch_.TakeSlowFile(); IsCoordinator() && !slow.empty())
+      Note(slow);
+    if (!stalls || ranks_[0]->failed()) return;
     const bool first =
         ranks_[0]->Fail(Status::Failed(IsCoordinator() ? watch_.Text() : "rank 0 does not answer"));
     report_.orphaned = first && !IsCoordinator();
   }
 
-  // The end of the run, in phases that all ranks go through together: first what cannot be made
-  // again.
-  void End() {
+  void ReportSteps() {
     report_.status = ranks_[0]->status();
-    report_.last_step = IsCoordinator() ? reporter_.last_step() : ranks_[0]->last_step();
+    report_.last_step = inputs_->steps_before() +
+                        (IsCoordinator() ? reporter_.last_step() : ranks_[0]->last_step());
     report_.saved_step = reporter_.saved_step();
     report_.unsaved = reporter_.unsaved();
-    const bool complete = report_.last_step + inputs_->steps_before() == inputs_->optimizer().steps;
-    report_.last_step += inputs_->steps_before();
-    if (IsCoordinator() && report_.status.ok()) report_.sample = ranks_[0]->sample();
-    // In time after a failure: a rank may not have got here.
-    const bool together = options_.transport == nullptr || ranks_[0]->left_cleanly();
-    if (together) EndPhase([this](Exchange*) { return report_.status; });
-    if (options_.exports && complete && report_.status.ok()) Export();
-    GatherRecords(together);
-    // Before the arenas are freed.
-    if (options_.transport != nullptr) options_.transport->Settle(EndPatience());
-    for (auto& rank : ranks_) rank->SettleMessages();
-    double first = report_.events.empty() ? 0 : report_.events[0].start;
-    for (const Event& event : report_.events) first = std::min(first, event.start);
-    for (Event& event : report_.events) event.start -= first;
-  }
-
-  // How long the ranks wait for one that gives no heartbeat.
-  double EndPatience() const {
-    if (!report_.status.ok()) return kFailedEndSeconds;
-    return options_.stall_timeout > 0 ? std::max(options_.stall_timeout, kFailedEndSeconds)
-                                      : kForeverSeconds;
-  }
-
-  // All ranks get the same status; the first error stays.
-  Status EndPhase(const std::function<Status(Exchange*)>& work) {
-    const Status status =
-        RunPhase({.transport = options_.transport,
-                  .patience = EndPatience(),
-                  .work = [&](Exchange* exchange) { return Readiness{.status = work(exchange)}; },
-                  .on_poll = [this] { WatchFiles(); }});
-    if (report_.status.ok()) report_.status = status;
-    return status;
-  }
-
-  // Rank 0's process: tells the user, once, of an operation that takes long.
-  void WatchFiles() {
-    const double now = SteadySeconds();
-    if (!IsCoordinator() || now - files_looked_at_ < kTickSeconds) return;
-    std::string file = reporter_.file();
-    if (file.empty()) file = files_.current();
-    slow_files_.Heartbeat(0, {.text = file, .in_file = !file.empty()});
-    slow_files_.Tick(std::min(now - files_looked_at_, 2 * kTickSeconds));
-    files_looked_at_ = now;
-    TellOfSlowFile(&slow_files_);
-  }
-
-  // On a thread of its own: a paused terminal must not hide Ctrl-C, and the reporter may be what
-  // waits for the disk. Without a thread to be had, on this one.
-  void TellOfSlowFile(StallWatch* watch) {
-    using std::chrono::seconds;
-    if (telling_.valid() && telling_.wait_for(seconds(0)) == std::future_status::timeout) return;
-    const std::string slow = watch->TakeSlowFile();
-    if (slow.empty()) return;
-    telling_ = std::async(std::launch::async | std::launch::deferred, [this, slow] { Note(slow); });
-    if (telling_.wait_for(seconds(0)) == std::future_status::deferred) telling_.wait();
   }
 
   void Note(const std::string& note) {
     if (options_.on_note) options_.on_note(note);
-  }
-
-  void Export() {
-    const int first = options_.transport == nullptr ? 0 : options_.transport->rank();
-    const auto copy_out = [&](int rank, int stage, int64_t offset, int64_t bytes, void* out) {
-      return ranks_[rank - first]->CopyWeights(stage, offset, bytes, out);
-    };
-    const Status copied = EndPhase([&](Exchange* exchange) {
-      return ExportModel({.program = &program_,
-                          .exchange = exchange,
-                          .folder = options_.export_to,
-                          .copy_out = copy_out});
-    });
-    if (!copied.ok()) return;
-    EndPhase([this](Exchange*) {
-      return options_.export_to != nullptr ? options_.export_to->Finish(&files_) : Status();
-    });
-  }
-
-  void GatherRecords(bool together) {
-    for (auto& rank : ranks_) {
-      report_.time.push_back(rank->time());
-      rank->AppendEvents(&report_.events);
-    }
-    for (auto& records : records_) {
-      report_.records.insert(report_.records.end(), records.begin(), records.end());
-      records = {};
-    }
-    Status gathered = together ? Status() : Status::Failed("");
-    if (together && options_.transport != nullptr)
-      gathered = EndPhase([this](Exchange* exchange) {
-        return GatherReports(*exchange, &report_.time, &report_.events, &report_.records);
-      });
-    if (gathered.ok()) report_.inputs = inputs_;
   }
 
   const Program& program_;
@@ -406,15 +331,13 @@ class Supervisor {
   Bell news_;
   Board board_;
   StallWatch watch_;
-  StallWatch slow_files_;  // of this thread's phases and of the reporter
-  double files_looked_at_ = 0;
-  FileWatch files_;
   Reporter reporter_;
+  std::optional<Worker> own_worker_;
+  std::optional<Deadline> deadline_;  // none: nobody is told
   int64_t heartbeats_of_rank0_ = 0;
-  double failed_at_ = 0;                           // when this thread saw it; 0: it has not
+  bool told_failure_ = false;
   std::vector<std::vector<ValueRecord>> records_;  // by rank of this process
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::future<void> telling_;  // of a slow file
 };
 
 }  // namespace

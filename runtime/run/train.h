@@ -14,6 +14,7 @@
 
 #include "runtime/comm/slow_transport.h"
 #include "runtime/comm/transport.h"
+#include "runtime/comm/worker.h"
 #include "runtime/device/device.h"
 #include "runtime/files/model_folder.h"
 #include "runtime/model/optimizer.h"
@@ -26,6 +27,9 @@
 #include "schema/program.h"
 
 namespace pp {
+
+class Inputs;
+struct TrainReport;
 
 // One step, of all ranks.
 struct StepReport {
@@ -71,6 +75,7 @@ struct TrainOptions {
   bool compare = false;                // record values (compare/comparison.h)
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
+  Worker* worker = nullptr;        // for the phases of its start and end; null: one of its own
   std::optional<Network> network;  // null: messages are not slowed down
   // How messages share NCCL communicators, with NCCL; needs a device with NCCL, and a program with
   // all lists.
@@ -82,17 +87,25 @@ struct TrainOptions {
   std::function<void(const std::string&)> on_note;
   // Rank 0's process: each step, in order, on a thread of its own. An error stops the run.
   std::function<Status(const StepReport&)> on_step;
-  // Rank 0's process, or rank 1's if rank 0 does not answer: the run has failed. Called
-  // immediately, on the thread that called Train: ranks may still be in long kernels, and other
-  // processes may end before this one.
+  // Rank 0's process, or rank 1's if rank 0 does not answer: the run has failed, maybe before its
+  // first step. Called immediately, on the thread that called Train: ranks may still be in long
+  // kernels, and other processes may end before this one.
   std::function<void(const Status&)> on_failure;
-  // Any process: `grace` seconds after a failure a kernel or on_step has still not returned. It may
-  // be called more than once. Null: wait.
+  // Any process, between the first step and the last, several times a second: an error stops the
+  // run.
+  std::function<Status()> on_look;
+  // Any process: what is left to write after the last step, however the run has ended; all ranks
+  // get the first error that one of them returns, which is then the report's status.
+  std::function<Status(const TrainReport&)> on_end;
+  // Any process, on any thread: `grace` seconds after a failure, or after the second request to
+  // stop, something has still not returned. It may be called more than once. Null: wait.
   std::function<void()> on_stuck;
   double grace = 10;
   // Counts the requests to stop: after one, all ranks stop after a common step; after two, they
   // stop where they are. May be null.
   const std::atomic<int>* stop_requests = nullptr;
+  bool Stops() const { return stop_requests != nullptr && stop_requests->load() >= 1; }
+  bool StopsNow() const { return stop_requests != nullptr && stop_requests->load() >= 2; }
   StepObserver* observer = nullptr;
   // A rank's device and executor; null: the CPU's.
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;
@@ -102,8 +115,6 @@ struct TrainOptions {
   // Wraps the transport of each rank of this process; null: does not.
   std::function<std::unique_ptr<Transport>(Transport*)> wrap_transport;
 };
-
-class Inputs;
 
 // What rank 0's process knows at the end. Other processes have only their own times, events and
 // records, and no saved step, sample or error of files. Its size does not depend on the number of

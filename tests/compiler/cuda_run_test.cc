@@ -360,7 +360,7 @@ TEST_CASE("a GPU without the memory, and one that fails, are an error and no los
       CHECK((Weights(model) == Weights(folder / "right")));
       break;
     }
-    CHECK_THAT(failed.status.message(), Catch::EndsWith("CUDA: an error"));
+    CHECK_THAT(failed.status.message(), Catch::Contains("CUDA: an error"));
   }
   CHECK(events > 100);
 }

@@ -181,11 +181,13 @@ TEST_CASE("rank 0 leaves with the times and events of all ranks, in rank order")
     records[rank].resize(2, {.copy = rank});
   }
   std::vector<std::thread> threads;
+  std::vector<Worker> workers(kRanks);
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
       statuses[rank] =
           RunPhase({.transport = transports[rank].get(),
                     .patience = 10,
+                    .worker = &workers[rank],
                     .work =
                         [&, rank](Exchange* exchange) {
                           return Readiness{.status = GatherReports(*exchange, &times[rank],

@@ -105,12 +105,13 @@ TEST_CASE("a save") {
       CHECK(latest <= begun);
       ++times;
       if (!fs::exists(after + "/saves")) continue;
-      // The next run finds its way, and leaves nothing that is half.
+      // The next run finds its way, gives what is whole its name, and leaves nothing that is half.
       auto next = SaveFolder::Open(after + "/saves");
       REQUIRE(next.ok());
       for (const auto& entry : fs::directory_iterator(after + "/saves"))
         CHECK_FALSE(entry.path().filename().string().starts_with(".saving"));
-      CHECK(Latest(after + "/saves", model) == latest);
+      CHECK(Latest(after + "/saves", model) >= latest);
+      CHECK(Latest(after + "/saves", model) <= begun);
     }
   CHECK(times > 400);
 }
@@ -127,6 +128,7 @@ TEST_CASE("an export") {
     REQUIRE(model->Begin("{}", entries, 40).ok());
     const std::vector<float> numbers(12, 7);
     begin = Recorded();
+    REQUIRE(model->Start().ok());
     REQUIRE(model->Write(0, 0, numbers.data(), 12).ok());
     REQUIRE(model->Write(1, 0, numbers.data(), 5).ok());
     REQUIRE(model->Finish().message() == "");

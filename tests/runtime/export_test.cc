@@ -2,8 +2,11 @@
 // and the folder that it is written into.
 #include "runtime/run/export.h"
 
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -151,9 +154,124 @@ TEST_CASE("a model that is not finite is not exported") {
   options.export_to = &*opened;
   const TrainReport report = Train(*program, options);
   CHECK(report.status.code() == Code::kFailed);
-  CHECK_THAT(report.status.message(),
-             Catch::Matches("rank 0: transformer\\.wte\\.weight: element [0-9]+ is (nan|-?inf)"));
+  CHECK_THAT(
+      report.status.message(),
+      Catch::Matches("rank 0: transformer\\.wte\\.weight: element [0-9]+ is (nan|-?inf) .*"));
   CHECK_FALSE(fs::exists(folder / "model"));
+}
+
+// A model of three files, of which the second is the longest.
+const std::vector<ModelFolderEntry> kThree = {{"a", {3}}, {"b", {3000}}, {"c", {4}}};
+
+Status WriteAllOf(ModelFolder* model) {
+  Status status = model->Start();
+  const std::vector<float> numbers(3000, 7);
+  for (size_t e = 0; e < kThree.size(); ++e) {
+    const Status written = model->Write(e, 0, numbers.data(), kThree[e].shape[0]);
+    if (status.ok()) status = written;
+  }
+  return status.ok() ? model->Finish() : status;
+}
+
+ModelFolder Three(const std::string& path) {
+  auto opened = ModelFolder::Open(path);
+  REQUIRE(opened.status().message() == "");
+  REQUIRE(opened->Begin("{}", kThree, 100).message() == "");
+  return std::move(*opened);
+}
+
+TEST_CASE("what was trained stays, whatever fails, and is said") {
+  const Folder folder;
+  const std::string path = folder / "model";
+  {
+    ModelFolder model = Three(path);
+    rlimit limit{}, small{.rlim_cur = 5000, .rlim_max = RLIM_INFINITY};
+    getrlimit(RLIMIT_FSIZE, &limit);
+    std::signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    const Status first = WriteAllOf(&model), again = WriteAllOf(&model);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    CHECK(first.message() == again.message());
+    CHECK(model.WithRemains(first).message() ==
+          path +
+              ".unfinished/model-00002-of-00003.safetensors: cannot be written: File too large "
+              "(what was trained is in " +
+              path + ".unfinished, all but model-00002-of-00003.safetensors, which is incomplete)");
+  }
+  CHECK(folder.List("model.unfinished").size() == 5);
+  // The next run does not take what an earlier one has trained.
+  {
+    ModelFolder model = Three(path);
+    CHECK(model.note() == path +
+                              ".earlier is what an earlier run trained and could not finish "
+                              "exporting");
+    CHECK(WriteAllOf(&model).message() == "");
+    CHECK(model.WithRemains(Status::Failed("later")).message() == "later");
+  }
+  CHECK(folder.List("model.earlier").size() == 5);
+  CHECK(folder.List("model").size() == 5);
+  // What was never trained is removed, also by the next run; what is not ours is not.
+  { Three(folder / "other"); }
+  CHECK(folder.List() == std::vector<std::string>{"model", "model.earlier"});
+  fs::create_directory(folder / "other.unfinished");
+  std::ofstream(folder / "other.unfinished/model.safetensors") << std::string(20, 0);
+  CHECK(Three(folder / "other").note().empty());
+  fs::create_directory(folder / "other.unfinished");
+  std::ofstream(folder / "other.unfinished/model.bin") << "mine";
+  CHECK_FALSE(ModelFolder::Open(folder / "other").ok());
+  CHECK(folder.List("other.unfinished") == std::vector<std::string>{"model.bin"});
+  fs::remove_all(folder / "other.unfinished");
+}
+
+TEST_CASE("a folder that somebody removes while it is written is written again") {
+  const Folder folder;
+  const std::string path = folder / "model";
+  for (const char* removed : {"model.unfinished", "model.unfinished/config.json"}) {
+    fs::remove_all(path);
+    ModelFolder model = Three(path);
+    fs::remove_all(folder / removed);
+    CHECK(WriteAllOf(&model).message() == "");
+    CHECK(folder.List("model").size() == 5);
+  }
+  fs::remove_all(path);
+  ModelFolder model = Three(path);
+  REQUIRE(model.Start().ok());
+  fs::remove_all(folder / "model.unfinished");
+  CHECK_FALSE(model.Finish().ok());
+  CHECK(WriteAllOf(&model).message() == "");
+  CHECK(folder.List("model").size() == 5);
+  // Whatever has its name by then is somebody else's.
+  fs::remove_all(path);
+  {
+    ModelFolder model = Three(path);
+    fs::remove_all(folder / "model.unfinished");
+    const ModelFolder theirs = Three(path);
+    CHECK(WriteAllOf(&model).message() == "");
+  }
+  CHECK(folder.List("model").size() == 5);
+  // Nor is what is somebody else's removed.
+  {
+    const ModelFolder other = Three(folder / "other");
+    std::ofstream(folder / "other.unfinished/mine") << "mine";
+  }
+  CHECK(folder.List("other.unfinished") == std::vector<std::string>{"mine"});
+}
+
+TEST_CASE("places that cannot be had at the end are refused at the beginning") {
+  const Folder folder;
+  for (const std::string& path : std::vector<std::string>{".", "..", "./", folder / "."})
+    CHECK(ModelFolder::Open(path).status().message() ==
+          path + ": cannot get another folder's name (a new folder)");
+  CHECK(ModelFolder::Open("/proc/sys/fs/binfmt_misc").status().code() == Code::kInvalid);
+  // A link to an empty folder stays one.
+  fs::create_directory(folder / "real");
+  fs::create_directory_symlink(folder / "real", folder / "link");
+  {
+    ModelFolder model = Three(folder / "link");
+    CHECK(WriteAllOf(&model).message() == "");
+  }
+  CHECK(fs::is_symlink(folder / "link"));
+  CHECK(folder.List("real").size() == 5);
 }
 
 TEST_CASE("a large model is in several files with an index") {
@@ -164,6 +282,7 @@ TEST_CASE("a large model is in several files with an index") {
   auto opened = ModelFolder::Open(folder / "model/");
   REQUIRE(opened.ok());
   REQUIRE(opened->Begin("{}", entries, 24).ok());
+  REQUIRE(opened->Start().ok());
   for (size_t e = 0; e < entries.size(); ++e) {
     int64_t count = 1;
     for (const int64_t size : entries[e].shape) count *= size;

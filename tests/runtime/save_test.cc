@@ -196,5 +196,46 @@ TEST_CASE("one run saves into a folder, and clears what another has not finished
         (folder / "saves") + ": another run is saving there (another folder)");
 }
 
+TEST_CASE("what is not of a checkpoint stays, and what has a lock's name is not written over") {
+  const Folder folder;
+  const std::string saves = folder / "saves", half = SavingFolder(saves, 7);
+  const auto write = [](const std::string& path) { std::ofstream(path) << "precious"; };
+  for (const std::string& path : {saves + "/.saving-thesis", half, SavingFolder(saves, 8)})
+    fs::create_directories(path);
+  write(saves + "/.saving-thesis/text");
+  write(saves + "/.saving-notes");
+  write(half + "/rank-0");
+  write(half + "/mine");
+  write(SavingFolder(saves, 8) + "/rank-0");
+  fs::create_directory(folder / "elsewhere");
+  write(folder / "elsewhere/rank-0");
+  fs::create_directory_symlink(folder / "elsewhere", SavingFolder(saves, 9));
+  { REQUIRE(SaveFolder::Open(saves).status().message() == ""); }
+  CHECK(folder.List("saves") == std::vector<std::string>{".lock", ".saving-00000007",
+                                                         ".saving-00000009", ".saving-notes",
+                                                         ".saving-thesis"});
+  CHECK(folder.List("saves/.saving-00000007") == std::vector<std::string>{"mine"});
+  CHECK(folder.List("saves/.saving-thesis") == std::vector<std::string>{"text"});
+  CHECK(folder.List("elsewhere") == std::vector<std::string>{"rank-0"});
+  // Links of both kinds, and a file that no run has written.
+  const std::string lock = saves + "/.lock", target = folder / "target";
+  const auto refused = [&] {
+    CHECK(SaveFolder::Open(saves).status().message() ==
+          lock +
+              ": is not what a run that saves there has written (another folder, or none of it)");
+    CHECK(fs::file_size(fs::exists(target) ? target : lock) == 8);
+    fs::remove(lock);
+  };
+  fs::remove(lock);
+  write(lock);
+  refused();
+  write(target);
+  fs::create_symlink(target, lock);
+  refused();
+  fs::create_hard_link(target, lock);
+  refused();
+  CHECK(SaveFolder::Open(saves).ok());
+}
+
 }  // namespace
 }  // namespace pp
