@@ -13,8 +13,8 @@ namespace pp {
 class OutputFile {
  public:
   // Opens the file, keeping its contents, or creates it and its folder; standard output stays as it
-  // is, with what is in it. It belongs to this run
-  // alone until it is closed. Invalid: it cannot be written, or another run writes it.
+  // is, with what is in it. It belongs to this run alone until it is closed. Invalid: it cannot be
+  // written, or another run writes it.
   static Result<OutputFile> Open(const std::string& path);
 
   OutputFile(OutputFile&& other) noexcept;
