@@ -318,6 +318,18 @@ void LlamaLayer(Table& table, int64_t tokens, int64_t sequence) {
                                              .update = Update::kAdd});
             }),
             0, 16.0 * n);
+  // Of queries and keys, as Qwen3 has them.
+  const Buffer heads = Make(tokens * 2 * kHeads), gammas = Make(2 * head_dim), qkv = Make(3 * n);
+  table.Row("rms norm of heads", kLayers, BestSeconds([&] {
+              cpu::HeadNormForward<float>({tokens, kHeads, kHeads, head_dim, x.get(), gamma.get(),
+                                           gamma.get(), qkv.get(), heads.get()});
+            }),
+            0, 24.0 * n);
+  table.Row("rms norm of heads, backward", kLayers, BestSeconds([&] {
+              cpu::HeadNormBackward<float>({tokens, kHeads, kHeads, head_dim, x.get(), gamma.get(),
+                                            gamma.get(), heads.get(), qkv.get(), gammas.get()});
+            }),
+            0, 24.0 * n);
   for (const Turn turn : {Turn::kForward, Turn::kBackward})
     table.Row(turn == Turn::kForward ? "rope, queries and keys" : "rope backward", kLayers,
               BestSeconds([&] {

@@ -1,6 +1,8 @@
 // GELU as in GPT-2 ("gelu_new", Hendrycks and Gimpel, 2016):
 //   u = sqrt(2/pi) * (x + 0.044715 x^3),  y = 0.5 x (1 + tanh u)
 //   dx = dy * (0.5 (1 + tanh u) + 0.5 x (1 - tanh^2 u) sqrt(2/pi) (1 + 3*0.044715 x^2))
+// or exact:
+//   y = x P(x),  dx = dy * (P(x) + x p(x))    P, p: distribution and density of N(0, 1)
 #pragma once
 
 #include <cstdint>
@@ -10,11 +12,14 @@
 
 namespace pp::kernels {
 
+enum class GeluForm { kTanh, kExact };
+
 template <typename N>
 struct GeluForwardArgs {
   int64_t n = 0;
   const N* x = nullptr;  // [n]
   N* y = nullptr;        // [n], =; may be x
+  GeluForm form = GeluForm::kTanh;
 };
 
 template <typename N>
@@ -23,6 +28,7 @@ struct GeluBackwardArgs {
   const N* x = nullptr;   // [n], input of the forward
   const N* dy = nullptr;  // [n]
   N* dx = nullptr;        // [n], =; may be dy
+  GeluForm form = GeluForm::kTanh;
 };
 
 namespace cpu {

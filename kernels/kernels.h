@@ -13,6 +13,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gelu.h"
+#include "kernels/head_norm.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/numbers.h"
@@ -47,6 +48,8 @@
   X(EmbeddingForward)            \
   X(GeluBackward)                \
   X(GeluForward)                 \
+  X(HeadNormBackward)            \
+  X(HeadNormForward)             \
   X(LayerNormBackward)           \
   X(LayerNormForward)            \
   X(Residual)                    \

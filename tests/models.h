@@ -25,8 +25,8 @@ inline ModelConfig PaperModel(int layers) {
                     .intermediate_size = 32});
 }
 
-// Two families, small, with all kinds of dropout that they support. LLaMA has fewer heads of keys
-// and values, of four elements each.
+// GPT-2, or a family that descends from LLaMA, small, with all kinds of dropout that they support.
+// The latter have fewer heads of keys and values, of four elements each, and Mistral a window.
 inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, int positions = 8,
                               int llama_heads = 4) {
   ModelConfig model = Gpt2Model({.vocab_size = 65,  // does not divide
@@ -36,12 +36,13 @@ inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, 
                                  .heads = 2,
                                  .intermediate_size = 32});
   model.tied = tied;
-  if (family == "llama") {
+  if (family != "gpt2") {
     model.family = FindFamily(family);
     model.embedding_dropout = model.residual_dropout = 0;
     model.heads = llama_heads;
     model.kv_heads = 2;
     model.head_dim = 4;
+    if (family == "mistral") model.sliding_window = 3;
   }
   return model;
 }

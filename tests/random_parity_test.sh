@@ -1,5 +1,5 @@
 #!/bin/bash
-# A few random GPT-2 and LLaMA configurations compared with Hugging Face transformers in the first step:
+# A few random configurations of all families compared with Hugging Face transformers in the first step:
 # loss and gradient norm in fp64, and eight times the error of fp32. tests/reference/random_parity
 # made them, and tries a thousand.
 set -uo pipefail

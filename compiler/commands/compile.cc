@@ -51,8 +51,10 @@ Status ReadLowering(const Arguments& given, CompileOptions* options) {
   Arguments a = given;
   options->reduce = a.reduce;
   if (!a.model.empty()) {
-    auto model = LoadModelConfig(a.model);
+    std::vector<std::string> unknown;
+    auto model = LoadModelConfig(a.model, &unknown);
     if (!model.ok()) return model.status();
+    if (!unknown.empty()) Note(a, "pipec: " + UnknownKeysNote(a.model, unknown));
     // Lists that came with a split into layers refer to a model of that depth.
     if (options->job.model.layers != model->layers) options->job.layers_per_stage.clear();
     options->job.model = *model;

@@ -19,8 +19,10 @@ namespace pp {
 namespace {
 
 Status ReadOptions(const Arguments& a, TuneOptions* options) {
-  auto model = LoadModelConfig(a.model);
+  std::vector<std::string> unknown;
+  auto model = LoadModelConfig(a.model, &unknown);
   if (!model.ok()) return model.status();
+  if (!unknown.empty()) Note(a, "pipec: " + UnknownKeysNote(a.model, unknown));
   options->job.model = *model;
   PP_RETURN_IF_ERROR(ReadAttributes(a, kJobAttributes, &options->job));
   if (options->job.sequence_length == 0) options->job.sequence_length = model->max_positions;

@@ -23,28 +23,41 @@ __device__ float ExpOfMinus2U(float x) {
 }
 
 // Far below 0: 0, and NaN for minus infinity, as by the formula.
-__device__ float Gelu(float x) { return FastDivide(x < -kFar ? x * 0 : x, 1 + ExpOfMinus2U(x)); }
+__device__ float ByTanh(float x) { return FastDivide(x < -kFar ? x * 0 : x, 1 + ExpOfMinus2U(x)); }
 
-__device__ float GeluSlope(float x) {
+__device__ float SlopeByTanh(float x) {
   x = x > kFar ? kFar : x;  // its square must not overflow
   x = x < -kFar ? -kFar : x;
   const float e = ExpOfMinus2U(x), s = FastDivide(1, 1 + e);  // and e*s = 1 - s
   return s + x * s * (e * s) * (kTwoRoot * (1 + 3 * kCubic * x * x));
 }
 
-template <typename N>
+// P(x) of N(0, 1).
+__device__ float Distribution(float x) { return 0.5f * erfcf(x * -0.70710678f); }
+
+__device__ float Exactly(float x) { return (x < -kFar ? x * 0 : x) * Distribution(x); }
+
+__device__ float ExactSlope(float x) {
+  constexpr float kPeak = 0.39894228f;  // 1 / sqrt(2 pi)
+  x = x > kFar ? kFar : x;
+  x = x < -kFar ? -kFar : x;
+  return Distribution(x) + x * kPeak * FastExp(-0.5f * x * x);
+}
+
+template <typename N, GeluForm kForm>
 struct GeluForwardEach {
   GeluForwardArgs<N> a;
 
   template <int kSize>
   __device__ void At(int64_t i) const {
     auto x = LoadFloats<kSize>(a.x + i);
-    for (int j = 0; j < kSize; ++j) x.at[j] = Gelu(x.at[j]);
+    for (int j = 0; j < kSize; ++j)
+      x.at[j] = kForm == GeluForm::kExact ? Exactly(x.at[j]) : ByTanh(x.at[j]);
     StoreFloats(a.y + i, x);
   }
 };
 
-template <typename N>
+template <typename N, GeluForm kForm>
 struct GeluBackwardEach {
   GeluBackwardArgs<N> a;
 
@@ -52,23 +65,37 @@ struct GeluBackwardEach {
   __device__ void At(int64_t i) const {
     const auto x = LoadFloats<kSize>(a.x + i);
     auto d = LoadFloats<kSize>(a.dy + i);
-    for (int j = 0; j < kSize; ++j) d.at[j] *= GeluSlope(x.at[j]);
+    for (int j = 0; j < kSize; ++j)
+      d.at[j] *= kForm == GeluForm::kExact ? ExactSlope(x.at[j]) : SlopeByTanh(x.at[j]);
     StoreFloats(a.dx + i, d);
   }
 };
+
+template <typename N, GeluForm kForm>
+void RunForward(const GeluForwardArgs<N>& args, Stream stream) {
+  LaunchForEach<kPackSize<N>>(AccessOf(args.x, args.y), args.n, GeluForwardEach<N, kForm>{args},
+                              stream);
+}
+
+template <typename N, GeluForm kForm>
+void RunBackward(const GeluBackwardArgs<N>& args, Stream stream) {
+  LaunchForEach<kPackSize<N>>(AccessOf(args.x, args.dy, args.dx), args.n,
+                              GeluBackwardEach<N, kForm>{args}, stream);
+}
 
 }  // namespace
 
 template <typename N>
 void GeluForward(const GeluForwardArgs<N>& args, Stream stream) {
-  LaunchForEach<kPackSize<N>>(AccessOf(args.x, args.y), args.n, GeluForwardEach<N>{args}, stream);
+  args.form == GeluForm::kExact ? RunForward<N, GeluForm::kExact>(args, stream)
+                                : RunForward<N, GeluForm::kTanh>(args, stream);
 }
 PP_INSTANTIATE_CUDA(GeluForward)
 
 template <typename N>
 void GeluBackward(const GeluBackwardArgs<N>& args, Stream stream) {
-  LaunchForEach<kPackSize<N>>(AccessOf(args.x, args.dy, args.dx), args.n, GeluBackwardEach<N>{args},
-                              stream);
+  args.form == GeluForm::kExact ? RunBackward<N, GeluForm::kExact>(args, stream)
+                                : RunBackward<N, GeluForm::kTanh>(args, stream);
 }
 PP_INSTANTIATE_CUDA(GeluBackward)
 

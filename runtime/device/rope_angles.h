@@ -10,7 +10,7 @@
 namespace pp {
 
 // Of the job's Rope: the cosines [T, head_dim/2] of the angles of positions 0, 1, ..., then the
-// sines, as many. Empty: it has none.
+// sines, as many, times RopeConfig::attention_factor. Empty: it has none.
 std::vector<float> RopeAngles(const Job& job);
 
 }  // namespace pp

@@ -71,13 +71,25 @@ class KernelOperators : public Operators {
                                        .out = Act(call.out),
                                        .lse = call.statistics,
                                        .dropout = Dropout(call)});
+      case OperatorKind::kHeadNorm:
+        return acts_.HeadNormForward({.rows = rows_,
+                                      .heads = op.heads,
+                                      .kv_heads = op.kv_heads,
+                                      .head_dim = op.head_dim,
+                                      .x = Act(call.in),
+                                      .q_gamma = call.parameters[0],
+                                      .k_gamma = call.parameters[1],
+                                      .y = Act(call.out),
+                                      .rstd = call.statistics,
+                                      .epsilon = op.epsilon});
       case OperatorKind::kRope:
         return Turn(call, Act(call.out), kernels::Turn::kForward);
       case OperatorKind::kSwiGlu:
         return acts_.SwiGluForward(
             {.rows = rows_, .columns = op.out, .x = Act(call.in), .y = Act(call.out)});
       case OperatorKind::kGelu:
-        return acts_.GeluForward({.n = rows_ * op.in, .x = Act(call.in), .y = Act(call.out)});
+        return acts_.GeluForward(
+            {.n = rows_ * op.in, .x = Act(call.in), .y = Act(call.out), .form = Form(op)});
       case OperatorKind::kResidual:
         if (call.in == nullptr) return;  // the Linear has added the stream
         return acts_.Residual({.range = peers_.OwnRange(op.in),
@@ -139,6 +151,20 @@ class KernelOperators : public Operators {
                                         .dout = Act(call.d_out),
                                         .dqkv = Act(call.d_in),
                                         .dropout = Dropout(call)});
+      case OperatorKind::kHeadNorm:
+        acts_.HeadNormBackward({.rows = rows_,
+                                .heads = op.heads,
+                                .kv_heads = op.kv_heads,
+                                .head_dim = op.head_dim,
+                                .x = Act(call.in),
+                                .q_gamma = call.parameters[0],
+                                .k_gamma = call.parameters[1],
+                                .rstd = call.statistics,
+                                .d = Act(call.d_in),
+                                .dgamma = call.part});
+        // A peer has only the sums over its own heads.
+        if (tp_ > 1) peers_.SumNumbers(call.part, 2 * int64_t{op.head_dim});
+        return;
       case OperatorKind::kRope:
         return Turn(call, Act(call.d_in), kernels::Turn::kBackward);
       case OperatorKind::kSwiGlu:
@@ -148,8 +174,11 @@ class KernelOperators : public Operators {
                                      .dy = Act(call.d_out),
                                      .dx = Act(call.d_in)});
       case OperatorKind::kGelu:
-        return acts_.GeluBackward(
-            {.n = rows_ * op.in, .x = Act(call.in), .dy = Act(call.d_out), .dx = Act(call.d_in)});
+        return acts_.GeluBackward({.n = rows_ * op.in,
+                                   .x = Act(call.in),
+                                   .dy = Act(call.d_out),
+                                   .dx = Act(call.d_in),
+                                   .form = Form(op)});
       case OperatorKind::kResidual:
         if (call.d_in == call.d_out) return;
         acts_.Dropout({.range = peers_.OwnRange(op.in),
@@ -164,12 +193,13 @@ class KernelOperators : public Operators {
 
   void BackwardWeight(const OperatorCall& call) override {
     const Operator& op = call.placed->op;
-    const Update update = call.stage->accumulate;
     switch (op.kind) {
       case OperatorKind::kEmbedding:
         return EmbeddingWeight(call);
       case OperatorKind::kNorm:
-        return NormWeight(call);
+        return NormWeight(call, op.in);
+      case OperatorKind::kHeadNorm:
+        return NormWeight(call, op.head_dim);
       case OperatorKind::kLinear:
         return LinearWeight(call);
       case OperatorKind::kRope:
@@ -212,14 +242,18 @@ class KernelOperators : public Operators {
     return std::clamp<int64_t>(vocabulary_ - peers_.index() * room, 0, room);
   }
 
-  void NormWeight(const OperatorCall& call) {
-    const int64_t n = call.placed->op.in;
+  // Of one or two parameters with n elements each.
+  void NormWeight(const OperatorCall& call, int64_t n) {
     const Update update = call.stage->accumulate;
-    float *gamma = call.gradients[0], *beta = call.gradients[1];
+    float *one = call.gradients[0], *two = call.gradients[1];
     // In one go if they are adjacent.
-    if (beta == gamma + n) return Accumulate(update, 2 * n, call.part, gamma);
-    Accumulate(update, n, call.part, gamma);
-    if (beta != nullptr) Accumulate(update, n, call.part + n, beta);
+    if (two == one + n) return Accumulate(update, 2 * n, call.part, one);
+    Accumulate(update, n, call.part, one);
+    if (two != nullptr) Accumulate(update, n, call.part + n, two);
+  }
+
+  static kernels::GeluForm Form(const Operator& op) {
+    return op.gelu == GeluForm::kExact ? kernels::GeluForm::kExact : kernels::GeluForm::kTanh;
   }
 
   // A peer contributes the rows of its tokens, the first one also those of the positions.

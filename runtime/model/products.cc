@@ -45,7 +45,8 @@ LinearProducts ProductsOf(const Job& job, const std::vector<StageOperator>& oper
                                                  .update = update,
                                                  .numbers = to_weights};
   const auto is_gelu = [&](size_t i) {
-    return i < operators.size() && operators[i].op.kind == OperatorKind::kGelu;
+    return i < operators.size() && operators[i].op.kind == OperatorKind::kGelu &&
+           operators[i].op.gelu == GeluForm::kTanh;  // epilogues have no other one
   };
   // What peers have yet to add up is incomplete. And RE must not recompute without the Linear what
   // a forward computed with it: the bits might differ.

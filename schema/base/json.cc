@@ -158,9 +158,35 @@ class PieceBuffer : public std::streambuf {
   Status status_;
 };
 
-}  // namespace
+constexpr std::string_view kPythonWords[] = {"NaN", "-Infinity", "Infinity"};
 
-Result<Json> ParseJson(std::string_view text) {
+// With those words, outside of strings, as strings.
+std::string WithoutPythonWords(std::string_view text) {
+  std::string json;
+  bool in_string = false;
+  for (size_t at = 0; at < text.size();) {
+    size_t length = 1;
+    if (!in_string) {
+      for (const std::string_view word : kPythonWords) {
+        if (!text.substr(at).starts_with(word)) continue;
+        json += fmt::format("\"\\u{:04x}{}\"", static_cast<int>(kNoJson), word);
+        at += word.size();
+        length = 0;
+        break;
+      }
+    } else if (text[at] == '\\') {
+      length = 2;
+    }
+    if (length == 0) continue;
+    if (text[at] == '"') in_string = !in_string;
+    json += text.substr(at, length);
+    at += length;
+  }
+  return json;
+}
+
+// Discarded where it is no JSON.
+Result<Json> ParseWhole(std::string_view text) {
   Json root(Type::discarded);
   const TakeJsonPart take = [&root](JsonPart part) {
     root = std::move(part.value);
@@ -171,6 +197,26 @@ Result<Json> ParseJson(std::string_view text) {
   PP_RETURN_IF_ERROR(reader.status());
   if (!whole) return Json(Type::discarded);
   return root;
+}
+
+}  // namespace
+
+Result<Json> ParseJson(std::string_view text) {
+  Result<Json> root = ParseWhole(text);
+  if (!root.ok() || !root->is_discarded()) return root;
+  const bool python = text.find(kPythonWords[0]) != std::string_view::npos ||
+                      text.find(kPythonWords[2]) != std::string_view::npos;
+  return python ? ParseWhole(WithoutPythonWords(text)) : root;
+}
+
+std::string DumpJson(const Json& value, int indent) {
+  std::string text = value.dump(indent, ' ', true, Json::error_handler_t::replace);
+  for (const std::string_view word : kPythonWords) {
+    const std::string written = fmt::format("\"\\u{:04x}{}\"", static_cast<int>(kNoJson), word);
+    for (size_t at = 0; (at = text.find(written, at)) != std::string::npos; at += word.size())
+      text.replace(at, written.size(), word);
+  }
+  return text;
 }
 
 Result<bool> ForEachJsonPart(std::string_view text, const JsonContainer& container,

@@ -16,7 +16,15 @@ namespace pp {
 inline constexpr int kMostJsonDepth = 64;
 
 // Discarded (is_discarded) where `text` is no JSON. Invalid: it is nested more deeply than that.
+//
+// Python also writes NaN, Infinity and -Infinity, which JSON has not: they become strings of
+// kNoJson and the word. So no number is read where one of them stands, and DumpJson writes them as
+// they were.
 Result<nlohmann::json> ParseJson(std::string_view text);
+inline constexpr char kNoJson = '\x01';
+
+// In ASCII, on one line, or with `indent` spaces a level. What is no UTF-8 is replaced.
+std::string DumpJson(const nlohmann::json& value, int indent = -1);
 
 // What has many values: the outermost object, or that member of it, if `member` is not empty.
 struct JsonContainer {

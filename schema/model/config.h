@@ -2,8 +2,10 @@
 // families.h says what a family's config.json calls them, and which operators it has.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "schema/base/status.h"
 
@@ -11,17 +13,33 @@ namespace pp {
 
 struct ModelFamily;
 
+// How the angles of rotary position embeddings differ from those of the position itself.
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
+
 // The angles of rotary position embeddings: position t turns pair i of a head's D/2 pairs by t /
-// theta^(2i/D). With factor > 0 they are LLaMA 3's: pairs that turn fewer than low_factor times in
-// original_positions positions turn factor times as slowly, those with more than high_factor times
-// as before, with a linear transition between them.
+// theta^(2i/D), by kLinear factor times as slowly.
+//
+// kLlama3: pairs that turn fewer than low_factor times in original_positions positions turn factor
+// times as slowly, those with more than high_factor times as before, with a linear transition
+// between them in the number of turns.
+//
+// kYarn (Peng et al., "YaRN", 2023): the same with beta_slow and beta_fast, with a transition in i;
+// cosines and sines are multiplied by attention_factor.
 struct RopeConfig {
   float theta = 10000;
-  float factor = 0, low_factor = 1, high_factor = 4;
+  RopeScaling scaling = RopeScaling::kNone;
+  float factor = 1;
   int original_positions = 0;
+  float low_factor = 1, high_factor = 4;
+  float beta_fast = 32, beta_slow = 1, attention_factor = 1;
+  bool truncate = true;  // the transition begins and ends at whole i
 
   bool operator==(const RopeConfig&) const = default;
 };
+
+// The function of a GPT-2's feed-forward layer: by its formula with tanh, or with the error
+// function.
+enum class GeluForm : uint8_t { kTanh, kExact };
 
 struct ModelConfig {
   const ModelFamily* family = nullptr;
@@ -38,15 +56,23 @@ struct ModelConfig {
   float embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
   bool tied = false;  // the token embedding is also the head's matrix
   bool attention_bias = false, mlp_bias = false;
+  GeluForm gelu = GeluForm::kTanh;
+  // A token attends to this many, itself among them; 0: to all before it.
+  int sliding_window = 0;
   RopeConfig rope;
 
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Reads a Hugging Face config.json of a known family. `file` is the name that errors give.
-Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file);
+// Reads a Hugging Face config.json of a known family. `file` is the name that errors give. Every
+// key is read, or known to change nothing (ignored_keys.h), or added to `unknown`.
+Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file,
+                                     std::vector<std::string>* unknown = nullptr);
 // `given`: the file, or the folder where it is.
-Result<ModelConfig> LoadModelConfig(const std::string& given);
+Result<ModelConfig> LoadModelConfig(const std::string& given,
+                                    std::vector<std::string>* unknown = nullptr);
+// What to say of unknown keys: "config.json: not known, and not used: foo, bar".
+std::string UnknownKeysNote(const std::string& given, const std::vector<std::string>& unknown);
 // The file that is read then.
 std::string ModelConfigPath(const std::string& given);
 // One line that ParseModelConfig reads back.

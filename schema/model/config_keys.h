@@ -16,6 +16,11 @@ inline constexpr int kMaxWidth = 1 << 18;
 inline constexpr int kMaxLayers = 1 << 16;
 inline constexpr int kMaxPositions = 1 << 24;
 
+// A key, and another name for it.
+struct KeyAlias {
+  const char *key, *other;
+};
+
 class ConfigKeys {
  public:
   virtual ~ConfigKeys() = default;
@@ -23,6 +28,8 @@ class ConfigKeys {
   // An integer from 1 to `limit`. If the key is missing or null: `fallback`.
   virtual void Int(const char* key, int limit, int* value) = 0;
   virtual void Int(const char* key, int limit, int* value, int64_t fallback) = 0;
+  // The same, where null has another meaning than no key.
+  virtual void Int(const char* key, int limit, int* value, int64_t absent, int64_t null) = 0;
   // low <= number < high.
   virtual void Float(const char* key, double low, double high, float* value, float fallback) = 0;
   // The same, for what matters to training, but not to the meaning of weights.
@@ -30,10 +37,18 @@ class ConfigKeys {
   virtual void Bool(const char* key, bool* value, bool fallback) = 0;
   // A switch of the model that is supported in one position only, which is the default.
   virtual void Only(const char* key, bool value) = 0;
-  // One of these words, which are synonyms. The first one is the default.
-  virtual void Word(const char* key, std::initializer_list<const char*> words) = 0;
-  // rope_theta and rope_scaling, or rope_parameters with both.
-  virtual void Rope(RopeConfig* rope) = 0;
+  // One of these words. Those of a meaning are synonyms; without the key it is the first one.
+  using Words = std::initializer_list<const char*>;
+  virtual int Word(const char* key, std::initializer_list<Words> meanings, int meaning) = 0;
+  // rope_theta and rope_scaling, or rope_parameters with both. The model has `positions` positions.
+  virtual void Rope(RopeConfig* rope, int positions) = 0;
+  // sliding_window, of all layers: null for none.
+  virtual void Window(int* window, int absent) = 0;
+  // The same where use_sliding_window, max_window_layers or layer_types say which of the `layers`
+  // have it: all of them, or none.
+  virtual void WindowOfLayers(int* window, int absent, int layers) = 0;
+  // Keys that transformers knows for this family, and that change nothing here.
+  virtual void Ignored(Words keys) = 0;
 
   // How the values before must relate to each other. `divisor` divides `value`:
   virtual void Divides(const char* key, int value, const char* divisor_key, int divisor) = 0;

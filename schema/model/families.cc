@@ -4,8 +4,11 @@ namespace pp {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
-    {"gpt2", "GPT2LMHeadModel", Gpt2Keys, Gpt2Table},
+    {"gpt2", "GPT2LMHeadModel", Gpt2Keys, Gpt2Table, kGpt2Aliases},
     {"llama", "LlamaForCausalLM", LlamaKeys, LlamaTable},
+    {"mistral", "MistralForCausalLM", MistralKeys, MistralTable},
+    {"qwen2", "Qwen2ForCausalLM", Qwen2Keys, Qwen2Table},
+    {"qwen3", "Qwen3ForCausalLM", Qwen3Keys, Qwen3Table},
 };
 
 }  // namespace

@@ -14,7 +14,10 @@ void Gpt2Keys(ConfigKeys& keys, ModelConfig& config) {
   keys.Int("n_layer", kMaxLayers, &config.layers);
   keys.Int("n_head", kMaxWidth, &config.heads);
   keys.Int("n_inner", 4 * kMaxWidth, &config.intermediate_size, 4 * int64_t{config.hidden_size});
-  keys.Word("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  config.gelu = static_cast<GeluForm>(
+      keys.Word("activation_function",
+                {{"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}, {"gelu", "gelu_python"}},
+                static_cast<int>(config.gelu)));
   keys.Float("layer_norm_epsilon", 1e-12, 1, &config.norm_epsilon, 1e-5f);
   keys.Training("embd_pdrop", 0, 1, &config.embedding_dropout, 0.1f);
   keys.Training("attn_pdrop", 0, 1, &config.attention_dropout, 0.1f);
@@ -23,8 +26,9 @@ void Gpt2Keys(ConfigKeys& keys, ModelConfig& config) {
   keys.Bool("tie_word_embeddings", &config.tied, true);
   keys.Only("scale_attn_weights", true);
   keys.Only("scale_attn_by_inverse_layer_idx", false);
-  keys.Only("add_cross_attention", false);
   keys.Divides("n_embd", config.hidden_size, "n_head", config.heads);
+  keys.Ignored({"n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj",
+                "summary_activation", "summary_proj_to_labels", "summary_first_dropout"});
 }
 
 ModelTable Gpt2Table(const ModelConfig& config) {
@@ -39,29 +43,30 @@ ModelTable Gpt2Table(const ModelConfig& config) {
   };
   const Piece one_of_three = {"attn.c_attn", c};  // queries, keys, values
 
-  return {.prefix = "transformer.",
-          .layer_prefix = "transformer.h.{}.",
-          .first = {Embedding({.token_name = "transformer.wte.weight",
-                               .position_name = "transformer.wpe.weight",
-                               .vocabulary = config.vocab_size,
-                               .positions = config.max_positions,
-                               .width = c,
-                               .std = std,
-                               .dropout = config.embedding_dropout})},
-          .layer = {LayerNorm("ln_1", c, epsilon),
-                    linear(c, {one_of_three, one_of_three, one_of_three}, Cut::kOut, std),
-                    Attention(heads), linear(c, {{"attn.c_proj", c}}, Cut::kIn, to_stream),
-                    Residual(c, config.residual_dropout, 1),
+  return {
+      .prefix = "transformer.",
+      .layer_prefix = "transformer.h.{}.",
+      .first = {Embedding({.token_name = "transformer.wte.weight",
+                           .position_name = "transformer.wpe.weight",
+                           .vocabulary = config.vocab_size,
+                           .positions = config.max_positions,
+                           .width = c,
+                           .std = std,
+                           .dropout = config.embedding_dropout})},
+      .layer = {LayerNorm("ln_1", c, epsilon),
+                linear(c, {one_of_three, one_of_three, one_of_three}, Cut::kOut, std),
+                Attention(heads), linear(c, {{"attn.c_proj", c}}, Cut::kIn, to_stream),
+                Residual(c, config.residual_dropout, 1),
 
-                    LayerNorm("ln_2", c, epsilon), linear(c, {{"mlp.c_fc", inner}}, Cut::kOut, std),
-                    Gelu(inner), linear(inner, {{"mlp.c_proj", c}}, Cut::kIn, to_stream),
-                    Residual(c, config.residual_dropout, 2)},
-          .last = NormAndHead(LayerNorm("transformer.ln_f", c, epsilon),
-                              {.name = config.tied ? "transformer.wte.weight" : "lm_head.weight",
-                               .width = c,
-                               .vocabulary = config.vocab_size,
-                               .tied = config.tied,
-                               .std = std})};
+                LayerNorm("ln_2", c, epsilon), linear(c, {{"mlp.c_fc", inner}}, Cut::kOut, std),
+                Gelu(inner, config.gelu), linear(inner, {{"mlp.c_proj", c}}, Cut::kIn, to_stream),
+                Residual(c, config.residual_dropout, 2)},
+      .last = NormAndHead(LayerNorm("transformer.ln_f", c, epsilon),
+                          {.name = config.tied ? "transformer.wte.weight" : "lm_head.weight",
+                           .width = c,
+                           .vocabulary = config.vocab_size,
+                           .tied = config.tied,
+                           .std = std})};
 }
 
 }  // namespace pp

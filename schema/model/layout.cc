@@ -204,6 +204,7 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
         add(PeerWork::kScatter, n * op.out);
       if (op.kind == OperatorKind::kLinear && op.cut == Cut::kOut)
         add(PeerWork::kScatter, n * op.in);
+      if (op.kind == OperatorKind::kHeadNorm) all.insert({PeerWork::kSum, 2 * op.head_dim});
       if (!job.sequence_parallel) continue;
       if (op.kind == OperatorKind::kEmbedding || op.kind == OperatorKind::kNorm ||
           op.kind == OperatorKind::kResidual)

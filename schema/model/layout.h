@@ -123,15 +123,16 @@ struct StageOperator {
     int64_t weight = 0, wgrad = 0, rounded = -1;  // offsets, as in Tensor
   };
   // Of its input, of the stream (a Residual), of its output, and of its statistics: Norm 1 /
-  // deviation [S] and maybe mean [S]; Attention [B, heads, T]; Loss [N, 2], only for itself.
+  // deviation [S] and maybe mean [S]; HeadNorm 1 / deviation [N, heads + kv_heads]; Attention
+  // [B, heads, T]; Loss [N, 2], only for itself.
   struct Forward {
     Spot in, stream, out, statistics;
     Spot all;  // with sequence parallelism, of an Embedding: N rows, also of gradients
   };
-  // Of the gradients with respect to its output and input, and, for a Norm, to its parameters,
-  // gamma's and then beta's: this micro-batch's part. A Norm's d_in is the sum with `add`, the
-  // gradient with respect to the stream so far, which may be at the same place; if there is none,
-  // it begins with this one.
+  // Of the gradients with respect to its output and input, and, for a Norm or HeadNorm, to its
+  // parameters, one after the other: this micro-batch's part. A Norm's d_in is the sum with `add`,
+  // the gradient with respect to the stream so far, which may be at the same place; if there is
+  // none, it begins with this one.
   struct Backward {
     Spot d_out, d_in, add, part;
   };

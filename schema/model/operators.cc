@@ -52,6 +52,7 @@ Operator PartOf(Operator op, int tp) {
     case OperatorKind::kLoss:
       op.in = PartOf(Tokens(op.in), tp);
       return op;
+    case OperatorKind::kHeadNorm:
     case OperatorKind::kRope:
     case OperatorKind::kAttention:
     case OperatorKind::kGelu:
@@ -169,8 +170,23 @@ Operator Rope(const HeadsSpec& spec, const RopeConfig& rope) {
           .rope = rope};
 }
 
-Operator Gelu(int64_t width) {
-  return {.kind = OperatorKind::kGelu, .in = width, .out = width, .cut = Cut::kOut};
+Operator HeadNorm(const HeadsSpec& spec, const std::string& queries, const std::string& keys,
+                  float epsilon) {
+  const int64_t width = int64_t{spec.heads + 2 * spec.kv_heads} * spec.head_dim;
+  return {.kind = OperatorKind::kHeadNorm,
+          .in = width,
+          .out = width,
+          .parameters = {Vector(queries + ".weight", spec.head_dim, 1),
+                         Vector(keys + ".weight", spec.head_dim, 1)},
+          .cut = Cut::kOut,
+          .heads = spec.heads,
+          .kv_heads = spec.kv_heads,
+          .head_dim = spec.head_dim,
+          .epsilon = epsilon};
+}
+
+Operator Gelu(int64_t width, GeluForm form) {
+  return {.kind = OperatorKind::kGelu, .in = width, .out = width, .cut = Cut::kOut, .gelu = form};
 }
 
 Operator SwiGlu(int64_t width) {
@@ -205,6 +221,7 @@ double MultiplyAdds(const Operator& op, int sequence_length) {
       return static_cast<double>(op.out) * sequence_length;
     case OperatorKind::kEmbedding:
     case OperatorKind::kNorm:
+    case OperatorKind::kHeadNorm:
     case OperatorKind::kRope:
     case OperatorKind::kGelu:
     case OperatorKind::kSwiGlu:

@@ -10,12 +10,12 @@
 //   Embedding   the stream: token and position rows    [V', C], maybe [P, C]  -
 //   Norm        of the stream                          gamma, maybe beta     1 / deviation, mean
 //   Linear      in W + b                               W, maybe b            its input
-//   Rope        queries and keys turned, in place      -                     -
-//   Attention   of queries, keys and values            -                     its input, output, lse
-//   Gelu        of each element                        -                     its input
-//   SwiGlu      of [gate | up]                         -                     its input
-//   Residual    the stream: itself + dropout(in)       -                     -
-//   Loss        cross-entropy with the targets         -                     its input's gradient
+//   HeadNorm    of each head of queries and of keys    gamma of each         its input, 1 /
+//   deviation Rope        queries and keys turned, in place      -                     - Attention
+//   of queries, keys and values            -                     its input, output, lse Gelu of
+//   each element                        -                     its input SwiGlu      of [gate | up]
+//   -                     its input Residual    the stream: itself + dropout(in)       - - Loss
+//   cross-entropy with the targets         -                     its input's gradient
 //
 // V' is the vocabulary with room for whole sixteens (PartOf). A Norm without beta is RMSNorm, and
 // has no mean. The output of a Norm, a Gelu or a SwiGlu is not saved: it is recomputed for the
@@ -34,6 +34,7 @@ enum class OperatorKind : uint8_t {
   kEmbedding,
   kNorm,
   kLinear,
+  kHeadNorm,
   kRope,
   kAttention,
   kGelu,
@@ -79,9 +80,10 @@ struct Operator {
   std::vector<Parameter> parameters;
   Matrix matrix = Matrix::kInOut;
   Cut cut = Cut::kNone;
-  int heads = 0, kv_heads = 0, head_dim = 0;  // Attention, Rope
+  int heads = 0, kv_heads = 0, head_dim = 0;  // Attention, HeadNorm, Rope
   RopeConfig rope;                            // Rope
-  float epsilon = 0;                          // Norm
+  GeluForm gelu = GeluForm::kTanh;            // Gelu
+  float epsilon = 0;                          // Norm, HeadNorm
   float dropout = 0;                          // Embedding, Attention, Residual
   int dropout_id =
       0;  // which dropout of its layer it is, below 8; the embedding's counts to layer 0
@@ -136,8 +138,11 @@ struct HeadsSpec {
 };
 Operator Attention(const HeadsSpec& spec);
 Operator Rope(const HeadsSpec& spec, const RopeConfig& rope);
+// RMSNorm of each head, with a gamma for all heads of queries and one for those of keys.
+Operator HeadNorm(const HeadsSpec& spec, const std::string& queries, const std::string& keys,
+                  float epsilon);
 
-Operator Gelu(int64_t width);
+Operator Gelu(int64_t width, GeluForm form = GeluForm::kTanh);
 Operator SwiGlu(int64_t width);  // of [gate | up], 2 width floats
 Operator Residual(int64_t width, float dropout, int dropout_id);
 

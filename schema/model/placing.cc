@@ -32,6 +32,7 @@ Traits TraitsOf(OperatorKind kind) {
       return {true, Gradient::kScratch, false};
     case OperatorKind::kLinear:
       return {false, Gradient::kOwn, false};
+    case OperatorKind::kHeadNorm:
     case OperatorKind::kRope:
       return {false, Gradient::kOwn, true};
     case OperatorKind::kAttention:
@@ -120,10 +121,12 @@ class Placer {
     }
   }
 
-  // Whether a CFW drops what it saves. The stream belongs to the residuals.
+  // Whether a CFW drops what it saves. The stream belongs to the residuals, a HeadNorm to the
+  // norms.
   bool Drops(size_t i) const {
-    const OperatorKind kind =
-        KindAt(i) == OperatorKind::kEmbedding ? OperatorKind::kResidual : KindAt(i);
+    OperatorKind kind = KindAt(i);
+    if (kind == OperatorKind::kEmbedding) kind = OperatorKind::kResidual;
+    if (kind == OperatorKind::kHeadNorm) kind = OperatorKind::kNorm;
     return dropped_.empty() || std::find(dropped_.begin(), dropped_.end(), kind) != dropped_.end();
   }
 
@@ -163,6 +166,10 @@ class Placer {
         case OperatorKind::kNorm:
           forward.statistics = take(i, &StageOperator::Forward::statistics,
                                     static_cast<int64_t>(op.parameters.size()) * stream_);
+          break;
+        case OperatorKind::kHeadNorm:
+          forward.statistics =
+              take(i, &StageOperator::Forward::statistics, (op.heads + op.kv_heads) * tokens_);
           break;
         case OperatorKind::kLoss:
           forward.statistics = {Area::kScratch, temporary_[1]};
@@ -301,6 +308,8 @@ class Placer {
         }
         backward.d_in = d_stream;
       } else if (TraitsOf(KindAt(i)).in_place) {
+        if (KindAt(i) == OperatorKind::kHeadNorm)
+          backward.part = take(2 * placed.op.head_dim, Dtype::kFp32);
         backward.d_in = backward.d_out;
       } else if (i > 0) {
         backward.d_in = of(i - 1);

@@ -36,6 +36,9 @@ StageWork WorkOf(const Operator& op, const Job& job) {
       work.forward.bytes = work.recompute.bytes = 2 * in + out;
       if (op.dropout > 0 || job.sequence_parallel) work.input = {0, in + out};
       break;
+    case OperatorKind::kHeadNorm:
+      work.weight = {0, 8 * parameters};
+      [[fallthrough]];
     case OperatorKind::kRope:
     case OperatorKind::kGelu:
     case OperatorKind::kSwiGlu:

@@ -18,6 +18,8 @@ kernels::WorkspaceShape ShapeOf(const Job& job, int64_t* angles) {
     for (const Operator& op : *operators) {
       if (op.kind == OperatorKind::kNorm)
         shape.norm_channels = std::max(shape.norm_channels, op.in);
+      if (op.kind == OperatorKind::kHeadNorm)
+        shape.norm_channels = std::max(shape.norm_channels, int64_t{op.head_dim});
       if (op.kind == OperatorKind::kLinear && op.parameters.size() > 1) biases += op.out;
       if (op.kind == OperatorKind::kRope) *angles = int64_t{job.sequence_length} * op.head_dim;
       if (op.kind == OperatorKind::kAttention)

@@ -135,7 +135,7 @@ Program SmallPlan(CompileOptions options) {
 TEST_CASE("every scheme trains on a GPU as on a CPU") {
   bool fp32 = true;
   for (const Scheme& scheme : Schemes()) {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const char* family : {"gpt2", "llama", "qwen3"}) {
       CompareWithCpu({.scheme = std::string(scheme.name),
                       .shape = {2, 4, 0},
                       .job = {.dtype = fp32 ? Dtype::kFp32 : Dtype::kBf16}},

@@ -257,7 +257,7 @@ std::vector<Cell> ModelCells() {
     int pp, tp, dp;
   } const shapes[] = {{4, 1, 1}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}, {2, 2, 2}};
   std::vector<Cell> cells;
-  for (const char* family : {"gpt2", "llama"})
+  for (const char* family : {"gpt2", "llama", "qwen3"})
     for (const Scheme& scheme : Schemes())
       for (const auto& shape : shapes)
         for (const bool sequence_parallel : {false, true})
@@ -269,7 +269,7 @@ std::vector<Cell> ModelCells() {
                              .tp = shape.tp,
                              .sequence_parallel = sequence_parallel});
   // What is dropped and recomputed, and the backward's halves.
-  for (const char* family : {"gpt2", "llama"})
+  for (const char* family : {"gpt2", "llama", "qwen3"})
     for (const char* passes : {"mario", "split-backward", "mario,split-backward"})
       for (const bool sequence_parallel : {false, true})
         cells.push_back({.scheme = "1f1b",
@@ -278,7 +278,7 @@ std::vector<Cell> ModelCells() {
                          .family = family,
                          .tp = 2,
                          .sequence_parallel = sequence_parallel});
-  for (const char* family : {"gpt2", "llama"})
+  for (const char* family : {"gpt2", "llama", "qwen3"})
     for (const char* recompute : {"attention", "norm,linear", "residual"})
       for (const int tp : {1, 2})
         cells.push_back({.scheme = "1f1b",

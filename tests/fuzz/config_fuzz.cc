@@ -42,7 +42,14 @@ constexpr const char* kKeys[] = {"vocab_size",
                                  "rope_scaling",
                                  "rope_parameters",
                                  "factor",
-                                 "rope_type"};
+                                 "rope_type",
+                                 "original_max_position_embeddings",
+                                 "partial_rotary_factor",
+                                 "sliding_window",
+                                 "use_sliding_window",
+                                 "max_window_layers",
+                                 "layer_types",
+                                 "is_causal"};
 constexpr const char* kValues[] = {
     "0",
     "1",
@@ -67,16 +74,28 @@ constexpr const char* kValues[] = {
     "0.0",
     "2147483648",
     "\"llama\"",
+    "\"mistral\"",
+    "\"qwen2\"",
+    "\"qwen3\"",
+    "Infinity",
+    R"(["sliding_attention","sliding_attention"])",
+    R"(["full_attention","sliding_attention"])",
+    R"({"rope_type":"linear","factor":2.5})",
+    R"({"rope_type":"yarn","factor":null,"original_max_position_embeddings":3})",
+    R"({"rope_type":"yarn","factor":3,"beta_fast":2,"mscale":0.7,"mscale_all_dim":1e5})",
     R"({"rope_type":"llama3","factor":8,"original_max_position_embeddings":64})",
     R"({"rope_type":"default","rope_theta":1e6})"};
+
+constexpr const char* kFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
 
 // A right one, except for a few values.
 std::string AnyInput(pp::Random& random) {
   std::string text =
       random.OneIn(2)
           ? R"({"model_type":"gpt2","vocab_size":100,"n_positions":16,"n_embd":8,"n_layer":2,"n_head":2)"
-          : R"({"model_type":"llama","vocab_size":100,"max_position_embeddings":16,"hidden_size":8,)"
-            R"("num_hidden_layers":2,"num_attention_heads":2,"intermediate_size":12)";
+          : R"({"model_type":")" + std::string(kFamilies[random.Below(std::size(kFamilies))]) +
+                R"(","vocab_size":100,"max_position_embeddings":16,"hidden_size":8,)"
+                R"("num_hidden_layers":2,"num_attention_heads":2,"intermediate_size":12)";
   for (int i = random.Below(4); i > 0; --i)
     text += std::string(",\"") + kKeys[random.Below(std::size(kKeys))] +
             "\":" + kValues[random.Below(std::size(kValues))];

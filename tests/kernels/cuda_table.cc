@@ -26,6 +26,15 @@ void LayerNormBackward(const LayerNormBackwardArgs<N>& args) {
 }
 
 template <typename N>
+void HeadNormBackward(const HeadNormBackwardArgs<N>& args) {
+  std::vector<float> scratch(NormScratchFloats(args.head_dim));
+  HeadNormBackwardArgs<N> with = args;
+  with.scratch = scratch.data();
+  cuda::HeadNormBackward<N>(with, nullptr);
+  FinishKernel();
+}
+
+template <typename N>
 void BiasGradient(const BiasGradientArgs<N>& args) {
   int64_t columns = 0;
   for (const BiasTensor<N>& tensor : args.tensors) columns += tensor.n;
@@ -101,6 +110,7 @@ CpuKernels CudaKernels() {
   // Instead of what the lists have just set.
   PP_WITH_SCRATCH(AttentionBackward)
   PP_WITH_SCRATCH(BiasGradient)
+  PP_WITH_SCRATCH(HeadNormBackward)
   PP_WITH_SCRATCH(LayerNormBackward)
 #undef PP_CUDA_OF
 #undef PP_CUDA_ALL

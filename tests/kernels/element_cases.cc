@@ -28,17 +28,41 @@ Comparison Gelu(const CpuKernels& kernels) {
   return result;
 }
 
+Comparison GeluExact(const CpuKernels& kernels) {
+  Comparison result;
+  for (const float range : {1.0f, 10.0f}) {
+    Floats x = Numbers(1003, 1);
+    for (float& v : x) v *= range;
+    const int64_t n = static_cast<int64_t>(x.size());
+    const Floats dy = Numbers(n, 2);
+    Floats y(n), dx(n);
+    kernels.GeluForward({n, x.data(), y.data(), GeluForm::kExact});
+    kernels.GeluBackward({n, x.data(), dy.data(), dx.data(), GeluForm::kExact});
+    for (int64_t i = 0; i < n; ++i) {
+      const double v = x[i], distribution = std::erfc(-v / std::sqrt(2.0)) / 2;
+      const double density = std::exp(-v * v / 2) / std::sqrt(2 * M_PI);
+      // As above, of an exponent of v*v/2.
+      result.AddOne(y[i], v * distribution,
+                    4 * kEpsilon * std::abs(v * distribution) * (1 + v * v / 2) + 1e-15);
+      result.AddOne(dx[i], dy[i] * (distribution + v * density), 8 * kEpsilon * (1 + std::abs(v)));
+    }
+  }
+  return result;
+}
+
 // Where the square of x overflows, and where its exponential does.
 Comparison GeluFar(const CpuKernels& kernels) {
   const Floats x = {1e20f, -1e20f, 3e38f, -3e38f, 20, -20, 16, -16}, dy(x.size(), 2);
   const int64_t n = static_cast<int64_t>(x.size());
-  Floats y(n), dx(n);
-  kernels.GeluForward({n, x.data(), y.data()});
-  kernels.GeluBackward({n, x.data(), dy.data(), dx.data()});
   Comparison result;
-  for (int64_t i = 0; i < n; ++i) {
-    result.AddOne(y[i], x[i] > 0 ? x[i] : 0, 1e-30);
-    result.AddOne(dx[i], x[i] > 0 ? 2 : 0, 1e-30);
+  for (const GeluForm form : {GeluForm::kTanh, GeluForm::kExact}) {
+    Floats y(n), dx(n);
+    kernels.GeluForward({n, x.data(), y.data(), form});
+    kernels.GeluBackward({n, x.data(), dy.data(), dx.data(), form});
+    for (int64_t i = 0; i < n; ++i) {
+      result.AddOne(y[i], x[i] > 0 ? x[i] : 0, 1e-30);
+      result.AddOne(dx[i], x[i] > 0 ? 2 : 0, 1e-30);
+    }
   }
   return result;
 }

@@ -108,6 +108,25 @@ void TimeRope(GpuTimer& timer) {
   });
 }
 
+// Of Qwen3 1.7B: 16 heads of queries, 8 of keys, of 128 numbers each.
+void TimeHeadNorm(GpuTimer& timer) {
+  const int64_t dim = 128, heads = 16, kv_heads = 8, n = kRows * (heads + 2 * kv_heads) * dim;
+  const int64_t normed = kRows * (heads + kv_heads) * dim;
+  const int sets = timer.Sets(Bytes(n, 4));
+  const Halves x(sets, n), y(sets, n);
+  const Floats gamma(1, dim), dgamma(1, 2 * dim), rstd(1, kRows * (heads + kv_heads));
+  const Floats scratch(1, NormScratchFloats(dim));
+  timer.Time("norm of heads, 24 heads", Bytes(n, 4), kBytes, [&](int i) {
+    cuda::HeadNormForward<BFloat16>(
+        {kRows, heads, kv_heads, dim, x[i], gamma[0], gamma[0], y[i], rstd[0]}, nullptr);
+  });
+  timer.Time("norm of heads backward", Bytes(normed, 6), kBytes, [&](int i) {
+    cuda::HeadNormBackward<BFloat16>({kRows, heads, kv_heads, dim, x[i], gamma[0], gamma[0],
+                                      rstd[0], y[i], dgamma[0], scratch[0]},
+                                     nullptr);
+  });
+}
+
 void TimeResidual(GpuTimer& timer) {
   const int64_t width = 768, n = kRows * width;
   const int sets = timer.Sets(Bytes(n, 6));
@@ -280,6 +299,7 @@ int Speed() {
   TimeNorm(timer, "rms norm", 2048, false);
   TimeGelu(timer);
   TimeSwiGlu(timer);
+  TimeHeadNorm(timer);
   TimeRope(timer);
   TimeResidual(timer);
   TimeBias(timer);

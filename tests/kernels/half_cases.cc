@@ -106,13 +106,35 @@ Comparison HalfNorm(const CpuKernels& kernels) {
 }
 
 template <TwoBytes H>
+void HalfHeadNorm(const CpuKernels& kernels, int64_t head_dim, Comparison& result) {
+  const int64_t rows = 5, heads = 4, kv_heads = 2, n = rows * 8 * head_dim;
+  Both<H> x(n, 1), y(n), d(n, 2);
+  const Floats q_gamma = Numbers(head_dim, 3), k_gamma = Numbers(head_dim, 4);
+  Floats rstd(rows * 6), dgamma[2];
+  ForBoth<H>([&]<typename N>(N) {
+    kernels.HeadNormForward(
+        HeadNormForwardArgs<N>{rows, heads, kv_heads, head_dim, x.template data<N>(),
+                               q_gamma.data(), k_gamma.data(), y.template data<N>(), rstd.data()});
+    Floats& gradients = dgamma[Which<N>()] = Floats(2 * head_dim);
+    kernels.HeadNormBackward(HeadNormBackwardArgs<N>{
+        rows, heads, kv_heads, head_dim, x.template data<N>(), q_gamma.data(), k_gamma.data(),
+        rstd.data(), d.template data<N>(), gradients.data()});
+  });
+  for (const Both<H>* both : {&y, &d})
+    kernels.order == CpuKernels::Order::kSame && !kSanitized
+        ? Add(result, *both)
+        : AddNear(result, *both, 100 * kEpsilon);
+  AddSame(result, kernels, dgamma[1], dgamma[0]);
+}
+
+template <TwoBytes H>
 Comparison HalfElements(const CpuKernels& kernels) {
   Comparison result;
   for (const DropoutKey& key : kDropouts)
     for (const int64_t elements : {1, 31, 64, 72, 20001}) {
       const int64_t n = 3 * elements, first = n / 3 + (n > 5 && elements != 72 ? 1 : 0);
       Both<H> x(n, 1), y(n, 2), dropped(n), sum(n), gelu(n), dgelu(n), swiglu(n), dswiglu(2 * n);
-      Both<H> gates(2 * n, 3), total(n);
+      Both<H> gates(2 * n, 3), total(n), exact(n), dexact(n);
       ForBoth<H>([&]<typename N>(N) {
         const MaskedRange range = {first, n - first, elements};
         kernels.Dropout(DropoutArgs<N>{range, x.template data<N>() + first,
@@ -123,6 +145,10 @@ Comparison HalfElements(const CpuKernels& kernels) {
         kernels.GeluForward(GeluForwardArgs<N>{n, x.template data<N>(), gelu.template data<N>()});
         kernels.GeluBackward(GeluBackwardArgs<N>{n, x.template data<N>(), y.template data<N>(),
                                                  dgelu.template data<N>()});
+        kernels.GeluForward(GeluForwardArgs<N>{n, x.template data<N>(), exact.template data<N>(),
+                                               GeluForm::kExact});
+        kernels.GeluBackward(GeluBackwardArgs<N>{n, x.template data<N>(), y.template data<N>(),
+                                                 dexact.template data<N>(), GeluForm::kExact});
         kernels.SwiGluForward(
             SwiGluForwardArgs<N>{3, elements, gates.template data<N>(), swiglu.template data<N>()});
         kernels.SwiGluBackward(SwiGluBackwardArgs<N>{3, elements, gates.template data<N>(),
@@ -131,7 +157,8 @@ Comparison HalfElements(const CpuKernels& kernels) {
         const N* parts[] = {x.template data<N>(), y.template data<N>(), gates.template data<N>()};
         kernels.SumParts(SumPartsArgs<N>{n, 3, parts, total.template data<N>()});
       });
-      for (const Both<H>* both : {&dropped, &sum, &gelu, &dgelu, &swiglu, &dswiglu, &total})
+      for (const Both<H>* both :
+           {&dropped, &sum, &gelu, &dgelu, &exact, &dexact, &swiglu, &dswiglu, &total})
         Add(result, *both);
     }
   return result;
@@ -235,6 +262,7 @@ Comparison HalfEnds(const CpuKernels& kernels) {
   Comparison result;
   for (const int64_t stride : {260, 264}) HalfLoss<H>(kernels, stride, result);
   for (const int64_t channels : {37, 40}) HalfRows<H>(kernels, channels, result);
+  for (const int64_t head_dim : {6, 64, 128}) HalfHeadNorm<H>(kernels, head_dim, result);
   HalfRope<H>(kernels, 34, 2 * 34 + 5, result);
   HalfRope<H>(kernels, 32, 2 * 32 + 8, result);
   return result;

@@ -96,6 +96,7 @@ Comparison AdamW(const CpuKernels& kernels);
 Comparison DropoutAndResidual(const CpuKernels& kernels);
 Comparison Elementwise(const CpuKernels& kernels);
 Comparison Gelu(const CpuKernels& kernels);
+Comparison GeluExact(const CpuKernels& kernels);
 Comparison GeluFar(const CpuKernels& kernels);
 Comparison SwiGlu(const CpuKernels& kernels);
 
@@ -121,6 +122,7 @@ struct ProductSize {
 // In row_cases.cc.
 Comparison BiasGradient(const CpuKernels& kernels);
 Comparison Embedding(const CpuKernels& kernels);
+Comparison HeadNorm(const CpuKernels& kernels);
 Comparison LayerNorm(const CpuKernels& kernels);
 Comparison LayerNormInParts(const CpuKernels& kernels);
 Comparison RmsNorm(const CpuKernels& kernels);

@@ -85,6 +85,46 @@ Comparison Norm(const CpuKernels& kernels, bool centered) {
 Comparison LayerNorm(const CpuKernels& kernels) { return Norm(kernels, true); }
 Comparison RmsNorm(const CpuKernels& kernels) { return Norm(kernels, false); }
 
+// Each head against RMSNorm's formula; the values pass.
+Comparison HeadNorm(const CpuKernels& kernels) {
+  Comparison result;
+  constexpr int64_t kShapes[][4] = {{5, 1, 1, 2},     {7, 3, 1, 6},   {9, 4, 2, 64},
+                                    {1300, 2, 1, 20}, {3, 6, 3, 128}, {2, 2, 2, 256}};
+  for (const auto& [rows, heads, kv_heads, n] : kShapes) {
+    const int64_t normed = heads + kv_heads, all = normed + kv_heads;
+    const Floats x = Numbers(rows * all * n, 1), dy = Numbers(rows * all * n, 2);
+    const Floats q_gamma = Numbers(n, 3), k_gamma = Numbers(n, 4);
+    Floats y(x.size()), rstd(rows * normed), d = dy, dgamma(2 * n, std::nanf(""));
+    const float epsilon = 1e-6f;
+    kernels.HeadNormForward({rows, heads, kv_heads, n, x.data(), q_gamma.data(), k_gamma.data(),
+                             y.data(), rstd.data(), epsilon});
+    HeadNormBackwardArgs<float> args = {rows,     heads,          kv_heads,       n,
+                                        x.data(), q_gamma.data(), k_gamma.data(), rstd.data(),
+                                        d.data(), dgamma.data()};
+    kernels.HeadNormBackward(args);
+    Doubles want_y(x.begin(), x.end()), want_d(dy.begin(), dy.end()), want_dgamma(2 * n);
+    for (int64_t head = 0; head < rows * all; ++head) {
+      const int64_t at = head * n, of_row = head % all;
+      if (of_row >= normed) continue;
+      const Floats& gamma = of_row < heads ? q_gamma : k_gamma;
+      double square = 0, mean = 0;
+      for (int64_t c = 0; c < n; ++c) square += x[at + c] * double{x[at + c]} / double(n);
+      const double s = 1 / std::sqrt(square + double{epsilon});
+      for (int64_t c = 0; c < n; ++c)
+        mean += dy[at + c] * double{gamma[c]} * x[at + c] * s / double(n);
+      for (int64_t c = 0; c < n; ++c) {
+        want_y[at + c] = x[at + c] * s * gamma[c];
+        want_dgamma[(of_row < heads ? 0 : n) + c] += dy[at + c] * (x[at + c] * s);
+        want_d[at + c] = s * (dy[at + c] * double{gamma[c]} - x[at + c] * s * mean);
+      }
+    }
+    result.Add(y, want_y, 40 * kEpsilon);
+    result.Add(d, want_d, 80 * kEpsilon);
+    result.Add(dgamma, want_dgamma, 10 * kEpsilon * static_cast<double>(rows * heads));
+  }
+  return result;
+}
+
 Comparison LayerNormInParts(const CpuKernels& kernels) {
   Comparison result;
   const int64_t rows = 3;

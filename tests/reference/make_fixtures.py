@@ -1,4 +1,4 @@
-"""Makes tests/reference/gpt2_tiny and llama_tiny with PyTorch and Hugging Face transformers.
+"""Makes tests/reference/*_tiny and config_keys.json with PyTorch and Hugging Face transformers.
 
 The tests compare the runtime with what is here, so that nobody needs PyTorch to run them:
 
@@ -8,7 +8,10 @@ The tests compare the runtime with what is here, so that nobody needs PyTorch to
                                    model with a head has: of the mean loss over all tokens
   expected.json                    that loss; losses and gradient norms of ten AdamW steps
 
-Run: python3 make_fixtures.py gpt2|llama DIRECTORY     (pip install torch transformers)
+config_keys.json: for each family all keys of its config class, with their values for that model.
+
+Run: python3 make_fixtures.py FAMILY tests/reference/FAMILY_tiny     (pip install torch transformers)
+     python3 make_fixtures.py keys tests/reference/config_keys.json
 """
 
 import json
@@ -17,7 +20,8 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
+                          LlamaForCausalLM, PretrainedConfig)
 
 MICROBATCHES, BATCH, TOKENS, STEPS = 2, 2, 24, 10
 # AdamW as in runtime/model/parameters.h.
@@ -45,9 +49,42 @@ def llama():
     return LlamaForCausalLM(config)
 
 
+def gpt2_exact():
+    config = gpt2().config
+    config.activation_function = "gelu"
+    return GPT2LMHeadModel(config)
+
+
+def descendant(family, **more):
+    """What the families have in common that descend from LLaMA."""
+    sizes = dict(vocab_size=97, max_position_embeddings=32, hidden_size=36, intermediate_size=50,
+                 num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
+                 rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=0, attn_implementation="eager")
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(sizes | more)))
+
+
+def qwen2():
+    return descendant("qwen2", tie_word_embeddings=True, rope_parameters={
+        "rope_type": "linear", "rope_theta": 300.0, "factor": 3.0})
+
+
+def qwen3():
+    return descendant("qwen3", head_dim=20, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "beta_fast": 3.0,
+        "beta_slow": 0.5, "original_max_position_embeddings": 16})
+
+
+def mistral():
+    return descendant("mistral", head_dim=10, sliding_window=7)
+
+
+FAMILIES = {"gpt2": gpt2, "gpt2_exact": gpt2_exact, "llama": llama, "qwen2": qwen2, "qwen3": qwen3,
+            "mistral": mistral}
+
+
 def make_model(family):
     """Odd sizes on purpose; biases and norms are random so that each of them matters."""
-    model = {"gpt2": gpt2, "llama": llama}[family]().float()
+    model = FAMILIES[family]().float()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -74,7 +111,20 @@ def backward(model, tokens, targets):
     return torch.stack(logits), total
 
 
+def write_keys(path):
+    """Adds those of this version of transformers to the file: of the config class, and of all
+    models' class. Made with 4.57 and with 5.24."""
+    keys = json.loads(path.read_text()) if path.exists() else {}
+    for family in ("gpt2", "llama", "mistral", "qwen2", "qwen3"):
+        config = AutoConfig.for_model(family, num_hidden_layers=4)
+        new = PretrainedConfig().to_dict() | config.to_dict()
+        keys[family] = dict(sorted((new | keys.get(family, {})).items()))
+    path.write_text(json.dumps(keys, indent=1) + "\n")
+
+
 def main(family, directory):
+    if family == "keys":
+        return write_keys(directory)
     torch.set_num_threads(1)
     model = make_model(family)
     model.save_pretrained(directory)

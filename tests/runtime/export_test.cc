@@ -91,7 +91,7 @@ std::vector<float> Numbers(const ModelConfig& model, const std::string& dir) {
 }
 
 TEST_CASE("an exported model does not depend on how it was cut, and trains on in any other way") {
-  for (const char* family : {"gpt2", "llama"})
+  for (const char* family : {"gpt2", "llama", "mistral", "qwen2", "qwen3"})
     for (const bool tied : {true, false}) {
       const Folder folder;
       const ModelConfig model = TinyModel(family, tied);

@@ -56,10 +56,10 @@ TEST_CASE("a wrong configuration is an error that says what would be right") {
   CHECK(Error("") == "ok");
   CHECK(Error(R"(,"activation_function":"gelu_pytorch_tanh")") == "ok");
   CHECK(Error(R"(,"activation_function":"relu")") ==
-        "c.json: activation_function is \"relu\" (gelu_new or gelu_pytorch_tanh, which are the "
-        "same)");
+        "c.json: activation_function is \"relu\" (gelu_new or gelu_pytorch_tanh or gelu_fast, which "
+        "are the same; gelu or gelu_python, which are the same)");
   CHECK(Error(R"(,"model_type":"mamba")") ==
-        "c.json: model_type is \"mamba\" (\"gpt2\", \"llama\")");
+        "c.json: model_type is \"mamba\" (\"gpt2\", \"llama\", \"mistral\", \"qwen2\", \"qwen3\")");
   CHECK(Error(R"(,"n_head":5)") ==
         "c.json: n_embd is 36, which n_head 5 does not divide (1, 2, 3, 4, 6, 9, 12, 18, 36 "
         "would)");
@@ -197,6 +197,13 @@ constexpr char kLlama[] =
     R"({"model_type":"llama","vocab_size":97,"max_position_embeddings":32,"hidden_size":36,)"
     R"("num_hidden_layers":4,"num_attention_heads":6,"intermediate_size":50)";
 
+// The same with another family's norms and biases.
+ModelConfig Qwen(const char* family) {
+  ModelConfig model = Llama();
+  model.family = FindFamily(family);
+  return model;
+}
+
 TEST_CASE("a configuration of LLaMA has the angles of both ways to write them") {
   const auto parse = [](const std::string& more) {
     return ParseModelConfig(kLlama + more + "}", "c.json");
@@ -213,7 +220,7 @@ TEST_CASE("a configuration of LLaMA has the angles of both ways to write them") 
   const auto before = parse(R"(,"rope_theta":5e5,"rope_scaling":{)" + llama3);
   const auto since = parse(R"(,"rope_parameters":{"rope_theta":500000,)" + llama3);
   REQUIRE((before.ok() && since.ok()));
-  CHECK(before->rope == RopeConfig{5e5f, 8, 1, 4, 64});
+  CHECK(before->rope == RopeConfig{5e5f, RopeScaling::kLlama3, 8, 64, 1, 4});
   CHECK(since->rope == before->rope);
   CHECK(*ParseModelConfig(ToJson(*since), "again") == *since);
 
@@ -226,18 +233,18 @@ TEST_CASE("a configuration of LLaMA has the angles of both ways to write them") 
         "head_dim)");
   CHECK(error(R"(,"hidden_act":"gelu")") ==
         "c.json: hidden_act is \"gelu\" (silu or swish, which are the same)");
-  CHECK(error(R"(,"rope_scaling":{"type":"linear","factor":2})") ==
-        "c.json: rope_scaling: rope_type is \"linear\" (\"default\" or \"llama3\")");
-  CHECK(error(R"(,"rope_scaling":{"rope_type":"llama3","factor":2})") ==
-        "c.json: rope_scaling: original_max_position_embeddings is missing (a number from 1 to "
-        "16777216)");
+  CHECK(error(R"(,"rope_scaling":{"type":"dynamic","factor":2})") ==
+        "c.json: rope_scaling: rope_type is \"dynamic\" (\"default\", \"linear\", \"llama3\" or "
+        "\"yarn\")");
+  CHECK(error(R"(,"rope_scaling":{"rope_type":"llama3"})") ==
+        "c.json: rope_scaling: factor is missing (at least 1)");
   CHECK(error(R"(,"rope_parameters":7)") == "c.json: rope_parameters is 7 (an object, or null)");
 }
 
 // For what a forward keeps, and for what BW_input leaves to BW_weight.
 TEST_CASE("stash and work are full of what the operators keep, side by side") {
   const std::vector<int> split = GENERATE(std::vector<int>{12}, std::vector<int>{0, 7, 0, 5, 0});
-  ModelConfig model = GENERATE(Gpt2(), Llama());
+  ModelConfig model = GENERATE(Gpt2(), Llama(), Qwen("qwen2"), Qwen("qwen3"));
   model.residual_dropout = GENERATE(0.0f, 0.1f);
   const Job job = {model, 3, 7, split};
   const int64_t n = job.tokens();
@@ -262,15 +269,18 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
       if ((!forward.stream || kind == OperatorKind::kResidual) && kind != OperatorKind::kRope)
         add(forward.out, n * placed.op.out);
       const auto parameters = static_cast<int64_t>(placed.op.parameters.size());
-      add(forward.statistics,
-          n * (kind == OperatorKind::kAttention ? placed.op.heads : parameters));
+      add(forward.statistics, n * (kind == OperatorKind::kAttention ? placed.op.heads
+                                   : kind == OperatorKind::kHeadNorm
+                                       ? placed.op.heads + placed.op.kv_heads
+                                       : parameters));
       const bool in_place = backward.d_in == backward.d_out || kind == OperatorKind::kLoss;
       if (kind == OperatorKind::kNorm) {
         add_gradient(backward.d_in);
       } else if (!in_place) {
         add(backward.d_in, n * before);
       }
-      add(backward.part, parameters * model.hidden_size);
+      add(backward.part, parameters * (kind == OperatorKind::kHeadNorm ? placed.op.head_dim
+                                                                       : model.hidden_size));
       before = placed.op.out;
     }
     add_gradient(layout.d_stream[static_cast<int>(Halves::kApart)]);
