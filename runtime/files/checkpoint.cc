@@ -104,6 +104,8 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
       {"step", manifest.step},
       {"updates", manifest.updates},
       {"by_epochs", manifest.by_epochs},
+      {"pass", manifest.pass.value_or(0)},
+      {"sequence", manifest.sequence},
       {"sequences", manifest.sequences},
       {"sequence_length", manifest.sequence_length},
       {"data", manifest.data.value_or(0)},
@@ -135,12 +137,14 @@ Result<Manifest> ReadManifest(const std::string& folder) {
   Manifest manifest;
   const bool reads = Reads([&] {
     manifest.format = root.at("format");
-    if (manifest.format != kManifestFormat) return;
+    if (!IsReadFormat(manifest.format)) return;
     manifest.model = root.at("model").dump();
     manifest.sequences = root.at("sequences");
     manifest.seed = root.at("seed");
     manifest.updates = root.at("updates");
     manifest.by_epochs = root.at("by_epochs");
+    if (root.contains("pass")) manifest.pass = root.at("pass").get<int64_t>();
+    manifest.sequence = root.value("sequence", int64_t{0});
     manifest.loss_scale = root.value("loss_scale", 0.0);  // older ones have none
     manifest.good_steps = root.value("good_steps", int64_t{0});
     manifest.skipped = root.value("skipped", int64_t{0});
@@ -151,8 +155,9 @@ Result<Manifest> ReadManifest(const std::string& folder) {
       manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
     manifest.step = root.at("step");
   });
-  const bool known = manifest.format == kManifestFormat;
+  const bool known = IsReadFormat(manifest.format);
   if (!reads || manifest.format < 1 || (known && manifest.step < 1)) return damaged;
+  if (manifest.pass.value_or(0) < 0 || manifest.sequence < 0) return damaged;
   return manifest;
 }
 

@@ -22,16 +22,20 @@
 namespace pp {
 
 struct Manifest {
-  int format = 0;                // of the file; if it is not kManifestFormat, the rest is missing
-  std::string model;             // config.json
-  int64_t step = 0;              // steps done
-  int64_t updates = 0;           // of every weight, in those steps
-  bool by_epochs = false;        // how the training counts, and so where it is in the data
-  int64_t sequences = 0;         // consumed by them,
+  int format = 0;          // of the file; if it is not one that is read, the rest is missing
+  std::string model;       // config.json
+  int64_t step = 0;        // steps done
+  int64_t updates = 0;     // of every weight, in those steps
+  bool by_epochs = false;  // how the training counts
+  // Where it is in the data: passes over it, and sequences of the next one. None: an older file,
+  // which has the count below alone.
+  std::optional<int64_t> pass;
+  int64_t sequence = 0;
+  int64_t sequences = 0;         // in all steps, with those that fill an epoch's last one,
   int64_t sequence_length = 0;   // of so many tokens; 0: an older file, which does not say
   std::optional<uint64_t> data;  // the data's digest (digest.h); none: an older file
   uint64_t seed = 0;
-  std::map<std::string, std::string> options;  // that decide the numbers, as they were given
+  std::map<std::string, std::string> options;  // what decides the numbers (run/settings.h)
   // If the loss was scaled (kernels/loss_scale.h); else 0.
   double loss_scale = 0;   // of the next step
   int64_t good_steps = 0;  // since it changed
@@ -42,7 +46,12 @@ struct Manifest {
   };
   std::vector<Shard> shards;  // by rank
 };
-inline constexpr int kManifestFormat = 2;  // 1: peers' parts of a vocabulary had other rows
+// 1: peers' parts of a vocabulary had other rows. 2 is read: it has no position, and a pass had no
+// sequence that the file's end does not fill.
+inline constexpr int kManifestFormat = 3, kOldestManifestFormat = 2;
+inline bool IsReadFormat(int format) {
+  return format >= kOldestManifestFormat && format <= kManifestFormat;
+}
 
 Status WriteManifest(const std::string& folder, const Manifest& manifest);
 // Invalid: it is missing or damaged. Failed: it cannot be read.
