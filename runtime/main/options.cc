@@ -188,7 +188,7 @@ class Description {
         Whole(&t_.val_every))
         ->needs(data);
     Add(
-        "--val-batches", "N|all", "batches of a validation, from the file's first one on",
+        "--val-batches", "N", "batches of a validation, from the file's first one on, or all",
         [&t = t_](const std::string& text) {
           int64_t number = 0;
           const bool all = text == "all";

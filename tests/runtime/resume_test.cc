@@ -155,11 +155,18 @@ TEST_CASE("a training goes on with other batches, by epochs or by steps") {
     return std::pair{*manifest->pass, manifest->sequence};
   };
   using Place = std::pair<int64_t, int64_t>;
-  REQUIRE(run(2, 1, 8, false, 1).status.message() == "");
+  const Outcome whole = run(2, 1, 8, false, 1);
+  REQUIRE(whole.status.message() == "");
+  REQUIRE(whole.numbers.size() == 8);
   CHECK(position(3) == Place{1, 8});
   CHECK(position(4) == Place{2, 0});
   fs::remove_all(StepFolder(folder / "saves", 4));
   const std::string from = StepFolder(folder / "saves", 3);
+  // With the same ones it is as if it had not stopped.
+  const Outcome same = run(2, 1, 8, true);
+  CHECK(same.notes == std::vector<std::string>{"continues from " + from});
+  CHECK(same.numbers == std::vector<double>(whole.numbers.begin() + 6, whole.numbers.end()));
+  fs::remove_all(StepFolder(folder / "saves", 4));
   // The two that are left of the second pass, and then ten by threes.
   const Outcome other = run(3, 1, 3, true);
   CHECK(other.status.message() == "");
