@@ -43,7 +43,7 @@ losses "$gpu_run" a.plan --backend cuda --steps 4 --save saved --resume --export
 val_loss > gpu.txt
 cat first.txt rest.txt | cmp whole.txt - || fail "resumed: $(cat first.txt rest.txt)"
 cmp whole/model.safetensors model/model.safetensors || fail "another model"
-losses "$piperun" a.plan --weights model --steps 1 --lr 0 "${validate[@]}" > /dev/null
+losses "$piperun" a.plan --weights model --bytes --steps 1 --lr 0 "${validate[@]}" > /dev/null
 val_loss | paste gpu.txt - | awk '{ d = ($1 - $2) / $1; exit !(d < 1e-5 && d > -1e-5) }' ||
   fail "exported: $(val_loss) and $(cat gpu.txt)"
 

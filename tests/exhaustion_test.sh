@@ -34,8 +34,8 @@ sweep() {
   done
   ((got == 0 && tried > 5)) || fail "$name: $tried sizes, the last one exits $got"
 }
-sweep piperun "$piperun" a.plan --data text.txt --steps 2 --log log.jsonl --trace trace.json
-sweep piperun "$piperun" a.plan --data text.txt --steps 2 --threads 3
+sweep piperun "$piperun" a.plan --data text.txt --bytes --steps 2 --log log.jsonl --trace trace.json
+sweep piperun "$piperun" a.plan --data text.txt --bytes --steps 2 --threads 3
 sweep pipec "$pipec" compile --scheme interleaved --devices 8 --microbatches 512 --passes mario -o big.plan
 sweep pipec "$pipec" show big.plan --format html
 
@@ -83,8 +83,8 @@ used() {
   echo $((most * 1024))
 }
 for more in "--save saves" "--save saves --resume" "--threads 2"; do
-  command=("$piperun" wide.plan --data text.txt --steps 2 $more)
-  [[ $more != *resume* ]] || command[5]=4
+  command=("$piperun" wide.plan --data text.txt --bytes --steps 2 $more)
+  [[ $more != *resume* ]] || command[6]=4
   wanted=$(counted "${command[@]}")
   [[ $wanted ]] || fail "no count: ${command[*]}"
   peak=$(used "${command[@]}")
@@ -93,14 +93,14 @@ for more in "--save saves" "--save saves --resume" "--threads 2"; do
 done
 
 # Files.
-(ulimit -f 4; "$piperun" a.plan --data text.txt --steps 50 --log log.jsonl) > out.txt 2> err.txt
+(ulimit -f 4; "$piperun" a.plan --data text.txt --bytes --steps 50 --log log.jsonl) > out.txt 2> err.txt
 said piperun $?
 grep -q "log.jsonl: cannot be written: File too large" err.txt || fail "a file that is too large"
 (ulimit -f 4; "$pipec" compile --scheme gpipe --devices 8 --microbatches 500 -o x.plan) 2> err.txt
 said pipec $?
 [[ ! -e x.plan ]] || fail "half a plan"
 for file in log.jsonl trace.json; do
-  LD_PRELOAD=$here/tests/libfaulty_disk.so CLOSE_FULL=$file "$piperun" a.plan --data text.txt \
+  LD_PRELOAD=$here/tests/libfaulty_disk.so CLOSE_FULL=$file "$piperun" a.plan --data text.txt --bytes \
     --steps 2 --log log.jsonl --trace trace.json > out.txt 2> err.txt
   said piperun $?
   grep -q "$file: cannot be written: No space left on device" err.txt || fail "closing $file"

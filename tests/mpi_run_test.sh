@@ -71,7 +71,7 @@ expect 0 "" 4 a.plan --data text.txt --steps 3 --transport shm
 expect 0 "" 4 a.plan --data text.txt --steps 3 --transport mpi
 "$piperun" a.plan --data text.txt --transport shm > out.txt 2> err.txt
 [[ $? == 2 ]] && grep -q "^piperun: error: --transport: 'shm' without mpiexec" err.txt || fail "shm alone"
-expect 2 "nowhere/model\.safetensors: .*" 4 a.plan --data text.txt --weights nowhere
+expect 2 "nowhere/model\.safetensors: .*" 4 a.plan --data text.txt --bytes --weights nowhere
 expect 2 "/proc/nowhere: cannot be made: .*" 4 a.plan --data text.txt --log /proc/nowhere/log
 expect 1 "/dev/full: cannot be written: .*" 4 a.plan --data text.txt --log /dev/full
 expect 1 "rank 3: step [0-9]+: loss of micro-batch [0-3] is nan \('FW s3 m[0-3]', instruction [0-9]+\)" \

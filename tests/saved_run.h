@@ -48,7 +48,7 @@ struct Outcome {
   Status status;
   std::vector<double> numbers;  // loss and norm of each step
   std::vector<std::string> notes;
-  int64_t saved = 0;
+  int64_t saved = 0, planned = 0;  // steps
   std::string unsaved;
 };
 
@@ -62,19 +62,24 @@ struct Steps {
   int sequence_length = 8;
   double learning_rate = 1e-3;
   std::function<void(int64_t)> on_step;
+  // What else is not as usual.
+  std::function<void(CompileOptions*)> plan;
+  std::function<void(TrainOptions*)> options;
 };
 
 inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& folder,
                    const Steps& steps) {
-  const auto program = Compile({.scheme = shape.scheme,
-                                .shape = {shape.pp, 8 / shape.dp, 0},
-                                .replicas = shape.dp,
-                                .zero = shape.zero,
-                                .clip = shape.clip,
-                                .job = {.model = model,
-                                        .micro_batch_size = 1,
-                                        .sequence_length = steps.sequence_length,
-                                        .tp = shape.tp}});
+  CompileOptions compile = {.scheme = shape.scheme,
+                            .shape = {shape.pp, 8 / shape.dp, 0},
+                            .replicas = shape.dp,
+                            .zero = shape.zero,
+                            .clip = shape.clip,
+                            .job = {.model = model,
+                                    .micro_batch_size = 1,
+                                    .sequence_length = steps.sequence_length,
+                                    .tp = shape.tp}};
+  if (steps.plan) steps.plan(&compile);
+  const auto program = Compile(compile);
   INFO(program.status().message());
   REQUIRE(program.ok());
   Outcome outcome;
@@ -89,6 +94,7 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
   options.resume = steps.resume;
   options.save_every = steps.save_every;
   options.on_note = [&](const std::string& note) { outcome.notes.push_back(note); };
+  if (steps.options) steps.options(&options);
   std::optional<SaveFolder> saves;
   if (steps.resume || steps.save_every > 0) {
     options.save = folder / "saves";
@@ -104,6 +110,7 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
   const KeptReport report = TrainAndKeep(*program, options);
   outcome.status = report.status;
   outcome.saved = report.saved_step;
+  outcome.planned = report.planned_steps;
   outcome.unsaved = report.unsaved.message();
   for (const StepReport& step : report.steps) {
     outcome.numbers.push_back(step.loss);

@@ -100,7 +100,7 @@ kill $reader
 
 # Before the first step there is nothing to finish.
 for signal in INT TERM HUP; do
-  "$piperun" large.plan --data text.txt --steps 1 --log new.jsonl > out.txt 2> err.txt &
+  "$piperun" large.plan --data text.txt --bytes --steps 1 --log new.jsonl > out.txt 2> err.txt &
   run=$!
   until grep -q "Threads:.*[3-9]" /proc/$run/status; do sleep 0.01; done
   kill -$signal $run

@@ -50,7 +50,7 @@ compare() {
     "limit $limit bytes of $(peak plain)"
   for ((round = 0; round < rounds; ++round)); do
     for name in plain fit-memory mario half; do
-      "$piperun" "$folder/$name" --data "$folder/text" --steps $((steps + 1)) --log "$folder/log" >/dev/null
+      "$piperun" "$folder/$name" --data "$folder/text" --bytes --steps $((steps + 1)) --log "$folder/log" >/dev/null
       sed -E '1d; s/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" | sort -g |
         awk -v name="$name" -v peak="$(peak "$name")" '
           {t[NR] = $1} END {print name, t[1], t[int((NR + 1) / 2)], peak}'

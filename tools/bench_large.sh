@@ -91,6 +91,6 @@ for tensors in 800000 1600000; do
   bytes=$(stat -c %s header)
   for shift in 0 8 16 24 32 40 48 56; do printf "\\x$(printf %02x $((bytes >> shift & 255)))"; done |
     cat - header >model.safetensors
-  measure header "$tensors" "$piperun" run.plan --data text.txt --steps 1 --weights model.safetensors
+  measure header "$tensors" "$piperun" run.plan --data text.txt --bytes --steps 1 --weights model.safetensors
   grep -q "is missing" err.txt
 done

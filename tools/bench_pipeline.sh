@@ -21,7 +21,7 @@ cpu_of() {
   local plan=$1 steps=$2
   shift 2
   TIMEFORMAT='%U %S'
-  { time "$@" "$plan" --data "$folder/text" --steps "$steps" --log "$folder/log" \
+  { time "$@" "$plan" --data "$folder/text" --bytes --steps "$steps" --log "$folder/log" \
     >/dev/null 2>&1; } 2>&1 | awk '{print $1 + $2}'
 }
 

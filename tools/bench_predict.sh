@@ -26,7 +26,7 @@ compile() {
 }
 # The second-fastest, median and second-slowest step without the first two, and the peak in bytes.
 run() {
-  "$piperun" "$1" --data text.txt --steps $steps --log log.jsonl "${@:2}" > out.txt
+  "$piperun" "$1" --data text.txt --bytes --steps $steps --log log.jsonl "${@:2}" > out.txt
   sed -n '3,$s/.*"step_seconds":\([0-9.e-]*\).*/\1/p' log.jsonl | sort -g |
     awk '{t[NR] = $1} END {printf "%s %s %s ", t[2], t[int((NR + 1) / 2)], t[NR - 1]}'
   sed -n '$s/.*"peak_bytes":\[\([0-9,]*\)\].*/\1/p' log.jsonl | tr ',' '\n' | sort -g | tail -n 1

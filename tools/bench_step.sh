@@ -24,7 +24,7 @@ echo "LLaMA of GPT-2 124M's size (4 heads of keys and values of 12), B=4, T=64: 
 "$pipec" compile --scheme gpipe --devices 1 --microbatches 1 --model tools/llama_112m.json \
   --micro-batch-size 4 --seq-length 64 -o "$folder/plan"
 for _ in 1 2 3; do
-  "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --log "$folder/log" >/dev/null
+  "$piperun" "$folder/plan" --data "$folder/text" --bytes --steps "$steps" --log "$folder/log" >/dev/null
   best_and_median
   "$python" tools/bench_torch.py --model llama --steps "$steps"
 done
@@ -36,7 +36,7 @@ for dropout in 0.1 0; do
   "$pipec" compile --scheme gpipe --devices 1 --microbatches 1 --model "$folder/model.json" \
     --micro-batch-size 4 --seq-length 64 -o "$folder/plan"
   for _ in 1 2 3; do
-    "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --log "$folder/log" >/dev/null
+    "$piperun" "$folder/plan" --data "$folder/text" --bytes --steps "$steps" --log "$folder/log" >/dev/null
     best_and_median
     "$python" tools/bench_torch.py --dropout "$dropout" --steps "$steps"
   done
@@ -46,7 +46,7 @@ echo
 echo "The same step on one thread and on two, in turn, dropout 0: best seconds"
 for _ in 1 2 3; do
   for threads in 1 2; do
-    "$piperun" "$folder/plan" --data "$folder/text" --steps "$steps" --threads "$threads" \
+    "$piperun" "$folder/plan" --data "$folder/text" --bytes --steps "$steps" --threads "$threads" \
       --log "$folder/log" >/dev/null
     sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" >>"$folder/threads.$threads"
     sed -E 's/.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1/' "$folder/log" >"$folder/bits.$threads"
@@ -63,7 +63,7 @@ echo "The same step with --dtype bf16 and fp32, in turn, dropout 0: best seconds
 cp "$folder/plan" "$folder/plan.fp32"
 for _ in 1 2 3; do
   for dtype in fp32 bf16; do
-    "$piperun" "$folder/plan.$dtype" --data "$folder/text" --steps "$steps" --log "$folder/log" \
+    "$piperun" "$folder/plan.$dtype" --data "$folder/text" --bytes --steps "$steps" --log "$folder/log" \
       >/dev/null
     sed -E 's/.*"step_seconds":([0-9.e-]+).*/\1/' "$folder/log" >>"$folder/seconds.$dtype"
     sed -nE '$s/.*"peak_bytes":\[([0-9]+).*/\1/p' "$folder/log" >"$folder/bytes.$dtype"
@@ -76,8 +76,8 @@ done | xargs | awk '{printf "fp32 %.3f s, %.0f MB; bf16 %.3f s, %.0f MB: %.2f of
 # What piperun reports about its own time, with four ranks: steps, threads and processes in turn.
 itself() {
   for _ in 1 2 3; do
-    "$piperun" "$folder/plan" --data "$folder/text" --steps "$1" | sed -n 's/^kernels/threads: &/p'
-    mpiexec -n 4 "$piperun" "$folder/plan" --data "$folder/text" --steps "$1" |
+    "$piperun" "$folder/plan" --data "$folder/text" --bytes --steps "$1" | sed -n 's/^kernels/threads: &/p'
+    mpiexec -n 4 "$piperun" "$folder/plan" --data "$folder/text" --bytes --steps "$1" |
       sed -n 's/^kernels/mpiexec: &/p'
   done
 }

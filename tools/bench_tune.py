@@ -32,7 +32,7 @@ def output(*command):
 
 def steps_of(piperun, plan, *more):
     """The seconds of each step, without the first two."""
-    output(piperun, plan, "--data", "text.txt", "--steps", str(STEPS), "--log", "log.jsonl", *more)
+    output(piperun, plan, "--data", "text.txt", "--bytes", "--steps", str(STEPS), "--log", "log.jsonl", *more)
     with open("log.jsonl") as log:
         return [json.loads(line)["step_seconds"] for line in log][2:]
 

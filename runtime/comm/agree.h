@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/transport.h"
@@ -14,11 +15,11 @@ namespace pp {
 
 // Something that must be the same on all ranks.
 struct Item {
-  const char* name;  // an option; in the error
+  std::string name;  // an option; in the error
   uint64_t digest;
   const char* right = "the same on all ranks";  // in the error
 };
-inline constexpr size_t kMostItems = 32;
+inline constexpr size_t kMostItems = 64;
 
 // What a rank contributes.
 struct Readiness {

@@ -215,7 +215,7 @@ class OneDeviceOf : public OneDevice {
       call.micro = micro;
       call.accumulate = update;
       call.first_sequence = batches.FirstSequence(step_, replica, micro);
-      call.per_token = 1 / static_cast<double>(batches.Tokens(step_));
+      call.per_token = batches.PerToken(step_);
       executor_->Run(call);
       return call;
     };
@@ -274,7 +274,9 @@ class OneDeviceOf : public OneDevice {
     for (int stage = 0; args_.noise.any() && stage <= last; ++stage) DisturbGradients(stage);
     for (int stage = 0; stage <= last; ++stage) {
       StageCall call = CallOf(stage, Op::kStep);
-      call.update = args_.inputs->updates_before() + step_;
+      const Batches& batches = args_.inputs->batches();
+      call.update = args_.inputs->updates_before() + step_ - batches.EmptySteps(step_);
+      call.per_token = batches.PerToken(step_);
       executor_->Run(call);
     }
     all(Checked::kWeights, ValueReader::Numbers::kWeights);

@@ -53,7 +53,8 @@ struct StageCall {
   int64_t step = 1;            // of the training, from 1
   int64_t update = 1;          // STEP: index of the weights' update, from 1
   int64_t first_sequence = 0;  // index in the whole training of the micro-batch's first sequence
-  double per_token = 1;        // of the gradient: 1 / tokens of the step
+  // Of the gradient: 1 / tokens of the step that count. 0: none does, and STEP makes no update.
+  double per_token = 1;
   // EVAL, last stage: if draw_row is not -1, `loss` becomes the token that is drawn from the logits
   // of that row of the micro-batch; -1 if they are NaN.
   int32_t draw_row = -1;

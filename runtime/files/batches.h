@@ -5,7 +5,9 @@
 // starts again. If whole epochs are trained instead, an epoch begins with the first sequence of the
 // file in a new step, and its last step, which the file may not fill, is filled with sequences
 // whose targets are all -1: they do not contribute to loss and gradient. The loss is the mean over
-// the tokens that count.
+// the tokens that count, and so is a validation's, which is a pass over the file or its beginning.
+//
+// A training that continues does so at a position in the data, whatever its batches are now.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,11 @@ struct Draw {
   float temperature = 1;  // see kernels/draw.h
 };
 
+// A place in the data: passes over all of it, and sequences of the next one, fewer than it has.
+struct Position {
+  int64_t pass = 0, sequence = 0;
+};
+
 class Batches {
  public:
   struct Args {
@@ -30,19 +37,20 @@ class Batches {
     int microbatches = 1;      // M
     int micro_batch_size = 1;  // B
     int sequence_length = 1;   // T
-    int64_t epochs = 0;        // 0: steps are counted, not epochs
-    // Of the training before step 1, which continues. REQUIRES: with epochs, whole steps like
-    // these.
+    int64_t epochs = 0;        // of the training; 0: steps are counted, not epochs
+    // Of the training before step 1, which continues: where it is, and how many sequences it has
+    // counted, also those that fill a last step.
+    Position from;
     int64_t sequences_before = 0;
     int64_t repeat_after = 0;  // after this many steps the first sequences repeat; 0: never
   };
-  explicit Batches(const Args& args) : args_(args) {}
+  explicit Batches(const Args& args);
   virtual ~Batches() = default;
 
-  // Steps of all epochs. REQUIRES: epochs > 0.
-  int64_t Steps() const { return args_.epochs * StepsPerEpoch(); }
+  // All steps count from 1. Those to the end of the last epoch. REQUIRES: epochs > 0.
+  int64_t Steps() const;
 
-  // All steps count from 1. The index of a micro-batch's first sequence in the training.
+  // The index of a micro-batch's first sequence in the training.
   int64_t FirstSequence(int64_t step, int replica, int micro) const {
     return args_.sequences_before +
            (((step - 1) * args_.replicas + replica) * args_.microbatches + micro) *
@@ -51,8 +59,14 @@ class Batches {
   int64_t PerStep() const {
     return int64_t{args_.replicas} * args_.microbatches * args_.micro_batch_size;
   }
-  // Tokens of a step that count.
-  int64_t Tokens(int64_t step) const;
+  // Where the training is before a step.
+  Position Before(int64_t step) const;
+  // Tokens of a step that count, which are targets; and 1 / that, or 0 if there are none: such a
+  // step makes no update.
+  virtual int64_t Tokens(int64_t step) const;
+  double PerToken(int64_t step) const;
+  // How many steps before that one have none. Of a file, every sequence has some.
+  virtual int64_t EmptySteps(int64_t) const { return 0; }
 
   // [B, T] tokens of a micro-batch. Errors: an illegal token.
   virtual Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
@@ -60,11 +74,18 @@ class Batches {
   virtual Draw DrawAt(int64_t) const { return {}; }
 
  private:
-  int64_t StepsPerEpoch() const { return (args_.dataset->sequences() + PerStep() - 1) / PerStep(); }
-  // The file's sequence for number `sequence` of the training; -1: none.
+  int64_t StepsFor(int64_t sequences) const { return (sequences + PerStep() - 1) / PerStep(); }
+  // The number of a micro-batch's first sequence in the pass in which its step begins.
+  int64_t InPass(int64_t step, int replica, int micro) const {
+    return Before(step).sequence +
+           (int64_t{replica} * args_.microbatches + micro) * args_.micro_batch_size;
+  }
+  // The file's sequence for the number `sequence` of a pass; -1: none.
   int64_t InFile(int64_t sequence) const;
 
   const Args args_;
+  // Sequences of a pass that ends in a step of its own; 0: the next one follows in the same step.
+  int64_t pass_ = 0;
 };
 
 }  // namespace pp

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cctype>
@@ -15,6 +14,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/files/checked_part.h"
 #include "runtime/files/folder.h"
 #include "schema/base/json.h"
 
@@ -24,36 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr int kShardFormat = 1;
-constexpr int64_t kMostText = int64_t{1} << 30;  // bytes of a footer or a manifest
-constexpr size_t kKept = 2;                      // checkpoints
+constexpr size_t kKept = 2;  // checkpoints
 constexpr char kSaving[] = ".saving-", kStep[] = "step-", kDamaged[] = ".damaged-";
-
-Status CannotWrite(const std::string& path, int error = errno) {
-  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
-}
-
-uint64_t SumOf(const void* data, int64_t bytes) { return XXH3_64bits(data, bytes); }
-
-// `read` checks that the JSON is as this program writes it: it throws if not.
-template <typename F>
-bool Reads(const F& read) {
-  try {
-    read();
-    return true;
-  } catch (const Json::exception&) {
-    return false;
-  }
-}
-
-// A part of a checkpoint, for reading. Invalid: it is missing. Failed: it is there and cannot be
-// opened, which says nothing about its contents.
-Result<InputFile> OpenPart(const std::string& path, const std::string& right) {
-  Result<InputFile> file = InputFile::Open(path, right);
-  struct stat stat;
-  if (file.ok() || (lstat(path.c_str(), &stat) != 0 && errno == ENOENT)) return file;
-  return Status::Failed(file.status().message());
-}
 
 }  // namespace
 
@@ -120,109 +92,6 @@ std::vector<int64_t> SavedSteps(const std::string& dir) {
   return steps;
 }
 
-// --- shards -----------------------------------------------------------------------------------
-
-Result<ShardWriter> ShardWriter::Create(const std::string& path, FileWatch* watch) {
-  const FileOperation operation(watch, "open", path);
-  const int descriptor =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (descriptor < 0) return CannotWrite(path);
-  return ShardWriter(path, descriptor, watch);
-}
-
-ShardWriter::ShardWriter(ShardWriter&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      watch_(other.watch_),
-      offset_(other.offset_),
-      records_(std::move(other.records_)) {}
-
-ShardWriter::~ShardWriter() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-Status ShardWriter::Write(const void* data, int64_t bytes) {
-  const FileOperation operation(watch_, "write", path_);
-  const std::string_view all{static_cast<const char*>(data), static_cast<size_t>(bytes)};
-  if (const int error = WriteAll(descriptor_, all)) return CannotWrite(path_, error);
-  offset_ += bytes;
-  return {};
-}
-
-Status ShardWriter::Add(StateRecord record, const float* numbers) {
-  record.offset = offset_;
-  record.sum = SumOf(numbers, record.count * 4);
-  records_.push_back(record);
-  return Write(numbers, record.count * 4);
-}
-
-Status ShardWriter::Finish() {
-  Json records = Json::array();
-  for (const StateRecord& r : records_)
-    records.push_back({static_cast<int>(r.kind), r.tensor, r.peer.index, r.peer.of, r.begin,
-                       r.count, r.offset, r.sum});
-  const std::string footer = Json{{"format", kShardFormat}, {"records", records}}.dump();
-  const uint64_t ends[] = {footer.size(),
-                           SumOf(footer.data(), static_cast<int64_t>(footer.size()))};
-  PP_RETURN_IF_ERROR(Write(footer.data(), static_cast<int64_t>(footer.size())));
-  PP_RETURN_IF_ERROR(Write(ends, sizeof ends));
-  const FileOperation operation(watch_, "fsync", path_);
-  if (const int error = Sync(descriptor_)) return CannotWrite(path_, error);
-  if (close(std::exchange(descriptor_, -1)) != 0) return CannotWrite(path_);
-  return {};
-}
-
-Result<ShardReader> ShardReader::Open(const std::string& path) {
-  Result<InputFile> file = OpenPart(path, "a rank's part of a checkpoint");
-  PP_RETURN_IF_ERROR(file.status());
-  ShardReader reader(path, std::move(*file));
-  PP_RETURN_IF_ERROR(reader.ReadFooter());
-  return reader;
-}
-
-Status ShardReader::ReadFooter() {
-  const auto damaged = [&] {
-    return Status::Invalid(path_ + ": damaged (a rank's part of a checkpoint)");
-  };
-  uint64_t ends[2];
-  const int64_t before = file_.bytes() - static_cast<int64_t>(sizeof ends);
-  if (before < 0) return damaged();
-  PP_RETURN_IF_ERROR(file_.Read(before, ends, sizeof ends));
-  if (ends[0] > static_cast<uint64_t>(std::min(before, kMostText))) return damaged();
-  const auto length = static_cast<int64_t>(ends[0]), data = before - length;
-  std::string footer(length, 0);
-  PP_RETURN_IF_ERROR(file_.Read(data, footer.data(), length));
-  if (SumOf(footer.data(), length) != ends[1]) return damaged();
-  footer_sum_ = ends[1];
-  const Result<Json> parsed = ParseJson(footer);
-  if (!parsed.ok()) return damaged();
-  const Json& root = *parsed;
-  int64_t end = 0;
-  const bool reads = Reads([&] {
-    if (root.at("format") != kShardFormat) return;
-    for (const Json& r : root.at("records")) {
-      StateRecord record{.kind = static_cast<StateKind>(r.at(0).get<int>()),
-                         .tensor = r.at(1),
-                         .peer = {r.at(2), r.at(3)},
-                         .begin = r.at(4),
-                         .count = r.at(5),
-                         .offset = r.at(6),
-                         .sum = r.at(7)};
-      if (record.offset != end || record.count < 0 || record.count > (data - end) / 4) return;
-      end += record.count * 4;
-      records_.push_back(record);
-    }
-  });
-  return reads && end == data ? Status() : damaged();
-}
-
-Status ShardReader::Read(const StateRecord& record, float* out) const {
-  PP_RETURN_IF_ERROR(file_.Read(record.offset, out, record.count * 4));
-  if (SumOf(out, record.count * 4) == record.sum) return {};
-  return Status::Invalid(fmt::format("{}: damaged: its bytes from {} on have a different checksum",
-                                     path_, record.offset));
-}
-
 // --- the manifest -----------------------------------------------------------------------------
 
 Status WriteManifest(const std::string& folder, const Manifest& manifest) {
@@ -235,6 +104,8 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
       {"step", manifest.step},
       {"updates", manifest.updates},
       {"by_epochs", manifest.by_epochs},
+      {"pass", manifest.pass.value_or(0)},
+      {"sequence", manifest.sequence},
       {"sequences", manifest.sequences},
       {"sequence_length", manifest.sequence_length},
       {"data", manifest.data.value_or(0)},
@@ -266,12 +137,14 @@ Result<Manifest> ReadManifest(const std::string& folder) {
   Manifest manifest;
   const bool reads = Reads([&] {
     manifest.format = root.at("format");
-    if (manifest.format != kManifestFormat) return;
+    if (!IsReadFormat(manifest.format)) return;
     manifest.model = root.at("model").dump();
     manifest.sequences = root.at("sequences");
     manifest.seed = root.at("seed");
     manifest.updates = root.at("updates");
     manifest.by_epochs = root.at("by_epochs");
+    if (root.contains("pass")) manifest.pass = root.at("pass").get<int64_t>();
+    manifest.sequence = root.value("sequence", int64_t{0});
     manifest.loss_scale = root.value("loss_scale", 0.0);  // older ones have none
     manifest.good_steps = root.value("good_steps", int64_t{0});
     manifest.skipped = root.value("skipped", int64_t{0});
@@ -282,8 +155,9 @@ Result<Manifest> ReadManifest(const std::string& folder) {
       manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
     manifest.step = root.at("step");
   });
-  const bool known = manifest.format == kManifestFormat;
+  const bool known = IsReadFormat(manifest.format);
   if (!reads || manifest.format < 1 || (known && manifest.step < 1)) return damaged;
+  if (manifest.pass.value_or(0) < 0 || manifest.sequence < 0) return damaged;
   return manifest;
 }
 

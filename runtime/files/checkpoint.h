@@ -6,94 +6,36 @@
 //   .damaged-step-00000010/            could not be used by a run that continued from another one
 //   .lock                              of the run that writes here; a number that only it knows
 //
-// A shard: elements (fp32) of all records | footer, JSON | its length, u64 | its XXH3, u64. Every
-// record has its own checksum; the manifest ends with one of everything before it.
+// The manifest ends with a checksum of everything before it; a shard: shard.h.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/files/file_watch.h"
-#include "schema/base/disk.h"
+#include "runtime/files/shard.h"
 #include "schema/base/status.h"
-#include "schema/model/layout.h"
 
 namespace pp {
 
-enum class StateKind : uint8_t { kWeights, kM, kV };
-
-// Elements [begin, begin + count) of a tensor-parallel peer's part of a parameter (Tensor::id).
-struct StateRecord {
-  StateKind kind = StateKind::kWeights;
-  int tensor = 0;
-  Peer peer;
-  int64_t begin = 0, count = 0;
-  // The shard's.
-  int64_t offset = 0;
-  uint64_t sum = 0;
-};
-
-class ShardWriter {
- public:
-  // Failed: cannot be written. `watch` may be null; it outlives the writer.
-  static Result<ShardWriter> Create(const std::string& path, FileWatch* watch = nullptr);
-  ShardWriter(ShardWriter&& other) noexcept;
-  ShardWriter& operator=(ShardWriter&&) = delete;
-  ~ShardWriter();
-
-  // Failed, here and below: the disk is full or broken.
-  Status Add(StateRecord record, const float* numbers);
-  // Writes the footer, and makes sure that everything has reached the disk.
-  Status Finish();
-
- private:
-  ShardWriter(std::string path, int descriptor, FileWatch* watch)
-      : path_(std::move(path)), descriptor_(descriptor), watch_(watch) {}
-  Status Write(const void* data, int64_t bytes);
-
-  std::string path_;
-  int descriptor_;
-  FileWatch* watch_;
-  int64_t offset_ = 0;
-  std::vector<StateRecord> records_;
-};
-
-class ShardReader {
- public:
-  // Invalid: it is missing, damaged or truncated. Failed: it cannot be read.
-  static Result<ShardReader> Open(const std::string& path);
-
-  const std::vector<StateRecord>& records() const { return records_; }
-  uint64_t footer_sum() const { return footer_sum_; }
-  int64_t bytes() const { return file_.bytes(); }
-  // All elements of a record. Invalid: its checksum does not match. Any number of threads can read.
-  Status Read(const StateRecord& record, float* out) const;
-
- private:
-  ShardReader(std::string path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
-  Status ReadFooter();
-
-  std::string path_;
-  InputFile file_;
-  std::vector<StateRecord> records_;
-  uint64_t footer_sum_ = 0;
-};
-
 struct Manifest {
-  int format = 0;                // of the file; if it is not kManifestFormat, the rest is missing
-  std::string model;             // config.json
-  int64_t step = 0;              // steps done
-  int64_t updates = 0;           // of every weight, in those steps
-  bool by_epochs = false;        // how the training counts, and so where it is in the data
-  int64_t sequences = 0;         // consumed by them,
+  int format = 0;          // of the file; if it is not one that is read, the rest is missing
+  std::string model;       // config.json
+  int64_t step = 0;        // steps done
+  int64_t updates = 0;     // of every weight, in those steps
+  bool by_epochs = false;  // how the training counts
+  // Where it is in the data: passes over it, and sequences of the next one. None: an older file,
+  // which has the count below alone.
+  std::optional<int64_t> pass;
+  int64_t sequence = 0;
+  int64_t sequences = 0;         // in all steps, with those that fill an epoch's last one,
   int64_t sequence_length = 0;   // of so many tokens; 0: an older file, which does not say
   std::optional<uint64_t> data;  // the data's digest (digest.h); none: an older file
   uint64_t seed = 0;
-  std::map<std::string, std::string> options;  // that decide the numbers, as they were given
+  std::map<std::string, std::string> options;  // what decides the numbers (run/settings.h)
   // If the loss was scaled (kernels/loss_scale.h); else 0.
   double loss_scale = 0;   // of the next step
   int64_t good_steps = 0;  // since it changed
@@ -104,7 +46,12 @@ struct Manifest {
   };
   std::vector<Shard> shards;  // by rank
 };
-inline constexpr int kManifestFormat = 2;  // 1: peers' parts of a vocabulary had other rows
+// 1: peers' parts of a vocabulary had other rows. 2 is read: it has no position, and a pass had no
+// sequence that the file's end does not fill.
+inline constexpr int kManifestFormat = 3, kOldestManifestFormat = 2;
+inline bool IsReadFormat(int format) {
+  return format >= kOldestManifestFormat && format <= kManifestFormat;
+}
 
 Status WriteManifest(const std::string& folder, const Manifest& manifest);
 // Invalid: it is missing or damaged. Failed: it cannot be read.

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/files/not_text.h"
+
 namespace pp {
 namespace {
 
@@ -162,6 +164,9 @@ Result<Dataset::Layout> Dataset::Find(const std::string& path) {
   }
   if (path.ends_with(".idx") || (path.ends_with(".bin") && Exists(prefix + ".idx")))
     return FindMegatron(prefix);
+  if (const Result<std::string> what = NotText(path, *file); !what.ok() || !what->empty())
+    return what.ok() ? Status::Invalid(fmt::format("{}: is {}, no text ({})", path, *what, kNeeded))
+                     : what.status();
   const int64_t bytes = file->bytes();
   return Layout{path, std::move(*file), 0, bytes, 1, Type::kText};
 }
@@ -171,10 +176,10 @@ Result<Dataset> Dataset::Open(const std::string& path, const Options& options) {
   Result<Layout> layout = Find(path);
   if (!layout.ok()) return layout.status();
   Dataset dataset(std::move(*layout), options);
-  if (dataset.tokens() <= options.sequence_length)
-    return Status::Invalid(fmt::format(
-        "{}: {} tokens (sequences of {} need at least {})", dataset.layout_.path, dataset.tokens(),
-        options.sequence_length, int64_t{options.sequence_length} + 1));
+  if (dataset.tokens() < 2)
+    return Status::Invalid(
+        fmt::format("{}: {} token{} (at least 2: one, and the next one to predict)",
+                    dataset.layout_.path, dataset.tokens(), dataset.tokens() == 1 ? "" : "s"));
   PP_RETURN_IF_ERROR(dataset.Scan());
   return dataset;
 }
@@ -246,11 +251,15 @@ Status Dataset::Scan() const {
   return {};
 }
 
-Status Dataset::Copy(int64_t first, int32_t* out) const {
+// The tokens of sequence n, each by `shift` tokens later; `missing` where there is no target.
+Status Dataset::Copy(int64_t n, int shift, int32_t missing, int32_t* out) const {
   constexpr int64_t kBlock = 1024;
   alignas(int64_t) std::array<std::byte, kBlock * sizeof(int64_t)> bytes;
-  const int64_t end = first + options_.sequence_length;
-  for (; first < end; first += kBlock) {
+  const int64_t begin = n % sequences() * options_.sequence_length;
+  const int64_t there = std::min<int64_t>(options_.sequence_length, tokens() - 1 - begin);
+  std::fill_n(out + there, options_.sequence_length - there, missing);
+  const int64_t end = begin + shift + there;
+  for (int64_t first = begin + shift; first < end; first += kBlock) {
     const int64_t count = std::min(kBlock, end - first);
     PP_RETURN_IF_ERROR(Read(first, count, bytes.data()));
     Visit(bytes.data(), [&](auto* tokens) {

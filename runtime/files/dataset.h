@@ -8,6 +8,11 @@
 //                      path may name either of them, or PREFIX
 //   plain text         every byte is a token; none is 0
 // Opening scans it once; afterwards every sequence is read on demand.
+//
+// Sequence n is the tokens from nT on: T inputs, and as targets the same shifted by one, so that it
+// shares its last token with its successor. The last one may be shorter: the file's end. What it
+// lacks are inputs 0 and targets -1, which take no part (kernels::kIgnored), so that every token
+// but the file's first is a target once.
 #pragma once
 
 #include <cstddef>
@@ -28,26 +33,27 @@ class Dataset {
     int sequence_length = 0;  // T below, at least 1
   };
 
-  // Errors (Invalid): the file is missing, empty, a directory, truncated, damaged, holds fewer
-  // than T + 1 tokens, or holds an illegal token in its first 2^29. Failed: it cannot be read.
+  // Errors (Invalid): the file is missing, empty, a directory, truncated, damaged, of a format that
+  // is no text (not_text.h), holds fewer than 2 tokens, or holds an illegal token in its first
+  // 2^29. Failed: it cannot be read.
   static Result<Dataset> Open(const std::string& path, const Options& options);
 
-  // How many tokens the file holds, and how many whole sequences: (tokens - 1) div T, since
-  // sequence n is the T + 1 tokens [nT, nT + T] and shares its last one with its successor.
+  // How many tokens the file holds, and how many sequences: (tokens - 1) / T, rounded up.
   int64_t tokens() const { return layout_.tokens; }
-  int64_t sequences() const { return (layout_.tokens - 1) / options_.sequence_length; }
+  int64_t sequences() const { return (layout_.tokens - 2) / options_.sequence_length + 1; }
+  // The targets that the last sequence lacks: 0 to T - 1.
+  int64_t missing() const { return sequences() * options_.sequence_length - (tokens() - 1); }
 
   bool is_text() const { return layout_.type == Type::kText; }
 
   // Of the file with the tokens (see digest.h).
   Result<uint64_t> Digest() const { return pp::Digest(layout_.file); }
 
-  // The inputs of sequence n, tokens [nT, nT + T), and its targets, the same shifted by one,
-  // into T places. Past the last sequence the file starts again: n counts modulo sequences().
-  // Invalid: an illegal token. Failed: the file has been cut short. Nothing is allocated unless
-  // there is an error. REQUIRES: n >= 0.
-  Status Inputs(int64_t n, int32_t* inputs) const { return Copy(First(n), inputs); }
-  Status Targets(int64_t n, int32_t* targets) const { return Copy(First(n) + 1, targets); }
+  // The inputs and the targets of sequence n, into T places. Past the last sequence the file starts
+  // again: n counts modulo sequences(). Invalid: an illegal token. Failed: the file has been cut
+  // short. Nothing is allocated unless there is an error. REQUIRES: n >= 0.
+  Status Inputs(int64_t n, int32_t* inputs) const { return Copy(n, 0, 0, inputs); }
+  Status Targets(int64_t n, int32_t* targets) const { return Copy(n, 1, -1, targets); }
 
  private:
   // Numbered as in a Megatron index, and a text.
@@ -75,11 +81,10 @@ class Dataset {
 
   Dataset(Layout layout, const Options& options) : layout_(std::move(layout)), options_(options) {}
 
-  int64_t First(int64_t n) const { return n % sequences() * options_.sequence_length; }
   Status Read(int64_t first, int64_t count, std::byte* bytes) const;
   Status Check(const std::byte* bytes, int64_t first, int64_t count) const;
   Status Scan() const;
-  Status Copy(int64_t first, int32_t* out) const;
+  Status Copy(int64_t n, int shift, int32_t missing, int32_t* out) const;
   template <typename F>
   auto Visit(const std::byte* bytes, F f) const;
 

@@ -58,12 +58,16 @@ int Rename(const std::string& from, const std::string& to, std::string* named) {
   return 0;
 }
 
+Status CannotWrite(const std::string& path, int error) {
+  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
+}
+
 Status SyncFolder(const std::string& path) {
   const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const int error = folder < 0 ? errno : Sync(folder);
   if (folder >= 0) close(folder);
   if (error == 0) return {};
-  return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
+  return CannotWrite(path, error);
 }
 
 Status SyncParent(const std::string& path) {

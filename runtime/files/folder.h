@@ -1,6 +1,7 @@
 // Folders that a run writes, and nobody else.
 #pragma once
 
+#include <cerrno>
 #include <string>
 
 #include "schema/base/status.h"
@@ -25,6 +26,9 @@ int Sync(int descriptor);
 // Renames a folder: to `to`, or, where something has this name, to the first free one of `to`-2,
 // `to`-3 and so on, which is in *named. Returns 0, or an errno.
 int Rename(const std::string& from, const std::string& to, std::string* named);
+
+// Failed: with what the system says.
+Status CannotWrite(const std::string& path, int error = errno);
 
 // Makes the names in a folder last. Failed: the disk is broken.
 Status SyncFolder(const std::string& path);

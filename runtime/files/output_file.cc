@@ -17,7 +17,7 @@
 namespace pp {
 namespace {
 
-Status CannotWrite(const std::string& path, int error) {
+Status NotWritable(const std::string& path, int error) {
   return Status::Invalid(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
 }
 
@@ -26,7 +26,7 @@ Status CannotWrite(const std::string& path, int error) {
 Result<OutputFile> OutputFile::Open(const std::string& path) {
   if (path == kStandardOutput) {
     const int copy = OpenAgain(STDOUT_FILENO);
-    if (copy < 0) return CannotWrite(path, errno);
+    if (copy < 0) return NotWritable(path, errno);
     OutputFile file(path, copy, false);
     PP_RETURN_IF_ERROR(file.Look());
     return file;
@@ -42,7 +42,7 @@ Result<OutputFile> OutputFile::Open(const std::string& path) {
     // A link to a file that does not exist yet.
     if (descriptor < 0 && errno == EEXIST) descriptor = open(path.c_str(), kFlags | O_CREAT, 0666);
   }
-  if (descriptor < 0) return CannotWrite(path, errno);
+  if (descriptor < 0) return NotWritable(path, errno);
   OutputFile file(path, descriptor, is_new);
   PP_RETURN_IF_ERROR(file.Look());
   if (file.is_regular_ && !Lock(descriptor))
@@ -63,7 +63,7 @@ OutputFile::~OutputFile() {
 
 Status OutputFile::Look() {
   struct stat stat;
-  if (fstat(descriptor_, &stat) != 0) return CannotWrite(path_, errno);
+  if (fstat(descriptor_, &stat) != 0) return NotWritable(path_, errno);
   is_regular_ = S_ISREG(stat.st_mode);
   return {};
 }
@@ -79,7 +79,7 @@ Status OutputFile::Begin(int64_t keep) {
   is_new_ = false;
   if (!is_regular_ || path_ == kStandardOutput) return {};  // not ours to be cut off
   if (ftruncate(descriptor_, keep) != 0 || lseek(descriptor_, keep, SEEK_SET) < 0)
-    return CannotWrite(path_, errno);
+    return NotWritable(path_, errno);
   return {};
 }
 

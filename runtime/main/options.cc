@@ -13,6 +13,7 @@
 
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/weight_files.h"
+#include "runtime/run/settings.h"
 #include "schema/base/disk.h"
 #include "schema/base/number.h"
 #include "schema/base/version.h"
@@ -21,6 +22,21 @@
 
 namespace pp {
 namespace {
+
+// What a folder of --weights has besides weights, of the model and its tokenizer. Other files
+// there, such as the logs of this run, are its owner's.
+constexpr const char* kModelFiles[] = {"config.json",
+                                       "generation_config.json",
+                                       "tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "special_tokens_map.json",
+                                       "added_tokens.json",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "vocab.txt",
+                                       "tokenizer.model",
+                                       "chat_template.jinja",
+                                       "chat_template.json"};
 
 constexpr std::string_view kBackends[] = {"cpu", "cuda"};
 constexpr std::string_view kTransports[] = {"auto", "threads", "shm", "mpi", "nccl"};
@@ -125,6 +141,8 @@ class Description {
     CLI::Option* steps = Add("--steps", "N", "optimizer steps", Whole(&t_.optimizer.steps), "100");
     Add("--epochs", "N", "instead of --steps: passes over the data", Whole(&t_.epochs))
         ->excludes(steps);
+    Flag("--bytes", &t_.bytes,
+         "a text's bytes are tokens, though the model has more than 256 or weights of --weights");
     weights_ =
         Add("--weights", "PATH", "safetensors to start from: a file, an index or their folder",
             Text(&t_.weights));
@@ -169,7 +187,19 @@ class Description {
     Add("--val-every", "N", "steps from one validation to the next (after the last step)",
         Whole(&t_.val_every))
         ->needs(data);
-    Add("--val-batches", "N", "batches of a validation", Whole(&t_.val_batches), "10")->needs(data);
+    Add(
+        "--val-batches", "N", "batches of a validation, from the file's first one on, or all",
+        [&t = t_](const std::string& text) {
+          int64_t number = 0;
+          const bool all = text == "all";
+          if (!all && (!ReadNumber(text, &number) || number < 1))
+            return Status::Invalid(
+                fmt::format("'{}' (all, or a whole number from 1)", Shown(text)));
+          t.val_batches = number;
+          return Status();
+        },
+        "10")
+        ->needs(data);
     CLI::Option* sample = Add(
         "--sample", "N", "tokens to generate with the trained model, after a prompt from the data",
         Whole(&t_.sample, 1, 1 << 20));
@@ -304,7 +334,8 @@ std::vector<std::string> InputPaths(const Arguments& a) {
   if (!t.weights.empty()) {
     const std::vector<std::string> files = WeightFiles::Paths(t.weights);
     paths.insert(paths.end(), files.begin(), files.end());
-    paths.insert(paths.end(), {t.weights, WeightFiles::Folder(t.weights) + "/config.json"});
+    const std::string folder = WeightFiles::Folder(t.weights);
+    for (const char* name : kModelFiles) paths.push_back(folder + "/" + name);
   }
   if (!t.resume) return paths;
   for (const int64_t step : SavedSteps(t.save)) paths.push_back(StepFolder(t.save, step));
@@ -312,34 +343,10 @@ std::vector<std::string> InputPaths(const Arguments& a) {
 }
 
 std::vector<Item> DigestOptions(const TrainOptions& options) {
-  const OptimizerOptions& o = options.optimizer;
-  const auto item = [](const char* name, const auto& value) {
-    return Item{name, std::hash<std::remove_cvref_t<decltype(value)>>()(value)};
-  };
-  return {item("--steps", o.steps),
-          item("--epochs", options.epochs),
-          item("--seed", options.seed.value_or(1)),
-          item("--val-data", options.val_data.empty()),
-          item("--val-every", options.val_every),
-          item("--val-batches", options.val_batches.value_or(0)),
-          item("--sample", options.sample),
-          item("--temperature", options.temperature),
-          item("--save", options.save.empty()),
-          item("--save-every", options.save_every),
-          item("--resume", options.resume),
-          item("--new-data", options.new_data),
-          item("--lr-schedule", o.cosine),
-          item("--lr", o.learning_rate),
-          item("--min-lr", o.min_learning_rate),
-          item("--weight-decay", o.weight_decay),
-          item("--grad-clip", o.grad_clip),
-          item("--loss-scale", o.loss_scale.value_or(0)),
-          item("--loss-scale-every", o.loss_scale_every),
-          item("--warmup-steps", o.warmup_steps),
-          item("--trace", options.record),
-          item("--compare", options.compare),
-          item("--export", options.exports),
-          item("--weights", options.weights.empty())};
+  std::vector<Item> items;
+  for (const Setting& setting : OptionSettings(options))
+    items.push_back({setting.name, std::hash<std::string>()(setting.text)});
+  return items;
 }
 
 void DescribeOptions(CLI::App& app, Arguments& a) {

@@ -33,6 +33,13 @@ Run::Run(const Arguments& arguments, Backend backend, std::shared_ptr<const Gemm
       outputs_(arguments) {
   options_.make_device = backend_.make_device;
   options_.worker = &worker_;
+  const std::string& experiments = arguments_.cuda_experiments;
+  const std::string table = gemms_ != nullptr ? gemms_->Print() : "";
+  options_.kernels = {
+      {"--backend", arguments_.backend},
+      {"--weight-rounding", arguments_.weight_rounding},
+      {"--gemms", table.empty() ? "none" : fmt::format("{:x}", std::hash<std::string>()(table))},
+      {"--cuda-experiments", experiments.empty() ? "none" : experiments}};
 }
 
 Status Run::Main(Transport* transport) {
@@ -114,11 +121,7 @@ Readiness Run::ReadPlan() {
   if (!mine.status.ok()) return mine;
   const std::hash<std::string> digest;
   mine.items.push_back({"PLAN", plan_checksum_});
-  mine.items.push_back({"--backend", digest(arguments_.backend)});
   mine.items.push_back({"--transport", digest(arguments_.transport)});
-  mine.items.push_back({"--gemms", gemms_ != nullptr ? digest(gemms_->Print()) : 0});
-  mine.items.push_back({"--weight-rounding", digest(arguments_.weight_rounding)});
-  mine.items.push_back({"--cuda-experiments", digest(arguments_.cuda_experiments)});
   const Topology topology = TopologyOf(*program_);
   const bool on_host = arguments_.backend == "cpu";
   for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)

@@ -90,6 +90,11 @@ class ModelExecutor : public StageExecutor {
     return stale_.at({call.stage, call.pipe})[call.slot * layout.tensors.size() + index];
   }
 
+  void MakeStale(const StageCall& call, const StageLayout& layout) {
+    if (call.rounded == nullptr) return;
+    for (const Tensor& tensor : layout.tensors) Stale(call, layout, tensor) = true;
+  }
+
   // What no STEP has rounded: at the start, and what other ranks have updated.
   void RoundStale(const StageCall& call, const StageLayout& layout) {
     for (const Tensor& tensor : layout.tensors) {
@@ -162,8 +167,10 @@ class ModelExecutor : public StageExecutor {
   }
 
   // A step whose norm is not finite changes nothing: the run ends when its report is read, or, if
-  // the loss is scaled, continues with a smaller scale.
+  // the loss is scaled, continues with a smaller scale. Nor does one without any target, whose norm
+  // is 0 and says nothing about the scale.
   void Step(const StageCall& call, const StageLayout& layout) {
+    const bool updates = call.per_token > 0;
     AdamWOptions options;
     if (call.norm != nullptr) {
       auto* clipped = reinterpret_cast<kernels::Clipped*>(call.scratch);
@@ -171,7 +178,7 @@ class ModelExecutor : public StageExecutor {
                       .norm = call.norm,
                       .max_norm = args_.optimizer.grad_clip,
                       .clipped = clipped,
-                      .scaling = call.scaling,
+                      .scaling = updates ? call.scaling : nullptr,
                       .step = call.step,
                       .every = args_.optimizer.loss_scale_every,
                       .update = call.update,
@@ -181,13 +188,14 @@ class ModelExecutor : public StageExecutor {
     }
     if (call.weights != call.weights_old)
       kernels_->Copy(call.weights_old, layout.weights_bytes, call.weights);
+    if (!updates) return MakeStale(call, layout);
     options.learning_rate = static_cast<float>(LearningRate(args_.optimizer, call.step));
     options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
     options.step = call.update;
     const std::vector<OwnedPart>& parts = ToStep(call, layout);
     StepAdamW(*kernels_, parts, options, {call.wgrad, call.optimizer, call.weights, call.rounded});
+    MakeStale(call, layout);
     if (call.rounded == nullptr) return;
-    for (const Tensor& tensor : layout.tensors) Stale(call, layout, tensor) = true;
     for (const OwnedPart& owned : parts)
       if (WritesRounded(owned.part)) Stale(call, layout, *owned.part.tensor) = false;
   }

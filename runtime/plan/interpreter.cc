@@ -120,9 +120,12 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
     call.update = list.Updates(index, iteration) + 1;
     call.weights_old += used * list.weights_bytes[index];
     list.UseSlot(index, static_cast<int32_t>(call.update % list.versions[index]), &call);
+    // A step without targets makes no update, but the next version of the weights.
+    const int64_t made = args_.batches->EmptySteps(call.step) * list.steps[index];
+    call.per_token = args_.batches->PerToken(call.step);
     // The optimizer counts steps of the whole training.
     call.step += args_.steps_before;
-    call.update += args_.updates_before;
+    call.update += args_.updates_before - made;
   } else {
     list.UseSlot(index, used, &call);
   }
@@ -132,7 +135,7 @@ StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
   call.draw_row = draw.row;
   call.draw_number = draw.number;
   call.temperature = draw.temperature;
-  call.per_token = 1 / static_cast<double>(args_.batches->Tokens(call.step));
+  call.per_token = args_.batches->PerToken(call.step);
   return call;
 }
 

@@ -19,7 +19,8 @@ namespace pp {
 // What to evaluate, and when.
 struct Validation {
   const Batches* batches = nullptr;  // null: nothing
-  int64_t count = 0;                 // of them, from the first one on
+  int64_t count = 0;                 // of them, from the first one on,
+  int64_t tokens = 0;                // with so many targets
   int64_t every = 0;                 // steps of the training; 0: after the last one alone
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/files/weight_files.h"
+#include "runtime/run/settings.h"
 #include "schema/semantics/sections.h"
 
 namespace pp {
@@ -20,7 +21,7 @@ Status Inputs::Open(std::vector<std::string>* notes) {
   if (checkpoint_) PP_RETURN_IF_ERROR(CheckCheckpoint(notes));
   PP_RETURN_IF_ERROR(OpenData());
   if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckData(notes));
-  if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
+  if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation(notes));
   return options_.sample > 0 ? OpenSample() : Status();
 }
 
@@ -72,26 +73,31 @@ int64_t Inputs::sequences_before() const {
   return (manifest.sequences * manifest.sequence_length + length - 1) / length;
 }
 
-std::map<std::string, std::string> Inputs::Options() const {
-  const OptimizerOptions& o = options_.optimizer;
-  const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  std::map<std::string, std::string> options = {
-      {"--lr", text(o.learning_rate)},
-      {"--lr-schedule", o.cosine ? "cosine" : "constant"},
-      {"--warmup-steps", text(o.warmup_steps)},
-      {"--weight-decay", text(o.weight_decay)},
-      {"--grad-clip", text(o.grad_clip)},
-      {"sequences a step", text(batches_->PerStep())},
-      {"tokens a sequence", text(program_.job->sequence_length)},
-      {"dtype", std::string(NameOf(program_.job->dtype))}};
-  if (o.cosine) {  // which ends where the training does
-    options["--min-lr"] = text(o.min_learning_rate);
-    if (options_.epochs > 0) options["--epochs"] = text(options_.epochs);
-    if (options_.epochs == 0) options["--steps"] = text(o.steps);
+// Older checkpoints count sequences alone. A pass over the data then had none that the file's end
+// did not fill, and an epoch was as many whole steps as that took.
+Position Inputs::SavedPosition() const {
+  const Manifest& manifest = checkpoint_->manifest;
+  if (manifest.pass) return {*manifest.pass, manifest.sequence};
+  const int64_t length =
+      manifest.sequence_length > 0 ? manifest.sequence_length : program_.job->sequence_length;
+  int64_t pass = std::max<int64_t>(1, (dataset_->tokens() - 1) / length);
+  if (manifest.by_epochs) {
+    const int64_t step = std::max<int64_t>(1, manifest.sequences / manifest.step);
+    pass = (pass + step - 1) / step * step;
   }
-  if (InfoOf(program_.job->dtype).scales_loss)
-    options["--loss-scale-every"] = text(o.loss_scale_every);
-  return options;
+  return {manifest.sequences / pass, manifest.sequences % pass};
+}
+
+// Of this run's data, in sequences of this run's length.
+Position Inputs::PositionBefore() const {
+  if (!checkpoint_) return {};
+  const int64_t before = checkpoint_->manifest.sequence_length, now = program_.job->sequence_length;
+  Position position = SavedPosition();
+  if (before != 0 && before != now)
+    position.sequence = (position.sequence * before + now - 1) / now;
+  // Other data may be shorter, and an end of less than a sequence of another length is left out.
+  if (position.sequence >= dataset_->sequences()) position = {position.pass + 1, 0};
+  return position;
 }
 
 Status Inputs::CheckCheckpoint(std::vector<std::string>* notes) const {
@@ -104,13 +110,6 @@ Status Inputs::CheckCheckpoint(std::vector<std::string>* notes) const {
       static_cast<float>(*optimizer_.loss_scale) != loss_scale().scale)
     return Status::Invalid(fmt::format("--loss-scale: {} ({} has {})", *optimizer_.loss_scale,
                                        checkpoint_->folder, manifest.loss_scale));
-  if (options_.epochs == 0 && manifest.step >= optimizer_.steps)
-    return Status::Invalid(fmt::format("--steps: {} ({} has {} already)", optimizer_.steps,
-                                       checkpoint_->folder, manifest.step));
-  if (manifest.by_epochs != (options_.epochs > 0))
-    return Status::Invalid(fmt::format("--resume: {} counts {} (--{})", checkpoint_->folder,
-                                       manifest.by_epochs ? "epochs" : "steps",
-                                       manifest.by_epochs ? "epochs" : "steps"));
   notes->push_back(fmt::format("continues from {}", checkpoint_->folder));
   return {};
 }
@@ -134,20 +133,63 @@ Status Inputs::CheckData(std::vector<std::string>* notes) {
     notes->push_back(
         fmt::format("{} is not the data that {} was trained with", options_.data, folder));
   }
-  if (manifest.sequence_length != 0 && manifest.sequence_length != program_.job->sequence_length)
-    notes->push_back(fmt::format("goes on at token {} of the data, after {} sequences of {}",
-                                 sequences_before() * program_.job->sequence_length,
-                                 manifest.sequences, manifest.sequence_length));
-  const std::map<std::string, std::string> options = Options();
-  for (const auto& [name, before] : manifest.options)
-    if (const auto now = options.find(name); now != options.end() && now->second != before)
-      notes->push_back(fmt::format("{}: {} (before {}: {})", name, now->second, folder, before));
+  TellChanges(notes);
   return {};
 }
 
+// Where it goes on, and each setting that is not as it was.
+void Inputs::TellChanges(std::vector<std::string>* notes) const {
+  const Manifest& manifest = checkpoint_->manifest;
+  const int64_t before = manifest.sequence_length, now = program_.job->sequence_length;
+  const bool moves =
+      (before != 0 && before != now) || (manifest.data && manifest.data != data_digest_);
+  if (moves) {
+    const Position position = PositionBefore();
+    notes->push_back(fmt::format(
+        "goes on at token {} of the data{}, after {} sequences of {}", position.sequence * now,
+        position.pass > 0 ? fmt::format(" in pass {} over it", position.pass + 1) : "",
+        manifest.sequences, before));
+  }
+  const bool by_epochs = options_.epochs > 0;
+  if (manifest.by_epochs != by_epochs)
+    notes->push_back(fmt::format("goes on by --{} (before {}: by --{})",
+                                 by_epochs ? "epochs" : "steps", checkpoint_->folder,
+                                 manifest.by_epochs ? "epochs" : "steps"));
+  const std::string per_step = fmt::format("{}", batches_->PerStep());
+  const auto saved = manifest.options.find("sequences a step");
+  const bool other_steps = saved != manifest.options.end() && saved->second != per_step;
+  if (by_epochs && (moves || other_steps || !manifest.by_epochs))
+    notes->push_back(
+        fmt::format("--epochs: {}: {} steps of {} sequences follow the {} before, and the learning "
+                    "rate counts {} in all",
+                    options_.epochs, optimizer_.steps - steps_before(), per_step, steps_before(),
+                    optimizer_.steps));
+  const auto tell = [&](const auto& was, const auto& is) {
+    for (const std::string& difference : Differences(was, is, checkpoint_->folder))
+      notes->push_back(difference);
+  };
+  tell(manifest.options, NumberSettings(program_, options_));
+  // What would be another model's weights has been refused.
+  const Result<ModelConfig> model = ParseModelConfig(manifest.model, checkpoint_->folder);
+  if (model.ok()) tell(ModelSettings(*model), ModelSettings(program_.job->model));
+}
+
+// The bytes of a text are tokens of a model that was made for them.
 Result<Dataset> Inputs::OpenDataset(const std::string& path) const {
-  return Dataset::Open(path, {.vocab_size = program_.job->model.vocab_size,
-                              .sequence_length = program_.job->sequence_length});
+  constexpr int kBytes = 256;
+  const int tokens = program_.job->model.vocab_size;
+  Result<Dataset> dataset =
+      Dataset::Open(path, {.vocab_size = tokens, .sequence_length = program_.job->sequence_length});
+  if (!dataset.ok() || !dataset->is_text() || options_.bytes) return dataset;
+  const std::string right = "--bytes, if its bytes are to be the tokens, or a file of tokens";
+  if (tokens > kBytes)
+    return Status::Invalid(
+        fmt::format("{}: is a text, and the plan's model has {} tokens ({})", path, tokens, right));
+  if (!options_.weights.empty())
+    return Status::Invalid(
+        fmt::format("{}: is a text, and --weights {} knows its tokenizer's tokens ({})", path,
+                    options_.weights, right));
+  return dataset;
 }
 
 Batches::Args Inputs::BatchesOf(const Dataset& dataset) const {
@@ -164,19 +206,21 @@ Status Inputs::OpenData() {
   dataset_ = std::make_unique<Dataset>(std::move(*dataset));
   Batches::Args args = BatchesOf(*dataset_);
   args.epochs = options_.epochs;
+  args.from = PositionBefore();
   args.sequences_before = sequences_before();
-  batches_ = std::make_unique<Batches>(args);
-  if (options_.epochs == 0) return {};
-  optimizer_.steps = batches_->Steps();
-  if (sequences_before() != steps_before() * batches_->PerStep())
-    return Status::Invalid(
-        fmt::format("--epochs: {} was trained with other batches than the plan's {} sequences "
-                    "(--steps)",
-                    checkpoint_->folder, batches_->PerStep()));
-  if (steps_before() >= optimizer_.steps)
-    return Status::Invalid(
-        fmt::format("--epochs: {} ({} has them already)", options_.epochs, checkpoint_->folder));
-  return {};
+  batches_ = options_.make_batches ? options_.make_batches(args) : std::make_unique<Batches>(args);
+  if (options_.epochs > 0) optimizer_.steps = steps_before() + batches_->Steps();
+  return CheckSteps();
+}
+
+// That something is left to train.
+Status Inputs::CheckSteps() const {
+  if (!checkpoint_ || optimizer_.steps > steps_before()) return {};
+  const bool by_epochs = options_.epochs > 0;
+  return Status::Invalid(fmt::format("--{}: {} ({} has {} already)", by_epochs ? "epochs" : "steps",
+                                     by_epochs ? options_.epochs : optimizer_.steps,
+                                     checkpoint_->folder,
+                                     by_epochs ? SavedPosition().pass : steps_before()));
 }
 
 Status Inputs::CheckEvaluation(const char* option) const {
@@ -185,7 +229,7 @@ Status Inputs::CheckEvaluation(const char* option) const {
       fmt::format("{}: the plan has no evaluation (pipec compiles one)", option));
 }
 
-Status Inputs::OpenValidation() {
+Status Inputs::OpenValidation(std::vector<std::string>* notes) {
   PP_RETURN_IF_ERROR(CheckEvaluation("--val-data"));
   if (options_.val_every > 0 && HasSections(program_))
     return Status::Invalid(fmt::format(
@@ -195,18 +239,21 @@ Status Inputs::OpenValidation() {
   PP_RETURN_IF_ERROR(dataset.status());
   val_dataset_ = std::make_unique<Dataset>(std::move(*dataset));
   Batches::Args args = BatchesOf(*val_dataset_);
-  const int64_t each = Batches(args).PerStep(), there = val_dataset_->sequences() / each;
-  args.repeat_after = options_.val_batches.value_or(std::min(kValidationBatches, there));
-  if (there == 0)
-    return Status::Invalid(
-        fmt::format("--val-data: {}: has {} sequences of {} tokens (a batch "
-                    "takes {})",
-                    options_.val_data, val_dataset_->sequences(), args.sequence_length, each));
-  if (args.repeat_after > there)
+  const int64_t each = Batches(args).PerStep(), all = val_dataset_->sequences();
+  const int64_t there = (all + each - 1) / each;
+  int64_t count = options_.val_batches.value_or(std::min(kValidationBatches, there));
+  if (count == 0) count = there;
+  if (count > there)
     return Status::Invalid(fmt::format("--val-batches: {} ({} has {} batches of {} sequences)",
-                                       args.repeat_after, options_.val_data, there, each));
+                                       count, options_.val_data, there, each));
+  if (!options_.val_batches && count < there)
+    notes->push_back(fmt::format("validates with {} of {}'s {} sequences (--val-batches all)",
+                                 count * each, options_.val_data, all));
+  args.repeat_after = count;
   val_batches_ = std::make_unique<Batches>(args);
-  validation_ = {val_batches_.get(), args.repeat_after, options_.val_every};
+  validation_ = {val_batches_.get(), count, 0, options_.val_every};
+  for (int64_t batch = 1; batch <= count; ++batch)
+    validation_.tokens += val_batches_->Tokens(batch);
   return {};
 }
 
@@ -216,7 +263,7 @@ Status Inputs::OpenSample() {
   const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;
   std::vector<int32_t> first(program_.job->sequence_length);
   PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));
-  first.resize(std::min(kPrompt, first.size()));
+  first.resize(std::min({kPrompt, first.size(), static_cast<size_t>(dataset.tokens())}));
   sample_ = {options_.sample, std::move(first), options_.temperature};
   sample_is_text_ = dataset.is_text();
   return {};

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,12 +37,10 @@ class Inputs {
   // Of the training, before the first step of this run; updates: of every copy's weights.
   int64_t steps_before() const { return checkpoint_ ? checkpoint_->manifest.step : 0; }
   int64_t updates_before() const;
-  // Sequences of this run's length.
+  // Sequences of this run's length, counted in all steps: dropout goes on with this number.
   int64_t sequences_before() const;
   // Of the data, if the run saves or continues; else none.
   std::optional<uint64_t> data_digest() const { return data_digest_; }
-  // Those that decide the numbers, by name, as text.
-  std::map<std::string, std::string> Options() const;
   uint64_t seed() const {
     return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
   }
@@ -60,8 +57,12 @@ class Inputs {
  private:
   Status CheckCheckpoint(std::vector<std::string>* notes) const;
   Status CheckData(std::vector<std::string>* notes);
+  void TellChanges(std::vector<std::string>* notes) const;
+  Position SavedPosition() const;
+  Position PositionBefore() const;
   Status OpenData();
-  Status OpenValidation();
+  Status CheckSteps() const;
+  Status OpenValidation(std::vector<std::string>* notes);
   Status OpenSample();
   Status CheckEvaluation(const char* option) const;
   Result<Dataset> OpenDataset(const std::string& path) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/run/settings.h"
 #include "runtime/run/step_reports.h"
 
 namespace pp {
@@ -82,17 +83,22 @@ Status Reporter::Save(int64_t step, const std::vector<ControlMessage>& reports) 
     if (report.save != ControlMessage::Save::kWritten) return Status::Failed(report.text);
   const kernels::LossScale& scaling = reports[0].scaling;
   const bool scales = InfoOf(program_.job->dtype).scales_loss;
+  const Batches& batches = inputs_.batches();
+  const Position position = batches.Before(last_step_ + 1);
   std::vector<std::string> notes;
   PP_RETURN_IF_ERROR(options_.save_to->Finish(
       {.model = ToJson(program_.job->model),
        .step = step,
-       .updates = inputs_.updates_before() + last_step_ * UpdatesPerStep(),
+       .updates = inputs_.updates_before() +
+                  (last_step_ - batches.EmptySteps(last_step_ + 1)) * UpdatesPerStep(),
        .by_epochs = options_.epochs > 0,
-       .sequences = inputs_.sequences_before() + last_step_ * inputs_.batches().PerStep(),
+       .pass = position.pass,
+       .sequence = position.sequence,
+       .sequences = inputs_.sequences_before() + last_step_ * batches.PerStep(),
        .sequence_length = program_.job->sequence_length,
        .data = inputs_.data_digest(),
        .seed = inputs_.seed(),
-       .options = inputs_.Options(),
+       .options = NumberSettings(program_, options_),
        .loss_scale = scales ? scaling.scale : 0,
        .good_steps = scaling.good,
        .skipped = scaling.skipped,

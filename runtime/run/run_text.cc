@@ -70,10 +70,10 @@ std::string HeaderText(const Program& program) {
 
 std::string ToJson(const StepReport& report) {
   return fmt::format(
-      R"({{"step":{},"loss":{:.9g},"grad_norm":{},"lr":{:.9g},"step_seconds":{:.6g},)"
+      R"({{"step":{},"loss":{},"grad_norm":{},"lr":{:.9g},"step_seconds":{:.6g},)"
       R"("tokens_per_second":{:.6g},"peak_bytes":[{}]{}{}}})"
       "\n",
-      report.step, report.loss,
+      report.step, report.empty ? "null" : fmt::format("{:.9g}", report.loss),
       HasNorm(report) ? fmt::format("{:.9g}", *report.grad_norm) : std::string("null"),
       report.learning_rate, report.seconds, report.tokens_per_second,
       fmt::join(report.peak_bytes, ","),
@@ -85,14 +85,15 @@ std::string ToJson(const StepReport& report) {
 
 std::string ToLine(const StepReport& report, double seconds) {
   const double left = seconds * static_cast<double>(report.steps - report.step);
-  return fmt::format("step {}/{}  loss {:.4f}  {}{}{}lr {:.3g}  {:.0f} tok/s  {} left\n",
-                     report.step, report.steps, report.loss,
-                     report.val_loss ? fmt::format("val {:.4f}  ", *report.val_loss) : "",
-                     HasNorm(report) ? fmt::format("norm {:.2f}  ", *report.grad_norm) : "",
-                     report.loss_scale ? fmt::format("scale {:.9g}{}  ", *report.loss_scale,
-                                                     report.skipped ? ", skipped" : "")
-                                       : "",
-                     report.learning_rate, report.tokens_per_second, Duration(left));
+  return fmt::format(
+      "step {}/{}  {}  {}{}{}lr {:.3g}  {:.0f} tok/s  {} left\n", report.step, report.steps,
+      report.empty ? "no targets, no update" : fmt::format("loss {:.4f}", report.loss),
+      report.val_loss ? fmt::format("val {:.4f}  ", *report.val_loss) : "",
+      HasNorm(report) ? fmt::format("norm {:.2f}  ", *report.grad_norm) : "",
+      report.loss_scale
+          ? fmt::format("scale {:.9g}{}  ", *report.loss_scale, report.skipped ? ", skipped" : "")
+          : "",
+      report.learning_rate, report.tokens_per_second, Duration(left));
 }
 
 std::string SummaryText(const TrainReport& report) {

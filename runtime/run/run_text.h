@@ -16,7 +16,8 @@ std::string HeaderText(const Program& program);
 
 // {"step":1,"loss":5.54,"grad_norm":1.9,"lr":0.0003,"step_seconds":0.81,
 //  "tokens_per_second":2528,"peak_bytes":[...]} and a newline; "loss_scale":65536,"skipped":false
-// and "val_loss":5.6 after all that if present. A norm that is not finite is null.
+// and "val_loss":5.6 after all that if present. A norm that is not finite is null, and so is the
+// loss of a step without targets.
 std::string ToJson(const StepReport& report);
 
 // "step 12/200  loss 2.3456  norm 1.23  lr 0.0003  12345 tok/s  0:43 left" and a newline.

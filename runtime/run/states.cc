@@ -276,9 +276,10 @@ Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& 
 
 Status CheckModel(const Checkpoint& checkpoint, const ModelConfig& model) {
   const std::string path = checkpoint.folder + "/manifest.json";
-  if (checkpoint.manifest.format != kManifestFormat)
-    return Status::Invalid(fmt::format("{}: is of format {} (this piperun reads {})", path,
-                                       checkpoint.manifest.format, kManifestFormat));
+  if (!IsReadFormat(checkpoint.manifest.format))
+    return Status::Invalid(fmt::format("{}: is of format {} (this piperun reads {} to {})", path,
+                                       checkpoint.manifest.format, kOldestManifestFormat,
+                                       kManifestFormat));
   const Result<ModelConfig> saved = ParseModelConfig(checkpoint.manifest.model, path);
   PP_RETURN_IF_ERROR(saved.status());
   return CheckSameWeights(*saved, path, model);

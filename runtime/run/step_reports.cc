@@ -17,7 +17,7 @@ std::optional<double> ValidationLoss(const Inputs& inputs,
   const Validation& validation = inputs.validation();
   double sum = 0;
   for (const ControlMessage& report : reports) sum += report.val_loss;
-  return sum / static_cast<double>(validation.count * validation.batches->Tokens(1));
+  return sum / static_cast<double>(validation.tokens);
 }
 
 }  // namespace
@@ -61,12 +61,15 @@ StepReport Combine(const Program& program, const Inputs& inputs,
     step.loss += report.loss;
     step.peak_bytes.push_back(report.peak_bytes);
   }
-  step.loss /= tokens;
+  step.empty = tokens == 0;
+  if (!step.empty) step.loss /= tokens;
   step.val_loss = ValidationLoss(inputs, reports);
   step.steps = inputs.optimizer().steps;
   if (program.clip) step.grad_norm = reports[0].grad_norm;
-  if (InfoOf(program.job->dtype).scales_loss) step.loss_scale = reports[0].scaling.used;
-  step.skipped = reports[0].scaling.finite == 0;
+  if (!step.empty && InfoOf(program.job->dtype).scales_loss) {
+    step.loss_scale = reports[0].scaling.used;
+    step.skipped = reports[0].scaling.finite == 0;
+  }
   step.learning_rate = LearningRate(inputs.optimizer(), step.step);
   step.seconds = reports[0].seconds;
   step.tokens_per_second = tokens / step.seconds;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,9 +34,10 @@ struct TrainReport;
 
 // One step, of all ranks.
 struct StepReport {
-  int64_t step = 0;   // counts from 1
-  int64_t steps = 0;  // of the whole training
-  double loss = 0;    // mean over the step's tokens, before the update
+  int64_t step = 0;    // counts from 1
+  int64_t steps = 0;   // of the whole training
+  double loss = 0;     // mean over the step's targets, before the update
+  bool empty = false;  // it had no target: there is no loss, and nothing was updated
   // Before clipping, of the unscaled loss; none if the plan computes none.
   std::optional<double> grad_norm;
   std::optional<double> loss_scale;  // if the plan scales the loss
@@ -53,6 +55,7 @@ struct TrainOptions {
   std::string data;              // see runtime/files/dataset.h
   OptimizerOptions optimizer;    // includes the number of steps
   int64_t epochs = 0;            // of the data, instead of optimizer.steps; 0: by steps
+  bool bytes = false;            // a text's bytes are tokens of any vocabulary, and of any weights
   std::optional<uint64_t> seed;  // of new weights and dropout; by default 1
   int threads = 1;               // compute threads per rank
   std::string weights;           // a folder with model.safetensors; empty: a new model
@@ -67,12 +70,14 @@ struct TrainOptions {
   ModelFolder* export_to = nullptr;    // rank 0's process: begun (BeginExport)
   std::string val_data;                // for validation losses; empty: none
   int64_t val_every = 0;               // steps; 0: only after the last one
-  std::optional<int64_t> val_batches;  // by default 10, or fewer if there are fewer
+  std::optional<int64_t> val_batches;  // 0: all; by default 10, or fewer if there are fewer
   int64_t sample = 0;                  // tokens to draw after the last step
   float temperature = 1;               // see kernels/draw.h
   double stall_timeout = 300;          // seconds; 0: wait forever
   bool record = false;                 // record events for a trace
   bool compare = false;                // record values (compare/comparison.h)
+  // Which kernels compute, which decides rounding: by option, as text.
+  std::map<std::string, std::string> kernels;
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   Worker* worker = nullptr;        // for the phases of its start and end; null: one of its own
@@ -112,6 +117,8 @@ struct TrainOptions {
   std::function<std::unique_ptr<StageExecutor>(int rank)> make_executor;
   // Called when a rank's list is bound: for tests that plant bugs.
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
+  // The training's batches; null: those of the data.
+  std::function<std::unique_ptr<Batches>(const Batches::Args&)> make_batches;
   // Wraps the transport of each rank of this process; null: does not.
   std::function<std::unique_ptr<Transport>(Transport*)> wrap_transport;
 };

@@ -1,5 +1,6 @@
 // Data sets of all three formats: whatever the bytes, opening them gives an error or sequences
-// whose tokens are in the vocabulary, and whose targets are their inputs, shifted by one.
+// whose tokens are in the vocabulary, and whose targets are their inputs, shifted by one, as far as
+// the file goes.
 //
 // An input is | options, 1 byte | bytes of the index, 2 | index | data |; without an index there is
 // only the data.
@@ -24,7 +25,7 @@ void CheckSequence(const pp::Dataset& data, const pp::Dataset::Options& options,
   if (!read || !data.Targets(n, targets.data()).ok()) return;
   for (int i = 0; i < options.sequence_length; ++i) {
     PP_CHECK(inputs[i] >= 0 && inputs[i] < options.vocab_size);
-    PP_CHECK(i == 0 || inputs[i] == targets[i - 1]);
+    PP_CHECK(targets[i] >= 0 ? i == 0 || inputs[i] == targets[i - 1] : inputs[i] == 0);
   }
 }
 

@@ -32,7 +32,7 @@ def train(folder, cut, steps, *options):
                     str(devices), "--tp", str(tp), "--dp", str(dp), "--microbatches",
                     str(MICROS // dp), "--model", folder / "config.json", "--seq-length",
                     str(TOKENS), "-o", folder / "plan"], check=True)
-    subprocess.run(["bazel-bin/runtime/piperun", folder / "plan", "--data", folder / "data.txt",
+    subprocess.run(["bazel-bin/runtime/piperun", folder / "plan", "--data", folder / "data.txt", "--bytes",
                     "--steps", str(steps), "--log", folder / "log", *options], check=True,
                    stdout=subprocess.DEVNULL)
     return [json.loads(line)["loss"] for line in (folder / "log").read_text().splitlines()]

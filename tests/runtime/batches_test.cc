@@ -3,10 +3,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <utility>
 #include <vector>
 
 namespace pp {
@@ -14,14 +16,15 @@ namespace {
 
 constexpr int kLength = 4;
 
-// A text of exactly `sequences` sequences: token t is 1 + t modulo 251, which is not a multiple of
-// a sequence's length, so that no two of them are the same.
-Dataset MakeData(int sequences) {
+// A text of exactly `sequences` sequences, the last of which lacks `missing` targets: token t is 1
+// + t modulo 251, which is not a multiple of a sequence's length, so that no two of them are the
+// same.
+Dataset MakeData(int sequences, int missing = 0) {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("batches_test." + std::to_string(getpid()) + ".txt"))
                                .string();
   std::ofstream out(path, std::ios::binary);
-  for (int i = 0; i <= sequences * kLength; ++i) out.put(static_cast<char>(1 + i % 251));
+  for (int i = 0; i <= sequences * kLength - missing; ++i) out.put(static_cast<char>(1 + i % 251));
   out.close();
   auto data = Dataset::Open(path, {.vocab_size = 256, .sequence_length = kLength});
   std::filesystem::remove(path);  // it is mapped
@@ -53,6 +56,23 @@ Sequences Read(const Batches& batches, const Batches::Args& args, int64_t step, 
                                    targets.begin() + (b + 1) * kLength);
   }
   return sequences;
+}
+
+// What the file's targets are in the order in which steps take them: of each step the indices of
+// those that count, which are their tokens as long as there are at most 251.
+std::vector<std::vector<int>> TargetsOf(const Batches& batches, const Batches::Args& args,
+                                        int64_t steps) {
+  std::vector<std::vector<int>> all(steps);
+  for (int64_t step = 1; step <= steps; ++step) {
+    for (int r = 0; r < args.replicas; ++r)
+      for (int m = 0; m < args.microbatches; ++m)
+        for (const auto& sequence : Read(batches, args, step, r, m).targets)
+          for (const int32_t target : sequence)
+            if (target >= 0) all[step - 1].push_back(target - 1);
+    CHECK(batches.Tokens(step) == static_cast<int64_t>(all[step - 1].size()));
+    CHECK(batches.PerToken(step) == 1.0 / static_cast<double>(all[step - 1].size()));
+  }
+  return all;
 }
 
 }  // namespace
@@ -132,6 +152,71 @@ TEST_CASE("an epoch begins with the file's first sequence in a step of its own")
     CHECK(Read(batches, args, step + 1, 0, 0).inputs[0] == Sequence(4, 0));
     CHECK(batches.Tokens(step + 1) == kLength);
   }
+}
+
+TEST_CASE("every target of the file counts once in a pass, whatever the batches") {
+  for (const int missing : {0, 1, 3})
+    for (const int sequences : {1, 2, 5, 12, 13}) {
+      const Dataset data = MakeData(sequences, missing);
+      const int targets = sequences * kLength - missing;
+      for (const auto& [replicas, micros, size] :
+           {std::array{1, 1, 1}, {1, 1, 4}, {2, 1, 3}, {1, 5, 1}, {2, 3, 2}}) {
+        INFO(sequences << " sequences, " << missing << " missing, " << replicas << " x " << micros
+                       << " x " << size);
+        Batches::Args args{.dataset = &data,
+                           .replicas = replicas,
+                           .microbatches = micros,
+                           .micro_batch_size = size,
+                           .sequence_length = kLength};
+        const auto in_order = [&](const Batches::Args& a, int64_t steps) {
+          std::vector<int> all;
+          for (const auto& step : TargetsOf(Batches(a), a, steps))
+            all.insert(all.end(), step.begin(), step.end());
+          return all;
+        };
+        std::vector<int> passes;
+        for (int i = 0; i < 3 * targets; ++i) passes.push_back(1 + i % targets);
+        // By epochs, by steps, and of a validation, which repeats.
+        args.epochs = 3;
+        CHECK(in_order(args, Batches(args).Steps()) == passes);
+        args.epochs = 0;
+        const int64_t each = Batches(args).PerStep();
+        const std::vector<int> steps = in_order(args, (3 * sequences + each - 1) / each);
+        REQUIRE(steps.size() >= passes.size());
+        CHECK(std::equal(passes.begin(), passes.end(), steps.begin()));
+        args.repeat_after = (sequences + each - 1) / each;
+        CHECK(in_order(args, 3 * args.repeat_after) == passes);
+      }
+    }
+}
+
+TEST_CASE("a training goes on at its position, with these batches or with others") {
+  const Dataset data = MakeData(7, 2);
+  const int targets = 7 * kLength - 2;
+  for (const int64_t epochs : {0, 3})
+    for (const auto& [micros, others] : {std::pair{2, 3}, {3, 2}, {4, 1}, {1, 9}, {2, 2}}) {
+      Batches::Args first{
+          .dataset = &data, .microbatches = micros, .sequence_length = kLength, .epochs = epochs};
+      const int64_t steps = epochs > 0 ? Batches(first).Steps() : 21;
+      for (int64_t stop = 0; stop < steps; ++stop) {
+        INFO(epochs << " epochs, after " << stop << " steps of " << micros << ", now " << others);
+        Batches::Args next = first;
+        next.from = Batches(first).Before(stop + 1);
+        CHECK(next.from.sequence < 7);
+        next.microbatches = others;
+        const int64_t rest = epochs > 0 ? Batches(next).Steps() : 30;
+        std::vector<int> all;
+        for (const auto& step : TargetsOf(Batches(first), first, stop))
+          all.insert(all.end(), step.begin(), step.end());
+        for (const auto& step : TargetsOf(Batches(next), next, rest))
+          all.insert(all.end(), step.begin(), step.end());
+        for (size_t i = 0; i < all.size(); ++i)
+          REQUIRE(all[i] == 1 + static_cast<int>(i) % targets);
+        if (epochs > 0) CHECK(all.size() == 3 * static_cast<size_t>(targets));
+        // With the same batches, the same steps.
+        if (micros == others && epochs > 0) CHECK(stop + rest == steps);
+      }
+    }
 }
 
 }  // namespace pp

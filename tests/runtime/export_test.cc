@@ -62,6 +62,7 @@ std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const F
   options.optimizer.steps = 3;
   options.optimizer.learning_rate = 1e-3;
   options.weights = weights;
+  options.bytes = true;
   std::optional<ModelFolder> opened;
   if (!to.empty()) {
     auto result = ModelFolder::Open(to);

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "runtime/run/inputs.h"
 #include "runtime/run/rank.h"
 #include "runtime/run/states.h"
 #include "tests/saved_run.h"
@@ -75,10 +76,10 @@ TEST_CASE("only damage falls back to the checkpoint before") {
     std::ifstream file(last + "/manifest.json", std::ios::binary);
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
-  const std::string newer = ReplaceAll(text, "\"format\": 2", "\"format\": 3");
+  const std::string newer = ReplaceAll(text, "\"format\": 3", "\"format\": 4");
   WriteWithSum(last + "/manifest.json", newer);
   CHECK(Run(model, shape, folder, {.resume = true}).status.message() ==
-        "--resume: " + last + "/manifest.json: is of format 3 (this piperun reads 2)");
+        "--resume: " + last + "/manifest.json: is of format 4 (this piperun reads 2 to 3)");
 }
 
 TEST_CASE("a training goes on with its data and its options, or says what is not as it was") {
@@ -124,11 +125,126 @@ TEST_CASE("a training goes on with its data and its options, or says what is not
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
   nlohmann::json old = nlohmann::json::parse(text.substr(0, text.size() - 18));
-  for (const char* key : {"data", "sequence_length", "options"}) REQUIRE(old.erase(key) == 1);
+  for (const char* key : {"data", "sequence_length", "options", "pass", "sequence"})
+    REQUIRE(old.erase(key) == 1);
   WriteWithSum(last + "/manifest.json", old.dump(1) + std::string(18, ' '));
   const Outcome from_old = on({.data = grown});
   REQUIRE(from_old.status.message() == "");
   CHECK(from_old.notes[1] == last + " does not say which data it was trained with");
+}
+
+TEST_CASE("a training goes on with other batches, by epochs or by steps") {
+  const Folder folder;
+  const ModelConfig model = TinyModel(false);
+  const Layout shape = {"1f1b", 2};
+  // 10 sequences of 8 tokens, the last of 3 targets: steps of 8 and of 2 sequences.
+  const std::string data = folder.WriteText("short.txt", 9 * 8 + 4);
+  const auto run = [&](int epochs, int until, int microbatches, bool resume, int save_every = 100) {
+    return Run(model, shape, folder,
+               {.until = until,
+                .save_every = save_every,
+                .resume = resume,
+                .data = data,
+                .plan = [=](CompileOptions* c) { c->shape.microbatches = microbatches; },
+                .options = [=](TrainOptions* t) { t->epochs = epochs; }});
+  };
+  const auto position = [&](int64_t step) {
+    const auto manifest = ReadManifest(StepFolder(folder / "saves", step));
+    REQUIRE(manifest.ok());
+    REQUIRE(manifest->pass);
+    return std::pair{*manifest->pass, manifest->sequence};
+  };
+  using Place = std::pair<int64_t, int64_t>;
+  const Outcome whole = run(2, 1, 8, false, 1);
+  REQUIRE(whole.status.message() == "");
+  REQUIRE(whole.numbers.size() == 8);
+  CHECK(position(3) == Place{1, 8});
+  CHECK(position(4) == Place{2, 0});
+  fs::remove_all(StepFolder(folder / "saves", 4));
+  const std::string from = StepFolder(folder / "saves", 3);
+  // With the same ones it is as if it had not stopped.
+  const Outcome same = run(2, 1, 8, true);
+  CHECK(same.notes == std::vector<std::string>{"continues from " + from});
+  CHECK(same.numbers == std::vector<double>(whole.numbers.begin() + 6, whole.numbers.end()));
+  fs::remove_all(StepFolder(folder / "saves", 4));
+  // The two that are left of the second pass, and then ten by threes.
+  const Outcome other = run(3, 1, 3, true);
+  CHECK(other.status.message() == "");
+  CHECK(other.planned == 3 + 1 + 4);
+  CHECK(position(8) == Place{3, 0});
+  CHECK(other.notes ==
+        std::vector<std::string>{
+            "continues from " + from,
+            "--epochs: 3: 5 steps of 3 sequences follow the 3 before, and the learning rate counts "
+            "8 in all",
+            "sequences a step: 3 (before " + from + ": 8)"});
+  fs::remove_all(StepFolder(folder / "saves", 8));
+  // By steps, which go from pass to pass.
+  const Outcome steps = run(0, 6, 3, true);
+  CHECK(steps.status.message() == "");
+  CHECK(position(6) == Place{2, 7});
+  CHECK(steps.notes[1] == "goes on by --steps (before " + from + ": by --epochs)");
+  const Outcome epochs = run(3, 1, 2, true);
+  CHECK(epochs.status.message() == "");
+  CHECK(epochs.planned == 6 + 2);
+  CHECK(position(8) == Place{3, 0});
+  CHECK(run(3, 1, 2, true).status.message() ==
+        "--epochs: 3 (" + StepFolder(folder / "saves", 8) + " has 3 already)");
+}
+
+// Made by an earlier version: 45 tokens, in sequences of 8 and steps of 2. A pass over them had 5
+// sequences, and an epoch 3 steps.
+TEST_CASE("an older checkpoint goes on where it was, by its own count") {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 45; ++i) text += static_cast<char>(32 + (7 * i * i + 3 * i) % 90);
+  std::ofstream(folder / "text.txt") << text;
+  const std::string old = "tests/reference/checkpoints/";
+  const auto model = LoadModelConfig(old + "config.json");
+  REQUIRE(model.ok());
+  struct Old {
+    const char* counts;
+    int64_t epochs, steps;  // of the run that goes on
+    Position position;      // where that begins
+  };
+  for (const Old& one : {Old{"steps", 0, 6, {1, 3}}, Old{"epochs", 2, 6, {1, 2}},
+                         Old{"steps", 2, 6, {1, 3}}, Old{"epochs", 0, 7, {1, 2}}}) {
+    INFO(one.counts << ", " << one.epochs << " epochs");
+    const auto program =
+        Compile({.scheme = "gpipe",
+                 .shape = {1, 2, 0},
+                 .job = {.model = *model, .micro_batch_size = 1, .sequence_length = 8}});
+    REQUIRE(program.ok());
+    TrainOptions options;
+    options.data = folder / "text.txt";
+    options.epochs = one.epochs;
+    options.optimizer.steps = one.steps;
+    options.optimizer.learning_rate = 0.01;
+    options.resume = true;
+    options.save = folder / one.counts;
+    fs::remove_all(options.save);
+    fs::copy(old + one.counts, options.save, fs::copy_options::recursive);
+    fs::permissions(options.save, fs::perms::owner_all);
+    auto checkpoint = OpenCheckpoint(StepFolder(options.save, 4), *model, 0, 1);
+    REQUIRE(checkpoint.status().message() == "");
+    CHECK(!checkpoint->manifest.pass);
+    Inputs inputs(*program, options);
+    inputs.GoOnFrom(std::move(*checkpoint));
+    std::vector<std::string> notes;
+    REQUIRE(inputs.Open(&notes).message() == "");
+    CHECK(inputs.batches().Before(1).pass == one.position.pass);
+    CHECK(inputs.batches().Before(1).sequence == one.position.sequence);
+    CHECK(inputs.optimizer().steps == one.steps);
+    std::vector<int32_t> first(8);
+    REQUIRE(inputs.batches().Inputs(1, 0, 0, first.data()).ok());
+    CHECK(first[0] == text[8 * one.position.sequence]);
+    auto saves = SaveFolder::Open(options.save);
+    REQUIRE(saves.status().message() == "");
+    options.save_to = &*saves;
+    const KeptReport report = TrainAndKeep(*program, options);
+    CHECK(report.status.message() == "");
+    CHECK(report.saved_step == one.steps);
+  }
 }
 
 TEST_CASE("a manifest that nests deeply is damaged") {

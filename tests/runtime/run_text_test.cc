@@ -35,6 +35,16 @@ TEST_CASE("a step without a norm") {
   CHECK(ToLine(report, 0.25) == "step 12/200  loss 2.3457  lr 0.0003  8192 tok/s  0:47 left\n");
 }
 
+TEST_CASE("a step without targets") {
+  StepReport report = Sample();
+  report.loss = 0;
+  report.grad_norm = 0;
+  report.empty = true;
+  CHECK_THAT(ToJson(report), Catch::Contains("\"step\":12,\"loss\":null,\"grad_norm\":0,\"lr\""));
+  CHECK(ToLine(report, 0.25) ==
+        "step 12/200  no targets, no update  norm 0.00  lr 0.0003  8192 tok/s  0:47 left\n");
+}
+
 TEST_CASE("a step of a scaled loss") {
   StepReport report = Sample();
   report.loss_scale = 65536;

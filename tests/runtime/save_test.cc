@@ -1,5 +1,6 @@
 // A training that is saved, and continues under another cut, equals one that never stopped; and no
 // damaged checkpoint is ever loaded.
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
@@ -66,13 +67,20 @@ TEST_CASE("saved under one cut, resumed under another") {
       const Outcome second = Run(model, after, folder, {.save_every = 2, .resume = true});
       REQUIRE(second.status.message() == "");
       CHECK(second.saved == 6);
-      CHECK(second.notes ==
-            std::vector<std::string>{"continues from " + StepFolder(folder / "saves", 4)});
-      CHECK(SavedSteps(folder / "saves") == std::vector<int64_t>{6, 4});
-      const auto alone = [](const Layout& s) {
-        return s.tp * s.dp == 1 && std::string(s.scheme) != "chimera" &&
-               std::string(s.scheme) != "dualpipe";
+      const std::string from = StepFolder(folder / "saves", 4);
+      std::vector<std::string> notes = {"continues from " + from};
+      const auto said = [&](const char* name, int was, int is) {
+        if (was != is) notes.push_back(fmt::format("{}: {} (before {}: {})", name, is, from, was));
       };
+      said("--dp", before.dp, after.dp);
+      said("--tp", before.tp, after.tp);
+      const auto pipes = [](const Layout& s) {
+        return std::string(s.scheme) == "chimera" || std::string(s.scheme) == "dualpipe" ? 2 : 1;
+      };
+      said("copies of the weights in a replica", pipes(before), pipes(after));
+      CHECK(second.notes == notes);
+      CHECK(SavedSteps(folder / "saves") == std::vector<int64_t>{6, 4});
+      const auto alone = [&](const Layout& s) { return s.tp * s.dp == 1 && pipes(s) == 1; };
       const double far = Furthest(whole.numbers, second.numbers, 8);
       CHECK(far < 1e-5);
       if (alone(before) && alone(after)) CHECK(far == 0);

@@ -85,7 +85,7 @@ def compare_scheme(call, model, scheme, dtype):
         log = call.work / "scheme.log"
         log.unlink(missing_ok=True)
         ran = call.run(f"{name}_{backend}", [
-            call.here / "piperun", plan, "--data", random_text(call), "--log", log, *options],
+            call.here / "piperun", plan, "--data", random_text(call), "--bytes", "--log", log, *options],
             seconds=30)
         if ran.problem:
             return ran.problem, None

@@ -26,7 +26,7 @@ def measure(call, label, plan, *options):
     log.unlink(missing_ok=True)
     table = call.models["predict"]
     ran = call.run(label, [
-        call.here / "piperun", plan, "--data", random_text(call), "--backend", "cuda", "--steps",
+        call.here / "piperun", plan, "--data", random_text(call), "--bytes", "--backend", "cuda", "--steps",
         table["steps"], "--log", log, *options])
     rows = rows_of(log)
     seconds = sorted(row["step_seconds"] for row in rows[table["warm_up"]:])

@@ -108,7 +108,7 @@ def train(call, label, name, options=(), env=None, steps=None):
     log = call.logs / f"{label}_steps.jsonl"
     log.unlink(missing_ok=True)
     ran = call.run(label, [
-        call.here / "piperun", plan, "--data", random_text(call), "--backend", "cuda",
+        call.here / "piperun", plan, "--data", random_text(call), "--bytes", "--backend", "cuda",
         "--steps", steps or call.models["steps"], "--log", log, *options], env=env)
     rows = rows_of(log)
     seconds = [row["step_seconds"] for row in rows[WARM_UP_STEPS:]]

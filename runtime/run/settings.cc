@@ -1,0 +1,118 @@
+#include "runtime/run/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace pp {
+namespace {
+
+// They decide where and when something is computed, and whose memory it takes.
+constexpr std::string_view kNoNumbers[] = {
+    "--backend", "--layers-per-stage", "--passes", "--costs", "--p2p", "--zero"};
+
+// As checkpoints of before called them.
+constexpr std::pair<const char*, const char*> kFormerNames[] = {
+    {"dtype", "--dtype"}, {"tokens a sequence", "--seq-length"}};
+
+std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
+
+template <typename Table, typename Owner>
+void AddRows(const Table& table, const Owner& owner, std::vector<Setting>* settings) {
+  ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
+    const std::string_view name = row.option;
+    std::string text = TextOf(row, owner.*row.member);
+    if constexpr (std::is_same_v<T, bool>)
+      if (row.names.empty()) text = YesNo(owner.*row.member);
+    settings->push_back(
+        {std::string(name), text,
+         std::find(std::begin(kNoNumbers), std::end(kNoNumbers), name) == std::end(kNoNumbers)});
+  });
+}
+
+}  // namespace
+
+std::vector<Setting> OptionSettings(const TrainOptions& t) {
+  const OptimizerOptions& o = t.optimizer;
+  const auto text = [](const auto& value) { return fmt::format("{}", value); };
+  // A cosine ends where the training does.
+  const bool by_epochs = t.epochs > 0;
+  std::vector<Setting> settings = {
+      {"--steps", text(o.steps), o.cosine && !by_epochs},
+      {"--epochs", text(t.epochs), o.cosine && by_epochs},
+      {"--bytes", YesNo(t.bytes), false},
+      {"--seed", text(t.seed.value_or(1)), false},
+      {"--weights", YesNo(!t.weights.empty()), false},
+      {"--compare", YesNo(t.compare), false},
+      {"--lr", text(o.learning_rate)},
+      {"--lr-schedule", o.cosine ? "cosine" : "constant"},
+      {"--min-lr", text(o.min_learning_rate), o.cosine},
+      {"--warmup-steps", text(o.warmup_steps)},
+      {"--weight-decay", text(o.weight_decay)},
+      {"--grad-clip", text(o.grad_clip)},
+      {"--loss-scale", text(o.loss_scale.value_or(0)), false},
+      {"--loss-scale-every", text(o.loss_scale_every)},
+      {"--val-data", YesNo(!t.val_data.empty()), false},
+      {"--val-every", text(t.val_every), false},
+      {"--val-batches", text(t.val_batches.value_or(-1)), false},
+      {"--sample", text(t.sample), false},
+      {"--temperature", text(t.temperature), false},
+      {"--save", YesNo(!t.save.empty()), false},
+      {"--save-every", text(t.save_every), false},
+      {"--resume", YesNo(t.resume), false},
+      {"--new-data", YesNo(t.new_data), false},
+      {"--export", YesNo(t.exports), false},
+      {"--trace", YesNo(t.record), false},
+  };
+  for (const auto& [name, value] : t.kernels) settings.push_back({name, value});
+  return settings;
+}
+
+std::vector<Setting> PlanSettings(const Program& program) {
+  const Job& job = *program.job;
+  std::vector<Setting> settings = {
+      {"sequences a step",
+       fmt::format("{}", int64_t{program.replicas} * program.microbatches * job.micro_batch_size)},
+      {"copies of the weights in a replica", fmt::format("{}", program.pipes.size())},
+      {"older versions of the weights", program.MakesVersions() ? program.scheme : "no"},
+  };
+  AddRows(kProgramAttributes<Program>, program, &settings);
+  AddRows(kJobAttributes, job, &settings);
+  return settings;
+}
+
+std::map<std::string, std::string> ModelSettings(const ModelConfig& model) {
+  std::map<std::string, std::string> settings;
+  const auto root = nlohmann::json::parse(ToJson(model), nullptr, /*allow_exceptions=*/false);
+  PP_CHECK(root.is_object());
+  for (const auto& [key, value] : root.items()) settings[key] = value.dump();
+  return settings;
+}
+
+std::map<std::string, std::string> NumberSettings(const Program& program,
+                                                  const TrainOptions& options) {
+  std::map<std::string, std::string> numbers;
+  for (const auto& settings : {OptionSettings(options), PlanSettings(program)})
+    for (const Setting& setting : settings)
+      if (setting.decides_numbers) numbers[setting.name] = setting.text;
+  return numbers;
+}
+
+std::vector<std::string> Differences(const std::map<std::string, std::string>& before,
+                                     const std::map<std::string, std::string>& now,
+                                     const std::string& folder) {
+  std::vector<std::string> differences;
+  for (const auto& [saved, was] : before) {
+    std::string name = saved;
+    for (const auto& [former, present] : kFormerNames)
+      if (name == former) name = present;
+    if (const auto is = now.find(name); is != now.end() && is->second != was)
+      differences.push_back(fmt::format("{}: {} (before {}: {})", name, is->second, folder, was));
+  }
+  return differences;
+}
+
+}  // namespace pp
