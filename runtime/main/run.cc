@@ -12,6 +12,8 @@
 #include "runtime/comm/host_memory.h"
 #include "runtime/comm/phase.h"
 #include "runtime/compare/comparison.h"
+#include "runtime/files/source_files.h"
+#include "runtime/files/weight_files.h"
 #include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
@@ -129,10 +131,17 @@ Readiness Run::ReadPlan() {
 }
 
 HostBytesArgs Run::HostArgs() const {
+  int64_t source = 0;
+  if (const std::string& weights = options_.weights; !weights.empty())
+    source = SourceBytes(WeightFiles::Folder(weights));
+  if (options_.resume)
+    for (const int64_t step : SavedSteps(options_.save))
+      source = std::max(source, SourceBytes(StepFolder(options_.save, step), SourcePartName("")));
   return {.threads = options_.threads,
           .resumes = options_.resume,
           .saves = !options_.save.empty(),
           .exports = options_.exports,
+          .source = options_.exports || !options_.save.empty() ? source : 0,
           .processes = options_.transport != nullptr};
 }
 
