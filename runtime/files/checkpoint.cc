@@ -220,7 +220,7 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
   Json shards = Json::array();
   for (const Manifest::Shard& shard : manifest.shards)
     shards.push_back({{"bytes", shard.bytes}, {"footer", shard.footer_sum}});
-  Json source = Json::array();
+  Json source = manifest.source ? Json::array() : Json();
   for (const SourcePart& part : manifest.source.value_or(std::vector<SourcePart>()))
     source.push_back({{"name", part.name}, {"bytes", part.bytes}, {"sum", part.sum}});
   std::string text = Json{
@@ -273,8 +273,9 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     manifest.sequence_length = root.value("sequence_length", int64_t{0});
     if (root.contains("data")) manifest.data = root.at("data").get<uint64_t>();
     manifest.options = root.value("options", manifest.options);
-    if (root.contains("source")) manifest.source.emplace();
-    for (const Json& part : root.value("source", Json::array()))
+    const Json source = root.value("source", Json());
+    if (source.is_array()) manifest.source.emplace();
+    for (const Json& part : source)
       manifest.source->push_back({part.at("name"), part.at("bytes"), part.at("sum")});
     for (const Json& shard : root.at("shards"))
       manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
@@ -394,11 +395,10 @@ Status SaveFolder::Finish(Manifest manifest, int ranks, FileWatch* watch,
     manifest.shards.push_back({shard->bytes(), shard->footer_sum()});
   }
   const auto name = [&]() -> Status {
-    manifest.source.emplace();
-    for (const SourceFile& file : *source_) {
-      const Result<SourcePart> part = WriteSourcePart(saving, file, watch);
-      PP_RETURN_IF_ERROR(part.status());
-      manifest.source->push_back(*part);
+    if (source_ != nullptr) {
+      Result<std::vector<SourcePart>> parts = WriteSourceParts(saving, *source_);
+      PP_RETURN_IF_ERROR(parts.status());
+      manifest.source = std::move(*parts);
     }
     PP_RETURN_IF_ERROR(WriteManifest(saving, manifest));
     PP_RETURN_IF_ERROR(SyncFolder(saving));

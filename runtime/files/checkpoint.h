@@ -106,7 +106,7 @@ struct Manifest {
     uint64_t footer_sum = 0;
   };
   std::vector<Shard> shards;                      // by rank
-  std::optional<std::vector<SourcePart>> source;  // none: an older file
+  std::optional<std::vector<SourcePart>> source;  // none: it is not known, as of an older file
 };
 inline constexpr int kManifestFormat = 2;  // 1: peers' parts of a vocabulary had other rows
 
@@ -137,7 +137,7 @@ class SaveFolder {
 
   // The run continues from the checkpoint of this step; later ones could not be used.
   void GoOnFrom(int64_t step) { whole_ = {step}; }
-  // What all checkpoints have with the model.
+  // What all checkpoints have with the model; null: what it came with is not known.
   void Keep(std::shared_ptr<const SourceFiles> source) { source_ = std::move(source); }
   // Invalid: the disk has no room for so many checkpoints more, of so many bytes each, of which it
   // keeps the last two and writes a third.
@@ -156,7 +156,7 @@ class SaveFolder {
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
   int lock_;
-  std::shared_ptr<const SourceFiles> source_ = std::make_shared<SourceFiles>();
+  std::shared_ptr<const SourceFiles> source_;
   std::vector<int64_t> whole_;  // steps, the latest at the end
 };
 

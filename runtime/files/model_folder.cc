@@ -322,8 +322,9 @@ Status ModelFolder::WriteHalves(const Place& place, int64_t first, std::span<con
       const auto bits = std::bit_cast<uint32_t>(some[i]);
       halves[i] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
       if ((halves[i] & 0x7f80) == 0x7f80 && status.ok())
-        status = Status::Failed(fmt::format("{}: {} is not a number of bf16 (--export-dtype fp32)",
-                                            files_[place.file].name, some[i]));
+        status =
+            Status::Failed(fmt::format("{}/{}: {} is not a number of bf16 (--export-dtype fp32)",
+                                       beside_, files_[place.file].name, some[i]));
     }
     const Status written = WriteTo(&files_[place.file],
                                    {reinterpret_cast<const char*>(halves.data()), some.size() * 2},

@@ -105,6 +105,15 @@ std::string_view TorchName(Dtype dtype) {
   PP_CHECK(false);
 }
 
+// Returns 0, or an errno.
+int WriteFile(const std::string& path, std::string_view bytes) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (file < 0) return errno;
+  int error = WriteAll(file, bytes);
+  if (error == 0) error = Sync(file);
+  return close(file) != 0 && error == 0 ? errno : error;
+}
+
 Result<std::string> ReadConfig(const std::string& path) {
   Result<std::string> text = ReadWhole(path, "a Hugging Face config.json", kMostBytes);
   PP_RETURN_IF_ERROR(text.status());
@@ -208,19 +217,17 @@ bool IsSourcePart(std::string_view name) {
   return name.starts_with(kPartPrefix) && IsSourceFile(name.substr(kPartPrefix.size()));
 }
 
-Result<SourcePart> WriteSourcePart(const std::string& folder, const SourceFile& file,
-                                   FileWatch* watch) {
-  const std::string path = folder + "/" + SourcePartName(file.name);
-  const FileOperation operation(watch, "write", path);
-  const int descriptor =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-  int error = descriptor < 0 ? errno : WriteAll(descriptor, file.bytes);
-  if (error == 0) error = Sync(descriptor);
-  if (descriptor >= 0 && close(descriptor) != 0 && error == 0) error = errno;
-  if (error != 0)
-    return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
-  return SourcePart{file.name, static_cast<int64_t>(file.bytes.size()),
-                    XXH3_64bits(file.bytes.data(), file.bytes.size())};
+Result<std::vector<SourcePart>> WriteSourceParts(const std::string& folder,
+                                                 const SourceFiles& files) {
+  std::vector<SourcePart> parts;
+  for (const SourceFile& file : files) {
+    const std::string path = folder + "/" + SourcePartName(file.name);
+    if (const int error = WriteFile(path, file.bytes))
+      return Status::Failed(fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
+    parts.push_back(
+        {file.name, std::ssize(file.bytes), XXH3_64bits(file.bytes.data(), file.bytes.size())});
+  }
+  return parts;
 }
 
 Result<SourceFiles> ReadSourceParts(const std::string& folder,

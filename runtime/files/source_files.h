@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/files/file_watch.h"
 #include "schema/base/status.h"
 #include "schema/model/dtype.h"
 
@@ -47,9 +46,9 @@ struct SourcePart {
   int64_t bytes = 0;
   uint64_t sum = 0;  // XXH3
 };
-// Failed: the disk is full or broken. `watch` may be null.
-Result<SourcePart> WriteSourcePart(const std::string& folder, const SourceFile& file,
-                                   FileWatch* watch);
+// Failed: the disk is full or broken.
+Result<std::vector<SourcePart>> WriteSourceParts(const std::string& folder,
+                                                 const SourceFiles& files);
 // Invalid: one is missing or damaged. Failed: it cannot be read.
 Result<SourceFiles> ReadSourceParts(const std::string& folder,
                                     const std::vector<SourcePart>& parts);

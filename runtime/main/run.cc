@@ -123,8 +123,9 @@ Readiness Run::ReadPlan() {
   mine.items.push_back({"--cuda-experiments", digest(arguments_.cuda_experiments)});
   const Topology topology = TopologyOf(*program_);
   const bool on_host = arguments_.backend == "cpu";
+  const HostBytesArgs args = HostArgs();
   for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
-    mine.bytes.push_back(HostBytesOf(*program_, rank, HostArgs()));
+    mine.bytes.push_back(HostBytesOf(*program_, rank, args));
   if (on_host && options_.transport == nullptr)
     mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
   return mine;
@@ -225,9 +226,10 @@ Status Run::Begin(int64_t steps_before) {
       CoresNote(CoresOf(alone ? TopologyOf(*program_).ranks() : 1), options_.threads);
   if (!cores.empty() && First()) options_.on_note(cores);
   options_.stop_requests = CountStopRequests();
+  const HostBytesArgs args = HostArgs();
   int64_t held = 0;
   for (int rank = 0; rank < (alone ? TopologyOf(*program_).ranks() : 1); ++rank)
-    held += HeldBytesOf(rank, HostArgs());
+    held += HeldBytesOf(rank, args);
   HoldMemory(held);
   PP_RETURN_IF_ERROR(outputs_.Begin(steps_before));
   spares_.Release();

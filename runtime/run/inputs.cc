@@ -157,7 +157,7 @@ Status Inputs::CheckWeights(std::vector<std::string>* notes) const {
 
 Status Inputs::OpenSource(std::vector<std::string>* notes) {
   if (checkpoint_) {
-    source_ = std::make_shared<SourceFiles>(checkpoint_->source);
+    source_ = std::make_shared<SourceFiles>(std::move(checkpoint_->source));
     if (options_.exports && !checkpoint_->manifest.source)
       notes->push_back(fmt::format(
           "{} is of an older piperun, which did not keep the config.json and the tokenizer of "

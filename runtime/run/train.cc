@@ -159,7 +159,8 @@ class Supervisor {
     if (options_.save_to != nullptr) {
       const int64_t bytes = CheckpointBytes(*program_.job) + TotalBytes(*inputs_->source());
       PP_RETURN_IF_ERROR(options_.save_to->CheckRoom(Saves(), bytes).In("--save"));
-      options_.save_to->Keep(inputs_->source());
+      const bool known = !inputs_->checkpoint() || inputs_->checkpoint()->manifest.source;
+      options_.save_to->Keep(known ? inputs_->source() : nullptr);
     }
     if (options_.export_to != nullptr)
       PP_RETURN_IF_ERROR(

@@ -82,6 +82,8 @@ TEST_CASE("a save") {
   {
     auto saves = SaveFolder::Open(dir);
     REQUIRE(saves.ok());
+    saves->Keep(std::make_shared<SourceFiles>(
+        SourceFiles{{"config.json", "{}"}, {"tokenizer.json", "[1, 2]"}}));
     for (int64_t step = 1; step <= 4; ++step) {  // the first two are pruned
       begins.push_back(Recorded());
       Save(&*saves, dir, step, model);

@@ -108,12 +108,9 @@ TEST_CASE("a checkpoint's are whole, or an error names the file") {
   const Folder folder;
   const SourceFiles files = {
       {"config.json", "{}"}, {"tokenizer.model", std::string(1000, 7)}, {"merges.txt", ""}};
-  std::vector<SourcePart> parts;
-  for (const SourceFile& file : files) {
-    const auto part = WriteSourcePart(folder / "", file, nullptr);
-    REQUIRE(part.status().message() == "");
-    parts.push_back(*part);
-  }
+  auto written = WriteSourceParts(folder / "", files);
+  REQUIRE(written.status().message() == "");
+  std::vector<SourcePart> parts = *written;
   CHECK(folder.List() == std::vector<std::string>{"source-config.json", "source-merges.txt",
                                                   "source-tokenizer.model"});
   for (const std::string& name : folder.List()) CHECK(IsSourcePart(name));
@@ -125,12 +122,13 @@ TEST_CASE("a checkpoint's are whole, or an error names the file") {
     CHECK((*read)[i].bytes == files[i].bytes);
   }
   for (const SourceFile& file : files) {
-    const std::string path = (folder / "") + SourcePartName(file.name);
+    const std::string path = folder / SourcePartName(file.name);
     std::string other = file.bytes.empty() ? "x" : file.bytes;
     if (!file.bytes.empty()) other.back() ^= 4;
     Write(path, other);
     CHECK(ReadSourceParts(folder / "", parts).status().code() == Code::kInvalid);
-    CHECK_THAT(ReadSourceParts(folder / "", parts).status().message(), Catch::Contains(path));
+    CHECK_THAT(ReadSourceParts(folder / "", parts).status().message(),
+               Catch::Contains(SourcePartName(file.name) + ": damaged"));
     fs::remove(path);
     CHECK(ReadSourceParts(folder / "", parts).status().code() == Code::kInvalid);
     Write(path, file.bytes);
