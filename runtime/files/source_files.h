@@ -35,7 +35,7 @@ Result<SourceFiles> ReadSource(const std::string& folder, std::vector<std::strin
 // but what the tensors are now, `dtype`, and that the model has its head. That is right because
 // the source's weights are the plan's model's (CheckSameWeights): what the two may differ in,
 // dropout and initialisation, is a matter of the next training. REQUIRES: `config` is a JSON
-// object.
+// object with something in it.
 std::string ExportedConfig(std::string_view config, std::string_view architecture, Dtype dtype);
 
 // One of a checkpoint's: its name there, and what the manifest says of it.

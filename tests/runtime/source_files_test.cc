@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "schema/base/json.h"
 #include "tests/folder.h"
@@ -102,6 +103,40 @@ TEST_CASE("an exported config.json is the source's but for the types and the cla
   CHECK(*parsed == nlohmann::json{{"model_type", "gpt2"},
                                   {"architectures", {"G"}},
                                   {"torch_dtype", "float32"}});
+}
+
+using Json = nlohmann::json;
+
+// Any value, with what a reader of texts may stumble over.
+Json AnyValue(std::mt19937& random, int depth) {
+  const auto word = [&] {
+    const char* words[] = {"dtype", "torch_dtype", "architectures", "a", "\"}],: \\", "ø\n", ""};
+    return std::string(words[random() % 7]);
+  };
+  Json value = random() % 3 == 0 ? Json(nullptr) : random() % 2 == 0 ? Json(word()) : Json(1e-5);
+  if (depth == 0 || random() % 3 == 0) return value;
+  value = random() % 2 == 0 ? Json::object() : Json::array();
+  for (size_t i = random() % 4; i > 0; --i)
+    value.is_array() ? value.push_back(AnyValue(random, depth - 1))
+                     : static_cast<void>(value[word()] = AnyValue(random, depth - 1));
+  return value;
+}
+
+TEST_CASE("whatever else a config.json has stays as it was") {
+  std::mt19937 random(7);
+  for (int i = 0; i < 3000; ++i) {
+    Json config = {{"model_type", "gpt2"}};
+    config["z"] = AnyValue(random, 3);
+    if (Json more = AnyValue(random, 3); more.is_object()) config.update(more);
+    const Json exported = Json::parse(
+        ExportedConfig(config.dump(static_cast<int>(random() % 3) - 1), "G", Dtype::kBf16));
+    config["architectures"] = {"G"};
+    const bool none = !config.contains("dtype") && !config.contains("torch_dtype");
+    for (const char* key : {"dtype", "torch_dtype"})
+      if (config.contains(key) || (none && key == std::string("torch_dtype")))
+        config[key] = "bfloat16";
+    CHECK(exported == config);
+  }
 }
 
 TEST_CASE("a checkpoint's are whole, or an error names the file") {
