@@ -1,6 +1,7 @@
 // A saved training as files. A folder has the latest checkpoints, each complete:
 //
 //   step-00000020/ rank-0 rank-1 ...   one shard per rank: elements, and a footer that names them
+//                  source-config.json  and others (source_files.h): what the model came with
 //                  manifest.json       for the whole: model, step, the footers' checksums
 //   .saving-00000030/                  is being written, and gets its name when all is done
 //   .damaged-step-00000010/            could not be used by a run that continued from another one
@@ -11,12 +12,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/files/file_watch.h"
 #include "runtime/files/shard.h"
+#include "runtime/files/source_files.h"
 #include "schema/base/status.h"
 
 namespace pp {
@@ -44,7 +47,8 @@ struct Manifest {
     int64_t bytes = 0;
     uint64_t footer_sum = 0;
   };
-  std::vector<Shard> shards;  // by rank
+  std::vector<Shard> shards;                      // by rank
+  std::optional<std::vector<SourcePart>> source;  // none: it is not known, as of an older file
 };
 // 1: peers' parts of a vocabulary had other rows. 2 is read: it has no position, and a pass had no
 // sequence that the file's end does not fill.
@@ -80,6 +84,8 @@ class SaveFolder {
 
   // The run continues from the checkpoint of this step; later ones could not be used.
   void GoOnFrom(int64_t step) { whole_ = {step}; }
+  // What all checkpoints have with the model; null: what it came with is not known.
+  void Keep(std::shared_ptr<const SourceFiles> source) { source_ = std::move(source); }
   // Invalid: the disk has no room for so many checkpoints more, of so many bytes each, of which it
   // keeps the last two and writes a third.
   Status CheckRoom(int64_t checkpoints, int64_t bytes) const;
@@ -97,6 +103,7 @@ class SaveFolder {
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
   int lock_;
+  std::shared_ptr<const SourceFiles> source_;
   std::vector<int64_t> whole_;  // steps, the latest at the end
 };
 

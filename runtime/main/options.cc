@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/files/checkpoint.h"
+#include "runtime/files/source_files.h"
 #include "runtime/files/weight_files.h"
 #include "runtime/run/settings.h"
 #include "schema/base/disk.h"
@@ -23,24 +24,11 @@
 namespace pp {
 namespace {
 
-// What a folder of --weights has besides weights, of the model and its tokenizer. Other files
-// there, such as the logs of this run, are its owner's.
-constexpr const char* kModelFiles[] = {"config.json",
-                                       "generation_config.json",
-                                       "tokenizer.json",
-                                       "tokenizer_config.json",
-                                       "special_tokens_map.json",
-                                       "added_tokens.json",
-                                       "vocab.json",
-                                       "merges.txt",
-                                       "vocab.txt",
-                                       "tokenizer.model",
-                                       "chat_template.jinja",
-                                       "chat_template.json"};
-
 constexpr std::string_view kBackends[] = {"cpu", "cuda"};
 constexpr std::string_view kTransports[] = {"auto", "threads", "shm", "mpi", "nccl"};
 constexpr std::string_view kRoundings[] = {"nearest", "stochastic"};
+constexpr std::string_view kUnusedWeights[] = {"refuse", "ignore"};  // as in UnusedWeights
+constexpr std::string_view kExportDtypes[] = {NameOf(Dtype::kFp32), NameOf(Dtype::kBf16)};
 constexpr std::string_view kLrSchedules[] = {"constant", "cosine"};
 
 // What takes the text of an option. Its errors do not name the option.
@@ -146,6 +134,16 @@ class Description {
     weights_ =
         Add("--weights", "PATH", "safetensors to start from: a file, an index or their folder",
             Text(&t_.weights));
+    Add(
+        "--unused-weights", "refuse|ignore", "tensors there that the model does not use",
+        [&t = t_](const std::string& text) {
+          int32_t index = 0;
+          const Status status = ReadName(text, kUnusedWeights, &index);
+          t.unused_weights = static_cast<UnusedWeights>(index);
+          return status;
+        },
+        "refuse")
+        ->needs(weights_);
     Add("--seed", "N", "random seed of new weights and dropout", Whole(&t_.seed, 0, INT64_MAX),
         "1");
     Flag("--compare", &t_.compare,
@@ -222,8 +220,19 @@ class Description {
             ->needs(save)
             ->excludes(weights_);
     Flag("--new-data", &t_.new_data, "with --resume: --data is not what it was")->needs(resume);
-    Add("--export", "FOLDER", "a new one, for the trained model in Hugging Face's format",
-        Text(&t_.export_path));
+    CLI::Option* exports =
+        Add("--export", "FOLDER", "a new one, for the trained model in Hugging Face's format",
+            Text(&t_.export_path));
+    Add(
+        "--export-dtype", "fp32|bf16", "of its tensors",
+        [&t = t_](const std::string& text) {
+          int32_t index = 0;
+          const Status status = ReadName(text, kExportDtypes, &index);
+          t.export_dtype = static_cast<Dtype>(index);
+          return status;
+        },
+        "fp32")
+        ->needs(exports);
   }
 
   void Logs() {
@@ -335,7 +344,7 @@ std::vector<std::string> InputPaths(const Arguments& a) {
     const std::vector<std::string> files = WeightFiles::Paths(t.weights);
     paths.insert(paths.end(), files.begin(), files.end());
     const std::string folder = WeightFiles::Folder(t.weights);
-    for (const char* name : kModelFiles) paths.push_back(folder + "/" + name);
+    for (const std::string& name : SourceNames(folder)) paths.push_back(folder + "/" + name);
   }
   if (!t.resume) return paths;
   for (const int64_t step : SavedSteps(t.save)) paths.push_back(StepFolder(t.save, step));

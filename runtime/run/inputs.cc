@@ -19,6 +19,9 @@ constexpr size_t kPrompt = 16;  // tokens
 
 Status Inputs::Open(std::vector<std::string>* notes) {
   if (checkpoint_) PP_RETURN_IF_ERROR(CheckCheckpoint(notes));
+  const bool first = options_.transport == nullptr || options_.transport->rank() == 0;
+  if (first && !options_.weights.empty()) PP_RETURN_IF_ERROR(CheckWeights(notes));
+  if (first && (options_.exports || !options_.save.empty())) PP_RETURN_IF_ERROR(OpenSource(notes));
   PP_RETURN_IF_ERROR(OpenData());
   if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckData(notes));
   if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation(notes));
@@ -134,6 +137,33 @@ Status Inputs::CheckData(std::vector<std::string>* notes) {
         fmt::format("{} is not the data that {} was trained with", options_.data, folder));
   }
   TellChanges(notes);
+  return {};
+}
+
+// All ranks read the same files, which Digest compares: one of them checks what is in them.
+Status Inputs::CheckWeights(std::vector<std::string>* notes) const {
+  Result<WeightSource> weights = WeightSource::Open(options_.weights, program_.job->model);
+  PP_RETURN_IF_ERROR(weights.status());
+  std::vector<std::string> unknown;
+  const std::string config = WeightFiles::Folder(options_.weights) + "/config.json";
+  if (LoadModelConfig(config, &unknown).ok() && !unknown.empty())
+    notes->push_back(UnknownKeysNote(config, unknown));
+  return weights->CheckAllUsed(options_.unused_weights, notes);
+}
+
+Status Inputs::OpenSource(std::vector<std::string>* notes) {
+  if (checkpoint_) {
+    source_ = std::make_shared<SourceFiles>(std::move(checkpoint_->source));
+    if (options_.exports && !checkpoint_->manifest.source)
+      notes->push_back(fmt::format(
+          "{} is of an older piperun, which did not keep the config.json and the tokenizer of "
+          "--weights: the exported config.json is the plan's",
+          checkpoint_->folder));
+  }
+  if (options_.weights.empty()) return {};
+  Result<SourceFiles> source = ReadSource(WeightFiles::Folder(options_.weights), notes);
+  PP_RETURN_IF_ERROR(source.status());
+  source_ = std::make_shared<SourceFiles>(std::move(*source));
   return {};
 }
 

@@ -59,6 +59,7 @@ struct TrainOptions {
   std::optional<uint64_t> seed;  // of new weights and dropout; by default 1
   int threads = 1;               // compute threads per rank
   std::string weights;           // a folder with model.safetensors; empty: a new model
+  UnusedWeights unused_weights = UnusedWeights::kRefuse;
   // Continues from the last checkpoint in `save`, with its seed unless `seed` is given.
   bool resume = false;
   bool new_data = false;               // the checkpoint's training had other data
@@ -67,7 +68,8 @@ struct TrainOptions {
   SaveFolder* save_to = nullptr;       // rank 0's process: of `save`
   bool exports = false;                // export the trained model after all steps,
   std::string export_path;             // into this folder
-  ModelFolder* export_to = nullptr;    // rank 0's process: begun (BeginExport)
+  Dtype export_dtype = Dtype::kFp32;   // of its tensors, or kBf16
+  ModelFolder* export_to = nullptr;    // rank 0's process: opened
   std::string val_data;                // for validation losses; empty: none
   int64_t val_every = 0;               // steps; 0: only after the last one
   std::optional<int64_t> val_batches;  // 0: all; by default 10, or fewer if there are fewer

@@ -209,8 +209,8 @@ Result<Json> ParseJson(std::string_view text) {
   return python ? ParseWhole(WithoutPythonWords(text)) : root;
 }
 
-std::string DumpJson(const Json& value, int indent) {
-  std::string text = value.dump(indent, ' ', true, Json::error_handler_t::replace);
+std::string DumpJson(const Json& value) {
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   for (const std::string_view word : kPythonWords) {
     const std::string written = fmt::format("\"\\u{:04x}{}\"", static_cast<int>(kNoJson), word);
     for (size_t at = 0; (at = text.find(written, at)) != std::string::npos; at += word.size())

@@ -23,8 +23,8 @@ inline constexpr int kMostJsonDepth = 64;
 Result<nlohmann::json> ParseJson(std::string_view text);
 inline constexpr char kNoJson = '\x01';
 
-// In ASCII, on one line, or with `indent` spaces a level. What is no UTF-8 is replaced.
-std::string DumpJson(const nlohmann::json& value, int indent = -1);
+// In ASCII, on one line. What is no UTF-8 is replaced.
+std::string DumpJson(const nlohmann::json& value);
 
 // What has many values: the outermost object, or that member of it, if `member` is not empty.
 struct JsonContainer {
