@@ -46,6 +46,7 @@ std::vector<Setting> OptionSettings(const TrainOptions& t) {
       {"--bytes", YesNo(t.bytes), false},
       {"--seed", text(t.seed.value_or(1)), false},
       {"--weights", YesNo(!t.weights.empty()), false},
+      {"--unused-weights", t.unused_weights == UnusedWeights::kIgnore ? "ignore" : "refuse", false},
       {"--compare", YesNo(t.compare), false},
       {"--lr", text(o.learning_rate)},
       {"--lr-schedule", o.cosine ? "cosine" : "constant"},
@@ -65,6 +66,7 @@ std::vector<Setting> OptionSettings(const TrainOptions& t) {
       {"--resume", YesNo(t.resume), false},
       {"--new-data", YesNo(t.new_data), false},
       {"--export", YesNo(t.exports), false},
+      {"--export-dtype", std::string(NameOf(t.export_dtype)), false},
       {"--trace", YesNo(t.record), false},
   };
   for (const auto& [name, value] : t.kernels) settings.push_back({name, value});
