@@ -25,8 +25,17 @@ inline ModelConfig PaperModel(int layers) {
                     .intermediate_size = 32});
 }
 
-// Two families, small, with all kinds of dropout that they support. LLaMA has fewer heads of keys
-// and values, of four elements each.
+// LLaMA whose attention has the window that the model states.
+inline ModelTable WindowedTable(const ModelConfig& config) {
+  ModelTable table = LlamaTable(config);
+  for (Operator& op : table.layer)
+    if (op.kind == OperatorKind::kAttention) op.window = config.sliding_window;
+  return table;
+}
+inline constexpr ModelFamily kWindowed = {"windowed", "", LlamaKeys, WindowedTable};
+
+// Families, small, with all kinds of dropout that they support. LLaMA has fewer heads of keys and
+// values, of four elements each; "windowed", too, and a window of two keys.
 inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, int positions = 8,
                               int llama_heads = 4) {
   ModelConfig model = Gpt2Model({.vocab_size = 65,  // does not divide
@@ -36,12 +45,16 @@ inline ModelConfig SmallModel(const std::string& family, bool tied, int layers, 
                                  .heads = 2,
                                  .intermediate_size = 32});
   model.tied = tied;
-  if (family == "llama") {
-    model.family = FindFamily(family);
+  if (family == "llama" || family == "windowed") {
+    model.family = FindFamily("llama");
     model.embedding_dropout = model.residual_dropout = 0;
     model.heads = llama_heads;
     model.kv_heads = 2;
     model.head_dim = 4;
+  }
+  if (family == "windowed") {
+    model.family = &kWindowed;
+    model.sliding_window = 2;
   }
   return model;
 }

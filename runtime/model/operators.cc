@@ -70,7 +70,8 @@ class KernelOperators : public Operators {
                                        .qkv = Act(call.in),
                                        .out = Act(call.out),
                                        .lse = call.statistics,
-                                       .dropout = Dropout(call)});
+                                       .dropout = Dropout(call),
+                                       .first_keys = {kernels_.first_keys()}});
       case OperatorKind::kRope:
         return Turn(call, Act(call.out), kernels::Turn::kForward);
       case OperatorKind::kSwiGlu:
@@ -138,7 +139,8 @@ class KernelOperators : public Operators {
                                         .lse = call.statistics,
                                         .dout = Act(call.d_out),
                                         .dqkv = Act(call.d_in),
-                                        .dropout = Dropout(call)});
+                                        .dropout = Dropout(call),
+                                        .first_keys = {kernels_.first_keys()}});
       case OperatorKind::kRope:
         return Turn(call, Act(call.d_in), kernels::Turn::kBackward);
       case OperatorKind::kSwiGlu:

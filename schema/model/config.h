@@ -38,6 +38,7 @@ struct ModelConfig {
   float embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
   bool tied = false;  // the token embedding is also the head's matrix
   bool attention_bias = false, mlp_bias = false;
+  int sliding_window = 0;  // keys that a query sees at most, the last one its own token's; 0: all
   RopeConfig rope;
 
   bool operator==(const ModelConfig&) const = default;
