@@ -1,5 +1,9 @@
 // Causal multi-head attention. For each sequence and head, with D = head_dim, C = heads*D:
-//   S = Q K^T / sqrt(D), key <= query;   P = softmax(S);   O = dropout(P) V
+//   S = Q K^T / sqrt(D), first[query] <= key <= query;   P = softmax(S);   O = dropout(P) V
+//
+// `first` never decreases from one query to the next, so that a key is seen by queries in a row,
+// and what is computed of S is a band; tiles that no pair needs are skipped. A window of the last W
+// keys is one such list, a batch of packed documents another.
 //
 // Tile by tile (Dao et al., "FlashAttention", 2022): there is no T x T matrix. The forward keeps
 // lse[query] = log(sum over keys of exp(S)), and the backward recomputes P = exp(S - lse):
@@ -27,6 +31,12 @@ struct AttentionShape {
   int64_t first_head = 0;  // index of head 0 in the whole layer, for dropout
 };
 
+// The first key that each query sees. REQUIRES: at[t] <= t, at[t] <= at[t + 1].
+struct FirstKeys {
+  const int32_t* at = nullptr;  // [tokens], or [batch, tokens]; null: 0 for all
+  int64_t stride = 0;           // from a sequence's to the next one's: 0, or tokens
+};
+
 template <typename N>
 struct AttentionForwardArgs {
   AttentionShape shape;
@@ -34,6 +44,7 @@ struct AttentionForwardArgs {
   N* out = nullptr;        // [batch, tokens, heads*head_dim], =
   float* lse = nullptr;    // [batch, heads, tokens], =
   DropoutKey dropout;
+  FirstKeys first_keys;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
   void* helpers = nullptr;  // as much for each further thread, one after the other
 };
@@ -47,6 +58,7 @@ struct AttentionBackwardArgs {
   const N* dout = nullptr;     // [batch, tokens, heads*head_dim]
   N* dqkv = nullptr;           // like qkv, =; may not be qkv
   DropoutKey dropout;
+  FirstKeys first_keys;
   void* scratch = nullptr;  // AttentionScratchBytes, aligned to 64
   void* helpers = nullptr;  // as much for each further thread, one after the other
 };

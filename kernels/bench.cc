@@ -1,7 +1,8 @@
 // The performance of each kernel in a GPT-2 124M step of 256 tokens, on one thread: milliseconds,
 // GFLOP/s and GB/s of memory that it must touch, compared with a plain copy; and of those that a
 // LLaMA has instead. Matrix products compared with oneDNN and the processor's peak of fused
-// multiply-adds, with operands in the caches and with cold ones, and on two threads.
+// multiply-adds, with operands in the caches and with cold ones, and on two threads. The last rows:
+// attention with a window of a quarter of a sequence.
 //
 //   bazel run //kernels:bench [-- TOKENS [SEQUENCE]]
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <dnnl.hpp>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/isa.h"
@@ -220,22 +222,33 @@ double Matmuls(int64_t tokens, double peak) {
   return ours;
 }
 
-void Attention(Table& table, int64_t tokens, int64_t sequence, float p) {
+// With a window of some keys, or of 0: all.
+void Attention(Table& table, int64_t tokens, int64_t sequence, float p, int64_t window) {
   const AttentionShape shape = {tokens / sequence, sequence, kHeads, kChannels / kHeads};
   const int64_t n = tokens * kChannels;
   const Buffer qkv = Make(3 * n), out = Make(n), dout = Make(n), dqkv = Make(3 * n);
   const Buffer lse = Make(tokens * kHeads);
   const Buffer scratch = Make(static_cast<int64_t>(cpu::AttentionScratchBytes<float>(shape) / 4));
   const DropoutKey key = {.seed = 1, .site = 2, .first_sequence = 3, .p = p};
-  const double flops = 2.0 * n * (sequence + 1);  // the triangle, two products
-  table.Row(
-      p > 0 ? "attention, dropout" : "attention", kLayers, BestSeconds([&] {
-        cpu::AttentionForward<float>({shape, qkv.get(), out.get(), lse.get(), key, scratch.get()});
-      }),
-      flops, 16.0 * n);
-  table.Row(p > 0 ? "attention backward, dropout" : "attention backward", kLayers, BestSeconds([&] {
+  std::vector<int32_t> first;
+  double pairs = 0;  // of a query and a key that it sees
+  for (int64_t t = 0; t < sequence; ++t) {
+    first.push_back(static_cast<int32_t>(window == 0 ? 0 : std::max<int64_t>(0, t - window + 1)));
+    pairs += static_cast<double>(t - first.back() + 1);
+  }
+  const FirstKeys first_keys = {window == 0 ? nullptr : first.data()};
+  const double flops = 4.0 * n * pairs / static_cast<double>(sequence);  // two products
+  const std::string with = p > 0        ? ", dropout"
+                           : window > 0 ? fmt::format(", window {}", window)
+                                        : "";
+  table.Row(("attention" + with).c_str(), kLayers, BestSeconds([&] {
+              cpu::AttentionForward<float>(
+                  {shape, qkv.get(), out.get(), lse.get(), key, first_keys, scratch.get()});
+            }),
+            flops, 16.0 * n);
+  table.Row(("attention backward" + with).c_str(), kLayers, BestSeconds([&] {
               cpu::AttentionBackward<float>({shape, qkv.get(), out.get(), lse.get(), dout.get(),
-                                             dqkv.get(), key, scratch.get()});
+                                             dqkv.get(), key, first_keys, scratch.get()});
             }),
             2.5 * flops, 32.0 * n);
 }
@@ -416,13 +429,14 @@ int main(int argc, char** argv) {
   const double products = Matmuls(tokens, peak);
   SetThreads(1);
   Table plain, dropout, llama;
-  Attention(plain, tokens, sequence, 0);
+  Attention(plain, tokens, sequence, 0, 0);
   Layer(plain, tokens, sequence, 0);
   Ends(plain, tokens);
   fmt::print("{:28}       {:9.3f} ms\n\n", "all but products", plain.total() * 1e3);
-  Attention(dropout, tokens, sequence, 0.1f);
+  Attention(dropout, tokens, sequence, 0.1f, 0);
   Layer(dropout, tokens, sequence, 0.1f);
   fmt::print("\n{:28}       {:9.3f} ms\n\n", "a step without dropout",
              (products + plain.total()) * 1e3);
   LlamaLayer(llama, tokens, sequence);
+  Attention(llama, tokens, sequence, 0, std::max<int64_t>(1, sequence / 4));
 }

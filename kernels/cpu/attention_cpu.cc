@@ -2,12 +2,12 @@
 // work of one thread.
 //
 // The scores of kQueryBlock queries with kKeyBlock keys are in a band [kQueryBlock][kKeyBlock],
-// small enough for a cache. In a band, tiles whose keys are all later than their queries are
-// skipped.
+// small enough for a cache. Blocks whose queries see none of their keys are skipped, and so are
+// tiles of a band.
 //
 //            keys ->                       x  computed
-//   queries  x x x x .  . .  .             .  later than the query: not computed, or zero
-//      v     x x x x x  . .  .
+//   queries  . x x x .  . .  .             .  earlier than the query's first key, or later than the
+//      v     . . x x x  . .  .                query: not computed, or zero
 //
 // The forward goes through the blocks of keys for each block of queries, and corrects its results
 // when a later block has a larger score (Milakov and Gimelshein, "Online normalizer calculation for
@@ -25,12 +25,14 @@ namespace {
 // Tiles are narrower than those of matmul, as 64 tokens and 64 channels must be whole tiles.
 constexpr int kVectors = 2;
 constexpr int64_t kColumns = kVectors * kLanes;
+static_assert(kColumns % kTileRows == 0);
 
 struct Head {
   AttentionShape shape;
   AttentionLayout layout;
   DropoutKey dropout;
-  int64_t batch, head;  // of the queries
+  const int32_t* first_keys;  // of the sequence, or null
+  int64_t batch, head;        // of the queries
   float* scratch;
 
   int64_t group() const { return QueriesOfKey(shape); }
@@ -51,6 +53,7 @@ struct Head {
   float* queries() const {
     return scratch + layout.queries + head % group() * shape.tokens * layout.width;
   }
+  int64_t FirstKey(int64_t query) const { return first_keys == nullptr ? 0 : first_keys[query]; }
   float scale() const { return 1 / __builtin_sqrtf(static_cast<float>(shape.head_dim)); }
 
   // The next head of queries with the same keys and values.
@@ -71,6 +74,19 @@ struct KeyBlock {
 constexpr auto kNoPrefetch = []() PP_LAMBDA {};
 
 int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t Most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The keys [begin, end) of a band that a tile of queries reads: from the panel with the first key
+// of its first query to its last query. There are none if end <= begin.
+struct TileKeys {
+  int64_t begin, end;
+};
+TileKeys KeysOfTile(const Head& head, const QueryBlock& block, const KeyBlock& keys, int64_t i) {
+  const int64_t query = block.first + i / kTileRows * kTileRows;
+  const int64_t first = Most(head.FirstKey(query) - keys.first, 0);
+  return {Least(first, kKeyBlock) / kColumns * kColumns,
+          Least(query - keys.first + kTileRows, kKeyBlock)};
+}
 
 // `tokens` tokens of K or V, transposed, as panels of kColumns tokens.
 template <typename N>
@@ -92,14 +108,16 @@ void CopyRows(const Head& head, const N* in, int64_t stride, int64_t rows, float
   }
 }
 
-// band[query][key] = in[query] . (column `key` of the panels), for the keys that the last query of
-// the same tile can see, and some more.
+// band[query][key] = in[query] . (column `key` of the panels), for the keys that the query's tile
+// reads, and some more.
 void MultiplyBand(const Head& head, const QueryBlock& block, const KeyBlock& keys, const float* in,
                   int64_t stride, const float* panels, float* band) {
   const int64_t depth = head.shape.head_dim, first = block.first - keys.first;
-  for (int64_t key = 0; key < Least(keys.keys, first + block.rows); key += kColumns) {
+  for (int64_t key = KeysOfTile(head, block, keys, 0).begin;
+       key < Least(keys.keys, first + block.rows); key += kColumns) {
     for (int64_t i = 0; i < block.rows; i += kTileRows) {
       if (first + i + kTileRows <= key) continue;
+      if (KeysOfTile(head, block, keys, i).begin > key) break;
       const float* a[kTileRows];
       for (int r = 0; r < kTileRows; ++r) a[r] = in + Least(i + r, block.rows - 1) * stride;
       Tile<kTileRows, kVectors> tile;
@@ -114,15 +132,12 @@ void MultiplyBand(const Head& head, const QueryBlock& block, const KeyBlock& key
   }
 }
 
-// The keys of the band that a tile of queries reads: up to that of its last query.
-int64_t TileKeys(const QueryBlock& block, const KeyBlock& keys, int64_t i) {
-  return Least(block.first - keys.first + i / kTileRows * kTileRows + kTileRows, kKeyBlock);
-}
-
-// Sets the scores of keys later than the query to -inf, so that their probability is 0.
-void HideLaterKeys(const QueryBlock& block, const KeyBlock& keys, int64_t i, float* row) {
-  const int64_t end = TileKeys(block, keys, i) + kLanes;
-  for (int64_t key = block.first - keys.first + i + 1; key < end; ++key)
+// Sets the scores of keys that the query does not see to -inf, so that their probability is 0.
+void HideKeys(const Head& head, int64_t query, const KeyBlock& keys, const TileKeys& read,
+              float* row) {
+  const int64_t first = Least(head.FirstKey(query) - keys.first, read.end);
+  for (int64_t key = read.begin; key < first; ++key) row[key] = -__builtin_inff();
+  for (int64_t key = query - keys.first + 1; key < read.end + kLanes; ++key)
     row[key] = -__builtin_inff();
 }
 
@@ -142,9 +157,10 @@ DropoutMask MaskOf(const Head& head) {
                      key.p);
 }
 
-// The state of a query's softmax over the keys so far.
+// The state of a query's softmax over the keys so far. `largest` is finite before there is one, so
+// that exp(-inf - largest) is 0.
 struct Normalizer {
-  float largest, sum;
+  float largest = -__FLT_MAX__, sum = 0;
 };
 
 // Turns scores into exp(score - largest), and then applies dropout. Returns the factor for the sums
@@ -186,13 +202,14 @@ PP_INLINE void MultiplyByRows(const Head& head, const QueryBlock& block, const K
                               const float* band, const float* rows, const Put& put) {
   const int64_t ld = head.layout.band, width = head.layout.width, n = head.shape.head_dim;
   for (int64_t i = 0; i < block.rows; i += kTileRows) {
-    const int64_t depth = Least(TileKeys(block, keys, i), keys.keys);
+    const TileKeys read = KeysOfTile(head, block, keys, i);
+    const int64_t depth = Least(read.end, keys.keys) - read.begin;
     for (int64_t c = 0; c < n; c += kColumns) {
       Tile<kTileRows, kVectors> tile;
-      const float* a = band + i * ld;
+      const float* a = band + i * ld + read.begin;
       MultiplyTile(
-          tile, [a, ld](int r, int64_t k) PP_LAMBDA { return a[r * ld + k]; }, rows + c, width,
-          depth, kNoPrefetch);
+          tile, [a, ld](int r, int64_t k) PP_LAMBDA { return a[r * ld + k]; },
+          rows + read.begin * width + c, width, depth, kNoPrefetch);
       for (int r = 0; r < kTileRows && i + r < block.rows; ++r) {
         for (int j = 0; j < kVectors && c + j * kLanes < n; ++j) {
           put(i + r, c + j * kLanes, tile.acc[r][j]);
@@ -207,14 +224,18 @@ void AddTransposed(const Head& head, const QueryBlock& block, const KeyBlock& ke
                    const float* band, const float* rows, float* sums) {
   const int64_t ld = head.layout.band, width = head.layout.width;
   const int64_t first = block.first - keys.first;
-  for (int64_t key = 0; key < Least(keys.keys, first + block.rows); key += kTileRows) {
+  int64_t end = 0;  // of the tiles of queries that read the key
+  for (int64_t key = KeysOfTile(head, block, keys, 0).begin;
+       key < Least(keys.keys, first + block.rows); key += kTileRows) {
+    while (end < block.rows && KeysOfTile(head, block, keys, end).begin <= key) end += kTileRows;
     const int64_t skip = key > first ? key - first : 0;  // earlier queries see no key
+    const int64_t depth = Least(end, block.rows) - skip;
     for (int64_t c = 0; c < head.shape.head_dim; c += kColumns) {
       Tile<kTileRows, kVectors> tile;
       const float* a = band + skip * ld + key;
       MultiplyTile(
           tile, [a, ld](int r, int64_t k) PP_LAMBDA { return a[k * ld + r]; },
-          rows + skip * width + c, width, block.rows - skip, kNoPrefetch);
+          rows + skip * width + c, width, depth, kNoPrefetch);
       for (int r = 0; r < kTileRows; ++r) {
         for (int j = 0; j < kVectors; ++j) {
           float* p = sums + (key + r) * width + c + j * kLanes;
@@ -233,6 +254,11 @@ QueryBlock QueriesFrom(const Head& head, int64_t first) {
   return {first, Least(kQueryBlock, head.shape.tokens - first)};
 }
 
+// Where the first block of keys begins that a block of queries sees.
+int64_t FirstKeyBlock(const Head& head, int64_t first_query) {
+  return head.FirstKey(first_query) / kKeyBlock * kKeyBlock;
+}
+
 template <typename N>
 void ForwardQueries(const AttentionForwardArgs<N>& args, const Head& head) {
   const AttentionLayout& layout = head.layout;
@@ -249,23 +275,24 @@ void ForwardQueries(const AttentionForwardArgs<N>& args, const Head& head) {
              block.rows, q_rows);
     N* out = args.out + head.in_out() + first * head.out_stride();
     Normalizer normalizers[kQueryBlock];
-    for (auto& normalizer : normalizers) normalizer = {-__builtin_inff(), 0};
-    for (int64_t key = 0; key <= first; key += kKeyBlock) {
+    const int64_t begin = FirstKeyBlock(head, first);
+    for (int64_t key = begin; key <= first; key += kKeyBlock) {
       const KeyBlock keys = KeysFrom(head, key);
       MultiplyBand(head, block, keys, q_rows, layout.width, k_panels + key * n, band);
       float corrections[kQueryBlock];
       for (int64_t i = 0; i < block.rows; ++i) {
         float* row = band + i * layout.band;
-        const int64_t read = TileKeys(block, keys, i);
-        HideLaterKeys(block, keys, i, row);
-        const float* factors = Factors(head, mask, first + i, key, read);
-        corrections[i] = Softmax(row, read, head.scale(), factors, normalizers[i]);
+        const TileKeys read = KeysOfTile(head, block, keys, i);
+        const int64_t count = read.end - read.begin;
+        HideKeys(head, first + i, keys, read, row);
+        const float* factors = Factors(head, mask, first + i, key + read.begin, count);
+        corrections[i] = Softmax(row + read.begin, count, head.scale(), factors, normalizers[i]);
       }
       const bool last = key + kKeyBlock > first;
       MultiplyByRows(head, block, keys, band, v_rows + key * layout.width,
                      [&](int64_t i, int64_t c, Vec sum) PP_LAMBDA {
                        float* before = sums + i * layout.width + c;
-                       if (key > 0) sum += Load(before) * corrections[i];
+                       if (key > begin) sum += Load(before) * corrections[i];
                        if (!last) return Store(before, sum);
                        const float factor = 1 / normalizers[i].sum;
                        StoreUpTo(out + i * head.out_stride() + c, sum * factor, n - c);
@@ -305,11 +332,12 @@ void BackwardRows(const AttentionBackwardArgs<N>& args, const Head& head, const 
   const DropoutMask mask = MaskOf(head);
   const float* dots = head.dots();
   for (int64_t i = 0; i < block.rows; ++i) {
-    const int64_t query = block.first + i, read = TileKeys(block, keys, i);
-    float* row = band + i * head.layout.band;
-    HideLaterKeys(block, keys, i, row);
-    const float* factors = Factors(head, mask, query, keys.first, read);
-    SoftmaxBackward(row, dband + i * head.layout.band, read, head.scale(),
+    const int64_t query = block.first + i, at = i * head.layout.band;
+    const TileKeys read = KeysOfTile(head, block, keys, i);
+    const int64_t count = read.end - read.begin;
+    HideKeys(head, query, keys, read, band + at);
+    const float* factors = Factors(head, mask, query, keys.first + read.begin, count);
+    SoftmaxBackward(band + at + read.begin, dband + at + read.begin, count, head.scale(),
                     args.lse[head.in_lse() + query], dots[query], factors);
   }
 }
@@ -329,6 +357,7 @@ void BackwardQueries(const AttentionBackwardArgs<N>& args, const Head& head, con
   float* band = head.scratch + layout.scores[0];
   float* dband = head.scratch + layout.scores[1];
   for (int64_t first = keys.first; first < head.shape.tokens; first += kQueryBlock) {
+    if (head.FirstKey(first) >= keys.first + keys.keys) break;  // and so it is for later ones
     const QueryBlock block = QueriesFrom(head, first);
     CopyRows(head, args.qkv + head.in_q() + first * stride, stride, block.rows, q_rows);
     CopyRows(head, args.dout + head.in_out() + first * head.out_stride(), head.out_stride(),
@@ -339,14 +368,15 @@ void BackwardQueries(const AttentionBackwardArgs<N>& args, const Head& head, con
     AddTransposed(head, block, keys, band, dout_rows, dv);
     AddTransposed(head, block, keys, dband, q_rows, dk);
     N* dq = args.dqkv + head.in_q() + first * stride;
+    const bool adds = keys.first > FirstKeyBlock(head, first);
     const bool last = keys.first + kKeyBlock > first;
     MultiplyByRows(head, block, keys, dband, k_rows, [&](int64_t i, int64_t c, Vec sum) PP_LAMBDA {
       N* p = dq + i * stride + c;
       if constexpr (sizeof(N) == sizeof(float)) {
-        if (keys.first > 0) sum += LoadUpTo(p, n - c);
+        if (adds) sum += LoadUpTo(p, n - c);
       } else {
         float* before = head.queries() + (first + i) * width + c;
-        if (keys.first > 0) sum += Load(before);
+        if (adds) sum += Load(before);
         if (!last) return Store(before, sum);
       }
       StoreUpTo(p, sum, n - c);
@@ -403,6 +433,9 @@ void ForEachHead(const Args& args, const F& f) {
     f(args, Head{.shape = args.shape,
                  .layout = layout,
                  .dropout = args.dropout,
+                 .first_keys = args.first_keys.at == nullptr
+                                   ? nullptr
+                                   : args.first_keys.at + i / kv_heads * args.first_keys.stride,
                  .batch = i / kv_heads,
                  .head = i % kv_heads * group,
                  .scratch = ScratchOf(thread, layout.total, args.scratch, args.helpers)});

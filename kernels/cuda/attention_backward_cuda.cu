@@ -10,7 +10,8 @@
 //
 // Both recompute P and dS, from their own rows in shared memory and two further tiles that are
 // copied there while the previous ones are used. That is 7 products of tiles where one pass would
-// have 5: 7 * T^2 * head_dim FLOPs per head. Bound by the multipliers, like the forward.
+// have 5: 7 * T^2 * head_dim FLOPs per head, fewer with a list of first keys. Bound by the
+// multipliers, like the forward.
 #include "kernels/cuda/attention_backward_cuda.h"
 #include "kernels/cuda/attention_warpgroups_cuda.h"
 
@@ -66,6 +67,7 @@ struct Tiles {
   struct Memory {
     Pair<N, kDim, kRows> own;
     Stage stages[2];
+    int bounds[kRows];
   };
   static_assert(sizeof(Memory) <= 99 * 1024);
 };
@@ -92,11 +94,14 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   const int64_t batch = BlockX() / kv_heads, first_head = BlockX() % kv_heads * group;
   const int first = BlockY() * T::kRows;  // key; the tiles with the most queries come first
   const int row = Warp() * T::kWarpRows, own = first + row;
-  const int tiles = (tokens - first + T::kOthers - 1) / T::kOthers;
-  const int rounds = static_cast<int>(group) * tiles;
   const Head keys = HeadOf(a.shape, batch, first_head);
   LoadPair<kDim, T::kThreads>(keys.In(a.qkv, keys.k, first), keys.In(a.qkv, keys.v, first),
                               memory.own);
+  const bool listed = a.first_keys.at != nullptr;
+  const int* last_queries = memory.bounds + row;
+  const int last = LoadLastQueries<T::kThreads>(a.first_keys, batch, tokens, first, memory.bounds);
+  const int tiles = (last - first) / T::kOthers + 1;
+  const int rounds = static_cast<int>(group) * tiles;
   const auto load = [&](int round) {
     const Head head = LaterHead(keys, a.shape, round / tiles);
     const int query = first + round % tiles * T::kOthers;
@@ -117,6 +122,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     if (round + 1 < rounds) load(round + 1);
     const int query = first + round % tiles * T::kOthers;
     if (query + T::kOthers <= own) continue;
+    if (listed && query > last_queries[T::kWarpRows - 1]) continue;
     const auto& stage = memory.stages[round % 2];
     const N *q = stage.rows.first, *dout = stage.rows.second;
     float scores[T::kRowTiles][T::kOthers / 8][4] = {};
@@ -124,6 +130,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     MultiplyRows<kDim>(memory.own.first + row * T::kStride, q, scores);
     if constexpr (kSums != Sums::kValues)
       MultiplyRows<kDim>(memory.own.second + row * T::kStride, dout, gradients);
+    if (listed) HideLaterQueries(last_queries, query, scores);
     dropout.first = LaterHead(keys, a.shape, round / tiles).dropout;
     ApplyByKey<Later::kSome>(softmax, dropout, own, query, stage.statistics, scores, gradients);
     if constexpr (kSums != Sums::kKeys) MultiplyColumns<kDim>(scores, dout, dv);
@@ -148,12 +155,16 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   const int end = first + T::kRows < tokens ? first + T::kRows : tokens;
   const int row = Warp() * T::kWarpRows, own = first + row;
   LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
+  const bool listed = a.first_keys.at != nullptr;
+  const int* first_keys = memory.bounds + row;
+  const int begin = LoadFirstKeys<T::kThreads>(a.first_keys, batch, tokens, first, memory.bounds) /
+                    T::kOthers * T::kOthers;
   const auto load = [&](int key) {
     LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.k, key), head.In(a.qkv, head.v, key),
                                 memory.stages[key / T::kOthers % 2].rows);
     CommitCopies();
   };
-  load(0);
+  load(begin);
   const Softmax softmax(a.shape);
   const HeadDropout dropout(a.dropout, head, batch, tokens);
   float lse[T::kRowTiles][2], dots[T::kRowTiles][2];
@@ -164,16 +175,18 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
   }
   float dq[T::kRowTiles][kDim / 8][4] = {};
   PP_NO_UNROLL
-  for (int key = 0; key < end; key += T::kOthers) {
+  for (int key = begin; key < end; key += T::kOthers) {
     WaitForCopies();
     SyncBlock();  // this tile has arrived, and the previous one has been read
     if (key + T::kOthers < end) load(key + T::kOthers);
     if (key >= own + T::kWarpRows) continue;
+    if (listed && key + T::kOthers <= first_keys[0]) continue;
     const auto& stage = memory.stages[key / T::kOthers % 2];
     float scores[T::kRowTiles][T::kOthers / 8][4] = {};
     float gradients[T::kRowTiles][T::kOthers / 8][4] = {};
     MultiplyRows<kDim>(memory.own.first + row * T::kStride, stage.rows.first, scores);
     MultiplyRows<kDim>(memory.own.second + row * T::kStride, stage.rows.second, gradients);
+    if (listed) HideEarlierKeys(first_keys, key, scores);
     ApplyByQuery<Later::kSome>(softmax, dropout, own, key, lse, dots, scores, gradients);
     MultiplyColumns<kDim>(gradients, stage.rows.first, dq);
   }

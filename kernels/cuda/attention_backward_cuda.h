@@ -1,6 +1,7 @@
 // What a backward of attention does with the scores of a tile: from them to gradients.
 #pragma once
 
+#include "kernels/cuda/attention_bounds_cuda.h"
 #include "kernels/cuda/attention_cuda.h"
 
 namespace pp::kernels::cuda {

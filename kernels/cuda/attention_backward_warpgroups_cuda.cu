@@ -14,6 +14,7 @@ struct BackwardMemory {
     HeadTiles<N, kDim> rows[2];
     Statistics<kSide> statistics;
   } stages[2];
+  int bounds[kSide];
 };
 
 template <typename N, int kTiles>
@@ -44,10 +45,13 @@ __global__ void __launch_bounds__(kGroupThreads, kDim == 64 ? 3 : 2)
   const int64_t batch = BlockX() / kv_heads, first_head = BlockX() % kv_heads * group;
   const int first = BlockY() * kSide;  // key; the tiles with the most queries come first
   const int own = first + Warp() * 16;
-  const int tiles = (tokens - first + kSide - 1) / kSide;
-  const int rounds = static_cast<int>(group) * tiles;
   const Head keys = HeadOf(a.shape, batch, first_head);
   LoadBoth(keys.In(a.qkv, keys.k, first), keys.In(a.qkv, keys.v, first), memory.own);
+  const bool listed = a.first_keys.at != nullptr;
+  const int last =
+      LoadLastQueries<kGroupThreads>(a.first_keys, batch, tokens, first, memory.bounds);
+  const int tiles = (last - first) / kSide + 1;
+  const int rounds = static_cast<int>(group) * tiles;
   const auto load = [&](int round) {
     const Head head = LaterHead(keys, a.shape, round / tiles);
     const int query = first + round % tiles * kSide;
@@ -69,6 +73,7 @@ __global__ void __launch_bounds__(kGroupThreads, kDim == 64 ? 3 : 2)
     float scores[1][8][4], gradients[1][8][4];
     MultiplyBoth(memory.own, stage.rows, scores[0], gradients[0]);
     const int query = first + round % tiles * kSide;
+    if (listed) HideLaterQueries(memory.bounds + (own - first), query, scores);
     const auto apply = [&]<Later kLater>() {
       ApplyByKey<kLater>(softmax, dropout, own, query, stage.statistics, scores, gradients);
     };
@@ -104,12 +109,16 @@ __global__ void __launch_bounds__(kGroupThreads, kDim == 64 ? 4 : 2)
   const int end = first + kSide < tokens ? first + kSide : tokens;
   const int own = first + Warp() * 16;
   LoadBoth(head.In(a.qkv, head.q, first), head.Out(a.dout, first), memory.own);
+  const bool listed = a.first_keys.at != nullptr;
+  const int begin =
+      LoadFirstKeys<kGroupThreads>(a.first_keys, batch, tokens, first, memory.bounds) / kSide *
+      kSide;
   const auto load = [&](int key) {
     LoadBoth(head.In(a.qkv, head.k, key), head.In(a.qkv, head.v, key),
              memory.stages[key / kSide % 2].rows);
     CommitCopies();
   };
-  load(0);
+  load(begin);
   const Softmax softmax(a.shape);
   const HeadDropout dropout({}, head, batch, tokens);
   float lse[1][2], dots[1][2];
@@ -120,12 +129,13 @@ __global__ void __launch_bounds__(kGroupThreads, kDim == 64 ? 4 : 2)
   }
   HeadSums<kDim> dq = {};
   PP_NO_UNROLL
-  for (int key = 0; key < end; key += kSide) {
+  for (int key = begin; key < end; key += kSide) {
     MeetCopies();  // the previous tile has been read, too
     if (key + kSide < end) load(key + kSide);
     const auto& stage = memory.stages[key / kSide % 2];
     float scores[1][8][4], gradients[1][8][4];
     MultiplyBoth(memory.own, stage.rows, scores[0], gradients[0]);
+    if (listed) HideEarlierKeys(memory.bounds + (own - first), key, scores);
     const auto apply = [&]<Later kLater>() {
       ApplyByQuery<kLater>(softmax, dropout, own, key, lse, dots, scores, gradients);
     };

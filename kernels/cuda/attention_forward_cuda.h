@@ -1,15 +1,25 @@
 // What a forward of attention does with the scores of a tile of keys (FlashAttention-2).
 #pragma once
 
+#include "kernels/cuda/attention_bounds_cuda.h"
 #include "kernels/cuda/attention_cuda.h"
 
 namespace pp::kernels::cuda {
 
 // For each row of a lane: the largest score so far, and the lane's own part of the sum of
-// exp2((score - largest) * unit).
+// exp2((score - largest) * unit). Before there is one, `largest` is less than any score, but finite
+// even if it is multiplied: what is hidden has an exponential of 0 then, too.
 template <int kRowTiles>
 struct Normalizers {
   float largest[kRowTiles][2], sum[kRowTiles][2];
+
+  __device__ Normalizers() {
+    PP_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      largest[m][0] = largest[m][1] = -0x1p126f;
+      sum[m][0] = sum[m][1] = 0;
+    }
+  }
 };
 
 // Scores of keys after their query become -inf.
@@ -28,7 +38,7 @@ __device__ void HideLaterKeys(int query, int key, float (&scores)[kRowTiles][kTi
 }
 
 // Turns scores into exp2((score - largest) * unit), and rescales the sums so far if `largest` has
-// grown. Every query sees the first key, so `largest` is finite from the first tile on.
+// grown.
 template <int kRowTiles, int kTiles, int kSums>
 __device__ void OnlineSoftmax(float unit, float (&scores)[kRowTiles][kTiles][4],
                               Normalizers<kRowTiles>& normalizers,

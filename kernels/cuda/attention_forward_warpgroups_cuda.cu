@@ -19,6 +19,7 @@ struct ForwardBlock {
     struct {
       HeadTiles<N, kDim> keys[kSteps], values[kSteps];
     } stages[2];
+    int first_keys[kQueries];
   };
 };
 
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(ForwardBlock<N, kDim>::kThreads, ForwardBlock<
   const int end = first + kQueries < tokens ? first + kQueries : tokens;
   const int group = Warp() / 4, group_end = first + (group + 1) * kSide;
   const int own = first + Warp() * 16;  // this warp's first query
+  const bool listed = a.first_keys.at != nullptr;
   const auto load = [&](int key) {
     auto& stage = memory.stages[key / kKeys % 2];
     for (int i = 0; i < B::kSteps; ++i) {
@@ -47,20 +49,25 @@ __global__ void __launch_bounds__(ForwardBlock<N, kDim>::kThreads, ForwardBlock<
   };
   for (int i = 0; i < B::kGroups; ++i)
     LoadTiles<B::kThreads>(head.In(a.qkv, head.q, first + i * kSide), memory.queries[i]);
-  load(0);
+  const int begin =
+      LoadFirstKeys<B::kThreads>(a.first_keys, batch, tokens, first, memory.first_keys) / kSide *
+      kSide;
+  load(begin);
 
   const float scale = 1 / sqrtf(static_cast<float>(kDim)), unit = scale * kLog2E;
   HeadSums<kDim> sums = {};
   auto& rows = reinterpret_cast<float(&)[1][kDim / 8][4]>(sums);
   TileFragments weights = {};
-  Normalizers<1> normalizers = {{{-INFINITY, -INFINITY}}, {{0, 0}}};
+  Normalizers<1> normalizers;
   PP_NO_UNROLL
-  for (int keys = 0; keys < end; keys += kKeys) {
+  for (int keys = begin; keys < end; keys += kKeys) {
     MeetCopies();  // the previous keys and values have been read, too
     if (keys + kKeys < end) load(keys + kKeys);
     const auto& stage = memory.stages[keys / kKeys % 2];
+    // A step is skipped if the group sees none of its keys.
+    const int before = listed ? memory.first_keys[group * kSide] - keys : 0;
     PP_NO_UNROLL
-    for (int i = 0; i < B::kSteps; ++i) {
+    for (int i = before > 0 ? before / kSide : 0; i < B::kSteps; ++i) {
       const int key = keys + i * kSide;
       if (key >= group_end) break;
       float scores[1][8][4];
@@ -69,6 +76,7 @@ __global__ void __launch_bounds__(ForwardBlock<N, kDim>::kThreads, ForwardBlock<
       CommitProducts();
       WaitForProducts(scores[0], sums, weights);
       if (key + kSide > own) HideLaterKeys(own, key, scores);
+      if (listed) HideEarlierKeys(memory.first_keys + (own - first), key, scores);
       OnlineSoftmax(unit, scores, normalizers, rows);
       ToFragments<N>(scores[0], weights);
       BeginProducts(sums, weights);

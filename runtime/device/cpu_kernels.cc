@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/threads.h"
+#include "runtime/device/first_keys.h"
 #include "runtime/device/rope_angles.h"
 #include "schema/model/layout.h"
 #include "schema/model/workspace.h"
@@ -28,6 +29,10 @@ class CpuKernels : public Kernels {
     PP_CHECK(job.backend == DeviceKind::kCpu);
     const std::vector<float> angles = RopeAngles(job);
     std::copy(angles.begin(), angles.end(), reinterpret_cast<float*>(workspace_ + layout_.angles));
+    const std::vector<int32_t> keys = FirstKeys(job);
+    first_keys_ =
+        keys.empty() ? nullptr : reinterpret_cast<int32_t*>(workspace_ + layout_.first_keys);
+    std::copy(keys.begin(), keys.end(), first_keys_);
   }
 
 #define PP_KERNEL(Name) \
@@ -51,6 +56,7 @@ class CpuKernels : public Kernels {
   const float* angles() const override {
     return reinterpret_cast<const float*>(workspace_ + layout_.angles);
   }
+  const int32_t* first_keys() const override { return first_keys_; }
   int64_t bytes() const override { return bytes_; }
 
  private:
@@ -72,6 +78,7 @@ class CpuKernels : public Kernels {
   const int64_t bytes_;
   std::vector<std::byte> memory_;
   std::byte *const helpers_, *const workspace_;
+  int32_t* first_keys_ = nullptr;
   cpu::Matmul matmul_;
 };
 

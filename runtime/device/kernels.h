@@ -47,6 +47,8 @@ class Kernels : public ActivationKernels<float>,
   virtual void Round(const kernels::RoundArgs&) { PP_CHECK(false); }
   // Of the job's Rope (rope_angles.h): cosines [T, D/2], then sines.
   virtual const float* angles() const = 0;
+  // Of the job's Attention (first_keys.h), [T]; null: each query sees all keys up to its own.
+  virtual const int32_t* first_keys() const = 0;
 
   // What they have allocated outside the arena.
   virtual int64_t bytes() const { return 0; }

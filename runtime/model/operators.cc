@@ -70,7 +70,8 @@ class KernelOperators : public Operators {
                                        .qkv = Act(call.in),
                                        .out = Act(call.out),
                                        .lse = call.statistics,
-                                       .dropout = Dropout(call)});
+                                       .dropout = Dropout(call),
+                                       .first_keys = {kernels_.first_keys()}});
       case OperatorKind::kHeadNorm:
         return acts_.HeadNormForward({.rows = rows_,
                                       .heads = op.heads,
@@ -150,7 +151,8 @@ class KernelOperators : public Operators {
                                         .lse = call.statistics,
                                         .dout = Act(call.d_out),
                                         .dqkv = Act(call.d_in),
-                                        .dropout = Dropout(call)});
+                                        .dropout = Dropout(call),
+                                        .first_keys = {kernels_.first_keys()}});
       case OperatorKind::kHeadNorm:
         acts_.HeadNormBackward({.rows = rows_,
                                 .heads = op.heads,

@@ -57,8 +57,7 @@ struct ModelConfig {
   bool tied = false;  // the token embedding is also the head's matrix
   bool attention_bias = false, mlp_bias = false;
   GeluForm gelu = GeluForm::kTanh;
-  // A token attends to this many, itself among them; 0: to all before it.
-  int sliding_window = 0;
+  int sliding_window = 0;  // keys that a query sees at most, the last one its own token's; 0: all
   RopeConfig rope;
 
   bool operator==(const ModelConfig&) const = default;

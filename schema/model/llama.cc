@@ -35,8 +35,8 @@ ModelTable LlamaTable(const ModelConfig& config, const LlamaLayer& layer) {
   const int64_t q = int64_t{config.heads} * config.head_dim;
   const int64_t kv = int64_t{config.kv_heads} * config.head_dim;
   const float std = config.initializer_range, epsilon = config.norm_epsilon;
-  const HeadsSpec heads = {config.heads, config.kv_heads, config.head_dim,
-                           config.attention_dropout};
+  const HeadsSpec heads = {config.heads, config.kv_heads, config.head_dim, config.attention_dropout,
+                           config.sliding_window};
   const auto linear = [&](int64_t in, std::vector<Piece> out, Cut cut, Bias bias) {
     return Linear({in, std::move(out), cut, Matrix::kOutIn, bias, std});
   };

@@ -1,5 +1,6 @@
 #include "schema/model/operators.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -154,6 +155,7 @@ Operator Attention(const HeadsSpec& spec) {
           .heads = spec.heads,
           .kv_heads = spec.kv_heads,
           .head_dim = spec.head_dim,
+          .window = spec.window,
           .dropout = spec.dropout,
           .dropout_id = 0};
 }
@@ -213,12 +215,19 @@ std::vector<Operator> NormAndHead(const Operator& norm, const HeadSpec& spec) {
   return {norm, head, {.kind = OperatorKind::kLoss, .in = room, .cut = Cut::kOut}};
 }
 
+int MostKeys(const Operator& op, int sequence_length) {
+  return op.window == 0 ? sequence_length : std::min(op.window, sequence_length);
+}
+
 double MultiplyAdds(const Operator& op, int sequence_length) {
   switch (op.kind) {
     case OperatorKind::kLinear:
       return static_cast<double>(op.in) * static_cast<double>(op.out);
-    case OperatorKind::kAttention:  // two products with half of the keys
-      return static_cast<double>(op.out) * sequence_length;
+    case OperatorKind::kAttention: {
+      // Two products with half of the keys, but for those further back than the window.
+      const double all = sequence_length, hidden = all - MostKeys(op, sequence_length);
+      return static_cast<double>(op.out) * (all - hidden * hidden / all);
+    }
     case OperatorKind::kEmbedding:
     case OperatorKind::kNorm:
     case OperatorKind::kHeadNorm:

@@ -81,6 +81,7 @@ struct Operator {
   Matrix matrix = Matrix::kInOut;
   Cut cut = Cut::kNone;
   int heads = 0, kv_heads = 0, head_dim = 0;  // Attention, HeadNorm, Rope
+  int window = 0;                             // Attention (HeadsSpec)
   RopeConfig rope;                            // Rope
   GeluForm gelu = GeluForm::kTanh;            // Gelu
   float epsilon = 0;                          // Norm, HeadNorm
@@ -135,6 +136,7 @@ Operator Linear(const LinearSpec& spec);
 struct HeadsSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   float dropout = 0;
+  int window = 0;  // keys that a query sees at most, the last one its own token's; 0: all
 };
 Operator Attention(const HeadsSpec& spec);
 Operator Rope(const HeadsSpec& spec, const RopeConfig& rope);
@@ -154,6 +156,10 @@ struct HeadSpec {
   float std = 0;
 };
 std::vector<Operator> NormAndHead(const Operator& norm, const HeadSpec& spec);
+
+// The keys that a query of an Attention sees at most, in sequences of `sequence_length` tokens. If
+// they are fewer than a sequence has, the device holds a list of first keys.
+int MostKeys(const Operator& op, int sequence_length);
 
 // Multiply-add pairs of one token's forward, in sequences of `sequence_length` tokens.
 double MultiplyAdds(const Operator& op, int sequence_length);

@@ -9,9 +9,15 @@
 namespace pp {
 namespace {
 
-// Of one tensor-parallel peer. `angles`: floats of a Rope's angles.
-kernels::WorkspaceShape ShapeOf(const Job& job, int64_t* angles) {
+// What the operators of one tensor-parallel peer need.
+struct Needs {
   kernels::WorkspaceShape shape;
+  int64_t angles = 0, first_keys = 0;  // floats, int32s
+};
+
+Needs NeedsOf(const Job& job) {
+  Needs needs;
+  kernels::WorkspaceShape& shape = needs.shape;
   const ModelTable table = PartOf(TableOf(job.model), job.tp);
   for (const auto* operators : {&table.first, &table.layer, &table.last}) {
     int64_t biases = 0;
@@ -21,14 +27,17 @@ kernels::WorkspaceShape ShapeOf(const Job& job, int64_t* angles) {
       if (op.kind == OperatorKind::kHeadNorm)
         shape.norm_channels = std::max(shape.norm_channels, int64_t{op.head_dim});
       if (op.kind == OperatorKind::kLinear && op.parameters.size() > 1) biases += op.out;
-      if (op.kind == OperatorKind::kRope) *angles = int64_t{job.sequence_length} * op.head_dim;
-      if (op.kind == OperatorKind::kAttention)
+      if (op.kind == OperatorKind::kRope) needs.angles = int64_t{job.sequence_length} * op.head_dim;
+      if (op.kind == OperatorKind::kAttention) {
         shape.attention = {job.micro_batch_size, job.sequence_length, op.heads, op.head_dim,
                            op.kv_heads};
+        if (MostKeys(op, job.sequence_length) < job.sequence_length)
+          needs.first_keys = job.sequence_length;
+      }
     }
     shape.bias_columns = std::max(shape.bias_columns, biases);
   }
-  return shape;
+  return needs;
 }
 
 int64_t KernelBytes(const Job& job, const kernels::WorkspaceShape& shape) {
@@ -47,14 +56,14 @@ int64_t KernelBytes(const Job& job, const kernels::WorkspaceShape& shape) {
 }  // namespace
 
 Workspace WorkspaceOf(const Job& job) {
-  int64_t angles = 0;
-  const kernels::WorkspaceShape shape = ShapeOf(job, &angles);
+  const Needs needs = NeedsOf(job);
   Workspace workspace;
-  workspace.kernel_bytes = KernelBytes(job, shape);
+  workspace.kernel_bytes = KernelBytes(job, needs.shape);
   if (job.backend == DeviceKind::kCuda)
     workspace.product_bytes = kernels::cuda::kProductBytes + kernels::cuda::kProductAlign;
   Places places;
-  workspace.angles = places.Take(angles);
+  workspace.angles = places.Take(needs.angles);
+  workspace.first_keys = places.Take(needs.first_keys);
   workspace.kernels = places.Take(workspace.kernel_bytes / 4);
   workspace.products = places.Take(workspace.product_bytes / 4);
   workspace.bytes = places.end();

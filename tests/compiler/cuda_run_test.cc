@@ -161,6 +161,12 @@ TEST_CASE("replicas, shards, peers and recomputation on a GPU") {
   }
 }
 
+TEST_CASE("attention with a window on a GPU") {
+  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16})
+    CompareWithCpu({.scheme = "1f1b", .shape = {2, 4}, .job = {.dtype = dtype}}, "mistral",
+                   Messages::kCopies);
+}
+
 // On the fake, as possibly on a GPU, GELU has other bits with a product than alone. So what RE
 // recomputes has the bits of a forward that saves everything only if the same kernels compute it.
 TEST_CASE("products with GELU have the same bits whatever is made again") {

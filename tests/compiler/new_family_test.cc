@@ -32,7 +32,8 @@ void MacaronKeys(ConfigKeys& keys, ModelConfig& config) {
 ModelTable MacaronTable(const ModelConfig& config) {
   const int64_t c = config.hidden_size, inner = config.intermediate_size;
   const float std = config.initializer_range, epsilon = config.norm_epsilon;
-  const HeadsSpec heads = {config.heads, config.heads, config.hidden_size / config.heads, 0};
+  const HeadsSpec heads = {config.heads, config.heads, config.hidden_size / config.heads, 0,
+                           config.sliding_window};
   const auto linear = [&](int64_t in, std::vector<Piece> out, Cut cut) {
     return Linear({in, std::move(out), cut, Matrix::kOutIn, Bias::kYes, std});
   };
@@ -69,7 +70,7 @@ struct Numbers {
   std::vector<double> losses, norms;
 };
 
-Numbers Train(const char* scheme, int devices, int tp, const char* passes = "") {
+Numbers Train(const char* scheme, int devices, int tp, const char* passes = "", int window = 0) {
   const ModelConfig model = {.family = &kMacaron,
                              .vocab_size = 61,
                              .max_positions = 16,
@@ -77,7 +78,8 @@ Numbers Train(const char* scheme, int devices, int tp, const char* passes = "") 
                              .layers = 4,
                              .heads = 4,
                              .intermediate_size = 36,
-                             .tied = true};
+                             .tied = true,
+                             .sliding_window = window};
   const auto program = Compile({.scheme = scheme,
                                 .shape = {devices, 4, 0},
                                 .passes = passes,
@@ -113,6 +115,20 @@ TEST_CASE("a model of a new family trains, cut in any way") {
     CHECK(cut.norms == one.norms);
   }
   const Numbers peers = Train("1f1b", 2, 4);
+  for (int i = 0; i < 5; ++i) CHECK(peers.losses[i] == Approx(one.losses[i]).epsilon(1e-5));
+}
+
+// Sequences have 16 tokens.
+TEST_CASE("a window hides what is further back, however the model is cut") {
+  const Numbers all = Train("gpipe", 1, 1);
+  CHECK(Train("gpipe", 1, 1, "", 16).losses == all.losses);
+  const Numbers one = Train("gpipe", 1, 1, "", 2);
+  CHECK(one.losses[1] != all.losses[1]);
+  CHECK(Train("gpipe", 1, 1, "", 15).losses[1] != all.losses[1]);
+  const Numbers cut = Train("1f1b", 2, 1, "mario", 2);
+  CHECK(cut.losses == one.losses);
+  CHECK(cut.norms == one.norms);
+  const Numbers peers = Train("1f1b", 2, 4, "", 2);
   for (int i = 0; i < 5; ++i) CHECK(peers.losses[i] == Approx(one.losses[i]).epsilon(1e-5));
 }
 

@@ -250,9 +250,10 @@ void TimeParameters(GpuTimer& timer) {
 }
 
 // The same number of tokens whatever their sequences' length. Useful operations: two products in
-// the forward, five in the backward, of the half that is not masked.
+// the forward, five in the backward, of the half that is not masked, but for what is further back
+// than a window, if there is one.
 void TimeAttention(GpuTimer& timer, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                   int64_t tokens) {
+                   int64_t tokens, int64_t window = 0) {
   const AttentionShape shape = {.batch = kRows / tokens,
                                 .tokens = tokens,
                                 .heads = heads,
@@ -264,12 +265,20 @@ void TimeAttention(GpuTimer& timer, int64_t heads, int64_t kv_heads, int64_t hea
   const Halves qkv(sets, all), dqkv(sets, all), out(sets, n), dout(sets, n);
   const Floats lse(sets, kRows * heads);
   const Operand<float> scratch(1, static_cast<int64_t>(cuda::AttentionScratchBytes(shape)) / 4 + 1);
-  const double product = Bytes(kRows * tokens * width, 1);
-  const std::string of =
+  std::vector<int32_t> list(tokens);
+  for (int64_t t = window; t < tokens; ++t) list[t] = static_cast<int32_t>(t - window + 1);
+  const Operand<int32_t> first(1, tokens, Numbers::kTokens);
+  cudaMemcpy(first[0], list.data(), tokens * sizeof(int32_t), cudaMemcpyHostToDevice);
+  const FirstKeys first_keys = {window > 0 ? first[0] : nullptr};
+  const double hidden = window > 0 ? 1 - Bytes(window, 1) / Bytes(tokens, 1) : 0;
+  const double product = Bytes(kRows * tokens * width, 1 - hidden * hidden);
+  std::string of =
       fmt::format("{} heads of {}, {} of keys, T {}", heads, head_dim, kv_heads, tokens);
+  if (window > 0) of += fmt::format(", window {}", window);
   timer.Time("attention forward, " + of, 2 * product, Unit::kTeraflops, [&](int i) {
-    cuda::AttentionForward<BFloat16>({.shape = shape, .qkv = qkv[i], .out = out[i], .lse = lse[i]},
-                                     nullptr);
+    cuda::AttentionForward<BFloat16>(
+        {.shape = shape, .qkv = qkv[i], .out = out[i], .lse = lse[i], .first_keys = first_keys},
+        nullptr);
   });
   timer.Time("attention backward, " + of, 5 * product, Unit::kTeraflops, [&](int i) {
     cuda::AttentionBackward<BFloat16>({.shape = shape,
@@ -278,6 +287,7 @@ void TimeAttention(GpuTimer& timer, int64_t heads, int64_t kv_heads, int64_t hea
                                        .lse = lse[i],
                                        .dout = dout[i],
                                        .dqkv = dqkv[i],
+                                       .first_keys = first_keys,
                                        .scratch = scratch[0]},
                                       nullptr);
   });
@@ -293,6 +303,7 @@ int Speed() {
     TimeAttention(timer, 12, 12, 64, tokens);
     TimeAttention(timer, 32, 8, 64, tokens);
     TimeAttention(timer, 32, 8, 128, tokens);
+    TimeAttention(timer, 32, 8, 128, tokens, 512);
   }
   right = TimeProducts(timer) && right;
   TimeNorm(timer, "layer norm", 768, true);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tests/kernels/first_key_lists.h"
 #include "tests/kernels/half_numbers.h"
 
 namespace pp::kernels {
@@ -174,6 +175,33 @@ void AddAttention(Comparison& result, const CpuKernels& kernels, const Both<H>& 
   AddNear(result, both, rounding);
 }
 
+// Those figures are of many keys, whose errors differ. One alone is off by up to 2^-8 (Float16:
+// 2^-11), half a unit, and a list has many rows of few keys.
+template <TwoBytes H>
+void CompareAttention(Comparison& result, const CpuKernels& kernels, const AttentionShape& s,
+                      const DropoutKey& key, const FirstKeyList& first) {
+  const int64_t kv = s.kv_heads == 0 ? s.heads : s.kv_heads, rows = s.batch * s.tokens;
+  const int64_t n = rows * s.heads * s.head_dim, in = rows * (s.heads + 2 * kv) * s.head_dim;
+  Both<H> qkv(in, 1), dout(n, 2), out(n), dqkv(in);
+  Floats lse[2] = {Floats(rows * s.heads), Floats(rows * s.heads)};
+  Scratch scratch(cpu::AttentionScratchBytes<H>(s));
+  ForBoth<H>([&]<typename N>(N) {
+    kernels.AttentionForward(AttentionForwardArgs<N>{
+        s, qkv.template data<N>(), out.template data<N>(), lse[Which<N>()].data(), key,
+        first.keys(), scratch.get(), scratch.helpers()});
+  });
+  const double rounding = kUnit<H> / (first.at.empty() ? 4 : 2) / (1 - key.p);
+  AddAttention(result, kernels, out, rounding);
+  AddSame(result, kernels, lse[1], lse[0]);
+  out.floats = Widen(out.halves);
+  ForBoth<H>([&]<typename N>(N) {
+    kernels.AttentionBackward(AttentionBackwardArgs<N>{
+        s, qkv.template data<N>(), out.template data<N>(), lse[0].data(), dout.template data<N>(),
+        dqkv.template data<N>(), key, first.keys(), scratch.get(), scratch.helpers()});
+  });
+  AddAttention(result, kernels, dqkv, 4 * rounding);
+}
+
 template <TwoBytes H>
 Comparison HalfAttention(const CpuKernels& kernels) {
   Comparison result;
@@ -183,35 +211,34 @@ Comparison HalfAttention(const CpuKernels& kernels) {
                                         {1, 70, 2, 256, 1}, {1, 37, 1, 201},    {2, 300, 2, 64, 1},
                                         {1, 128, 1, 64},    {2, 250, 4, 128, 2}};
   for (const AttentionShape& s : kShapes)
-    for (const DropoutKey& key : kDropouts) {
-      const int64_t kv = s.kv_heads == 0 ? s.heads : s.kv_heads, rows = s.batch * s.tokens;
-      const int64_t n = rows * s.heads * s.head_dim, in = rows * (s.heads + 2 * kv) * s.head_dim;
-      Both<H> qkv(in, 1), dout(n, 2), out(n), dqkv(in);
-      Floats lse[2] = {Floats(rows * s.heads), Floats(rows * s.heads)};
-      Scratch scratch(cpu::AttentionScratchBytes<H>(s));
-      ForBoth<H>([&]<typename N>(N) {
-        kernels.AttentionForward(
-            AttentionForwardArgs<N>{s, qkv.template data<N>(), out.template data<N>(),
-                                    lse[Which<N>()].data(), key, scratch.get(), scratch.helpers()});
-      });
-      const double rounding = kUnit<H> / 4 / (1 - key.p);
-      AddAttention(result, kernels, out, rounding);
-      AddSame(result, kernels, lse[1], lse[0]);
-      out.floats = Widen(out.halves);
-      ForBoth<H>([&]<typename N>(N) {
-        kernels.AttentionBackward(AttentionBackwardArgs<N>{
-            s, qkv.template data<N>(), out.template data<N>(), lse[0].data(),
-            dout.template data<N>(), dqkv.template data<N>(), key, scratch.get(),
-            scratch.helpers()});
-      });
-      AddAttention(result, kernels, dqkv, 4 * rounding);
-    }
+    for (const DropoutKey& key : kDropouts) CompareAttention<H>(result, kernels, s, key, {});
   return result;
 }
 
-#define PP_OF(H, ...)                              \
-  template std::vector<Case> HalfMatmulCases<H>(); \
-  template Comparison HalfAttention<H>(const CpuKernels& kernels);
+// All lists with heads that warpgroups compute, some with the others.
+template <TwoBytes H>
+Comparison HalfAttentionFirstKeys(const CpuKernels& kernels) {
+  Comparison result;
+  constexpr AttentionShape kShapes[] = {{2, 150, 2, 64, 1}, {1, 201, 2, 128, 1}, {1, 133, 1, 33},
+                                        {1, 100, 1, 80},    {1, 98, 1, 95},      {1, 70, 1, 200}};
+  for (const AttentionShape& s : kShapes) {
+    size_t number = 0;
+    for (const FirstKeyList& first : FirstKeyLists(s))
+      if (s.head_dim % 64 == 0 || number++ % 3 == static_cast<size_t>(s.tokens) % 3)
+        CompareAttention<H>(result, kernels, s, kDropouts[s.head_dim % 64 != 0], first);
+  }
+  // Sums over three blocks of keys are kept in floats.
+  constexpr AttentionShape kLong = {1, 1100, 2, 5, 1};
+  CompareAttention<H>(result, kernels, kLong, kDropouts[1], WindowOf(kLong.tokens, 40));
+  CompareAttention<H>(result, kernels, kLong, kDropouts[1],
+                      DocumentsAt(kLong.tokens, {0, 500, 530, 600}));
+  return result;
+}
+
+#define PP_OF(H, ...)                                              \
+  template std::vector<Case> HalfMatmulCases<H>();                 \
+  template Comparison HalfAttention<H>(const CpuKernels& kernels); \
+  template Comparison HalfAttentionFirstKeys<H>(const CpuKernels& kernels);
 PP_HALVES(PP_OF)
 
 }  // namespace pp::kernels

@@ -85,6 +85,11 @@ std::span<const Case> KernelCases();
 
 // In attention_cases.cc.
 Comparison Attention(const CpuKernels& kernels);
+Comparison AttentionFirstKeys(const CpuKernels& kernels);
+
+// In attention_tiles_cases.cc. N: the type of activations.
+template <typename N>
+Comparison AttentionTiles(const CpuKernels& kernels);
 
 // In cross_entropy_cases.cc.
 Comparison CrossEntropy(const CpuKernels& kernels);
@@ -133,6 +138,8 @@ template <TwoBytes H>
 Comparison HalfNumbers(const CpuKernels& kernels);
 template <TwoBytes H>
 Comparison HalfAttention(const CpuKernels& kernels);
+template <TwoBytes H>
+Comparison HalfAttentionFirstKeys(const CpuKernels& kernels);
 template <TwoBytes H>
 Comparison HalfNorm(const CpuKernels& kernels);
 template <TwoBytes H>

@@ -239,7 +239,7 @@ TEST_CASE("no kernel takes memory") {
   const int32_t target[64] = {};
   const int64_t before = allocations;
   matmul.Run(id, {.a = x.data(), .b = x.data(), .c = out.data(), .scratch = scratch.get()});
-  cpu::AttentionForward<float>({shape, x.data(), out.data(), lse.data(), {}, scratch.get()});
+  cpu::AttentionForward<float>({shape, x.data(), out.data(), lse.data(), {}, {}, scratch.get()});
   cpu::CrossEntropyForward<float>(
       {64, 96, 0, 0, x.data(), target, losses.data(), &loss, out.data()});
   cpu::GeluForward<float>({64 * 96, x.data(), out.data()});

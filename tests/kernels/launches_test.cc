@@ -184,6 +184,7 @@ class CountingKernels : public Kernels {
     Count("copies", 2 * bytes / element_, [&] { inner_->Copy(from, bytes, to); });
   }
   const float* angles() const override { return inner_->angles(); }
+  const int32_t* first_keys() const override { return inner_->first_keys(); }
 
   Counts counts;
 

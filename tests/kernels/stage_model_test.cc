@@ -399,6 +399,32 @@ TEST_CASE("the plan has the room that the kernels take") {
   }
 }
 
+TEST_CASE("a window is a list of first keys if it is shorter than a sequence") {
+  constexpr int kLength = 24;
+  Job job = {SmallModel("mistral", false, 1, kLength), 2, kLength, {1}};
+  job.model.sliding_window = 0;
+  const int64_t bytes = WorkspaceOf(job).bytes;
+  for (const int window : {0, 1, 2, 5, 23, 24, 25}) {
+    INFO("a window of " << window);
+    job.model.sliding_window = window;
+    const Workspace workspace = WorkspaceOf(job);
+    Memory memory(workspace.bytes);
+    const auto kernels = MakeCpuKernels(job, 1, memory.data());
+    const int32_t* first = kernels->first_keys();
+    if (window == 0 || window >= kLength) {
+      CHECK(first == nullptr);
+      CHECK(workspace.bytes == bytes);
+      continue;
+    }
+    CHECK(workspace.bytes >= bytes + kLength * 4);
+    CHECK(workspace.kernels - workspace.first_keys >= kLength * 4);
+    REQUIRE(reinterpret_cast<const std::byte*>(first) == memory.data() + workspace.first_keys);
+    // As transformers hides them: sliding_window_overlay of masking_utils.py.
+    for (int query = 0; query < kLength; ++query)
+      for (int key = 0; key <= query; ++key) CHECK((key >= first[query]) == (key > query - window));
+  }
+}
+
 TEST_CASE("a new model is the same in every split") {
   const std::string dir = GENERATE(from_range(kModels));
   const Result<ModelConfig> model = LoadModelConfig(dir + "/config.json");

@@ -363,6 +363,24 @@ TEST_CASE("two peers have halves") {
   }
 }
 
+// A query's own key counts as half a pair, so that without a window half of all are seen.
+TEST_CASE("attention multiplies the pairs of a query and a key that it sees") {
+  for (const int tokens : {1, 2, 7, 64}) {
+    const double all = MultiplyAdds(Attention({.heads = 3, .kv_heads = 1, .head_dim = 4}), tokens);
+    CHECK(all == 12 * tokens);
+    for (int window = 1; window <= tokens + 2; ++window) {
+      INFO("a window of " << window << " in " << tokens << " tokens");
+      const Operator op = Attention({.heads = 3, .kv_heads = 1, .head_dim = 4, .window = window});
+      const int most = std::min(window, tokens);
+      CHECK(MostKeys(op, tokens) == most);
+      double pairs = -0.5 * most;
+      for (int t = 0; t < tokens; ++t) pairs += std::min(t + 1, most);
+      CHECK(tokens * MultiplyAdds(op, tokens) == Approx(2 * 12 * pairs));
+      if (window >= tokens) CHECK(MultiplyAdds(op, tokens) == all);
+    }
+  }
+}
+
 TEST_CASE("the operations of GPT-2 124M") {
   const double c = 768, t = 1024, n = 2 * t;
   Job job = {Gpt2(), 2, 1024, {12}};

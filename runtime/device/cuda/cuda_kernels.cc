@@ -7,6 +7,7 @@
 #include "kernels/round.h"
 #include "kernels/workspace.h"
 #include "runtime/device/cuda/products.h"
+#include "runtime/device/first_keys.h"
 #include "runtime/device/rope_angles.h"
 #include "schema/model/workspace.h"
 
@@ -35,7 +36,10 @@ class CudaKernels : public Kernels {
     const auto products = reinterpret_cast<uintptr_t>(workspace + layout.products);
     driver_.BeginProducts(reinterpret_cast<std::byte*>((products + cuda::kProductAlign - 1) /
                                                        cuda::kProductAlign * cuda::kProductAlign));
-    CopyAngles(job);
+    CopyIn(RopeAngles(job), angles_);
+    const std::vector<int32_t> keys = FirstKeys(job);
+    if (!keys.empty()) first_keys_ = workspace + layout.first_keys;
+    CopyIn(keys, first_keys_);
   }
 
 #define PP_KERNEL(Name) \
@@ -67,16 +71,19 @@ class CudaKernels : public Kernels {
   }
 
   const float* angles() const override { return reinterpret_cast<const float*>(angles_); }
+  const int32_t* first_keys() const override {
+    return reinterpret_cast<const int32_t*>(first_keys_);
+  }
 
  private:
-  void CopyAngles(const Job& job) {
-    const std::vector<float> angles = RopeAngles(job);
-    const auto bytes = static_cast<int64_t>(angles.size() * sizeof(float));
+  template <typename T>
+  void CopyIn(const std::vector<T>& numbers, std::byte* to) {
+    const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(T));
     if (bytes == 0) return;
     Result<std::byte*> pinned = driver_.TakePinned(bytes);
     if (!pinned.ok()) throw std::bad_alloc();
-    std::memcpy(*pinned, angles.data(), bytes);
-    Copy(*pinned, bytes, angles_);
+    std::memcpy(*pinned, numbers.data(), bytes);
+    Copy(*pinned, bytes, to);
   }
 
   static kernels::Rounding RoundingOf(Dtype dtype, bool stochastic) {
@@ -102,7 +109,7 @@ class CudaKernels : public Kernels {
   const CudaDriver::Stream stream_;
   CudaProducts products_;
   const kernels::Rounding rounding_;  // of weights
-  std::byte *scratch_ = nullptr, *angles_ = nullptr;
+  std::byte *scratch_ = nullptr, *angles_ = nullptr, *first_keys_ = nullptr;
 };
 
 }  // namespace
