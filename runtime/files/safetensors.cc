@@ -85,6 +85,9 @@ Result<Safetensors> Safetensors::Open(const std::string& path) {
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | length_bytes[i];
   if (bytes < 8 || length > static_cast<uint64_t>(std::min(kMaxHeader, bytes - 8))) {
+    // A zip, or a pickle of protocol 2.
+    if (std::memcmp(length_bytes, "PK\3\4", 4) == 0 || std::memcmp(length_bytes, "\x80\2", 2) == 0)
+      return Status::Invalid(path + ": is a PyTorch file (" + kHowToConvert + ")");
     return Status::Invalid(fmt::format(
         "{}: has {} bytes and says its header has {} (a safetensors file)", path, bytes, length));
   }
@@ -143,11 +146,8 @@ Status Safetensors::CheckData(int64_t data_bytes) const {
   for (const auto& [name, entry] : entries_) {
     const int64_t elements = Elements(entry.shape);
     const int64_t unit = DtypeBytes(entry.dtype);
-    if (unit == 0) {
-      return Status::Invalid(
-          fmt::format("tensor {} has the unknown dtype {}", Shown(name), Shown(entry.dtype)));
-    }
-    if (entry.begin > entry.end || elements < 0 || entry.end - entry.begin != elements * unit) {
+    if (entry.begin > entry.end || elements < 0 ||
+        (unit != 0 && entry.end - entry.begin != elements * unit)) {
       return Status::Invalid(
           fmt::format("tensor {} of shape [{}] and dtype {} is in bytes {} to {}", Shown(name),
                       Shape(entry.shape), Shown(entry.dtype), entry.begin, entry.end));

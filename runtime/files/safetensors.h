@@ -5,7 +5,8 @@
 //
 // with offsets from the end of the header, elements row-major and little-endian. The header is
 // checked completely before anything is read: sizes against shapes, no overlaps, no holes, no
-// duplicate names, and the last byte of data is the last of the file.
+// duplicate names, and the last byte of data is the last of the file. Of a dtype that is not known
+// here, the size is not checked, and only reading the tensor is an error.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,10 @@
 #include "schema/base/status.h"
 
 namespace pp {
+
+// What is right instead of another format's file.
+inline constexpr char kHowToConvert[] =
+    "safetensors, as transformers' from_pretrained and then save_pretrained write";
 
 struct SafetensorsEntry {
   std::string dtype;

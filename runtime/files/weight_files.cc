@@ -32,6 +32,20 @@ bool HasIndex(const std::string& path) {
          std::filesystem::exists(IndexPath(path), ignored);
 }
 
+// Invalid: a folder without safetensors that has another format's weights.
+Status CheckFormat(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored) ||
+      std::filesystem::exists(std::filesystem::symlink_status(WholePath(path), ignored)))
+    return {};
+  for (const char* name :
+       {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"})
+    if (std::filesystem::exists(path + "/" + name, ignored))
+      return Status::Invalid(
+          fmt::format("{}: has {} and no model.safetensors ({})", path, name, kHowToConvert));
+  return {};
+}
+
 // Tensor -> name of its file.
 Result<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
   const Result<std::string> text = ReadWhole(path, "an index of safetensors files", kMaxIndex);
@@ -85,19 +99,21 @@ Result<uint64_t> WeightFiles::Digest(const std::string& path) {
   return all;
 }
 
+Status WeightFiles::OpenFile(const std::string& path) {
+  Result<Safetensors> opened = Safetensors::Open(path);
+  PP_RETURN_IF_ERROR(opened.status());
+  Safetensors& file = files_.emplace(path, std::move(*opened)).first->second;
+  for (const auto& [name, entry] : file.entries())
+    if (!file_of_.emplace(name, &file).second) twice_.push_back(name);
+  return {};
+}
+
 Result<WeightFiles> WeightFiles::Open(const std::string& given) {
   WeightFiles files;
-  const auto open = [&](const std::string& path) -> Status {
-    if (files.files_.contains(path)) return {};
-    Result<Safetensors> file = Safetensors::Open(path);
-    PP_RETURN_IF_ERROR(file.status());
-    files.files_.emplace(path, std::move(*file));
-    return {};
-  };
   if (!HasIndex(given)) {
     files.path_ = WholePath(given);
-    PP_RETURN_IF_ERROR(open(files.path_));
-    files.whole_ = &files.files_.begin()->second;
+    PP_RETURN_IF_ERROR(CheckFormat(given));
+    PP_RETURN_IF_ERROR(files.OpenFile(files.path_));
     return files;
   }
   files.path_ = IndexPath(given);
@@ -105,20 +121,25 @@ Result<WeightFiles> WeightFiles::Open(const std::string& given) {
   PP_RETURN_IF_ERROR(index.status());
   for (const auto& [name, file] : *index) {
     const std::string path = Folder(given) + "/" + file;
-    PP_RETURN_IF_ERROR(open(path));
-    Safetensors& in = files.files_.at(path);
-    if (in.Find(name) == nullptr)
-      return Status::Invalid(fmt::format("{}: tensor {} is missing ({} says that it is there)",
-                                         Shown(path), Shown(name), files.path_));
-    files.file_of_[name] = &in;
+    if (!files.files_.contains(path)) PP_RETURN_IF_ERROR(files.OpenFile(path));
+  }
+  for (const auto& [name, file] : *index) {
+    Safetensors& in = files.files_.at(Folder(given) + "/" + file);
+    if (in.Find(name) != nullptr) files.file_of_[name] = &in;
+    if (!files.Has(name)) files.absent_.push_back(name);
   }
   return files;
 }
 
+std::vector<std::string> WeightFiles::Names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : file_of_) names.push_back(name);
+  return names;
+}
+
 Status WeightFiles::ReadFloats(const std::string& name, const std::vector<int64_t>& shape,
                                const Safetensors::Block& block, float* out) {
-  Safetensors* file = whole_ ? whole_ : file_of_.at(name);
-  return file->ReadFloats(name, shape, block, out);
+  return file_of_.at(name)->ReadFloats(name, shape, block, out);
 }
 
 }  // namespace pp

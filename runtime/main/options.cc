@@ -25,6 +25,7 @@ namespace {
 constexpr std::string_view kBackends[] = {"cpu", "cuda"};
 constexpr std::string_view kTransports[] = {"auto", "threads", "shm", "mpi", "nccl"};
 constexpr std::string_view kRoundings[] = {"nearest", "stochastic"};
+constexpr std::string_view kUnusedWeights[] = {"refuse", "ignore"};  // as in UnusedWeights
 constexpr std::string_view kLrSchedules[] = {"constant", "cosine"};
 
 // What takes the text of an option. Its errors do not name the option.
@@ -128,6 +129,16 @@ class Description {
     weights_ =
         Add("--weights", "PATH", "safetensors to start from: a file, an index or their folder",
             Text(&t_.weights));
+    Add(
+        "--unused-weights", "refuse|ignore", "tensors there that the model does not use",
+        [&t = t_](const std::string& text) {
+          int32_t index = 0;
+          const Status status = ReadName(text, kUnusedWeights, &index);
+          t.unused_weights = static_cast<UnusedWeights>(index);
+          return status;
+        },
+        "refuse")
+        ->needs(weights_);
     Add("--seed", "N", "random seed of new weights and dropout", Whole(&t_.seed, 0, INT64_MAX),
         "1");
     Flag("--compare", &t_.compare,

@@ -12,7 +12,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/random.h"
 #include "kernels/sum_squares.h"
-#include "schema/model/families.h"
 
 namespace pp {
 namespace {
@@ -46,7 +45,7 @@ Result<WeightSource> WeightSource::New(uint64_t seed) {
 Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfig& model) {
   PP_RETURN_IF_ERROR(CheckConfig(WeightFiles::Folder(dir) + "/config.json", model));
   WeightSource source;
-  source.prefix_ = TableOf(model).prefix;
+  source.names_.emplace(model);
   Result<WeightFiles> files = WeightFiles::Open(dir);
   PP_RETURN_IF_ERROR(files.status());
   source.files_.emplace(std::move(*files));
@@ -72,10 +71,13 @@ Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
   return {};
 }
 
+Status WeightSource::CheckAllUsed(UnusedWeights unused, std::vector<std::string>* notes) {
+  return names_->CheckAllUsed(&*files_, unused, notes);
+}
+
 Status WeightSource::ReadSlice(const Slice& slice, int64_t row_stride, float* out) {
-  std::string name = slice.name;
-  if (!files_->Has(name) && name.starts_with(prefix_)) name.erase(0, prefix_.size());
-  if (!files_->Has(name))
+  const std::string name = names_->In(*files_, slice.name);
+  if (name.empty())
     return Status::Invalid(fmt::format("{}: tensor {} is missing", files_->path(), slice.name));
   return files_->ReadFloats(name, slice.shape,
                             {.row = slice.row,

@@ -10,6 +10,7 @@
 
 #include "runtime/device/kernels.h"
 #include "runtime/files/weight_files.h"
+#include "runtime/model/weight_names.h"
 #include "schema/base/status.h"
 #include "schema/model/layout.h"
 #include "schema/semantics/buckets.h"
@@ -21,13 +22,15 @@ namespace pp {
 class WeightSource {
  public:
   static Result<WeightSource> New(uint64_t seed);
-  // Invalid: no such file, or DIR/config.json, if there is one, is not this model's. Names can be
-  // those of a model without its head (ModelTable::prefix).
+  // Invalid: no such file, or DIR/config.json, if there is one, is not this model's. Names are
+  // those of weight_names.h.
   static Result<WeightSource> Open(const std::string& dir, const ModelConfig& model);
 
   // All elements of the peer's tensor. Invalid: it is missing or has another shape or type; the
   // error names it.
   Status Read(const Tensor& tensor, float* out, const Peer& peer = {});
+  // See WeightNames. REQUIRES: it is open.
+  Status CheckAllUsed(UnusedWeights unused, std::vector<std::string>* notes);
 
  private:
   WeightSource() = default;
@@ -35,8 +38,8 @@ class WeightSource {
   void Make(const Tensor& tensor, const Slice& slice, float* out) const;
 
   uint64_t seed_ = 0;
-  std::string prefix_;
-  std::optional<WeightFiles> files_;  // none: a new model
+  std::optional<WeightNames> names_;
+  std::optional<WeightFiles> files_;  // none, of both: a new model
 };
 
 // A part of a tensor that a rank updates: all of it, or its shard's part (ZeRO-1).

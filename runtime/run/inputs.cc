@@ -18,6 +18,8 @@ constexpr size_t kPrompt = 16;  // tokens
 
 Status Inputs::Open(std::vector<std::string>* notes) {
   if (checkpoint_) PP_RETURN_IF_ERROR(CheckCheckpoint(notes));
+  const bool first = options_.transport == nullptr || options_.transport->rank() == 0;
+  if (first && !options_.weights.empty()) PP_RETURN_IF_ERROR(CheckWeights(notes));
   PP_RETURN_IF_ERROR(OpenData());
   if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckData(notes));
   if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
@@ -143,6 +145,13 @@ Status Inputs::CheckData(std::vector<std::string>* notes) {
     if (const auto now = options.find(name); now != options.end() && now->second != before)
       notes->push_back(fmt::format("{}: {} (before {}: {})", name, now->second, folder, before));
   return {};
+}
+
+// All ranks read the same files, which Digest compares: one of them checks what is in them.
+Status Inputs::CheckWeights(std::vector<std::string>* notes) const {
+  Result<WeightSource> weights = WeightSource::Open(options_.weights, program_.job->model);
+  PP_RETURN_IF_ERROR(weights.status());
+  return weights->CheckAllUsed(options_.unused_weights, notes);
 }
 
 Result<Dataset> Inputs::OpenDataset(const std::string& path) const {

@@ -60,6 +60,7 @@ class Inputs {
  private:
   Status CheckCheckpoint(std::vector<std::string>* notes) const;
   Status CheckData(std::vector<std::string>* notes);
+  Status CheckWeights(std::vector<std::string>* notes) const;
   Status OpenData();
   Status OpenValidation();
   Status OpenSample();

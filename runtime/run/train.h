@@ -56,6 +56,7 @@ struct TrainOptions {
   std::optional<uint64_t> seed;  // of new weights and dropout; by default 1
   int threads = 1;               // compute threads per rank
   std::string weights;           // a folder with model.safetensors; empty: a new model
+  UnusedWeights unused_weights = UnusedWeights::kRefuse;
   // Continues from the last checkpoint in `save`, with its seed unless `seed` is given.
   bool resume = false;
   bool new_data = false;               // the checkpoint's training had other data

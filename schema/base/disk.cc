@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -57,6 +58,14 @@ int WriteParts(int descriptor, std::span<const std::string_view> parts) {
   for (const std::string_view part : parts)
     if (const int error = WriteAll(descriptor, part)) return error;
   return 0;
+}
+
+// A file of less than 1024 bytes that stands for one which "git lfs pull" fetches.
+bool IsGitLfsPointer(const InputFile& file) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  char begin[kBegin.size()];
+  return file.bytes() > std::ssize(kBegin) && file.bytes() < 1024 &&
+         file.Read(0, begin, sizeof begin).ok() && std::string_view(begin, sizeof begin) == kBegin;
 }
 
 int WriteNewFile(const std::string& path, std::span<const std::string_view> parts) {
@@ -134,6 +143,9 @@ Result<InputFile> InputFile::Open(const std::string& path, const std::string& ri
     return Status::Invalid(fmt::format("{}: is {} ({})", Shown(path), what, right));
   }
   file.bytes_ = stat.st_size;
+  if (IsGitLfsPointer(file))
+    return Status::Invalid(
+        fmt::format("{}: is a Git LFS pointer, not the file itself (git lfs pull)", Shown(path)));
   return file;
 }
 
