@@ -46,15 +46,6 @@ bool Reads(const F& read) {
   }
 }
 
-// A part of a checkpoint, for reading. Invalid: it is missing. Failed: it is there and cannot be
-// opened, which says nothing about its contents.
-Result<InputFile> OpenPart(const std::string& path, const std::string& right) {
-  Result<InputFile> file = InputFile::Open(path, right);
-  struct stat stat;
-  if (file.ok() || (lstat(path.c_str(), &stat) != 0 && errno == ENOENT)) return file;
-  return Status::Failed(file.status().message());
-}
-
 }  // namespace
 
 std::string StepFolder(const std::string& dir, int64_t step) {
@@ -72,7 +63,7 @@ namespace {
 // Whether a checkpoint's folder has a file of this name.
 bool IsPart(const std::string& name) {
   int rank = 0;
-  return name == "manifest.json" ||
+  return name == "manifest.json" || IsSourcePart(name) ||
          (std::sscanf(name.c_str(), "rank-%d", &rank) == 1 && name == fmt::format("rank-{}", rank));
 }
 
@@ -229,6 +220,9 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
   Json shards = Json::array();
   for (const Manifest::Shard& shard : manifest.shards)
     shards.push_back({{"bytes", shard.bytes}, {"footer", shard.footer_sum}});
+  Json source = manifest.source ? Json::array() : Json();
+  for (const SourcePart& part : manifest.source.value_or(std::vector<SourcePart>()))
+    source.push_back({{"name", part.name}, {"bytes", part.bytes}, {"sum", part.sum}});
   std::string text = Json{
       {"format", kManifestFormat},
       {"model", Json::parse(manifest.model)},
@@ -243,6 +237,7 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
       {"loss_scale", manifest.loss_scale},
       {"good_steps", manifest.good_steps},
       {"skipped", manifest.skipped},
+      {"source", source},
       {"shards", shards}}.dump(1);
   text += fmt::format("\n{:016x}\n", SumOf(text.data(), static_cast<int64_t>(text.size())));
   const std::string_view parts[] = {text};
@@ -278,6 +273,10 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     manifest.sequence_length = root.value("sequence_length", int64_t{0});
     if (root.contains("data")) manifest.data = root.at("data").get<uint64_t>();
     manifest.options = root.value("options", manifest.options);
+    const Json source = root.value("source", Json());
+    if (source.is_array()) manifest.source.emplace();
+    for (const Json& part : source)
+      manifest.source->push_back({part.at("name"), part.at("bytes"), part.at("sum")});
     for (const Json& shard : root.at("shards"))
       manifest.shards.push_back({shard.at("bytes"), shard.at("footer")});
     manifest.step = root.at("step");
@@ -364,6 +363,7 @@ void SaveFolder::FinishOrRemove() {
 SaveFolder::SaveFolder(SaveFolder&& other) noexcept
     : path_(std::move(other.path_)),
       lock_(std::exchange(other.lock_, -1)),
+      source_(std::move(other.source_)),
       whole_(std::move(other.whole_)) {}
 
 SaveFolder::~SaveFolder() {
@@ -395,6 +395,11 @@ Status SaveFolder::Finish(Manifest manifest, int ranks, FileWatch* watch,
     manifest.shards.push_back({shard->bytes(), shard->footer_sum()});
   }
   const auto name = [&]() -> Status {
+    if (source_ != nullptr) {
+      Result<std::vector<SourcePart>> parts = WriteSourceParts(saving, *source_);
+      PP_RETURN_IF_ERROR(parts.status());
+      manifest.source = std::move(*parts);
+    }
     PP_RETURN_IF_ERROR(WriteManifest(saving, manifest));
     PP_RETURN_IF_ERROR(SyncFolder(saving));
     if (IsCheckpoint(saved)) PP_RETURN_IF_ERROR(SetAside(manifest.step));

@@ -1,6 +1,7 @@
 // A saved training as files. A folder has the latest checkpoints, each complete:
 //
 //   step-00000020/ rank-0 rank-1 ...   one shard per rank: elements, and a footer that names them
+//                  source-config.json  and others (source_files.h): what the model came with
 //                  manifest.json       for the whole: model, step, the footers' checksums
 //   .saving-00000030/                  is being written, and gets its name when all is done
 //   .damaged-step-00000010/            could not be used by a run that continued from another one
@@ -12,12 +13,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/files/file_watch.h"
+#include "runtime/files/source_files.h"
 #include "schema/base/disk.h"
 #include "schema/base/status.h"
 #include "schema/model/layout.h"
@@ -102,7 +105,8 @@ struct Manifest {
     int64_t bytes = 0;
     uint64_t footer_sum = 0;
   };
-  std::vector<Shard> shards;  // by rank
+  std::vector<Shard> shards;                      // by rank
+  std::optional<std::vector<SourcePart>> source;  // none: it is not known, as of an older file
 };
 inline constexpr int kManifestFormat = 2;  // 1: peers' parts of a vocabulary had other rows
 
@@ -133,6 +137,8 @@ class SaveFolder {
 
   // The run continues from the checkpoint of this step; later ones could not be used.
   void GoOnFrom(int64_t step) { whole_ = {step}; }
+  // What all checkpoints have with the model; null: what it came with is not known.
+  void Keep(std::shared_ptr<const SourceFiles> source) { source_ = std::move(source); }
   // Invalid: the disk has no room for so many checkpoints more, of so many bytes each, of which it
   // keeps the last two and writes a third.
   Status CheckRoom(int64_t checkpoints, int64_t bytes) const;
@@ -150,6 +156,7 @@ class SaveFolder {
   SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
   int lock_;
+  std::shared_ptr<const SourceFiles> source_;
   std::vector<int64_t> whole_;  // steps, the latest at the end
 };
 

@@ -58,6 +58,13 @@ int Rename(const std::string& from, const std::string& to, std::string* named) {
   return 0;
 }
 
+Result<InputFile> OpenPart(const std::string& path, const std::string& right) {
+  Result<InputFile> file = InputFile::Open(path, right);
+  struct stat stat;
+  if (file.ok() || (lstat(path.c_str(), &stat) != 0 && errno == ENOENT)) return file;
+  return Status::Failed(file.status().message());
+}
+
 Status SyncFolder(const std::string& path) {
   const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const int error = folder < 0 ? errno : Sync(folder);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "schema/base/disk.h"
 #include "schema/base/status.h"
 
 namespace pp {
@@ -25,6 +26,10 @@ int Sync(int descriptor);
 // Renames a folder: to `to`, or, where something has this name, to the first free one of `to`-2,
 // `to`-3 and so on, which is in *named. Returns 0, or an errno.
 int Rename(const std::string& from, const std::string& to, std::string* named);
+
+// What a run has written there, for reading. Invalid: it is missing. Failed: it is there and cannot
+// be opened, which says nothing about its contents.
+Result<InputFile> OpenPart(const std::string& path, const std::string& right);
 
 // Makes the names in a folder last. Failed: the disk is broken.
 Status SyncFolder(const std::string& path);

@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "runtime/files/folder.h"
@@ -29,37 +32,15 @@ std::string WithoutSlash(std::string path) {
   return path;
 }
 
-int64_t Bytes(const ModelFolderEntry& entry) {
-  int64_t bytes = 4;
-  for (const int64_t size : entry.shape) bytes *= size;
-  return bytes;
-}
-
 constexpr char kWhole[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
 std::string PartName(size_t file, size_t files) {
   return fmt::format("model-{:05}-of-{:05}.safetensors", file, files);
 }
 
-// The length of the header and the header, whose data has so many bytes in the end.
-std::string SafetensorsHeader(std::span<const ModelFolderEntry> entries) {
-  std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
-  int64_t at = 0;
-  for (const ModelFolderEntry& entry : entries) {
-    header += fmt::format(R"(,"{}":{{"dtype":"F32","shape":[{}],"data_offsets":[{},{}]}})",
-                          entry.name, fmt::join(entry.shape, ","), at, at + Bytes(entry));
-    at += Bytes(entry);
-  }
-  header += "}";
-  header.append((8 - header.size() % 8) % 8, ' ');
-  std::string begin(8, '\0');
-  for (int i = 0; i < 8; ++i) begin[i] = static_cast<char>(header.size() >> 8 * i & 0xff);
-  return begin + header;
-}
-
 // Whether an export has a file of this name.
 bool IsOurs(const std::string& name) {
   int file = 0, files = 0;
-  return name == "config.json" || name == kWhole || name == kIndex ||
+  return IsSourceFile(name) || name == kWhole || name == kIndex ||
          (std::sscanf(name.c_str(), "model-%5d-of-%5d", &file, &files) == 2 &&
           name == PartName(file, files));
 }
@@ -190,6 +171,7 @@ ModelFolder::ModelFolder(ModelFolder&& other) noexcept
       folder_(std::exchange(other.folder_, -1)),
       parent_(std::exchange(other.parent_, -1)),
       state_(other.state_),
+      dtype_(other.dtype_),
       files_(std::exchange(other.files_, {})),
       places_(std::move(other.places_)) {}
 
@@ -212,13 +194,37 @@ void ModelFolder::Close() {
   if (folder_ >= 0) close(std::exchange(folder_, -1));
 }
 
-Status ModelFolder::Begin(const std::string& config_json, std::span<const ModelFolderEntry> entries,
-                          int64_t file_bytes) {
+int64_t ModelFolder::Bytes(const ModelFolderEntry& entry) const {
+  int64_t bytes = BytesOf(dtype_);
+  for (const int64_t size : entry.shape) bytes *= size;
+  return bytes;
+}
+
+// The length of the header and the header of a safetensors file.
+std::string ModelFolder::Header(std::span<const ModelFolderEntry> entries) const {
+  std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
+  int64_t at = 0;
+  for (const ModelFolderEntry& entry : entries) {
+    header += fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                          entry.name, dtype_ == Dtype::kBf16 ? "BF16" : "F32",
+                          fmt::join(entry.shape, ","), at, at + Bytes(entry));
+    at += Bytes(entry);
+  }
+  header += "}";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  std::string begin(8, '\0');
+  for (int i = 0; i < 8; ++i) begin[i] = static_cast<char>(header.size() >> 8 * i & 0xff);
+  return begin + header;
+}
+
+Status ModelFolder::Begin(Contents contents, std::span<const ModelFolderEntry> entries) {
+  dtype_ = contents.dtype;
+  PP_CHECK(dtype_ == Dtype::kFp32 || dtype_ == Dtype::kBf16);
   std::vector<size_t> first;  // entry of each file
   int64_t total = 0, in_file = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     const int64_t bytes = Bytes(entries[i]);
-    if (first.empty() || in_file + bytes > file_bytes) first.push_back(i), in_file = 0;
+    if (first.empty() || in_file + bytes > contents.file_bytes) first.push_back(i), in_file = 0;
     in_file += bytes;
     total += bytes;
   }
@@ -231,16 +237,15 @@ Status ModelFolder::Begin(const std::string& config_json, std::span<const ModelF
       map +=
           fmt::format("{}\n    \"{}\": \"{}\"", map.empty() ? "" : ",", entries[i].name, file.name);
   }
-  const auto add_text = [this](const char* name, std::string text) {
-    const auto bytes = static_cast<int64_t>(text.size());
-    files_.push_back({.name = name, .begin = std::move(text), .bytes = bytes});
-  };
   if (first.size() > 1)
-    add_text(kIndex,
-             fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}"
-                         "\n  }}\n}}\n",
-                         total, map));
-  add_text("config.json", config_json + "\n");
+    contents.files.push_back(
+        {kIndex, fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}"
+                             "\n  }}\n}}\n",
+                             total, map)});
+  for (SourceFile& file : contents.files) {
+    const auto bytes = std::ssize(file.bytes);
+    files_.push_back({.name = file.name, .begin = std::move(file.bytes), .bytes = bytes});
+  }
   const std::string parent = fs::path(path_).parent_path();
   parent_ = open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (parent_ < 0) return Failed(path_);
@@ -255,7 +260,7 @@ Status ModelFolder::Begin(const std::string& config_json, std::span<const ModelF
 }
 
 ModelFolder::File& ModelFolder::AddFile(std::span<const ModelFolderEntry> entries) {
-  File file{.name = {}, .begin = SafetensorsHeader(entries)};
+  File file{.name = {}, .begin = Header(entries)};
   file.bytes = static_cast<int64_t>(file.begin.size());
   for (const ModelFolderEntry& entry : entries) {
     places_.push_back({files_.size(), file.bytes});
@@ -275,6 +280,7 @@ Status ModelFolder::MakeFile(File* file) {
   file->descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file->descriptor < 0) return Failed(path);
   int error = 0;
+  if (file->bytes == 0) return {};
   do {
     error = posix_fallocate(file->descriptor, 0, file->bytes);
   } while (error == EINTR);
@@ -299,10 +305,33 @@ Status ModelFolder::Start() {
 Status ModelFolder::Write(size_t entry, int64_t first, const float* numbers, int64_t count) {
   if (state_ != State::kTrained) return {};  // it is there
   const Place& place = places_[entry];
-  return WriteTo(
-      &files_[place.file],
-      {reinterpret_cast<const char*>(numbers), static_cast<size_t>(count) * sizeof *numbers},
-      place.offset + first * 4);
+  const std::span<const float> all(numbers, count);
+  if (dtype_ == Dtype::kBf16) return WriteHalves(place, first, all);
+  return WriteTo(&files_[place.file], {reinterpret_cast<const char*>(numbers), all.size_bytes()},
+                 place.offset + first * 4);
+}
+
+// Takes no memory at the end of a run.
+Status ModelFolder::WriteHalves(const Place& place, int64_t first, std::span<const float> numbers) {
+  std::array<uint16_t, 16384> halves;
+  Status status;
+  for (size_t done = 0; done < numbers.size(); done += halves.size()) {
+    const std::span<const float> some =
+        numbers.subspan(done, std::min(halves.size(), numbers.size() - done));
+    for (size_t i = 0; i < some.size(); ++i) {
+      const auto bits = std::bit_cast<uint32_t>(some[i]);
+      halves[i] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+      if ((halves[i] & 0x7f80) == 0x7f80 && status.ok())
+        status =
+            Status::Failed(fmt::format("{}/{}: {} is not a number of bf16 (--export-dtype fp32)",
+                                       beside_, files_[place.file].name, some[i]));
+    }
+    const Status written = WriteTo(&files_[place.file],
+                                   {reinterpret_cast<const char*>(halves.data()), some.size() * 2},
+                                   place.offset + (first + static_cast<int64_t>(done)) * 2);
+    if (status.ok()) status = written;
+  }
+  return status;
 }
 
 Status ModelFolder::WriteTo(File* file, std::string_view bytes, int64_t offset) {

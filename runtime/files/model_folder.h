@@ -1,6 +1,6 @@
-// A Hugging Face folder that a run writes: config.json and fp32 weights, in one file or in several
-// with an index. It is complete or absent: all is written into a folder next to it,
-// `path`.unfinished, which gets its name at the end.
+// A Hugging Face folder that a run writes: weights, in one file or in several with an index, and
+// the small files that go with them (source_files.h). It is complete or absent: all is written into
+// a folder next to it, `path`.unfinished, which gets its name at the end.
 //
 // From the first trained number on nothing of it is removed: if it cannot be finished, it stays
 // there, and the error says how far it is. A later run of the same name gives it another one.
@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "runtime/files/file_watch.h"
+#include "runtime/files/source_files.h"
 #include "schema/base/status.h"
+#include "schema/model/dtype.h"
 
 namespace pp {
 
@@ -41,17 +43,21 @@ class ModelFolder {
   // What became of an earlier run's folder, for the user; empty: nothing.
   const std::string& note() const { return note_; }
 
-  // What will be written: opens all files, and takes the room on the disk. A file has at most
-  // `file_bytes` of data, or one tensor. Failed: no room, or a file system that cannot sync a
-  // folder.
-  Status Begin(const std::string& config_json, std::span<const ModelFolderEntry> entries,
-               int64_t file_bytes = kFileBytes);
+  struct Contents {
+    SourceFiles files;                // beside the weights, as they are
+    Dtype dtype = Dtype::kFp32;       // of the weights: kFp32 or kBf16
+    int64_t file_bytes = kFileBytes;  // of weights in a file, at most, or one tensor
+  };
+  // What will be written: opens all files, and takes the room on the disk. Failed: no room, or a
+  // file system that cannot sync a folder.
+  Status Begin(Contents contents, std::span<const ModelFolderEntry> entries);
 
   // The training is over: from now on it has trained numbers. If somebody has removed the folder,
   // or something of it, it is made anew. After an error in what follows, all can be written once
   // more, from here on.
   Status Start();
-  // `count` elements of an entry, from element `first` on. After an error others can be written.
+  // `count` elements of an entry, from element `first` on, rounded to the nearest, ties to even.
+  // After an error others can be written. Failed, too: a number that bf16 does not have.
   Status Write(size_t entry, int64_t first, const float* numbers, int64_t count);
   // All elements are written: gives the folder its name. Failed: the disk is full or broken; or
   // there is something of this name by now: then the model has another name, which is said.
@@ -84,6 +90,9 @@ class ModelFolder {
   Status MakeFile(File* file);
   void Remove();
   void Close();
+  int64_t Bytes(const ModelFolderEntry& entry) const;
+  std::string Header(std::span<const ModelFolderEntry> entries) const;
+  Status WriteHalves(const Place& place, int64_t first, std::span<const float> numbers);
   File& AddFile(std::span<const ModelFolderEntry> entries);
   Status WriteTo(File* file, std::string_view bytes, int64_t offset);
   Status SyncFiles(FileWatch* watch);
@@ -94,6 +103,7 @@ class ModelFolder {
   int folder_ = -1;  // the one beside, which is locked
   int parent_ = -1;
   State state_ = State::kEmpty;
+  Dtype dtype_ = Dtype::kFp32;
   std::vector<File> files_;    // those with tensors first
   std::vector<Place> places_;  // by entry
 };

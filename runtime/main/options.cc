@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/files/checkpoint.h"
+#include "runtime/files/source_files.h"
 #include "runtime/files/weight_files.h"
 #include "schema/base/disk.h"
 #include "schema/base/number.h"
@@ -26,6 +27,7 @@ constexpr std::string_view kBackends[] = {"cpu", "cuda"};
 constexpr std::string_view kTransports[] = {"auto", "threads", "shm", "mpi", "nccl"};
 constexpr std::string_view kRoundings[] = {"nearest", "stochastic"};
 constexpr std::string_view kUnusedWeights[] = {"refuse", "ignore"};  // as in UnusedWeights
+constexpr std::string_view kExportDtypes[] = {NameOf(Dtype::kFp32), NameOf(Dtype::kBf16)};
 constexpr std::string_view kLrSchedules[] = {"constant", "cosine"};
 
 // What takes the text of an option. Its errors do not name the option.
@@ -203,8 +205,19 @@ class Description {
             ->needs(save)
             ->excludes(weights_);
     Flag("--new-data", &t_.new_data, "with --resume: --data is not what it was")->needs(resume);
-    Add("--export", "FOLDER", "a new one, for the trained model in Hugging Face's format",
-        Text(&t_.export_path));
+    CLI::Option* exports =
+        Add("--export", "FOLDER", "a new one, for the trained model in Hugging Face's format",
+            Text(&t_.export_path));
+    Add(
+        "--export-dtype", "fp32|bf16", "of its tensors",
+        [&t = t_](const std::string& text) {
+          int32_t index = 0;
+          const Status status = ReadName(text, kExportDtypes, &index);
+          t.export_dtype = static_cast<Dtype>(index);
+          return status;
+        },
+        "fp32")
+        ->needs(exports);
   }
 
   void Logs() {
@@ -315,7 +328,8 @@ std::vector<std::string> InputPaths(const Arguments& a) {
   if (!t.weights.empty()) {
     const std::vector<std::string> files = WeightFiles::Paths(t.weights);
     paths.insert(paths.end(), files.begin(), files.end());
-    paths.insert(paths.end(), {t.weights, WeightFiles::Folder(t.weights) + "/config.json"});
+    const std::string folder = WeightFiles::Folder(t.weights);
+    for (const std::string& name : SourceNames(folder)) paths.push_back(folder + "/" + name);
   }
   if (!t.resume) return paths;
   for (const int64_t step : SavedSteps(t.save)) paths.push_back(StepFolder(t.save, step));

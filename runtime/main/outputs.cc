@@ -15,7 +15,6 @@
 #include "runtime/comm/topology.h"
 #include "runtime/main/cores.h"
 #include "runtime/main/print.h"
-#include "runtime/run/export.h"
 #include "runtime/run/run_text.h"
 #include "schema/base/disk.h"
 #include "schema/format/profile.h"
@@ -86,7 +85,7 @@ Status Outputs::Open(const Program& program, TrainOptions* options) {
     return Status::Invalid(
         fmt::format("--export: {} is the folder of --save (another folder)", options->export_path));
   if (!options->save.empty()) PP_RETURN_IF_ERROR(OpenSave(options));
-  return options->exports ? OpenExport(program, options).In("--export") : Status();
+  return options->exports ? OpenExport(options).In("--export") : Status();
 }
 
 Status Outputs::OpenFile(const char* option, const std::string& path,
@@ -127,13 +126,11 @@ Status Outputs::OpenSave(TrainOptions* options) {
   return {};
 }
 
-// Reserves the disk space for the model now, not when it is trained.
-Status Outputs::OpenExport(const Program& program, TrainOptions* options) {
+Status Outputs::OpenExport(TrainOptions* options) {
   Result<ModelFolder> folder = ModelFolder::Open(options->export_path);
   PP_RETURN_IF_ERROR(folder.status());
   options->export_to = &export_.emplace(std::move(*folder));
-  if (!export_->note().empty()) PP_RETURN_IF_ERROR(Print(export_->note() + "\n"));
-  return BeginExport(*program.job, &*export_);
+  return export_->note().empty() ? Status() : Print(export_->note() + "\n");
 }
 
 Status Outputs::Print(const std::string& text) {

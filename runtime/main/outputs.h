@@ -44,7 +44,7 @@ class Outputs {
  private:
   Status OpenFile(const char* option, const std::string& path, std::optional<OutputFile>* file);
   Status OpenSave(TrainOptions* options);
-  Status OpenExport(const Program& program, TrainOptions* options);
+  Status OpenExport(TrainOptions* options);
   Status BeginLog(int64_t steps_before);
   Status WriteProfile(const Program& program, const TrainReport& report);
   bool Waits(double silent) const;

@@ -12,6 +12,8 @@
 #include "runtime/comm/host_memory.h"
 #include "runtime/comm/phase.h"
 #include "runtime/compare/comparison.h"
+#include "runtime/files/source_files.h"
+#include "runtime/files/weight_files.h"
 #include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
@@ -121,18 +123,26 @@ Readiness Run::ReadPlan() {
   mine.items.push_back({"--cuda-experiments", digest(arguments_.cuda_experiments)});
   const Topology topology = TopologyOf(*program_);
   const bool on_host = arguments_.backend == "cpu";
+  const HostBytesArgs args = HostArgs();
   for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
-    mine.bytes.push_back(HostBytesOf(*program_, rank, HostArgs()));
+    mine.bytes.push_back(HostBytesOf(*program_, rank, args));
   if (on_host && options_.transport == nullptr)
     mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
   return mine;
 }
 
 HostBytesArgs Run::HostArgs() const {
+  int64_t source = 0;
+  if (const std::string& weights = options_.weights; !weights.empty())
+    source = SourceBytes(WeightFiles::Folder(weights));
+  if (options_.resume)
+    for (const int64_t step : SavedSteps(options_.save))
+      source = std::max(source, SourceBytes(StepFolder(options_.save, step), SourcePartName("")));
   return {.threads = options_.threads,
           .resumes = options_.resume,
           .saves = !options_.save.empty(),
           .exports = options_.exports,
+          .source = options_.exports || !options_.save.empty() ? source : 0,
           .processes = options_.transport != nullptr};
 }
 
@@ -216,9 +226,10 @@ Status Run::Begin(int64_t steps_before) {
       CoresNote(CoresOf(alone ? TopologyOf(*program_).ranks() : 1), options_.threads);
   if (!cores.empty() && First()) options_.on_note(cores);
   options_.stop_requests = CountStopRequests();
+  const HostBytesArgs args = HostArgs();
   int64_t held = 0;
   for (int rank = 0; rank < (alone ? TopologyOf(*program_).ranks() : 1); ++rank)
-    held += HeldBytesOf(rank, HostArgs());
+    held += HeldBytesOf(rank, args);
   HoldMemory(held);
   PP_RETURN_IF_ERROR(outputs_.Begin(steps_before));
   spares_.Release();

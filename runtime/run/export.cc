@@ -119,8 +119,12 @@ class Exporter {
 
 }  // namespace
 
-Status BeginExport(const Job& job, ModelFolder* folder) {
-  return folder->Begin(ToConfigJson(job.model), EntriesOf(job));
+Status BeginExport(const Job& job, const SourceFiles& source, Dtype dtype, ModelFolder* folder) {
+  SourceFiles files = source;
+  if (files.empty() || files[0].name != kConfigName)
+    files.insert(files.begin(), {kConfigName, ToConfigJson(job.model) + "\n"});
+  files[0].bytes = ExportedConfig(files[0].bytes, job.model.family->architecture, dtype);
+  return folder->Begin({.files = std::move(files), .dtype = dtype}, EntriesOf(job));
 }
 
 Status ExportModel(const ExportArgs& args) { return Exporter(args).Run(); }

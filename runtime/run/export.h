@@ -7,12 +7,15 @@
 
 #include "runtime/comm/phase.h"
 #include "runtime/files/model_folder.h"
+#include "runtime/files/source_files.h"
 #include "schema/program.h"
 
 namespace pp {
 
-// Rank 0's process, before the first step: files and space for all weights.
-Status BeginExport(const Job& job, ModelFolder* folder);
+// Rank 0's process, before the first step: files and space for all weights, which are written as
+// `dtype`, and for `source` beside them (source_files.h); without a config.json there, it is made
+// from the job's model.
+Status BeginExport(const Job& job, const SourceFiles& source, Dtype dtype, ModelFolder* folder);
 
 struct ExportArgs {
   const Program* program = nullptr;

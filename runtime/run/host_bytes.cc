@@ -40,6 +40,7 @@ int64_t HostBytesOf(const Program& program, int rank, const HostBytesArgs& args)
   int64_t bytes = program.lists[device].arena_bytes + LargestTensor(program, device) +
                   (args.threads - 1) * WorkspaceOf(*program.job).kernel_bytes;
   if (args.resumes) bytes += kRecord;
+  if (rank == 0) bytes += args.source * (args.exports ? 2 : 1);
   bytes += HeldBytesOf(rank, args);
   if (args.processes)
     bytes += static_cast<int64_t>(SendPorts(program, rank).size()) * ShmChannel::kPieces *

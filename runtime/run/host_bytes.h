@@ -12,6 +12,7 @@ struct HostBytesArgs {
   bool resumes = false;  // from a checkpoint
   bool saves = false;    // checkpoints
   bool exports = false;
+  int64_t source = 0;      // bytes of what goes with the model (source_files.h)
   bool processes = false;  // ranks are processes, not threads of one
 };
 
@@ -22,6 +23,7 @@ int64_t HeldBytesOf(int rank, const HostBytesArgs& args);
 //   arena      as planned
 //   threads    the working space of all compute threads but one, which is in the arena
 //   loading    the largest tensor, and a record of a checkpoint: they are copied from there
+//   source     rank 0: as read, and as exported
 //   held       what saving and the end of the run take
 //   pieces     of its sends through shared memory (ShmSegment), if all peers are on its host
 //   process    the program's own

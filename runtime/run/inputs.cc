@@ -20,6 +20,7 @@ Status Inputs::Open(std::vector<std::string>* notes) {
   if (checkpoint_) PP_RETURN_IF_ERROR(CheckCheckpoint(notes));
   const bool first = options_.transport == nullptr || options_.transport->rank() == 0;
   if (first && !options_.weights.empty()) PP_RETURN_IF_ERROR(CheckWeights(notes));
+  if (first && (options_.exports || !options_.save.empty())) PP_RETURN_IF_ERROR(OpenSource(notes));
   PP_RETURN_IF_ERROR(OpenData());
   if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckData(notes));
   if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation());
@@ -152,6 +153,22 @@ Status Inputs::CheckWeights(std::vector<std::string>* notes) const {
   Result<WeightSource> weights = WeightSource::Open(options_.weights, program_.job->model);
   PP_RETURN_IF_ERROR(weights.status());
   return weights->CheckAllUsed(options_.unused_weights, notes);
+}
+
+Status Inputs::OpenSource(std::vector<std::string>* notes) {
+  if (checkpoint_) {
+    source_ = std::make_shared<SourceFiles>(std::move(checkpoint_->source));
+    if (options_.exports && !checkpoint_->manifest.source)
+      notes->push_back(fmt::format(
+          "{} is of an older piperun, which did not keep the config.json and the tokenizer of "
+          "--weights: the exported config.json is the plan's",
+          checkpoint_->folder));
+  }
+  if (options_.weights.empty()) return {};
+  Result<SourceFiles> source = ReadSource(WeightFiles::Folder(options_.weights), notes);
+  PP_RETURN_IF_ERROR(source.status());
+  source_ = std::make_shared<SourceFiles>(std::move(*source));
+  return {};
 }
 
 Result<Dataset> Inputs::OpenDataset(const std::string& path) const {

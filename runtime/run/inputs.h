@@ -1,6 +1,6 @@
 // What a run reads before its first step, and what follows from it: the checkpoint that it
 // continues from, the data, the validation's, a sample's first tokens. Every process opens the
-// same.
+// same, but what is written again with the model (source_files.h), which rank 0's process has.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "runtime/files/batches.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/dataset.h"
+#include "runtime/files/source_files.h"
 #include "runtime/run/train.h"
 
 namespace pp {
@@ -51,6 +52,9 @@ class Inputs {
   // Of the first step; a training continues with its saved scale.
   kernels::LossScale loss_scale() const;
 
+  // Rank 0's process: of --weights, or of those that the checkpoint's training began with.
+  const std::shared_ptr<const SourceFiles>& source() const { return source_; }
+
   const OptimizerOptions& optimizer() const { return optimizer_; }  // with the steps of all epochs
   const Batches& batches() const { return *batches_; }
   const Validation& validation() const { return validation_; }
@@ -61,6 +65,7 @@ class Inputs {
   Status CheckCheckpoint(std::vector<std::string>* notes) const;
   Status CheckData(std::vector<std::string>* notes);
   Status CheckWeights(std::vector<std::string>* notes) const;
+  Status OpenSource(std::vector<std::string>* notes);
   Status OpenData();
   Status OpenValidation();
   Status OpenSample();
@@ -73,6 +78,7 @@ class Inputs {
   OptimizerOptions optimizer_;
   std::optional<Checkpoint> checkpoint_;
   std::optional<uint64_t> data_digest_;
+  std::shared_ptr<const SourceFiles> source_ = std::make_shared<SourceFiles>();
   std::unique_ptr<Dataset> dataset_, val_dataset_;
   std::unique_ptr<Batches> batches_, val_batches_;
   Validation validation_;

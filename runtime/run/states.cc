@@ -258,7 +258,8 @@ Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& 
                                   int ranks) {
   Result<Manifest> manifest = ReadManifest(folder);
   PP_RETURN_IF_ERROR(manifest.status());
-  Checkpoint checkpoint{.folder = folder, .manifest = std::move(*manifest), .shards = {}};
+  Checkpoint checkpoint{
+      .folder = folder, .manifest = std::move(*manifest), .shards = {}, .source = {}};
   if (!CheckModel(checkpoint, model).ok()) return checkpoint;
   const std::vector<Manifest::Shard>& shards = checkpoint.manifest.shards;
   PP_RETURN_IF_ERROR(CheckDescriptors(folder, shards.size()));
@@ -269,6 +270,11 @@ Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& 
     if (shard->bytes() != shards[writer].bytes || shard->footer_sum() != shards[writer].footer_sum)
       return Status::Invalid(path + ": belongs to another checkpoint");
     checkpoint.shards.push_back(std::move(*shard));
+  }
+  if (rank == 0 && checkpoint.manifest.source) {
+    Result<SourceFiles> source = ReadSourceParts(folder, *checkpoint.manifest.source);
+    PP_RETURN_IF_ERROR(source.status());
+    checkpoint.source = std::move(*source);
   }
   PP_RETURN_IF_ERROR(VerifyShare(checkpoint, model, rank, ranks));
   return checkpoint;

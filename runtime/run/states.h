@@ -38,6 +38,7 @@ struct Checkpoint {
   std::string folder;
   Manifest manifest;
   std::vector<ShardReader> shards;
+  SourceFiles source;  // rank 0's
 };
 
 // Opens a checkpoint, and verifies the bytes that are this rank's share: together the ranks read

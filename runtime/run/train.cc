@@ -17,6 +17,7 @@
 #include "runtime/run/board.h"
 #include "runtime/run/deadline.h"
 #include "runtime/run/end.h"
+#include "runtime/run/export.h"
 #include "runtime/run/inputs.h"
 #include "runtime/run/places.h"
 #include "runtime/run/reporter.h"
@@ -155,9 +156,16 @@ class Supervisor {
           CheckComparable(program_, inputs_->optimizer().steps - inputs_->steps_before()));
     if (inputs_->checkpoint() && options_.save_to != nullptr)
       options_.save_to->GoOnFrom(inputs_->steps_before());
-    if (options_.save_to != nullptr)
+    if (options_.save_to != nullptr) {
+      const int64_t bytes = CheckpointBytes(*program_.job) + TotalBytes(*inputs_->source());
+      PP_RETURN_IF_ERROR(options_.save_to->CheckRoom(Saves(), bytes).In("--save"));
+      const bool known = !inputs_->checkpoint() || inputs_->checkpoint()->manifest.source;
+      options_.save_to->Keep(known ? inputs_->source() : nullptr);
+    }
+    if (options_.export_to != nullptr)
       PP_RETURN_IF_ERROR(
-          options_.save_to->CheckRoom(Saves(), CheckpointBytes(*program_.job)).In("--save"));
+          BeginExport(*program_.job, *inputs_->source(), options_.export_dtype, options_.export_to)
+              .In("--export"));
     if (IsCoordinator())
       for (const std::string& note : notes) Note(note);
     report_.planned_steps = inputs_->optimizer().steps;

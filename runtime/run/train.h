@@ -65,7 +65,8 @@ struct TrainOptions {
   SaveFolder* save_to = nullptr;       // rank 0's process: of `save`
   bool exports = false;                // export the trained model after all steps,
   std::string export_path;             // into this folder
-  ModelFolder* export_to = nullptr;    // rank 0's process: begun (BeginExport)
+  Dtype export_dtype = Dtype::kFp32;   // of its tensors, or kBf16
+  ModelFolder* export_to = nullptr;    // rank 0's process: opened
   std::string val_data;                // for validation losses; empty: none
   int64_t val_every = 0;               // steps; 0: only after the last one
   std::optional<int64_t> val_batches;  // by default 10, or fewer if there are fewer

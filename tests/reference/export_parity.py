@@ -2,10 +2,12 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 
+import tokenizers
 import torch
 import transformers
 
@@ -65,9 +67,66 @@ def check(name, config, folder):
     return bool(wrong) or worst > TOLERANCE
 
 
+def check_source(folder):
+    """A model that transformers has saved with a tokenizer: what of it an export, also after --resume, has."""
+    config = transformers.LlamaConfig(
+        vocab_size=131, max_position_embeddings=TOKENS, hidden_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=60, attention_dropout=0.0,
+        bos_token_id=5, eos_token_id=[6, 7], pad_token_id=8, tie_word_embeddings=True)
+    model = transformers.LlamaForCausalLM(config)
+    model.generation_config.update(do_sample=True, temperature=0.6, top_p=0.9, max_new_tokens=7)
+    model.save_pretrained(folder / "source")
+    letters = {chr(i): i - 32 for i in range(32, 127)} | {f"<{i}>": i for i in range(95, 131)}
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE(letters, [])),
+        bos_token="<95>", eos_token="<96>", chat_template="{{ messages[0].content }}"
+    ).save_pretrained(folder / "source")
+    (folder / "data.txt").write_bytes(bytes(32 + i * i % 95 for i in range(TOKENS * MICROS * 3)))
+    shutil.copy(folder / "source/config.json", folder / "config.json")
+    cut, wrong = ("1f1b", 2, 1, 1), []
+    still = ["--lr", "0", "--weight-decay", "0"]
+    losses = train(folder, cut, 1, "--weights", folder / "source", *still, "--export", folder / "fp32",
+                   "--save", folder / "saves")
+    train(folder, cut, 2, *still, "--export", folder / "bf16", "--export-dtype", "bf16",
+          "--save", folder / "saves", "--resume")
+    text = torch.tensor(list((folder / "data.txt").read_bytes()))
+    for dtype in ("fp32", "bf16"):
+        loaded, problems = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / dtype, output_loading_info=True)
+        wrong += [f"{dtype}: {what}: {names}" for what, names in problems.items() if names]
+        for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True):
+            wanted = torch.float32 if dtype == "fp32" else torch.bfloat16
+            if ours.dtype != wanted or not torch.equal(ours, theirs.to(wanted)):
+                wrong.append(f"{dtype}: weights")
+                break
+        # Not the path that it was loaded from, nor the types.
+        one, other = (c.to_dict() for c in (loaded.config, model.config))
+        wrong += [f"{dtype}: {key}: {one.get(key)}" for key in one | other
+                  if key not in ("dtype", "_name_or_path") and one.get(key) != other.get(key)]
+        if loaded.generation_config.to_dict() != model.generation_config.to_dict():
+            wrong.append(f"{dtype}: {loaded.generation_config}")
+        tokenizer, theirs = (transformers.AutoTokenizer.from_pretrained(folder / name)
+                             for name in (dtype, "source"))
+        if tokenizer("hello").input_ids != theirs("hello").input_ids or (
+                tokenizer.chat_template != theirs.chat_template) or (
+                tokenizer.bos_token_id, tokenizer.eos_token_id) != (95, 96):
+            wrong.append(f"{dtype}: {tokenizer}")
+        if dtype == "fp32":
+            batch = text[:TOKENS * MICROS].view(MICROS, TOKENS)
+            targets = text[1:TOKENS * MICROS + 1].view(MICROS, TOKENS)
+            with torch.no_grad():
+                logits = loaded(batch).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+            if abs(loss - losses[0]) > TOLERANCE * loss:
+                wrong.append(f"loss {loss} and {losses[0]}")
+    print("what came with the weights: " + ("; ".join(wrong) or "all there, in fp32 and in bf16"))
+    return bool(wrong)
+
+
 def main():
     transformers.utils.logging.disable_progress_bar()
-    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        failed = check_source(pathlib.Path(folder))
     for name, config in MODELS.items():
         for tied in (True, False):
             with tempfile.TemporaryDirectory() as folder:

@@ -82,6 +82,8 @@ TEST_CASE("a save") {
   {
     auto saves = SaveFolder::Open(dir);
     REQUIRE(saves.ok());
+    saves->Keep(std::make_shared<SourceFiles>(
+        SourceFiles{{"config.json", "{}"}, {"tokenizer.json", "[1, 2]"}}));
     for (int64_t step = 1; step <= 4; ++step) {  // the first two are pruned
       begins.push_back(Recorded());
       Save(&*saves, dir, step, model);
@@ -125,7 +127,11 @@ TEST_CASE("an export") {
   {
     auto model = ModelFolder::Open(folder / "model");
     REQUIRE(model.ok());
-    REQUIRE(model->Begin("{}", entries, 40).ok());
+    REQUIRE(model
+                ->Begin({.files = {{"config.json", "{}\n"}, {"tokenizer.json", "[]"}},
+                         .file_bytes = 40},
+                        entries)
+                .ok());
     const std::vector<float> numbers(12, 7);
     begin = Recorded();
     REQUIRE(model->Start().ok());
@@ -136,7 +142,7 @@ TEST_CASE("an export") {
   EndRecord();
   Replay(Recorded(), {}, after);
   const auto whole = Files(folder / "model");
-  REQUIRE(whole.size() == 4);
+  REQUIRE(whole.size() == 5);
   REQUIRE(Files(after) == Files(folder / "."));
   for (size_t changes = 0; changes <= Recorded(); ++changes)
     for (const Lost& lost : kLost) {

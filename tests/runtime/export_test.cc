@@ -2,7 +2,9 @@
 // and the folder that it is written into.
 #include "runtime/run/export.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
+#include <xxhash.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -23,6 +25,8 @@ namespace pp {
 namespace {
 
 namespace fs = std::filesystem;
+
+const SourceFiles kConfig = {{"config.json", "{}\n"}};
 
 ModelConfig TinyModel(const char* family, bool tied) {
   ModelConfig model = Gpt2Model({.vocab_size = 61,
@@ -67,7 +71,6 @@ std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const F
     auto result = ModelFolder::Open(to);
     REQUIRE(result.status().message() == "");
     opened.emplace(std::move(*result));
-    REQUIRE(BeginExport(*program->job, &*opened).ok());
     options.exports = true;
     options.export_to = &*opened;
   }
@@ -126,7 +129,7 @@ TEST_CASE("a run that fails exports nothing") {
   {
     auto opened = ModelFolder::Open(folder / "model");
     REQUIRE(opened.ok());
-    REQUIRE(opened->Begin("{}", std::vector<ModelFolderEntry>{{"a", {2, 3}}}).ok());
+    REQUIRE(opened->Begin({.files = kConfig}, std::vector<ModelFolderEntry>{{"a", {2, 3}}}).ok());
     CHECK(folder.List().size() == 1);  // the temporary folder
     CHECK_FALSE(fs::exists(folder / "model"));
   }
@@ -143,7 +146,6 @@ TEST_CASE("a model that is not finite is not exported") {
   REQUIRE(program.ok());
   auto opened = ModelFolder::Open(folder / "model");
   REQUIRE(opened.ok());
-  REQUIRE(BeginExport(*program->job, &*opened).ok());
   TrainOptions options;
   options.data = folder.WriteText("data.txt", 1000);
   options.optimizer.steps = 1;
@@ -176,7 +178,7 @@ Status WriteAllOf(ModelFolder* model) {
 ModelFolder Three(const std::string& path) {
   auto opened = ModelFolder::Open(path);
   REQUIRE(opened.status().message() == "");
-  REQUIRE(opened->Begin("{}", kThree, 100).message() == "");
+  REQUIRE(opened->Begin({.files = kConfig, .file_bytes = 100}, kThree).message() == "");
   return std::move(*opened);
 }
 
@@ -281,7 +283,7 @@ TEST_CASE("a large model is in several files with an index") {
   const std::vector<float> numbers = {1, 2, 3, 4, 5, 6};
   auto opened = ModelFolder::Open(folder / "model/");
   REQUIRE(opened.ok());
-  REQUIRE(opened->Begin("{}", entries, 24).ok());
+  REQUIRE(opened->Begin({.files = kConfig, .file_bytes = 24}, entries).ok());
   REQUIRE(opened->Start().ok());
   for (size_t e = 0; e < entries.size(); ++e) {
     int64_t count = 1;
@@ -338,6 +340,103 @@ TEST_CASE("a large model is in several files with an index") {
   CHECK(WeightFiles::Digest(folder / "model").ok());
   fs::remove(folder / "model/model-00002-of-00003.safetensors");
   CHECK_FALSE(error(R"({"weight_map": {"b": "model-00002-of-00003.safetensors"}})").empty());
+}
+
+// What PyTorch's .to(torch.bfloat16) makes of them.
+TEST_CASE("bf16 is the nearest, and the even one of two") {
+  const std::vector<std::pair<float, float>> rounded = {
+      {1, 1},
+      {0x1.008p0f, 0x1.00p0f},     // half way: to 1.00, whose last bit is 0
+      {0x1.018p0f, 0x1.02p0f},     // not to 1.01, which bf16 does not have
+      {0x1.03p0f, 0x1.04p0f},      // half way between 1.02 and 1.04
+      {0x1.01p0f, 0x1.00p0f},      // half way between 1.00 and 1.02
+      {0x1.010002p0f, 0x1.02p0f},  // and just above,
+      {0x1.00fffep0f, 0x1.00p0f},  // and below
+      {-0x1.03p0f, -0x1.04p0f},
+      {0x1.ffp0f, 0x2.0p0f},   // carries into the exponent
+      {0x1p-133f, 0x1p-133f},  // the least
+      {0x1p-134f, 0},          // half of it
+      {-0.0f, -0.0f},
+      {0x1.fep127f, 0x1.fep127f}};  // the greatest
+  const Folder folder;
+  std::vector<float> numbers, read(40000), wanted;
+  for (size_t i = 0; i < read.size(); ++i) {
+    numbers.push_back(rounded[i % rounded.size()].first);
+    wanted.push_back(rounded[i % rounded.size()].second);
+  }
+  const std::vector<ModelFolderEntry> entries = {{"a", {3}}, {"b", {40000}}};
+  {
+    auto opened = ModelFolder::Open(folder / "model");
+    REQUIRE(opened.ok());
+    REQUIRE(opened->Begin({.files = kConfig, .dtype = Dtype::kBf16}, entries).ok());
+    REQUIRE(opened->Start().ok());
+    REQUIRE(opened->Write(0, 0, numbers.data(), 3).ok());
+    REQUIRE(opened->Write(1, 17, numbers.data() + 17, 40000 - 17).ok());
+    REQUIRE(opened->Write(1, 0, numbers.data(), 17).ok());
+    REQUIRE(opened->Finish().message() == "");
+    auto files = WeightFiles::Open(folder / "model");
+    REQUIRE(files.ok());
+    REQUIRE(files->ReadFloats("b", {40000}, {0, 0, 1, 40000, 40000}, read.data()).ok());
+    CHECK(std::memcmp(read.data(), wanted.data(), read.size() * 4) == 0);
+  }
+  auto opened = ModelFolder::Open(folder / "other");
+  REQUIRE(opened.ok());
+  REQUIRE(opened->Begin({.files = kConfig, .dtype = Dtype::kBf16}, entries).ok());
+  REQUIRE(opened->Start().ok());
+  const float more[] = {0x1.ff8p127f, 2, 3};
+  CHECK_THAT(opened->Write(0, 0, more, 3).message(),
+             Catch::Matches(
+                 ".*/other.unfinished/model.safetensors: 3.39.*e.38 is not a number of bf16 .*"));
+}
+
+TEST_CASE("a checkpoint of before has no files of its source, which is said") {
+  const Folder folder;
+  const ModelConfig model = TinyModel("llama", false);
+  const auto program = Compile(
+      {.scheme = "1f1b", .shape = {2, 8, 0}, .job = {.model = model, .micro_batch_size = 1}});
+  REQUIRE(program.ok());
+  TrainCut(model, {"gpipe"}, folder, "", folder / "source");
+  std::vector<std::string> notes;
+  const auto train = [&](int steps, const std::string& weights, const std::string& to) {
+    auto saves = SaveFolder::Open(folder / "saves");
+    REQUIRE(saves.ok());
+    auto exported = ModelFolder::Open(to);
+    REQUIRE(exported.ok());
+    TrainOptions options;
+    options.data = folder.WriteText("data.txt", 1000);
+    options.optimizer.steps = steps;
+    options.weights = weights;
+    options.resume = weights.empty();
+    options.save = folder / "saves";
+    options.save_to = &*saves;
+    options.exports = true;
+    options.export_to = &*exported;
+    notes.clear();
+    options.on_note = [&](const std::string& note) { notes.push_back(note); };
+    REQUIRE(Train(*program, options).status.message() == "");
+  };
+  train(1, folder / "source", folder / "first");
+  const std::string last = StepFolder(folder / "saves", 1), path = last + "/manifest.json";
+  CHECK(fs::exists(last + "/source-config.json"));
+  std::string text;
+  {
+    std::ifstream file(path, std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  nlohmann::json old = nlohmann::json::parse(text.substr(0, text.size() - 18));
+  REQUIRE(old.erase("source") == 1);
+  const std::string body = old.dump(1);
+  std::ofstream(path, std::ios::binary)
+      << body << fmt::format("\n{:016x}\n", XXH3_64bits(body.data(), body.size()));
+  train(2, "", folder / "second");
+  REQUIRE(notes.size() == 2);
+  CHECK(notes[0] == "continues from " + last);
+  CHECK(notes[1] == last +
+                        " is of an older piperun, which did not keep the config.json and the "
+                        "tokenizer of --weights: the exported config.json is the plan's");
+  // Nor does the next one know.
+  train(3, "", folder / "third");
+  CHECK(notes.size() == 2);
 }
 
 TEST_CASE("halves are widened") {
