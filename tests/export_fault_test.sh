@@ -9,17 +9,17 @@ set -uo pipefail
 source tests/small_run.sh
 step=${1:-1}
 disk=$here/tests/libfaulty_disk.so
-"$piperun" a.plan --data text.txt --steps 2 --export source > out.txt 2> err.txt || fail "source"
+"$piperun" a.plan --data tokens.bin --steps 2 --export source > out.txt 2> err.txt || fail "source"
 : > source/merges.txt
 head -c 3000 /dev/urandom > source/tokenizer.json
-"$piperun" a.plan --data text.txt --steps 2 --weights source --export whole > out.txt 2> err.txt || fail "whole"
+"$piperun" a.plan --data tokens.bin --steps 2 --weights source --export whole > out.txt 2> err.txt || fail "whole"
 
 # faulty AT ERRNO: trains and exports to place/model. False: the fault never came.
 faulty() {
   rm -rf place fired.txt
   mkdir place
   FAULT_PATH=$folder/place FAULT_AT=$1 FAULT_ERRNO=$2 FAULT_FIRED=$folder/fired.txt \
-    LD_PRELOAD=$disk timeout 30 "$piperun" a.plan --data text.txt --steps 2 --weights source \
+    LD_PRELOAD=$disk timeout 30 "$piperun" a.plan --data tokens.bin --steps 2 --weights source \
     --export "$folder/place/model" > out.txt 2> err.txt
   got=$?
   [[ -e fired.txt ]]

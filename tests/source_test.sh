@@ -5,7 +5,7 @@ set -uo pipefail
 source tests/small_run.sh
 
 # Keys that no program of ours reads, and one that is the exporter's to say.
-"$piperun" a.plan --data text.txt --steps 1 --export model > out.txt 2> err.txt || fail "a model to begin with"
+"$piperun" a.plan --data tokens.bin --steps 1 --export model > out.txt 2> err.txt || fail "a model to begin with"
 sed -i 's/^{/{"bos_token_id": 1,\n "eos_token_id": [2, 3], "pad_token_id": null, "name": "ø \\" {",\n "task": {"dtype": "x"},/' \
   model/config.json
 echo '{"temperature": 0.6, "eos_token_id": [2, 3]}' > model/generation_config.json
@@ -27,7 +27,7 @@ complete() {
 }
 
 # run NAME OPTIONS...: one that must succeed.
-run() { "$piperun" a.plan --data text.txt "${@:2}" > out.txt 2> err.txt || fail "$1"; }
+run() { "$piperun" a.plan --data tokens.bin "${@:2}" > out.txt 2> err.txt || fail "$1"; }
 
 run "fp32" --steps 2 --weights model --export fp32
 complete fp32 float32
@@ -74,15 +74,15 @@ grep -q "not kept" out.txt && fail "said without need"
 # A tensor that the model does not have: one error, or one note before the first step.
 sed 's/^{/{"tie_word_embeddings": false, /' config.json > untied.json
 "$pipec" compile --scheme 1f1b --devices 4 --microbatches 4 --model untied.json -o untied.plan -q || fail "untied.plan"
-"$piperun" untied.plan --data text.txt --steps 1 --export untied > out.txt 2> err.txt || fail "untied"
+"$piperun" untied.plan --data tokens.bin --steps 1 --export untied > out.txt 2> err.txt || fail "untied"
 mkdir left && cp untied/model.safetensors left
 what="left/model.safetensors: tensor lm_head.weight differs from transformer.wte.weight, to which the model ties it"
 # left_over LAUNCHER...: refused, and accepted.
 left_over() {
-  "$@" "$piperun" a.plan --data text.txt --steps 1 --weights left > out.txt 2> err.txt
+  "$@" "$piperun" a.plan --data tokens.bin --steps 1 --weights left > out.txt 2> err.txt
   [[ $? == 2 && $(grep "^piperun: error" err.txt) == "piperun: error: $what (--unused-weights ignore, if that is meant)" ]] ||
     fail "$*: left over"
-  "$@" "$piperun" a.plan --data text.txt --steps 1 --weights left --unused-weights ignore > out.txt 2> err.txt &&
+  "$@" "$piperun" a.plan --data tokens.bin --steps 1 --weights left --unused-weights ignore > out.txt 2> err.txt &&
     [[ $(grep -n "differs" out.txt) == "1:$what" ]] || fail "$*: ignored: $(cat out.txt)"
 }
 left_over env
@@ -90,7 +90,7 @@ left_over env
 # Processes: one of them says it.
 if type mpiexec > /dev/null 2>&1; then
   left_over mpiexec -n 4
-  mpiexec -n 4 "$piperun" a.plan --data text.txt --steps 2 --weights model --export ranks > out.txt 2> err.txt || fail "ranks"
+  mpiexec -n 4 "$piperun" a.plan --data tokens.bin --steps 2 --weights model --export ranks > out.txt 2> err.txt || fail "ranks"
   [[ $(grep -c "^not kept" out.txt) == 1 ]] || fail "$(cat out.txt)"
   for file in model.safetensors config.json tokenizer.json; do
     cmp ranks/$file fp32/$file || fail "ranks: $file"
