@@ -11,7 +11,6 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -31,6 +30,7 @@
 #include "schema/base/disk.h"
 #include "schema/base/nearest.h"
 #include "schema/base/status.h"
+#include "schema/cli/words.h"
 
 namespace pp {
 namespace {
@@ -52,17 +52,7 @@ constexpr Renamed kRenamed[] = {{"--schedule", "--lr-schedule"}};
 // Throws CLI::ParseError for --help.
 Status Parse(CLI::App& app, std::vector<std::string> words, CommandLine* line) {
   line->notes = UseNewNames(kRenamed, &words);
-  // CLI11 does not say which one was meant.
-  for (const std::string& word : words) {
-    const std::string name = word.substr(0, word.find('='));
-    if (name == "--") break;
-    if (!name.starts_with("--") || app.get_option_no_throw(name)) continue;
-    std::vector<std::string> names;
-    for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
-    return Status::Invalid(
-        fmt::format("unknown option '{}' ({}piperun --help)", Shown(name),
-                    DidYouMean(name, std::vector<std::string_view>(names.begin(), names.end()))));
-  }
+  PP_RETURN_IF_ERROR(CheckWords(app, "piperun", words));
   std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
     app.parse(words);

@@ -13,6 +13,7 @@
 
 #include "compiler/command.h"
 #include "compiler/interop.h"
+#include "compiler/lines.h"
 #include "compiler/tune/auto.h"
 #include "schema/base/text_source.h"
 #include "schema/base/units.h"
@@ -132,8 +133,11 @@ Status ImportCommand(const Arguments& a) {
   std::string& text = *read;
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
   Origin origin{path};
-  auto program =
-      format == "text" ? Parse(text, path, &origin.name) : ParseTorchCsv(text, path, &origin.name);
+  const auto parse = [&] {
+    return format == "text" ? Parse(text, path, &origin.name)
+                            : ParseTorchCsv(text, path, &origin.name);
+  };
+  auto program = parse();
   if (!program.ok()) return program.status();
   CompileOptions options;
   CopyAttributes(*program, &options);
@@ -141,7 +145,7 @@ Status ImportCommand(const Arguments& a) {
   if (program->job) options.job = *program->job;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));
-  if (!plan.ok()) return plan.status();
+  if (!plan.ok()) return WithLines(plan.status(), *parse(), origin.name);
   return SavePlan(a, *plan);
 }
 
