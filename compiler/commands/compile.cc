@@ -84,6 +84,7 @@ PassObserver ObserverOf(const Arguments& a) {
 Status SavePlan(const Arguments& a, const Program& program) {
   a.progress->Doing("writing " + a.output);
   PP_RETURN_IF_ERROR(Save(program, a.output));
+  NoteBareTimes(a, a.attributes.at("--costs"));
   std::string line = fmt::format("{}: {}", Shown(a.output), Summary(program));
   if (program.job) {
     int64_t most = 0;
