@@ -29,8 +29,8 @@ Result<Launch> ReadLaunch(const std::string& transport) {
   const auto rank = EnvironmentNumber({"PMI_RANK", "OMPI_COMM_WORLD_RANK"});
   const auto local =
       EnvironmentNumber({"MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"});
-  // All that a shell of `srun --pty bash` starts has these variables, too: one process is one alone,
-  // and of several, only those that an mpiexec has just started are surely one run.
+  // All that a shell of `srun --pty bash` starts has these variables, too: one process is one
+  // alone, and of several, only those that an mpiexec has just started are surely one run.
   const bool alone = ranks.value_or(1) == 1;
   if (transport == "threads" && (alone || !Launcher())) return Launch{};
   if (ranks && !(alone && transport == "auto"))

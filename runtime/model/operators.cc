@@ -164,7 +164,6 @@ class KernelOperators : public Operators {
 
   void BackwardWeight(const OperatorCall& call) override {
     const Operator& op = call.placed->op;
-    const Update update = call.stage->accumulate;
     switch (op.kind) {
       case OperatorKind::kEmbedding:
         return EmbeddingWeight(call);
