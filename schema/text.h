@@ -42,7 +42,8 @@ std::string Print(const Program& program);
 // One device's list alone, as in Print.
 std::string PrintDevice(const Program& program, int device);
 
-// Where the author of a program finds an instruction of a body: "line 7". kItself: the device.
+// Where the author of a program finds an instruction: "line 7". Indices count through the body of a
+// device, and on through its prologue, epilogue and evaluation. kItself: the device.
 using Naming = std::function<std::string(int device, size_t index)>;
 inline constexpr size_t kItself = SIZE_MAX;
 // "device 0, instruction 3": for programs that nobody wrote.
