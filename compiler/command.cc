@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <functional>
 #include <iostream>
+#include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +17,7 @@
 #include "schema/base/disk.h"
 #include "schema/base/split.h"
 #include "schema/base/text_source.h"
+#include "schema/base/units.h"
 #include "schema/format/file.h"
 #include "schema/proof/verify.h"
 
@@ -56,6 +60,38 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
     prices->profiles.push_back(std::move(*profile));
   }
   return {};
+}
+
+void NoteBareTimes(const Arguments& a, const std::string& costs) {
+  std::string with_unit, bare;
+  std::set<std::string_view, std::less<>> keys;
+  const auto add = [&](std::string_view item, const char* why) {
+    bare += fmt::format("{}{}{}", bare.empty() ? "" : ", ", item, why);
+  };
+  for (const std::string_view item : Split(costs, ',')) {
+    const size_t equals = item.find('=');
+    if (equals == item.npos) return;  // an error
+    const std::string_view key = item.substr(0, equals);
+    keys.insert(key);
+    if (key == "in" || key == "contention") continue;  // numbers
+    bool is_bare = false;
+    for (const std::string_view word : Split(item.substr(equals + 1), ':')) {
+      const auto quantity = ReadQuantity(word);
+      if (!quantity) return;  // an error
+      const bool has_unit = quantity->dimension != Dimension::kNone;
+      if (has_unit) with_unit = item;
+      is_bare |= !has_unit && quantity->value > 0;
+    }
+    if (is_bare) add(item, "");
+  }
+  if (with_unit.empty()) return;
+  if (!keys.contains("f")) add("f=1", " by default");
+  if (!keys.contains("b") && !(keys.contains("bi") && keys.contains("bw")))
+    add("b=2", " by default");
+  if (!bare.empty())
+    Note(a,
+         fmt::format("pipec: --costs: {}: in seconds and bytes, as {} has a unit (a unit for each)",
+                     Shown(bare), Shown(with_unit)));
 }
 
 std::vector<std::string> Inputs(const Arguments& a) {

@@ -82,6 +82,10 @@ Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
   return status;
 }
 
+// Says which times of --costs are in seconds only because another one has a unit. `costs`: as
+// given.
+void NoteBareTimes(const Arguments& a, const std::string& costs);
+
 // Every file that a command reads for these arguments.
 std::vector<std::string> Inputs(const Arguments& a);
 // That the plan to write (-o) is none of them.

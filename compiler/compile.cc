@@ -149,6 +149,16 @@ Content ContentOf(const Program& program) {
   return content;
 }
 
+// Where it is; of sections, its device.
+std::string FirstMessage(const Program& program, const Naming& name) {
+  for (int d = 0; d < program.devices; ++d) {
+    const auto& list = program.lists[d].body;
+    const auto first = std::find_if(list.begin(), list.end(), IsMessage);
+    if (first != list.end()) return name(d, static_cast<size_t>(first - list.begin()));
+  }
+  return name(0, kItself);
+}
+
 // The requests of the options, checked.
 struct Prepared {
   std::vector<const Pass*> passes;
@@ -298,8 +308,9 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
   }
   if (content.messages && HasSections(program))
     return Status::Invalid(
-        origin.file +
-        ": SEND and RECV without WAIT, and a prologue or an epilogue (one of the two)");
+        fmt::format("{}: {}: SEND and RECV without WAIT, and a prologue or an epilogue (one of the "
+                    "two)",
+                    origin.file, FirstMessage(program, origin.name)));
   if (!HasSections(program))
     PP_RETURN_IF_ERROR(CheckSchedule(program, origin.name).In(origin.file));
   GivenComm comm;

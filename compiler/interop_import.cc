@@ -171,8 +171,11 @@ class Importer {
     }
     const auto stage = std::find(rank_of.begin(), rank_of.end(), -1);
     if (stage != rank_of.end())
-      return Status::Invalid(fmt::format("{}: no action of stage {} (every stage from 0 to {})",
-                                         origin_, stage - rank_of.begin(), program_.stages - 1));
+      return Wrong(
+          *std::max_element(actions_.begin(), actions_.end(),
+                            [](const Action& a, const Action& b) { return a.stage < b.stage; }),
+          fmt::format("stage {}, but no action of stage {} (every stage from 0 on)",
+                      program_.stages - 1, stage - rank_of.begin()));
     const auto rank = std::find(used.begin(), used.end(), false);
     if (rank != used.end())
       return Status::Invalid(fmt::format("{}: row {}: no action (every rank holds a stage)",
@@ -228,7 +231,9 @@ Result<Program> ParseTorchCsv(std::string_view text, const std::string& origin, 
   auto program = importer.Run();
   if (name != nullptr)
     *name = [columns = importer.TakeColumns()](int device, size_t index) {
-      return fmt::format("row {}, column {}", device + 1, columns[device][index]);
+      return index == kItself
+                 ? fmt::format("row {}", device + 1)
+                 : fmt::format("row {}, column {}", device + 1, columns[device][index]);
     };
   return program;
 }

@@ -159,14 +159,14 @@ Result<MeasuredRun> Measure(const Program& program, const CostModel& costs,
   run.shown.unit = "s";
   run.shown.period = run.shown.makespan;
   run.shown.execution.makespan = shown.end - shown.begin;
+  run.shown.devices = PeaksOf(Unrolled(program), costs);
   double busy = 0;
   for (int d = 0; d < program.devices; ++d) {
     std::vector<Span>& spans = run.shown.execution.spans.emplace_back();
     for (const Event* event : shown.events[d])
       spans.push_back({event->start - shown.begin, event->start - shown.begin + event->duration});
     run.devices.push_back(TimesOf(program.lists[d].body, spans, run.shown.makespan));
-    run.shown.devices.push_back(
-        {.busy = run.devices[d].busy, .peak_bytes = program.lists[d].arena_bytes});
+    run.shown.devices[d].busy = run.devices[d].busy;
     busy += run.devices[d].busy;
   }
   if (run.shown.makespan > 0) run.shown.bubble = 1 - busy / program.devices / run.shown.makespan;

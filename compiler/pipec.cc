@@ -27,6 +27,7 @@
 #include "schema/base/version.h"
 #include "schema/cli/options.h"
 #include "schema/cli/pages.h"
+#include "schema/cli/words.h"
 #include "schema/format/file.h"
 
 namespace pp {
@@ -363,15 +364,9 @@ int Main(int argc, char** argv) {
     return Fail(Status::Invalid(fmt::format("unknown option '{}' ({}pipec --help)", Shown(words[0]),
                                             DidYouMean(words[0], kOptions))));
   }
-  // Nor which option is unknown, if a file can also be given.
-  for (size_t i = 1; sub != nullptr && i < words.size(); ++i) {
-    const std::string name = words[i].substr(0, words[i].find('='));
-    if (name == "--") break;  // what follows are files
-    if (!name.starts_with("--") || sub->get_option_no_throw(name)) continue;
-    names.clear();
-    for (const CLI::Option* option : sub->get_options()) names.push_back(option->get_name());
-    return Fail(Status::Invalid(fmt::format("unknown option '{}' ({}pipec {} --help)", Shown(name),
-                                            DidYouMean(name, Views(names)), words[0])));
+  if (sub != nullptr) {
+    const Status right = CheckWords(*sub, "pipec " + words[0], {words.begin() + 1, words.end()});
+    if (!right.ok()) return Fail(right);
   }
   std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {

@@ -19,10 +19,8 @@
 namespace pp {
 namespace {
 
-// On one device they follow from the order of the list alone. An input is kept until its backward
-// is over, beside what was computed again from it.
-void AddPeaks(const std::vector<Instruction>& list, double share, const CostModel& costs,
-              DevicePrediction* to) {
+// An input is kept until its backward is over, beside what was computed again from it.
+void AddPeaks(const std::vector<Instruction>& list, const CostModel& costs, DevicePrediction* to) {
   std::set<std::pair<int32_t, int32_t>> kept;  // stages and micro-batches
   int alive = 0, peak = 0;
   double inputs = 0;
@@ -34,10 +32,10 @@ void AddPeaks(const std::vector<Instruction>& list, double share, const CostMode
     const int change = ActivationChange(i.op);
     alive += change;
     peak = std::max(peak, alive);
-    to->peak_with_inputs = std::max(to->peak_with_inputs, alive * share + inputs);
+    to->peak_with_inputs = std::max(to->peak_with_inputs, alive * to->share + inputs);
     if (change < 0 && kept.erase({i.stage, i.micro}) > 0) inputs -= At(costs.in, i.stage);
   }
-  to->peak_activations = peak * share;
+  to->peak_activations = peak * to->share;
 }
 
 // If steps overlap: from the end of a device's first body to that of its second, in the steady
@@ -50,6 +48,19 @@ double OverlappingPeriod(const Program& program, const Execution& unrolled, int 
 }
 
 }  // namespace
+
+std::vector<DevicePrediction> PeaksOf(const Program& unrolled, const CostModel& costs) {
+  const Placement placement(unrolled);
+  const std::vector<double> shares = unrolled.Shares();
+  std::vector<DevicePrediction> devices(unrolled.devices);
+  for (int d = 0; d < unrolled.devices; ++d) {
+    if (const auto held = placement.On(d); !held.empty())
+      devices[d].share = shares[held.front().stage];
+    AddPeaks(unrolled.lists[d].body, costs, &devices[d]);
+    if (unrolled.job) devices[d].peak_bytes = unrolled.lists[d].arena_bytes;
+  }
+  return devices;
+}
 
 double BusyTime(const std::vector<Instruction>& list, const Durations& durations) {
   double busy = 0;
@@ -108,15 +119,11 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
     prediction.period = *period;
   }
   const Durations durations(costs, program);
-  const Placement placement(program);
-  const std::vector<double> shares = program.Shares();
+  prediction.devices = PeaksOf(unrolled, costs);
   double busy = 0;
   for (int d = 0; d < program.devices; ++d) {
-    DevicePrediction& device = prediction.devices.emplace_back();
+    DevicePrediction& device = prediction.devices[d];
     device.busy = BusyTime(program.lists[d].body, durations);
-    const auto held = placement.On(d);
-    AddPeaks(unrolled.lists[d].body, held.empty() ? 1 : shares[held.front().stage], costs, &device);
-    if (program.job) device.peak_bytes = program.lists[d].arena_bytes;
     busy += device.busy;
   }
   if (prediction.makespan > 0) prediction.bubble = 1 - busy / program.devices / prediction.makespan;
@@ -130,8 +137,8 @@ std::string ToText(const Why& why, bool shared_links) {
   const auto shown = [&](size_t c) { return shared_links || Cause(c) != Cause::kLink; };
   for (size_t c = 0; c < kCauses.size(); ++c)
     if (shown(c)) out += fmt::format("{:>11}", kCauses[c]);
-  const auto add = [&](const ByCause& by_cause) {
-    for (size_t c = 0; c < kCauses.size(); ++c)
+  const auto add = [&](const ByCause& by_cause, size_t first) {
+    for (size_t c = first; c < kCauses.size(); ++c)
       if (shown(c)) out += fmt::format("{:11.5g}", by_cause[c]);
     out += "\n";
   };
@@ -139,10 +146,10 @@ std::string ToText(const Why& why, bool shared_links) {
   for (size_t d = 0; d < why.idle.size(); ++d) {
     out += fmt::format("{:>6}        {:11.5g}{:11.5g}", fmt::format("d{}", d), why.idle[d].warm_up,
                        why.idle[d].drain);
-    add(why.idle[d].gaps);
+    add(why.idle[d].gaps, 0);
   }
-  out += fmt::format("{:<36}", "saved if free");
-  add(why.saved);
+  out += fmt::format("{:<36}{:>11}", "saved if free", "-");  // a dependence cannot be
+  add(why.saved, 1);
   out += fmt::format("critical path: {} instructions\n", why.critical_path.size());
   for (const PathStep& step : why.critical_path)
     out += fmt::format("{:14g} {:10g}  d{} {}\n", step.start, step.end, step.device,
@@ -161,8 +168,8 @@ std::string ToJson(const Idle& idle) {
 
 std::string ToJson(const Why& why) {
   std::string out = R"("saved":{)";
-  for (size_t c = 0; c < kCauses.size(); ++c)
-    out += fmt::format(R"({}"{}":{:.9g})", c > 0 ? "," : "", kCauses[c], why.saved[c]);
+  for (size_t c = 1; c < kCauses.size(); ++c)  // a dependence cannot be free
+    out += fmt::format(R"({}"{}":{:.9g})", c > 1 ? "," : "", kCauses[c], why.saved[c]);
   out += R"(},"critical_path":[)";
   for (const PathStep& step : why.critical_path)
     out += fmt::format(

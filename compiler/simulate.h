@@ -18,6 +18,7 @@ namespace pp {
 
 struct DevicePrediction {
   double busy = 0;              // time in compute instructions
+  double share = 1;             // that one of its stages has in a whole device
   double peak_activations = 0;  // most full activations alive, in micro-batches of a whole device
   // The same with what checkpointed forwards keep (costs.in), as a --memory-limit counts it.
   double peak_with_inputs = 0;
@@ -43,6 +44,10 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
 std::pair<int, size_t> LastInstruction(const Program& program, const Execution& execution);
 // A step's makespan, as in Prediction.
 double MakespanOf(const Program& program, const Execution& execution);
+
+// What each device holds at most, without its time: it follows from the order of its list alone.
+// REQUIRES: `unrolled` is Unrolled(program).
+std::vector<DevicePrediction> PeaksOf(const Program& unrolled, const CostModel& costs);
 
 // How long a device computes in a list.
 double BusyTime(const std::vector<Instruction>& list, const Durations& durations);

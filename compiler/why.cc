@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "compiler/simulate.h"
@@ -53,7 +54,7 @@ class Reader {
     for (size_t i = from; i < to; ++i) {
       const double over = LaneTime(device, static_cast<int32_t>(i) + 1);
       if (traffic_.joins[device][i] >= 0) {
-        open[static_cast<size_t>(CauseOf(device, static_cast<int32_t>(i)))] += over - time;
+        AddWait(device, static_cast<int32_t>(i), time, over, &open);
       } else if (over > time) {
         for (size_t c = 0; c < open.size(); ++c) (begun ? idle.gaps[c] : idle.warm_up) += open[c];
         open = {};
@@ -106,22 +107,68 @@ class Reader {
     return at == mine.end() ? nullptr : &traffic_.ends[*at];
   }
 
-  // Of what the compute lane waits for at `index`.
-  Cause CauseOf(int device, int32_t index) const {
+  // What the compute lane waits for at `index`, between two times. The cause that held the transfer
+  // up comes first, then the transfer itself: what is left, the device would have waited anyway.
+  void AddWait(int device, int32_t index, double from, double to, ByCause* sum) const {
     const int32_t joined = traffic_.joins[device][index];
+    double left = to - from;
+    const auto take = [&](Cause cause, double time) {
+      const double taken = std::clamp(time, 0.0, left);
+      (*sum)[static_cast<size_t>(cause)] += taken;
+      left -= taken;
+    };
     const End& end = traffic_.ends[joined];
     const Transfer& transfer = traffic_.transfers[end.transfer];
     const play::Start& start = played_.starts[end.transfer];
-    if (start.behind >= 0) return Cause::kLink;
-    if (traffic_.flows[transfer.flow].IsCollective()) {
-      const Op op = At(end.device, end.index).op;
-      return op == Op::kReduceNorm || op == Op::kReduceTied ? Cause::kCollective
-                                                            : Cause::kReduction;
+    const auto ends = traffic_.EndsOf(transfer);
+    if (start.behind >= 0) {
+      double ready = ReadyTime(ends);
+      for (size_t e = 0; e < ends.size(); ++e)
+        ready = std::max(ready, FreeTime(transfer.first_end + static_cast<int32_t>(e)));
+      take(Cause::kLink, start.time - ready);
     }
     const bool is_send = joined == transfer.first_end;
-    if (is_send) return end.index == index ? Cause::kRendezvous : Cause::kBuffer;
-    if (start.queued) return Cause::kChannel;
-    return start.end == joined && end.index != index ? Cause::kBuffer : Cause::kMessage;
+    if (traffic_.flows[transfer.flow].IsCollective()) {
+      const Op op = At(end.device, end.index).op;
+      if (op == Op::kReduceNorm || op == Op::kReduceTied) return take(Cause::kCollective, left);
+      // Behind one another, they wait for reductions, too.
+      take(Cause::kReduction, to - ReadyTime(ends));
+    } else if (is_send) {
+      return take(end.index == index ? Cause::kRendezvous : Cause::kBuffer, left);
+    } else {
+      if (start.queued) take(Cause::kChannel, start.time - ReadyTime(ends));
+      if (!start.queued && start.end == joined && end.index != index)
+        take(Cause::kBuffer, start.time - ReadyTime(ends.first(1)));
+      take(Cause::kMessage, to - ItemStart(joined));
+    }
+    take(Cause::kDependence, left);
+  }
+  // When the compute lanes had passed what these ends need.
+  double ReadyTime(std::span<const End> ends) const {
+    double time = 0;
+    for (const End& end : ends) time = std::max(time, LaneTime(end.device, end.after + 1));
+    return time;
+  }
+  // When the last operation of an end's item started.
+  double ItemStart(int32_t end) const {
+    double time = 0;
+    const auto [stream, item] = place_of_[end];
+    for (const int32_t e : streams_.all[stream].Item(item))
+      time = std::max(time, played_.starts[traffic_.ends[e].transfer].time);
+    return time;
+  }
+  // When the item before an end's was over in its stream.
+  double FreeTime(int32_t end) const {
+    double time = 0;
+    const auto [stream, item] = place_of_[end];
+    if (item > 0)
+      for (const int32_t e : streams_.all[stream].Item(item - 1)) time = std::max(time, UntilOf(e));
+    return time;
+  }
+  // When an end's transfer leaves its channel.
+  double UntilOf(int32_t e) const {
+    const End& end = traffic_.ends[e];
+    return played_.starts[end.transfer].time + durations_(At(end.device, end.index));
   }
 
   // What the compute lane was last busy with, or waited for, at `index` or before it.
@@ -139,12 +186,8 @@ class Reader {
   Node NodeOf(int32_t end) const {
     const auto [stream, item] = place_of_[end];
     const auto all = streams_.all[stream].Item(item);
-    const auto until = [&](int32_t e) {
-      const End& at = traffic_.ends[e];
-      return played_.starts[at.transfer].time + durations_(At(at.device, at.index));
-    };
     const int32_t last = *std::max_element(
-        all.begin(), all.end(), [&](int32_t a, int32_t b) { return until(a) < until(b); });
+        all.begin(), all.end(), [&](int32_t a, int32_t b) { return UntilOf(a) < UntilOf(b); });
     const int32_t shown = traffic_.transfers[traffic_.ends[last].transfer].first_end;
     return {traffic_.ends[shown].device, traffic_.ends[shown].index, last};
   }
@@ -210,6 +253,8 @@ void Free(Cause cause, const Program& unrolled, Replay* replay) {
     }
   };
   switch (cause) {
+    case Cause::kDependence:
+      return;
     case Cause::kMessage:
       replay->costs.comm = replay->costs.latency = replay->costs.post = {0};
       replay->costs.bandwidth = 0;
@@ -258,7 +303,7 @@ Result<Why> Explain(const Program& program, const CostModel& costs, const Predic
     why.idle.push_back(reader.IdleOf(d, from, from + list.body.size(), prediction.makespan));
   }
   why.critical_path = reader.PathTo(last.first, static_cast<int32_t>(last.second));
-  for (size_t c = 0; c < kCauses.size(); ++c) {
+  for (size_t c = 1; c < kCauses.size(); ++c) {  // all but dependences
     Replay replay{costs, execution.traffic, execution.streams, execution.links};
     Free(static_cast<Cause>(c), unrolled, &replay);
     Execution without;

@@ -3,6 +3,13 @@
 //
 //   d1  ···· F0 ·· F1 B0 ···· B1 ······      warm-up | gaps by what each WAIT in them waited for |
 //       warm    gap      gap     drain       drain; they sum to makespan - busy
+//
+// A WAIT for a message or a reduction is cut by the latest moment at which each of these could have
+// ended it: since the others had done their part (the dependence, which no transport removes),
+// since the channel, the link or the memory was free, and since the transfer was over.
+//
+//   WAIT act s0 m0   ├─ dependence ─┼─ channel, link, buffer ─┼─ message ─┤
+//                    │              d0 has made it            starts      arrives
 #pragma once
 
 #include <array>
@@ -21,7 +28,8 @@ struct Prediction;  // simulate.h
 
 // What a device waits for. If the cause were free:
 enum class Cause : uint8_t {
-  kMessage,     // a value that was made or sent too late: messages take no time
+  kDependence,  // what others compute first: nothing but another schedule removes it
+  kMessage,     // the time of a message, to its arrival: messages take no time
   kChannel,     // one that was sent behind others: each message has a channel of its own
   kLink,        // a link that other messages and reductions share: each channel has its own
   kRendezvous,  // the end of a SEND in its place: SENDs and RECVs in the background
@@ -29,8 +37,8 @@ enum class Cause : uint8_t {
   kReduction,   // gradients or weights of replicas: reductions take no time
   kCollective,  // the norm, or the tied embedding's gradients: nobody waits for them
 };
-inline constexpr std::array<std::string_view, 7> kCauses = {
-    "message", "channel", "link", "rendezvous", "buffer", "reduction", "collective"};
+inline constexpr std::array<std::string_view, 8> kCauses = {
+    "dependence", "message", "channel", "link", "rendezvous", "buffer", "reduction", "collective"};
 using ByCause = std::array<double, kCauses.size()>;
 
 struct Idle {
@@ -51,8 +59,8 @@ struct PathStep {
 struct Why {
   // By device. If steps overlap, of the second body, in the steady state, without a warm-up.
   std::vector<Idle> idle;
-  // The makespan less the makespan without the cause; on shared links it may be negative, since a
-  // message that comes earlier may delay another one.
+  // The makespan less the makespan without the cause, 0 for dependences; on shared links it may be
+  // negative, since a message that comes earlier may delay another one.
   ByCause saved{};
   // To the last instruction; if steps overlap, to the end of the second body.
   std::vector<PathStep> critical_path;

@@ -26,11 +26,11 @@
 #include "runtime/main/reserve.h"
 #include "runtime/main/run.h"
 #include "runtime/main/stop_signals.h"
-#include "runtime/main/words.h"
 #include "runtime/run/deadline.h"
 #include "schema/base/disk.h"
 #include "schema/base/nearest.h"
 #include "schema/base/status.h"
+#include "schema/cli/words.h"
 
 namespace pp {
 namespace {
@@ -52,7 +52,7 @@ constexpr Renamed kRenamed[] = {{"--schedule", "--lr-schedule"}};
 // Throws CLI::ParseError for --help.
 Status Parse(CLI::App& app, std::vector<std::string> words, CommandLine* line) {
   line->notes = UseNewNames(kRenamed, &words);
-  PP_RETURN_IF_ERROR(CheckWords(app, words));
+  PP_RETURN_IF_ERROR(CheckWords(app, "piperun", words));
   std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
     app.parse(words);

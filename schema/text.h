@@ -10,10 +10,20 @@
 //     ...
 //
 // Further lines before the first device, each only if needed:
-//   passes mario | p2p blocking | replicas 2 | zero 1 | model {...} | batch 2 sequence 64 | layers
-//   2 2 2 3 pipe d0 d1 d2 d3 | pipe d3 d2 d1 d0 | micro-batches on pipes 0 1 0 1
+//
+//   passes mario
+//   p2p blocking
+//   replicas 2
+//   zero 1
+//   model {...}
+//   batch 2 sequence 64
+//   layers 2 2 2 3
+//   pipe d0 d1 d2 d3
+//   pipe d3 d2 d1 d0
+//   micro-batches on pipes 0 1 0 1
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -32,8 +42,10 @@ std::string Print(const Program& program);
 // One device's list alone, as in Print.
 std::string PrintDevice(const Program& program, int device);
 
-// Where the author of a program finds an instruction of a body: "line 7".
+// Where the author of a program finds an instruction: "line 7". Indices count through the body of a
+// device, and on through its prologue, epilogue and evaluation. kItself: the device.
 using Naming = std::function<std::string(int device, size_t index)>;
+inline constexpr size_t kItself = SIZE_MAX;
 // "device 0, instruction 3": for programs that nobody wrote.
 std::string NameByIndex(int device, size_t index);
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -100,8 +101,8 @@ class FakeNcclWorld {
     } else {
       std::set<int> path;
       if (Circles(*one, member, &path))
-        Fail(fmt::format("deadlock: members {} of a communicator wait for each other",
-                         fmt::join(path, ", ")));
+        std::ignore = Fail(fmt::format("deadlock: members {} of a communicator wait for each other",
+                                       fmt::join(path, ", ")));
     }
     return over;
   }
@@ -144,8 +145,8 @@ class FakeNcclWorld {
     if (partner < 0) return;
     const Operation& theirs = head->operations[partner];
     if (mine.bytes != theirs.bytes) {
-      Fail(fmt::format("member {} has {} bytes and member {} has {} of one message", member,
-                       mine.bytes, mine.member, theirs.bytes));
+      std::ignore = Fail(fmt::format("member {} has {} bytes and member {} has {} of one message",
+                                     member, mine.bytes, mine.member, theirs.bytes));
       return;
     }
     const bool sends = mine.way == Way::kSend;

@@ -1,6 +1,7 @@
 #!/bin/bash
 # What a launcher does not tell the ranks: that one of them was killed, and that each has process ids
-# of its own. And a program beside them that is no rank. The ranks notice by themselves.
+# of its own. And a program beside them that is no rank. The ranks notice by themselves. And what the
+# environment of a launcher's shell says to a process alone.
 set -uo pipefail
 source tests/small_run.sh
 
@@ -54,6 +55,35 @@ beside() {
 }
 beside -n 1 "$piperun" a.plan --data text.txt : -n 1 sleep 1
 beside -n 1 false : -n 1 bash -c "\"$piperun\" a.plan --data text.txt; exit \$?"
+
+# What `srun --pty bash` leaves in a shell's environment, as Slurm's MpiDefault says, and what mpiexec
+# tells a process that it starts alone: ranks are threads.
+in_shell() {
+  env "${@:2}" timeout 60 "$piperun" a.plan --data text.txt --steps 1 $1 > out.txt 2> err.txt
+  got=$?
+}
+for transport in "" "--transport threads"; do
+  for shell in "PMI_RANK=0 PMI_SIZE=1" "PMI_RANK=0 PMI_SIZE=1 SLURM_STEP_NUM_TASKS=1" \
+    "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 PMIX_RANK=0" "PMIX_RANK=0 SLURM_STEP_NUM_TASKS=1" \
+    "SLURM_STEP_NUM_TASKS=1"; do
+    in_shell "$transport" $shell
+    [[ $got == 0 && $(head -n 1 out.txt) == *"; 4 ranks, "* ]] || fail "in a shell, $transport $shell: exit $got"
+  done
+  mpiexec -n 1 "$piperun" a.plan --data text.txt --steps 1 $transport > out.txt 2> err.txt ||
+    fail "one process of mpiexec, $transport: exit $?"
+done
+# Only who asks for threads has them where there may be others: a shell of several tasks.
+for shell in "PMI_RANK=0 PMI_SIZE=4" "SLURM_STEP_NUM_TASKS=4" "PMIX_RANK=0" "RANK=0 WORLD_SIZE=4" \
+  "PMI_RANK=0 PMI_SIZE=1 RANK=0 WORLD_SIZE=4"; do
+  in_shell "--transport threads" $shell
+  [[ $got == 0 ]] || fail "threads in a shell, $shell: exit $got"
+  in_shell "" $shell
+  [[ $got == 2 && $(cat err.txt) == "piperun: error: --transport: "*"--transport threads "* ]] ||
+    fail "in a shell, $shell: exit $got"
+done
+in_shell "--transport mpi" PMI_RANK=0 PMI_SIZE=1
+[[ $got == 2 && $(cat err.txt) == "piperun: error: a.plan: compiled for 4 devices, started with 1 ranks "* ]] ||
+  fail "mpi in a shell: exit $got"
 
 # More threads than the cores that the ranks may use: said once, and the run goes on.
 core=$(taskset -pc $$ | sed -E 's/.*: ([0-9]+).*/\1/')

@@ -13,6 +13,7 @@
 
 #include "compiler/command.h"
 #include "compiler/interop.h"
+#include "compiler/lines.h"
 #include "compiler/tune/auto.h"
 #include "schema/base/text_source.h"
 #include "schema/base/units.h"
@@ -85,6 +86,7 @@ PassObserver ObserverOf(const Arguments& a) {
 Status SavePlan(const Arguments& a, const Program& program) {
   a.progress->Doing("writing " + a.output);
   PP_RETURN_IF_ERROR(Save(program, a.output));
+  NoteBareTimes(a, a.attributes.at("--costs"));
   std::string line = fmt::format("{}: {}", Shown(a.output), Summary(program));
   if (program.job) {
     int64_t most = 0;
@@ -134,8 +136,11 @@ Status ImportCommand(const Arguments& a) {
   std::string& text = *read;
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // an editor's byte order mark
   Origin origin{path};
-  auto program =
-      format == "text" ? Parse(text, path, &origin.name) : ParseTorchCsv(text, path, &origin.name);
+  const auto parse = [&] {
+    return format == "text" ? Parse(text, path, &origin.name)
+                            : ParseTorchCsv(text, path, &origin.name);
+  };
+  auto program = parse();
   if (!program.ok()) return program.status();
   CompileOptions options;
   CopyAttributes(*program, &options);
@@ -143,7 +148,7 @@ Status ImportCommand(const Arguments& a) {
   if (program->job) options.job = *program->job;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
   auto plan = CompileLists(std::move(*program), origin, options, ObserverOf(a));
-  if (!plan.ok()) return plan.status();
+  if (!plan.ok()) return WithLines(plan.status(), *parse(), origin.name);
   return SavePlan(a, *plan);
 }
 

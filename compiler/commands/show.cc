@@ -76,6 +76,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto costs = prices.given() ? CostsOn(prices, plan->program)
                               : CostsOf(plan->program, plan_costs ? plan->program.costs : given);
   if (!costs.ok()) return plan_costs ? costs.status().In(path) : costs.status();
+  if (path == a.plans.front()) NoteBareTimes(a, a.costs);
   std::optional<Traced> traced;
   if (!a.trace.empty()) {
     auto run = ReadTrace(a, plan->program, &*costs);

@@ -76,11 +76,14 @@ class PlanData {
       fmt::format_to(std::back_inserter(duration), "{}{:.9g}", comma,
                      boxes[i].end - boxes[i].start);
     }
+    int alive = 0;  // of a step that begins among others
+    for (const Instruction& before : program_.lists[device].prologue)
+      alive += ActivationChange(before.op);
     const int64_t bytes = prediction_.devices[device].peak_bytes;
     return fmt::format(
-        R"({{"activation":{:.9g},"memory":"{}",{}"lanes":[{}],"upper":[{}],"lower":[{}],"kind":[{}],)"
-        R"("micro":[{}],"start":[{}],"duration":[{}]}})",
-        program_.Shares()[program_.StagesOf(device).front()], bytes > 0 ? BytesText(bytes) : "",
+        R"({{"activation":{},"alive":{},"memory":"{}",{}"lanes":[{}],"upper":[{}],"lower":[{}],)"
+        R"("kind":[{}],"micro":[{}],"start":[{}],"duration":[{}]}})",
+        prediction_.devices[device].share, alive, bytes > 0 ? BytesText(bytes) : "",
         prediction_.why ? WhyOf(device) : "", lanes, fmt::join(upper, ","), fmt::join(lower, ","),
         fmt::join(kind, ","), fmt::to_string(micro), fmt::to_string(start),
         fmt::to_string(duration));

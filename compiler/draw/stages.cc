@@ -1,6 +1,9 @@
 // What each stage of the model contains and costs: pipec show --format stages.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "compiler/draw.h"
 #include "schema/model/work.h"
 
@@ -10,18 +13,39 @@ namespace {
 std::string Bytes(int64_t bytes) { return fmt::format("{:.4g}", static_cast<double>(bytes) / 1e6); }
 std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
 
-// The same cut as other trainers take it, where each stage has at least one layer and stage s is on
-// device s mod D, as they place it: Megatron-LM's
-// --pipeline-model-parallel-layout (E the embedding, t a layer, L the loss), and the modules at
-// which torchtitan splits (parallelism.pipeline_parallel_split_points).
+// Where stages have to be for other trainers.
+enum class Place : uint8_t { kLoop, kV };
+int DeviceOf(Place place, int stage, int devices) {
+  return place == Place::kV && stage >= devices ? 2 * devices - 1 - stage : stage % devices;
+}
+
+// Why another trainer cannot place the stages so, or nothing.
+std::string WhyNot(const Program& program, Place place) {
+  if (program.pipes.size() > 1)
+    return fmt::format("stage 0 is on {} devices (on one)", program.pipes.size());
+  if (place == Place::kV && program.stages != 2 * program.devices)
+    return fmt::format("{} stages (two for each of {} devices)", program.stages, program.devices);
+  for (int s = 0; s < program.stages; ++s) {
+    const int device = program.pipes[0].device_of[s], right = DeviceOf(place, s, program.devices);
+    if (device != right)
+      return fmt::format("stage {} is on device {} (on device {})", s, device, right);
+  }
+  const auto& layers = program.job->layers_per_stage;
+  const auto none = std::find(layers.begin(), layers.end(), 0);
+  if (none != layers.end())
+    return fmt::format("stage {} has no layer (at least one each)", none - layers.begin());
+  return "";
+}
+
+// The same cut as other trainers take it: Megatron-LM's --pipeline-model-parallel-layout (E the
+// embedding, t a layer, L the loss), which places stage s on device s mod D, and the modules at
+// which torchtitan splits (parallelism.pipeline_parallel_split_points), which also knows the V of
+// ZB-V and DualPipeV. Or why they cannot take it.
 std::string OfOthers(const Program& program) {
-  const Job& job = *program.job;
-  for (int s = 0; s < program.stages; ++s)
-    if (program.pipes.size() > 1 || program.pipes[0].device_of[s] != s % program.devices) return "";
+  if (program.stages == 1) return "";
   std::string megatron = "E", titan;
   int begin = 0;
-  for (const int layers : job.layers_per_stage) {
-    if (layers == 0) return "";
+  for (const int layers : program.job->layers_per_stage) {
     if (begin > 0) {
       megatron += "|";
       titan += fmt::format("{}layers.{}", titan.empty() ? "" : ",", begin);
@@ -29,8 +53,15 @@ std::string OfOthers(const Program& program) {
     megatron += layers > 1 ? fmt::format("t*{}", layers) : "t";
     begin += layers;
   }
-  if (titan.empty()) return "";
-  return fmt::format("Megatron-LM: {}L\ntorchtitan: {}\n", megatron, titan);
+  const std::string no_loop = WhyNot(program, Place::kLoop);
+  const bool is_v = program.stages == 2 * program.devices &&
+                    program.pipes[0].device_of.back() == 0 && program.devices > 1;
+  const std::string why_not = is_v ? WhyNot(program, Place::kV) : no_loop;
+  return fmt::format("Megatron-LM: {}\ntorchtitan: {}\n",
+                     no_loop.empty() ? megatron + "L" : "not with its layout: " + no_loop,
+                     !why_not.empty() ? "not with its split points: " + why_not
+                     : is_v           ? titan + " (ZBVZeroBubble, DualPipeV)"
+                                      : titan);
 }
 
 }  // namespace

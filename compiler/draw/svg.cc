@@ -31,6 +31,8 @@ constexpr double kWidest = 1600;      // of a time axis
 constexpr double kShortest = 1e-300;  // time that it shows
 constexpr double kCharacter = 0.57;   // width of a digit in font sizes
 constexpr double kSmallest = 5.5;     // font size; what would not fit then is left out
+constexpr double kNarrow = 2;         // width of a box that its white frame would hide
+constexpr double kNarrowest = 0.7;    // that is still seen
 constexpr const char* kNoStroke = R"( stroke="none")";
 constexpr const char* kInk = "#222";    // text
 constexpr const char* kFaint = "#666";  // secondary text
@@ -64,6 +66,7 @@ class Figure {
   Figure(const Drawn& plan, std::string prefix)
       : program_(*plan.program),
         prediction_(*plan.prediction),
+        name_(program_.scheme + plan.which),
         prefix_(std::move(prefix)),
         devices_(Tracks(program_, prediction_.execution)),
         end_(prediction_.execution.makespan),
@@ -82,8 +85,8 @@ class Figure {
     DrawAxis(below);
     DrawPeaks();
     bottom_ = DrawLegend(below + 44) + 10;
-    Text(left_, top + 20, 14, "start", kInk, program_.scheme, R"( font-weight="bold")");
-    Text(left_ + 9 * (program_.scheme.size() + 1.0), top + 20, 12, "start", kInk, Title(program_));
+    Text(left_, top + 20, 14, "start", kInk, name_, R"( font-weight="bold")");
+    Text(left_ + 9 * (name_.size() + 1.0), top + 20, 12, "start", kInk, Title(program_));
     Text(left_, top + 38, 11, "start", kFaint, Summary(program_, prediction_));
   }
   // REQUIRES: drawn.
@@ -166,11 +169,12 @@ class Figure {
     if (box.height != Height::kWhole) height /= 2;
     if (box.height == Height::kLower) y += height;
     const double width = (box.end - box.start) * scale_;
-    Add(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}">)"
+    Add(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}"{}>)"
         R"(<title>{}: {:.6g} to {:.6g} {}</title></rect>)"
         "\n",
-        X(box.start), y, width, height, ColourOf(instruction.op, shade), ToText(instruction),
-        box.start, box.end, prediction_.unit);
+        X(box.start), y, std::max(width, kNarrowest), height, ColourOf(instruction.op, shade),
+        width < kNarrow ? kNoStroke : "", ToText(instruction), box.start, box.end,
+        prediction_.unit);
     shades_ = std::max(shades_, shade.count);
     if (std::none_of(ops_.begin(), ops_.end(), [&](Op op) {
           return std::string_view(StyleOf(op).legend) == StyleOf(instruction.op).legend;
@@ -254,7 +258,7 @@ class Figure {
   const Program& program_;
   const Shades shade_of_{program_};
   const Prediction& prediction_;
-  const std::string prefix_;
+  const std::string name_, prefix_;
   const std::vector<std::vector<Track>> devices_;
   const double end_;          // of the picture; several steps of a program that overlaps them
   const bool several_;        // stages on a device, so that a label names its stage

@@ -110,7 +110,7 @@ Places BySize(const LifeRecorder& recorder, const std::vector<bool>& placed, int
   std::vector<std::pair<int64_t, int32_t>> taken;  // ascending: offset, life
   for (const int32_t i : others) {
     int64_t offset = first;
-    for (const auto [other_offset, other] : taken) {
+    for (const auto& [other_offset, other] : taken) {
       if (lives[other].begin > lives[i].end || lives[other].end < lives[i].begin) continue;
       if (other_offset >= offset + lives[i].bytes) break;
       offset = std::max(offset, AlignUp(other_offset + lives[other].bytes));

@@ -8,9 +8,8 @@
 //   std::optional<double> Choose(int device, double now)   starts something that takes so long,
 //                                                          or nothing: the device waits for a Wake
 //   void End(int device, double now)         optional: what the device has started is over
-//   void Exchange(double now, std::vector<int>& free)   optional: before anyone chooses; it may
-//   append
-//                                                   devices that are to choose, too
+//   void Exchange(double now,                optional: before anyone chooses; it may append to the
+//                 std::vector<int>& free)    devices that are to choose
 //   kSame                                    optional: times that differ by this share are the same
 #pragma once
 

@@ -87,8 +87,8 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
 // forward could run to the end of its last task, as no other device has to be over before its next
 // one. The longest such time, which the schedule's period is at most, is the makespan less `lead`.
 //
-//   d0 | F0 F1 .. B0 F2 B1 .. B2 F0         after 1, lead 1: the makespan is d1's end, or d0's and
-//   1 d1 |    F0 B0 F1 B1 F2 B2    F0         after 0
+//   d0 | F0 F1 .. B0 F2 B1 .. B2 F0     after 1, lead 1: the makespan is d1's end, or d0's and 1
+//   d1 |    F0 B0 F1 B1 F2 B2    F0     after 0
 void AimAtPeriod(Problem& problem);
 // The program's order of the problem's tasks. Where only one of the two splits a backward, a whole
 // one is where the input half is, and two halves are side by side.

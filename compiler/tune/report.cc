@@ -140,7 +140,7 @@ std::string TuneReport::Text() const {
       fmt::format("-n {} piperun {} --data FILE{}\n", options_.devices, words_.plan,
                   options_.job.backend == DeviceKind::kCuda ? " --backend cuda" : "");
   return out + Unmeasured() + Losers() + "\n" + Command(tuned_.best.front()) + "\nmpiexec " + run +
-         "srun " + run;
+         "srun --mpi=pmi2 " + run;
 }
 
 std::string TuneReport::Json() const {

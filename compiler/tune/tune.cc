@@ -19,6 +19,7 @@
 #include "compiler/play/ideal.h"
 #include "compiler/simulate.h"
 #include "compiler/tune/bounds.h"
+#include "compiler/tune/layouts.h"
 #include "compiler/tune/replay.h"
 #include "schema/model/families.h"
 #include "schema/model/work.h"
@@ -36,19 +37,6 @@ constexpr int64_t kMostMarioCells = 4096;
 // A plan of more takes longer to compile than anyone wants to wait for.
 constexpr int64_t kMostCells = int64_t{1} << 22;
 constexpr int kMostCompared = 32;  // micro-batches of schemes on one device
-
-// All divisors, ascending, or the given one if it is one.
-std::vector<int> Divisors(int of, int given) {
-  if (given > 0) return of % given == 0 ? std::vector<int>{given} : std::vector<int>();
-  std::vector<int> low, high;
-  for (int64_t divisor = 1; divisor * divisor <= of; ++divisor) {
-    if (of % divisor != 0) continue;
-    low.push_back(static_cast<int>(divisor));
-    if (divisor * divisor != of) high.push_back(static_cast<int>(of / divisor));
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
 
 bool Overlaps(const Program& program) { return HasSections(program) || program.MakesVersions(); }
 
@@ -71,6 +59,7 @@ class Tuner {
       job.layers_per_stage = {job.model.layers};
       PP_RETURN_IF_ERROR(CheckJob(job));
     }
+    PP_RETURN_IF_ERROR(CheckLayouts(options_));
     Doing("candidates");
     Enumerate();
     while (!open_.empty() && tuned_.best.size() < options_.shown) {
@@ -111,10 +100,7 @@ class Tuner {
 
   void Enumerate() {
     const ModelConfig& model = options_.job.model;
-    const int most_peers = TensorParallelLimit(TableOf(model));
-    const int node = options_.machine.node > 0 ? options_.machine.node : options_.devices;
-    for (const int tp : Divisors(options_.devices, options_.tp)) {
-      if (most_peers % tp != 0 || tp > node) continue;
+    for (const int tp : LegalPeers(options_, options_.tp)) {
       for (const int pp : Divisors(options_.devices / tp, options_.pp)) {
         const int dp = options_.devices / tp / pp;
         if (pp > model.layers || options_.batch % dp != 0) continue;
@@ -180,7 +166,13 @@ class Tuner {
   void Add(CompileOptions compile) {
     const int all = compile.shape.microbatches;
     const Result<Program>& sketch = SketchOf(compile.scheme, compile.shape);
-    if (!sketch.ok()) return;
+    if (!sketch.ok()) {
+      // Of all schemes one is legal; one that was asked for says why it is not.
+      if (!options_.scheme.empty())
+        Refuse(sketch.status().In(fmt::format("--scheme: {} with pp {} and {} micro-batches",
+                                              compile.scheme, compile.shape.devices, all)));
+      return;
+    }
     if (!compile.passes.empty() && !CheckWholeBackwards(*sketch, compile.passes).ok()) return;
     auto program = WithJob(sketch, compile);
     if (!program.ok()) return Refuse(program.status());
@@ -247,7 +239,7 @@ class Tuner {
       }
     if (program.ok() && Overlaps(*program)) {  // whatever the size
       overlapping_.insert(scheme);
-      program = Status::Invalid("steps overlap");
+      program = Status::Invalid("its steps overlap, on older weights (one that trains as others)");
     }
     if (program.ok()) Shrink(&*program);
     return sketches_.insert_or_assign(key, std::move(program)).first->second;
@@ -399,8 +391,7 @@ class Tuner {
     if (tuned_.large.empty())
       return Status::Invalid(
           "--devices: no scheme, pipeline and micro-batch size is legal for them, the model and "
-          "the "
-          "batch");
+          "the batch");
     const Candidate& least =
         *std::min_element(tuned_.large.begin(), tuned_.large.end(),
                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });

@@ -2,8 +2,8 @@
 //
 // Three formats, told apart by content:
 //   llm.c token file   256 int32 (20240520, version 1, number of tokens, zeros), then uint16
-//   tokens,
-//                      as of GPT-2; or (20240801, version 7 ..) and uint32 tokens, as of LLaMA 3
+//                      tokens, as of GPT-2; or (20240801, version 7 ..) and uint32 tokens, as of
+//                      LLaMA 3
 //   Megatron dataset   PREFIX.bin (tokens back to back) and PREFIX.idx (header "MMIDIDX"); the
 //                      path may name either of them, or PREFIX
 //   plain text         every byte is a token; none is 0

@@ -29,15 +29,19 @@ Result<Launch> ReadLaunch(const std::string& transport) {
   const auto rank = EnvironmentNumber({"PMI_RANK", "OMPI_COMM_WORLD_RANK"});
   const auto local =
       EnvironmentNumber({"MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"});
-  if (ranks) return Launch{rank.value_or(0), *ranks, local.value_or(rank.value_or(0)), true};
-  if (transport == "threads") return Launch{};  // the user wants several separate runs
-  const int tasks = EnvironmentNumber({"SLURM_STEP_NUM_TASKS"}).value_or(1);
-  if (tasks > 1)
+  // All that a shell of `srun --pty bash` starts has these variables, too: one process is one
+  // alone, and of several, only those that an mpiexec has just started are surely one run.
+  const bool alone = ranks.value_or(1) == 1;
+  if (transport == "threads" && (alone || !Launcher())) return Launch{};
+  if (ranks && !(alone && transport == "auto"))
+    return Launch{rank.value_or(0), *ranks, local.value_or(rank.value_or(0)), true};
+  const int tasks = EnvironmentNumber({"SLURM_STEP_NUM_TASKS"}).value_or(0);
+  if (!ranks && tasks > 1)
     return Status::Invalid(
         fmt::format("--transport: srun started {} processes, each of which would train by itself "
                     "(srun --mpi=pmi2 or mpiexec; --transport threads for runs of their own)",
                     tasks));
-  if (std::getenv("PMIX_RANK") != nullptr)
+  if (!ranks && tasks != 1 && std::getenv("PMIX_RANK") != nullptr)
     return Status::Invalid(
         "--transport: started through PMIx, where each process would train by itself (the mpiexec "
         "of MPICH, or srun --mpi=pmi2; --transport threads for runs of their own)");
@@ -94,7 +98,8 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
   if (joined.transport && joined.transport->ranks() != launch.ranks)
     return {.status = Status::Invalid(
                 fmt::format("--transport: started as one of {} processes, of which MPI joins {} "
-                            "(the mpiexec of the MPI that piperun was built with)",
+                            "(the mpiexec of the MPI that piperun was built with; --transport "
+                            "threads for one process alone)",
                             launch.ranks, joined.transport->ranks()))};
   return joined;
 }

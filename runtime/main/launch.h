@@ -16,8 +16,9 @@ struct Launch {
   bool mpi = false;
 };
 
-// From the environment. Invalid: a launcher started several processes without telling them how to
-// meet, so that each would train by itself.
+// From the environment. One process alone is a run of threads, unless `transport`, the option, asks
+// for more. Invalid: a launcher started several processes without telling them how to meet, so that
+// each would train by itself.
 Result<Launch> ReadLaunch(const std::string& transport);
 
 // Joins the run that this process is a rank of; without a transport all ranks are threads of this

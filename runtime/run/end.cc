@@ -1,6 +1,7 @@
 #include "runtime/run/end.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "runtime/comm/clock.h"
@@ -29,7 +30,7 @@ class End {
     if (args_.begun) {
       // In time after a failure: a rank may not have got here.
       const bool together = options_.transport == nullptr || First().left_cleanly();
-      if (together) static_cast<void>(Phase([this](Exchange*) { return report_.status; }));
+      if (together) std::ignore = Phase([this](Exchange*) { return report_.status; });
       const bool complete = report_.last_step == report_.planned_steps;
       if (options_.exports && complete && report_.status.ok()) Export();
       Gather(together);

@@ -1,8 +1,8 @@
 // What a run measured (piperun --profile), for what predicts others (pipec --costs, --machine).
 //
 // A profile is one JSON object:
-//   {"profile": 1, "host": "Intel(R) Xeon(R) ...", "threads": 1, "cores": 1, "steps": 18, "model":
-//   {...},
+//   {"profile": 1, "host": "Intel(R) Xeon(R) ...", "threads": 1, "cores": 1, "steps": 18,
+//    "model": {...},
 //    "job": {"batch": "4", "sequence": "128", "layers": "3,3", "tp": "1", "dtype": "fp32", ...},
 //    "seconds": {"f": [0.031, 0.036], "b": [...], ...}}
 // with the job's attributes as pipec's options have them, and the medians of each kind of

@@ -66,8 +66,7 @@ struct Played {
 
 // Error: a deadlock, as the cycle of what waits for what: "device 0 'RECV_grad s0 m0 from d1'
 // (instruction 6) is queued behind device 0 '...' (instruction 5), which waits to be matched by
-// device 1
-// '...' ..., which ... the first". `played` may be null.
+// device 1 '...' ..., which ... the first". `played` may be null.
 Status Play(const Program& unrolled, const Traffic& traffic, const Streams& streams,
             const Options& options, Played* played);
 

@@ -6,8 +6,7 @@
 //   progress   nobody waits forever, on a transport that buffers nothing, with the
 //              planned buffers and no others
 //   memory     every value lies inside the arena and on no other value's bytes; a device has
-//   exactly
-//              the regions that it needs (regions.h)
+//              exactly the regions that it needs (regions.h)
 //   evaluation the forwards of one batch, likewise, as a program of their own: every stage
 //              evaluates every micro-batch once, and nothing is changed
 //   sections   where steps overlap, prologue and epilogue are the parts of the body that

@@ -100,11 +100,12 @@ class Checker {
   Status Missing(Op op, Slot slot, int stage, int micro, Slot because) {
     const int device = DeviceOf(slot, stage, micro);
     const int32_t other = At(because, stage, micro);
-    return Status::Invalid(fmt::format(
-        "{} s{} m{} is missing on device {}{}", Info(op).text, stage, micro, device,
-        other < 0 ? ""
-                  : fmt::format(" ({} has its {})", name_(DeviceOf(because, stage, micro), other),
-                                Info(Found(DeviceOf(because, stage, micro), other).op).text)));
+    const std::string reason =
+        other < 0 ? name_(device, kItself) + " has its list"
+                  : fmt::format("{} has its {}", name_(DeviceOf(because, stage, micro), other),
+                                Info(Found(DeviceOf(because, stage, micro), other).op).text);
+    return Status::Invalid(fmt::format("{} s{} m{} is missing on device {} ({})", Info(op).text,
+                                       stage, micro, device, reason));
   }
 
   // Of two on one device.

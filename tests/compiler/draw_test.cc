@@ -1,6 +1,7 @@
 #include "compiler/draw.h"
 
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "compiler/draw/picture.h"
 #include "schema/base/units.h"
@@ -94,6 +95,36 @@ TEST_CASE("a plan in which nothing takes time has its figures") {
   const auto grid = Grid(program, prediction.execution, Paint::kPlain);
   REQUIRE(grid.ok());
   CHECK(*grid == "d0 |\nd1 |\n");
+}
+
+// The frame of a box is white: one that is too narrow has none, and is wide enough to be seen.
+TEST_CASE("what takes little time is seen") {
+  const Program program = TwoPipes();
+  const Execution execution{{{{0, 1}, {1, 1.0001}, {2, 2.0001}, {3, 3}, {3, 3.01}, {4, 600}}, {}},
+                            600};
+  const Prediction prediction{.devices = {{}, {}}, .execution = execution};
+  const Drawn drawn[] = {{&program, &prediction}};
+  const std::string svg = Svg(drawn);
+  int narrow = 0;
+  for (size_t at = svg.find("<rect"); at != svg.npos; at = svg.find("<rect", at + 1)) {
+    const std::string rect = svg.substr(at, svg.find('>', at) - at);
+    const double width = std::stod(rect.substr(rect.find("width=\"") + 7));
+    INFO(rect);
+    CHECK(width >= 0.5);
+    CHECK((width < 1) == (rect.find("stroke=\"none\"") != rect.npos));
+    narrow += width < 1;
+  }
+  CHECK(narrow == 4);
+}
+
+TEST_CASE("what a plan is drawn beside itself for is in its title") {
+  const Program program = TwoPipes();
+  const Prediction prediction{.devices = {{}, {}}, .execution = {{std::vector<Span>(6), {}}, 0}};
+  const Drawn drawn[] = {{&program, &prediction, ", predicted"},
+                         {&program, &prediction, ", measured (step 7)"}};
+  for (const std::string& text : {Svg(drawn), Page(drawn)})
+    for (const char* title : {"x, predicted", "x, measured (step 7)"})
+      CHECK(text.find(title) != std::string::npos);
 }
 
 TEST_CASE("bytes") {

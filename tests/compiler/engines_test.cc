@@ -178,7 +178,7 @@ TEST_CASE("lists without and with messages, and the search's clock, tell the sam
 TEST_CASE("forwards that are preposed never make a plan slower, however long messages take") {
   int faster = 0;
   for (const char* scheme : {"1f1b", "gpipe", "interleaved", "chimera", "hanayo"})
-    for (const Shape shape : {Shape{2, 4, 0}, Shape{4, 8, 0}, Shape{8, 16, 0}})
+    for (const Shape& shape : {Shape{2, 4, 0}, Shape{4, 8, 0}, Shape{8, 16, 0}})
       for (const std::string passes :
            {"apply-checkpoint", "apply-checkpoint,overlap-recompute,remove-redundancy"})
         for (const char* cost :

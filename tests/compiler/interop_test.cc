@@ -157,7 +157,7 @@ TEST_CASE("messages in an order that cannot work are refused") {
         "csv: device 1, instruction 1: 'FW s1 m0' comes before 'RECV_act s0 m0 from d0', device 1, "
         "instruction 2");
   CHECK(ErrorOf(MustParse("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0"), P2p::kAsync) ==
-        "csv: SEND_grad s0 m0 is missing on device 1");
+        "csv: SEND_grad s0 m0 is missing on device 1 (device 1 has its list)");
 }
 
 // One copy of the model and steps that do not overlap: what PyTorch's CSV can express.

@@ -87,6 +87,8 @@ TEST_CASE("a run that takes what is predicted differs in nothing") {
     for (int d = 0; d < program.devices; ++d) {
       const DeviceTimes& times = run->devices[d];
       CHECK(times.busy == Approx(prediction.devices[d].busy));
+      CHECK(run->shown.devices[d].peak_activations == prediction.devices[d].peak_activations);
+      CHECK(run->shown.devices[d].peak_bytes == prediction.devices[d].peak_bytes);
       CHECK(times.busy + times.warm_up + times.gaps + times.drain == Approx(prediction.makespan));
     }
     CHECK_THAT(ToText(*run, program, prediction), StartsWith("predicted"));
@@ -137,6 +139,9 @@ TEST_CASE("steps that overlap are measured from end to end") {
   CHECK(run->steps == 3);  // the third follows none that counts
   CHECK(run->shown.makespan == Approx(20));
   CHECK(run->shown.execution.makespan > 30);
+  const Prediction prediction = PredictionOf(program);
+  for (int d = 0; d < 2; ++d)
+    CHECK(run->shown.devices[d].peak_activations == prediction.devices[d].peak_activations);
 }
 
 TEST_CASE("a trace that is not this plan's is refused") {

@@ -243,7 +243,48 @@ TEST_CASE("a batch that does not divide and a memory that holds nothing are erro
   CHECK(message(Space("gpt2", 4, 8, 100)).find("--device-memory: ") == 0);
   TuneOptions odd = Space("gpt2", 4, 8, 1e9);
   odd.pp = 3;
-  CHECK(message(odd).find("--devices: no scheme") == 0);
+  CHECK(message(odd) == "--pp: 3 with --devices 4, tp 1 or 2 and 4 layers (1, 2, 4)");
+  odd.pp = 4;
+  odd.tp = 2;
+  CHECK(message(odd) == "--pp: 4 with --devices 4, tp 2 and 4 layers (1, 2)");
+}
+
+// Whatever does not divide: the error is the first option's, and what it names is legal.
+TEST_CASE("what does not divide is named, with what would") {
+  for (const int devices : {2, 3, 6})
+    for (const int pp : {0, 2, 3})
+      for (const int tp : {0, 2})
+        for (const int batch : {1, 6, 7})
+          for (const int size : {0, 4}) {
+            TuneOptions options = Space("gpt2", devices, batch, 1e9);
+            options.pp = pp;
+            options.tp = tp;
+            options.micro_batch_size = size;
+            options.scheme = "gpipe";
+            options.shown = 1;
+            std::string text = Tune(options).status().message();
+            // Each error is mended by the last value that it names, until none is left.
+            int errors = 0;
+            for (; !text.empty() && errors < 4; ++errors) {
+              INFO(devices << " pp " << pp << " tp " << tp << " batch " << batch << " size " << size
+                           << ": " << text);
+              const std::string option = text.substr(0, text.find(':'));
+              const std::string right = text.substr(text.find_last_of(" (") + 1);
+              const int value = std::stoi(right);
+              if (option == "--pp")
+                options.pp = value;
+              else if (option == "--tp")
+                options.tp = value;
+              else if (option == "--global-batch-size")
+                options.batch = value;
+              else if (option == "--micro-batch-size")
+                options.micro_batch_size = value;
+              else
+                FAIL("an error of another option");
+              text = Tune(options).status().message();
+            }
+            CHECK(text == "");
+          }
 }
 
 }  // namespace

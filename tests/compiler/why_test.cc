@@ -130,8 +130,47 @@ TEST_CASE("1F1B warms up and drains as in the papers") {
     const Idle& idle = e.prediction.why->idle[d];
     CHECK(idle.warm_up == d);
     CHECK(idle.drain == 2 * d);
-    CHECK(idle.gaps[static_cast<size_t>(Cause::kMessage)] == 3 * (3 - d));
+    CHECK(idle.gaps[static_cast<size_t>(Cause::kDependence)] == 3 * (3 - d));
   }
+}
+
+// d0 waits 2.5 before B0 and 1 before B1, of which a message's time takes 0.25 each.
+//
+//   d0  F0 F1 ........ B0---- .... B1----
+//   d1   . F0 B0---- F1 B1----
+TEST_CASE("a message is waited for as long as it takes, and no longer") {
+  const Explained e = MustExplain({.scheme = "1f1b", .shape = {2, 2}}, "f=1,b=2,comm=0.25");
+  CHECK(Gaps(e, Cause::kMessage) == 0.5);
+  CHECK(Gaps(e, Cause::kDependence) == 3);
+  CHECK(Saved(e, Cause::kMessage) == 0.5);
+}
+
+// What takes no time is no cause, whatever the schedule and the transport; what nobody has,
+// neither.
+TEST_CASE("a cause whose removal saves nothing has no idle time") {
+  for (const Scheme& scheme : Schemes())
+    for (const P2p p2p : {P2p::kAsync, P2p::kBlocking})
+      for (const int replicas : {1, 2})
+        for (const NetworkModel& network :
+             {NetworkModel{}, {TransportKind::kNccl}, {.shared_links = 1}}) {
+          const CompileOptions options{
+              .scheme = std::string(scheme.name),
+              .shape = {.devices = 4, .microbatches = 8, .stages_per_device = 0},
+              .p2p = p2p,
+              .replicas = replicas};
+          INFO(scheme.name << " " << static_cast<int>(p2p) << " " << replicas);
+          const Explained free = MustExplain(options, "f=1,b=2.5,step=0.4", network);
+          CHECK(Gaps(free, Cause::kMessage) == Approx(0).margin(1e-9));
+          CHECK(Gaps(free, Cause::kReduction) == Approx(0).margin(1e-9));
+          CHECK(Gaps(free, Cause::kLink) == Approx(0).margin(1e-9));
+          CHECK((Gaps(free, Cause::kDependence) > 0) == !HasSections(free.program));
+          // Messages that take time are waited for, and not for longer than all of them take.
+          const Explained slow = MustExplain(options, "f=1,b=2.5,comm=0.25,latency=0.125", network);
+          size_t messages = 0;
+          for (const auto& transfer : slow.prediction.execution.traffic.transfers)
+            messages += !slow.prediction.execution.traffic.flows[transfer.flow].IsCollective();
+          CHECK(Gaps(slow, Cause::kMessage) <= 0.375 * static_cast<double>(messages) + 1e-9);
+        }
 }
 
 TEST_CASE("what a cause would save is what simulation without it gives") {

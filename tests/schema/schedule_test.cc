@@ -33,7 +33,8 @@ TEST_CASE("what a text's lists lack is named with its lines") {
         "BW s0 m1 is missing on device 0 (line 6 has its FW)");
   CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n  BW s0 m1\n")) ==
         "FW s0 m1 is missing on device 0 (line 6 has its BW)");
-  CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n")) == "FW s0 m1 is missing on device 0");
+  CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n")) ==
+        "FW s0 m1 is missing on device 0 (line 3 has its list)");
   CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n  BW s0 m1\n  FW s0 m1\n")) ==
         "line 6: 'BW s0 m1' comes before 'FW s0 m1', line 7");
   CHECK(ErrorOf(first("  FW s0 m0\n  BW s0 m0\n  FW s0 m1\n  BW s0 m1\n  BW s0 m1\n")) ==
@@ -93,7 +94,7 @@ TEST_CASE("stages that a device's line and the pipes place otherwise are refused
       "program x stages 2 microbatches 1\npipe d0 d1\n"
       "device 0 holds s1\n  FW s0 m0\n  BW s0 m0\ndevice 1 holds s1\n  FW s1 m0\n  BW s1 m0\n";
   CHECK(Parse(text, "x").status().message() ==
-        "x: 'device 0 holds s1', but the pipes place s0 there");
+        "x: line 3: 'device 0 holds s1', but the pipes place s0 there");
 }
 
 }  // namespace pp

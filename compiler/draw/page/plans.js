@@ -43,21 +43,17 @@ const longest = most(plans.map((plan) => plan.end)) || 1;
 const highest = most(plans.flatMap((plan) => plan.devices.map((d) => d.peak))) || 1;
 
 // Full activations alive over time, as points from which on a number holds: one more from
-// the start of a forward, one less from the end of its backward.
+// the start of a forward, one less from the end of its backward. The order is that of the
+// list, as for pipec's peak: times are rounded.
 function curveOf(plan, device) {
-  const curve = [{ time: 0, alive: 0 }];
-  let alive = 0, ends = [];
-  const add = (time, change) => curve.push({ time, alive: (alive += change) });
+  let { alive } = device, time = 0;
+  const curve = [{ time, alive }];
   device.kind.forEach((kind, i) => {
     const { change } = plan.kinds[kind];
     if (change === 0) return;
-    const now = device.start[i] + 1e-9 * plan.end;
-    for (const end of ends.filter((end) => end <= now)) add(end, -1);
-    ends = ends.filter((end) => end > now);
-    if (change > 0) add(device.start[i], 1);
-    else ends.push(device.end[i]);
+    time = Math.max(time, change > 0 ? device.start[i] : device.end[i]);
+    curve.push({ time, alive: (alive += change) });
   });
-  for (const end of ends) add(end, -1);
   return curve;
 }
 

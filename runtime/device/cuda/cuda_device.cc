@@ -155,8 +155,9 @@ class CudaDevice : public Device {
     uint64_t known = 0;
     while (!ended_.load()) {
       const uint64_t seen = bell_.rings();
-      bool moved =
-          compute_->Watch() | reduce_->Watch() | out_->Watch() | in_->Watch() | probe_->Watch();
+      bool moved = false;
+      for (const auto* queue : {&compute_, &reduce_, &out_, &in_, &probe_})
+        moved |= (*queue)->Watch();
       bool idle = Idle();
       {
         std::lock_guard<std::mutex> lock(nccl_mutex_);
