@@ -21,8 +21,9 @@ namespace pp {
 namespace {
 
 const std::vector<std::string> kModels = {
-    "tests/reference/gpt2_tiny",  "tests/reference/gpt2_exact_tiny", "tests/reference/llama_tiny",
-    "tests/reference/qwen2_tiny", "tests/reference/qwen3_tiny",      "tests/reference/mistral_tiny"};
+    "tests/reference/gpt2_tiny",  "tests/reference/gpt2_exact_tiny",
+    "tests/reference/llama_tiny", "tests/reference/qwen2_tiny",
+    "tests/reference/qwen3_tiny", "tests/reference/mistral_tiny"};
 constexpr int kMicrobatches = 2, kBatch = 2, kTokens = 24, kVocabulary = 97;
 constexpr int kRows = kBatch * kTokens;
 

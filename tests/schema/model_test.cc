@@ -55,9 +55,10 @@ TEST_CASE("a configuration has Hugging Face's names and defaults") {
 TEST_CASE("a wrong configuration is an error that says what would be right") {
   CHECK(Error("") == "ok");
   CHECK(Error(R"(,"activation_function":"gelu_pytorch_tanh")") == "ok");
-  CHECK(Error(R"(,"activation_function":"relu")") ==
-        "c.json: activation_function is \"relu\" (gelu_new or gelu_pytorch_tanh or gelu_fast, which "
-        "are the same; gelu or gelu_python, which are the same)");
+  CHECK(
+      Error(R"(,"activation_function":"relu")") ==
+      "c.json: activation_function is \"relu\" (gelu_new or gelu_pytorch_tanh or gelu_fast, which "
+      "are the same; gelu or gelu_python, which are the same)");
   CHECK(Error(R"(,"model_type":"mamba")") ==
         "c.json: model_type is \"mamba\" (\"gpt2\", \"llama\", \"mistral\", \"qwen2\", \"qwen3\")");
   CHECK(Error(R"(,"n_head":5)") ==
@@ -269,18 +270,18 @@ TEST_CASE("stash and work are full of what the operators keep, side by side") {
       if ((!forward.stream || kind == OperatorKind::kResidual) && kind != OperatorKind::kRope)
         add(forward.out, n * placed.op.out);
       const auto parameters = static_cast<int64_t>(placed.op.parameters.size());
-      add(forward.statistics, n * (kind == OperatorKind::kAttention ? placed.op.heads
-                                   : kind == OperatorKind::kHeadNorm
-                                       ? placed.op.heads + placed.op.kv_heads
-                                       : parameters));
+      add(forward.statistics,
+          n * (kind == OperatorKind::kAttention  ? placed.op.heads
+               : kind == OperatorKind::kHeadNorm ? placed.op.heads + placed.op.kv_heads
+                                                 : parameters));
       const bool in_place = backward.d_in == backward.d_out || kind == OperatorKind::kLoss;
       if (kind == OperatorKind::kNorm) {
         add_gradient(backward.d_in);
       } else if (!in_place) {
         add(backward.d_in, n * before);
       }
-      add(backward.part, parameters * (kind == OperatorKind::kHeadNorm ? placed.op.head_dim
-                                                                       : model.hidden_size));
+      add(backward.part,
+          parameters * (kind == OperatorKind::kHeadNorm ? placed.op.head_dim : model.hidden_size));
       before = placed.op.out;
     }
     add_gradient(layout.d_stream[static_cast<int>(Halves::kApart)]);
