@@ -52,6 +52,9 @@ struct Copy {
 // Whether the emulated GPU has the products of warpgroups (warpgroup_mma.h).
 inline bool has_warpgroups = true;
 
+// Bytes that this thread's blocks have copied so far.
+inline thread_local int64_t copied_bytes = 0;
+
 // A thread of a block.
 struct Where {
   int thread = 0, threads = 0;

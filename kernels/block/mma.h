@@ -225,6 +225,7 @@ template <int kBytes>
 void CopyAsync(const void* from, int bytes, void* to) {
   static_assert(kBytes == 4 || kBytes == 16);
   std::memset(to, 0xff, kBytes);
+  emulation::copied_bytes += bytes;
   emulation::here->copies.push_back({from, bytes, to, kBytes});
 }
 

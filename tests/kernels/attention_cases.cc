@@ -51,7 +51,7 @@ void AddAttention(Comparison& result, const CpuKernels& kernels, const Attention
   const int64_t c = s.heads * s.head_dim, rows = s.batch * s.tokens;
   const PackedRows place = {s};
   const Floats qkv = Numbers(rows * place.width, 1), dout = Numbers(rows * c, 2);
-  Floats out(rows * c), lse(s.batch * s.heads * s.tokens), dqkv(qkv.size());
+  Floats out(rows * c), lse(s.batch * s.heads * s.tokens), dqkv(qkv.size(), std::nanf(""));
   Scratch scratch(cpu::AttentionScratchBytes<float>(s));
   kernels.AttentionForward(
       {s, qkv.data(), out.data(), lse.data(), key, first.keys(), scratch.get(), scratch.helpers()});

@@ -12,6 +12,7 @@
 
 #include "kernels/block/block.h"
 #include "tests/kernels/cuda_table.h"
+#include "tests/kernels/first_key_lists.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace pp::kernels {
@@ -49,6 +50,53 @@ TEST_CASE("attention without products of warpgroups") {
     ~Without() { cuda::emulation::has_warpgroups = true; }
   } without;
   Check([](std::string_view name) { return name.find("float16: attention") != name.npos; }, {});
+}
+
+// What an attention's forward and backward copy to shared memory.
+template <typename N>
+int64_t CopiedBytes(const AttentionShape& s, const FirstKeyList& first) {
+  const CpuKernels kernels = CudaKernels();
+  const int64_t rows = s.tokens * s.heads, c = rows * s.head_dim;
+  const std::vector<N> qkv(3 * c), dout(c);
+  std::vector<N> out(c), dqkv(3 * c);
+  Floats lse(rows);
+  const int64_t before = cuda::emulation::copied_bytes;
+  kernels.AttentionForward(AttentionForwardArgs<N>{.shape = s,
+                                                   .qkv = qkv.data(),
+                                                   .out = out.data(),
+                                                   .lse = lse.data(),
+                                                   .first_keys = first.keys()});
+  kernels.AttentionBackward(AttentionBackwardArgs<N>{.shape = s,
+                                                     .qkv = qkv.data(),
+                                                     .out = out.data(),
+                                                     .lse = lse.data(),
+                                                     .dout = dout.data(),
+                                                     .dqkv = dqkv.data(),
+                                                     .first_keys = first.keys()});
+  return cuda::emulation::copied_bytes - before;
+}
+
+// All blocks and tiles have sizes that divide 384. So with a window each 384 further tokens copy as
+// much as the ones before; without it, more.
+template <typename N>
+void CheckLinear(int64_t dim) {
+  INFO("heads of " << dim << ", elements of " << sizeof(N) << " bytes");
+  const auto copied = [dim](int64_t parts, int64_t window) {
+    const int64_t tokens = 384 * parts;
+    return CopiedBytes<N>({1, tokens, 1, dim}, WindowOf(tokens, window));
+  };
+  CHECK(copied(3, 100) - copied(2, 100) == copied(2, 100) - copied(1, 100));
+  CHECK(copied(2, 100) - copied(1, 100) < copied(2, 768) - copied(1, 384));
+}
+
+TEST_CASE("tiles that no pair needs are not copied") {
+  for (const bool warpgroups : {true, false}) {
+    cuda::emulation::has_warpgroups = warpgroups;
+    for (const int64_t dim : {64, 128}) CheckLinear<BFloat16>(dim);
+  }
+  cuda::emulation::has_warpgroups = true;
+  CheckLinear<BFloat16>(80);
+  CheckLinear<float>(8);
 }
 
 // The same values at an address that 16 divides, and at another one.

@@ -51,10 +51,11 @@ double WorstError(const Comparison& c);
 size_t WorstElement(const Comparison& c);
 bool SameBits(const Floats& a, const Floats& b);
 
-// Aligned scratch of a thread, and of its helpers.
+// Aligned scratch of a thread, and of its helpers. It begins as NaNs.
 class Scratch {
  public:
-  explicit Scratch(size_t bytes) : own_(bytes + 64), helpers_((threads() - 1) * bytes + 64) {}
+  explicit Scratch(size_t bytes)
+      : own_(bytes + 64, '\xff'), helpers_((threads() - 1) * bytes + 64, '\xff') {}
   void* get() { return Aligned(own_); }
   void* helpers() { return Aligned(helpers_); }
 
