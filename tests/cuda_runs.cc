@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "runtime/device/cuda/cuda_device.h"
-#include "runtime/run/export.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/regions.h"
 #include "tests/fake_nccl.h"
@@ -110,7 +109,6 @@ KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
     Result<ModelFolder> opened = ModelFolder::Open(run.export_to);
     REQUIRE(opened.ok());
     model.emplace(std::move(*opened));
-    REQUIRE(BeginExport(*program.job, &*model).ok());
     options.exports = true;
     options.export_to = &*model;
   }

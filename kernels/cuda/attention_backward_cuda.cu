@@ -72,6 +72,24 @@ struct Tiles {
   static_assert(sizeof(Memory) <= 99 * 1024);
 };
 
+// What KeyGradients reads and writes. nvcc spills registers on sm_80 if it is given more bytes than
+// these, whatever they are.
+template <typename N>
+struct Operands {
+  AttentionShape shape;
+  const N *qkv, *dout;
+  const float *lse, *dots;
+  N* dqkv;
+  DropoutKey dropout;
+  FirstKeys first_keys;
+};
+template <typename N>
+Operands<N> OperandsOf(const AttentionBackwardArgs<N>& args) {
+  return {
+      args.shape, args.qkv,     args.dout,      args.lse, static_cast<const float*>(args.scratch),
+      args.dqkv,  args.dropout, args.first_keys};
+}
+
 // Which of the key block's sums a thread computes: with wide heads its registers suffice for only
 // one of them.
 enum class Sums { kKeys, kValues, kBoth };
@@ -85,8 +103,7 @@ __device__ void LoadPair(const Rows<const N>& first, const Rows<const N>& second
 }
 
 template <typename N, int kDim, Sums kSums>
-__global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
-    KeyGradients(AttentionBackwardArgs<N> a) {
+__global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) KeyGradients(Operands<N> a) {
   using T = Tiles<N, kDim>;
   auto& memory = Shared<typename T::Memory>();
   const int tokens = static_cast<int>(a.shape.tokens);
@@ -107,7 +124,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     const int query = first + round % tiles * T::kOthers;
     auto& stage = memory.stages[round % 2];
     LoadPair<kDim, T::kThreads>(head.In(a.qkv, head.q, query), head.Out(a.dout, query), stage.rows);
-    LoadStatistics(a.lse + head.of_query + query, DotsOf(a, head) + query, tokens - query,
+    LoadStatistics(a.lse + head.of_query + query, a.dots + head.of_query + query, tokens - query,
                    stage.statistics);
     CommitCopies();
   };
@@ -126,11 +143,11 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     const auto& stage = memory.stages[round % 2];
     const N *q = stage.rows.first, *dout = stage.rows.second;
     float scores[T::kRowTiles][T::kOthers / 8][4] = {};
-    float gradients[T::kRowTiles][T::kOthers / 8][4] = {};
     MultiplyRows<kDim>(memory.own.first + row * T::kStride, q, scores);
+    if (listed) HideLaterQueries(last_queries, query, scores);
+    float gradients[T::kRowTiles][T::kOthers / 8][4] = {};
     if constexpr (kSums != Sums::kValues)
       MultiplyRows<kDim>(memory.own.second + row * T::kStride, dout, gradients);
-    if (listed) HideLaterQueries(last_queries, query, scores);
     dropout.first = LaterHead(keys, a.shape, round / tiles).dropout;
     ApplyByKey<Later::kSome>(softmax, dropout, own, query, stage.statistics, scores, gradients);
     if constexpr (kSums != Sums::kKeys) MultiplyColumns<kDim>(scores, dout, dv);
@@ -209,10 +226,10 @@ void Run(const AttentionBackwardArgs<N>& args, Stream stream) {
                .threads = T::kThreads,
                .shared = sizeof(typename T::Memory)};
   if constexpr (kDim > 128) {
-    Launch<KeyGradients<N, kDim, Sums::kKeys>>(grid, stream, args);
-    Launch<KeyGradients<N, kDim, Sums::kValues>>(grid, stream, args);
+    Launch<KeyGradients<N, kDim, Sums::kKeys>>(grid, stream, OperandsOf(args));
+    Launch<KeyGradients<N, kDim, Sums::kValues>>(grid, stream, OperandsOf(args));
   } else {
-    Launch<KeyGradients<N, kDim, Sums::kBoth>>(grid, stream, args);
+    Launch<KeyGradients<N, kDim, Sums::kBoth>>(grid, stream, OperandsOf(args));
   }
   grid.x = args.shape.batch * args.shape.heads;
   Launch<QueryGradients<N, kDim>>(grid, stream, args);

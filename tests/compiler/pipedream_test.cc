@@ -22,7 +22,6 @@
 #include "runtime/model/operators.h"
 #include "runtime/model/optimizer.h"
 #include "runtime/model/parameters.h"
-#include "runtime/run/export.h"
 #include "runtime/run/train.h"
 #include "tests/folder.h"
 #include "tests/kept_report.h"
@@ -241,7 +240,6 @@ std::vector<double> Run(const Case& what, const LateDevices* late = nullptr,
     auto opened = ModelFolder::Open(export_to);
     REQUIRE(opened.ok());
     folder.emplace(std::move(*opened));
-    REQUIRE(BeginExport(*program->job, &*folder).ok());
     options.exports = true;
     options.export_to = &*folder;
   }
