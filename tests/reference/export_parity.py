@@ -22,6 +22,17 @@ MODELS = {
                   rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                                 "high_freq_factor": 4.0, "original_max_position_embeddings": 16}),
 }
+DESCENDANT = dict(SIZES, max_position_embeddings=TOKENS, hidden_size=48, num_hidden_layers=4,
+                  num_attention_heads=4, num_key_value_heads=2, intermediate_size=60)
+MODELS |= {
+    "GPT-2 with the exact GELU": dict(MODELS["GPT-2"], activation_function="gelu"),
+    "Mistral": dict(DESCENDANT, model_type="mistral", sliding_window=5),
+    "Qwen2": dict(DESCENDANT, model_type="qwen2", rope_theta=1e5,
+                  rope_scaling={"rope_type": "linear", "factor": 2.0}),
+    "Qwen3": dict(DESCENDANT, model_type="qwen3", head_dim=16,
+                  rope_scaling={"rope_type": "yarn", "factor": 4.0,
+                                "original_max_position_embeddings": 8}),
+}
 # scheme, devices, tp, dp
 OTHERS = [("gpipe", 1, 1, 1), ("1f1b", 4, 1, 1), ("zb-v", 2, 2, 1), ("1f1b", 1, 2, 2),
           ("chimera", 2, 2, 2)]
