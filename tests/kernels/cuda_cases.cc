@@ -114,7 +114,7 @@ Comparison AdamWRounded(const CpuKernels& kernels) {
                       0.1f,
                       i == 1 ? nullptr : rounded[i].data()};
       }
-      const Clipped clipped = {.scale = 1, .finite = finite};
+      const Clipped clipped = {.scale = 1, .finite = finite ? 1.0f : 0.0f};
       const Floats before = w[0];
       kernels.AdamW(
           {.tensors = tensors, .clipped = &clipped, .learning_rate = 1e-2f, .rounding = rounding});
