@@ -28,7 +28,6 @@ constexpr Format kFormats[] = {
     {"\x89HDF\r\n"sv, "HDF5 data"},
     {"SQLite format 3"sv, "an SQLite database"},
     {"%PDF-"sv, "a PDF"},
-    {"version https://git-lfs.github.com/spec/"sv, "a pointer of Git LFS (git lfs pull)"},
 };
 constexpr std::string_view kJsonNames[] = {".jsonl", ".ndjson", ".json"};
 

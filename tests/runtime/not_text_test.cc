@@ -36,7 +36,6 @@ TEST_CASE("what is no text is named") {
       {"\x89HDF\r\n", "HDF5 data"},
       {"SQLite format 3", "an SQLite database"},
       {"%PDF-1.7", "a PDF"},
-      {"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS (git lfs pull)"},
       {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", "JSON"},
       {"\n [ {\n  \"text\" : 1", "JSON"},
       {"\xef\xbb\xbf{\"a\":", "JSON"},
