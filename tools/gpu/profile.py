@@ -21,7 +21,8 @@ GROUP_OF_FILE = {
     "attention_forward": FORWARD, "attention_forward_warpgroups": FORWARD, "bias": ELEMENTS,
     "clip": OPTIMIZER, "cross_entropy": CROSS_ENTROPY, "draw": ELEMENTS, "dropout": ELEMENTS,
     "elementwise": OPTIMIZER, "embedding": ELEMENTS, "gelu": ELEMENTS,
-    "norm": ELEMENTS, "norm_backward": ELEMENTS, "plain_matmul": PRODUCTS, "residual": ELEMENTS,
+    "head_norm": ELEMENTS, "norm": ELEMENTS, "norm_backward": ELEMENTS,
+    "plain_matmul": PRODUCTS, "residual": ELEMENTS,
     "rope": ELEMENTS, "round": OPTIMIZER, "sum_parts": ELEMENTS, "sum_squares": OPTIMIZER,
     "swiglu": ELEMENTS,
 }
