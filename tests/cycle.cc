@@ -18,8 +18,10 @@ struct Step {
 };
 
 std::vector<Step> StepsOf(const std::string& text) {
+  // Where it stands in its list, or in the file that it was read from.
   static const std::regex kStep(
-      R"(device (\d+) '([^']+)' \(instruction (\d+)\),?(?: which)? ([a-z ]+) (?=device|the first))");
+      R"(device (\d+) '([^']+)' \((?:instruction|line|row \d+, column) (\d+)\),?(?: which)? )"
+      R"(([a-z ]+) (?=device|the first))");
   std::vector<Step> steps;
   for (std::sregex_iterator it(text.begin(), text.end(), kStep), end; it != end; ++it) {
     Step& step = steps.emplace_back(

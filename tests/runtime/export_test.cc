@@ -405,6 +405,7 @@ TEST_CASE("a checkpoint of before has no files of its source, which is said") {
     REQUIRE(exported.ok());
     TrainOptions options;
     options.data = folder.WriteText("data.txt", 1000);
+    options.bytes = true;
     options.optimizer.steps = steps;
     options.weights = weights;
     options.resume = weights.empty();
