@@ -102,8 +102,7 @@ std::string FaultOfCycle(const std::string& error) {
   const std::string text = error.substr(cycle, end + closed.size() - cycle);
   const std::vector<Step> steps = StepsOf(text);
   size_t named = 0;
-  for (size_t at = text.find("(instruction "); at != std::string::npos;
-       at = text.find("(instruction ", at + 1))
+  for (size_t at = text.find("' ("); at != std::string::npos; at = text.find("' (", at + 1))
     ++named;
   if (steps.size() < 2 || steps.size() != named)
     return fmt::format("{} steps read of {} in: {}", steps.size(), named, text);

@@ -211,7 +211,8 @@ std::vector<GemmAlgorithm> LtProducts::Algorithms(const MatmulShape& shape, int 
   std::vector<GemmAlgorithm> algorithms;
   if (Choices(of, most, &choices) != CUBLAS_STATUS_SUCCESS) return algorithms;
   for (const cublasLtMatmulAlgo_t& choice : choices)
-    if (Computes(of, choice)) std::memcpy(&algorithms.emplace_back(), &choice, sizeof choice);
+    if (Computes(of, choice))
+      std::memcpy(algorithms.emplace_back().words.data(), &choice, sizeof choice);
   return algorithms;
 }
 
