@@ -86,8 +86,7 @@ void NoteBareTimes(const Arguments& a, const std::string& costs) {
   }
   if (with_unit.empty()) return;
   if (!keys.contains("f")) add("f=1", " by default");
-  if (!keys.contains("b") && !(keys.contains("bi") && keys.contains("bw")))
-    add("b=2", " by default");
+  if (!keys.contains("b")) add("b=2", " by default");
   if (!bare.empty())
     Note(a,
          fmt::format("pipec: --costs: {}: in seconds and bytes, as {} has a unit (a unit for each)",

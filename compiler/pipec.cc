@@ -116,7 +116,8 @@ class CommandLine {
     options::AddChoice(sub, "--color", "of a grid", kColors, &a_.color);
   }
   void Model(CLI::App* sub, bool required = false) {
-    File(sub, "--model", "config.json of a Hugging Face model, or its folder: GPT-2 or LLaMA",
+    File(sub, "--model",
+         "config.json of a Hugging Face model, or its folder: GPT-2, LLaMA, Mistral, Qwen2, Qwen3",
          &a_.model, kStandardInput)
         ->required(required);
   }

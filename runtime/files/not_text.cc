@@ -36,16 +36,23 @@ std::string_view WithoutSpace(std::string_view text) {
   return first == text.npos ? std::string_view() : text.substr(first);
 }
 
-// Whether a JSON object begins here, alone or in a list: {"key":
+// What follows a JSON string that begins here, without space; none: there is no such string.
+std::string_view AfterString(std::string_view text) {
+  if (!text.starts_with('"')) return {};
+  const size_t end = text.find('"', 1);
+  return end == text.npos ? std::string_view() : WithoutSpace(text.substr(end + 1));
+}
+
+// Whether a JSON object begins here, alone or in a list, or a list of strings: {"key": or ["one",
 bool BeginsJson(std::string_view text) {
   text = WithoutSpace(text);
   if (text.starts_with("\xef\xbb\xbf")) text = WithoutSpace(text.substr(3));
-  if (text.starts_with('[')) text = WithoutSpace(text.substr(1));
-  if (!text.starts_with('{')) return false;
-  text = WithoutSpace(text.substr(1));
-  if (!text.starts_with('"')) return false;
-  const size_t end = text.find('"', 1);
-  return end != text.npos && WithoutSpace(text.substr(end + 1)).starts_with(':');
+  if (text.starts_with('[')) {
+    text = WithoutSpace(text.substr(1));
+    const std::string_view after = AfterString(text);
+    if (after.starts_with(',') || after.starts_with(']')) return true;
+  }
+  return text.starts_with('{') && AfterString(WithoutSpace(text.substr(1))).starts_with(':');
 }
 
 }  // namespace

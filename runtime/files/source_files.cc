@@ -32,6 +32,8 @@ constexpr std::string_view kNames[] = {kConfigName,
                                        "vocab.json",
                                        "vocab.txt",
                                        "vocab.bpe",
+                                       "encoder.json",
+                                       "spm.model",
                                        "merges.txt",
                                        "tekken.json",
                                        "spiece.model",
@@ -40,7 +42,8 @@ constexpr std::string_view kNames[] = {kConfigName,
 
 // What is of a tokenizer, too, or is code of the model's own, and is not kept: it is said.
 bool IsLeft(const fs::path& path, bool has_code) {
-  return path.filename() == "additional_chat_templates" || (has_code && path.extension() == ".py");
+  return path.filename() == "additional_chat_templates" || path.filename() == "tokenizer" ||
+         (has_code && path.extension() == ".py");
 }
 
 // Where a member of the outermost object is in a text: its key, without quotes, and its value.
@@ -90,6 +93,23 @@ std::vector<Member> MembersOf(std::string_view text) {
     }
   }
   return members;
+}
+
+// The text without this member, if it has it.
+std::string Without(std::string text, std::string_view key) {
+  for (const Member& member : MembersOf(text)) {
+    if (member.key != key) continue;
+    size_t begin = static_cast<size_t>(member.key.data() - text.data()) - 1, end = member.end;
+    const size_t after = text.find_first_not_of(" \t\r\n", end);
+    if (text[after] == ',') {
+      end = text.find_first_not_of(" \t\r\n", after + 1);
+    } else if (const size_t before = text.find_last_not_of(" \t\r\n", begin - 1);
+               text[before] == ',') {
+      begin = before;  // it is the last one
+    }
+    return text.erase(begin, end - begin);
+  }
+  return text;
 }
 
 // transformers' names for them.
@@ -179,8 +199,9 @@ Result<SourceFiles> ReadSource(const std::string& folder, std::vector<std::strin
       left.push_back(bytes.status().message());
     }
   }
-  const bool has_code = !files.empty() && files[0].name == kConfigName &&
-                        files[0].bytes.find("\"auto_map\"") != std::string::npos;
+  const bool has_code = std::any_of(files.begin(), files.end(), [](const SourceFile& file) {
+    return file.bytes.find("\"auto_map\"") != std::string::npos;
+  });
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
     if (IsLeft(at->path(), has_code)) left.push_back(at->path());
@@ -190,7 +211,10 @@ Result<SourceFiles> ReadSource(const std::string& folder, std::vector<std::strin
   return files;
 }
 
-std::string ExportedConfig(std::string_view config, std::string_view architecture, Dtype dtype) {
+std::string ExportedConfig(std::string_view given, std::string_view architecture, Dtype dtype) {
+  std::string config(given);
+  for (const char* key : {"quantization_config", "compression_config"})  // the tensors are not
+    config = Without(std::move(config), key);
   const std::string type = fmt::format("\"{}\"", TorchName(dtype));
   const std::string classes = fmt::format("[\"{}\"]", architecture);
   std::string text;

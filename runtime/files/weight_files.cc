@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -43,7 +44,16 @@ Status CheckFormat(const std::string& path) {
     if (std::filesystem::exists(path + "/" + name, ignored))
       return Status::Invalid(
           fmt::format("{}: has {} and no model.safetensors ({})", path, name, kHowToConvert));
-  return {};
+  std::string other;
+  for (std::filesystem::directory_iterator at(path, ignored), end; !ignored && at != end;
+       at.increment(ignored))
+    if (const std::string name = at->path().filename(); name.ends_with(".safetensors"))
+      other = other.empty() ? name : std::min(other, name);
+  if (other.empty()) return {};
+  return Status::Invalid(fmt::format("{}: has {} and no model.safetensors ({})", path, Shown(other),
+                                     other == "adapter_model.safetensors"
+                                         ? "an adapter: merge it into its model"
+                                         : "--weights with the file itself, or an index"));
 }
 
 // Tensor -> name of its file.

@@ -91,10 +91,13 @@ Status Outputs::Open(const Program& program, TrainOptions* options) {
 Status Outputs::OpenFile(const char* option, const std::string& path,
                          std::optional<OutputFile>* file) {
   if (path.empty()) return {};
-  const std::pair<const char*, const std::optional<OutputFile>*> others[] = {{"log", &log_},
-                                                                             {"trace", &trace_}};
-  for (const auto& [name, other] : others)
-    if (*other && (*other)->Is(path))
+  const struct {
+    const char* name;
+    const std::string& path;
+    const std::optional<OutputFile>& file;
+  } others[] = {{"log", arguments_.log, log_}, {"trace", arguments_.trace, trace_}};
+  for (const auto& [name, taken, other] : others)
+    if (other && (other->Is(path) || (path == kStandardOutput && taken == path)))
       return Status::Invalid(
           fmt::format("{}: {} is the {}, too (another file)", option, path, name));
   Result<OutputFile> opened = OutputFile::Open(path);

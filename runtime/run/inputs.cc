@@ -113,7 +113,7 @@ Status Inputs::CheckCheckpoint(std::vector<std::string>* notes) const {
       static_cast<float>(*optimizer_.loss_scale) != loss_scale().scale)
     return Status::Invalid(fmt::format("--loss-scale: {} ({} has {})", *optimizer_.loss_scale,
                                        checkpoint_->folder, manifest.loss_scale));
-  notes->push_back(fmt::format("continues from {}", checkpoint_->folder));
+  notes->push_back(fmt::format("continues from {}", Shown(checkpoint_->folder)));
   return {};
 }
 
@@ -182,9 +182,10 @@ void Inputs::TellChanges(std::vector<std::string>* notes) const {
   }
   const bool by_epochs = options_.epochs > 0;
   if (manifest.by_epochs != by_epochs)
-    notes->push_back(fmt::format("goes on by --{} (before {}: by --{})",
-                                 by_epochs ? "epochs" : "steps", checkpoint_->folder,
-                                 manifest.by_epochs ? "epochs" : "steps"));
+    notes->push_back(fmt::format(
+        "goes on by --{} (before {}: by --{}){}", by_epochs ? "epochs" : "steps",
+        Shown(checkpoint_->folder), manifest.by_epochs ? "epochs" : "steps",
+        by_epochs ? "" : fmt::format(", and the learning rate counts {} steps", optimizer_.steps)));
   const std::string per_step = fmt::format("{}", batches_->PerStep());
   const auto saved = manifest.options.find("sequences a step");
   const bool other_steps = saved != manifest.options.end() && saved->second != per_step;
@@ -195,7 +196,7 @@ void Inputs::TellChanges(std::vector<std::string>* notes) const {
                     options_.epochs, optimizer_.steps - steps_before(), per_step, steps_before(),
                     optimizer_.steps));
   const auto tell = [&](const auto& was, const auto& is) {
-    for (const std::string& difference : Differences(was, is, checkpoint_->folder))
+    for (const std::string& difference : Differences(was, is, Shown(checkpoint_->folder)))
       notes->push_back(difference);
   };
   tell(manifest.options, NumberSettings(program_, options_));
@@ -250,7 +251,7 @@ Status Inputs::CheckSteps() const {
   return Status::Invalid(fmt::format("--{}: {} ({} has {} already)", by_epochs ? "epochs" : "steps",
                                      by_epochs ? options_.epochs : optimizer_.steps,
                                      checkpoint_->folder,
-                                     by_epochs ? SavedPosition().pass : steps_before()));
+                                     by_epochs ? PositionBefore().pass : steps_before()));
 }
 
 Status Inputs::CheckEvaluation(const char* option) const {
@@ -278,7 +279,7 @@ Status Inputs::OpenValidation(std::vector<std::string>* notes) {
                                        count, options_.val_data, there, each));
   if (!options_.val_batches && count < there)
     notes->push_back(fmt::format("validates with {} of {}'s {} sequences (--val-batches all)",
-                                 count * each, options_.val_data, all));
+                                 count * each, Shown(options_.val_data), all));
   args.repeat_after = count;
   val_batches_ = std::make_unique<Batches>(args);
   validation_ = {val_batches_.get(), count, 0, options_.val_every};
@@ -293,7 +294,13 @@ Status Inputs::OpenSample() {
   const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;
   std::vector<int32_t> first(program_.job->sequence_length);
   PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));
-  first.resize(std::min({kPrompt, first.size(), static_cast<size_t>(dataset.tokens())}));
+  const size_t prompt = std::min({kPrompt, first.size(), static_cast<size_t>(dataset.tokens())});
+  if (static_cast<int64_t>(prompt) == dataset.tokens()) {  // whose last token is a target alone
+    std::vector<int32_t> targets(first.size());
+    PP_RETURN_IF_ERROR(dataset.Targets(0, targets.data()));
+    first[prompt - 1] = targets[prompt - 2];
+  }
+  first.resize(prompt);
   sample_ = {options_.sample, std::move(first), options_.temperature};
   sample_is_text_ = dataset.is_text();
   return {};

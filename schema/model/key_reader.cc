@@ -196,7 +196,8 @@ void KeyReader::Scaling(const char* type, int positions, RopeConfig* rope) {
   const std::string_view name = type;
   if (name == "default") return;
   const auto factor = [&] {
-    Require(object_.contains("factor"), "factor is missing (at least 1)");
+    const bool ratio = name == "yarn" && object_.contains("factor");  // null has a meaning there
+    Require(Find("factor") != nullptr || ratio, "factor is missing (at least 1)");
     Float("factor", 1, kMaxFactor, &rope->factor, 1);
   };
   const auto original = [&] {
@@ -240,7 +241,7 @@ void KeyReader::Scaling(const char* type, int positions, RopeConfig* rope) {
     Require(rope->attention_factor >= 1e-6f && rope->attention_factor < kMaxFactor,
             fmt::format("mscale is {} and mscale_all_dim {} (nearer to each other)", mscale,
                         mscale_all_dim));
-    Bool("truncate", &rope->truncate, true);
+    Bool("truncate", &rope->truncate, !object_.contains("truncate"));  // null is false
   } else {
     Fail("rope_type is \"{}\" (\"default\", \"linear\", \"llama3\" or \"yarn\")", Shown(name));
   }

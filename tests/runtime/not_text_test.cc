@@ -38,6 +38,7 @@ TEST_CASE("what is no text is named") {
       {"%PDF-1.7", "a PDF"},
       {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", "JSON"},
       {"\n [ {\n  \"text\" : 1", "JSON"},
+      {"[\"one text\", \"another\"]", "JSON"},
       {"\xef\xbb\xbf{\"a\":", "JSON"},
   };
   for (const auto& [start, what] : starts) {

@@ -125,6 +125,11 @@ TEST_CASE("angles that a file gives twice are the same") {
         "c.json: rope_scaling: rope_type and type are not the same (one of them)");
   CHECK(Llama(R"("partial_rotary_factor":0.5)").error ==
         "c.json: partial_rotary_factor is 0.5 (only 1 is supported)");
+  CHECK(Llama(R"("rope_scaling":{"rope_type":"linear","factor":null})").error ==
+        "c.json: rope_scaling: factor is missing (at least 1)");
+  const std::string yarn = R"("rope_scaling":{"rope_type":"yarn","factor":null,"truncate":)";
+  CHECK_FALSE(Llama(yarn + "null}").config.rope.truncate);
+  CHECK(Llama(yarn + "true}").config.rope.truncate);
   // What another type of scaling would read is named.
   CHECK(Llama(R"("rope_scaling":{"rope_type":"linear","factor":4.0,"beta_fast":3.0,"foo":1})")
             .unknown == std::vector<std::string>{"rope_scaling.beta_fast", "rope_scaling.foo"});
