@@ -32,10 +32,10 @@ int64_t SourceBytes(const std::string& folder, const std::string& prefix = "");
 Result<SourceFiles> ReadSource(const std::string& folder, std::vector<std::string>* notes);
 
 // The config.json of a model that was trained from one with this config.json: all of it as it was,
-// but what the tensors are now, `dtype` and not quantized, and that the model has its head. That is right because
-// the source's weights are the plan's model's (CheckSameWeights): what the two may differ in,
-// dropout and initialisation, is a matter of the next training. REQUIRES: `config` is a JSON
-// object with something in it.
+// but what the tensors are now, `dtype` and not quantized, and that the model has its head. That is
+// right because the source's weights are the plan's model's (CheckSameWeights): what the two may
+// differ in, dropout and initialisation, is a matter of the next training. REQUIRES: `config` is a
+// JSON object with something in it.
 std::string ExportedConfig(std::string_view config, std::string_view architecture, Dtype dtype);
 
 // One of a checkpoint's: its name there, and what the manifest says of it.

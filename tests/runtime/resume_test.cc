@@ -183,7 +183,8 @@ TEST_CASE("a training goes on with other batches, by epochs or by steps") {
   const Outcome steps = run(0, 6, 3, true);
   CHECK(steps.status.message() == "");
   CHECK(position(6) == Place{2, 7});
-  CHECK(steps.notes[1] == "goes on by --steps (before " + from + ": by --epochs)");
+  CHECK(steps.notes[1] == "goes on by --steps (before " + from +
+                              ": by --epochs), and the learning rate counts 6 steps");
   const Outcome epochs = run(3, 1, 2, true);
   CHECK(epochs.status.message() == "");
   CHECK(epochs.planned == 6 + 2);
