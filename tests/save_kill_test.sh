@@ -43,8 +43,8 @@ for ((round = 0; round < rounds; ++round)); do
   "$piperun" b.plan --data text.txt --steps $steps --save saves --resume --log on.jsonl > out.txt 2> err.txt ||
     fail "round $round: after $last"
   # One that was whole, and had yet to get its name, has it now.
-  saving=$(sed -n 's/^\.saving-/step-/p' kept.txt | tail -n 1)
-  grep -qE "continues from saves/($last${saving:+|$saving})" out.txt ||
+  unnamed=$(sed -n 's/^\.saving-/|step-/p' kept.txt | tr -d '\n')
+  grep -qE "continues from saves/($last$unnamed)$" out.txt ||
     fail "round $round: not from $last: $(head -n 1 out.txt)"
   [[ $(numbers on.jsonl) == "$(numbers whole.jsonl)" ]] ||
     fail "round $round: from $last: $(numbers on.jsonl) instead of $(numbers whole.jsonl)"
