@@ -1,7 +1,7 @@
 // RMSNorm of heads on a GPU. Bound by memory: two accesses an element forward, three backward.
 //
-// A warp takes a head of a row. In the backward a block takes every 512th warp's worth of them; a
-// lane owns columns, whose sums for both gammas stay in its registers. The warps' sums, and then
+// A warp takes a head of a row; in the backward, of at most kNormParts blocks, one after the other.
+// A lane owns columns, whose sums for both gammas stay in its registers. The warps' sums, and then
 // the blocks', are added in one order, so that no two runs differ.
 #include "kernels/attention.h"
 #include "kernels/cuda/add_parts_cuda.h"
