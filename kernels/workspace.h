@@ -35,6 +35,8 @@ namespace cuda {
 
 // Of cuBLASLt's products: what NVIDIA and TransformerEngine give it on an H100.
 inline constexpr int64_t kProductBytes = int64_t{32} << 20, kProductAlign = 256;
+// As much for each stream with products: one of all work, and one of weights' gradients beside it.
+inline constexpr int kProductStreams = 2;
 
 // Of our own kernels, of which one at a time uses it.
 inline int64_t WorkspaceBytes(const WorkspaceShape& shape) {

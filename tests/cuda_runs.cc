@@ -82,6 +82,7 @@ KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
     auto cuda = MakeFakeCuda({.seed = run.seed * 100 + rank,
                               .memory = run.memory,
                               .events = run.events,
+                              .hardware_queues = run.hardware_queues,
                               .refuses = run.refuses,
                               .late = run.late});
     if (run.around_cuda) cuda = run.around_cuda(rank, std::move(cuda));

@@ -29,6 +29,7 @@ struct CudaRun {
   unsigned seed = 1;           // of the order of streams
   int64_t memory = INT64_MAX;  // of each rank's GPU
   int64_t events = INT64_MAX;  // before the driver fails
+  int hardware_queues = 32;
   // As in FakeCudaArgs.
   std::function<bool(const kernels::MatmulShape&)> refuses;
   FakeCudaArgs::Late late = FakeCudaArgs::Late::kNothing;

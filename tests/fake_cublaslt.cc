@@ -31,6 +31,7 @@ using pp::CublasLt;
 using pp::Destroy;
 using pp::Make;
 
+size_t cublasLtGetVersion() { return 130000; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return Make(handle); }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return Destroy(); }
 const char* cublasLtGetStatusString(cublasStatus_t status) {
@@ -44,8 +45,11 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* what, cublasComput
   return Make(what);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t) { return Destroy(); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t,
-                                              const void*, size_t) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
+  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)
+    std::memcpy(&CublasLt().multiprocessors, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -75,6 +79,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* found) {
   CublasLt().most = most;
+  CublasLt().asked_of = CublasLt().multiprocessors;
   if (CublasLt().heuristic != CUBLAS_STATUS_SUCCESS) return CublasLt().heuristic;
   *found = most < CublasLt().algorithms ? most : CublasLt().algorithms;
   for (int i = 0; i < *found; ++i) {
@@ -116,5 +121,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void
   const auto status = CublasLt().run.find(algorithm->data[0]);
   if (status != CublasLt().run.end()) return status->second;
   CublasLt().ran.push_back(algorithm->data[0]);
+  CublasLt().ran_on = CublasLt().multiprocessors;
   return CUBLAS_STATUS_SUCCESS;
 }

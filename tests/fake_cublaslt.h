@@ -24,7 +24,10 @@ struct FakeCublasLt {
   int most = 0;  // algorithms
   std::map<cublasLtMatmulPreferenceAttributes_t, uint64_t> preference;
   std::vector<uint64_t> ran;  // by these algorithms
-  int alive = 0;              // what was created and not destroyed
+  // Multiprocessors that products may occupy, as last said; when it was asked for algorithms, and
+  // when it computed.
+  int32_t multiprocessors = 0, asked_of = -1, ran_on = -1;
+  int alive = 0;  // what was created and not destroyed
 };
 
 // The one that the functions are.

@@ -120,6 +120,7 @@ class FakeCuda : public CudaDriver {
  public:
   explicit FakeCuda(const FakeCudaArgs& args)
       : memory_(args.memory),
+        hardware_queues_(args.hardware_queues),
         events_left_(args.events),
         seconds_(args.seconds),
         refuses_(args.refuses),
@@ -158,7 +159,8 @@ class FakeCuda : public CudaDriver {
     return bytes_;
   }
 
-  Stream MakeStream() override {
+  Stream MakeStream(Priority) override {
+    CountStreams(1);
     std::lock_guard<std::mutex> lock(mutex_);
     streams_.push_back(std::make_unique<FakeStream>(this));
     return static_cast<kernels::cuda::emulation::StreamOf*>(streams_.back().get());
@@ -231,6 +233,8 @@ class FakeCuda : public CudaDriver {
     Prepared& prepared = products_[product];
     if (!std::exchange(prepared.loaded, true)) NothingWaits("a product is loaded");
     CheckAlignment(prepared.shape, args);
+    if (streams_of_.try_emplace(args.scratch, stream).first->second != stream)
+      Fail("products of two streams with one workspace");
     Put(stream, [this, shape = prepared.shape, algorithm = prepared.algorithm, args] {
       Product(shape, args);
       if (seconds_) clock_ += seconds_(shape, algorithm);
@@ -253,6 +257,11 @@ class FakeCuda : public CudaDriver {
     return status_;
   }
 
+  void CountStreams(int more) {
+    const int all = all_streams_ += more;
+    if (all > hardware_queues_)
+      Fail(fmt::format("{} streams, and hardware queues for {}", all, hardware_queues_));
+  }
   void Put(Stream stream, std::function<void()> work) { Add(stream, {.run = std::move(work)}); }
   void Wait(Stream stream, std::function<bool()> outside, bool other_rank) {
     Add(stream, {.run = [] {}, .outside = std::move(outside), .other_rank = other_rank});
@@ -394,6 +403,8 @@ class FakeCuda : public CudaDriver {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   const int64_t memory_;
+  const int hardware_queues_;
+  std::atomic<int> all_streams_{0};  // also of libraries
   std::vector<std::byte*> taken_;
   int64_t bytes_ = 0;
   Blocks pinned_;
@@ -404,7 +415,8 @@ class FakeCuda : public CudaDriver {
     GemmAlgorithm algorithm;
     bool loaded = false;
   };
-  std::vector<Prepared> products_;  // the submitting threads'
+  std::vector<Prepared> products_;            // the submitting threads'
+  std::map<const void*, Stream> streams_of_;  // by the products' workspaces
   Status status_;
   int64_t events_left_;             // its thread's, as the following fields
   std::vector<std::byte> scratch_;  // of products
@@ -429,6 +441,10 @@ void FakeStream::Submit(const void* kernel, std::function<void()> work) {
 
 void FakeWait(CudaDriver::Stream stream, std::function<bool()> may_go_on) {
   FakeOf(stream)->cuda->Wait(stream, std::move(may_go_on), /*other_rank=*/true);
+}
+
+void FakeStreams(CudaDriver::Stream stream, int count) {
+  FakeOf(stream)->cuda->CountStreams(count);
 }
 
 void FakeDelay(CudaDriver::Stream stream, double seconds) {

@@ -22,6 +22,9 @@ struct FakeCudaArgs {
   unsigned seed = 1;
   int64_t memory = INT64_MAX;  // bytes of the GPU
   int64_t events = INT64_MAX;  // after this many it fails: from then on nothing happens any more
+  // More streams than this are an error: two of them would share a queue, where one that waits for
+  // another rank holds up the other.
+  int hardware_queues = 32;
   // How long a product takes, while nothing else takes time; empty: the host's clock counts. Called
   // for each product that is computed, on the fake's thread.
   std::function<double(const kernels::MatmulShape&, const GemmAlgorithm&)> seconds;
@@ -39,6 +42,8 @@ std::unique_ptr<CudaDriver> MakeFakeCuda(const FakeCudaArgs& args);
 // `stream`, of a fake, does not continue before another rank makes the answer yes; it is polled on
 // the fake's thread.
 void FakeWait(CudaDriver::Stream stream, std::function<bool()> may_go_on);
+// A library has made so many streams of its own on the GPU of `stream`, of a fake.
+void FakeStreams(CudaDriver::Stream stream, int count);
 // `stream`, of a fake, does nothing for so long; other streams go on.
 void FakeDelay(CudaDriver::Stream stream, double seconds);
 

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -46,8 +47,10 @@ class FakeNcclWorld {
     return id;
   }
 
-  Result<Communicator*> Join(const Nccl::Id& id, int member, int members) {
-    std::lock_guard<std::mutex> lock(mutex_);
+  // Waits until all members have come, or `ended` is set.
+  Result<Communicator*> Join(const Nccl::Id& id, int member, int members,
+                             const std::atomic<bool>& ended) {
+    std::unique_lock<std::mutex> lock(mutex_);
     Communicator& one = communicators_[id];
     if (one.members.empty()) one.members.resize(members);
     if (static_cast<int>(one.members.size()) != members || member < 0 || member >= members)
@@ -58,13 +61,22 @@ class FakeNcclWorld {
     ++one.here;
     ++waiting_;
     if (one.made()) waiting_ -= members;
-    if (waiting_ == ranks_) return Fail("deadlock: all ranks make communicators, none the same");
+    if (waiting_ == ranks_)
+      std::ignore = Fail("deadlock: all ranks make communicators, none the same");
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return one.made() || !status_.ok() || ended.load(); });
+    if (!status_.ok()) return status_;
+    if (!one.made()) return Status::Failed("NCCL: aborted");
     return &one;
   }
-
-  Status Poll(const Communicator* one, bool* made) {
+  // Something that Join waits for has changed.
+  void Wake() {
     std::lock_guard<std::mutex> lock(mutex_);
-    *made = one != nullptr && one->made();
+    changed_.notify_all();
+  }
+
+  Status status() {
+    std::lock_guard<std::mutex> lock(mutex_);
     return status_;
   }
 
@@ -119,6 +131,7 @@ class FakeNcclWorld {
  private:
   Status Fail(const std::string& what) {
     if (status_.ok()) status_ = Status::Failed("NCCL: " + what);
+    changed_.notify_all();
     return status_;
   }
 
@@ -173,6 +186,7 @@ class FakeNcclWorld {
 
   const int ranks_;
   std::mutex mutex_;
+  std::condition_variable changed_;
   int64_t ids_ = 0;
   std::map<Nccl::Id, Communicator> communicators_;
   int waiting_ = 0;  // ranks, for communicators to be made
@@ -188,7 +202,7 @@ class FakeNccl : public Nccl {
   Result<Id> MakeId() override { return world_->MakeId(); }
 
   Result<Communicator> Create(const Id& id, int member, int members) override {
-    const auto joined = world_->Join(id, member, members);
+    const auto joined = world_->Join(id, member, members, ended_);
     PP_RETURN_IF_ERROR(joined.status());
     member_[*joined] = member;
     return static_cast<Communicator>(*joined);
@@ -197,28 +211,22 @@ class FakeNccl : public Nccl {
   Status Enqueue(Communicator communicator, std::span<const Operation> operations,
                  Stream stream) override {
     auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
-    PP_CHECK(!late_[one].enqueue);
     const int member = member_[one];
+    // A real one makes two streams for each communicator; here it has none before.
+    if (streams_.insert(one).second) FakeStreams(stream, 2);
     const auto group = world_->Add(one, member, operations);
     PP_RETURN_IF_ERROR(group.status());
-    late_[one] = {kLatePolls, [=, world = world_, group = *group] {
-                    FakeWait(stream, [=] { return world->Advance(one, member, group); });
-                  }};
+    FakeWait(stream,
+             [=, world = world_, group = *group] { return world->Advance(one, member, group); });
     return {};
   }
 
-  Status Poll(Communicator communicator, bool* done) override {
-    auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
-    PP_RETURN_IF_ERROR(world_->Poll(one, done));
-    Late& late = late_[one];
-    if (!late.enqueue) return {};
-    *done = --late.polls <= 0;
-    if (*done) std::exchange(late.enqueue, nullptr)();
-    return {};
-  }
+  Status Check(Communicator) override { return world_->status(); }
 
   // A real one waits for the device if a communicator is left that holds up a stream.
   void Abort(std::span<const Communicator> communicators) override {
+    ended_.store(true);
+    world_->Wake();
     for (Communicator communicator : communicators) {
       auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
       if (one != nullptr) world_->Leave(one, member_[one]);
@@ -227,16 +235,10 @@ class FakeNccl : public Nccl {
   }
 
  private:
-  // What is begun enters the stream some polls later.
-  static constexpr int kLatePolls = 3;
-  struct Late {
-    int polls = 0;
-    std::function<void()> enqueue;  // null: nothing is under way
-  };
-
   const std::shared_ptr<FakeNcclWorld> world_;
   std::map<const FakeNcclWorld::Communicator*, int> member_;
-  std::map<const FakeNcclWorld::Communicator*, Late> late_;
+  std::set<const FakeNcclWorld::Communicator*> streams_;  // that have theirs
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace

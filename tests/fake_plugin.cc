@@ -1,9 +1,10 @@
 // What piperun loads for --backend cuda and for --transport nccl, over fakes (fake_cuda.h,
 // fake_nccl.h): its real path from the command line to a GPU, without one. The environment's
-// FAKE_GPUS says how many GPUs a host has, and, if FAKE_REFUSES is set, they have no products. NCCL
-// gets as far as what is refused before the first communicator: between processes there is no fake
-// of it.
+// FAKE_GPUS says how many GPUs a host has, and, if FAKE_REFUSES is set, they have no products.
+// Between threads of one process there is a fake of NCCL; between processes it gets as far as what
+// is refused before the first communicator.
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include "runtime/device/cuda/cuda_device.h"
@@ -37,5 +38,7 @@ extern "C" __attribute__((visibility("default"))) void pp_open_cuda(pp::CudaBack
 }
 
 extern "C" __attribute__((visibility("default"))) void pp_open_nccl(pp::NcclBackend* backend) {
-  backend->make = [] { return pp::MakeFakeNccl(pp::MakeFakeNcclWorld(1)); };
+  backend->make = [world = pp::MakeFakeNcclWorld(std::numeric_limits<int>::max())] {
+    return pp::MakeFakeNccl(world);
+  };
 }

@@ -23,8 +23,14 @@ constexpr int kPoison = 0xFF;
 // Its threads do the work of all queues, that of one queue in order.
 class LateScheduler {
  public:
+  struct Lane;
+  struct Work {
+    std::function<void()> run;
+    const Lane* after = nullptr;  // begins after a ticket of another lane; null: none
+    Ticket ticket = 0;
+  };
   struct Lane {
-    std::deque<std::function<void()>> work;
+    std::deque<Work> work;
     Ticket submitted = 0;
     std::atomic<Ticket> done{0};
     DeviceBells bells;
@@ -60,7 +66,7 @@ class LateScheduler {
     changed_.wait(lock, [&] { return lane.work.empty() && !lane.busy; });
   }
 
-  Ticket Submit(Lane& lane, std::function<void()> work) {
+  Ticket Submit(Lane& lane, Work work) {
     std::lock_guard<std::mutex> lock(mutex_);
     lane.work.push_back(std::move(work));
     changed_.notify_all();
@@ -73,7 +79,7 @@ class LateScheduler {
     while (true) {
       std::vector<std::shared_ptr<Lane>> ready;
       for (auto& lane : lanes_)
-        if (!lane->work.empty() && !lane->busy) ready.push_back(lane);
+        if (!lane->busy && MayBegin(*lane)) ready.push_back(lane);
       if (ready.empty()) {
         if (ended_) return;
         changed_.wait(lock);
@@ -88,7 +94,7 @@ class LateScheduler {
         continue;
       }
       const std::shared_ptr<Lane> lane = ready[random_() % ready.size()];
-      const std::function<void()> work = std::move(lane->work.front());
+      const std::function<void()> work = std::move(lane->work.front().run);
       lane->work.pop_front();
       lane->busy = true;
       lock.unlock();
@@ -100,6 +106,12 @@ class LateScheduler {
       lane->busy = false;
       changed_.notify_all();
     }
+  }
+
+  static bool MayBegin(const Lane& lane) {
+    if (lane.work.empty()) return false;
+    const Work& next = lane.work.front();
+    return next.after == nullptr || next.after->done.load() >= next.ticket;
   }
 
   std::mutex mutex_;
@@ -140,6 +152,10 @@ class LateQueue : public Queue {
   Ticket Stamp(double* seconds) override {
     return Later([=] { *seconds = SteadySeconds(); });
   }
+  void Follow(const Queue& other, Ticket ticket) override {
+    const auto& late = static_cast<const LateQueue&>(other);
+    last_ = scheduler_->Submit(*lane_, {[] {}, late.lane_.get(), ticket});
+  }
   Ticket last() const override { return last_; }
   Ticket Mark() override { return 0; }  // a call's work is done as it is put in
   QueueTime time() const override { return inner_->time(); }
@@ -150,7 +166,7 @@ class LateQueue : public Queue {
 
  private:
   Ticket Later(std::function<void()> work) {
-    return last_ = scheduler_->Submit(*lane_, std::move(work));
+    return last_ = scheduler_->Submit(*lane_, {std::move(work)});
   }
 
   LateScheduler* const scheduler_;

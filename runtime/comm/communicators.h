@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "runtime/comm/links.h"
 #include "runtime/comm/topology.h"
-#include "runtime/comm/transport.h"
 #include "schema/nccl/communicators.h"
 #include "schema/program.h"
 

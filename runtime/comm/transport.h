@@ -37,12 +37,6 @@ struct Port {
   bool operator==(const Port&) const = default;
 };
 
-// Ports of one rank that share an NCCL communicator, and all its members, ascending.
-struct RankCommunicator {
-  std::vector<int> members;
-  std::vector<Port> ports;
-};
-
 struct TransferArgs {
   Port port;
   void* data = nullptr;
@@ -57,6 +51,8 @@ class Copier {
   virtual int64_t Copy(void* to, const void* from, int64_t bytes) = 0;
   virtual bool Done(int64_t copy) const = 0;
 };
+
+class Queue;
 
 class Transport {
  public:
@@ -101,6 +97,14 @@ class Transport {
 
   // Whether the port's transfer is over; the port is then free again.
   virtual Status Test(const Port& port, bool* over) = 0;
+
+  // The queue of this rank's device whose work the port's transfers are, in the order of their
+  // starts: a transfer begins after what the queue was given before it, the next one may be started
+  // before it is over, and the queue's tickets tell when it is. Null: only Test does.
+  virtual Queue* QueueOf(const Port& /*port*/) const { return nullptr; }
+
+  // Failed: something has gone wrong that no transfer reports.
+  virtual Status Check() { return {}; }
 
   // From now on `copier`, which outlives this rank's transfers, copies what the rank sends and
   // receives, except for control messages. False: this transport does not work with a single copy.

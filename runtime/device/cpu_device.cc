@@ -5,7 +5,6 @@
 
 #include "kernels/sum_parts.h"
 #include "runtime/comm/clock.h"
-#include "runtime/comm/transport.h"
 #include "runtime/device/activations.h"
 #include "runtime/device/arena.h"
 #include "runtime/device/cpu_kernels.h"
@@ -40,6 +39,7 @@ class CpuQueue : public Queue {
     *seconds = SteadySeconds();
     return last_;
   }
+  void Follow(const Queue&, Ticket) override {}
   Ticket last() const override { return last_; }
   Ticket Mark() override { return last_; }
   QueueTime time() const override { return time_; }

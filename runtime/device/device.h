@@ -3,7 +3,7 @@
 // A queue carries out what is submitted to it in order, some time later: `submit` is not `done`. A
 // ticket is the event that one piece of work, and all before it in its queue, is done. Queues run
 // concurrently; if work in one needs another's, or a message, the owner waits for that before it
-// submits.
+// submits, or lets the queue itself do so (Follow).
 //
 //   CPU    a queue is the thread that submits: what is submitted is done
 //   CUDA   a queue is a stream, a ticket an event in it
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "runtime/comm/bell.h"
-#include "runtime/comm/transport.h"
+#include "runtime/comm/links.h"
 #include "runtime/device/kernels.h"
 #include "runtime/device/stage_call.h"
 #include "schema/base/status.h"
@@ -66,6 +66,9 @@ class Queue {
   // Records when the queue reaches this point, in seconds on the host's steady clock; `seconds`
   // belongs to the queue until the ticket is done.
   virtual Ticket Stamp(double* seconds) = 0;
+  // What is submitted from now on begins after `ticket` of `other`, a queue of the same device;
+  // its owner may be another thread.
+  virtual void Follow(const Queue& other, Ticket ticket) = 0;
   // Of the last work.
   virtual Ticket last() const = 0;
   // From within a call that is being submitted: for what it has put into the queue so far.
@@ -84,15 +87,6 @@ class Queue {
 struct DeviceBells {
   Bell* compute = nullptr;
   Bell* communication = nullptr;
-};
-
-inline constexpr int64_t kDeadBytes = int64_t{1} << 20;
-
-// How ranks are connected.
-struct DeviceTransportArgs {
-  Transport* inner = nullptr;                   // outlives what is made
-  std::vector<RankCommunicator> communicators;  // empty: messages go through `inner`
-  std::byte* dead = nullptr;  // of the arena: kDeadBytes that nobody uses before the first step
 };
 
 // The contents of memory that nobody has written: as a float a signalling NaN, and far from any
@@ -117,9 +111,9 @@ class Device {
   virtual Queue& compute() = 0;
   virtual Queue& reduce() = 0;
 
-  // A transport for messages from and to this device's memory; the device outlives it; null:
-  // `inner` can do it itself. Its Settle does not settle `inner`.
-  virtual Result<std::unique_ptr<Transport>> MakeTransport(const DeviceTransportArgs&) {
+  // A transport for messages from and to this device's memory (runtime/comm/links.h); the device
+  // outlives it; null: the inner one can do it itself. Its Settle does not settle the inner one.
+  virtual Result<std::unique_ptr<Transport>> MakeTransport(const Links& /*links*/) {
     return std::unique_ptr<Transport>();
   }
 

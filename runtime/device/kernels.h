@@ -36,6 +36,13 @@ class Kernels : public ActivationKernels<float>,
   // Prepares what matrix products of a shape need, once; ids count from 0.
   virtual int Prepare(const kernels::MatmulShape& shape) = 0;
   virtual void Multiply(int product, const kernels::MatmulArgs& args) = 0;
+  // Whether there is a second queue beside that of all other calls: for products that nothing reads
+  // before the next Join.
+  virtual bool has_second_queue() const { return false; }
+  // Begins after all calls so far, and may be over only after Join. REQUIRES: a second queue.
+  virtual void MultiplyBeside(int /*product*/, const kernels::MatmulArgs&) { PP_CHECK(false); }
+  // Later calls begin after all of these.
+  virtual void Join() {}
   // Whether a product is better computed with its epilogue than with separate kernels after it. The
   // answer depends only on the shape, the kind of device and the file of --gemms, as bits do.
   virtual bool Fuses(const kernels::MatmulShape&) { return false; }

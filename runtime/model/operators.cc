@@ -38,6 +38,9 @@ class KernelOperators : public Operators {
 
   bool TakesNext(size_t index) const override { return products_[index].takes_next; }
   bool TakesPrevious(size_t index) const override { return products_[index].takes_previous; }
+  bool RunsBeside(size_t index) const override {
+    return kernels_.has_second_queue() && products_[index].input >= 0;
+  }
 
   void Forward(const OperatorCall& call) override {
     const Operator& op = call.placed->op;
@@ -216,9 +219,10 @@ class KernelOperators : public Operators {
 
   // All biases of a group at once: on a GPU each is too small for a kernel of its own.
   void FinishWeights(const StageCall& call) override {
-    if (biases_.empty()) return;
-    acts_.BiasGradient({.rows = rows_, .tensors = biases_, .update = call.accumulate});
+    if (!biases_.empty())
+      acts_.BiasGradient({.rows = rows_, .tensors = biases_, .update = call.accumulate});
     biases_.clear();
+    kernels_.Join();
   }
 
   void Settle() override { peers_.Settle(); }
@@ -382,10 +386,11 @@ class KernelOperators : public Operators {
     const Operator& op = call.placed->op;
     const Update update = call.stage->accumulate;
     const bool transposed = op.matrix == Matrix::kOutIn;
-    kernels_.Multiply(products_[call.index].weight[static_cast<int>(update)],
-                      {.a = transposed ? Act(call.d_out) : Act(call.in),
-                       .b = transposed ? Act(call.in) : Act(call.d_out),
-                       .c = call.gradients[0]});
+    const int product = products_[call.index].weight[static_cast<int>(update)];
+    const kernels::MatmulArgs args = {.a = transposed ? Act(call.d_out) : Act(call.in),
+                                      .b = transposed ? Act(call.in) : Act(call.d_out),
+                                      .c = call.gradients[0]};
+    call.beside ? kernels_.MultiplyBeside(product, args) : kernels_.Multiply(product, args);
     if (op.parameters.size() < 2) return;
     biases_.push_back({op.out, Act(call.d_out), call.gradients[1]});
   }

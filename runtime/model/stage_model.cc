@@ -108,15 +108,19 @@ void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
 
 // What the weight half reads, if it was not saved.
 void StageModel::RecomputeInput(const StageCall& call, size_t index, Halves halves) {
-  const StageOperator& placed = layout_.operators[index];
-  const bool saved = placed.of(Keep::kStash).in.area != Area::kScratch;
-  if (placed.parameters.empty() || saved) return;
+  if (layout_.operators[index].parameters.empty() || Saves(index)) return;
   operators_->Forward(CallOf(call, index - 1, Keep::kStash, halves));
 }
 
-void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves) {
+bool StageModel::Saves(size_t index) const {
+  return layout_.operators[index].of(Keep::kStash).in.area != Area::kScratch;
+}
+
+void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves, Order order) {
   if (layout_.operators[index].parameters.empty()) return;
-  operators_->BackwardWeight(CallOf(call, index, Keep::kStash, halves));
+  OperatorCall one = CallOf(call, index, Keep::kStash, halves);
+  one.beside = order == Order::kBeside;
+  operators_->BackwardWeight(one);
 }
 
 // Whether the weight half runs while tensor-parallel peers sum the output of the input half, and
@@ -133,14 +137,18 @@ void StageModel::Backward(const StageCall& call) {
     begin = end - 1;
     const int group = layout_.operators[begin].group;
     while (begin > 0 && layout_.operators[begin - 1].group == group) --begin;
+    // What recomputes its input would overwrite that of another one.
+    const auto beside = [&](size_t i) { return operators_->RunsBeside(i) && Saves(i); };
     for (size_t i = end; i-- > begin;) {
-      if (WeightsFirst(i)) RecomputeInput(call, i, kHalves);
+      const bool first = WeightsFirst(i) && !beside(i);
+      if (beside(i)) WeightHalf(call, i, kHalves, Order::kBeside);
+      if (first) RecomputeInput(call, i, kHalves);
       InputHalf(call, i, kHalves);
-      if (WeightsFirst(i)) WeightHalf(call, i, kHalves);
+      if (first) WeightHalf(call, i, kHalves);
       operators_->Settle();
     }
     for (size_t i = end; i-- > begin;) {
-      if (WeightsFirst(i)) continue;
+      if (WeightsFirst(i) || beside(i)) continue;
       RecomputeInput(call, i, kHalves);
       operators_->Settle();
       WeightHalf(call, i, kHalves);

@@ -36,6 +36,8 @@ struct OperatorCall {
   std::byte *d_out = nullptr, *d_in = nullptr, *add = nullptr;
   float* part = nullptr;
 
+  bool beside = false;  // of BackwardWeight: see Operators::RunsBeside
+
   // The operator that is carried out together with this one, if the Operators say so.
   const OperatorCall* with = nullptr;
 };
@@ -57,9 +59,12 @@ class Operators {
   virtual void BackwardInput(const OperatorCall& call) = 0;
   // With tensor-parallel peers, the results of these two may be complete only now.
   virtual void Settle() = 0;
-  // The gradients; those of biases may be complete only after FinishWeights, which comes at the end
-  // of each group of operators. What they are computed from stays until then.
+  // The gradients; they may be complete only after FinishWeights, which comes at the end of each
+  // group of operators. What they are computed from stays until then.
   virtual void BackwardWeight(const OperatorCall& call) = 0;
+  // Whether a weight half may run while the input halves of its group do: then it is called before
+  // the operator's own input half, and OperatorCall::beside is set.
+  virtual bool RunsBeside(size_t) const { return false; }
   virtual void FinishWeights(const StageCall& call) = 0;
   virtual void Copy(const std::byte* from, int64_t bytes, std::byte* to) = 0;
 };
@@ -95,7 +100,9 @@ class StageModel {
   void StartFlow(const StageCall& call, Halves halves);
   void InputHalf(const StageCall& call, size_t index, Halves halves);
   void RecomputeInput(const StageCall& call, size_t index, Halves halves);
-  void WeightHalf(const StageCall& call, size_t index, Halves halves);
+  enum class Order : uint8_t { kAfter, kBeside };
+  void WeightHalf(const StageCall& call, size_t index, Halves halves, Order order = Order::kAfter);
+  bool Saves(size_t index) const;
   bool WeightsFirst(size_t index) const;
 
   StageLayout layout_;

@@ -18,6 +18,7 @@ class Binder {
         list_(program.lists[place_.device]),
         memory_(memory) {
     args_.rank = rank;
+    args_.piece = MostExchangePiece(program.job->backend);
     if (const Region* exchange = FindRegion(list_, Kind::kExchange, -1, -1))
       args_.exchange = memory.at(exchange->offset);
   }

@@ -7,17 +7,19 @@ namespace pp {
 namespace {
 
 // For a shard that fills its slots: two of its pieces do.
-bool HasHalves(const std::vector<ByteRange>& shard) {
+bool HasHalves(const std::vector<ByteRange>& shard, int64_t piece) {
   return std::any_of(shard.begin(), shard.end(),
-                     [](const ByteRange& range) { return range.bytes >= kExchangePiece; });
+                     [&](const ByteRange& range) { return range.bytes >= piece; });
 }
 
-std::vector<ByteRange> InPieces(const std::vector<ByteRange>& shard) {
-  const int64_t most = HasHalves(shard) ? kExchangePiece / 2 : kExchangePiece;
+std::vector<ByteRange> InPieces(const std::vector<ByteRange>& shard, int64_t piece) {
+  const int64_t most = HasHalves(shard, piece) ? piece / 2 : piece;
   std::vector<ByteRange> pieces;
   for (const ByteRange& range : shard)
-    for (int64_t done = 0; done < range.bytes; done += most)
-      pieces.push_back({range.begin + done, std::min(most, range.bytes - done)});
+    for (int64_t done = 0, next = 0; done < range.bytes; done += next) {
+      next = std::min(most, range.bytes - done);
+      pieces.push_back({range.begin + done, next});
+    }
   return pieces;
 }
 
@@ -36,6 +38,8 @@ RunningCollective::RunningCollective(CollectiveArgs args, Transport* transport, 
   for (const std::vector<ByteRange>& shard : args_.shards)
     for (const ByteRange& range : shard) whole_ = std::max(whole_, range.begin + range.bytes);
   if (group.size() == 1) return;  // nobody else has a part; Start adds the second one
+  stream_ = transport->QueueOf({Way::kSend, args_.channel, group[me_ == 0 ? 1 : 0]});
+  if (stream_ != nullptr) queue_ = stream_;
   if (args_.kind != CollectiveKind::kAllGather) AddScatter();
   if (args_.kind != CollectiveKind::kReduceScatter) AddGather();
   for (auto& parts : parts_) parts.resize(group.size());
@@ -47,15 +51,15 @@ void RunningCollective::AddScatter() {
   std::vector<std::vector<ByteRange>> pieces;
   size_t rounds = 0;
   for (const std::vector<ByteRange>& shard : args_.shards) {
-    pieces.push_back(InPieces(shard));
+    pieces.push_back(InPieces(shard, args_.piece));
     rounds = std::max(rounds, pieces.back().size());
   }
   const std::vector<ByteRange>& own = pieces[me_];
   for (const ByteRange& piece : own) slot_ = std::max(slot_, piece.bytes);
   slot_ = (slot_ + kAlign - 1) / kAlign * kAlign;
-  if (HasHalves(args_.shards[me_])) {
+  if (HasHalves(args_.shards[me_], args_.piece)) {
     halves_ = 2;
-    slot_ = kExchangePiece;
+    slot_ = args_.piece;
   }
   PP_CHECK(own.empty() || args_.exchange != nullptr);
   for (size_t r = 0; r < rounds; ++r) {
@@ -128,6 +132,16 @@ Status RunningCollective::Start(int64_t offset) {
     SumWhole(own_parts_, value_, args_.group.size() == 1 ? args_.second : nullptr);
   }
   sums_[0] = sums_[1] = sum_;
+  return stream_ != nullptr ? SubmitRounds() : Status();
+}
+
+Status RunningCollective::SubmitRounds() {
+  for (size_t round = 0; round < rounds_.size(); ++round) {
+    PP_RETURN_IF_ERROR(StartTransfers(round));
+    if (rounds_[round].sum.bytes > 0) SumPiece(round);
+  }
+  if (!copied_) SumWhole(std::span(own_parts_).first(1), args_.second);
+  over_ = true;
   return {};
 }
 
@@ -174,8 +188,12 @@ std::vector<std::vector<ByteRange>> EqualShards(int64_t bytes, int64_t members, 
 Status RunningCollective::StartRound() {
   if (started_ || !MayStart(round_)) return {};
   started_ = true;
+  return StartTransfers(round_);
+}
+
+Status RunningCollective::StartTransfers(size_t round) {
   transfers_.clear();
-  for (Move& move : rounds_[round_].moves) {
+  for (Move& move : rounds_[round].moves) {
     transfers_.push_back({move.port, move.slot != nullptr ? move.slot : value_ + move.range.begin,
                           move.range.bytes});
     move.under_way = true;

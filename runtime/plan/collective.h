@@ -16,6 +16,8 @@
 // minimum.
 //
 // It advances in steps that never block, on the communication thread; the sums are the device's.
+// Where transfers are work of a queue of the device (Transport::QueueOf), all of it is submitted to
+// that queue at once, and the host has no part in it: receive, sum, gather.
 #pragma once
 
 #include <cstddef>
@@ -53,20 +55,24 @@ struct CollectiveArgs {
   // second part of the same size, which is added to its first one and gets the result, too.
   std::byte* value = nullptr;
   std::byte* second = nullptr;
-  // kAllReduce, kReduceScatter: space for the others' parts: members - 1 times min(kExchangePiece,
-  // the largest range of its own shard).
+  // kAllReduce, kReduceScatter: space for the others' parts: members - 1 times min(piece, the
+  // largest range of its own shard).
   std::byte* exchange = nullptr;
+  int64_t piece = kExchangePiece;  // bytes at most; MostExchangePiece
 };
 
 class RunningCollective {
  public:
-  // REQUIRES: `rank` is in the group.
+  // `queue` sums, unless transfers are work of another one. REQUIRES: `rank` is in the group.
   RunningCollective(CollectiveArgs args, Transport* transport, Queue* queue);
 
-  // Begins; REQUIRES: it is over, or new, and what it sends is computed. `offset` is added to the
-  // value's address.
+  // The queue that all of it is submitted to; null: the communication thread advances it.
+  Queue* stream() const { return stream_; }
+
+  // Begins. `offset` is added to the value's address. With a stream nothing else is to be done;
+  // else REQUIRES: it is over, or new, and what it sends is computed.
   Status Start(int64_t offset);
-  // Does what can be done now.
+  // Does what can be done now. REQUIRES: no stream.
   Status Test(bool* over);
 
  private:
@@ -90,11 +96,14 @@ class RunningCollective {
   void SumPiece(size_t round);
   bool MayStart(size_t round) const;
   Status StartRound();
+  Status StartTransfers(size_t round);
   Status TestRound(bool* over);
+  Status SubmitRounds();
 
   const CollectiveArgs args_;
   Transport* const transport_;
-  Queue* const queue_;
+  Queue* stream_ = nullptr;
+  Queue* queue_ = nullptr;
   size_t me_ = 0;      // in the group
   int64_t whole_ = 0;  // bytes of the value
   int64_t slot_ = 0;   // bytes of a slot of the exchange

@@ -10,15 +10,18 @@ Lanes::Lanes(Args args) : args_(std::move(args)) {
   const auto size = static_cast<int>(args_.list->list.size());
   marks_ = std::make_unique<Mark[]>(size);
   ports_.resize(size);
+  streams_.resize(size);
   collectives_.resize(size);
   size_t next = 0;
   for (int i = 0; i < size; ++i) {
-    AddToQueue(i);
+    AddToLane(i);
+    if (IsMessage(args_.list->list[i])) streams_[i] = args_.transport->QueueOf(ports_[i]);
     if (Info(args_.list->list[i].op).lane != Lane::kReduce) continue;
     collectives_[i] = std::make_unique<RunningCollective>(args_.collectives[next++],
                                                           args_.transport, &args_.device->reduce());
+    streams_[i] = collectives_[i]->stream();
   }
-  for (Queue& queue : queues_) queue.next = queue.indices.size();  // at the end of iteration 0
+  for (LaneState& lane : lanes_) lane.next = lane.indices.size();  // at the end of iteration 0
 }
 
 Port Lanes::PortOf(const Instruction& message) const {
@@ -30,7 +33,7 @@ Port Lanes::PortOf(const Instruction& message) const {
           act ? Channel::kAct : Channel::kGrad, args_.topology->RankOf(peer)};
 }
 
-void Lanes::AddToQueue(int index) {
+void Lanes::AddToLane(int index) {
   const Instruction& instruction = args_.list->list[index];
   if (Info(instruction.op).lane == Lane::kCompute) return;
   int lane = kReductions;
@@ -38,12 +41,12 @@ void Lanes::AddToQueue(int index) {
     ports_[index] = PortOf(instruction);
     lane = args_.transport->LaneOf(ports_[index]);
   }
-  const auto found = std::find_if(queues_.begin(), queues_.end(),
-                                  [&](const Queue& queue) { return queue.lane == lane; });
-  if (found != queues_.end()) {
+  const auto found = std::find_if(lanes_.begin(), lanes_.end(),
+                                  [&](const LaneState& state) { return state.lane == lane; });
+  if (found != lanes_.end()) {
     found->indices.push_back(index);
   } else {
-    queues_.push_back({lane, {index}});
+    lanes_.push_back({lane, {index}});
   }
 }
 
@@ -51,30 +54,67 @@ void Lanes::Begin(const Iteration& iteration) {
   PP_CHECK(iteration.number == begun_.load() + 1);
   if (iteration.part == BodyPart::kRest) rest_.store(iteration.number);
   begun_.store(iteration.number);
-  if (!queues_.empty()) args_.transport->bell().Ring();
+  if (!lanes_.empty()) args_.transport->bell().Ring();
 }
 
 void Lanes::Passed(int index, Ticket ticket) {
-  marks_[index].ticket.store(ticket, std::memory_order_relaxed);
-  marks_[index].passed.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
+  const int64_t iteration = begun_.load(std::memory_order_relaxed);
+  marks_[index].tickets[iteration % 2].store(ticket, std::memory_order_relaxed);
+  marks_[index].passed.store(iteration, std::memory_order_release);
   if (args_.list->releases[index]) args_.transport->bell().Ring();
 }
 
 void Lanes::Await(int index, int64_t iteration) {
+  const Mark& mark = marks_[index];
   // Nobody waits for what an iteration has left out: the list is verified.
-  auto over = [&] { return Over(index, iteration); };
-  if (over()) return;
-  waiting_.store(true, std::memory_order_relaxed);
-  const double begin = SteadySeconds();
-  args_.compute_bell->WaitUntil([&] { return over() || args_.stop->load(); });
-  waiting_.store(false, std::memory_order_relaxed);
-  if (!over()) return;  // stopped
-  // What comes before its start is not communication, but the work that it waits for; what comes
-  // after its end is this thread waking up.
-  const double start = marks_[index].start.load(std::memory_order_relaxed);
-  const double end = marks_[index].end.load(std::memory_order_relaxed);
-  times_[CommKindOf(args_.list->list[index].op)].exposed +=
-      std::max(0.0, end - std::max(begin, start));
+  const auto ready = [&] {
+    return Over(index, iteration) || mark.submitted.load(std::memory_order_acquire) >= iteration;
+  };
+  if (!ready()) {
+    waiting_.store(true, std::memory_order_relaxed);
+    const double begin = SteadySeconds();
+    args_.compute_bell->WaitUntil([&] { return ready() || args_.stop->load(); });
+    waiting_.store(false, std::memory_order_relaxed);
+    if (!ready()) return;  // stopped
+    // What comes before its start is not communication, but the work that it waits for; what comes
+    // after its end is this thread waking up.
+    if (streams_[index] == nullptr)
+      times_[CommKindOf(args_.list->list[index].op)].exposed +=
+          std::max(0.0, mark.end.load(std::memory_order_relaxed) -
+                            std::max(begin, mark.start.load(std::memory_order_relaxed)));
+  }
+  if (!Over(index, iteration)) StopAt(index, iteration);
+}
+
+// The compute queue goes on after an instruction that is in its stream.
+void Lanes::StopAt(int index, int64_t iteration) {
+  Queue& compute = args_.device->compute();
+  if (stops_.size() == kMostAhead)
+    args_.compute_bell->WaitUntil(
+        [&] { return compute.Done(stops_.front().end) || args_.stop->load(); });
+  if (args_.stop->load()) return;
+  CountStops();
+  Stop& stop = stops_.emplace_back();
+  stop.kind = CommKindOf(args_.list->list[index].op);
+  compute.Stamp(&stop.times.start);
+  compute.Follow(*streams_[index],
+                 marks_[index].end_tickets[iteration % 2].load(std::memory_order_relaxed));
+  stop.end = compute.Stamp(&stop.times.end);
+}
+
+void Lanes::CountStops() {
+  while (!stops_.empty() && args_.device->compute().Done(stops_.front().end)) {
+    const Recorder::Times& times = stops_.front().times;
+    times_[stops_.front().kind].exposed += times.end - times.start;
+    stops_.pop_front();
+  }
+}
+
+CommTimes Lanes::times() const {
+  CommTimes all = times_;
+  for (const Stop& stop : stops_)
+    all[stop.kind].exposed += std::max(0.0, stop.times.end - stop.times.start);
+  return all;
 }
 
 bool Lanes::Executes(int index, int64_t iteration) const {
@@ -85,66 +125,112 @@ bool Lanes::Executes(int index, int64_t iteration) const {
   return args_.list->Executes(index, part);
 }
 
+// Of what the compute lane had submitted when it had passed what the instruction waits for.
+Ticket Lanes::TicketFor(int index, int64_t iteration) const {
+  const Dependence& after = args_.list->waits_for[index];
+  if (after.index < 0) return 0;
+  const int64_t of = iteration + after.body;
+  return of < 1 ? 0 : marks_[after.index].tickets[of % 2].load(std::memory_order_relaxed);
+}
+
+// With a stream: it may be submitted.
 bool Lanes::MayStart(int index, int64_t iteration) const {
   const Dependence& after = args_.list->waits_for[index];
   if (after.index < 0) return true;
-  const Mark& mark = marks_[after.index];  // iteration 0 does not exist: all passed
-  return mark.passed.load(std::memory_order_acquire) >= iteration + after.body &&
-         args_.device->compute().Done(mark.ticket.load(std::memory_order_relaxed));
+  // Iteration 0 does not exist: all passed.
+  if (marks_[after.index].passed.load(std::memory_order_acquire) < iteration + after.body)
+    return false;
+  return streams_[index] != nullptr || args_.device->compute().Done(TicketFor(index, iteration));
 }
 
 Status Lanes::Advance(bool* moved) {
-  for (Queue& queue : queues_) PP_RETURN_IF_ERROR(AdvanceQueue(&queue, moved));
+  for (LaneState& lane : lanes_) PP_RETURN_IF_ERROR(AdvanceLane(&lane, moved));
   return {};
 }
 
-Status Lanes::AdvanceQueue(Queue* queue, bool* moved) {
+Status Lanes::AdvanceLane(LaneState* lane, bool* moved) {
   while (true) {
-    if (queue->next == queue->indices.size()) {
-      if (queue->iteration >= begun_.load()) return {};
-      ++queue->iteration;
-      queue->next = 0;
+    EndSubmitted(lane, moved);
+    if (lane->next == lane->indices.size()) {
+      if (lane->iteration >= begun_.load()) return {};
+      ++lane->iteration;
+      lane->next = 0;
     }
-    const int index = queue->indices[queue->next];
-    if (!Executes(index, queue->iteration)) {
-      ++queue->next;
+    const int index = lane->indices[lane->next];
+    if (!Executes(index, lane->iteration)) {
+      ++lane->next;
       continue;
     }
-    if (!queue->started) {
-      if (!MayStart(index, queue->iteration)) return {};
+    if (!lane->started) {
+      if (!MayStart(index, lane->iteration)) return {};
+      if (streams_[index] != nullptr) {
+        if (lane->submitted.size() == kMostAhead) return {};
+        PP_RETURN_IF_ERROR(Submit(lane, index));
+        ++lane->next;
+        *moved = true;
+        continue;
+      }
+      if (!lane->submitted.empty()) return {};  // one at a time
       marks_[index].start.store(SteadySeconds(), std::memory_order_relaxed);
-      PP_RETURN_IF_ERROR(StartNext(*queue, index));
-      queue->started = *moved = true;
+      PP_RETURN_IF_ERROR(StartNext(index, lane->iteration));
+      lane->started = *moved = true;
       ++in_flight_;
     }
     bool over = false;
     PP_RETURN_IF_ERROR(TestNext(index, &over));
     if (!over) return {};
     *moved = true;
-    queue->started = false;
-    ++queue->next;
+    lane->started = false;
+    ++lane->next;
     --in_flight_;
-    End(index, *queue);
+    End(index, lane->iteration,
+        {marks_[index].start.load(std::memory_order_relaxed), SteadySeconds()});
   }
 }
 
-void Lanes::End(int index, const Queue& queue) {
-  const double start = marks_[index].start.load(std::memory_order_relaxed), end = SteadySeconds();
-  times_[CommKindOf(args_.list->list[index].op)].total += end - start;
+Status Lanes::Submit(LaneState* lane, int index) {
+  Queue& stream = *streams_[index];
+  const int64_t iteration = lane->iteration;
+  stream.Follow(args_.device->compute(), TicketFor(index, iteration));
+  Submitted& one = lane->submitted.emplace_back(Submitted{.index = index, .iteration = iteration});
+  stream.Stamp(&one.times.start);
+  PP_RETURN_IF_ERROR(StartNext(index, iteration));
+  one.end = stream.Stamp(&one.times.end);
+  ++in_flight_;
+  Mark& mark = marks_[index];
+  mark.end_tickets[iteration % 2].store(one.end, std::memory_order_relaxed);
+  mark.submitted.store(iteration, std::memory_order_release);
+  args_.compute_bell->Ring();
+  return {};
+}
+
+void Lanes::EndSubmitted(LaneState* lane, bool* moved) {
+  while (!lane->submitted.empty()) {
+    const Submitted& first = lane->submitted.front();
+    if (!streams_[first.index]->Done(first.end)) return;
+    End(first.index, first.iteration, first.times);
+    lane->submitted.pop_front();
+    --in_flight_;
+    *moved = true;
+  }
+}
+
+void Lanes::End(int index, int64_t iteration, const Recorder::Times& times) {
+  times_[CommKindOf(args_.list->list[index].op)].total += times.end - times.start;
   if (args_.recorder != nullptr)
-    args_.recorder->Add(index, args_.list->StepOf(index, {queue.iteration}), {start, end});
-  marks_[index].end.store(end, std::memory_order_relaxed);
-  marks_[index].over.store(queue.iteration, std::memory_order_release);
+    args_.recorder->Add(index, args_.list->StepOf(index, {iteration}), times);
+  marks_[index].end.store(times.end, std::memory_order_relaxed);
+  marks_[index].over.store(iteration, std::memory_order_release);
   args_.compute_bell->Ring();
 }
 
-Status Lanes::StartNext(const Queue& queue, int index) {
+Status Lanes::StartNext(int index, int64_t iteration) {
   const BoundList& bound = *args_.list;
   if (!collectives_[index])
     return args_.transport->Start(ports_[index], bound.data[index], bound.bytes[index]);
   const bool weights = bound.list[index].op == Op::kGatherWeights;
   return collectives_[index]->Start(
-      weights ? bound.SlotOf(index, {queue.iteration}, 0) * bound.weights_bytes[index] : 0);
+      weights ? bound.SlotOf(index, {iteration}, 0) * bound.weights_bytes[index] : 0);
 }
 
 Status Lanes::TestNext(int index, bool* over) {

@@ -5,10 +5,20 @@
 //
 // Two threads share this. The compute thread begins iterations, reports its progress and waits for
 // instructions; the communication thread advances the lanes.
+//
+// Where a lane's transfers are work of a queue of the device (Transport::QueueOf), its stream, both
+// threads only submit, and the queues wait for each other:
+//
+//   communication thread   the stream follows what the compute queue has made, then takes the
+//                          transfer; so on with the next instruction of the lane
+//   compute thread         WAIT: once the transfer is in its stream, the compute queue follows it
+//
+// so that neither queue runs dry while a thread wakes up.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -42,7 +52,8 @@ class Lanes {
   bool Over(int index, int64_t iteration) const {
     return marks_[index].over.load(std::memory_order_acquire) >= iteration;
   }
-  // The compute thread: returns when instruction `index` of another lane is over, or with `stop`.
+  // The compute thread: what it submits from now on comes after the end of instruction `index` of
+  // another lane. Returns when that is certain, or with `stop`.
   void Await(int index, int64_t iteration);
 
   // Any thread: the compute thread sleeps in Await.
@@ -56,46 +67,74 @@ class Lanes {
   bool in_flight() const { return in_flight_ > 0; }
 
   // When both threads have ended.
-  CommTimes times() const { return times_; }
+  CommTimes times() const;
 
  private:
-  struct Queue {
+  // How far the host may get ahead of the device: a stream has room for some hundred pieces of
+  // work, and a thread that waits for room would hold up all other streams.
+  static constexpr size_t kMostAhead = 16;
+
+  // An instruction that is in its stream and not over yet. The device writes its times.
+  struct Submitted {
+    int32_t index = -1;
+    int64_t iteration = 0;
+    Ticket end = 0;
+    Recorder::Times times;
+  };
+  struct LaneState {
     int lane = kReductions;
     std::vector<int32_t> indices;
     size_t next = 0;
     int64_t iteration = 0;
     bool started = false;
+    std::deque<Submitted> submitted;  // at most kMostAhead
   };
-  // What the two threads tell each other about an instruction, by its index.
+  // What the two threads tell each other about an instruction, by its index. Tickets: of this
+  // iteration and of the one before, by its number modulo 2; no thread gets further ahead.
   struct Mark {
-    std::atomic<int64_t> passed{0};  // the last iteration in which the compute lane was past it
-    std::atomic<int64_t> ticket{0};  // of what the compute lane had submitted then
-    std::atomic<int64_t> over{0};    // other lanes: the last iteration in which it was over
-    std::atomic<double> start{0};    // when it began
-    std::atomic<double> end{0};      // and ended
+    std::atomic<int64_t> passed{0};     // the last iteration in which the compute lane was past it
+    std::atomic<int64_t> tickets[2]{};  // of what the compute lane had submitted then
+    std::atomic<int64_t> over{0};       // other lanes: the last iteration in which it was over
+    std::atomic<int64_t> submitted{0};  // of one with a stream: in which it was put there
+    std::atomic<int64_t> end_tickets[2]{};  // of the stream: its end
+    std::atomic<double> start{0};           // without a stream: when it began
+    std::atomic<double> end{0};             // and ended
+  };
+  // The compute queue's stop at a stream's work: the device writes when it began and ended.
+  struct Stop {
+    CommKind kind = CommKind::kMessages;
+    Ticket end = 0;
+    Recorder::Times times;
   };
 
   static constexpr int kReductions = -1;
 
   Port PortOf(const Instruction& message) const;
-  void AddToQueue(int index);
+  void AddToLane(int index);
   bool Executes(int index, int64_t iteration) const;
+  Ticket TicketFor(int index, int64_t iteration) const;
   bool MayStart(int index, int64_t iteration) const;
-  Status AdvanceQueue(Queue* queue, bool* moved);
-  Status StartNext(const Queue& queue, int index);
+  Status AdvanceLane(LaneState* lane, bool* moved);
+  Status Submit(LaneState* lane, int index);
+  void EndSubmitted(LaneState* lane, bool* moved);
+  Status StartNext(int index, int64_t iteration);
   Status TestNext(int index, bool* over);
-  void End(int index, const Queue& queue);
+  void End(int index, int64_t iteration, const Recorder::Times& times);
+  void StopAt(int index, int64_t iteration);
+  void CountStops();
 
   const Args args_;
-  std::vector<Queue> queues_;                                    // the communication thread's
+  std::vector<LaneState> lanes_;                                 // the communication thread's
   std::vector<Port> ports_;                                      // by index, of messages
+  std::vector<Queue*> streams_;                                  // by index; null: none
   std::vector<std::unique_ptr<RunningCollective>> collectives_;  // by index; null: no reduction
   std::unique_ptr<Mark[]> marks_;
   std::atomic<int64_t> begun_{0};
   std::atomic<int64_t> rest_{0};  // the iteration that is the epilogue; 0: not known yet
   std::atomic<bool> waiting_{false};
   int in_flight_ = 0;
-  CommTimes times_;  // taken by the communication thread, exposed by the compute thread
+  CommTimes times_;         // taken by the communication thread, exposed by the compute thread
+  std::deque<Stop> stops_;  // the compute thread's; at most kMostAhead
 };
 
 }  // namespace pp

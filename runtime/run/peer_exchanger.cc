@@ -36,9 +36,12 @@ PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
                         .dtype = exchange.dtype,
                         .shards = EqualShards(bytes, members, align),
                         .value = args_.device->at(0),
-                        .exchange = args_.exchange};
-    collectives_[exchange] = std::make_unique<RunningCollective>(std::move(args), args_.transport,
-                                                                 &args_.device->reduce());
+                        .exchange = args_.exchange,
+                        .piece = args_.piece};
+    auto& made = collectives_[exchange];
+    made = std::make_unique<RunningCollective>(std::move(args), args_.transport,
+                                               &args_.device->reduce());
+    stream_ = made->stream();
   }
 }
 
@@ -56,19 +59,33 @@ void PeerExchanger::Wait() {
   const auto over = [&] {
     return over_.load(std::memory_order_acquire) == asked_.load() || args_.stop->load();
   };
-  if (over()) return;
-  const double begin = SteadySeconds();
-  waiting_.store(true, std::memory_order_relaxed);
-  args_.transport->bell().Ring();  // it can poll more often now
-  args_.compute_bell->WaitUntil(over);
-  waiting_.store(false, std::memory_order_relaxed);
-  waited_ += SteadySeconds() - begin;
+  if (!over()) {
+    const double begin = SteadySeconds();
+    waiting_.store(true, std::memory_order_relaxed);
+    args_.transport->bell().Ring();  // it can poll more often now
+    args_.compute_bell->WaitUntil(over);
+    waiting_.store(false, std::memory_order_relaxed);
+    waited_ += SteadySeconds() - begin;
+  }
+  if (stream_ != nullptr && !args_.stop->load())
+    args_.device->compute().Follow(*stream_, ends_[asked_.load() % kMostAhead]);
 }
 
 Status PeerExchanger::Advance(bool* moved) {
   const int64_t asked = asked_.load(std::memory_order_acquire);
   if (over_.load(std::memory_order_relaxed) == asked) return {};
   RunningCollective& collective = *collectives_.at(what_);
+  if (stream_ != nullptr) {
+    Ticket& end = ends_[asked % kMostAhead];
+    if (!stream_->Done(end)) return {};
+    stream_->Follow(args_.device->compute(), made_);
+    PP_RETURN_IF_ERROR(collective.Start(data_ - args_.device->at(0)));
+    end = stream_->Mark();
+    *moved = true;
+    over_.store(asked, std::memory_order_release);
+    args_.compute_bell->Ring();
+    return {};
+  }
   if (begun_ != asked) {
     if (!args_.device->compute().Done(made_)) return {};
     PP_RETURN_IF_ERROR(collective.Start(data_ - args_.device->at(0)));

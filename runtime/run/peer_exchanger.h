@@ -17,9 +17,10 @@ namespace pp {
 class PeerExchanger : public Peers {
  public:
   struct Args {
-    Group group;                    // in the order of their indices
-    std::vector<PeerExchange> all;  // all kinds of exchanges
-    std::byte* exchange = nullptr;  // StageLayout::exchange
+    Group group;                     // in the order of their indices
+    std::vector<PeerExchange> all;   // all kinds of exchanges
+    std::byte* exchange = nullptr;   // StageLayout::exchange
+    int64_t piece = kExchangePiece;  // MostExchangePiece
     Transport* transport = nullptr;
     Device* device = nullptr;
     Bell* compute_bell = nullptr;             // rung when one is over
@@ -33,7 +34,7 @@ class PeerExchanger : public Peers {
 
   // The communication thread: does what can be done now.
   Status Advance(bool* moved);
-  // Any thread: something was asked for, and is not over.
+  // Any thread: something was asked for, and is neither over nor submitted to a stream.
   bool under_way() const { return asked_.load() != over_.load(); }
   // Any thread: the compute thread sleeps in Wait.
   bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
@@ -41,12 +42,17 @@ class PeerExchanger : public Peers {
   double waited() const { return waited_; }
 
  private:
+  // So many may be in the stream: it has room for more, and the compute thread is never held up.
+  static constexpr int kMostAhead = 16;
+
   const Args args_;
+  Queue* stream_ = nullptr;  // of all of them; null: the communication thread advances them
   std::map<PeerExchange, std::unique_ptr<RunningCollective>> collectives_;
   // The last request.
   std::byte* data_ = nullptr;
   PeerExchange what_;
-  Ticket made_ = 0;  // what it is of
+  Ticket made_ = 0;               // what it is of
+  Ticket ends_[kMostAhead] = {};  // in the stream, by number
   std::atomic<int64_t> asked_{0}, over_{0};
   int64_t begun_ = 0;  // the communication thread's
   std::atomic<bool> waiting_{false};

@@ -60,17 +60,17 @@ Status Rank::Setup() {
 
 // The transport to and from the device's memory.
 Status Rank::MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives) {
-  DeviceTransportArgs args{.inner = args_.transport};
+  Links links{.inner = args_.transport};
   if (args_.nccl != nullptr) {
     const Workspace workspace = WorkspaceOf(*args_.program->job);
-    PP_CHECK(workspace.product_bytes >= kDeadBytes);
-    args.dead =
+    PP_CHECK(workspace.product_bytes >= kSpareBytes);
+    links.spare =
         device_->at(FindRegion(List(), Kind::kWorkspace, -1, -1)->offset + workspace.products);
     std::vector<Group> groups;
     for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
-    args.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
+    links.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
   }
-  Result<std::unique_ptr<Transport>> transport = device_->MakeTransport(args);
+  Result<std::unique_ptr<Transport>> transport = device_->MakeTransport(links);
   PP_RETURN_IF_ERROR(transport.status());
   device_transport_ = std::move(*transport);
   return {};
@@ -137,6 +137,8 @@ void Rank::MakePeerExchanger() {
   if (topology_.tp == 1) return;
   PeerExchanger::Args peers{.group = topology_.PeersOf(place_),
                             .all = PeerExchanges(*program.job),
+                            .exchange = nullptr,
+                            .piece = MostExchangePiece(program.job->backend),
                             .transport = messages(),
                             .device = device_.get(),
                             .compute_bell = &bell_,

@@ -99,6 +99,9 @@ void Rank::CommunicationMain() {
     quiet_tests_ = moved ? 0 : quiet_tests_ + 1;
     if (!moved) Nap(seen);
   }
+  // What the device still waits for from other ranks never comes, and the compute thread waits for
+  // the device.
+  if (signals_.stop.load()) SettleMessages();
   signals_.ended.store(true);
   args_.news->Ring();
 }
@@ -109,6 +112,7 @@ Status Rank::Communicate(bool* moved) {
   Status status = control_.Advance(moved);
   const auto goes_on = [&] { return status.ok() && !signals_.stop.load(); };
   if (goes_on() && !signals_.connected.load()) status = Connect();
+  if (goes_on()) status = messages()->Check();
   if (signals_.connected.load()) {
     if (goes_on() && peers_) status = peers_->Advance(moved);
     if (goes_on()) status = lanes_->Advance(moved);

@@ -185,8 +185,9 @@ int64_t NormBlocks(const Job& job) {
   return job.tp * (last.first_norm_block + last.norm_blocks);
 }
 
-int64_t ExchangeBytes(int64_t members, int64_t shard) {
-  return (members - 1) * std::min(kExchangePiece, (shard + kAlign - 1) / kAlign * kAlign);
+int64_t ExchangeBytes(DeviceKind backend, int64_t members, int64_t shard) {
+  return (members - 1) *
+         std::min(MostExchangePiece(backend), (shard + kAlign - 1) / kAlign * kAlign);
 }
 
 std::vector<PeerExchange> PeerExchanges(const Job& job) {

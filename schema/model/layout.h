@@ -32,7 +32,8 @@ namespace pp {
 inline constexpr int64_t kAlign = 64;
 // The gradient norm is summed in double per block of this many elements of one tensor.
 inline constexpr int64_t kNormBlock = 65536;
-// Collectives that take sums do so in pieces of at most this many bytes per member.
+// On CPUs, collectives that take sums do so in pieces of at most this many bytes per member, which
+// caches hold.
 inline constexpr int64_t kExchangePiece = int64_t{1} << 20;
 
 // One parameter of a stage; with tensor-parallel peers, one peer's part of it.
@@ -211,8 +212,13 @@ int64_t NormBlocks(const Job& job);
 
 // A collective of n members sums by direct exchange: each of them receives the other n - 1's parts
 // of its own shard, a piece at a time, sums them in the order of the group, and all gather the
-// sums. This is the space for one piece from each of the others.
-int64_t ExchangeBytes(int64_t members, int64_t shard);
+// sums. This is the largest piece: on a GPU the whole shard, as each piece costs some 0.2 ms of
+// messages there.
+constexpr int64_t MostExchangePiece(DeviceKind backend) {
+  return backend == DeviceKind::kCuda ? INT64_MAX : kExchangePiece;
+}
+// The space for one piece from each of the others.
+int64_t ExchangeBytes(DeviceKind backend, int64_t members, int64_t shard);
 
 // What tensor-parallel peers do together with `numbers` elements, for which each of them has space.
 // kSum: all get the sum of what each has. kScatter: each gets its share of the sum, in its place.

@@ -86,7 +86,8 @@ class Placer {
     int64_t exchange = 0;
     for (const auto [work, numbers, dtype] : PeerExchanges(job)) {
       const int64_t bytes = numbers * BytesOf(dtype);
-      exchange = std::max(exchange, ExchangeBytes(job.tp, (bytes + job.tp - 1) / job.tp + kAlign));
+      exchange = std::max(
+          exchange, ExchangeBytes(job.backend, job.tp, (bytes + job.tp - 1) / job.tp + kAlign));
     }
     layout_.exchange = scratch->Take(exchange / 4);
     layout_.statistics = scratch->Take(job.tp > 1 ? 3 * job.tp * tokens_ : 0);

@@ -60,7 +60,8 @@ Workspace WorkspaceOf(const Job& job) {
   Workspace workspace;
   workspace.kernel_bytes = KernelBytes(job, needs.shape);
   if (job.backend == DeviceKind::kCuda)
-    workspace.product_bytes = kernels::cuda::kProductBytes + kernels::cuda::kProductAlign;
+    workspace.product_bytes = kernels::cuda::kProductStreams * kernels::cuda::kProductBytes +
+                              kernels::cuda::kProductAlign;
   Places places;
   workspace.angles = places.Take(needs.angles);
   workspace.first_keys = places.Take(needs.first_keys);

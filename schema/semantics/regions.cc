@@ -52,6 +52,7 @@ std::vector<Region> Regions::On(int device) const {
     regions.push_back({kind, stage, pipe, end, bytes});
     end = std::min(kTooMany, (end + bytes + kAlign - 1) / kAlign * kAlign);
   };
+  const DeviceKind backend = program.job->backend;
   int64_t scratch = 0, loss = 0, exchange = 0;
   const DeviceList& list = program.lists[device];
   const bool several = program.pipes.size() > 1, shards = program.zero == 1;
@@ -62,7 +63,7 @@ std::vector<Region> Regions::On(int device) const {
     const StageLayout layout = LayoutStage(*program.job, stage);
     const int copy = several ? pipe : -1;
     add(Kind::kWeights, stage, copy, Times(versions, layout.weights_bytes));
-    if (program.job->backend == DeviceKind::kCuda)
+    if (backend == DeviceKind::kCuda)
       add(Kind::kRounded, stage, copy, Times(versions, layout.rounded_bytes));
     add(Kind::kWgrad, stage, copy, layout.wgrad_bytes);
     add(Kind::kOptimizer, stage, copy,
@@ -71,11 +72,12 @@ std::vector<Region> Regions::On(int device) const {
     scratch = std::max(scratch, drops ? layout.drop_scratch_bytes : layout.scratch_bytes);
     loss = std::max(loss, layout.loss_bytes * program.microbatches);
     if (program.Copies() > 1)
-      exchange = std::max(exchange, ExchangeBytes(program.Copies(), LargestShard(program, layout)));
+      exchange = std::max(exchange,
+                          ExchangeBytes(backend, program.Copies(), LargestShard(program, layout)));
     if (layout.tied_bytes > 0)
-      exchange = std::max(
-          exchange,
-          ExchangeBytes(tied_members_, (layout.tied_bytes + tied_members_ - 1) / tied_members_));
+      exchange = std::max(exchange,
+                          ExchangeBytes(backend, tied_members_,
+                                        (layout.tied_bytes + tied_members_ - 1) / tied_members_));
   }
   add(Kind::kScratch, -1, -1, scratch);
   add(Kind::kWorkspace, -1, -1, WorkspaceOf(*program.job).bytes);

@@ -14,7 +14,7 @@ namespace pp {
 // at multiples of kAlign. None without a model.
 //
 // Loss: one double for each micro-batch of the program, where the last stage is. Exchange: for the
-// collective of n members that needs the most, n - 1 pieces of at most 1 MiB, of which each
+// collective of n members that needs the most, n - 1 pieces (MostExchangePiece), of which each
 // receives another member's part; a collective cuts the region into n - 1 equal pieces.
 class Regions {
  public:

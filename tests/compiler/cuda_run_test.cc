@@ -21,6 +21,7 @@
 #include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
 #include "tests/folder.h"
+#include "tests/forwarding_cuda.h"
 #include "tests/must_compile.h"
 
 namespace pp {
@@ -39,24 +40,20 @@ struct Plant {
   std::function<void(int rank, BoundList*, std::vector<CollectiveArgs>*)> after_bind;
 };
 
-class PlantedCuda : public CudaDriver {
+class PlantedCuda : public ForwardingCuda {
  public:
   PlantedCuda(int rank, std::unique_ptr<CudaDriver> inner, const Plant& plant)
-      : rank_(rank), inner_(std::move(inner)), plant_(plant) {}
+      : ForwardingCuda(std::move(inner)), rank_(rank), plant_(plant) {}
 
-  void Use() override { inner_->Use(); }
   Result<std::byte*> Allocate(int64_t bytes) override {
     if (bytes > plant_.bytes) return Status::Invalid("the plan takes too many bytes");
     return inner_->Allocate(bytes);
   }
-  Result<std::byte*> TakePinned(int64_t bytes) override { return inner_->TakePinned(bytes); }
-  int64_t bytes() const override { return inner_->bytes(); }
-  Stream MakeStream() override {
-    const Stream stream = inner_->MakeStream();
+  Stream MakeStream(Priority priority) override {
+    const Stream stream = inner_->MakeStream(priority);
     if (made_++ == plant_.hasty) hasty_stream_ = stream;
     return stream;
   }
-  Event MakeEvent() override { return inner_->MakeEvent(); }
   void Record(Event event, Stream stream) override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -64,26 +61,10 @@ class PlantedCuda : public CudaDriver {
     }
     inner_->Record(event, stream);
   }
-  void WaitFor(Stream stream, Event event) override { inner_->WaitFor(stream, event); }
   bool Reached(Event event) override {
     std::lock_guard<std::mutex> lock(mutex_);
     return hasty_events_.contains(event) || inner_->Reached(event);
   }
-  double SecondsBetween(Event first, Event second) override {
-    return inner_->SecondsBetween(first, second);
-  }
-  void Copy(void* to, const void* from, int64_t bytes, Stream stream) override {
-    inner_->Copy(to, from, bytes, stream);
-  }
-  void Fill(void* at, uint32_t word, int64_t words, Stream stream) override {
-    inner_->Fill(at, word, words, stream);
-  }
-  GemmMachine machine() override { return inner_->machine(); }
-  void BeginProducts(std::byte* workspace) override { inner_->BeginProducts(workspace); }
-  std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) override {
-    return inner_->Algorithms(shape, most);
-  }
-  void LoadKernels() override { inner_->LoadKernels(); }
   PreparedProduct Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm,
                           const kernels::MatmulArgs& dead, Stream stream) override {
     if (shape.epilogue != kernels::Epilogue::kNone && !plant_.fuses) return {};
@@ -98,11 +79,9 @@ class PlantedCuda : public CudaDriver {
     if (rank_ == plant_.slow_rank) FakeDelay(stream, 1e-3);
     inner_->Multiply(product, planted, stream);
   }
-  Status status() const override { return inner_->status(); }
 
  private:
   const int rank_;
-  const std::unique_ptr<CudaDriver> inner_;
   const Plant plant_;
   int made_ = 0;
   std::map<int, kernels::Epilogue> epilogues_;  // by product

@@ -155,7 +155,7 @@ void CheckCollectives(const Program& program, const Topology& topology, int rank
     for (const ByteRange& range : args.shards[me]) piece = std::max(piece, range.bytes);
     if (args.kind != CollectiveKind::kAllGather && args.group.size() > 1)
       PP_CHECK(memory.Has(args.exchange, static_cast<int64_t>(args.group.size() - 1) *
-                                             std::min(kExchangePiece, piece)));
+                                             std::min(args.piece, piece)));
   }
 }
 

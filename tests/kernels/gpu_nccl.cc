@@ -6,10 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
-#include <thread>
 #include <vector>
 
-#include "runtime/comm/clock.h"
 #include "runtime/device/cuda/cuda_plugin.h"
 
 namespace pp {
@@ -17,19 +15,9 @@ namespace {
 
 constexpr int64_t kNumbers = 1 << 20;
 constexpr int64_t kBytes = kNumbers * 4;
-constexpr double kSeconds = 60;
 
 Status Check(cudaError_t error) {
   return error == cudaSuccess ? Status() : Status::Failed(cudaGetErrorString(error));
-}
-
-Status Await(Nccl& nccl, Nccl::Communicator communicator) {
-  const double end = SteadySeconds() + kSeconds;
-  for (bool done = false; !done; std::this_thread::yield()) {
-    PP_RETURN_IF_ERROR(nccl.Poll(communicator, &done));
-    if (SteadySeconds() > end) return Status::Failed("no answer");
-  }
-  return {};
 }
 
 Status SendToSelf(Nccl& nccl) {
@@ -47,11 +35,10 @@ Status SendToSelf(Nccl& nccl) {
   PP_RETURN_IF_ERROR(id.status());
   const auto communicator = nccl.Create(*id, 0, 1);
   PP_RETURN_IF_ERROR(communicator.status());
-  PP_RETURN_IF_ERROR(Await(nccl, *communicator));
   const Nccl::Operation both[] = {{Way::kSend, 0, from, kBytes}, {Way::kRecv, 0, to, kBytes}};
   PP_RETURN_IF_ERROR(nccl.Enqueue(*communicator, both, stream));
-  PP_RETURN_IF_ERROR(Await(nccl, *communicator));
   PP_RETURN_IF_ERROR(Check(cudaStreamSynchronize(stream)));
+  PP_RETURN_IF_ERROR(nccl.Check(*communicator));
   PP_RETURN_IF_ERROR(Check(cudaMemcpy(received.data(), to, kBytes, cudaMemcpyDefault)));
   nccl.Abort({&*communicator, 1});
   return received == sent ? Status() : Status::Failed("other bytes than were sent");

@@ -50,7 +50,7 @@ class CountingDriver : public CudaDriver {
   Result<std::byte*> Allocate(int64_t bytes) override { return addresses_.Take(bytes); }
   Result<std::byte*> TakePinned(int64_t) override { return Status::Invalid("no pinned memory"); }
   int64_t bytes() const override { return 0; }
-  Stream MakeStream() override { return nullptr; }
+  Stream MakeStream(Priority) override { return nullptr; }
   Event MakeEvent() override { return nullptr; }
   void Record(Event, Stream) override {}
   void WaitFor(Stream, Event) override {}

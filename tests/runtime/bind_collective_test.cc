@@ -265,7 +265,7 @@ TEST_CASE("what a member brings lies where the plan says") {
         const size_t me =
             std::find(b.args.group.begin(), b.args.group.end(), rank) - b.args.group.begin();
         for (const ByteRange& range : b.args.shards[me])
-          largest = std::max(largest, std::min(range.bytes, kExchangePiece));
+          largest = std::max(largest, std::min(range.bytes, b.args.piece));
         if (largest == 0) continue;
         REQUIRE(exchange != nullptr);
         CHECK(b.args.exchange == ranks.memory.at(exchange->offset));

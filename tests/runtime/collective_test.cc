@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <random>
+#include <string>
+#include <tuple>
 
 #include "runtime/comm/in_process_transport.h"
 #include "runtime/device/cpu_device.h"
@@ -142,6 +144,87 @@ TEST_CASE("a collective can run again") {
     collective.Run(8 + time);
     CHECK(collective.members[1].value == sum);
   }
+}
+
+// A queue that transfers are work of: it writes down what it is given.
+class Stream : public Queue {
+ public:
+  Ticket Submit(StageExecutor&, const StageCall&) override { return Add("submit"); }
+  Ticket Sum(const SumArgs& args) override {
+    return Add("sum " + std::to_string(args.n) + (args.also != nullptr ? " twice" : ""));
+  }
+  Ticket CopyIn(void*, const void*, int64_t) override { return Add("copy"); }
+  Ticket CopyOut(void*, const void*, int64_t) override { return Add("copy"); }
+  Ticket Drop(void*, int64_t) override { return last(); }
+  Ticket Stamp(double*) override { return Add("stamp"); }
+  void Follow(const Queue&, Ticket) override { Add("follow"); }
+  Ticket last() const override { return static_cast<Ticket>(work.size()); }
+  Ticket Mark() override { return last(); }
+  QueueTime time() const override { return {}; }
+  bool Done(Ticket) const override { return false; }
+
+  Ticket Add(std::string what) {
+    work.push_back(std::move(what));
+    return last();
+  }
+  std::vector<std::string> work;
+};
+
+class StreamTransport : public Transport {
+ public:
+  StreamTransport() : Transport(1, 3) {}
+  Status Start(const Port&, void*, int64_t) override { return Status::Failed("not together"); }
+  Status StartTogether(std::span<const TransferArgs> transfers) override {
+    std::string what;
+    for (const TransferArgs& transfer : transfers)
+      what += (transfer.port.way == Way::kSend ? " >" : " <") + std::to_string(transfer.bytes);
+    stream.Add("transfer" + what);
+    return {};
+  }
+  Status Test(const Port&, bool*) override { return Status::Failed("nobody asks"); }
+  Queue* QueueOf(const Port&) const override { return &stream; }
+  bool polls() const override { return false; }
+  void Settle(double) override {}
+
+  mutable Stream stream;
+};
+
+TEST_CASE("where transfers are a queue's work, a bucket takes two rounds and nothing of the host") {
+  StreamTransport transport;
+  std::vector<float> value(3 << 20), second(value.size());
+  std::vector<std::byte> exchange(2 * value.size() * 4 / 3 + 2 * kAlign);
+  CollectiveArgs args{.group = {0, 1, 2},
+                      .rank = 1,
+                      .shards = EvenShards(3, static_cast<int64_t>(value.size())),
+                      .value = reinterpret_cast<std::byte*>(value.data()),
+                      .exchange = exchange.data(),
+                      .piece = MostExchangePiece(DeviceKind::kCuda)};
+  const std::string shard = std::to_string(4 << 20), both = " >" + shard + " <" + shard;
+  const std::vector<std::string> all = {"transfer" + both + both, "sum 1048576",
+                                        "transfer" + both + both};
+  {
+    RunningCollective collective(args, &transport, nullptr);
+    CHECK(collective.stream() == &transport.stream);
+    CHECK(collective.Start(0).ok());
+    CHECK(transport.stream.work == all);
+  }
+  // The other kinds are its halves; a member's second part is added before, and gets the sum after.
+  for (const auto& [kind, from, to] : {std::tuple{CollectiveKind::kReduceScatter, 0, 2},
+                                       std::tuple{CollectiveKind::kAllGather, 2, 3}}) {
+    args.kind = kind;
+    transport.stream.work.clear();
+    RunningCollective collective(args, &transport, nullptr);
+    CHECK(collective.Start(0).ok());
+    CHECK(transport.stream.work == std::vector(all.begin() + from, all.begin() + to));
+  }
+  args.kind = CollectiveKind::kAllReduce;
+  args.second = reinterpret_cast<std::byte*>(second.data());
+  transport.stream.work.clear();
+  RunningCollective collective(args, &transport, nullptr);
+  CHECK(collective.Start(0).ok());
+  CHECK(transport.stream.work.size() == 5);
+  CHECK(transport.stream.work.front() == "sum 3145728");
+  CHECK(transport.stream.work.back() == "sum 3145728");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 // The test says how far the work submitted to the compute queue is done.
 class SlowDevice : public Device {
  public:
+  // It writes down what its streams and other queues have to do with each other.
   class SlowQueue : public Queue {
    public:
     Ticket Submit(StageExecutor&, const StageCall&) override { return 0; }
@@ -21,12 +22,20 @@ class SlowDevice : public Device {
     Ticket CopyIn(void*, const void*, int64_t) override { return 0; }
     Ticket CopyOut(void*, const void*, int64_t) override { return 0; }
     Ticket Drop(void*, int64_t) override { return 0; }
-    Ticket Stamp(double*) override { return 0; }
-    Ticket last() const override { return 0; }
-    Ticket Mark() override { return 0; }
+    Ticket Stamp(double* seconds) override {
+      *seconds = static_cast<double>(++last_);
+      return last_;
+    }
+    void Follow(const Queue&, Ticket ticket) override { followed.push_back(ticket); }
+    Ticket last() const override { return last_; }
+    Ticket Mark() override { return ++last_; }
     QueueTime time() const override { return {}; }
     bool Done(Ticket ticket) const override { return ticket <= done; }
     Ticket done = 0;
+    std::vector<Ticket> followed;
+
+   private:
+    Ticket last_ = 0;
   };
   Status Allocate(int64_t bytes) override { return inner_->Allocate(bytes); }
   std::byte* at(int64_t offset) const override { return inner_->at(offset); }
@@ -45,6 +54,24 @@ class SlowDevice : public Device {
 Instruction Message(Op op, int micro) { return {.op = op, .stage = 0, .micro = micro, .peer = 0}; }
 Instruction Compute(Op op, int micro) { return {.op = op, .stage = 1, .micro = micro}; }
 
+// Its transfers are work of a queue, which the test says to be done.
+class StreamTransport : public Transport {
+ public:
+  StreamTransport() : Transport(1, 2) {}
+  Status Start(const Port&, void* data, int64_t) override {
+    started.push_back(*static_cast<int*>(data));
+    stream.Mark();
+    return {};
+  }
+  Status Test(const Port&, bool*) override { return Status::Failed("nobody asks"); }
+  Queue* QueueOf(const Port&) const override { return &stream; }
+  bool polls() const override { return false; }
+  void Settle(double) override {}
+
+  mutable SlowDevice::SlowQueue stream;
+  std::vector<int> started;  // the messages' numbers
+};
+
 // Rank 1 of two, with its own list. A message is one number; each has its own place.
 class Fixture {
  public:
@@ -61,14 +88,15 @@ class Fixture {
     }
   }
 
-  void Make(Recorder* recorder = nullptr) {
-    lanes = std::make_unique<Lanes>(Lanes::Args{.list = &bound,
-                                                .topology = &topology_,
-                                                .transport = transports[1].get(),
-                                                .device = &device,
-                                                .recorder = recorder,
-                                                .compute_bell = &compute_bell_,
-                                                .stop = &stop});
+  void Make(Recorder* recorder = nullptr, Transport* transport = nullptr) {
+    lanes = std::make_unique<Lanes>(
+        Lanes::Args{.list = &bound,
+                    .topology = &topology_,
+                    .transport = transport ? transport : transports[1].get(),
+                    .device = &device,
+                    .recorder = recorder,
+                    .compute_bell = &compute_bell_,
+                    .stop = &stop});
   }
   // Whether anything moved.
   bool Advance() {
@@ -167,10 +195,11 @@ TEST_CASE("what a message waits for in the body before, it does not in the first
   CHECK(f.Advance());
   CHECK(f.PeerHasSent());
   f.PeerSends(2);
-  f.lanes->Begin({2});
   f.device.queue.done = 4;
-  CHECK_FALSE(f.Advance());  // the forward of iteration 1 was not passed
-  f.lanes->Passed(1, 5);     // that of iteration 2 is as good
+  f.lanes->Passed(1, 5);
+  f.lanes->Begin({2});
+  CHECK_FALSE(f.Advance());  // the forward of iteration 1 is not done
+  f.lanes->Passed(1, 9);     // that of iteration 2 does not matter
   CHECK_FALSE(f.Advance());
   f.device.queue.done = 5;
   CHECK(f.Advance());
@@ -178,7 +207,9 @@ TEST_CASE("what a message waits for in the body before, it does not in the first
   CHECK(f.values[0] == 2);
   f.PeerSends(3);
   f.lanes->Begin({3});
-  CHECK(f.Advance());  // iteration 2 was past it before this one began
+  CHECK_FALSE(f.Advance());
+  f.device.queue.done = 9;
+  CHECK(f.Advance());
   CHECK(f.values[0] == 3);
 }
 
@@ -204,6 +235,62 @@ TEST_CASE("a lane does one thing at a time, and lanes run side by side") {
   CHECK(f.Advance());
   CHECK_FALSE(f.lanes->in_flight());
   for (int index : {0, 1, 2}) f.lanes->Await(index, 1);
+}
+
+TEST_CASE("messages of a stream are submitted ahead, and the queues wait for each other") {
+  Fixture f({Compute(Op::kForward, 0), Message(Op::kSendAct, 0), Message(Op::kSendAct, 1)});
+  f.values = {-1, 0, 1};
+  for (int index : {1, 2}) f.bound.waits_for[index] = {0, 0};
+  StreamTransport transport;
+  Recorder recorder(1, 1);
+  recorder.Reserve(2, 3, 2);
+  f.Make(&recorder, &transport);
+  f.lanes->Begin({1});
+  CHECK_FALSE(f.Advance());
+  CHECK(transport.started.empty());
+  f.lanes->Passed(0, 7);  // it is submitted, not done
+  CHECK(f.Advance());
+  CHECK(transport.started == std::vector<int>{0, 1});  // without waiting for the first
+  CHECK(transport.stream.followed == std::vector<Ticket>{7, 7});
+  CHECK_FALSE(f.lanes->Over(1, 1));
+  // The compute queue goes on after the message's end: its stamp, the transfer, another stamp.
+  f.lanes->Await(1, 1);
+  CHECK(f.device.queue.followed == std::vector<Ticket>{3});
+  f.lanes->Await(2, 1);
+  CHECK(f.device.queue.followed == std::vector<Ticket>{3, 6});
+  transport.stream.done = 3;
+  CHECK(f.Advance());
+  CHECK(f.lanes->Over(1, 1));
+  CHECK_FALSE(f.lanes->Over(2, 1));
+  f.lanes->Await(1, 1);  // nothing to follow any more
+  CHECK(f.device.queue.followed.size() == 2);
+  std::vector<Event> events;
+  recorder.AppendTo(&events);
+  REQUIRE(events.size() == 1);
+  CHECK(events[0].start == 1);  // on the stream's clock
+  CHECK(events[0].duration == 2);
+  // What the compute queue has passed in the next iteration holds nothing up.
+  f.lanes->Begin({2});
+  f.lanes->Passed(0, 20);
+  CHECK(f.Advance());
+  CHECK(transport.started == std::vector<int>{0, 1, 0, 1});
+  CHECK(transport.stream.followed == std::vector<Ticket>{7, 7, 20, 20});
+  f.lanes->Await(1, 1);
+  CHECK(f.device.queue.followed.size() == 2);
+}
+
+TEST_CASE("a stream gets only so much ahead of the device") {
+  std::vector<Instruction> sends;
+  for (int m = 0; m < 20; ++m) sends.push_back(Message(Op::kSendAct, m));
+  Fixture f(sends);
+  StreamTransport transport;
+  f.Make(nullptr, &transport);
+  f.lanes->Begin({1});
+  CHECK(f.Advance());
+  CHECK(transport.started.size() == 16);
+  transport.stream.done = 3;  // the first
+  CHECK(f.Advance());
+  CHECK(transport.started.size() == 17);
 }
 
 TEST_CASE("a prologue leaves out this step's messages, an epilogue the next step's") {

@@ -155,5 +155,22 @@ TEST_CASE("all that it creates is destroyed") {
   CHECK(CublasLt().alive == 0);
 }
 
+TEST_CASE("products leave others room, with the bits that they have without them") {
+  CublasLt() = {};
+  LtProducts alone({}), beside({}, 124);
+  for (LtProducts* products : {&alone, &beside}) {
+    const int32_t most = products == &alone ? 0 : 124;
+    REQUIRE(products->Begin(nullptr).ok());
+    CHECK(products->Prepare(kShape, nullptr, {}, nullptr)->id == 0);
+    CHECK(CublasLt().asked_of == 0);  // the choice of an algorithm does not depend on it
+    CHECK(CublasLt().ran_on == most);
+    const GemmAlgorithm second = Algorithm(2);  // of a file
+    MatmulShape other = kShape;
+    other.n = 64;
+    CHECK(products->Prepare(other, &second, {}, nullptr)->id == 1);
+    CHECK(CublasLt().ran_on == most);
+  }
+}
+
 }  // namespace
 }  // namespace pp

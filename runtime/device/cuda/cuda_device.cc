@@ -83,18 +83,19 @@ class CudaDevice : public Device {
     return MakeCudaKernels(driver_.get(), compute_->stream(), *args.job, args.workspace,
                            {.gemms = gemms_.get(),
                             .fuses_gelu = experiments_.fuses_gelu,
+                            .weights_beside = experiments_.weights_beside,
                             .dead = Beside(args.workspace, WorkspaceOf(*args.job).bytes),
                             .note = note_,
                             .stochastic_rounding = stochastic_rounding_});
   }
   int64_t bytes_outside() const override { return driver_->bytes() - words_ * 4; }
 
-  Result<std::unique_ptr<Transport>> MakeTransport(const DeviceTransportArgs& args) override {
-    if (!args.communicators.empty()) return MakeNcclTransport(args);
+  Result<std::unique_ptr<Transport>> MakeTransport(const Links& links) override {
+    if (!links.communicators.empty()) return MakeNcclTransport(links);
     std::unique_ptr<Transport> reach;
-    if (!args.inner->CopyBy(in_.get()))
+    if (!links.inner->CopyBy(in_.get()))
       reach = std::make_unique<StagedTransport>(StagedTransport::Args{
-          .inner = args.inner, .driver = driver_.get(), .out = out_.get(), .in = in_.get()});
+          .inner = links.inner, .driver = driver_.get(), .out = out_.get(), .in = in_.get()});
     return reach;
   }
 
@@ -125,19 +126,21 @@ class CudaDevice : public Device {
     return before.size() > after.size() ? before : after;
   }
 
-  Result<std::unique_ptr<Transport>> MakeNcclTransport(const DeviceTransportArgs& args) {
+  Result<std::unique_ptr<Transport>> MakeNcclTransport(const Links& links) {
     PP_CHECK(nccl_ != nullptr);
-    NcclTransport::Args nccl{.inner = args.inner,
+    NcclTransport::Args nccl{.inner = links.inner,
                              .driver = driver_.get(),
-                             .nccl = nccl_.get(),
-                             .communicators = args.communicators};
+                             .nccl = nccl_,
+                             .communicators = links.communicators};
     int64_t ports = 0;
-    for (const RankCommunicator& one : args.communicators)
+    for (const RankCommunicator& one : links.communicators)
       ports += static_cast<int64_t>(one.ports.size());
-    PP_CHECK(ports <= kDeadBytes);
-    nccl.bytes = args.dead;
+    PP_CHECK(ports <= kSpareBytes);
+    nccl.bytes = links.spare;
+    // What other ranks wait for goes first.
+    queue_args_.priority = CudaDriver::Priority::kHigh;
     std::lock_guard<std::mutex> lock(nccl_mutex_);
-    for (size_t i = 0; i < args.communicators.size(); ++i) {
+    for (size_t i = 0; i < links.communicators.size(); ++i) {
       nccl_queues_.push_back(std::make_unique<CudaQueue>(queue_args_));
       nccl.queues.push_back(nccl_queues_.back().get());
     }
@@ -184,7 +187,7 @@ class CudaDevice : public Device {
   }
 
   const std::unique_ptr<CudaDriver> driver_;
-  const std::unique_ptr<Nccl> nccl_;  // null: none
+  const std::shared_ptr<Nccl> nccl_;  // null: none
   const DeviceBells bells_;
   const std::shared_ptr<const GemmTable> gemms_;
   const bool stochastic_rounding_;

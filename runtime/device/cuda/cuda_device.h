@@ -19,11 +19,11 @@
 namespace pp {
 
 // The device's own streams, in addition to those of NCCL's communicators.
-inline constexpr int kCudaDeviceStreams = 6;
+inline constexpr int kCudaDeviceStreams = 7;
 
 struct CudaDeviceArgs {
   DeviceBells bells;
-  std::unique_ptr<Nccl> nccl;  // null: ranks that share communicators cannot be reached
+  std::shared_ptr<Nccl> nccl;  // null: ranks that share communicators cannot be reached
   // From a file, for a machine like this one (otherwise the device has an error); null: none.
   std::shared_ptr<const GemmTable> gemms;
   bool stochastic_rounding = false;  // of bf16 jobs' weights for products

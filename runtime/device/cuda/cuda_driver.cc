@@ -15,6 +15,16 @@
 namespace pp {
 namespace {
 
+// The calling thread's GPU. All of this program's go through here: CUDA makes a context, of some
+// hundred MB, on every GPU that cudaSetDevice names.
+cudaError_t UseGpu(int gpu) {
+  thread_local int current = -1;
+  if (current == gpu) return cudaSuccess;
+  const cudaError_t error = cudaSetDevice(gpu);
+  if (error == cudaSuccess) current = gpu;
+  return error;
+}
+
 class RealCuda : public CudaDriver {
  public:
   RealCuda(int gpu, const CudaExperiments& experiments) : gpu_(gpu), experiments_(experiments) {
@@ -30,11 +40,7 @@ class RealCuda : public CudaDriver {
     products_.reset();
   }
 
-  void Use() override {
-    thread_local int current = -1;
-    if (current == gpu_) return;
-    if (Check(cudaSetDevice(gpu_))) current = gpu_;
-  }
+  void Use() override { Check(UseGpu(gpu_)); }
 
   Result<std::byte*> Allocate(int64_t bytes) override {
     Result<std::byte*> taken =
@@ -52,10 +58,16 @@ class RealCuda : public CudaDriver {
                   &pinned_);
   }
 
-  Stream MakeStream() override {
+  // CUDA's priorities are numbers: the least one is 0, the highest one is negative.
+  Stream MakeStream(Priority priority) override {
     Use();
+    int least = 0, highest = 0;
+    Check(cudaDeviceGetStreamPriorityRange(&least, &highest));
+    const int number = priority == Priority::kLow    ? least
+                       : priority == Priority::kHigh ? highest
+                                                     : (least + highest) / 2;
     cudaStream_t stream = nullptr;
-    Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, number));
     std::lock_guard<std::mutex> lock(mutex_);
     streams_.push_back(stream);
     return stream;
@@ -129,7 +141,10 @@ class RealCuda : public CudaDriver {
   }
   void BeginProducts(std::byte* workspace) override {
     Use();
-    products_ = std::make_unique<LtProducts>(experiments_);
+    int all = 0;
+    Check(cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, gpu_));
+    const int32_t left = experiments_.spare > 0 ? std::max(1, all - experiments_.spare) : 0;
+    products_ = std::make_unique<LtProducts>(experiments_, left);
     Keep(products_->Begin(workspace));
   }
   std::vector<GemmAlgorithm> Algorithms(const kernels::MatmulShape& shape, int most) override {
@@ -216,17 +231,14 @@ Result<std::vector<uint64_t>> FindGpus() {
 void UsedGpus::Add(int gpu) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!used_.insert(gpu).second) return;
-  int current = 0;
-  cudaGetDevice(&current);
   for (const int other : used_) {
     if (other == gpu) continue;
     for (const auto& [from, to] : {std::pair{gpu, other}, std::pair{other, gpu}}) {
-      cudaSetDevice(from);
+      UseGpu(from);
       cudaDeviceEnablePeerAccess(to, 0);  // where it cannot, copies pass through the host
     }
   }
   cudaGetLastError();  // otherwise it would be reported again as if a launch had failed
-  cudaSetDevice(current);
 }
 
 std::unique_ptr<CudaDriver> MakeCudaDriver(int gpu, const CudaExperiments& experiments) {

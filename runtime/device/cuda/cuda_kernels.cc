@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "kernels/round.h"
@@ -33,9 +34,17 @@ class CudaKernels : public Kernels {
     const Workspace layout = WorkspaceOf(job);
     scratch_ = workspace + layout.kernels;
     angles_ = workspace + layout.angles;
-    const auto products = reinterpret_cast<uintptr_t>(workspace + layout.products);
-    driver_.BeginProducts(reinterpret_cast<std::byte*>((products + cuda::kProductAlign - 1) /
-                                                       cuda::kProductAlign * cuda::kProductAlign));
+    const auto address = reinterpret_cast<uintptr_t>(workspace + layout.products);
+    auto* products = reinterpret_cast<std::byte*>((address + cuda::kProductAlign - 1) /
+                                                  cuda::kProductAlign * cuda::kProductAlign);
+    driver_.BeginProducts(products);
+    if (options.weights_beside) {
+      second_ = {.used = true,
+                 .stream = driver_.MakeStream(CudaDriver::Priority::kLow),
+                 .fork = driver_.MakeEvent(),
+                 .join = driver_.MakeEvent(),
+                 .scratch = products + cuda::kProductBytes};
+    }
     CopyIn(RopeAngles(job), angles_);
     const std::vector<int32_t> keys = FirstKeys(job);
     if (!keys.empty()) first_keys_ = workspace + layout.first_keys;
@@ -61,6 +70,21 @@ class CudaKernels : public Kernels {
   // Weights and biases come rounded.
   void Multiply(int product, const kernels::MatmulArgs& args) override {
     products_.Multiply(product, args);
+  }
+
+  bool has_second_queue() const override { return second_.used; }
+  void MultiplyBeside(int product, const kernels::MatmulArgs& args) override {
+    driver_.Record(second_.fork, stream_);
+    driver_.WaitFor(second_.stream, second_.fork);
+    kernels::MatmulArgs own = args;
+    own.scratch = second_.scratch;
+    products_.Multiply(product, own, second_.stream);
+    second_.forked = true;
+  }
+  void Join() override {
+    if (!std::exchange(second_.forked, false)) return;
+    driver_.Record(second_.join, second_.stream);
+    driver_.WaitFor(stream_, second_.join);
   }
 
   kernels::Rounding rounding() const override { return rounding_; }
@@ -105,8 +129,18 @@ class CudaKernels : public Kernels {
     return args;
   }
 
+  // Of the products beside all else.
+  struct Second {
+    bool used = false;
+    CudaDriver::Stream stream = nullptr;
+    CudaDriver::Event fork = nullptr, join = nullptr;
+    std::byte* scratch = nullptr;
+    bool forked = false;  // since the last Join
+  };
+
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
+  Second second_;
   CudaProducts products_;
   const kernels::Rounding rounding_;  // of weights
   std::byte *scratch_ = nullptr, *angles_ = nullptr, *first_keys_ = nullptr;

@@ -1,4 +1,4 @@
-// The kernels of a GPU, launched into one stream.
+// The kernels of a GPU, launched into one stream, and some products into a second one beside it.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@ struct CudaKernelsOptions {
   // For products, as in products.h.
   const GemmTable* gemms = nullptr;
   bool fuses_gelu = true;
+  bool weights_beside = false;  // in a second stream (Kernels::MultiplyBeside)
   std::span<std::byte> dead;
   std::function<void(const std::string&)> note = [](const std::string&) {};
   bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)

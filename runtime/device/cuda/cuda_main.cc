@@ -15,7 +15,9 @@ extern "C" __attribute__((visibility("default"))) void pp_open_cuda(pp::CudaBack
   backend->make_device = [used = std::make_shared<pp::UsedGpus>()](int gpu,
                                                                    pp::CudaDeviceArgs args) {
     used->Add(gpu);
-    auto driver = pp::MakeCudaDriver(gpu, args.experiments);
+    pp::CudaExperiments& experiments = args.experiments;
+    if (experiments.spare < 0) experiments.spare = args.nccl != nullptr ? pp::kNcclBlocks : 0;
+    auto driver = pp::MakeCudaDriver(gpu, experiments);
     return pp::MakeCudaDevice(std::move(driver), std::move(args));
   };
   backend->tune = [](int gpu, const std::vector<pp::kernels::MatmulShape>& shapes,

@@ -11,7 +11,7 @@
 namespace pp {
 CudaQueue::CudaQueue(const Args& args)
     : args_(args),
-      stream_(args.driver->MakeStream()),
+      stream_(args.driver->MakeStream(args.priority)),
       ring_(args.pinned, kPinnedBytes),
       stamp_(args.origin),
       stamp_seconds_(args.origin_seconds) {}
@@ -92,6 +92,16 @@ Ticket CudaQueue::Copy(void* to, const void* from, int64_t bytes) {
 }
 
 Ticket CudaQueue::Stamp(double* seconds) { return Put({.seconds = seconds}); }
+
+// The other queue's watcher reuses an event once it is reached: not while this holds its mutex.
+void CudaQueue::Follow(const Queue& other, Ticket ticket) {
+  const auto& leader = static_cast<const CudaQueue&>(other);
+  std::lock_guard<std::mutex> lock(leader.mutex_);
+  if (leader.work_.empty() || ticket < leader.work_.front().ticket) return;  // it is done
+  const auto index = static_cast<size_t>(ticket - leader.work_.front().ticket);
+  PP_CHECK(index < leader.work_.size());
+  args_.driver->WaitFor(stream_, leader.work_[index].end);
+}
 
 QueueTime CudaQueue::time() const {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -18,6 +18,7 @@ class CudaQueue : public Queue, public Copier {
   // is rung when there is something to watch.
   struct Args {
     CudaDriver* driver = nullptr;
+    CudaDriver::Priority priority = CudaDriver::Priority::kNormal;
     std::byte* pinned = nullptr;  // kPinnedBytes
     CudaDriver::Event origin = nullptr;
     double origin_seconds = 0;
@@ -37,6 +38,8 @@ class CudaQueue : public Queue, public Copier {
   Ticket Copy(void* to, const void* from, int64_t bytes) override;
   Ticket Drop(void*, int64_t) override { return last(); }
   Ticket Stamp(double* seconds) override;
+  // REQUIRES: `other` is a CudaQueue.
+  void Follow(const Queue& other, Ticket ticket) override;
   Ticket last() const override { return last_; }
   Ticket Mark() override { return Put({}); }
   void WaitFor(Ticket ticket) const override {

@@ -47,7 +47,9 @@ class CudaDriver {
   // Memory of the device allocated so far.
   virtual int64_t bytes() const = 0;
 
-  virtual Stream MakeStream() = 0;
+  // Where work of several streams is ready, that of kHigh begins first, and that of kLow last.
+  enum class Priority : uint8_t { kLow, kNormal, kHigh };
+  virtual Stream MakeStream(Priority priority = Priority::kNormal) = 0;
   virtual Event MakeEvent() = 0;
   // The event marks this point of `stream`; what it marked before is forgotten.
   virtual void Record(Event event, Stream stream) = 0;
@@ -80,6 +82,7 @@ class CudaDriver {
   // operands.
   virtual PreparedProduct Prepare(const kernels::MatmulShape& shape, const GemmAlgorithm* algorithm,
                                   const kernels::MatmulArgs& dead, Stream stream) = 0;
+  // With `scratch` in place of the memory that BeginProducts was given: each stream has its own.
   virtual void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) = 0;
 
   // Any thread.

@@ -14,6 +14,13 @@ struct CudaExperiments {
   uint32_t alignment = 16;
   // Whether GELU may be part of a product.
   bool fuses_gelu = true;
+  // Whether gradients of weights are computed in a stream of their own, beside the rest of their
+  // layer's backward.
+  bool weights_beside = true;
+  // Multiprocessors that products leave to other kernels: those of NCCL, which wait for other ranks
+  // while they occupy one, and would let a product of as many blocks as there are multiprocessors
+  // take twice as long. -1: as many as NCCL's kernels occupy, or none where there is no NCCL.
+  int32_t spare = -1;
   // How long the thread that waits for a GPU's events sleeps at least between two looks at them.
   std::chrono::microseconds poll{5};
 };

@@ -72,6 +72,11 @@ bool Get(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttribut
 
 int64_t BytesOf(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
+// Products occupy at most so many multiprocessors; 0: all.
+cublasStatus_t Occupy(cublasLtMatmulDesc_t what, int32_t multiprocessors) {
+  return Set(what, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors);
+}
+
 // Its GELU is the same formula as ours (kernels/gelu.h).
 cublasLtEpilogue_t EpilogueOf(const MatmulShape& shape) {
   const bool bias = shape.bias == kernels::WithBias::kYes;
@@ -151,6 +156,7 @@ cublasStatus_t LtProducts::Fill(Descriptors* of) const {
   PP_RETURN_UNLESS_SUCCESS(
       set(CUBLASLT_MATMUL_DESC_TRANSB, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
   PP_RETURN_UNLESS_SUCCESS(set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape)));
+  PP_RETURN_UNLESS_SUCCESS(Occupy(of->what, multiprocessors_));
   if (shape.bias == kernels::WithBias::kYes) {
     PP_RETURN_UNLESS_SUCCESS(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out));
     PP_RETURN_UNLESS_SUCCESS(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, place));
@@ -185,9 +191,12 @@ cublasStatus_t LtProducts::Choices(const Descriptors& of, int most,
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of.alignments[3]);
   std::vector<cublasLtMatmulHeuristicResult_t> results(most);
   int found = 0;
+  // Asked as if all multiprocessors were there: bits must not depend on who else needs some.
+  if (status == CUBLAS_STATUS_SUCCESS) status = Occupy(of.what, 0);
   if (status == CUBLAS_STATUS_SUCCESS)
     status = cublasLtMatmulAlgoGetHeuristic(lt_, of.what, of.a, of.b, of.c, of.c, preference, most,
                                             results.data(), &found);
+  if (status == CUBLAS_STATUS_SUCCESS) status = Occupy(of.what, multiprocessors_);
   cublasLtMatmulPreferenceDestroy(preference);
   PP_RETURN_UNLESS_SUCCESS(status);
   for (int i = 0; i < found; ++i)
@@ -279,7 +288,8 @@ cublasStatus_t LtProducts::Run(const Descriptors& of, const cublasLtMatmulAlgo_t
     PP_RETURN_UNLESS_SUCCESS(Set(of.what, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.aux));
   return cublasLtMatmul(lt_, of.what, &alpha, args.b, of.a, args.a, of.b, &beta,
                         residual ? args.residual : args.c, of.c, args.c, of.c, &algorithm,
-                        workspace_, kWorkspaceBytes, stream);
+                        args.scratch != nullptr ? args.scratch : workspace_, kWorkspaceBytes,
+                        stream);
 }
 
 Status LtProducts::Multiply(int product, const MatmulArgs& args, cudaStream_t stream) {

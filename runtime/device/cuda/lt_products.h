@@ -21,7 +21,9 @@ namespace pp {
 
 class LtProducts {
  public:
-  explicit LtProducts(const CudaExperiments& experiments) : experiments_(experiments) {}
+  // Products occupy at most so many multiprocessors; 0: all.
+  explicit LtProducts(const CudaExperiments& experiments, int32_t multiprocessors = 0)
+      : experiments_(experiments), multiprocessors_(multiprocessors) {}
   LtProducts(const LtProducts&) = delete;
   LtProducts& operator=(const LtProducts&) = delete;
   ~LtProducts();
@@ -66,6 +68,7 @@ class LtProducts {
   std::string Asked(const Descriptors& of) const;
 
   const CudaExperiments experiments_;
+  const int32_t multiprocessors_;
   cublasLtHandle_t lt_ = nullptr;
   void* workspace_ = nullptr;
   std::vector<Descriptors> descriptors_;  // by shape

@@ -1,8 +1,8 @@
 // What the CUDA backend needs from NCCL: communicators, and groups of sends and receives.
 //
 // There are two: NCCL's own (nccl_driver.cc, the one file that includes its header), and a fake for
-// the tests that watches for deadlocks. Nothing blocks: what is begun is under way until Poll says
-// otherwise. One thread of a rank calls everything here; each rank has one of these.
+// the tests that watches for deadlocks. Each rank has one of these, whose functions one thread
+// calls at a time, except for Abort.
 #pragma once
 
 #include <array>
@@ -15,6 +15,10 @@
 #include "schema/base/status.h"
 
 namespace pp {
+
+// Blocks of a communicator's kernel. A multiprocessor that runs one computes nothing else, even
+// while it only waits: products leave so many free (CudaExperiments). Not measured yet.
+inline constexpr int kNcclBlocks = 8;
 
 class Nccl {
  public:
@@ -33,18 +37,17 @@ class Nccl {
 
   // A name for a communicator, which one of its members creates and tells the others.
   virtual Result<Id> MakeId() = 0;
-  // Begins to create it; this is member number `member` of `members`. It is created when all have
-  // begun.
+  // This is member number `member` of `members`: waits until all members have come.
   virtual Result<Communicator> Create(const Id& id, int member, int members) = 0;
-  // Begins to put operations into a stream, which progress together; the stream continues when all
-  // are over. REQUIRES: nothing is under way.
+  // Puts operations into a stream, which progress together; the stream continues when all are over.
+  // It returns when they are there, which takes microseconds, unless something is wrong.
   virtual Status Enqueue(Communicator communicator, std::span<const Operation> operations,
                          Stream stream) = 0;
-  // Whether what was begun is done: the communicator created, the operations in the stream. Failed:
-  // something is wrong with the communicator, here or elsewhere, at any time since.
-  virtual Status Poll(Communicator communicator, bool* done) = 0;
-  // Ends them, together: one of them alone may wait for streams that another one holds up.
-  // Operations that are in streams end somehow.
+  // Failed: something is wrong with the communicator, here or elsewhere.
+  virtual Status Check(Communicator communicator) = 0;
+  // Any thread, also during a call: ends them, together, as one of them alone may wait for streams
+  // that another one holds up. Operations that are in streams end somehow, and so do calls, unless
+  // NCCL cannot end them: those that wait for other members to come.
   virtual void Abort(std::span<const Communicator> communicators) = 0;
 };
 

@@ -8,10 +8,6 @@
 namespace pp {
 namespace {
 
-// Of a communicator's kernel. A multiprocessor that runs one of these blocks computes nothing else,
-// even while it only waits; not measured yet.
-constexpr int kMostBlocks = 8;
-
 class RealNccl : public Nccl {
  public:
   Result<Id> MakeId() override {
@@ -27,8 +23,7 @@ class RealNccl : public Nccl {
     ncclUniqueId unique;
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.maxCTAs = kMostBlocks;
+    config.maxCTAs = kNcclBlocks;
     ncclComm_t made = nullptr;
     PP_RETURN_IF_ERROR(
         Check(ncclCommInitRankConfig(&made, members, unique, member, &config), nullptr));
@@ -53,11 +48,10 @@ class RealNccl : public Nccl {
     return status.ok() ? ended : status;
   }
 
-  Status Poll(Communicator communicator, bool* done) override {
+  Status Check(Communicator communicator) override {
     auto* const comm = static_cast<ncclComm_t>(communicator);
     ncclResult_t state = ncclSuccess;
     PP_RETURN_IF_ERROR(Check(ncclCommGetAsyncError(comm, &state), comm));
-    *done = state == ncclSuccess;
     return Check(state, comm);
   }
 
@@ -69,9 +63,8 @@ class RealNccl : public Nccl {
   }
 
  private:
-  // What is still under way is not an error.
   static Status Check(ncclResult_t result, ncclComm_t comm) {
-    if (result == ncclSuccess || result == ncclInProgress) return {};
+    if (result == ncclSuccess) return {};
     const char* more = ncclGetLastError(comm);
     const bool says_more = more != nullptr && *more != '\0';
     return Status::Failed(fmt::format("NCCL: {}{}{}", ncclGetErrorString(result),

@@ -1,8 +1,12 @@
 #include "runtime/device/cuda/nccl_transport.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "runtime/comm/clock.h"
@@ -10,16 +14,19 @@
 namespace pp {
 namespace {
 
-// How often to poll for what no bell announces.
-constexpr double kPollSeconds = 50e-6;
-// How often to check that a communicator is still healthy.
-constexpr double kWatchSeconds = 0.1;
+// How often to look whether a communicator is made, which no bell announces.
+constexpr double kPollSeconds = 1e-3;
+// How often to check that communicators are still healthy.
+constexpr double kCheckSeconds = 0.1;
+// What a call may take that puts operations into a stream: microseconds, where all is well.
+constexpr double kCallSeconds = 20;
 
 }  // namespace
 
 NcclTransport::NcclTransport(Args args)
     : Transport(args.inner->rank(), args.inner->ranks(), args.inner->bell().words()),
-      args_(std::move(args)) {
+      args_(std::move(args)),
+      guard_(kCallSeconds, [this] { args_.nccl->Abort(made_); }) {
   ports_.resize(port_count());
   for (size_t line = 0; line < args_.communicators.size(); ++line)
     for (const Port& port : args_.communicators[line].ports)
@@ -27,19 +34,19 @@ NcclTransport::NcclTransport(Args args)
 }
 
 void NcclTransport::Settle(double) {
-  if (lines_.empty()) return;
+  if (std::exchange(settled_, true) || guard_.late()) return;
   args_.driver->Use();
-  std::vector<Nccl::Communicator> made;
-  for (const Line& line : lines_)
-    if (line.communicator != nullptr) made.push_back(line.communicator);
-  args_.nccl->Abort(made);
-  lines_.clear();
+  args_.nccl->Abort(made_);
 }
 
 int NcclTransport::LaneOf(const Port& port) const {
   const int line = ports_[IndexOf(port)].line;
   PP_CHECK(line != kNoLine);
   return line;
+}
+
+Queue* NcclTransport::QueueOf(const Port& port) const {
+  return port.channel == Channel::kControl ? nullptr : args_.queues[LaneOf(port)];
 }
 
 int NcclTransport::MemberOf(int line, int rank) const {
@@ -54,47 +61,34 @@ Status NcclTransport::In(int line, const Status& status) const {
 }
 
 Status NcclTransport::Connect(bool* over, std::string* doing) {
-  args_.driver->Use();
   *over = false;
-  while (making_ || lines_.size() < args_.communicators.size()) {
-    if (!std::exchange(making_, true)) {
-      lines_.emplace_back();
-      stage_ = Stage::kId;
-    }
-    const int line = static_cast<int>(lines_.size()) - 1;
-    *doing =
-        fmt::format("makes communicator {} of {}, of ranks {}", line + 1,
-                    args_.communicators.size(), fmt::join(args_.communicators[line].members, ", "));
+  while (made_.size() < args_.communicators.size()) {
+    *doing = fmt::format("makes communicator {} of {}, of ranks {}", line() + 1,
+                         args_.communicators.size(),
+                         fmt::join(args_.communicators[line()].members, ", "));
     bool next = false;
     switch (stage_) {
       case Stage::kId:
-        PP_RETURN_IF_ERROR(In(line, ShareId(&next)));
+        PP_RETURN_IF_ERROR(In(line(), ShareId(&next)));
         if (!next) return {};
         stage_ = Stage::kCreate;
         break;
       case Stage::kCreate:
-        PP_RETURN_IF_ERROR(In(line, Create(&next)));
+        PP_RETURN_IF_ERROR(In(line(), Create(&next)));
         if (!next) return {};
-        SendFirstBytes();
-        stage_ = Stage::kFirstBytes;
-        break;
-      case Stage::kFirstBytes:
-        for (const Port& port : args_.communicators[line].ports) {
-          bool here = false;
-          PP_RETURN_IF_ERROR(Test(port, &here));
-          if (!here) return {};
-        }
-        making_ = false;
+        stage_ = Stage::kId;
         break;
     }
   }
+  for (size_t line = 0; line < made_.size(); ++line)
+    if (!args_.queues[line]->Done(args_.queues[line]->last())) return Check();
   *over = true;
   return {};
 }
 
 // From the first member to the others, over the inner transport.
 Status NcclTransport::ShareId(bool* over) {
-  const std::vector<int>& members = args_.communicators.at(lines_.size() - 1).members;
+  const std::vector<int>& members = args_.communicators[line()].members;
   if (!std::exchange(sharing_, true)) {
     if (rank() == members[0]) {
       const Result<Nccl::Id> id = args_.nccl->MakeId();
@@ -119,29 +113,48 @@ Status NcclTransport::ShareId(bool* over) {
   return {};
 }
 
+// The thread may outlive the run, if NCCL never returns: it uses nothing but what it shares.
 Status NcclTransport::Create(bool* over) {
-  const int line = static_cast<int>(lines_.size()) - 1;
-  Line& made = lines_.back();
-  if (made.communicator == nullptr) {
-    const auto created = args_.nccl->Create(
-        id_, MemberOf(line, rank()), static_cast<int>(args_.communicators[line].members.size()));
-    PP_RETURN_IF_ERROR(created.status());
-    made.communicator = *created;
+  if (making_ == nullptr) {
+    making_ = std::make_shared<Making>();
+    const std::vector<int>& members = args_.communicators[line()].members;
+    const auto main = [making = making_, nccl = args_.nccl, driver = args_.driver, id = id_,
+                       member = MemberOf(line(), rank()), size = static_cast<int>(members.size()),
+                       first = FirstBytes(), stream = args_.queues[line()]->stream()] {
+      driver->Use();
+      making->begun.store(true);
+      const auto created = nccl->Create(id, member, size);
+      making->status = created.status();
+      if (created.ok()) making->communicator = *created;
+      if (created.ok() && !first.empty()) making->status = nccl->Enqueue(*created, first, stream);
+      making->over.store(true);
+    };
+    try {
+      std::thread(main).detach();
+    } catch (const std::system_error& error) {
+      return Status::Failed(fmt::format("no thread: {}", error.what()));
+    }
+    while (!making_->begun.load()) sched_yield();
   }
-  return args_.nccl->Poll(made.communicator, over);
+  if (!making_->over.load()) return {};
+  const std::shared_ptr<Making> made = std::exchange(making_, nullptr);
+  if (made->communicator != nullptr) made_.push_back(made->communicator);
+  PP_RETURN_IF_ERROR(made->status);
+  args_.queues[line() - 1]->Mark();
+  *over = true;
+  return {};
 }
 
-void NcclTransport::SendFirstBytes() {
+// One through each port of the communicator that is being made.
+std::vector<Nccl::Operation> NcclTransport::FirstBytes() const {
   std::byte* byte = args_.bytes;
-  std::vector<TransferArgs> transfers;
-  for (size_t line = 0; line < args_.communicators.size(); ++line)
-    for (const Port& port : args_.communicators[line].ports) {
-      if (line + 1 == lines_.size()) transfers.push_back({port, byte, 1});
+  std::vector<Nccl::Operation> first;
+  for (int each = 0; each <= line(); ++each)
+    for (const Port& port : args_.communicators[each].ports) {
+      if (each == line()) first.push_back({port.way, MemberOf(each, port.peer), byte, 1});
       ++byte;
     }
-  if (transfers.empty()) return;
-  for (const TransferArgs& transfer : transfers) ports_[IndexOf(transfer.port)].waits = true;
-  lines_.back().groups.push_back(std::move(transfers));
+  return first;
 }
 
 Status NcclTransport::Start(const Port& port, void* data, int64_t bytes) {
@@ -153,71 +166,47 @@ Status NcclTransport::StartTogether(std::span<const TransferArgs> transfers) {
   if (transfers.empty()) return {};
   if (transfers[0].port.channel == Channel::kControl) return args_.inner->StartTogether(transfers);
   const int line = LaneOf(transfers[0].port);
-  std::vector<TransferArgs> group;
+  operations_.clear();
   for (const TransferArgs& transfer : transfers) {
-    PortState& port = ports_[IndexOf(transfer.port)];
-    PP_CHECK(port.line == line);
-    port.waits = transfer.bytes > 0;
-    port.ticket = 0;
-    if (transfer.bytes > 0) group.push_back(transfer);  // both ends know the size
+    PP_CHECK(LaneOf(transfer.port) == line);
+    if (transfer.bytes > 0)  // both ends know the size
+      operations_.push_back(
+          {transfer.port.way, MemberOf(line, transfer.port.peer), transfer.data, transfer.bytes});
   }
-  if (group.empty()) return {};
-  lines_[line].groups.push_back(std::move(group));
-  return Advance(line);
-}
-
-// Puts what is queued into the stream.
-Status NcclTransport::Advance(int number) {
-  Line& line = lines_[number];
-  while (!line.groups.empty()) {
-    if (!line.enqueuing) {
-      args_.driver->Use();
-      std::vector<Nccl::Operation> operations;
-      for (const TransferArgs& transfer : line.groups.front())
-        operations.push_back({transfer.port.way, MemberOf(number, transfer.port.peer),
-                              transfer.data, transfer.bytes});
-      PP_RETURN_IF_ERROR(In(number, args_.nccl->Enqueue(line.communicator, operations,
-                                                        args_.queues[number]->stream())));
-      line.enqueuing = true;
-    }
-    bool done = false;
-    PP_RETURN_IF_ERROR(In(number, args_.nccl->Poll(line.communicator, &done)));
-    if (!done) return {};
-    line.enqueuing = false;
-    const Ticket ticket = args_.queues[number]->Mark();
-    for (const TransferArgs& transfer : line.groups.front()) {
-      PortState& port = ports_[IndexOf(transfer.port)];
-      port.waits = false;
-      port.ticket = ticket;
-    }
-    line.groups.pop_front();
+  Ticket ticket = 0;
+  if (!operations_.empty()) {
+    args_.driver->Use();
+    const Status status = guard_.Run([&] {
+      return args_.nccl->Enqueue(made_[line], operations_, args_.queues[line]->stream());
+    });
+    if (guard_.late())
+      return In(line,
+                Status::Failed(fmt::format("NCCL: a call took more than {} s", kCallSeconds)));
+    PP_RETURN_IF_ERROR(In(line, status));
+    ticket = args_.queues[line]->Mark();
   }
+  for (const TransferArgs& transfer : transfers) ports_[IndexOf(transfer.port)].ticket = ticket;
   return {};
 }
 
 Status NcclTransport::Test(const Port& port, bool* over) {
   if (port.channel == Channel::kControl) return args_.inner->Test(port, over);
-  const int line = LaneOf(port);
-  PP_RETURN_IF_ERROR(Advance(line));
-  const PortState& state = ports_[IndexOf(port)];
-  *over = !state.waits && args_.queues[line]->Done(state.ticket);
-  return *over ? Status() : Watch(line);
+  *over = args_.queues[LaneOf(port)]->Done(ports_[IndexOf(port)].ticket);
+  return {};
 }
 
-// A rank that is gone leaves its partners waiting; NCCL reports it when asked.
-Status NcclTransport::Watch(int number) {
-  Line& line = lines_[number];
+Status NcclTransport::Check() {
   const double now = SteadySeconds();
-  if (line.enqueuing || now < line.watched_at + kWatchSeconds) return {};
-  line.watched_at = now;
-  bool done = false;
-  return In(number, args_.nccl->Poll(line.communicator, &done));
+  if (now < checked_at_ + kCheckSeconds) return {};
+  checked_at_ = now;
+  for (size_t line = 0; line < made_.size(); ++line)
+    PP_RETURN_IF_ERROR(In(static_cast<int>(line), args_.nccl->Check(made_[line])));
+  return {};
 }
 
 double NcclTransport::wake_at() const {
-  const auto enqueues = [](const Line& line) { return !line.groups.empty(); };
-  const bool polls = making_ || std::any_of(lines_.begin(), lines_.end(), enqueues);
-  return std::min(args_.inner->wake_at(), SteadySeconds() + (polls ? kPollSeconds : kWatchSeconds));
+  return std::min(args_.inner->wake_at(),
+                  SteadySeconds() + (making_ != nullptr ? kPollSeconds : kCheckSeconds));
 }
 
 }  // namespace pp

@@ -1,21 +1,24 @@
 // Messages between GPUs of several processes, by NCCL; control messages go through the inner
 // transport.
 //
-// A communicator is one stream: transfers started through its ports are put there in this order,
-// each call as a group of its own, and a transfer is over when the stream has passed its group. So
-// a transfer that waits for its partner holds up those queued behind it, as modelled by the plan's
-// proof (schema/nccl/prove.h).
+// A communicator is one queue: transfers started through its ports are put into its stream in this
+// order, each call as a group of its own, and a transfer is over when the stream has passed its
+// group. So a transfer that waits for its partner holds up those queued behind it, as modelled by
+// the plan's proof (schema/nccl/prove.h).
 //
-// Connect creates the communicators one after the other, in the order that all ranks share, and
-// sends a byte through each port: NCCL connects two ranks at their first message, which takes long.
+// Connect creates the communicators one after the other, in the order that all ranks share, each on
+// a thread of its own, as NCCL waits there until all members have come; and sends a byte through
+// each port: NCCL connects two ranks at their first message, which takes long. Later calls take
+// microseconds, or else the communicators are ended.
 #pragma once
 
-#include <deque>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "runtime/comm/transport.h"
+#include "runtime/comm/links.h"
+#include "runtime/device/cuda/call_guard.h"
 #include "runtime/device/cuda/cuda_queue.h"
 #include "runtime/device/cuda/nccl.h"
 
@@ -27,7 +30,7 @@ class NcclTransport : public Transport {
   struct Args {
     Transport* inner = nullptr;
     CudaDriver* driver = nullptr;
-    Nccl* nccl = nullptr;
+    std::shared_ptr<Nccl> nccl;  // also of a call that never returns
     std::vector<RankCommunicator> communicators;
     std::vector<CudaQueue*> queues;  // one per communicator
     std::byte* bytes = nullptr;      // on the device; one per port
@@ -42,6 +45,9 @@ class NcclTransport : public Transport {
   Status StartTogether(std::span<const TransferArgs> transfers) override;
   Status Test(const Port& port, bool* over) override;
   int LaneOf(const Port& port) const override;
+  Queue* QueueOf(const Port& port) const override;
+  // A rank that is gone leaves its partners waiting; NCCL reports it when asked.
+  Status Check() override;
   bool polls() const override { return args_.inner->polls(); }
   double wake_at() const override;
   // Ends the communicators, without the other ranks.
@@ -49,37 +55,39 @@ class NcclTransport : public Transport {
 
  private:
   static constexpr int kNoLine = -1;
-  enum class Stage : uint8_t { kId, kCreate, kFirstBytes };
+  enum class Stage : uint8_t { kId, kCreate };
 
-  // A communicator and its stream.
-  struct Line {
-    Nccl::Communicator communicator = nullptr;
-    std::deque<std::vector<TransferArgs>> groups;  // not in the stream yet
-    bool enqueuing = false;                        // the first of them is being enqueued
-    double watched_at = 0;
-  };
   struct PortState {
-    int line = kNoLine;
-    bool waits = false;  // in Line::groups
-    Ticket ticket = 0;
+    int line = kNoLine;  // a communicator and its queue
+    Ticket ticket = 0;   // of its last transfer
+  };
+  // A call of Nccl::Create.
+  struct Making {
+    std::atomic<bool> begun{false}, over{false};
+    Status status;
+    Nccl::Communicator communicator = nullptr;
   };
 
+  int line() const { return static_cast<int>(made_.size()); }  // of the one being made
   Status ShareId(bool* over);
   Status Create(bool* over);
-  void SendFirstBytes();
-  Status Advance(int line);
+  std::vector<Nccl::Operation> FirstBytes() const;
   int MemberOf(int line, int rank) const;
-  Status Watch(int number);
   Status In(int line, const Status& status) const;
 
   Args args_;
-  std::vector<Line> lines_;       // those that are created
-  std::vector<PortState> ports_;  // by port
-  // Of the communicator that is being created.
+  std::vector<Nccl::Communicator> made_;     // by line
+  std::vector<PortState> ports_;             // by port
+  std::vector<Nccl::Operation> operations_;  // of the transfers that start
+  CallGuard guard_;
+  double checked_at_ = 0;
+  bool settled_ = false;
+  // Of the communicator that is being made.
   Stage stage_ = Stage::kId;
   Nccl::Id id_{};
   std::vector<Port> id_ports_;  // of `inner`, under way
-  bool sharing_ = false, making_ = false;
+  bool sharing_ = false;
+  std::shared_ptr<Making> making_;
 };
 
 }  // namespace pp

@@ -122,11 +122,11 @@ bool CudaProducts::Fuses(const MatmulShape& shape) {
   return products_[Add(shape)].by.id >= 0;
 }
 
-void CudaProducts::Multiply(int product, const MatmulArgs& args) {
+void CudaProducts::Multiply(int product, const MatmulArgs& args, CudaDriver::Stream stream) {
   const Product& one = products_[product];
-  if (one.by.id >= 0) return args_.driver->Multiply(one.by.id, args, args_.stream);
+  if (one.by.id >= 0) return args_.driver->Multiply(one.by.id, args, stream);
   args_.driver->Use();
-  kernels::cuda::PlainMatmul({one.shape, args}, args_.stream);
+  kernels::cuda::PlainMatmul({one.shape, args}, stream);
 }
 
 }  // namespace pp

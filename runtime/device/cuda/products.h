@@ -33,8 +33,8 @@ kernels::MatmulArgs WithoutEpilogue(const kernels::MatmulShape& shape, kernels::
 void RunEpilogue(const kernels::MatmulShape& shape, const kernels::MatmulArgs& args,
                  CudaDriver::Stream stream);
 
-// Those of one stream. Which of the two computes a product depends only on its shape, the machine
-// and the file of algorithms.
+// Those of one stream, and of a second one beside it. Which of the two computes a product depends
+// only on its shape, the machine and the file of algorithms.
 class CudaProducts {
  public:
   struct Args {
@@ -53,8 +53,12 @@ class CudaProducts {
   // As in Kernels. Both wait until the GPU has computed a product of the shape. A shape has one id.
   int Prepare(const kernels::MatmulShape& shape);
   bool Fuses(const kernels::MatmulShape& shape);
-  // Operands of one type.
-  void Multiply(int product, const kernels::MatmulArgs& args);
+  // Operands of one type. In `stream`, with args.scratch where it is not the first one
+  // (CudaDriver::Multiply).
+  void Multiply(int product, const kernels::MatmulArgs& args, CudaDriver::Stream stream);
+  void Multiply(int product, const kernels::MatmulArgs& args) {
+    Multiply(product, args, args_.stream);
+  }
 
   const kernels::MatmulShape& shape(int product) const { return products_[product].shape; }
   // Which algorithm computes it, in words.
