@@ -93,12 +93,13 @@ int Tune(const CommandLine& line, const Launch& launch, Status status) {
 
 // `wrong`: an error that this rank already has, which all ranks are told.
 int RunRank(CommandLine line, const Launch& launch, Status wrong) {
+  const TransportRow& transport = TransportOf(line.arguments.transport);
   SpareDescriptors spares;
   Backend backend;
   if (wrong.ok()) {
     Result<Backend> opened =
         OpenBackend({.backend = line.arguments.backend,
-                     .transport = line.arguments.transport,
+                     .nccl = transport.nccl,
                      .gemms = line.gemms,
                      .stochastic_rounding = line.arguments.weight_rounding == "stochastic",
                      .experiments = line.experiments},
@@ -112,8 +113,7 @@ int RunRank(CommandLine line, const Launch& launch, Status wrong) {
   // If a rank has not joined yet, mpiexec ends all ranks when a signal kills it, but not when it
   // exits by itself.
   if (!launch.mpi) CatchStopSignals(first);
-  Joined joined =
-      JoinRun(launch, line.arguments.transport, wrong, line.arguments.train.stall_timeout);
+  Joined joined = JoinRun(launch, transport, wrong, line.arguments.train.stall_timeout);
   if (!joined.status.ok()) {
     if (first || !joined.connected) PrintError(joined.status);
     code = static_cast<int>(joined.status.code());
@@ -156,7 +156,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& help) {
     return PrintHelp(app, help);
   }
-  const Result<Launch> launch = ReadLaunch(line.arguments.transport);
+  const Result<Launch> launch = ReadLaunch(TransportOf(line.arguments.transport));
   if (!launch.ok()) {
     PrintError(status.ok() ? launch.status() : status);
     return static_cast<int>(Code::kInvalid);

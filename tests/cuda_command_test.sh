@@ -30,6 +30,11 @@ for transport in shm mpi; do
   FAKE_GPUS=2 losses mpiexec -n 2 "$gpu_run" a.plan --backend cuda --transport $transport > processes.txt
   cmp threads.txt processes.txt || fail "$transport: $(paste threads.txt processes.txt)"
 done
+# Threads over NCCL, each with a GPU of its own, or, where NCCL is told to, with the same.
+FAKE_GPUS=2 losses "$gpu_run" a.plan --backend cuda --transport nccl > nccl.txt
+cmp threads.txt nccl.txt || fail "nccl: $(paste threads.txt nccl.txt)"
+NCCL_MULTI_RANK_GPU_ENABLE=1 losses "$gpu_run" a.plan --backend cuda --transport nccl > nccl.txt
+cmp threads.txt nccl.txt || fail "nccl on one GPU: $(paste threads.txt nccl.txt)"
 awk '/starting kernels/ { seen = 1; for (i = 2; i <= NF; ++i) if ($i == "%" && $(i - 1) > 100) exit 1 }
   END { exit !seen }' out.txt || fail "parts of time: $(cat out.txt)"
 
@@ -79,7 +84,7 @@ refused() {
   [[ $(wc -l < err.txt) == 1 ]] && grep -qE "^piperun: error: $pattern$" err.txt || fail "$*"
 }
 refused "--transport: ranks 0 and 1 have one GPU, .*" mpiexec -n 2 "$gpu_run" a.plan --transport nccl
-refused "--transport: 'nccl' without mpiexec .*" "$gpu_run" a.plan --transport nccl
+refused "--transport: ranks 0 and 1 have one GPU, .*" "$gpu_run" a.plan --transport nccl
 sed 's/"n_embd": 16/"n_embd": 768/; s/"n_head": 2/"n_head": 1/' config.json > wide.json
 "$pipec" compile --scheme 1f1b --devices 2 --microbatches 4 --model wide.json -o wide.plan ||
   fail "no wide plan"

@@ -38,24 +38,26 @@ Result<int> KernelsOfNccl() {
 
 Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch) {
   if (options.backend != "cuda") return Backend();
-  const bool by_nccl = options.transport == "nccl";
-  const Result<int> kernels = by_nccl ? KernelsOfNccl() : 0;
+  const Result<int> kernels = options.nccl ? KernelsOfNccl() : 0;
   PP_RETURN_IF_ERROR(kernels.status());
   // Work in one hardware queue waits for what was submitted to it before.
   setenv(kConnections, std::to_string(kMostConnections).c_str(), 0);
   // A kernel that is loaded at its first use would wait for NCCL's kernels, which wait for other
   // ranks.
-  if (by_nccl) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  if (options.nccl) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   CudaBackend cuda = OpenCuda(ProgramFolder());
   PP_RETURN_IF_ERROR(cuda.status);
   NcclBackend nccl;
-  if (by_nccl) {
+  if (options.nccl) {
     nccl = OpenNccl(ProgramFolder());
     PP_RETURN_IF_ERROR(nccl.status);
   }
   const size_t gpus = cuda.gpus.size();
   Backend made{.kernels = *kernels};
-  if (by_nccl) made.gpu = cuda.gpus[launch.local_rank % gpus];
+  if (options.nccl && EnvironmentNumber({"NCCL_MULTI_RANK_GPU_ENABLE"}).value_or(0) == 0) {
+    made.gpu = cuda.gpus[launch.local_rank % gpus];
+    made.gpus = static_cast<int>(gpus);
+  }
   made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), options, launch, gpus](
                          int rank, const DeviceBells& bells) {
     const int local = launch.mpi ? launch.local_rank : rank;

@@ -16,21 +16,24 @@
 namespace pp {
 
 struct BackendOptions {
-  std::string backend, transport;          // the options
+  std::string backend;                     // the option
+  bool nccl = false;                       // messages go over NCCL
   std::shared_ptr<const GemmTable> gemms;  // of --gemms; null: none
   bool stochastic_rounding = false;        // --weight-rounding
   CudaExperiments experiments;             // --cuda-experiments
 };
 struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
-  // Identifies the GPU of this process's rank among all hosts, if no other rank may share it; else
-  // 0.
+  // If no two ranks may share a GPU: identifies that of this process's rank among all hosts, and
+  // how many this host has. Else 0.
   uint64_t gpu = 0;
+  int gpus = 0;
   int kernels = 0;  // of NCCL that can run concurrently on a GPU with our own streams
 };
 
 // CUDA needs its plugin, and assigns the GPUs of a host to its ranks in turn; NCCL also needs its
-// own plugin, and one GPU per rank.
+// own plugin, and one GPU per rank, unless the environment tells it to do without
+// (NCCL_MULTI_RANK_GPU_ENABLE, from NCCL 2.30 on).
 Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch);
 
 // Invalid: the model exceeds a limit of the kernels for GPUs.

@@ -29,6 +29,10 @@ bool SetAlignment(std::string_view value, CudaExperiments* to) {
   return ReadNumber(value, &to->alignment) && (to->alignment == 16 || to->alignment == 64);
 }
 
+bool SetSpare(std::string_view value, CudaExperiments* to) {
+  return ReadNumber(value, &to->spare) && to->spare >= 0 && to->spare <= 64;
+}
+
 bool SetPoll(std::string_view value, CudaExperiments* to) {
   int64_t number = 0;
   const bool right = ReadNumber(value, &number) && number >= 1 && number <= 10000;
@@ -47,6 +51,11 @@ constexpr Key kKeys[] = {
        return SetTo(value, "fused", "separate", &to->fuses_gelu);
      }},
     {"poll", "microseconds from 1 to 10000", SetPoll},
+    {"weights", "beside or after",
+     [](std::string_view value, CudaExperiments* to) {
+       return SetTo(value, "beside", "after", &to->weights_beside);
+     }},
+    {"spare", "multiprocessors from 0 to 64", SetSpare},
 };
 
 Status Set(std::string_view item, CudaExperiments* experiments) {
@@ -59,8 +68,10 @@ Status Set(std::string_view item, CudaExperiments* experiments) {
     return Status::Invalid(
         fmt::format("--cuda-experiments: '{}' ({}={})", Shown(item), key.name, key.values));
   }
-  return Status::Invalid(fmt::format(
-      "--cuda-experiments: '{}' (KEY=VALUE,... of reduction, alignment, gelu, poll)", Shown(item)));
+  return Status::Invalid(
+      fmt::format("--cuda-experiments: '{}' (KEY=VALUE,... of reduction, alignment, gelu, poll, "
+                  "weights, spare)",
+                  Shown(item)));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr double kLeastJoiningSeconds = 10;
 
 }  // namespace
 
-Result<Launch> ReadLaunch(const std::string& transport) {
+Result<Launch> ReadLaunch(const TransportRow& transport) {
   // Set by the launchers of MPICH and Open MPI, and by srun --mpi=pmi2.
   const auto ranks = EnvironmentNumber({"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"});
   const auto rank = EnvironmentNumber({"PMI_RANK", "OMPI_COMM_WORLD_RANK"});
@@ -32,8 +32,8 @@ Result<Launch> ReadLaunch(const std::string& transport) {
   // All that a shell of `srun --pty bash` starts has these variables, too: one process is one
   // alone, and of several, only those that an mpiexec has just started are surely one run.
   const bool alone = ranks.value_or(1) == 1;
-  if (transport == "threads" && (alone || !Launcher())) return Launch{};
-  if (ranks && !(alone && transport == "auto"))
+  if (!transport.processes && (alone || !Launcher())) return Launch{};
+  if (ranks && !(alone && transport.threads))
     return Launch{rank.value_or(0), *ranks, local.value_or(rank.value_or(0)), true};
   const int tasks = EnvironmentNumber({"SLURM_STEP_NUM_TASKS"}).value_or(0);
   if (!ranks && tasks > 1)
@@ -56,21 +56,18 @@ Result<Launch> ReadLaunch(const std::string& transport) {
   return Launch{};
 }
 
-Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
+Joined JoinRun(const Launch& launch, const TransportRow& transport, const Status& status,
                double patience) {
   Status wrong = status;
-  if (wrong.ok() && transport == "threads" && launch.ranks > 1)
+  if (wrong.ok() && !transport.processes && launch.ranks > 1)
     wrong = Status::Invalid(
-        fmt::format("--transport: 'threads' under mpiexec -n {} (shm or mpi, or start without "
-                    "mpiexec)",
-                    launch.ranks));
-  if (wrong.ok() && transport == "shm" && !launch.mpi)
-    wrong = Status::Invalid(
-        "--transport: 'shm' without mpiexec (mpiexec -n N piperun, or --transport threads)");
-  if (wrong.ok() && transport == "nccl" && !launch.mpi)
-    wrong = Status::Invalid(
-        "--transport: 'nccl' without mpiexec (mpiexec -n N piperun, or --transport threads)");
-  const bool alone = !launch.mpi && transport != "mpi";
+        fmt::format("--transport: '{}' under mpiexec -n {} (shm or mpi, or start without mpiexec)",
+                    transport.name, launch.ranks));
+  if (wrong.ok() && !transport.threads && !transport.one_process && !launch.mpi)
+    wrong = Status::Invalid(fmt::format(
+        "--transport: '{}' without mpiexec (mpiexec -n N piperun, or --transport threads)",
+        transport.name));
+  const bool alone = !launch.mpi && !transport.one_process;
   if (alone || (!launch.mpi && !wrong.ok())) return {.status = wrong};
   const double seconds = patience > 0 ? std::max(patience, kLeastJoiningSeconds) : 0;
   // The lowest rank present reports first: when it ends, mpiexec ends the others.
@@ -93,8 +90,7 @@ Joined JoinRun(const Launch& launch, const std::string& transport, const Status&
                     PrintError(why);
                     std::_Exit(static_cast<int>(Code::kFailed));
                   });
-  Joined joined = JoinMpi(
-      ProgramFolder(), {transport == "mpi" ? InsideHost::kMpi : InsideHost::kSharedMemory, wrong});
+  Joined joined = JoinMpi(ProgramFolder(), {transport.inside, wrong});
   if (joined.transport && joined.transport->ranks() != launch.ranks)
     return {.status = Status::Invalid(
                 fmt::format("--transport: started as one of {} processes, of which MPI joins {} "

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/comm/mpi_plugin.h"
+#include "runtime/main/transports.h"
 #include "schema/base/status.h"
 
 namespace pp {
@@ -16,16 +17,16 @@ struct Launch {
   bool mpi = false;
 };
 
-// From the environment. One process alone is a run of threads, unless `transport`, the option, asks
-// for more. Invalid: a launcher started several processes without telling them how to meet, so that
-// each would train by itself.
-Result<Launch> ReadLaunch(const std::string& transport);
+// From the environment. One process alone is a run of threads where `transport` has them. Invalid:
+// a launcher started several processes without telling them how to meet, so that each would train
+// by itself.
+Result<Launch> ReadLaunch(const TransportRow& transport);
 
 // Joins the run that this process is a rank of; without a transport all ranks are threads of this
 // process. `status` is an error that this process already has, which it passes on to the others.
-// `transport` is the option. If not all others have joined within `patience` seconds, or 10 if that
+// If not all others have joined within `patience` seconds, or 10 if that
 // is less, the process ends; 0: it waits forever.
-Joined JoinRun(const Launch& launch, const std::string& transport, const Status& status,
+Joined JoinRun(const Launch& launch, const TransportRow& transport, const Status& status,
                double patience);
 
 }  // namespace pp

@@ -14,6 +14,7 @@
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/source_files.h"
 #include "runtime/files/weight_files.h"
+#include "runtime/main/transports.h"
 #include "runtime/run/settings.h"
 #include "schema/base/disk.h"
 #include "schema/base/number.h"
@@ -25,7 +26,6 @@ namespace pp {
 namespace {
 
 constexpr std::string_view kBackends[] = {"cpu", "cuda"};
-constexpr std::string_view kTransports[] = {"auto", "threads", "shm", "mpi", "nccl"};
 constexpr std::string_view kRoundings[] = {"nearest", "stochastic"};
 constexpr std::string_view kUnusedWeights[] = {"refuse", "ignore"};  // as in UnusedWeights
 constexpr std::string_view kExportDtypes[] = {NameOf(Dtype::kFp32), NameOf(Dtype::kBf16)};
@@ -253,8 +253,8 @@ class Description {
     group_ = "Machine";
     Add("--threads", "N", "compute threads per rank", Whole(&t_.threads, 1, 1024), "1");
     Choice("--backend", "where ranks compute", kBackends, &a_.backend);
-    Choice("--transport", "auto: shm under mpiexec (mpi between hosts), else threads", kTransports,
-           &a_.transport);
+    Choice("--transport", "auto: shm under mpiexec (mpi between hosts), else threads",
+           TransportNames(), &a_.transport);
     Add("--net", "LIST", "slow messages down: latency=50us,bandwidth=1GB/s, or one of the two",
         [&t = t_](const std::string& text) {
           const Result<Network> network = ParseNetwork(text);
@@ -279,7 +279,9 @@ class Description {
     Add("--cuda-experiments", "LIST",
         "to measure a GPU: of reduction=none|compute (may cuBLASLt cut sums), alignment=16|64 "
         "(bytes, of its operands' rows), gelu=fused|separate, poll=MICROSECONDS (between looks at "
-        "events); compute, 16, fused, 5",
+        "events), weights=beside|after (when their gradients are computed), spare=N "
+        "(multiprocessors "
+        "that products leave free); compute, 16, fused, 5, beside, and 8 with NCCL, else 0",
         Text(&a_.cuda_experiments));
   }
 
@@ -299,14 +301,16 @@ Status CheckTogether(const Arguments& a) {
         return Status::Invalid(fmt::format("{}: needs --backend cuda", option));
     if (a.weight_rounding == "stochastic")
       return Status::Invalid("--weight-rounding: stochastic needs --backend cuda");
-    if (a.transport == "nccl")
-      return Status::Invalid(fmt::format(
-          "--transport: 'nccl' with --backend {} (--backend cuda, or shm or mpi)", a.backend));
+    if (TransportOf(a.transport).nccl)
+      return Status::Invalid(
+          fmt::format("--transport: '{}' with --backend {} (--backend cuda, or shm or mpi)",
+                      a.transport, a.backend));
   } else if (t.compare) {
     return Status::Invalid("--compare: reads the memory of --backend cpu, not cuda");
   }
-  if (t.network && a.transport == "nccl")
-    return Status::Invalid("--net: does not slow --transport nccl (threads, shm or mpi)");
+  if (t.network && !TransportOf(a.transport).can_be_slowed)
+    return Status::Invalid(
+        fmt::format("--net: does not slow --transport {} (threads, shm or mpi)", a.transport));
   if (!a.given.contains("--min-lr")) return {};
   if (!t.optimizer.cosine) return Status::Invalid("--min-lr: needs --lr-schedule cosine");
   if (t.optimizer.min_learning_rate > t.optimizer.learning_rate)

@@ -17,6 +17,7 @@
 #include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/main/stop_signals.h"
+#include "runtime/main/transports.h"
 #include "runtime/model/products.h"
 #include "runtime/run/run_text.h"
 #include "schema/format/file.h"
@@ -129,6 +130,11 @@ Readiness Run::ReadPlan() {
   const HostBytesArgs args = HostArgs();
   for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
     mine.bytes.push_back(HostBytesOf(*program_, rank, args));
+  if (options_.transport == nullptr && backend_.gpus > 0 && topology.ranks() > backend_.gpus)
+    mine.status = Status::Invalid(
+        fmt::format("--transport: ranks 0 and {} have one GPU, where NCCL takes a single rank "
+                    "(threads, or a GPU for each of {} ranks)",
+                    backend_.gpus, topology.ranks()));
   if (on_host && options_.transport == nullptr)
     mine.status = CheckMemory(std::vector<HostMemory>(topology.ranks(), ThisHost()), mine.bytes);
   return mine;
@@ -154,7 +160,7 @@ HostBytesArgs Run::HostArgs() const {
 // all lists.
 Status Run::Read() {
   const Transport* transport = options_.transport;
-  const bool nccl = arguments_.transport == "nccl";
+  const bool nccl = TransportOf(arguments_.transport).nccl;
   auto program = First() || nccl ? Load(arguments_.plan, &plan_checksum_)
                                  : LoadRank(arguments_.plan, transport->rank(), &plan_checksum_);
   PP_RETURN_IF_ERROR(program.status());
