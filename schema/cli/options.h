@@ -74,7 +74,8 @@ CLI::Option* AddAnyAttribute(CLI::App* to, const AnyAttribute& row, std::string*
 // something, too. A flag that is given: "true".
 template <typename Owner, typename T>
 CLI::Option* AddAttribute(CLI::App* to, const Attribute<Owner, T>& row, std::string* text) {
-  AnyAttribute any{.option = row.option, .help = row.help, .names = row.names};
+  AnyAttribute any{.option = row.option, .help = row.help};
+  if (!std::is_same_v<T, std::vector<OperatorKind>>) any.names = row.names;  // else it is a list
   const T usual = Owner{}.*row.member;
   any.flag = std::is_same_v<T, bool> && row.names.empty();
   any.number = std::is_same_v<T, int32_t> && row.names.empty();

@@ -1,6 +1,7 @@
 #include "schema/model/attribute.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "schema/base/number.h"
 #include "schema/base/split.h"
@@ -28,6 +29,29 @@ Status ReadName(std::string_view text, ValueNames names, int32_t* index) {
   *index = static_cast<int32_t>(found - names.begin());
   if (found != names.end()) return {};
   return Status::Invalid(fmt::format("'{}' ({})", Shown(text), Listed(names)));
+}
+
+Status ReadKinds(std::string_view text, ValueNames names, std::vector<OperatorKind>* kinds) {
+  kinds->clear();
+  if (text == names[0]) return {};
+  const ValueNames known = names.subspan(1);
+  for (const std::string_view name : Split(text, ',')) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      return Status::Invalid(
+          fmt::format("'{}' ({}, or some of {})", Shown(name), names[0], Listed(known)));
+    const auto* kind = std::find(std::begin(kOperatorNames), std::end(kOperatorNames), name);
+    PP_CHECK(kind != std::end(kOperatorNames));
+    kinds->push_back(static_cast<OperatorKind>(kind - std::begin(kOperatorNames)));
+  }
+  std::sort(kinds->begin(), kinds->end());
+  kinds->erase(std::unique(kinds->begin(), kinds->end()), kinds->end());
+  return {};
+}
+
+std::string TextOf(const std::vector<OperatorKind>& kinds, ValueNames names) {
+  std::vector<std::string_view> words;
+  for (const OperatorKind kind : kinds) words.push_back(NameOf(kind));
+  return words.empty() ? std::string(names[0]) : fmt::format("{}", fmt::join(words, ","));
 }
 
 std::string Listed(ValueNames names) { return fmt::format("{}", fmt::join(names, ", ")); }

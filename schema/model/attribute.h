@@ -38,7 +38,9 @@ struct Attribute {
   int slot;  // in its table of program.fbs
   const char* option;
   const char* help;
-  ValueNames names = {};                // of its values from 0 on; a bool without names is a flag
+  // Of its values from 0 on; a bool without names is a flag. Of a list of kinds of operators: the
+  // word for none of them, then those that it may have.
+  ValueNames names = {};
   int32_t least = 0, most = INT32_MAX;  // of a number
   HeaderLine line = HeaderLine::kOwn;
 };
@@ -59,9 +61,9 @@ Status ReadWhole(std::string_view text, int32_t least, int32_t most, int32_t* nu
 Status ReadWholes(std::string_view text, std::vector<int32_t>* numbers);
 Status ReadName(std::string_view text, ValueNames names, int32_t* index);
 std::string Listed(ValueNames names);
-// "stage", or some of "norm,linear,attention,residual"; and back.
-Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text);
-std::string RecomputeText(const std::vector<OperatorKind>& recompute);
+// "norm,gelu", or names[0] for none; and back. They come in the order of OperatorKind, each once.
+Status ReadKinds(std::string_view text, ValueNames names, std::vector<OperatorKind>* kinds);
+std::string TextOf(const std::vector<OperatorKind>& kinds, ValueNames names);
 
 // A flag needs no text.
 template <typename Owner, typename T, typename Value>
@@ -71,9 +73,7 @@ Status Read(const Attribute<Owner, T>& row, std::string_view text, Value* value)
   } else if constexpr (std::is_same_v<Value, std::string>) {
     *value = text;
   } else if constexpr (std::is_same_v<Value, std::vector<OperatorKind>>) {
-    auto kinds = ParseRecompute(text);
-    if (!kinds.ok()) return kinds.status();
-    *value = std::move(*kinds);
+    return ReadKinds(text, row.names, value);
   } else if constexpr (std::is_same_v<Value, std::vector<int32_t>>) {
     return ReadWholes(text, value);
   } else {
@@ -94,7 +94,7 @@ std::string TextOf(const Attribute<Owner, T>& row, const T& value) {
   if constexpr (std::is_same_v<T, std::string>) {
     return value;
   } else if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
-    return RecomputeText(value);
+    return TextOf(value, row.names);
   } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
     return fmt::format("{}", fmt::join(value, " "));
   } else {

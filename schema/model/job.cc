@@ -33,16 +33,6 @@ double EstimateBytes(const Job& job) {
   return 4 * (values * static_cast<double>(job.tokens()) + 4 * weights);
 }
 
-// The kinds that save something in every layer.
-struct Saving {
-  OperatorKind kind;
-  std::string_view name;
-};
-constexpr Saving kSaving[] = {{OperatorKind::kNorm, "norm"},
-                              {OperatorKind::kLinear, "linear"},
-                              {OperatorKind::kAttention, "attention"},
-                              {OperatorKind::kResidual, "residual"}};
-
 }  // namespace
 
 Result<std::vector<int>> SplitLayers(int layers, int stages) {
@@ -106,30 +96,6 @@ Status CheckJob(const Job& job) {
   }
   return CheckSplit(job.layers_per_stage, job.model.layers, std::max(1, job.stages()))
       .In("--layers-per-stage");
-}
-
-Result<std::vector<OperatorKind>> ParseRecompute(std::string_view text) {
-  std::vector<OperatorKind> kinds;
-  if (text == "stage") return kinds;
-  for (const std::string_view name : Split(text, ',')) {
-    const auto* found = std::find_if(std::begin(kSaving), std::end(kSaving),
-                                     [&](const Saving& saving) { return saving.name == name; });
-    if (found == std::end(kSaving))
-      return Status::Invalid(
-          fmt::format("'{}' (stage, or some of norm, linear, attention, residual)", Shown(name)));
-    kinds.push_back(found->kind);
-  }
-  std::sort(kinds.begin(), kinds.end());
-  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
-  return kinds;
-}
-
-std::string RecomputeText(const std::vector<OperatorKind>& recompute) {
-  std::string text;
-  for (const Saving& saving : kSaving)
-    if (std::find(recompute.begin(), recompute.end(), saving.kind) != recompute.end())
-      text += fmt::format("{}{}", text.empty() ? "" : ",", saving.name);
-  return text.empty() ? "stage" : text;
 }
 
 }  // namespace pp

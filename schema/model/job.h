@@ -49,6 +49,9 @@ struct Job {
   bool operator==(const Job&) const = default;
 };
 
+inline constexpr std::string_view kRecomputeNames[] = {"stage", "norm", "linear", "attention",
+                                                       "residual"};
+
 inline constexpr std::tuple kJobAttributes{
     Attribute{"batch",
               &Job::micro_batch_size,
@@ -81,7 +84,8 @@ inline constexpr std::tuple kJobAttributes{
               1,
               HeaderLine::kShared},
     Attribute{"recompute", &Job::recompute, 6, "--recompute",
-              "what a CFW drops: stage (default), or of norm, linear, attention, residual"},
+              "what a CFW drops: stage (default), or of norm, linear, attention, residual",
+              kRecomputeNames},
     Attribute{"dtype", &Job::dtype, 7, "--dtype", "of activations and messages", kDtypeNames},
     Attribute{"backend", &Job::backend, 8, "--backend",
               "whose memory the plan counts; either runs on both", kDeviceKindNames},

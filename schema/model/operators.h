@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schema/model/config.h"
@@ -42,6 +43,13 @@ enum class OperatorKind : uint8_t {
   kResidual,
   kLoss,
 };
+// As options and files name them.
+inline constexpr std::string_view kOperatorNames[] = {
+    "embedding", "norm", "linear", "head-norm", "rope",
+    "attention", "gelu", "swiglu", "residual",  "loss"};
+inline constexpr std::string_view NameOf(OperatorKind kind) {
+  return kOperatorNames[static_cast<int>(kind)];
+}
 
 // A tensor of Hugging Face's files, or a part of it: some rows or columns of a matrix, or some
 // elements of a vector.

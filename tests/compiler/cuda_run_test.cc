@@ -160,7 +160,7 @@ TEST_CASE("products with GELU have the same bits whatever is made again") {
       options.passes = passes;
       options.job.recompute = again;
       if (!again.empty() && runs.size() == 2) break;  // those without RE have no such option
-      INFO(passes << " of " << RecomputeText(again));
+      INFO(passes << " of " << TextOf(again, kRecomputeNames));
       runs.push_back(Run(MustCompile(options)));
       REQUIRE(runs.back().status.ok());
       CHECK(Difference(runs.back(), runs.front()) == 0);

@@ -70,6 +70,11 @@ struct Cell {
            std::to_string(devices);
   }
   bool tied() const { return !scheme.starts_with("pipedream"); }
+  std::vector<OperatorKind> Dropped() const {
+    std::vector<OperatorKind> kinds;
+    PP_CHECK(ReadKinds(recompute, kRecomputeNames, &kinds).ok());
+    return kinds;
+  }
 };
 
 Result<Program> CompileCell(const Cell& cell) {
@@ -86,7 +91,7 @@ Result<Program> CompileCell(const Cell& cell) {
                                  .micro_batch_size = 1,
                                  .tp = cell.tp,
                                  .sequence_parallel = cell.sequence_parallel,
-                                 .recompute = *ParseRecompute(cell.recompute),
+                                 .recompute = cell.Dropped(),
                                  .dtype = cell.dtype}};
   if (cell.passes == "fit-memory") options.fit.limit.values = {2};
   return Compile(options);

@@ -351,7 +351,7 @@ TEST_CASE("a selective recomputation has the bits of the whole") {
     std::vector<OperatorKind> recompute;
     for (int k = 0; k < 4; ++k)
       if ((set >> k & 1) != 0) recompute.push_back(kKinds[k]);
-    INFO(RecomputeText(recompute));
+    INFO(TextOf(recompute, kRecomputeNames));
     Pipeline other(dir, {4}, dropout, How::kRecomputed, 1, recompute);
     const StageLayout& layout = other.stage(0).layout();
     CHECK(layout.kept_bytes + layout.stash_bytes >= all);
