@@ -79,6 +79,7 @@ class Pricer {
     if (placed.recomputed) times->recompute += forward;
     times->input += input;
     times->weight += At(work.weight, reached);
+    if (placed.remade) times->weight += forward;
   }
 
   // A sum of one value per token and element over the tensor-parallel peers.

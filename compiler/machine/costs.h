@@ -1,10 +1,11 @@
 // What the instructions of a program take on a machine: --machine.
 //
 // An operator takes as long as its operations at the rate that the machine reaches, or as its bytes
-// at the memory's, whichever is longer, and its launch. Tensor-parallel peers add what they
-// exchange in a stage's forward and input gradients; a message, a reduction and an optimizer's
-// step take their bytes at the bandwidth of what they cross. A collective of n members moves
-// 2 (n - 1) / n of its bytes through each member's link, in 2 (n - 1) rounds.
+// at the memory's, whichever is longer, and its launch; a forward that a backward runs again, for a
+// weight half, once more. Tensor-parallel peers add what they exchange in a stage's forward and
+// input gradients; a message, a reduction and an optimizer's step take their bytes at the bandwidth
+// of what they cross. A collective of n members moves 2 (n - 1) / n of its bytes through each
+// member's link, in 2 (n - 1) rounds.
 #pragma once
 
 #include <map>

@@ -25,7 +25,7 @@ constexpr double kMost = 1e24;
 // port of 200 (HDR) or 400 Gbit/s (NDR) between nodes for each GPU. Products reach 60 to 80 % of
 // the peak, FlashAttention-2 about 200 of an A100's 312 TFLOP/s and 350 of an H100's 989 (Dao,
 // 2023, section 4). An H200's shares are fitted to training steps of two models on one
-// (kernels/README.md); those of three others are then 1.4 % off on average.
+// (kernels/README.md); those of four others are then 1.9 % off on average.
 //
 // "cpu" is one core with AVX-512 for each rank, and none for what runs beside it. With ten
 // microseconds an operator a profile of micro-batches of two sequences predicts those of one, four
@@ -71,7 +71,7 @@ const Machine kMachines[] = {
      .between = {50 * kG, 15 * kUs}},
     {.name = "h200",
      .flops = {67 * kT, 989 * kT, 989 * kT},
-     .product = 0.66,
+     .product = 0.7,
      .attention = 0.25,
      .memory_share = 0.72,
      .launch = 5 * kUs,

@@ -106,14 +106,14 @@ void StageModel::InputHalf(const StageCall& call, size_t index, Halves halves) {
   operators_->BackwardInput(one);
 }
 
-// What the weight half reads, if it was not saved.
+// What the weight half reads, if the stash does not have it.
 void StageModel::RecomputeInput(const StageCall& call, size_t index, Halves halves) {
-  if (layout_.operators[index].parameters.empty() || Saves(index)) return;
+  if (Saves(index)) return;
   operators_->Forward(CallOf(call, index - 1, Keep::kStash, halves));
 }
 
 bool StageModel::Saves(size_t index) const {
-  return layout_.operators[index].of(Keep::kStash).in.area != Area::kScratch;
+  return index == 0 || !layout_.operators[index - 1].remade;
 }
 
 void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves, Order order) {

@@ -145,6 +145,7 @@ struct StageOperator {
   Forward forward[2];       // by Keep
   Backward backward[2];     // by Halves
   bool recomputed = false;  // RE runs it
+  bool remade = false;      // a backward runs it, too: the weight half after it reads its output
 
   const Forward& of(Keep keep) const { return forward[static_cast<int>(keep)]; }
   const Backward& of(Halves halves) const { return backward[static_cast<int>(halves)]; }

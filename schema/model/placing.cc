@@ -206,7 +206,8 @@ class Placer {
     }
   }
 
-  // RE runs what fills the stash, and the operators whose unsaved outputs those read.
+  // RE runs what fills the stash, and the operators whose unsaved outputs those read; a backward,
+  // those whose unsaved outputs weight halves read.
   void FindRecomputed() {
     bool reads = false;  // the next operator reads this one's output
     for (size_t i = operators_.size(); i-- > 0;) {
@@ -216,6 +217,8 @@ class Placer {
           (KindAt(i) == OperatorKind::kLoss && forward.in.area == Area::kStash) ||
           (reads && IsTemporary(i) && forward.out.area == Area::kScratch);
       reads = operators_[i].recomputed;
+      operators_[i].remade =
+          IsTemporary(i) && i + 1 < operators_.size() && !operators_[i + 1].op.parameters.empty();
     }
   }
 

@@ -59,6 +59,7 @@ StageWork WorkOf(const StageLayout& layout, const Job& job) {
     if (placed.recomputed) sum.recompute += one.recompute;
     sum.input += one.input;
     sum.weight += one.weight;
+    if (placed.remade) sum.weight += one.forward;
   }
   return sum;
 }

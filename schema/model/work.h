@@ -26,7 +26,7 @@ struct Work {
 };
 
 // Of one micro-batch, for one tensor-parallel peer. `recompute`: the part of the forward that RE
-// repeats.
+// repeats. `weight`: of a stage, with the part of the forward that is repeated for it.
 struct StageWork {
   Work forward, recompute, input, weight;
 };
