@@ -62,6 +62,7 @@ std::string TuneReport::Command(const Candidate& candidate) const {
   add(c.job.sequence_length != c.job.model.max_positions,
       fmt::format("--seq-length {}", c.job.sequence_length));
   add(c.job.sequence_parallel, "--sequence-parallel");
+  add(!c.job.keep.empty(), "--keep " + TextOf(c.job.keep, kKeepNames));
   add(c.job.dtype != Dtype::kFp32, fmt::format("--dtype {}", pp::NameOf(c.job.dtype)));
   add(c.job.backend != DeviceKind::kCpu, fmt::format("--backend {}", pp::NameOf(c.job.backend)));
   add(!words_.prices.empty(), words_.prices);

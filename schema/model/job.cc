@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "schema/base/split.h"
 #include "schema/model/families.h"
@@ -31,6 +32,26 @@ double EstimateBytes(const Job& job) {
   add(table.layer, job.model.layers);
   add(table.last, 1);
   return 4 * (values * static_cast<double>(job.tokens()) + 4 * weights);
+}
+
+// A model keeps outputs that it has, and that tensor-parallel peers do not gather.
+Status CheckKeep(const Job& job, const ModelTable& table) {
+  std::vector<std::string_view> able;
+  for (const std::string_view name : std::span(kKeepNames).subspan(1))
+    if (std::any_of(table.layer.begin(), table.layer.end(),
+                    [&](const Operator& op) { return NameOf(op.kind) == name; }))
+      able.push_back(name);
+  for (const OperatorKind kind : job.keep) {
+    if (std::find(able.begin(), able.end(), NameOf(kind)) == able.end())
+      return Status::Invalid(
+          fmt::format("--keep: the model has no {} ({})", NameOf(kind), fmt::join(able, ", ")));
+    if (kind != OperatorKind::kNorm || !job.sequence_parallel) continue;
+    std::erase(able, NameOf(kind));
+    return Status::Invalid(fmt::format(
+        "--keep: norm, but with --sequence-parallel peers gather its output when they need it ({})",
+        fmt::join(able, ", ")));
+  }
+  return {};
 }
 
 }  // namespace
@@ -75,7 +96,8 @@ Status CheckJob(const Job& job) {
         "--micro-batch-size: {} sequences of {} tokens are {} in one micro-batch (at most {})",
         job.micro_batch_size, job.sequence_length, job.tokens(), kMaxTokens));
   }
-  const int most = TensorParallelLimit(TableOf(job.model));
+  const ModelTable table = TableOf(job.model);
+  const int most = TensorParallelLimit(table);
   if (job.tp < 1 || most % job.tp != 0) {
     return Status::Invalid(
         fmt::format("--tp: {} does not divide the model's heads and widths ({} would)", job.tp,
@@ -89,6 +111,7 @@ Status CheckJob(const Job& job) {
         "of {} tokens)",
         job.micro_batch_size, job.sequence_length, job.tp, job.tp));
   }
+  PP_RETURN_IF_ERROR(CheckKeep(job, table));
   if (const double bytes = EstimateBytes(job); bytes > kMaxBytes) {
     return Status::Invalid(fmt::format(
         "model: its weights and one micro-batch take about {:.1e} bytes (at most {:.0e})", bytes,

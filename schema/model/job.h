@@ -33,6 +33,9 @@ struct Job {
   // The kinds of operators whose saved values a CFW drops, in the order of OperatorKind; it keeps
   // what the others save. Empty: all kinds.
   std::vector<OperatorKind> recompute;
+  // The kinds of operators, of Norm, Gelu and SwiGlu, whose outputs a stash has, in that order;
+  // those of the others are recomputed in the backward. A CFW drops them.
+  std::vector<OperatorKind> keep;
 
   Dtype dtype = Dtype::kFp32;
   // Whose memory is counted. Any kind can run it (AddRegions in schema/semantics/regions.h).
@@ -51,6 +54,7 @@ struct Job {
 
 inline constexpr std::string_view kRecomputeNames[] = {"stage", "norm", "linear", "attention",
                                                        "residual"};
+inline constexpr std::string_view kKeepNames[] = {"none", "norm", "gelu", "swiglu"};
 
 inline constexpr std::tuple kJobAttributes{
     Attribute{"batch",
@@ -86,6 +90,11 @@ inline constexpr std::tuple kJobAttributes{
     Attribute{"recompute", &Job::recompute, 6, "--recompute",
               "what a CFW drops: stage (default), or of norm, linear, attention, residual",
               kRecomputeNames},
+    Attribute{
+        "keep", &Job::keep, 9, "--keep",
+        "outputs that are saved, not recomputed by each backward: none (default), or of norm, "
+        "gelu, swiglu; those of head norms always are",
+        kKeepNames},
     Attribute{"dtype", &Job::dtype, 7, "--dtype", "of activations and messages", kDtypeNames},
     Attribute{"backend", &Job::backend, 8, "--backend",
               "whose memory the plan counts; either runs on both", kDeviceKindNames},

@@ -18,8 +18,8 @@
 //   cross-entropy with the targets         -                     its input's gradient
 //
 // V' is the vocabulary with room for whole sixteens (PartOf). A Norm without beta is RMSNorm, and
-// has no mean. The output of a Norm, a Gelu or a SwiGlu is not saved: it is recomputed for the
-// weight gradient of the Linear after it.
+// has no mean. The output of a Norm, a Gelu or a SwiGlu is not saved, unless Job::keep says so: it
+// is recomputed for the weight gradient of the Linear after it.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,8 @@ enum class Gradient {
 
 // How an operator's values lie, by its kind.
 struct Traits {
-  // Its output is recomputed where it is needed, and so lies in scratch; a Linear's, where a
-  // Residual follows.
+  // Its output is recomputed where it is needed, and so lies in scratch, unless Job::keep says
+  // otherwise; a Linear's, where a Residual follows.
   bool temporary;
   Gradient gradient;  // a Linear's: or where what follows has it
   bool in_place;      // the gradient of its input overwrites that of its output
@@ -56,6 +56,7 @@ class Placer {
         stream_(job.stream_tokens()),
         shares_(job.sequence_parallel),
         dropped_(job.recompute),
+        keep_(job.keep),
         dtype_(job.dtype),
         width_(job.model.hidden_size),
         layout_(*layout),
@@ -98,8 +99,12 @@ class Placer {
     return i + 1 < operators_.size() && KindAt(i + 1) == kind;
   }
 
+  static bool Has(const std::vector<OperatorKind>& kinds, OperatorKind kind) {
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  }
+
   bool IsTemporary(size_t i) const {
-    return TraitsOf(KindAt(i)).temporary ||
+    return (TraitsOf(KindAt(i)).temporary && !Has(keep_, KindAt(i))) ||
            (KindAt(i) == OperatorKind::kLinear && Before(i, OperatorKind::kResidual));
   }
 
@@ -128,7 +133,7 @@ class Placer {
     OperatorKind kind = KindAt(i);
     if (kind == OperatorKind::kEmbedding) kind = OperatorKind::kResidual;
     if (kind == OperatorKind::kHeadNorm) kind = OperatorKind::kNorm;
-    return dropped_.empty() || std::find(dropped_.begin(), dropped_.end(), kind) != dropped_.end();
+    return dropped_.empty() || Has(dropped_, kind);
   }
 
   // `kept`: for what a CFW keeps. `own`: for the rest; in scratch the groups overlay each other.
@@ -142,7 +147,9 @@ class Placer {
       const Spot& in_stash = operators_[i].forward[static_cast<int>(Keep::kStash)].*field;
       if (drops && in_stash.area == Area::kKept) return in_stash;
       if (drops) return {Area::kScratch, own->Take(numbers, dtype)};
-      if (Drops(i)) return {Area::kStash, own->Take(numbers, dtype)};
+      // A CFW drops kept outputs, whatever else it keeps.
+      const bool keeps = field == &StageOperator::Forward::out && Has(keep_, KindAt(i));
+      if (keeps || Drops(i)) return {Area::kStash, own->Take(numbers, dtype)};
       return {Area::kKept, kept->Take(numbers, dtype)};
     };
     Spot now, stream;
@@ -325,6 +332,7 @@ class Placer {
   const int64_t tokens_, stream_;            // N, S
   const bool shares_;                        // sequence parallelism
   const std::vector<OperatorKind> dropped_;  // Job::recompute
+  const std::vector<OperatorKind> keep_;     // Job::keep
   const Dtype dtype_;
   const int64_t width_;
   StageLayout& layout_;

@@ -119,6 +119,29 @@ TEST_CASE("memory, launches and what products and attention reach") {
         Approx(WorkOf(LayoutStage(job, 0), job).forward.bytes / 50));
 }
 
+TEST_CASE("a backward takes the time of what it makes again, and not of what is kept") {
+  Machine machine = *MachineOf("1e24");
+  machine.launch = 3;
+  machine.memory_bandwidth = 100;
+  const CostModel none = MustCost(machine, PlanOf());
+  CompileOptions options;
+  options.job = {.model = TinyGpt2(), .keep = {OperatorKind::kNorm, OperatorKind::kGelu}};
+  const Program program = PlanOf(options);
+  const CostModel kept = MustCost(machine, program);
+  double again = 0, gelu = 0;
+  for (const StageOperator& placed : LayoutStage(*program.job, 0).operators) {
+    const double time = 3 + WorkOf(placed.op, *program.job).forward.bytes / 100;
+    if (placed.op.kind == OperatorKind::kNorm || placed.op.kind == OperatorKind::kGelu)
+      again += time;
+    if (placed.op.kind == OperatorKind::kGelu) gelu = time;
+  }
+  CHECK(kept.f[0] == none.f[0]);
+  CHECK(kept.bi[0] == none.bi[0]);
+  CHECK(none.bw[0] - kept.bw[0] == Approx(again));
+  CHECK(none.b[0] - kept.b[0] == Approx(again));
+  CHECK(kept.r[0] - none.r[0] == Approx(gelu));  // the last one, whose product RE does not repeat
+}
+
 TEST_CASE("messages, reductions and peers take the link that they cross") {
   Machine machine = *MachineOf("1e24");
   machine.node = 4;

@@ -72,11 +72,14 @@ const std::vector<pp::Program>& Seeds() {
              .job = {.model = tied,
                     .tp = 2,
                     .sequence_parallel = true,
-                    .recompute = {pp::OperatorKind::kAttention}}},
+                    .recompute = {pp::OperatorKind::kAttention},
+                    .keep = {pp::OperatorKind::kGelu}}},
              {.scheme = "interleaved",
              .shape = {2, 2, 2},
              .job = {.model = untied, .layers_per_stage = {0, 1, 1, 0}, .dtype = Dtype::kBf16}},
-             {.scheme = "zb-h1", .shape = {2, 2}, .job = {.model = llama}},
+             {.scheme = "zb-h1",
+             .shape = {2, 2},
+             .job = {.model = llama, .keep = {pp::OperatorKind::kNorm, pp::OperatorKind::kSwiGlu}}},
              {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .job = {.model = tied}},
              {.scheme = "dualpipe", .shape = {2, 4}, .job = {.model = tied}},
              {.scheme = "pipedream", .shape = {2, 2}, .job = {.model = untied}},
@@ -270,7 +273,7 @@ void ChangeVersions(pp::Random& random, pp::Program* program) {
 void ChangeJob(pp::Random& random, pp::Program* program) {
   pp::Job& job = *program->job;
   pp::ModelConfig& model = job.model;
-  switch (random.Below(12)) {
+  switch (random.Below(13)) {
     case 0:
       model.vocab_size = kLeastVocabulary + random.Below(80);
       break;
@@ -312,6 +315,12 @@ void ChangeJob(pp::Random& random, pp::Program* program) {
       std::sort(job.recompute.begin(), job.recompute.end());
       break;
     case 10:
+      job.keep.clear();
+      for (const auto kind :
+           {pp::OperatorKind::kNorm, pp::OperatorKind::kGelu, pp::OperatorKind::kSwiGlu})
+        if (random.OneIn(3)) job.keep.push_back(kind);
+      break;
+    case 11:
       model.intermediate_size = 2 * (1 + random.Below(40));
       break;
     default:

@@ -3,6 +3,7 @@
 // submitted, for GPT-2 124M as it is: nothing is executed, so addresses need no memory.
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -48,7 +49,9 @@ class CountingDriver : public CudaDriver {
  public:
   void Use() override {}
   Result<std::byte*> Allocate(int64_t bytes) override { return addresses_.Take(bytes); }
-  Result<std::byte*> TakePinned(int64_t) override { return Status::Invalid("no pinned memory"); }
+  Result<std::byte*> TakePinned(int64_t bytes) override {  // of angles, which the host writes
+    return pinned_.emplace_back(bytes).data();
+  }
   int64_t bytes() const override { return 0; }
   Stream MakeStream(Priority) override { return nullptr; }
   Event MakeEvent() override { return nullptr; }
@@ -73,12 +76,13 @@ class CountingDriver : public CudaDriver {
 
  private:
   Addresses addresses_;
+  std::deque<std::vector<std::byte>> pinned_;
   int products_ = 0;
 };
 
 // Numbers of activations that a kernel reads and writes in the GPU's memory; in a row that it has
-// just read, it finds them in the cache. Those that GPT-2 without dropout does not need are
-// missing.
+// just read, it finds them in the cache. Those that GPT-2 without dropout does not need, and that
+// are the same whatever is kept, are missing.
 template <typename Args>
 int64_t Numbers(const Args&) {
   return 0;
@@ -98,6 +102,10 @@ int64_t Numbers(const kernels::GeluForwardArgs<N>& a) {
 template <typename N>
 int64_t Numbers(const kernels::GeluBackwardArgs<N>& a) {
   return 3 * a.n;
+}
+template <typename N>
+int64_t Numbers(const kernels::SwiGluForwardArgs<N>& a) {
+  return 3 * a.rows * a.columns;
 }
 template <typename N>
 int64_t Numbers(const kernels::ResidualArgs<N>& a) {
@@ -307,6 +315,57 @@ TEST_CASE("a layer without dropout takes 29 launches, and nothing for the residu
     // In fp32 GELU has kernels of its own, forward and backward.
     CHECK(LayerOf(split, stage, Dtype::kFp32, halves).launches == 31);
   }
+}
+
+// GPT-2 124M, and LLaMA with a SwiGLU of three times its width.
+Job JobThatKeeps(const std::string& family, std::vector<OperatorKind> keep, Dtype dtype) {
+  Job job = JobOf({2, 2}, dtype);
+  if (family == "llama") {
+    job.model.family = FindFamily(family);
+    job.model.kv_heads = 4;
+    job.model.head_dim = kWidth / 12;
+    job.model.intermediate_size = 3 * kWidth;
+  }
+  job.keep = std::move(keep);
+  return job;
+}
+
+// What a backward reads and writes again, and launches for that, it does not if it is kept; a
+// stash has one more of it. In two bytes GELU's forward is a part of its product, and in fp32 a
+// kernel, whether it is kept or not.
+TEST_CASE("what is kept is not made again") {
+  struct Kept {
+    const char* family;
+    std::vector<OperatorKind> kinds;
+    int launches;  // fewer in a layer
+    double units;  // that are not moved
+    double stash;  // more units
+  };
+  const Kept kept[] = {
+      {"gpt2", {OperatorKind::kNorm}, 2, 4, 2},
+      {"gpt2", {OperatorKind::kGelu}, 1, 8, 4},
+      {"gpt2", {OperatorKind::kNorm, OperatorKind::kGelu}, 3, 12, 6},
+      {"llama", {OperatorKind::kNorm}, 2, 4, 2},
+      {"llama", {OperatorKind::kNorm, OperatorKind::kSwiGlu}, 3, 4 + 9, 2 + 3},
+  };
+  for (const Kept& k : kept)
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kFp32})
+      for (const Halves halves : {Halves::kTogether, Halves::kApart})
+        for (const int stage : {0, 1}) {
+          INFO(k.family << " " << TextOf(k.kinds, kKeepNames) << " in stage " << stage);
+          const Job none = JobThatKeeps(k.family, {}, dtype);
+          const Job some = JobThatKeeps(k.family, k.kinds, dtype);
+          REQUIRE(CheckJob(some).ok());
+          const Counts before = CountsOf(none, stage, halves);
+          const Counts after = CountsOf(some, stage, halves);
+          // The last stage has another norm.
+          const int last = stage == 1 && k.kinds[0] == OperatorKind::kNorm ? 1 : 0;
+          CHECK(before.launches - after.launches == 2 * k.launches + last);
+          CHECK(Units(before.numbers - after.numbers) == 2 * k.units + 2 * last);
+          const int64_t more =
+              LayoutStage(some, stage).stash_bytes - LayoutStage(none, stage).stash_bytes;
+          CHECK(Units(more / BytesOf(dtype)) == 2 * k.stash + last);
+        }
 }
 
 // What was received is read where it is; only BW_weight needs a copy.

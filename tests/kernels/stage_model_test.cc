@@ -66,13 +66,14 @@ enum class How { kWhole, kRecomputed, kHalves };
 class Pipeline {
  public:
   Pipeline(const std::string& dir, std::vector<int> split, float dropout, How how, int threads = 1,
-           std::vector<OperatorKind> recompute = {})
+           std::vector<OperatorKind> recompute = {}, std::vector<OperatorKind> keep = {})
       : how_(how), threads_(threads) {
     Result<ModelConfig> model = LoadModelConfig(dir + "/config.json");
     REQUIRE(model.ok());
     model->embedding_dropout = model->attention_dropout = model->residual_dropout = dropout;
     job_ = {*model, kBatch, kTokens, std::move(split)};
     job_.recompute = std::move(recompute);
+    job_.keep = std::move(keep);
     REQUIRE(CheckJob(job_).ok());
     kernels_ = MakeCpuKernels(job_, threads);
     for (int s = 0; s < job_.stages(); ++s) {
@@ -365,6 +366,41 @@ TEST_CASE("a selective recomputation has the bits of the whole") {
     int again = 0;
     for (const StageOperator& placed : layout.operators) again += placed.recomputed;
     if (set == 4) CHECK(again == 4);
+  }
+}
+
+// Of the kinds that the model has: one, the other, both.
+std::vector<std::vector<OperatorKind>> WaysToKeep(const std::string& dir) {
+  const OperatorKind own =
+      dir.find("gpt2") != std::string::npos ? OperatorKind::kGelu : OperatorKind::kSwiGlu;
+  return {{OperatorKind::kNorm}, {own}, {OperatorKind::kNorm, own}};
+}
+
+TEST_CASE("what is kept has the bits of what is made again") {
+  const std::string dir = GENERATE(from_range(kModels));
+  const float dropout = GENERATE(0.0f, 0.1f);
+  for (const How how : {How::kWhole, How::kRecomputed, How::kHalves})
+    for (const std::vector<OperatorKind>& keep : WaysToKeep(dir)) {
+      INFO(dir << " keeps " << TextOf(keep, kKeepNames));
+      Pipeline one(dir, {4}, dropout, How::kWhole), other(dir, {2, 2}, dropout, how, 1, {}, keep);
+      CheckSameBits(&one, &other);
+    }
+}
+
+// RE makes what a CFW drops, whatever that keeps.
+TEST_CASE("what is kept is dropped by a selective recomputation, too") {
+  const std::string dir = GENERATE(from_range(kModels));
+  Pipeline one(dir, {4}, 0.1f, How::kWhole);
+  const double loss = one.Run(nullptr);
+  for (const OperatorKind drops : {OperatorKind::kNorm, OperatorKind::kLinear,
+                                   OperatorKind::kAttention, OperatorKind::kResidual}) {
+    INFO(dir << " drops " << NameOf(drops));
+    Pipeline plain(dir, {4}, 0.1f, How::kRecomputed, 1, {drops});
+    Pipeline other(dir, {4}, 0.1f, How::kRecomputed, 1, {drops}, WaysToKeep(dir).back());
+    CHECK(other.stage(0).layout().kept_bytes == plain.stage(0).layout().kept_bytes);
+    CHECK(other.Run(nullptr) == loss);
+    for (const Tensor& tensor : other.stage(0).layout().tensors)
+      CHECK(std::memcmp(one.Gradient(tensor), other.Gradient(tensor), tensor.bytes()) == 0);
   }
 }
 

@@ -55,6 +55,11 @@ const Change kChanges[] = {
     {"--recompute", nullptr,
      [](auto* c) { c->passes = "mario", c->job.recompute = {OperatorKind::kAttention}; },
      "attention", "stage"},
+    {"--keep", nullptr,
+     [](auto* c) {
+       c->job.keep = {OperatorKind::kNorm, OperatorKind::kGelu};
+     },
+     "norm,gelu", "none"},
     {"--dtype", nullptr, [](auto* c) { c->job.dtype = Dtype::kBf16; }, "bf16", "fp32"},
     // Of the model.
     {"attn_pdrop", nullptr, [](auto* c) { c->job.model.attention_dropout = 0.25f; }, "0.25", "0.1"},

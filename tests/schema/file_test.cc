@@ -53,6 +53,7 @@ Program Everything() {
   program.job->tp = 2;
   program.job->sequence_parallel = true;
   program.job->recompute = {pp::OperatorKind::kNorm, pp::OperatorKind::kAttention};
+  program.job->keep = {pp::OperatorKind::kGelu};
   for (Instruction& i : program.lists[0].body) {
     if (i.op != pp::Op::kBackwardInput) continue;
     i.version = 2;

@@ -131,6 +131,7 @@ Profile MeasuredOf(const Program& program) {
 
 TEST_CASE("a profile is read as it is written") {
   Profile profile = MeasuredOf(PlanOf("1f1b", 2, 3, {3, 1}));
+  profile.job.keep = {OperatorKind::kNorm, OperatorKind::kGelu};
   profile.host = "a \"host\"";
   profile.threads = 2;
   profile.cores = 3;
@@ -205,6 +206,11 @@ TEST_CASE("other plans cost what their stages' work says, in measured time") {
   CHECK(sum(CostsOn({profile}, four)->f) / 2 == Approx(3));
   CHECK(sum(CostsOn({slower}, four)->f) / 2 == Approx(9));
   CHECK(sum(CostsOn({slower}, four)->bi) == Approx(3 * sum(CostsOn({profile}, four)->bi)));
+  // The same stages, whose backwards have less to do.
+  Program keeps = PlanOf("1f1b", 2, 1);
+  keeps.job->keep = {OperatorKind::kNorm, OperatorKind::kGelu};
+  CHECK(sum(CostsOn({profile}, keeps)->f) == Approx(3));
+  CHECK(sum(CostsOn({profile}, keeps)->b) < 7.9);
   // Twice the sequences: less than twice the time, as launches do not grow.
   const double twice = sum(CostsOn({profile}, PlanOf("1f1b", 2, 2))->f);
   CHECK(twice > 3.01);
