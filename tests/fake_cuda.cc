@@ -123,7 +123,9 @@ class FakeCuda : public CudaDriver {
         hardware_queues_(args.hardware_queues),
         events_left_(args.events),
         seconds_(args.seconds),
+        sees_(args.sees),
         refuses_(args.refuses),
+        algorithms_(args.algorithms),
         note_(args.note),
         late_(args.late),
         random_(args.seed),
@@ -214,14 +216,15 @@ class FakeCuda : public CudaDriver {
       Fail("a workspace of products that is not the device's");
   }
   std::vector<GemmAlgorithm> Algorithms(const MatmulShape&, int most) override {
-    std::vector<GemmAlgorithm> algorithms(std::min(most, kFakeAlgorithms));
+    std::vector<GemmAlgorithm> algorithms(std::min(most, algorithms_));
     for (size_t i = 0; i < algorithms.size(); ++i) algorithms[i].words[0] = i + 1;
     return algorithms;
   }
   PreparedProduct Prepare(const MatmulShape& shape, const GemmAlgorithm* algorithm,
                           const kernels::MatmulArgs& dead, Stream stream) override {
     const GemmAlgorithm chosen = algorithm != nullptr ? *algorithm : Algorithms(shape, 1)[0];
-    if (chosen.words[0] < 1 || chosen.words[0] > kFakeAlgorithms) Fail("no such algorithm");
+    if (chosen.words[0] < 1 || chosen.words[0] > static_cast<uint64_t>(algorithms_))
+      Fail("no such algorithm");
     if (refuses_ && refuses_(shape)) return {.text = "a fake that refuses it"};
     products_.push_back({shape, chosen});
     const int id = static_cast<int>(products_.size()) - 1;
@@ -236,6 +239,7 @@ class FakeCuda : public CudaDriver {
     if (streams_of_.try_emplace(args.scratch, stream).first->second != stream)
       Fail("products of two streams with one workspace");
     Put(stream, [this, shape = prepared.shape, algorithm = prepared.algorithm, args] {
+      if (sees_) sees_(args);
       Product(shape, args);
       if (seconds_) clock_ += seconds_(shape, algorithm);
     });
@@ -421,7 +425,9 @@ class FakeCuda : public CudaDriver {
   int64_t events_left_;             // its thread's, as the following fields
   std::vector<std::byte> scratch_;  // of products
   const std::function<double(const MatmulShape&, const GemmAlgorithm&)> seconds_;
+  const std::function<void(const kernels::MatmulArgs&)> sees_;
   const std::function<bool(const MatmulShape&)> refuses_;
+  const int algorithms_;
   const std::string note_;
   const FakeCudaArgs::Late late_;
   std::mutex loading_;

@@ -18,6 +18,8 @@
 
 namespace pp {
 
+inline constexpr int kFakeAlgorithms = 3;
+
 struct FakeCudaArgs {
   unsigned seed = 1;
   int64_t memory = INT64_MAX;  // bytes of the GPU
@@ -28,6 +30,10 @@ struct FakeCudaArgs {
   // How long a product takes, while nothing else takes time; empty: the host's clock counts. Called
   // for each product that is computed, on the fake's thread.
   std::function<double(const kernels::MatmulShape&, const GemmAlgorithm&)> seconds;
+  // Called before it, with the operands; empty: nobody asks.
+  std::function<void(const kernels::MatmulArgs&)> sees;
+  // How many algorithms a product has, whose first words count from 1; it refuses others.
+  int algorithms = kFakeAlgorithms;
   // The products that it refuses; empty: none.
   std::function<bool(const kernels::MatmulShape&)> refuses;
   std::string note;  // of each product that it does not refuse
@@ -35,8 +41,6 @@ struct FakeCudaArgs {
   enum class Late { kNothing, kKernels, kProducts } late = Late::kNothing;
 };
 
-// Its products have kFakeAlgorithms algorithms, whose first words count from 1; it refuses others.
-inline constexpr int kFakeAlgorithms = 3;
 std::unique_ptr<CudaDriver> MakeFakeCuda(const FakeCudaArgs& args);
 
 // `stream`, of a fake, does not continue before another rank makes the answer yes; it is polled on

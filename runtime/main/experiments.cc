@@ -25,6 +25,13 @@ bool SetTo(std::string_view value, std::string_view yes, std::string_view no, bo
   return value == yes || value == no;
 }
 
+bool SetCutSums(std::string_view value, CudaExperiments* to) {
+  to->cut_sums = value == "none"      ? CutSums::kNever
+                 : value == "compute" ? CutSums::kInOrder
+                                      : CutSums::kAnyOrder;
+  return value == "none" || value == "compute" || value == "any";
+}
+
 bool SetAlignment(std::string_view value, CudaExperiments* to) {
   return ReadNumber(value, &to->alignment) && (to->alignment == 16 || to->alignment == 64);
 }
@@ -41,10 +48,7 @@ bool SetPoll(std::string_view value, CudaExperiments* to) {
 }
 
 constexpr Key kKeys[] = {
-    {"reduction", "none or compute",
-     [](std::string_view value, CudaExperiments* to) {
-       return SetTo(value, "compute", "none", &to->cuts_sums);
-     }},
+    {"reduction", "none, compute or any", SetCutSums},
     {"alignment", "16 or 64", SetAlignment},
     {"gelu", "fused or separate",
      [](std::string_view value, CudaExperiments* to) {

@@ -277,11 +277,11 @@ class Description {
         Text(&a_.tune_gemms))
         ->excludes(gemms);
     Add("--cuda-experiments", "LIST",
-        "to measure a GPU: of reduction=none|compute (may cuBLASLt cut sums), alignment=16|64 "
-        "(bytes, of its operands' rows), gelu=fused|separate, poll=MICROSECONDS (between looks at "
-        "events), weights=beside|after (when their gradients are computed), spare=N "
-        "(multiprocessors "
-        "that products leave free); compute, 16, fused, 5, beside, and 8 with NCCL, else 0",
+        "to measure a GPU: of reduction=none|compute|any (may cuBLASLt cut sums; any: bits differ "
+        "from run to run), alignment=16|64 (bytes, of its operands' rows), gelu=fused|separate, "
+        "poll=MICROSECONDS (between looks at events), weights=beside|after (when their gradients "
+        "are computed), spare=N (multiprocessors that products leave free); compute, 16, fused, 5, "
+        "beside, and 8 with NCCL, else 0",
         Text(&a_.cuda_experiments));
   }
 

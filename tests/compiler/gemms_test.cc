@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "compiler/scheme.h"
 #include "runtime/device/cuda/cuda_device.h"
@@ -180,6 +181,72 @@ TEST_CASE("the fastest algorithm of each product is chosen") {
     }
     CHECK(epilogues == (dtype == Dtype::kBf16 ? 2 : 0));
   }
+}
+
+// Of one product: the algorithm that was chosen, and how many were timed.
+struct Tuning {
+  uint64_t best = 0;
+  std::string line;
+};
+
+// `seconds`: of an algorithm, and of how many of its launches there were before.
+Tuning TuneOne(int algorithms, const std::function<double(uint64_t, int)>& seconds,
+               int64_t rows = 16,
+               const std::function<void(const kernels::MatmulArgs&)>& sees = {}) {
+  const MatmulShape shape = {
+      .m = rows, .n = 2048, .k = 8, .numbers = kernels::MatmulNumbers::kBf16};
+  FakeCudaArgs fake{.sees = sees, .algorithms = algorithms};
+  std::map<uint64_t, int> launches;
+  fake.seconds = [&](const MatmulShape&, const GemmAlgorithm& algorithm) {
+    return seconds(algorithm.words[0], launches[algorithm.words[0]]++);
+  };
+  const Result<TunedGemms> tuned = TuneGemms(MakeFakeCuda(fake).get(), {shape});
+  REQUIRE(tuned.ok());
+  REQUIRE(tuned->table.Find(shape) != nullptr);
+  REQUIRE(tuned->lines.size() == 1);
+  return {tuned->table.Find(shape)->words[0], tuned->lines[0]};
+}
+
+TEST_CASE("128 algorithms are timed, and no more of them than time allows") {
+  const auto best_is = [](uint64_t best, double each) {
+    return [=](uint64_t algorithm, int) { return algorithm == best ? each / 2 : each; };
+  };
+  const Tuning wide = TuneOne(200, best_is(120, 5e-4));
+  CHECK(wide.best == 120);
+  CHECK_THAT(wide.line,
+             Catch::Contains(" 250.0 us, 120 of 128; the first 500.0 us; algorithm 120"));
+  CHECK(TuneOne(200, best_is(129, 5e-4)).best != 129);
+  // 16 of these take longer than a shape may; each takes four launches in the first pass.
+  const Tuning slow = TuneOne(200, best_is(16, 0.01));
+  CHECK(slow.best == 16);
+  CHECK_THAT(slow.line, Catch::Contains(" 16 of 16; "));
+  CHECK_THAT(TuneOne(200, best_is(20, 0.006)).line, Catch::Contains(" 20 of 22; "));
+}
+
+TEST_CASE("an algorithm is the fastest by the median of several rounds") {
+  constexpr int kFirstPass = 4;  // launches: one to prepare it, one that does not count, a round
+  const auto seconds = [](uint64_t algorithm, int launch) {
+    const int round = (launch - kFirstPass) / 2;
+    const bool once = launch >= kFirstPass && round == 3;
+    if (algorithm == 1) return once ? 100.0 : 2.0;  // by the mean it would be the slowest
+    return once ? 0.1 : 3.0;                        // by its best round it would be the fastest
+  };
+  const Tuning tuning = TuneOne(2, seconds);
+  CHECK(tuning.best == 1);
+  CHECK_THAT(tuning.line, Catch::Contains(" 2000000.0 us, 1 of 2; "));
+}
+
+TEST_CASE("operands rotate past the L2 cache") {
+  std::set<const void*> a, b, c;
+  TuneOne(
+      3, [](uint64_t, int) { return 1.0; }, /*rows=*/1024,
+      [&](const kernels::MatmulArgs& args) {
+        a.insert(args.a), b.insert(args.b), c.insert(args.c);
+      });
+  CHECK(a.size() == c.size());
+  CHECK(b.size() == c.size());
+  const auto* first = static_cast<const std::byte*>(*c.begin());
+  CHECK(static_cast<const std::byte*>(*c.rbegin()) - first >= int64_t{50} << 20);
 }
 
 TEST_CASE(

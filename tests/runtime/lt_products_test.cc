@@ -77,7 +77,9 @@ TEST_CASE("an algorithm that adds up in another order, or in two bytes, is not u
   CHECK(by.products.Prepare(kShape, &in_place, {}, nullptr).status().message() ==
         "--gemms: cuBLASLt does not take the algorithm of 'nn 64x128x32 32,128,128 bf16 set - - "
         "-' (piperun --tune-gemms)");
-  CHECK(Products(fake, {.cuts_sums = false}).Prepare().id == -1);
+  CHECK(Products(fake, {.cut_sums = CutSums::kNever}).Prepare().id == -1);
+  CHECK(Products(fake, {.cut_sums = CutSums::kAnyOrder}).products.Algorithms(kShape, 16).size() ==
+        3);
 }
 
 TEST_CASE("what is refused, wherever, is no error") {
@@ -136,7 +138,8 @@ TEST_CASE("what cuBLASLt is asked for") {
   using Values = std::vector<uint64_t>;
   CHECK(ask(kShape, {}) == Values{workspace, 2, 16, 16, 16, 16});
   CHECK(CublasLt().most == 8);
-  CHECK(ask(kShape, {.cuts_sums = false}) == Values{workspace, 0, 16, 16, 16, 16});
+  CHECK(ask(kShape, {.cut_sums = CutSums::kNever}) == Values{workspace, 0, 16, 16, 16, 16});
+  CHECK(ask(kShape, {.cut_sums = CutSums::kAnyOrder}) == Values{workspace, 7, 16, 16, 16, 16});
   CHECK(ask(kShape, {.alignment = 64}) == Values{workspace, 2, 64, 64, 64, 64});
   // Its A is our B, and the other way round.
   MatmulShape odd = kShape;

@@ -6,9 +6,12 @@
 
 namespace pp {
 
+// Whether cuBLASLt may cut a product's sums into parts. In order: it adds them up in fp32
+// afterwards. In any order: also as they arrive, or rounded, so that bits differ from run to run.
+enum class CutSums { kNever, kInOrder, kAnyOrder };
+
 struct CudaExperiments {
-  // Whether cuBLASLt may cut a product's sums into parts, which it adds up in fp32 afterwards.
-  bool cuts_sums = true;
+  CutSums cut_sums = CutSums::kInOrder;
   // The alignment that it is promised for all rows of all operands, at most, in bytes. What lies in
   // an arena has up to kAlign (schema/model/layout.h).
   uint32_t alignment = 16;

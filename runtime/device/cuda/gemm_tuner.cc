@@ -15,12 +15,37 @@ namespace {
 using kernels::Epilogue;
 using kernels::MatmulShape;
 
-constexpr int kMostAlgorithms = 16;
-constexpr int kRounds = 3, kRunsPerRound = 5;  // after one that does not count
+constexpr int kMostAlgorithms = 128;
+// However long they take, the library's first ones are timed; the others while there is time.
+constexpr int kSureAlgorithms = 16;
+constexpr double kSecondsPerShape = 0.5;
+// First all by one round, then the best by the median of several.
+constexpr int kRounds = 7;
+constexpr size_t kFinalists = 4;
+constexpr double kCoarseSeconds = 1e-3, kRoundSeconds = 0.01;
+constexpr int kLeastLaunches = 2, kMostLaunches = 100;  // of a round
 constexpr int64_t kPatternBytes = int64_t{1} << 20;
+// Sets of operands that a launch finds in no cache: several times the largest L2.
+constexpr int64_t kRotatedBytes = int64_t{256} << 20;
+constexpr int64_t kMostSets = 16;
 
-// As whole patterns: copies may go past an operand's end, too.
-int64_t Up(int64_t bytes) { return (bytes + kPatternBytes - 1) / kPatternBytes * kPatternBytes; }
+int64_t Up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// The operands of one shape: sets of them, each at its own distance from the one before.
+struct Sets {
+  explicit Sets(const MatmulShape& shape) : one(shape) {
+    const bool has_aux = shape.epilogue != Epilogue::kNone;
+    const bool has_residual = shape.residual == kernels::WithResidual::kYes;
+    for (int64_t* bytes : {&one.a, &one.b, &one.c, &one.bias}) *bytes = Up(*bytes, 256);
+    aux = has_aux ? one.c : 0, residual = has_residual ? one.c : 0;
+    const int64_t all = one.a + one.b + one.c + one.bias + aux + residual;
+    count = std::clamp((kRotatedBytes + all - 1) / all, int64_t{1}, kMostSets);
+  }
+
+  OperandBytes one;
+  int64_t aux = 0, residual = 0;
+  int64_t count = 1;
+};
 
 struct Choice {
   MatmulShape shape;
@@ -35,73 +60,141 @@ class Tuner {
   explicit Tuner(CudaDriver* driver)
       : driver_(*driver),
         stream_(driver_.MakeStream()),
+        start_(driver_.MakeEvent()),
         begin_(driver_.MakeEvent()),
         end_(driver_.MakeEvent()) {}
 
   // Memory for operands of any of the shapes.
   Status Take(const std::vector<MatmulShape>& shapes) {
-    int64_t a = 0, b = 0, c = 0, like_c = 0, bias = 0;
-    for (const MatmulShape& shape : shapes) {
-      const OperandBytes sizes(shape);
-      a = std::max(a, sizes.a), b = std::max(b, sizes.b), c = std::max(c, sizes.c);
-      bias = std::max(bias, sizes.bias);
-      if (shape.epilogue != Epilogue::kNone || shape.residual == kernels::WithResidual::kYes)
-        like_c = std::max(like_c, sizes.c);
-    }
+    int64_t a = 0, b = 0, c = 0, aux = 0, residual = 0, bias = 0;
+    for (const MatmulShape& shape : shapes)
+      for (const MatmulShape& each : {shape, WithoutEpilogue(shape)}) {
+        const Sets sets(each);
+        a = std::max(a, sets.count * sets.one.a), b = std::max(b, sets.count * sets.one.b);
+        c = std::max(c, sets.count * sets.one.c), bias = std::max(bias, sets.count * sets.one.bias);
+        aux = std::max(aux, sets.count * sets.aux);
+        residual = std::max(residual, sets.count * sets.residual);
+      }
     Result<std::byte*> workspace = driver_.Allocate(kernels::cuda::kProductBytes);
     PP_RETURN_IF_ERROR(workspace.status());
     driver_.BeginProducts(*workspace);
     PP_RETURN_IF_ERROR(MakePattern());
-    PP_RETURN_IF_ERROR(TakeNumbers(a, &args_.a));
-    PP_RETURN_IF_ERROR(TakeNumbers(b, &args_.b));
-    PP_RETURN_IF_ERROR(TakeNumbers(c, &args_.c));
-    PP_RETURN_IF_ERROR(TakeNumbers(like_c, &args_.aux));
-    PP_RETURN_IF_ERROR(TakeNumbers(like_c, &args_.residual));
-    return TakeNumbers(bias, &args_.bias);
+    PP_RETURN_IF_ERROR(TakeNumbers(a, &a_));
+    PP_RETURN_IF_ERROR(TakeNumbers(b, &b_));
+    PP_RETURN_IF_ERROR(TakeNumbers(c, &c_));
+    PP_RETURN_IF_ERROR(TakeNumbers(aux, &aux_));
+    PP_RETURN_IF_ERROR(TakeNumbers(residual, &residual_));
+    return TakeNumbers(bias, &bias_);
   }
 
   Result<Choice> Fastest(const MatmulShape& shape) {
-    const std::vector<GemmAlgorithm> algorithms = driver_.Algorithms(shape, kMostAlgorithms);
-    PP_RETURN_IF_ERROR(driver_.status());
     Choice choice = {.shape = shape, .text = "no algorithm"};
-    for (const GemmAlgorithm& algorithm : algorithms) {
-      const PreparedProduct product = driver_.Prepare(shape, &algorithm, args_, stream_);
-      PP_RETURN_IF_ERROR(driver_.status());
-      if (product.id < 0) {
-        if (choice.of == 0) choice.text = product.text;
-        continue;
-      }
-      const Result<double> seconds = Seconds([&] { driver_.Multiply(product.id, args_, stream_); });
+    Result<std::vector<Timed>> timed = All(shape, &choice);
+    PP_RETURN_IF_ERROR(timed.status());
+    if (timed->empty()) return choice;
+    choice.of = timed->size();
+    // The library's first choice is among the finalists, for comparison.
+    std::stable_sort(timed->begin() + 1, timed->end(),
+                     [](const Timed& x, const Timed& y) { return x.seconds < y.seconds; });
+    timed->resize(std::min(timed->size(), kFinalists + 1));
+    for (Timed& each : *timed) {
+      const Result<double> seconds = Median(each.seconds, [&](int64_t launch) {
+        driver_.Multiply(each.product.id, ArgsOf(shape, launch), stream_);
+      });
       PP_RETURN_IF_ERROR(seconds.status());
-      if (choice.of == 0) choice.first = *seconds;
-      if (choice.of++ > 0 && *seconds >= choice.seconds) continue;
-      choice.seconds = *seconds, choice.best = choice.of, choice.algorithm = algorithm;
-      choice.text = product.text;
+      if (choice.best == 0) choice.first = *seconds;
+      if (choice.best > 0 && *seconds >= choice.seconds) continue;
+      choice.seconds = *seconds, choice.best = each.index, choice.algorithm = each.algorithm;
+      choice.text = each.product.text;
     }
     return choice;
   }
 
   // The time of the separate kernel that the epilogue replaces.
   Result<double> KernelSeconds(const MatmulShape& shape) {
-    return Seconds([&] { RunEpilogue(shape, args_, stream_); });
+    const auto run = [&](int64_t launch) { RunEpilogue(shape, ArgsOf(shape, launch), stream_); };
+    const Result<double> once = Coarse(kCoarseSeconds, run);
+    PP_RETURN_IF_ERROR(once.status());
+    return Median(*once, run);
   }
 
  private:
-  // For one run, the best of several rounds.
-  template <typename F>
-  Result<double> Seconds(const F& run) {
-    driver_.Use();
-    run();
-    double best = 0;
-    for (int round = 0; round < kRounds; ++round) {
-      driver_.Record(begin_, stream_);
-      for (int i = 0; i < kRunsPerRound; ++i) run();
-      driver_.Record(end_, stream_);
-      PP_RETURN_IF_ERROR(Finish());
-      const double seconds = driver_.SecondsBetween(begin_, end_) / kRunsPerRound;
-      best = round == 0 ? seconds : std::min(best, seconds);
+  struct Timed {
+    GemmAlgorithm algorithm;
+    PreparedProduct product;
+    size_t index = 0;  // from 1
+    double seconds = 0;
+  };
+
+  // All algorithms that compute the shape, as far as time allows, with one round's time; or why
+  // the first one does not, in the choice's text.
+  Result<std::vector<Timed>> All(const MatmulShape& shape, Choice* choice) {
+    const std::vector<GemmAlgorithm> algorithms = driver_.Algorithms(shape, kMostAlgorithms);
+    PP_RETURN_IF_ERROR(driver_.status());
+    std::vector<Timed> timed;
+    driver_.Record(start_, stream_);
+    for (size_t i = 0; i < algorithms.size(); ++i) {
+      if (i >= kSureAlgorithms && !timed.empty() &&
+          driver_.SecondsBetween(start_, end_) > kSecondsPerShape)
+        break;
+      const PreparedProduct product =
+          driver_.Prepare(shape, &algorithms[i], ArgsOf(shape, 0), stream_);
+      PP_RETURN_IF_ERROR(driver_.status());
+      if (product.id < 0) {
+        if (timed.empty()) choice->text = product.text;
+        continue;
+      }
+      const Result<double> seconds = Coarse(
+          timed.empty() ? kCoarseSeconds : timed[0].seconds,
+          [&](int64_t launch) { driver_.Multiply(product.id, ArgsOf(shape, launch), stream_); });
+      PP_RETURN_IF_ERROR(seconds.status());
+      timed.push_back({algorithms[i], product, timed.size() + 1, *seconds});
     }
-    return best;
+    return timed;
+  }
+
+  kernels::MatmulArgs ArgsOf(const MatmulShape& shape, int64_t launch) const {
+    const Sets sets(shape);
+    const int64_t set = launch % sets.count;
+    return {.a = a_ + set * sets.one.a,
+            .b = b_ + set * sets.one.b,
+            .c = c_ + set * sets.one.c,
+            .bias = reinterpret_cast<const float*>(bias_ + set * sets.one.bias),
+            .residual = residual_ + set * sets.residual,
+            .aux = aux_ + set * sets.aux};
+  }
+
+  // For one launch, by one round; `expected`: seconds of one, roughly.
+  template <typename F>
+  Result<double> Coarse(double expected, const F& run) {
+    driver_.Use();
+    run(0);
+    return Round(kCoarseSeconds, expected, run);
+  }
+
+  template <typename F>
+  Result<double> Median(double expected, const F& run) {
+    std::vector<double> rounds;
+    for (int round = 0; round < kRounds; ++round) {
+      const Result<double> seconds = Round(kRoundSeconds, expected, run);
+      PP_RETURN_IF_ERROR(seconds.status());
+      rounds.push_back(*seconds);
+    }
+    std::sort(rounds.begin(), rounds.end());
+    return rounds[kRounds / 2];
+  }
+
+  // Many launches between two events.
+  template <typename F>
+  Result<double> Round(double whole, double expected, const F& run) {
+    const double fit = whole / std::max(expected, whole / kMostLaunches);
+    const int launches = std::clamp(static_cast<int>(fit), kLeastLaunches, kMostLaunches);
+    driver_.Use();
+    driver_.Record(begin_, stream_);
+    for (int i = 0; i < launches; ++i) run(next_++);
+    driver_.Record(end_, stream_);
+    PP_RETURN_IF_ERROR(Finish());
+    return driver_.SecondsBetween(begin_, end_) / launches;
   }
 
   Status Finish() {
@@ -122,22 +215,26 @@ class Tuner {
     return {};
   }
 
-  template <typename T>
-  Status TakeNumbers(int64_t bytes, T** out) {
+  // Whole patterns.
+  Status TakeNumbers(int64_t bytes, std::byte** out) {
+    bytes = Up(bytes, kPatternBytes);
     if (bytes == 0) return {};
-    Result<std::byte*> taken = driver_.Allocate(Up(bytes));
+    Result<std::byte*> taken = driver_.Allocate(bytes);
     PP_RETURN_IF_ERROR(taken.status());
-    for (int64_t at = 0; at < Up(bytes); at += kPatternBytes)
+    for (int64_t at = 0; at < bytes; at += kPatternBytes)
       driver_.Copy(*taken + at, pattern_, kPatternBytes, stream_);
-    *out = reinterpret_cast<T*>(*taken);
+    *out = *taken;
     return {};
   }
 
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
-  const CudaDriver::Event begin_, end_;
+  const CudaDriver::Event start_, begin_, end_;  // of a shape, of a round
   std::byte* pattern_ = nullptr;
-  kernels::MatmulArgs args_;
+  // Of the first sets.
+  std::byte *a_ = nullptr, *b_ = nullptr, *c_ = nullptr;
+  std::byte *aux_ = nullptr, *residual_ = nullptr, *bias_ = nullptr;
+  int64_t next_ = 0;  // launch, and so set
 };
 
 }  // namespace

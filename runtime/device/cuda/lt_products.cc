@@ -122,8 +122,15 @@ int LtProducts::Describe(const MatmulShape& shape) {
 
 // Among which its algorithms may choose; that of sums that are not cut is always allowed.
 uint32_t LtProducts::Schemes() const {
-  return experiments_.cuts_sums ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
-                                : CUBLASLT_REDUCTION_SCHEME_NONE;
+  switch (experiments_.cut_sums) {
+    case CutSums::kNever:
+      return CUBLASLT_REDUCTION_SCHEME_NONE;
+    case CutSums::kInOrder:
+      return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    case CutSums::kAnyOrder:
+      return CUBLASLT_REDUCTION_SCHEME_MASK;
+  }
+  PP_CHECK(false);
 }
 
 bool LtProducts::InOneOrder(const cublasLtMatmulAlgo_t& algorithm) const {

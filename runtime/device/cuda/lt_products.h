@@ -1,8 +1,8 @@
 // Matrix products of one GPU by cuBLASLt: what each shape needs is prepared once.
 //
-// Only algorithms whose sums have a fixed order are used. A sum that is cut in parts ("split-K")
-// must be added up in fp32 after all of them, from the workspace, or not be cut: not in place, in
-// order of arrival, nor from parts that are rounded.
+// Only algorithms whose sums have a fixed order are used, unless an experiment asks for others. A
+// sum that is cut in parts ("split-K") must be added up in fp32 after all of them, from the
+// workspace, or not be cut: not in place, in order of arrival, nor from parts that are rounded.
 #pragma once
 
 #include <cublasLt.h>
