@@ -6,13 +6,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from gpu.nccl_library import cut_down
+
 MOST_BYTES = 50 << 20
 BINARIES = ["compiler/pipec", "runtime/piperun", "runtime/libpiperun_cuda.so",
             "runtime/libpiperun_nccl.so", "tests/gpu_kernels", "tests/gpu_nccl",
             "tests/cuda_run_test", "tests/nccl_run_test", "tools/libgpu_profile.so"]
 # Where the machine has no NCCL, or no CUPTI, there are none.
 OPTIONAL = ["runtime/libpiperun_nccl.so", "tools/libgpu_profile.so"]
-FILES = ["tools/gpu_check", "tools/bench_torch.py"]
+FILES = ["tools/gpu_check", "tools/bench_torch.py", "tools/price_torch.py"]
+# Of an earlier bundle: what is timed beside the new build's.
+OLD = ["pipec", "piperun", "libpiperun_cuda.so"]
 
 
 def _run(*command):
@@ -39,8 +43,11 @@ def _exists(binary):
                           stderr=subprocess.DEVNULL).returncode == 0
 
 
-def bundle(root):
-    """`root`: of the repository, the current folder. Returns the exit status."""
+def bundle(root, nccl=None, old=None):
+    """`root`: of the repository, the current folder. Returns the exit status.
+
+    `nccl`: a libnccl.so.2 to take along. `old`: an unpacked earlier bundle.
+    """
     _restore_path()
     subprocess.run(["tools/setup"], check=True)
     binaries = [b for b in BINARIES if b not in OPTIONAL or _exists(b)]
@@ -56,6 +63,15 @@ def bundle(root):
             _run("install", "-m", "755", library, str(to / "lib"))
     for file in FILES:
         shutil.copy(Path(root) / file, to)
+    if nccl:
+        cut_down(nccl, to / "lib/libnccl.so.2")
+    if old:
+        (to / "old").mkdir()
+        for program in OLD:
+            shutil.copy(old / program, to / "old")
+        for library in (old / "lib").iterdir():
+            if not (to / "lib" / library.name).exists():
+                shutil.copy(library, to / "lib")
     (to / "gpu").mkdir()
     for file in [*Path(root, "tools/gpu").glob("*.py"), *Path(root, "tools/gpu").glob("*.json")]:
         shutil.copy(file, to / "gpu")

@@ -55,7 +55,7 @@ class Call:
         self.logs.mkdir(exist_ok=True)
         self.work = Path(tempfile.mkdtemp(prefix="gpu_check."))
         self.json = self.folder / "gpu_check.json"
-        self.earlier = self._read_earlier()
+        self.rows = self._read_earlier()  # and this call's
         self.changes = {}  # of the environment of our own programs
         now = time.strftime("%FT%TZ", time.gmtime())
         self._write({"call": names, "seconds": seconds, "time": now})
@@ -63,13 +63,32 @@ class Call:
     def left(self):
         return self.deadline - time.monotonic()
 
+    def builds(self):
+        """What to add to a name, and the folder of programs: ours, and an earlier build's."""
+        old = self.here / "old"
+        return [("", self.here)] + ([(", old", old)] if old.exists() else [])
+
+    def known(self, check, name):
+        """The last row of that name that has a time, or None."""
+        return next((row for row in reversed(self.rows) if "ms" in row
+                     and (row.get("check"), row.get("name")) == (check, name)), None)
+
+    def ask(self, check, question):
+        """The heading of a check's rows: the question that they answer."""
+        print(f"\n{check}: {question}", flush=True)
+        self._write({"question": question, "of": check})
+
     def note(self, check, name, result, **figures):
-        """A row of the table, and of gpu_check.json. All results but ok fail the call."""
-        self.failed = self.failed or result != "ok"
+        """A row of the table, and of gpu_check.json.
+
+        A result fails the call unless it is ok, or "not possible: why" on this machine.
+        """
+        self.failed = self.failed or not (result == "ok" or result.startswith("not possible: "))
         shown = "".join(f"  {key} {value:.4g}" if isinstance(value, float) else f"  {key} {value}"
                         for key, value in figures.items())
         print(f"{check:<11} {name:<50} {result}{shown}", flush=True)
-        self._write({"check": check, "name": name, "result": result, **figures})
+        self.rows.append({"check": check, "name": name, "result": result, **figures})
+        self._write(self.rows[-1])
 
     def run(self, name, command, seconds=None, env=None, ours=True):
         """Runs a program until it ends, or its time is over; its output goes to logs/NAME.txt.

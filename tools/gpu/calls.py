@@ -1,16 +1,39 @@
 """The calls of gpu_check, and their checks in the order of what is worth most.
 
-A check's budget is its share of the call's time, in seconds of a call of nine minutes. The checks
-before it leave it what they do not use; none can take it away.
+A check's budget is its share of the call's time, in seconds of a call that lasts what CALL_SECONDS
+says. The checks before it leave it what they do not use; none can take it away. `first` and
+`second` are the two that a machine lent for a quarter of an hour has time for.
 """
 
 import traceback
 from dataclasses import dataclass
 from typing import Callable
 
-from gpu import checks, machine, predict, training
+from gpu import checks, machine, nccl, predict, price, products, race, training
 
-CALL_SECONDS = 540
+MOST_SECONDS = 540
+CALL_SECONDS = {"first": 420, "second": 220}  # others: MOST_SECONDS
+
+# The question that the rows of a kind of check answer.
+QUESTIONS = {
+    "device": "What is this machine, and which libraries does it have?",
+    "kernels": "Is every kernel, and every product of cuBLASLt's, right?",
+    "train": "How fast is a step of one micro-batch?",
+    "profile": "Where does the time of a step go?",
+    "race": "How fast are steps of 524,288 tokens, as LLM.Q trains?",
+    "speed": "How near is each kernel to the memory's or the tensor cores' ceiling?",
+    "tune": "Which of cuBLASLt's algorithms is the fastest for each product, and what does it gain?",
+    "price": "What does it cost that all sums have one order?",
+    "ncu": "What bounds the two passes of attention's backward?",
+    "nccl": "How long is a message of NCCL's that the host awaits?",
+    "ranks": "Do two ranks on one GPU train over NCCL with the losses of no NCCL?",
+    "schemes": "Does every scheme train on GPUs as on the CPU?",
+    "experiments": "What is each choice about products and launches worth?",
+    "torch": "How fast is PyTorch on this machine?",
+    "predict": "How far off are times and memory that pipec predicts?",
+    "sanitize": "Does compute-sanitizer find anything in our kernels?",
+    "fakes": "Does every scheme run over the fakes of CUDA and NCCL?",
+}
 
 
 @dataclass(frozen=True)
@@ -25,35 +48,47 @@ class Check:
         return f"{self.kind}/{self.what}" if self.what else self.kind
 
 
+def _check(kind, run):
+    return lambda what, budget: Check(kind, what, budget, run)
+
+
 def _device(budget):
     return Check("device", "", budget, machine.check_device)
 
 
-def _kernels(what, budget):
-    return Check("kernels", what, budget, checks.check_cases)
-
-
-def _of_model(kind, run):
-    return lambda model, budget: Check(kind, model, budget, run)
-
-
-_train = _of_model("train", training.check_train)
-_profile = _of_model("profile", training.check_profile)
-_tune = _of_model("tune", training.check_tune)
-_torch = _of_model("torch", training.check_torch)
-_sanitize = _of_model("sanitize", checks.check_sanitizer)
-_fakes = _of_model("fakes", checks.check_fakes)
+_kernels = _check("kernels", checks.check_cases)
+_train = _check("train", training.check_train)
+_profile = _check("profile", training.check_profile)
+_race = _check("race", race.check_race)
+_tune = _check("tune", products.check_tune)
+_price = _check("price", price.check_price)
+_ncu = _check("ncu", checks.check_ncu)
+_torch = _check("torch", training.check_torch)
+_sanitize = _check("sanitize", checks.check_sanitizer)
+_fakes = _check("fakes", checks.check_fakes)
 
 CALLS = {
     "first": [
-        _device(20), _kernels("ours", 120), _kernels("products", 70), _train("gpt2-124M", 70),
-        _train("llama-1B", 110), _profile("gpt2-124M", 60), _profile("llama-1B", 90),
+        _device(10), _kernels("ours", 80), _train("gpt2-124M", 20), _train("gpt2-1.5B", 35),
+        _train("llama-1B", 25), _profile("gpt2-124M", 25), _profile("llama-1B", 30),
+        _profile("qwen2.5-1.5B", 30), Check("speed", "", 55, checks.check_speed),
+        _tune("gpt2-124M", 30), _tune("qwen2.5-1.5B", 45), _price("gpt2-124M", 35),
+    ],
+    "second": [
+        _device(10), _race("qwen2.5-0.5B", 30), _race("qwen2.5-1.5B", 45), _race("qwen2.5-3B", 45),
+        _ncu("64", 15), _ncu("128", 15), Check("nccl", "", 10, nccl.check_nccl),
+        Check("ranks", "", 50, nccl.check_ranks),
     ],
     "more": [
-        _device(15), _train("gpt2-1.5B", 90), _train("gpt2-774M", 50), _train("llama-3B", 50),
-        Check("speed", "", 90, checks.check_speed), Check("schemes", "", 100, checks.check_schemes),
-        Check("experiments", "gpt2-124M", 70, training.check_experiments), _tune("gpt2-124M", 35),
-        Check("nccl", "", 15, checks.check_nccl), _train("gpt2-350M", 25),
+        _device(15), _race("gpt2-124M", 35), _race("gpt2-1.5B", 45), _race("llama-1B", 35),
+        _train("gpt2-774M", 30), _train("llama-3B", 30), _train("gpt2-350M", 25),
+        _kernels("products", 50), _tune("gpt2-1.5B", 50), _tune("llama-1B", 45),
+        _price("qwen2.5-1.5B", 40), Check("schemes", "", 80, checks.check_schemes),
+        Check("experiments", "gpt2-124M", 60, price.check_experiments),
+    ],
+    "tables": [
+        _device(15), _tune("qwen2.5-0.5B", 100), _tune("qwen2.5-3B", 150), _tune("llama-3B", 95),
+        _tune("gpt2-350M", 80), _tune("gpt2-774M", 100),
     ],
     "torch": [
         _device(15), _torch("gpt2-124M/compile/flash", 60), _torch("gpt2-124M/compile/cudnn", 45),
@@ -69,6 +104,11 @@ CALLS = {
     ],
     "fakes": [_fakes("cuda_run_test", 330), _fakes("nccl_run_test", 210)],
 }
+
+
+def call_seconds(names):
+    """How long a call of these lasts at most."""
+    return max(CALL_SECONDS.get(name, MOST_SECONDS) for name in names)
 
 
 def find_checks(names):
@@ -88,13 +128,16 @@ def find_checks(names):
 
 def run_checks(call, found):
     """Runs all, each until the end of its share."""
-    whole, used = sum(check.budget for check in found), 0
+    whole, used, asked = sum(check.budget for check in found), 0, set()
     for check in found:
         used += check.budget
         call.deadline = call.start + call.seconds * used / whole
         if call.left() <= 0:
             call.note(check.kind, check.what, "not started: no time left")
             continue
+        if check.kind not in asked:
+            asked.add(check.kind)
+            call.ask(check.kind, QUESTIONS[check.kind])
         try:
             check.run(call, check.what)
         except machine.NoGpu as error:

@@ -1,4 +1,4 @@
-"""The checks of kernels, schemes, NCCL and the fakes, and those under compute-sanitizer.
+"""The checks of kernels, schemes and the fakes, and those under ncu and compute-sanitizer.
 
 Each takes the call and what it is to check, and notes rows: of what is wrong, and of what there
 is, also of a program that was cut off.
@@ -7,13 +7,20 @@ is, also of a program that was cut off.
 import json
 import re
 
-from gpu.machine import find_tool
 from gpu.call import last_line
+from gpu.machine import find_tool
 from gpu.training import losses, random_text
 
 CASE = re.compile(r"^(.*\S) +(ok|WRONG) +([0-9.]+|inf|nan)(.*)$", re.MULTILINE)
 SPEED = re.compile(r"^(.*\S) +([0-9.]+) us +([0-9.]+) (GB/s|TFLOP/s) +([0-9.]+) %$", re.MULTILINE)
 REFUSED = re.compile(r"^(.*\S) +WRONG (.*)$", re.MULTILINE)
+# Of a kernel under ncu, the rows of its sections.
+NCU_KERNEL = re.compile(r"^  (\w+).*, Context \d+", re.MULTILINE)
+NCU_METRIC = re.compile(r"^ +(Duration|L2 Cache Throughput|DRAM Throughput|Compute \(SM\) Throughput"
+                        r"|Registers Per Thread|Achieved Occupancy|L2 Hit Rate) +(\S+) +([0-9.,]+)$",
+                        re.MULTILINE)
+NCU_SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis",
+                "WarpStateStats", "InstructionStats")
 ERRORS = re.compile(r"(ERROR|RACECHECK) SUMMARY: (.*)")
 
 
@@ -96,10 +103,27 @@ def compare_scheme(call, model, scheme, dtype):
     return ("ok" if worst <= limit else f"WRONG more than {limit}"), worst
 
 
-def check_nccl(call, _):
-    """A message over NCCL, as far as it goes with one GPU."""
-    ran = call.run("nccl", [call.here / "gpu_nccl"])
-    call.note("nccl", last_line(ran.text), ran.problem or "ok")
+def check_ncu(call, head):
+    """The two passes of attention's backward under ncu, at GPT-2's or LLaMA's size."""
+    path = find_tool("ncu")
+    if path is None:
+        call.note("ncu", head, "not possible: ncu is not found")
+        return
+    ran = call.run(f"ncu_{head}", [
+        path, "--kernel-name-base", "mangled", "--kernel-name",
+        f"regex:attention_backward.*Li{head}E", "--launch-count", 2, "--kill", "yes",
+        "--print-kernel-base", "function", *(word for section in NCU_SECTIONS for word in ("--section", section)),
+        call.here / "gpu_kernels", "speed"])
+    starts = [found.start() for found in NCU_KERNEL.finditer(ran.text)] + [len(ran.text)]
+    for begin, end in zip(starts, starts[1:]):
+        block = ran.text[begin:end]
+        metrics = {f"{name}, {unit}": float(value.replace(",", ""))
+                   for name, unit, value in NCU_METRIC.findall(block)}
+        call.note("ncu", f"{NCU_KERNEL.match(block)[1]}, heads of {head}", "ok", **metrics)
+    if "ERR_NVGPUCTRPERM" in ran.text:
+        call.note("ncu", head, "not possible: this machine lets nobody read its counters")
+    elif len(starts) == 1:  # --kill ends the program by a signal, which is no error of its own
+        call.note("ncu", head, ran.problem or f"WRONG no kernel: {last_line(ran.text)}")
 
 
 def check_sanitizer(call, tool):

@@ -73,8 +73,8 @@ def check_device(call, _):
     note_libraries(call)
 
 
-def note_libraries(call):
-    """What is missing is an error of the check that needs it; here it is only said."""
+def find_libraries(call):
+    """The paths of CUDA's libraries that our programs find, or "not found"."""
     found = {}
     for name in ("gpu_kernels", "libpiperun_nccl.so", "libgpu_profile.so"):
         ran = call.run(f"ldd_{name}", ["ldd", call.here / name], seconds=10)
@@ -82,6 +82,12 @@ def note_libraries(call):
                                re.MULTILINE):
             library, path = line.split(" => ")
             found[library] = path.split(" (")[0]
+    return found
+
+
+def note_libraries(call):
+    """What is missing is an error of the check that needs it; here it is only said."""
+    found = find_libraries(call)
     for tool in ("compute-sanitizer", "ncu"):
         found[tool] = find_tool(tool) or "not found"
     call.note("device", "found", "ok", **dict(sorted(found.items())))

@@ -1,4 +1,4 @@
-"""The checks that train whole models: speed, profile, algorithms of products, experiments, PyTorch.
+"""Training whole models: plans, a step's time in figures, and the checks that need no more.
 
 tools/gpu/models.json has the models' sizes, predictions.json what a step should take.
 """
@@ -14,12 +14,8 @@ from gpu.machine import PEAKS, by_name
 from gpu.profile import GROUPS, read_profile, summarize
 
 WARM_UP_STEPS = 4
-# Each beside the default: a name, piperun's options, changes of the environment.
-EXPERIMENTS = [("default", [], {})] + [
-    (setting, ["--cuda-experiments", setting], {})
-    for setting in ("reduction=none", "reduction=compute", "alignment=16", "alignment=64",
-                    "gelu=fused", "gelu=separate", "poll=5", "poll=50")
-] + [("EAGER loading", [], {"CUDA_MODULE_LOADING": "EAGER"})]
+# Of a GPU's memory, for what is in no plan: CUDA's own, cuBLASLt's and NCCL's.
+SPARE_BYTES = 2 << 30
 
 
 def random_text(call):
@@ -52,14 +48,19 @@ def config_of(model):
                 "n_embd": model["width"], "n_layer": model["layers"], "n_head": model["heads"],
                 "n_inner": model["inner"], "activation_function": "gelu_new",
                 "layer_norm_epsilon": 1e-5, "embd_pdrop": 0, "resid_pdrop": 0, "attn_pdrop": 0}
-    return {**common, "model_type": "llama", "max_position_embeddings": model["tokens"],
+    return {**common, "model_type": model["family"], "max_position_embeddings": model["tokens"],
             "hidden_size": model["width"], "intermediate_size": model["inner"],
             "num_hidden_layers": model["layers"], "num_attention_heads": model["heads"],
-            "num_key_value_heads": model["kv_heads"], "rms_norm_eps": 1e-6}
+            "num_key_value_heads": model["kv_heads"], "rms_norm_eps": 1e-6,
+            "rope_theta": model.get("rope_theta", 10000.0)}
 
 
-def operations_per_token(model):
-    """6N + 12LCT, of a forward and a backward."""
+def operations_per_token(model, attention):
+    """6N + `attention` LCT, of a forward and a backward.
+
+    N: the numbers of all matrices that are multiplied, the embedding as the head's; no biases,
+    norms or positions.
+    """
     layers, width, inner = model["layers"], model["width"], model["inner"]
     if model["family"] == "gpt2":
         parameters = layers * (4 * width * width + 2 * width * inner)
@@ -67,54 +68,87 @@ def operations_per_token(model):
         keys = model["kv_heads"] / model["heads"]
         parameters = layers * (2 * width * width * (1 + keys) + 3 * width * inner)
     parameters += model["vocabulary"] * width
-    return 6 * parameters + 12 * layers * width * model["tokens"]
+    return 6 * parameters + attention * layers * width * model["tokens"]
 
 
-def figures(call, name, seconds):
+def utilizations(model, tokens_per_second, peak):
+    """Both conventions: ours, and that of llm.c and LLM.Q, which count half of the attention."""
+    return {f"mfu_6N_{attention}LCT":
+            float(f"{tokens_per_second * operations_per_token(model, attention) / peak:.3g}")
+            for attention in (12, 6)}
+
+
+def figures(call, name, seconds, sequences):
     """Of a step: milliseconds, tokens/s, MFU where the GPU's peak is known; and the prediction."""
     model = call.models["models"][name]
-    tokens = model["batch"] * model["tokens"] / seconds
+    tokens = sequences * model["tokens"] / seconds
     result = {"ms": round(1e3 * seconds, 2), "tokens_per_second": round(tokens)}
     peak = by_name(PEAKS, call.gpu.get("name", ""))
     if peak:
-        result["mfu"] = float(f"{tokens * operations_per_token(model) / peak:.3g}")
+        result.update(utilizations(model, tokens, peak))
     predicted = by_name(call.predictions, call.gpu.get("name", ""))
-    if predicted and name in predicted:
+    if predicted and name in predicted and sequences == model["batch"]:
         result["predicted_ms"] = round(sum(predicted[name].values()), 1)
     return result
 
 
-def compile_plan(call, name):
-    """The plan's path, and what is wrong."""
+def compile_plan(call, name, batch=None, microbatches=1, keep="", programs=None):
+    """The plan's path, and what is wrong. One device, `microbatches` of `batch` sequences."""
     model = call.models["models"][name]
-    config, plan = call.work / f"{name}.json", call.work / f"{name}.plan"
+    batch = batch or batch_of(call, name)
+    label = f"{name}_{batch}x{microbatches}{'_keep_' + keep if keep else ''}"
+    label += "" if programs in (None, call.here) else f"_{programs.name}"
+    config, plan = call.work / f"{name}.json", call.work / f"{label}.plan"
     config.write_text(json.dumps(config_of(model)))
     if plan.exists():
         return plan, None
-    ran = call.run(f"plan_{name}", [
-        call.here / "pipec", "compile", "--scheme", "gpipe", "--devices", 1, "--microbatches", 1,
-        "--model", config, "--micro-batch-size", model["batch"], "--seq-length", model["tokens"],
-        "--dtype", "bf16", "--backend", "cuda", "-o", plan])
+    ran = call.run(f"plan_{label}", [
+        (programs or call.here) / "pipec", "compile", "--scheme", "1f1b", "--devices", 1,
+        "--microbatches", microbatches, "--model", config, "--micro-batch-size", batch,
+        "--seq-length", model["tokens"], "--dtype", "bf16", "--backend", "cuda",
+        *(["--keep", keep] if keep else []), "-o", plan])
     if ran.status == 0 and plan.exists():
         return plan, None
     return plan, ran.problem or "WRONG no plan"
 
 
-def train(call, label, name, options=(), env=None, steps=None):
+def fits(call, name, batch, keep=""):
+    """Whether steps of several micro-batches of that size fit the GPU, by the plan's own peak."""
+    plan, problem = compile_plan(call, name, batch, microbatches=2, keep=keep)
+    ran = None if problem else call.run(f"peak_{plan.stem}", [
+        call.here / "pipec", "simulate", plan, "--format", "json"])
+    if problem or ran.problem or "memory_bytes" not in call.gpu:
+        return False
+    peak = max(device["peak_bytes"] for device in json.loads(ran.text)["devices"])
+    return peak <= int(call.gpu["memory_bytes"]) - SPARE_BYTES
+
+
+def batch_of(call, name):
+    """The sequences of a micro-batch: of the sizes that a model has, the largest that fits."""
+    sizes = call.models["models"][name]["batch"]
+    if not isinstance(sizes, list):
+        return sizes
+    return next((size for size in sizes[:-1] if fits(call, name, size)), sizes[-1])
+
+
+def train(call, label, name, options=(), env=None, steps=None, warm_up=WARM_UP_STEPS, **plan_of):
     """Trains for some steps. Returns what is wrong, and the figures of the median step."""
-    plan, problem = compile_plan(call, name)
+    plan_of["batch"] = plan_of.get("batch") or batch_of(call, name)
+    plan, problem = compile_plan(call, name, **plan_of)
     if problem:
         return problem, {}
     log = call.logs / f"{label}_steps.jsonl"
     log.unlink(missing_ok=True)
     ran = call.run(label, [
-        call.here / "piperun", plan, "--data", random_text(call), "--bytes", "--backend", "cuda",
-        "--steps", steps or call.models["steps"], "--log", log, *options], env=env)
+        (plan_of.get("programs") or call.here) / "piperun", plan, "--data", random_text(call),
+        "--bytes", "--backend", "cuda", "--steps", steps or call.models["steps"], "--log", log,
+        *options], env=env)
     rows = rows_of(log)
-    seconds = [row["step_seconds"] for row in rows[WARM_UP_STEPS:]]
+    seconds = [row["step_seconds"] for row in rows[warm_up:]]
     if not seconds:
         return ran.problem or f"WRONG {len(rows)} steps", {"steps": len(rows)}
-    found = {"steps": len(rows), **figures(call, name, statistics.median(seconds)),
+    sequences = plan_of["batch"] * plan_of.get("microbatches", 1)
+    found = {"steps": len(rows), **figures(call, name, statistics.median(seconds), sequences),
              "loss": rows[-1]["loss"], "peak_bytes": max(rows[-1]["peak_bytes"])}
     starting = re.search(r"starting kernels ([0-9.]+) %", ran.text)
     if starting:
@@ -126,62 +160,43 @@ def train(call, label, name, options=(), env=None, steps=None):
 
 
 def check_train(call, name):
-    """Tokens/s and MFU."""
-    problem, found = train(call, f"train_{name}", name)
-    call.note("train", name, problem or "ok", **found)
-
-
-def check_tune(call, name):
-    """The same before and after the fastest of cuBLASLt's algorithms are taken."""
-    gemms = call.logs / f"gemms_{name}.txt"
-    problem, before = train(call, f"tune_{name}_before", name)
-    call.note("tune", f"{name}, first choices", problem or "ok", **before)
-    plan, problem = compile_plan(call, name)
-    if problem is None:
-        problem = call.run(f"tune_{name}", [
-            call.here / "piperun", plan, "--backend", "cuda", "--tune-gemms", gemms]).problem
-    after = {}
-    if problem is None:
-        problem, after = train(call, f"tune_{name}_after", name, ["--gemms", gemms])
-    call.note("tune", f"{name}, the fastest", problem or "ok", **after)
-
-
-def check_experiments(call, name):
-    """Each change alone beside the default."""
-    default = None
-    for label, options, env in EXPERIMENTS:
-        problem, found = train(call, f"experiment_{label}", name, options, env)
-        default = default or found.get("ms")
-        if default and "ms" in found:
-            found["of_default"] = round(found["ms"] / default, 3)
-        call.note("experiments", f"{name}, {label}", problem or "ok", **found)
+    """Tokens/s and MFU of steps of one micro-batch; beside them those of an earlier build."""
+    for suffix, programs in call.builds():
+        problem, found = train(call, f"train_{name}{suffix}", name, programs=programs)
+        call.note("train", name + suffix, problem or "ok", **found)
 
 
 def check_profile(call, name):
-    """One real step, summed per kernel and group, beside the prediction."""
+    """One real step, summed per kernel and group, beside the prediction and an earlier build's."""
     library = call.here / "libgpu_profile.so"
     if not library.exists():
         call.note("profile", name, "WRONG this bundle was built without CUPTI")
         return
-    records = call.logs / f"profile_{name}.tsv"
+    for suffix, programs in call.builds():
+        profile(call, name, suffix, programs, library)
+
+
+def profile(call, name, suffix, programs, library):
+    records = call.logs / f"profile_{name}{suffix}.tsv"
     records.unlink(missing_ok=True)
     steps = call.models["profiled_steps"]
-    problem, _ = train(call, f"profile_{name}", name, steps=steps,
+    problem, _ = train(call, f"profile_{name}{suffix}", name, steps=steps, programs=programs,
                        env={"CUDA_INJECTION64_PATH": str(library), "GPU_PROFILE": str(records)})
     text = records.read_text() if records.exists() else ""
     step, why = read_profile(text, steps)
     if step is None:
-        call.note("profile", name, problem or f"WRONG {why}")
+        call.note("profile", name + suffix, problem or f"WRONG {why}")
         return
     predicted = (by_name(call.predictions, call.gpu.get("name", "")) or {}).get(name, {})
     groups, kernels, unknown = summarize(step)
-    (call.logs / f"profile_{name}_kernels.txt").write_text(kernels)
+    (call.logs / f"profile_{name}{suffix}_kernels.txt").write_text(kernels)
     for group in GROUPS:
         beside = {"predicted_ms": predicted[group]} if group in predicted else {}
-        call.note("profile", f"{name}, {group}", "ok", **groups[group], **beside)
+        call.note("profile", f"{name}{suffix}, {group}", "ok", **groups[group], **beside)
     total = {"predicted_ms": round(sum(predicted.values()), 1)} if predicted else {}
     result = problem or (f"WRONG unknown kernels: {', '.join(unknown)}" if unknown else "ok")
-    call.note("profile", f"{name}, the step", result, ms=round(step.seconds * 1e3, 4), **total)
+    call.note("profile", f"{name}{suffix}, the step", result, ms=round(step.seconds * 1e3, 4),
+              **total)
 
 
 def check_torch(call, what):
@@ -196,11 +211,10 @@ def check_torch(call, what):
         call.models["torch_vocabulary"], "--attention", attention,
         *(["--compile"] if mode == "compile" else [])], ours=False)
     median = re.search(r"median ([0-9.]+) s a step", ran.text)
-    found = figures(call, name, float(median[1])) if median else {}
+    found = figures(call, name, float(median[1]), model["batch"]) if median else {}
     found.pop("predicted_ms", None)
-    ours = [row["ms"] for row in call.earlier
-            if row.get("check") == "train" and row.get("name") == name and "ms" in row]
+    ours = call.known("train", name)
     if found and ours:
-        found["ours_ms"], found["ours_of_theirs"] = ours[-1], round(ours[-1] / found["ms"], 3)
+        found["ours_ms"], found["ours_of_theirs"] = ours["ms"], round(ours["ms"] / found["ms"], 3)
     problem = ran.problem or (None if median else "WRONG no time")
     call.note("torch", f"{name} {mode} {attention}", problem or "ok", **found)
