@@ -128,11 +128,12 @@ std::string TuneReport::Losers() const {
 }
 
 std::string TuneReport::Text() const {
-  std::string out =
-      fmt::format("{} device{} of {}, {} each; {} sequences of {} tokens a step, {}, backend {}\n",
-                  options_.devices, options_.devices == 1 ? "" : "s", Shown(options_.machine.name),
-                  BytesText(options_.memory), options_.batch, options_.job.sequence_length,
-                  pp::NameOf(options_.job.dtype), pp::NameOf(options_.job.backend));
+  std::string out = fmt::format(
+      "{} device{} of {}, {} each; {} sequences of {} tokens a step, {}, backend {}{}\n",
+      options_.devices, options_.devices == 1 ? "" : "s", Shown(options_.machine.name),
+      BytesText(options_.memory), options_.batch, options_.job.sequence_length,
+      pp::NameOf(options_.job.dtype), pp::NameOf(options_.job.backend),
+      options_.profiles.empty() ? "; MFU: 6N + 12LCT" : "");
   out += fmt::format(
       "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9} {:>10} {:>6} {:>6} {:>9}\n", "scheme",
       "pp", "tp", "dp", "size", "M", "recomputes", "s/step", "tokens/s", "idle %", "MFU %", "peak");

@@ -22,7 +22,8 @@
 #include "compiler/tune/layouts.h"
 #include "compiler/tune/replay.h"
 #include "schema/model/families.h"
-#include "schema/model/work.h"
+#include "schema/model/layout.h"
+#include "schema/model/operators.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/placement.h"
 #include "schema/semantics/sections.h"
@@ -405,15 +406,20 @@ class Tuner {
         least.compile.job.tp, least.compile.replicas, least.bytes / (1 << 30), least.lacks));
   }
 
-  // Of a step, without recomputation.
+  // Of a step: 6N + 12LCT for each token.
   static double OperationsOf(const Program& program) {
     const Job& job = *program.job;
-    double operations = 0;
-    for (int s = 0; s < program.stages; ++s) {
-      const StageWork work = WorkOf(LayoutStage(job, s), job);
-      operations += work.forward.operations + work.input.operations + work.weight.operations;
-    }
-    return operations * program.microbatches * program.replicas * job.tp;
+    double operations = 0;  // per token
+    for (int s = 0; s < program.stages; ++s)
+      for (const StageOperator& placed : LayoutStage(job, s).operators) {
+        const Operator& op = placed.op;
+        if (op.kind == OperatorKind::kLinear)
+          operations += 6 * MultiplyAdds(op, job.sequence_length);
+        if (op.kind == OperatorKind::kAttention)
+          operations += 12 * static_cast<double>(op.out) * job.sequence_length;
+      }
+    return operations * static_cast<double>(job.tokens()) * program.microbatches *
+           program.replicas * job.tp;
   }
 
   const TuneOptions& options_;

@@ -66,7 +66,7 @@ struct Tuned {
   std::vector<Candidate> rest;   // by their bounds
   std::vector<Candidate> large;  // do not fit
   std::optional<Program> plan;   // of the best
-  double model_operations = 0;   // of a step, without recomputation
+  double model_operations = 0;   // of a step, by which MFU counts: 6N + 12LCT for each token
   // How far the best one's messages and reductions may take longer before any other, with the costs
   // as they are, may be faster.
   std::optional<Drift> drift;
