@@ -43,8 +43,8 @@ def clear(library, offset, length, keeps):
     return kept
 
 
-def cut_down(path, to):
-    library = bytearray(Path(path).read_bytes())
+def clear_others(library):
+    """Leaves Hopper's kernels in the bytes of a library. Returns how many there are."""
     kept = 0
     for name, offset, length in sections(library):
         if name == ".nv_fatbin":
@@ -52,7 +52,12 @@ def cut_down(path, to):
                           lambda kind, sm: (kind, sm) == (MACHINE_CODE, HOPPER))
         elif name == "__nv_relfatbin":
             clear(library, offset, length, lambda kind, sm: False)
-    if not kept:
+    return kept
+
+
+def cut_down(path, to):
+    library = bytearray(Path(path).read_bytes())
+    if not clear_others(library):
         raise SystemExit(f"gpu_check: error: {path}: has no kernels for an H100 or H200")
     Path(to).write_bytes(library)
     subprocess.run(["strip", "--strip-unneeded", str(to)], check=True)
