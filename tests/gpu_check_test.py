@@ -403,13 +403,13 @@ esac""")
         write_program(bundle.here / "gpu_kernels", f"""case $1 in
 device) {says(DEVICE)} ;;
 cases) {says("gelu  WRONG 3.50, other bits the second time")}; exit 1 ;;
-speed) {says(SPEEDS)}; {says("124M qkv 768 x 2304, forward      WRONG no algorithm")}; exit 1 ;;
+speed) {says(SPEEDS)}; {says("ceiling: a product 8192 x 8192 x 8192  WRONG no algorithm")}; exit 1 ;;
 esac""")
         status, output, rows = bundle.call("kernels/ours", "speed")
         self.assertEqual(status, 1, output)
         wrong = {row["name"]: row["result"] for row in rows if row["result"] != "ok"}
         self.assertEqual(wrong["gelu"], "WRONG 3.50, other bits the second time")
-        self.assertEqual(wrong["124M qkv 768 x 2304, forward"], "WRONG no algorithm")
+        self.assertEqual(wrong["ceiling: a product 8192 x 8192 x 8192"], "WRONG no algorithm")
 
     def test_output_that_nobody_foresaw(self):
         bundle = self.bundle()

@@ -7,6 +7,7 @@
 //                                line each:
 //                                NAME, ok or WRONG, the worst error in tolerances; for products
 //                                a line for each that says which algorithm computes it
+//   gpu_kernels ceilings         of memory and of tensor cores, as the first lines of
 //   gpu_kernels speed            a line each: NAME, microseconds, GB/s or TFLOP/s, % of the ceiling
 //
 // The cases' memory, including their stack, is pinned host memory, which the GPU accesses at the
@@ -21,8 +22,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "kernels/round.h"
 #include "kernels/workspace.h"
@@ -181,8 +184,10 @@ int Describe() {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   static const std::string which = argc > 2 ? argv[2] : "";
-  if (argc > 3 || (what != "cases" && (argc > 2 || (what != "speed" && what != "device")))) {
-    fmt::print(stderr, "gpu_kernels: error: device, cases [[!|=]TEXT] or speed\n");
+  constexpr std::string_view kAlone[] = {"device", "ceilings", "speed"};
+  const bool alone = std::count(std::begin(kAlone), std::end(kAlone), what) > 0;
+  if (argc > 3 || (what != "cases" && (argc > 2 || !alone))) {
+    fmt::print(stderr, "gpu_kernels: error: device, cases [[!|=]TEXT], ceilings or speed\n");
     return 2;
   }
   if (const auto gpus = pp::FindGpus(); !gpus.ok()) {
@@ -190,7 +195,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (what == "device") return Describe();
-  if (what == "speed") return pp::kernels::Speed();
+  if (what == "ceilings") return pp::kernels::Speed(pp::kernels::Timed::kCeilings);
+  if (what == "speed") return pp::kernels::Speed(pp::kernels::Timed::kAll);
   void* memory = nullptr;
   if (cudaHostAlloc(&memory, kSharedBytes, cudaHostAllocPortable | cudaHostAllocMapped) !=
       cudaSuccess) {

@@ -5,12 +5,12 @@
 
 namespace pp::kernels {
 
-// The two ceilings, a large copy and a large product, then all kernels and products; status 1: one
-// of them failed.
-int Speed();
+// The two ceilings, a large copy and a large product, then all kernels; status 1: the product
+// failed.
+enum class Timed { kCeilings, kAll };
+int Speed(Timed what);
 
-// The parts of it: false if a product fails.
+// A part of it: false if the product fails.
 bool TimeLargeProduct(GpuTimer& timer);
-bool TimeProducts(GpuTimer& timer);
 
 }  // namespace pp::kernels
