@@ -19,22 +19,21 @@ LISTINGS = [Path(path) for path in sys.argv[5:]]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(TOOLS))
 
-TINY = {"layers": 2, "heads": 2, "width": 16, "inner": 32, "kv_heads": 2, "batch": 2, "tokens": 16,
+TINY = {"layers": 2, "heads": 2, "width": 16, "inner": 32, "kv_heads": 2, "tokens": 16,
         "vocabulary": 128}
-REAL = json.loads((TOOLS / "gpu/models.json").read_text())["models"]
+TABLE = json.loads((TOOLS / "gpu/models.json").read_text())
+REAL = TABLE["models"]
 STEPS = 6  # of which four are warm-up
 
 
 def tiny(model):
     """The real table's row with a model that takes no time."""
-    row = {**TINY, "family": model["family"]}
-    if "race" in model:
-        row["race"] = {**model["race"], "sequences": 32, "measured": [2, 4], "steps": 1}
-    return {**row, "batch": [4, 2] if isinstance(model["batch"], list) else 2}
+    return {**model, **TINY, "batch": [4, 2] if isinstance(model["batch"], list) else 2}
 
 
 MODELS = {
     "steps": STEPS, "profiled_steps": STEPS, "torch_vocabulary": 128,
+    "race": {"sequences": 32, "measured_sequences": 16, "steps": 1},
     "models": {name: tiny(model) for name, model in REAL.items()},
     "schemes": {"only": ["1f1b"], "dtypes": ["fp32"], "model": {
         "model_type": "gpt2", "vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 4,

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import unittest
 
-from gpu_bundle import (DEVICE, LISTINGS, MODELS, PIPEC, REAL, STEPS, TOOLS, BundleTest, records,
-                        says, write_program)
+from gpu_bundle import (DEVICE, LISTINGS, MODELS, PIPEC, REAL, STEPS, TABLE, TOOLS, BundleTest,
+                        records, says, write_program)
 from gpu import nccl_library, profile, training
 
 
@@ -21,31 +21,27 @@ class GpuMeasuresTest(BundleTest):
                                    ("llama-1B", 58.8, 57.1), ("llama-3B", 57.0, 55.4)):
             whole, half = (training.operations_per_token(REAL[name], n) for n in (12, 6))
             self.assertAlmostEqual(ours * half / whole, theirs, delta=0.06)
-        anchors = [model["race"]["llmq_h100"] for model in REAL.values()
-                   if "llmq_h100" in model.get("race", {})]
+        anchors = {name: model["llmq_h100"] for name, model in REAL.items() if "llmq_h100" in model}
         self.assertEqual(len(anchors), 3)
-        for model in REAL.values():
-            anchor = model.get("race", {}).get("llmq_h100")
-            if anchor:
-                found = training.utilizations(model, anchor["llmq_tokens_per_second"], 989e12)
-                self.assertAlmostEqual(found["mfu_6N_6LCT"], anchor["llmq_mfu_6N_6LCT"],
-                                       delta=0.0006)
+        for name, anchor in anchors.items():
+            found = training.utilizations(REAL[name], anchor["tokens_per_second"], 989e12)
+            self.assertAlmostEqual(found["mfu_6N_6LCT"], anchor["mfu_6N_6LCT"], delta=0.0006)
 
     def test_races_fit(self):
         """By the real plans: the smallest size an H100, and the largest an H200, with room."""
-        for name, model in REAL.items():
-            if "race" not in model:
-                continue
-            self.assertEqual(model["race"]["sequences"] * model["tokens"], 524288)
+        race = TABLE["race"]
+        for name in ("gpt2-124M", "gpt2-1.5B", "llama-1B", *(n for n in REAL if "qwen" in n)):
+            model = REAL[name]
+            self.assertEqual(race["sequences"] * model["tokens"], 524288)
             sizes = model["batch"] if isinstance(model["batch"], list) else [model["batch"]]
-            (self.root / "config.json").write_text(json.dumps(training.config_of(model)))
+            config, plan = self.root / "config.json", self.root / "race.plan"
+            config.write_text(json.dumps(training.config_of(model)))
             for batch, most in ((sizes[-1], 76), (sizes[0], 137)):
-                self.assertEqual(model["race"]["sequences"] % batch, 0)
-                plan = self.root / "race.plan"
+                self.assertEqual(race["measured_sequences"] % batch, 0)
                 subprocess.run([PIPEC, "compile", "--scheme", "1f1b", "--devices", "1", "-q",
-                                "--microbatches", str(model["race"]["sequences"] // batch),
-                                "--model", self.root / "config.json", "--micro-batch-size",
-                                str(batch), "--seq-length", str(model["tokens"]), "--dtype", "bf16",
+                                "--microbatches", str(race["measured_sequences"] // batch),
+                                "--model", config, "--micro-batch-size", str(batch),
+                                "--seq-length", str(model["tokens"]), "--dtype", "bf16",
                                 "--backend", "cuda", "-o", plan], check=True)
                 shown = subprocess.run([PIPEC, "simulate", plan, "--format", "json"], check=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -80,22 +76,23 @@ for _ in 1 2; do printf '{row}\\n' $seconds; done >"$log"; echo done""")
         rows, _ = self.race("h200", 140, {"_4x": 130, "_2x": 70})
         self.assertEqual(len(rows), 1)
         row = rows[0]
-        self.assertEqual((row["of_sequences"], row["microbatches"], row["measured"]),
-                         (4, 8, "2 and 4"))
-        self.assertEqual((row["ms"], row["once_a_step_ms"]), (2500, 500))  # 0.5 + 8 * 0.25
-        self.assertEqual(row["tokens_per_second"], round(32 * 16 / 2.5))
-        self.assertEqual(row["llmq_tokens_per_second"], 58900)
+        self.assertEqual((row["of_sequences"], row["microbatches"], row["of_microbatches"]),
+                         (4, 4, 8))
+        self.assertEqual(row["ms"], 1500)
+        self.assertEqual(row["tokens_per_second"], round(4 * 4 * 16 / 1.5))
+        self.assertEqual(row["llmq_h100_tokens_per_second"], 58900)
 
         rows, _ = self.race("h100", 79, {"_4x": 130, "_2x": 70})
-        self.assertEqual((rows[0]["of_sequences"], rows[0]["microbatches"], rows[0]["measured"]),
-                         (2, 16, "4 and 8"))
-        self.assertEqual(rows[0]["ms"], 2500)
+        row = rows[0]
+        self.assertEqual((row["of_sequences"], row["microbatches"], row["of_microbatches"]),
+                         (2, 8, 16))
+        self.assertEqual(row["ms"], 1500)
 
         rows, logs = self.race("keeps", 140, {"_4x2.plan": 90, "_4x2_keep": 120},
                                keep="norm,swiglu")
         self.assertEqual([row["name"] for row in rows],
                          ["qwen2.5-1.5B", "qwen2.5-1.5B, keeps norm,swiglu"])
-        self.assertEqual([row["ms"] for row in rows], [2500, 2500])
+        self.assertEqual([row["ms"] for row in rows], [1500, 1500])
         self.assertIn(" --keep norm,swiglu ", logs["logs/plan_qwen2.5-1.5B_4x4_keep_norm,swiglu.txt"])
         rows, _ = self.race("keeps_too_much", 140, {"_4x2.plan": 90, "_4x2_keep": 139},
                             keep="norm,swiglu")

@@ -20,7 +20,7 @@ QUESTIONS = {
     "kernels": "Is every kernel, and every product of cuBLASLt's, right?",
     "train": "How fast is a step of one micro-batch?",
     "profile": "Where does the time of a step go?",
-    "race": "How fast are steps of 524,288 tokens, as LLM.Q trains?",
+    "race": "How fast are steps of many micro-batches, as LLM.Q trains?",
     "speed": "How near is each kernel to the memory's or the tensor cores' ceiling?",
     "tune": "Which of cuBLASLt's algorithms is the fastest for each product, and what does it gain?",
     "price": "What does it cost that all sums have one order?",
@@ -69,26 +69,27 @@ _fakes = _check("fakes", checks.check_fakes)
 
 CALLS = {
     "first": [
-        _device(10), _kernels("ours", 80), _train("gpt2-124M", 20), _train("gpt2-1.5B", 35),
-        _train("llama-1B", 25), _profile("gpt2-124M", 25), _profile("llama-1B", 30),
+        _device(10), _kernels("ours", 70), _train("gpt2-124M", 15), _train("gpt2-1.5B", 35),
+        _train("llama-1B", 25), _profile("gpt2-124M", 15), _profile("llama-1B", 30),
         _profile("qwen2.5-1.5B", 30), Check("speed", "", 55, checks.check_speed),
-        _tune("gpt2-124M", 30), _tune("qwen2.5-1.5B", 45), _price("gpt2-124M", 35),
+        _tune("gpt2-124M", 30), _tune("qwen2.5-1.5B", 70), _price("gpt2-124M", 35),
     ],
     "second": [
-        _device(10), _race("qwen2.5-0.5B", 30), _race("qwen2.5-1.5B", 45), _race("qwen2.5-3B", 45),
+        _device(10), _race("qwen2.5-0.5B", 25), _race("qwen2.5-1.5B", 40), _race("qwen2.5-3B", 55),
         _ncu("64", 15), _ncu("128", 15), Check("nccl", "", 10, nccl.check_nccl),
         Check("ranks", "", 50, nccl.check_ranks),
     ],
     "more": [
-        _device(15), _race("gpt2-124M", 35), _race("gpt2-1.5B", 45), _race("llama-1B", 35),
-        _train("gpt2-774M", 30), _train("llama-3B", 30), _train("gpt2-350M", 25),
-        _kernels("products", 50), _tune("gpt2-1.5B", 50), _tune("llama-1B", 45),
-        _price("qwen2.5-1.5B", 40), Check("schemes", "", 80, checks.check_schemes),
-        Check("experiments", "gpt2-124M", 60, price.check_experiments),
+        _device(15), _race("gpt2-124M", 25), _race("gpt2-1.5B", 45), _race("llama-1B", 40),
+        _train("gpt2-774M", 35), _train("llama-3B", 50), _train("gpt2-350M", 25),
+        _kernels("products", 60), _price("qwen2.5-1.5B", 60),
+        Check("schemes", "", 100, checks.check_schemes),
+        Check("experiments", "gpt2-124M", 85, price.check_experiments),
     ],
     "tables": [
-        _device(15), _tune("qwen2.5-0.5B", 100), _tune("qwen2.5-3B", 150), _tune("llama-3B", 95),
-        _tune("gpt2-350M", 80), _tune("gpt2-774M", 100),
+        _device(15), _tune("gpt2-1.5B", 75), _tune("llama-1B", 60), _tune("qwen2.5-0.5B", 45),
+        _tune("qwen2.5-3B", 125), _tune("llama-3B", 120), _tune("gpt2-350M", 40),
+        _tune("gpt2-774M", 60),
     ],
     "torch": [
         _device(15), _torch("gpt2-124M/compile/flash", 60), _torch("gpt2-124M/compile/cudnn", 45),

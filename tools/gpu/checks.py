@@ -112,7 +112,8 @@ def check_ncu(call, head):
     ran = call.run(f"ncu_{head}", [
         path, "--kernel-name-base", "mangled", "--kernel-name",
         f"regex:attention_backward.*Li{head}E", "--launch-count", 2, "--kill", "yes",
-        "--print-kernel-base", "function", *(word for section in NCU_SECTIONS for word in ("--section", section)),
+        "--print-kernel-base", "function",
+        *(word for section in NCU_SECTIONS for word in ("--section", section)),
         call.here / "gpu_kernels", "speed"])
     starts = [found.start() for found in NCU_KERNEL.finditer(ran.text)] + [len(ran.text)]
     for begin, end in zip(starts, starts[1:]):

@@ -44,26 +44,31 @@ def write_table(call, name, lines, ceiling):
     path.write_text("\n".join([head, "\t".join(COLUMNS), *kept, *lines]) + "\n")
 
 
-def check_tune(call, name):
-    """A step before and after the fastest algorithms are taken, and the table of them."""
-    gemms = call.logs / f"gemms_{name}.txt"
-    problem, before = train(call, f"tune_{name}_before", name)
-    call.note("tune", f"{name}, first choices", problem or "ok", **before)
+def tune(call, name, gemms):
+    """Times the algorithms and writes the table. Returns what is wrong."""
     plan, problem = compile_plan(call, name)
     if problem:
-        call.note("tune", f"{name}, the fastest", problem)
-        return
-    ceiling = CEILING.search(call.run(f"tune_{name}_ceiling",
-                                      [call.here / "gpu_kernels", "ceilings"]).text)
-    ceiling = float(ceiling[1]) if ceiling else None
+        call.note("tune", f"{name}, products", problem)
+        return problem
+    ran = call.run(f"tune_{name}_ceiling", [call.here / "gpu_kernels", "ceilings"])
+    found = CEILING.search(ran.text)
+    ceiling = float(found[1]) if found else None
     ran = call.run(f"tune_{name}", [
         call.here / "piperun", plan, "--backend", "cuda", "--tune-gemms", gemms])
     lines = product_lines(name, ran.text, ceiling)
     if lines:
         write_table(call, name, lines, ceiling)
-    problem = ran.problem or (None if lines else "WRONG no product")
-    call.note("tune", f"{name}, {len(lines)} products", problem or "ok",
+    call.note("tune", f"{name}, {len(lines)} products",
+              ran.problem or ("ok" if lines else "WRONG no product"),
               ceiling=ceiling or "unknown", seconds=round(ran.seconds, 1))
-    if ran.problem is None:
+    return ran.problem
+
+
+def check_tune(call, name):
+    """The table of products, and a step with the fastest algorithms and with the first choices."""
+    gemms = call.logs / f"gemms_{name}.txt"
+    if tune(call, name, gemms) is None:
         problem, after = train(call, f"tune_{name}_after", name, ["--gemms", gemms])
         call.note("tune", f"{name}, the fastest", problem or "ok", **after)
+    problem, before = train(call, f"tune_{name}_before", name)
+    call.note("tune", f"{name}, first choices", problem or "ok", **before)
