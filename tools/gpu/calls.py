@@ -22,7 +22,7 @@ QUESTIONS = {
     "profile": "Where does the time of a step go?",
     "race": "How fast are steps of many micro-batches, as LLM.Q trains?",
     "speed": "How near is each kernel to the memory's or the tensor cores' ceiling?",
-    "tune": "Which of cuBLASLt's algorithms is the fastest for each product, and what does it gain?",
+    "tune": "Which algorithm of cuBLASLt's is the fastest for each product, and what does it gain?",
     "price": "What does it cost that all sums have one order?",
     "ncu": "What bounds the two passes of attention's backward?",
     "nccl": "How long is a message of NCCL's that the host awaits?",

@@ -16,8 +16,8 @@ SPEED = re.compile(r"^(.*\S) +([0-9.]+) us +([0-9.]+) (GB/s|TFLOP/s) +([0-9.]+) 
 REFUSED = re.compile(r"^(.*\S) +WRONG (.*)$", re.MULTILINE)
 # Of a kernel under ncu, the rows of its sections.
 NCU_KERNEL = re.compile(r"^  (\w+).*, Context \d+", re.MULTILINE)
-NCU_METRIC = re.compile(r"^ +(Duration|L2 Cache Throughput|DRAM Throughput|Compute \(SM\) Throughput"
-                        r"|Registers Per Thread|Achieved Occupancy|L2 Hit Rate) +(\S+) +([0-9.,]+)$",
+NCU_METRIC = re.compile(r"^ +(Duration|(?:L2 Cache|DRAM|Compute \(SM\)) Throughput|L2 Hit Rate"
+                        r"|Registers Per Thread|Achieved Occupancy) +(\S+) +([0-9.,]+)$",
                         re.MULTILINE)
 NCU_SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis",
                 "WarpStateStats", "InstructionStats")

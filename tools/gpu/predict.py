@@ -8,7 +8,7 @@ tools/gpu/models.json has the plans.
 import json
 import statistics
 
-from gpu.training import config_of, random_text, rows_of
+from gpu.training import config_of, random_tokens, rows_of
 
 
 def compile_one(call, label, config, plan, tokens, microbatches, size, passes):
@@ -26,8 +26,8 @@ def measure(call, label, plan, *options):
     log.unlink(missing_ok=True)
     table = call.models["predict"]
     ran = call.run(label, [
-        call.here / "piperun", plan, "--data", random_text(call), "--bytes", "--backend", "cuda", "--steps",
-        table["steps"], "--log", log, *options])
+        call.here / "piperun", plan, "--data", random_tokens(call), "--backend", "cuda",
+        "--steps", table["steps"], "--log", log, *options])
     rows = rows_of(log)
     seconds = sorted(row["step_seconds"] for row in rows[table["warm_up"]:])
     problem = ran.problem or (None if len(seconds) > 2 else f"WRONG {len(rows)} steps")

@@ -9,6 +9,7 @@ import os
 import re
 import statistics
 import sys
+from array import array
 
 from gpu.machine import PEAKS, by_name
 from gpu.profile import GROUPS, read_profile, summarize
@@ -22,6 +23,17 @@ def random_text(call):
     path = call.work / "text"
     if not path.exists():
         path.write_bytes(base64.b64encode(os.urandom(1 << 20)))
+    return path
+
+
+def random_tokens(call):
+    """A token file of llm.c's, of tokens that every model has, all as often."""
+    path = call.work / "tokens.bin"
+    if not path.exists():
+        most = min(model["vocabulary"] for model in call.models["models"].values())
+        tokens = array("H", (token % most for token in array("H", os.urandom(2 << 20))))
+        header = array("i", [20240520, 1, len(tokens)] + 253 * [0])
+        path.write_bytes(header.tobytes() + tokens.tobytes())
     return path
 
 
@@ -140,9 +152,9 @@ def train(call, label, name, options=(), env=None, steps=None, warm_up=WARM_UP_S
     log = call.logs / f"{label}_steps.jsonl"
     log.unlink(missing_ok=True)
     ran = call.run(label, [
-        (plan_of.get("programs") or call.here) / "piperun", plan, "--data", random_text(call),
-        "--bytes", "--backend", "cuda", "--steps", steps or call.models["steps"], "--log", log,
-        *options], env=env)
+        (plan_of.get("programs") or call.here) / "piperun", plan, "--data",
+        random_tokens(call), "--backend", "cuda", "--steps", steps or call.models["steps"],
+        "--log", log, *options], env=env)
     rows = rows_of(log)
     seconds = [row["step_seconds"] for row in rows[warm_up:]]
     if not seconds:
