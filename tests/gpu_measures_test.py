@@ -11,7 +11,7 @@ import unittest
 
 from gpu_bundle import (DEVICE, LISTINGS, MODELS, PIPEC, REAL, STEPS, TABLE, TOOLS, BundleTest,
                         records, says, write_program)
-from gpu import nccl_library, profile, training
+from gpu import nccl_library, plans, profile, training
 
 
 class GpuMeasuresTest(BundleTest):
@@ -19,12 +19,12 @@ class GpuMeasuresTest(BundleTest):
         """In percent, of ours and of half of the attention: tools/gpu_check on an H200, by llm.c."""
         for name, ours, theirs in (("gpt2-124M", 49.0, 45.8), ("gpt2-1.5B", 53.4, 51.0),
                                    ("llama-1B", 58.8, 57.1), ("llama-3B", 57.0, 55.4)):
-            whole, half = (training.operations_per_token(REAL[name], n) for n in (12, 6))
+            whole, half = (plans.operations_per_token(REAL[name], n) for n in (12, 6))
             self.assertAlmostEqual(ours * half / whole, theirs, delta=0.06)
         anchors = {name: model["llmq_h100"] for name, model in REAL.items() if "llmq_h100" in model}
         self.assertEqual(len(anchors), 3)
         for name, anchor in anchors.items():
-            found = training.utilizations(REAL[name], anchor["tokens_per_second"], 989e12)
+            found = plans.utilizations(REAL[name], anchor["tokens_per_second"], 989e12)
             self.assertAlmostEqual(found["mfu_6N_6LCT"], anchor["mfu_6N_6LCT"], delta=0.0006)
 
     def test_races_fit(self):
@@ -35,7 +35,7 @@ class GpuMeasuresTest(BundleTest):
             self.assertEqual(race["sequences"] * model["tokens"], 524288)
             sizes = model["batch"] if isinstance(model["batch"], list) else [model["batch"]]
             config, plan = self.root / "config.json", self.root / "race.plan"
-            config.write_text(json.dumps(training.config_of(model)))
+            config.write_text(json.dumps(plans.config_of(model)))
             for batch, most in ((sizes[-1], 76), (sizes[0], 137)):
                 self.assertEqual(race["measured_sequences"] % batch, 0)
                 subprocess.run([PIPEC, "compile", "--scheme", "1f1b", "--devices", "1", "-q",
@@ -91,13 +91,30 @@ for _ in 1 2; do printf '{row}\\n' $seconds; done >"$log"; echo done""")
         rows, logs = self.race("keeps", 140, {"_4x2.plan": 90, "_4x2_keep": 120},
                                keep="norm,swiglu")
         self.assertEqual([row["name"] for row in rows],
-                         ["qwen2.5-1.5B", "qwen2.5-1.5B, keeps norm,swiglu"])
+                         ["qwen2.5-1.5B, keeps norm,swiglu", "qwen2.5-1.5B"])
         self.assertEqual([row["ms"] for row in rows], [1500, 1500])
         self.assertIn(" --keep norm,swiglu ", logs["logs/plan_qwen2.5-1.5B_4x4_keep_norm,swiglu.txt"])
         rows, _ = self.race("keeps_too_much", 140, {"_4x2.plan": 90, "_4x2_keep": 139},
                             keep="norm,swiglu")
         self.assertEqual([row["result"] for row in rows],
-                         ["ok", "not possible: too large for this GPU"])
+                         ["not possible: too large for this GPU", "ok"])
+
+    def test_only_what_there_is_time_for(self):
+        class Clock:
+            now, said = 100.0, []
+
+            def left(self):
+                return self.now
+
+            def note(self, *row):
+                self.said.append(row)
+
+        clock, run = Clock(), []
+        for what, seconds in training.in_time(clock, "race", [("a", 40), ("b", 30), ("c", 1)]):
+            run.append(what)
+            clock.now -= seconds
+        self.assertEqual((run, clock.said),
+                         (["a", "b"], [("race", "c", "not started: no time left")]))
 
     def test_table_of_products(self):
         bundle = self.bundle()

@@ -8,7 +8,8 @@ tools/gpu/models.json has the plans.
 import json
 import statistics
 
-from gpu.training import config_of, random_tokens, rows_of
+from gpu.plans import config_of
+from gpu.training import random_tokens, rows_of
 
 
 def compile_one(call, label, config, plan, tokens, microbatches, size, passes):

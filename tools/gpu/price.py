@@ -8,7 +8,8 @@ orders that --cuda-experiments allows. What else may be tried on a GPU is here, 
 import re
 import sys
 
-from gpu.training import batch_of, train
+from gpu.plans import batch_of
+from gpu.training import train
 
 # Each beside the default: a name, piperun's options, changes of the environment.
 EXPERIMENTS = [("default", [], {})] + [

@@ -6,7 +6,8 @@ product of each model; kernels/README.md says what to do with it.
 
 import re
 
-from gpu.training import compile_plan, train
+from gpu.plans import compile_plan
+from gpu.training import train
 
 TUNED = re.compile(r"^(?P<shape>(?:nn|nt|tn) (?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+) \S+ (?P<numbers>\S+)"
                    r"(?: \S+){4}) +(?P<us>[0-9.]+) us, (?P<best>\d+) of (?P<of>\d+); "

@@ -6,27 +6,17 @@ quarter as many micro-batches are measured, and nothing is extrapolated: what a 
 (AdamW, the norm) counts four times, some 0.4 % of the whole. The row has both numbers.
 """
 
-from gpu.training import batch_of, fits, train
+from gpu.plans import batch_of, keeping
+from gpu.training import in_time, train
 
 
 def check_race(call, name):
-    """With nothing kept that is recomputed, and with what the model's "keep" names, if it fits."""
-    model = call.models["models"][name]
-    batch = batch_of(call, name)
-    for keep in dict.fromkeys(["", model.get("keep", "")]):
-        what = f"{name}{', keeps ' + keep if keep else ''}"
-        if keep and not fits(call, name, batch, keep):
-            call.note("race", what, "not possible: too large for this GPU")
-        else:
-            race(call, name, what, batch, keep)
-
-
-def race(call, name, what, batch, keep):
-    table = call.models["race"]
-    count = table["measured_sequences"] // batch
-    problem, found = train(call, f"race_{what}", name, steps=1 + table["steps"], warm_up=1,
-                           batch=batch, microbatches=count, keep=keep)
+    table, batch = call.models["race"], batch_of(call, name)
     theirs = call.models["models"][name].get("llmq_h100", {})
-    call.note("race", what, problem or "ok", of_sequences=batch, microbatches=count,
-              of_microbatches=table["sequences"] // batch, **found,
-              **{f"llmq_h100_{key}": value for key, value in theirs.items()})
+    count = table["measured_sequences"] // batch
+    for what, keep in in_time(call, "race", keeping(call, "race", name)):
+        problem, found = train(call, f"race_{what}", name, steps=1 + table["steps"], warm_up=1,
+                               batch=batch, microbatches=count, keep=keep)
+        call.note("race", what, problem or "ok", of_sequences=batch, microbatches=count,
+                  of_microbatches=table["sequences"] // batch, **found,
+                  **{f"llmq_h100_{key}": value for key, value in theirs.items()})

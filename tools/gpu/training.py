@@ -1,6 +1,6 @@
-"""Training whole models: plans, a step's time in figures, and the checks that need no more.
+"""Training whole models: a step's time in figures, and the checks that need no more.
 
-tools/gpu/models.json has the models' sizes, predictions.json what a step should take.
+tools/gpu/predictions.json has what a step should take.
 """
 
 import base64
@@ -12,11 +12,10 @@ import sys
 from array import array
 
 from gpu.machine import PEAKS, by_name
+from gpu.plans import batch_of, compile_plan, keeping, utilizations
 from gpu.profile import GROUPS, read_profile, summarize
 
 WARM_UP_STEPS = 4
-# Of a GPU's memory, for what is in no plan: CUDA's own, cuBLASLt's and NCCL's.
-SPARE_BYTES = 2 << 30
 
 
 def random_text(call):
@@ -52,44 +51,6 @@ def losses(log):
     return [row["loss"] for row in rows_of(log) if isinstance(row.get("loss"), float)]
 
 
-def config_of(model):
-    """Hugging Face's configuration. No dropout."""
-    common = {"vocab_size": model["vocabulary"], "tie_word_embeddings": True}
-    if model["family"] == "gpt2":
-        return {**common, "model_type": "gpt2", "n_positions": model["tokens"],
-                "n_embd": model["width"], "n_layer": model["layers"], "n_head": model["heads"],
-                "n_inner": model["inner"], "activation_function": "gelu_new",
-                "layer_norm_epsilon": 1e-5, "embd_pdrop": 0, "resid_pdrop": 0, "attn_pdrop": 0}
-    return {**common, "model_type": model["family"], "max_position_embeddings": model["tokens"],
-            "hidden_size": model["width"], "intermediate_size": model["inner"],
-            "num_hidden_layers": model["layers"], "num_attention_heads": model["heads"],
-            "num_key_value_heads": model["kv_heads"], "rms_norm_eps": 1e-6,
-            "rope_theta": model.get("rope_theta", 10000.0)}
-
-
-def operations_per_token(model, attention):
-    """6N + `attention` LCT, of a forward and a backward.
-
-    N: the numbers of all matrices that are multiplied, the embedding as the head's; no biases,
-    norms or positions.
-    """
-    layers, width, inner = model["layers"], model["width"], model["inner"]
-    if model["family"] == "gpt2":
-        parameters = layers * (4 * width * width + 2 * width * inner)
-    else:
-        keys = model["kv_heads"] / model["heads"]
-        parameters = layers * (2 * width * width * (1 + keys) + 3 * width * inner)
-    parameters += model["vocabulary"] * width
-    return 6 * parameters + attention * layers * width * model["tokens"]
-
-
-def utilizations(model, tokens_per_second, peak):
-    """Both conventions: ours, and that of llm.c and LLM.Q, which count half of the attention."""
-    return {f"mfu_6N_{attention}LCT":
-            float(f"{tokens_per_second * operations_per_token(model, attention) / peak:.3g}")
-            for attention in (12, 6)}
-
-
 def figures(call, name, seconds, sequences):
     """Of a step: milliseconds, tokens/s, MFU where the GPU's peak is known; and the prediction."""
     model = call.models["models"][name]
@@ -102,45 +63,6 @@ def figures(call, name, seconds, sequences):
     if predicted and name in predicted and sequences == model["batch"]:
         result["predicted_ms"] = round(sum(predicted[name].values()), 1)
     return result
-
-
-def compile_plan(call, name, batch=None, microbatches=1, keep="", programs=None):
-    """The plan's path, and what is wrong. One device, `microbatches` of `batch` sequences."""
-    model = call.models["models"][name]
-    batch = batch or batch_of(call, name)
-    label = f"{name}_{batch}x{microbatches}{'_keep_' + keep if keep else ''}"
-    label += "" if programs in (None, call.here) else f"_{programs.name}"
-    config, plan = call.work / f"{name}.json", call.work / f"{label}.plan"
-    config.write_text(json.dumps(config_of(model)))
-    if plan.exists():
-        return plan, None
-    ran = call.run(f"plan_{label}", [
-        (programs or call.here) / "pipec", "compile", "--scheme", "1f1b", "--devices", 1,
-        "--microbatches", microbatches, "--model", config, "--micro-batch-size", batch,
-        "--seq-length", model["tokens"], "--dtype", "bf16", "--backend", "cuda",
-        *(["--keep", keep] if keep else []), "-o", plan])
-    if ran.status == 0 and plan.exists():
-        return plan, None
-    return plan, ran.problem or "WRONG no plan"
-
-
-def fits(call, name, batch, keep=""):
-    """Whether steps of several micro-batches of that size fit the GPU, by the plan's own peak."""
-    plan, problem = compile_plan(call, name, batch, microbatches=2, keep=keep)
-    ran = None if problem else call.run(f"peak_{plan.stem}", [
-        call.here / "pipec", "simulate", plan, "--format", "json"])
-    if problem or ran.problem or "memory_bytes" not in call.gpu:
-        return False
-    peak = max(device["peak_bytes"] for device in json.loads(ran.text)["devices"])
-    return peak <= int(call.gpu["memory_bytes"]) - SPARE_BYTES
-
-
-def batch_of(call, name):
-    """The sequences of a micro-batch: of the sizes that a model has, the largest that fits."""
-    sizes = call.models["models"][name]["batch"]
-    if not isinstance(sizes, list):
-        return sizes
-    return next((size for size in sizes[:-1] if fits(call, name, size)), sizes[-1])
 
 
 def train(call, label, name, options=(), env=None, steps=None, warm_up=WARM_UP_STEPS, **plan_of):
@@ -171,11 +93,25 @@ def train(call, label, name, options=(), env=None, steps=None, warm_up=WARM_UP_S
     return problem, found
 
 
+def in_time(call, check, variants):
+    """Those (name, and what is special) for which there is time, if none takes longer than others."""
+    took = 0.0
+    for what, special in variants:
+        before = call.left()
+        if took > before:
+            call.note(check, what, "not started: no time left")
+            continue
+        yield what, special
+        took = max(took, before - call.left())
+
+
 def check_train(call, name):
-    """Tokens/s and MFU of steps of one micro-batch; beside them those of an earlier build."""
-    for suffix, programs in call.builds():
-        problem, found = train(call, f"train_{name}{suffix}", name, programs=programs)
-        call.note("train", name + suffix, problem or "ok", **found)
+    """Tokens/s and MFU of steps of one micro-batch, by each build, and by what plans keep."""
+    variants = [(what, {"keep": keep}) for what, keep in reversed(keeping(call, "train", name))]
+    variants += [(name + suffix, {"programs": programs}) for suffix, programs in call.builds()[1:]]
+    for what, special in in_time(call, "train", variants):
+        problem, found = train(call, f"train_{what}", name, **special)
+        call.note("train", what, problem or "ok", **found)
 
 
 def check_profile(call, name):
