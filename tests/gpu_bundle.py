@@ -32,7 +32,7 @@ def tiny(model):
 
 
 MODELS = {
-    "steps": STEPS, "profiled_steps": STEPS, "torch_vocabulary": 128,
+    "steps": STEPS, "profiled_steps": STEPS, "torch_vocabulary": 128, "choices": ["poll=50"],
     "race": {"sequences": 32, "measured_sequences": 16, "steps": 1},
     "models": {name: tiny(model) for name, model in REAL.items()},
     "schemes": {"only": ["1f1b"], "dtypes": ["fp32"], "model": {

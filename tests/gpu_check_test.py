@@ -86,7 +86,7 @@ class GpuCheckTest(BundleTest):
         self.assertEqual(status, 0, output)
         trained = [row for row in rows if "tokens_per_second" in row]
         self.assertEqual([row["check"] for row in trained],
-                         ["train"] * 3 + ["tune"] * 4 + ["price"] * 2 + ["race"])
+                         ["train"] * 6 + ["tune"] * 4 + ["price"] * 2 + ["race"])
         for row in trained:
             self.assertEqual(row["steps"], 2 if row["check"] == "race" else STEPS)
             self.assertIn("starting_kernels_percent", row)
@@ -106,7 +106,7 @@ class GpuCheckTest(BundleTest):
             (name, (call, kinds, program)), fault = case
             bundle = self.bundle(f"{name} {fault}".replace(" ", "_"))
             bundle.plant(program, fault)
-            seconds = "4" if fault == "hang" else "200"
+            seconds = "10" if fault == "hang" else "200"
             return (name, fault, kinds, bundle, *bundle.call(call, "--seconds", seconds))
 
         cases = [(planted, fault) for fault in FAULTS for planted in PLANTED.items()]

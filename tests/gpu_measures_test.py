@@ -183,7 +183,9 @@ for _ in 1 2; do printf '{row}\\n' $seconds; done >"$log"; echo done""")
         status, output, rows = bundle.call("train/gpt2-124M", "profile/gpt2-124M")
         self.assertEqual(status, 0, output)
         self.assertEqual({row["name"]: row["ms"] for row in rows if row["check"] == "train"},
-                         {"gpt2-124M": 72, "gpt2-124M, old": 90})
+                         {"gpt2-124M": 72, "gpt2-124M, old": 90, "gpt2-124M, poll=50": 72})
+        self.assertIn(" --cuda-experiments poll=50",
+                      bundle.packed()["logs/train_gpt2-124M,_poll=50.txt"])
         self.assertEqual([row["name"] for row in rows if row["name"].endswith(" step")],
                          ["gpt2-124M, the step", "gpt2-124M, old, the step"])
 
@@ -241,6 +243,7 @@ for _ in 1 2; do printf '{row}\\n' $seconds; done >"$log"; echo done""")
         self.assertEqual(ms["gpt2-124M, norms, elementwise, bias"]["launches"], 3)
         self.assertEqual(ms["gpt2-124M, gaps between launches"]["ms"], 0.0005)
         self.assertEqual(ms["gpt2-124M, the step"]["ms"], 0.0055)
+        self.assertEqual(ms["gpt2-124M, the step"]["side_by_side_ms"], 0.0001)  # the copy
         self.assertEqual(ms["gpt2-124M, products"]["predicted_ms"], 42)
         self.assertIn("gelu GeluForwardEach", bundle.packed()["logs/profile_gpt2-124M_kernels.txt"])
         for text, why in ((records(STEPS - 1), "AdamW runs 5 times in 6 steps"),

@@ -106,9 +106,12 @@ def in_time(call, check, variants):
 
 
 def check_train(call, name):
-    """Tokens/s and MFU of steps of one micro-batch, by each build, and by what plans keep."""
+    """Tokens/s and MFU of steps of one micro-batch, also of an earlier build, with what plans may
+    keep, and with each of the choices of --cuda-experiments that models.json names."""
     variants = [(what, {"keep": keep}) for what, keep in reversed(keeping(call, "train", name))]
     variants += [(name + suffix, {"programs": programs}) for suffix, programs in call.builds()[1:]]
+    variants += [(f"{name}, {choice}", {"options": ["--cuda-experiments", choice]})
+                 for choice in call.models["choices"]]
     for what, special in in_time(call, "train", variants):
         problem, found = train(call, f"train_{what}", name, **special)
         call.note("train", what, problem or "ok", **found)
@@ -143,8 +146,10 @@ def profile(call, name, suffix, programs, library):
         call.note("profile", f"{name}{suffix}, {group}", "ok", **groups[group], **beside)
     total = {"predicted_ms": round(sum(predicted.values()), 1)} if predicted else {}
     result = problem or (f"WRONG unknown kernels: {', '.join(unknown)}" if unknown else "ok")
-    call.note("profile", f"{name}{suffix}, the step", result, ms=round(step.seconds * 1e3, 4),
-              **total)
+    milliseconds = round(step.seconds * 1e3, 4)
+    beside = round(sum(row["ms"] for row in groups.values()) - milliseconds, 4)
+    call.note("profile", f"{name}{suffix}, the step", result, ms=milliseconds,
+              side_by_side_ms=beside, **total)
 
 
 def check_torch(call, what):
