@@ -15,7 +15,8 @@ from gpu.training import train
 EXPERIMENTS = [("default", [], {})] + [
     (setting, ["--cuda-experiments", setting], {})
     for setting in ("reduction=none", "reduction=compute", "reduction=any", "alignment=16",
-                    "alignment=64", "gelu=fused", "gelu=separate", "poll=5", "poll=50")
+                    "alignment=64", "gelu=fused", "gelu=separate", "poll=5", "poll=50",
+                    "weights=beside", "weights=after", "spare=0", "spare=8")
 ] + [("EAGER loading", [], {"CUDA_MODULE_LOADING": "EAGER"})]
 
 TIMED = re.compile(r"^(.+) \| (.+) \| (?:([0-9.]+) us|refused: (.*))$", re.MULTILINE)
