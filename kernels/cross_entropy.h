@@ -2,7 +2,7 @@
 //   largest = max over v of logits[r,v],  log_sum = log(sum over v of exp(logits[r,v] - largest))
 //   loss = largest - logits[r,t] + log_sum
 //   dlogits[r,v] = (exp(logits[r,v] - largest - log_sum) - (v == t)) * scale
-// The forward computes both, a row's gradient while the row is in a cache.
+// The forward computes both, a row's gradient while the row is in a cache or in shared memory.
 // where the scale is that of the arguments times, if there is one, the loss's (loss_scale.h).
 // `largest` and log_sum are kept apart: in their sum log_sum would lose digits to a large logit.
 // A NaN or an infinite logit makes the row's loss NaN (or infinite) and never goes unnoticed.

@@ -11,6 +11,7 @@
 //   SyncBlock(), SyncWarp()                  barriers; all threads of the block, or warp, take part
 //   ShuffleXor(x, mask), Shuffle(x, lane)    x of another lane; all lanes of the warp take part
 //   Shared<T>()                              the block's shared memory; it begins with any bytes
+//   MostShared()                             of the host: how many bytes of it a block can have
 //   Round<N>(x)                              the nearest N (numbers.h)
 //   Launch<kernel>(grid, stream, arguments)  starts a kernel; errors are the device's to report
 //

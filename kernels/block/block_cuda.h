@@ -54,6 +54,14 @@ inline __device__ float ToFloat(Float16 x) {
   return __half2float(raw);
 }
 
+// Of the current device; 0 if there is none.
+inline int64_t MostShared() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) == cudaSuccess)
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes;
+}
+
 // A kernel that needs more shared memory than every GPU provides must request it.
 template <auto kKernel, typename... Args>
 void Launch(const Grid& grid, Stream stream, const Args&... args) {

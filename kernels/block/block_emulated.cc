@@ -32,6 +32,9 @@ class Runner {
   void Run(const Grid& grid, const std::function<void()>& thread) {
     if (grid.threads % kWarp != 0 || grid.threads < kWarp || grid.threads > 1024)
       throw std::runtime_error("a block of " + std::to_string(grid.threads) + " threads");
+    if (grid.shared > most_shared)
+      throw std::runtime_error("a block with " + std::to_string(grid.shared) +
+                               " bytes of shared memory");
     thread_ = &thread;
     Make(grid);
     blocks_.resize(grid.x * grid.y * grid.z);
@@ -61,7 +64,7 @@ class Runner {
     states_.resize(grid.threads);
     warps_.resize(grid.threads / kWarp);
     order_.resize(warps_.size());
-    shared_.resize(grid.shared / sizeof(uint64_t) + 160);
+    shared_.resize((grid.shared + kBehind + 1024) / sizeof(uint64_t) + 1);
     const auto shared = (reinterpret_cast<uintptr_t>(shared_.data()) + 1023) / 1024 * 1024;
     for (int i = 0; i < grid.threads; ++i) {
       Where& where = lanes_[i].where;
@@ -91,6 +94,10 @@ class Runner {
       for (int warp : order_) RunWarp(warp);
       goes_on = PassBarrier();
     }
+    const std::byte* behind = lanes_.front().where.shared + grid.shared;
+    const auto changed = [](std::byte x) { return x != std::byte{0xff}; };
+    if (std::any_of(behind, behind + kBehind, changed))
+      Fail("a block writes behind its shared memory");
   }
 
   // Until all lanes have reached a barrier of the block, or have ended.
@@ -153,6 +160,8 @@ class Runner {
     std::fill(states_.begin(), states_.end(), State::kRuns);
     return ended == 0;
   }
+
+  static constexpr int kBehind = 256;  // bytes behind the shared memory that must not change
 
   const std::function<void()> body_ = [this] { RunThreads(); };
   const std::function<void()>* thread_ = nullptr;

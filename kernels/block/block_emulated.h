@@ -4,8 +4,8 @@
 // then another one, in an order given by the seed: if one warp writes to shared memory and another
 // reads it without a barrier between them, some order reads it too early, which is found because
 // shared memory begins as NaNs. Lanes that come to a shuffle exchange their values there. A thread
-// that ends before a barrier, or lanes that come to different instructions, make Launch throw
-// std::runtime_error.
+// that ends before a barrier, lanes that come to different instructions, more shared memory than a
+// block can have, or a write behind it, make Launch throw std::runtime_error.
 #pragma once
 
 #include <algorithm>
@@ -51,6 +51,9 @@ struct Copy {
 
 // Whether the emulated GPU has the products of warpgroups (warpgroup_mma.h).
 inline bool has_warpgroups = true;
+
+// The most bytes of shared memory that a block of the emulated GPU can have: Hopper's.
+inline int64_t most_shared = 227 * 1024;
 
 // Bytes that this thread's blocks have copied so far.
 inline thread_local int64_t copied_bytes = 0;
@@ -127,6 +130,7 @@ template <typename T>
 T& Shared() {
   return *reinterpret_cast<T*>(emulation::here->shared);
 }
+inline int64_t MostShared() { return emulation::most_shared; }
 
 template <typename N>
 N Round(float x);

@@ -1,15 +1,17 @@
-// The classifier on a GPU. Memory-bound: the forward reads each element from memory once, and again
-// from the caches, as far as they hold it, to write its gradient; the backward reads and writes it
-// once.
+// The classifier on a GPU. Memory-bound: the forward reads each element from memory once and writes
+// its gradient once, if shared memory can hold a row meanwhile; if not, it reads it again, from the
+// caches, as far as they hold it. The backward reads and writes it once.
 //
 // A block takes a row. In the forward a thread goes over every 512th group of eight elements once
 // and keeps the largest so far and the sum of exp(x - largest), which it rescales when a larger one
 // comes (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); the threads'
-// results are then joined, and each thread computes the gradient of what it has read. The losses of
-// the rows are added by one block, in doubles: a single row's is small compared with the sum of
-// all.
+// results are then joined, and each thread computes the gradient of what it has read: no other
+// thread needs its groups, nor a barrier that says that they have come. The order of a row's sums,
+// and so their bits, are the same whether it is held or not. The losses of the rows are added by
+// one block, in doubles: a single row's is small compared with the sum of all.
 #include <limits>
 
+#include "kernels/block/mma.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda/block_sum_cuda.h"
 #include "kernels/cuda/elements_cuda.h"
@@ -21,6 +23,10 @@ namespace {
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / kWarp;
 constexpr int kLossThreads = 1024;
 constexpr int kGroup = 8;  // for all types, so that all are added in the same order
+constexpr int kStep = kRowThreads * kGroup;  // elements from a thread's group to its next one
+// Groups of a held row that a thread has copied before it needs them: 64 KB of a block, which even
+// alone on a multiprocessor has enough on their way (some 40 KB).
+constexpr int kAhead = 8;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // The largest of some elements, and the sum of exp(x - largest). A NaN or an infinity is lost in
@@ -46,18 +52,60 @@ __device__ Statistics Join(Statistics a, const Pack<float, kGroup>& x) {
   return {largest, sum};
 }
 
-struct RowShared {
+struct alignas(16) RowShared {
   Statistics of_warps[kRowWarps];
   float largest, log_sum;  // of the row
 };
 
-// For a row; the result is in the first thread.
-template <Access kAccess, typename N>
+// Whether the row is in shared memory, behind RowShared, from its first use to its last.
+enum class Held { kNo, kYes };
+
+template <typename N>
+constexpr int64_t HeldBytes(int64_t n) {
+  return static_cast<int64_t>(sizeof(RowShared)) + CeilDiv(n, kGroup) * kGroup * sizeof(N);
+}
+template <typename N>
+__device__ N* HeldRow() {
+  return reinterpret_cast<N*>(&Shared<RowShared>() + 1);
+}
+
+// Starts to copy a group, of which the row has the first `left` elements.
+template <typename N>
+__device__ void CopyGroup(const N* from, int64_t left, N* to) {
+  constexpr int kSize = kPackSize<N>;
+  PP_UNROLL
+  for (int j = 0; j < kGroup; j += kSize) {
+    const int64_t elements = left - j < kSize ? left - j : kSize;
+    if (elements > 0) CopyAsync<16>(from + j, static_cast<int>(elements * sizeof(N)), to + j);
+  }
+  CommitCopies();
+}
+
+// Of a thread's groups of a row.
+template <Access kAccess, Held kHeld, typename N>
+__device__ Statistics OfGroups(const N* x, int64_t n) {
+  Statistics mine = {kLowest, 0};
+  if constexpr (kHeld == Held::kYes) {
+    N* held = HeldRow<N>();
+    int64_t next = Thread() * kGroup;
+    for (int i = 0; i < kAhead; ++i, next += kStep) CopyGroup(x + next, n - next, held + next);
+    for (int64_t i = Thread() * kGroup; i < n; i += kStep, next += kStep) {
+      CopyGroup(x + next, n - next, held + next);
+      WaitForCopies<kAhead>();
+      mine = Join(mine, LoadFirst<kGroup, kAccess>(held + i, n - i, kLowest));
+    }
+  } else {
+    for (int64_t i = Thread() * kGroup; i < n; i += kStep)
+      mine = Join(mine, LoadFirst<kGroup, kAccess>(x + i, n - i, kLowest));
+  }
+  return mine;
+}
+
+// Of a row; the result is in the first thread. All threads have read, or hold, theirs.
+template <Access kAccess, Held kHeld, typename N>
 __device__ Statistics OfRow(const N* x, int64_t n) {
   auto& of_warps = Shared<RowShared>().of_warps;
-  Statistics mine = {kLowest, 0};
-  for (int64_t i = Thread() * kGroup; i < n; i += kRowThreads * kGroup)
-    mine = Join(mine, LoadFirst<kGroup, kAccess>(x + i, n - i, kLowest));
+  Statistics mine = OfGroups<kAccess, kHeld>(x, n);
   for (int mask = kWarp / 2; mask > 0; mask /= 2)
     mine = Join(mine, Statistics{ShuffleXor(mine.largest, mask), ShuffleXor(mine.sum, mask)});
   if (Lane() == 0) of_warps[Warp()] = mine;
@@ -76,7 +124,6 @@ __device__ float ScaleOf(const Args& a) {
 template <Access kAccess, typename N>
 __device__ void Gradient(const N* x, int64_t tokens, int64_t end, int64_t target, float largest,
                          float log_sum, float scale, N* out) {
-  constexpr int64_t kStep = kRowThreads * kGroup;
   for (int64_t i = end / kStep * kStep + Thread() * kGroup; i >= 0; i -= kStep) {
     if (i >= end) continue;
     auto d = LoadFirst<kGroup, kAccess>(x + i, tokens - i, 0);
@@ -89,13 +136,14 @@ __device__ void Gradient(const N* x, int64_t tokens, int64_t end, int64_t target
   }
 }
 
-template <Access kAccess, typename N>
+template <Access kAccess, Held kHeld, typename N>
 __global__ void __launch_bounds__(kRowThreads)
     Forward(CrossEntropyForwardArgs<N> a, int64_t stride) {
   const int64_t row = BlockX(), target = a.target[row];
-  const N* x = a.logits + row * stride;
+  const N* logits = a.logits + row * stride;
   const int64_t tokens = target == kIgnored ? 0 : a.vocabulary;
-  const Statistics mine = OfRow<kAccess>(x, tokens);
+  const Statistics mine = OfRow<kAccess, kHeld>(logits, tokens);
+  const N* x = kHeld == Held::kYes ? HeldRow<N>() : logits;
   auto& shared = Shared<RowShared>();
   if (Thread() == 0) {
     const float largest = mine.largest, log_sum = logf(mine.sum);
@@ -113,7 +161,7 @@ __global__ void __launch_bounds__(kRowThreads) Part(CrossEntropyPartArgs<N> a, i
   const int64_t row = BlockX();
   const N* x = a.logits + row * stride;
   const bool ignored = a.target[row] == kIgnored;
-  const Statistics all = OfRow<kAccess>(x, ignored ? 0 : a.vocabulary);
+  const Statistics all = OfRow<kAccess, Held::kNo>(x, ignored ? 0 : a.vocabulary);
   if (Thread() != 0) return;
   const int64_t target = a.target[row] - a.first;
   const bool here = !ignored && 0 <= target && target < a.vocabulary;
@@ -177,8 +225,15 @@ constexpr int64_t kRowShared = sizeof(RowShared);
 
 template <typename N>
 void CrossEntropyForward(const CrossEntropyForwardArgs<N>& args, Stream stream) {
-  ForRows(args, kRowShared, [&]<Access kAccess>(const Grid& grid, int64_t stride) {
-    Launch<Forward<kAccess, N>>(grid, stream, args, stride);
+  const int64_t held = HeldBytes<N>(args.vocabulary);
+  const bool holds = args.dlogits != nullptr && held <= MostShared();
+  ForRows(args, kRowShared, [&]<Access kAccess>(Grid grid, int64_t stride) {
+    if (kAccess == Access::kPacks && holds) {
+      grid.shared = held;
+      Launch<Forward<Access::kPacks, Held::kYes, N>>(grid, stream, args, stride);
+    } else {
+      Launch<Forward<kAccess, Held::kNo, N>>(grid, stream, args, stride);
+    }
     if (args.loss == nullptr) return;
     Launch<AddLosses>({.threads = kLossThreads, .shared = sizeof(BlockSums<kLossThreads>)}, stream,
                       args.rows, static_cast<const double*>(args.losses), args.loss);

@@ -151,6 +151,55 @@ TEST_CASE("sums have the same bits wherever a tensor lies") {
   });
 }
 
+// A GPU's with less shared memory.
+class LessShared {
+ public:
+  explicit LessShared(int64_t bytes) { cuda::emulation::most_shared = bytes; }
+  ~LessShared() { cuda::emulation::most_shared = before_; }
+  LessShared(const LessShared&) = delete;
+
+ private:
+  const int64_t before_ = cuda::emulation::most_shared;
+};
+
+// What the forward of cross-entropy makes of rows that end in a part of a group and some padding,
+// one of them ignored; a thread has eleven groups, more than it copies ahead. The first number:
+// bytes that are copied to shared memory.
+template <typename N>
+Floats LossAndGradients(int64_t shared) {
+  const LessShared less(shared);
+  const int64_t rows = 3, vocabulary = 45001, stride = 45008;
+  const std::vector<int32_t> target = {0, kIgnored, 45000};
+  std::vector<N> x;
+  for (const float number : Numbers(rows * stride, 1)) x.push_back(cuda::FromFloat<N>(4 * number));
+  Doubles losses(rows);
+  const int64_t before = cuda::emulation::copied_bytes;
+  CudaKernels().CrossEntropyForward(CrossEntropyForwardArgs<N>{.rows = rows,
+                                                               .vocabulary = vocabulary,
+                                                               .row_stride = stride,
+                                                               .padding = 5,
+                                                               .logits = x.data(),
+                                                               .target = target.data(),
+                                                               .losses = losses.data(),
+                                                               .dlogits = x.data(),
+                                                               .scale = 0.25f});
+  Floats results = {static_cast<float>(cuda::emulation::copied_bytes - before)};
+  for (const N gradient : x) results.push_back(cuda::ToFloat(gradient));
+  results.insert(results.end(), losses.begin(), losses.end());
+  return results;
+}
+
+TEMPLATE_TEST_CASE("a row that fits in shared memory is read once, and has the same bits", "",
+                   float, BFloat16, Float16) {
+  using N = TestType;
+  const int64_t row = 45008 * sizeof(N), more = 144;  // and what joins the threads' results
+  Floats held = LossAndGradients<N>(row + more), again = LossAndGradients<N>(row + more - 1);
+  CHECK(held[0] == 2 * 45001 * sizeof(N));  // of an ignored row nothing
+  CHECK(again[0] == 0);
+  again[0] = held[0];
+  CHECK(SameBits(held, again));
+}
+
 // Values go round: thread i gets that of thread i + 1.
 enum class Barrier { kNo, kYes };
 template <Barrier kBarrier>
@@ -189,6 +238,17 @@ void HalfAWarp() {
 void DifferentInstructions() {
   if (cuda::Lane() < 16) return cuda::SyncWarp();
   cuda::ShuffleXor(1, 1);
+}
+
+void WritesFar() { (&cuda::Shared<char>())[100] = 0; }
+
+TEST_CASE("more shared memory than there is is found") {
+  using Catch::Contains;
+  CHECK_NOTHROW(cuda::Launch<WritesFar>({.threads = 32, .shared = 101}, nullptr));
+  CHECK_THROWS_WITH(cuda::Launch<WritesFar>({.threads = 32, .shared = 100}, nullptr),
+                    Contains("behind its shared memory"));
+  CHECK_THROWS_WITH(cuda::Launch<WritesFar>({.threads = 32, .shared = 228 * 1024}, nullptr),
+                    Contains("bytes of shared memory"));
 }
 
 TEST_CASE("a barrier that not all threads come to is found") {

@@ -378,8 +378,8 @@ TEST_CASE("a stage copies the received gradient only for a later weight half") {
   }
 }
 
-// One read from memory and one write: the forward reads a row a second time from the caches. The
-// backward's share was another read.
+// One read from memory and one write, of a row that shared memory holds meanwhile. The backward's
+// share was another read.
 TEST_CASE("the loss goes over the logits twice") {
   const Counts counts = CountsOf(JobOf({1}), 0);
   CHECK(counts.launches_of.at("CrossEntropyForward") ==
