@@ -63,6 +63,13 @@ __device__ void ToFragments(const TileSums& sums, TileFragments& fragments) {
 #define PP_WARPGROUPS 0
 #endif
 
+// Thread(), read anew: what is computed from it takes no registers from one use to the next.
+inline __device__ int ThreadAnew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // What a kernel without them does, if it is launched after all: code for other GPUs.
 inline __device__ void Trap() { __trap(); }
 
@@ -195,6 +202,8 @@ inline bool HasWarpgroups() {
 #define PP_WARPGROUPS 1
 
 inline bool HasWarpgroups() { return emulation::has_warpgroups; }
+
+inline int ThreadAnew() { return Thread(); }
 
 // Until the wait, the sums are NaNs, and factors are read as late as possible.
 inline void MeetCopies() {

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2) KeyGradients(Oper
     CommitCopies();
   };
   load(0);
-  const Softmax softmax(a.shape);
+  const Softmax softmax(a.shape.head_dim);
   HeadDropout dropout(a.dropout, keys, batch, tokens);
   float dk[T::kRowTiles][kDim / 8][4] = {}, dv[T::kRowTiles][kDim / 8][4] = {};
   PP_NO_UNROLL
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(Tiles<N, kDim>::kThreads, 2)
     CommitCopies();
   };
   load(begin);
-  const Softmax softmax(a.shape);
+  const Softmax softmax(a.shape.head_dim);
   const HeadDropout dropout(a.dropout, head, batch, tokens);
   float lse[T::kRowTiles][2], dots[T::kRowTiles][2];
   for (int i = 0; i < 2 * T::kRowTiles; ++i) {

@@ -19,8 +19,8 @@ enum class Later { kNone, kSome };
 struct Softmax {
   float scale, unit;  // of scores, and of scores for exp2
 
-  explicit __device__ Softmax(const AttentionShape& shape)
-      : scale(1 / sqrtf(static_cast<float>(shape.head_dim))), unit(scale * kLog2E) {}
+  explicit __device__ Softmax(int64_t head_dim)
+      : scale(1 / sqrtf(static_cast<float>(head_dim))), unit(scale * kLog2E) {}
 
   // P is 0 for keys after the query. Rows of zeros, after the last token, get some P, which is
   // multiplied by other zeros.

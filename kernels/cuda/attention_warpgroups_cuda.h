@@ -33,6 +33,18 @@ struct alignas(kTileAlign) Tile {
   N at[kSide * kSide];
 };
 
+// The queries of this block, a tile for each of its warpgroups: those with the most keys start
+// first, and the last block, with the fewest, has what remains.
+struct Queries {
+  int first, end;
+};
+template <int kGroups>
+__device__ Queries QueriesOfBlock(int tokens) {
+  const int end = ((tokens + kSide - 1) / kSide - BlockY() * kGroups) * kSide;
+  const int first = end - kGroups * kSide;
+  return {first > 0 ? first : 0, end < tokens ? end : tokens};
+}
+
 // 64 rows of a head of kDim elements: a tile for every 64 columns. Sums of them alike.
 template <typename N, int kDim>
 using HeadTiles = Tile<N>[kDim / kSide];
@@ -43,7 +55,8 @@ using HeadSums = TileSums[kDim / kSide];
 template <int kThreads, typename N, int kTiles>
 __device__ void LoadTiles(const Rows<const N>& from, Tile<N> (&to)[kTiles]) {
   constexpr int kStep = kThreads / 8;  // rows
-  const int row = Thread() / 8, column = Thread() % 8 * 8;
+  // Copies alternate with products, whose sums leave no registers for addresses.
+  const int thread = ThreadAnew(), row = thread / 8, column = thread % 8 * 8;
   PP_UNROLL
   for (int tile = 0; tile < kTiles; ++tile) {
     const N* at = from.at + row * from.stride + tile * kSide + column;
