@@ -18,8 +18,7 @@
 namespace pp::kernels::cuda {
 namespace {
 
-// D_i: eight lanes take a query.
-constexpr int kDotThreads = 256, kDotLanes = 8;
+constexpr int kDotThreads = 256;
 
 template <typename N, int kSize>
 __global__ void __launch_bounds__(kDotThreads) Dots(AttentionBackwardArgs<N> a) {
@@ -27,17 +26,10 @@ __global__ void __launch_bounds__(kDotThreads) Dots(AttentionBackwardArgs<N> a) 
   const int64_t row =
       (int64_t{BlockX()} * kDotThreads + Thread()) / kDotLanes;  // batch, token, head
   const bool inside = row < a.shape.batch * a.shape.tokens * heads;
-  float sum = 0;
-  for (int64_t c = Lane() % kDotLanes * kSize; inside && c < dim; c += kDotLanes * kSize) {
-    const auto out = LoadPack<kSize>(a.out + row * dim + c);
-    const auto dout = LoadPack<kSize>(a.dout + row * dim + c);
-    PP_UNROLL
-    for (int i = 0; i < kSize; ++i) sum += ToFloat(out.at[i]) * ToFloat(dout.at[i]);
-  }
-  sum = WarpSum<kDotLanes>(sum);
+  const float dot = Dot<kSize>(a.out + row * dim, a.dout + row * dim, inside ? dim : 0);
   if (!inside || Lane() % kDotLanes != 0) return;
   const int64_t token = row / heads % a.shape.tokens, batch = row / heads / a.shape.tokens;
-  static_cast<float*>(a.scratch)[(batch * heads + row % heads) * a.shape.tokens + token] = sum;
+  static_cast<float*>(a.scratch)[(batch * heads + row % heads) * a.shape.tokens + token] = dot;
 }
 
 // Rows of two matrices in shared memory: queries and the outputs' gradients, or keys and values.
@@ -239,12 +231,12 @@ void Run(const AttentionBackwardArgs<N>& args, Stream stream) {
 
 template <typename N>
 void AttentionBackward(const AttentionBackwardArgs<N>& args, Stream stream) {
-  const int64_t dim = args.shape.head_dim;
-  constexpr int kSize = kPackSize<N>;
-  dim % kSize == 0 ? RunDots<kSize>(args, stream) : RunDots<1>(args, stream);
   if constexpr (sizeof(N) == 2) {
     if (RunsByWarpgroups(args)) return GradientsByWarpgroups(args, stream);
   }
+  const int64_t dim = args.shape.head_dim;
+  constexpr int kSize = kPackSize<N>;
+  dim % kSize == 0 ? RunDots<kSize>(args, stream) : RunDots<1>(args, stream);
   ForDim(dim, [&]<int kDim>() { Run<kDim>(args, stream); });
 }
 PP_INSTANTIATE_CUDA(AttentionBackward)

@@ -95,8 +95,22 @@ __device__ void LoadStatistics(const float* lse, const float* dots, int queries,
 
 // The first D_i of a head.
 template <typename N>
-__device__ const float* DotsOf(const AttentionBackwardArgs<N>& a, const Head& head) {
-  return static_cast<const float*>(a.scratch) + head.of_query;
+__device__ float* DotsOf(const AttentionBackwardArgs<N>& a, const Head& head) {
+  return static_cast<float*>(a.scratch) + head.of_query;
+}
+
+// D_i of a query, of `dim` elements: eight lanes in a row take them in packs of kSize, and all of
+// them get it.
+inline constexpr int kDotLanes = 8;
+template <int kSize, typename N>
+__device__ float Dot(const N* out, const N* dout, int64_t dim) {
+  float sum = 0;
+  for (int64_t c = Lane() % kDotLanes * kSize; c < dim; c += kDotLanes * kSize) {
+    const auto x = LoadPack<kSize>(out + c), y = LoadPack<kSize>(dout + c);
+    PP_UNROLL
+    for (int i = 0; i < kSize; ++i) sum += ToFloat(x.at[i]) * ToFloat(y.at[i]);
+  }
+  return WarpSum<kDotLanes>(sum);
 }
 
 }  // namespace pp::kernels::cuda

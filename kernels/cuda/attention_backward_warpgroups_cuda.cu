@@ -1,5 +1,6 @@
-// Attention's backward by warpgroups, three or four of them at work on a multiprocessor, or two and
-// three for heads of 128. Bound by the products.
+// Attention's backward by warpgroups: three of them at work on a multiprocessor for the gradients
+// of keys and values, four for those of queries; two and three for heads of 128. Bound by the
+// products. There is no kernel for the D_i: QueryGradients comes first and makes them.
 #include "kernels/cuda/attention_backward_cuda.h"
 #include "kernels/cuda/attention_warpgroups_cuda.h"
 
@@ -121,6 +122,19 @@ __global__ void __launch_bounds__(KeyBlock<N, kDim>::kThreads, KeyBlock<N, kDim>
 #endif
 }
 
+// D_i of a warp's queries, [query, end): for all of its lanes, and for KeyGradients.
+template <int kDim, typename N>
+__device__ void WriteDots(const AttentionBackwardArgs<N>& a, const Head& head, int query, int end) {
+  PP_UNROLL
+  for (int i = 0; i < 16; i += kWarp / kDotLanes) {
+    const int mine = query + i + Lane() / kDotLanes;
+    const float dot = Dot<kPackSize<N>>(head.Out(a.out, mine).at, head.Out(a.dout, mine).at,
+                                        mine < end ? kDim : 0);
+    if (mine < end && Lane() % kDotLanes == 0) DotsOf(a, head)[mine] = dot;
+  }
+  SyncWarp();
+}
+
 template <typename N, int kDim>
 __global__ void __launch_bounds__(QueryBlock<N, kDim>::kThreads, QueryBlock<N, kDim>::kBlocks)
     QueryGradients(AttentionBackwardArgs<N> a) {
@@ -149,6 +163,7 @@ __global__ void __launch_bounds__(QueryBlock<N, kDim>::kThreads, QueryBlock<N, k
     CommitCopies();
   };
   load(begin);
+  WriteDots<kDim>(a, head, own, end);
   const Softmax softmax(kDim);
   const HeadDropout dropout({}, head, batch, tokens);
   float lse[1][2], dots[1][2];
@@ -205,10 +220,10 @@ Grid GridOf(const AttentionShape& shape, int64_t heads) {
 
 template <int kDim, typename N>
 void Run(const AttentionBackwardArgs<N>& args, Stream stream) {
-  Launch<KeyGradients<N, kDim>>(GridOf<KeyBlock<N, kDim>>(args.shape, KvHeads(args.shape)), stream,
-                                args);
   Launch<QueryGradients<N, kDim>>(GridOf<QueryBlock<N, kDim>>(args.shape, args.shape.heads), stream,
                                   args);
+  Launch<KeyGradients<N, kDim>>(GridOf<KeyBlock<N, kDim>>(args.shape, KvHeads(args.shape)), stream,
+                                args);
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 // attention_backward_cuda.cu.
 //
 // A warpgroup owns 64 rows, of queries or keys, each of its warps 16 of them, and goes through
-// tiles of 64 of the others. While one warpgroup computes exponentials, the tensor cores work for
-// another one of the same multiprocessor.
+// tiles of 64 of the others, which the warpgroups of a block share: two are in shared memory, and
+// the next two on their way there, so that between two barriers warpgroups can be at different
+// points. While one computes exponentials, the tensor cores work for another one of the same
+// multiprocessor.
 #pragma once
 
 #include "kernels/block/warpgroup_mma.h"
@@ -22,7 +24,6 @@ bool RunsByWarpgroups(const Args& args) {
 
 template <TwoBytes N>
 void ForwardByWarpgroups(const AttentionForwardArgs<N>& args, Stream stream);
-// The scratch has the sums of dO*O already.
 template <TwoBytes N>
 void GradientsByWarpgroups(const AttentionBackwardArgs<N>& args, Stream stream);
 
