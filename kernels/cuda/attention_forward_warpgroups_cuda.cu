@@ -29,25 +29,24 @@ __global__ void __launch_bounds__(ForwardBlock<N, kDim>::kThreads, ForwardBlock<
 #if PP_WARPGROUPS
   using B = ForwardBlock<N, kDim>;
   auto& memory = Shared<typename B::Memory>();
-  constexpr int kQueries = B::kQueries, kKeys = B::kSteps * kSide;
+  constexpr int kKeys = B::kSteps * kSide;
   const int tokens = static_cast<int>(a.shape.tokens);
   const int64_t batch = BlockX() / a.shape.heads;
   const Head head = HeadOf(a.shape, batch, BlockX() % a.shape.heads);
-  // Tiles with the most keys start first.
-  const int first = ((tokens - 1) / kQueries - BlockY()) * kQueries;
-  const int end = first + kQueries < tokens ? first + kQueries : tokens;
-  const int group = Warp() / 4, group_end = first + (group + 1) * kSide;
-  const int own = first + Warp() * 16;  // this warp's first query
+  const auto [first, end] = QueriesOfBlock<B::kGroups>(tokens);
+  const int group = Warp() / 4, of_group = first + group * kSide;
+  const int group_end = of_group < end ? of_group + kSide : 0;  // 0: it has no queries
+  const int own = first + Warp() * 16;                          // this warp's first query
   const bool listed = a.first_keys.at != nullptr;
   const auto load = [&](int key) {
     auto& stage = memory.stages[key / kKeys % 2];
-    for (int i = 0; i < B::kSteps; ++i) {
+    for (int i = 0; i < B::kSteps && key + i * kSide < end; ++i) {
       LoadTiles<B::kThreads>(head.In(a.qkv, head.k, key + i * kSide), stage.keys[i]);
       LoadTiles<B::kThreads>(head.In(a.qkv, head.v, key + i * kSide), stage.values[i]);
     }
     CommitCopies();
   };
-  for (int i = 0; i < B::kGroups; ++i)
+  for (int i = 0; i < B::kGroups && first + i * kSide < end; ++i)
     LoadTiles<B::kThreads>(head.In(a.qkv, head.q, first + i * kSide), memory.queries[i]);
   const int begin =
       LoadFirstKeys<B::kThreads>(a.first_keys, batch, tokens, first, memory.first_keys) / kSide *
@@ -85,9 +84,10 @@ __global__ void __launch_bounds__(ForwardBlock<N, kDim>::kThreads, ForwardBlock<
     }
     WaitForProducts(sums, weights);
   }
+  SyncBlock();
+  if (group_end == 0) return;
   float factors[1][2];
   Finish(scale, normalizers, tokens - own, a.lse + head.of_query + own, factors);
-  SyncBlock();
   StoreTiles(sums, factors[0], memory.queries[group], head.Out(a.out, own));
 #else
   Trap();

@@ -99,6 +99,26 @@ TEST_CASE("tiles that no pair needs are not copied") {
   CheckLinear<float>(8);
 }
 
+// Of each matrix a tile of 64 rows for each warpgroup of a block, and those that the block goes
+// through: `forward`, `keys` and `queries` warpgroups in each kernel's blocks.
+void CheckShared(int64_t dim, int forward, int keys, int queries) {
+  constexpr int kTiles = 6;
+  const auto of_others = [](int warpgroups) {
+    int tiles = 0;
+    for (int last = kTiles; last > 0; last -= warpgroups) tiles += last;
+    return tiles;
+  };
+  const int64_t tiles =
+      5 * kTiles + 2 * (of_others(forward) + of_others(keys) + of_others(queries));
+  const int64_t statistics = of_others(keys) * 64 * 2 * sizeof(float);
+  CHECK(CopiedBytes<BFloat16>({1, kTiles * 64, 1, dim}, {}) == tiles * 64 * dim * 2 + statistics);
+}
+
+TEST_CASE("the warpgroups of a block copy a tile once") {
+  CheckShared(64, 2, 3, 2);
+  CheckShared(128, 3, 2, 3);
+}
+
 // The same values at an address that 16 divides, and at another one.
 class Moved {
  public:
