@@ -17,6 +17,7 @@ enum class State : uint8_t { kFresh, kRuns, kAtWarp, kAtBlock, kEnded };
 
 struct Lane {
   Where where;
+  int at = 0;              // among the block's, in the order in which they run
   Fiber* fiber = nullptr;  // from when it has begun
 };
 
@@ -50,7 +51,7 @@ class Runner {
   void MeetBlock() { LeaveAs(State::kAtBlock); }
 
   void SyncLanes(Sync what) {
-    if (lane_->where.thread % kWarp == 0) sync_ = what;
+    if (lane_->at % kWarp == 0) sync_ = what;
     arrived_ += what == sync_ ? 1 : 0;
     LeaveAs(State::kAtWarp);
   }
@@ -68,7 +69,7 @@ class Runner {
     const auto shared = (reinterpret_cast<uintptr_t>(shared_.data()) + 1023) / 1024 * 1024;
     for (int i = 0; i < grid.threads; ++i) {
       Where& where = lanes_[i].where;
-      where.thread = i;
+      lanes_[i].at = i;
       where.threads = grid.threads;
       where.shared = reinterpret_cast<std::byte*>(shared);
       for (int j = 0; j < 2; ++j) where.slots[j] = warps_[i / kWarp].bytes[j];
@@ -80,8 +81,10 @@ class Runner {
   void RunBlock(const Grid& grid, int64_t block) {
     std::fill(shared_.begin(), shared_.end(), ~uint64_t{0});
     const int64_t at[] = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
+    const int backwards = random_() % 2 == 0 ? 0 : kWarp - 1;
     for (Lane& lane : lanes_) {
       std::copy_n(at, 3, lane.where.block);
+      lane.where.thread = lane.at ^ backwards;
       lane.where.meetings = 0;
       lane.where.copies.clear();
       lane.where.products.clear();
@@ -126,7 +129,7 @@ class Runner {
   // or else in RunWarp.
   void LeaveAs(State state) {
     Fiber* fiber = lane_->fiber;
-    const int thread = lane_->where.thread;
+    const int thread = lane_->at;
     states_[thread] = state;
     int next = thread + 1;
     if (next % kWarp == 0 && state == State::kAtWarp && arrived_ == kWarp) {
@@ -142,7 +145,7 @@ class Runner {
   void RunThreads() {
     for (Fiber* fiber = lane_->fiber;;) {
       (*thread_)();
-      const int thread = lane_->where.thread, next = thread + 1;
+      const int thread = lane_->at, next = thread + 1;
       if (next % kWarp == 0 || states_[next] != State::kFresh) return LeaveAs(State::kEnded);
       states_[thread] = State::kEnded;
       states_[next] = State::kRuns;

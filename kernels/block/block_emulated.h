@@ -1,11 +1,12 @@
 // block.h on a CPU: each thread of a block is a fiber, blocks run one after the other.
 //
 // A warp runs, lane by lane, until all of its lanes are at a barrier of the block or have ended,
-// then another one, in an order given by the seed: if one warp writes to shared memory and another
-// reads it without a barrier between them, some order reads it too early, which is found because
-// shared memory begins as NaNs. Lanes that come to a shuffle exchange their values there. A thread
-// that ends before a barrier, lanes that come to different instructions, more shared memory than a
-// block can have, or a write behind it, make Launch throw std::runtime_error.
+// then another one, in an order given by the seed, as is whether the first or the last lane begins:
+// if one warp, or lane, writes to shared memory and another reads it without a barrier between
+// them, some order reads it too early, which is found because shared memory begins as NaNs. Lanes
+// that come to a shuffle exchange their values there. A thread that ends before a barrier, lanes
+// that come to different instructions, more shared memory than a block can have, or a write behind
+// it, make Launch throw std::runtime_error.
 #pragma once
 
 #include <algorithm>

@@ -249,6 +249,33 @@ TEST_CASE("a missing barrier is found") {
   }
 }
 
+// Lanes of a warp get the value of one that is not after them.
+template <Barrier kBarrier>
+void TakeEarlier(float* out) {
+  float* shared = &cuda::Shared<float>();
+  shared[cuda::Lane()] = 1;
+  if (kBarrier == Barrier::kYes) cuda::SyncWarp();
+  out[cuda::Lane()] = shared[cuda::Lane() / 2];
+}
+
+template <Barrier kBarrier>
+bool AllTaken() {
+  Floats out(cuda::kWarp);
+  bool all = true;
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    cuda::emulation::SetSeed(seed);
+    cuda::Launch<TakeEarlier<kBarrier>>(
+        {.threads = cuda::kWarp, .shared = cuda::kWarp * sizeof(float)}, nullptr, out.data());
+    all = all && SameBits(out, Floats(cuda::kWarp, 1));
+  }
+  return all;
+}
+
+TEST_CASE("a missing barrier of a warp is found in some order of its lanes") {
+  CHECK(AllTaken<Barrier::kYes>());
+  CHECK(!AllTaken<Barrier::kNo>());
+}
+
 void EndsEarly() {
   if (cuda::Thread() >= 32) cuda::SyncBlock();
 }
