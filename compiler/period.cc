@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "schema/play/execute.h"
+#include "schema/proof/body_walk.h"
 #include "schema/semantics/sections.h"
 #include "schema/semantics/walk.h"
 
@@ -16,23 +17,8 @@ constexpr double kMostInstructions = 2e7;  // unrolled, beyond the first bodies
 Result<Execution> ExecuteBodies(const Program& program, const CostModel& costs,
                                 const OnTransport& on, int bodies) {
   const Program unrolled = Unroll(program, bodies);
-  const ValueBytes bytes(program);
-  const Placement placement(program);
-  std::vector<WaitsFor> waits_for(program.devices);
-  for (int d = 0; d < program.devices; ++d) {
-    const std::vector<Instruction>& list = unrolled.lists[d].body;
-    MemoryCheck memory(unrolled, d, list);
-    WalkArgs args{.depth = Depth::kLists,
-                  .placement = &placement,
-                  .waits_for = &waits_for[d],
-                  .bodies = bodies};
-    if (program.lists[d].arena_bytes > 0) {
-      args.depth = Depth::kPlan;
-      args.memory = &memory;
-      args.bytes = &bytes;
-    }
-    PP_RETURN_IF_ERROR(WalkList(unrolled, d, list, args));
-  }
+  std::vector<WaitsFor> waits_for;
+  PP_RETURN_IF_ERROR(WalkBodies(program, unrolled, bodies, &waits_for));
   return on.Execute(unrolled, waits_for, costs);
 }
 

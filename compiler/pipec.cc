@@ -46,6 +46,7 @@ constexpr std::string_view kReduceNames[] = {"early", "late"};
 constexpr std::string_view kObjectiveNames[] = {"step", "period"};
 constexpr std::string_view kCommunicators[] = {"auto", "all", "pair", "direction", "kind"};
 constexpr std::string_view kGroups[] = {"none", "adjacent"};
+constexpr std::string_view kStreams[] = {"communicator", "device"};
 constexpr std::string_view kCreations[] = {"before", "first-use"};
 
 // The commands and their options. Returns what the user chose through *command.
@@ -245,10 +246,19 @@ class CommandLine {
     of_nccl("--groups", "of nccl: adjacent messages in one group", kGroups, &a_.terms.groups);
     of_nccl("--creation", "of nccl's communicators: before the first step, or when they are needed",
             kCreations, &a_.terms.creation);
-    options::AddWhole(sub, "--kernels",
-                      "of nccl, that run concurrently on a device (CUDA has 32 queues)", 1,
-                      &a_.terms.kernels)
-        ->each([this](const std::string& text) { a_.of_nccl = "--kernels: " + text; });
+    of_nccl("--streams", "of nccl: one for each communicator, or for all of a device", kStreams,
+            &a_.terms.stream_per);
+    const auto number = [&](const char* name, const char* help, int most, int* value) {
+      return options::Add(sub, name, "N", help, [=, this](const std::string& text) {
+        a_.of_nccl = fmt::format("{}: {}", name, text);
+        return ReadWhole(text, 1, most, value);
+      });
+    };
+    number("--kernels", "of nccl, that run concurrently on a device (default: any number)",
+           INT32_MAX, &a_.terms.kernels);
+    number("--queues", "hardware queues of a device (CUDA_DEVICE_MAX_CONNECTIONS)",
+           nccl::kMostQueues, &a_.terms.queues)
+        ->default_str(fmt::format("{}", nccl::kMostQueues));
     Quiet(sub);
   }
 

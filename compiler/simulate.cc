@@ -106,7 +106,7 @@ Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>&
   std::optional<Program> copy;
   if (overlaps) copy = Unrolled(program);
   const Program& unrolled = overlaps ? *copy : program;
-  const auto on = OnTransport::Make(network, program, waits_for);
+  const auto on = OnTransport::Make(network, program);
   if (!on.ok()) return on.status();
   auto execution = on->Execute(unrolled, waits_for, costs);
   if (!execution.ok()) return execution.status();

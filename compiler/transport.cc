@@ -40,12 +40,11 @@ play::Links ShareLinks(const play::Traffic& traffic, const Program& unrolled, in
 
 }  // namespace
 
-Result<OnTransport> OnTransport::Make(const NetworkModel& network, const Program& program,
-                                      const std::vector<WaitsFor>& waits_for) {
+Result<OnTransport> OnTransport::Make(const NetworkModel& network, const Program& program) {
   OnTransport on;
   on.network_ = network;
   if (network.transport != TransportKind::kNccl) return on;
-  auto needs = nccl::Prove(program, waits_for, {});
+  auto needs = nccl::Prove(program, {});
   if (!needs.ok()) return needs.status();
   on.sharings_ = std::move(needs->sharings);
   return on;
@@ -59,7 +58,7 @@ Result<Execution> OnTransport::Execute(const Program& unrolled,
   if (network_.transport == TransportKind::kRendezvous) HoldSenders(&*traffic);
   play::Streams streams =
       network_.transport == TransportKind::kNccl
-          ? nccl::MakeStreams(*traffic, nccl::Assign(*traffic, sharings_), play::Groups::kNone)
+          ? nccl::MakeStreams(*traffic, {.sharings = sharings_})
           : play::MakeStreams(*traffic, play::OrderedChannels(*traffic), play::Groups::kNone);
   std::optional<play::Links> links;
   if (network_.shared_links > 0) links = ShareLinks(*traffic, unrolled, network_.shared_links);

@@ -33,10 +33,9 @@ struct NetworkModel {
 
 class OnTransport {
  public:
-  // REQUIRES: Verify has passed `program` with kPlan, and `waits_for` is what it found.
+  // REQUIRES: Verify has passed `program` with kPlan.
   // Error: NCCL's communicators cannot be safe.
-  static Result<OnTransport> Make(const NetworkModel& network, const Program& program,
-                                  const std::vector<WaitsFor>& waits_for);
+  static Result<OnTransport> Make(const NetworkModel& network, const Program& program);
 
   // The program, or bodies of it (schema/semantics/sections.h). Errors as schema/play/execute.h's:
   // with rendezvous a plan may be in a deadlock.

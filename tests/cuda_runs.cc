@@ -50,9 +50,8 @@ ModelConfig CudaRunModel(const std::string& family, bool tied) {
 int StepsToCompare(const Program& program) { return program.MakesVersions() ? kCudaRunSteps : 2; }
 
 Result<nccl::Needs> ProveForNccl(const Program& program, const nccl::Terms& terms) {
-  std::vector<WaitsFor> waits_for;
-  PP_RETURN_IF_ERROR(Verify(program, Depth::kPlan, &waits_for));
-  return nccl::Prove(program, waits_for, terms);
+  PP_RETURN_IF_ERROR(Verify(program, Depth::kPlan));
+  return nccl::Prove(program, terms);
 }
 
 KeptReport RunOnCpu(const Program& plan, std::optional<double> loss_scale, int steps) {

@@ -73,26 +73,25 @@ void MeasureSimulator() {
 
 // After the plain proof: for pairs of devices that need as many communicators as in 1F1B, and for
 // pairs that need more.
-void MeasureNccl(const char* scheme, Shape shape) {
-  auto program = Compile({.scheme = scheme, .shape = shape});
+void MeasureNccl(const CompileOptions& options) {
+  auto program = Compile(options);
   Stop(program.status());
-  std::vector<WaitsFor> waits_for;
-  Stop(Verify(*program, Depth::kPlan, &waits_for));
   size_t instructions = 0;
   for (const DeviceList& list : program->lists) instructions += list.body.size();
   double best = 1e9;
   int messages = 0;
   for (int i = 0; i < 3; ++i) {
     const double begin = Now();
-    const auto needs = nccl::Prove(*program, waits_for, {});
+    const auto needs = nccl::Prove(*program, {});
     Stop(needs.status());
     best = std::min(best, Now() - begin);
-    messages = needs->assignment.Messages();
+    messages = needs->assignment.Count(nccl::Use::kMessages);
   }
   fmt::print(
       "{}, {} devices, {} micro-batches, {} instructions: proved for NCCL ({} "
-      "communicators) in {:.3f} s\n",
-      scheme, shape.devices, shape.microbatches, instructions, messages, best);
+      "communicators for messages) in {:.3f} s\n",
+      options.scheme, options.shape.devices, options.shape.microbatches, instructions, messages,
+      best);
 }
 
 double PeakGiB() {
@@ -127,8 +126,8 @@ int Main() {
                wide.seconds[name] / base);
   }
   MeasureSimulator();
-  MeasureNccl("1f1b", {.devices = 64, .microbatches = kMicros});
-  MeasureNccl("zb-v", {.devices = 64, .microbatches = kMicros / 2, .stages_per_device = 0});
+  MeasureNccl({.scheme = "1f1b", .shape = {64, kMicros}, .replicas = 2, .zero = 1});
+  MeasureNccl({.scheme = "zb-v", .shape = {64, kMicros / 2, 0}});
 
   const Phases most = Measure(64, 16384, path);
   double begin = Now();

@@ -10,15 +10,19 @@ namespace {
 Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPlan& plan,
                   const nccl::Terms& terms) {
   a.progress->Doing("playing NCCL's streams of " + path);
-  const auto needs = nccl::Prove(plan.program, plan.waits_for, terms);
+  const auto needs = nccl::Prove(plan.program, terms);
   if (!needs.ok()) return needs.status().In(path);
   const int tp = plan.program.job ? plan.program.job->tp : 1;
   const int64_t copies = int64_t{plan.program.replicas} * tp;
+  const nccl::DeviceUse& most = needs->most;
   std::string text = fmt::format(
-      "{}: safe with NCCL: {}{}; {} for collectives; at most {} kernel{} at once on a device\n",
+      "{}: safe with NCCL: {}{}; {} for collectives{}; at most {} kernel{} at once and {} hardware "
+      "queues on a device\n",
       Shown(path), nccl::ToText(needs->assignment),
       copies == 1 ? "" : fmt::format(" (and so for each of {} replicas and peers)", copies),
-      needs->assignment.Collectives(), needs->kernels, needs->kernels == 1 ? "" : "s");
+      needs->assignment.Count(nccl::Use::kReductions),
+      tp == 1 ? "" : "; 1 for the peers of each device", most.streams, most.streams == 1 ? "" : "s",
+      most.Queues());
   for (const std::string& coarser : needs->coarser)
     text += fmt::format("{}: not with {}\n", Shown(path), coarser);
   return PrintOut(text);
@@ -33,6 +37,8 @@ Status VerifyCommand(const Arguments& a) {
     if (info.name == a.communicators) terms.sharing = info.sharing;
   if (terms.groups == nccl::Groups::kAdjacent && !terms.sharing)
     return Status::Invalid("--groups: adjacent (with --communicators all, pair, ...)");
+  if (terms.stream_per == nccl::StreamPer::kDevice && !terms.sharing)
+    return Status::Invalid("--streams: device (with --communicators all, pair, ...)");
   for (const std::string& path : a.plans) {
     auto plan = LoadVerified(a, path);
     if (!plan.ok()) return plan.status();

@@ -1,11 +1,7 @@
-// Which NCCL communicators a rank has, and what goes over each: the assignment that the plan's
-// proof has found (schema/nccl/prove.h), in ranks instead of devices.
-//
-//   messages     as the proof says: one for all devices of a pipeline, for two devices, for one
-//                direction between them, or for act or grad in it; replicas and tensor-parallel
-//                peers have their own
-//   reductions   one for all ranks: a rank takes part in one reduction at a time (lanes.h)
-//   peers        one for the tensor-parallel peers of a device
+// Which NCCL communicators a rank has, and what goes over each: those that the plan's proof has
+// proved (schema/nccl/communicators.h), in ranks instead of devices. That for messages has the
+// devices' ranks of one replica and tensor-parallel index; that for reductions has all ranks, as a
+// rank takes part in one at a time (lanes.h).
 #pragma once
 
 #include <span>

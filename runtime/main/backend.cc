@@ -16,32 +16,34 @@
 #include "runtime/model/products.h"
 #include "schema/base/disk.h"
 #include "schema/format/file.h"
+#include "schema/nccl/queues.h"
 
 namespace pp {
 namespace {
 
-// The number of CUDA's hardware queues, which streams are assigned to in turn, and its maximum.
+// The number of CUDA's hardware queues, which streams are assigned to in turn.
 constexpr char kConnections[] = "CUDA_DEVICE_MAX_CONNECTIONS";
-constexpr int kMostConnections = 32;
+static_assert(kCudaDeviceStreams + 1 == nccl::kOwnStreams);  // and the default stream
 
-// How many kernels of NCCL can run concurrently with our own streams.
-Result<int> KernelsOfNccl() {
-  const int connections = EnvironmentNumber({kConnections}).value_or(kMostConnections);
-  if (connections <= kCudaDeviceStreams || connections > kMostConnections)
+// At least what one communicator needs; whether they suffice is for the plan's proof to say.
+Result<int> HardwareQueues() {
+  constexpr int kLeast = nccl::kOwnStreams + 1 + nccl::kNcclStreams;
+  const int connections = EnvironmentNumber({kConnections}).value_or(nccl::kMostQueues);
+  if (connections < kLeast || connections > nccl::kMostQueues)
     return Status::Invalid(fmt::format(
         "{}: {} with --transport nccl ({} to {}, which piperun sets where it is not set)",
-        kConnections, connections, kCudaDeviceStreams + 1, kMostConnections));
-  return connections - kCudaDeviceStreams;
+        kConnections, connections, kLeast, nccl::kMostQueues));
+  return connections;
 }
 
 }  // namespace
 
 Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch) {
   if (options.backend != "cuda") return Backend();
-  const Result<int> kernels = options.nccl ? KernelsOfNccl() : 0;
-  PP_RETURN_IF_ERROR(kernels.status());
+  const Result<int> queues = options.nccl ? HardwareQueues() : 0;
+  PP_RETURN_IF_ERROR(queues.status());
   // Work in one hardware queue waits for what was submitted to it before.
-  setenv(kConnections, std::to_string(kMostConnections).c_str(), 0);
+  setenv(kConnections, std::to_string(nccl::kMostQueues).c_str(), 0);
   // A kernel that is loaded at its first use would wait for NCCL's kernels, which wait for other
   // ranks.
   if (options.nccl) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
@@ -53,11 +55,9 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
     PP_RETURN_IF_ERROR(nccl.status);
   }
   const size_t gpus = cuda.gpus.size();
-  Backend made{.kernels = *kernels};
-  if (options.nccl && EnvironmentNumber({"NCCL_MULTI_RANK_GPU_ENABLE"}).value_or(0) == 0) {
+  Backend made{.gpus = static_cast<int>(gpus), .queues = *queues};
+  if (options.nccl && EnvironmentNumber({"NCCL_MULTI_RANK_GPU_ENABLE"}).value_or(0) == 0)
     made.gpu = cuda.gpus[launch.local_rank % gpus];
-    made.gpus = static_cast<int>(gpus);
-  }
   made.make_device = [cuda = std::move(cuda), nccl = std::move(nccl), options, launch, gpus](
                          int rank, const DeviceBells& bells) {
     const int local = launch.mpi ? launch.local_rank : rank;

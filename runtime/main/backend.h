@@ -24,11 +24,10 @@ struct BackendOptions {
 };
 struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
-  // If no two ranks may share a GPU: identifies that of this process's rank among all hosts, and
-  // how many this host has. Else 0.
+  // If no two ranks may share a GPU: identifies that of this process's rank among all hosts. Else 0.
   uint64_t gpu = 0;
-  int gpus = 0;
-  int kernels = 0;  // of NCCL that can run concurrently on a GPU with our own streams
+  int gpus = 0;    // of this host
+  int queues = 0;  // with NCCL: hardware queues of a GPU, for each process
 };
 
 // CUDA needs its plugin, and assigns the GPUs of a host to its ranks in turn; NCCL also needs its

@@ -170,9 +170,8 @@ Status Run::Read() {
     options_.optimizer.grad_clip = 0;
   PP_RETURN_IF_ERROR(CheckOptions());
   if (First() || nccl) {
-    std::vector<WaitsFor> waits_for;
-    PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan, &waits_for).In(arguments_.plan));
-    if (nccl) PP_RETURN_IF_ERROR(ProveForNccl(waits_for).In(arguments_.plan));
+    PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.plan));
+    if (nccl) PP_RETURN_IF_ERROR(ProveForNccl().In(arguments_.plan));
   }
   const std::vector<int64_t> added =
       AddRegions(arguments_.backend == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu, &*program_);
@@ -201,10 +200,8 @@ Status Run::CheckOptions() const {
   return {};
 }
 
-Status Run::ProveForNccl(const std::vector<WaitsFor>& waits_for) {
-  // The proof does not include tensor-parallel peers, which have a communicator, too.
-  const int peers = TopologyOf(*program_).tp > 1 ? 1 : 0;
-  const auto needs = nccl::Prove(*program_, waits_for, {.kernels = backend_.kernels - peers});
+Status Run::ProveForNccl() {
+  const auto needs = nccl::Prove(*program_, {.queues = backend_.queues});
   PP_RETURN_IF_ERROR(needs.status());
   options_.nccl = needs->sharings;
   return {};

@@ -46,7 +46,7 @@ class Run {
   Readiness ReadPlan();
   Status Read();
   Status CheckOptions() const;
-  Status ProveForNccl(const std::vector<WaitsFor>& waits_for);
+  Status ProveForNccl();
   HostBytesArgs HostArgs() const;
   Status Begin(int64_t steps_before);
   void OnStep(const StepReport& step);

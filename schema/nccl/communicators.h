@@ -1,8 +1,19 @@
-// Which communicator carries what. A communicator is one stream on each of its devices
-// (play/streams.h).
+// Which communicator carries what: what the proof proves (prove.h), and what the runtime then
+// creates (runtime/comm/communicators.h).
+//
+//   messages    as Sharings says; each replica and each tensor-parallel index has its own
+//   reductions  all collectives of the lists: of buckets, of the norm, of tied embeddings, ZeRO's
+//               scatters and gathers. One communicator of all ranks, as a device does one after the
+//               other in any case, in list order (OrderedChannels in play/streams.h)
+//   peers       what the tensor-parallel peers of a device sum or gather within its compute
+//               instructions: one for each device
+//
+// A communicator is one stream on each of its devices (play/streams.h). Or, if so stated, one
+// stream of a device has the operations of all its communicators but the peers', in list order.
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -23,8 +34,7 @@ using play::Streams;
 using play::Traffic;
 using play::Transfer;
 
-// How messages share communicators, the coarsest first. Collectives have one for each set of
-// devices of a collective: NCCL gives no choice there.
+// How messages share communicators, the coarsest first.
 enum class Sharing : uint8_t { kAll, kPair, kDirection, kKind };
 
 struct SharingInfo {
@@ -43,25 +53,42 @@ struct Sharings {
   bool operator==(const Sharings&) const = default;
 };
 
-// Messages with one key share a communicator.
-std::array<int32_t, 4> KeyOf(const Flow& message, Sharing sharing);
+enum class Use : uint8_t { kMessages, kReductions, kPeers };
+
+// Names a communicator: flows with one key share it. All ranks create theirs in ascending order.
+struct Key {
+  Use use = Use::kMessages;
+  std::array<int32_t, 4> of = {};  // of messages: the sharing, and then what it keeps apart
+  auto operator<=>(const Key&) const = default;
+};
+Key KeyOf(const Flow& flow, const Sharings& sharings);
 
 struct Communicator {
-  std::vector<int32_t> flows;
-  Sharing sharing = Sharing::kAll;  // of messages
-  bool collective = false;
+  Key key;
+  std::vector<int32_t> devices;  // its members: ascending, of one replica
+  std::vector<Flow> flows;
+  bool Has(int device) const;
+  Sharing OfMessages() const { return static_cast<Sharing>(key.of[0]); }
 };
-// A flow's number is its index in Traffic::flows.
 struct Assignment {
-  std::vector<Communicator> communicators;
-  std::vector<int32_t> of_flow;  // flow -> number of its communicator
-  int Messages() const;          // communicators that carry messages
-  int Collectives() const { return static_cast<int>(communicators.size()) - Messages(); }
+  std::vector<Communicator> communicators;  // ascending by key
+  std::vector<int32_t> of_flow;             // by flow: the number of its communicator
+  int Count(Use use) const;
+  int On(int device) const;  // communicators that a rank of the device has
 };
-Assignment Assign(const Traffic& traffic, const Sharings& sharings);
+Assignment Assign(std::span<const Flow> flows, const Sharings& sharings);
+// All that the ranks of one replica and one tensor-parallel index have.
+Assignment AssignmentOf(const Program& program, const Sharings& sharings);
 
-// Each communicator as a stream on each of its devices.
-Streams MakeStreams(const Traffic& traffic, const Assignment& assignment, Groups groups);
+// What has one stream on a device.
+enum class StreamPer : uint8_t { kCommunicator, kDevice };
+
+struct Layout {
+  Sharings sharings;
+  Groups groups = Groups::kNone;
+  StreamPer stream_per = StreamPer::kCommunicator;
+};
+Streams MakeStreams(const Traffic& traffic, const Layout& layout);
 
 // Of those that carry messages: "6 communicators, each for one direction of a pair of devices".
 std::string ToText(const Assignment& assignment);

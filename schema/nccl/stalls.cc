@@ -14,11 +14,12 @@ class Stalls {
   }
 
   // Whether `behind` comes later anyway. If that is too expensive to decide (no scheme of ours
-  // comes close), the answer is no.
+  // comes close), or follows only from the order of other devices' collectives, the answer is no.
   bool ComesLater(int32_t before, int32_t behind) {
     const End &first = traffic_.ends[before], &second = traffic_.ends[behind];
-    if (&traffic_.FlowOf(first) == &traffic_.FlowOf(second) && first.index < second.index)
-      return true;  // the plan's own order
+    const Flow &flow = traffic_.FlowOf(first), &other = traffic_.FlowOf(second);
+    const bool one_lane = &flow == &other || (flow.IsCollective() && other.IsCollective());
+    if (one_lane && first.index < second.index) return true;  // the plan's own order
     const auto a = EndsWith(before), b = EndsWith(behind);
     bool each = true;  // of a's ends is on a device of b's and needs no more than that one
     for (const End& mine : a) {
@@ -27,7 +28,7 @@ class Stalls {
       if (same != b.end() && mine.joined <= same->after) return true;
       each = each && (mine.after < 0 || (same != b.end() && mine.after <= same->after));
     }
-    return each || ComesLaterByOthers(a, b);
+    return (each && !flow.IsCollective()) || ComesLaterByOthers(a, b);
   }
 
  private:
@@ -38,14 +39,19 @@ class Stalls {
     return traffic_.EndsOf(traffic_.transfers[traffic_.ends[end].transfer]);
   }
 
-  // Collects all that must be over when b starts, backwards from b until a's needs are among it.
+  // Collects all that must be over when b starts, backwards from b until a's needs are among it; or
+  // a WAIT for a, if that is a collective: it may have to wait for those before it on any of its
+  // devices, too.
   bool ComesLaterByOthers(std::span<const End> a, std::span<const End> b) {
     std::fill(over_.begin(), over_.end(), Lane{});
     left_.clear();
     for (const End& end : b) Require(end);
-    auto found = [&] {
-      return std::all_of(a.begin(), a.end(),
-                         [&](const End& end) { return over_[end.device].up_to >= end.after; });
+    const auto needed = [&](const End& end) { return over_[end.device].up_to >= end.after; };
+    const auto joined = [&](const End& end) { return over_[end.device].up_to >= end.joined; };
+    const bool collective = traffic_.FlowOf(a[0]).IsCollective();
+    const auto found = [&] {
+      return collective ? std::any_of(a.begin(), a.end(), joined)
+                        : std::all_of(a.begin(), a.end(), needed);
     };
     while (!left_.empty() && budget_ > 0) {
       if (found()) return true;
@@ -100,12 +106,12 @@ std::optional<Stall> FindStall(Stalls& stalls, const Stream& stream) {
 
 std::vector<Stall> FindStalls(const Traffic& traffic, const Streams& streams) {
   Stalls stalls(traffic);
-  std::map<int32_t, Stall> found;  // by communicator
+  std::map<int32_t, Stall> found;  // by carrier
   for (const Stream& stream : streams.all)
     if (!found.contains(stream.carrier))
       if (const auto stall = FindStall(stalls, stream)) found.emplace(stream.carrier, *stall);
   std::vector<Stall> all;
-  for (const auto& [communicator, stall] : found) all.push_back(stall);
+  for (const auto& [carrier, stall] : found) all.push_back(stall);
   return all;
 }
 

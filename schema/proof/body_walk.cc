@@ -72,4 +72,26 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
   return {};
 }
 
+Status WalkBodies(const Program& program, const Program& unrolled, int bodies,
+                  std::vector<WaitsFor>* waits_for) {
+  const ValueBytes bytes(program);
+  const Placement placement(program);
+  waits_for->assign(program.devices, {});
+  for (int d = 0; d < program.devices; ++d) {
+    const std::vector<Instruction>& list = unrolled.lists[d].body;
+    MemoryCheck memory(unrolled, d, list);
+    WalkArgs args{.depth = Depth::kLists,
+                  .placement = &placement,
+                  .waits_for = &(*waits_for)[d],
+                  .bodies = HasSections(program) ? 1 : bodies};
+    if (program.lists[d].arena_bytes > 0) {
+      args.depth = Depth::kPlan;
+      args.memory = &memory;
+      args.bytes = &bytes;
+    }
+    PP_RETURN_IF_ERROR(WalkList(unrolled, d, list, args));
+  }
+  return {};
+}
+
 }  // namespace pp

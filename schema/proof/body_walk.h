@@ -11,6 +11,7 @@
 
 #include "schema/base/status.h"
 #include "schema/program.h"
+#include "schema/semantics/walk.h"
 
 namespace pp {
 
@@ -34,5 +35,10 @@ struct BodyWalk {
 
 // Also verifies the device's lists and memory (VerifyDevice, Depth::kPlan).
 Status WalkBody(const Program& program, int device, BodyWalk* out);
+
+// What all devices wait for in `unrolled`, which has this many of the program's bodies in a row
+// (Unroll in sections.h), memory included where it is planned.
+Status WalkBodies(const Program& program, const Program& unrolled, int bodies,
+                  std::vector<WaitsFor>* waits_for);
 
 }  // namespace pp

@@ -12,7 +12,9 @@
 #include "schema/nccl/stalls.h"
 #include "schema/play/execute.h"
 #include "schema/play/play.h"
+#include "schema/proof/body_walk.h"
 #include "schema/semantics/sections.h"
+#include "tests/models.h"
 #include "tests/must_compile.h"
 
 namespace pp::nccl {
@@ -82,6 +84,7 @@ class Oracle {
   std::map<int, int> asked_;
 };
 
+// What one list per device asks for.
 struct Case {
   Program unrolled;
   std::vector<WaitsFor> waits_for;
@@ -103,6 +106,13 @@ Case CaseOf(const Program& plan) {
   Case c;
   REQUIRE(Verify(plan, Depth::kPlan, &c.waits_for).ok());
   c.unrolled = Unrolled(plan);
+  c.traffic = MustFind(c.unrolled, c.waits_for);
+  return c;
+}
+
+Case RowOf(const Program& plan, int bodies) {
+  Case c{.unrolled = Unroll(plan, bodies), .waits_for = {}, .traffic = {}};
+  REQUIRE(WalkBodies(plan, c.unrolled, bodies, &c.waits_for).ok());
   c.traffic = MustFind(c.unrolled, c.waits_for);
   return c;
 }
@@ -136,14 +146,14 @@ bool IsStall(const Case& c, const Streams& streams, const Streams& finest, const
   return base.Start(waits) == 0 && oracle.Start(waits) != 0;
 }
 
-// Some messages moved, as far as the plain proof allows.
+// Some messages and reductions moved, as far as the plain proof allows.
 Program Shuffled(Program plan, std::mt19937& random) {
   for (int k = 0; k < 12; ++k) {
     Program moved = plan;
     auto& list = moved.lists[random() % moved.lists.size()].body;
     const size_t from = random() % list.size();
     const size_t to = from - std::min<size_t>(from, 1 + random() % 8);
-    if (!IsMessage(list[from])) continue;
+    if (!IsMessage(list[from]) && Info(list[from].op).lane != Lane::kReduce) continue;
     std::rotate(list.begin() + to, list.begin() + from, list.begin() + from + 1);
     if (Lower(moved, Form::kLists, {}).ok()) plan = std::move(moved);
   }
@@ -167,11 +177,9 @@ Case WithLaterBuffers(Case c, std::mt19937& random) {
   return c;
 }
 
-void CheckSharing(const Case& c, Sharing sharing, std::mt19937& random) {
-  const Streams streams =
-      MakeStreams(c.traffic, Assign(c.traffic, {.most = sharing}), Groups::kNone);
-  const Streams finest =
-      MakeStreams(c.traffic, Assign(c.traffic, {.most = Sharing::kKind}), Groups::kNone);
+void CheckLayout(const Case& c, const Layout& layout, std::mt19937& random) {
+  const Streams streams = MakeStreams(c.traffic, layout);
+  const Streams finest = MakeStreams(c.traffic, {.sharings = {.most = Sharing::kKind}});
   Oracle oracle(c.unrolled, c.waits_for, c.traffic, streams, TimesOf(c.unrolled, 1));
   bool ends = true;
   for (size_t t = 0; t < c.traffic.transfers.size(); ++t)
@@ -188,6 +196,26 @@ void CheckSharing(const Case& c, Sharing sharing, std::mt19937& random) {
   }
 }
 
+// The carriers that stall, with each layout.
+std::vector<int32_t> Stalling(const Case& c) {
+  std::vector<Layout> layouts = {{.stream_per = StreamPer::kDevice}};
+  for (const SharingInfo& info : AllSharings())
+    layouts.push_back({.sharings = {.most = info.sharing}});
+  std::vector<int32_t> all;
+  for (const Layout& layout : layouts) {
+    for (const Stall& stall : FindStalls(c.traffic, MakeStreams(c.traffic, layout)))
+      all.push_back(stall.carrier);
+    all.push_back(-1);
+  }
+  return all;
+}
+
+void CheckLayouts(const Case& c, std::mt19937& random) {
+  for (const SharingInfo& info : AllSharings())
+    CheckLayout(c, {.sharings = {.most = info.sharing}}, random);
+  CheckLayout(c, {.stream_per = StreamPer::kDevice}, random);
+}
+
 }  // namespace
 
 TEST_CASE("deadlocks and stalls of every scheme are those of their definition") {
@@ -195,18 +223,53 @@ TEST_CASE("deadlocks and stalls of every scheme are those of their definition") 
   for (const Scheme& scheme : Schemes()) {
     int plans = 0;
     for (const auto& [devices, micros] :
-         {std::pair{2, 2}, {2, 4}, {2, 6}, {3, 3}, {3, 6}, {4, 4}, {4, 8}, {6, 12}}) {
-      const Shape shape{.devices = devices, .microbatches = micros, .stages_per_device = 0};
-      const CompileOptions options{.scheme = std::string(scheme.name), .shape = shape};
-      if (!Compile(options).ok()) continue;
-      INFO(scheme.name << " D " << devices << " M " << micros);
-      const Case c = CaseOf(MustCompile(options));
-      for (const SharingInfo& info : AllSharings()) CheckSharing(c, info.sharing, random);
-      ++plans;
-    }
+         {std::pair{2, 2}, {2, 4}, {2, 6}, {3, 3}, {3, 6}, {4, 4}, {4, 8}, {6, 12}})
+      for (const bool clip : {true, false}) {
+        const Shape shape{.devices = devices, .microbatches = micros, .stages_per_device = 0};
+        // Every other pair with ZeRO's scatters and gathers.
+        const int zero = plans / 2 % 2;
+        const CompileOptions options{.scheme = std::string(scheme.name),
+                                     .shape = shape,
+                                     .replicas = 1 + zero,
+                                     .zero = zero,
+                                     .clip = clip};
+        if (!Compile(options).ok()) continue;
+        INFO(scheme.name << " D " << devices << " M " << micros << " clip " << clip << " zero "
+                         << zero);
+        const Program plan = MustCompile(options);
+        CheckLayouts(CaseOf(plan), random);
+        CheckLayouts(RowOf(plan, HasSections(plan) ? 3 : 2), random);
+        ++plans;
+      }
     INFO(scheme.name);
     CHECK(plans >= 3);
   }
+}
+
+TEST_CASE("two steps in a row, three that overlap and three evaluations show all stalls") {
+  int rows = 0, later = 0;
+  for (const Scheme& scheme : Schemes())
+    for (const int micros : {1, 4, 8, 12})
+      for (const bool clip : {true, false}) {
+        const Shape shape{.devices = 4, .microbatches = micros, .stages_per_device = 0};
+        const CompileOptions options{.scheme = std::string(scheme.name),
+                                     .shape = shape,
+                                     .replicas = 2,
+                                     .clip = clip,
+                                     .job = {.model = PaperModel(16)}};
+        if (!Compile(options).ok()) continue;
+        INFO(scheme.name << " M " << micros << " clip " << clip);
+        const Program plan = MustCompile(options), evaluation = EvaluationOf(plan);
+        const int bodies = HasSections(plan) ? 3 : 2;
+        CHECK(Stalling(RowOf(plan, bodies)) == Stalling(RowOf(plan, bodies + 1)));
+        const auto three = Stalling(RowOf(evaluation, 3));
+        CHECK(three == Stalling(RowOf(evaluation, 4)));
+        later += Stalling(RowOf(plan, 1)) != Stalling(RowOf(plan, 2));
+        later += Stalling(RowOf(evaluation, 2)) != three;
+        ++rows;
+      }
+  CHECK(rows >= 60);
+  CHECK(later > 0);
 }
 
 TEST_CASE("those of lists in another order are, too") {
@@ -216,13 +279,14 @@ TEST_CASE("those of lists in another order are, too") {
     for (const auto& [devices, micros] : {std::pair{2, 4}, {4, 8}}) {
       const Program plan = MustCompile(
           {.scheme = scheme,
-           .shape = {.devices = devices, .microbatches = micros, .stages_per_device = 0}});
+           .shape = {.devices = devices, .microbatches = micros, .stages_per_device = 0},
+           .replicas = 2});
       for (int k = 0; k < 20; ++k) {
         const Program other = Shuffled(plan, random);
         changed += !(other == plan);
         INFO(scheme << " D " << devices << " M " << micros << " variant " << k);
         const Case c = WithLaterBuffers(CaseOf(other), random);
-        for (const SharingInfo& info : AllSharings()) CheckSharing(c, info.sharing, random);
+        CheckLayouts(c, random);
       }
     }
   CHECK(changed >= 120);  // of 240
@@ -244,16 +308,15 @@ TEST_CASE("all schemes are safe with as many communicators as the proof names") 
           const Program plan = MustCompile(options);
           std::vector<WaitsFor> waits_for;
           REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
-          const auto needs = Prove(plan, waits_for, {});
+          const auto needs = Prove(plan, {});
           INFO(needs.status().message());
           REQUIRE(needs.ok());
           const Program unrolled = Unrolled(plan);
           const Traffic traffic = MustFind(unrolled, waits_for);
-          const Streams streams =
-              MakeStreams(traffic, Assign(traffic, needs->sharings), Groups::kNone);
+          const Streams streams = MakeStreams(traffic, {.sharings = needs->sharings});
           CHECK(Ends(unrolled, traffic, streams));
           CHECK(FindStalls(traffic, streams).empty());
-          CHECK(streams.MostOnADevice() == needs->kernels);
+          if (devices * replicas > 1) CHECK(streams.MostOnADevice() == needs->most.streams);
           ++plans;
         }
     INFO(scheme.name);

@@ -124,7 +124,7 @@ TEST_CASE("the steady state is that of a long run") {
     REQUIRE(program.ok());
     const auto model = ParseCosts(costs, program->stages);
     REQUIRE(model.ok());
-    const auto period = SteadyPeriod(*program, *model, *OnTransport::Make({}, *program, {}));
+    const auto period = SteadyPeriod(*program, *model, *OnTransport::Make({}, *program));
     REQUIRE(period.ok());
     CHECK(*period == Approx(LongRun(*program, *model)).epsilon(1e-9));
   }
