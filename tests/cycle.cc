@@ -57,8 +57,13 @@ bool WaitsFor(const Step& a, const Step& b) {
   return !message || (a.sent == StartsWith(b.op, "SEND") && a.value == " " + Kind(b.op) + b.value);
 }
 
+// " s1 b0" of a reduction, each member of which has its own pipe.
+std::string OfAllPipes(const std::string& value) { return value.substr(0, value.find(" p")); }
+
 bool Matches(const Step& a, const Step& b) {
-  if (a.device == b.device || a.value != b.value || Kind(a.op) != Kind(b.op)) return false;
+  if (a.device == b.device || OfAllPipes(a.value) != OfAllPipes(b.value) ||
+      Kind(a.op) != Kind(b.op))
+    return false;
   const bool message = StartsWith(a.op, "SEND") || StartsWith(a.op, "RECV");
   if (!message) return a.op == b.op;
   return StartsWith(a.op, "SEND") != StartsWith(b.op, "SEND") &&

@@ -19,13 +19,13 @@ Traffic FirstUses(const Traffic& traffic, const Assignment& assignment) {
     const Communicator& one = assignment.communicators[assignment.of_flow[f]];
     // With one communicator for all messages the direction is connected, otherwise the communicator
     // is created.
-    const int64_t key = one.key.use == Use::kMessages && one.OfMessages() == Sharing::kAll
-                            ? (int64_t{flow.members[0]} << 32) + flow.members[1]
-                            : -1 - int64_t{assignment.of_flow[f]};
+    const bool connects = one.key.use == Use::kMessages && one.OfMessages() == Sharing::kAll;
+    const int64_t key = connects ? (int64_t{flow.members[0]} << 32) + flow.members[1]
+                                 : -1 - int64_t{assignment.of_flow[f]};
     const auto [at, is_new] = number.try_emplace(key, static_cast<int32_t>(number.size()));
     of_flow[f] = at->second;
     if (!is_new) continue;
-    const auto members = static_cast<int32_t>(flow.members.size());
+    const auto members = static_cast<int32_t>((connects ? flow.members : one.devices).size());
     uses.transfers.push_back({0, static_cast<int32_t>(uses.ends.size()), members});
     uses.ends.resize(uses.ends.size() + members);
   }

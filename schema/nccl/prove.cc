@@ -15,12 +15,13 @@
 namespace pp::nccl {
 namespace {
 
-// A message of a step is over before any of the next step can start: that one needs the first
-// stage's weights, and so the gradients of all micro-batches, and those need every message of the
-// step. So two steps in a row show all that can wait for one another.
+// A message of a step is over before any of the next one has its data: that comes from the first
+// stage's new weights, and so from the gradients of all micro-batches, and those from every message
+// of the step. So two steps in a row show all that can wait for one another.
 constexpr int kSteps = 2;
-// Without that the middle one of three bodies has all that its operations can wait for in the one
-// before, and the last one all that can be queued behind them.
+// Where that is not so (steps that overlap, and evaluations), the middle one of three bodies has
+// all that its operations can wait for, and the last one all that can be queued behind them:
+// nothing waits for what is two bodies older (body_walk.h).
 constexpr int kBodies = 3;
 
 // One list per device: several bodies in a row. Evaluations use the same communicators as steps.

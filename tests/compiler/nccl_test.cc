@@ -164,6 +164,8 @@ TEST_CASE("a collective that waits for those before it is no stall") {
                                       .zero = zero,
                                       .job = {.model = SmallModel("gpt2", true, 4, 4)}});
     CHECK_THAT(ErrorOf(plan, {.sharing = Sharing::kKind}), Catch::StartsWith("safe"));
+    // All devices create their communicator, those of the first collective and the others.
+    CHECK_THAT(ErrorOf(plan, {.creation = Creation::kFirstUse}), Catch::StartsWith("safe"));
   }
 }
 

@@ -144,12 +144,11 @@ TEST_CASE("a moved message, WAIT or collective: each deadlock is a cycle") {
         } else {
           std::rotate(from - std::min<int64_t>(1 + below(6), from - list.begin()), from, from + 1);
         }
-        std::vector<WaitsFor> waits_for;
-        std::string error = Verify(broken, Depth::kLists, &waits_for).message();
+        for (DeviceList& moved : broken.lists) moved.arena_bytes = 0;  // its memory is not planned
+        std::string error = Verify(broken, Depth::kLists).message();
         const bool passed = error.empty();
         for (const auto sharing : {nccl::Sharing::kAll, nccl::Sharing::kPair}) {
-          if (passed)
-            error = nccl::Prove(broken, waits_for, {.sharing = sharing}).status().message();
+          if (passed) error = nccl::Prove(broken, {.sharing = sharing}).status().message();
           if (error.find("deadlock:") == std::string::npos) continue;
           INFO(scheme.name << ": " << error);
           if (error.find(" more") == std::string::npos) CHECK(FaultOfCycle(error) == "");
