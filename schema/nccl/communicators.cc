@@ -75,11 +75,6 @@ int Assignment::Count(Use use) const {
                                         [&](const auto& one) { return one.key.use == use; }));
 }
 
-int Assignment::On(int device) const {
-  return static_cast<int>(std::count_if(communicators.begin(), communicators.end(),
-                                        [&](const auto& one) { return one.Has(device); }));
-}
-
 Assignment Assign(std::span<const Flow> flows, const Sharings& sharings) {
   Assignment assignment;
   std::map<Key, int32_t> number;

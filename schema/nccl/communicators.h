@@ -74,7 +74,6 @@ struct Assignment {
   std::vector<Communicator> communicators;  // ascending by key
   std::vector<int32_t> of_flow;             // by flow: the number of its communicator
   int Count(Use use) const;
-  int On(int device) const;  // communicators that a rank of the device has
 };
 Assignment Assign(std::span<const Flow> flows, const Sharings& sharings);
 // All that the ranks of one replica and one tensor-parallel index have.

@@ -3,18 +3,19 @@
 // device in the order of submission, whatever stream it is of: what waits there for the kernel
 // before it in its stream, or for an event, holds up all that was submitted behind it.
 //
-//   queue 3   stream A: RECV from d2   stream A: RECV from d2   stream B: SEND to d1
-//             runs, until d2 sends     waits for the first      waits behind A, but d1 needs it
+//   queue 3   stream A: RECV from d2   stream A: RECV from d2   stream B: SEND to d2
+//             runs until d2 sends      waits for the first      behind A, but d2 needs it to send
 //
 // Which streams can hold up a queue for as long as another device pleases?
 //   a communicator's        its kernels wait for other ranks, and what follows one waits with it
 //   NCCL's own two for it   wait by events for its kernels, so that launches stay in order
 //   the device's own        hold kernels and copies, which end by themselves; but one that waits
 //                           for an event of a message (a WAIT in the stream) does, too
-// And whichever stream shares a queue with one of those can be held up, by which, as above, a
-// device can wait for itself. Streams of the third kind may share a queue, but it is CUDA that
-// chooses who shares. So a plan is safe only if each of these streams has a queue of its own: no
-// device is known on which it would hang with fewer, and none on which it could not.
+// Whatever shares a queue with one of those can be held up, and what is held up can be, as above,
+// what the other device needs: a deadlock that the lists do not show. Streams that wait for
+// nobody could share a queue, but CUDA chooses which ones share. So a plan passes only if each
+// stream of a device has a queue of its own. That is cautious: with fewer it depends on the order
+// in which streams are created whether a plan hangs, which has not been tried.
 #pragma once
 
 #include "schema/nccl/communicators.h"
