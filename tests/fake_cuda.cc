@@ -161,6 +161,8 @@ class FakeCuda : public CudaDriver {
     return bytes_;
   }
 
+  int64_t FreeBytes() override { return memory_ - bytes(); }
+
   Stream MakeStream(Priority) override {
     CountStreams(1);
     std::lock_guard<std::mutex> lock(mutex_);

@@ -17,6 +17,7 @@ class ForwardingCuda : public CudaDriver {
   Result<std::byte*> Allocate(int64_t bytes) override { return inner_->Allocate(bytes); }
   Result<std::byte*> TakePinned(int64_t bytes) override { return inner_->TakePinned(bytes); }
   int64_t bytes() const override { return inner_->bytes(); }
+  int64_t FreeBytes() override { return inner_->FreeBytes(); }
   Stream MakeStream(Priority priority) override { return inner_->MakeStream(priority); }
   Event MakeEvent() override { return inner_->MakeEvent(); }
   void Record(Event event, Stream stream) override { inner_->Record(event, stream); }

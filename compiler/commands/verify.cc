@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "compiler/command.h"
+#include "schema/base/units.h"
 #include "schema/nccl/prove.h"
 
 namespace pp {
@@ -17,12 +18,12 @@ Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPla
   const nccl::DeviceUse& most = needs->most;
   std::string text = fmt::format(
       "{}: safe with NCCL: {}{}; {} for collectives{}; at most {} kernel{} at once and {} hardware "
-      "queues on a device\n",
+      "queues on a device, and some {} of NCCL's own memory\n",
       Shown(path), nccl::ToText(needs->assignment),
       copies == 1 ? "" : fmt::format(" (and so for each of {} replicas and peers)", copies),
       needs->assignment.Count(nccl::Use::kReductions),
       tp == 1 ? "" : "; 1 for the peers of each device", most.streams, most.streams == 1 ? "" : "s",
-      most.Queues());
+      most.Queues(), BytesText(nccl::BytesOf(most.peers)));
   for (const std::string& coarser : needs->coarser)
     text += fmt::format("{}: not with {}\n", Shown(path), coarser);
   return PrintOut(text);

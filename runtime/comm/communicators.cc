@@ -1,6 +1,7 @@
 #include "runtime/comm/communicators.h"
 
 #include <algorithm>
+#include <set>
 
 namespace pp {
 namespace {
@@ -71,6 +72,16 @@ std::vector<RankCommunicator> CommunicatorsOf(const Program& program,
   for (const nccl::Communicator& one : nccl::AssignmentOf(program, sharings).communicators)
     if (one.Has(device)) made.push_back(maker.Make(one));
   return made;
+}
+
+int CountPeers(std::span<const RankCommunicator> communicators) {
+  size_t count = 0;
+  for (const RankCommunicator& one : communicators) {
+    std::set<int> peers;
+    for (const Port& port : one.ports) peers.insert(port.peer);
+    count += peers.size();
+  }
+  return static_cast<int>(count);
 }
 
 }  // namespace pp

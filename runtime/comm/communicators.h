@@ -21,4 +21,7 @@ std::vector<RankCommunicator> CommunicatorsOf(const Program& program,
                                               const nccl::Sharings& sharings, int rank,
                                               std::span<const Group> reductions);
 
+// The others that they connect the rank with, counted once for each communicator.
+int CountPeers(std::span<const RankCommunicator> communicators);
+
 }  // namespace pp

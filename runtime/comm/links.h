@@ -20,6 +20,7 @@ inline constexpr int64_t kSpareBytes = int64_t{1} << 20;
 struct Links {
   Transport* inner = nullptr;                   // between the hosts; outlives what is made
   std::vector<RankCommunicator> communicators;  // empty: messages go through `inner`
+  int64_t library_bytes = 0;   // that NCCL takes for them of the device's memory, some
   std::byte* spare = nullptr;  // of the arena: kSpareBytes that nobody uses before the first step
 };
 

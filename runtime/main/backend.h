@@ -24,7 +24,8 @@ struct BackendOptions {
 };
 struct Backend {
   std::function<std::unique_ptr<Device>(int rank, const DeviceBells&)> make_device;  // null: CPUs
-  // If no two ranks may share a GPU: identifies that of this process's rank among all hosts. Else 0.
+  // If no two ranks may share a GPU: identifies that of this process's rank among all hosts. Else
+  // 0.
   uint64_t gpu = 0;
   int gpus = 0;    // of this host
   int queues = 0;  // with NCCL: hardware queues of a GPU, for each process

@@ -130,7 +130,7 @@ Readiness Run::ReadPlan() {
   const HostBytesArgs args = HostArgs();
   for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
     mine.bytes.push_back(HostBytesOf(*program_, rank, args));
-  if (options_.transport == nullptr && backend_.gpus > 0 && topology.ranks() > backend_.gpus)
+  if (options_.transport == nullptr && backend_.gpu != 0 && topology.ranks() > backend_.gpus)
     mine.status = Status::Invalid(
         fmt::format("--transport: ranks 0 and {} have one GPU, where NCCL takes a single rank "
                     "(threads, or a GPU for each of {} ranks)",
@@ -201,7 +201,11 @@ Status Run::CheckOptions() const {
 }
 
 Status Run::ProveForNccl() {
-  const auto needs = nccl::Prove(*program_, {.queues = backend_.queues});
+  // Ranks that are threads share the queues of a GPU that they share.
+  const bool threads = options_.transport == nullptr;
+  const int ranks = threads ? TopologyOf(*program_).ranks() : 1;
+  const int of_gpu = (ranks + backend_.gpus - 1) / backend_.gpus;
+  const auto needs = nccl::Prove(*program_, {.queues = backend_.queues / of_gpu});
   PP_RETURN_IF_ERROR(needs.status());
   options_.nccl = needs->sharings;
   return {};

@@ -14,6 +14,7 @@
 #include "runtime/run/fill_states.h"
 #include "runtime/run/send_ports.h"
 #include "schema/model/workspace.h"
+#include "schema/nccl/queues.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -69,6 +70,7 @@ Status Rank::MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives)
     std::vector<Group> groups;
     for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
     links.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
+    links.library_bytes = nccl::BytesOf(CountPeers(links.communicators));
   }
   Result<std::unique_ptr<Transport>> transport = device_->MakeTransport(links);
   PP_RETURN_IF_ERROR(transport.status());

@@ -28,16 +28,28 @@ inline constexpr int kOwnStreams = 7;
 // That NCCL creates for each communicator.
 inline constexpr int kNcclStreams = 2;
 
+// What NCCL takes of a device's memory, in bytes, beside the plan's: some 0.3 GB, and 0.08 for each
+// connection of a communicator with another rank, as others report (not measured by us).
+inline constexpr int64_t kNcclBytes = 300'000'000, kNcclPeerBytes = 80'000'000;
+constexpr int64_t BytesOf(int64_t peers) {
+  return peers == 0 ? 0 : kNcclBytes + peers * kNcclPeerBytes;
+}
+
 // What runs concurrently on a device.
 struct DeviceUse {
   int device = 0;
   int communicators = 0;
-  int streams = 0;  // of theirs, each with a kernel of NCCL at a time
+  int streams = 0;    // of theirs, each with a kernel of NCCL at a time
+  int64_t peers = 0;  // of theirs, at most: other ranks, counted once for each communicator
   int Queues() const {
     return communicators == 0 ? 0 : kOwnStreams + streams + kNcclStreams * communicators;
   }
 };
-// The first device that needs the most queues.
-DeviceUse MostUsed(const Assignment& assignment, StreamPer stream_per);
+// The first device that needs the most queues. `ranks`: replicas times peers, of each device;
+// `tp` of them are peers.
+struct Ranks {
+  int64_t of_device = 1, tp = 1;
+};
+DeviceUse MostUsed(const Assignment& assignment, StreamPer stream_per, const Ranks& ranks);
 
 }  // namespace pp::nccl

@@ -1,6 +1,7 @@
 // The CUDA backend with NCCL between its ranks, without a GPU: every scheme trains over a fake of
 // NCCL (fake_nccl.h) with as few communicators as the plan's proof finds, and what would hang or be
 // wrong with a real one is found.
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <climits>
@@ -296,8 +297,7 @@ TEST_CASE("a bucket's sum is two groups, whatever its size") {
 
 TEST_CASE("more streams than a GPU has hardware queues are found") {
   const Program program = SmallPlan({.scheme = "1f1b", .shape = {2, 4}});
-  const int communicators = ProveForNccl(program, {})->assignment.Messages() + 1;
-  const int needed = kCudaDeviceStreams + 3 * communicators;
+  const int needed = ProveForNccl(program, {})->most.Queues() - 1;  // the fake has no default one
   const auto run = [&](int queues) {
     return RunOnCuda(program, {.messages = Messages::kNccl, .steps = 1, .hardware_queues = queues})
         .status;
@@ -306,6 +306,20 @@ TEST_CASE("more streams than a GPU has hardware queues are found") {
   CHECK_THAT(run(needed - 1).message(),
              Catch::Contains(std::to_string(needed) + " streams, and hardware queues for " +
                              std::to_string(needed - 1)));
+}
+
+TEST_CASE("memory that NCCL takes beside the plan's must be there before the first step") {
+  const Program program =
+      SmallPlan({.scheme = "1f1b", .shape = {2, 4}, .job = {.backend = DeviceKind::kCuda}});
+  const nccl::DeviceUse most = ProveForNccl(program, {})->most;
+  CHECK(most.peers == 3);  // one for each direction, and one for reductions
+  const int64_t needed = std::ranges::max(PlannedBytes(program)) + nccl::BytesOf(most.peers);
+  const auto run = [&](int64_t memory) {
+    return RunOnCuda(program, {.messages = Messages::kNccl, .steps = 1, .memory = memory}).status;
+  };
+  CHECK(run(needed).ok());
+  CHECK_THAT(run(needed - 1000).message(),
+             Catch::Contains("NCCL takes some 540000000 bytes of the GPU's memory beside"));
 }
 
 // All of them: run with [.all].

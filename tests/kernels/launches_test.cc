@@ -53,6 +53,7 @@ class CountingDriver : public CudaDriver {
     return pinned_.emplace_back(bytes).data();
   }
   int64_t bytes() const override { return 0; }
+  int64_t FreeBytes() override { return 0; }
   Stream MakeStream(Priority) override { return nullptr; }
   Event MakeEvent() override { return nullptr; }
   void Record(Event, Stream) override {}

@@ -54,10 +54,10 @@ class CudaDevice : public Device {
     Result<std::byte*> pinned = driver_->TakePinned(5 * CudaQueue::kPinnedBytes);
     PP_RETURN_IF_ERROR(pinned.status());
     arena_ = *arena;
-    const CudaDriver::Stream stream = driver_->MakeStream();
+    second_ = driver_->MakeStream(CudaDriver::Priority::kLow);
     const CudaDriver::Event origin = driver_->MakeEvent();
-    driver_->Fill(arena_, kUntouchedWord, words, stream);
-    driver_->Record(origin, stream);
+    driver_->Fill(arena_, kUntouchedWord, words, second_);
+    driver_->Record(origin, second_);
     while (!driver_->Reached(origin) && driver_->status().ok()) sched_yield();
     PP_RETURN_IF_ERROR(driver_->status());
     queue_args_ = {.driver = driver_.get(),
@@ -83,7 +83,7 @@ class CudaDevice : public Device {
     return MakeCudaKernels(driver_.get(), compute_->stream(), *args.job, args.workspace,
                            {.gemms = gemms_.get(),
                             .fuses_gelu = experiments_.fuses_gelu,
-                            .weights_beside = experiments_.weights_beside,
+                            .second = experiments_.weights_beside ? second_ : nullptr,
                             .dead = Beside(args.workspace, WorkspaceOf(*args.job).bytes),
                             .note = note_,
                             .stochastic_rounding = stochastic_rounding_});
@@ -132,6 +132,11 @@ class CudaDevice : public Device {
                              .driver = driver_.get(),
                              .nccl = nccl_,
                              .communicators = links.communicators};
+    if (const int64_t free = driver_->FreeBytes(); free < links.library_bytes)
+      return Status::Invalid(fmt::format(
+          "NCCL takes some {} bytes of the GPU's memory beside the plan's, and {} are free (a plan "
+          "with less memory, or with fewer ranks to talk to)",
+          links.library_bytes, free));
     int64_t ports = 0;
     for (const RankCommunicator& one : links.communicators)
       ports += static_cast<int64_t>(one.ports.size());
@@ -193,6 +198,7 @@ class CudaDevice : public Device {
   const bool stochastic_rounding_;
   const CudaExperiments experiments_;
   const std::function<void(const std::string&)> note_;
+  CudaDriver::Stream second_ = nullptr;  // fills the arena, then has products beside all else
   std::byte* arena_ = nullptr;
   int64_t bytes_ = 0, words_ = 0;  // of it, and of what was allocated for it
   std::unique_ptr<CudaQueue> compute_, reduce_;

@@ -19,7 +19,7 @@
 namespace pp {
 
 // The device's own streams, in addition to those of NCCL's communicators.
-inline constexpr int kCudaDeviceStreams = 7;
+inline constexpr int kCudaDeviceStreams = 6;
 
 struct CudaDeviceArgs {
   DeviceBells bells;

@@ -53,6 +53,12 @@ class RealCuda : public CudaDriver {
     std::lock_guard<std::mutex> lock(mutex_);
     return bytes_;
   }
+  int64_t FreeBytes() override {
+    Use();
+    size_t free = 0, all = 0;
+    Check(cudaMemGetInfo(&free, &all));
+    return static_cast<int64_t>(free);
+  }
   Result<std::byte*> TakePinned(int64_t bytes) override {
     return TakeBy([](void** at, size_t n) { return cudaMallocHost(at, n); }, "host", bytes,
                   &pinned_);

@@ -38,13 +38,11 @@ class CudaKernels : public Kernels {
     auto* products = reinterpret_cast<std::byte*>((address + cuda::kProductAlign - 1) /
                                                   cuda::kProductAlign * cuda::kProductAlign);
     driver_.BeginProducts(products);
-    if (options.weights_beside) {
-      second_ = {.used = true,
-                 .stream = driver_.MakeStream(CudaDriver::Priority::kLow),
+    if (options.second != nullptr)
+      second_ = {.stream = options.second,
                  .fork = driver_.MakeEvent(),
                  .join = driver_.MakeEvent(),
                  .scratch = products + cuda::kProductBytes};
-    }
     CopyIn(RopeAngles(job), angles_);
     const std::vector<int32_t> keys = FirstKeys(job);
     if (!keys.empty()) first_keys_ = workspace + layout.first_keys;
@@ -72,7 +70,7 @@ class CudaKernels : public Kernels {
     products_.Multiply(product, args);
   }
 
-  bool has_second_queue() const override { return second_.used; }
+  bool has_second_queue() const override { return second_.stream != nullptr; }
   void MultiplyBeside(int product, const kernels::MatmulArgs& args) override {
     driver_.Record(second_.fork, stream_);
     driver_.WaitFor(second_.stream, second_.fork);
@@ -131,8 +129,7 @@ class CudaKernels : public Kernels {
 
   // Of the products beside all else.
   struct Second {
-    bool used = false;
-    CudaDriver::Stream stream = nullptr;
+    CudaDriver::Stream stream = nullptr;  // null: none
     CudaDriver::Event fork = nullptr, join = nullptr;
     std::byte* scratch = nullptr;
     bool forked = false;  // since the last Join

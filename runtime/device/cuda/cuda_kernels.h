@@ -17,7 +17,7 @@ struct CudaKernelsOptions {
   // For products, as in products.h.
   const GemmTable* gemms = nullptr;
   bool fuses_gelu = true;
-  bool weights_beside = false;  // in a second stream (Kernels::MultiplyBeside)
+  CudaDriver::Stream second = nullptr;  // of Kernels::MultiplyBeside; null: none
   std::span<std::byte> dead;
   std::function<void(const std::string&)> note = [](const std::string&) {};
   bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)

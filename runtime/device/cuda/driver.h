@@ -46,6 +46,8 @@ class CudaDriver {
   virtual Result<std::byte*> TakePinned(int64_t bytes) = 0;
   // Memory of the device allocated so far.
   virtual int64_t bytes() const = 0;
+  // That nobody has allocated.
+  virtual int64_t FreeBytes() = 0;
 
   // Where work of several streams is ready, that of kHigh begins first, and that of kLow last.
   enum class Priority : uint8_t { kLow, kNormal, kHigh };
