@@ -102,7 +102,7 @@ TEST_CASE("tiles that no pair needs are not copied") {
 // Of each matrix a tile of 64 rows for each warpgroup of a block, and those that the block goes
 // through: `forward`, `keys` and `queries` warpgroups in each kernel's blocks.
 void CheckShared(int64_t dim, int forward, int keys, int queries) {
-  constexpr int kTiles = 6;
+  constexpr int kTiles = 7;  // the last block has fewer
   const auto of_others = [](int warpgroups) {
     int tiles = 0;
     for (int last = kTiles; last > 0; last -= warpgroups) tiles += last;
@@ -117,6 +117,20 @@ void CheckShared(int64_t dim, int forward, int keys, int queries) {
 TEST_CASE("the warpgroups of a block copy a tile once") {
   CheckShared(64, 2, 3, 2);
   CheckShared(128, 3, 2, 3);
+}
+
+// If they meet where blocks do: of keys, counted from the first one, and of queries, from the last.
+void CheckApart(int64_t dim, int32_t first, int64_t second) {
+  const auto copied = [dim](int64_t tokens, const FirstKeyList& list) {
+    return CopiedBytes<BFloat16>({1, tokens, 1, dim}, list);
+  };
+  CHECK(copied(first + second, DocumentsAt(first + second, {0, first})) ==
+        copied(first, {}) + copied(second, {}));
+}
+
+TEST_CASE("documents are copied as if each were alone") {
+  CheckApart(64, 3 * 64, 4 * 64);
+  CheckApart(128, 2 * 64, 3 * 64);
 }
 
 // The same values at an address that 16 divides, and at another one.
