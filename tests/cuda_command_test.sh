@@ -85,7 +85,7 @@ refused() {
 }
 refused "--transport: ranks 0 and 1 have one GPU, .*" mpiexec -n 2 "$gpu_run" a.plan --transport nccl
 refused "--transport: ranks 0 and 1 have one GPU, .*" "$gpu_run" a.plan --transport nccl
-CUDA_DEVICE_MAX_CONNECTIONS=12 refused "a.plan: .* device 0 needs 17 hardware queues of 12: .*" \
+CUDA_DEVICE_MAX_CONNECTIONS=12 refused "a.plan: .* device 0 needs 16 hardware queues of 12: .*" \
   mpiexec -n 2 "$gpu_run" a.plan --transport nccl
 sed 's/"n_embd": 16/"n_embd": 768/; s/"n_head": 2/"n_head": 1/' config.json > wide.json
 "$pipec" compile --scheme 1f1b --devices 2 --microbatches 4 --model wide.json -o wide.plan ||

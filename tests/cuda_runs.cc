@@ -82,6 +82,7 @@ KeptReport RunOnCuda(const Program& plan, const CudaRun& run) {
                               .memory = run.memory,
                               .events = run.events,
                               .hardware_queues = run.hardware_queues,
+                              .room = run.room,
                               .refuses = run.refuses,
                               .late = run.late});
     if (run.around_cuda) cuda = run.around_cuda(rank, std::move(cuda));

@@ -30,6 +30,7 @@ struct CudaRun {
   int64_t memory = INT64_MAX;  // of each rank's GPU
   int64_t events = INT64_MAX;  // before the driver fails
   int hardware_queues = 32;
+  size_t room = 1000;  // in a stream
   // As in FakeCudaArgs.
   std::function<bool(const kernels::MatmulShape&)> refuses;
   FakeCudaArgs::Late late = FakeCudaArgs::Late::kNothing;

@@ -121,6 +121,7 @@ class FakeCuda : public CudaDriver {
   explicit FakeCuda(const FakeCudaArgs& args)
       : memory_(args.memory),
         hardware_queues_(args.hardware_queues),
+        room_(args.room),
         events_left_(args.events),
         seconds_(args.seconds),
         sees_(args.sees),
@@ -311,7 +312,13 @@ class FakeCuda : public CudaDriver {
   void Add(Stream stream, Step step) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      FakeOf(stream)->steps.push_back(std::move(step));
+      std::deque<Step>& steps = FakeOf(stream)->steps;
+      steps.push_back(std::move(step));
+      const Step& head = steps.front();
+      const bool waits = head.outside != nullptr ||
+                         (head.after != nullptr && head.after->reached.load() < head.recording);
+      if (steps.size() > room_ && waits && status_.ok())
+        status_ = Status::Failed("CUDA: a stream has no room behind what waits");
     }
     changed_.notify_all();
   }
@@ -410,6 +417,7 @@ class FakeCuda : public CudaDriver {
   std::condition_variable changed_;
   const int64_t memory_;
   const int hardware_queues_;
+  const size_t room_;
   std::atomic<int> all_streams_{0};  // also of libraries
   std::vector<std::byte*> taken_;
   int64_t bytes_ = 0;

@@ -27,6 +27,9 @@ struct FakeCudaArgs {
   // More streams than this are an error: two of them would share a queue, where one that waits for
   // another rank holds up the other.
   int hardware_queues = 32;
+  // So much work has room in a stream. More is an error where it is behind what waits: a launch
+  // would wait for room, and perhaps others' launches behind it, which the stream waits for.
+  size_t room = 1000;
   // How long a product takes, while nothing else takes time; empty: the host's clock counts. Called
   // for each product that is computed, on the fake's thread.
   std::function<double(const kernels::MatmulShape&, const GemmAlgorithm&)> seconds;

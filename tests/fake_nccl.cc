@@ -66,7 +66,11 @@ class FakeNcclWorld {
     changed_.notify_all();
     changed_.wait(lock, [&] { return one.made() || !status_.ok() || ended.load(); });
     if (!status_.ok()) return status_;
-    if (!one.made()) return Status::Failed("NCCL: aborted");
+    if (!one.made()) {
+      one.members[member].here = false;
+      --one.here, --waiting_;
+      return Status::Failed("NCCL: aborted");
+    }
     return &one;
   }
   // Something that Join waits for has changed.
@@ -153,7 +157,7 @@ class FakeNcclWorld {
   void Match(Communicator* one, int member, Group* group, size_t index) {
     const Operation& mine = group->operations[index];
     Group* head = HeadOf(*one, mine.member);
-    if (head == nullptr) return;
+    if (head == nullptr || one->members[mine.member].gone) return;
     const int partner = PartnerIn(*head, member, mine);
     if (partner < 0) return;
     const Operation& theirs = head->operations[partner];
@@ -204,12 +208,15 @@ class FakeNccl : public Nccl {
   Result<Communicator> Create(const Id& id, int member, int members) override {
     const auto joined = world_->Join(id, member, members, ended_);
     PP_RETURN_IF_ERROR(joined.status());
+    std::lock_guard<std::mutex> lock(mutex_);
     member_[*joined] = member;
     return static_cast<Communicator>(*joined);
   }
 
   Status Enqueue(Communicator communicator, std::span<const Operation> operations,
                  Stream stream) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_.load()) return Status::Failed("NCCL: aborted");
     auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
     const int member = member_[one];
     // A real one makes two streams for each communicator; here it has none before.
@@ -227,6 +234,7 @@ class FakeNccl : public Nccl {
   void Abort(std::span<const Communicator> communicators) override {
     ended_.store(true);
     world_->Wake();
+    std::lock_guard<std::mutex> lock(mutex_);
     for (Communicator communicator : communicators) {
       auto* one = static_cast<FakeNcclWorld::Communicator*>(communicator);
       if (one != nullptr) world_->Leave(one, member_[one]);
@@ -236,6 +244,7 @@ class FakeNccl : public Nccl {
 
  private:
   const std::shared_ptr<FakeNcclWorld> world_;
+  std::mutex mutex_;  // of the following
   std::map<const FakeNcclWorld::Communicator*, int> member_;
   std::set<const FakeNcclWorld::Communicator*> streams_;  // that have theirs
   std::atomic<bool> ended_{false};

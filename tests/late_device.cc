@@ -135,7 +135,11 @@ class LateQueue : public Queue {
     return Later([this, &executor, call] { inner_->Submit(executor, call); });
   }
   Ticket Sum(const SumArgs& args) override {
-    return Later([this, args] { inner_->Sum(args); });
+    return Later([this, args, parts = std::vector(args.parts.begin(), args.parts.end())] {
+      SumArgs own = args;
+      own.parts = parts;
+      inner_->Sum(own);
+    });
   }
   Ticket CopyIn(void* to, const void* from, int64_t bytes) override {
     const auto* begin = static_cast<const char*>(from);

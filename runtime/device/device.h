@@ -31,8 +31,7 @@ namespace pp {
 using Ticket = int64_t;
 
 // out[i] = parts[0][i] + parts[1][i] + ..., added in this order in fp32; if there is an `also`,
-// also[i] is the same. Both may be among the parts. The array of parts remains the caller's until
-// the sum is done.
+// also[i] is the same. Both may be among the parts. The array of parts is read at once.
 struct SumArgs {
   Dtype dtype = Dtype::kFp32;
   int64_t n = 0;  // elements

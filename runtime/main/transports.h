@@ -23,7 +23,7 @@ struct TransportRow {
 };
 
 std::span<const std::string_view> TransportNames();
-// REQUIRES: there is one of that name.
+// An unknown one is `auto`'s: all ranks must meet to hear of the error.
 const TransportRow& TransportOf(std::string_view name);
 
 }  // namespace pp

@@ -6,7 +6,11 @@
 
 namespace pp {
 
-Lanes::Lanes(Args args) : args_(std::move(args)) {
+Lanes::Lanes(Args args)
+    : args_(std::move(args)),
+      waits_([this](int index, int64_t iteration, double begin, double end) {
+        Expose(index, iteration, begin, end);
+      }) {
   const auto size = static_cast<int>(args_.list->list.size());
   marks_ = std::make_unique<Mark[]>(size);
   ports_.resize(size);
@@ -76,45 +80,26 @@ void Lanes::Await(int index, int64_t iteration) {
     args_.compute_bell->WaitUntil([&] { return ready() || args_.stop->load(); });
     waiting_.store(false, std::memory_order_relaxed);
     if (!ready()) return;  // stopped
-    // What comes before its start is not communication, but the work that it waits for; what comes
-    // after its end is this thread waking up.
     if (streams_[index] == nullptr)
-      times_[CommKindOf(args_.list->list[index].op)].exposed +=
-          std::max(0.0, mark.end.load(std::memory_order_relaxed) -
-                            std::max(begin, mark.start.load(std::memory_order_relaxed)));
+      Expose(index, iteration, begin, mark.end.load(std::memory_order_relaxed));
   }
-  if (!Over(index, iteration)) StopAt(index, iteration);
+  if (!Over(index, iteration))
+    waits_.Add(index, iteration, &args_.device->compute(), *streams_[index],
+               mark.end_tickets[iteration % 2].load(std::memory_order_relaxed), args_.compute_bell,
+               *args_.stop);
 }
 
-// The compute queue goes on after an instruction that is in its stream.
-void Lanes::StopAt(int index, int64_t iteration) {
-  Queue& compute = args_.device->compute();
-  if (stops_.size() == kMostAhead)
-    args_.compute_bell->WaitUntil(
-        [&] { return compute.Done(stops_.front().end) || args_.stop->load(); });
-  if (args_.stop->load()) return;
-  CountStops();
-  Stop& stop = stops_.emplace_back();
-  stop.kind = CommKindOf(args_.list->list[index].op);
-  compute.Stamp(&stop.times.start);
-  compute.Follow(*streams_[index],
-                 marks_[index].end_tickets[iteration % 2].load(std::memory_order_relaxed));
-  stop.end = compute.Stamp(&stop.times.end);
+// What comes before its start is not communication, but the work that it waits for; what comes
+// after its end is this thread waking up.
+void Lanes::Expose(int index, int64_t iteration, double begin, double end) {
+  const Mark& mark = marks_[index];
+  if (Over(index, iteration)) begin = std::max(begin, mark.start.load(std::memory_order_relaxed));
+  times_[CommKindOf(args_.list->list[index].op)].exposed += std::max(0.0, end - begin);
 }
 
-void Lanes::CountStops() {
-  while (!stops_.empty() && args_.device->compute().Done(stops_.front().end)) {
-    const Recorder::Times& times = stops_.front().times;
-    times_[stops_.front().kind].exposed += times.end - times.start;
-    stops_.pop_front();
-  }
-}
-
-CommTimes Lanes::times() const {
-  CommTimes all = times_;
-  for (const Stop& stop : stops_)
-    all[stop.kind].exposed += std::max(0.0, stop.times.end - stop.times.start);
-  return all;
+CommTimes Lanes::times() {
+  waits_.Count();
+  return times_;
 }
 
 bool Lanes::Executes(int index, int64_t iteration) const {
@@ -219,6 +204,7 @@ void Lanes::End(int index, int64_t iteration, const Recorder::Times& times) {
   times_[CommKindOf(args_.list->list[index].op)].total += times.end - times.start;
   if (args_.recorder != nullptr)
     args_.recorder->Add(index, args_.list->StepOf(index, {iteration}), times);
+  marks_[index].start.store(times.start, std::memory_order_relaxed);
   marks_[index].end.store(times.end, std::memory_order_relaxed);
   marks_[index].over.store(iteration, std::memory_order_release);
   args_.compute_bell->Ring();

@@ -25,6 +25,7 @@
 #include "runtime/comm/transport.h"
 #include "runtime/plan/binding.h"
 #include "runtime/plan/collective.h"
+#include "runtime/plan/device_waits.h"
 #include "runtime/plan/recorder.h"
 
 namespace pp {
@@ -66,13 +67,16 @@ class Lanes {
   // The communication thread: whether a transfer is under way.
   bool in_flight() const { return in_flight_ > 0; }
 
-  // When both threads have ended.
-  CommTimes times() const;
+  // Any thread: the instruction whose end the device's compute queue waits for; -1: none.
+  int device_waits_for() const { return waits_.current(); }
+
+  // When both threads have ended, and the device.
+  CommTimes times();
 
  private:
   // How far the host may get ahead of the device: a stream has room for some hundred pieces of
   // work, and a thread that waits for room would hold up all other streams.
-  static constexpr size_t kMostAhead = 16;
+  static constexpr size_t kMostAhead = DeviceWaits::kMost;
 
   // An instruction that is in its stream and not over yet. The device writes its times.
   struct Submitted {
@@ -100,13 +104,6 @@ class Lanes {
     std::atomic<double> start{0};           // without a stream: when it began
     std::atomic<double> end{0};             // and ended
   };
-  // The compute queue's stop at a stream's work: the device writes when it began and ended.
-  struct Stop {
-    CommKind kind = CommKind::kMessages;
-    Ticket end = 0;
-    Recorder::Times times;
-  };
-
   static constexpr int kReductions = -1;
 
   Port PortOf(const Instruction& message) const;
@@ -120,8 +117,7 @@ class Lanes {
   Status StartNext(int index, int64_t iteration);
   Status TestNext(int index, bool* over);
   void End(int index, int64_t iteration, const Recorder::Times& times);
-  void StopAt(int index, int64_t iteration);
-  void CountStops();
+  void Expose(int index, int64_t iteration, double begin, double end);
 
   const Args args_;
   std::vector<LaneState> lanes_;                                 // the communication thread's
@@ -133,8 +129,8 @@ class Lanes {
   std::atomic<int64_t> rest_{0};  // the iteration that is the epilogue; 0: not known yet
   std::atomic<bool> waiting_{false};
   int in_flight_ = 0;
-  CommTimes times_;         // taken by the communication thread, exposed by the compute thread
-  std::deque<Stop> stops_;  // the compute thread's; at most kMostAhead
+  CommTimes times_;    // taken by the communication thread, exposed by the compute thread
+  DeviceWaits waits_;  // the compute thread's
 };
 
 }  // namespace pp

@@ -88,7 +88,7 @@ const Instruction* Evaluations::current() const {
 
 TimeSpent Evaluations::time() const {
   TimeSpent time;
-  ForEach([&](const Evaluator& one) {
+  ForEach([&](Evaluator& one) {
     time += one.interpreter().time();
     time.communication += one.lanes().times();
   });

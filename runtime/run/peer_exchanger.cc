@@ -22,7 +22,9 @@ CollectiveKind KindOf(PeerWork work) {
 
 }  // namespace
 
-PeerExchanger::PeerExchanger(Args args) : args_(std::move(args)) {
+PeerExchanger::PeerExchanger(Args args)
+    : args_(std::move(args)),
+      waits_([this](int, int64_t, double begin, double end) { waited_ += end - begin; }) {
   const auto members = static_cast<int64_t>(args_.group.size());
   for (const PeerExchange& exchange : args_.all) {
     const int64_t each = BytesOf(exchange.dtype), bytes = exchange.numbers * each;
@@ -65,10 +67,12 @@ void PeerExchanger::Wait() {
     args_.transport->bell().Ring();  // it can poll more often now
     args_.compute_bell->WaitUntil(over);
     waiting_.store(false, std::memory_order_relaxed);
-    waited_ += SteadySeconds() - begin;
+    if (stream_ == nullptr) waited_ += SteadySeconds() - begin;
   }
-  if (stream_ != nullptr && !args_.stop->load())
-    args_.device->compute().Follow(*stream_, ends_[asked_.load() % kMostAhead]);
+  const int64_t asked = asked_.load();
+  if (stream_ == nullptr || args_.stop->load() || std::exchange(followed_, asked) == asked) return;
+  waits_.Add(0, asked, &args_.device->compute(), *stream_, ends_[asked % kMostAhead],
+             args_.compute_bell, *args_.stop);
 }
 
 Status PeerExchanger::Advance(bool* moved) {

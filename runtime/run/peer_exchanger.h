@@ -11,6 +11,7 @@
 
 #include "runtime/device/peers.h"
 #include "runtime/plan/collective.h"
+#include "runtime/plan/device_waits.h"
 
 namespace pp {
 
@@ -38,12 +39,16 @@ class PeerExchanger : public Peers {
   bool under_way() const { return asked_.load() != over_.load(); }
   // Any thread: the compute thread sleeps in Wait.
   bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
-  // The compute thread: seconds that it has waited.
-  double waited() const { return waited_; }
+  // When both threads have ended, and the device: seconds that the compute thread, or, where there
+  // is a stream, the compute queue has waited within instructions.
+  double waited() {
+    waits_.Count();
+    return waited_;
+  }
 
  private:
-  // So many may be in the stream: it has room for more, and the compute thread is never held up.
-  static constexpr int kMostAhead = 16;
+  // So many may be in the stream, which has room for far more.
+  static constexpr int64_t kMostAhead = DeviceWaits::kMost;
 
   const Args args_;
   Queue* stream_ = nullptr;  // of all of them; null: the communication thread advances them
@@ -54,7 +59,9 @@ class PeerExchanger : public Peers {
   Ticket made_ = 0;               // what it is of
   Ticket ends_[kMostAhead] = {};  // in the stream, by number
   std::atomic<int64_t> asked_{0}, over_{0};
-  int64_t begun_ = 0;  // the communication thread's
+  int64_t begun_ = 0;     // the communication thread's
+  int64_t followed_ = 0;  // the compute thread's: the last one that its queue goes on after
+  DeviceWaits waits_;     // the same
   std::atomic<bool> waiting_{false};
   double waited_ = 0;
 };

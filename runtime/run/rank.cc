@@ -36,6 +36,9 @@ Rank::~Rank() {
     Cancel();
     Join();
   }
+  // The device may still write times for the lanes, and reads what the transport has abandoned.
+  device_transport_.reset();
+  device_.reset();
 }
 
 Status Rank::Setup() {
@@ -269,7 +272,12 @@ void Rank::SayWhere(ControlMessage* heartbeat) {
     std::lock_guard<std::mutex> lock(doing_mutex_);
     if (!doing_.empty()) return heartbeat->SetText(doing_);
   }
-  const int index = interpreter_->current();
+  // Where the device is, if it waits for others, and not how far the host has gone ahead of it.
+  int index = interpreter_->current();
+  if (const int awaited = lanes_->device_waits_for(); awaited >= 0)
+    for (size_t i = 0; i < body_.list.size(); ++i)
+      if (body_.list[i].op == Op::kWait && body_.waits_for[i].index == awaited)
+        index = static_cast<int>(i);
   heartbeat->step = args_.steps_before + body_.StepOf(index, {.number = lanes_->iteration()});
   if (const Instruction* evaluated = evaluations_->current())
     return heartbeat->SetText(ToText(*evaluated));

@@ -211,6 +211,14 @@ class ForgetfulCuda : public ForwardingCuda {
   std::map<Event, Priority> recorded_by_;
 };
 
+struct SlowCuda : ForwardingCuda {
+  using ForwardingCuda::ForwardingCuda;
+  void Multiply(int product, const kernels::MatmulArgs& args, Stream stream) override {
+    FakeDelay(stream, 2e-3);
+    inner_->Multiply(product, args, stream);
+  }
+};
+
 // Counts the groups of a rank's communicators.
 struct CountingNccl : PlantedNccl {
   CountingNccl(std::unique_ptr<Nccl> inner, std::vector<int64_t>* sizes)
@@ -241,7 +249,13 @@ TEST_CASE("every scheme has the same bits over NCCL as without it") {
   }
 }
 
-TEST_CASE("replicas, shards and peers over NCCL") {
+TEST_CASE("replicas, shards, peers, kept outputs and blocking messages over NCCL") {
+  CompareWithOthers({.scheme = "1f1b", .shape = {2, 4}, .p2p = P2p::kBlocking}, "gpt2");
+  CompareWithOthers(
+      {.scheme = "interleaved",
+       .shape = {2, 4, 2},
+       .job = {.keep = {OperatorKind::kNorm, OperatorKind::kSwiGlu}, .dtype = Dtype::kBf16}},
+      "llama");
   CompareWithOthers({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2");
   CompareWithOthers({.scheme = "chimera", .shape = {2, 4}, .replicas = 2}, "llama");
   CompareWithOthers(
@@ -320,6 +334,18 @@ TEST_CASE("memory that NCCL takes beside the plan's must be there before the fir
   CHECK(run(needed).ok());
   CHECK_THAT(run(needed - 1000).message(),
              Catch::Contains("NCCL takes some 540000000 bytes of the GPU's memory beside"));
+}
+
+// The second rank is slow, so that the first one's device waits for it while the host goes on.
+TEST_CASE("the host does not fill a stream behind what waits for another rank") {
+  const Program program = SmallPlan({.scheme = "gpipe", .shape = {2, 16}});
+  const auto slow = [](int rank, std::unique_ptr<CudaDriver> cuda) -> std::unique_ptr<CudaDriver> {
+    if (rank == 0) return cuda;
+    return std::make_unique<SlowCuda>(std::move(cuda));
+  };
+  const KeptReport report = RunOnCuda(
+      program, {.messages = Messages::kNccl, .steps = 2, .room = 700, .around_cuda = slow});
+  CHECK(report.status.message() == "");
 }
 
 // All of them: run with [.all].

@@ -29,11 +29,10 @@ void CallGuard::Watch() {
   int64_t seen = 0;
   int looks = 0;
   while (!condition_.wait_for(lock, kBetweenLooks, [this] { return ended_; })) {
-    const int64_t now = calls_.load(std::memory_order_relaxed);
+    int64_t now = calls_.load();
     looks = now == seen && now % 2 == 1 ? looks + 1 : 0;
     seen = now;
-    if (looks < looks_) continue;
-    late_called_.store(true);
+    if (looks < looks_ || !calls_.compare_exchange_strong(now, kLate)) continue;
     late_();
     return;
   }

@@ -27,6 +27,9 @@ namespace {
 // 20.
 constexpr std::chrono::microseconds kLongestNap{50};
 
+// Calls of kernels, some of which are three launches.
+constexpr int kMostAhead = 256;
+
 class CudaDevice : public Device {
  public:
   CudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args)
@@ -84,6 +87,7 @@ class CudaDevice : public Device {
                            {.gemms = gemms_.get(),
                             .fuses_gelu = experiments_.fuses_gelu,
                             .second = experiments_.weights_beside ? second_ : nullptr,
+                            .most_ahead = nccl_ != nullptr ? kMostAhead : 0,
                             .dead = Beside(args.workspace, WorkspaceOf(*args.job).bytes),
                             .note = note_,
                             .stochastic_rounding = stochastic_rounding_});

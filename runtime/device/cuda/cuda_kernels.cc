@@ -1,7 +1,9 @@
 #include "runtime/device/cuda/cuda_kernels.h"
 
+#include <chrono>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,7 @@ class CudaKernels : public Kernels {
               const CudaKernelsOptions& options)
       : driver_(*driver),
         stream_(stream),
+        most_ahead_(options.most_ahead),
         products_({.driver = driver,
                    .stream = stream,
                    .gemms = options.gemms,
@@ -50,10 +53,10 @@ class CudaKernels : public Kernels {
   }
 
 #define PP_KERNEL(Name) \
-  void Name(const kernels::Name##Args& args) override { cuda::Name(args, stream_); }
+  void Name(const kernels::Name##Args& args) override { cuda::Name(args, Next()); }
 #define PP_KERNEL_OF(N, Name)                                       \
   void Name(const kernels::Name##Args<kernels::N>& args) override { \
-    cuda::Name(WithScratch(args), stream_);                         \
+    cuda::Name(WithScratch(args), Next());                          \
   }
 #define PP_KERNEL_OF_ALL(Name) PP_ACTIVATIONS(PP_KERNEL_OF, Name)
   PP_PLAIN_KERNELS(PP_KERNEL)
@@ -67,12 +70,12 @@ class CudaKernels : public Kernels {
   int Prepare(const kernels::MatmulShape& shape) override { return products_.Prepare(shape); }
   // Weights and biases come rounded.
   void Multiply(int product, const kernels::MatmulArgs& args) override {
-    products_.Multiply(product, args);
+    products_.Multiply(product, args, Next());
   }
 
   bool has_second_queue() const override { return second_.stream != nullptr; }
   void MultiplyBeside(int product, const kernels::MatmulArgs& args) override {
-    driver_.Record(second_.fork, stream_);
+    driver_.Record(second_.fork, Next());
     driver_.WaitFor(second_.stream, second_.fork);
     kernels::MatmulArgs own = args;
     own.scratch = second_.scratch;
@@ -86,10 +89,10 @@ class CudaKernels : public Kernels {
   }
 
   kernels::Rounding rounding() const override { return rounding_; }
-  void Round(const kernels::RoundArgs& args) override { cuda::Round(args, stream_); }
+  void Round(const kernels::RoundArgs& args) override { cuda::Round(args, Next()); }
 
   void Copy(const void* from, int64_t bytes, void* to) override {
-    driver_.Copy(to, from, bytes, stream_);
+    driver_.Copy(to, from, bytes, Next());
   }
 
   const float* angles() const override { return reinterpret_cast<const float*>(angles_); }
@@ -98,6 +101,20 @@ class CudaKernels : public Kernels {
   }
 
  private:
+  // The stream of the next call.
+  CudaDriver::Stream Next() {
+    if (most_ahead_ > 0 && ++calls_ * kMarks % most_ahead_ == 0) HoldBack();
+    return stream_;
+  }
+  void HoldBack() {
+    Mark& mark = marks_[calls_ * kMarks / most_ahead_ % kMarks];
+    if (mark.event == nullptr) mark.event = driver_.MakeEvent();
+    while (mark.recorded && !driver_.Reached(mark.event) && driver_.status().ok())
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    driver_.Record(mark.event, stream_);
+    mark.recorded = true;
+  }
+
   template <typename T>
   void CopyIn(const std::vector<T>& numbers, std::byte* to) {
     const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(T));
@@ -135,8 +152,18 @@ class CudaKernels : public Kernels {
     bool forked = false;  // since the last Join
   };
 
+  // Of the stream after every most_ahead / kMarks calls.
+  static constexpr int64_t kMarks = 4;
+  struct Mark {
+    CudaDriver::Event event = nullptr;
+    bool recorded = false;
+  };
+
   CudaDriver& driver_;
   const CudaDriver::Stream stream_;
+  const int64_t most_ahead_;
+  int64_t calls_ = 0;
+  Mark marks_[kMarks];
   Second second_;
   CudaProducts products_;
   const kernels::Rounding rounding_;  // of weights

@@ -18,6 +18,10 @@ struct CudaKernelsOptions {
   const GemmTable* gemms = nullptr;
   bool fuses_gelu = true;
   CudaDriver::Stream second = nullptr;  // of Kernels::MultiplyBeside; null: none
+  // So many calls may be ahead of the device, at most: a stream has room for some thousand
+  // launches, and a launch that waits for room, behind what waits for another rank, holds up other
+  // threads' launches, for which that rank may wait. 0: any number.
+  int most_ahead = 0;
   std::span<std::byte> dead;
   std::function<void(const std::string&)> note = [](const std::string&) {};
   bool stochastic_rounding = false;  // of a bf16 job's weights for products (kernels/round.h)

@@ -26,7 +26,10 @@ constexpr double kCallSeconds = 20;
 NcclTransport::NcclTransport(Args args)
     : Transport(args.inner->rank(), args.inner->ranks(), args.inner->bell().words()),
       args_(std::move(args)),
-      guard_(kCallSeconds, [this] { args_.nccl->Abort(made_); }) {
+      guard_(kCallSeconds, [this] {
+        args_.driver->Use();
+        args_.nccl->Abort(made_);
+      }) {
   ports_.resize(port_count());
   for (size_t line = 0; line < args_.communicators.size(); ++line)
     for (const Port& port : args_.communicators[line].ports)
@@ -36,7 +39,16 @@ NcclTransport::NcclTransport(Args args)
 void NcclTransport::Settle(double) {
   if (std::exchange(settled_, true) || guard_.late()) return;
   args_.driver->Use();
-  args_.nccl->Abort(made_);
+  // If other members come only now, or never, its thread ends the one that is being made; if they
+  // have come, its first bytes end here, and the thread with them.
+  std::vector<Nccl::Communicator> all = made_;
+  if (making_ != nullptr) {
+    std::lock_guard<std::mutex> lock(making_->mutex);
+    making_->abandoned = true;
+    if (making_->communicator != nullptr) all.push_back(making_->communicator);
+  }
+  args_.nccl->Abort(all);
+  while (all.size() > made_.size() && !making_->over.load()) sched_yield();
 }
 
 int NcclTransport::LaneOf(const Port& port) const {
@@ -113,7 +125,7 @@ Status NcclTransport::ShareId(bool* over) {
   return {};
 }
 
-// The thread may outlive the run, if NCCL never returns: it uses nothing but what it shares.
+// The thread may outlive the run, if NCCL never returns from Create.
 Status NcclTransport::Create(bool* over) {
   if (making_ == nullptr) {
     making_ = std::make_shared<Making>();
@@ -125,8 +137,15 @@ Status NcclTransport::Create(bool* over) {
       making->begun.store(true);
       const auto created = nccl->Create(id, member, size);
       making->status = created.status();
-      if (created.ok()) making->communicator = *created;
-      if (created.ok() && !first.empty()) making->status = nccl->Enqueue(*created, first, stream);
+      bool abandoned = false;
+      if (created.ok()) {
+        std::lock_guard<std::mutex> lock(making->mutex);
+        abandoned = making->abandoned;
+        making->communicator = *created;
+      }
+      if (abandoned) nccl->Abort({&*created, 1});
+      if (created.ok() && !abandoned && !first.empty())
+        making->status = nccl->Enqueue(*created, first, stream);
       making->over.store(true);
     };
     try {

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -61,10 +62,12 @@ class NcclTransport : public Transport {
     int line = kNoLine;  // a communicator and its queue
     Ticket ticket = 0;   // of its last transfer
   };
-  // A call of Nccl::Create.
+  // A communicator that is being made, on a thread of its own.
   struct Making {
     std::atomic<bool> begun{false}, over{false};
     Status status;
+    std::mutex mutex;
+    bool abandoned = false;  // whoever waited for it is gone, with the stream
     Nccl::Communicator communicator = nullptr;
   };
 
