@@ -23,7 +23,7 @@ Status VerifyNccl(const Arguments& a, const std::string& path, const VerifiedPla
       copies == 1 ? "" : fmt::format(" (and so for each of {} replicas and peers)", copies),
       needs->assignment.Count(nccl::Use::kReductions),
       tp == 1 ? "" : "; 1 for the peers of each device", most.streams, most.streams == 1 ? "" : "s",
-      most.Queues(), BytesText(nccl::BytesOf(most.peers)));
+      most.Queues(), BytesText(nccl::BytesOf(needs->peers)));
   for (const std::string& coarser : needs->coarser)
     text += fmt::format("{}: not with {}\n", Shown(path), coarser);
   return PrintOut(text);

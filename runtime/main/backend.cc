@@ -28,12 +28,14 @@ static_assert(kCudaDeviceStreams + 1 == nccl::kOwnStreams);  // and the default 
 // At least what one communicator needs; whether they suffice is for the plan's proof to say.
 Result<int> HardwareQueues() {
   constexpr int kLeast = nccl::kOwnStreams + 1 + nccl::kNcclStreams;
-  const int connections = EnvironmentNumber({kConnections}).value_or(nccl::kMostQueues);
-  if (connections < kLeast || connections > nccl::kMostQueues)
+  const char* text = std::getenv(kConnections);
+  const auto connections = EnvironmentNumber({kConnections});
+  if (text == nullptr) return nccl::kMostQueues;
+  if (!connections || *connections < kLeast || *connections > nccl::kMostQueues)
     return Status::Invalid(fmt::format(
-        "{}: {} with --transport nccl ({} to {}, which piperun sets where it is not set)",
-        kConnections, connections, kLeast, nccl::kMostQueues));
-  return connections;
+        "{}: '{}' with --transport nccl ({} to {}, which piperun sets where it is not set)",
+        kConnections, Shown(text), kLeast, nccl::kMostQueues));
+  return *connections;
 }
 
 }  // namespace

@@ -206,6 +206,11 @@ Status Run::ProveForNccl() {
   const int ranks = threads ? TopologyOf(*program_).ranks() : 1;
   const int of_gpu = (ranks + backend_.gpus - 1) / backend_.gpus;
   const auto needs = nccl::Prove(*program_, {.queues = backend_.queues / of_gpu});
+  if (!needs.ok() && of_gpu > 1 && nccl::Prove(*program_, {.queues = backend_.queues}).ok())
+    return Status::Invalid(
+        fmt::format("{} ranks share a GPU and its {} hardware queues, which are too "
+                    "few for their communicators (a GPU for each rank, or threads)",
+                    of_gpu, backend_.queues));
   PP_RETURN_IF_ERROR(needs.status());
   options_.nccl = needs->sharings;
   return {};

@@ -111,7 +111,7 @@ std::string SummaryText(const TrainReport& report) {
     if (time.total > 0)
       text += fmt::format("{:<9} {:.3f} s per rank, {:.1f} % hidden behind compute\n",
                           kCommNames[k], time.total / static_cast<double>(report.time.size()),
-                          100 * (1 - time.exposed / time.total));
+                          100 * std::max(0.0, 1 - time.exposed / time.total));
   }
   return text;
 }

@@ -75,9 +75,8 @@ class Prover {
 
   Needs NeedsOf(const Layout& layout) const {
     Needs needs{.assignment = AssignmentOf(program_, layout.sharings), .sharings = layout.sharings};
-    const int64_t tp = program_.job ? program_.job->tp : 1;
-    needs.most = MostUsed(needs.assignment, layout.stream_per,
-                          {.of_device = int64_t{program_.replicas} * tp, .tp = tp});
+    needs.most = MostUsed(needs.assignment, layout.stream_per);
+    needs.peers = MostPeers(program_, needs.assignment);
     return needs;
   }
 

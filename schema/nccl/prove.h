@@ -60,6 +60,7 @@ struct Needs {
   Assignment assignment;             // of the devices of one replica and one tensor-parallel index
   Sharings sharings;                 // which says the same of any traffic between the devices
   DeviceUse most;                    // of the device that needs the most hardware queues
+  int64_t peers = 0;                 // of the rank that has the most (MostPeers)
   std::vector<std::string> coarser;  // why each coarser assignment fails
 };
 

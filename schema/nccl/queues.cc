@@ -8,27 +8,62 @@ namespace pp::nccl {
 
 namespace {
 
-// At most: a reduction connects a rank with all of its group, which here counts as all ranks.
-int64_t PeersOf(const Communicator& one, int device, const Ranks& ranks) {
-  if (one.key.use == Use::kPeers) return ranks.tp - 1;
+// Ranks of one replica and tensor-parallel index that a device's reductions of gradients and
+// weights connect it with, itself included: the copies of its stages, and of the model's ends.
+std::set<int32_t> CopiesAround(const Program& program, int device) {
+  std::set<int32_t> devices;
+  const int last = program.stages - 1;
+  for (int stage = 0; stage <= last; ++stage) {
+    const auto holds = [&](const Pipe& pipe) { return pipe.device_of[stage] == device; };
+    if (std::none_of(program.pipes.begin(), program.pipes.end(), holds)) continue;
+    for (const Pipe& pipe : program.pipes) {
+      devices.insert(pipe.device_of[stage]);
+      const bool tied = program.job && program.job->model.tied;
+      if (tied && (stage == 0 || stage == last))
+        devices.insert({pipe.device_of[0], pipe.device_of[last]});
+    }
+  }
+  return devices;
+}
+
+int64_t ReductionPeers(const Program& program, int device) {
+  const int64_t tp = program.job ? program.job->tp : 1, replicas = program.replicas;
+  const auto copies = static_cast<int64_t>(CopiesAround(program, device).size());
+  if (!program.clip) return copies * replicas - 1;
+  // The norm's blocks, from all ranks of a replica, or of all, whose shards have them.
+  const int64_t replica = program.devices * tp;
+  const bool sharded = program.zero == 1 && program.Copies() > 1;
+  return sharded ? replica * replicas - 1 : replica + copies * (replicas - 1) - 1;
+}
+
+int64_t MessagePeers(const Communicator& one, int device) {
   std::set<int32_t> others;
   for (const Flow& flow : one.flows)
     if (std::find(flow.members.begin(), flow.members.end(), device) != flow.members.end())
       others.insert(flow.members.begin(), flow.members.end());
-  const auto members = static_cast<int64_t>(others.size());
-  if (one.key.use == Use::kMessages) return members - 1;
-  return std::max<int64_t>(1, members) * ranks.of_device - 1;
+  return static_cast<int64_t>(others.size()) - 1;
 }
 
 }  // namespace
 
-DeviceUse MostUsed(const Assignment& assignment, StreamPer stream_per, const Ranks& ranks) {
+int64_t MostPeers(const Program& program, const Assignment& assignment) {
+  std::map<int, int64_t> peers;
+  for (const Communicator& one : assignment.communicators)
+    for (const int32_t device : one.devices)
+      peers[device] += one.key.use == Use::kMessages     ? MessagePeers(one, device)
+                       : one.key.use == Use::kReductions ? ReductionPeers(program, device)
+                                                         : program.job->tp - 1;
+  int64_t most = 0;
+  for (const auto& [device, count] : peers) most = std::max(most, count);
+  return most;
+}
+
+DeviceUse MostUsed(const Assignment& assignment, StreamPer stream_per) {
   std::map<int, DeviceUse> uses;
   for (const Communicator& one : assignment.communicators)
     for (const int32_t device : one.devices) {
       DeviceUse& use = uses[device];
       ++use.communicators;
-      use.peers += PeersOf(one, device, ranks);
       // Ascending by key, so that those of the peers come last.
       if (stream_per == StreamPer::kCommunicator || one.key.use == Use::kPeers || use.streams == 0)
         ++use.streams;

@@ -39,17 +39,16 @@ constexpr int64_t BytesOf(int64_t peers) {
 struct DeviceUse {
   int device = 0;
   int communicators = 0;
-  int streams = 0;    // of theirs, each with a kernel of NCCL at a time
-  int64_t peers = 0;  // of theirs, at most: other ranks, counted once for each communicator
+  int streams = 0;  // of theirs, each with a kernel of NCCL at a time
   int Queues() const {
     return communicators == 0 ? 0 : kOwnStreams + streams + kNcclStreams * communicators;
   }
 };
-// The first device that needs the most queues. `ranks`: replicas times peers, of each device;
-// `tp` of them are peers.
-struct Ranks {
-  int64_t of_device = 1, tp = 1;
-};
-DeviceUse MostUsed(const Assignment& assignment, StreamPer stream_per, const Ranks& ranks);
+// The first device that needs the most queues.
+DeviceUse MostUsed(const Assignment& assignment, StreamPer stream_per);
+
+// Other ranks that a rank exchanges something with, counted once for each of its communicators: of
+// the rank that has the most.
+int64_t MostPeers(const Program& program, const Assignment& assignment);
 
 }  // namespace pp::nccl

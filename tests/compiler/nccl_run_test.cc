@@ -14,7 +14,9 @@
 #include "compiler/scheme.h"
 #include "runtime/comm/clock.h"
 #include "runtime/comm/communicators.h"
+#include "runtime/device/cpu_device.h"
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/plan/bind_collective.h"
 #include "tests/cuda_runs.h"
 #include "tests/fake_cuda.h"
 #include "tests/fake_nccl.h"
@@ -322,12 +324,45 @@ TEST_CASE("more streams than a GPU has hardware queues are found") {
                              std::to_string(needed - 1)));
 }
 
+TEST_CASE("the proof counts the connections that the runtime makes") {
+  const auto check = [](CompileOptions options) {
+    const Program program = SmallPlan(std::move(options));
+    const nccl::Needs needs = *ProveForNccl(program, {});
+    const Topology topology = TopologyOf(program);
+    int64_t most = 0;
+    for (int rank = 0; rank < topology.ranks(); ++rank) {
+      std::vector<Group> groups;
+      const DeviceList& list = program.lists[topology.PlaceOf(rank).device];
+      const std::unique_ptr<Device> memory = MakeCpuDevice();
+      REQUIRE(memory->Allocate(list.arena_bytes).ok());
+      for (const Instruction& i : list.body)
+        if (Info(i.op).lane == Lane::kReduce)
+          groups.push_back(BindCollective(program, topology, rank, i, *memory).group);
+      most = std::max<int64_t>(most,
+                               CountPeers(CommunicatorsOf(program, needs.sharings, rank, groups)));
+    }
+    INFO(program.scheme << " dp " << program.replicas << " tp " << topology.tp);
+    CHECK(needs.peers == most);
+  };
+  for (const int replicas : {1, 2, 3})
+    for (const int tp : {1, 2})
+      for (const bool clip : {true, false})
+        for (const int zero : {0, 1})
+          for (const char* scheme : {"1f1b", "chimera", "zb-v"})
+            check({.scheme = scheme,
+                   .shape = {2, 4, 0},
+                   .replicas = replicas,
+                   .zero = zero,
+                   .clip = clip,
+                   .job = {.tp = tp}});
+}
+
 TEST_CASE("memory that NCCL takes beside the plan's must be there before the first step") {
   const Program program =
       SmallPlan({.scheme = "1f1b", .shape = {2, 4}, .job = {.backend = DeviceKind::kCuda}});
-  const nccl::DeviceUse most = ProveForNccl(program, {})->most;
-  CHECK(most.peers == 3);  // one for each direction, and one for reductions
-  const int64_t needed = std::ranges::max(PlannedBytes(program)) + nccl::BytesOf(most.peers);
+  const int64_t peers = ProveForNccl(program, {})->peers;
+  CHECK(peers == 3);  // one for each direction, and one for reductions
+  const int64_t needed = std::ranges::max(PlannedBytes(program)) + nccl::BytesOf(peers);
   const auto run = [&](int64_t memory) {
     return RunOnCuda(program, {.messages = Messages::kNccl, .steps = 1, .memory = memory}).status;
   };

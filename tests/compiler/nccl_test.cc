@@ -315,6 +315,18 @@ TEST_CASE("blocking messages follow one another anyway") {
   CHECK(ErrorOf(plan, {}) == "safe: 1 communicator for all messages");
 }
 
+// Whether a stall is possible takes the longest to find out where pipelines are deep and cross.
+TEST_CASE("deep pipelines need no more communicators than shallow ones") {
+  for (const char* scheme : {"dualpipe", "zb-v"}) {
+    const auto directions = [&](int devices) {
+      const Program program = MustCompile({.scheme = scheme, .shape = {devices, 2 * devices, 0}});
+      return Prove(program, {})->assignment.Count(Use::kMessages);
+    };
+    CHECK(directions(8) == 14);
+    CHECK(directions(64) == 126);
+  }
+}
+
 TEST_CASE("each pair of devices has as few communicators as it can") {
   // Devices 0 and 1 exchange nothing in the steady state; 1 and 2 do.
   const Program plan = MustCompile({.scheme = "1f1b", .shape = {3, 2}});

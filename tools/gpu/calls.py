@@ -114,6 +114,8 @@ def call_seconds(names):
 
 def find_checks(names):
     """Those of calls, kinds (train) and single names (train/gpt2-124M). ValueError: unknown."""
+    if not names:
+        raise ValueError(f"no check is named ({' '.join(CALLS)}, ...)")
     every = [check for of_call in CALLS.values() for check in of_call]
     found = []
     for name in names:
