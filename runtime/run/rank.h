@@ -106,7 +106,8 @@ class Rank {
   // The step and the instruction that it is in.
   void SayWhere(ControlMessage* heartbeat);
 
-  // After Join, when the other ranks are not needed any more.
+  // After Join, when the other ranks are not needed any more; the communication thread, when the
+  // run has failed.
   void SettleMessages() {
     if (device_transport_) device_transport_->Settle(0);
   }

@@ -32,8 +32,8 @@ struct CudaDeviceArgs {
   std::function<void(const std::string&)> note = [](const std::string&) {};
 };
 
-// Driver and NCCL are used by the device alone. Throws std::system_error if the system has no
-// thread left.
+// Driver and NCCL are used by the device and the transports that it makes alone. Throws
+// std::system_error if the system has no thread left.
 std::unique_ptr<Device> MakeCudaDevice(std::unique_ptr<CudaDriver> driver, CudaDeviceArgs args);
 
 }  // namespace pp
