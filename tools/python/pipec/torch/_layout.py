@@ -1,0 +1,70 @@
+"""What a rank reads from a plan: its lists, the ranks of collectives, the edges of messages."""
+
+from __future__ import annotations
+
+from ._place import Place, Stage
+
+
+class Layout:
+    def __init__(self, plan, place: Place):
+        self._plan, self._place = plan, place
+        self._lists = {routine: plan.lists(routine) for routine in ("step", "evaluation")}
+        self._rows = {routine: list(lists[place.device].rows()) if lists else []
+                      for routine, lists in self._lists.items()}
+        every = [(device, row) for lists in self._lists.values()
+                 for device, instructions in enumerate(lists) for row in instructions.rows()]
+        self.edges = list(dict.fromkeys((device, row.peer) for device, row in every
+                                        if row.op in ("SEND_act", "SEND_grad")))
+        """The (from, to) devices of messages."""
+        self.tied: tuple[int, ...] = tuple(plan.tied)
+        """The stages that share tensors."""
+        self.buckets = [1] * plan.stages
+        """In how many pieces a stage's gradients are reduced."""
+        for _, row in every:
+            if row.op == "REDUCE_grad":
+                self.buckets[row.stage] = max(self.buckets[row.stage], row.bucket + 1)
+        self.tied_ranks = self._ranks(self.tied)
+        first = place.replica * plan.devices
+        self.replica_ranks = tuple(range(first, first + plan.devices))
+        self.sets = self._sets({row.op for _, row in every})
+
+    def _ranks(self, stages) -> tuple[int, ...]:
+        """Those that hold a copy of one of these stages, in any pipe and replica; ascending."""
+        plan = self._plan
+        return tuple(sorted({replica * plan.devices + devices[stage] for stage in stages
+                             for devices in plan.pipes for replica in range(plan.replicas)}))
+
+    def _sets(self, ops: set[str]) -> list[tuple[int, ...]]:
+        plan = self._plan
+        sets = [self.copies(stage) for stage in range(plan.stages)]
+        if self.tied:
+            sets.append(self.tied_ranks)
+        if "REDUCE_norm" in ops:
+            sets += [tuple(range(r * plan.devices, (r + 1) * plan.devices))
+                     for r in range(plan.replicas)]
+        return sets
+
+    def copies(self, stage: int) -> tuple[int, ...]:
+        return self._ranks([stage])
+
+    def first_copy(self, stage: int) -> int:
+        """The rank whose weights the others start from."""
+        return self._plan.pipes[0][stage]
+
+    def split(self, key: Stage) -> set[int]:
+        """The micro-batches whose backward at this copy of a stage has two halves."""
+        return {row.micro for row in self._rows["step"]
+                if row.op == "BW_input" and self.key(row) == key}
+
+    def rows(self, routine: str) -> list:
+        return self._rows[routine]
+
+    def key(self, row) -> Stage:
+        """Which copy of a stage an instruction is about."""
+        if row.pipe >= 0:
+            return Stage(row.stage, row.pipe)
+        return Stage(row.stage, self._plan.pipe_of[row.micro] if row.micro >= 0 else 0)
+
+    def text(self, routine: str, index: int, device: int | None = None) -> str:
+        """An instruction of this device's list, or of another one's."""
+        return self._lists[routine][self._place.device if device is None else device].text(index)

@@ -1,0 +1,285 @@
+"""Executes a plan's instruction list: one rank's part of a training step.
+
+The list is bound once: each instruction becomes a bound method and its arguments. What a rank does,
+in which order, and what it waits for is the plan's; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ._errors import PipelineError
+from ._exchange import Exchange
+from ._gradients import Gradients
+from ._groups import Groups
+from ._layout import Layout
+from ._place import Place, Stage, place
+from ._random import generators, preserved, step_seed
+from ._shapes import learn_shapes
+from ._stage import StageRunner, Values
+from ._state import load_state_dict, names_of, state_dict
+from ._watch import Watch
+
+
+class Pipeline:
+    """Trains the stages of this rank as the plan says.
+
+    plan       a `pipec.Plan`: of one tp peer, without ZeRO, whose steps do not overlap
+    parts      this rank's modules by `Stage` (of `place(plan).stages`), or by the stage's number
+               where the plan has one pipe. Stage 0 is called with a micro-batch of `inputs`: a
+               tensor, a tuple of arguments or a dictionary of named ones; the others with what the
+               stage before returned, a tensor or a tuple of tensors.
+    loss       loss(output, target) -> a tensor of one number, of the last stage's output; needed
+               where that is held. A step's loss is the sum over micro-batches of loss * scale.
+    optimizer  one over this rank's parameters; None: gradients are left in `.grad`
+    tied       names of parameters that are one tensor: [("wte.weight", "lm_head.weight")]. Their
+               stages are the plan's (`pipec compile --tied 0,S-1`).
+    max_norm   clips the gradients by the norm over all stages; the plan has to have it
+    seed       of the random numbers of the forwards, see `micro_seed`
+    debug      compares the bits of each recomputed output with those of its forward
+    silent_seconds  how long a rank may be without a sign of life before the others end
+    stall_seconds   how long a step may go on without any rank reaching its next instruction
+
+    Made by all ranks at the same time. Copies of a stage start from those of the first copy.
+    """
+
+    def __init__(self, plan, parts: Mapping[Any, nn.Module], *, loss: Callable | None = None,
+                 optimizer: torch.optim.Optimizer | None = None,
+                 tied: Sequence[Sequence[str]] = (), max_norm: float | None = None, seed: int = 0,
+                 debug: bool = False, silent_seconds: float = 8.0,
+                 stall_seconds: float = 600.0):
+        self.place: Place = place(plan)
+        self.plan = plan
+        self.steps = 0
+        """How many steps have been made; the next one's random numbers depend on it."""
+        self._parts = checked_parts(self.place, parts, len(plan.pipes))
+        if self.place.needs_targets and loss is None:
+            raise ValueError("loss: None (a function, on a rank with the last stage)")
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"max_norm: {max_norm} (a positive number, or None)")
+        if max_norm is not None and plan.clip == "off":
+            raise ValueError("max_norm: the plan has no norm (pipec compile --grad-norm exact)")
+        self._optimizer, self._seed = optimizer, seed
+        self._layout = Layout(plan, self.place)
+        devices = {p.device for part in self._parts.values() for p in part.parameters()}
+        if len(devices) > 1:
+            raise ValueError(f"parts: on {', '.join(sorted(map(str, devices)))} (on one device)")
+        self.device = devices.pop() if devices else torch.device("cpu")
+        self._groups = Groups(plan, self.place, self._layout.edges, self._layout.sets, self.device)
+        self._watch = Watch(self.place, plan, self._layout, silent_seconds, stall_seconds)
+        self._values = Values()
+        self._runners = {
+            key: StageRunner(part, key.stage, plan.stages, self._values, loss, self.device,
+                             self._layout.split(key), debug) for key, part in self._parts.items()}
+        self._names = names_of(self.place, self._parts, self._layout.tied, tied)
+        self._gradients = Gradients(self._parts, plan.stages, self._names.tied,
+                                    min(self._layout.tied, default=-1), optimizer, max_norm,
+                                    self.device)
+        self._exchange = Exchange(self._groups, self._values, self._runners, plan, self.device)
+        self._names.broadcast(self._layout, self._groups)
+        self._step = self._bind("step")
+        self._evaluation: list | None = None
+        self._known: set[tuple[int, int]] = set()  # signatures and pipes that have been probed
+
+    @property
+    def grad_norm(self) -> Tensor | None:
+        """The norm of the last step's gradients before clipping; None where the plan has none."""
+        return self._gradients.norm
+
+    def step(self, inputs: Sequence | None = None, targets: Sequence | None = None,
+             scale: float | Tensor = 1.0, kwargs: Sequence[dict] | None = None
+             ) -> list[Tensor | None]:
+        """One training step.
+
+        inputs, targets   lists of the plan's M micro-batches; None where this rank needs none
+        scale    what each loss is multiplied by: 1 / (tokens of all micro-batches and replicas)
+                 where `loss` is a sum over tokens
+        kwargs   of each micro-batch, further named arguments of all stages of this rank
+        Returns the losses times `scale` by micro-batch, None for those of other ranks.
+        """
+        self._gradients.begin()
+        losses = self._run("step", self._step, inputs, targets, scale, kwargs)
+        self.steps += 1
+        return losses
+
+    def evaluate(self, inputs: Sequence | None = None, targets: Sequence | None = None,
+                 scale: float | Tensor = 1.0, kwargs: Sequence[dict] | None = None
+                 ) -> list[Tensor | None]:
+        """The losses of a step without training; the modules are in evaluation mode meanwhile.
+
+        The plan has to have evaluation lists (`pipec.compile` makes them).
+        """
+        if self._evaluation is None:
+            self._evaluation = self._bind("evaluation")
+            if not self._evaluation:
+                raise ValueError("plan: no evaluation lists (pipec compile --evaluation)")
+        before = [(module, module.training) for part in self._parts.values()
+                  for module in part.modules()]
+        try:
+            for part in self._parts.values():
+                part.eval()
+            return self._run("evaluation", self._evaluation, inputs, targets, scale, kwargs)
+        finally:
+            for module, training in before:
+                module.training = training
+
+    def total(self, losses: Sequence[Tensor | None]) -> float:
+        """The sum of losses over all ranks; called by all."""
+        mine = [loss.double() for loss in losses if loss is not None]
+        sum = torch.stack(mine).sum() if mine else torch.zeros((), dtype=torch.float64)
+        if self.plan.devices * self.plan.replicas > 1:
+            sum = sum.to(self.device)
+            dist.all_reduce(sum)
+        return sum.item()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of this rank: parameters, buffers and the optimizer's state by the model's names.
+
+        For `torch.distributed.checkpoint.save`; what one plan saved, another one loads.
+        """
+        return state_dict(self._names, self._optimizer, self.steps)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What `state_dict` returned, on a plan with the same parameters on whatever ranks."""
+        self.steps = load_state_dict(self._names, self._optimizer, state)
+
+    def close(self) -> None:
+        """Ends the watch over the other ranks."""
+        self._watch.close()
+
+    def _bind(self, routine: str) -> list[tuple[Callable, tuple]]:
+        """The calls of a list, one for each instruction."""
+        bound: list[tuple[Callable, tuple]] = []
+        rows, keys = self._layout.rows(routine), []
+        for row, following in zip(rows, [*rows[1:], None]):
+            if row.op != "STEP":
+                bound.append(self._bound(row))
+                continue
+            keys.append(self._layout.key(row))
+            if following is not None and following.op == "STEP":
+                bound.append((nothing, ()))  # adjacent ones are one call of the optimizer
+            else:
+                bound.append((self._gradients.step, (tuple(keys),)))
+                keys = []
+        return bound
+
+    def _bound(self, row) -> tuple[Callable, tuple]:
+        """What an instruction does."""
+        exchange, gradients, layout = self._exchange, self._gradients, self._layout
+        op, micro = row.op, row.micro
+        if op == "WAIT":
+            if row.value in ("act", "grad"):
+                wait = exchange.sent if row.sent else exchange.arrived
+                return wait, ((row.value, row.stage, micro),)
+            return {"wgrad": lambda: (gradients.wait, (layout.key(row), max(row.bucket, 0))),
+                    "tied": lambda: (gradients.wait_tied, ()),
+                    "norm": lambda: (gradients.wait_norm, ())}[row.value]()
+        if op.startswith("SEND"):
+            value = op.removeprefix("SEND_"), row.stage, micro
+            return exchange.send, (value, *self._groups.edge_to(row.peer))
+        if op.startswith("RECV"):
+            value = op.removeprefix("RECV_"), row.stage, micro
+            return exchange.receive, (value, *self._groups.edge_from(row.peer))
+        if op == "REDUCE_grad":
+            key = layout.key(row)
+            return gradients.reduce, (key, max(row.bucket, 0), layout.buckets[key.stage],
+                                      self._groups.of(layout.copies(key.stage)))
+        if op == "REDUCE_tied":
+            return gradients.reduce_tied, (self._groups.of(layout.tied_ranks),)
+        if op == "NORM_grad":
+            return gradients.add_squares, (layout.key(row),)
+        if op == "REDUCE_norm":
+            return gradients.reduce_norm, (self._groups.of(layout.replica_ranks),)
+        runner = self._runners[layout.key(row)]
+        if op == "LOAD":
+            return self._load, (runner, micro)
+        return {"FW": runner.forward, "CFW": runner.forward_drop, "RE": runner.recompute,
+                "BW": runner.backward, "BW_input": runner.backward_input,
+                "BW_weight": runner.backward_weight, "EVAL": runner.evaluate}[op], (micro,)
+
+    def _load(self, runner: StageRunner, micro: int) -> None:
+        runner.load(micro, self._inputs[micro] if runner.first else None,
+                    self._targets[micro] if runner.last else None)
+
+    def _run(self, routine: str, bound: list, inputs, targets, scale, kwargs) -> list[Tensor | None]:
+        place, values, micros = self.place, self._values, self.plan.microbatches
+        self._inputs = checked_batches("inputs", inputs, micros, place.needs_inputs)
+        self._targets = checked_batches("targets", targets, micros, place.needs_targets)
+        values.kwargs = checked_batches("kwargs", kwargs, micros, False)
+        values.scale = scale
+        values.seed = step_seed(self._seed, self.steps, place.replica)
+        kind = self.device.type
+        values.autocast = kind if torch.is_autocast_enabled(kind) else None
+        watch, index = self._watch, -1
+        watch.enter(routine)
+        try:
+            with preserved(generators(self.device)):
+                learn_shapes(self, self._inputs)
+                for index, (call, arguments) in enumerate(bound):
+                    watch.index = index
+                    call(*arguments)
+                self._check_nothing_left()
+            losses = [values.losses.get(m) for m in range(micros)]
+        except Exception as error:
+            text = self._layout.text(routine, index) if index >= 0 else "before its first instruction"
+            raise self._watch.failed(index, text, error) from error
+        finally:
+            watch.leave()
+            self._clear()
+        return losses
+
+    def _check_nothing_left(self) -> None:
+        left = self._values.left() + self._exchange.left() + self._gradients.left()
+        for runner in self._runners.values():
+            left += runner.left()
+        if left:
+            raise PipelineError(f"left over at the end: {', '.join(left[:8])}")
+
+    def _clear(self) -> None:
+        self._inputs = self._targets = self._values.kwargs = None
+        self._values.clear()
+        self._exchange.clear()
+        self._gradients.clear()
+        for runner in self._runners.values():
+            runner.clear()
+
+
+def nothing() -> None:
+    """A STEP that the next one does, too."""
+
+
+def checked_parts(place: Place, parts: Mapping[Any, nn.Module], pipes: int) -> dict[Stage, nn.Module]:
+    """The modules by Stage, ascending."""
+    if not isinstance(parts, Mapping):
+        raise TypeError(f"parts: {type(parts).__name__} (a dictionary of modules by stage)")
+    found = {}
+    for key, part in parts.items():
+        if isinstance(key, int) and pipes == 1:
+            key = Stage(key, 0)
+        if key not in place.stages:
+            raise ValueError(f"parts: {key} is not on rank {place.rank} "
+                             f"({', '.join(map(str, place.stages))})")
+        if not isinstance(part, nn.Module):
+            raise TypeError(f"parts: {key} is a {type(part).__name__} (a torch.nn.Module)")
+        found[Stage(*key)] = part
+    for key in place.stages:
+        if key not in found:
+            raise ValueError(f"parts: no module for {key} (all of place(plan).stages)")
+    return {key: found[key] for key in place.stages}
+
+
+def checked_batches(name: str, batches: Sequence | None, micros: int, needed: bool):
+    if batches is None:
+        if needed:
+            raise ValueError(f"{name}: None (a list of {micros} micro-batches on this rank)")
+        return None
+    if isinstance(batches, Tensor) or not isinstance(batches, Sequence):
+        raise TypeError(f"{name}: {type(batches).__name__} (a list of {micros} micro-batches)")
+    if len(batches) != micros:
+        raise ValueError(f"{name}: {len(batches)} micro-batches (the plan's {micros})")
+    return batches

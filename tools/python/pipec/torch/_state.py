@@ -1,0 +1,137 @@
+"""Names: of parameters in the whole model, of tied tensors, in checkpoints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict,
+                                                     get_optimizer_state_dict,
+                                                     set_model_state_dict,
+                                                     set_optimizer_state_dict)
+
+from ._place import Place, Stage
+
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
+
+
+def plain(name: str) -> str:
+    """Without what torch.compile puts before the names of a module."""
+    return name.replace("_orig_mod.", "")
+
+
+class Names:
+    def __init__(self, parts: dict[Stage, nn.Module], tied: list[list[nn.Parameter]],
+                 prefixed: bool):
+        self.parts, self.tied = parts, tied
+        self.container = nn.ModuleDict({f"s{k.stage}p{k.pipe}": part for k, part in parts.items()})
+        self.prefixes = {f"s{k.stage}p{k.pipe}.": f"stages.{k.stage}." if prefixed else ""
+                         for k in parts}
+
+    def broadcast(self, layout, groups) -> None:
+        """Copies of a stage, and of a tied tensor, start from the first of them."""
+        with torch.no_grad():
+            for key, part in self.parts.items():
+                ranks = layout.copies(key.stage)
+                if len(ranks) > 1:
+                    for tensor in [*part.parameters(), *part.buffers()]:
+                        dist.broadcast(tensor, layout.first_copy(key.stage), groups.of(ranks))
+            for first, *others in self.tied:
+                if len(layout.tied_ranks) > 1:
+                    dist.broadcast(first, layout.first_copy(min(layout.tied)),
+                                   groups.of(layout.tied_ranks))
+                for other in others:
+                    other.copy_(first)
+
+
+def names_of(place: Place, parts: dict[Stage, nn.Module], stages: tuple[int, ...],
+             tied: Sequence[Sequence[str]]) -> Names:
+    """Checks the names of tied tensors, and that no two stages have the same names. A collective."""
+    if bool(tied) != bool(stages):
+        raise ValueError(
+            f"tied: {list(tied)}, but the plan's tied stages are {list(stages)} "
+            "(both or neither: pipec compile --tied 0,S-1)")
+    named = {key: {plain(name): p for name, p in part.named_parameters(remove_duplicate=False)}
+             for key, part in parts.items()}
+    groups: list[list[nn.Parameter]] = []
+    for names in tied:
+        names = (names,) if isinstance(names, str) else tuple(names)
+        group: list[nn.Parameter] = []
+        for key, of_stage in named.items():
+            found = list(dict.fromkeys(of_stage[name] for name in names if name in of_stage))
+            if bool(found) != (key.stage in stages) or len(found) > 1:
+                raise ValueError(
+                    f"tied: stage {key.stage} has {len(found)} of {', '.join(names)} (one in each "
+                    f"of the plan's tied stages {', '.join(map(str, stages))}, none elsewhere)")
+            group += found
+        if group:
+            shapes = {tuple(p.shape) for p in group}
+            if len(shapes) > 1:
+                raise ValueError(f"tied: {', '.join(names)} have shapes {sorted(shapes)} (one)")
+            groups.append(group)
+    shared = {id(p) for group in groups for p in group}
+    owner: dict[int, tuple[int, str]] = {}
+    for key, of_stage in named.items():
+        for name, p in of_stage.items():
+            stage, other = owner.setdefault(id(p), (key.stage, name))
+            if stage != key.stage and id(p) not in shared and p.requires_grad:
+                raise ValueError(f"parts: stages {stage} and {key.stage} share {name} (tied=, and "
+                                 f"pipec compile --tied {stage},{key.stage})")
+    here = {key.stage: sorted(of_stage) for key, of_stage in named.items()}
+    everywhere = [here]
+    if dist.is_available() and dist.is_initialized():
+        everywhere = [None] * dist.get_world_size()
+        dist.all_gather_object(everywhere, here)
+    of_stages = {stage: names for held in everywhere for stage, names in held.items()}
+    count = Counter(name for names in of_stages.values() for name in names)
+    return Names(parts, groups, prefixed=any(n > 1 for n in count.values()))
+
+
+def renamed(state: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Keys with the first prefix that fits replaced."""
+
+    def name(key: str) -> str:
+        for old, new in pairs:
+            if key.startswith(old):
+                return new + key[len(old):]
+        return key
+
+    return {name(key): value for key, value in state.items()}
+
+
+def state_dict(names: Names, optimizer: torch.optim.Optimizer | None, steps: int) -> dict[str, Any]:
+    pairs = list(names.prefixes.items())
+    state = {"model": renamed(get_model_state_dict(names.container), pairs), "steps": steps}
+    if optimizer is not None:
+        of = get_optimizer_state_dict(names.container, optimizer, options=_FLAT)
+        state["optimizer"] = renamed(of, [(kind + old, kind + new) for old, new in pairs
+                                          for kind in ("state.", "param_groups.")])
+    return state
+
+
+def load_state_dict(names: Names, optimizer: torch.optim.Optimizer | None,
+                    state: Mapping[str, Any]) -> int:
+    own = state_dict(names, optimizer, 0)
+    for part in ("model", "optimizer"):
+        missing = sorted(set(own.get(part, ())) - set(state.get(part, ())))
+        if missing:
+            raise ValueError(f"state: no {missing[0]} in its {part!r}"
+                             + (f", nor {len(missing) - 1} others" if len(missing) > 1 else ""))
+    back = renamed_back(names, get_model_state_dict(names.container), state["model"])
+    set_model_state_dict(names.container, back)
+    if optimizer is not None:
+        keys = get_optimizer_state_dict(names.container, optimizer, options=_FLAT)
+        set_optimizer_state_dict(names.container, optimizer,
+                                 renamed_back(names, keys, state["optimizer"]), options=_FLAT)
+    return int(state["steps"])
+
+
+def renamed_back(names: Names, own: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `state` under this rank's own keys."""
+    pairs = [(kind + old, kind + new) for old, new in names.prefixes.items()
+             for kind in ("", "state.", "param_groups.")]
+    return {key: state[next(iter(renamed({key: None}, pairs)))] for key in own}
