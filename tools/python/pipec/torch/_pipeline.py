@@ -22,7 +22,7 @@ from ._place import Place, Stage, place
 from ._random import generators, preserved, step_seed
 from ._shapes import learn_shapes
 from ._stage import StageRunner, Values
-from ._state import load_state_dict, names_of, state_dict
+from ._state import Names, agreement, load_state_dict, state_dict, tied_parameters
 from ._watch import Watch
 
 
@@ -57,26 +57,25 @@ class Pipeline:
         self.plan = plan
         self.steps = 0
         """How many steps have been made; the next one's random numbers depend on it."""
-        self._parts = checked_parts(self.place, parts, len(plan.pipes))
-        if self.place.needs_targets and loss is None:
-            raise ValueError("loss: None (a function, on a rank with the last stage)")
-        if max_norm is not None and not max_norm > 0:
-            raise ValueError(f"max_norm: {max_norm} (a positive number, or None)")
-        if max_norm is not None and plan.clip == "off":
-            raise ValueError("max_norm: the plan has no norm (pipec compile --grad-norm exact)")
         self._optimizer, self._seed = optimizer, seed
         self._layout = Layout(plan, self.place)
-        devices = {p.device for part in self._parts.values() for p in part.parameters()}
-        if len(devices) > 1:
-            raise ValueError(f"parts: on {', '.join(sorted(map(str, devices)))} (on one device)")
-        self.device = devices.pop() if devices else torch.device("cpu")
+        with agreement(plan):  # a mistake of one rank ends all
+            self._parts = checked_parts(self.place, parts, len(plan.pipes))
+            self.device = device_of(self._parts)
+            if self.place.needs_targets and loss is None:
+                raise ValueError("loss: None (a function, on a rank with the last stage)")
+            if max_norm is not None and not max_norm > 0:
+                raise ValueError(f"max_norm: {max_norm} (a positive number, or None)")
+            if max_norm is not None and plan.clip == "off":
+                raise ValueError("max_norm: the plan has no norm (pipec compile --grad-norm exact)")
+            tied_here = tied_parameters(self._parts, self._layout.tied, tied)
+        self._names = Names(self._parts, tied_here)
         self._groups = Groups(plan, self.place, self._layout.edges, self._layout.sets, self.device)
         self._watch = Watch(self.place, plan, self._layout, silent_seconds, stall_seconds)
         self._values = Values()
         self._runners = {
             key: StageRunner(part, key.stage, plan.stages, self._values, loss, self.device,
                              self._layout.split(key), debug) for key, part in self._parts.items()}
-        self._names = names_of(self.place, self._parts, self._layout.tied, tied)
         self._gradients = Gradients(self._parts, plan.stages, self._names.tied,
                                     min(self._layout.tied, default=-1), optimizer, max_norm,
                                     self.device)
@@ -271,6 +270,13 @@ def checked_parts(place: Place, parts: Mapping[Any, nn.Module], pipes: int) -> d
         if key not in found:
             raise ValueError(f"parts: no module for {key} (all of place(plan).stages)")
     return {key: found[key] for key in place.stages}
+
+
+def device_of(parts: dict[Stage, nn.Module]) -> torch.device:
+    devices = {p.device for part in parts.values() for p in part.parameters()}
+    if len(devices) > 1:
+        raise ValueError(f"parts: on {', '.join(sorted(map(str, devices)))} (on one device)")
+    return devices.pop() if devices else torch.device("cpu")
 
 
 def checked_batches(name: str, batches: Sequence | None, micros: int, needed: bool):

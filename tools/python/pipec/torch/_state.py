@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model
                                                      set_model_state_dict,
                                                      set_optimizer_state_dict)
 
-from ._place import Place, Stage
+from ._place import Stage
 
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
 
@@ -24,11 +25,48 @@ def plain(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
+class agreement:
+    """A context in which all ranks check what they were given: an error of one is raised by all."""
+
+    def __init__(self, plan):
+        self._plan = plan
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, _, error, __):
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        here = (None if error is None else f"{type(error).__name__}: {error}",
+                hashlib.sha256(self._plan.bytes).hexdigest())
+        everywhere = [here] * dist.get_world_size()
+        dist.all_gather_object(everywhere, here)
+        if error is not None:
+            return
+        for rank, (text, digest) in enumerate(everywhere):
+            if text is not None:
+                raise ValueError(f"rank {rank}: {text}")
+            if digest != here[1]:
+                raise ValueError(f"plan: rank {rank} has another one (the same on all ranks)")
+
+
 class Names:
-    def __init__(self, parts: dict[Stage, nn.Module], tied: list[list[nn.Parameter]],
-                 prefixed: bool):
+    """Whose names in checkpoints are the model's, or begin with the stage's number if two stages
+    have equal names."""
+
+    def __init__(self, parts: dict[Stage, nn.Module], tied: list[list[nn.Parameter]]):
+        """A collective call."""
         self.parts, self.tied = parts, tied
         self.container = nn.ModuleDict({f"s{k.stage}p{k.pipe}": part for k, part in parts.items()})
+        here = {key.stage: [plain(name) for name in part.state_dict()]
+                for key, part in parts.items()}
+        everywhere = [here]
+        if dist.is_available() and dist.is_initialized():
+            everywhere = [None] * dist.get_world_size()
+            dist.all_gather_object(everywhere, here)
+        of_stages = {stage: names for held in everywhere for stage, names in held.items()}
+        count = Counter(name for names in of_stages.values() for name in names)
+        prefixed = any(n > 1 for n in count.values())
         self.prefixes = {f"s{k.stage}p{k.pipe}.": f"stages.{k.stage}." if prefixed else ""
                          for k in parts}
 
@@ -48,9 +86,9 @@ class Names:
                     other.copy_(first)
 
 
-def names_of(place: Place, parts: dict[Stage, nn.Module], stages: tuple[int, ...],
-             tied: Sequence[Sequence[str]]) -> Names:
-    """Checks the names of tied tensors, and that no two stages have the same names. A collective."""
+def tied_parameters(parts: dict[Stage, nn.Module], stages: tuple[int, ...],
+                    tied: Sequence[Sequence[str]]) -> list[list[nn.Parameter]]:
+    """This rank's parameters of each tied tensor, by the names of its parameters."""
     if bool(tied) != bool(stages):
         raise ValueError(
             f"tied: {list(tied)}, but the plan's tied stages are {list(stages)} "
@@ -68,27 +106,20 @@ def names_of(place: Place, parts: dict[Stage, nn.Module], stages: tuple[int, ...
                     f"tied: stage {key.stage} has {len(found)} of {', '.join(names)} (one in each "
                     f"of the plan's tied stages {', '.join(map(str, stages))}, none elsewhere)")
             group += found
+        shapes = {tuple(p.shape) for p in group}
+        if len(shapes) > 1:
+            raise ValueError(f"tied: {', '.join(names)} have shapes {sorted(shapes)} (one)")
         if group:
-            shapes = {tuple(p.shape) for p in group}
-            if len(shapes) > 1:
-                raise ValueError(f"tied: {', '.join(names)} have shapes {sorted(shapes)} (one)")
             groups.append(group)
     shared = {id(p) for group in groups for p in group}
-    owner: dict[int, tuple[int, str]] = {}
+    owner: dict[int, int] = {}
     for key, of_stage in named.items():
         for name, p in of_stage.items():
-            stage, other = owner.setdefault(id(p), (key.stage, name))
+            stage = owner.setdefault(id(p), key.stage)
             if stage != key.stage and id(p) not in shared and p.requires_grad:
                 raise ValueError(f"parts: stages {stage} and {key.stage} share {name} (tied=, and "
                                  f"pipec compile --tied {stage},{key.stage})")
-    here = {key.stage: sorted(of_stage) for key, of_stage in named.items()}
-    everywhere = [here]
-    if dist.is_available() and dist.is_initialized():
-        everywhere = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, here)
-    of_stages = {stage: names for held in everywhere for stage, names in held.items()}
-    count = Counter(name for names in of_stages.values() for name in names)
-    return Names(parts, groups, prefixed=any(n > 1 for n in count.values()))
+    return groups
 
 
 def renamed(state: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
