@@ -15,19 +15,9 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipec.torch import _split_layers as layers
-from pipec.torch._split_layers import ConvolutionKind, Record, Slot, Work
+from pipec.torch._split_layers import ConvolutionKind, Record, Shapes, Work
 
 Tensor = torch.Tensor
-
-
-class _Shapes:
-    """Shapes and dtypes of the outputs of the traced calls of each layer, for inputs of one
-    signature. A checkpoint inside the stage calls layers again in the backward: until a backward
-    has shown that there is none, each call gets a second probe."""
-
-    def __init__(self, count: int) -> None:
-        self.of: list[list[tuple[tuple[int, ...], torch.dtype]]] = [[] for _ in range(count)]
-        self.spare = True
 
 
 class Splitter:
@@ -42,60 +32,67 @@ class Splitter:
     Attributes:
         module: the stage.
         splittable: names of the parameters whose gradients the weight half computes.
-        whole: names of the other parameters that need a gradient.
+        whole: names of the other parameters that need a gradient. In a compiled stage, `measure`
+            moves here what is called in a checkpoint.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, compiled: bool | None = None) -> None:
+        """compiled: whether the stage or a part of it is compiled (None: found out, unless the
+        module's forward calls a function that is)."""
         self.module = module
+        self._is_compiled = compiled
         self._layers, others = _find(module)
         self._slots = [layers.split(layer) for layer in self._layers]
         self._others = [p for p in others.values() if p.requires_grad]
-        deferred = {id(p) for layer in self._layers if layer.weight.requires_grad
-                    for p in layers.trained(layer) if p is not None}
-        names = [(name.replace("_orig_mod.", ""), p) for name, p in module.named_parameters()
-                 if p.requires_grad]
-        self.splittable = [name for name, p in names if id(p) in deferred]
-        self.whole = [name for name, p in names if id(p) not in deferred]
+        self._name(self._layers)
         self._records: dict[Hashable, Record] = {}
-        self._shapes: dict[Any, _Shapes] = {}
+        self._shapes: dict[Any, list[Shapes]] = {}
         self._casts: dict[nn.Parameter, tuple[int, int, Tensor]] = {}
         self._bases: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     @property
     def compiled(self) -> bool:
         """Whether the stage or a part of it is compiled (by torch.compile or module.compile)."""
+        if self._is_compiled is not None:
+            return self._is_compiled
         return any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None
                    for m in self.module.modules())
 
     def measure(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module, not compiled, and notes the shapes that the probes of a compiled stage
-        need. Without it the first forward of each signature notes them and is not split, and the
-        stage is compiled once more."""
+        """Runs the module with these arguments, and returns what it returns.
+
+        To be called once for each signature (shapes and dtypes) of a compiled stage's inputs,
+        before `forward`: it notes the shapes that the probes need, without compiling anything.
+        Without it nothing is split while the stage is compiled.
+        """
         if not self.compiled:
             return self.module(*args, **kwargs)
+        shapes = [Shapes() for _ in self._slots]
         with torch.compiler.set_stance("force_eager"), torch.enable_grad():
-            record = Record()
-            self._open(record, learn=True)
+            self._open(Record(), shapes=shapes)
             try:
-                return self.module(*args, **kwargs)
+                output = self.module(*args, **kwargs)
             finally:
-                self._close(record, args, kwargs)
+                self._close()
+        self._shapes[self._signature(args, kwargs)] = shapes
+        self._name([layer for layer, of in zip(self._layers, shapes) if not of.checkpointed])
+        return output
 
     def forward(self, key: Hashable, *args: Any, **kwargs: Any) -> Any:
         """Runs the module with these arguments such that its backward can be split."""
         if key in self._records:
             raise RuntimeError(f"{key}: a second forward before the halves of the first ran")
         record = Record()
-        if self._shapes:
-            record.shapes = self._shapes.get(self._signature(args, kwargs))
-            if record.shapes is not None:
-                record.probes = [(self._zeros(i, record.shapes), [])
-                                 for i in range(len(self._slots))]
+        shapes = self._shapes and self._shapes.get(self._signature(args, kwargs))
+        if shapes:
+            record.probes = [(self._zeros(layer, of), [])
+                             for layer, of in zip(self._layers, shapes)]
         self._open(record)
         try:
             output = self.module(*args, **kwargs)
         finally:
-            self._close(record, args, kwargs)
+            self._close()
+        record.casts.clear()
         self._records[key] = record
         return output
 
@@ -116,7 +113,8 @@ class Splitter:
                 torch.autograd.backward(tuple(outputs), tuple(gradients))
         finally:
             record.running = False
-            self._close(record)
+            self._close()
+            record.casts.clear()
         record.done = True
         self._collect(record)
         # A gradient that became a parameter's .grad may be a view of a queued one.
@@ -182,6 +180,16 @@ class Splitter:
         for layer in self._layers:
             layers.unsplit(layer)
 
+    def _name(self, split: list[nn.Module]) -> None:
+        deferred = {id(p) for layer in split if layer.weight.requires_grad
+                    for p in layers.trained(layer) if p is not None}
+        self.splittable: list[str] = []
+        self.whole: list[str] = []
+        for name, p in self.module.named_parameters():
+            if p.requires_grad:
+                names = self.splittable if id(p) in deferred else self.whole
+                names.append(name.replace("_orig_mod.", ""))
+
     def _record(self, key: Hashable, done: bool) -> Record:
         record = self._records.get(key)
         if record is None or record.done != done:
@@ -190,42 +198,29 @@ class Splitter:
                                f"{', '.join(f'{k} {v}' for k, v in self.pending()) or 'nothing'})")
         return record
 
-    def _open(self, record: Record, learn: bool = False) -> None:
+    def _open(self, record: Record, shapes: list[Shapes] | None = None) -> None:
         """From here on, calls of the layers belong to the record."""
         for i, (layer, slot) in enumerate(zip(self._layers, self._slots)):
             weight = layer.weight
             if not isinstance(weight, nn.Parameter) or not weight.requires_grad:
                 continue  # frozen, or computed by now
-            slot.record, slot.casts, slot.learn = record, self._casts, learn
+            slot.record, slot.casts = record, self._casts
             slot.weight = weight.detach()
             slot.bias = None if layer.bias is None else layer.bias.detach()
-            if record.probes is not None:
+            if shapes is not None:
+                slot.shapes = shapes[i]
+            elif record.probes is not None:
                 slot.zeros, slot.calls = record.probes[i]
 
-    def _close(self, record: Record, args: Any = None, kwargs: Any = None) -> None:
-        """The calls are over. args and kwargs are given where they are a forward's."""
-        if any(slot.missed for slot in self._slots):
-            shapes = record.shapes
-            if shapes is None and args is not None:
-                shapes = self._shapes.setdefault(self._signature(args, kwargs),
-                                                 _Shapes(len(self._slots)))
-                record.shapes = shapes
-            for slot, known in zip(self._slots, shapes.of if shapes else ()):
-                for call, shape, dtype in slot.missed:
-                    if call < len(known):
-                        known[call] = (shape, dtype)
-                    elif call == len(known):
-                        known.append((shape, dtype))
-        if record.probes is None and any(slot.calls for slot in self._slots):
-            record.probes = [(slot.zeros, slot.calls) for slot in self._slots]
+    def _close(self) -> None:
+        """The calls are over."""
         for slot in self._slots:
             slot.__init__()
-        record.casts.clear()
 
-    def _zeros(self, i: int, shapes: _Shapes) -> list[Tensor]:
-        """The probes of layer i: tensors of one element, expanded. -0.0 + y is y, to the bit."""
-        device, zeros = self._layers[i].weight.device, []
-        for shape, dtype in shapes.of[i] * (2 if shapes.spare else 1):
+    def _zeros(self, layer: nn.Module, shapes: Shapes) -> list[Tensor]:
+        """The probes of a layer: tensors of one element, expanded. y + -0.0 is y, to the bit."""
+        device, zeros = layer.weight.device, []
+        for shape, dtype in () if shapes.checkpointed else shapes.calls:
             base = self._bases.get((dtype, device))
             if base is None:
                 base = self._bases[dtype, device] = torch.full((), -0.0, dtype=dtype, device=device)
@@ -234,16 +229,10 @@ class Splitter:
 
     def _collect(self, record: Record) -> None:
         """Queues what the probes of a compiled stage have received."""
-        if record.probes is None:
-            return
-        for layer, (zeros, calls) in reversed(list(zip(self._layers, record.probes))):
-            for call in reversed(range(len(zeros))):
-                dy = zeros[call].grad
-                if dy is not None:
-                    record.queue.append(Work.of(layer, calls[call], dy, *layers.trained(layer)))
-        if record.shapes is not None:
-            record.shapes.spare = any(len(calls) > len(known) for (_, calls), known in zip(
-                record.probes, record.shapes.of))
+        for layer, (zeros, calls) in reversed(list(zip(self._layers, record.probes or ()))):
+            for x, zero in reversed(list(zip(calls, zeros))):
+                if zero.grad is not None:
+                    record.queue.append(Work.of(layer, x, zero.grad, *layers.trained(layer)))
         record.probes = None
 
     def _signature(self, args: Any, kwargs: Any) -> Any:

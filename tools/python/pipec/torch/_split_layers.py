@@ -15,7 +15,7 @@ such a layer is a layer of its own class.
 
 from __future__ import annotations
 
-import copyreg
+import sys
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +55,23 @@ class Record:
         self.queue: list[Work] = []
         self.probes: list[tuple[list[Tensor], list[Tensor | None]]] | None = None  # per layer
         self.casts: dict[int, tuple[Tensor, Tensor]] = {}  # inputs of the stage under autocast
-        self.shapes: Any = None  # the shapes by which the probes were made
+
+
+class Shapes:
+    """Shape and dtype of what each call of a layer returns, as far as calls can have probes."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[torch.Size, torch.dtype]] = []
+        self.checkpointed = False
+
+    def note(self, y: Tensor) -> None:
+        if torch.is_grad_enabled():
+            self.calls.append((y.shape, y.dtype))
+        # What is compiled inside a checkpoint may have no side effects, so x cannot come out.
+        frame = sys._getframe()
+        while frame is not None and not self.checkpointed:
+            self.checkpointed = frame.f_globals.get("__name__") == "torch.utils.checkpoint"
+            frame = frame.f_back
 
 
 class Slot:
@@ -66,10 +82,9 @@ class Slot:
         self.casts: dict[nn.Parameter, tuple[int, int, Tensor]] | None = None
         self.weight: Tensor | None = None  # detached; None where the layer is not to be split
         self.bias: Tensor | None = None
-        self.learn = False  # note shapes only
+        self.shapes: Shapes | None = None  # where shapes are to be noted, and nothing else
         self.zeros: list[Tensor] = []  # the probe of each traced call
-        self.calls: list[Tensor | None] = []  # x of each traced call; None where it had no probe
-        self.missed: list[tuple[int, tuple[int, ...], torch.dtype]] = []  # calls without a probe
+        self.calls: list[Tensor | None] = []  # x of each traced call; None where it is not split
 
 
 class LinearKind:
@@ -240,19 +255,18 @@ def _eager(layer: nn.Module, kind: Any, slot: Slot, x: Tensor) -> Tensor:
 
 def _traced(layer: nn.Module, base: type, slot: Slot, x: Tensor) -> Tensor:
     call = len(slot.calls)
-    if call < len(slot.zeros):
-        zero = slot.zeros[call]
-        dtype = _autocast_dtype(x)
-        if dtype is not None:
-            x = x.to(dtype)
-        y = layer._pipec_kind.traced(layer, x, slot.weight, slot.bias)
-        if zero.shape == y.shape and zero.dtype == y.dtype:
-            slot.calls.append(x.detach())
-            return y + zero
-    y = base.forward(layer, x)
-    slot.calls.append(None)
-    slot.missed.append((call, tuple(y.shape), y.dtype))
-    return y
+    if call >= len(slot.zeros):
+        return base.forward(layer, x)
+    zero = slot.zeros[call]
+    dtype = _autocast_dtype(x)
+    if dtype is not None:
+        x = x.to(dtype)
+    y = layer._pipec_kind.traced(layer, x, slot.weight, slot.bias)
+    if zero.shape != y.shape or zero.dtype != y.dtype:
+        slot.calls.append(None)
+        return base.forward(layer, x)
+    slot.calls.append(x.detach())
+    return y + zero
 
 
 _CLASSES: dict[type, type] = {}
@@ -298,21 +312,20 @@ def _split_class(base: type) -> type:
 
         def forward(self, *args, **kwargs):
             slot = self._pipec_slot
+            if slot.shapes is not None:
+                y = base.forward(self, *args, **kwargs)
+                slot.shapes.note(y)
+                return y
             if slot.weight is None or not torch.is_grad_enabled():
                 return base.forward(self, *args, **kwargs)
             x = args[0] if args else next(iter(kwargs.values()))
             if torch.compiler.is_compiling():
                 return _traced(self, base, slot, x)
-            if slot.learn:
-                y = base.forward(self, x)
-                slot.calls.append(None)
-                slot.missed.append((len(slot.calls) - 1, tuple(y.shape), y.dtype))
-                return y
             return _eager(self, kind, slot, x)
 
         def __reduce_ex__(self, protocol):
             state = {k: v for k, v in self.__dict__.items() if k != "_pipec_slot"}
-            return copyreg.__newobj__, (base,), state
+            return object.__new__, (base,), state
 
     Split.__name__, Split.__qualname__ = base.__name__, base.__qualname__
     _CLASSES[base] = Split
