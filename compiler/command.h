@@ -48,7 +48,8 @@ struct Arguments {
   nccl::Terms terms;
   std::string communicators = "auto";  // or a sharing's name
   std::string of_nccl;                 // an option that needs it, as given
-  std::string completion, manual;      // the script that completes words, and the page for man(1)
+  // The script that completes words, the page for man(1), and the table of options.
+  std::string completion, manual, options;
 
   Progress* progress = nullptr;  // REQUIRED by every command
 };
@@ -64,6 +65,7 @@ Status TuneCommand(const Arguments& a);
 Status SchemesCommand(const Arguments& a);
 Status PassesCommand(const Arguments& a);
 Status OpsCommand(const Arguments& a);
+Status ValuesCommand(const Arguments& a);
 Status MachinesCommand(const Arguments& a);
 
 // The machine that was given, or the profile; `costs` is what --costs says, and becomes empty if

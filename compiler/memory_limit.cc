@@ -14,7 +14,7 @@ Result<MemoryLimit> ParseMemoryLimit(const std::string& text) {
                                   Shown(text)));
   MemoryLimit limit;
   for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(':', begin), text.size());
+    const size_t end = std::min(text.find_first_of(":,", begin), text.size());
     const std::string_view word = std::string_view(text).substr(begin, end - begin);
     const auto quantity = ReadQuantity(word);
     if (!quantity || quantity->dimension > Dimension::kBytes ||

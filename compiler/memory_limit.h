@@ -15,7 +15,7 @@ struct MemoryLimit {
 };
 
 // "1.5", "2:2:1.5:1" in activations of one micro-batch of a whole device; "40GiB",
-// "40GiB:24GiB" in bytes (B, KiB, MiB, GiB, TiB). The error
+// "40GiB:24GiB" in bytes (B, KiB, MiB, GiB, TiB); commas separate, too. The error
 // names no option.
 Result<MemoryLimit> ParseMemoryLimit(const std::string& text);
 

@@ -63,6 +63,7 @@ class CommandLine {
     Listing("schemes", "list the schemes", SchemesCommand);
     Listing("passes", "list the passes", PassesCommand);
     Listing("ops", "list the instructions", OpsCommand);
+    Listing("values", "list the kinds of values that instructions work on", ValuesCommand);
     Listing("machines", "list the machines that --machine knows", MachinesCommand);
     Add(
         "completion", "print what completes words in bash and zsh",
@@ -73,6 +74,10 @@ class CommandLine {
           for (const Machine& machine : Machines()) machines += machine.name + " ";
           a_.completion = CompletionScript(app_, {{"--scheme", schemes}, {"--machine", machines}});
         });
+    Add(
+        "options", "print the options of all commands as JSON",
+        [](const Arguments& a) { return PrintOut(a.options); }, "pipec options")
+        ->parse_complete_callback([this] { a_.options = OptionTable(app_); });
     Add(
         "man", "print the manual page", [](const Arguments& a) { return PrintOut(a.manual); },
         "pipec man | man -l -")

@@ -1,4 +1,4 @@
-// pipec schemes, passes, ops, machines: the tables that the other commands know.
+// pipec schemes, passes, ops, values, machines: the tables that the other commands know.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -12,20 +12,43 @@
 #include "compiler/pass.h"
 #include "compiler/scheme.h"
 #include "schema/base/units.h"
+#include "schema/text_form.h"
 
 namespace pp {
 namespace {
 
-// A table of names and meanings, for people or for programs.
-template <typename Rows, typename Name, typename Meaning>
-Status List(const Arguments& a, const Rows& rows, Name name, Meaning meaning) {
+// A row of a table: for people its name and meaning, for programs what `more` has, too.
+struct ListRow {
+  std::string name, meaning;
+  nlohmann::json more = nlohmann::json::object();
+};
+
+Status List(const Arguments& a, const std::vector<ListRow>& rows) {
   std::string out;
   auto json = nlohmann::json::array();
-  for (const auto& row : rows) {
-    out += fmt::format("{:<18} {}\n", name(row), meaning(row));
-    json.push_back({{"name", name(row)}, {"meaning", meaning(row)}});
+  for (const ListRow& row : rows) {
+    out += fmt::format("{:<18} {}\n", row.name, row.meaning);
+    json.push_back({{"name", row.name}, {"meaning", row.meaning}});
+    json.back().update(row.more);
   }
   return PrintOut(a.format == "json" ? json.dump() + "\n" : out);
+}
+
+// The fields that an op has, in the order of the text form, each with what stands before it there:
+// [{"name":"stage","text":"s"}, ...]. For a WAIT those of any value.
+nlohmann::json FieldsOf(const OpInfo& op) {
+  FieldSet fields = op.fields;
+  if (op.op == Op::kWait)
+    for (const KindInfo& kind : Kinds())
+      fields = fields | pp::FieldsOf({.op = Op::kWait, .value = kind.kind});
+  auto json = nlohmann::json::array();
+  ForEachField([&](const auto& info) {
+    if (!fields.Has(info.field)) return;
+    std::string text(text::WordBefore(op.op, info.field));
+    if (!text.empty()) text += ' ';
+    json.push_back({{"name", info.name}, {"text", text.append(info.text)}});
+  });
+  return json;
 }
 
 }  // namespace
@@ -53,22 +76,37 @@ Status SchemesCommand(const Arguments& a) {
   return PrintOut(a.format == "json" ? json.dump() + "\n" : out);
 }
 Status PassesCommand(const Arguments& a) {
-  std::vector<std::pair<std::string, std::string>> rows;
+  std::vector<ListRow> rows;
   for (const Pass& pass : Passes())
-    rows.emplace_back(pass.name, fmt::format("{}{}", pass.summary,
-                                             pass.takes > Form::kSchedule ? " (always)" : ""));
+    rows.push_back(
+        {std::string(pass.name),
+         fmt::format("{}{}", pass.summary, pass.takes > Form::kSchedule ? " (always)" : "")});
   std::string mario;
   for (const Pass& pass : MarioPasses())
     mario += (mario.empty() ? "" : ",") + std::string(pass.name);
-  rows.emplace_back("mario", "stands for " + mario);
-  return List(
-      a, rows, [](const auto& row) { return row.first; },
-      [](const auto& row) { return row.second; });
+  rows.push_back({"mario", "stands for " + mario});
+  return List(a, rows);
 }
+
 Status OpsCommand(const Arguments& a) {
-  return List(
-      a, Ops(), [](const OpInfo& row) { return std::string(row.text); },
-      [](const OpInfo& row) { return std::string(row.meaning); });
+  constexpr std::string_view kLanes[] = {"compute", "send", "recv", "reduce"};
+  std::vector<ListRow> rows;
+  for (const OpInfo& op : Ops())
+    rows.push_back({std::string(op.text),
+                    std::string(op.meaning),
+                    {{"number", static_cast<int>(op.op)},
+                     {"lane", kLanes[static_cast<int>(op.lane)]},
+                     {"fields", FieldsOf(op)}}});
+  return List(a, rows);
+}
+
+Status ValuesCommand(const Arguments& a) {
+  std::vector<ListRow> rows;
+  for (const KindInfo& kind : Kinds())
+    rows.push_back({std::string(kind.text),
+                    std::string(kind.meaning),
+                    {{"number", static_cast<int>(kind.kind)}}});
+  return List(a, rows);
 }
 
 Status MachinesCommand(const Arguments& a) {

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <vector>
 
+#include "schema/base/split.h"
 #include "schema/base/version.h"
 
 namespace pp {
@@ -102,6 +105,23 @@ std::string Upper(std::string text) {
   return text;
 }
 
+nlohmann::ordered_json RowOf(const CLI::Option& option) {
+  nlohmann::ordered_json row = {{"name", option.get_name()}};
+  if (option.get_expected_max() > 0) row["value"] = option.get_type_name();
+  if (const std::string type = option.get_type_name(); type.find('|') != type.npos)
+    row["choices"] = Split(type, '|');
+  if (const std::string usual = option.get_default_str(); !usual.empty()) row["default"] = usual;
+  if (option.get_required()) row["required"] = true;
+  for (const auto& [key, others] :
+       {std::pair("needs", option.get_needs()), {"excludes", option.get_excludes()}}) {
+    std::set<std::string> names;  // in an order of their own, not that of addresses
+    for (const CLI::Option* other : others) names.insert(other->get_name());
+    if (!names.empty()) row[key] = names;
+  }
+  row["help"] = option.get_description();
+  return row;
+}
+
 }  // namespace
 
 std::string CompletionScript(const CLI::App& app,
@@ -128,6 +148,16 @@ complete -o default -F _{0} {0}
 )",
       program, has_commands ? fmt::format("  ((COMP_CWORD > 1)) || words='{}'\n", commands) : "",
       has_commands ? "${COMP_WORDS[1]}" : "", cases);
+}
+
+std::string OptionTable(const CLI::App& app) {
+  nlohmann::ordered_json table;
+  for (const CLI::App* sub : CommandsOf(app)) {
+    auto& rows = table[sub->get_name()] = nlohmann::json::array();
+    for (const CLI::Option* option : sub->get_options())
+      if (option != sub->get_help_ptr()) rows.push_back(RowOf(*option));
+  }
+  return table.dump() + "\n";
 }
 
 std::string ManualPage(const CLI::App& app, const std::string& see_also) {

@@ -12,6 +12,11 @@ namespace pp {
 // separated by spaces.
 std::string CompletionScript(const CLI::App& app, const std::map<std::string, std::string>& values);
 
+// The options of each command as JSON, for other programs that offer them: {"COMMAND":[{"name":
+// "--dtype","value":"fp32|bf16","choices":["fp32","bf16"],"default":"fp32","help":"..."}, ...]}. A
+// flag has no "value"; "required", "needs" and "excludes" only stand where they say something.
+std::string OptionTable(const CLI::App& app);
+
 // The page for man(1), in its own language.
 std::string ManualPage(const CLI::App& app, const std::string& see_also);
 

@@ -1,0 +1,207 @@
+"""A plan: what the compiler writes, as an object."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Literal, Sequence, TypeVar
+
+from pipec._binary import Error, run
+from pipec._flat import Damaged, Table
+from pipec._lists import Instructions
+from pipec._options import text_of, words_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pipec._typed import ShowOptions, SimulateOptions, VerifyOptions
+
+# The formats that this reader understands (schema/base/version.h).
+_FORMATS = range(3, 5)
+# After the FlatBuffer: its length and its checksum.
+_SEAL = struct.Struct("<QQ")
+# The enums of schema/program.fbs.
+_P2P = ("async", "blocking")
+_DTYPES = ("fp32", "bf16", "fp16")
+_BACKENDS = ("cpu", "cuda")
+
+T = TypeVar("T")
+Routine = Literal["step", "evaluation", "prologue", "epilogue"]
+# Their fields in table Device. A program whose steps do not overlap has the step alone.
+_ROUTINES = {"prologue": 0, "step": 1, "epilogue": 2, "evaluation": 5}
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """A program for each of D devices, which together run one step of S stages and M micro-batches.
+
+    It cannot be changed, equals a plan of the same bytes, and can be hashed and pickled. `compile`,
+    `load`, `import_` and `tune` make plans that are proved safe; `Plan(data)` only reads what one
+    of them made, such as bytes that another process sent.
+    """
+
+    bytes: bytes  # of the file
+    scheme: str = field(init=False, compare=False)
+    passes: str = field(init=False, compare=False)  # "mario", as given
+    p2p: Literal["async", "blocking"] = field(init=False, compare=False)
+    devices: int = field(init=False, compare=False)  # D
+    stages: int = field(init=False, compare=False)  # S
+    microbatches: int = field(init=False, compare=False)  # M, of one replica
+    replicas: int = field(init=False, compare=False)  # data-parallel copies of all that
+    zero: int = field(init=False, compare=False)  # 1: copies share the optimizer's state
+    clip: bool = field(init=False, compare=False)  # False: there is no gradient norm
+    costs: str = field(init=False, compare=False)  # "f=1,b=2"; "": none were given
+    # One entry a pipe, which is one copy of the model: for each of S stages its device.
+    pipes: tuple[tuple[int, ...], ...] = field(init=False, compare=False)
+    pipe_of: tuple[int, ...] = field(init=False, compare=False)  # for each of M: its pipe
+    tied: tuple[int, ...] = field(init=False, compare=False)  # stages that share a parameter
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", bytes(memoryview(self.bytes)))
+        for name, value in _damage(_head, self.bytes).items():
+            object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan, (self.bytes,)
+
+    def __repr__(self) -> str:
+        replicas = f", {self.replicas} replicas" if self.replicas > 1 else ""
+        return (
+            f"<pipec.Plan {self.scheme}: {self.devices} devices, {self.stages} stages, "
+            f"{self.microbatches} micro-batches{replicas}, {self.p2p}>"
+        )
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """The model that the plan trains, and where it is cut: "model" (Hugging Face's config.json
+        as a dict), "micro_batch_size" in sequences, "sequence_length" in tokens,
+        "layers_per_stage", "tp", "sequence_parallel", "recompute", "dtype", "backend", "keep".
+        None: a schedule without a model."""
+        return _damage(_job, self.bytes)
+
+    def lists(self, routine: Routine = "step") -> list[Instructions]:
+        """For each device its instructions, as columns.
+
+        routine: "step" is one optimizer step. Where steps overlap, K of them are "prologue", K - 1
+        times "step", "epilogue", and in a step micro-batches from M on are those of the next one.
+        "evaluation" has only the forwards of one batch.
+        """
+        if routine not in _ROUTINES:
+            raise Error(f"routine: {routine!r} ({', '.join(_ROUTINES)})")
+        number = _ROUTINES[routine]
+        return _damage(
+            lambda data: [Instructions(device.table(number)) for device in _root(data).tables(10)],
+            self.bytes,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan's file, whole or not at all."""
+        path = Path(path)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            part.write_bytes(self.bytes)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def verify(self, **options: Unpack[VerifyOptions]) -> dict[str, Any]:
+        """Proves the plan again, with transport="nccl" for NCCL's streams, too. What was proved; an
+        Error says what is not safe."""
+        return json.loads(self._run("verify", words_of(options), "json"))
+
+    def simulate(self, **options: Unpack[SimulateOptions]) -> dict[str, Any]:
+        """Predicts one step: "makespan", "period" (from step to step) and each device's "busy" in
+        "unit", "bubble" as a share, "peak_activations" in micro-batches of a whole device,
+        "peak_bytes". With why=True also each device's "idle" by cause, and the "critical_path".
+
+        The costs are the plan's own, unless costs, machine or device_flops is given.
+        """
+        return json.loads(self._run("simulate", words_of(options), "json"))
+
+    def show(self, format: str = "text", **options: Unpack[ShowOptions]) -> str:
+        """The plan as text, which `import_` reads, or as "grid", "stages", "memory", "svg", "html",
+        "json", "chrome-trace" or "torch-csv"."""
+        return self._run("show", words_of(options), format)
+
+    def _repr_svg_(self) -> str:
+        return self.show("svg")
+
+    def _run(self, command: str, words: list[str], format: str) -> str:
+        words = [command, *words, "--format=" + text_of("--format", format), "-"]
+        return run(words, self.bytes, name="plan").decode("utf-8", "replace")
+
+
+def _root(data: bytes) -> Table:
+    """The plan's table. Its checksum is for `pipec verify`."""
+    if len(data) < 8 or data[4:8] != b"PIPE":
+        raise Error("plan: not a plan (what pipec wrote)")
+    length = _SEAL.unpack_from(data, len(data) - _SEAL.size)[0] if len(data) > _SEAL.size else 0
+    if length != len(data) - _SEAL.size:
+        raise Error(f"plan: truncated or damaged: {len(data)} bytes without their length at the end")
+    root = Table.root(data)
+    if root.number(0, "I") not in _FORMATS:
+        raise Error(
+            f"plan: has format {root.number(0, 'I')} ({_FORMATS[0]} to {_FORMATS[-1]}: a newer "
+            "package reads newer ones)"
+        )
+    return root
+
+
+def _head(data: bytes) -> dict[str, Any]:
+    """The members of Plan that the plan's table has."""
+    root = _root(data)
+    return {
+        "scheme": root.text(1) or "",
+        "passes": root.text(2) or "",
+        "p2p": _name(_P2P, root.number(3, "B")),
+        "devices": root.number(4, "i"),
+        "stages": root.number(5, "i"),
+        "microbatches": root.number(6, "i"),
+        "pipes": tuple(_wholes(pipe, 0) for pipe in root.tables(7)),
+        "pipe_of": _wholes(root, 8),
+        "replicas": root.number(11, "i", 1),
+        "zero": root.number(12, "i"),
+        "clip": bool(root.number(13, "B", 1)),
+        "costs": root.text(14) or "",
+        "tied": _wholes(root, 15),
+    }
+
+
+def _job(data: bytes) -> dict[str, Any] | None:
+    job = _root(data).table(9)
+    if job is None:
+        return None
+    return {
+        "model": json.loads(job.text(0) or "{}"),
+        "micro_batch_size": job.number(1, "i", 1),
+        "sequence_length": job.number(2, "i"),
+        "layers_per_stage": list(_wholes(job, 3)),
+        "tp": job.number(4, "i", 1),
+        "sequence_parallel": bool(job.number(5, "B")),
+        "recompute": job.text(6) or "stage",
+        "dtype": _name(_DTYPES, job.number(7, "B")),
+        "backend": _name(_BACKENDS, job.number(8, "B")),
+        "keep": job.text(9) or "none",
+    }
+
+
+def _wholes(table: Table, field: int) -> tuple[int, ...]:
+    column = table.column(field, "<i4")
+    return () if column is None else tuple(column.tolist())
+
+
+def _name(names: Sequence[str], number: int) -> str:
+    if number >= len(names):
+        raise Damaged(f"{number} is none of {', '.join(names)}")
+    return names[number]
+
+
+def _damage(read: Callable[[bytes], T], data: bytes) -> T:
+    """What `read` makes of a plan's bytes; what is outside of them is an Error."""
+    try:
+        return read(data)
+    except (Damaged, json.JSONDecodeError) as error:
+        raise Error(f"plan: damaged: {error} (compile it again)") from None
