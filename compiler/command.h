@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/interop.h"
 #include "compiler/machine/fit.h"
 #include "compiler/pass.h"
 #include "compiler/progress.h"
@@ -39,7 +40,8 @@ struct Arguments {
   // Files, and what is printed.
   std::vector<std::string> plans;
   std::string output, trace, print_after, format = "text", import_format, color = "auto";
-  int device = -1;  // of show
+  int device = -1;                                   // of show
+  TorchMessages messages = TorchMessages::kCompute;  // of show
   bool time_passes = false, why = false, quiet = false;
   bool terminal = false;  // standard output is a terminal that wants colours
   // What carries a plan's messages, for simulate and for verify.

@@ -10,10 +10,13 @@
 //   F        FW            SEND_F, RECV_F   the output, the input of the stage
 //   B        BW            SEND_B, RECV_B   the gradient of the input, of the output
 //   I, W     BW_input, BW_weight            (7F4;0B0)OVERLAP_F_B   two that overlap
+//            WAIT ... sent                  WAIT_SEND_F, WAIT_SEND_B
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "schema/base/status.h"
 #include "schema/program.h"
@@ -34,8 +37,21 @@ namespace pp {
 Result<Program> ParseTorchCsv(std::string_view text, const std::string& origin,
                               Naming* name = nullptr);
 
-// The compute instructions, in PyTorch's "compute_only" form. Error: the first thing that
-// PyTorch cannot express: a recomputation, a stage on two devices, work outside of the body.
-Result<std::string> PrintTorchCsv(const Program& program);
+enum class TorchMessages : uint8_t { kCompute, kFull };
+inline constexpr std::string_view kTorchMessages[] = {"compute", "full"};
+
+// PyTorch's "compute_only" form: the compute instructions, to which it adds messages by its own
+// rules; or its "compute_comms" form, with the plan's messages. There a WAIT for a value is implied
+// by what uses it, a WAIT for the end of a send is WAIT_SEND (of a blocking plan right after the
+// send), and each row ends with REDUCE_GRAD and WAIT_REDUCE_GRAD of its stages. Micro-batches have
+// the numbers of LossOrder. Error: the first thing that PyTorch cannot express: a recomputation, a
+// stage on two devices, work outside of the body.
+Result<std::string> PrintTorchCsv(const Program& program,
+                                  TorchMessages messages = TorchMessages::kCompute);
+
+// PyTorch looks the loss of micro-batch m up as the m-th that its last stage has computed, so the
+// forwards there have to be in order. They are where each micro-batch has its place among them as
+// its number: the same schedule, as all micro-batches are alike. By micro-batch.
+std::vector<int32_t> LossOrder(const Program& program);
 
 }  // namespace pp

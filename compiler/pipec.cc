@@ -227,6 +227,10 @@ class CommandLine {
     Plans(sub);
     options::AddWhole(sub, "--device", "only this list", 0, &a_.device);
     options::AddChoice(sub, "--format", "what to print", kShowFormats, &a_.format);
+    options::AddChoice(sub, "--messages",
+                       "of torch-csv: PyTorch adds them (compute_only), or the plan's "
+                       "(compute_comms)",
+                       kTorchMessages, &a_.messages);
     Colour(sub);
     Quiet(sub);
   }

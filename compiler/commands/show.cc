@@ -1,5 +1,6 @@
 // pipec show and pipec simulate: a plan as text, as data and as a picture.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "compiler/draw/picture.h"
 #include "compiler/interop.h"
 #include "compiler/measured.h"
+#include "compiler/places.h"
 #include "compiler/simulate.h"
 #include "schema/base/text_source.h"
 #include "schema/base/units.h"
@@ -167,9 +169,31 @@ std::string PredictionsAsText(const Arguments& a, const std::vector<Simulated>& 
   return out;
 }
 
+// Says on standard error what the rows do not: renumbered micro-batches, and what torchtitan, which
+// takes compute instructions alone, has to be told beside them.
+Status ShowTorchCsv(const Arguments& a, const Program& program) {
+  const auto csv = PrintTorchCsv(program, a.messages);
+  if (!csv.ok()) return csv.status().In(a.plans[0]);
+  const std::vector<int32_t> order = LossOrder(program);
+  if (!std::is_sorted(order.begin(), order.end()))
+    Note(a, fmt::format("pipec: {}: micro-batches 0 to {} become {} (in the order of the last "
+                        "stage's forwards, by which PyTorch looks up losses)",
+                        Shown(a.plans[0]), order.size() - 1, fmt::join(order, " ")));
+  if (a.messages == TorchMessages::kCompute) {
+    const auto name = TorchtitanSchedule(program);
+    Note(a, fmt::format("pipec: {}: torchtitan {}", Shown(a.plans[0]),
+                        name.ok() ? "needs pipeline_parallel_schedule " + *name
+                                  : "cannot place it: " + name.status().message()));
+  }
+  return PrintOut(*csv);
+}
+
 }  // namespace
 
 Status ShowCommand(const Arguments& a) {
+  if (a.messages == TorchMessages::kFull && a.format != "torch-csv")
+    return Status::Invalid(
+        fmt::format("--messages: goes with --format torch-csv, not {}", a.format));
   if (a.device >= 0 && a.format != "text")
     return Status::Invalid(fmt::format("--device: goes with --format text, not {}", a.format));
   // Pictures of time are the simulator's.
@@ -184,10 +208,7 @@ Status ShowCommand(const Arguments& a) {
   a.progress->Doing("printing " + a.plans[0]);
   auto program = Load(a.plans[0]);
   if (!program.ok()) return program.status();
-  if (a.format == "torch-csv") {
-    const auto csv = PrintTorchCsv(*program);
-    return csv.ok() ? PrintOut(*csv) : csv.status().In(a.plans[0]);
-  }
+  if (a.format == "torch-csv") return ShowTorchCsv(a, *program);
   if (a.format == "stages" || a.format == "memory") {
     const auto table = a.format == "stages" ? Stages(*program) : MemoryTable(*program);
     return table.ok() ? PrintOut(*table) : table.status().In(a.plans[0]);

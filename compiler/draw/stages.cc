@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "compiler/draw.h"
+#include "compiler/places.h"
 #include "schema/model/work.h"
 
 namespace pp {
@@ -13,28 +14,13 @@ namespace {
 std::string Bytes(int64_t bytes) { return fmt::format("{:.4g}", static_cast<double>(bytes) / 1e6); }
 std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
 
-// Where stages have to be for other trainers.
-enum class Place : uint8_t { kLoop, kV };
-int DeviceOf(Place place, int stage, int devices) {
-  return place == Place::kV && stage >= devices ? 2 * devices - 1 - stage : stage % devices;
-}
-
-// Why another trainer cannot place the stages so, or nothing.
+// Why another trainer cannot take the cut, or nothing.
 std::string WhyNot(const Program& program, Place place) {
-  if (program.pipes.size() > 1)
-    return fmt::format("stage 0 is on {} devices (on one)", program.pipes.size());
-  if (place == Place::kV && program.stages != 2 * program.devices)
-    return fmt::format("{} stages (two for each of {} devices)", program.stages, program.devices);
-  for (int s = 0; s < program.stages; ++s) {
-    const int device = program.pipes[0].device_of[s], right = DeviceOf(place, s, program.devices);
-    if (device != right)
-      return fmt::format("stage {} is on device {} (on device {})", s, device, right);
-  }
+  if (std::string why = Misplaced(program, place); !why.empty()) return why;
   const auto& layers = program.job->layers_per_stage;
   const auto none = std::find(layers.begin(), layers.end(), 0);
-  if (none != layers.end())
-    return fmt::format("stage {} has no layer (at least one each)", none - layers.begin());
-  return "";
+  if (none == layers.end()) return "";
+  return fmt::format("stage {} has no layer (at least one each)", none - layers.begin());
 }
 
 // The same cut as other trainers take it: Megatron-LM's --pipeline-model-parallel-layout (E the
@@ -54,8 +40,7 @@ std::string OfOthers(const Program& program) {
     begin += layers;
   }
   const std::string no_loop = WhyNot(program, Place::kLoop);
-  const bool is_v = program.stages == 2 * program.devices &&
-                    program.pipes[0].device_of.back() == 0 && program.devices > 1;
+  const bool is_v = PlaceOf(program) == Place::kV;
   const std::string why_not = is_v ? WhyNot(program, Place::kV) : no_loop;
   return fmt::format("Megatron-LM: {}\ntorchtitan: {}\n",
                      no_loop.empty() ? megatron + "L" : "not with its layout: " + no_loop,
