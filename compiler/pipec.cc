@@ -263,6 +263,7 @@ class CommandLine {
         return ReadWhole(text, 1, most, value);
       });
     };
+    options::AddChoice(sub, "--format", "what to print", kListFormats, &a_.format);
     number("--kernels", "of nccl, that run concurrently on a device (default: any number)",
            INT32_MAX, &a_.terms.kernels);
     number("--queues", "hardware queues of a device (CUDA_DEVICE_MAX_CONNECTIONS)",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "compiler/command.h"
@@ -175,10 +176,14 @@ Status ShowTorchCsv(const Arguments& a, const Program& program) {
   const auto csv = PrintTorchCsv(program, a.messages);
   if (!csv.ok()) return csv.status().In(a.plans[0]);
   const std::vector<int32_t> order = LossOrder(program);
-  if (!std::is_sorted(order.begin(), order.end()))
-    Note(a, fmt::format("pipec: {}: micro-batches 0 to {} become {} (in the order of the last "
+  if (!std::is_sorted(order.begin(), order.end())) {
+    constexpr size_t kShown = 16;
+    const std::span<const int32_t> first(order.data(), std::min(order.size(), kShown));
+    Note(a, fmt::format("pipec: {}: micro-batches 0, 1, ... become {}{} (in the order of the last "
                         "stage's forwards, by which PyTorch looks up losses)",
-                        Shown(a.plans[0]), order.size() - 1, fmt::join(order, " ")));
+                        Shown(a.plans[0]), fmt::join(first, ", "),
+                        order.size() > kShown ? ", ..." : ""));
+  }
   if (a.messages == TorchMessages::kCompute) {
     const auto name = TorchtitanSchedule(program);
     Note(a, fmt::format("pipec: {}: torchtitan {}", Shown(a.plans[0]),

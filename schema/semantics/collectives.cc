@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "schema/text.h"
 
@@ -42,6 +44,31 @@ Collectives FindCollectives(const Program& program) {
     }
   }
   return found;
+}
+
+std::vector<Collective> InOneOrder(Collectives collectives) {
+  std::vector<size_t> missing;  // members that have not come to it
+  for (const Collective& one : collectives.all) missing.push_back(one.members.size());
+  std::vector<size_t> next(collectives.started_by.size(), 0);
+  std::vector<int> going(next.size());
+  std::iota(going.rbegin(), going.rend(), 0);
+  std::vector<Collective> ordered;
+  while (!going.empty()) {
+    const int device = going.back();
+    going.pop_back();
+    const std::vector<int>& started = collectives.started_by[device];
+    if (next[device] == started.size()) continue;
+    const int at = started[next[device]++];
+    if (--missing[at] > 0) continue;
+    const std::vector<int>& members = collectives.all[at].members;
+    going.insert(going.end(), members.rbegin(), members.rend());
+    ordered.push_back(std::move(collectives.all[at]));
+  }
+  return ordered;
+}
+
+bool IsOverReplicas(const Program& program, Op op) {
+  return program.replicas > 1 && (op != Op::kReduceNorm || program.zero == 1);
 }
 
 Status FindOppositeOrders(const Program& program) {

@@ -22,6 +22,13 @@ struct Collectives {
 };
 Collectives FindCollectives(const Program& program);
 
+// All of them, in an order that has each device's. REQUIRES: there is one, as the proof has shown.
+std::vector<Collective> InOneOrder(Collectives collectives);
+
+// Whether the ranks of all replicas take part, rather than those of one: all of them hold a copy of
+// each stage, but the norm is the same for all, unless it has shards (ZeRO-1).
+bool IsOverReplicas(const Program& program, Op op);
+
 // What explains a deadlock (Execute finds it: a device does one collective after the other) better
 // than its cycle. Error: the two collectives and the two devices that start them in opposite
 // orders.

@@ -2,13 +2,15 @@
 
     run.py FILE.csv...        one process per rank (gloo, CPU)
 
-Each file is a "compute_only" CSV, as `pipec show --format torch-csv` writes it. The model is a
-stack of small stages: an embedding, blocks, and a head with cross-entropy. The loss and every
-gradient must be those of the same stages run one after the other on the same batch, up to
-rounding. Prints a line a file; exit status 1 if any differs.
+Each file is a CSV as `pipec show --format torch-csv` writes it: "compute_only", or "compute_comms"
+if it has messages. The model is a stack of small stages: an embedding, blocks, and a head with
+cross-entropy. The loss of each micro-batch and every gradient must be those of the same stages run
+one after the other on the same batch, up to rounding. Prints a line a file; exit status 1 if any
+differs.
 """
 
 import datetime
+import itertools
 import re
 import sys
 import tempfile
@@ -50,8 +52,10 @@ class Schedule:
 
     def __init__(self, path):
         with open(path) as file:
-            rows = [re.findall(r"(\d+)[FIBW](\d+)", row) for row in file]
+            text = file.read()
+        rows = [re.findall(r"(\d+)[FIBW](\d+)", row) for row in text.splitlines()]
         self.path = path
+        self.form = "compute_comms" if "SEND" in text else "compute_only"
         self.stages = [sorted({int(stage) for stage, _ in row}) for row in rows]
         self.count = 1 + max(map(max, self.stages))
         self.micros = 1 + max(int(micro) for row in rows for _, micro in row)
@@ -64,12 +68,13 @@ class Schedule:
 
 
 def one_device(schedule):
-    """The loss, and the gradients of each stage."""
+    """The losses, by micro-batch, and the gradients of their mean, by stage."""
     stages = [Stage(index, schedule.count) for index in range(schedule.count)]
-    tokens, targets = schedule.batch()
-    loss = loss_of(nn.Sequential(*stages)(tokens), targets)
-    loss.backward()
-    return loss.detach(), [[p.grad for p in stage.parameters()] for stage in stages]
+    model = nn.Sequential(*stages)
+    micros = zip(*(tensor.chunk(schedule.micros) for tensor in schedule.batch()))
+    losses = torch.stack([loss_of(model(tokens), targets) for tokens, targets in micros])
+    losses.mean().backward()
+    return losses.detach(), [[p.grad for p in stage.parameters()] for stage in stages]
 
 
 def pipeline_stage(schedule, index):
@@ -81,42 +86,60 @@ def pipeline_stage(schedule, index):
                          output_args=logits if index == schedule.count - 1 else activation)
 
 
-def run_rank(rank, schedule, store):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
-                            world_size=len(schedule.stages), timeout=TIMEOUT)
+def run_schedule(rank, schedule):
     stages = [pipeline_stage(schedule, index) for index in schedule.stages[rank]]
     runtime = _PipelineScheduleRuntime(stages, schedule.micros, loss_fn=loss_of)
-    runtime._load_csv(schedule.path, format="compute_only")
+    runtime._load_csv(schedule.path, format=schedule.form)
     tokens, targets = schedule.batch()
     losses = []
     runtime.step(*([tokens] if 0 in schedule.stages[rank] else []), target=targets, losses=losses)
-    loss, gradients = one_device(schedule)
-    if losses:
-        torch.testing.assert_close(torch.stack(losses).mean(), loss)
+    expected, gradients = one_device(schedule)
+    if schedule.count - 1 in schedule.stages[rank]:
+        torch.testing.assert_close(torch.stack(losses), expected)
     for stage in stages:
-        for parameter, expected in zip(stage.submod.parameters(), gradients[stage.stage_index],
+        for parameter, gradient in zip(stage.submod.parameters(), gradients[stage.stage_index],
                                        strict=True):
-            torch.testing.assert_close(parameter.grad, expected)
-    dist.barrier()
+            torch.testing.assert_close(parameter.grad, gradient)
+
+
+def run_rank(rank, schedules, done, store):
+    """Runs all of them, and counts those that are as on one device."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
+                            world_size=len(schedules[0].stages), timeout=TIMEOUT)
+    for schedule in schedules:
+        run_schedule(rank, schedule)
+        dist.barrier()
+        if rank == 0:
+            done.value += 1
     dist.destroy_process_group()
 
 
-def main():
-    failed = False
-    for path in sys.argv[1:]:
-        schedule = Schedule(path)
-        text = (f"{path}: {len(schedule.stages)} ranks, {schedule.count} stages, "
-                f"{schedule.micros} micro-batches")
+def run_all(schedules):
+    """Runs those of equally many ranks in the same processes. Whether all are right."""
+    right = True
+    while schedules:
+        done = mp.get_context("spawn").Value("i", 0)
+        error = None
         try:
             with tempfile.TemporaryDirectory() as folder:
-                mp.spawn(run_rank, (schedule, f"{folder}/store"), nprocs=len(schedule.stages))
-            print(f"{text}: loss {one_device(schedule)[0]:.6f} and gradients as on one device",
-                  flush=True)
-        except Exception as error:
-            failed = True
-            print(f"{text}: {error}", flush=True)
-    sys.exit(failed)
+                mp.spawn(run_rank, (schedules, done, f"{folder}/store"),
+                         nprocs=len(schedules[0].stages))
+        except Exception as raised:
+            error, right = raised, False
+        for index, schedule in enumerate(schedules[:done.value + 1]):
+            text = (f"{schedule.path}: {schedule.form}, {len(schedule.stages)} ranks, "
+                    f"{schedule.count} stages, {schedule.micros} micro-batches")
+            outcome = "losses and gradients as on one device"
+            print(f"{text}: {outcome if index < done.value else error}", flush=True)
+        schedules = schedules[done.value + 1:]
+    return right
+
+
+def main():
+    schedules = sorted(map(Schedule, sys.argv[1:]), key=lambda schedule: len(schedule.stages))
+    groups = itertools.groupby(schedules, key=lambda schedule: len(schedule.stages))
+    sys.exit(0 if all([run_all(list(group)) for _, group in groups]) else 1)
 
 
 if __name__ == "__main__":
