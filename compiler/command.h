@@ -42,7 +42,7 @@ struct Arguments {
   std::string output, trace, print_after, format = "text", import_format, color = "auto";
   int device = -1;                                   // of show
   TorchMessages messages = TorchMessages::kCompute;  // of show
-  bool time_passes = false, why = false, quiet = false;
+  bool time_passes = false, evaluates = false, why = false, quiet = false;
   bool terminal = false;  // standard output is a terminal that wants colours
   // What carries a plan's messages, for simulate and for verify.
   NetworkModel network;

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <utility>
 
 #include "compiler/balance.h"
 #include "compiler/search/search.h"
 #include "schema/base/background.h"
 #include "schema/base/split.h"
+#include "schema/check.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/schedule.h"
 #include "schema/semantics/sections.h"
@@ -69,6 +71,43 @@ Status AddJob(const CompileOptions& options, Program& program) {
   PP_RETURN_IF_ERROR(CheckJob(job));
   program.job = job;
   return {};
+}
+
+// "0,S-1", ascending.
+Result<std::vector<int32_t>> ReadTied(const std::string& text, int32_t stages) {
+  std::vector<int32_t> tied;
+  bool right = true;
+  for (const std::string_view word : Split(text, ',')) {
+    const bool from_end = word.starts_with("S-");
+    int32_t& stage = tied.emplace_back();
+    right &= ReadWhole(word.substr(from_end ? 2 : 0), 0, kMostCount, &stage).ok();
+    if (from_end) stage = stages - stage;
+  }
+  std::sort(tied.begin(), tied.end());
+  if (right && CanBeTied(tied, stages)) return tied;
+  return Status::Invalid(
+      fmt::format("--tied: '{}' (two or more of the stages 0 to {}, each once; S-1 is the last)",
+                  Shown(text), stages - 1));
+}
+
+// The stages that share a tensor: as lists say, or the option. A model says it itself.
+Status AddTied(const CompileOptions& options, Program& program) {
+  std::vector<int32_t> given = std::move(program.tied);
+  program.tied.clear();
+  if (!options.tied.empty()) {
+    auto read = ReadTied(options.tied, program.stages);
+    if (!read.ok()) return read.status();
+    given = std::move(*read);
+  }
+  if (!program.job) {
+    program.tied = std::move(given);
+    return {};
+  }
+  const std::vector<int32_t> tied = program.TiedStages();
+  if (given.empty() || given == tied) return {};
+  return Status::Invalid(fmt::format(
+      "--tied: {}, but the model ties {} (with --model no --tied)", fmt::join(given, ","),
+      tied.empty() ? "no stages" : fmt::format("{}", fmt::join(tied, ","))));
 }
 
 // Costs that follow from a machine or a profile. `program` has pipes and job.
@@ -186,7 +225,8 @@ Result<Prepared> Prepare(const CompileOptions& options, const Program& program) 
                   {.costs = *costs,
                    .reduce = options.reduce.value_or(Reduce::kEarly),
                    .fit = options.fit,
-                   .proves = options.proves}};
+                   .proves = options.proves,
+                   .evaluates = options.evaluates || HasEvaluation(program)}};
 }
 
 // That something can be dropped if --recompute says what to drop.
@@ -244,10 +284,11 @@ Status Finish(Program& program, Form leaves, const Prepared& prepared,
 
 Status Lower(Program& program, Form form, const PassContext& context,
              const PassObserver& observer) {
-  // It is made anew.
+  PassContext again = context;  // an evaluation is made anew
+  again.evaluates |= HasEvaluation(program);
   for (DeviceList& list : program.lists) list.evaluation.clear();
   for (const Pass& pass : PassesFrom(form))
-    PP_RETURN_IF_ERROR(RunPass(pass, program, context, observer));
+    PP_RETURN_IF_ERROR(RunPass(pass, program, again, observer));
   return {};
 }
 
@@ -261,6 +302,7 @@ Result<Program> Compile(const CompileOptions& given, const PassObserver& observe
     if (!HasSections(program))
       PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
     PP_RETURN_IF_ERROR(AddJob(options, program));
+    PP_RETURN_IF_ERROR(AddTied(options, program));
     PP_RETURN_IF_ERROR(AddPrices(options, program));
     CopyAttributes(options, &program);
     return AddClip(options, program);
@@ -280,6 +322,7 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
   // Lists can say what they would drop, and drop nothing.
   const bool asked = !program.job || program.job->recompute != options.job.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
+  PP_RETURN_IF_ERROR(AddTied(options, program));
   PP_RETURN_IF_ERROR(AddPrices(options, program));
   auto prepared = Prepare(options, program);
   if (!prepared.ok()) return prepared.status();
@@ -317,6 +360,7 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
   for (DeviceList& list : program.lists) {
     if (content.messages) comm.push_back(list.body);
     std::erase_if(list.body, IsMessage);
+    list.evaluation.clear();
   }
   if (content.messages) prepared->context.comm = &comm;
   const std::string passes = options.passes.empty() ? program.passes : options.passes;

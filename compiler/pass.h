@@ -57,6 +57,7 @@ struct PassContext {
   MemoryFit fit = {};
   const GivenComm* comm = nullptr;  // the user's order of the messages; null: insert-comm finds one
   bool proves = true;               // after each pass
+  bool evaluates = false;           // an evaluation also without a model
 };
 
 // What passes make of a program, one after the other.

@@ -21,13 +21,13 @@ constexpr Pass kPasses[] = {
      Form::kSchedule, SplitBackward},
     {"fit-memory", "the fastest order and choice of recomputes within --memory-limit",
      Form::kSchedule, Form::kFitted, FitMemory},
-    {"reduce-gradients", "sums over copies and tied embeddings, gradient norm, optimizer step",
+    {"reduce-gradients", "sums over copies and tied stages, gradient norm, optimizer step",
      Form::kFitted, Form::kSummed, ReduceGradients},
     {"insert-comm", "messages between devices, asynchronous or blocking", Form::kSummed,
      Form::kLists, InsertComm},
     {"plan-memory", "an offset for every value", Form::kLists, Form::kPlan, PlanMemory},
-    {"add-evaluation", "with a model: only the forwards of one batch, for its loss", Form::kPlan,
-     Form::kWhole, AddEvaluation},
+    {"add-evaluation", "with a model or --evaluation: only the forwards of one batch, for its loss",
+     Form::kPlan, Form::kWhole, AddEvaluation},
 };
 
 constexpr size_t FirstFrom(Form form) {

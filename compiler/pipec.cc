@@ -176,6 +176,8 @@ class CommandLine {
                       "how long fit-memory searches (default: a fixed amount of work)", 1,
                       &a_.search_seconds)
         ->needs(limit);
+    sub->add_flag("--evaluation", a_.evaluates,
+                  "also the forwards of a batch alone, for its loss (with --model always)");
     options::Add(sub, "--print-after", "PASS", "print the program after a pass, or all",
                  [this](const std::string& text) { return ReadPass(text); });
     sub->add_flag("--time-passes", a_.time_passes, "print how long each pass took");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 namespace pp {
@@ -157,6 +158,19 @@ Status CheckWord(const char* what, const std::string& word) {
                Shown(word));
 }
 
+bool CanBeTied(const std::vector<int32_t>& tied, int32_t stages) {
+  return tied.size() > 1 && tied.front() >= 0 && tied.back() < stages &&
+         std::adjacent_find(tied.begin(), tied.end(), std::greater_equal<>()) == tied.end();
+}
+
+Status CheckTied(const Program& program) {
+  if (program.tied.empty()) return {};
+  const std::string given = Shown(fmt::format("tied {}", fmt::join(program.tied, " ")));
+  if (program.job) return Wrong("'{}' beside a model (which says it itself)", given);
+  if (CanBeTied(program.tied, program.stages)) return {};
+  return Wrong("'{}' (two or more of the stages 0 to {}, ascending)", given, program.stages - 1);
+}
+
 Status CheckPipes(const Program& program) {
   std::map<std::pair<int32_t, int32_t>, size_t> pipe_of;  // stage and device -> pipe
   for (size_t pipe = 0; pipe < program.pipes.size() && program.pipes.size() > 1; ++pipe)
@@ -193,6 +207,7 @@ Status CheckHead(const Program& p) {
                                     p.stages, p.devices));
   }
   PP_RETURN_IF_ERROR(CheckPipes(p));
+  PP_RETURN_IF_ERROR(CheckTied(p));
   PP_RETURN_IF_ERROR(CheckNumbers("pipe_of", p.pipe_of, p.microbatches, p.pipes.size()));
   if (!p.job) return {};
   PP_RETURN_IF_ERROR(

@@ -4,6 +4,9 @@
 // Whether the program is *right* is for verify to say.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "schema/base/status.h"
 #include "schema/program.h"
 
@@ -15,6 +18,11 @@ Status CheckFields(const Program& program);
 
 // That it is one word of the text form. `what` has it as its name.
 Status CheckWord(const char* what, const std::string& word);
+
+// Whether these can share a tensor: two or more of so many stages, ascending.
+bool CanBeTied(const std::vector<int32_t>& tied, int32_t stages);
+// That the program's can, and are not beside a model, which says itself which they are.
+Status CheckTied(const Program& program);
 
 // That no two pipes place a stage on one device: a device holds a stage once.
 // REQUIRES: the devices of all pipes exist.

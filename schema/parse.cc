@@ -280,7 +280,8 @@ class Parser {
                 fmt::format("'{}' on device {} (other devices of 0 to {}, pipes 0 to {})",
                             ToText(i), d, p.devices - 1, pipes - 1));
       }
-    return FinishJob();
+    PP_RETURN_IF_ERROR(FinishJob());
+    return p.tied.empty() ? Status() : InLine(line_of_.at("--tied"), CheckTied(p));
   }
 
   Status FinishPipes() {

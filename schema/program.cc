@@ -42,6 +42,17 @@ std::vector<int32_t> Program::PipesOf(int stage, int device) const {
   return found;
 }
 
+std::vector<int32_t> Program::TiedStages() const {
+  if (!job) return tied;
+  if (!job->model.tied) return {};
+  return stages == 1 ? std::vector<int32_t>{0} : std::vector<int32_t>{0, stages - 1};
+}
+
+bool Program::IsTied(int stage) const {
+  if (job) return job->model.tied && (stage == 0 || stage == stages - 1);
+  return std::binary_search(tied.begin(), tied.end(), stage);
+}
+
 std::vector<double> Program::Shares() const {
   const std::vector<int32_t>& device_of = pipes.front().device_of;
   std::vector<int> held(devices, 0);

@@ -70,8 +70,10 @@ struct Program {
   std::vector<Pipe> pipes;
   std::vector<int32_t> pipe_of;  // micro-batch -> pipe
   int32_t replicas = 1;          // data-parallel copies of all that; all have the same lists
-  int32_t zero = 0;        // 1: the optimizer's state is sharded over a stage's copies (ZeRO-1)
-  bool clip = true;        // false: no gradient norm, so that no STEP waits for all devices
+  int32_t zero = 0;  // 1: the optimizer's state is sharded over a stage's copies (ZeRO-1)
+  bool clip = true;  // false: no gradient norm, so that no STEP waits for all devices
+  // Of a program without a model: the stages that share a tensor, ascending (TiedStages).
+  std::vector<int32_t> tied;
   std::optional<Job> job;  // the model, where one was given
   bool evaluates = false;  // the lists are evaluations, which modify nothing; never in a file
   std::vector<DeviceList> lists;
@@ -98,6 +100,10 @@ struct Program {
   std::vector<int32_t> PipesOf(int stage, int device) const;
   // Ranks that hold a copy of a stage's weights: pipes times replicas.
   int64_t Copies() const { return static_cast<int64_t>(pipes.size()) * replicas; }
+  // The stages that share a tensor, ascending, of whose gradients REDUCE_tied sums all copies. A
+  // model with tied embeddings shares its table between its first and its last stage.
+  std::vector<int32_t> TiedStages() const;
+  bool IsTied(int stage) const;
   // 1/V for each stage, V being the number of stages that the first pipe places on its device.
   std::vector<double> Shares() const;
   // The same V if it is equal for all devices, else the mean, rounded down.
@@ -122,6 +128,8 @@ inline constexpr std::tuple kProgramAttributes{
               "f=1,b=2,r=f,bi=b/2,bw=b/"
               "2,fb=f+b,comm=0,latency=0,post=0,bandwidth=0,reduce=0,contention=0,step=0,in=0; "
               "each may be a list, one value per stage, f=1:1:2:1; or files of piperun --profile"},
+    Attribute{"tied", &Owner::tied, 15, "--tied",
+              "without a model: stages that share a tensor, as in 0,S-1 (the first and the last)"},
 };
 // Those that have the same type in both.
 template <typename From, typename To>

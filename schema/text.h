@@ -15,6 +15,7 @@
 //   p2p blocking
 //   replicas 2
 //   zero 1
+//   tied 0 3
 //   model {...}
 //   batch 2 sequence 64
 //   layers 2 2 2 3

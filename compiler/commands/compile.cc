@@ -51,6 +51,7 @@ void AddReports(const Arguments& a, MemoryFit* fit) {
 Status ReadLowering(const Arguments& given, CompileOptions* options) {
   Arguments a = given;
   options->reduce = a.reduce;
+  options->evaluates = a.evaluates;
   if (!a.model.empty()) {
     std::vector<std::string> unknown;
     auto model = LoadModelConfig(a.model, &unknown);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compiler/draw.h"
+#include "schema/base/version.h"
 
 namespace pp {
 namespace {
@@ -22,6 +23,26 @@ std::string JsonOf(const Instruction& i) {
   return out + "}";
 }
 
+template <typename Owner, typename T>
+std::string JsonOf(const Attribute<Owner, T>& row, const T& value) {
+  if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+    return fmt::format("[{}]", fmt::join(value, ","));
+  } else {
+    const std::string text = TextOf(row, value);
+    return std::is_same_v<T, int32_t> ? text : nlohmann::json(text).dump();
+  }
+}
+
+// Under the names of program.fbs.
+std::string JsonOf(const Job& job) {
+  return fmt::format(
+      R"("micro_batch_size":{},"sequence_length":{},"layers_per_stage":[{}],"tp":{},)"
+      R"("sequence_parallel":{},"recompute":"{}","keep":"{}","dtype":"{}","backend":"{}",)",
+      job.micro_batch_size, job.sequence_length, fmt::join(job.layers_per_stage, ","), job.tp,
+      job.sequence_parallel, TextOf(job.recompute, kRecomputeNames), TextOf(job.keep, kKeepNames),
+      NameOf(job.dtype), NameOf(job.backend));
+}
+
 std::string JsonOf(const std::vector<Instruction>& list) {
   std::string out = "[";
   for (const Instruction& i : list) {
@@ -34,14 +55,15 @@ std::string JsonOf(const std::vector<Instruction>& list) {
 }  // namespace
 
 std::string ShowJson(const Program& program) {
-  std::string out = fmt::format(R"({{"scheme":{},"devices":{},"stages":{},"microbatches":{},)",
-                                nlohmann::json(program.scheme).dump(), program.devices,
-                                program.stages, program.microbatches);
+  std::string out = fmt::format(
+      R"({{"format":{},"scheme":{},"devices":{},"stages":{},"microbatches":{},)", kPlanFormat,
+      nlohmann::json(program.scheme).dump(), program.devices, program.stages, program.microbatches);
+  Program head = program.Head();
+  head.tied = program.TiedStages();
   ForEachRow(kProgramAttributes<Program>, [&]<typename T>(const Attribute<Program, T>& row) {
-    const std::string text = TextOf(row, program.*row.member);
-    out += fmt::format(R"("{}":{},)", row.text,
-                       std::is_same_v<T, int32_t> ? text : nlohmann::json(text).dump());
+    out += fmt::format(R"("{}":{},)", row.text, JsonOf(row, head.*row.member));
   });
+  if (program.job) out += JsonOf(*program.job);
   out += R"("pipes":[)";
   for (size_t p = 0; p < program.pipes.size(); ++p)
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",

@@ -1,5 +1,6 @@
-// add-evaluation: what a plan with a model needs for a validation loss, and for samples. Only the
-// forwards of a step, in the step's order, without dropout, in the memory of a step.
+// add-evaluation: what a plan needs for a validation loss, and for samples: with a model always,
+// without if asked for. Only the forwards of a step, in the step's order, without dropout, in the
+// memory of a step.
 //
 //   device 0 holds s0           device 0 holds s0
 //     LOAD      s0 m0             ..
@@ -38,7 +39,7 @@ std::vector<Instruction> Forwards(const Program& unrolled, int device, int micro
 }  // namespace
 
 Status AddEvaluation(Program& program, const PassContext& context) {
-  if (!program.job) return {};
+  if (!program.job && !context.evaluates) return {};
   Program evaluation = EvaluationOf(program);
   const std::optional<Program> unrolled =
       HasSections(program) ? std::optional(Unroll(program, kUnrolledBodies)) : std::nullopt;

@@ -2,15 +2,16 @@
 //
 // If a stage has several copies (replicas, pipes), its gradients are summed over them bucket by
 // bucket (schema/semantics/buckets.h), as soon as the last backward has added its part, or where
-// the scheme says so, or at the end. Tied embeddings (one matrix at both ends of the model) have a
-// gradient in every copy of the first and of the last stage; all of them are summed together. Then
-// the norm of all gradients is taken, block by block in model order, and every stage steps.
+// the scheme says so, or at the end. A tensor that stages share (tied embeddings: one matrix at
+// both ends of the model) has a gradient in every copy of each of them; all of these are summed
+// together. Then the norm of all gradients is taken, block by block in model order, and every stage
+// steps.
 //
 //   device 0 holds s0         device 0 holds s0
 //     ...                       ...
 //     BW        s0 m1     =>    BW        s0 m1
 //                               REDUCE_grad s0 b0        two replicas
-//                               REDUCE_tied              tied embeddings
+//                               REDUCE_tied              stage 0 is tied to another one
 //                               WAIT      wgrad s0 b0
 //                               WAIT      tied
 //                               NORM_grad s0
@@ -59,7 +60,7 @@ class Reducer {
         late_(context.reduce == Reduce::kLate),
         reduces_(program.Copies() > 1),
         shards_(reduces_ && program.zero == 1),
-        tied_(program.job && program.job->model.tied) {}
+        tied_(program.TiedStages()) {}
 
   Status Run() {
     if (reduces_) PP_RETURN_IF_ERROR(CountBuckets());
@@ -77,7 +78,6 @@ class Reducer {
 
  private:
   List& ListOf(int device) { return program_.lists[device].body; }
-  bool IsEnd(int stage) const { return stage == 0 || stage == program_.stages - 1; }
   static bool AddsPart(const Instruction& i) {
     return i.op == Op::kBackward || i.op == Op::kBackwardWeight;
   }
@@ -90,8 +90,8 @@ class Reducer {
   }
   bool TakesPartInTied(int device) const {
     const auto copies = placement_.On(device);
-    return tied_ && std::any_of(copies.begin(), copies.end(),
-                                [&](const Placement::Copy& copy) { return IsEnd(copy.stage); });
+    return std::any_of(copies.begin(), copies.end(),
+                       [&](const Placement::Copy& copy) { return program_.IsTied(copy.stage); });
   }
 
   Status CountBuckets() {
@@ -190,20 +190,20 @@ class Reducer {
       return time == ready.end() ? 0 : time->second;
     };
     const Behind behind_parts = BehindLastParts(list);
-    size_t behind_ends = 0;
+    size_t behind_tied = 0;
     for (const Copy& copy : CopiesOn(device)) {
       const auto last = behind_parts.find({copy.stage, copy.pipe});
       const size_t behind = last == behind_parts.end() ? list.size() : last->second;
-      if (IsEnd(copy.stage)) behind_ends = std::max(behind_ends, behind);
+      if (program_.IsTied(copy.stage)) behind_tied = std::max(behind_tied, behind);
       const auto mark = marks.find(copy.stage);
       starts.push_back({ready_at(copy.stage), mark != marks.end() && !late_ ? mark->second : behind,
                         copy, reduces_ ? Starts(copy) : List()});
     }
-    if (TakesPartInTied(device))
-      starts.push_back({std::max(ready_at(0), ready_at(program_.stages - 1)),
-                        behind_ends,
-                        {.stage = -1, .pipe = -1},
-                        {{.op = Op::kReduceTied}}});
+    if (TakesPartInTied(device)) {
+      double all = 0;
+      for (const int32_t stage : tied_) all = std::max(all, ready_at(stage));
+      starts.push_back({all, behind_tied, {.stage = -1, .pipe = -1}, {{.op = Op::kReduceTied}}});
+    }
     // All devices that share a stage or the tied tensor reduce them in one order, that of `ready`.
     // Those that share only the tied tensor use the order of the list.
     const bool shared = program_.pipes.size() > 1;
@@ -250,8 +250,8 @@ class Reducer {
       if (shards_) Append(list, Waits(Kind::kWeights, copy));
   }
 
-  // Each copy as soon as its own gradients are complete, in the order of the reductions; an end of
-  // a tied model not before the tied sum.
+  // Each copy as soon as its own gradients are complete, in the order of the reductions; a tied
+  // one not before the tied sum.
   void StepOneByOne(int device, const std::vector<Start>& starts) {
     List& list = ListOf(device);
     std::vector<Copy> behind_tied;
@@ -264,7 +264,7 @@ class Reducer {
         continue;
       }
       if (reduces_) Append(list, Waits(Kind::kWgrad, start.copy));
-      if (tied_ahead && IsEnd(start.copy.stage)) {
+      if (tied_ahead && program_.IsTied(start.copy.stage)) {
         behind_tied.push_back(start.copy);
       } else {
         Step(list, start.copy);
@@ -289,9 +289,11 @@ class Reducer {
   }
 
   Status AroundSteps() {
-    if (tied_)
-      return Status::Invalid("--model: tied embeddings need a flush, " + program_.scheme +
-                             " has none (tie_word_embeddings: false, or another scheme)");
+    if (!tied_.empty())
+      return Status::Invalid(
+          fmt::format("{} need a flush, {} has none ({}another scheme)",
+                      program_.job ? "--model: tied embeddings" : "--tied: tied stages",
+                      program_.scheme, program_.job ? "tie_word_embeddings: false, or " : ""));
     for (int device = 0; device < program_.devices && reduces_; ++device) {
       List with;
       for (const Instruction& i : ListOf(device)) {
@@ -316,7 +318,8 @@ class Reducer {
     int all, reduced;
   };
   std::vector<BucketCount> buckets_;  // by stage, where there is something to reduce
-  const bool late_, reduces_, shards_, tied_;
+  const bool late_, reduces_, shards_;
+  const std::vector<int32_t> tied_;
 };
 
 }  // namespace

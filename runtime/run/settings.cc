@@ -12,7 +12,7 @@ namespace {
 
 // They decide where and when something is computed, and whose memory it takes.
 constexpr std::string_view kNoNumbers[] = {
-    "--backend", "--layers-per-stage", "--passes", "--costs", "--p2p", "--zero"};
+    "--backend", "--layers-per-stage", "--passes", "--costs", "--p2p", "--zero", "--tied"};
 
 // As checkpoints of before called them.
 constexpr std::pair<const char*, const char*> kFormerNames[] = {

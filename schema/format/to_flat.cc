@@ -15,7 +15,7 @@ using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
 int64_t EstimateBytes(const Program& program) {
   constexpr int64_t kTable = 128, kInstruction = 46;
   int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size() + program.costs.size();
-  bytes += 4 * program.pipe_of.size();
+  bytes += 4 * (program.pipe_of.size() + program.tied.size());
   for (const Pipe& pipe : program.pipes) bytes += kTable + 4 * pipe.device_of.size();
   if (program.job)
     bytes +=

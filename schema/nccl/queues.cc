@@ -9,18 +9,17 @@ namespace pp::nccl {
 namespace {
 
 // Ranks of one replica and tensor-parallel index that a device's reductions of gradients and
-// weights connect it with, itself included: the copies of its stages, and of the model's ends.
+// weights connect it with, itself included: the copies of its stages, and of tied ones.
 std::set<int32_t> CopiesAround(const Program& program, int device) {
   std::set<int32_t> devices;
-  const int last = program.stages - 1;
-  for (int stage = 0; stage <= last; ++stage) {
+  const std::vector<int32_t> tied = program.TiedStages();
+  for (int stage = 0; stage < program.stages; ++stage) {
     const auto holds = [&](const Pipe& pipe) { return pipe.device_of[stage] == device; };
     if (std::none_of(program.pipes.begin(), program.pipes.end(), holds)) continue;
     for (const Pipe& pipe : program.pipes) {
       devices.insert(pipe.device_of[stage]);
-      const bool tied = program.job && program.job->model.tied;
-      if (tied && (stage == 0 || stage == last))
-        devices.insert({pipe.device_of[0], pipe.device_of[last]});
+      if (!program.IsTied(stage)) continue;
+      for (const int32_t other : tied) devices.insert(pipe.device_of[other]);
     }
   }
   return devices;

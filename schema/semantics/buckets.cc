@@ -76,7 +76,9 @@ void ForShards(const StageLayout& layout, const Bucket& bucket, int64_t copies, 
 }  // namespace
 
 std::vector<Bucket> BucketsOf(const Program& program, int stage) {
-  if (!program.job) return {Bucket{}};
+  if (!program.job)
+    return program.IsTied(stage) ? std::vector{Bucket{}, Bucket{.tied = true}}
+                                 : std::vector{Bucket{}};
   const StageLayout layout = LayoutStage(*program.job, stage);
   std::vector<Tensor> tied, others;
   for (const Tensor& tensor : layout.tensors)

@@ -13,7 +13,7 @@
 namespace pp {
 namespace {
 
-// The copies of a stage reduce together, and all ends of the model their tied embedding.
+// The copies of a stage reduce together, and those of all tied stages their tensor.
 using Key = std::tuple<Op, int, int>;
 Key KeyOf(const Instruction& i) { return {i.op, i.stage, i.bucket}; }
 

@@ -163,6 +163,7 @@ Durations::Durations(const CostModel& costs, const Program& program)
   fill(Op::kReduceGrad, costs.reduce, {}, shares_of);
   fill(Op::kScatterGrad, costs.reduce, {}, shares_of, 0.5);
   fill(Op::kGatherWeights, costs.reduce, {}, shares_of, 0.5);
+  const std::vector<int32_t> tied = program.TiedStages();
   for (int s = 0; s < program.stages; ++s) {
     pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * shares_of[s]);
     latency_.push_back(At(costs.latency, s));
@@ -173,8 +174,10 @@ Durations::Durations(const CostModel& costs, const Program& program)
     const std::vector<Bucket> buckets = BucketsOf(program, s);
     for (const Bucket& bucket : buckets) bytes += bucket.bytes;
     for (const Bucket& bucket : buckets) {
-      shares.push_back(bytes > 0 ? static_cast<double>(bucket.bytes) / bytes : 1);
-      if (s == 0 && bucket.tied) tied_ += At(costs.reduce, s) * shares_of[s] * shares.back();
+      shares.push_back(bytes > 0 ? static_cast<double>(bucket.bytes) / bytes
+                                 : 1.0 / buckets.size());
+      if (bucket.tied && s == tied.front())
+        tied_ += At(costs.reduce, s) * shares_of[s] * shares.back();
     }
   }
   for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})

@@ -89,7 +89,7 @@ class Durations {
   std::vector<std::vector<double>> shares_;  // by stage and bucket
   std::vector<double> pairs_, latency_, post_;
   double contention_ = 0;
-  double tied_ = 0;  // a REDUCE_tied: what its bytes would cost among those of the first stage
+  double tied_ = 0;  // a REDUCE_tied: what its bytes would cost among those of its first stage
 };
 
 }  // namespace pp

@@ -42,10 +42,6 @@ const Sums::BucketCount& Sums::BucketsIn(const Sum& sum) const {
   return sum.buckets;
 }
 
-bool Sums::IsTied(int stage) const {
-  return program_.job && program_.job->model.tied && (stage == 0 || stage == program_.stages - 1);
-}
-
 Status Sums::CheckVersion(const Instruction& i) const {
   if (!HasField(i, Field::kVersion)) return {};
   if (versions_ && i.op != Op::kStep && Sharded()) {
@@ -66,7 +62,7 @@ int32_t Sums::VersionOf(const Instruction& i) const {
 
 Status Sums::AddPart(const Instruction& i, int index) {
   Sum* sum = Find(i.stage, program_.pipe_of[i.micro]);
-  if (sum->reduced > 0 || sum->normed || (IsTied(sum->stage) && tied_started_))
+  if (sum->reduced > 0 || sum->normed || (program_.IsTied(sum->stage) && tied_started_))
     return Status::Invalid(fmt::format("adds to wgrad s{} after its reduction", i.stage));
   ++sum->parts;
   sum->last_part = index;
@@ -89,7 +85,7 @@ Status Sums::Final(const Sum& sum) {
   PP_RETURN_IF_ERROR(Complete(sum));
   if (sum.flying > 0)
     return Status::Invalid(fmt::format("wgrad s{} is being reduced (WAIT for it)", sum.stage));
-  if (IsTied(sum.stage) && !sum.tied)
+  if (program_.IsTied(sum.stage) && !sum.tied)
     return Status::Invalid(fmt::format("before 'WAIT tied' of s{}", sum.stage));
   if (const int all = BucketsIn(sum).reduced; program_.Copies() > 1 && sum.reduced < all)
     return Status::Invalid(fmt::format("wgrad s{} has {} of {} buckets reduced over its copies",
@@ -138,23 +134,21 @@ Status Sums::StartBucket(Sum& sum, const Instruction& i, int index, int* after) 
   return {};
 }
 
-// The sums of the first and the last stage, of all pipes, that this device holds.
+// The sums of tied stages, of all pipes, that this device holds.
 std::vector<Sums::Sum*> Sums::TiedSums() {
   std::vector<Sum*> found;
   for (Sum& sum : sums_)
-    if (IsTied(sum.stage)) found.push_back(&sum);
+    if (program_.IsTied(sum.stage)) found.push_back(&sum);
   return found;
 }
 
-// It takes part with all its ends together.
+// It takes part with all of them together.
 Status Sums::StartTied(int index, int* after) {
-  const std::vector<Sum*> ends = TiedSums();
-  if (ends.empty())
-    return Status::Invalid(
-        fmt::format("device {} holds no end of a model with tied embeddings", device_));
+  const std::vector<Sum*> tied = TiedSums();
+  if (tied.empty()) return Status::Invalid(fmt::format("device {} holds no tied stage", device_));
   if (tied_started_) return Status::Invalid("a second time");
   tied_started_ = true;
-  for (Sum* sum : ends) {
+  for (Sum* sum : tied) {
     PP_RETURN_IF_ERROR(Complete(*sum));
     ++sum->flying;
     *after = std::max(*after, sum->last_part);
@@ -187,7 +181,8 @@ Status Sums::StartNorm(int index, int* after) {
 
 Status Sums::Step(Sum& sum, const Instruction& i, int index) {
   PP_RETURN_IF_ERROR(CheckVersion(i));
-  if (versions_ && IsTied(sum.stage)) return Status::Invalid("several versions of tied embeddings");
+  if (versions_ && program_.IsTied(sum.stage))
+    return Status::Invalid("several versions of a tied tensor");
   if (i.version > 0) return Status::Invalid("makes the newest version (v0)");
   PP_RETURN_IF_ERROR(Final(sum));
   if (norm_ && !norm_here_) return Status::Invalid("STEP before 'WAIT norm'");

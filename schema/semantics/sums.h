@@ -5,10 +5,11 @@
 //   BW ..  -> SCATTER_grad b0 .. WAIT -> NORM_grad -> REDUCE_norm WAIT -> STEP -> GATHER_weights
 //             (zero 1: a copy keeps, norms and updates its shard of each bucket, then gathers the
 //             others'; of a tied tensor it norms its shard in the first stage)
-//   BW ..  -> REDUCE_tied WAIT        -> NORM_grad   of both ends, in addition to the other buckets
+//   BW ..  -> REDUCE_tied WAIT        -> NORM_grad   of stages that share a tensor, in addition to
+//             the other buckets
 //
 // What a program does not need can be left out: without other copies nothing is reduced or
-// gathered, without a tied embedding there is no REDUCE_tied, with clip off there is no norm. Where
+// gathered, without tied stages there is no REDUCE_tied, with clip off there is no norm. Where
 // a device keeps several versions of its weights (STEP with a version), a step takes what has been
 // added since the last one, and there is no norm either.
 #pragma once
@@ -83,7 +84,6 @@ class Sums {
   const BucketCount& BucketsIn(const Sum& sum) const;
   bool Sharded() const { return program_.zero == 1 && program_.Copies() > 1; }
   bool HasNorm(const Sum& sum) const { return sum.pipe == 0 || Sharded(); }
-  bool IsTied(int stage) const;
   Status Complete(const Sum& sum) const;
   Status Final(const Sum& sum);
   Status StartBucket(Sum& sum, const Instruction& i, int index, int* after);
