@@ -9,7 +9,7 @@ class Layout:
     def __init__(self, plan, place: Place):
         self._plan, self._place = plan, place
         self._lists = {routine: plan.lists(routine) for routine in ("step", "evaluation")}
-        self._rows = {routine: list(lists[place.device].rows()) if lists else []
+        self._rows = {routine: list(lists[place.device].rows())
                       for routine, lists in self._lists.items()}
         every = [(device, row) for lists in self._lists.values()
                  for device, instructions in enumerate(lists) for row in instructions.rows()]

@@ -66,7 +66,7 @@ class Pipeline:
                 raise ValueError("loss: None (a function, on a rank with the last stage)")
             if max_norm is not None and not max_norm > 0:
                 raise ValueError(f"max_norm: {max_norm} (a positive number, or None)")
-            if max_norm is not None and plan.clip == "off":
+            if max_norm is not None and not plan.clip:
                 raise ValueError("max_norm: the plan has no norm (pipec compile --grad-norm exact)")
             tied_here = tied_parameters(self._parts, self._layout.tied, tied)
         self._names = Names(self._parts, tied_here)

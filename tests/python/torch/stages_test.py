@@ -195,8 +195,8 @@ def train(rank: int, data: bytes, name: str) -> float:
     """The worst relative difference of losses, parameters, buffers and the norm, on this rank."""
     torch.set_default_dtype(torch.float64)
     case = CASES[name]
-    plan = pipec.loads(data)
-    max_norm = None if plan.clip == "off" else case.max_norm
+    plan = pipec.Plan(data)
+    max_norm = case.max_norm if plan.clip else None
     me = pipec.torch.place(plan)
     parts = {key: case.make(key.stage, plan.stages) for key in me.stages}
     trained = [p for part in parts.values() for p in part.parameters() if p.requires_grad]

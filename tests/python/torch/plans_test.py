@@ -3,7 +3,7 @@
 In fp64, with dropout. Where there is one copy of the weights and no convolution is split, all bits
 are those of one process; elsewhere sums have another order, and the error is at most 1e-12.
 
-    test_plans.py [--all]       a sample, or all plans, convolutions included
+    plans_test.py [--all]       a sample, or all plans, convolutions included
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run_plan(rank: int, data: bytes, model: str, debug: bool) -> tuple[float, fl
     """The worst relative error of this rank's losses, and of its gradients."""
     torch.set_default_dtype(torch.float64)
     make, loss, batch = MODELS[model]
-    plan = pipec.loads(data)
+    plan = pipec.Plan(data)
     me = pipec.torch.place(plan)
     parts = {key: make(key.stage, plan.stages) for key in me.stages}
     pipe = pipec.torch.Pipeline(plan, parts, loss=loss, seed=SEED, debug=debug)
