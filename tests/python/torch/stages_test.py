@@ -145,6 +145,10 @@ class Tied(TextStage):
                 layer.weight = nn.Parameter(weight.clone())
 
 
+class Shared(Tied):
+    """The same, and where a rank holds both ends they are one parameter."""
+
+
 def longer(micros, replica, step=0):
     """Micro-batches of different lengths, other ones in each step."""
     return text_batch(micros, replica, step, lambda micro: 3 + (5 * micro + step) % 4)
@@ -158,7 +162,8 @@ class Case:
     max_norm: float | None = 0.7
     plans: tuple[str, ...] = ("plain", "mario", "split")
     error: float = 1e-12
-    options: dict[str, Any] = field(default_factory=dict)
+    tied: tuple[str, ...] = ()
+    of_plan: dict[str, Any] = field(default_factory=dict)
 
 
 PLANS = {
@@ -183,6 +188,10 @@ CASES = {
     "in place": Case(InPlace),
     "bundle": Case(Bundled, plans=tuple(PLANS)),
     "unused": Case(Unused, plans=("plain", "split", "chimera", "replicas")),
+    "tied": Case(Tied, plans=tuple(PLANS), tied=("embedding.weight", "head.weight"),
+                 of_plan={"tied": "0,S-1"}),
+    "shared": Case(Shared, plans=tuple(PLANS), tied=("embedding.weight", "head.weight"),
+                   of_plan={"tied": "0,S-1"}),
     "lengths": Case(TextStage, batch=longer, plans=tuple(PLANS)),
 }
 
@@ -199,11 +208,19 @@ def train(rank: int, data: bytes, name: str) -> float:
     max_norm = case.max_norm if plan.clip else None
     me = pipec.torch.place(plan)
     parts = {key: case.make(key.stage, plan.stages) for key in me.stages}
-    trained = [p for part in parts.values() for p in part.parameters() if p.requires_grad]
+    ends = parts.get((0, 0)), parts.get((plan.stages - 1, 0))
+    if case.make is Shared and all(ends):
+        ends[1].head.weight = ends[0].embedding.weight
+    trained = list(dict.fromkeys(p for part in parts.values() for p in part.parameters()
+                                 if p.requires_grad))
     pipe = pipec.torch.Pipeline(plan, parts, loss=case.loss, optimizer=optimizer_of(trained),
-                                max_norm=max_norm, seed=SEED, debug=True, **case.options)
+                                max_norm=max_norm, seed=SEED, debug=True,
+                                tied=[case.tied] if case.tied else ())
     stages = [case.make(stage, plan.stages) for stage in range(plan.stages)]
-    everything = [p for stage in stages for p in stage.parameters() if p.requires_grad]
+    if case.tied:
+        stages[-1].head.weight = stages[0].embedding.weight
+    everything = list(dict.fromkeys(p for stage in stages for p in stage.parameters()
+                                    if p.requires_grad))
     optimizer = optimizer_of(everything)
     worst = 0.0
     for step in range(STEPS):
@@ -237,7 +254,7 @@ class Stages(unittest.TestCase):
     def check(self, name: str):
         for way in CASES[name].plans:
             with self.subTest(plan=way):
-                plan = pipec.compile(**PLANS[way])
+                plan = pipec.compile(**PLANS[way], **CASES[name].of_plan)
                 for rank, worst in enumerate(pool_of(plan.devices * plan.replicas).run(
                         train, plan.bytes, name)):
                     self.assertLessEqual(worst, CASES[name].error, f"rank {rank}")

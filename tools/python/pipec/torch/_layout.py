@@ -16,8 +16,11 @@ class Layout:
         self.edges = list(dict.fromkeys((device, row.peer) for device, row in every
                                         if row.op in ("SEND_act", "SEND_grad")))
         """The (from, to) devices of messages."""
+        ops = {row.op for _, row in every}
         self.tied: tuple[int, ...] = tuple(plan.tied)
-        """The stages that share tensors."""
+        """The stages that share tensors; of a plan with a model the first and the last."""
+        if not self.tied and "REDUCE_tied" in ops:
+            self.tied = 0, plan.stages - 1
         self.buckets = [1] * plan.stages
         """In how many pieces a stage's gradients are reduced."""
         for _, row in every:
@@ -26,7 +29,7 @@ class Layout:
         self.tied_ranks = self._ranks(self.tied)
         first = place.replica * plan.devices
         self.replica_ranks = tuple(range(first, first + plan.devices))
-        self.sets = self._sets({row.op for _, row in every})
+        self.sets = self._sets(ops)
 
     def _ranks(self, stages) -> tuple[int, ...]:
         """Those that hold a copy of one of these stages, in any pipe and replica; ascending."""

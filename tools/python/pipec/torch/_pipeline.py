@@ -214,10 +214,12 @@ class Pipeline:
         values.seed = step_seed(self._seed, self.steps, place.replica)
         kind = self.device.type
         values.autocast = kind if torch.is_autocast_enabled(kind) else None
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(f"{routine}: inside torch.inference_mode() (outside of it)")
         watch, index = self._watch, -1
         watch.enter(routine)
         try:
-            with preserved(generators(self.device)):
+            with torch.enable_grad(), preserved(generators(self.device)):
                 learn_shapes(self, self._inputs)
                 for index, (call, arguments) in enumerate(bound):
                     watch.index = index

@@ -82,7 +82,7 @@ class StageRunner:
         x, target = self._take(micro)
         leaves = self._leaves(x, micro)
         outputs = self._call(leaves, micro, record=True)
-        self._stash[micro] = leaves, self._finish(outputs, micro, target)
+        self._keep(leaves, self._finish(outputs, micro, target), micro)
 
     def forward_drop(self, micro: int) -> None:
         x, target = self._take(micro)
@@ -106,7 +106,7 @@ class StageRunner:
                 f"stage {self.stage}, micro-batch {micro}: the recomputed output has other bits than "
                 "the forward's (random numbers from outside of torch, or kernels that are not "
                 "deterministic)")
-        self._stash[micro] = leaves, self._finish(outputs, micro, target, again=True)
+        self._keep(leaves, self._finish(outputs, micro, target, again=True), micro)
 
     def backward(self, micro: int) -> None:
         leaves, roots = self._stash.pop(micro)
@@ -192,6 +192,10 @@ class StageRunner:
                     f"but returned {text_of(expected)} for inputs of the same shapes")
             values.act[self.stage, micro] = detached(bundle)
         return [get_gradient_edge(t) for t in bundle if t is not None and t.requires_grad]
+
+    def _keep(self, leaves: Any, roots: list, micro: int) -> None:
+        """Writes stash(s, m). The graph has what a backward needs; leaves receive its results."""
+        self._stash[micro] = () if self.first else leaves, roots
 
     def _gradients(self, micro: int) -> Any:
         return [self._one] if self.last else self._values.grad.pop((self.stage, micro))
