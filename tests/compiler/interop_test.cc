@@ -7,8 +7,10 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
+#include <regex>
 
 #include "compiler/compile.h"
+#include "compiler/places.h"
 #include "compiler/simulate.h"
 #include "schema/proof/verify.h"
 #include "schema/text.h"
@@ -197,6 +199,75 @@ TEST_CASE("every scheme goes out and comes back") {
       again->scheme = plan->scheme;
       CHECK(*again == *plan);
     }
+}
+
+std::string WithoutWaits(std::string text) {
+  return std::regex_replace(text, std::regex(",[0-9]+WAIT_SEND_[FB][0-9]+"), "");
+}
+
+// Where an asynchronous plan waits for its sends, lowering decides again.
+TEST_CASE("every scheme goes out with its messages and comes back") {
+  for (const Scheme& scheme : Schemes())
+    for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
+      INFO(scheme.name);
+      const CompileOptions options = OptionsOf(scheme, p2p);
+      const auto plan = Compile(options);
+      REQUIRE(plan.ok());
+      const auto text = PrintTorchCsv(*plan, TorchMessages::kFull);
+      REQUIRE(text.ok() == Expressible(*plan));
+      if (!Expressible(*plan)) continue;
+      CHECK(text->find("SEND_F") != text->npos);
+      const auto again = CompileLists(MustParse(*text), {"csv"}, options);
+      INFO(again.status().message());
+      REQUIRE(again.ok());
+      const std::string back = *PrintTorchCsv(*again, TorchMessages::kFull);
+      CHECK(WithoutWaits(back) == WithoutWaits(*text));
+      if (p2p == P2p::kBlocking) CHECK(back == *text);
+    }
+}
+
+TEST_CASE("the full form of a plan") {
+  const auto plan = Lowered(MustParse("0F0,0B0\n1F0,1B0\n"), P2p::kAsync);
+  REQUIRE(plan.ok());
+  CHECK(*PrintTorchCsv(*plan, TorchMessages::kFull) ==
+        "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+        "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD\n");
+  const auto blocking = Lowered(MustParse("0F0,0B0\n1F0,1B0\n"), P2p::kBlocking);
+  REQUIRE(blocking.ok());
+  CHECK(*PrintTorchCsv(*blocking, TorchMessages::kFull) ==
+        "0F0,0SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+        "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD\n");
+}
+
+TEST_CASE("micro-batches are numbered as the last stage takes them") {
+  const Program lists = MustParse("0F0,0F1,0F2,0B2,0B0,0B1\n1F2,1F0,1F1,1B2,1B0,1B1\n");
+  CHECK(LossOrder(lists) == std::vector<int32_t>{1, 2, 0});
+  const std::string text = *PrintTorchCsv(lists);
+  CHECK(text == "0F1,0F2,0F0,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n");
+  CHECK(*PrintTorchCsv(MustParse(text)) == text);
+  // The order of the others does not matter.
+  CHECK(LossOrder(MustParse("0F1,0F0,0B0,0B1\n1F0,1F1,1B1,1B0\n")) == std::vector<int32_t>{0, 1});
+}
+
+TEST_CASE("the schedule whose name places stages for torchtitan") {
+  const struct {
+    const char* text;
+    const char* name;  // or what is wrong
+  } kCases[] = {
+      {"0F0,0B0", "1F1B"},
+      {"0F0,0B0\n1F0,1B0", "1F1B"},
+      {"0F0,1F0,1B0,0B0", "Interleaved1F1B"},
+      {"0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0", "Interleaved1F1B"},
+      {"0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0", "ZBVZeroBubble"},
+      {"1F0,1B0\n0F0,0B0", "stage 0 is on device 1 (on device 0)"},
+      {"0F0,1F0,1B0,0B0\n2F0,3F0,3B0,2B0", "stage 1 is on device 0 (on device 1)"},
+      {"0F0,2F0,2B0,0B0\n1F0,1B0", "3 stages on 2 devices (as many on each)"},
+  };
+  for (const auto& row : kCases) {
+    INFO(row.text);
+    const auto name = TorchtitanSchedule(MustParse(row.text));
+    CHECK((name.ok() ? *name : name.status().message()) == row.name);
+  }
 }
 
 TEST_CASE("imported lists take the options of a scheme") {

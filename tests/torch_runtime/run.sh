@@ -1,6 +1,7 @@
 #!/bin/bash
 # Schedules of pipec, both those that PyTorch has and those that it lacks, executed by PyTorch's
-# own pipeline runtime (run.py), with its messages and with the plan's. To be run by hand: it takes
+# own pipeline runtime (run.py), with its messages and with the plan's; and PyTorch's own schedules,
+# taken by pipec (schedules.py). To be run by hand: it takes
 # PyTorch from PyPI (tools/torch_python), and some minutes.
 #
 #   tests/torch_runtime/run.sh        PYTHON=… a python that has torch, PIPEC=… another pipec
@@ -39,5 +40,6 @@ $(printf '  %s s1 m%d\n' FW 2 FW 0 FW 1 BW 2 BW 0 BW 1)
 END
 "$pipec" import "$folder/order.txt" -o "$folder/plan"
 show swapped
+"$python" tests/torch_runtime/schedules.py "$pipec"
 cd "$folder"
 "$python" "$OLDPWD/tests/torch_runtime/run.py" ./*.csv
