@@ -1,14 +1,14 @@
 #!/bin/bash
 # Schedules of pipec, both those that PyTorch has and those that it lacks, executed by PyTorch's
 # own pipeline runtime (run.py), with its messages and with the plan's; and PyTorch's own schedules,
-# taken by pipec (schedules.py). To be run by hand: it takes
-# PyTorch from PyPI (tools/torch_python), and some minutes.
+# taken by pipec (schedules.py). To be run by hand: it takes PyTorch from PyPI (tools/torch_python),
+# and some minutes.
 #
 #   tests/torch_runtime/run.sh        PYTHON=… a python that has torch, PIPEC=… another pipec
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 
-pipec=$(readlink -f "${PIPEC:-bazel-bin/compiler/pipec}")
+pipec=${PIPEC:-bazel-bin/compiler/pipec}
 python=$(tools/torch_python)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
