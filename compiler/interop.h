@@ -51,7 +51,8 @@ Result<std::string> PrintTorchCsv(const Program& program,
 
 // PyTorch looks the loss of micro-batch m up as the m-th that its last stage has computed, so the
 // forwards there have to be in order. They are where each micro-batch has its place among them as
-// its number: the same schedule, as all micro-batches are alike. By micro-batch.
+// its number: the same schedule, as all micro-batches are alike. By micro-batch. REQUIRES: steps do
+// not overlap.
 std::vector<int32_t> LossOrder(const Program& program);
 
 }  // namespace pp

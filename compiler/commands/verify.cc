@@ -80,9 +80,13 @@ std::string ToJson(const Program& program, const nccl::Needs& needs, const nccl:
   for (size_t k = 0; k < groups.collectives.size(); ++k)
     collectives.push_back(ToJson(groups.collectives[k], groups.of_collective[k]));
   for (const std::string& coarser : needs.coarser) notes.emplace_back("not with " + coarser);
-  if (groups.most.Queues() > terms.queues)
-    notes.emplace_back(fmt::format("device {} needs {} hardware queues of {}", groups.most.device,
-                                   groups.most.Queues(), terms.queues));
+  const nccl::DeviceUse& most = groups.most;
+  if (most.Queues() > terms.queues)
+    notes.emplace_back(fmt::format("device {} needs {} hardware queues of {}", most.device,
+                                   most.Queues(), terms.queues));
+  if (terms.kernels > 0 && most.streams > terms.kernels)
+    notes.emplace_back(fmt::format("device {} needs {} kernels at once of {}", most.device,
+                                   most.streams, terms.kernels));
   return fmt::format(
       R"({{"communicators":{},
  "flows":{},
@@ -90,8 +94,8 @@ std::string ToJson(const Program& program, const nccl::Needs& needs, const nccl:
  "rounds":{},
  "streams":{},"queues":{},
  "notes":{}}})",
-      Lines(communicators), Lines(flows), Lines(collectives), Dump(groups.rounds),
-      groups.most.streams, groups.most.Queues(), Lines(notes));
+      Lines(communicators), Lines(flows), Lines(collectives), Dump(groups.rounds), most.streams,
+      most.Queues(), Lines(notes));
 }
 
 }  // namespace
