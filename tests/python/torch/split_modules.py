@@ -45,7 +45,8 @@ class Twice(nn.Module):
 
     def __init__(self, reentrant=None):
         super().__init__()
-        self.layer, self.norm, self.reentrant = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), reentrant
+        self.layer, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.reentrant = reentrant
 
     def forward(self, x):
         x = torch.tanh(self.layer(self.norm(x)))

@@ -75,6 +75,8 @@ class Modules(unittest.TestCase):
         self.assertEqual(splitter.whole, ["block.norm.weight", "block.norm.bias", "block.up.bias"])
         self.assertEqual(Splitter(MODULES["tied inside"][0]()).whole[0], "embedding.weight")
         self.assertEqual(Splitter(nn.Identity()).splittable, [])
+        self.assertEqual(Splitter(MODULES["MultiheadAttention"][0]()).splittable,
+                         ["first.weight", "first.bias", "last.weight", "last.bias"])
 
     def test_a_lost_gradient_is_seen(self):
         one, other = twins(Block)

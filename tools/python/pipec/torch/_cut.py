@@ -186,12 +186,13 @@ def _parts(model: Any, stages: int, layers: Sequence[int] | str | None) -> list[
     if not _is_list(model):
         return _decoder_parts(model, stages, layers)
     if isinstance(model, nn.Sequential) and type(model).forward is not nn.Sequential.forward:
-        raise ValueError(f"cut: model: {type(model).__name__} is an nn.Sequential with a forward of "
-                         "its own (a plain one, or a list of modules)")
-    modules = (list(model.named_children()) if isinstance(model, nn.Module)
-               else [(str(i), m) for i, m in enumerate(model)])
+        raise ValueError(f"cut: model: {type(model).__name__} is an nn.Sequential with a forward "
+                         "of its own (a plain one, or a list of modules)")
     if isinstance(model, nn.Module):  # with a module that stands there twice, under both names
-        modules = list(model._modules.items())
+        modules = [(name, m) for name, m in model.named_modules(remove_duplicate=False)
+                   if name and "." not in name]
+    else:
+        modules = [(str(i), m) for i, m in enumerate(model)]
     for name, m in modules:
         if not isinstance(m, nn.Module):
             raise ValueError(f"cut: model: element {name} is a {type(m).__name__} (an nn.Module)")

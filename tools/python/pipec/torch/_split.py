@@ -264,9 +264,10 @@ def _can_split(m: nn.Module) -> bool:
     if layers.is_split(m):
         return type(m.weight) is nn.Parameter
     kind = layers.kind_of(type(m))
-    if kind is None or "forward" in m.__dict__ or type(m._parameters.get("weight")) is not nn.Parameter:
+    own = dict(m.named_parameters(recurse=False))
+    if kind is None or "forward" in m.__dict__ or type(own.get("weight")) is not nn.Parameter:
         return False
-    if m.bias is not None and type(m._parameters.get("bias")) is not nn.Parameter:
+    if m.bias is not None and type(own.get("bias")) is not nn.Parameter:
         return False
     return kind is not ConvolutionKind or (m.padding_mode == "zeros"
                                            and not isinstance(m.padding, str))

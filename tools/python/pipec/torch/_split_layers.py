@@ -40,8 +40,8 @@ class Work(NamedTuple):
     @staticmethod
     def of(layer: nn.Module, x: Tensor, dy: Tensor, weight: nn.Parameter,
            bias: nn.Parameter | None) -> "Work":
-        # dy itself is kept, not an alias of it: while somebody else holds it, AccumulateGrad
-        # copies it instead of making it a parameter's .grad, which would then change in place.
+        # x without its graph, which is to be freed. dy itself, not an alias of it: what somebody
+        # else holds does not become the .grad of another tensor, which would change it in place.
         x = x.detach()
         return Work(layer, x, dy, (x._version, dy._version), weight, bias)
 
@@ -277,8 +277,7 @@ def kind_of(base: type) -> Any:
     forward = base.forward
     if forward is nn.Linear.forward:
         return LinearKind
-    if (forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
-            and base._conv_forward.__module__ == nn.Conv2d.__module__):
+    if base in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
         return ConvolutionKind
     name = f"{forward.__module__}.{forward.__qualname__}"
     return TransposedKind if name == "transformers.pytorch_utils.Conv1D.forward" else None
