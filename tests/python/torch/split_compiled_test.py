@@ -162,5 +162,7 @@ class Compiled(unittest.TestCase):
         self.assertEqual(seen, {name: [True] for name, _ in stage.named_parameters()})
 
 
+torch.set_num_threads(1)  # of two cores that tests share
+
 if __name__ == "__main__":
     unittest.main()

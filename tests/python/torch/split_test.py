@@ -449,5 +449,7 @@ class Behaviour(unittest.TestCase):
                                   [y.grad] + [p.grad for p in one.parameters()]), 0)
 
 
+torch.set_num_threads(1)  # of two cores that tests share
+
 if __name__ == "__main__":
     unittest.main()

@@ -19,6 +19,9 @@ from pipec.torch._split_layers import ConvolutionKind, Record, Shapes, Work
 
 Tensor = torch.Tensor
 
+# Gradients of weights are added to .grad as soon as they have so many bytes together.
+_ACCUMULATE_BYTES = 16 << 20
+
 
 class Splitter:
     """Splits the backward of one stage.
@@ -135,16 +138,21 @@ class Splitter:
             if work.bias is not None:
                 shares.setdefault(work.bias, []).append(work)
         record.queue.clear()
-        with torch.no_grad():
+        ready: list[tuple[GradientEdge, Tensor]] = []
+        ready_bytes = 0
+        with torch.enable_grad():  # for the edges; the gradients themselves need none
             for parameter in list(shares):
                 works = shares.pop(parameter)
-                total = None
+                total = _gradient(works.pop(0), parameter)
                 while works:
-                    share = _gradient(works.pop(0), parameter)
-                    total = share if total is None else total.add_(share)
+                    total.add_(_gradient(works.pop(0), parameter))
                 total = total.to(parameter.dtype).view(parameter.shape)
-                # Through autograd, so that hooks on the parameter run.
-                torch.autograd.backward((get_edge(parameter),), (total,))
+                ready.append((get_gradient_edge(parameter), total))
+                ready_bytes += total.nbytes
+                if ready_bytes >= _ACCUMULATE_BYTES or not shares:
+                    torch.autograd.backward(*zip(*ready))  # so that hooks on parameters run
+                    ready.clear()
+                    ready_bytes = 0
 
     def whole_backward(self, key: Hashable, outputs: Sequence[Tensor | GradientEdge],
                        gradients: Sequence[Tensor | None],
@@ -182,7 +190,7 @@ class Splitter:
 
     def _name(self, split: list[nn.Module]) -> None:
         deferred = {id(p) for layer in split if layer.weight.requires_grad
-                    for p in layers.trained(layer) if p is not None}
+                    for p in layers.trained(layer.weight, layer.bias) if p is not None}
         self.splittable: list[str] = []
         self.whole: list[str] = []
         for name, p in self.module.named_parameters():
@@ -204,9 +212,10 @@ class Splitter:
             weight = layer.weight
             if not isinstance(weight, nn.Parameter) or not weight.requires_grad:
                 continue  # frozen, or computed by now
+            bias = layer.bias
             slot.record, slot.casts = record, self._casts
-            slot.weight = weight.detach()
-            slot.bias = None if layer.bias is None else layer.bias.detach()
+            slot.trained = layers.trained(weight, bias)
+            slot.weight, slot.bias = weight.detach(), None if bias is None else bias.detach()
             if shapes is not None:
                 slot.shapes = shapes[i]
             elif record.probes is not None:
@@ -232,7 +241,8 @@ class Splitter:
         for layer, (zeros, calls) in reversed(list(zip(self._layers, record.probes or ()))):
             for x, zero in reversed(list(zip(calls, zeros))):
                 if zero.grad is not None:
-                    record.queue.append(Work.of(layer, x, zero.grad, *layers.trained(layer)))
+                    record.queue.append(Work.of(layer, x, zero.grad,
+                                                *layers.trained(layer.weight, layer.bias)))
         record.probes = None
 
     def _signature(self, args: Any, kwargs: Any) -> Any:
@@ -281,12 +291,6 @@ def _gradient(work: Work, parameter: nn.Parameter) -> Tensor:
     if parameter is work.weight:
         return kind.weight_gradient(work.layer, work.x, work.dy)
     return kind.bias_gradient(work.layer, work.dy)
-
-
-def get_edge(parameter: nn.Parameter) -> GradientEdge:
-    """Where autograd adds to the parameter's gradient."""
-    with torch.enable_grad():
-        return get_gradient_edge(parameter)
 
 
 def _address(x: Tensor) -> int:

@@ -82,6 +82,7 @@ class Slot:
         self.casts: dict[nn.Parameter, tuple[int, int, Tensor]] | None = None
         self.weight: Tensor | None = None  # detached; None where the layer is not to be split
         self.bias: Tensor | None = None
+        self.trained: tuple[nn.Parameter, nn.Parameter | None] | None = None
         self.shapes: Shapes | None = None  # where shapes are to be noted, and nothing else
         self.zeros: list[Tensor] = []  # the probe of each traced call
         self.calls: list[Tensor | None] = []  # x of each traced call; None where it is not split
@@ -171,7 +172,7 @@ class ConvolutionKind:
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _product_gradient(x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
@@ -186,13 +187,12 @@ class _Call(torch.autograd.Function):
     x does not: in the first layers of the first stage."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, token, layer, kind, record):
+    def forward(ctx, x, weight, bias, token, layer, kind, slot):
         # The tensors of a checkpoint inside the stage are others when it has run again: the
         # parameters, to which gradients are given, are kept by themselves.
         ctx.save_for_backward(x, weight)
         ctx.set_materialize_grads(False)
-        ctx.layer, ctx.kind, ctx.record = layer, kind, record
-        ctx.parameters = trained(layer)
+        ctx.layer, ctx.kind, ctx.record, ctx.trained = layer, kind, slot.record, slot.trained
         return kind.forward(layer, x, weight, bias)
 
     @staticmethod
@@ -202,15 +202,15 @@ class _Call(torch.autograd.Function):
             return (None,) * 7
         x, weight = ctx.saved_tensors
         if ctx.record.running:
-            ctx.record.queue.append(Work.of(ctx.layer, x, dy, *ctx.parameters))
+            ctx.record.queue.append(Work.of(ctx.layer, x, dy, *ctx.trained))
         dx = ctx.kind.input_gradient(ctx.layer, x, weight, dy) if ctx.needs_input_grad[0] else None
         return (dx,) + (None,) * 6
 
 
-def trained(layer: nn.Module) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """The weight of the layer, and its bias unless that is frozen."""
-    bias = layer.bias
-    return layer.weight, bias if bias is not None and bias.requires_grad else None
+def trained(weight: nn.Parameter,
+            bias: nn.Parameter | None) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """The weight of a layer, and its bias unless that is frozen."""
+    return weight, bias if bias is not None and bias.requires_grad else None
 
 
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:
@@ -246,11 +246,13 @@ def _cast_parameter(slot: Slot, parameter: nn.Parameter | None, value: Tensor | 
 
 
 def _eager(layer: nn.Module, kind: Any, slot: Slot, x: Tensor) -> Tensor:
-    x = _cast_input(slot.record, x)
-    weight = _cast_parameter(slot, layer.weight, slot.weight)
-    bias = _cast_parameter(slot, layer.bias, slot.bias)
+    weight, bias = slot.weight, slot.bias
+    if torch.is_autocast_enabled(x.device.type):
+        x = _cast_input(slot.record, x)
+        weight = _cast_parameter(slot, layer.weight, weight)
+        bias = _cast_parameter(slot, layer.bias, bias)
     token = None if x.requires_grad else torch.empty(0, device=x.device, requires_grad=True)
-    return _Call.apply(x, weight, bias, token, layer, kind, slot.record)
+    return _Call.apply(x, weight, bias, token, layer, kind, slot)
 
 
 def _traced(layer: nn.Module, base: type, slot: Slot, x: Tensor) -> Tensor:
