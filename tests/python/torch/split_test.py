@@ -38,6 +38,17 @@ class Modules(unittest.TestCase):
                     self.compare(make, [make_input(m) for m in range(3)],
                                  1e-14 if name == OTHER_ORDER else 0, needs)
 
+    def test_transposed_input(self):
+        class Transposed(nn.Module):  # of a size at which the bits of the other product differ
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(257, 300)
+
+            def forward(self, x):
+                return self.layer((2 * x).t())
+
+        self.compare(Transposed, [torch.randn(257, 130, dtype=torch.double)], 0)
+
     def test_convolutions(self):
         for name, (make, make_input) in CONVOLUTIONS.items():
             for needs in (True, False):
