@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "compiler/interop.h"
@@ -78,10 +79,12 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices);
 template <typename Table, typename Owner>
 Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
   Status status;
-  ForEachRow(table, [&](const auto& row) {
+  ForEachRow(table, [&]<typename Of, typename T>(const Attribute<Of, T>& row) {
     const std::string& text = a.attributes.at(row.option);
-    if (status.ok() && !text.empty())
-      status = Read(row, text, &(owner->*row.member)).In(row.option);
+    if (!status.ok() || text.empty()) return;
+    status = Read(row, text, &(owner->*row.member)).In(row.option);
+    if constexpr (std::is_same_v<T, bool>)
+      if (text == "false") owner->*row.member = false;  // a flag, --name=false
   });
   return status;
 }

@@ -16,18 +16,18 @@ unset PIPEC PYTHONPATH
 cd "${TEST_TMPDIR:-$(mktemp -d)}"
 export HOME=$PWD
 
-wheel=$("$python" "$make_wheel" "$pipec" dist)
+wheel=$("$python" "$make_wheel" "$pipec" "$PWD/dist")
 "$python" "$make_wheel" "$pipec" again >/dev/null
 cmp "$wheel" again/*.whl
 
 pip=(venv/bin/python -m pip install -q --no-deps --no-index)
 "$python" -m venv --system-site-packages venv
-"${pip[@]}" "$wheel"
 
 # Where pip can put it. The package finds its own program; PATH has none.
 "${pip[@]}" --target 'a target' "$wheel"
-PYTHONUSERBASE=$PWD/user "${pip[@]}" --user --force-reinstall "$wheel"
-"${pip[@]}" --prefix prefix --force-reinstall --ignore-installed "$wheel"
+PYTHONUSERBASE=$PWD/user "${pip[@]}" --user "$wheel"
+"${pip[@]}" --prefix prefix "$wheel"
+"${pip[@]}" "$wheel"
 try() {
   local found
   found=$(env PATH=/nonexistent "$@" -c 'import pipec

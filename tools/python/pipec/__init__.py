@@ -13,7 +13,7 @@ command line, with _ for -; `pipec.help("compile")` shows them, and what is wron
 `Error` with the program's own line. `pipec.torch`, which needs PyTorch, is imported on demand.
 """
 
-from pipec._binary import VERSION as __version__
+from pipec import _binary
 from pipec._binary import Error, find_binary
 from pipec._commands import (
     Tuned,
@@ -30,6 +30,8 @@ from pipec._commands import (
 )
 from pipec._lists import Instruction, Instructions
 from pipec._plan import Plan
+
+__version__ = _binary.VERSION
 
 __all__ = [
     "__version__",

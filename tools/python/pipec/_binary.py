@@ -16,7 +16,7 @@ from typing import Sequence
 try:
     from pipec._version import VERSION  # made with the wheel
 except ImportError:
-    VERSION = None  # a source tree
+    VERSION = ""  # a source tree
 
 _log = logging.getLogger("pipec")
 # How the program names its standard input and output, and the line of a long command.
@@ -82,20 +82,20 @@ def _candidates() -> list[str]:
 
 
 def _check_version(binary: str, of: str) -> None:
-    printed = _run(binary, ["--version"], None)
+    printed = _run(binary, ["--version"])
     first = printed.stdout.decode("utf-8", "replace").partition(",")[0]
     if printed.returncode != 0 or not first.startswith("pipec "):
         raise Error(f"{of}: {binary!r} is not pipec (its path)", status=1)
-    if VERSION is not None and first != f"pipec {VERSION}":
+    if VERSION and first != f"pipec {VERSION}":
         raise Error(f"{of}: {binary} is {first} (pipec {VERSION}, as the package)", status=1)
 
 
 def _run(
-    binary: str, words: Sequence[str], data: bytes | None
+    binary: str, words: Sequence[str], data: bytes | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    source = {"stdin": subprocess.DEVNULL} if data is None else {"input": data}
+    # Without data its standard input is at its end.
     try:
-        return subprocess.run([binary, *words], capture_output=True, check=False, **source)
+        return subprocess.run([binary, *words], input=data or b"", capture_output=True, check=False)
     except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in a word
         reason = getattr(error, "strerror", None) or str(error)
         raise Error(f"pipec: {binary!r} cannot be run: {reason}", status=1) from None

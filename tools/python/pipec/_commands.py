@@ -67,7 +67,7 @@ def import_(source: Any, format: str | None = None, **options: Unpack[ImportOpti
     if isinstance(source, str) and "\n" in source:
         if format is None:
             format = "text" if source.lstrip("\ufeff").startswith("program") else "torch-csv"
-        data = source.encode("utf-8", "surrogateescape")
+        data = source.encode("utf-8", "surrogatepass")
     if format is not None:
         words.append("--format=" + text_of("--format", format))
     return Plan(run([*words, path_of(source) if data is None else "-"], data, name="lists"))

@@ -7,6 +7,7 @@ the table, or 0 where the field has its default. What a field refers to lies ahe
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,7 @@ class Table:
         places = self.column(field, "<u4")
         if places is None:
             return []
-        first = self._ahead(field) + 4  # type: ignore[operator]  # it is there
+        first = (self._ahead(field) or 0) + 4
         return [Table(self._data, first + 4 * i + int(place)) for i, place in enumerate(places)]
 
     def text(self, field: int) -> str | None:
@@ -66,7 +67,7 @@ class Table:
         column = self.column(field, "u1")
         return None if column is None else column.tobytes().decode("utf-8", "replace")
 
-    def column(self, field: int, dtype: npt.DTypeLike) -> npt.NDArray | None:
+    def column(self, field: int, dtype: npt.DTypeLike) -> npt.NDArray[Any] | None:
         """A vector of numbers, of shape [length]: a view of the buffer that cannot be written to;
         None: it is not there."""
         at = self._ahead(field)
@@ -81,4 +82,5 @@ class Table:
 def _read(data: bytes, code: str, at: int) -> int:
     if not 0 <= at <= len(data) - struct.calcsize(code):
         raise Damaged(f"byte {at} of {len(data)}")
-    return struct.unpack_from("<" + code, data, at)[0]
+    value: int = struct.unpack_from("<" + code, data, at)[0]
+    return value

@@ -110,7 +110,7 @@ class Plan:
     def verify(self, **options: Unpack[VerifyOptions]) -> dict[str, Any]:
         """Proves the plan again, with transport="nccl" for NCCL's streams, too. What was proved; an
         Error says what is not safe."""
-        return json.loads(self._run("verify", words_of(options), "json"))
+        return self._json("verify", words_of(options))
 
     def simulate(self, **options: Unpack[SimulateOptions]) -> dict[str, Any]:
         """Predicts one step: "makespan", "period" (from step to step) and each device's "busy" in
@@ -119,7 +119,7 @@ class Plan:
 
         The costs are the plan's own, unless costs, machine or device_flops is given.
         """
-        return json.loads(self._run("simulate", words_of(options), "json"))
+        return self._json("simulate", words_of(options))
 
     def show(self, format: str = "text", **options: Unpack[ShowOptions]) -> str:
         """The plan as text, which `import_` reads, or as "grid", "stages", "memory", "svg", "html",
@@ -128,6 +128,10 @@ class Plan:
 
     def _repr_svg_(self) -> str:
         return self.show("svg")
+
+    def _json(self, command: str, words: list[str]) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads(self._run(command, words, "json"))
+        return result
 
     def _run(self, command: str, words: list[str], format: str) -> str:
         words = [command, *words, "--format=" + text_of("--format", format), "-"]
