@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Sequence
 
 try:
-    from pipec._version import VERSION  # made with the wheel
+    from pipec._version import VERSION as VERSION  # made with the wheel
 except ImportError:
     VERSION = ""  # a source tree
 
