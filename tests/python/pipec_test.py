@@ -267,6 +267,9 @@ class Reading(Case):
                 program[wrong]
             with self.assertRaises(IndexError):
                 program.text(wrong)
+        for wrong in (slice(0, 2), "op", None, 1.0):
+            with self.assertRaises(TypeError):
+                program[wrong]
 
     def test_a_plan_is_a_value(self):
         plan = pipec.compile(scheme="1f1b", devices=2, microbatches=4)
@@ -355,9 +358,10 @@ class Files(Case):
             pipec.load(self.folder)
         with self.assertRaises(OSError):
             plan.save(self.folder / "no" / "a.plan")
+        (self.folder / "folder").mkdir()
         with self.assertRaises(OSError):
-            plan.save(self.folder)
-        self.assertEqual(os.listdir(self.folder), ["config.json"])
+            plan.save(self.folder / "folder")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["config.json", "folder"])
 
     def test_a_loaded_file_is_proved(self):
         path = self.folder / "a.plan"

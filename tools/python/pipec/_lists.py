@@ -84,7 +84,7 @@ class Instructions:
         return f"<{len(self)} instructions>"
 
     def __getitem__(self, i: int) -> Instruction:
-        i = range(len(self))[operator.index(i)]  # a negative one counts from the end
+        i = operator.index(i)  # no slice
         fields = {name: getattr(self, name)[i].item() for name in _COLUMNS}
         fields["op"] = _names("ops")[fields["op"]]
         fields["value"] = _names("values")[fields["value"]]

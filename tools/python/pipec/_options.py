@@ -17,7 +17,7 @@ _OWN = ("output", "format", "help")
 
 
 def words_of(options: Mapping[str, Any], taken: Collection[str] = ()) -> list[str]:
-    """["--devices=4", ...] of {"devices": 4, ...}; None and False leave an option out.
+    """["--devices=4", ...] of {"devices": 4, ...}; None leaves an option out.
 
     taken: names that are not options here, beside those that never are.
     """
@@ -28,7 +28,7 @@ def words_of(options: Mapping[str, Any], taken: Collection[str] = ()) -> list[st
             raise Error(f"unknown option {name!r} (a name of the command line, with _ for -)")
         if name in _OWN or name in taken:
             raise Error(f"{option}: is not an option here (results are returned)")
-        if value is None or value is False:
+        if value is None:
             continue
         text = text_of(option, value)
         # An empty value is a word of its own: only then it is one.
