@@ -30,8 +30,10 @@ def compile(**options: Unpack[CompileOptions]) -> Plan:
     memory_limit=["40GiB", "24GiB"]), a dict stands for costs (costs=dict(f=[1, 2], b=2), in which a
     list has a value per stage), a path may be a Path, a flag is True. `help("compile")` has them
     all. Raises Error with the program's own line if something is wrong with one.
+
+    The plan has lists for an evaluation, unless evaluation=False is given.
     """
-    return Plan(run(["compile", *words_of(options), "-o", "-"]))
+    return Plan(run(["compile", *words_of({"evaluation": True, **options}), "-o", "-"]))
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Plan:
@@ -56,13 +58,14 @@ def import_(source: Any, format: str | None = None, **options: Unpack[ImportOpti
     `Plan.show()` has or as PyTorch's CSV; or a schedule object of torch.distributed.pipelining.
     format: "text" or "torch-csv". By default a file is CSV if its name ends with .csv, and lines
     are CSV unless they begin with "program".
-    Options are those of `compile` that say how lists are lowered: `help("import")` has them.
+    Options are those of `compile` that say how lists are lowered: `help("import")` has them. The
+    plan has lists for an evaluation, as with `compile`.
     """
     if not isinstance(source, (str, os.PathLike)):
         from pipec.torch._schedules import schedule_csv  # only where it is needed: torch
 
         source, format = schedule_csv(source), "torch-csv"
-    words = ["import", *words_of(options), "-o", "-"]
+    words = ["import", *words_of({"evaluation": True, **options}), "-o", "-"]
     data = None
     if isinstance(source, str) and "\n" in source:
         if format is None:

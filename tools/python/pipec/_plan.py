@@ -108,9 +108,11 @@ class Plan:
             part.unlink(missing_ok=True)
 
     def verify(self, **options: Unpack[VerifyOptions]) -> dict[str, Any]:
-        """Proves the plan again, with transport="nccl" for NCCL's streams, too. What was proved; an
-        Error says what is not safe."""
-        return self._json("verify", words_of(options))
+        """Proves the plan again, with transport="nccl" for NCCL's streams, too. What was proved, and
+        of NCCL its communicators, flows and collectives; an Error says what is not safe."""
+        proved = self._json("verify", words_of(options))
+        del proved["plan"]  # a file's name
+        return proved
 
     def simulate(self, **options: Unpack[SimulateOptions]) -> dict[str, Any]:
         """Predicts one step: "makespan", "period" (from step to step) and each device's "busy" in
