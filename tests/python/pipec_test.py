@@ -27,7 +27,6 @@ from unittest import mock
 import numpy as np
 
 import pipec
-from pipec import _binary
 
 GPT2 = {
     "model_type": "gpt2",
@@ -65,9 +64,17 @@ class Case(unittest.TestCase):
         for scheme in pipec.schemes():
             yield pipec.compile(scheme=scheme["name"], devices=4, microbatches=8)
         yield pipec.compile(scheme="zb-v", devices=2, microbatches=3, p2p="blocking", dp=2)
-        yield pipec.compile(scheme="1f1b", devices=4, microbatches=8, passes="mario", grad_norm="off")
         yield pipec.compile(
-            scheme="chimera", devices=2, microbatches=4, model=self.config, dp=2, zero=1, seq_length=8
+            scheme="1f1b", devices=4, microbatches=8, passes="mario", grad_norm="off"
+        )
+        yield pipec.compile(
+            scheme="chimera",
+            devices=2,
+            microbatches=4,
+            model=self.config,
+            dp=2,
+            zero=1,
+            seq_length=8,
         )
         yield pipec.compile(scheme="1f1b", devices=1, microbatches=1)
 
@@ -77,7 +84,10 @@ class Compiling(Case):
         profile = types.SimpleNamespace(path=self.folder / "x.profile")
         profile.path.write_text("{}")
         for options, words in (
-            (dict(passes=["apply-checkpoint", "overlap-recompute"]), "--passes apply-checkpoint,overlap-recompute"),
+            (
+                dict(passes=["apply-checkpoint", "overlap-recompute"]),
+                "--passes apply-checkpoint,overlap-recompute",
+            ),
             (dict(passes=()), ""),
             (dict(passes=None, zero=None), ""),
             (dict(costs=dict(f=[1, 2.5, 1, 1], b=2)), "--costs f=1:2.5:1:1,b=2"),
@@ -85,20 +95,47 @@ class Compiling(Case):
             (dict(memory_limit=[2, np.float32(2.5), 3, np.int64(3)]), "--memory-limit 2:2.5:3:3"),
             (dict(memory_limit=2), "--memory-limit 2"),
             (dict(dp=np.array(2), reduce="late"), "--dp 2 --reduce late"),
-            (dict(model=self.config, layers_per_stage=np.array([1, 1, 1, 1])), f"--model {self.config} --layers-per-stage 1,1,1,1"),
-            (dict(model=str(self.config), sequence_parallel=True, tp=2), f"--model {self.config} --sequence-parallel --tp 2"),
-            (dict(model=self.config, sequence_parallel=False, tp=2), f"--model {self.config} --tp 2"),
+            (
+                dict(model=self.config, layers_per_stage=np.array([1, 1, 1, 1])),
+                f"--model {self.config} --layers-per-stage 1,1,1,1",
+            ),
+            (
+                dict(model=str(self.config), sequence_parallel=True, tp=2),
+                f"--model {self.config} --sequence-parallel --tp 2",
+            ),
+            (
+                dict(model=self.config, sequence_parallel=False, tp=2),
+                f"--model {self.config} --tp 2",
+            ),
             (dict(sequence_parallel=False, time_passes=False), ""),
-            (dict(model=self.config, sequence_parallel="false", tp=2), f"--model {self.config} --tp 2"),
+            (
+                dict(model=self.config, sequence_parallel="false", tp=2),
+                f"--model {self.config} --tp 2",
+            ),
             (dict(quiet=True), ""),
         ):
             with self.subTest(options=options):
                 plan = pipec.compile(scheme="1f1b", devices=4, microbatches=8, **options)
-                given = "compile --scheme 1f1b --devices 4 --microbatches 8 --evaluation -o -".split()
+                given = (
+                    "compile --scheme 1f1b --devices 4 --microbatches 8 --evaluation -o -".split()
+                )
                 self.assertEqual(plan.bytes, shell(*given, *words.split())[0])
-        line = shell("compile", "--scheme=1f1b", "--devices=4", "--microbatches=8", "-o-", "--costs", profile.path)[1]
+        line = shell(
+            "compile",
+            "--scheme=1f1b",
+            "--devices=4",
+            "--microbatches=8",
+            "-o-",
+            "--costs",
+            profile.path,
+        )[1]
         self.assert_error(
-            line[len("pipec: error: ") :], pipec.compile, scheme="1f1b", devices=4, microbatches=8, costs=profile
+            line[len("pipec: error: ") :],
+            pipec.compile,
+            scheme="1f1b",
+            devices=4,
+            microbatches=8,
+            costs=profile,
         )
 
     def test_errors_are_the_lines_of_the_program(self):
@@ -163,7 +200,18 @@ class Compiling(Case):
             with self.subTest(kind=type(value)):
                 with self.assertRaises(pipec.Error):
                     pipec.compile(scheme="1f1b", devices=4, microbatches=8, costs=value)
-        for name in ("", "--dp", "dp=2 ", "Devices", "a b", "output", "format", "help", "_dp", "d\np"):
+        for name in (
+            "",
+            "--dp",
+            "dp=2 ",
+            "Devices",
+            "a b",
+            "output",
+            "format",
+            "help",
+            "_dp",
+            "d\np",
+        ):
             with self.subTest(name=name):
                 with self.assertRaises(pipec.Error):
                     pipec.compile(scheme="1f1b", devices=4, microbatches=8, **{name: 1})
@@ -174,7 +222,10 @@ class Compiling(Case):
         self.assertEqual(
             [(each.levelname, each.getMessage()) for each in logs.records],
             [
-                ("WARNING", "--costs: b=2: in seconds and bytes, as f=1ms has a unit (a unit for each)"),
+                (
+                    "WARNING",
+                    "--costs: b=2: in seconds and bytes, as f=1ms has a unit (a unit for each)",
+                ),
                 ("INFO", "plan: 1f1b on 2 devices, 2 micro-batches, 36 instructions"),
             ],
         )
@@ -200,9 +251,17 @@ class Reading(Case):
                 shown = json.loads(plan.show("json"))
                 for name in ("scheme", "passes", "p2p", "devices", "stages", "microbatches"):
                     self.assertEqual(getattr(plan, name), shown[name])
-                self.assertEqual([list(pipe) for pipe in plan.pipes], [pipe["device_of"] for pipe in shown["pipes"]])
+                self.assertEqual(
+                    [list(pipe) for pipe in plan.pipes],
+                    [pipe["device_of"] for pipe in shown["pipes"]],
+                )
                 self.assertEqual(list(plan.pipe_of), shown["pipe_of"])
-                for routine, key in (("prologue",) * 2, ("step", "body"), ("epilogue",) * 2, ("evaluation",) * 2):
+                for routine, key in (
+                    ("prologue",) * 2,
+                    ("step", "body"),
+                    ("epilogue",) * 2,
+                    ("evaluation",) * 2,
+                ):
                     lists = plan.lists(routine)
                     self.assertEqual(len(lists), plan.devices)
                     for program, row in zip(lists, shown["lists"]):
@@ -210,12 +269,20 @@ class Reading(Case):
 
     def as_json(self, instruction):
         row = instruction._asdict()
-        return {name: value for name, value in row.items() if value not in (None, -1) and value is not False}
+        return {
+            name: value
+            for name, value in row.items()
+            if value not in (None, -1) and value is not False
+        }
 
     def test_text_is_that_of_show(self):
         for plan in self.plans():
             with self.subTest(plan=plan):
-                lines = [" ".join(line.split()) for line in plan.show().splitlines() if line.startswith("  ")]
+                lines = [
+                    " ".join(line.split())
+                    for line in plan.show().splitlines()
+                    if line.startswith("  ")
+                ]
                 texts = []
                 for device in range(plan.devices):
                     for routine in ("prologue", "step", "epilogue", "evaluation"):
@@ -225,35 +292,72 @@ class Reading(Case):
 
     def test_attributes(self):
         plan = pipec.compile(
-            scheme="1f1b", devices=2, microbatches=4, model=self.config, dp=2, zero=1, dtype="bf16", backend="cuda",
-            micro_batch_size=3, seq_length=8, layers_per_stage=[1, 3], tp=2, sequence_parallel=True, keep="gelu",
-            recompute="attention", grad_norm="off", costs="f=1,b=3", passes="apply-checkpoint",
-        )  # fmt: skip
+            scheme="1f1b",
+            devices=2,
+            microbatches=4,
+            model=self.config,
+            dp=2,
+            zero=1,
+            dtype="bf16",
+            backend="cuda",
+            micro_batch_size=3,
+            seq_length=8,
+            layers_per_stage=[1, 3],
+            tp=2,
+            sequence_parallel=True,
+            keep="gelu",
+            recompute="attention",
+            grad_norm="off",
+            costs="f=1,b=3",
+            passes="apply-checkpoint",
+        )
         job = plan.job
         self.assertEqual(job.pop("model")["n_embd"], 8)
         self.assertEqual(
             {key: job[key] for key in sorted(job) if key in JOB},
             dict(
-                backend="cuda", dtype="bf16", keep="gelu", layers_per_stage=[1, 3], micro_batch_size=3,
-                recompute="attention", sequence_length=8, sequence_parallel=True, tp=2,
+                backend="cuda",
+                dtype="bf16",
+                keep="gelu",
+                layers_per_stage=[1, 3],
+                micro_batch_size=3,
+                recompute="attention",
+                sequence_length=8,
+                sequence_parallel=True,
+                tp=2,
             ),
-        )  # fmt: skip
+        )
         self.assertEqual(
             (plan.replicas, plan.zero, plan.clip, plan.costs, plan.passes, plan.tied),
             (2, 1, False, "f=1,b=3", "apply-checkpoint", ()),
         )
         self.assertTrue(all(map(len, plan.lists("evaluation"))))
-        self.assertEqual(pipec.compile(scheme="1f1b", devices=4, microbatches=4, tied=[0, 3]).tied, (0, 3))
+        self.assertEqual(
+            pipec.compile(scheme="1f1b", devices=4, microbatches=4, tied=[0, 3]).tied, (0, 3)
+        )
         plain = pipec.compile(scheme="gpipe", devices=1, microbatches=1, evaluation=False)
         self.assertFalse(any(map(len, plain.lists("evaluation"))))
-        self.assertEqual((plain.replicas, plain.zero, plain.clip, plain.costs, plain.job), (1, 0, True, "", None))
-        self.assertEqual(repr(plain), "<pipec.Plan gpipe: 1 devices, 1 stages, 1 micro-batches, async>")
+        self.assertEqual(
+            (plain.replicas, plain.zero, plain.clip, plain.costs, plain.job), (1, 0, True, "", None)
+        )
+        self.assertEqual(
+            repr(plain), "<pipec.Plan gpipe: 1 devices, 1 stages, 1 micro-batches, async>"
+        )
 
     def test_columns(self):
         program = pipec.compile(scheme="1f1b", devices=2, microbatches=4).lists()[0]
         dtypes = dict(
-            op="u1", stage="i4", micro="i4", peer="i4", value="u1", sent="?", bucket="i2", pipe="i2", version="i2", overlap="?"
-        )  # fmt: skip
+            op="u1",
+            stage="i4",
+            micro="i4",
+            peer="i4",
+            value="u1",
+            sent="?",
+            bucket="i2",
+            pipe="i2",
+            version="i2",
+            overlap="?",
+        )
         numbers = {row["name"]: row["number"] for row in pipec.ops()}
         kinds = {row["name"]: row["number"] for row in pipec.values()}
         for name, dtype in dtypes.items():
@@ -262,9 +366,13 @@ class Reading(Case):
             with self.assertRaises(ValueError):
                 column[0] = 1
         self.assertEqual((program.op == numbers["FW"]).sum(), 4)
-        self.assertEqual(((program.op == numbers["WAIT"]) & (program.value == kinds["grad"])).sum(), 4)
+        self.assertEqual(
+            ((program.op == numbers["WAIT"]) & (program.value == kinds["grad"])).sum(), 4
+        )
         self.assertEqual(program[-1], list(program)[-1])
-        self.assertEqual(program[0], pipec.Instruction("LOAD", 0, 0, -1, None, False, -1, -1, -1, False))
+        self.assertEqual(
+            program[0], pipec.Instruction("LOAD", 0, 0, -1, None, False, -1, -1, -1, False)
+        )
         for wrong in (len(program), -len(program) - 1):
             with self.assertRaises(IndexError):
                 program[wrong]
@@ -277,7 +385,11 @@ class Reading(Case):
     def test_a_plan_is_a_value(self):
         plan = pipec.compile(scheme="1f1b", devices=2, microbatches=4)
         other = pipec.compile(scheme="1f1b", devices=2, microbatches=5)
-        for same in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan), pipec.Plan(bytearray(plan.bytes))):
+        for same in (
+            pickle.loads(pickle.dumps(plan)),
+            copy.deepcopy(plan),
+            pipec.Plan(bytearray(plan.bytes)),
+        ):
             self.assertEqual((same, hash(same), same.pipes), (plan, hash(plan), plan.pipes))
         self.assertNotEqual(plan, other)
         with self.assertRaises(AttributeError):
@@ -300,12 +412,16 @@ class Reading(Case):
             for _ in range(rng.randint(1, 8)):
                 at = rng.randrange(len(data) - 16)
                 width = rng.choice((1, 2, 4))
-                data[at : at + width] = rng.choice((b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", rng.randbytes(4)))[:width]
+                data[at : at + width] = rng.choice(
+                    (b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", rng.randbytes(4))
+                )[:width]
             try:
                 damaged = pipec.Plan(data)
                 for routine in ("step", "evaluation"):
                     for program in damaged.lists(routine):
-                        [program.text(i) for i in range(min(len(program), 3))], len(list(program.rows()))
+                        [program.text(i) for i in range(min(len(program), 3))], len(
+                            list(program.rows())
+                        )
                 damaged.job
                 read += 1
             except pipec.Error:
@@ -320,17 +436,36 @@ class Reading(Case):
         root = struct.unpack_from("<I", data)[0]
         vtable = root - struct.unpack_from("<i", data, root)[0]
         struct.pack_into("<I", data, root + struct.unpack_from("<H", data, vtable + 4)[0], 99)
-        self.assert_error("plan: has format 99 (3 to 4: a newer package reads newer ones)", pipec.Plan, data)
+        self.assert_error(
+            "plan: has format 99 (3 to 4: a newer package reads newer ones)", pipec.Plan, data
+        )
 
 
 JOB = (
-    "backend", "dtype", "keep", "layers_per_stage", "micro_batch_size", "recompute", "sequence_length",
-    "sequence_parallel", "tp",
-)  # fmt: skip
+    "backend",
+    "dtype",
+    "keep",
+    "layers_per_stage",
+    "micro_batch_size",
+    "recompute",
+    "sequence_length",
+    "sequence_parallel",
+    "tp",
+)
 
 
 class Files(Case):
-    NAMES = ("a.plan", "a b.plan", "-a.plan", "-", "a\nb.plan", "\u00e4.plan", "a\udcff.plan", "-o", "--help")
+    NAMES = (
+        "a.plan",
+        "a b.plan",
+        "-a.plan",
+        "-",
+        "a\nb.plan",
+        "\u00e4.plan",
+        "a\udcff.plan",
+        "-o",
+        "--help",
+    )
 
     def test_any_name_is_a_file(self):
         plan = pipec.compile(scheme="1f1b", devices=2, microbatches=2)
@@ -355,7 +490,9 @@ class Files(Case):
     def test_what_cannot_be_read_or_written(self):
         plan = pipec.compile(scheme="1f1b", devices=2, microbatches=2)
         missing = self.folder / "no.plan"
-        self.assert_error(f"{missing}: cannot be read: No such file or directory (a plan)", pipec.load, missing)
+        self.assert_error(
+            f"{missing}: cannot be read: No such file or directory (a plan)", pipec.load, missing
+        )
         self.assert_error("a\0b: cannot be read: embedded null byte (a plan)", pipec.load, "a\0b")
         with self.assertRaises(pipec.Error):
             pipec.load(self.folder)
@@ -393,7 +530,10 @@ class Importing(Case):
         self.assertEqual(pipec.import_(str(self.folder / "a.csv")), by_table)
         self.assertEqual(pipec.import_(self.folder / "b", format="torch-csv"), by_table)
         self.assertEqual(pipec.import_(table, dp=2, costs=dict(b=3)).replicas, 2)
-        torch = {"pipec.torch": types.ModuleType("torch"), "pipec.torch._schedules": types.ModuleType("schedules")}
+        torch = {
+            "pipec.torch": types.ModuleType("torch"),
+            "pipec.torch._schedules": types.ModuleType("schedules"),
+        }
         torch["pipec.torch._schedules"].schedule_csv = lambda schedule: schedule.table
         with mock.patch.dict(sys.modules, torch):
             self.assertEqual(pipec.import_(types.SimpleNamespace(table=table)), by_table)
@@ -405,8 +545,16 @@ class Importing(Case):
         with self.assertRaises(pipec.Error) as caught:
             pipec.import_("\n".join(lines))
         self.assertRegex(str(caught.exception), r"^lists: device 0, 'FW s0 m0' \(line 3\): ")
-        for source, options in (("\n", {}), ("a,b\n", {}), ("program\n\0", {}), ("\ud800\n", {}), ("", {}), ("a\0b", {}),
-                                (lines[0] + "\n", dict(format="csv")), (lines[0] + "\n", dict(format=3))):  # fmt: skip
+        for source, options in (
+            ("\n", {}),
+            ("a,b\n", {}),
+            ("program\n\0", {}),
+            ("\ud800\n", {}),
+            ("", {}),
+            ("a\0b", {}),
+            (lines[0] + "\n", dict(format="csv")),
+            (lines[0] + "\n", dict(format=3)),
+        ):
             with self.subTest(source=source), self.assertRaises(pipec.Error):
                 pipec.import_(source, **options)
 
@@ -424,7 +572,9 @@ class Predicting(Case):
             self.assertEqual(plan.simulate(**options), json.loads(out))
         self.assertEqual(plan.simulate()["makespan"], 20)
         self.assert_error("--machine: plan has no model", plan.simulate, machine="h200")
-        self.assert_error("--format: is not an option here (results are returned)", plan.simulate, format="svg")
+        self.assert_error(
+            "--format: is not an option here (results are returned)", plan.simulate, format="svg"
+        )
 
     def test_show(self):
         plan = pipec.compile(scheme="1f1b", devices=2, microbatches=4)
@@ -452,22 +602,34 @@ class Predicting(Case):
         options = dict(model=self.config, machine="a100-40g", devices=4, global_batch_size=8)
         with self.assertLogs("pipec", logging.WARNING) as logs:
             tuned = pipec.tune(**options)
-        self.assertEqual(logs.records[0].getMessage(), "memory is counted for --backend cpu (GPUs: --backend cuda)")
-        words = f"tune --model {self.config} --machine a100-40g --devices 4 --global-batch-size 8".split()
+        self.assertEqual(
+            logs.records[0].getMessage(),
+            "memory is counted for --backend cpu (GPUs: --backend cuda)",
+        )
+        words = f"tune --model {self.config} --machine a100-40g --devices 4".split()
+        words += ["--global-batch-size", 8]
         report = json.loads(shell(*words, "--format", "json")[0])
         for key in ("scheme", "pp", "tp", "dp", "micro_batch_size", "passes", "fits"):
-            self.assertEqual([row[key] for row in tuned.candidates], [row[key] for row in report["candidates"]])
+            self.assertEqual(
+                [row[key] for row in tuned.candidates], [row[key] for row in report["candidates"]]
+            )
         self.assertEqual(tuned.best, tuned.candidates[0])
         self.assertEqual(tuned.plan.scheme, tuned.best["scheme"])
-        self.assertEqual((tuned.plan.devices, tuned.plan.replicas), (tuned.best["pp"], tuned.best["dp"]))
+        self.assertEqual(
+            (tuned.plan.devices, tuned.plan.replicas), (tuned.best["pp"], tuned.best["dp"])
+        )
         self.assertEqual(str(tuned).splitlines()[0], shell(*words)[0].decode().splitlines()[0])
         self.assert_error(
-            "unknown option '--device' (did you mean --devices? pipec tune --help)", pipec.tune, device=4
+            "unknown option '--device' (did you mean --devices? pipec tune --help)",
+            pipec.tune,
+            device=4,
         )
 
     def test_lists_of_what_there_is(self):
         for command in ("schemes", "passes", "ops", "values", "machines"):
-            self.assertEqual(getattr(pipec, command)(), json.loads(shell(command, "--format", "json")[0]))
+            self.assertEqual(
+                getattr(pipec, command)(), json.loads(shell(command, "--format", "json")[0])
+            )
         self.assertEqual(pipec.help("compile"), shell("help", "compile")[0].decode())
         self.assertEqual(pipec.help(), shell("help")[0].decode())
         for command in ("compil", "a\0b", "", "-x"):
@@ -487,14 +649,24 @@ class Program(Case):
 
     def test_one_that_is_not_it(self):
         with mock.patch.dict(os.environ, PIPEC="/nonexistent"):
-            self.assert_error("pipec: '/nonexistent' cannot be run: No such file or directory", self.compile)
+            self.assert_error(
+                "pipec: '/nonexistent' cannot be run: No such file or directory", self.compile
+            )
         with mock.patch.dict(os.environ, PIPEC=""), self.assertRaises(pipec.Error):
             self.compile()
         with mock.patch.dict(os.environ, PIPEC="/bin/true"):
-            self.assertEqual(self.assert_error("PIPEC: '/bin/true' is not pipec (its path)", self.compile).status, 1)
+            self.assertEqual(
+                self.assert_error(
+                    "PIPEC: '/bin/true' is not pipec (its path)", self.compile
+                ).status,
+                1,
+            )
         with self.program("echo pipec 0.1, plans of format 1"):
-            line = f"PIPEC: {self.folder}/pipec is pipec 0.1 (pipec {pipec.__version__}, as the package)"
-            self.assert_error(line, self.compile)
+            self.assert_error(
+                f"PIPEC: {self.folder}/pipec is pipec 0.1 "
+                f"(pipec {pipec.__version__}, as the package)",
+                self.compile,
+            )
 
     def test_one_that_dies(self):
         version = f'[[ $1 != --version ]] || exec echo "pipec {pipec.__version__}, x"; '
@@ -518,19 +690,30 @@ class Program(Case):
         subprocess.run(["cp", "-r", package, copied], check=True)
         environment = dict(PATH="/nonexistent", PYTHONPATH=str(copied), PYTHONDONTWRITEBYTECODE="1")
         result = subprocess.run(
-            ["/usr/bin/python3", "-c", code], env=environment, capture_output=True, text=True, check=False
+            ["/usr/bin/python3", "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        self.assertIn("pipec.Error: pipec: the program is not installed with this package", result.stderr)
+        self.assertIn(
+            "pipec.Error: pipec: the program is not installed with this package", result.stderr
+        )
         result = subprocess.run(
             ["/usr/bin/python3", "-c", "import pipec, sys; print('torch' in sys.modules)"],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         self.assertEqual((result.stdout, result.stderr), ("False\n", ""))
 
     def test_command_and_module(self):
         self.assertEqual(shell("--version")[0].decode().split()[1].rstrip(","), pipec.__version__)
         for words in (["--version"], ["compile", "--devices=0"], ["schemes"]):
-            by_module = subprocess.run([sys.executable, "-m", "pipec", *words], capture_output=True, check=False)
+            by_module = subprocess.run(
+                [sys.executable, "-m", "pipec", *words], capture_output=True, check=False
+            )
             by_name = subprocess.run(["pipec", *words], capture_output=True, check=False)
             self.assertEqual(
                 (by_module.returncode, by_module.stdout, by_module.stderr),
@@ -548,7 +731,10 @@ class Wheel(unittest.TestCase):
         self.assertLess(self.path.stat().st_size, 4_000_000)
         names = set(self.wheel.namelist())
         (record,) = [name for name in names if name.endswith(".dist-info/RECORD")]
-        rows = {name: (digest, size) for name, digest, size in csv.reader(self.wheel.read(record).decode().splitlines())}
+        rows = {
+            name: (digest, size)
+            for name, digest, size in csv.reader(self.wheel.read(record).decode().splitlines())
+        }
         self.assertEqual(set(rows), names)
         for name in names - {record}:
             data = self.wheel.read(name)
@@ -559,7 +745,8 @@ class Wheel(unittest.TestCase):
         (name,) = [name for name in self.wheel.namelist() if name.endswith(".data/scripts/pipec")]
         elf = self.wheel.read(name)
         begin, size, count = (
-            struct.unpack_from(code, elf, at)[0] for code, at in (("<Q", 32), ("<H", 54), ("<H", 56))
+            struct.unpack_from(code, elf, at)[0]
+            for code, at in (("<Q", 32), ("<H", 54), ("<H", 56))
         )
         kinds = {struct.unpack_from("<I", elf, begin + size * i)[0] for i in range(count)}
         self.assertIn(1, kinds)  # PT_LOAD
@@ -575,7 +762,11 @@ class Wheel(unittest.TestCase):
                 for node in classes[f"{command.capitalize()}Options"].body
                 if isinstance(node, ast.AnnAssign)
             }
-            options = {row["name"][2:].replace("-", "_") for row in table[command] if row["name"].startswith("--")}
+            options = {
+                row["name"][2:].replace("-", "_")
+                for row in table[command]
+                if row["name"].startswith("--")
+            }
             self.assertEqual(fields, options - {"output", "format"})
         types = {
             node.target.id: ast.unparse(node.annotation)
@@ -583,8 +774,19 @@ class Wheel(unittest.TestCase):
             if isinstance(node, ast.AnnAssign)
         }
         self.assertEqual(
-            [types[name] for name in ("scheme", "devices", "dp", "quiet", "zero", "model", "memory_limit")],
-            ["Required[Text]", "Required[SupportsIndex]", "SupportsIndex", "bool", "Literal['0', '1', 0, 1]", "File", "Text"],
+            [
+                types[name]
+                for name in ("scheme", "devices", "dp", "quiet", "zero", "model", "memory_limit")
+            ],
+            [
+                "Required[Text]",
+                "Required[SupportsIndex]",
+                "SupportsIndex",
+                "bool",
+                "Literal['0', '1', 0, 1]",
+                "File",
+                "Text",
+            ],
         )
 
 

@@ -108,8 +108,8 @@ class Plan:
             part.unlink(missing_ok=True)
 
     def verify(self, **options: Unpack[VerifyOptions]) -> dict[str, Any]:
-        """Proves the plan again, with transport="nccl" for NCCL's streams, too. What was proved, and
-        of NCCL its communicators, flows and collectives; an Error says what is not safe."""
+        """Proves the plan again, with transport="nccl" for NCCL's streams, too. What was proved, of
+        NCCL its communicators, flows and collectives; an Error says what is not safe."""
         proved = self._json("verify", words_of(options))
         del proved["plan"]  # a file's name
         return proved
@@ -146,7 +146,9 @@ def _root(data: bytes) -> Table:
         raise Error("plan: not a plan (what pipec wrote)")
     length = _SEAL.unpack_from(data, len(data) - _SEAL.size)[0] if len(data) > _SEAL.size else 0
     if length != len(data) - _SEAL.size:
-        raise Error(f"plan: truncated or damaged: {len(data)} bytes without their length at the end")
+        raise Error(
+            f"plan: truncated or damaged: {len(data)} bytes without their length at the end"
+        )
     root = Table.root(data)
     if root.number(0, "I") not in _FORMATS:
         raise Error(
