@@ -1,6 +1,7 @@
 #include "tests/sample_program.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "schema/semantics/regions.h"
 #include "schema/semantics/walk.h"
@@ -18,6 +19,7 @@ Program Head(const SampleArgs& args) {
   program.microbatches = args.microbatches;
   program.replicas = args.replicas;
   program.zero = args.zero;
+  program.tied = args.tied;
   for (int pipe = 0; pipe < args.pipes; ++pipe) {
     Pipe& to = program.pipes.emplace_back();
     for (int s = 0; s < program.stages; ++s) {
@@ -142,16 +144,13 @@ class Writer {
   void ForBuckets(Op op, Kind value, const std::vector<std::pair<int, int16_t>>& copies) {
     const bool gathers = op == Op::kGatherWeights || value == Kind::kWeights;
     for (auto [s, p] : copies)
-      for (int16_t b = 0; b < (gathers && args_.model && (s == 0 || s == last_) ? 2 : 1); ++b)
+      for (int16_t b = 0; b < (gathers && program_.IsTied(s) ? 2 : 1); ++b)
         Add({.op = op, .value = value, .bucket = b, .pipe = p, .stage = s});
   }
 
   void SumTied() {
-    const bool holds_end =
-        std::any_of(program_.pipes.begin(), program_.pipes.end(), [&](const Pipe& pipe) {
-          return pipe.device_of.front() == device_ || pipe.device_of.back() == device_;
-        });
-    if (!args_.model || !holds_end) return;
+    const std::vector<int32_t> held = program_.StagesOf(device_);
+    if (std::none_of(held.begin(), held.end(), [&](int s) { return program_.IsTied(s); })) return;
     Add({.op = Op::kReduceTied});
     Add({.op = Op::kWait, .value = Kind::kTied});
   }

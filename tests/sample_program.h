@@ -2,6 +2,9 @@
 // and fuzzers. Every value has its own memory.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "schema/program.h"
 
 namespace pp {
@@ -24,8 +27,9 @@ struct SampleArgs {
   int replicas = 1;
   int32_t zero = 0;
   // One forward, one backward in the steady state. Otherwise all forwards, then all backwards.
-  bool one_f_one_b = false;  // REQUIRES: one stage per device, one pipe, asynchronous
-  bool model = false;        // a tiny GPT-2 with tied embeddings
+  bool one_f_one_b = false;        // REQUIRES: one stage per device, one pipe, asynchronous
+  bool model = false;              // a tiny GPT-2 with tied embeddings
+  std::vector<int32_t> tied = {};  // stages that share a tensor; REQUIRES: no model
 };
 
 Program SampleProgram(const SampleArgs& args);

@@ -268,6 +268,9 @@ Program AnyProgram(Random& random) {
   args.microbatches = 1 + random.Below(3);
   args.backward = static_cast<SampleBackward>(random.Below(3));
   args.model = random.OneIn(3);
+  const int stages = args.devices * args.stages_per_device;
+  if (!args.model && stages > 1 && random.OneIn(3))
+    args.tied = {random.Below(stages - 1), stages - 1};
   if (args.stages_per_device == 1) {
     if (random.OneIn(3)) args.p2p = P2p::kBlocking;
     if (args.p2p == P2p::kAsync && args.devices % 2 == 0 && random.OneIn(2)) args.pipes = 2;

@@ -130,6 +130,8 @@ TEST_CASE("the sample programs are right") {
                                      {.devices = 4, .microbatches = 4, .pipes = 2},
                                      {.devices = 2, .replicas = 2, .model = true},
                                      {.devices = 2, .pipes = 2, .zero = 1, .model = true},
+                                     {.devices = 4, .pipes = 2, .zero = 1, .tied = {0, 2}},
+                                     {.devices = 2, .stages_per_device = 2, .tied = {1, 2, 3}},
                                      {.devices = 2, .backward = B::kHalves, .one_f_one_b = true},
                                      {.devices = 2, .backward = B::kRecompute, .model = true}}) {
     const Program program = pp::SampleProgram(args);
@@ -226,6 +228,10 @@ TEST_CASE("older and newer files") {
   const Instruction load{.op = pp::Op::kLoad, .stage = 0, .micro = 0};
   CHECK(old->lists[0].body == std::vector<Instruction>{load});
   CHECK(pp::Decode(Seal(ByHand({})), "x.plan").ok());
+  // What does not use a field is as it was before.
+  CHECK(old->tied.empty());
+  const std::string bytes = Unsealed(Everything());
+  CHECK(pp::plan::GetPlan(bytes.data())->tied() == nullptr);
 
   CHECK(HandError({.format = 5}) ==
         "x.plan: written by a newer pipec (format 5; this one reads 4)");
@@ -329,6 +335,13 @@ TEST_CASE("plans whose numbers make no sense") {
         }) == "x.plan: pipes 0 and 1 both place stage 2 on device 2 (a device holds a stage once)");
   CHECK(ErrorOf([](Program& p) { p.pipes[0].device_of[1] = 4; }) ==
         "x.plan: device_of of pipe 0: number 1 is 4 (0 to 3)");
+  CHECK(ErrorOf([](Program& p) {
+          p.tied = {0, 3};
+        }) == "x.plan: 'tied 0 3' beside a model (which says it itself)");
+  CHECK(ErrorOf([](Program& p) {
+          p.job.reset();
+          p.tied = {0, 4};
+        }) == "x.plan: 'tied 0 4' (two or more of the stages 0 to 3, ascending)");
   CHECK(ErrorOf([](Program& p) { p.pipe_of[2] = 1; }) == "x.plan: pipe_of: number 2 is 1 (0 to 0)");
   CHECK(ErrorOf([](Program& p) { p.job->layers_per_stage.pop_back(); }) ==
         "x.plan: layers_per_stage has 3 numbers (4)");
