@@ -52,6 +52,15 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
     a.progress->Doing("reading " + path);
     const auto text = ReadText(path, "a profile", kMostProfileBytes);
     if (!text.ok()) return text.status().In("--costs");
+    if (HasStageCosts(*text)) {
+      if (part != prices->names)
+        return Status::Invalid(fmt::format(
+            "--costs: {}: costs of stages among other files (that file alone)", Shown(path)));
+      auto stages = ParseStageCosts(*text);
+      if (!stages.ok()) return stages.status().In("--costs: " + path);
+      prices->stages = std::move(*stages);
+      return {};
+    }
     auto profile = ParseProfile(*text);
     if (profile.ok() && !prices->profiles.empty())
       if (const Status alike = CheckAlike(prices->profiles.front(), *profile); !alike.ok())
@@ -73,7 +82,10 @@ void NoteBareTimes(const Arguments& a, const std::string& costs) {
     if (equals == item.npos) return;  // an error
     const std::string_view key = item.substr(0, equals);
     keys.insert(key);
-    if (key == "in" || key == "contention") continue;  // numbers
+    const auto row = std::find_if(Costs().begin(), Costs().end(),
+                                  [&](const CostInfo& cost) { return cost.key == key; });
+    if (row == Costs().end()) return;  // an error
+    if (row->unit == Dimension::kNone || row->unit == Dimension::kBytes) continue;
     bool is_bare = false;
     for (const std::string_view word : Split(item.substr(equals + 1), ':')) {
       const auto quantity = ReadQuantity(word);

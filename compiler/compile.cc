@@ -113,10 +113,6 @@ Status AddTied(const CompileOptions& options, Program& program) {
 // Costs that follow from a machine or a profile. `program` has pipes and job.
 Status AddPrices(CompileOptions& options, const Program& program) {
   if (!options.prices.given()) return {};
-  if (!program.job)
-    return Status::Invalid(fmt::format("{}: needs --model", options.prices.machine
-                                                                ? "--machine, --device-flops"
-                                                                : "--costs: a profile"));
   Program head = program.Head();
   CopyAttributes(options, &head);
   const auto costs = CostsOn(options.prices, head);

@@ -45,7 +45,7 @@ Result<std::string> Stages(const Program& program);
 // One line for each device: what it holds all the time (weights, in the activations' type, too;
 // gradients, optimizer, workspace of kernels, sums), what its values take where they take most
 // (stash, what BW_input saves, acts and grads, tokens), the gaps between them and the arena; and
-// that instruction. Error: no model.
+// that instruction. Without a model what is alive as the plan's costs have it. Error: neither.
 Result<std::string> MemoryTable(const Program& program);
 
 // The whole program as one JSON object; the fields are those of schema/README.md, "Formats".

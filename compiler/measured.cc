@@ -175,10 +175,11 @@ Result<MeasuredRun> Measure(const Program& program, const CostModel& costs,
 }
 
 CostModel InSeconds(CostModel costs, double seconds_per_unit) {
-  for (PerStage* row : {&costs.f, &costs.b, &costs.r, &costs.bi, &costs.bw, &costs.fb, &costs.comm,
-                        &costs.latency, &costs.post, &costs.reduce, &costs.step})
-    for (double& time : *row) time *= seconds_per_unit;
-  costs.bandwidth /= seconds_per_unit;
+  for (const CostInfo& row : Costs())
+    for (double& value : costs.*row.member) {
+      if (row.unit == Dimension::kTime) value *= seconds_per_unit;
+      if (row.unit == Dimension::kBandwidth) value /= seconds_per_unit;
+    }
   costs.seconds = true;
   return costs;
 }

@@ -12,6 +12,7 @@
 
 #include "compiler/period.h"
 #include "schema/base/units.h"
+#include "schema/semantics/alive.h"
 #include "schema/semantics/placement.h"
 #include "schema/semantics/sections.h"
 #include "schema/text.h"
@@ -52,12 +53,15 @@ double OverlappingPeriod(const Program& program, const Execution& unrolled, int 
 std::vector<DevicePrediction> PeaksOf(const Program& unrolled, const CostModel& costs) {
   const Placement placement(unrolled);
   const std::vector<double> shares = unrolled.Shares();
+  std::optional<AliveBytes> alive;
+  if (!unrolled.job && CountsBytes(costs)) alive.emplace(unrolled, costs);
   std::vector<DevicePrediction> devices(unrolled.devices);
   for (int d = 0; d < unrolled.devices; ++d) {
     if (const auto held = placement.On(d); !held.empty())
       devices[d].share = shares[held.front().stage];
     AddPeaks(unrolled.lists[d].body, costs, &devices[d]);
     if (unrolled.job) devices[d].peak_bytes = unrolled.lists[d].arena_bytes;
+    if (alive) devices[d].peak_bytes = alive->MostOn(d).sum;
   }
   return devices;
 }

@@ -22,7 +22,8 @@ struct DevicePrediction {
   double peak_activations = 0;  // most full activations alive, in micro-batches of a whole device
   // The same with what checkpointed forwards keep (costs.in), as a --memory-limit counts it.
   double peak_with_inputs = 0;
-  int64_t peak_bytes = 0;  // the arena; 0 without a model
+  // The arena; without a model what is alive, as the costs have it; 0: not known.
+  int64_t peak_bytes = 0;
 };
 
 struct Prediction {

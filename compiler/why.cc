@@ -257,7 +257,7 @@ void Free(Cause cause, const Program& unrolled, Replay* replay) {
       return;
     case Cause::kMessage:
       replay->costs.comm = replay->costs.latency = replay->costs.post = {0};
-      replay->costs.bandwidth = 0;
+      replay->costs.bandwidth = {0};
       return;
     case Cause::kChannel:
       replay->streams = OneForEach(traffic, replay->streams);

@@ -59,6 +59,14 @@ inline int64_t UpdatesOf(const DeviceList& list, int stage, int pipe) {
   });
 }
 
+// Versions of its weights that a device keeps: as many as it uses (prologue and epilogue are parts
+// of the body).
+inline int64_t VersionsOn(const DeviceList& list) {
+  int versions = 1;
+  for (const Instruction& i : list.body) versions = std::max(versions, i.version + 1);
+  return versions;
+}
+
 struct Program {
   std::string scheme;
   std::string passes;  // as given to --passes
@@ -110,6 +118,12 @@ struct Program {
   int StagesPerDevice() const;
 };
 
+// After a comma: the default of each, and what else there may be.
+inline constexpr char kCostsHelp[] =
+#define PP_COST(key, initial, unit, of, most, fallback, meaning) "," #key "=" fallback
+#include "schema/costs.def"
+    "; each may be a list, one value per stage, f=1:1:2:1; or files of piperun --profile, or one "
+    "of pipec.torch.profile";
 inline constexpr std::string_view kP2pNames[] = {"async", "blocking"};
 inline constexpr std::string_view kZeroNames[] = {"0", "1"};
 inline constexpr std::string_view kClipNames[] = {"off", "exact"};
@@ -124,10 +138,7 @@ inline constexpr std::tuple kProgramAttributes{
               kZeroNames},
     Attribute{"clip", &Owner::clip, 13, "--grad-norm",
               "gradients by their norm, which all devices then wait for", kClipNames},
-    Attribute{"costs", &Owner::costs, 14, "--costs",
-              "f=1,b=2,r=f,bi=b/2,bw=b/"
-              "2,fb=f+b,comm=0,latency=0,post=0,bandwidth=0,reduce=0,contention=0,step=0,in=0; "
-              "each may be a list, one value per stage, f=1:1:2:1; or files of piperun --profile"},
+    Attribute{"costs", &Owner::costs, 14, "--costs", kCostsHelp + 1},
     Attribute{"tied", &Owner::tied, 15, "--tied",
               "without a model: stages that share a tensor, as in 0,S-1 (the first and the last)"},
 };

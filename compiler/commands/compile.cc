@@ -14,10 +14,12 @@
 #include "compiler/command.h"
 #include "compiler/interop.h"
 #include "compiler/lines.h"
+#include "compiler/simulate.h"
 #include "compiler/tune/auto.h"
 #include "schema/base/text_source.h"
 #include "schema/base/units.h"
 #include "schema/format/file.h"
+#include "schema/semantics/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -89,10 +91,17 @@ Status SavePlan(const Arguments& a, const Program& program) {
   PP_RETURN_IF_ERROR(Save(program, a.output));
   NoteBareTimes(a, a.attributes.at("--costs"));
   std::string line = fmt::format("{}: {}", Shown(a.output), Summary(program));
+  int64_t most = 0;
   if (program.job) {
-    int64_t most = 0;
     for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
+  } else if (const auto costs = CostsOf(program, program.costs);
+             costs.ok() && CountsBytes(*costs)) {
+    for (const DevicePrediction& device : PeaksOf(Unrolled(program), *costs))
+      most = std::max(most, device.peak_bytes);
+  }
+  if (most > 0)
     line += fmt::format(", at most {} on a device", BytesText(static_cast<double>(most)));
+  if (program.job) {
     if (const auto given = a.attributes.find("--layers-per-stage");
         given != a.attributes.end() && given->second == "auto")
       line += fmt::format(", layers {}", fmt::join(program.job->layers_per_stage, " "));

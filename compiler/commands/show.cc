@@ -72,7 +72,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   PriceSource prices;
   std::string given = a.costs;
   PP_RETURN_IF_ERROR(ReadPrices(a, &given, &prices));
-  if (prices.given() && !plan->program.job)
+  if (prices.given() && !prices.stages && !plan->program.job)
     return Status::Invalid(
         fmt::format("{}: {} has no model", prices.machine ? "--machine" : "--costs", path));
   const bool plan_costs = given.empty() && !prices.given() && !plan->program.costs.empty();

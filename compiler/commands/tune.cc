@@ -35,6 +35,10 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   PriceSource prices;
   std::string costs = a.costs;
   PP_RETURN_IF_ERROR(ReadPrices(a, &costs, &prices));
+  if (prices.stages)
+    return Status::Invalid(fmt::format(
+        "--costs: {}: costs of stages, not of a model (a file that piperun --profile wrote)",
+        prices.names));
   if (!prices.given() || !costs.empty())
     return Status::Invalid(
         "--machine, --device-flops: missing (one of the two, or --costs with a profile)");

@@ -1,4 +1,4 @@
-// What lies in each device's arena: pipec show --format memory.
+// What lies in each device's arena, or is alive as the costs have it: pipec show --format memory.
 #include "schema/semantics/memory.h"
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compiler/draw.h"
+#include "schema/semantics/alive.h"
 #include "schema/semantics/sections.h"
 #include "schema/semantics/walk.h"
 #include "schema/text.h"
@@ -44,7 +45,7 @@ class Watch : public MemoryCheck {
     MemoryCheck::Free(offset, bytes, index);
   }
 
-  const ByKind& most() const { return most_; }
+  ByKind most() const { return most_; }
   int index() const { return index_; }
 
  private:
@@ -81,41 +82,77 @@ Unit UnitFor(int64_t most) {
   return {"B", 1};
 }
 
-}  // namespace
+// What a device holds where that is most: at that instruction, -1 if there is none.
+struct Held {
+  ByKind bytes{};
+  int64_t all = 0;  // with the gaps between them
+  int index = -1;
+};
 
-Result<std::string> MemoryTable(const Program& given) {
-  if (!given.job) return Status::Invalid("no model (pipec compile --model)");
-  const Program program = Unrolled(given);
-  int64_t largest = 0;
-  for (const DeviceList& list : program.lists) largest = std::max(largest, list.arena_bytes);
-  const Unit unit = UnitFor(largest);
-  std::string out = fmt::format("{:<6}", unit.name);
-  for (const Column& column : kColumns) out += fmt::format("{:>10}", column.name);
-  out += fmt::format("{:>10}{:>10}  most at\n", "gaps", "arena");
+// In the arenas of a plan with a model.
+Result<std::vector<Held>> InArenas(const Program& program) {
   const Placement placement(program);
   const ValueBytes bytes(program);
+  std::vector<Held> devices;
   for (int d = 0; d < program.devices; ++d) {
     Watch watch(program, d);
     PP_RETURN_IF_ERROR(WalkList(
         program, d, program.lists[d].body,
         {.depth = Depth::kPlan, .placement = &placement, .memory = &watch, .bytes = &bytes}));
-    ByKind held = watch.most();
+    Held& held = devices.emplace_back(watch.most(), program.lists[d].arena_bytes, watch.index());
     for (const Region& region : program.lists[d].regions)
-      held[static_cast<size_t>(region.kind)] += region.bytes;
-    const auto cell = [&](int64_t value) {
-      return value == 0 ? fmt::format("{:>10}", "-")
-                        : fmt::format("{:10.4g}", static_cast<double>(value) / unit.bytes);
-    };
+      held.bytes[static_cast<size_t>(region.kind)] += region.bytes;
+  }
+  return devices;
+}
+
+// Of a plan without one, as its costs have it.
+Result<std::vector<Held>> Alive(const Program& program) {
+  const auto costs = CostsOf(program, program.costs);
+  PP_RETURN_IF_ERROR(costs.status());
+  if (!CountsBytes(*costs))
+    return Status::Invalid(
+        "no model, and no bytes in its costs (pipec compile --model, or --costs stash=40MiB,...)");
+  const Placement placement(program);
+  const AliveBytes alive(program, *costs);
+  std::vector<Held> devices;
+  for (int d = 0; d < program.devices; ++d) {
+    PP_RETURN_IF_ERROR(WalkList(program, d, program.lists[d].body, {.placement = &placement}));
+    const AliveBytes::Most most = alive.MostOn(d);
+    Held& held = devices.emplace_back(ByKind{}, most.sum, most.index);
+    for (size_t k = 0; k < held.bytes.size(); ++k)
+      held.bytes[k] = static_cast<int64_t>(most.bytes[k]);
+  }
+  return devices;
+}
+
+}  // namespace
+
+Result<std::string> MemoryTable(const Program& given) {
+  const Program program = Unrolled(given);
+  const auto devices = given.job ? InArenas(program) : Alive(program);
+  PP_RETURN_IF_ERROR(devices.status());
+  int64_t largest = 0;
+  for (const Held& held : *devices) largest = std::max(largest, held.all);
+  const Unit unit = UnitFor(largest);
+  std::string out = fmt::format("{:<6}", unit.name);
+  for (const Column& column : kColumns) out += fmt::format("{:>10}", column.name);
+  out += fmt::format("{:>10}{:>10}  most at\n", "gaps", given.job ? "arena" : "alive");
+  const auto cell = [&](int64_t value) {
+    return value == 0 ? fmt::format("{:>10}", "-")
+                      : fmt::format("{:10.4g}", static_cast<double>(value) / unit.bytes);
+  };
+  for (int d = 0; d < program.devices; ++d) {
+    const Held& held = (*devices)[d];
     out += fmt::format("{:<6}", fmt::format("d{}", d));
     for (const Column& column : kColumns) {
       int64_t sum = 0;
-      for (const Kind kind : column.kinds) sum += held[static_cast<size_t>(kind)];
+      for (const Kind kind : column.kinds) sum += held.bytes[static_cast<size_t>(kind)];
       out += cell(sum);
     }
-    const int64_t arena = program.lists[d].arena_bytes;
-    out += cell(arena - Sum(held)) + cell(arena);
-    out += watch.index() < 0 ? "  -\n"
-                             : fmt::format("  {}\n", ToText(program.lists[d].body[watch.index()]));
+    out += cell(held.all - Sum(held.bytes)) + cell(held.all);
+    out +=
+        held.index < 0 ? "  -\n" : fmt::format("  {}\n", ToText(program.lists[d].body[held.index]));
   }
   return out;
 }

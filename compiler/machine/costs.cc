@@ -28,7 +28,7 @@ class Pricer {
     CostModel costs{
         .f = {}, .b = {}, .comm = {}, .latency = {}, .post = {}, .reduce = {}, .step = {}};
     costs.seconds = true;
-    costs.contention = machine_.contention;
+    costs.contention = {machine_.contention};
     for (int s = 0; s < program_.stages; ++s) {
       Layouts::Stage& stage = layouts_.Of(job_, s);
       const StageLayout& layout = stage.layout;
@@ -170,12 +170,11 @@ Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layout
     return Status::Invalid(
         fmt::format("--machine: {} has no flops for --dtype {}", machine.name, NameOf(dtype)));
   CostModel costs = Pricer(machine, program, layouts).Run();
-  for (const PerStage* row : {&costs.f, &costs.b, &costs.r, &costs.comm, &costs.latency,
-                              &costs.post, &costs.reduce, &costs.step})
-    for (const double seconds : *row)
-      if (!(seconds <= kMostCost))
+  for (const CostInfo& row : Costs())
+    for (const double seconds : costs.*row.member)
+      if (row.unit == Dimension::kTime && !(seconds <= row.most))
         return Status::Invalid(fmt::format("--machine: {} is too slow: {:g} seconds (at most {:g})",
-                                           machine.name, seconds, kMostCost));
+                                           machine.name, seconds, row.most));
   return costs;
 }
 

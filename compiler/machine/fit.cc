@@ -237,8 +237,14 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
 }
 
 Result<CostModel> CostsOn(const PriceSource& source, const Program& program) {
+  if (!source.stages && !program.job)
+    return Status::Invalid(fmt::format(
+        "{}: needs --model", source.machine ? "--machine, --device-flops" : "--costs: a profile"));
   if (source.machine) return CostsOn(*source.machine, program);
-  auto costs = CostsOn(source.profiles, program);
+  Result<CostModel> costs =
+      !source.stages ? CostsOn(source.profiles, program)
+      : program.job  ? Status::Invalid("costs of the stages of another model (without --model)")
+                     : CostsOfStages(*source.stages, program);
   return costs.ok() ? costs : costs.status().In("--costs: " + source.names);
 }
 

@@ -7,6 +7,7 @@
 
 #include "compiler/machine/machine.h"
 #include "schema/format/profile.h"
+#include "schema/format/stage_costs.h"
 #include "schema/program.h"
 #include "schema/semantics/cost_model.h"
 
@@ -31,16 +32,17 @@ Machine FitMachine(const Profiles& profiles);
 // say. Error: another model, dtype or backend.
 Result<CostModel> CostsOn(const Profiles& profiles, const Program& program);
 
-// What costs follow from, instead of being given as numbers: at most one of the two.
+// What costs follow from, instead of being given as numbers: at most one of the three.
 struct PriceSource {
   std::optional<Machine> machine;
   Profiles profiles;
-  std::string names;  // of the profiles' files
+  std::optional<CostModel> stages;  // of a pipeline without a model (format/stage_costs.h)
+  std::string names;                // of the files
 
-  bool given() const { return machine || !profiles.empty(); }
+  bool given() const { return machine || !profiles.empty() || stages; }
 };
-// REQUIRES: one is given, and the program has a job. Error: those of the above, with the option or
-// the files.
+// REQUIRES: one is given. Error: those of the above, with the option or the files; a model is
+// missing, or there is one where costs are of stages.
 Result<CostModel> CostsOn(const PriceSource& source, const Program& program);
 
 }  // namespace pp

@@ -1,10 +1,11 @@
-// fit-memory under a limit in bytes (--memory-limit 40GiB): the whole arena of a device must fit,
-// not only its activations.
+// fit-memory under a limit in bytes (--memory-limit 40GiB): all that a device holds must fit, not
+// only its activations. With a model that is its arena, without one what is alive as the costs have
+// it (semantics/alive.h).
 //
 // The search counts activations. Weights, gradients and optimizer are set aside for it; what it
 // cannot see (values in flight, fragmentation between block sizes) is found by lowering: plans are
-// searched under the limits of a grid up to the given one, and the fastest whose lowered arenas fit
-// the given one is taken.
+// searched under the limits of a grid up to the given one, and the fastest is taken that, lowered,
+// fits the given one.
 //
 //   limit 300 MB   | weights .. 120 | for the search 180 |            a plan of 312 MB
 //         280 MB   | weights .. 120 | for the search 160 |            a plan of 290 MB: fits
@@ -22,6 +23,7 @@
 #include "compiler/search/bound.h"
 #include "compiler/search/ledger.h"
 #include "schema/base/background.h"
+#include "schema/semantics/alive.h"
 #include "schema/semantics/regions.h"
 
 namespace pp {
@@ -41,9 +43,15 @@ search::Effort EffortFor(const search::Problem& problem) {
 }
 
 // Bytes that a micro-batch of each stage holds: its stash includes the forward's input.
-search::MemoryModel ByteMemory(const Program& program) {
+search::MemoryModel ByteMemory(const Program& program, const CostModel& costs) {
   search::MemoryModel memory;
   for (int s = 0; s < program.stages; ++s) {
+    if (!program.job) {
+      const auto bytes = [&](Kind kind) { return static_cast<int64_t>(BytesOf(costs, kind, s)); };
+      const int64_t full = bytes(Kind::kStash), half = bytes(Kind::kWork);
+      memory.held.push_back({full, bytes(Kind::kInput), full, half, half});
+      continue;
+    }
     const StageLayout layout = LayoutStage(*program.job, s);
     const int64_t input =
         layout.targets_bytes +
@@ -60,15 +68,18 @@ Result<Program> Lower(Program program, const PassContext& context) {
   return program;
 }
 
-// What each device's arena in the lowered program holds beyond what `memory` counts.
+// What each device holds at most in the lowered program beyond what `memory` counts.
 Status Uncounted(const Program& program, const PassContext& context,
                  const search::MemoryModel& memory, std::vector<int64_t>* bytes) {
   const Result<Program> lowered = Lower(program, context);
   if (!lowered.ok()) return lowered.status();
   const search::Problem problem = ProblemOf(program, context, memory);
   const search::Plan plan = search::MakePlan(program, problem);
-  for (int d = 0; d < program.devices; ++d)
-    bytes->push_back(lowered->lists[d].arena_bytes - search::Peak(problem, plan, d));
+  const AliveBytes alive(*lowered, context.costs);
+  for (int d = 0; d < program.devices; ++d) {
+    const int64_t most = program.job ? lowered->lists[d].arena_bytes : alive.MostOn(d).sum;
+    bytes->push_back(most - search::Peak(problem, plan, d));
+  }
   return {};
 }
 
@@ -77,9 +88,12 @@ Result<std::vector<int64_t>> AlwaysHeld(const Program& program, const PassContex
   const Result<Program> lowered = Lower(program, context);
   if (!lowered.ok()) return lowered.status();
   const Regions regions(*lowered);
-  std::vector<int64_t> always(program.devices, 0);
-  for (int d = 0; d < program.devices; ++d)
+  const AliveBytes alive(*lowered, context.costs);
+  std::vector<int64_t> always;
+  for (int d = 0; d < program.devices; ++d) {
+    always.push_back(program.job ? 0 : alive.Always(d));
     for (const Region& region : regions.On(d)) always[d] += region.bytes;
+  }
   return always;
 }
 
@@ -130,7 +144,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
   return {};
 }
 
-// The plan of one search, and what its lowered arenas take.
+// The plan of one search, and what it takes, lowered.
 struct Found {
   Program plan;
   FitReport report;
@@ -218,7 +232,7 @@ class BytesFitter {
         context_(context),
         limits_(context.fit.limit.values),
         mario_(StartMarioPlan(program, context)),
-        memory_(ByteMemory(program)) {
+        memory_(ByteMemory(program, context.costs)) {
     memory_.limit.assign(program.devices, INT64_MAX);
   }
 
@@ -347,7 +361,9 @@ Status TryMore(const Program& program, const PassContext& context, Lack* lack) {
 }  // namespace
 
 Status FitBytes(Program& program, const PassContext& context, FitReport* report) {
-  if (!program.job) return Status::Invalid("--memory-limit: bytes need --model");
+  if (!program.job && !CountsBytes(context.costs))
+    return Status::Invalid(
+        "--memory-limit: bytes need --model (or what stages hold: --costs stash=40MiB,...)");
   Lack lack;
   PP_RETURN_IF_ERROR(BytesFitter(program, context).Run(&program, report, &lack));
   if (lack.device >= 0) {

@@ -72,10 +72,12 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
       problem.time[MakeTask(cell, Part::kWeight)] = split ? time(Op::kBackwardWeight, s) : 0;
       if (s == 0) continue;
       const int below = problem.Cell(s - 1, m);
-      const Instruction send{.op = Op::kSendAct, .stage = s - 1};  // a gradient is as large
-      const double lag = durations(send) + durations.Latency(send);
-      Link(problem, below, cell, Part::kForward, lag);
-      Link(problem, cell, below, Part::kBackward, lag);
+      const auto lag = [&](Op op) {
+        const Instruction send{.op = op, .stage = s - 1};
+        return durations(send) + durations.Latency(send);
+      };
+      Link(problem, below, cell, Part::kForward, lag(Op::kSendAct));
+      Link(problem, cell, below, Part::kBackward, lag(Op::kSendGrad));
     }
   problem.tiny = kTinyShare * problem.MeanTime();
   return problem;

@@ -78,7 +78,8 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
       const double micros = microbatches * share_of_pipe[p];
       device.work += micros * (time(costs.f, s) + backward + (recomputes ? time(costs.r, s) : 0));
       if (split) device.weights += micros * (halves - backward);
-      if (program.Copies() > 1) device.reductions += costs.contention * time(costs.reduce, s);
+      if (program.Copies() > 1)
+        device.reductions += At(costs.contention, s) * time(costs.reduce, s);
       step = std::min(step, time(costs.step, s));
     }
   }

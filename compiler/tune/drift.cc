@@ -56,7 +56,7 @@ Result<Drift> DriftUntil(const Program& plan, const std::vector<WaitsFor>& waits
     Scale(&scaled.comm, factor);
     Scale(&scaled.latency, factor);
     Scale(&scaled.post, factor);
-    scaled.bandwidth /= factor;
+    Scale(&scaled.bandwidth, 1 / factor);
   });
   PP_RETURN_IF_ERROR(messages.status());
   const auto reductions =

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <cmath>
+#include <set>
 #include <string_view>
 
 #include "schema/base/split.h"
-#include "schema/base/units.h"
 #include "schema/model/work.h"
 #include "schema/semantics/buckets.h"
 
@@ -20,96 +20,118 @@ double RecomputedShare(const Job& job, int stage) {
   return work.forward.operations > 0 ? work.recompute.operations / work.forward.operations : 0;
 }
 
+// Of a number with its unit, in an error.
+std::string_view ExampleOf(Dimension unit) {
+  return unit == Dimension::kTime        ? ", in T, or as in 10ms"
+         : unit == Dimension::kBandwidth ? ", or as in 100GB/s"
+         : unit == Dimension::kBytes     ? ", or as in 40MiB"
+                                         : "";
+}
+
 }  // namespace
+
+std::span<const CostInfo> Costs() {
+  static const CostInfo kCosts[] = {
+#define PP_COST(key, initial, unit, of, most, fallback, meaning) \
+  {#key,                                                         \
+   &CostModel::key,                                              \
+   Dimension::k##unit,                                           \
+   std::string_view(#of) == "Device",                            \
+   most,                                                         \
+   PerStage{initial},                                            \
+   meaning},
+#include "schema/costs.def"
+  };
+  return kCosts;
+}
+
+std::string CostKeys() {
+  std::string keys;
+  for (const CostInfo& cost : Costs()) keys.append(keys.empty() ? "" : ", ").append(cost.key);
+  return keys;
+}
 
 double At(const PerStage& values, int stage) { return values[values.size() == 1 ? 0 : stage]; }
 
 Result<CostModel> ParseCosts(const std::string& text, int stages) {
   CostModel costs;
   if (text.empty()) return costs;
-  PerStage bandwidth{0}, contention{0};
-  const std::map<std::string_view, PerStage*> keys = {{"f", &costs.f},
-                                                      {"b", &costs.b},
-                                                      {"r", &costs.r},
-                                                      {"bi", &costs.bi},
-                                                      {"bw", &costs.bw},
-                                                      {"comm", &costs.comm},
-                                                      {"step", &costs.step},
-                                                      {"reduce", &costs.reduce},
-                                                      {"in", &costs.in},
-                                                      {"fb", &costs.fb},
-                                                      {"latency", &costs.latency},
-                                                      {"post", &costs.post},
-                                                      {"bandwidth", &bandwidth},
-                                                      {"contention", &contention}};
-  std::map<std::string_view, bool> seen;
-  for (std::string_view item : Split(text, ',')) {
+  std::set<std::string_view> seen;
+  for (const std::string_view item : Split(text, ',')) {
     const size_t equals = item.find('=');
-    const auto key = keys.find(item.substr(0, equals));
-    if (equals == std::string_view::npos || key == keys.end() || seen[key->first])
+    const auto row = std::find_if(Costs().begin(), Costs().end(), [&](const CostInfo& cost) {
+      return equals != item.npos && cost.key == item.substr(0, equals);
+    });
+    if (row == Costs().end() || !seen.insert(row->key).second)
       return Status::Invalid(
-          fmt::format("--costs: '{}' (f, b, r, bi, bw, fb, comm, latency, post, bandwidth, reduce, "
-                      "contention, step, in, each once, as in f=1,b=2)",
-                      Shown(item)));
-    seen[key->first] = true;
+          fmt::format("--costs: '{}' ({}, each once, as in f=1,b=2)", Shown(item), CostKeys()));
     PerStage values;
-    const bool is_share = key->second == &contention;
-    const Dimension dimension = key->second == &costs.in || is_share ? Dimension::kNone
-                                : key->second == &bandwidth          ? Dimension::kBandwidth
-                                                                     : Dimension::kTime;
-    const double most = is_share ? 1 : kMostCost;
-    for (std::string_view word : Split(item.substr(equals + 1), ':')) {
+    for (const std::string_view word : Split(item.substr(equals + 1), ':')) {
       const auto quantity = ReadQuantity(word);
-      if (!quantity || quantity->value > most ||
-          (quantity->dimension != Dimension::kNone && quantity->dimension != dimension))
-        return Status::Invalid(
-            fmt::format("--costs: '{}' (numbers from 0 to {:g}{})", Shown(item), most,
-                        dimension == Dimension::kTime        ? ", in T, or as in 10ms"
-                        : dimension == Dimension::kBandwidth ? ", or as in 100GB/s"
-                                                             : ""));
-      costs.seconds |= quantity->dimension != Dimension::kNone;
+      const bool bare = quantity && quantity->dimension == Dimension::kNone;
+      if (!quantity || quantity->value > row->most || !(bare || quantity->dimension == row->unit))
+        return Status::Invalid(fmt::format("--costs: '{}' (numbers from 0 to {:g}{})", Shown(item),
+                                           row->most, ExampleOf(row->unit)));
+      costs.seconds |= !bare && row->unit != Dimension::kBytes;
       values.push_back(quantity->value);
     }
-    if ((key->second == &bandwidth || is_share) && values.size() != 1)
-      return Status::Invalid(fmt::format("--costs: '{}' (one number)", Shown(item)));
     if (values.size() != 1 && static_cast<int>(values.size()) != stages)
       return Status::Invalid(
           fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)", Shown(item),
                       values.size(), stages));
-    *key->second = values;
+    costs.*row->member = values;
   }
-  costs.bandwidth = bandwidth[0];
-  costs.contention = contention[0];
   return costs;
 }
 
 std::string ToText(const CostModel& costs) {
   std::string text;
-  const auto add = [&](std::string_view key, const PerStage& values, std::string_view unit) {
-    if (values.empty()) return;
-    const bool same = std::all_of(values.begin(), values.end(),
-                                  [&](double value) { return value == values.front(); });
-    text += fmt::format("{}{}=", text.empty() ? "" : ",", key);
-    for (size_t s = 0; s < (same ? 1 : values.size()); ++s)
+  for (const CostInfo& row : Costs()) {
+    const PerStage& values = costs.*row.member;
+    const auto all = [&](double same) {
+      return std::all_of(values.begin(), values.end(), [&](double x) { return x == same; });
+    };
+    if (values.empty() || (row.initial == PerStage{0} && all(0))) continue;
+    const std::string_view unit = row.unit == Dimension::kBytes       ? "B"
+                                  : !costs.seconds                    ? ""
+                                  : row.unit == Dimension::kTime      ? "s"
+                                  : row.unit == Dimension::kBandwidth ? "B/s"
+                                                                      : "";
+    text += fmt::format("{}{}=", text.empty() ? "" : ",", row.key);
+    for (size_t s = 0; s < (all(values.front()) ? 1 : values.size()); ++s)
       text += fmt::format("{}{}{}", s > 0 ? ":" : "", values[s], unit);
-  };
-  const std::string_view time = costs.seconds ? "s" : "";
-  add("f", costs.f, time);
-  add("b", costs.b, time);
-  add("r", costs.r, time);
-  add("bi", costs.bi, time);
-  add("bw", costs.bw, time);
-  add("fb", costs.fb, time);
-  add("comm", costs.comm, time);
-  add("latency", costs.latency, time);
-  if (std::any_of(costs.post.begin(), costs.post.end(), [](double post) { return post > 0; }))
-    add("post", costs.post, time);
-  add("bandwidth", {costs.bandwidth}, costs.seconds ? "B/s" : "");
-  add("reduce", costs.reduce, time);
-  if (costs.contention > 0) add("contention", {costs.contention}, "");
-  add("step", costs.step, time);
-  add("in", costs.in, "");
+  }
   return text;
+}
+
+bool CountsBytes(const CostModel& costs) {
+  return std::any_of(Costs().begin(), Costs().end(), [&](const CostInfo& row) {
+    return row.unit == Dimension::kBytes && !(costs.*row.member).empty();
+  });
+}
+
+double BytesOf(const CostModel& costs, Kind kind, int stage) {
+  const auto given_or = [&](const PerStage& row, Kind other, int its_stage) {
+    return row.empty() ? BytesOf(costs, other, its_stage) : std::ceil(At(row, stage));
+  };
+  switch (kind) {
+    case Kind::kStash:
+      return given_or(costs.stash, Kind::kNone, -1);
+    case Kind::kInput:
+      return given_or(costs.input, stage > 0 ? Kind::kAct : Kind::kNone, stage - 1);
+    case Kind::kWork:
+      return given_or(costs.work, Kind::kStash, stage);
+    case Kind::kAct:
+      return given_or(costs.act, Kind::kNone, -1);
+    case Kind::kGrad:
+      return given_or(costs.grad, Kind::kAct, stage);
+    case Kind::kWeights:
+      return given_or(costs.weights, Kind::kNone, -1);
+    case Kind::kScratch:
+      return given_or(costs.transient, Kind::kNone, -1);
+    default:
+      return 0;
+  }
 }
 
 CostModel CostsByWork(const Job& job) {
@@ -132,11 +154,14 @@ CostModel CostsByWork(const Job& job) {
 
 Result<CostModel> CostsOf(const Program& program, const std::string& text) {
   if (text.empty() && program.job) return CostsByWork(*program.job);
-  return ParseCosts(text, program.stages);
+  auto costs = ParseCosts(text, program.stages);
+  if (!costs.ok() || !program.job || !CountsBytes(*costs)) return costs;
+  return Status::Invalid(fmt::format(
+      "--costs: '{}' has bytes beside a model, which says how many there are (one of the two)",
+      Shown(text)));
 }
 
-Durations::Durations(const CostModel& costs, const Program& program)
-    : contention_(costs.contention) {
+Durations::Durations(const CostModel& costs, const Program& program) {
   PerStage half = costs.b;
   for (double& value : half) value /= 2;
   const std::vector<double> shares_of = program.Shares();
@@ -167,6 +192,7 @@ Durations::Durations(const CostModel& costs, const Program& program)
   for (int s = 0; s < program.stages; ++s) {
     pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * shares_of[s]);
     latency_.push_back(At(costs.latency, s));
+    contention_.push_back(At(costs.contention, s));
     post_.push_back(program.p2p == P2p::kBlocking ? 0 : At(costs.post, s));
     std::vector<double>& shares = shares_.emplace_back();
     if (At(costs.reduce, s) == 0) continue;
@@ -182,11 +208,19 @@ Durations::Durations(const CostModel& costs, const Program& program)
   }
   for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
     fill(op, costs.comm, {}, whole);
-  if (!program.job || costs.bandwidth == 0) return;
   for (int s = 0; s + 1 < program.stages; ++s) {
-    const double transfer = LayoutStage(*program.job, s).act_bytes / costs.bandwidth;
-    for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
-      rows_[static_cast<size_t>(op)][s] += transfer;
+    const double bandwidth = At(costs.bandwidth, s);
+    if (bandwidth == 0) continue;
+    const auto of_model =
+        program.job ? static_cast<double>(LayoutStage(*program.job, s).act_bytes) : 0;
+    const auto transfer = [&](Kind kind) {
+      constexpr double kMost = 1e15;  // as of other times
+      return std::min(kMost, (program.job ? of_model : BytesOf(costs, kind, s)) / bandwidth);
+    };
+    for (Op op : {Op::kSendAct, Op::kRecvAct})
+      rows_[static_cast<size_t>(op)][s] += transfer(Kind::kAct);
+    for (Op op : {Op::kSendGrad, Op::kRecvGrad})
+      rows_[static_cast<size_t>(op)][s] += transfer(Kind::kGrad);
   }
 }
 

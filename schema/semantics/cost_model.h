@@ -1,61 +1,70 @@
-// What an instruction costs. Times are those of one micro-batch on a whole device, in seconds or in
-// any unit, T; if a pipe places V stages on a device, each costs 1/V.
+// What an instruction costs, and what a stage's values hold. Times are those of one micro-batch on
+// a whole device, in seconds or in any unit, T; if a pipe places V stages on a device, each costs
+// 1/V. The rows are in costs.def.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "schema/base/status.h"
+#include "schema/base/units.h"
 #include "schema/program.h"
 
 namespace pp {
 
-// One number for all stages, or one for each.
+// One number for all stages, or one for each; some may have none.
 using PerStage = std::vector<double>;
 
-// Sums of everything in a plan stay far below double's maximum.
-inline constexpr double kMostCost = 1e15;
-
+// By key. Sums of everything in a plan stay far below double's maximum.
 struct CostModel {
-  PerStage f{1};         // forward
-  PerStage b{2};         // whole backward
-  PerStage r;            // recompute; empty: as f, or the share of it that is recomputed
-  PerStage bi, bw;       // input and weight half; empty: b/2
-  PerStage fb;           // a forward of stage s that overlaps a backward (DualPipe); empty: f + b
-  PerStage comm{0};      // a message of stage s: how long it occupies its channel
-  PerStage latency{0};   // and how much later it arrives
-  PerStage post{0};      // and what its SEND takes of the compute lane, unless that blocks anyway
-  double bandwidth = 0;  // bytes per unit of time, added to comm if there is a model; 0: no limit
-  PerStage reduce{0};    // a REDUCE_grad
-  // The share of a reduction's time that its device's compute lane loses to it: of a GPU's
-  // multiprocessors those that run NCCL's kernels, of a core that does both all of it.
-  double contention = 0;
-  PerStage step{0};      // a STEP
-  PerStage in{0};        // what a CFW keeps, in activations (memory, not time)
+#define PP_COST(key, initial, unit, of, most, fallback, meaning) PerStage key{initial};
+#include "schema/costs.def"
   bool seconds = false;  // times are in seconds, and bandwidth is in bytes per second
 
   std::string_view Unit() const { return seconds ? "s" : "T"; }
 };
 
-// "f=1,b=2,r=1,bi=1,bw=1,fb=3,comm=0,latency=0,post=0,bandwidth=0,reduce=0,contention=0,step=0,
-// in=0", each key at most once, a value being one number >= 0 or, but for bandwidth and contention,
-// one for each stage: "f=1:1:2:1". All may be left out.
-// If one has a unit (f=10ms, bandwidth=100GB/s), the others are in seconds or have theirs.
+// A row of the table.
+struct CostInfo {
+  std::string_view key;
+  PerStage CostModel::*member;
+  Dimension unit;
+  bool of_device;  // of V stages on a device, each has 1/V of it
+  double most;
+  PerStage initial;
+  std::string_view meaning;
+};
+std::span<const CostInfo> Costs();
+// "f, b, r, ...", for errors.
+std::string CostKeys();
+
+// "f=1,b=2,stash=40MiB", each key of the table at most once, a value being one number >= 0 or one
+// for each stage: "f=1:1:2:1". All may be left out.
+// If a time or a bandwidth has a unit (f=10ms, bandwidth=100GB/s), the other ones are in seconds or
+// have theirs. Bytes have one or are bare.
 Result<CostModel> ParseCosts(const std::string& text, int stages);
 
-// The same text, of all keys that have values.
+// The same text, of all keys that have values, but for those that are zero as if not given.
 std::string ToText(const CostModel& costs);
 
 // f, b, bi, bw and r in proportion to the floating-point operations of the stages (model/work.h): T
 // is the mean of their forwards.
 CostModel CostsByWork(const Job& job);
 
-// Those of the text; if it is empty, by the work of the model if there is one.
+// Those of the text; if it is empty, by the work of the model if there is one. Error, too: bytes
+// beside a model, which says how many there are.
 Result<CostModel> CostsOf(const Program& program, const std::string& text);
 
 // The number for one stage.
 double At(const PerStage& values, int stage);
+
+// Whether the costs say how many bytes anything has.
+bool CountsBytes(const CostModel& costs);
+// How many a value of that kind and stage has, or what lasts from step to step (kWeights), or what
+// an instruction needs (kScratch); whole ones, and 0 of other kinds.
+double BytesOf(const CostModel& costs, Kind kind, int stage);
 
 // Durations by op and stage.
 class Durations {
@@ -72,7 +81,7 @@ class Durations {
   // What the compute lane loses to a message, a reduction or a gathering of weights that it starts.
   double Lost(const Instruction& i) const {
     const Lane lane = Info(i.op).lane;
-    return lane == Lane::kReduce ? contention_ * (*this)(i)
+    return lane == Lane::kReduce ? contention_[i.stage < 0 ? 0 : i.stage] * (*this)(i)
            : lane == Lane::kSend ? post_[i.stage]
                                  : 0;
   }
@@ -87,8 +96,7 @@ class Durations {
 
   std::vector<double> rows_[kOpNumbers];
   std::vector<std::vector<double>> shares_;  // by stage and bucket
-  std::vector<double> pairs_, latency_, post_;
-  double contention_ = 0;
+  std::vector<double> pairs_, latency_, post_, contention_;
   double tied_ = 0;  // a REDUCE_tied: what its bytes would cost among those of its first stage
 };
 

@@ -19,14 +19,6 @@ int64_t TiedMembers(const Program& program) {
   return static_cast<int64_t>(devices.size()) * program.replicas;
 }
 
-// Versions of its weights that a device keeps: as many as it uses (prologue and epilogue are parts
-// of the body).
-int64_t Versions(const DeviceList& list) {
-  int versions = 1;
-  for (const Instruction& i : list.body) versions = std::max(versions, i.version + 1);
-  return versions;
-}
-
 // More bytes than any arena has, and few enough to be added.
 constexpr int64_t kTooMany = int64_t{1} << 61;
 
@@ -56,7 +48,7 @@ std::vector<Region> Regions::On(int device) const {
   int64_t scratch = 0, loss = 0, exchange = 0;
   const DeviceList& list = program.lists[device];
   const bool several = program.pipes.size() > 1, shards = program.zero == 1;
-  const int64_t versions = Versions(list);
+  const int64_t versions = VersionsOn(list);
   const bool drops = std::any_of(list.body.begin(), list.body.end(),
                                  [](const Instruction& i) { return i.op == Op::kForwardDrop; });
   for (const auto [stage, pipe] : placement_.On(device)) {
