@@ -115,11 +115,11 @@ TEST_CASE("the kind of instruction that is predicted worst stands first") {
   CHECK(run->kinds[1].op == Op::kStep);
   // 8 forwards of 6, 8 backwards of 4 and 2 steps of a half, where 2, 4 and 1 were predicted.
   CHECK(SecondsPerUnit(*run) == Approx((48. + 32 + 1) / (16 + 32 + 2)));
-  const CostModel scaled = InSeconds(CostModel{.bandwidth = 8}, 2);
+  const CostModel scaled = InSeconds(CostModel{.bandwidth = {8}}, 2);
   CHECK(scaled.seconds);
   CHECK(scaled.f == PerStage{2});
   CHECK(scaled.b == PerStage{4});
-  CHECK(scaled.bandwidth == 4);
+  CHECK(scaled.bandwidth == PerStage{4});
 }
 
 TEST_CASE("steps that overlap are measured from end to end") {

@@ -7,6 +7,7 @@
 #include "compiler/machine/costs.h"
 #include "compiler/machine/fit.h"
 #include "schema/base/units.h"
+#include "schema/format/stage_costs.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/models.h"
 
@@ -25,6 +26,8 @@ constexpr const char* kRight[] = {
     R"("comm":[0.1,null]}})",
     "f=10ms:20ms,b=2s,comm=5us,latency=1,bandwidth=100GB/s,in=0.1",
     "f=1:2,b=2,r=1,bi=1,bw=1,fb=3,reduce=1,step=1",
+    "stash=40MiB:1,input=3,work=1e6,act=1.5,grad=2KiB,weights=1GiB,transient=0",
+    R"({"costs":{"f":[1,2],"b":2,"bi":1,"bw":0.5,"comm":0.1,"stash":[41943040,1],"act":1e6}})",
     "312TFLOP/s",
     "40GiB",
 };
@@ -46,9 +49,8 @@ pp::Program Head(const pp::Job& job) {
 
 void CheckCosts(const pp::Result<pp::CostModel>& costs) {
   if (!costs.ok()) return;
-  for (const pp::PerStage* row : {&costs->f, &costs->b, &costs->r, &costs->bi, &costs->bw,
-                                  &costs->comm, &costs->latency, &costs->reduce, &costs->step})
-    for (const double value : *row) PP_CHECK(std::isfinite(value) && value >= 0);
+  for (const pp::CostInfo& row : pp::Costs())
+    for (const double value : (*costs).*row.member) PP_CHECK(std::isfinite(value) && value >= 0);
   const auto again = pp::ParseCosts(pp::ToText(*costs), 2);
   PP_CHECK(again.ok() && pp::ToText(*again) == pp::ToText(*costs));
 }
@@ -65,6 +67,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     PP_CHECK(std::abs(again->value - quantity->value) <= quantity->value * 1e-9);
   }
   CheckCosts(pp::ParseCosts(text, 2));
+  if (const auto stages = pp::ParseStageCosts(text); stages.ok()) {
+    pp::Program head = Head(job);
+    head.job.reset();
+    CheckCosts(pp::CostsOfStages(*stages, head));
+  }
   if (const auto machine = pp::ParseMachine(text); machine.ok()) {
     const auto again = pp::ParseMachine(pp::ToJson(*machine));
     PP_CHECK(again.ok() && pp::ToJson(*again) == pp::ToJson(*machine));

@@ -30,26 +30,25 @@ TEST_CASE("costs are read, with units and by stage") {
   CHECK(costs->f == PerStage{1, 3});
   CHECK(At(costs->f, 1) == 3);
   CHECK(At(costs->b, 1) == 4);
-  CHECK(costs->bandwidth == 8);
+  CHECK(costs->bandwidth == PerStage{8});
   CHECK(costs->bi.empty());
   CHECK(costs->Unit() == "T");
   const auto seconds = ParseCosts("f=10ms,comm=5us,bandwidth=2GB/s", 2);
   REQUIRE(seconds.ok());
   CHECK(seconds->f == PerStage{0.01});
   CHECK(At(seconds->comm, 0) == Approx(5e-6));
-  CHECK(seconds->bandwidth == 2e9);
+  CHECK(seconds->bandwidth == PerStage{2e9});
   CHECK(seconds->Unit() == "s");
   for (const char* text : {"f=1:3,b=4,bi=1:2,bw=3,r=0.5,fb=6,comm=0.25,latency=1,bandwidth=8",
-                           "f=10ms,b=20ms,post=1us:2us,reduce=1ms:2ms,contention=0.5,step=3us"}) {
+                           "f=10ms,b=20ms,post=1us:2us,reduce=1ms:2ms,contention=0.5,step=3us",
+                           "stash=40MiB:1e12,input=0,work=1,act=2.5KiB,grad=3,weights=4,bandwidth="
+                           "1:2"}) {
     const auto read = ParseCosts(text, 2);
     REQUIRE(read.ok());
     const auto again = ParseCosts(ToText(*read), 2);
     REQUIRE(again.ok());
     CHECK(ToText(*again) == ToText(*read));
-    CHECK(again->f == read->f);
-    CHECK(again->bandwidth == read->bandwidth);
-    CHECK(again->contention == read->contention);
-    CHECK(again->post == read->post);
+    for (const CostInfo& row : Costs()) CHECK((*again).*row.member == (*read).*row.member);
     CHECK(again->seconds == read->seconds);
   }
 }
@@ -66,9 +65,46 @@ TEST_CASE("wrong costs are errors that say what would be right") {
   CHECK_THAT(ErrorOf("in=1ms"), Catch::StartsWith("--costs: 'in=1ms' (numbers"));
   CHECK_THAT(ErrorOf("contention=1.5"), Catch::StartsWith("--costs: 'contention=1.5' (numbers"));
   CHECK_THAT(ErrorOf("contention=1ms"), Catch::StartsWith("--costs: 'contention=1ms' (numbers"));
-  CHECK(ErrorOf("contention=0:1") == "--costs: 'contention=0:1' (one number)");
-  CHECK(ErrorOf("bandwidth=1:2") == "--costs: 'bandwidth=1:2' (one number)");
+  CHECK(ErrorOf("stash=-1MiB") ==
+        "--costs: 'stash=-1MiB' (numbers from 0 to 1e+12, or as in 40MiB)");
+  CHECK_THAT(ErrorOf("stash=2TB"), Catch::StartsWith("--costs: 'stash=2TB' (numbers from 0 to"));
+  CHECK_THAT(ErrorOf("stash=1ms"), Catch::StartsWith("--costs: 'stash=1ms' (numbers from 0 to"));
+  CHECK_THAT(ErrorOf("f=1MiB"), Catch::StartsWith("--costs: 'f=1MiB' (numbers from 0 to"));
   CHECK(ErrorOf("f=1:2:3") == "--costs: 'f=1:2:3' has 3 numbers (1, or 2: one for each stage)");
+}
+
+TEST_CASE("bytes are none of the times") {
+  const CostModel costs = *ParseCosts("f=1,stash=40MiB:1,weights=3", 2);
+  CHECK(costs.Unit() == "T");
+  CHECK(ToText(costs) == "f=1,b=2,stash=41943040B:1B,weights=3B");
+  CHECK(CountsBytes(costs));
+  CHECK(!CountsBytes(*ParseCosts("f=1,in=1", 2)));
+  // What is not given is 0, or follows from another one.
+  CHECK(BytesOf(costs, Kind::kStash, 0) == 40 << 20);
+  CHECK(BytesOf(costs, Kind::kWork, 0) == 40 << 20);
+  CHECK(BytesOf(costs, Kind::kInput, 1) == 0);
+  CHECK(BytesOf(costs, Kind::kTokens, 0) == 0);
+  const CostModel acts = *ParseCosts("act=1.5:8", 2);
+  CHECK(BytesOf(acts, Kind::kAct, 0) == 2);  // whole ones
+  CHECK(BytesOf(acts, Kind::kGrad, 0) == 2);
+  CHECK(BytesOf(acts, Kind::kInput, 0) == 0);
+  CHECK(BytesOf(acts, Kind::kInput, 1) == 2);
+  const Program program =
+      MustCompile({.scheme = "1f1b", .shape = {2, 2}, .job = {.model = PaperModel(2)}});
+  CHECK(CostsOf(program, "act=5").status().message() ==
+        "--costs: 'act=5' has bytes beside a model, which says how many there are (one of the "
+        "two)");
+}
+
+TEST_CASE("messages of a bandwidth, without a model") {
+  const Program program = MustCompile({.scheme = "1f1b", .shape = {3, 2}});
+  const Durations d(*ParseCosts("comm=1,bandwidth=4:8:0,act=40,grad=80", 3), program);
+  CHECK(d(Make(Op::kSendAct, 0)) == 11);
+  CHECK(d(Make(Op::kRecvGrad, 0)) == 21);
+  CHECK(d(Make(Op::kSendAct, 1)) == 6);
+  // However slow, a time is a number.
+  CHECK(Durations(*ParseCosts("bandwidth=1e-320,act=1e12", 3), program)(Make(Op::kSendAct, 0)) ==
+        1e15);
 }
 
 TEST_CASE("durations without a model") {
@@ -96,6 +132,8 @@ TEST_CASE("durations without a model") {
   CHECK(contended.Lost(Make(Op::kGatherWeights, 1, 0)) == 0.625);
   CHECK(contended.Lost(Make(Op::kBackward, 1)) == 0);
   CHECK(contended.Lost(Make(Op::kSendAct, 1)) == 0);
+  const Durations uneven(*ParseCosts("reduce=10,contention=0.25:1:0:0", 4), program);
+  CHECK(uneven.Lost(Make(Op::kReduceGrad, 1, 0)) == 5);
   Program posting = program;
   const CostModel post = *ParseCosts("comm=5,post=1:2:3:4", 4);
   CHECK(Durations(post, posting).Lost(Make(Op::kSendGrad, 1)) == 2);  // whole whatever the stages

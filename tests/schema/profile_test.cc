@@ -252,7 +252,7 @@ TEST_CASE("reductions take the time of kernels where ranks have no core to spare
   Profile profile = MeasuredOf(program);
   const auto contention = [&](int cores) {
     profile.cores = cores;
-    return CostsOn({profile}, program)->contention;
+    return CostsOn({profile}, program)->contention.at(0);
   };
   profile.threads = 2;
   CHECK(contention(0) == 1);
