@@ -163,7 +163,7 @@ class Pipeline:
             if following is not None and following.op == "STEP":
                 bound.append((nothing, ()))  # adjacent ones are one call of the optimizer
             else:
-                bound.append((self._gradients.step, (tuple(keys),)))
+                bound.append((self._update, (tuple(keys),)))
                 keys = []
         return bound
 
@@ -200,6 +200,14 @@ class Pipeline:
         return {"FW": runner.forward, "CFW": runner.forward_drop, "RE": runner.recompute,
                 "BW": runner.backward, "BW_input": runner.backward_input,
                 "BW_weight": runner.backward_weight, "EVAL": runner.evaluate}[op], (micro,)
+
+    def _update(self, keys: tuple[Stage, ...]) -> None:
+        """STEP of some stages; copies of weights in another type are of the past then."""
+        self._gradients.step(keys)
+        if self._values.autocast:
+            torch.clear_autocast_cache()
+            for runner in self._runners.values():
+                runner.forget_casts()
 
     def _load(self, runner: StageRunner, micro: int) -> None:
         runner.load(micro, self._inputs[micro] if runner.first else None,

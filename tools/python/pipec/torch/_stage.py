@@ -6,6 +6,7 @@ pass between stages are in `Values`; what a stage keeps for its own backward is 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from contextlib import nullcontext
 from typing import Any, Callable
@@ -19,6 +20,7 @@ from ._errors import PipelineError
 from ._random import generators, preserved, stage_seed
 from ._split import Splitter
 
+_log = logging.getLogger("pipec")
 Specs = tuple  # of Spec | None
 
 
@@ -36,6 +38,10 @@ class Values:
         self.scale: Any = 1.0
         self.seed = 0  # of this step and replica
         self.autocast: str | None = None  # the device type, if autocast is on
+
+    def forget_casts(self) -> None:
+        if self._splitter is not None:
+            self._splitter.clear_casts()
 
     def left(self) -> list[str]:
         """The names of what nobody has read."""
@@ -233,12 +239,19 @@ class StageRunner:
         for buffer, old, new in zip(self._buffers, before, clones):
             if buffer not in self._moving and not torch.equal(old, new):
                 self._moving.append(buffer)
+        if self._splitter is not None and not self.specs and not self._splitter.splittable:
+            _log.warning("stage %d: BW_input computes all gradients: no layer of it can be split "
+                         "(nn.Linear, nn.Conv1d to 3d, transformers' Conv1D)", self.stage)
         if self.last:
             self.specs[signature] = spec_of(x) if not self.first else (), ()
             return ()
         bundle = as_bundle(outputs, f"stage {self.stage}")
         self.specs[signature] = spec_of(x) if not self.first else (), spec_of(bundle)
         return bundle
+
+    def forget_casts(self) -> None:
+        if self._splitter is not None:
+            self._splitter.clear_casts()
 
     def left(self) -> list[str]:
         names = [f"stash s{self.stage} m{m}" for m in self._stash]
