@@ -123,6 +123,16 @@ class Plan:
         """
         return self._json("simulate", words_of(options))
 
+    def why(self, trace: str | os.PathLike[str] | None = None, **options: Unpack[SimulateOptions]
+            ) -> dict[str, Any]:
+        """What `simulate` says, with the causes of idle time.
+
+        trace: of a run of the plan, from `piperun --trace` or `pipec.torch.Pipeline.trace`. Then
+        there is "measured", too: "makespan", "kinds" of instructions and "devices", each with what
+        was predicted.
+        """
+        return self.simulate(**{"why": True, **options}, trace=trace)
+
     def show(self, format: str = "text", **options: Unpack[ShowOptions]) -> str:
         """The plan as text, which `import_` reads, or as "grid", "stages", "memory", "svg", "html",
         "json", "chrome-trace" or "torch-csv"."""

@@ -10,6 +10,8 @@
 makes stages of a model. Only PyTorch's public interface is used.
 """
 
+from ._compare import Comparison, compare
+from ._costs import Costs
 from ._cut import cut, ties
 from ._errors import PipelineError
 from ._pipeline import Pipeline
@@ -17,5 +19,6 @@ from ._place import Place, Stage, place
 from ._profile import profile
 from ._random import micro_seed
 
-__all__ = ["Pipeline", "PipelineError", "Place", "Stage", "cut", "micro_seed", "place", "profile",
-           "ties"]
+__all__ = ["Comparison", "Costs", "Pipeline", "PipelineError", "Place", "Stage", "compare", "cut",
+           "micro_seed", "place", "profile", "ties"]
+

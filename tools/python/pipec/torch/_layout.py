@@ -8,10 +8,10 @@ from ._place import Place, Stage
 class Layout:
     def __init__(self, plan, place: Place):
         self._plan, self._place = plan, place
-        self._lists = {routine: plan.lists(routine) for routine in ("step", "evaluation")}
+        self.lists = {routine: plan.lists(routine) for routine in ("step", "evaluation")}
         self._rows = {routine: list(lists[place.device].rows())
-                      for routine, lists in self._lists.items()}
-        every = [(device, row) for lists in self._lists.values()
+                      for routine, lists in self.lists.items()}
+        every = [(device, row) for lists in self.lists.values()
                  for device, instructions in enumerate(lists) for row in instructions.rows()]
         self.edges = list(dict.fromkeys((device, row.peer) for device, row in every
                                         if row.op in ("SEND_act", "SEND_grad")))
@@ -70,4 +70,4 @@ class Layout:
 
     def text(self, routine: str, index: int, device: int | None = None) -> str:
         """An instruction of this device's list, or of another one's."""
-        return self._lists[routine][self._place.device if device is None else device].text(index)
+        return self.lists[routine][self._place.device if device is None else device].text(index)

@@ -6,7 +6,9 @@ in which order, and what it waits for is the plan's; nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from ._random import generators, preserved, step_seed
 from ._shapes import learn_shapes
 from ._stage import StageRunner, Values
 from ._state import Names, agreement, load_state_dict, state_dict, tied_parameters
+from ._trace import Recorder, write_trace
 from ._watch import Watch
 
 
@@ -57,32 +60,33 @@ class Pipeline:
         self.plan = plan
         self.steps = 0
         """How many steps have been made; the next one's random numbers depend on it."""
-        self._optimizer, self._seed = optimizer, seed
+        self.optimizer, self._seed = optimizer, seed
         self._layout = Layout(plan, self.place)
         with agreement(plan):  # a mistake of one rank ends all
-            self._parts = checked_parts(self.place, parts, len(plan.pipes))
-            self.device = device_of(self._parts)
+            self.parts = checked_parts(self.place, parts, len(plan.pipes))
+            self.device = device_of(self.parts)
             if self.place.needs_targets and loss is None:
                 raise ValueError("loss: None (a function, on a rank with the last stage)")
             if max_norm is not None and not max_norm > 0:
                 raise ValueError(f"max_norm: {max_norm} (a positive number, or None)")
             if max_norm is not None and not plan.clip:
                 raise ValueError("max_norm: the plan has no norm (pipec compile --grad-norm exact)")
-            tied_here = tied_parameters(self._parts, self._layout.tied, tied)
-        self._names = Names(self._parts, tied_here)
+            tied_here = tied_parameters(self.parts, self._layout.tied, tied)
+        self._names = Names(self.parts, tied_here)
         self._groups = Groups(plan, self.place, self._layout.edges, self._layout.sets, self.device)
         self._watch = Watch(self.place, plan, self._layout, silent_seconds, stall_seconds)
         self._values = Values()
         self._runners = {
             key: StageRunner(part, key.stage, plan.stages, self._values, loss, self.device,
-                             self._layout.split(key), debug) for key, part in self._parts.items()}
-        self._gradients = Gradients(self._parts, plan.stages, self._names.tied,
+                             self._layout.split(key), debug) for key, part in self.parts.items()}
+        self._gradients = Gradients(self.parts, plan.stages, self._names.tied,
                                     min(self._layout.tied, default=-1), optimizer, max_norm,
                                     self.device)
         self._exchange = Exchange(self._groups, self._values, self._runners, plan, self.device)
         self._names.broadcast(self._layout, self._groups)
         self._step = self._bind("step")
         self._evaluation: list | None = None
+        self._recorder: Recorder | None = None
         self._known: set[tuple[int, int]] = set()  # signatures and pipes that have been probed
 
     @property
@@ -117,10 +121,10 @@ class Pipeline:
             self._evaluation = self._bind("evaluation")
             if not self._evaluation:
                 raise ValueError("plan: no evaluation lists (pipec compile --evaluation)")
-        before = [(module, module.training) for part in self._parts.values()
+        before = [(module, module.training) for part in self.parts.values()
                   for module in part.modules()]
         try:
-            for part in self._parts.values():
+            for part in self.parts.values():
                 part.eval()
             return self._run("evaluation", self._evaluation, inputs, targets, scale, kwargs)
         finally:
@@ -141,11 +145,25 @@ class Pipeline:
 
         For `torch.distributed.checkpoint.save`; what one plan saved, another one loads.
         """
-        return state_dict(self._names, self._optimizer, self.steps)
+        return state_dict(self._names, self.optimizer, self.steps)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` returned, on a plan with the same parameters on whatever ranks."""
-        self.steps = load_state_dict(self._names, self._optimizer, state)
+        self.steps = load_state_dict(self._names, self.optimizer, state)
+
+    @contextmanager
+    def trace(self, path: str | os.PathLike[str]) -> Iterator[None]:
+        """Records when the instructions of the steps inside begin and end; called by all ranks.
+
+        At its end rank 0 writes the file: a Chrome trace, which `Plan.why` compares with what was
+        predicted. The first two steps are left out there if there are more.
+        """
+        self._recorder = Recorder(self.device)
+        try:
+            yield
+            write_trace(self._recorder, self.place, self._layout, path)
+        finally:
+            self._recorder = None
 
     def close(self) -> None:
         """Ends the watch over the other ranks."""
@@ -224,17 +242,20 @@ class Pipeline:
         values.autocast = kind if torch.is_autocast_enabled(kind) else None
         if torch.is_inference_mode_enabled():
             raise RuntimeError(f"{routine}: inside torch.inference_mode() (outside of it)")
-        watch, index = self._watch, -1
+        watch = self._watch
         watch.enter(routine)
         try:
             with torch.enable_grad(), preserved(generators(self.device)):
                 learn_shapes(self, self._inputs)
-                for index, (call, arguments) in enumerate(bound):
-                    watch.index = index
-                    call(*arguments)
+                if self._recorder is None or routine != "step":
+                    for watch.index, (call, arguments) in enumerate(bound):
+                        call(*arguments)
+                else:
+                    self._recorder.run(bound, watch)
                 self._check_nothing_left()
             losses = [values.losses.get(m) for m in range(micros)]
         except Exception as error:
+            index = watch.index
             text = self._layout.text(routine, index) if index >= 0 else "before its first instruction"
             raise self._watch.failed(index, text, error) from error
         finally:

@@ -53,8 +53,9 @@ class preserved:
         self._generators = generators
 
     def __enter__(self):
-        self._states = [generator.get_state() for generator in self._generators]
+        # Not as tensors, of which each would be 5 KB of a step's memory.
+        self._states = [generator.clone_state() for generator in self._generators]
 
     def __exit__(self, *_):
         for generator, state in zip(self._generators, self._states):
-            generator.set_state(state)
+            generator.set_state(state.get_state())

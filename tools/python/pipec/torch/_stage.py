@@ -68,8 +68,8 @@ class StageRunner:
         self._split = split
         self._splitter = Splitter(module) if split else None
         self._generators = generators(device)
-        self._buffers = [(owner, name) for owner in module.modules()
-                         for name, _ in owner.named_buffers(recurse=False)]
+        self.buffers = [(owner, name) for owner in module.modules()
+                        for name, _ in owner.named_buffers(recurse=False)]
         self._moving: list[tuple[nn.Module, str]] = []  # buffers that a forward changes
         self._copies_input = False  # since the module changes it in place
         self._stash: dict[int, tuple[Bundle, list]] = {}
@@ -103,8 +103,8 @@ class StageRunner:
         x, target, kept, check = self._input.pop(micro)
         moving = iter(kept)
         clones = [next(moving) if buffer in self._moving else getattr(*buffer).clone()
-                  for buffer in self._buffers]
-        with replaced(self._buffers, clones):
+                  for buffer in self.buffers]
+        with replaced(self.buffers, clones):
             leaves = self._leaves(x, micro)
             outputs = self._call(leaves, micro, record=True)
         if self._debug and digest(self._outputs(outputs)) != check:
@@ -221,9 +221,9 @@ class StageRunner:
 
     def probe(self, x: Any, micro: int, signature: int) -> Bundle:
         """Runs the module once, to learn what it returns; leaves generators and buffers alone."""
-        before = [getattr(owner, name) for owner, name in self._buffers]
+        before = [getattr(owner, name) for owner, name in self.buffers]
         clones = [buffer.clone() for buffer in before]
-        with preserved(self._generators), replaced(self._buffers, clones), torch.enable_grad():
+        with preserved(self._generators), replaced(self.buffers, clones), torch.enable_grad():
             try:
                 copy = copied(x)
                 outputs = self._call(copy, micro, measure=True)
@@ -236,7 +236,7 @@ class StageRunner:
                 warnings.warn(f"stage {self.stage} changes its input in place: it is given a copy")
                 self._copies_input = True
                 outputs = self._call(copied(x), micro, measure=True)
-        for buffer, old, new in zip(self._buffers, before, clones):
+        for buffer, old, new in zip(self.buffers, before, clones):
             if buffer not in self._moving and not torch.equal(old, new):
                 self._moving.append(buffer)
         if self._splitter is not None and not self.specs and not self._splitter.splittable:
@@ -259,6 +259,11 @@ class StageRunner:
         if self._splitter is not None:
             names += [f"{half} s{self.stage} m{m}" for m, half in self._splitter.pending()]
         return names
+
+    def remove(self) -> None:
+        """Makes the module's layers what they were."""
+        if self._splitter is not None:
+            self._splitter.remove()
 
     def clear(self) -> None:
         self._stash.clear()
