@@ -290,7 +290,7 @@ def work(rank, args, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=15, help="steps of each contender")
+    parser.add_argument("--rounds", type=int, default=10, help="steps of each contender")
     parser.add_argument("--turns", type=int, default=100, help="the same where stages do nothing")
     parser.add_argument("--parts", nargs="+", default=["overhead", "steps"])
     args = parser.parse_args()
