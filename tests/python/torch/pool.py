@@ -41,7 +41,8 @@ class Pool:
     """`world` processes with a group of torch.distributed."""
 
     def __init__(self, world: int):
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["pipec.torch"])  # so that PyTorch is imported once
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

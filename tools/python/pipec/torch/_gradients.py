@@ -59,11 +59,15 @@ def reductions(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> 
             made.append(Reduction(bucket, group))
             bucket, bytes = [], 0
         if p is not None:
-            if p.grad is not None and p.grad.is_sparse:
-                raise ValueError("a sparse gradient (dense ones: an embedding with sparse=False)")
+            check_dense(p)
             bucket.append(p)
             bytes += p.numel() * p.element_size()
     return made
+
+
+def check_dense(parameter: nn.Parameter) -> None:
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        raise ValueError("a sparse gradient (dense ones: an embedding with sparse=False)")
 
 
 class Gradients:
@@ -76,6 +80,7 @@ class Gradients:
         self._tied, self._tied_stage = tied, tied_stage
         shared = {id(p) for ps in tied for p in ps}
         self.all = list(dict.fromkeys(p for part in parts.values() for p in part.parameters()))
+        self._trained = [p.requires_grad for p in self.all]
         self._own = {key: [p for p in part.parameters() if p.requires_grad and id(p) not in shared]
                      for key, part in parts.items()}
         # A parameter that two stages share belongs to the first of them.
@@ -93,6 +98,9 @@ class Gradients:
         """The norm of all gradients of the step, before clipping; on the device."""
 
     def begin(self) -> None:
+        if self._trained != [p.requires_grad for p in self.all]:
+            # Shapes of messages and reductions depend on it.
+            raise ValueError("parts: requires_grad of a parameter has changed (a new Pipeline)")
         for p in self.all:
             p.grad = None
         self._squares.zero_()
@@ -131,6 +139,8 @@ class Gradients:
         parameters = list(self._own[key])
         if key.stage == self._tied_stage:
             parameters += [ps[0] for ps in self._tied]
+        for p in parameters:
+            check_dense(p)
         norms = [torch.linalg.vector_norm(p.grad, dtype=torch.promote_types(p.dtype, torch.float32))
                  for p in parameters if p.grad is not None]
         if norms:

@@ -6,6 +6,7 @@ in which order, and what it waits for is the plan's; nothing is decided here.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from ._shapes import learn_shapes
 from ._stage import StageRunner, Values
 from ._state import Names, agreement, load_state_dict, state_dict, tied_parameters
 from ._trace import Recorder, write_trace
-from ._watch import Watch
+from ._watch import Watch, checked_seconds
 
 
 class Pipeline:
@@ -54,40 +55,48 @@ class Pipeline:
     def __init__(self, plan, parts: Mapping[Any, nn.Module], *, loss: Callable | None = None,
                  optimizer: torch.optim.Optimizer | None = None,
                  tied: Sequence[Sequence[str]] = (), max_norm: float | None = None, seed: int = 0,
-                 debug: bool = False, silent_seconds: float = 8.0,
+                 debug: bool = False, silent_seconds: float = 6.0,
                  stall_seconds: float = 600.0):
-        self.place: Place = place(plan)
         self.plan = plan
         self.steps = 0
         """How many steps have been made; the next one's random numbers depend on it."""
-        self.optimizer, self._seed = optimizer, seed
-        self._layout = Layout(plan, self.place)
         with agreement(plan):  # a mistake of one rank ends all
+            self.place: Place = place(plan)
+            self._layout = Layout(plan, self.place)
             self.parts = checked_parts(self.place, parts, len(plan.pipes))
             self.device = device_of(self.parts)
-            if self.place.needs_targets and loss is None:
-                raise ValueError("loss: None (a function, on a rank with the last stage)")
-            if max_norm is not None and not max_norm > 0:
-                raise ValueError(f"max_norm: {max_norm} (a positive number, or None)")
-            if max_norm is not None and not plan.clip:
-                raise ValueError("max_norm: the plan has no norm (pipec compile --grad-norm exact)")
+            check_options(plan, self.place, loss, optimizer, max_norm, seed)
+            checked_seconds(silent_seconds, stall_seconds)
             tied_here = tied_parameters(self.parts, self._layout.tied, tied)
-        self._names = Names(self.parts, tied_here)
-        self._groups = Groups(plan, self.place, self._layout.edges, self._layout.sets, self.device)
-        self._watch = Watch(self.place, plan, self._layout, silent_seconds, stall_seconds)
-        self._values = Values()
-        self._runners = {
-            key: StageRunner(part, key.stage, plan.stages, self._values, loss, self.device,
-                             self._layout.split(key), debug) for key, part in self.parts.items()}
-        self._gradients = Gradients(self.parts, plan.stages, self._names.tied,
-                                    min(self._layout.tied, default=-1), optimizer, max_norm,
-                                    self.device)
-        self._exchange = Exchange(self._groups, self._values, self._runners, plan, self.device)
-        self._names.broadcast(self._layout, self._groups)
-        self._step = self._bind("step")
+        self.optimizer, self._seed = optimizer, seed
         self._evaluation: list | None = None
         self._recorder: Recorder | None = None
         self._known: set[tuple[int, int]] = set()  # signatures and pipes that have been probed
+        self._watch = Watch(self.place.rank, plan.devices * plan.replicas,
+                            lambda routine, index, rank: self._layout.text(
+                                routine, index, rank % plan.devices), silent_seconds, stall_seconds)
+        try:
+            with self._watch.during("construction"):
+                self._construct(loss, max_norm, tied_here, debug)
+        except BaseException:
+            self._watch.close()
+            raise
+
+    def _construct(self, loss: Callable | None, max_norm: float | None,
+                   tied: list[list[nn.Parameter]], debug: bool) -> None:
+        plan, layout = self.plan, self._layout
+        self._names = Names(self.parts, tied)
+        self._groups = Groups(plan, self.place, layout.edges, layout.sets, self.device)
+        self._values = Values()
+        self._runners = {
+            key: StageRunner(part, key.stage, plan.stages, self._values, loss, self.device,
+                             layout.split(key), debug) for key, part in self.parts.items()}
+        self._gradients = Gradients(self.parts, plan.stages, tied,
+                                    min(layout.tied, default=-1), self.optimizer, max_norm,
+                                    self.device)
+        self._exchange = Exchange(self._groups, self._values, self._runners, plan, self.device)
+        self._names.broadcast(layout, self._groups)
+        self._step = self._bind("step")
 
     @property
     def grad_norm(self) -> Tensor | None:
@@ -105,7 +114,6 @@ class Pipeline:
         kwargs   of each micro-batch, further named arguments of all stages of this rank
         Returns the losses times `scale` by micro-batch, None for those of other ranks.
         """
-        self._gradients.begin()
         losses = self._run("step", self._step, inputs, targets, scale, kwargs)
         self.steps += 1
         return losses
@@ -137,7 +145,8 @@ class Pipeline:
         sum = torch.stack(mine).sum() if mine else torch.zeros((), dtype=torch.float64)
         if self.plan.devices * self.plan.replicas > 1:
             sum = sum.to(self.device)
-            dist.all_reduce(sum)
+            with self._watch.during("total"):
+                dist.all_reduce(sum)
         return sum.item()
 
     def state_dict(self) -> dict[str, Any]:
@@ -232,20 +241,18 @@ class Pipeline:
                     self._targets[micro] if runner.last else None)
 
     def _run(self, routine: str, bound: list, inputs, targets, scale, kwargs) -> list[Tensor | None]:
-        place, values, micros = self.place, self._values, self.plan.microbatches
-        self._inputs = checked_batches("inputs", inputs, micros, place.needs_inputs)
-        self._targets = checked_batches("targets", targets, micros, place.needs_targets)
-        values.kwargs = checked_batches("kwargs", kwargs, micros, False)
-        values.scale = scale
-        values.seed = step_seed(self._seed, self.steps, place.replica)
+        values, micros, watch = self._values, self.plan.microbatches, self._watch
         kind = self.device.type
-        values.autocast = kind if torch.is_autocast_enabled(kind) else None
-        if torch.is_inference_mode_enabled():
-            raise RuntimeError(f"{routine}: inside torch.inference_mode() (outside of it)")
-        watch = self._watch
-        watch.enter(routine)
         try:
-            with torch.enable_grad(), preserved(generators(self.device)):
+            with (watch.during(routine), torch.enable_grad(),
+                  preserved(generators(self.device))):
+                if torch.is_inference_mode_enabled():
+                    raise RuntimeError(f"{routine}: inside torch.inference_mode() (outside of it)")
+                self._take(inputs, targets, scale, kwargs)
+                values.seed = step_seed(self._seed, self.steps, self.place.replica)
+                values.autocast = kind if torch.is_autocast_enabled(kind) else None
+                if routine == "step":
+                    self._gradients.begin()
                 learn_shapes(self, self._inputs)
                 if self._recorder is None or routine != "step":
                     for watch.index, (call, arguments) in enumerate(bound):
@@ -253,15 +260,23 @@ class Pipeline:
                 else:
                     self._recorder.run(bound, watch)
                 self._check_nothing_left()
-            losses = [values.losses.get(m) for m in range(micros)]
-        except Exception as error:
-            index = watch.index
-            text = self._layout.text(routine, index) if index >= 0 else "before its first instruction"
-            raise self._watch.failed(index, text, error) from error
+                return [values.losses.get(m) for m in range(micros)]
         finally:
-            watch.leave()
             self._clear()
-        return losses
+
+    def _take(self, inputs, targets, scale, kwargs) -> None:
+        place, values, micros = self.place, self._values, self.plan.microbatches
+        self._inputs = checked_batches("inputs", inputs, micros, place.needs_inputs)
+        self._targets = checked_batches("targets", targets, micros, place.needs_targets)
+        values.kwargs = checked_batches("kwargs", kwargs, micros, False)
+        for micro, named in enumerate(values.kwargs or ()):
+            if not isinstance(named, Mapping):
+                raise TypeError(f"kwargs: {type(named).__name__} for micro-batch {micro} "
+                                "(a dictionary)")
+        if not (isinstance(scale, Tensor) and scale.numel() == 1 or
+                isinstance(scale, (int, float)) and math.isfinite(scale)):
+            raise ValueError(f"scale: {scale!r} (a number, or a tensor of one)")
+        values.scale = scale
 
     def _check_nothing_left(self) -> None:
         left = self._values.left() + self._exchange.left() + self._gradients.left()
@@ -281,6 +296,21 @@ class Pipeline:
 
 def nothing() -> None:
     """A STEP that the next one does, too."""
+
+
+def check_options(plan, place: Place, loss: Any, optimizer: Any, max_norm: Any, seed: Any) -> None:
+    if place.needs_targets and not callable(loss):
+        raise ValueError(f"loss: {loss!r} (a function, on a rank with the last stage)")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer: {type(optimizer).__name__} (a torch.optim.Optimizer, or None)")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed: {seed!r} (a whole number)")
+    if max_norm is None:
+        return
+    if isinstance(max_norm, bool) or not isinstance(max_norm, (int, float)) or not max_norm > 0:
+        raise ValueError(f"max_norm: {max_norm!r} (a positive number, or None)")
+    if not plan.clip:
+        raise ValueError("max_norm: the plan has no norm (pipec compile --grad-norm exact)")
 
 
 def checked_parts(place: Place, parts: Mapping[Any, nn.Module], pipes: int) -> dict[Stage, nn.Module]:
@@ -304,6 +334,12 @@ def checked_parts(place: Place, parts: Mapping[Any, nn.Module], pipes: int) -> d
 
 
 def device_of(parts: dict[Stage, nn.Module]) -> torch.device:
+    for key, part in parts.items():
+        for module in part.modules():
+            for p in module.parameters(recurse=False):
+                if nn.parameter.is_lazy(p):
+                    raise ValueError(f"parts: {key} has a {type(module).__name__} without its "
+                                     "parameters (a module that has been called once)")
     devices = {p.device for part in parts.values() for p in part.parameters()}
     if len(devices) > 1:
         raise ValueError(f"parts: on {', '.join(sorted(map(str, devices)))} (on one device)")

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
+from .._plan import Plan
+
 
 class Stage(NamedTuple):
     """One copy of a stage: its number along the model from 0, and its pipe (a copy of the model)."""
@@ -32,6 +34,8 @@ class Place:
 
 def refuse(plan) -> None:
     """Raises ValueError, with the reason, for a plan that PyTorch's modules cannot run."""
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan: {type(plan).__name__} (a pipec.Plan)")
     job = plan.job or {}
     if job.get("tp", 1) > 1:
         raise ValueError(f"plan: tensor parallelism, --tp {job['tp']} (1: a stage's own affair)")
@@ -57,8 +61,8 @@ def place(plan, rank: int | None = None) -> Place:
             what = f"{have} processes" if up else "no process group"
             raise ValueError(f"plan: {plan.devices} devices x {plan.replicas} replicas, but {what} "
                              f"(torchrun --nproc-per-node {world})")
-    if not 0 <= rank < world:
-        raise ValueError(f"rank: {rank} (0 to {world - 1})")
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world:
+        raise ValueError(f"rank: {rank!r} (0 to {world - 1})")
     replica, device = divmod(rank, plan.devices)
     stages = tuple(sorted(Stage(stage, pipe) for pipe, devices in enumerate(plan.pipes)
                           for stage, holder in enumerate(devices) if holder == device))

@@ -181,9 +181,12 @@ class StageRunner:
         """Writes act or the loss, unless that was done before; the roots of the backward."""
         values = self._values
         if self.last:
-            loss = self._loss(outputs, target) * values.scale
-            if loss.numel() != 1:
-                raise ValueError(f"loss: a tensor of shape {list(loss.shape)} (one number)")
+            loss = self._loss(outputs, target)
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                what = (f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else
+                        type(loss).__name__)
+                raise ValueError(f"loss: returns {what} (a tensor of one number)")
+            loss = loss * values.scale
             if not again:
                 values.losses[micro] = loss.detach()
             if self._one is None or self._one.dtype != loss.dtype:

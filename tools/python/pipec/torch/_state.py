@@ -37,8 +37,11 @@ class agreement:
     def __exit__(self, _, error, __):
         if not (dist.is_available() and dist.is_initialized()):
             return
+        if error is not None and not isinstance(error, Exception):
+            return  # the user's interruption
+        data = getattr(self._plan, "bytes", None)
         here = (None if error is None else f"{type(error).__name__}: {error}",
-                hashlib.sha256(self._plan.bytes).hexdigest())
+                hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else None)
         everywhere = [here] * dist.get_world_size()
         dist.all_gather_object(everywhere, here)
         if error is not None:
@@ -46,6 +49,7 @@ class agreement:
         for rank, (text, digest) in enumerate(everywhere):
             if text is not None:
                 raise ValueError(f"rank {rank}: {text}")
+        for rank, (text, digest) in enumerate(everywhere):
             if digest != here[1]:
                 raise ValueError(f"plan: rank {rank} has another one (the same on all ranks)")
 
@@ -89,6 +93,8 @@ class Names:
 def tied_parameters(parts: dict[Stage, nn.Module], stages: tuple[int, ...],
                     tied: Sequence[Sequence[str]]) -> list[list[nn.Parameter]]:
     """This rank's parameters of each tied tensor, by the names of its parameters."""
+    if isinstance(tied, str) or not isinstance(tied, Sequence):
+        raise TypeError(f"tied: {tied!r} (a list of tuples of names)")
     if bool(tied) != bool(stages):
         raise ValueError(
             f"tied: {list(tied)}, but the plan's tied stages are {list(stages)} "
