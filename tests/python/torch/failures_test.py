@@ -54,15 +54,15 @@ def pause(folder: str) -> None:
     time.sleep(PAUSE_SECONDS)
 
 
-def refuse() -> None:
+def refuse(folder: str) -> None:
     raise KeyError("no such word")
 
 
-def train(rank: int, data: bytes, actor: int, act, arguments: tuple, options: dict) -> str:
+def train(rank: int, data: bytes, actor: int, act, folder: str, options: dict) -> str:
     """Two steps; `actor` acts in the second one."""
     plan = pipec.Plan(data)
     me = pipec.torch.place(plan)
-    parts = {key: Actor(key.stage, plan.stages, (lambda: act(*arguments)) if rank == actor else None)
+    parts = {key: Actor(key.stage, plan.stages, (lambda: act(folder)) if rank == actor else None)
              for key in me.stages}
     pipe = pipec.torch.Pipeline(plan, parts, loss=text_loss, **options)
     inputs, targets = text_batch(plan.microbatches, me.replica)
@@ -125,7 +125,7 @@ class Failures(unittest.TestCase):
 
     def check_signal(self, victim: int, number: int) -> None:
         plan = plan_of()
-        run = Run(self, 3, train, plan.bytes, victim, pause, (FOLDER,), {})
+        run = Run(self, 3, train, plan.bytes, victim, pause, FOLDER, {})
         run.await_actor()
         run.signal(victim, number)
         since = time.monotonic()
@@ -148,7 +148,7 @@ class Failures(unittest.TestCase):
 
     def test_exception_in_a_stage(self):
         plan = plan_of()
-        run = Run(self, 3, train, plan.bytes, 1, refuse, (), {})
+        run = Run(self, 3, train, plan.bytes, 1, refuse, FOLDER, {})
         since = time.monotonic() + 20  # of two steps
         lines = [run.end_of(rank, since) for rank in range(3)]
         self.assertRegex(lines[1], r"^PipelineError: rank 1, instruction \d+ 'FW s1 m1': "
@@ -160,7 +160,7 @@ class Failures(unittest.TestCase):
     def test_stall(self):
         """A rank that sleeps, but is alive."""
         plan = plan_of()
-        run = Run(self, 3, train, plan.bytes, 2, pause, (FOLDER,), {"stall_seconds": 4})
+        run = Run(self, 3, train, plan.bytes, 2, pause, FOLDER, {"stall_seconds": 4})
         run.await_actor()
         since = time.monotonic()
         for rank in range(3):
@@ -224,7 +224,7 @@ class Healthy(unittest.TestCase):
                 for rank in order:
                     run.pool.processes[rank].join(10)
                     self.assertEqual(run.pool.processes[rank].exitcode, 0)
-                    self.assertEqual(run.errors(rank), "")
+                    self.assertEqual(run.errors(rank)[:1500], "")
 
     def test_close_is_quick(self):
         run = Run(self, 3, close, plan_of().bytes)
@@ -232,7 +232,7 @@ class Healthy(unittest.TestCase):
             good, seconds = run.pool.result(rank)
             self.assertTrue(good, seconds)
             self.assertLess(seconds, 0.5)
-            self.assertEqual(run.errors(rank), "")
+            self.assertEqual(run.errors(rank)[:1500], "")
 
 
 class OneProcess(unittest.TestCase):
@@ -419,7 +419,7 @@ class SomeProcesses(unittest.TestCase):
                 with self.subTest(rank=rank, expected=expected):
                     self.assertRegex(text, expected)
                     self.assertNotIn("\n", text)
-            self.assertEqual(run.errors(rank), "")
+            self.assertEqual(run.errors(rank)[:1500], "")
 
     def check_words(self, function, expected: str, blocked: int) -> None:
         run = Run(self, 2, function, self.plan.bytes)
