@@ -31,8 +31,12 @@ def main():
 
     usual = pipec.compile(scheme="1f1b", devices=DEVICES, microbatches=MICROBATCHES)
     most = max(device["peak_activations"] for device in usual.simulate()["devices"])
-    plan = pipec.compile(scheme="interleaved", devices=DEVICES, microbatches=MICROBATCHES,
-                         stages_per_device=4, memory_limit=0.4 * most)
+    data = [None]
+    if dist.get_rank() == 0:  # a search of some seconds
+        data = [pipec.compile(scheme="interleaved", devices=DEVICES, microbatches=MICROBATCHES,
+                              stages_per_device=4, memory_limit=0.4 * most).bytes]
+    dist.broadcast_object_list(data, 0)
+    plan = pipec.Plan(data[0])
     me = pipec.torch.place(plan)
 
     config = LlamaConfig(vocab_size=256, hidden_size=128, intermediate_size=256,

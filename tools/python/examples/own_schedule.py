@@ -24,6 +24,21 @@ def pairs(devices, micros):
     return "\n".join(lines) + "\n"
 
 
+# Device 0 has a micro-batch's backward before the next forward; device 1 starts with that one.
+WRONG = """program wrong stages 2 microbatches 2
+device 0 holds s0
+  FW s0 m0
+  BW s0 m0
+  FW s0 m1
+  BW s0 m1
+device 1 holds s1
+  FW s1 m1
+  BW s1 m1
+  FW s1 m0
+  BW s1 m0
+"""
+
+
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -31,10 +46,10 @@ def main():
     me = pipec.torch.place(plan)
     if me.rank == 0:
         print(plan.show("grid"), flush=True)
-        try:  # a forward that waits for a backward which waits for it
-            pipec.import_(pairs(2, 2).replace("FW s1 m0", "BW s1 m0", 1))
+        try:
+            pipec.import_(WRONG)
         except pipec.Error as error:
-            print(f"a wrong one: {error}", flush=True)
+            print(f"another one: {error}", flush=True)
 
     torch.manual_seed(me.device)
     part = nn.Sequential(nn.Linear(8, 8), nn.Tanh())

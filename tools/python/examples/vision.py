@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 vision.py [--steps 30]
 
-The images are noise around one pattern a class.
+The images are noise around one colour a class.
 """
 
 import argparse
@@ -42,15 +42,15 @@ def main():
                           nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES))
     parts = {key: pipec.torch.cut(model, key.stage, plan.stages) for key in me.stages}
     optimizer = torch.optim.SGD([p for part in parts.values() for p in part.parameters()],
-                                lr=0.1, momentum=0.9)
+                                lr=0.05, momentum=0.9)
     loss_sum = nn.CrossEntropyLoss(reduction="sum")
     pipe = pipec.torch.Pipeline(plan, parts, loss=loss_sum, optimizer=optimizer, max_norm=1.0)
 
     generator = torch.Generator().manual_seed(1)
-    patterns = torch.randn(CLASSES, 3, 16, 16, generator=generator)
+    colours = torch.randn(CLASSES, 3, 1, 1, generator=generator)
     for step in range(steps):
         labels = torch.randint(CLASSES, (MICROBATCHES, IMAGES), generator=generator)
-        images = patterns[labels] + torch.randn(MICROBATCHES, IMAGES, 3, 16, 16, generator=generator)
+        images = colours[labels] + torch.randn(MICROBATCHES, IMAGES, 3, 16, 16, generator=generator)
         losses = pipe.step(inputs=list(images) if me.needs_inputs else None,
                            targets=list(labels) if me.needs_targets else None,
                            scale=1 / labels.numel())
