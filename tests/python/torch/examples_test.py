@@ -24,7 +24,10 @@ loss_sum = nn.MSELoss(reduction="sum")
 x = list(torch.randn(8, 4, 8))
 loader, tokens = [(x, x)] * 8, 8 * 4 * 8
 """
-EACH_STEP = "    print(f'loss {pipe.total(losses):.4f}' if me.rank == 0 else '', flush=True)\n"
+EACH_STEP = """    loss = pipe.total(losses)
+    if me.rank == 0:
+        print(f"loss {loss:.4f}", flush=True)
+"""
 
 
 def run(script: Path, *arguments: str) -> list[float]:
