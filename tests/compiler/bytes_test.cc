@@ -9,6 +9,7 @@
 #include "schema/semantics/alive.h"
 #include "schema/semantics/sections.h"
 #include "tests/must_compile.h"
+#include "tests/scheme_problem.h"
 
 namespace pp {
 namespace {
@@ -111,6 +112,13 @@ TEST_CASE("less left for the weight halves leaves room for more stashes") {
     return Simulate(plan, waits_for, *CostsOf(plan, plan.costs))->makespan;
   };
   CHECK(makespan(",work=5MiB") < makespan(",work=20MiB"));
+}
+
+TEST_CASE("the search's messages have the bytes of both ways") {
+  const search::Problem problem =
+      search::MakeSchemeProblem("1f1b", {2, 1}, "latency=1,bandwidth=2,act=4,grad=10", 1).problem;
+  CHECK(problem.lag[search::MakeTask(problem.Cell(1, 0), Part::kForward)] == 3);
+  CHECK(problem.lag[search::MakeTask(problem.Cell(0, 0), Part::kBackward)] == 6);
 }
 
 TEST_CASE("bytes and limits that do not go together are errors") {
