@@ -17,6 +17,7 @@ import pipec
 import pipec.torch
 from models import text_loss
 from pipec.torch._compare import peak_of
+from pipec.torch._memory import Meter, bytes_of
 from pool import close_all, pool_of
 
 WIDTH, HEADS, LAYERS, VOCABULARY, TOKENS, SEQUENCES = 96, 4, 4, 300, 64, 4
@@ -73,8 +74,8 @@ def predicted(plan, costs) -> list[int]:
     return [device["peak_bytes"] for device in plan.simulate(costs=costs)["devices"]]
 
 
-def measured(rank: int, data: bytes) -> int:
-    """The peak of this rank's second step, in bytes."""
+def measured(rank: int, data: bytes) -> tuple[int, int]:
+    """Of this rank, in bytes: the peak of a step, and what it leaves beside gradients."""
     plan = pipec.Plan(data)
     me = pipec.torch.place(plan)
     parts = {key: stage_of(key.stage, plan.stages) for key in me.stages}
@@ -84,8 +85,14 @@ def measured(rank: int, data: bytes) -> int:
     step = lambda: pipe.step(inputs, targets, 1 / (MICROS * SEQUENCES * TOKENS))  # noqa: E731
     step()
     peak = peak_of(pipe, step)
+    for p in pipe.optimizer.param_groups[0]["params"]:
+        p.grad = None
+    with Meter(pipe.device) as meter:
+        step()
+        meter.mark()
     pipe.close()
-    return peak
+    gradients = bytes_of(p.grad for p in pipe.optimizer.param_groups[0]["params"])
+    return peak, meter.alive[0] - gradients
 
 
 PLANS = {
@@ -99,12 +106,14 @@ PLANS = {
 
 class Memory(unittest.TestCase):
     def test_peaks(self):
-        """No device has more than is predicted, nor is a fifth more predicted than there is."""
+        """No device has more than is predicted, nor is a fifth more predicted than there is; and
+        nothing is left after a step."""
         for name, (stages, options) in PLANS.items():
             with self.subTest(plan=name):
                 costs = costs_of(stages)
                 plan = pipec.compile(devices=2, microbatches=MICROS, costs=costs, **options)
-                peaks = pool_of(2).run(measured, plan.bytes)
+                peaks, left = zip(*pool_of(2).run(measured, plan.bytes))
+                self.assertEqual(left, (0, 0))
                 print(f"{name:<8}" + "".join(
                     f"   d{d}: predicted {most:9} B, measured {peak:9} B ({peak / most:.3f})"
                     for d, (most, peak) in enumerate(zip(predicted(plan, costs), peaks))), flush=True)
@@ -120,8 +129,9 @@ class Memory(unittest.TestCase):
         stash = max(costs.of["stash"])
         limit = int(max(predicted(plain, costs)) - 0.5 * stash)
         fitted = pipec.compile(**options, memory_limit=f"{limit}B")
-        self.assertGreater(max(pool_of(2).run(measured, plain.bytes)), limit)
-        self.assertLessEqual(max(pool_of(2).run(measured, fitted.bytes)), limit)
+        for plan, keeps in ((plain, False), (fitted, True)):
+            most = max(peak for peak, _ in pool_of(2).run(measured, plan.bytes))
+            self.assertEqual(most <= limit, keeps, (most, limit))
 
 
 def tearDownModule():
