@@ -117,7 +117,7 @@ class Profile(unittest.TestCase):
         """Whatever V is, a device is busy for the sum of its stages' times."""
         _, costs = profiled(Slow, 4)
         for stage, seconds in enumerate(costs.of["f"]):
-            self.assertTrue(0 <= seconds - (stage + 1) * SECONDS < 0.5 * SECONDS, costs.of["f"])
+            self.assertTrue(0 <= seconds - (stage + 1) * SECONDS < SECONDS, costs.of["f"])
         of = costs.of
         for devices, scheme in ((4, "1f1b"), (2, "interleaved"), (2, "zb-v")):
             plan = pipec.compile(scheme=scheme, devices=devices, microbatches=4, costs=costs)
