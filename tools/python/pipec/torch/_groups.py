@@ -1,44 +1,48 @@
 """Process groups of a run, and the messages in them.
 
-An asynchronous plan has one group for each directed edge (from, to): NCCL orders what is in one
-group, so that messages of two edges in one group could wait for one another in a circle. A blocking
-plan has one group for all its messages, each of which is sent alone: its order is proved for that.
-Groups are made before the first step, in the same order on all ranks, disjoint ones together
+An asynchronous plan has one group for each kind of message in each direction of a pair of devices:
+NCCL orders what is in one group, so that messages of two directions could wait for one another in a
+circle, and an act behind a grad that is not due. A blocking plan has one group for all its messages,
+each of which is sent alone: its order is proved for that. Groups are made before the first step, in the same order on all ranks, disjoint ones together
 (`split_group`), and each is used once, so that nothing is set up during a step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torch.distributed as dist
-from torch import Tensor
+
+Ranks = tuple[int, ...]
+Flow = tuple[int, int, str]  # from, to, and "act" or "grad"
 
 
-def rounds_of(sets: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Sets of ranks in rounds: those of one round are disjoint. In order of the sets."""
-    rounds: list[list[tuple[int, ...]]] = []
-    for ranks in sets:
-        for row in rounds:
-            if not any(set(ranks) & set(other) for other in row):
-                row.append(ranks)
-                break
-        else:
-            rounds.append([ranks])
+def rounds_of(sets: Mapping[Any, Ranks]) -> list[dict[Any, Ranks]]:
+    """Sets of ranks, by name, in rounds: those of one round are disjoint. In order of the sets."""
+    rounds: list[dict[Any, Ranks]] = []
+    for name, ranks in sets.items():
+        free = (row for row in rounds if not any(set(ranks) & set(other) for other in row.values()))
+        row = next(free, None)
+        if row is None:
+            rounds.append(row := {})
+        row[name] = ranks
     return rounds
 
 
-def make_groups(sets: list[tuple[int, ...]], rank: int) -> dict[tuple[int, ...], dist.ProcessGroup]:
+def make_groups(sets: Mapping[Any, Ranks], rank: int) -> dict[Any, dist.ProcessGroup]:
     """A group for each set of ranks, in their order; those that this rank is in. A collective."""
     mine = {}
     for row in rounds_of(sets):
-        own = next((ranks for ranks in row if rank in ranks), None)
-        group = _split(row)
+        own = next((name for name, ranks in row.items() if rank in ranks), None)
+        group = _split(list(row.values()))
         if own is not None:
             mine[own] = group
     return mine
 
 
-def _split(row: list[tuple[int, ...]]):
+def _split(row: list[Ranks]):
     """Disjoint groups at once, where the backend can; else one after the other."""
     if hasattr(dist, "split_group"):
         try:
@@ -50,15 +54,14 @@ def _split(row: list[tuple[int, ...]]):
 
 
 class Groups:
-    """The groups of this rank. `edges`: the (from, to) devices that messages of the plan go along."""
+    """The groups of this rank. `flows`: those of the plan's messages, between its devices."""
 
-    def __init__(self, plan, place, edges: list[tuple[int, int]], sets: list[tuple[int, ...]],
-                 device: torch.device):
+    def __init__(self, plan, place, flows: list[Flow], sets: list[Ranks], device: torch.device):
         """`sets`: the ranks of the collectives, of all replicas, as all ranks state them."""
         self.rank, self._first = place.rank, place.replica * plan.devices
         self.staged = False  # messages go through the host
-        self._edges: dict[tuple[int, int], dist.ProcessGroup] = {}
-        self._sets: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._flows: dict[Flow, dist.ProcessGroup] = {}  # between ranks
+        self._sets: dict[Ranks, dist.ProcessGroup] = {}
         self.control: dist.ProcessGroup | None = None  # of a replica, between hosts' memories
         if plan.devices * plan.replicas == 1:
             return
@@ -66,20 +69,21 @@ class Groups:
         of_message = torch.zeros(1, device="cpu" if self.staged else device)
         firsts = range(0, plan.devices * plan.replicas, plan.devices)
         replicas = [tuple(range(first, first + plan.devices)) for first in firsts]
-        directed = [(first + a, first + b) for a, b in edges for first in firsts]
+        of_ranks = [(first + a, first + b, kind) for a, b, kind in flows for first in firsts]
         if plan.p2p == "blocking":
-            made = make_groups(replicas, self.rank) if plan.devices > 1 else {}
+            made = make_groups(dict(enumerate(replicas)), self.rank) if plan.devices > 1 else {}
             for group in made.values():
                 dist.all_reduce(of_message, group=group)
-                self._edges = {edge: group for edge in directed if self.rank in edge}
+                self._flows = {flow: group for flow in of_ranks if self.rank in flow[:2]}
         else:
-            self._edges = make_groups(directed, self.rank)
-            for sender, receiver in directed:
+            self._flows = make_groups({flow: flow[:2] for flow in of_ranks}, self.rank)
+            for flow in of_ranks:
+                sender, receiver, _ = flow
                 if self.rank == sender:
-                    dist.send(of_message, receiver, group=self._edges[sender, receiver])
+                    dist.send(of_message, receiver, group=self._flows[flow])
                 elif self.rank == receiver:
-                    dist.recv(of_message, sender, group=self._edges[sender, receiver])
-        distinct = [ranks for ranks in dict.fromkeys(sets) if len(ranks) > 1]
+                    dist.recv(of_message, sender, group=self._flows[flow])
+        distinct = {ranks: ranks for ranks in sets if len(ranks) > 1}
         self._sets = make_groups(distinct, self.rank)
         for ranks in distinct:
             if self.rank in ranks:
@@ -88,15 +92,16 @@ class Groups:
             made = [dist.new_group(list(ranks), backend="gloo") for ranks in replicas]
             self.control = made[place.replica]
 
-    def edge_to(self, device: int) -> tuple[int, dist.ProcessGroup]:
+    def to(self, device: int, kind: str) -> tuple[int, dist.ProcessGroup]:
         """The rank of a device of this replica, and the group of messages to it."""
         peer = self._first + device
-        return peer, self._edges[self.rank, peer]
+        return peer, self._flows[self.rank, peer, kind]
 
-    def edge_from(self, device: int) -> tuple[int, dist.ProcessGroup]:
+    def of_sender(self, device: int, kind: str) -> tuple[int, dist.ProcessGroup]:
+        """The same of messages from it."""
         peer = self._first + device
-        return peer, self._edges[peer, self.rank]
+        return peer, self._flows[peer, self.rank, kind]
 
-    def of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
+    def of(self, ranks: Ranks) -> dist.ProcessGroup | None:
         """The group of a collective; None where this rank is its only member."""
         return self._sets[ranks] if len(ranks) > 1 else None

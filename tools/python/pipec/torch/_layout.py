@@ -13,9 +13,9 @@ class Layout:
                       for routine, lists in self.lists.items()}
         every = [(device, row) for lists in self.lists.values()
                  for device, instructions in enumerate(lists) for row in instructions.rows()]
-        self.edges = list(dict.fromkeys((device, row.peer) for device, row in every
-                                        if row.op in ("SEND_act", "SEND_grad")))
-        """The (from, to) devices of messages."""
+        self.flows = list(dict.fromkeys((device, row.peer, row.op.removeprefix("SEND_"))
+                                        for device, row in every if row.op.startswith("SEND_")))
+        """Of messages: (from, to, kind)."""
         ops = {row.op for _, row in every}
         self.tied: tuple[int, ...] = tuple(plan.tied)
         """The stages that share tensors; of a plan with a model the first and the last."""

@@ -86,7 +86,7 @@ class Pipeline:
                    tied: list[list[nn.Parameter]], debug: bool) -> None:
         plan, layout = self.plan, self._layout
         self._names = Names(self.parts, tied)
-        self._groups = Groups(plan, self.place, layout.edges, layout.sets, self.device)
+        self._groups = Groups(plan, self.place, layout.flows, layout.sets, self.device)
         self._values = Values()
         self._runners = {
             key: StageRunner(part, key.stage, plan.stages, self._values, loss, self.device,
@@ -206,11 +206,12 @@ class Pipeline:
                     "tied": lambda: (gradients.wait_tied, ()),
                     "norm": lambda: (gradients.wait_norm, ())}[row.value]()
         if op.startswith("SEND"):
-            value = op.removeprefix("SEND_"), row.stage, micro
-            return exchange.send, (value, *self._groups.edge_to(row.peer))
+            kind = op.removeprefix("SEND_")
+            return exchange.send, ((kind, row.stage, micro), *self._groups.to(row.peer, kind))
         if op.startswith("RECV"):
-            value = op.removeprefix("RECV_"), row.stage, micro
-            return exchange.receive, (value, *self._groups.edge_from(row.peer))
+            kind = op.removeprefix("RECV_")
+            return exchange.receive, ((kind, row.stage, micro),
+                                      *self._groups.of_sender(row.peer, kind))
         if op == "REDUCE_grad":
             key = layout.key(row)
             return gradients.reduce, (key, max(row.bucket, 0), layout.buckets[key.stage],
