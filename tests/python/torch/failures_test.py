@@ -239,7 +239,7 @@ class OneProcess(unittest.TestCase):
     """Wrong arguments, where nobody else is."""
 
     def setUp(self):
-        self.plan = plan_of(devices=1, microbatches=2)
+        self.plan = plan_of(devices=1, microbatches=2, evaluation=True)
         self.inputs, self.targets = text_batch(2, 0)
 
     def pipe(self, part=None, loss=text_loss, plan=None, **options):
@@ -407,7 +407,7 @@ class SomeProcesses(unittest.TestCase):
     """Mistakes of one of two ranks."""
 
     def setUp(self):
-        self.plan = plan_of(devices=2)
+        self.plan = plan_of(devices=2, evaluation=True)
 
     def test_construction(self):
         other = plan_of(devices=2, scheme="gpipe")
