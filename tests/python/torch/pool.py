@@ -40,9 +40,11 @@ class Failed(AssertionError):
 class Pool:
     """`world` processes with a group of torch.distributed."""
 
-    def __init__(self, world: int):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pipec.torch"])  # so that PyTorch is imported once
+    def __init__(self, world: int, method: str = "forkserver"):
+        """`method`: of multiprocessing. "spawn" takes longer, and runs what is to run at the exit."""
+        context = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["pipec.torch"])  # so that PyTorch is imported once
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

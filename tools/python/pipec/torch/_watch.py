@@ -180,12 +180,14 @@ class Watch:
                 if self._word:
                     store.compare_set("word", "", self._word)
                 store.set(self._keys[self._rank], mine.encode())
+                if mine.gone and self._rank > 0:
+                    return  # the keeper no longer waits
                 *beats, word = store.multi_get([*self._keys, "word"])
                 self._note([Beat.decode(beat) for beat in beats], word.decode())
                 if not mine.gone:
                     self._wake.wait(self._interval)
                     self._wake.clear()
-                elif self._rank == 0 and self._others_live():
+                elif self._others_live():
                     # They need the store, if only to read why the run has failed.
                     limit = self._interval + _GRACE_SECONDS if word else self._stall
                     left = min(left, time.monotonic() + limit)
