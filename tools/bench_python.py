@@ -2,8 +2,8 @@
 
 Two processes over gloo, one thread each. In one run, in turn:
 * steps of a GPT-2 of 8 layers of 256, where memory has no limit: the same schedules on both sides;
-* the same where memory is what PyTorch's 1F1B takes with every stage checkpointed: plans of ours that
-  fit-memory makes from a profile, under that limit in bytes;
+* the same where memory is what PyTorch's 1F1B takes with every stage checkpointed: plans of ours
+  that fit-memory makes from a profile, under that limit in bytes;
 * the calling thread's processor time per instruction where stages do nothing.
 Prints medians, in brackets the quartiles.
 """
@@ -187,7 +187,7 @@ def costs_of(stages, found={}):
 
 
 def fitting(micros, limit):
-    """The plan of ours that is predicted to be the fastest within a limit in bytes, and its name."""
+    """The plan of ours that is predicted to be the fastest within a limit in bytes, with a name."""
     found = []
     for scheme, stages, options in (("1f1b", 2, {}), ("zb-h1", 2, {}), ("zb-v", 4, {}),
                                     ("interleaved", 4, {}),
@@ -218,9 +218,10 @@ def steps(args, rank, say):
     for one in everything.values():
         one.step()
     peak = peak_of(checkpointed)
-    # The profile counts weights and optimizer, too, of two stages.
-    held = max(gathered(3 * sum(p.numel() * p.element_size() for part in checkpointed.parts.values()
-                                for p in part.parameters())))
+    # The profile counts weights and the optimizer's state, too.
+    held = 3 * sum(p.numel() * p.element_size() for part in checkpointed.parts.values()
+                   for p in part.parameters())
+    held = max(gathered(held))
     costs_of(2), costs_of(4), costs_of(8)
     message = [fitting(micros, peak + held) if rank == 0 else None]
     dist.broadcast_object_list(message, 0)

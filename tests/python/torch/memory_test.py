@@ -114,10 +114,11 @@ class Memory(unittest.TestCase):
                 plan = pipec.compile(devices=2, microbatches=MICROS, costs=costs, **options)
                 peaks, left = zip(*pool_of(2).run(measured, plan.bytes))
                 self.assertEqual(left, (0, 0))
+                expected = predicted(plan, costs)
                 print(f"{name:<8}" + "".join(
                     f"   d{d}: predicted {most:9} B, measured {peak:9} B ({peak / most:.3f})"
-                    for d, (most, peak) in enumerate(zip(predicted(plan, costs), peaks))), flush=True)
-                for most, peak in zip(predicted(plan, costs), peaks):
+                    for d, (most, peak) in enumerate(zip(expected, peaks))), flush=True)
+                for most, peak in zip(expected, peaks):
                     self.assertLessEqual(peak, most)
                     self.assertGreaterEqual(peak, most / 1.2)
 

@@ -121,7 +121,9 @@ class Profile(unittest.TestCase):
         of = costs.of
         for devices, scheme in ((4, "1f1b"), (2, "interleaved"), (2, "zb-v")):
             plan = pipec.compile(scheme=scheme, devices=devices, microbatches=4, costs=costs)
-            backward = [bi + bw for bi, bw in zip(of["bi"], of["bw"])] if scheme == "zb-v" else of["b"]
+            backward = of["b"]
+            if scheme == "zb-v":
+                backward = [bi + bw for bi, bw in zip(of["bi"], of["bw"])]
             for text in (None, costs.text(4 // devices)):
                 busy = [device["busy"] for device in plan.simulate(costs=text)["devices"]]
                 for device in range(devices):
@@ -139,7 +141,8 @@ class Profile(unittest.TestCase):
         """Two ranks measure messages, and agree."""
         first, second = pool_of(2).run(measured_costs)
         self.assertEqual(first, second)
-        for key, least, most in (("latency", 1e-6, 0.1), ("post", 1e-6, 0.1), ("bandwidth", 1e6, 1e12)):
+        for key, least, most in (("latency", 1e-6, 0.1), ("post", 1e-6, 0.1),
+                                 ("bandwidth", 1e6, 1e12)):
             self.assertTrue(all(least < value < most for value in first.of[key]), first.of[key])
 
     def test_trace(self):
@@ -176,7 +179,8 @@ class Profile(unittest.TestCase):
         x, target = torch.zeros(2, 12, dtype=torch.long), torch.zeros(2, 12, dtype=torch.long)
         for parts, options, error in (
                 (stages, {}, ValueError), (None, {"loss": text_loss}, TypeError),
-                ({1: stages[1]}, {"loss": text_loss}, ValueError), ([], {"loss": text_loss}, TypeError),
+                ({1: stages[1]}, {"loss": text_loss}, ValueError),
+                ([], {"loss": text_loss}, TypeError),
                 ([*stages, None], {"loss": text_loss}, TypeError),
                 (stages, {"loss": text_loss, "repeats": 0}, ValueError)):
             with self.assertRaisesRegex(error, r"^[a-z]+: "):

@@ -32,8 +32,8 @@ class Comparison:
     def __str__(self) -> str:
         low, high = self.range_seconds
         lines = [f"{'':<12}{'predicted':>14}{'measured':>14}",
-                 f"{'step':<12}{self.predicted_seconds * 1e3:>11.2f} ms{self.seconds * 1e3:>11.2f} ms"
-                 f"  ({low * 1e3:.2f} to {high * 1e3:.2f} ms)"]
+                 f"{'step':<12}{self.predicted_seconds * 1e3:>11.2f} ms"
+                 f"{self.seconds * 1e3:>11.2f} ms  ({low * 1e3:.2f} to {high * 1e3:.2f} ms)"]
         for device, (predicted, measured) in enumerate(zip(self.predicted_bytes, self.bytes)):
             lines.append(f"{f'd{device}, peak':<12}{predicted / (1 << 20):>10.2f} MiB"
                          f"{measured / (1 << 20):>10.2f} MiB")

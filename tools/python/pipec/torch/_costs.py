@@ -9,7 +9,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-# Keys of `pipec compile --costs` that count what a whole device takes: of its V stages each has 1/V.
+# Keys of `pipec compile --costs` that say what a whole device takes: of its V stages each has 1/V.
 _OF_DEVICE = ("f", "b", "r", "bi", "bw", "fb", "reduce", "step")
 _BYTES = ("stash", "input", "work", "act", "grad", "weights", "transient")
 

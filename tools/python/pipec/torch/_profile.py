@@ -1,7 +1,7 @@
 """Measures what the stages of a model cost: the times and bytes that plans are made from.
 
-Each stage runs on real values, instruction by instruction, with what `Pipeline` runs them with: so a
-recomputation has its seeds and buffers, and a split backward is the one that a plan will run.
+Each stage runs on real values, instruction by instruction, with what `Pipeline` runs them with: so
+a recomputation has its seeds and buffers, and a split backward is the one that a plan will run.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def profile(parts: Sequence[nn.Module] | Mapping[int, nn.Module], example: Any, 
         plan = pipec.compile(scheme="zb-v", devices=4, microbatches=16, costs=costs,
                              memory_limit="20GiB")
 
-    parts      the modules of all stages in their order, on one device, in the mode in which they are
-               to be trained; as they were afterwards, but for what hooks of theirs did
+    parts      the modules of all stages in their order, on one device, in the mode in which they
+               are to be trained; afterwards they are as they were
     example    one micro-batch of inputs, as `Pipeline.step` takes it
     loss, target, kwargs   as of `Pipeline` and its `step`, of that micro-batch
     split      also measures backwards in two halves
