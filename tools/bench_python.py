@@ -249,8 +249,8 @@ def steps(args, rank, say):
         if name in wall:
             plain, full = wall["torch 1f1b"], wall["torch 1f1b, checkpoints"]
             c_plain, c_full = cpu["torch 1f1b"], cpu["torch 1f1b, checkpoints"]
-            say(f"  {name}: +{100 * (wall[name] / plain - 1):.0f} % beside torch's "
-                f"+{100 * (full / plain - 1):.0f} %: {(wall[name] - plain) / (full - plain):.2f} of"
+            say(f"  {name}: {100 * (wall[name] / plain - 1):+.0f} % beside torch's "
+                f"{100 * (full / plain - 1):+.0f} %: {(wall[name] - plain) / (full - plain):.2f} of"
                 f" the extra time; of processors {(cpu[name] - c_plain) / (c_full - c_plain):.2f}")
 
 
