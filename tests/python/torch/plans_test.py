@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import sys
 import unittest
+from types import SimpleNamespace
 
 import torch
+from torch.distributed import pipelining
 
 import pipec
 import pipec.torch
@@ -37,6 +39,16 @@ def compiled(scheme: str, way: str, p2p: str, replicas: int, devices: int):
         if not any(word in text for word in known):
             raise
         return None
+
+
+def schedule_of_pytorch(cls, per_rank: int):
+    """A schedule of two ranks and four micro-batches, with what it asks of its stages as yet."""
+    count = 2 * per_rank
+    mine = [0, count - 1] if cls is pipelining.ScheduleZBVZeroBubble else range(0, count, 2)
+    stages = [SimpleNamespace(stage_index=i, num_stages=count, group_size=2, group_rank=0, submod=None,
+                              is_first=i == 0, is_last=i == count - 1, has_backward=True)
+              for i in mine]
+    return cls(stages if per_rank > 1 else stages[0], 4)
 
 
 def run_plan(rank: int, data: bytes, model: str, debug: bool) -> tuple[float, float]:
@@ -98,6 +110,16 @@ class Plans(unittest.TestCase):
                   ("zb-v", "plain", "async", 2, 2, "image"), ("1f1b", "plain", "async", 1, 4, "text"),
                   ("1f1b", "mario", "async", 1, 1, "text")]
         self.assertGreaterEqual(self.check(cases), 26)
+
+    def test_schedules_of_pytorch(self):
+        """Its schedule objects, imported and proved, with the messages that pipec places."""
+        for cls, per_rank in ((pipelining.Schedule1F1B, 1), (pipelining.ScheduleInterleaved1F1B, 2),
+                              (pipelining.ScheduleZBVZeroBubble, 2)):
+            with self.subTest(cls.__name__):
+                plan = pipec.import_(schedule_of_pytorch(cls, per_rank))
+                self.assertEqual((plan.devices, plan.stages, plan.microbatches), (2, 2 * per_rank, 4))
+                for errors in pool_of(2).run(run_plan, plan.bytes, "text", True):
+                    self.assertEqual(max(errors), 0.0)
 
     def test_all(self):
         if not self.everything:
