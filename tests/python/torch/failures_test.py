@@ -302,7 +302,8 @@ class OneProcess(unittest.TestCase):
 
     def test_what_user_code_returns(self):
         for text, loss in (("loss: returns .*shape .2, 12", lambda x, y: x[:, :, 0]),
-                           ("loss: returns float", lambda x, y: 1.0), ("loss: returns None", lambda x, y: None)):
+                           ("loss: returns float", lambda x, y: 1.0), ("loss: returns None", lambda x, y: None),
+                           ("loss: needs no gradient", lambda x, y: x.detach().sum())):
             with self.subTest(text=text):
                 self.check(text, self.pipe(loss=loss).step, self.inputs, self.targets)
         for text, output in (("stage 0 returns str", "x"), ("stage 0 returns dict", {}),
@@ -360,6 +361,13 @@ def make_wrongly(rank: int, data: bytes, other: bytes) -> dict[str, str]:
     check("parts: .*pipe=0. is not on rank 1", parts={0: stage})
     check("loss: None", loss=None)
     check("max_norm: nan", max_norm=float("nan"))
+    check("max_norm: rank . has another value", max_norm=1.0)
+    check("seed: rank . has another value", seed=1)
+    other = TextStage(1, 2)
+    check("optimizer: has no parameter of parts", optimizer=torch.optim.SGD(other.parameters()))
+    check("optimizer: has a parameter twice",
+          parts={1: stage}, optimizer=torch.optim.SGD([*stage.parameters(), *stage.parameters()]))
+    check("loss: has parameters to train", loss=other)
     check("silent_seconds: -1", silent_seconds=-1)
     check("tied: ", tied=[("embedding.weight", "head.weight")])
     torch.manual_seed(0)
@@ -398,6 +406,36 @@ def step_alone(rank: int, data: bytes) -> None:
     pipe.close()
 
 
+def copies_that_differ(rank: int, data: bytes) -> dict[str, str]:
+    """What replicas whose modules differ raise on this rank; what a good pair ends with."""
+    plan = pipec.Plan(data)
+    key = pipec.torch.place(plan).stages[0]
+    caught = {}
+
+    class Odd(nn.Module):
+        def __init__(self, kind: str):
+            super().__init__()
+            torch.manual_seed(rank)
+            wide = torch.randn(4, 6, dtype=torch.float64 if kind == "dtype" and rank else None)
+            self.a = nn.Parameter(wide[:, :3 if kind != "shape" or rank else 2])
+            self.b = nn.Parameter(wide[:, 3:].clone(), requires_grad=kind != "frozen" or not rank)
+            self.register_buffer("c", torch.arange(5).expand(3000, 5))
+            self.register_buffer("d", torch.arange(3 + rank, 6 + rank).to(torch.int16))
+
+        def forward(self, x):
+            return x.sum() * self.a.sum() * self.b.sum()
+
+    for kind in ("shape", "dtype", "frozen", ""):
+        part = Odd(kind)
+        try:
+            pipe = pipec.torch.Pipeline(plan, {key: part}, loss=lambda x, y: x)
+            caught["made"] = str([part.a.tolist(), part.b.tolist(), part.d.tolist()])
+            pipe.close()
+        except Exception as error:
+            caught[kind] = f"{type(error).__name__}: {error}"
+    return caught
+
+
 class SomeProcesses(unittest.TestCase):
     """Mistakes of one of two ranks."""
 
@@ -415,6 +453,18 @@ class SomeProcesses(unittest.TestCase):
                     self.assertRegex(text, expected)
                     self.assertNotIn("\n", text)
             self.assertEqual(run.errors(rank), "")
+
+    def test_copies(self):
+        """They have to be alike, and start alike, however their memory is laid out."""
+        plan = plan_of(devices=1, dp=2)
+        run = Run(self, 2, copies_that_differ, plan.bytes)
+        results = [run.pool.result(rank) for rank in range(2)]
+        self.assertTrue(all(good for good, _ in results), results)
+        self.assertEqual(results[0][1].pop("made"), results[1][1].pop("made"))
+        for _, caught in results:
+            self.assertEqual(set(caught), {"shape", "dtype", "frozen"})
+            for text in caught.values():
+                self.assertRegex(text, "ValueError: parts: [ab] of stage 0 is .* on rank 1")
 
     def check_words(self, function, expected: str, blocked: int) -> None:
         run = Run(self, 2, function, self.plan.bytes)

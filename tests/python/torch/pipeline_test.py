@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import unittest
 
@@ -154,6 +155,66 @@ def autocast(rank: int, data: bytes) -> float:
             worst = max(worst, difference(got, expected[name]))
     pipe.close()
     return worst
+
+
+class Scaled(TextStage):
+    """Changes a named argument in place; has a parameter that is never used."""
+
+    def __init__(self, stage, stages):
+        super().__init__(stage, stages)
+        self.idle = nn.Parameter(torch.ones(3))
+
+    def forward(self, x, gain):
+        return super().forward(x) * gain.mul_(2)
+
+
+class OneProcess(unittest.TestCase):
+    """Two stages on one device, without process groups."""
+
+    def setUp(self):
+        torch.set_default_dtype(torch.float64)
+        self.plan = pipec.compile(scheme="interleaved", devices=1, microbatches=2, passes="mario")
+        self.inputs, self.targets = text_batch(2, 0)
+
+    def pipe(self):
+        parts = {stage: Scaled(stage, 2) for stage in range(2)}
+        optimizer = torch.optim.AdamW([p for part in parts.values() for p in part.parameters()])
+        return pipec.torch.Pipeline(self.plan, parts, loss=text_loss, optimizer=optimizer, seed=SEED)
+
+    def step(self, pipe):
+        gains = [dict(gain=torch.tensor(1.5)) for _ in range(2)]
+        losses = pipe.step(self.inputs, self.targets, SCALE, kwargs=gains)
+        self.assertEqual([g["gain"].item() for g in gains], [1.5, 1.5])
+        return losses
+
+    def test_named_arguments_stay(self):
+        with self.assertWarnsRegex(UserWarning, "stage 0 changes its input in place"):
+            losses = self.step(self.pipe())
+        stages = [Scaled(stage, 2) for stage in range(2)]
+        for micro, (x, target) in enumerate(zip(self.inputs, self.targets)):
+            for number, stage in enumerate(stages):
+                torch.manual_seed(pipec.torch.micro_seed(SEED, 0, number, micro))
+                x = stage(x, torch.tensor(1.5))
+            self.assertEqual(losses[micro].item(), (text_loss(x, target) * SCALE).item())
+
+    def test_state(self):
+        """Saved before the first step, and after it: what follows is the same."""
+        def train(saves: int) -> list[float]:
+            pipe, losses = self.pipe(), []
+            for step in range(3):
+                if step < saves:
+                    state = {part: dict(of) if isinstance(of, dict) else of
+                             for part, of in pipe.state_dict().items()}
+                    self.assertEqual(bool(pipe.optimizer.state), step > 0)
+                    state = copy.deepcopy(state)
+                    pipe = self.pipe()
+                    pipe.load_state_dict(state)
+                losses += [loss.item() for loss in self.step(pipe)]
+            return losses
+
+        expected = train(0)
+        for saves in (1, 2, 3):
+            self.assertEqual(train(saves), expected)
 
 
 class Offers(unittest.TestCase):

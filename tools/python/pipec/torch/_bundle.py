@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ def signature(inputs: Any) -> int:
             return f"{list(value.shape)}{value.dtype}"
         if isinstance(value, (tuple, list)):
             return "(" + ",".join(map(describe, value)) + ")"
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             return "{" + ",".join(f"{k}:{describe(v)}" for k, v in value.items()) + "}"
         return repr(value)
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ._memory import Meter, bytes_of
+from ._state import agreement
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,14 @@ def compare(pipe, step: Callable[[], Any], *, costs: Any = None, steps: int = 5)
         raise ValueError(f"steps: {steps} (a whole number from 1 on)")
     handle, path = tempfile.mkstemp(suffix=".json")
     os.close(handle)
+    why = None
     try:
-        with pipe.trace(path):
-            for _ in range(steps + 2):
-                step()
-        why = pipe.plan.why(path, costs=costs) if pipe.place.rank == 0 else None
+        with agreement(pipe.plan):
+            with pipe.trace(path):
+                for _ in range(steps + 2):
+                    step()
+            if pipe.place.rank == 0:
+                why = pipe.plan.why(path, costs=costs)
     finally:
         os.unlink(path)
     peaks = gathered((pipe.place.device, peak_of(pipe, step)))

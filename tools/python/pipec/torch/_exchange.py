@@ -37,7 +37,7 @@ class Exchange:
     def send(self, value: Value, peer: int, group: dist.ProcessGroup) -> None:
         kind, stage, micro = value
         bundle = (self._values.act if kind == "act" else self._values.grad).pop((stage, micro))
-        tensors = [t.contiguous() for t in bundle if t is not None]
+        tensors = [t.resolve_conj().contiguous() for t in bundle if t is not None]
         if self._staged:
             tensors = [t.cpu() for t in tensors]
         if self._blocking:
@@ -95,7 +95,11 @@ class Exchange:
             for work in works:
                 work.wait()
             return
-        self._dropped = [held for held in [*self._dropped, (works, tensors)]
+        self._dropped.append((works, tensors))
+        self._prune()
+
+    def _prune(self) -> None:
+        self._dropped = [held for held in self._dropped
                          if not all(work.is_completed() for work in held[0])]
 
     def left(self) -> list[str]:
@@ -106,3 +110,4 @@ class Exchange:
     def clear(self) -> None:
         self._sending.clear()
         self._receiving.clear()
+        self._prune()

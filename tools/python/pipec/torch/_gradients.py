@@ -28,9 +28,11 @@ class Reduction:
         first = parameters[0]
         parts = [torch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1)
                  for p in parameters]
-        have = [float(p.grad is not None) for p in parameters]
-        parts.append(torch.tensor(have, dtype=first.dtype, device=first.device))
-        self._missing = [i for i, has in enumerate(have) if not has]
+        self._missing = [i for i, p in enumerate(parameters) if p.grad is None]
+        have = torch.ones(len(parameters), dtype=first.dtype, device=first.device)
+        for i in self._missing:
+            have[i] = 0
+        parts.append(have)
         self._flat = torch.cat(parts)
         for p in parameters:
             p.grad = None  # from here on a part of the flat tensor
@@ -48,7 +50,8 @@ class Reduction:
 
 
 def reductions(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> list[Reduction]:
-    """In buckets of one type each, in the order given."""
+    """In buckets of one type each, in the order given for each type."""
+    parameters = sorted(parameters, key=lambda p: str(p.dtype))
     made: list[Reduction] = []
     bucket: list[nn.Parameter] = []
     bytes = 0

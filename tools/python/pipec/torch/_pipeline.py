@@ -6,6 +6,7 @@ in which order, and what it waits for is the plan's; nothing is decided here.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +25,12 @@ from ._layout import Layout
 from ._place import Place, Stage, place
 from ._random import generators, preserved, step_seed
 from ._shapes import learn_shapes
-from ._stage import StageRunner, Values
+from ._stage import StageRunner, Values, moved
 from ._state import Names, agreement, load_state_dict, state_dict, tied_parameters
 from ._trace import Recorder, write_trace
 from ._watch import Watch, checked_seconds
+
+_log = logging.getLogger("pipec")
 
 
 class Pipeline:
@@ -60,21 +63,25 @@ class Pipeline:
         self.plan = plan
         self.steps = 0
         """How many steps have been made; the next one's random numbers depend on it."""
-        with agreement(plan):  # a mistake of one rank ends all
+        # A mistake of one rank ends all.
+        with agreement(plan, max_norm=max_norm, seed=seed, tied=tied):
             self.place: Place = place(plan)
             self._layout = Layout(plan, self.place)
             self.parts = checked_parts(self.place, parts, len(plan.pipes))
             self.device = device_of(self.parts)
-            check_options(plan, self.place, loss, optimizer, max_norm, seed)
+            check_options(plan, self.place, loss, max_norm, seed)
+            check_optimizer(self.parts, loss, optimizer)
             checked_seconds(silent_seconds, stall_seconds)
             tied_here = tied_parameters(self.parts, self._layout.tied, tied)
         self.optimizer, self._seed = optimizer, seed
         self._evaluation: list | None = None
         self._recorder: Recorder | None = None
+        self._closed = False
         self._known: set[tuple[int, int]] = set()  # signatures and pipes that have been probed
-        self._watch = Watch(self.place.rank, plan.devices * plan.replicas,
-                            lambda routine, index, rank: self._layout.text(
-                                routine, index, rank % plan.devices), silent_seconds, stall_seconds)
+        layout, devices = self._layout, plan.devices
+        self._watch = Watch(self.place.rank, devices * plan.replicas,
+                            lambda routine, index, rank: layout.text(routine, index, rank % devices),
+                            silent_seconds, stall_seconds)
         try:
             with self._watch.during("construction"):
                 self._construct(loss, max_norm, tied_here, debug)
@@ -175,8 +182,20 @@ class Pipeline:
             self._recorder = None
 
     def close(self) -> None:
-        """Ends the watch over the other ranks."""
+        """Ends the watch over the other ranks, and makes modules what they were."""
+        if self._closed:
+            return
+        self._closed = True
         self._watch.close()
+        self._groups.destroy()
+        for runner in self._runners.values():
+            runner.remove()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
     def _bind(self, routine: str) -> list[tuple[Callable, tuple]]:
         """The calls of a list, one for each instruction."""
@@ -254,7 +273,7 @@ class Pipeline:
                 values.autocast = kind if torch.is_autocast_enabled(kind) else None
                 if routine == "step":
                     self._gradients.begin()
-                learn_shapes(self, self._inputs)
+                learn_shapes(self, self._inputs, evaluates=routine == "evaluation")
                 if self._recorder is None or routine != "step":
                     for watch.index, (call, arguments) in enumerate(bound):
                         call(*arguments)
@@ -269,11 +288,11 @@ class Pipeline:
         place, values, micros = self.place, self._values, self.plan.microbatches
         self._inputs = checked_batches("inputs", inputs, micros, place.needs_inputs)
         self._targets = checked_batches("targets", targets, micros, place.needs_targets)
-        values.kwargs = checked_batches("kwargs", kwargs, micros, False)
-        for micro, named in enumerate(values.kwargs or ()):
+        for micro, named in enumerate(checked_batches("kwargs", kwargs, micros, False) or ()):
             if not isinstance(named, Mapping):
                 raise TypeError(f"kwargs: {type(named).__name__} for micro-batch {micro} "
                                 "(a dictionary)")
+        values.kwargs = None if kwargs is None else [moved(named, self.device) for named in kwargs]
         if not (isinstance(scale, Tensor) and scale.numel() == 1 or
                 isinstance(scale, (int, float)) and math.isfinite(scale)):
             raise ValueError(f"scale: {scale!r} (a number, or a tensor of one)")
@@ -299,11 +318,31 @@ def nothing() -> None:
     """A STEP that the next one does, too."""
 
 
-def check_options(plan, place: Place, loss: Any, optimizer: Any, max_norm: Any, seed: Any) -> None:
+def check_optimizer(parts: dict[Stage, nn.Module], loss: Any, optimizer: Any) -> None:
+    if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
+        raise ValueError("loss: has parameters to train (the last stage has them)")
+    if optimizer is None:
+        return
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer: {type(optimizer).__name__} (a torch.optim.Optimizer, or None)")
+    listed = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    held = set(listed)
+    if len(held) < len(listed):
+        raise ValueError("optimizer: has a parameter twice (once: list(dict.fromkeys(parameters)))")
+    trained = {name: p for part in parts.values() for name, p in part.named_parameters()
+               if p.requires_grad}
+    left = [name for name, p in trained.items() if id(p) not in held]
+    if trained and len(left) == len(trained):
+        raise ValueError("optimizer: has no parameter of parts (one over their parameters, which "
+                         "`cut` has copied)")
+    if left:
+        _log.warning("optimizer: has not %s%s: never updated", left[0],
+                     f" and {len(left) - 1} more parameters of parts" if len(left) > 1 else "")
+
+
+def check_options(plan, place: Place, loss: Any, max_norm: Any, seed: Any) -> None:
     if place.needs_targets and not callable(loss):
         raise ValueError(f"loss: {loss!r} (a function, on a rank with the last stage)")
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer: {type(optimizer).__name__} (a torch.optim.Optimizer, or None)")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed: {seed!r} (a whole number)")
     if max_norm is None:

@@ -20,6 +20,7 @@ from ._costs import Costs
 from ._memory import Meter, bytes_of
 from ._random import generators, preserved
 from ._split_layers import is_split
+from ._state import agreement
 from ._stage import StageRunner, Values, arguments_of, mapped, moved, replaced, tensors_of
 
 _SPLIT, _WHOLE = 0, 1  # numbers of micro-batches: of the first the backward is split
@@ -65,7 +66,7 @@ def profile(parts: Sequence[nn.Module] | Mapping[int, nn.Module], example: Any, 
     device = devices.pop() if devices else torch.device("cpu")
     of: dict[str, list[float]] = {}
     x: Any = arguments_of(moved(example, device))
-    with preserved(generators(device)):
+    with agreement(None), preserved(generators(device)):
         read = 0  # bytes of the act that the stage reads
         for stage, module in enumerate(modules):
             trial = Trial(module, stage, len(modules), x, loss, device, split, kwargs)

@@ -16,10 +16,14 @@ from ._place import Stage
 from ._stage import arguments_of, mapped, moved
 
 
-def learn_shapes(pipeline, inputs) -> None:
-    """Fills in the signatures of this step, and the specs of stages where one is new."""
+def learn_shapes(pipeline, inputs, evaluates: bool) -> None:
+    """Fills in the signatures of this step, and the specs of stages where one is new.
+
+    What modules return in an evaluation is another matter than in training.
+    """
     plan, values = pipeline.plan, pipeline._values
-    values.signatures = exchange_signatures(pipeline, inputs)
+    values.signatures = [2 * number + evaluates
+                         for number in exchange_signatures(pipeline, inputs)]
     for micro, (number, pipe) in enumerate(zip(values.signatures, plan.pipe_of)):
         if (number, pipe) not in pipeline._known:
             run_along(pipeline, inputs, micro, number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, Callable
 
@@ -38,10 +39,6 @@ class Values:
         self.scale: Any = 1.0
         self.seed = 0  # of this step and replica
         self.autocast: str | None = None  # the device type, if autocast is on
-
-    def forget_casts(self) -> None:
-        if self._splitter is not None:
-            self._splitter.clear_casts()
 
     def left(self) -> list[str]:
         """The names of what nobody has read."""
@@ -87,14 +84,14 @@ class StageRunner:
     def forward(self, micro: int) -> None:
         x, target = self._take(micro)
         leaves = self._leaves(x, micro)
-        outputs = self._call(leaves, micro, record=True)
+        outputs = self._call(self._arguments(leaves, micro), micro, record=True)
         self._keep(leaves, self._finish(outputs, micro, target), micro)
 
     def forward_drop(self, micro: int) -> None:
         x, target = self._take(micro)
         buffers = [getattr(owner, name).clone() for owner, name in self._moving]
         with torch.no_grad():
-            outputs = self._call(x, micro)
+            outputs = self._call(self._arguments(x, micro), micro)
             self._finish(outputs, micro, target)
         check = digest(self._outputs(outputs)) if self._debug else 0
         self._input[micro] = x, target, buffers, check
@@ -106,7 +103,7 @@ class StageRunner:
                   for buffer in self.buffers]
         with replaced(self.buffers, clones):
             leaves = self._leaves(x, micro)
-            outputs = self._call(leaves, micro, record=True)
+            outputs = self._call(self._arguments(leaves, micro), micro, record=True)
         if self._debug and digest(self._outputs(outputs)) != check:
             raise PipelineError(
                 f"stage {self.stage}, micro-batch {micro}: the recomputed output has other bits than "
@@ -138,7 +135,7 @@ class StageRunner:
     def evaluate(self, micro: int) -> None:
         x, target = self._take(micro)
         with torch.no_grad():
-            self._finish(self._call(x, micro), micro, target)
+            self._finish(self._call(self._arguments(x, micro), micro), micro, target)
 
     # What they consist of.
 
@@ -157,16 +154,19 @@ class StageRunner:
                 tensor.requires_grad_(True)
         return x
 
-    def _call(self, x: Any, micro: int, record: bool = False, measure: bool = False) -> Any:
-        """The module on its input. `record`: with a backward, which may be split."""
-        seed = stage_seed(self._values.seed, self.stage, micro)
-        for generator in self._generators:
-            generator.manual_seed(seed)
+    def _arguments(self, x: Any, micro: int) -> tuple[tuple, dict]:
         positional, named = x if self.first else (x, {})
         if self._values.kwargs is not None:
             named = {**named, **self._values.kwargs[micro]}
-        if self._copies_input:
-            positional, named = mapped(torch.clone, (positional, named))
+        return positional, named
+
+    def _call(self, arguments: tuple[tuple, dict], micro: int, record: bool = False,
+              measure: bool = False) -> Any:
+        """The module on its arguments. `record`: with a backward, which may be split."""
+        seed = stage_seed(self._values.seed, self.stage, micro)
+        for generator in self._generators:
+            generator.manual_seed(seed)
+        positional, named = mapped(torch.clone, arguments) if self._copies_input else arguments
         if measure and self._splitter is not None:
             return self._splitter.measure(*positional, **named)
         if record and micro in self._split:
@@ -186,7 +186,7 @@ class StageRunner:
                 what = (f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else
                         type(loss).__name__)
                 raise ValueError(f"loss: returns {what} (a tensor of one number)")
-            loss = loss * values.scale
+            loss = loss.reshape(()) * values.scale
             if not again:
                 values.losses[micro] = loss.detach()
             if self._one is None or self._one.dtype != loss.dtype:
@@ -200,10 +200,23 @@ class StageRunner:
                     f"stage {self.stage}, micro-batch {micro} returns {text_of(spec_of(bundle))}, "
                     f"but returned {text_of(expected)} for inputs of the same shapes")
             values.act[self.stage, micro] = detached(bundle)
+        if torch.is_grad_enabled():
+            self._check_needs(bundle, micro)
         return [get_gradient_edge(t) for t in bundle if t is not None and t.requires_grad]
+
+    def _check_needs(self, bundle: Bundle, micro: int) -> None:
+        """That a gradient will come for just those tensors that have one."""
+        for i, (t, spec) in enumerate(zip(bundle, self.specs[self._values.signatures[micro]][1])):
+            if t is not None and t.requires_grad != spec.requires_grad:
+                now, before = ("a", "none") if t.requires_grad else ("no", "one")
+                raise ValueError(
+                    f"stage {self.stage}, micro-batch {micro}: its output {i} needs {now} gradient, "
+                    f"but needed {before} for inputs of the same shapes")
 
     def _keep(self, leaves: Any, roots: list, micro: int) -> None:
         """Writes stash(s, m). The graph has what a backward needs; leaves receive its results."""
+        if self.last and not roots:
+            raise ValueError("loss: needs no gradient (a function of the output, not detached)")
         self._stash[micro] = () if self.first else leaves, roots
 
     def _gradients(self, micro: int) -> Any:
@@ -227,8 +240,9 @@ class StageRunner:
         before = [getattr(owner, name) for owner, name in self.buffers]
         clones = [buffer.clone() for buffer in before]
         with preserved(self._generators), replaced(self.buffers, clones), torch.enable_grad():
+            arguments = self._arguments(x, micro)
             try:
-                copy = copied(x)
+                copy = copied(arguments)
                 outputs = self._call(copy, micro, measure=True)
                 in_place = any(t._version for t in tensors_of(copy))
             except RuntimeError as error:
@@ -238,13 +252,16 @@ class StageRunner:
             if in_place and not self._copies_input:
                 warnings.warn(f"stage {self.stage} changes its input in place: it is given a copy")
                 self._copies_input = True
-                outputs = self._call(copied(x), micro, measure=True)
-        for buffer, old, new in zip(self.buffers, before, clones):
+                outputs = self._call(copied(arguments), micro, measure=True)
+            # A forward may change a buffer in place, or put another tensor in its place.
+            after = [getattr(owner, name) for owner, name in self.buffers]
+        for buffer, old, new in zip(self.buffers, before, after):
             if buffer not in self._moving and not torch.equal(old, new):
                 self._moving.append(buffer)
-        if self._splitter is not None and not self.specs and not self._splitter.splittable:
-            _log.warning("stage %d: BW_input computes all gradients: no layer of it can be split "
-                         "(nn.Linear, nn.Conv1d to 3d, transformers' Conv1D)", self.stage)
+        splitter = self._splitter
+        if splitter is not None and not self.specs and splitter.whole and not splitter.splittable:
+            _log.warning("stage %d: BW_input computes all gradients: no layer that is trained can be "
+                         "split (nn.Linear, nn.Conv1d to 3d, transformers' Conv1D)", self.stage)
         if self.last:
             self.specs[signature] = spec_of(x) if not self.first else (), ()
             return ()
@@ -297,8 +314,9 @@ def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, (tuple, list)):
-        return type(value)(mapped(function, v) for v in value)
-    if isinstance(value, dict):
+        values = (mapped(function, v) for v in value)
+        return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
+    if isinstance(value, Mapping):
         return {k: mapped(function, v) for k, v in value.items()}
     return value
 
@@ -320,6 +338,6 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 def arguments_of(inputs: Any) -> tuple[tuple, dict]:
     """How stage 0 is called: a tensor, a tuple of arguments, or a dictionary of named ones."""
-    if isinstance(inputs, dict):
-        return (), inputs
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
     return (tuple(inputs), {}) if isinstance(inputs, (tuple, list)) else ((inputs,), {})

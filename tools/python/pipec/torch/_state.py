@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model
                                                      set_model_state_dict,
                                                      set_optimizer_state_dict)
 
+from ._errors import PipelineError
 from ._place import Stage
 
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
@@ -28,8 +29,9 @@ def plain(name: str) -> str:
 class agreement:
     """A context in which all ranks check what they were given: an error of one is raised by all."""
 
-    def __init__(self, plan):
-        self._plan = plan
+    def __init__(self, plan, **options: Any):
+        """`options` are to be equal, too."""
+        self._plan, self._options = plan, options
 
     def __enter__(self):
         pass
@@ -37,21 +39,25 @@ class agreement:
     def __exit__(self, _, error, __):
         if not (dist.is_available() and dist.is_initialized()):
             return
-        if error is not None and not isinstance(error, Exception):
-            return  # the user's interruption
+        if error is not None and (not isinstance(error, Exception) or
+                                  isinstance(error, PipelineError)):
+            return  # the user's interruption; what all ranks have been told
         data = getattr(self._plan, "bytes", None)
         here = (None if error is None else f"{type(error).__name__}: {error}",
-                hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else None)
+                {"plan": hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else "",
+                 **{name: repr(value) for name, value in self._options.items()}})
         everywhere = [here] * dist.get_world_size()
         dist.all_gather_object(everywhere, here)
         if error is not None:
             return
-        for rank, (text, digest) in enumerate(everywhere):
+        for rank, (text, _) in enumerate(everywhere):
             if text is not None:
                 raise ValueError(f"rank {rank}: {text}")
-        for rank, (text, digest) in enumerate(everywhere):
-            if digest != here[1]:
-                raise ValueError(f"plan: rank {rank} has another one (the same on all ranks)")
+        for rank, (_, given) in enumerate(everywhere):
+            for name, value in given.items():
+                if value != here[1][name]:
+                    other = "one" if name == "plan" else f"value, {value}"
+                    raise ValueError(f"{name}: rank {rank} has another {other} (the same on all ranks)")
 
 
 class Names:
@@ -62,13 +68,29 @@ class Names:
         """A collective call."""
         self.parts, self.tied = parts, tied
         self.container = nn.ModuleDict({f"s{k.stage}p{k.pipe}": part for k, part in parts.items()})
-        here = {key.stage: [plain(name) for name in part.state_dict()]
-                for key, part in parts.items()}
+        here: dict[Any, dict[str, tuple]] = {
+            key.stage: {plain(name): kind_of(t) for name, t in
+                        [*part.named_parameters(), *part.named_buffers()]}
+            for key, part in parts.items()}
+        if tied:
+            here["tied"] = {f"tied tensor {i}": kind_of(ps[0]) for i, ps in enumerate(tied)}
         everywhere = [here]
         if dist.is_available() and dist.is_initialized():
             everywhere = [None] * dist.get_world_size()
             dist.all_gather_object(everywhere, here)
-        of_stages = {stage: names for held in everywhere for stage, names in held.items()}
+        of_stages: dict[Any, dict[str, tuple]] = {}
+        for rank, held in enumerate(everywhere):
+            for stage, kinds in held.items():
+                first = of_stages.setdefault(stage, kinds)
+                for name in {**first, **kinds} if list(first.items()) != list(kinds.items()) else ():
+                    if first.get(name) != kinds.get(name):
+                        raise ValueError(
+                            f"parts: {name} of stage {stage} is {kinds.get(name)} on rank {rank}, "
+                            f"{first.get(name)} on others (copies are alike)")
+                if list(first) != list(kinds):
+                    raise ValueError(f"parts: stage {stage} has its parameters in another order on "
+                                     f"rank {rank} (copies are alike)")
+        of_stages.pop("tied", None)
         count = Counter(name for names in of_stages.values() for name in names)
         prefixed = any(n > 1 for n in count.values())
         self.prefixes = {f"s{k.stage}p{k.pipe}.": f"stages.{k.stage}." if prefixed else ""
@@ -81,13 +103,27 @@ class Names:
                 ranks = layout.copies(key.stage)
                 if len(ranks) > 1:
                     for tensor in [*part.parameters(), *part.buffers()]:
-                        dist.broadcast(tensor, layout.first_copy(key.stage), groups.of(ranks))
+                        broadcast(tensor, layout.first_copy(key.stage), groups.of(ranks))
             for first, *others in self.tied:
                 if len(layout.tied_ranks) > 1:
-                    dist.broadcast(first, layout.first_copy(min(layout.tied)),
-                                   groups.of(layout.tied_ranks))
+                    broadcast(first, layout.first_copy(min(layout.tied)),
+                              groups.of(layout.tied_ranks))
                 for other in others:
                     other.copy_(first)
+
+
+def kind_of(tensor: torch.Tensor) -> tuple:
+    return tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad
+
+
+def broadcast(tensor: torch.Tensor, source: int, group) -> None:
+    """Any tensor, as bytes; one whose elements share memory, such as an expanded one, stays."""
+    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride())):
+        return
+    dense = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if dense.numel():
+        dist.broadcast(dense.view(-1).view(torch.uint8), source, group)
+        tensor.copy_(dense)
 
 
 def tied_parameters(parts: dict[Stage, nn.Module], stages: tuple[int, ...],
@@ -144,7 +180,14 @@ def state_dict(names: Names, optimizer: torch.optim.Optimizer | None, steps: int
     pairs = list(names.prefixes.items())
     state = {"model": renamed(get_model_state_dict(names.container), pairs), "steps": steps}
     if optimizer is not None:
+        fresh = not optimizer.state
         of = get_optimizer_state_dict(names.container, optimizer, options=_FLAT)
+        if fresh:
+            # PyTorch has filled it in by a step with a learning rate of 0, which is to count nowhere.
+            for key, value in of.items():
+                if key.startswith("state.") and key.endswith(".step"):
+                    of[key] = torch.zeros_like(value) if isinstance(value, torch.Tensor) else 0
+            optimizer.state.clear()
         state["optimizer"] = renamed(of, [(kind + old, kind + new) for old, new in pairs
                                           for kind in ("state.", "param_groups.")])
     return state
@@ -152,9 +195,25 @@ def state_dict(names: Names, optimizer: torch.optim.Optimizer | None, steps: int
 
 def load_state_dict(names: Names, optimizer: torch.optim.Optimizer | None,
                     state: Mapping[str, Any]) -> int:
-    own = state_dict(names, optimizer, 0)
-    for part in ("model", "optimizer"):
-        missing = sorted(set(own.get(part, ())) - set(state.get(part, ())))
+    before = dict(optimizer.state) if optimizer is not None else {}
+    if optimizer is not None:
+        for p in names.container.parameters():
+            p.grad = None
+        optimizer.state.clear()
+    try:
+        own = state_dict(names, optimizer, 0)
+    finally:
+        if optimizer is not None:
+            optimizer.state.update(before)
+    parameters = {next(iter(renamed({name: None}, list(names.prefixes.items())))): p
+                  for name, p in names.container.named_parameters(remove_duplicate=False)}
+    given = dict(state.get("optimizer", ()))
+    # A parameter that has never had a gradient has no state.
+    idle = [name for name in parameters if not any(key.startswith(f"state.{name}.") for key in given)]
+    given.update((key, value) for key, value in own.get("optimizer", {}).items()
+                 if any(key.startswith(f"state.{name}.") for name in idle))
+    for part, have in (("model", state.get("model", ())), ("optimizer", given)):
+        missing = sorted(set(own.get(part, ())) - set(have))
         if missing:
             raise ValueError(f"state: no {missing[0]} in its {part!r}"
                              + (f", nor {len(missing) - 1} others" if len(missing) > 1 else ""))
@@ -162,8 +221,11 @@ def load_state_dict(names: Names, optimizer: torch.optim.Optimizer | None,
     set_model_state_dict(names.container, back)
     if optimizer is not None:
         keys = get_optimizer_state_dict(names.container, optimizer, options=_FLAT)
-        set_optimizer_state_dict(names.container, optimizer,
-                                 renamed_back(names, keys, state["optimizer"]), options=_FLAT)
+        optimizer.state.clear()
+        set_optimizer_state_dict(names.container, optimizer, renamed_back(names, keys, given),
+                                 options=_FLAT)
+        for name in idle:
+            optimizer.state.pop(parameters[name], None)
     return int(state["steps"])
 
 

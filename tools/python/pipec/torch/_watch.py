@@ -25,6 +25,7 @@ from ._errors import PipelineError
 
 _BETWEEN = "between"  # two routines
 _GRACE_SECONDS = 1.0  # for a rank to fail by itself, with a better word
+_PATIENCE = 10  # times silent_seconds, between two steps
 _SHOWN = 16  # ranks in an error
 
 
@@ -107,8 +108,8 @@ class Watch:
     @contextmanager
     def during(self, routine: str) -> Iterator[None]:
         """What all ranks do together. An exception within becomes a PipelineError, on all of them."""
-        if self._failure is not None:
-            raise PipelineError(self._failure)
+        if self._failure is not None or self._closing:
+            raise PipelineError(self._failure or "the pipeline is closed")
         done, self.index = self._at[0], -1
         self._at = done, routine
         try:
@@ -116,6 +117,9 @@ class Watch:
             done += 1
         except Exception as error:
             raise self._failed(error) from error
+        except BaseException as error:  # such as the user's interruption
+            self._say(f"{self._where(self._rank, self._mine())}: {type(error).__name__}")
+            raise
         finally:
             self._at = done, _BETWEEN
 
@@ -134,8 +138,9 @@ class Watch:
             self._await_failure(_GRACE_SECONDS)
         if self._failure is None:  # nobody answers
             self._failure = own
-        return PipelineError(self._failure if self._failure.startswith(own) else
-                             f"{own} (first: {self._failure})")
+        here = self._where(self._rank, self._mine())
+        return PipelineError(self._failure if self._failure.startswith(here) else
+                             f"{self._failure} (here: {here})")
 
     def _await_failure(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -156,11 +161,9 @@ class Watch:
     def close(self) -> None:
         """Says farewell. Rank 0, which keeps the store, waits for the others to, unless silent."""
         atexit.unregister(self.close)
-        if self._failure is None:
-            self._failure = "the pipeline is closed"
+        self._closing = True
         if self._talker is None:
             return
-        self._closing = True
         self._wake.set()
         self._talker.join(None if self._rank == 0 else self._interval)
         self._closed.set()
@@ -213,7 +216,10 @@ class Watch:
             self._closing = True
 
     def _is_silent(self, rank: int) -> bool:
-        return time.monotonic() - max(self._changed[rank], self._excused) > self._silent
+        # Between two steps the user's code may keep Python's lock for a while, as when it reads data.
+        patience = _PATIENCE if self._beats[rank].routine == _BETWEEN else 1
+        since = time.monotonic() - max(self._changed[rank], self._excused)
+        return since > patience * self._silent
 
     def _others_live(self) -> bool:
         return any(not beat.gone and rank != self._rank and not self._is_silent(rank)
