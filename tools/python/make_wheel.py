@@ -27,7 +27,7 @@ Summary: Compiles, proves and predicts pipeline-parallel schedules; runs them in
 Requires-Python: >=3.9
 Requires-Dist: numpy>=1.21
 Provides-Extra: torch
-Requires-Dist: torch>=2.6; extra == "torch"
+Requires-Dist: torch>=2.15; extra == "torch"
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
