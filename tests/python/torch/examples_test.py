@@ -62,12 +62,12 @@ class Examples(unittest.TestCase):
             with self.subTest(readme):
                 text = (ROOT / readme).read_text()
                 blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.S)
-                          if "pipe.step" in block]
+                          if "in loader" in block]
                 self.assertEqual(len(blocks), 1)
                 lines = blocks[0].replace('dist.init_process_group("gloo")', "pass")
                 with tempfile.TemporaryDirectory() as folder:
                     script = Path(folder, "train.py")
-                    script.write_text(AROUND + lines + EACH_STEP)
+                    script.write_text(AROUND + re.sub(r"(    losses = .*\n)", r"\1" + EACH_STEP, lines))
                     self.check(run(script), 8)
 
 
