@@ -13,13 +13,11 @@ from contextlib import nullcontext
 from unittest import mock
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 import pipec
 import pipec.torch
-from models import (SEED, TextStage, difference, gradients_of, image_batch, image_loss, one_process,
-                    text_batch, text_loss)
+from models import (SEED, Normed, TextStage, difference, gradients_of, image_batch, image_loss,
+                    one_process, text_batch, text_loss)
 from pipec.torch import _stage
 from pipec.torch._split import Splitter
 from pipec.torch._stage import StageRunner
@@ -146,21 +144,6 @@ FAULTS = {
     "graphs": lambda: mock.patch.object(StageRunner, "backward", leaking_graphs),
     "none": nullcontext,
 }
-
-
-class Normed(nn.Module):
-    """Statistics that each forward moves, and a dropout before them."""
-
-    def __init__(self, stage: int, stages: int):
-        super().__init__()
-        torch.manual_seed(stage)
-        self.conv = nn.Conv2d(3 if stage == 0 else 8, 8, 3, padding=1)
-        self.norm, self.dropout = nn.BatchNorm2d(8), nn.Dropout(0.1)
-        self.head = nn.Linear(8, 10) if stage == stages - 1 else None
-
-    def forward(self, x):
-        x = F.relu(self.norm(self.conv(self.dropout(x))))
-        return x if self.head is None else self.head(x.mean((2, 3)))
 
 
 MODELS = {"text": (TextStage, text_loss, text_batch), "normed": (Normed, image_loss, image_batch)}

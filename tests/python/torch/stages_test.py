@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 import pipec
 import pipec.torch
-from models import (SEED, SEQUENCES, TOKENS, VOCABULARY, WIDTH, TextStage, difference, image_batch,
-                    image_loss, one_process, text_batch, text_loss)
+from models import (SEED, VOCABULARY, WIDTH, Normed, TextStage, difference, image_batch, image_loss,
+                    one_process, text_batch, text_loss)
 from pool import close_all, pool_of
 
 STEPS = 3
@@ -32,21 +32,6 @@ class Frozen(TextStage):
         super().__init__(stage, stages)
         if stage == 0:
             self.requires_grad_(False)
-
-
-class BatchNormed(nn.Module):
-    """Statistics that each forward moves."""
-
-    def __init__(self, stage, stages):
-        super().__init__()
-        torch.manual_seed(stage)
-        self.conv = nn.Conv2d(3 if stage == 0 else 8, 8, 3, padding=1)
-        self.norm, self.dropout = nn.BatchNorm2d(8), nn.Dropout(0.1)
-        self.head = nn.Linear(8, 10) if stage == stages - 1 else None
-
-    def forward(self, x):
-        x = self.dropout(F.relu(self.norm(self.conv(x))))
-        return x if self.head is None else self.head(x.mean((2, 3)))
 
 
 class SpectralNormed(TextStage):
@@ -195,7 +180,7 @@ CASES = {
     "text": Case(TextStage, plans=tuple(PLANS)),
     "frozen": Case(Frozen, plans=tuple(PLANS)),
     # Copies of a stage have statistics of their own.
-    "batch norm": Case(BatchNormed, image_loss, image_batch),
+    "batch norm": Case(Normed, image_loss, image_batch),
     "spectral norm": Case(SpectralNormed),
     "rebound": Case(Rebound),
     "checkpoint": Case(Checkpointed),
