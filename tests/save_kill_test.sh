@@ -27,7 +27,7 @@ for ((round = 0; round < rounds; ++round)); do
   ((round % 2 == 0)) || command=(mpiexec -n 4 "$piperun" a.plan)
   setsid "${command[@]}" --data text.txt --steps $steps --save saves --save-every 1 > out.txt 2> err.txt &
   group=$!
-  for ((i = 0; i < 200; ++i)); do compgen -G "saves/step-*" > list.txt && break; sleep 0.02; done
+  await $group compgen -G "saves/step-*"
   sleep "$(printf '0.%03d' $((RANDOM % 900)))"
   pkill -KILL -g "$group" 2> kill.txt && killed=$((killed + 1))
   { kill_ranks; wait "$group"; } 2> kill.txt
@@ -56,7 +56,7 @@ for command in "$piperun" "mpiexec -n 4 $piperun"; do
   # shellcheck disable=SC2086
   setsid $command a.plan --data text.txt --steps $steps --save saves --net latency=1ms > out.txt 2> err.txt &
   group=$!
-  until grep -q "^step 5/" out.txt; do sleep 0.01; done
+  await $group grep -q "^step 5/" out.txt
   pkill -INT -g "$group"
   wait "$group"
   stopped=$(sed -n 's/^piperun: error: stopped after step \([0-9]*\)$/\1/p' err.txt)
@@ -78,7 +78,7 @@ for ((round = 0; round < rounds; ++round)); do
   FSYNC_SLOW=model.unfinished FSYNC_SECONDS=1 LD_PRELOAD=$here/tests/libfaulty_disk.so setsid \
     "${command[@]}" --data text.txt --steps 2 --export model > out.txt 2> err.txt &
   group=$!
-  for ((i = 0; i < 400; ++i)); do grep -q "^step 2/" out.txt && break; sleep 0.02; done
+  await $group grep -q "^step 2/" out.txt
   sleep "$((RANDOM % 3)).$(printf '%03d' $((RANDOM % 1000)))"
   pkill -KILL -g "$group" 2> kill.txt
   { kill_ranks; wait "$group"; } 2> kill.txt

@@ -18,3 +18,8 @@ yes "some text" | head -c 5000 > text.txt
 
 failures=0
 fail() { echo "FAILED: $*"; cat err.txt; failures=$((failures + 1)); }
+
+# await PROCESS COMMAND…: until the command succeeds, however slow the machine is, or the process ends.
+await() {
+  until "${@:2}" > await.txt 2>&1 || ! kill -0 "$1" 2>> await.txt; do sleep 0.02; done
+}
