@@ -64,8 +64,8 @@ Status Parse(CLI::App& app, std::vector<std::string> words, CommandLine* line) {
   const Result<CudaExperiments> experiments = ParseExperiments(line->arguments);
   PP_RETURN_IF_ERROR(experiments.status());
   line->experiments = *experiments;
-  if (line->arguments.gemms.empty()) return {};
-  Result<GemmTable> table = GemmTable::Open(line->arguments.gemms);
+  if (line->arguments.train.gemms.empty()) return {};
+  Result<GemmTable> table = GemmTable::Open(line->arguments.train.gemms);
   PP_RETURN_IF_ERROR(table.status().In("--gemms"));
   line->gemms = std::make_shared<GemmTable>(std::move(*table));
   return {};
@@ -93,15 +93,15 @@ int Tune(const CommandLine& line, const Launch& launch, Status status) {
 
 // `wrong`: an error that this rank already has, which all ranks are told.
 int RunRank(CommandLine line, const Launch& launch, Status wrong) {
-  const TransportRow& transport = TransportOf(line.arguments.transport);
+  const TransportRow& transport = TransportOf(line.arguments.train.transport_name);
   SpareDescriptors spares;
   Backend backend;
   if (wrong.ok()) {
     Result<Backend> opened =
-        OpenBackend({.backend = line.arguments.backend,
+        OpenBackend({.backend = line.arguments.train.backend,
                      .nccl = transport.nccl,
                      .gemms = line.gemms,
-                     .stochastic_rounding = line.arguments.weight_rounding == "stochastic",
+                     .stochastic_rounding = line.arguments.train.weight_rounding == "stochastic",
                      .experiments = line.experiments},
                     launch);
     wrong = opened.status();
@@ -156,14 +156,14 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& help) {
     return PrintHelp(app, help);
   }
-  const Result<Launch> launch = ReadLaunch(TransportOf(line.arguments.transport));
+  const Result<Launch> launch = ReadLaunch(TransportOf(line.arguments.train.transport_name));
   if (!launch.ok()) {
     PrintError(status.ok() ? launch.status() : status);
     return static_cast<int>(Code::kInvalid);
   }
   if (launch->rank == 0)
     for (const std::string& note : line.notes) fmt::print(stderr, "piperun: {}\n", note);
-  if (!line.arguments.tune_gemms.empty()) return Tune(line, *launch, status);
+  if (!line.arguments.train.tune_gemms.empty()) return Tune(line, *launch, status);
   return RunRank(std::move(line), *launch, status);
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 TrainOptions Options(const Program& program) {
   TrainOptions options;
-  options.data = SharedText();
+  options.data = {SharedText()};
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;
   options.stall_timeout = 60;

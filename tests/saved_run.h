@@ -47,6 +47,8 @@ struct Layout {
 struct Outcome {
   Status status;
   std::vector<double> numbers;  // loss and norm of each step
+  std::vector<double> val_losses;
+  std::optional<Manifest::Best> best;
   std::vector<std::string> notes;
   int64_t saved = 0, planned = 0;  // steps
   std::string unsaved;
@@ -84,7 +86,7 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
   REQUIRE(program.ok());
   Outcome outcome;
   TrainOptions options;
-  options.data = steps.data.empty() ? folder.WriteText("data.txt", 4000) : steps.data;
+  options.data = {steps.data.empty() ? folder.WriteText("data.txt", 4000) : steps.data};
   options.new_data = steps.new_data;
   options.optimizer.steps = steps.until;
   options.optimizer.learning_rate = steps.learning_rate;
@@ -98,7 +100,7 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
   std::optional<SaveFolder> saves;
   if (steps.resume || steps.save_every > 0) {
     options.save = folder / "saves";
-    auto opened = SaveFolder::Open(options.save);
+    auto opened = SaveFolder::Open(options.save, options.keep);
     REQUIRE(opened.status().message() == "");
     saves.emplace(std::move(*opened));
     options.save_to = &*saves;
@@ -111,10 +113,12 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
   outcome.status = report.status;
   outcome.saved = report.saved_step;
   outcome.planned = report.planned_steps;
+  outcome.best = report.best;
   outcome.unsaved = report.unsaved.message();
   for (const StepReport& step : report.steps) {
     outcome.numbers.push_back(step.loss);
     outcome.numbers.push_back(step.grad_norm.value_or(0));
+    if (step.val_loss) outcome.val_losses.push_back(*step.val_loss);
   }
   return outcome;
 }

@@ -25,7 +25,7 @@ Status Run(const std::string& plan, const std::string& data, const std::string& 
   auto program = transport ? LoadRank(plan, transport->rank()) : Load(plan);
   PP_RETURN_IF_ERROR(program.status());
   TrainOptions options;
-  options.data = data;
+  options.data = {data};
   options.optimizer.steps = 5;
   options.optimizer.learning_rate = 1e-2;
   if (!program->clip) options.optimizer.grad_clip = 0;

@@ -108,7 +108,7 @@ void Evaluate(const TrainReport& report, int steps, Case* c) {
 
 void Measure(const Setting& setting, const std::string& data, const std::string& trace, Case* c) {
   TrainOptions run;
-  run.data = data;
+  run.data = {data};
   run.optimizer.steps = setting.steps;
   run.record = true;
   const auto network = ParseNetwork(setting.network);

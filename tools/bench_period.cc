@@ -95,7 +95,7 @@ Case MustCompile(const Plan& plan) {
 
 TrainReport MustRun(const Program& program, const Options& options, const std::string& data) {
   TrainOptions run;
-  run.data = data;
+  run.data = {data};
   run.optimizer.steps = options.steps;
   run.optimizer.grad_clip = program.clip ? 1 : 0;
   run.record = true;

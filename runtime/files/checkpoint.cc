@@ -24,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kKept = 2;  // checkpoints
 constexpr char kSaving[] = ".saving-", kStep[] = "step-", kDamaged[] = ".damaged-";
 
 }  // namespace
@@ -101,6 +100,8 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
   Json source = manifest.source ? Json::array() : Json();
   for (const SourcePart& part : manifest.source.value_or(std::vector<SourcePart>()))
     source.push_back({{"name", part.name}, {"bytes", part.bytes}, {"sum", part.sum}});
+  Json best;
+  if (manifest.best) best = {{"step", manifest.best->step}, {"loss", manifest.best->loss}};
   std::string text = Json{
       {"format", kManifestFormat},
       {"model", Json::parse(manifest.model)},
@@ -117,6 +118,7 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
       {"loss_scale", manifest.loss_scale},
       {"good_steps", manifest.good_steps},
       {"skipped", manifest.skipped},
+      {"best", best},
       {"source", source},
       {"shards", shards}}.dump(1);
   text += fmt::format("\n{:016x}\n", SumOf(text.data(), static_cast<int64_t>(text.size())));
@@ -155,6 +157,8 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     manifest.sequence_length = root.value("sequence_length", int64_t{0});
     if (root.contains("data")) manifest.data = root.at("data").get<uint64_t>();
     manifest.options = root.value("options", manifest.options);
+    if (const Json best = root.value("best", Json()); best.is_object())
+      manifest.best = {best.at("step"), best.at("loss")};
     const Json source = root.value("source", Json());
     if (source.is_array()) manifest.source.emplace();
     for (const Json& part : source)
@@ -189,7 +193,8 @@ bool IsLock(int descriptor) {
 
 }  // namespace
 
-Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
+Result<SaveFolder> SaveFolder::Open(const std::string& dir, int64_t keep) {
+  PP_CHECK(keep >= 2);
   std::string path = dir;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   PP_RETURN_IF_ERROR(MakeFolder(path));
@@ -207,7 +212,7 @@ Result<SaveFolder> SaveFolder::Open(const std::string& dir) {
         "{}: is not what a run that saves there has written (another folder, or none of it)",
         name));
   }
-  SaveFolder folder(path, lock);
+  SaveFolder folder(path, lock, keep);
   // What each save needs: on a file system that cannot do it, now is the time to say so.
   const Status synced = SyncFolder(path);
   if (!synced.ok()) return Status::Invalid(synced.message() + " (another file system)");
@@ -246,6 +251,7 @@ void SaveFolder::FinishOrRemove() {
 SaveFolder::SaveFolder(SaveFolder&& other) noexcept
     : path_(std::move(other.path_)),
       lock_(std::exchange(other.lock_, -1)),
+      keep_(other.keep_),
       source_(std::move(other.source_)),
       whole_(std::move(other.whole_)) {}
 
@@ -255,9 +261,9 @@ SaveFolder::~SaveFolder() {
   close(lock_);
 }
 
-Status SaveFolder::CheckRoom(int64_t checkpoints, int64_t bytes) const {
+Status SaveFolder::CheckRoom(int64_t checkpoints, int64_t bytes, int64_t besides) const {
   const auto there = static_cast<int64_t>(SavedSteps(path_).size());
-  const int64_t more = std::min(checkpoints, std::max<int64_t>(1, kKept + 1 - there));
+  const int64_t more = std::min(checkpoints, std::max<int64_t>(1, keep_ + besides + 1 - there));
   struct statvfs disk;
   if (statvfs(path_.c_str(), &disk) != 0) return {};  // it does not say
   const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
@@ -293,9 +299,10 @@ Status SaveFolder::Finish(Manifest manifest, int ranks, FileWatch* watch,
   if (!SyncFolder(path_).ok()) PP_RETURN_IF_ERROR(SyncFolder(path_));
   const int64_t before = whole_.empty() ? 0 : whole_.back();
   whole_.push_back(manifest.step);
-  if (whole_.size() > kKept) whole_.erase(whole_.begin());
+  if (static_cast<int64_t>(whole_.size()) > keep_) whole_.erase(whole_.begin());
   for (const int64_t step : SavedSteps(path_)) {
     if (std::find(whole_.begin(), whole_.end(), step) != whole_.end()) continue;
+    if (manifest.best && step == manifest.best->step) continue;
     if (step < before && ReadManifest(StepFolder(path_, step)).ok()) {
       Remove(step, notes);
     } else {

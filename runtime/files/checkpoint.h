@@ -43,6 +43,12 @@ struct Manifest {
   double loss_scale = 0;   // of the next step
   int64_t good_steps = 0;  // since it changed
   int64_t skipped = 0;     // updates
+  // The least loss of a validation so far (--keep-best), and the step whose checkpoint has it.
+  struct Best {
+    int64_t step = 0;
+    double loss = 0;
+  };
+  std::optional<Best> best;
   struct Shard {
     int64_t bytes = 0;
     uint64_t footer_sum = 0;
@@ -72,8 +78,9 @@ std::vector<int64_t> SavedSteps(const std::string& dir);
 // checkpoint stays where it is.
 class SaveFolder {
  public:
-  // Invalid: it cannot be created or synced, or another run writes into it.
-  static Result<SaveFolder> Open(const std::string& dir);
+  // Keeps the last `keep` checkpoints, at least two. Invalid: it cannot be created or synced, or
+  // another run writes into it.
+  static Result<SaveFolder> Open(const std::string& dir, int64_t keep = 2);
   SaveFolder(SaveFolder&& other) noexcept;
   SaveFolder& operator=(SaveFolder&&) = delete;
   ~SaveFolder();
@@ -86,12 +93,13 @@ class SaveFolder {
   void GoOnFrom(int64_t step) { whole_ = {step}; }
   // What all checkpoints have with the model; null: what it came with is not known.
   void Keep(std::shared_ptr<const SourceFiles> source) { source_ = std::move(source); }
-  // Invalid: the disk has no room for so many checkpoints more, of so many bytes each, of which it
-  // keeps the last two and writes a third.
-  Status CheckRoom(int64_t checkpoints, int64_t bytes) const;
+  // Invalid: the disk has no room for so many checkpoints more, of so many bytes each: what it
+  // keeps, `besides` the last ones, and one that is being written.
+  Status CheckRoom(int64_t checkpoints, int64_t bytes, int64_t besides = 0) const;
   // All shards have been written: writes the manifest, after inspecting the shards, gives the
-  // folder its name, sets aside the checkpoints that could not be used, and removes all but the
-  // last two whole ones. Failed: it is not saved. *notes: what stays there. `watch` may be null.
+  // folder its name, sets aside the checkpoints that could not be used, and removes all whole ones
+  // but the last and the best. Failed: it is not saved. *notes: what stays there. `watch` may be
+  // null.
   Status Finish(Manifest manifest, int ranks, FileWatch* watch, std::vector<std::string>* notes);
   // The checkpoint of this step is given up, unless it is whole.
   void Drop(int64_t step);
@@ -100,9 +108,11 @@ class SaveFolder {
   void FinishOrRemove();
   Status SetAside(int64_t step);
   void Remove(int64_t step, std::vector<std::string>* notes);
-  SaveFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  SaveFolder(std::string path, int lock, int64_t keep)
+      : path_(std::move(path)), lock_(lock), keep_(keep) {}
   std::string path_;
   int lock_;
+  int64_t keep_;
   std::shared_ptr<const SourceFiles> source_;
   std::vector<int64_t> whole_;  // steps, the latest at the end
 };

@@ -85,7 +85,7 @@ Status CheckForCuda(const Job& job) {
 }
 
 Result<std::string> TuneGemms(const Arguments& arguments, const CudaExperiments& experiments) {
-  const std::string &plan = arguments.plan, &to = arguments.tune_gemms;
+  const std::string &plan = arguments.train.plan, &to = arguments.train.tune_gemms;
   const Result<Program> program = Load(plan);
   PP_RETURN_IF_ERROR(program.status());
   PP_RETURN_IF_ERROR(CheckRunnable(*program, plan, 0));

@@ -82,8 +82,8 @@ Status Set(std::string_view item, CudaExperiments* experiments) {
 
 Result<CudaExperiments> ParseExperiments(const Arguments& arguments) {
   CudaExperiments experiments;
-  if (arguments.cuda_experiments.empty()) return experiments;
-  for (const std::string_view item : Split(arguments.cuda_experiments, ','))
+  if (arguments.train.cuda_experiments.empty()) return experiments;
+  for (const std::string_view item : Split(arguments.train.cuda_experiments, ','))
     PP_RETURN_IF_ERROR(Set(item, &experiments));
   return experiments;
 }

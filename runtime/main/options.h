@@ -1,4 +1,4 @@
-// The options of piperun.
+// The options of piperun: the command line that its table makes (runtime/run/run_options_table.h).
 #pragma once
 
 #include <map>
@@ -15,13 +15,10 @@ class App;
 
 namespace pp {
 
-// What the user typed, checked: what does not follow from the training's options.
+// What the user typed, checked.
 struct Arguments {
   TrainOptions train;
-  std::string plan, log, trace, profile, gemms, tune_gemms, cuda_experiments;
-  std::string backend = "cpu", transport = "auto", weight_rounding = "nearest";
-  int64_t log_every = 1;  // steps from one printed line to the next
-  // By option, as typed, if it has a value.
+  // By option, as typed, if it has a value; of a list the last one.
   std::map<std::string, std::string> given;
   Status wrong;  // the first value that is wrong: all ranks are told, so the parser goes on
 };

@@ -64,7 +64,8 @@ Result<int64_t> BytesUpTo(const std::string& path, int64_t steps) {
 }  // namespace
 
 Status Outputs::Open(const Program& program, TrainOptions* options) {
-  const std::string* files[] = {&arguments_.log, &arguments_.trace, &arguments_.profile};
+  const std::string* files[] = {&arguments_.train.log, &arguments_.train.trace,
+                                &arguments_.train.profile};
   options_ = options;
   lines_on_error_ = std::any_of(std::begin(files), std::end(files),
                                 [](const std::string* file) { return *file == kStandardOutput; });
@@ -75,9 +76,9 @@ Status Outputs::Open(const Program& program, TrainOptions* options) {
   machine_.threads = options->threads;
   const Cores cores = CoresOf(options->transport ? 1 : TopologyOf(program).ranks());
   machine_.cores = cores.cores / cores.ranks;
-  PP_RETURN_IF_ERROR(OpenFile("--log", arguments_.log, &log_));
-  PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.trace, &trace_));
-  PP_RETURN_IF_ERROR(OpenFile("--profile", arguments_.profile, &profile_));
+  PP_RETURN_IF_ERROR(OpenFile("--log", arguments_.train.log, &log_));
+  PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.train.trace, &trace_));
+  PP_RETURN_IF_ERROR(OpenFile("--profile", arguments_.train.profile, &profile_));
   std::error_code error;
   if (options->exports && !options->save.empty() &&
       std::filesystem::weakly_canonical(options->export_path, error) ==
@@ -95,7 +96,7 @@ Status Outputs::OpenFile(const char* option, const std::string& path,
     const char* name;
     const std::string& path;
     const std::optional<OutputFile>& file;
-  } others[] = {{"log", arguments_.log, log_}, {"trace", arguments_.trace, trace_}};
+  } others[] = {{"log", arguments_.train.log, log_}, {"trace", arguments_.train.trace, trace_}};
   for (const auto& [name, taken, other] : others)
     if (other && (other->Is(path) || (path == kStandardOutput && taken == path)))
       return Status::Invalid(
@@ -123,7 +124,7 @@ Status Outputs::OpenSave(TrainOptions* options) {
   if (!saved && options->resume)
     return Status::Invalid(
         fmt::format("--resume: {}: has no checkpoint (one that --save wrote)", saves_));
-  Result<SaveFolder> folder = SaveFolder::Open(saves_);
+  Result<SaveFolder> folder = SaveFolder::Open(saves_, options->keep);
   PP_RETURN_IF_ERROR(folder.status().In("--save"));
   options->save_to = &save_.emplace(std::move(*folder));
   return {};
@@ -184,6 +185,9 @@ Status Outputs::Finish(const Program& program, const TrainReport& report) {
     keep(Print(report.saved_step == 0
                    ? fmt::format("nothing is saved in {}\n", saves_)
                    : fmt::format("saved in {}\n", StepFolder(saves_, report.saved_step))));
+  if (save_ && report.best && options_->keep_best)
+    keep(Print(fmt::format("best validation loss {:.9g}, saved in {}\n", report.best->loss,
+                           StepFolder(saves_, report.best->step))));
   if (trace_)
     keep(WriteChromeTrace(program, report.events, [this](std::string_view piece) {
       return trace_->Write(piece, [this](double silent) { return Waits(silent); });

@@ -36,11 +36,11 @@ Run::Run(const Arguments& arguments, Backend backend, std::shared_ptr<const Gemm
       outputs_(arguments) {
   options_.make_device = backend_.make_device;
   options_.worker = &worker_;
-  const std::string& experiments = arguments_.cuda_experiments;
+  const std::string& experiments = arguments_.train.cuda_experiments;
   const std::string table = gemms_ != nullptr ? gemms_->Print() : "";
   options_.kernels = {
-      {"--backend", arguments_.backend},
-      {"--weight-rounding", arguments_.weight_rounding},
+      {"--backend", arguments_.train.backend},
+      {"--weight-rounding", arguments_.train.weight_rounding},
       {"--gemms", table.empty() ? "none" : fmt::format("{:x}", std::hash<std::string>()(table))},
       {"--cuda-experiments", experiments.empty() ? "none" : experiments}};
 }
@@ -124,9 +124,9 @@ Readiness Run::ReadPlan() {
   if (!mine.status.ok()) return mine;
   const std::hash<std::string> digest;
   mine.items.push_back({"PLAN", plan_checksum_});
-  mine.items.push_back({"--transport", digest(arguments_.transport)});
+  mine.items.push_back({"--transport", digest(arguments_.train.transport_name)});
   const Topology topology = TopologyOf(*program_);
-  const bool on_host = arguments_.backend == "cpu";
+  const bool on_host = arguments_.train.backend == "cpu";
   const HostBytesArgs args = HostArgs();
   for (int rank = 0; on_host && First() && rank < topology.ranks(); ++rank)
     mine.bytes.push_back(HostBytesOf(*program_, rank, args));
@@ -160,21 +160,23 @@ HostBytesArgs Run::HostArgs() const {
 // all lists.
 Status Run::Read() {
   const Transport* transport = options_.transport;
-  const bool nccl = TransportOf(arguments_.transport).nccl;
-  auto program = First() || nccl ? Load(arguments_.plan, &plan_checksum_)
-                                 : LoadRank(arguments_.plan, transport->rank(), &plan_checksum_);
+  const bool nccl = TransportOf(arguments_.train.transport_name).nccl;
+  auto program = First() || nccl
+                     ? Load(arguments_.train.plan, &plan_checksum_)
+                     : LoadRank(arguments_.train.plan, transport->rank(), &plan_checksum_);
   PP_RETURN_IF_ERROR(program.status());
-  PP_RETURN_IF_ERROR(CheckRunnable(*program, arguments_.plan, transport ? transport->ranks() : 0));
+  PP_RETURN_IF_ERROR(
+      CheckRunnable(*program, arguments_.train.plan, transport ? transport->ranks() : 0));
   program_ = std::move(*program);
   if (!program_->clip && !arguments_.given.contains("--grad-clip"))
     options_.optimizer.grad_clip = 0;
   PP_RETURN_IF_ERROR(CheckOptions());
   if (First() || nccl) {
-    PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.plan));
-    if (nccl) PP_RETURN_IF_ERROR(ProveForNccl().In(arguments_.plan));
+    PP_RETURN_IF_ERROR(Verify(*program_, Depth::kPlan).In(arguments_.train.plan));
+    if (nccl) PP_RETURN_IF_ERROR(ProveForNccl().In(arguments_.train.plan));
   }
-  const std::vector<int64_t> added =
-      AddRegions(arguments_.backend == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu, &*program_);
+  const std::vector<int64_t> added = AddRegions(
+      arguments_.train.backend == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu, &*program_);
   added_bytes_ = *std::max_element(added.begin(), added.end());
   return {};
 }
@@ -184,19 +186,20 @@ Status Run::CheckOptions() const {
   const Dtype dtype = program_->job->dtype;
   if (!program_->clip && options_.optimizer.grad_clip > 0)
     return Status::Invalid(fmt::format("--grad-clip: {} ({} takes no gradient norm: --grad-clip 0)",
-                                       arguments_.given.at("--grad-clip"), arguments_.plan));
+                                       arguments_.given.at("--grad-clip"), arguments_.train.plan));
   for (const char* option : {"--loss-scale", "--loss-scale-every"})
     if (const auto given = arguments_.given.find(option);
         given != arguments_.given.end() && !InfoOf(dtype).scales_loss)
       return Status::Invalid(
           fmt::format("{}: {} ({} has activations of {}: only fp16's loss is scaled)", option,
-                      given->second, arguments_.plan, NameOf(dtype)));
-  if (arguments_.weight_rounding == "stochastic" && dtype != Dtype::kBf16)
+                      given->second, arguments_.train.plan, NameOf(dtype)));
+  if (arguments_.train.weight_rounding == "stochastic" && dtype != Dtype::kBf16)
     return Status::Invalid(
         fmt::format("--weight-rounding: stochastic ({} has activations of {}: a bf16 plan's "
                     "weights alone are rounded so)",
-                    arguments_.plan, NameOf(dtype)));
-  if (arguments_.backend == "cuda") return CheckForCuda(*program_->job).In(arguments_.plan);
+                    arguments_.train.plan, NameOf(dtype)));
+  if (arguments_.train.backend == "cuda")
+    return CheckForCuda(*program_->job).In(arguments_.train.plan);
   return {};
 }
 
@@ -226,16 +229,17 @@ Status Run::Begin(int64_t steps_before) {
       options_.on_note(
           fmt::format("{} has no algorithm for {} of {} products, which cuBLASLt chooses (piperun "
                       "--tune-gemms)",
-                      arguments_.gemms, lacks, products.size()));
+                      arguments_.train.gemms, lacks, products.size()));
   }
   if (!program_->clip && !arguments_.given.contains("--grad-clip") && First())
-    options_.on_note(fmt::format(
-        "{} takes no gradient norm, and so none is clipped (--grad-clip 0)", arguments_.plan));
+    options_.on_note(
+        fmt::format("{} takes no gradient norm, and so none is clipped (--grad-clip 0)",
+                    arguments_.train.plan));
   if (added_bytes_ > 0 && First())
     options_.on_note(
         fmt::format("{} counts the memory of another kind of device: {} bytes a rank "
                     "more here, at most (pipec compile --backend {})",
-                    arguments_.plan, added_bytes_, arguments_.backend));
+                    arguments_.train.plan, added_bytes_, arguments_.train.backend));
   const bool alone = options_.transport == nullptr;
   const std::string cores =
       CoresNote(CoresOf(alone ? TopologyOf(*program_).ranks() : 1), options_.threads);
@@ -256,7 +260,7 @@ void Run::OnStep(const StepReport& step) {
   const Status logged = outputs_.OnStep(step);
   if (!logged.ok()) Lose(Status::Failed(logged.message() + " (the training goes on)"));
   const double mean = seconds_ / static_cast<double>(++steps_);
-  if (steps_ == 1 || step.step % arguments_.log_every == 0 || step.step == step.steps ||
+  if (steps_ == 1 || step.step % arguments_.train.log_every == 0 || step.step == step.steps ||
       step.val_loss)
     Print(ToLine(step, mean));
 }

@@ -1,7 +1,9 @@
 #include "runtime/main/transports.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
+
+#include "runtime/run/run_options_table.h"
 
 namespace pp {
 namespace {
@@ -19,16 +21,13 @@ constexpr TransportRow kRows[] = {
 };
 // clang-format on
 
-}  // namespace
+static_assert(std::equal(std::begin(kRows), std::end(kRows), std::begin(option_names::kTransports),
+                         std::end(option_names::kTransports),
+                         [](const TransportRow& row, std::string_view name) {
+                           return row.name == name;
+                         }));
 
-std::span<const std::string_view> TransportNames() {
-  static constexpr auto kNames = [] {
-    std::array<std::string_view, std::size(kRows)> names;
-    for (size_t i = 0; i < names.size(); ++i) names[i] = kRows[i].name;
-    return names;
-  }();
-  return kNames;
-}
+}  // namespace
 
 const TransportRow& TransportOf(std::string_view name) {
   const auto* row = std::find_if(std::begin(kRows), std::end(kRows),

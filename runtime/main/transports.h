@@ -1,7 +1,6 @@
 // What carries messages between the ranks of a run, by the name that --transport has for it.
 #pragma once
 
-#include <span>
 #include <string_view>
 
 #include "runtime/comm/mpi_plugin.h"
@@ -22,7 +21,6 @@ struct TransportRow {
   bool can_be_slowed;  // by --net
 };
 
-std::span<const std::string_view> TransportNames();
 // An unknown one is `auto`'s: all ranks must meet to hear of the error.
 const TransportRow& TransportOf(std::string_view name);
 

@@ -171,16 +171,20 @@ class ModelExecutor : public StageExecutor {
   // is 0 and says nothing about the scale.
   void Step(const StageCall& call, const StageLayout& layout) {
     const bool updates = call.per_token > 0;
-    AdamWOptions options;
+    const OptimizerOptions& chosen = args_.optimizer;
+    AdamWOptions options{.beta1 = static_cast<float>(chosen.beta1),
+                         .beta2 = static_cast<float>(chosen.beta2),
+                         .epsilon = static_cast<float>(chosen.epsilon),
+                         .weight_decay = static_cast<float>(chosen.weight_decay)};
     if (call.norm != nullptr) {
       auto* clipped = reinterpret_cast<kernels::Clipped*>(call.scratch);
       kernels_->Clip({.blocks = norm_blocks_,
                       .norm = call.norm,
-                      .max_norm = args_.optimizer.grad_clip,
+                      .max_norm = chosen.grad_clip,
                       .clipped = clipped,
                       .scaling = updates ? call.scaling : nullptr,
                       .step = call.step,
-                      .every = args_.optimizer.loss_scale_every,
+                      .every = chosen.loss_scale_every,
                       .update = call.update,
                       .beta1 = options.beta1,
                       .beta2 = options.beta2});
@@ -189,8 +193,7 @@ class ModelExecutor : public StageExecutor {
     if (call.weights != call.weights_old)
       kernels_->Copy(call.weights_old, layout.weights_bytes, call.weights);
     if (!updates) return MakeStale(call, layout);
-    options.learning_rate = static_cast<float>(LearningRate(args_.optimizer, call.step));
-    options.weight_decay = static_cast<float>(args_.optimizer.weight_decay);
+    options.learning_rate = static_cast<float>(LearningRate(chosen, call.step));
     options.step = call.update;
     const std::vector<OwnedPart>& parts = ToStep(call, layout);
     StepAdamW(*kernels_, parts, options, {call.wgrad, call.optimizer, call.weights, call.rounded});

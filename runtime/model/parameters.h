@@ -66,9 +66,7 @@ void SumSquares(Kernels& kernels, const std::vector<OwnedPart>& parts, const std
 
 struct AdamWOptions {
   float learning_rate = 0;
-  float beta1 = 0.9f;
-  float beta2 = 0.95f;  // as for GPT-3 and most language models since; PyTorch's default is 0.999
-  float epsilon = 1e-8f;
+  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;
   float weight_decay = 0;  // of matrices
   const kernels::Clipped* clipped =
       nullptr;       // of the device; null: gradients are taken as they are

@@ -23,7 +23,10 @@ struct ControlMessage {
     kHeartbeat,  // either way, now and then: the sender lives, and is at `text`
     kFail,       // either way: the run has failed; the code and text of a Status
     kToken,      // to and from rank 0: a sample's next token is `code`
-    kBye,        // either way: nothing follows
+    // To rank 0: `val_loss` of the validation after `step`; from it: whether that is the least loss
+    // so far, `code`. With --keep-best.
+    kValidation,
+    kBye,  // either way: nothing follows
   };
   Type type = Type::kHeartbeat;
   int32_t code = 0;
@@ -37,7 +40,7 @@ struct ControlMessage {
   kernels::LossScale scaling;  // kReport, where the loss is scaled
   double seconds = 0;          // kReport: from the end of the previous step to the end of this one
   bool evaluated = false;      // kReport: there is a validation after this step,
-  double val_loss = 0;         // and this is the rank's sum of its losses
+  double val_loss = 0;         // and this is the rank's sum of its losses; kValidation, too
   // kReport: the rank has written its part of a checkpoint of this step, or, as `text` says, has
   // not been able to.
   enum class Save : int32_t { kNone, kWritten, kFailed } save = Save::kNone;

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "runtime/files/weight_files.h"
 #include "runtime/run/settings.h"
+#include "schema/base/number.h"
+#include "schema/base/split.h"
 #include "schema/semantics/sections.h"
 
 namespace pp {
@@ -14,6 +18,11 @@ namespace {
 
 constexpr int64_t kValidationBatches = 10;
 constexpr size_t kPrompt = 16;  // tokens
+
+std::string Named(const std::vector<std::string>& files) {
+  if (files.size() == 1) return files.front();
+  return fmt::format("{} and {} more", files.front(), files.size() - 1);
+}
 
 }  // namespace
 
@@ -131,10 +140,10 @@ Status Inputs::CheckData(std::vector<std::string>* notes) {
     return Status::Invalid(
         fmt::format("--data: {}: is not the data that {} was trained with "
                     "(--new-data, if that is meant)",
-                    options_.data, folder));
+                    Named(options_.data), folder));
   } else if (*manifest.data != *digest) {
     notes->push_back(
-        fmt::format("{} is not the data that {} was trained with", options_.data, folder));
+        fmt::format("{} is not the data that {} was trained with", Named(options_.data), folder));
   }
   TellChanges(notes);
   return {};
@@ -206,20 +215,20 @@ void Inputs::TellChanges(std::vector<std::string>* notes) const {
 }
 
 // The bytes of a text are tokens of a model that was made for them.
-Result<Dataset> Inputs::OpenDataset(const std::string& path) const {
+Result<Dataset> Inputs::OpenDataset(const std::vector<std::string>& files) const {
   constexpr int kBytes = 256;
   const int tokens = program_.job->model.vocab_size;
-  Result<Dataset> dataset =
-      Dataset::Open(path, {.vocab_size = tokens, .sequence_length = program_.job->sequence_length});
+  Result<Dataset> dataset = Dataset::Open(
+      files.front(), {.vocab_size = tokens, .sequence_length = program_.job->sequence_length});
   if (!dataset.ok() || !dataset->is_text() || options_.bytes) return dataset;
   const std::string right = "--bytes, if its bytes are to be the tokens, or a file of tokens";
   if (tokens > kBytes)
-    return Status::Invalid(
-        fmt::format("{}: is a text, and the plan's model has {} tokens ({})", path, tokens, right));
+    return Status::Invalid(fmt::format("{}: is a text, and the plan's model has {} tokens ({})",
+                                       Named(files), tokens, right));
   if (!options_.weights.empty())
     return Status::Invalid(
-        fmt::format("{}: is a text, and --weights {} knows its tokenizer's tokens ({})", path,
-                    options_.weights, right));
+        fmt::format("{}: is a text, and --weights {} knows its tokenizer's tokens ({})",
+                    Named(files), options_.weights, right));
   return dataset;
 }
 
@@ -276,10 +285,10 @@ Status Inputs::OpenValidation(std::vector<std::string>* notes) {
   if (count == 0) count = there;
   if (count > there)
     return Status::Invalid(fmt::format("--val-batches: {} ({} has {} batches of {} sequences)",
-                                       count, options_.val_data, there, each));
+                                       count, Named(options_.val_data), there, each));
   if (!options_.val_batches && count < there)
     notes->push_back(fmt::format("validates with {} of {}'s {} sequences (--val-batches all)",
-                                 count * each, Shown(options_.val_data), all));
+                                 count * each, Shown(Named(options_.val_data)), all));
   args.repeat_after = count;
   val_batches_ = std::make_unique<Batches>(args);
   validation_ = {val_batches_.get(), count, 0, options_.val_every};
@@ -288,10 +297,41 @@ Status Inputs::OpenValidation(std::vector<std::string>* notes) {
   return {};
 }
 
+// The tokens of --prompt: a text's bytes, or ids.
+Result<std::vector<int32_t>> Inputs::ReadPrompt(const Dataset& dataset) const {
+  const std::string& prompt = options_.prompt;
+  if (dataset.is_text()) {
+    const std::span<const unsigned char> bytes(
+        reinterpret_cast<const unsigned char*>(prompt.data()), prompt.size());
+    return std::vector<int32_t>(bytes.begin(), bytes.end());
+  }
+  std::vector<int32_t> tokens;
+  const int vocabulary = program_.job->model.vocab_size;
+  std::string ids = prompt;
+  std::replace(ids.begin(), ids.end(), ',', ' ');
+  for (const std::string_view id : Split(ids, ' ')) {
+    if (id.empty()) continue;
+    int32_t& token = tokens.emplace_back(-1);
+    if (!ReadNumber(id, &token) || token < 0 || token >= vocabulary)
+      return Status::Invalid(
+          fmt::format("--prompt: '{}' (tokens from 0 to {}, with spaces between)",
+                      Shown(std::string(id)), vocabulary - 1));
+  }
+  if (tokens.empty()) return Status::Invalid("--prompt: has no token (at least one)");
+  return tokens;
+}
+
 // It continues the beginning of the validation's data, or else of the training's.
 Status Inputs::OpenSample() {
   PP_RETURN_IF_ERROR(CheckEvaluation("--sample"));
   const Dataset& dataset = val_dataset_ ? *val_dataset_ : *dataset_;
+  sample_is_text_ = dataset.is_text();
+  if (!options_.prompt.empty()) {
+    Result<std::vector<int32_t>> prompt = ReadPrompt(dataset);
+    PP_RETURN_IF_ERROR(prompt.status());
+    sample_ = {options_.sample, std::move(*prompt), options_.temperature};
+    return {};
+  }
   std::vector<int32_t> first(program_.job->sequence_length);
   PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));
   const size_t prompt = std::min({kPrompt, first.size(), static_cast<size_t>(dataset.tokens())});
@@ -302,7 +342,6 @@ Status Inputs::OpenSample() {
   }
   first.resize(prompt);
   sample_ = {options_.sample, std::move(first), options_.temperature};
-  sample_is_text_ = dataset.is_text();
   return {};
 }
 

@@ -46,6 +46,10 @@ class Inputs {
     return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
   }
 
+  // The best validation of the training that it continues, if there was any.
+  std::optional<Manifest::Best> best() const {
+    return checkpoint_ ? checkpoint_->manifest.best : std::nullopt;
+  }
   // Of the first step; a training continues with its saved scale.
   kernels::LossScale loss_scale() const;
 
@@ -70,8 +74,9 @@ class Inputs {
   Status CheckSteps() const;
   Status OpenValidation(std::vector<std::string>* notes);
   Status OpenSample();
+  Result<std::vector<int32_t>> ReadPrompt(const Dataset& dataset) const;
   Status CheckEvaluation(const char* option) const;
-  Result<Dataset> OpenDataset(const std::string& path) const;
+  Result<Dataset> OpenDataset(const std::vector<std::string>& files) const;
   Batches::Args BatchesOf(const Dataset& dataset) const;
 
   const Program& program_;

@@ -29,6 +29,8 @@ Rank::Rank(Args args)
       compute_recorder_(rank_, place_.device),
       lane_recorder_(rank_, place_.device) {
   signals_.last_step = args_.steps;
+  losses_.resize(topology_.ranks());
+  least_loss_ = args_.least_loss;
 }
 
 Rank::~Rank() {
@@ -55,7 +57,7 @@ Status Rank::Setup() {
   MakePeerExchanger();
   executor_ = args_.make_executor(device_.get(), peers_.get(), &signals_.operators);
   PP_RETURN_IF_ERROR(FillMemory());
-  if (args_.record) Reserve();
+  if (args_.options->record) Reserve();
   if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
   MakeInterpreter(std::move(collectives));
   PP_RETURN_IF_ERROR(MakeEvaluations());
@@ -93,14 +95,15 @@ Status Rank::FillMemory() {
 }
 
 void Rank::MakeInterpreter(std::vector<CollectiveArgs> collectives) {
-  lanes_ = std::make_unique<Lanes>(Lanes::Args{.list = &body_,
-                                               .topology = &topology_,
-                                               .transport = messages(),
-                                               .collectives = std::move(collectives),
-                                               .device = device_.get(),
-                                               .recorder = args_.record ? &lane_recorder_ : nullptr,
-                                               .compute_bell = &bell_,
-                                               .stop = &signals_.stop});
+  lanes_ = std::make_unique<Lanes>(
+      Lanes::Args{.list = &body_,
+                  .topology = &topology_,
+                  .transport = messages(),
+                  .collectives = std::move(collectives),
+                  .device = device_.get(),
+                  .recorder = args_.options->record ? &lane_recorder_ : nullptr,
+                  .compute_bell = &bell_,
+                  .stop = &signals_.stop});
   interpreter_ = std::make_unique<Interpreter>(
       Interpreter::Args{.program = args_.program,
                         .list = &body_,
@@ -111,7 +114,7 @@ void Rank::MakeInterpreter(std::vector<CollectiveArgs> collectives) {
                         .replica = place_.replica,
                         .steps_before = args_.steps_before,
                         .updates_before = args_.updates_before,
-                        .recorder = args_.record ? &compute_recorder_ : nullptr,
+                        .recorder = args_.options->record ? &compute_recorder_ : nullptr,
                         .stop = &signals_.stop});
 }
 

@@ -12,8 +12,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/comm/topology.h"
 #include "runtime/device/device.h"
@@ -25,6 +27,7 @@
 #include "runtime/run/control.h"
 #include "runtime/run/evaluations.h"
 #include "runtime/run/peer_exchanger.h"
+#include "runtime/run/run_options.h"
 #include "runtime/run/states.h"
 #include "schema/nccl/communicators.h"
 
@@ -45,6 +48,7 @@ class Rank {
     const Program* program = nullptr;
     Transport* transport = nullptr;
     const nccl::Sharings* nccl = nullptr;  // how messages share communicators; null: no NCCL
+    const RunOptions* options = nullptr;
     const Batches* batches = nullptr;
     // Called on the compute thread. The bells are for a device whose work is done some time after
     // it is submitted.
@@ -60,11 +64,9 @@ class Rank {
     int64_t updates_before = 0;          // of every copy's weights
     const Checkpoint* resume = nullptr;  // to continue from
     kernels::LossScale loss_scale;       // of its first step, if the loss is scaled
-    std::string save;                    // a folder for checkpoints; empty: none
-    int64_t save_every = 0;              // steps of the training; 0: only the last one
     Validation validation;
-    SampleOptions sample;  // after the last step
-    bool record = false;
+    std::optional<double> least_loss;  // of a validation of the training that is resumed
+    SampleOptions sample;              // after the last step
     StepObserver* observer = nullptr;  // null: none
     Bell* news = nullptr;              // the caller's; rings when there is something for it to do
     // Reports (on rank 0), heartbeats and kByes, on any thread; also from this rank itself.
@@ -145,6 +147,8 @@ class Rank {
   bool EvaluatesAt(int64_t number);
   Status Save(int64_t number);
   Status Evaluate(int64_t number);
+  bool IsBest(int64_t number);
+  void Judge(int from, const ControlMessage& message);
   Status OutOfMemory() const;
   Transport* messages() const {
     return device_transport_ ? device_transport_.get() : args_.transport;
@@ -179,6 +183,8 @@ class Rank {
     std::atomic<bool> ready{false}, connected{false}, computed{false}, ended{false};
     std::atomic<bool> stop{false}, asked_to_stop{false};
     std::atomic<int64_t> go_step{1}, last_step, consumed{0};
+    std::atomic<int64_t> judged{0};     // the last step whose validation's loss all ranks know,
+    std::atomic<bool> is_best{false};   // and whether it is the least so far
     std::atomic<int64_t> operators{0};  // of the executor
     // Than instructions: pieces that are saved, connections.
     std::atomic<int64_t> other_progress{0};
@@ -203,6 +209,10 @@ class Rank {
   std::mutex doing_mutex_;
   std::string doing_;  // before the first step; empty: instructions
   Control control_;
+  // Rank 0's, with --keep-best: the ranks' sums of a validation's losses, and the least of them.
+  std::mutex judging_mutex_;
+  std::vector<std::optional<double>> losses_;
+  std::optional<double> least_loss_;
 
   // The compute thread's; others may look after Join.
   struct Steps {

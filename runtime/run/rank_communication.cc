@@ -44,6 +44,12 @@ void Rank::OnMessage(int from, const ControlMessage& message) {
       if (message.last != 0) AskToStop();
       args_.on_message(from, message);
       break;
+    case ControlMessage::Type::kValidation:
+      if (rank_ == 0) return Judge(from, message);
+      signals_.is_best.store(message.code != 0);
+      signals_.judged.store(message.step);
+      bell_.Ring();
+      return;
     case ControlMessage::Type::kToken:
       return evaluations_->Hear(message.code);
     case ControlMessage::Type::kHeartbeat:

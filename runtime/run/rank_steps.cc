@@ -54,9 +54,44 @@ Status Rank::Evaluate(int64_t number) {
   return {};
 }
 
+// Whether the validation after step `number` has the least loss so far: rank 0 adds up the ranks'
+// parts, and tells all.
+bool Rank::IsBest(int64_t number) {
+  const ControlMessage mine{.type = ControlMessage::Type::kValidation,
+                            .step = number,
+                            .val_loss = place_.index == 0 ? steps_.val_loss : 0};
+  if (rank_ == 0) {
+    Judge(0, mine);
+  } else {
+    control_.Post(0, mine);
+  }
+  WaitUntil([&] { return signals_.judged.load() == number; });
+  return signals_.is_best.load();
+}
+
+// Rank 0, on any thread. The sum is that of the report (step_reports.h).
+void Rank::Judge(int from, const ControlMessage& message) {
+  std::lock_guard<std::mutex> lock(judging_mutex_);
+  losses_[from] = message.val_loss;
+  double sum = 0;
+  for (const std::optional<double>& loss : losses_) {
+    if (!loss) return;
+    sum += *loss;
+  }
+  losses_.assign(losses_.size(), std::nullopt);
+  const double loss = sum / static_cast<double>(args_.validation.tokens);
+  const bool is_best = !least_loss_ || loss < *least_loss_;
+  if (is_best) least_loss_ = loss;
+  control_.PostAll(
+      {.type = ControlMessage::Type::kValidation, .code = is_best, .step = message.step});
+  signals_.is_best.store(is_best);
+  signals_.judged.store(message.step);
+  bell_.Ring();
+}
+
 bool Rank::SavesAt(int64_t number) {
-  if (args_.save.empty()) return false;
-  const int64_t every = args_.save_every, step = args_.steps_before + number;
+  if (args_.options->save.empty()) return false;
+  const int64_t every = args_.options->save_every, step = args_.steps_before + number;
   return (every > 0 && step % every == 0) || IsLast(number);
 }
 
@@ -66,7 +101,7 @@ bool Rank::SavesAt(int64_t number) {
 Status Rank::Save(int64_t number) {
   if (signals_.stop.load()) return {};
   const double begin = SteadySeconds();
-  const std::string folder = SavingFolder(args_.save, args_.steps_before + number);
+  const std::string folder = SavingFolder(args_.options->save, args_.steps_before + number);
   std::error_code error;
   steps_.saved = number;
   steps_.unsaved = {};
@@ -98,12 +133,16 @@ void Rank::RunSteps() {
     Status status = RunIteration(iteration);
     if (status.ok()) status = device_->status();
     const int64_t step = number - lag;
-    const bool saves = status.ok() && !signals_.stop.load() && step > 0 && SavesAt(step);
+    bool saves = status.ok() && !signals_.stop.load() && step > 0 && SavesAt(step);
     if (saves) status = Save(step);
     // If steps overlap, the memory is free only after the last one.
     const bool over = lag == 0 || iteration.part == BodyPart::kRest;
     const bool evaluates = status.ok() && !signals_.stop.load() && over && EvaluatesAt(step);
     if (evaluates) status = Evaluate(step);
+    if (evaluates && status.ok() && args_.options->keep_best && IsBest(step) && !saves) {
+      saves = true;
+      status = Save(step);
+    }
     if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
     if (signals_.stop.load()) return;
     ReportUpTo(step, saves || evaluates ? step : step - 1);

@@ -12,6 +12,7 @@ namespace pp {
 
 void Reporter::Start(Rank* rank) {
   rank_ = rank;
+  best_ = inputs_.best();
   thread_ = std::thread([this] { Main(); });
 }
 
@@ -68,7 +69,12 @@ int64_t Reporter::UpdatesPerStep() const {
 void Reporter::FinishSaving(const std::vector<ControlMessage>& reports) {
   if (options_.save_to == nullptr || reports[0].save == ControlMessage::Save::kNone) return;
   const int64_t step = inputs_.steps_before() + last_step_;
+  const auto before = best_;
+  if (const std::optional<double> loss = ValidationLoss(inputs_, reports);
+      loss && options_.keep_best && (!best_ || *loss < best_->loss))
+    best_ = {step, *loss};
   unsaved_ = Save(step, reports);
+  if (!unsaved_.ok()) best_ = before;
   if (unsaved_.ok()) {
     saved_step_ = step;
     return;
@@ -102,6 +108,7 @@ Status Reporter::Save(int64_t step, const std::vector<ControlMessage>& reports) 
        .loss_scale = scales ? scaling.scale : 0,
        .good_steps = scaling.good,
        .skipped = scaling.skipped,
+       .best = best_,
        .shards = {}},
       TopologyOf(program_).ranks(), &files_, &notes));
   for (const std::string& note : notes)

@@ -37,9 +37,11 @@ class Reporter {
   const FileWatch& files() const { return files_; }
 
   // After Join: how many steps of this run were told, the step of the training that was saved last
-  // (0: none), and why the last checkpoint could not be saved, if it could not.
+  // (0: none), the best validation whose checkpoint is kept, and why the last checkpoint could not
+  // be saved, if it could not.
   int64_t last_step() const { return last_step_; }
   int64_t saved_step() const { return saved_step_; }
+  std::optional<Manifest::Best> best() const { return best_; }
   Status unsaved() const { return unsaved_; }
 
  private:
@@ -59,6 +61,7 @@ class Reporter {
   FileWatch files_;
   std::thread thread_;
   int64_t last_step_ = 0, saved_step_ = 0;
+  std::optional<Manifest::Best> best_;
   bool failed_ = false;
   std::atomic<bool> all_ended_{false}, done_{false};
 };

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "runtime/run/run_options_table.h"
+
 namespace pp {
 namespace {
 
@@ -17,8 +19,6 @@ constexpr std::string_view kNoNumbers[] = {
 // As checkpoints of before called them.
 constexpr std::pair<const char*, const char*> kFormerNames[] = {
     {"dtype", "--dtype"}, {"tokens a sequence", "--seq-length"}};
-
-std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
 
 template <typename Table, typename Owner>
 void AddRows(const Table& table, const Owner& owner, std::vector<Setting>* settings) {
@@ -35,41 +35,15 @@ void AddRows(const Table& table, const Owner& owner, std::vector<Setting>* setti
 
 }  // namespace
 
-std::vector<Setting> OptionSettings(const TrainOptions& t) {
-  const OptimizerOptions& o = t.optimizer;
-  const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  // A cosine ends where the training does.
-  const bool by_epochs = t.epochs > 0;
-  std::vector<Setting> settings = {
-      {"--steps", text(o.steps), o.cosine && !by_epochs},
-      {"--epochs", text(t.epochs), o.cosine && by_epochs},
-      {"--bytes", YesNo(t.bytes), false},
-      {"--seed", text(t.seed.value_or(1)), false},
-      {"--weights", YesNo(!t.weights.empty()), false},
-      {"--unused-weights", t.unused_weights == UnusedWeights::kIgnore ? "ignore" : "refuse", false},
-      {"--compare", YesNo(t.compare), false},
-      {"--lr", text(o.learning_rate)},
-      {"--lr-schedule", o.cosine ? "cosine" : "constant"},
-      {"--min-lr", text(o.min_learning_rate), o.cosine},
-      {"--warmup-steps", text(o.warmup_steps)},
-      {"--weight-decay", text(o.weight_decay)},
-      {"--grad-clip", text(o.grad_clip)},
-      {"--loss-scale", text(o.loss_scale.value_or(0)), false},
-      {"--loss-scale-every", text(o.loss_scale_every)},
-      {"--val-data", YesNo(!t.val_data.empty()), false},
-      {"--val-every", text(t.val_every), false},
-      {"--val-batches", text(t.val_batches.value_or(-1)), false},
-      {"--sample", text(t.sample), false},
-      {"--temperature", text(t.temperature), false},
-      {"--save", YesNo(!t.save.empty()), false},
-      {"--save-every", text(t.save_every), false},
-      {"--resume", YesNo(t.resume), false},
-      {"--new-data", YesNo(t.new_data), false},
-      {"--export", YesNo(t.exports), false},
-      {"--export-dtype", std::string(NameOf(t.export_dtype)), false},
-      {"--trace", YesNo(t.record), false},
-  };
-  for (const auto& [name, value] : t.kernels) settings.push_back({name, value});
+std::vector<Setting> OptionSettings(const RunOptions& options) {
+  std::vector<Setting> settings;
+  ForEachOption([&]<typename Owner, typename T>(const RunOption<Owner, T>& row) {
+    if (row.decides == Decides::kOwn) return;
+    settings.push_back({row.name,
+                        TextOf(row.values, row.usual, OwnerIn<Owner>(options).*row.member),
+                        DecidesNumbers(row.decides, options)});
+  });
+  for (const auto& [name, value] : options.kernels) settings.push_back({name, value});
   return settings;
 }
 
@@ -95,7 +69,7 @@ std::map<std::string, std::string> ModelSettings(const ModelConfig& model) {
 }
 
 std::map<std::string, std::string> NumberSettings(const Program& program,
-                                                  const TrainOptions& options) {
+                                                  const RunOptions& options) {
   std::map<std::string, std::string> numbers;
   for (const auto& settings : {OptionSettings(options), PlanSettings(program)})
     for (const Setting& setting : settings)

@@ -8,9 +8,7 @@
 #include "runtime/model/optimizer.h"
 
 namespace pp {
-namespace {
 
-// The mean over the validation's tokens, if there was one after the step.
 std::optional<double> ValidationLoss(const Inputs& inputs,
                                      const std::vector<ControlMessage>& reports) {
   if (!reports[0].evaluated) return std::nullopt;
@@ -19,8 +17,6 @@ std::optional<double> ValidationLoss(const Inputs& inputs,
   for (const ControlMessage& report : reports) sum += report.val_loss;
   return sum / static_cast<double>(validation.tokens);
 }
-
-}  // namespace
 
 Status CheckNumbers(const Program& program, const Inputs& inputs,
                     const std::vector<ControlMessage>& reports) {

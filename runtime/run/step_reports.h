@@ -1,6 +1,7 @@
 // One step of a run, from the ranks' reports of it, by rank.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "runtime/run/control.h"
@@ -16,6 +17,10 @@ namespace pp {
 // further.
 Status CheckNumbers(const Program& program, const Inputs& inputs,
                     const std::vector<ControlMessage>& reports);
+
+// The mean over the validation's tokens, if there was one after the step.
+std::optional<double> ValidationLoss(const Inputs& inputs,
+                                     const std::vector<ControlMessage>& reports);
 
 StepReport Combine(const Program& program, const Inputs& inputs,
                    const std::vector<ControlMessage>& reports);

@@ -158,7 +158,8 @@ class Supervisor {
       options_.save_to->GoOnFrom(inputs_->steps_before());
     if (options_.save_to != nullptr) {
       const int64_t bytes = CheckpointBytes(*program_.job) + TotalBytes(*inputs_->source());
-      PP_RETURN_IF_ERROR(options_.save_to->CheckRoom(Saves(), bytes).In("--save"));
+      PP_RETURN_IF_ERROR(
+          options_.save_to->CheckRoom(Saves(), bytes, options_.keep_best ? 1 : 0).In("--save"));
       const bool known = !inputs_->checkpoint() || inputs_->checkpoint()->manifest.source;
       options_.save_to->Keep(known ? inputs_->source() : nullptr);
     }
@@ -177,9 +178,10 @@ class Supervisor {
   // Checkpoints that this run writes.
   int64_t Saves() const {
     const int64_t first = inputs_->steps_before(), last = inputs_->optimizer().steps;
-    if (options_.save_every == 0) return 1;
-    return last / options_.save_every - first / options_.save_every +
-           (last % options_.save_every != 0);
+    const auto every = [&](int64_t steps) {
+      return steps == 0 ? 1 : last / steps - first / steps + (last % steps != 0);
+    };
+    return every(options_.save_every) + (options_.keep_best ? every(options_.val_every) : 0);
   }
 
   std::unique_ptr<Rank> MakeRank(Transport* transport) {
@@ -188,6 +190,7 @@ class Supervisor {
         .program = &program_,
         .transport = transport,
         .nccl = options_.nccl ? &*options_.nccl : nullptr,
+        .options = &options_,
         .batches = &inputs_->batches(),
         .make_device =
             [this, rank](const DeviceBells& bells) {
@@ -209,11 +212,9 @@ class Supervisor {
         .updates_before = inputs_->updates_before(),
         .resume = inputs_->checkpoint() ? &*inputs_->checkpoint() : nullptr,
         .loss_scale = inputs_->loss_scale(),
-        .save = options_.save,
-        .save_every = options_.save_every,
         .validation = inputs_->validation(),
+        .least_loss = inputs_->best() ? std::optional(inputs_->best()->loss) : std::nullopt,
         .sample = inputs_->sample(),
-        .record = options_.record,
         .observer = options_.observer,
         .news = &news_,
         .on_message = [this](int from,
@@ -322,6 +323,7 @@ class Supervisor {
                         (IsCoordinator() ? reporter_.last_step() : ranks_[0]->last_step());
     report_.saved_step = reporter_.saved_step();
     report_.unsaved = reporter_.unsaved();
+    report_.best = reporter_.best();
   }
 
   void Note(const std::string& note) {

@@ -13,15 +13,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/slow_transport.h"
 #include "runtime/comm/transport.h"
 #include "runtime/comm/worker.h"
 #include "runtime/device/device.h"
 #include "runtime/files/model_folder.h"
-#include "runtime/model/optimizer.h"
 #include "runtime/plan/recorder.h"
 #include "runtime/record/values.h"
 #include "runtime/run/rank.h"
+#include "runtime/run/run_options.h"
 #include "schema/base/status.h"
 #include "schema/format/timeline.h"
 #include "schema/nccl/communicators.h"
@@ -51,39 +50,12 @@ struct StepReport {
 
 // What a user chooses, how ranks talk, who is told what, and what tests replace, in that order: one
 // list, because `piperun`, the comparison and tests all fill some of each.
-struct TrainOptions {
-  std::string data;              // see runtime/files/dataset.h
-  OptimizerOptions optimizer;    // includes the number of steps
-  int64_t epochs = 0;            // of the data, instead of optimizer.steps; 0: by steps
-  bool bytes = false;            // a text's bytes are tokens of any vocabulary, and of any weights
-  std::optional<uint64_t> seed;  // of new weights and dropout; by default 1
-  int threads = 1;               // compute threads per rank
-  std::string weights;           // a folder with model.safetensors; empty: a new model
-  UnusedWeights unused_weights = UnusedWeights::kRefuse;
-  // Continues from the last checkpoint in `save`, with its seed unless `seed` is given.
-  bool resume = false;
-  bool new_data = false;               // the checkpoint's training had other data
-  std::string save;                    // a folder for checkpoints; empty: none
-  int64_t save_every = 0;              // steps; 0: only the last one
-  SaveFolder* save_to = nullptr;       // rank 0's process: of `save`
-  bool exports = false;                // export the trained model after all steps,
-  std::string export_path;             // into this folder
-  Dtype export_dtype = Dtype::kFp32;   // of its tensors, or kBf16
-  ModelFolder* export_to = nullptr;    // rank 0's process: opened
-  std::string val_data;                // for validation losses; empty: none
-  int64_t val_every = 0;               // steps; 0: only after the last one
-  std::optional<int64_t> val_batches;  // 0: all; by default 10, or fewer if there are fewer
-  int64_t sample = 0;                  // tokens to draw after the last step
-  float temperature = 1;               // see kernels/draw.h
-  double stall_timeout = 300;          // seconds; 0: wait forever
-  bool record = false;                 // record events for a trace
-  bool compare = false;                // record values (compare/comparison.h)
-  // Which kernels compute, which decides rounding: by option, as text.
-  std::map<std::string, std::string> kernels;
+struct TrainOptions : RunOptions {
+  SaveFolder* save_to = nullptr;     // rank 0's process: of `save`
+  ModelFolder* export_to = nullptr;  // rank 0's process: of `export_path`, opened
 
   Transport* transport = nullptr;  // null: all ranks are threads of this process
   Worker* worker = nullptr;        // for the phases of its start and end; null: one of its own
-  std::optional<Network> network;  // null: messages are not slowed down
   // How messages share NCCL communicators, with NCCL; needs a device with NCCL, and a program with
   // all lists.
   std::optional<nccl::Sharings> nccl;
@@ -135,9 +107,10 @@ struct TrainReport {
   std::shared_ptr<const Inputs> inputs;  // null: not all records were gathered
   int64_t last_step = 0;
   int64_t planned_steps = 0;
-  int64_t saved_step = 0;       // of the last checkpoint of this run; 0: none
-  Status unsaved;               // why the last one could not be saved, if it could not
-  std::vector<int32_t> sample;  // after its prompt of so many tokens
+  int64_t saved_step = 0;              // of the last checkpoint of this run; 0: none
+  std::optional<Manifest::Best> best;  // of --keep-best
+  Status unsaved;                      // why the last one could not be saved, if it could not
+  std::vector<int32_t> sample;         // after its prompt of so many tokens
   int64_t prompt = 0;
   bool text = false;  // tokens are bytes
   Status status;      // why it failed, if it did

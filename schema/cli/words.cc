@@ -25,6 +25,7 @@ class Checker {
       if (option->get_positional()) {
         files_ += option->get_items_expected_max();
         file_ = option->get_name();
+        required_ = option->get_required();
       }
   }
 
@@ -36,9 +37,14 @@ class Checker {
         files_only = true;
         continue;
       }
+      if (files_only) last_ = nullptr;
       PP_RETURN_IF_ERROR(is_option ? Option(words_[next_]) : File());
     }
-    return {};
+    if (count_ > 0 || !required_ || taken_.empty()) return {};
+    return Wrong(
+        "{}: '{}' is taken as one of its values, and so there is no {} (which comes before "
+        "it; {})",
+        taker_, Shown(taken_), file_, help_);
   }
 
  private:
@@ -49,6 +55,10 @@ class Checker {
 
   Status File() {
     const std::string file = Shown(words_[next_]);
+    if (last_ != nullptr && last_->get_items_expected_max() > 1) {  // one more of its values
+      taken_ = words_[next_], taker_ = last_->get_name();
+      return {};
+    }
     if (count_++ < files_) return {};
     if (last_ != nullptr)
       return Wrong("{}: '{}' is a second value (one {}; {})", last_->get_name(), file,
@@ -108,6 +118,8 @@ class Checker {
   size_t next_ = 0;
   int files_ = 0, count_ = 0;          // that it takes, and that are given
   std::string file_;                   // what help calls one
+  bool required_ = false;              // at least one
+  std::string taken_, taker_;          // the last value of an option that takes several, and which
   const CLI::Option* last_ = nullptr;  // whose value the word before was
   std::map<const CLI::Option*, std::string> values_;
 };

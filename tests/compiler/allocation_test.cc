@@ -91,7 +91,7 @@ TEST_CASE("no memory is taken inside a step") {
   REQUIRE(program.ok());
   Watch watch;
   TrainOptions options;
-  options.data = text.string();
+  options.data = {text.string()};
   options.optimizer.steps = 4;
   options.record = true;
   options.observer = &watch;

@@ -34,7 +34,7 @@ const Folder& Here() {
 TrainOptions Options() {
   static const std::string data = Here().WriteText("text.txt", 4000);
   TrainOptions options;
-  options.data = data;
+  options.data = {data};
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-3;
   options.stall_timeout = 60;

@@ -60,7 +60,7 @@ KeptReport MustTrain(const Program& program, const TrainOptions& options) {
 
 TrainOptions Options(const Program& program, const TextFile& data, int64_t steps) {
   TrainOptions options;
-  options.data = data.path();
+  options.data = {data.path()};
   options.optimizer.steps = steps;
   options.optimizer.learning_rate = 1e-2;
   if (!program.clip) options.optimizer.grad_clip = 0;
@@ -91,7 +91,7 @@ TEST_CASE("a validation loss is that of the forwards, without dropout") {
       const double right = ForwardLoss(MustCompile(options), other, 3);
 
       TrainOptions train = Options(*program, data, 2);
-      train.val_data = other.path();
+      train.val_data = {other.path()};
       train.val_batches = 3;
       train.optimizer.learning_rate = 0;
       const KeptReport report = MustTrain(*program, train);
@@ -114,19 +114,19 @@ TEST_CASE("a validation sees what the step before it has learnt") {
     const Program program = MustCompile(OptionsOf(scheme, 0));
     TrainOptions train = Options(program, data, 6);
     const KeptReport plain = MustTrain(program, train);
-    train.val_data = other.path();
+    train.val_data = {other.path()};
     train.val_batches = 2;
     const KeptReport last = MustTrain(program, train);
     REQUIRE(last.steps[5].val_loss);
     // With the same file for both, the loss goes down.
-    train.val_data = data.path();
+    train.val_data = {data.path()};
     train.optimizer.steps = 40;
     const KeptReport longer = MustTrain(program, train);
     CHECK(*longer.steps[39].val_loss < 0.8 * longer.steps[0].loss);
     // The training proceeds as if there were none.
     for (int i = 0; i < 6; ++i) CHECK(last.steps[i].loss == plain.steps[i].loss);
     if (HasSections(program)) continue;
-    train.val_data = other.path();
+    train.val_data = {other.path()};
     train.optimizer.steps = 6;
     train.val_every = 1;
     const KeptReport each = MustTrain(program, train);
@@ -145,7 +145,7 @@ TEST_CASE("tensor parallel peers and late devices have the validation loss of on
   const auto loss = [&](const CompileOptions& options, const LateDevices* late = nullptr) {
     const Program program = MustCompile(options);
     TrainOptions train = Options(program, data, 2);
-    train.val_data = other.path();
+    train.val_data = {other.path()};
     train.val_every = 1;
     train.stall_timeout = 60;
     if (late != nullptr) late->AddTo(&train);
@@ -233,7 +233,7 @@ TEST_CASE("an evaluation waits for the step before it") {
     options.clip = false;
     const Program program = MustCompile(options);
     TrainOptions train = Options(program, data, 6);
-    train.val_data = other.path();
+    train.val_data = {other.path()};
     train.val_every = 1;
     train.stall_timeout = 60;
     const KeptReport plain = MustTrain(program, train);
@@ -300,7 +300,7 @@ TEST_CASE("what cannot be validated is said before the first step") {
                          std::optional<int64_t> batches) {
     const Program program = MustCompile(OptionsOf(scheme, 0));
     TrainOptions train = Options(program, data, 2);
-    train.val_data = val_data.path();
+    train.val_data = {val_data.path()};
     train.val_every = every;
     train.val_batches = batches;
     return TrainAndKeep(program, train).status.message();

@@ -65,7 +65,7 @@ KeptReport Run(const Program& plan, std::shared_ptr<const GemmTable> gemms, Used
   AddRegions(DeviceKind::kCuda, &program);
   static const Folder folder;
   TrainOptions options;
-  options.data = folder.WriteText("text.txt", 4000);
+  options.data = {folder.WriteText("text.txt", 4000)};
   options.optimizer.steps = 2;
   options.stall_timeout = 60;
   options.make_device = [=](int rank, const DeviceBells& bells) {

@@ -39,7 +39,7 @@ struct Outcome {
 
 Outcome Run(const Program& program, const LateDevices* late, const Plant& plant) {
   TrainOptions options;
-  options.data = SharedText();
+  options.data = {SharedText()};
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-2;
   options.after_bind = plant;

@@ -91,7 +91,7 @@ Numbers Train(const char* scheme, int devices, int tp, const char* passes = "", 
   for (int i = 0; i < 20000; ++i) out << static_cast<char>(' ' + i * i % 29);
   out.close();
   TrainOptions options;
-  options.data = data;
+  options.data = {data};
   options.optimizer.steps = 30;
   options.optimizer.learning_rate = 3e-3;
   const KeptReport report = TrainAndKeep(*program, options);

@@ -229,7 +229,7 @@ std::vector<double> Run(const Case& what, const LateDevices* late = nullptr,
   REQUIRE(program.ok());
   CHECK_FALSE(program->clip);
   TrainOptions options;
-  options.data = SharedText();
+  options.data = {SharedText()};
   options.optimizer = Optimizer();
   options.seed = kSeed;
   options.stall_timeout = 60;

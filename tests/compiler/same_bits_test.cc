@@ -43,7 +43,7 @@ CompileOptions Options(const std::string& scheme, int devices, int micros, P2p p
 
 KeptReport MustTrain(const Program& program, bool record = false) {
   TrainOptions options;
-  options.data = SharedText();
+  options.data = {SharedText()};
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-2;
   options.record = record;

@@ -84,7 +84,7 @@ std::vector<double> SequenceLosses(const std::string& text, const std::string& f
     const std::string one = text.substr(first, kLength + 1);
     const auto targets = static_cast<int>(one.size()) - 1;
     TrainOptions options;
-    options.data = Write(folder, "one", one);
+    options.data = {Write(folder, "one", one)};
     options.optimizer.steps = 1;
     const Program program = MustCompile(Cut{.family = family, .length = targets}.Options());
     losses.push_back(MustTrain(program, options).steps[0].loss * targets);
@@ -116,7 +116,7 @@ TEST_CASE("losses and validations are means over the targets of the file") {
         const Program program = MustCompile(shape.Options());
         TrainOptions options;
         options.optimizer.learning_rate = 0;
-        options.data = options.val_data = path;
+        options.data = options.val_data = {path};
         options.val_batches = 0;
         const auto targets_of = [&](int64_t n) {
           return std::min<int64_t>(kLength, tokens - 1 - n * kLength);
@@ -152,7 +152,7 @@ TEST_CASE("what a sequence lacks changes no gradient") {
     for (const int targets : {1, 3, 7}) {
       INFO(family << ", " << targets << " targets");
       TrainOptions options;
-      options.data = Write(folder, "text", TextOf(targets + 1));
+      options.data = {Write(folder, "text", TextOf(targets + 1))};
       options.optimizer.steps = 5;
       options.optimizer.learning_rate = 1e-2;
       const auto train = [&](Cut shape) {
@@ -177,7 +177,7 @@ TEST_CASE("what a sequence lacks changes no gradient") {
 TEST_CASE("a training over partial batches is the same however they are cut") {
   const Folder folder;
   TrainOptions options;
-  options.data = options.val_data = Write(folder, "text", TextOf(45));
+  options.data = options.val_data = {Write(folder, "text", TextOf(45))};
   options.val_batches = 0;
   options.val_every = 1;
   options.optimizer.learning_rate = 3e-3;
@@ -236,7 +236,7 @@ class WithEmptySteps : public Batches {
 TEST_CASE("a step without any target makes no update, and has no loss") {
   const Folder folder;
   TrainOptions options;
-  options.data = Write(folder, "text", TextOf(200));
+  options.data = {Write(folder, "text", TextOf(200))};
   options.optimizer.learning_rate = 1e-2;
   std::vector<Cut> shapes = {{"1f1b", 2, 2, 1, 2, 1}, {"1f1b", 2, 2, 1, 1, 0, 2}};
   for (const Scheme& scheme : Schemes()) shapes.push_back({std::string(scheme.name), 2, 4, 1});

@@ -120,7 +120,7 @@ Comparison furthest_compared;
 
 Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   TrainOptions options;
-  options.data = SharedText();
+  options.data = {SharedText()};
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;

@@ -151,7 +151,7 @@ const std::string& DataFile() {
 void Train(const pp::Program& program) {
   if (program.job->model.vocab_size < kLeastVocabulary) return;
   pp::TrainOptions options;
-  options.data = DataFile();
+  options.data = {DataFile()};
   options.bytes = true;
   options.optimizer.steps = pp::HasSections(program) ? 2 : 1;
   if (!program.clip || program.MakesVersions()) options.optimizer.grad_clip = 0;

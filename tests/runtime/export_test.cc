@@ -62,7 +62,7 @@ std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const F
   INFO(program.status().message());
   REQUIRE(program.ok());
   TrainOptions options;
-  options.data = folder.WriteText("data.txt", 1000);
+  options.data = {folder.WriteText("data.txt", 1000)};
   options.optimizer.steps = 3;
   options.optimizer.learning_rate = 1e-3;
   options.weights = weights;
@@ -148,7 +148,7 @@ TEST_CASE("a model that is not finite is not exported") {
   auto opened = ModelFolder::Open(folder / "model");
   REQUIRE(opened.ok());
   TrainOptions options;
-  options.data = folder.WriteText("data.txt", 1000);
+  options.data = {folder.WriteText("data.txt", 1000)};
   options.optimizer.steps = 1;
   options.optimizer.learning_rate = 3e38;
   options.optimizer.weight_decay = 10;
@@ -404,7 +404,7 @@ TEST_CASE("a checkpoint of before has no files of its source, which is said") {
     auto exported = ModelFolder::Open(to);
     REQUIRE(exported.ok());
     TrainOptions options;
-    options.data = folder.WriteText("data.txt", 1000);
+    options.data = {folder.WriteText("data.txt", 1000)};
     options.bytes = true;
     options.optimizer.steps = steps;
     options.weights = weights;

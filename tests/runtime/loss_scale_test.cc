@@ -69,7 +69,7 @@ class BentExecutor : public StageExecutor {
 KeptReport Train(const Program& program, const Run& run) {
   const Folder folder;
   TrainOptions options;
-  options.data = DataFrom(folder, run.from);
+  options.data = {DataFrom(folder, run.from)};
   options.optimizer.steps = run.steps;
   options.optimizer.learning_rate = run.learning_rate;
   if (!run.resume) options.optimizer.loss_scale = run.scale;

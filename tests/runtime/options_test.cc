@@ -3,11 +3,13 @@
 #include "runtime/main/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "runtime/run/run_options_table.h"
 #include "runtime/run/settings.h"
 #include "schema/cli/words.h"
 
@@ -29,7 +31,6 @@ TEST_CASE("every option is compared among ranks and with a checkpoint, or says w
                                        "--data",
                                        "--log",
                                        "--log-every",
-                                       "--profile",
                                        "--threads",
                                        "--transport",
                                        "--net",
@@ -66,6 +67,39 @@ TEST_CASE("every option is compared among ranks and with a checkpoint, or says w
   CHECK(differ == 1);
 }
 
+// Its error, if the command line is wrong.
+std::string ErrorOf(Words words) {
+  CommandLine line;
+  std::reverse(words.begin(), words.end());
+  line.app.parse(words);
+  return FinishOptions(&line.arguments).message();
+}
+
+TEST_CASE("what help says of an option holds") {
+  const TrainOptions usual = CommandLine().arguments.train;
+  ForEachOption([&]<typename Owner, typename T>(const RunOption<Owner, T>& row) {
+    INFO(row.name);
+    // The default that is shown is the one that is used.
+    if (const std::string text = row.usual; !text.empty()) {
+      T value{};
+      REQUIRE(ReadValue(row.values, text, &value).ok());
+      CHECK(TextOf(row.values, row.usual, value) ==
+            TextOf(row.values, row.usual, OwnerIn<Owner>(usual).*row.member));
+    }
+    // A value that is none of its own is refused by its name, with what would be right.
+    constexpr bool kText = std::is_same_v<T, std::string> || std::is_same_v<T, bool> ||
+                           std::is_same_v<T, std::vector<std::string>>;
+    if (kText && row.values.names.empty()) return;
+    for (const char* wrong : {"x", "-1", "nan", "1e400"}) {
+      Words words = {"x.plan", std::string(row.name) + "=" + wrong};
+      if (row.needs != nullptr) words.push_back(std::string(row.needs) + "=1");
+      const std::string error = ErrorOf(words);
+      CHECK_THAT(error, Catch::StartsWith(std::string(row.name) + ": ") && Catch::Contains(wrong) &&
+                            Catch::Contains("("));
+    }
+  });
+}
+
 TEST_CASE("an option takes one value, once") {
   const CommandLine line;
   const auto error = [&](const Words& words) {
@@ -77,6 +111,15 @@ TEST_CASE("an option takes one value, once") {
     INFO(name);
     const std::string type = option->get_type_name(), help = "; piperun --help)";
     CHECK(error({"x.plan", name, "1"}).empty());
+    if (option->get_items_expected_max() > 1) {
+      CHECK(error({"x.plan", name, "1", "2", name + "=3"}).empty());
+      CHECK(error({name, "1", "x.plan"}) ==
+            name +
+                ": 'x.plan' is taken as one of its values, and so there is no PLAN (which comes "
+                "before it" +
+                help);
+      continue;
+    }
     CHECK(error({"x.plan", name, "1", "2"}) ==
           name + ": '2' is a second value (one " + type + help);
     CHECK(error({"x.plan", name, "1", name + "=2"}) ==

@@ -217,7 +217,7 @@ TEST_CASE("an older checkpoint goes on where it was, by its own count") {
                  .job = {.model = *model, .micro_batch_size = 1, .sequence_length = 8}});
     REQUIRE(program.ok());
     TrainOptions options;
-    options.data = folder / "text.txt";
+    options.data = {folder / "text.txt"};
     options.epochs = one.epochs;
     options.optimizer.steps = one.steps;
     options.optimizer.learning_rate = 0.01;

@@ -245,5 +245,76 @@ TEST_CASE("what is not of a checkpoint stays, and what has a lock's name is not 
   CHECK(SaveFolder::Open(saves).ok());
 }
 
+// The steps of the checkpoints in a folder, the first one first.
+std::vector<int64_t> Kept(const Folder& folder) {
+  std::vector<int64_t> steps = SavedSteps(folder / "saves");
+  std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
+// A training whose validation loss rises and falls; a validation after each step.
+Steps Validated(const Folder& folder, int until, int64_t keep, int save_every) {
+  const std::string data = folder.WriteText("val.txt", 333);
+  return {.until = until,
+          .save_every = save_every,
+          .seed = 5,
+          .learning_rate = 1,
+          .options = [=](TrainOptions* t) {
+            t->val_data = {data};
+            t->val_every = 1;
+            t->keep = keep;
+            t->keep_best = true;
+          }};
+}
+
+TEST_CASE("the last checkpoints are kept, and the best one") {
+  constexpr int kSteps = 24;
+  int besides = 0;  // runs whose best step is none of the last
+  for (const Layout& shape : {Layout{"1f1b", 2}, Layout{"gpipe", 1, 2, 2}})
+    for (const int64_t keep : {2, 5}) {
+      INFO(shape.Text() << ", keeps " << keep);
+      const Folder folder;
+      const int every = 4;
+      const Outcome run =
+          Run(TinyModel(false), shape, folder, Validated(folder, kSteps, keep, every));
+      REQUIRE(run.status.message() == "");
+      REQUIRE(run.val_losses.size() == kSteps);
+      std::vector<int64_t> saved;
+      int64_t best = 0;
+      double least = 0;
+      for (int64_t step = 1; step <= kSteps; ++step) {
+        const double loss = run.val_losses[step - 1];
+        const bool is_best = best == 0 || loss < least;
+        if (is_best) best = step, least = loss;
+        if (is_best || step % every == 0) saved.push_back(step);
+      }
+      std::vector<int64_t> kept(saved.end() - keep, saved.end());
+      if (std::find(kept.begin(), kept.end(), best) == kept.end()) {
+        kept.insert(kept.begin(), best);
+        ++besides;
+      }
+      CHECK(Kept(folder) == kept);
+      REQUIRE(run.best.has_value());
+      CHECK(run.best->step == best);
+      CHECK(run.best->loss == least);
+    }
+  CHECK(besides > 0);
+}
+
+TEST_CASE("a training that continues knows the best checkpoint of before") {
+  const Layout shape = {"1f1b", 2};
+  const Folder whole, parts;
+  const Outcome run = Run(TinyModel(false), shape, whole, Validated(whole, 20, 2, 5));
+  Steps first = Validated(parts, 10, 2, 5), second = Validated(parts, 20, 2, 5);
+  second.resume = true;
+  REQUIRE(Run(TinyModel(false), shape, parts, first).status.message() == "");
+  const Outcome on = Run(TinyModel(false), {"gpipe", 4}, parts, second);
+  REQUIRE(on.status.message() == "");
+  REQUIRE((run.best && on.best));
+  CHECK(on.best->step == run.best->step);
+  CHECK(on.best->loss == run.best->loss);
+  CHECK(Kept(parts) == Kept(whole));
+}
+
 }  // namespace
 }  // namespace pp
