@@ -15,13 +15,13 @@
 // but the file's first is a target once.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "runtime/files/digest.h"
-#include "schema/base/disk.h"
+#include "runtime/files/token_reader.h"
 #include "schema/base/status.h"
 
 namespace pp {
@@ -39,15 +39,15 @@ class Dataset {
   static Result<Dataset> Open(const std::string& path, const Options& options);
 
   // How many tokens the file holds, and how many sequences: (tokens - 1) / T, rounded up.
-  int64_t tokens() const { return layout_.tokens; }
-  int64_t sequences() const { return (layout_.tokens - 2) / options_.sequence_length + 1; }
+  int64_t tokens() const { return reader_->tokens(); }
+  int64_t sequences() const { return (tokens() - 2) / options_.sequence_length + 1; }
   // The targets that the last sequence lacks: 0 to T - 1.
   int64_t missing() const { return sequences() * options_.sequence_length - (tokens() - 1); }
 
-  bool is_text() const { return layout_.type == Type::kText; }
+  bool is_text() const { return reader_->is_text(); }
 
   // Of the file with the tokens (see digest.h).
-  Result<uint64_t> Digest() const { return pp::Digest(layout_.file); }
+  Result<uint64_t> Digest() const { return pp::Digest(reader_->file()); }
 
   // The inputs and the targets of sequence n, into T places. Past the last sequence the file starts
   // again: n counts modulo sequences(). Invalid: an illegal token. Failed: the file has been cut
@@ -56,39 +56,13 @@ class Dataset {
   Status Targets(int64_t n, int32_t* targets) const { return Copy(n, 1, -1, targets); }
 
  private:
-  // Numbered as in a Megatron index, and a text.
-  enum class Type {
-    kUint8 = 1,
-    kInt8 = 2,
-    kInt16 = 3,
-    kInt32 = 4,
-    kInt64 = 5,
-    kUint16 = 8,
-    kText = 100,
-    kUint32 = 101,
-  };
-  // What a file says about itself.
-  struct Layout {
-    std::string path;
-    InputFile file;
-    int64_t offset = 0;  // of the first token, in bytes
-    int64_t tokens = 0;
-    int64_t token_bytes = 1;
-    Type type = Type::kText;
-  };
-  static Result<Layout> Find(const std::string& path);
-  static Result<Layout> FindMegatron(const std::string& prefix);
+  Dataset(std::unique_ptr<TokenReader> reader, const Options& options)
+      : reader_(std::move(reader)), options_(options) {}
 
-  Dataset(Layout layout, const Options& options) : layout_(std::move(layout)), options_(options) {}
-
-  Status Read(int64_t first, int64_t count, std::byte* bytes) const;
-  Status Check(const std::byte* bytes, int64_t first, int64_t count) const;
   Status Scan() const;
   Status Copy(int64_t n, int shift, int32_t missing, int32_t* out) const;
-  template <typename F>
-  auto Visit(const std::byte* bytes, F f) const;
 
-  Layout layout_;
+  std::unique_ptr<TokenReader> reader_;
   Options options_;
 };
 

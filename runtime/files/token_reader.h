@@ -1,0 +1,56 @@
+// A file of tokens, open for reading, whatever its format: integers back to back somewhere in it.
+// The formats are in token_formats.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "schema/base/disk.h"
+#include "schema/base/status.h"
+
+namespace pp {
+
+enum class TokenType { kUint8, kInt8, kInt16, kUint16, kInt32, kUint32, kInt64 };
+
+// Of a token, in bytes.
+int64_t SizeOf(TokenType type);
+
+class TokenReader {
+ public:
+  // Where the tokens are, and which ones are legal: least to most.
+  struct Place {
+    std::string path;
+    InputFile file;
+    int64_t offset = 0;  // of the first token, in bytes
+    int64_t tokens = 0;
+    TokenType type = TokenType::kUint8;
+    int64_t least = 0, most = 0;
+  };
+  explicit TokenReader(Place place) : place_(std::move(place)) {}
+  virtual ~TokenReader() = default;
+
+  const std::string& path() const { return place_.path; }
+  const InputFile& file() const { return place_.file; }
+  int64_t tokens() const { return place_.tokens; }
+  // Its tokens are bytes of a text.
+  virtual bool is_text() const { return false; }
+
+  // Invalid: an illegal token. Failed: the file has been cut short. Allocates nothing unless there
+  // is an error; any number of threads can read. REQUIRES: 0 <= first, first + count <= tokens().
+  Status Read(int64_t first, int64_t count, int32_t* out) const;
+
+ protected:
+  // The error for a token that is not legal.
+  virtual Status Illegal(int64_t token, int64_t position) const;
+
+ private:
+  template <typename Token>
+  Status Convert(const std::byte* bytes, int64_t first, int64_t count, int32_t* out) const;
+  Status Convert(const std::byte* bytes, int64_t first, int64_t count, int32_t* out) const;
+
+  const Place place_;
+};
+
+}  // namespace pp
