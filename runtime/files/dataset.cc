@@ -1,11 +1,12 @@
 #include "runtime/files/dataset.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
+#include "runtime/files/digest.h"
 #include "runtime/files/token_formats.h"
 
 namespace pp {
@@ -13,19 +14,57 @@ namespace {
 
 constexpr int64_t kScannedTokens = int64_t{1} << 29;
 
+std::string Named(const std::vector<std::string>& paths) {
+  return paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
+}
+
+// Failed: this process may not open so many files.
+Status CheckDescriptors(const std::vector<std::string>& paths) {
+  constexpr size_t kOthers = 64;  // weights, checkpoints, logs, devices
+  rlimit limit{};
+  if (paths.size() == 1 || getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+      paths.size() + kOthers <= limit.rlim_cur)
+    return {};
+  return Status::Failed(fmt::format("{}: are {} files, and this process may open {} (ulimit -n {})",
+                                    Named(paths), paths.size(), limit.rlim_cur,
+                                    paths.size() + kOthers));
+}
+
 }  // namespace
 
-Result<Dataset> Dataset::Open(const std::string& path, const Options& options) {
-  PP_CHECK(options.vocab_size >= 1 && options.sequence_length >= 1);
-  auto reader = OpenTokens(path, options.vocab_size);
-  PP_RETURN_IF_ERROR(reader.status());
-  Dataset dataset(std::move(*reader), options);
+Result<Dataset> Dataset::Open(const std::vector<std::string>& paths, const Options& options) {
+  PP_CHECK(options.vocab_size >= 1 && options.sequence_length >= 1 && !paths.empty());
+  PP_RETURN_IF_ERROR(CheckDescriptors(paths));
+  Dataset dataset(options);
+  for (const std::string& path : paths) {
+    auto file = OpenTokens(path, options.vocab_size);
+    PP_RETURN_IF_ERROR(file.status());
+    PP_RETURN_IF_ERROR(dataset.Add(std::move(*file)));
+  }
   if (dataset.tokens() < 2)
     return Status::Invalid(
-        fmt::format("{}: {} token{} (at least 2: one, and the next one to predict)",
-                    dataset.reader_->path(), dataset.tokens(), dataset.tokens() == 1 ? "" : "s"));
+        fmt::format("{}: {} token{} (at least 2: one, and the next one to predict)", Named(paths),
+                    dataset.tokens(), dataset.tokens() == 1 ? "" : "s"));
   PP_RETURN_IF_ERROR(dataset.Scan());
   return dataset;
+}
+
+Status Dataset::Add(std::unique_ptr<TokenReader> file) {
+  if (!files_.empty() && file->is_text() != is_text()) {
+    const auto kind = [](const TokenReader& one) { return one.is_text() ? "a text" : "of tokens"; };
+    return Status::Invalid(fmt::format("{}: is {}, and {} is {} (texts alone, or files of tokens)",
+                                       file->path(), kind(*file), files_[0]->path(),
+                                       kind(*files_[0])));
+  }
+  begins_.push_back(begins_.back() + file->tokens());
+  files_.push_back(std::move(file));
+  return {};
+}
+
+Result<uint64_t> Dataset::Digest() const {
+  std::vector<const InputFile*> files;
+  for (const auto& file : files_) files.push_back(&file->file());
+  return pp::Digest(files);
 }
 
 Status Dataset::Scan() const {
@@ -33,8 +72,28 @@ Status Dataset::Scan() const {
   std::vector<int32_t> block(kBlock);
   const int64_t end = std::min(tokens(), kScannedTokens);
   for (int64_t first = 0; first < end; first += kBlock)
-    PP_RETURN_IF_ERROR(reader_->Read(first, std::min(kBlock, end - first), block.data()));
+    PP_RETURN_IF_ERROR(Read(first, std::min(kBlock, end - first), block.data()));
   return {};
+}
+
+template <typename F>
+Status Dataset::ForEachPart(int64_t first, int64_t count, F f) const {
+  // The last file that begins at `first` or before it.
+  size_t i = std::upper_bound(begins_.begin(), begins_.end(), first) - begins_.begin() - 1;
+  for (const int64_t end = first + count; first < end; ++i) {
+    const int64_t there = std::min(end, begins_[i + 1]) - first;
+    PP_RETURN_IF_ERROR(f(*files_[i], first - begins_[i], there));
+    first += there;
+  }
+  return {};
+}
+
+Status Dataset::Read(int64_t first, int64_t count, int32_t* out) const {
+  return ForEachPart(first, count, [&](const TokenReader& file, int64_t begin, int64_t there) {
+    const Status status = file.Read(begin, there, out);
+    out += there;
+    return status;
+  });
 }
 
 // The tokens of sequence n, each by `shift` tokens later; `missing` where there is no target.
@@ -42,7 +101,7 @@ Status Dataset::Copy(int64_t n, int shift, int32_t missing, int32_t* out) const 
   const int64_t begin = n % sequences() * options_.sequence_length;
   const int64_t there = std::min<int64_t>(options_.sequence_length, tokens() - 1 - begin);
   std::fill_n(out + there, options_.sequence_length - there, missing);
-  return reader_->Read(begin + shift, there, out);
+  return Read(begin + shift, there, out);
 }
 
 }  // namespace pp

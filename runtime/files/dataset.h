@@ -1,4 +1,4 @@
-// A file of training data, cut into sequences.
+// Training data: the tokens of one file or of several, one after the other, cut into sequences.
 //
 // Three formats, told apart by content:
 //   llm.c token file   256 int32 (20240520, version 1, number of tokens, zeros), then uint16
@@ -7,20 +7,22 @@
 //   Megatron dataset   PREFIX.bin (tokens back to back) and PREFIX.idx (header "MMIDIDX"); the
 //                      path may name either of them, or PREFIX
 //   plain text         every byte is a token; none is 0
-// Opening scans it once; afterwards every sequence is read on demand.
+// Files of different formats go together, but not texts with tokens. Opening scans them once;
+// afterwards every sequence is read on demand. All of them stay open, so that a file that gets
+// another name or another one in its place is still the one that was checked: a process that has
+// many raises its limit before (AllowManyFiles).
 //
-// Sequence n is the tokens from nT on: T inputs, and as targets the same shifted by one, so that it
-// shares its last token with its successor. The last one may be shorter: the file's end. What it
-// lacks are inputs 0 and targets -1, which take no part (kernels::kIgnored), so that every token
-// but the file's first is a target once.
+// Sequence n is the tokens from nT on, whatever file they are in: T inputs, and as targets the same
+// shifted by one, so that it shares its last token with its successor. The last one may be shorter:
+// the end of the data. What it lacks are inputs 0 and targets -1, which take no part
+// (kernels::kIgnored), so that every token but the first is a target once.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
+#include <vector>
 
-#include "runtime/files/digest.h"
 #include "runtime/files/token_reader.h"
 #include "schema/base/status.h"
 
@@ -33,37 +35,45 @@ class Dataset {
     int sequence_length = 0;  // T below, at least 1
   };
 
-  // Errors (Invalid): the file is missing, empty, a directory, truncated, damaged, of a format that
-  // is no text (not_text.h), holds fewer than 2 tokens, or holds an illegal token in its first
-  // 2^29. Failed: it cannot be read.
-  static Result<Dataset> Open(const std::string& path, const Options& options);
+  // In this order; a file may be there twice. Errors (Invalid): a file is missing, empty, a
+  // directory, truncated, damaged, of a format that is no text (not_text.h), or does not go with
+  // the first; all together hold fewer than 2 tokens, or an illegal token in their first 2^29.
+  // Failed: one cannot be read, or this process may not open so many. REQUIRES: at least one path.
+  static Result<Dataset> Open(const std::vector<std::string>& paths, const Options& options);
 
-  // How many tokens the file holds, and how many sequences: (tokens - 1) / T, rounded up.
-  int64_t tokens() const { return reader_->tokens(); }
+  // How many tokens there are, and how many sequences: (tokens - 1) / T, rounded up.
+  int64_t tokens() const { return begins_.back(); }
   int64_t sequences() const { return (tokens() - 2) / options_.sequence_length + 1; }
   // The targets that the last sequence lacks: 0 to T - 1.
   int64_t missing() const { return sequences() * options_.sequence_length - (tokens() - 1); }
 
-  bool is_text() const { return reader_->is_text(); }
+  bool is_text() const { return files_[0]->is_text(); }
 
-  // Of the file with the tokens (see digest.h).
-  Result<uint64_t> Digest() const { return pp::Digest(reader_->file()); }
+  // Of the files with the tokens (see digest.h).
+  Result<uint64_t> Digest() const;
 
-  // The inputs and the targets of sequence n, into T places. Past the last sequence the file starts
-  // again: n counts modulo sequences(). Invalid: an illegal token. Failed: the file has been cut
-  // short. Nothing is allocated unless there is an error. REQUIRES: n >= 0.
+  // Tokens, from `first` on. Invalid: an illegal one. Failed: a file has been cut short. Nothing is
+  // allocated unless there is an error. REQUIRES: 0 <= first, first + count <= tokens().
+  Status Read(int64_t first, int64_t count, int32_t* out) const;
+
+  // The inputs and the targets of sequence n, into T places. Past the last sequence the data starts
+  // again: n counts modulo sequences(). Errors: those of Read. REQUIRES: n >= 0.
   Status Inputs(int64_t n, int32_t* inputs) const { return Copy(n, 0, 0, inputs); }
   Status Targets(int64_t n, int32_t* targets) const { return Copy(n, 1, -1, targets); }
 
  private:
-  Dataset(std::unique_ptr<TokenReader> reader, const Options& options)
-      : reader_(std::move(reader)), options_(options) {}
+  explicit Dataset(const Options& options) : options_(options) {}
 
+  Status Add(std::unique_ptr<TokenReader> file);
   Status Scan() const;
   Status Copy(int64_t n, int shift, int32_t missing, int32_t* out) const;
+  // Calls f(file, first, count) for the part of each file in these tokens.
+  template <typename F>
+  Status ForEachPart(int64_t first, int64_t count, F f) const;
 
-  std::unique_ptr<TokenReader> reader_;
   Options options_;
+  std::vector<std::unique_ptr<TokenReader>> files_;
+  std::vector<int64_t> begins_ = {0};  // of the files, in all tokens; and the end
 };
 
 }  // namespace pp

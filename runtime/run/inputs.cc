@@ -219,7 +219,7 @@ Result<Dataset> Inputs::OpenDataset(const std::vector<std::string>& files) const
   constexpr int kBytes = 256;
   const int tokens = program_.job->model.vocab_size;
   Result<Dataset> dataset = Dataset::Open(
-      files.front(), {.vocab_size = tokens, .sequence_length = program_.job->sequence_length});
+      files, {.vocab_size = tokens, .sequence_length = program_.job->sequence_length});
   if (!dataset.ok() || !dataset->is_text() || options_.bytes) return dataset;
   const std::string right = "--bytes, if its bytes are to be the tokens, or a file of tokens";
   if (tokens > kBytes)

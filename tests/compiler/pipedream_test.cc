@@ -125,7 +125,7 @@ class Reference {
     kernels_ = MakeCpuKernels(job_, 1);
     for (int s = 0; s < what.devices; ++s)
       stages_.push_back(std::make_unique<Stage>(job_, s, kernels_.get()));
-    auto data = Dataset::Open(SharedText(),
+    auto data = Dataset::Open({SharedText()},
                               {.vocab_size = TinyModel().vocab_size, .sequence_length = kSequence});
     REQUIRE(data.ok());
     data_ = std::make_unique<Dataset>(std::move(*data));

@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   index.Fill(first);
   const pp::Dataset::Options options{.vocab_size = kVocabularies[data[0] % 5],
                                      .sequence_length = kLengths[data[0] / 5 % 3]};
-  const auto dataset = pp::Dataset::Open(file.path(), options);
+  const auto dataset = pp::Dataset::Open({file.path()}, options);
   if (!dataset.ok()) return 0;
   PP_CHECK(dataset->sequences() >= 1);
   for (const int64_t n : {int64_t{0}, dataset->sequences() - 1, dataset->sequences(), int64_t{7}})

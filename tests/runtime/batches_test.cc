@@ -26,7 +26,7 @@ Dataset MakeData(int sequences, int missing = 0) {
   std::ofstream out(path, std::ios::binary);
   for (int i = 0; i <= sequences * kLength - missing; ++i) out.put(static_cast<char>(1 + i % 251));
   out.close();
-  auto data = Dataset::Open(path, {.vocab_size = 256, .sequence_length = kLength});
+  auto data = Dataset::Open({path}, {.vocab_size = 256, .sequence_length = kLength});
   std::filesystem::remove(path);  // it is mapped
   REQUIRE(data.ok());
   REQUIRE(data->sequences() == sequences);

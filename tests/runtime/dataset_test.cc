@@ -7,8 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
 #include <vector>
+
+#include "tests/data_bytes.h"
 
 namespace pp {
 namespace {
@@ -33,7 +34,7 @@ class Folder {
 
   // The message of the error from opening `name`, "" without one.
   std::string Error(const std::string& name, const Dataset::Options& options = {256, 4}) const {
-    const Result<Dataset> dataset = Dataset::Open(*this / name, options);
+    const Result<Dataset> dataset = Dataset::Open({*this / name}, options);
     if (dataset.ok()) return "";
     CHECK(dataset.status().code() == Code::kInvalid);
     const std::string folder = path_.string() + "/";
@@ -45,41 +46,6 @@ class Folder {
 
  private:
   std::filesystem::path path_;
-};
-
-template <typename T>
-std::string Bytes(std::initializer_list<T> values) {
-  return std::string(reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T));
-}
-
-template <typename T>
-std::string TokenFileOf(int32_t magic, int32_t version, std::initializer_list<T> tokens) {
-  std::string header = Bytes<int32_t>({magic, version, static_cast<int32_t>(tokens.size())});
-  header.resize(1024);
-  return header + Bytes(tokens);
-}
-std::string TokenFile(std::initializer_list<uint16_t> tokens) {
-  return TokenFileOf(20240520, 1, tokens);
-}
-std::string WideTokenFile(std::initializer_list<uint32_t> tokens) {
-  return TokenFileOf(20240801, 7, tokens);
-}
-
-struct Index {
-  std::string magic = std::string("MMIDIDX\0\0", 9);
-  uint64_t version = 1;
-  uint8_t type = 8;
-  uint64_t sequences = 2;
-  uint64_t documents = 3;
-  std::string lengths = Bytes<int32_t>({4, 3});
-  std::string starts = Bytes<int64_t>({0, 8});
-  std::string ends = Bytes<int64_t>({0, 1, 2});
-
-  std::string Bytes64(uint64_t value) const { return Bytes<uint64_t>({value}); }
-  operator std::string() const {
-    return magic + Bytes64(version) + static_cast<char>(type) + Bytes64(sequences) +
-           Bytes64(documents) + lengths + starts + ends;
-  }
 };
 
 std::vector<int32_t> Inputs(const Dataset& data, int64_t n, int length = 4) {
@@ -100,7 +66,7 @@ constexpr const char* kNeeded = " (a text, an llm.c .bin or a Megatron .bin/.idx
 TEST_CASE("the bytes of a text are its tokens, and sequences share their last token") {
   Folder folder;
   folder.Write("x.txt", "abcdefgh\xff");
-  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  const Result<Dataset> data = Dataset::Open({folder / "x.txt"}, {256, 4});
   REQUIRE(data.ok());
   CHECK(data->tokens() == 9);
   CHECK(data->sequences() == 2);
@@ -113,7 +79,7 @@ TEST_CASE("the bytes of a text are its tokens, and sequences share their last to
 TEST_CASE("the end of a file is a sequence that lacks targets, and then the file starts again") {
   Folder folder;
   folder.Write("x.txt", "abcdefghijkl");
-  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  const Result<Dataset> data = Dataset::Open({folder / "x.txt"}, {256, 4});
   REQUIRE(data.ok());
   CHECK(data->sequences() == 3);
   CHECK(data->missing() == 1);
@@ -132,7 +98,7 @@ TEST_CASE("every token but the first is a target once, whatever the sequence len
     folder.Write("x.txt", text.substr(0, size));
     for (const int length : {1, 2, 4, 15, 16, 17, 1024, 1500, 2999, 4000}) {
       INFO(size << " tokens, sequences of " << length);
-      const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, length});
+      const Result<Dataset> data = Dataset::Open({folder / "x.txt"}, {256, length});
       REQUIRE(data.ok());
       int64_t ignored = 0;
       std::string inputs, targets;
@@ -158,8 +124,8 @@ TEST_CASE("every token but the first is a target once, whatever the sequence len
 
 TEST_CASE("an llm.c token file") {
   Folder folder;
-  folder.Write("x.bin", TokenFile({50256, 1, 2, 3, 65535}));
-  const Result<Dataset> data = Dataset::Open(folder / "x.bin", {65536, 4});
+  folder.Write("x.bin", LlmC<uint16_t>({50256, 1, 2, 3, 65535}));
+  const Result<Dataset> data = Dataset::Open({folder / "x.bin"}, {65536, 4});
   REQUIRE(data.ok());
   CHECK(data->tokens() == 5);
   CHECK(Inputs(*data, 0) == Tokens{50256, 1, 2, 3});
@@ -168,25 +134,25 @@ TEST_CASE("an llm.c token file") {
 
 TEST_CASE("an llm.c token file with more than 65536 different tokens") {
   Folder folder;
-  folder.Write("x.bin", WideTokenFile({128255, 1, 65536, 3, 128000}));
-  const Result<Dataset> data = Dataset::Open(folder / "x.bin", {128256, 4});
+  folder.Write("x.bin", LlmC<uint32_t>({128255, 1, 65536, 3, 128000}));
+  const Result<Dataset> data = Dataset::Open({folder / "x.bin"}, {128256, 4});
   REQUIRE(data.ok());
   CHECK(data->tokens() == 5);
   CHECK(Inputs(*data, 0) == Tokens{128255, 1, 65536, 3});
   CHECK(Targets(*data, 0) == Tokens{1, 65536, 3, 128000});
-  folder.Write("x.bin", WideTokenFile({1, 2, 3, 4294967295, 5}));
+  folder.Write("x.bin", LlmC<uint32_t>({1, 2, 3, 4294967295, 5}));
   CHECK(folder.Error("x.bin") ==
         "x.bin: token 4294967295 at position 3 is not in the vocabulary (0 to 255)");
-  folder.Write("x.bin", WideTokenFile({1, 2, 3, 4, 5}).substr(0, 1034));
+  folder.Write("x.bin", LlmC<uint32_t>({1, 2, 3, 4, 5}).substr(0, 1034));
   CHECK(folder.Error("x.bin") == "x.bin: truncated: 1034 bytes (1044 by its header: 5 tokens)");
 }
 
 TEST_CASE("a Megatron dataset, by any of its three names") {
   Folder folder;
   folder.Write("x.bin", Bytes<uint16_t>({9, 8, 7, 6, 5, 4, 300}));
-  folder.Write("x.idx", Index());
+  folder.Write("x.idx", MegatronIndex());
   for (const char* name : {"x", "x.bin", "x.idx"}) {
-    const Result<Dataset> data = Dataset::Open(folder / name, {301, 3});
+    const Result<Dataset> data = Dataset::Open({folder / name}, {301, 3});
     REQUIRE(data.ok());
     CHECK(data->tokens() == 7);
     CHECK(Inputs(*data, 1, 3) == Tokens{6, 5, 4});
@@ -200,9 +166,9 @@ TEST_CASE("a Megatron dataset of every integer type") {
     folder.Write("x.bin", tokens);
     // With the optional array of modes, which nothing here needs.
     folder.Write("x.idx",
-                 std::string(Index{.type = type, .starts = Bytes<int64_t>({0, 4 * size})}) +
+                 std::string(MegatronIndex{.type = type, .starts = Bytes<int64_t>({0, 4 * size})}) +
                      std::string(2, '\0'));
-    const Result<Dataset> data = Dataset::Open(folder / "x", {1000, 6});
+    const Result<Dataset> data = Dataset::Open({folder / "x"}, {1000, 6});
     REQUIRE(data.ok());
     CHECK(Inputs(*data, 0, 6) == Tokens{1, 2, 3, 4, 5, 6});
     CHECK(Targets(*data, 0, 6) == Tokens{2, 3, 4, 5, 6, 127});
@@ -227,7 +193,7 @@ TEST_CASE("a path that leads to no data") {
 
 TEST_CASE("a damaged token file") {
   Folder folder;
-  const std::string whole = TokenFile({1, 2, 3, 4, 5, 6});
+  const std::string whole = LlmC<uint16_t>({1, 2, 3, 4, 5, 6});
   folder.Write("x.bin", whole.substr(0, 1030));
   CHECK(folder.Error("x.bin") == "x.bin: truncated: 1030 bytes (1036 by its header: 6 tokens)");
   folder.Write("x.bin", whole + "y");
@@ -248,29 +214,29 @@ TEST_CASE("a damaged Megatron index") {
     return folder.Error("x.idx");
   };
   CHECK(error("MMIDIDY") == "x.idx: damaged index: no MMIDIDX at its start");
-  CHECK(error(std::string(Index()).substr(0, 20)) ==
+  CHECK(error(std::string(MegatronIndex()).substr(0, 20)) ==
         "x.idx: damaged index: 20 bytes (the header alone has 34)");
-  CHECK(error(Index{.version = 3}) == "x.idx: damaged index: version 3 (1 is read)");
+  CHECK(error(MegatronIndex{.version = 3}) == "x.idx: damaged index: version 3 (1 is read)");
   for (int type : {0, 6, 7, 9, 255})
-    CHECK(error(Index{.type = static_cast<uint8_t>(type)}) ==
+    CHECK(error(MegatronIndex{.type = static_cast<uint8_t>(type)}) ==
           "x.idx: damaged index: token type " + std::to_string(type) +
               " (integers are read: 1 to 5 and 8)");
-  CHECK(error(Index{.sequences = 3}) ==
+  CHECK(error(MegatronIndex{.sequences = 3}) ==
         "x.idx: damaged index: 3 sequences and 3 document ends do not fit its 82 bytes");
   // 12 * 2^62 is 0 in 64 bits.
-  CHECK(error(Index{.sequences = uint64_t{1} << 62, .documents = 6}) ==
+  CHECK(error(MegatronIndex{.sequences = uint64_t{1} << 62, .documents = 6}) ==
         "x.idx: damaged index: 4611686018427387904 sequences and 6 document ends do not fit its "
         "82 bytes");
-  CHECK(error(Index{.starts = Bytes<int64_t>({0, 6})}) ==
+  CHECK(error(MegatronIndex{.starts = Bytes<int64_t>({0, 6})}) ==
         "x.idx: damaged index: sequence 1 has 3 tokens from byte 6 (from byte 8, the end of its "
         "predecessor)");
-  CHECK(error(Index{.lengths = Bytes<int32_t>({-4, 3})}) ==
+  CHECK(error(MegatronIndex{.lengths = Bytes<int32_t>({-4, 3})}) ==
         "x.idx: damaged index: sequence 0 has -4 tokens from byte 0 (from byte 0, the end of its "
         "predecessor)");
   folder.Write("x.bin", "1234567890123");
-  CHECK(error(Index()) == "x.bin: 13 bytes (14 by x.idx)");
+  CHECK(error(MegatronIndex()) == "x.bin: 13 bytes (14 by x.idx)");
   std::filesystem::remove(folder / "x.bin");
-  CHECK(error(Index()) ==
+  CHECK(error(MegatronIndex()) ==
         std::string("x.bin: cannot be read: No such file or directory") + kNeeded);
 }
 
@@ -281,7 +247,7 @@ TEST_CASE("too few tokens for one target") {
   CHECK(folder.Error("x.txt", {256, 4}) == "");
   folder.Write("x.txt", "a");
   CHECK(folder.Error("x.txt", {256, 4}) == "x.txt: 1 token" + right);
-  folder.Write("x.bin", TokenFile({}));
+  folder.Write("x.bin", LlmC<uint16_t>({}));
   CHECK(folder.Error("x.bin", {256, 4}) == "x.bin: 0 tokens" + right);
 }
 
@@ -291,12 +257,12 @@ TEST_CASE("a token that is not in the vocabulary") {
   CHECK(folder.Error("x.txt", {256, 4}) == "");
   CHECK(folder.Error("x.txt", {255, 4}) ==
         "x.txt: token 255 at position 5 is not in the vocabulary (0 to 254)");
-  folder.Write("x.bin", TokenFile({1, 2, 3, 4, 50257}));
+  folder.Write("x.bin", LlmC<uint16_t>({1, 2, 3, 4, 50257}));
   CHECK(folder.Error("x.bin", {50257, 4}) ==
         "x.bin: token 50257 at position 4 is not in the vocabulary (0 to 50256)");
   // A negative one, in a type whose every other value is legal.
   folder.Write("y.bin", Bytes<int8_t>({1, 2, 3, -4, 5, 6, 7}));
-  folder.Write("y.idx", Index{.type = 2, .starts = Bytes<int64_t>({0, 4})});
+  folder.Write("y.idx", MegatronIndex{.type = 2, .starts = Bytes<int64_t>({0, 4})});
   CHECK(folder.Error("y", {1000, 4}) ==
         "y.bin: token -4 at position 3 is not in the vocabulary (0 to 999)");
 }
@@ -313,7 +279,7 @@ TEST_CASE("a token beyond the vocabulary in a long file is found where it is") {
 TEST_CASE("a token that turns bad after opening is refused before it is used") {
   Folder folder;
   folder.Write("x.txt", "abcdefghi");
-  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {128, 4});
+  const Result<Dataset> data = Dataset::Open({folder / "x.txt"}, {128, 4});
   REQUIRE(data.ok());
   std::fstream(folder / "x.txt", std::ios::in | std::ios::out | std::ios::binary).seekp(4)
       << '\xee';
@@ -332,7 +298,7 @@ TEST_CASE("a 0 anywhere in a text is found, when it is opened or when it is read
   CHECK(folder.Error("x.txt") == std::string("x.txt: not a text: byte 150000 is 0") + kNeeded);
   text[150000] = 'x';
   folder.Write("x.txt", text);
-  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  const Result<Dataset> data = Dataset::Open({folder / "x.txt"}, {256, 4});
   REQUIRE(data.ok());
   text[40] = 0;
   folder.Write("x.txt", text);
@@ -344,7 +310,7 @@ TEST_CASE("a 0 anywhere in a text is found, when it is opened or when it is read
 TEST_CASE("a file that is cut short while it is read is an error") {
   Folder folder;
   folder.Write("x.txt", std::string(100000, 'x'));
-  const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+  const Result<Dataset> data = Dataset::Open({folder / "x.txt"}, {256, 4});
   REQUIRE(data.ok());
   std::filesystem::resize_file(folder / "x.txt", 50000);
   int32_t out[4];
@@ -365,7 +331,7 @@ TEST_CASE("two files have one digest where they have the same bytes") {
   Folder folder;
   const auto digest = [&](const std::string& text) {
     folder.Write("x.txt", text);
-    const Result<Dataset> data = Dataset::Open(folder / "x.txt", {256, 4});
+    const Result<Dataset> data = Dataset::Open({folder / "x.txt"}, {256, 4});
     REQUIRE(data.ok());
     const Result<uint64_t> digest = data->Digest();
     REQUIRE(digest.ok());

@@ -44,7 +44,7 @@ Dataset MakeData() {
   std::ofstream out(path, std::ios::binary);
   for (int i = 0; i < 10000; ++i) out.put(static_cast<char>('a' + i % 26));
   out.close();
-  auto data = Dataset::Open(path, {.vocab_size = 128, .sequence_length = kLength});
+  auto data = Dataset::Open({path}, {.vocab_size = 128, .sequence_length = kLength});
   std::filesystem::remove(path);  // it is mapped
   REQUIRE(data.ok());
   return std::move(*data);

@@ -19,7 +19,7 @@ TEST_CASE("what is no text is named") {
   const auto error = [&](const std::string& name) {
     const std::string path = folder / name;
     const std::string message =
-        Dataset::Open(path, {.vocab_size = 256, .sequence_length = 1}).status().message();
+        Dataset::Open({path}, {.vocab_size = 256, .sequence_length = 1}).status().message();
     return message.starts_with(path) ? name + message.substr(path.size()) : message;
   };
   const std::pair<std::string, const char*> starts[] = {

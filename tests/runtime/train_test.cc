@@ -57,8 +57,7 @@ class Harness {
     options.data = {DataFile()};
     options.optimizer.steps = 3;
     const int length = this->program.job->sequence_length;
-    auto opened =
-        Dataset::Open(options.data.front(), {.vocab_size = 50, .sequence_length = length});
+    auto opened = Dataset::Open(options.data, {.vocab_size = 50, .sequence_length = length});
     REQUIRE(opened.ok());
     dataset = std::make_unique<Dataset>(std::move(*opened));
     batches = std::make_unique<Batches>(Batches::Args{.dataset = dataset.get(),
