@@ -39,4 +39,42 @@ struct MegatronIndex {
   }
 };
 
+// A token file of tools/tokens (runtime/files/token_file.h), byte by byte, with its parts by name.
+struct TokenFileBytes {
+  std::string magic = "PPTOKENS";
+  uint32_t version = 1, token_bytes = 2;
+  uint64_t tokens = 0, documents = 0, row = 0;
+  uint32_t largest = 0, flags = 0;
+  uint64_t counted = 0, zero = 0;
+  std::string numbers, gap, starts, bits, counts;
+
+  // Right ones. `counts`: which tokens count as targets; none: no target bits.
+  TokenFileBytes(const std::vector<uint32_t>& all, int bytes, const std::vector<uint64_t>& begins,
+                 const std::vector<bool>& counting = {})
+      : token_bytes(bytes), tokens(all.size()), documents(begins.size()), counted(all.size()) {
+    for (const uint32_t token : all) {
+      numbers += Bytes<uint32_t>({token}).substr(0, bytes);
+      if (token > largest) largest = token;
+    }
+    gap.resize((8 - numbers.size() % 8) % 8);
+    starts = Bytes(begins);
+    if (counting.empty()) return;
+    flags = 1;
+    counted = 0;
+    std::vector<uint64_t> words((all.size() + 63) / 64), before;
+    for (uint64_t i = 0; i < all.size(); ++i) {
+      if (i % 4096 == 0) before.push_back(counted);
+      if (counting[i]) words[i / 64] |= uint64_t{1} << i % 64, ++counted;
+    }
+    bits = Bytes(words);
+    counts = Bytes(before);
+  }
+
+  operator std::string() const {
+    return magic + Bytes<uint32_t>({version, token_bytes}) +
+           Bytes<uint64_t>({tokens, documents, row}) + Bytes<uint32_t>({largest, flags}) +
+           Bytes<uint64_t>({counted, zero}) + numbers + gap + starts + bits + counts;
+  }
+};
+
 }  // namespace pp

@@ -45,6 +45,11 @@ Result<Dataset> Dataset::Open(const std::vector<std::string>& paths, const Optio
     return Status::Invalid(
         fmt::format("{}: {} token{} (at least 2: one, and the next one to predict)", Named(paths),
                     dataset.tokens(), dataset.tokens() == 1 ? "" : "s"));
+  const Result<int64_t> counted = dataset.Counted(0, dataset.sequences());
+  PP_RETURN_IF_ERROR(counted.status());
+  if (*counted == 0)
+    return Status::Invalid(
+        fmt::format("{}: no token counts as a target (at least one)", Named(paths)));
   PP_RETURN_IF_ERROR(dataset.Scan());
   return dataset;
 }
@@ -55,6 +60,14 @@ Status Dataset::Add(std::unique_ptr<TokenReader> file) {
     return Status::Invalid(fmt::format("{}: is {}, and {} is {} (texts alone, or files of tokens)",
                                        file->path(), kind(*file), files_[0]->path(),
                                        kind(*files_[0])));
+  }
+  if (!files_.empty() && file->row() != row()) {
+    const auto rows = [](const TokenReader& one) {
+      return one.row() == 0 ? "no rows" : fmt::format("rows of {} tokens", one.row());
+    };
+    return Status::Invalid(fmt::format("{}: has {}, and {} has {} (the same in all files)",
+                                       file->path(), rows(*file), files_[0]->path(),
+                                       rows(*files_[0])));
   }
   begins_.push_back(begins_.back() + file->tokens());
   files_.push_back(std::move(file));
@@ -70,9 +83,14 @@ Result<uint64_t> Dataset::Digest() const {
 Status Dataset::Scan() const {
   constexpr int64_t kBlock = 1 << 16;
   std::vector<int32_t> block(kBlock);
-  const int64_t end = std::min(tokens(), kScannedTokens);
-  for (int64_t first = 0; first < end; first += kBlock)
-    PP_RETURN_IF_ERROR(Read(first, std::min(kBlock, end - first), block.data()));
+  int64_t left = kScannedTokens;
+  for (const auto& file : files_) {
+    if (file->knows_largest()) continue;
+    const int64_t end = std::min(file->tokens(), left);
+    for (int64_t first = 0; first < end; first += kBlock)
+      PP_RETURN_IF_ERROR(file->Read(first, std::min(kBlock, end - first), block.data()));
+    left -= end;
+  }
   return {};
 }
 
@@ -96,12 +114,45 @@ Status Dataset::Read(int64_t first, int64_t count, int32_t* out) const {
   });
 }
 
+bool Dataset::has_target_bits() const {
+  return std::any_of(files_.begin(), files_.end(),
+                     [](const auto& file) { return file->has_target_bits(); });
+}
+
+int64_t Dataset::Positions(int64_t n, int64_t count) const {
+  const int64_t length = options_.sequence_length;
+  return std::min((n + count) * length, tokens() - 1) - n * length;
+}
+
+Result<int64_t> Dataset::Counted(int64_t n, int64_t count) const {
+  int64_t counted = 0;
+  const auto add = [&](const TokenReader& file, int64_t first, int64_t there) {
+    const Result<int64_t> before = file.CountedBefore(first);
+    PP_RETURN_IF_ERROR(before.status());
+    const Result<int64_t> after = file.CountedBefore(first + there);
+    if (after.ok()) counted += *after - *before;
+    return after.status();
+  };
+  PP_RETURN_IF_ERROR(ForEachPart(n * options_.sequence_length + 1, Positions(n, count), add));
+  return counted;
+}
+
+Status Dataset::Targets(int64_t n, int32_t* targets) const {
+  PP_RETURN_IF_ERROR(Copy(n, 1, -1, targets));
+  const int64_t sequence = n % sequences();
+  return ForEachPart(sequence * options_.sequence_length + 1, Positions(sequence, 1),
+                     [&](const TokenReader& file, int64_t first, int64_t there) {
+                       const Status status = file.Mask(first, there, targets);
+                       targets += there;
+                       return status;
+                     });
+}
+
 // The tokens of sequence n, each by `shift` tokens later; `missing` where there is no target.
 Status Dataset::Copy(int64_t n, int shift, int32_t missing, int32_t* out) const {
-  const int64_t begin = n % sequences() * options_.sequence_length;
-  const int64_t there = std::min<int64_t>(options_.sequence_length, tokens() - 1 - begin);
+  const int64_t sequence = n % sequences(), there = Positions(sequence, 1);
   std::fill_n(out + there, options_.sequence_length - there, missing);
-  return Read(begin + shift, there, out);
+  return Read(sequence * options_.sequence_length + shift, there, out);
 }
 
 }  // namespace pp

@@ -1,6 +1,8 @@
 // Training data: the tokens of one file or of several, one after the other, cut into sequences.
 //
-// Three formats, told apart by content:
+// Four formats, told apart by content:
+//   token file         of tools/tokens (token_file.h): tokens, which of them count as targets, where
+//                      documents begin
 //   llm.c token file   256 int32 (20240520, version 1, number of tokens, zeros), then uint16
 //                      tokens, as of GPT-2; or (20240801, version 7 ..) and uint32 tokens, as of
 //                      LLaMA 3
@@ -15,7 +17,8 @@
 // Sequence n is the tokens from nT on, whatever file they are in: T inputs, and as targets the same
 // shifted by one, so that it shares its last token with its successor. The last one may be shorter:
 // the end of the data. What it lacks are inputs 0 and targets -1, which take no part
-// (kernels::kIgnored), so that every token but the first is a target once.
+// (kernels::kIgnored), so that every token but the first is a target once. One of which its file
+// says that it does not count is -1, too.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +40,8 @@ class Dataset {
 
   // In this order; a file may be there twice. Errors (Invalid): a file is missing, empty, a
   // directory, truncated, damaged, of a format that is no text (not_text.h), or does not go with
-  // the first; all together hold fewer than 2 tokens, or an illegal token in their first 2^29.
+  // the first; all together hold fewer than 2 tokens, none that counts as a target, or an illegal
+  // token in the first 2^29 of those that no header vouches for.
   // Failed: one cannot be read, or this process may not open so many. REQUIRES: at least one path.
   static Result<Dataset> Open(const std::vector<std::string>& paths, const Options& options);
 
@@ -48,6 +52,16 @@ class Dataset {
   int64_t missing() const { return sequences() * options_.sequence_length - (tokens() - 1); }
 
   bool is_text() const { return files_[0]->is_text(); }
+  // Every so many tokens are one example, in all files; 0: they are a stream.
+  int64_t row() const { return files_[0]->row(); }
+  // Whether a file says which targets count; otherwise all do.
+  bool has_target_bits() const;
+
+  // The targets of `count` sequences from n on, and how many of them count. Reads no tokens, but
+  // may read target bits. Failed: a file has been cut short. Nothing is allocated unless there is
+  // an error. REQUIRES: 0 <= n, n + count <= sequences().
+  int64_t Positions(int64_t n, int64_t count) const;
+  Result<int64_t> Counted(int64_t n, int64_t count = 1) const;
 
   // Of the files with the tokens (see digest.h).
   Result<uint64_t> Digest() const;
@@ -59,7 +73,7 @@ class Dataset {
   // The inputs and the targets of sequence n, into T places. Past the last sequence the data starts
   // again: n counts modulo sequences(). Errors: those of Read. REQUIRES: n >= 0.
   Status Inputs(int64_t n, int32_t* inputs) const { return Copy(n, 0, 0, inputs); }
-  Status Targets(int64_t n, int32_t* targets) const { return Copy(n, 1, -1, targets); }
+  Status Targets(int64_t n, int32_t* targets) const;
 
  private:
   explicit Dataset(const Options& options) : options_(options) {}

@@ -6,7 +6,7 @@ namespace pp {
 namespace {
 
 // In this order: any other file may be a text.
-constexpr decltype(&OpenText) kFormats[] = {OpenLlmC, OpenMegatron, OpenText};
+constexpr decltype(&OpenText) kFormats[] = {OpenTokenFile, OpenLlmC, OpenMegatron, OpenText};
 
 }  // namespace
 

@@ -17,6 +17,8 @@ namespace pp {
 Result<std::unique_ptr<TokenReader>> OpenTokens(const std::string& path, int vocab_size);
 
 // As OpenTokens, of one format; none: the file is of another one. A reader takes the file over.
+Result<std::unique_ptr<TokenReader>> OpenTokenFile(const std::string& path, int vocab_size,
+                                                   InputFile* file);  // see token_file.h
 Result<std::unique_ptr<TokenReader>> OpenLlmC(const std::string& path, int vocab_size,
                                               InputFile* file);
 Result<std::unique_ptr<TokenReader>> OpenMegatron(const std::string& path, int vocab_size,
@@ -30,7 +32,7 @@ Result<std::unique_ptr<TokenReader>> OpenMegatronPrefix(const std::string& prefi
 
 // What ends the errors of a file that is none of these.
 inline constexpr const char* kTokensNeeded =
-    "a text, an llm.c .bin or a Megatron .bin/.idx is needed";
+    "a text, a token file of tools/tokens, an llm.c .bin or a Megatron .bin/.idx is needed";
 // A file that is not empty.
 Result<InputFile> OpenNotEmpty(const std::string& path);
 

@@ -38,6 +38,8 @@ Status TokenReader::Read(int64_t first, int64_t count, int32_t* out) const {
   return {};
 }
 
+Status TokenReader::Mask(int64_t, int64_t, int32_t*) const { return {}; }
+
 Status TokenReader::Illegal(int64_t token, int64_t position) const {
   return Status::Invalid(
       fmt::format("{}: token {} at position {} is not in the vocabulary (0 to {})", path(), token,

@@ -36,9 +36,20 @@ class TokenReader {
   int64_t tokens() const { return place_.tokens; }
   // Its tokens are bytes of a text.
   virtual bool is_text() const { return false; }
+  // Opening has made sure that no token is too large for the vocabulary.
+  virtual bool knows_largest() const { return false; }
+  // Every so many tokens are one example; 0: they are a stream.
+  virtual int64_t row() const { return 0; }
+  // It says which tokens count as targets; in others all do.
+  virtual bool has_target_bits() const { return false; }
+  // How many of the tokens before this one count. REQUIRES: 0 <= token <= tokens().
+  virtual Result<int64_t> CountedBefore(int64_t token) const { return token; }
+  // Puts -1 for each of the tokens from `first` on that does not count. REQUIRES: as Read.
+  virtual Status Mask(int64_t first, int64_t count, int32_t* targets) const;
 
-  // Invalid: an illegal token. Failed: the file has been cut short. Allocates nothing unless there
-  // is an error; any number of threads can read. REQUIRES: 0 <= first, first + count <= tokens().
+  // Invalid: an illegal token. Failed, as of all that read: the file has been cut short. Allocates
+  // nothing unless there is an error; any number of threads can read. REQUIRES: 0 <= first, first +
+  // count <= tokens().
   Status Read(int64_t first, int64_t count, int32_t* out) const;
 
  protected:
