@@ -64,8 +64,7 @@ class OneDeviceOf : public OneDevice {
         PP_RETURN_IF_ERROR(RunCopy(replica, static_cast<int>(pipe)));
         AddSums(std::exchange(first, false));
       }
-    Update();
-    return {};
+    return Update();
   }
 
  private:
@@ -209,13 +208,15 @@ class OneDeviceOf : public OneDevice {
     const auto numbers = [&](int64_t at) { return reinterpret_cast<int32_t*>(device_->at(at)); };
     PP_RETURN_IF_ERROR(batches.Inputs(step_, replica, micro, numbers(tokens_)));
     PP_RETURN_IF_ERROR(batches.Targets(step_, replica, micro, numbers(targets_)));
+    const Result<double> per_token = batches.PerToken(step_);
+    PP_RETURN_IF_ERROR(per_token.status());
     ValueName name{.step = step_, .replica = replica, .micro = micro};
     const auto run = [&](int stage, Op op) {
       StageCall call = CallOf(stage, op);
       call.micro = micro;
       call.accumulate = update;
       call.first_sequence = batches.FirstSequence(step_, replica, micro);
-      call.per_token = batches.PerToken(step_);
+      call.per_token = *per_token;
       executor_->Run(call);
       return call;
     };
@@ -257,7 +258,12 @@ class OneDeviceOf : public OneDevice {
     }
   }
 
-  void Update() {
+  Status Update() {
+    const Batches& batches = args_.inputs->batches();
+    const Result<double> per_token = batches.PerToken(step_);
+    PP_RETURN_IF_ERROR(per_token.status());
+    const Result<int64_t> empty = batches.EmptySteps(step_);
+    PP_RETURN_IF_ERROR(empty.status());
     const int last = one_.stages - 1;
     for (int stage = 0; copies() > 1 && stage <= last; ++stage)
       std::memcpy(calls_[stage].wgrad, device_->at(places_[stage].total),
@@ -274,15 +280,15 @@ class OneDeviceOf : public OneDevice {
     for (int stage = 0; args_.noise.any() && stage <= last; ++stage) DisturbGradients(stage);
     for (int stage = 0; stage <= last; ++stage) {
       StageCall call = CallOf(stage, Op::kStep);
-      const Batches& batches = args_.inputs->batches();
-      call.update = args_.inputs->updates_before() + step_ - batches.EmptySteps(step_);
-      call.per_token = batches.PerToken(step_);
+      call.update = args_.inputs->updates_before() + step_ - *empty;
+      call.per_token = *per_token;
       executor_->Run(call);
     }
     all(Checked::kWeights, ValueReader::Numbers::kWeights);
     if (one_.clip)
       (*keep_)(reader_.Scalar({.step = step_, .what = Checked::kNorm},
                               calls_[0].norm[NormBlocks(job_)]));
+    return {};
   }
 
   void AddTiedEnds(int last) {

@@ -1,10 +1,14 @@
 #include "runtime/files/batches.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "runtime/files/permutation.h"
 
 namespace pp {
 
 Batches::Batches(const Args& args) : args_(args) {
+  PP_CHECK(!args.shuffle || args.repeat_after == 0);
   if (args.epochs > 0) pass_ = args.dataset->sequences();
   if (args.repeat_after > 0)
     pass_ = std::min(args.dataset->sequences(), args.repeat_after * PerStep());
@@ -27,47 +31,113 @@ Position Batches::Before(int64_t step) const {
   return {pass + 1 + later / each, later % each * PerStep()};
 }
 
-int64_t Batches::InFile(int64_t sequence) const {
-  if (pass_ == 0) return sequence;
-  return sequence < pass_ ? sequence : -1;
+Position Batches::PlaceOf(int64_t step, int64_t i) const {
+  Position place = Before(step);
+  place.sequence += i;
+  if (pass_ == 0) {
+    const int64_t all = args_.dataset->sequences();
+    place = {place.pass + place.sequence / all, place.sequence % all};
+  }
+  return place;
 }
 
-int64_t Batches::Tokens(int64_t step) const {
-  const int64_t first = Before(step).sequence, all = args_.dataset->sequences();
-  const int64_t count = pass_ == 0 ? PerStep() : std::min(PerStep(), pass_ - first);
-  const int64_t ends = (first + count) / all;  // how often the file's last sequence is among them
-  return count * args_.sequence_length - ends * args_.dataset->missing();
+int64_t Batches::InData(const Position& place) const {
+  if (pass_ > 0 && place.sequence >= pass_) return -1;
+  if (!args_.shuffle) return place.sequence;
+  return Permutation(*args_.shuffle, place.pass, args_.dataset->sequences()).At(place.sequence);
 }
 
-double Batches::PerToken(int64_t step) const {
-  const int64_t tokens = Tokens(step);
-  return tokens == 0 ? 0 : 1 / static_cast<double>(tokens);
+template <typename F>
+Status Batches::ForEachSequence(int64_t step, int replica, int micro, F f) const {
+  const int64_t first = (int64_t{replica} * args_.microbatches + micro) * args_.micro_batch_size;
+  for (int64_t i = first; i < first + args_.micro_batch_size; ++i)
+    PP_RETURN_IF_ERROR(f(InData(PlaceOf(step, i))));
+  return {};
+}
+
+template <typename F>
+Status Batches::ForEachRun(int64_t step, F f) const {
+  const int64_t end = pass_ > 0 ? pass_ : args_.dataset->sequences();
+  for (int64_t i = 0, count = 0; i < PerStep(); i += count) {
+    const Position place = PlaceOf(step, i);
+    if (place.sequence >= end) break;
+    count = args_.shuffle ? 1 : std::min(end - place.sequence, PerStep() - i);
+    PP_RETURN_IF_ERROR(f(InData(place), count));
+  }
+  return {};
+}
+
+int64_t Batches::Positions(int64_t step) const {
+  int64_t positions = 0;
+  const Status status = ForEachRun(step, [&](int64_t n, int64_t count) {
+    positions += args_.dataset->Positions(n, count);
+    return Status();
+  });
+  PP_CHECK(status.ok());
+  return positions;
+}
+
+Result<int64_t> Batches::Count(int64_t step) const {
+  int64_t tokens = 0;
+  PP_RETURN_IF_ERROR(ForEachRun(step, [&](int64_t n, int64_t count) {
+    const Result<int64_t> counted = args_.dataset->Counted(n, count);
+    if (counted.ok()) tokens += *counted;
+    return counted.status();
+  }));
+  return tokens;
+}
+
+Result<int64_t> Batches::TokensLocked(int64_t step) const {
+  Counted& counted = counted_[step % kRemembered];
+  if (counted.step != step) {
+    const Result<int64_t> tokens = Count(step);
+    PP_RETURN_IF_ERROR(tokens.status());
+    counted = {step, *tokens};
+  }
+  return counted.tokens;
+}
+
+Result<int64_t> Batches::Tokens(int64_t step) const {
+  const std::lock_guard lock(mutex_);
+  return TokensLocked(step);
+}
+
+Result<double> Batches::PerToken(int64_t step) const {
+  const Result<int64_t> tokens = Tokens(step);
+  PP_RETURN_IF_ERROR(tokens.status());
+  return *tokens == 0 ? 0 : 1 / static_cast<double>(*tokens);
+}
+
+Result<int64_t> Batches::EmptySteps(int64_t step) const {
+  if (!args_.dataset->has_target_bits()) return 0;  // every sequence has targets
+  const std::lock_guard lock(mutex_);
+  while (asked_ != step) {
+    const int64_t between = asked_ < step ? asked_ : asked_ - 1;
+    const Result<int64_t> tokens = TokensLocked(between);
+    PP_RETURN_IF_ERROR(tokens.status());
+    const int64_t one = *tokens == 0 ? 1 : 0;
+    empty_ += asked_ < step ? one : -one;
+    asked_ += asked_ < step ? 1 : -1;
+  }
+  return empty_;
 }
 
 Status Batches::Inputs(int64_t step, int replica, int micro, int32_t* inputs) const {
-  const int64_t first = InPass(step, replica, micro);
-  for (int b = 0; b < args_.micro_batch_size; ++b, inputs += args_.sequence_length) {
-    const int64_t n = InFile(first + b);
-    if (n < 0) {
-      std::fill_n(inputs, args_.sequence_length, 0);
-    } else {
-      PP_RETURN_IF_ERROR(args_.dataset->Inputs(n, inputs));
-    }
-  }
-  return {};
+  return ForEachSequence(step, replica, micro, [&](int64_t n) {
+    int32_t* out = std::exchange(inputs, inputs + args_.sequence_length);
+    if (n >= 0) return args_.dataset->Inputs(n, out);
+    std::fill_n(out, args_.sequence_length, 0);
+    return Status();
+  });
 }
 
 Status Batches::Targets(int64_t step, int replica, int micro, int32_t* targets) const {
-  const int64_t first = InPass(step, replica, micro);
-  for (int b = 0; b < args_.micro_batch_size; ++b, targets += args_.sequence_length) {
-    const int64_t n = InFile(first + b);
-    if (n < 0) {
-      std::fill_n(targets, args_.sequence_length, -1);
-    } else {
-      PP_RETURN_IF_ERROR(args_.dataset->Targets(n, targets));
-    }
-  }
-  return {};
+  return ForEachSequence(step, replica, micro, [&](int64_t n) {
+    int32_t* out = std::exchange(targets, targets + args_.sequence_length);
+    if (n >= 0) return args_.dataset->Targets(n, out);
+    std::fill_n(out, args_.sequence_length, -1);
+    return Status();
+  });
 }
 
 }  // namespace pp

@@ -1,16 +1,23 @@
 // Which sequences of the data make up each micro-batch of each step.
 //
 // With R replicas of M micro-batches of B sequences, sequence b of micro-batch m of replica r in
-// step k, counted from 0, is number ((k*R + r)*M + m)*B + b of the training. At its end the file
+// step k, counted from 0, is number ((k*R + r)*M + m)*B + b of the training. At its end the data
 // starts again. If whole epochs are trained instead, an epoch begins with the first sequence of the
-// file in a new step, and its last step, which the file may not fill, is filled with sequences
+// data in a new step, and its last step, which the data may not fill, is filled with sequences
 // whose targets are all -1: they do not contribute to loss and gradient. The loss is the mean over
-// the tokens that count, and so is a validation's, which is a pass over the file or its beginning.
+// the tokens that count, and so is a validation's, which is a pass over the data or its beginning.
 //
-// A training that continues does so at a position in the data, whatever its batches are now.
+// Shuffled, each pass has the same sequences in an order of its own (permutation.h): what is number
+// i in the pass is the data's sequence At(i).
+//
+// A training that continues does so at a position in the data, whatever its batches are now. It is
+// how far the pass has come, in sequences, also where they are shuffled.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <mutex>
+#include <optional>
 
 #include "runtime/files/dataset.h"
 #include "schema/base/status.h"
@@ -43,6 +50,8 @@ class Batches {
     Position from;
     int64_t sequences_before = 0;
     int64_t repeat_after = 0;  // after this many steps the first sequences repeat; 0: never
+    // The seed of a shuffled order; none: that of the data. Not with repeat_after.
+    std::optional<uint64_t> shuffle;
   };
   explicit Batches(const Args& args);
   virtual ~Batches() = default;
@@ -61,12 +70,16 @@ class Batches {
   }
   // Where the training is before a step.
   Position Before(int64_t step) const;
-  // Tokens of a step that count, which are targets; and 1 / that, or 0 if there are none: such a
-  // step makes no update.
-  virtual int64_t Tokens(int64_t step) const;
-  double PerToken(int64_t step) const;
-  // How many steps before that one have none. Of a file, every sequence has some.
-  virtual int64_t EmptySteps(int64_t) const { return 0; }
+  // Targets of a step, in all replicas and micro-batches: all that it computes with, those that
+  // count, and 1 / that, or 0 if none does: such a step makes no update. Errors, of these and
+  // of EmptySteps: the data's target bits cannot be read. They allocate nothing unless there is
+  // one, and remember the last few steps; any number of threads can ask.
+  int64_t Positions(int64_t step) const;
+  virtual Result<int64_t> Tokens(int64_t step) const;
+  Result<double> PerToken(int64_t step) const;
+  // How many steps before that one have none. It is counted on from the step that was asked for
+  // last, and so costs nothing as steps go on.
+  virtual Result<int64_t> EmptySteps(int64_t step) const;
 
   // [B, T] tokens of a micro-batch. Errors: an illegal token.
   virtual Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
@@ -75,17 +88,30 @@ class Batches {
 
  private:
   int64_t StepsFor(int64_t sequences) const { return (sequences + PerStep() - 1) / PerStep(); }
-  // The number of a micro-batch's first sequence in the pass in which its step begins.
-  int64_t InPass(int64_t step, int replica, int micro) const {
-    return Before(step).sequence +
-           (int64_t{replica} * args_.microbatches + micro) * args_.micro_batch_size;
-  }
-  // The file's sequence for the number `sequence` of a pass; -1: none.
-  int64_t InFile(int64_t sequence) const;
+  // Where sequence i of a step is; past the end of an epoch: no less than pass_.
+  Position PlaceOf(int64_t step, int64_t i) const;
+  // The number of the data's sequence there; -1: none.
+  int64_t InData(const Position& place) const;
+  // Calls f(n) with that number for each sequence of a micro-batch.
+  template <typename F>
+  Status ForEachSequence(int64_t step, int replica, int micro, F f) const;
+  // Calls f(n, count) for those of a step that there are, `count` of which follow each other.
+  template <typename F>
+  Status ForEachRun(int64_t step, F f) const;
+  Result<int64_t> Count(int64_t step) const;
+  Result<int64_t> TokensLocked(int64_t step) const;
 
   const Args args_;
   // Sequences of a pass that ends in a step of its own; 0: the next one follows in the same step.
   int64_t pass_ = 0;
+
+  static constexpr int64_t kRemembered = 64;  // steps
+  struct Counted {
+    int64_t step = 0, tokens = 0;
+  };
+  mutable std::mutex mutex_;  // of all below
+  mutable std::array<Counted, kRemembered> counted_;
+  mutable int64_t asked_ = 1, empty_ = 0;  // steps before step asked_ that are empty
 };
 
 }  // namespace pp

@@ -91,7 +91,7 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
     // come.
     Await(index, iteration.number);
   } else {
-    Compute(index, iteration);
+    return Compute(index, iteration);
   }
   return {};
 }
@@ -110,37 +110,42 @@ Status Interpreter::Load(const StageCall& call, int64_t step) {
   return {};
 }
 
-StageCall Interpreter::CallOf(int index, const Iteration& iteration) const {
+Status Interpreter::MakeCall(int index, const Iteration& iteration, StageCall* call) const {
   const BoundList& list = *args_.list;
-  StageCall call = list.calls[index];
-  call.step = list.StepOf(index, iteration);
+  *call = list.calls[index];
+  call->step = list.StepOf(index, iteration);
   const int64_t age = std::max<int64_t>(0, list.list[index].version);
   const int32_t used = list.SlotOf(index, iteration, age);
-  if (call.op == Op::kStep) {
-    call.update = list.Updates(index, iteration) + 1;
-    call.weights_old += used * list.weights_bytes[index];
-    list.UseSlot(index, static_cast<int32_t>(call.update % list.versions[index]), &call);
-    // A step without targets makes no update, but the next version of the weights.
-    const int64_t made = args_.batches->EmptySteps(call.step) * list.steps[index];
-    call.per_token = args_.batches->PerToken(call.step);
-    // The optimizer counts steps of the whole training.
-    call.step += args_.steps_before;
-    call.update += args_.updates_before - made;
-  } else {
-    list.UseSlot(index, used, &call);
+  if (call->op == Op::kStep || call->micro >= 0) {
+    const Result<double> per_token = args_.batches->PerToken(call->step);
+    PP_RETURN_IF_ERROR(per_token.status());
+    call->per_token = *per_token;
   }
-  if (call.micro < 0) return call;
-  call.first_sequence = args_.batches->FirstSequence(call.step, args_.replica, call.micro);
-  const Draw draw = args_.batches->DrawAt(call.step);
-  call.draw_row = draw.row;
-  call.draw_number = draw.number;
-  call.temperature = draw.temperature;
-  call.per_token = args_.batches->PerToken(call.step);
-  return call;
+  if (call->op == Op::kStep) {
+    call->update = list.Updates(index, iteration) + 1;
+    call->weights_old += used * list.weights_bytes[index];
+    list.UseSlot(index, static_cast<int32_t>(call->update % list.versions[index]), call);
+    // A step without targets makes no update, but the next version of the weights.
+    const Result<int64_t> empty = args_.batches->EmptySteps(call->step);
+    PP_RETURN_IF_ERROR(empty.status());
+    // The optimizer counts steps of the whole training.
+    call->step += args_.steps_before;
+    call->update += args_.updates_before - *empty * list.steps[index];
+  } else {
+    list.UseSlot(index, used, call);
+  }
+  if (call->micro < 0) return {};
+  call->first_sequence = args_.batches->FirstSequence(call->step, args_.replica, call->micro);
+  const Draw draw = args_.batches->DrawAt(call->step);
+  call->draw_row = draw.row;
+  call->draw_number = draw.number;
+  call->temperature = draw.temperature;
+  return {};
 }
 
-void Interpreter::Compute(int index, const Iteration& iteration) {
-  const StageCall call = CallOf(index, iteration);
+Status Interpreter::Compute(int index, const Iteration& iteration) {
+  StageCall call;
+  PP_RETURN_IF_ERROR(MakeCall(index, iteration, &call));
   queue_.Submit(*args_.executor, call);
   const bool forward =
       call.op == Op::kForward || call.op == Op::kForwardDrop || call.op == Op::kEvaluate;
@@ -153,6 +158,7 @@ void Interpreter::Compute(int index, const Iteration& iteration) {
     queue_.CopyOut(&result.norm, call.norm + norm_blocks_, sizeof(double));
   if (call.op == Op::kStep && call.scaling != nullptr)
     queue_.CopyOut(&result.scaling, call.scaling, sizeof(kernels::LossScale));
+  return {};
 }
 
 void Interpreter::Drop(int index) {

@@ -72,8 +72,8 @@ class Interpreter {
   Status Execute(int index, const Iteration& iteration);
   void Await(int index, int64_t iteration);
   Status Load(const StageCall& call, int64_t step);
-  void Compute(int index, const Iteration& iteration);
-  StageCall CallOf(int index, const Iteration& iteration) const;
+  Status Compute(int index, const Iteration& iteration);
+  Status MakeCall(int index, const Iteration& iteration, StageCall* call) const;
   void Drop(int index);
 
   const Args args_;

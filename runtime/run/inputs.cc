@@ -17,7 +17,7 @@ namespace pp {
 namespace {
 
 constexpr int64_t kValidationBatches = 10;
-constexpr size_t kPrompt = 16;  // tokens
+constexpr int64_t kPrompt = 16;  // tokens
 
 std::string Named(const std::vector<std::string>& files) {
   if (files.size() == 1) return files.front();
@@ -292,9 +292,15 @@ Status Inputs::OpenValidation(std::vector<std::string>* notes) {
   args.repeat_after = count;
   val_batches_ = std::make_unique<Batches>(args);
   validation_ = {val_batches_.get(), count, 0, options_.val_every};
-  for (int64_t batch = 1; batch <= count; ++batch)
-    validation_.tokens += val_batches_->Tokens(batch);
-  return {};
+  for (int64_t batch = 1; batch <= count; ++batch) {
+    const Result<int64_t> tokens = val_batches_->Tokens(batch);
+    PP_RETURN_IF_ERROR(tokens.status());
+    validation_.tokens += *tokens;
+  }
+  if (validation_.tokens > 0) return {};
+  return Status::Invalid(fmt::format(
+      "--val-data: {}: no target of its first {} batches counts (at least one; --val-batches)",
+      Named(options_.val_data), count));
 }
 
 // The tokens of --prompt: a text's bytes, or ids.
@@ -332,15 +338,10 @@ Status Inputs::OpenSample() {
     sample_ = {options_.sample, std::move(*prompt), options_.temperature};
     return {};
   }
-  std::vector<int32_t> first(program_.job->sequence_length);
-  PP_RETURN_IF_ERROR(dataset.Inputs(0, first.data()));
-  const size_t prompt = std::min({kPrompt, first.size(), static_cast<size_t>(dataset.tokens())});
-  if (static_cast<int64_t>(prompt) == dataset.tokens()) {  // whose last token is a target alone
-    std::vector<int32_t> targets(first.size());
-    PP_RETURN_IF_ERROR(dataset.Targets(0, targets.data()));
-    first[prompt - 1] = targets[prompt - 2];
-  }
-  first.resize(prompt);
+  const int64_t tokens =
+      std::min<int64_t>({kPrompt, program_.job->sequence_length, dataset.tokens()});
+  std::vector<int32_t> first(tokens);
+  PP_RETURN_IF_ERROR(dataset.Read(0, tokens, first.data()));
   sample_ = {options_.sample, std::move(first), options_.temperature};
   return {};
 }

@@ -48,8 +48,10 @@ Status Reporter::Report(const std::vector<ControlMessage>& reports) {
   PP_RETURN_IF_ERROR(CheckNumbers(program_, inputs_, reports));
   ++last_step_;
   if (options_.on_step) {
+    const Result<StepReport> step = Combine(program_, inputs_, reports);
+    PP_RETURN_IF_ERROR(step.status());
     const FileOperation operation(&files_, "write", "the log");
-    PP_RETURN_IF_ERROR(options_.on_step(Combine(program_, inputs_, reports)));
+    PP_RETURN_IF_ERROR(options_.on_step(*step));
   }
   FinishSaving(reports);
   rank_->Consumed(last_step_);
@@ -91,12 +93,13 @@ Status Reporter::Save(int64_t step, const std::vector<ControlMessage>& reports) 
   const bool scales = InfoOf(program_.job->dtype).scales_loss;
   const Batches& batches = inputs_.batches();
   const Position position = batches.Before(last_step_ + 1);
+  const Result<int64_t> empty = batches.EmptySteps(last_step_ + 1);
+  PP_RETURN_IF_ERROR(empty.status());
   std::vector<std::string> notes;
   PP_RETURN_IF_ERROR(options_.save_to->Finish(
       {.model = ToJson(program_.job->model),
        .step = step,
-       .updates = inputs_.updates_before() +
-                  (last_step_ - batches.EmptySteps(last_step_ + 1)) * UpdatesPerStep(),
+       .updates = inputs_.updates_before() + (last_step_ - *empty) * UpdatesPerStep(),
        .by_epochs = options_.epochs > 0,
        .pass = position.pass,
        .sequence = position.sequence,

@@ -28,7 +28,7 @@ class SampledText : public Batches {
   Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const override;
   Status Targets(int64_t step, int replica, int micro, int32_t* targets) const override;
   Draw DrawAt(int64_t step) const override;
-  int64_t Tokens(int64_t) const override { return 0; }
+  Result<int64_t> Tokens(int64_t) const override { return 0; }
 
   // One thread adds; any thread can ask how many there are, and read those.
   void Add(int32_t token);

@@ -48,17 +48,18 @@ Status CheckNumbers(const Program& program, const Inputs& inputs,
   return {};
 }
 
-StepReport Combine(const Program& program, const Inputs& inputs,
-                   const std::vector<ControlMessage>& reports) {
+Result<StepReport> Combine(const Program& program, const Inputs& inputs,
+                           const std::vector<ControlMessage>& reports) {
   StepReport step;
   step.step = inputs.steps_before() + reports[0].step;
-  const auto tokens = static_cast<double>(inputs.batches().Tokens(reports[0].step));
+  const Result<int64_t> tokens = inputs.batches().Tokens(reports[0].step);
+  PP_RETURN_IF_ERROR(tokens.status());
   for (const ControlMessage& report : reports) {
     step.loss += report.loss;
     step.peak_bytes.push_back(report.peak_bytes);
   }
-  step.empty = tokens == 0;
-  if (!step.empty) step.loss /= tokens;
+  step.empty = *tokens == 0;
+  if (!step.empty) step.loss /= static_cast<double>(*tokens);
   step.val_loss = ValidationLoss(inputs, reports);
   step.steps = inputs.optimizer().steps;
   if (program.clip) step.grad_norm = reports[0].grad_norm;
@@ -68,7 +69,8 @@ StepReport Combine(const Program& program, const Inputs& inputs,
   }
   step.learning_rate = LearningRate(inputs.optimizer(), step.step);
   step.seconds = reports[0].seconds;
-  step.tokens_per_second = tokens / step.seconds;
+  step.tokens_per_second =
+      static_cast<double>(inputs.batches().Positions(reports[0].step)) / step.seconds;
   return step;
 }
 

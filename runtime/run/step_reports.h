@@ -22,7 +22,8 @@ Status CheckNumbers(const Program& program, const Inputs& inputs,
 std::optional<double> ValidationLoss(const Inputs& inputs,
                                      const std::vector<ControlMessage>& reports);
 
-StepReport Combine(const Program& program, const Inputs& inputs,
-                   const std::vector<ControlMessage>& reports);
+// Failed: how many of its targets count cannot be read.
+Result<StepReport> Combine(const Program& program, const Inputs& inputs,
+                           const std::vector<ControlMessage>& reports);
 
 }  // namespace pp

@@ -212,23 +212,25 @@ class WithEmptySteps : public Batches {
         tokens_(args.micro_batch_size * args.sequence_length),
         empty_(std::move(empty)) {}
 
-  int64_t EmptySteps(int64_t step) const override {
-    return std::distance(empty_.begin(), empty_.lower_bound(step));
-  }
-  int64_t Tokens(int64_t step) const override {
-    return empty_.contains(step) ? 0 : Batches::Tokens(step - EmptySteps(step));
+  Result<int64_t> EmptySteps(int64_t step) const override { return EmptyBefore(step); }
+  Result<int64_t> Tokens(int64_t step) const override {
+    return empty_.contains(step) ? Result<int64_t>(0) : Batches::Tokens(step - EmptyBefore(step));
   }
   Status Inputs(int64_t step, int replica, int micro, int32_t* out) const override {
-    return Batches::Inputs(step - EmptySteps(step), replica, micro, out);
+    return Batches::Inputs(step - EmptyBefore(step), replica, micro, out);
   }
   Status Targets(int64_t step, int replica, int micro, int32_t* out) const override {
     if (!empty_.contains(step))
-      return Batches::Targets(step - EmptySteps(step), replica, micro, out);
+      return Batches::Targets(step - EmptyBefore(step), replica, micro, out);
     std::fill_n(out, tokens_, -1);
     return {};
   }
 
  private:
+  int64_t EmptyBefore(int64_t step) const {
+    return std::distance(empty_.begin(), empty_.lower_bound(step));
+  }
+
   const int64_t tokens_;
   const std::set<int64_t> empty_;
 };

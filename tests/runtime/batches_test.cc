@@ -69,8 +69,8 @@ std::vector<std::vector<int>> TargetsOf(const Batches& batches, const Batches::A
         for (const auto& sequence : Read(batches, args, step, r, m).targets)
           for (const int32_t target : sequence)
             if (target >= 0) all[step - 1].push_back(target - 1);
-    CHECK(batches.Tokens(step) == static_cast<int64_t>(all[step - 1].size()));
-    CHECK(batches.PerToken(step) == 1.0 / static_cast<double>(all[step - 1].size()));
+    CHECK(*batches.Tokens(step) == static_cast<int64_t>(all[step - 1].size()));
+    CHECK(*batches.PerToken(step) == 1.0 / static_cast<double>(all[step - 1].size()));
   }
   return all;
 }
@@ -98,8 +98,8 @@ TEST_CASE("sequence b of micro-batch m of replica r in step k is number ((k R + 
           CHECK(read.targets[b] == Sequence(next % 40, 1));
         }
       }
-  CHECK(batches.Tokens(1) == 2 * 3 * 2 * kLength);
-  CHECK(batches.Tokens(1000) == 2 * 3 * 2 * kLength);
+  CHECK(*batches.Tokens(1) == 2 * 3 * 2 * kLength);
+  CHECK(*batches.Tokens(1000) == 2 * 3 * 2 * kLength);
 }
 
 TEST_CASE("an epoch has every sequence of the file once, in order, and nothing else that counts") {
@@ -133,7 +133,7 @@ TEST_CASE("an epoch has every sequence of the file once, in order, and nothing e
             }
           }
         }
-      CHECK(batches.Tokens(step) == tokens);
+      CHECK(*batches.Tokens(step) == tokens);
       CHECK(tokens > 0);
       CHECK((step % per_epoch != 0 || next >= sequences));
     }
@@ -148,9 +148,9 @@ TEST_CASE("an epoch begins with the file's first sequence in a step of its own")
   CHECK(batches.Steps() == 6);
   for (const int64_t step : {1, 3, 5}) {
     CHECK(Read(batches, args, step, 0, 0).inputs[0] == Sequence(0, 0));
-    CHECK(batches.Tokens(step) == 4 * kLength);
+    CHECK(*batches.Tokens(step) == 4 * kLength);
     CHECK(Read(batches, args, step + 1, 0, 0).inputs[0] == Sequence(4, 0));
-    CHECK(batches.Tokens(step + 1) == kLength);
+    CHECK(*batches.Tokens(step + 1) == kLength);
   }
 }
 
