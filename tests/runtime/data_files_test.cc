@@ -126,7 +126,8 @@ TEST_CASE("a text and a file of tokens are refused, and both are named") {
 
 TEST_CASE("what is wrong with one of several files is said with its name and place") {
   const Folder folder;
-  const std::string right = " (a text, a token file of tools/tokens, an llm.c .bin or a Megatron .bin/.idx is needed)";
+  const std::string right =
+      " (a text, a token file of tools/tokens, an llm.c .bin or a Megatron .bin/.idx is needed)";
   Write(folder, "a.txt", "abc");
   Write(folder, "b.txt", "de\xff");
   Write(folder, "empty", "");

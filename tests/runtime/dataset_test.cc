@@ -61,7 +61,8 @@ std::vector<int32_t> Targets(const Dataset& data, int64_t n, int length = 4) {
 }
 
 using Tokens = std::vector<int32_t>;
-constexpr const char* kNeeded = " (a text, a token file of tools/tokens, an llm.c .bin or a Megatron .bin/.idx is needed)";
+constexpr const char* kNeeded =
+    " (a text, a token file of tools/tokens, an llm.c .bin or a Megatron .bin/.idx is needed)";
 
 TEST_CASE("the bytes of a text are its tokens, and sequences share their last token") {
   Folder folder;

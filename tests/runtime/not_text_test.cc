@@ -9,7 +9,8 @@
 namespace pp {
 namespace {
 
-constexpr const char* kNeeded = " (a text, a token file of tools/tokens, an llm.c .bin or a Megatron .bin/.idx is needed)";
+constexpr const char* kNeeded =
+    " (a text, a token file of tools/tokens, an llm.c .bin or a Megatron .bin/.idx is needed)";
 
 TEST_CASE("what is no text is named") {
   const Folder folder;

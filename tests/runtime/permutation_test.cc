@@ -30,7 +30,7 @@ TEST_CASE("every number comes once, for every size") {
       INFO(size << ", pass " << pass);
       REQUIRE(HasEachOnce(Order(size, pass, size)));
     }
-  for (const int64_t size : {1023, 1024, 1025, 65536, 65537, 1000003, (1 << 22) + 1}) {
+  for (const int64_t size : {1023, 1024, 1025, 65536, 65537, 1000003}) {
     INFO(size);
     REQUIRE(HasEachOnce(Order(1, 0, size)));
   }
@@ -80,7 +80,7 @@ TEST_CASE("a number comes at every place equally often, over passes and over see
   for (const int64_t size : {5, 6, 16, 37, 100})
     for (const bool by_pass : {true, false}) {
       INFO(size);
-      constexpr int64_t kOrders = 100000;
+      constexpr int64_t kOrders = 40000;
       std::vector<int64_t> first(size), middle(size), next(size);
       for (int64_t k = 0; k < kOrders; ++k) {
         const Permutation order(by_pass ? 9 : k, by_pass ? k : 9, size);
