@@ -1,7 +1,7 @@
 // Training data: the tokens of one file or of several, one after the other, cut into sequences.
 //
 // Four formats, told apart by content:
-//   token file         of tools/tokens (token_file.h), which also says which tokens count as targets
+//   token file         of tools/tokens (token_file.h), which says which tokens count as targets
 //   llm.c token file   256 int32 (20240520, version 1, number of tokens, zeros), then uint16
 //                      tokens, as of GPT-2; or (20240801, version 7 ..) and uint32 tokens, as of
 //                      LLaMA 3

@@ -15,6 +15,7 @@
 #include "compiler/compile.h"
 #include "compiler/scheme.h"
 #include "runtime/files/batches.h"
+#include "tests/data_bytes.h"
 #include "tests/folder.h"
 #include "tests/kept_report.h"
 #include "tests/models.h"
@@ -144,6 +145,64 @@ TEST_CASE("losses and validations are means over the targets of the file") {
         }
       }
     }
+}
+
+// The loss of each target of the text, by plans that end with it: a model does not look ahead.
+std::vector<double> TargetLosses(const std::string& text) {
+  std::vector<double> losses;
+  for (size_t first = 0; first + 1 < text.size(); first += kLength) {
+    double before = 0;
+    for (size_t count = 1; count <= kLength && first + count < text.size(); ++count) {
+      const double sum = SequenceLosses(text.substr(first, count + 1), "gpt2")[0];
+      losses.push_back(sum - std::exchange(before, sum));
+    }
+  }
+  return losses;
+}
+
+TEST_CASE("losses and validations are means over the targets that count") {
+  const Folder folder;
+  const std::string text = TextOf(45);
+  const std::vector<double> losses = TargetLosses(text);
+  REQUIRE(losses.size() == 44);
+  // The third sequence has no target, the fourth one.
+  std::vector<bool> counts;
+  for (int i = 0; i < 45; ++i) counts.push_back(i % 3 != 1 && (i <= 16 || i > 31));
+  counts[27] = true;
+  TrainOptions options;
+  options.optimizer.learning_rate = 0;
+  options.val_batches = 0;
+  options.data = options.val_data =
+      Write(folder, "tokens", TokenFileBytes({text.begin(), text.end()}, 2, {0}, counts));
+  const auto add = [&](int64_t n, double* sum, int64_t* targets) {
+    for (int64_t i = n * kLength; i < std::min<int64_t>((n + 1) * kLength, 44); ++i)
+      if (counts[i + 1]) *sum += losses[i], ++*targets;
+  };
+  double whole = 0;
+  int64_t all_targets = 0, empty = 0;
+  for (int64_t n = 0; n < 6; ++n) add(n, &whole, &all_targets);
+  for (const Cut& shape : kShapes)
+    for (const int64_t epochs : {0, 2}) {
+      INFO(shape.Text() << ", " << epochs << " epochs");
+      options.epochs = epochs;
+      options.optimizer.steps = 12 / shape.PerStep() + 1;
+      const KeptReport report = MustTrain(MustCompile(shape.Options()), options);
+      int64_t next = 0;
+      for (const StepReport& step : report.steps) {
+        double sum = 0;
+        int64_t targets = 0;
+        for (int i = 0; i < shape.PerStep() && (epochs == 0 || next < 6); ++i, ++next)
+          add(next % 6, &sum, &targets);
+        if (epochs > 0 && next == 6) next = 0;
+        CHECK(step.empty == (targets == 0));
+        if (targets > 0)
+          CHECK(std::abs(step.loss - sum / static_cast<double>(targets)) < 1e-5 * step.loss);
+        empty += targets == 0 ? 1 : 0;
+      }
+      CHECK(std::abs(*report.steps.back().val_loss - whole / static_cast<double>(all_targets)) <
+            1e-5 * whole);
+    }
+  CHECK(empty > 2);
 }
 
 TEST_CASE("what a sequence lacks changes no gradient") {
