@@ -6,8 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "runtime/files/checkpoint.h"
+#include "runtime/files/patterns.h"
 #include "runtime/files/source_files.h"
 #include "runtime/files/weight_files.h"
 #include "runtime/main/transports.h"
@@ -113,6 +115,13 @@ Status FinishOptions(Arguments* a) {
   if (t.data.empty() && t.tune_gemms.empty())
     return Status::Invalid("--data is required (piperun --help)");
   PP_RETURN_IF_ERROR(CheckTogether(*a));
+  const auto expand = [](const char* option, std::vector<std::string>* files) {
+    Result<std::vector<std::string>> expanded = ExpandPatterns(*files);
+    if (expanded.ok()) *files = std::move(*expanded);
+    return expanded.status().In(option);
+  };
+  PP_RETURN_IF_ERROR(expand("--data", &t.data));
+  PP_RETURN_IF_ERROR(expand("--val-data", &t.val_data));
   if (!a->given.contains("--min-lr"))
     t.optimizer.min_learning_rate = 0.1 * t.optimizer.learning_rate;
   while (t.save.size() > 1 && t.save.back() == '/') t.save.pop_back();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/files/weight_files.h"
+#include "runtime/run/run_options_table.h"
 #include "runtime/run/settings.h"
 #include "schema/base/number.h"
 #include "schema/base/split.h"
@@ -132,6 +133,7 @@ Status Inputs::CheckData(std::vector<std::string>* notes) {
   PP_RETURN_IF_ERROR(digest.status());
   data_digest_ = *digest;
   if (!checkpoint_) return {};
+  PP_RETURN_IF_ERROR(CheckOrder());
   const Manifest& manifest = checkpoint_->manifest;
   const std::string& folder = checkpoint_->folder;
   if (!manifest.data) {
@@ -147,6 +149,26 @@ Status Inputs::CheckData(std::vector<std::string>* notes) {
   }
   TellChanges(notes);
   return {};
+}
+
+// In the middle of a pass the rest of it is known only by the order that it began in.
+Status Inputs::CheckOrder() const {
+  const Manifest& manifest = checkpoint_->manifest;
+  const auto saved = manifest.options.find("--shuffle");
+  const bool shuffled = saved != manifest.options.end() && saved->second == YesNo(true);
+  if (SavedPosition().sequence == 0 || (!shuffled && !options_.shuffle) || options_.new_data)
+    return {};
+  if (shuffled != options_.shuffle)
+    return Status::Invalid(
+        fmt::format("--shuffle: is {}given, and {} is in the middle of a pass {} it (only where a "
+                    "pass ends)",
+                    shuffled ? "not " : "", checkpoint_->folder, shuffled ? "with" : "without"));
+  const int now = program_.job->sequence_length;
+  if (manifest.sequence_length == now) return {};
+  return Status::Invalid(fmt::format(
+      "--shuffle: the plan's sequences have {} tokens, and {} is in the middle of a pass over "
+      "sequences of {} (another length only where a pass ends)",
+      now, checkpoint_->folder, manifest.sequence_length));
 }
 
 // All ranks read the same files, which Digest compares: one of them checks what is in them.
@@ -220,7 +242,13 @@ Result<Dataset> Inputs::OpenDataset(const std::vector<std::string>& files) const
   const int tokens = program_.job->model.vocab_size;
   Result<Dataset> dataset = Dataset::Open(
       files, {.vocab_size = tokens, .sequence_length = program_.job->sequence_length});
-  if (!dataset.ok() || !dataset->is_text() || options_.bytes) return dataset;
+  if (!dataset.ok()) return dataset;
+  if (const int64_t row = dataset->row(); row > 0 && row != program_.job->sequence_length)
+    return Status::Invalid(
+        fmt::format("{}: has an example every {} tokens, and the plan's sequences have {} (pipec "
+                    "compile --seq-length {})",
+                    Named(files), row, program_.job->sequence_length, row));
+  if (!dataset->is_text() || options_.bytes) return dataset;
   const std::string right = "--bytes, if its bytes are to be the tokens, or a file of tokens";
   if (tokens > kBytes)
     return Status::Invalid(fmt::format("{}: is a text, and the plan's model has {} tokens ({})",
@@ -248,6 +276,7 @@ Status Inputs::OpenData() {
   args.epochs = options_.epochs;
   args.from = PositionBefore();
   args.sequences_before = sequences_before();
+  if (options_.shuffle) args.shuffle = seed();
   batches_ = options_.make_batches ? options_.make_batches(args) : std::make_unique<Batches>(args);
   if (options_.epochs > 0) optimizer_.steps = steps_before() + batches_->Steps();
   return CheckSteps();

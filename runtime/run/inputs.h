@@ -65,6 +65,7 @@ class Inputs {
  private:
   Status CheckCheckpoint(std::vector<std::string>* notes) const;
   Status CheckData(std::vector<std::string>* notes);
+  Status CheckOrder() const;
   void TellChanges(std::vector<std::string>* notes) const;
   Position SavedPosition() const;
   Position PositionBefore() const;

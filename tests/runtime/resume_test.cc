@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -131,6 +132,77 @@ TEST_CASE("a training goes on with its data and its options, or says what is not
   const Outcome from_old = on({.data = grown});
   REQUIRE(from_old.status.message() == "");
   CHECK(from_old.notes[1] == last + " does not say which data it was trained with");
+}
+
+TEST_CASE("a shuffled training goes on in the order of its pass") {
+  const ModelConfig model = TinyModel(false);
+  const Layout shape = {"1f1b", 2};
+  // 20 sequences of 8 tokens: steps of 8, 8 and 4 of them.
+  const auto steps = [&](const Folder& folder, int until, bool shuffle, int length = 8) {
+    return Steps{.until = until,
+                 .save_every = 1,
+                 .seed = 5,
+                 .data = folder.WriteText("short.txt", 20 * 8 + 1),
+                 .sequence_length = length,
+                 .options = [=](TrainOptions* t) { t->shuffle = shuffle, t->epochs = 3; }};
+  };
+  const Folder whole;
+  const Outcome all = Run(model, shape, whole, steps(whole, 9, true));
+  REQUIRE(all.status.message() == "");
+  REQUIRE(all.numbers.size() == 18);
+  const Folder ordered;
+  CHECK(Run(model, shape, ordered, steps(ordered, 9, false)).numbers != all.numbers);
+  // Stopped after each step, and continued under another layout.
+  for (int stop = 1; stop < 9; ++stop) {
+    INFO("stopped after step " << stop);
+    const Folder folder;
+    Steps first = steps(folder, 9, true);
+    std::atomic<int> requests = 0;
+    first.on_step = [&](int64_t step) { requests = step >= stop - 1; };
+    const auto options = first.options;
+    first.options = [&](TrainOptions* t) { options(t), t->stop_requests = &requests; };
+    if (stop == 1) requests = 1;
+    Run(model, shape, folder, first);
+    const int64_t reached = SavedSteps(folder / "saves")[0];
+    Steps second = steps(folder, 9, true);
+    second.resume = true;
+    const Outcome on = Run(model, {"gpipe", 4}, folder, second);
+    if (reached == 9) continue;
+    REQUIRE(on.status.message() == "");
+    CHECK(on.numbers == std::vector<double>(all.numbers.begin() + 2 * reached, all.numbers.end()));
+  }
+  // Another order, or other sequences, begin where a pass does.
+  for (const int stop : {1, 3}) {
+    INFO("saved after step " << stop);
+    const bool within = stop == 1;
+    const Folder folder;
+    Steps first = steps(folder, stop, true);
+    first.options = [=](TrainOptions* t) { t->shuffle = true; };  // by steps, of 8 sequences
+    if (!within) first.plan = [](CompileOptions* c) { c->shape.microbatches = 20; };
+    if (!within) first.until = 1;
+    REQUIRE(Run(model, shape, folder, first).status.message() == "");
+    const std::string last = StepFolder(folder / "saves", 1);
+    const auto error = [&](bool shuffle, int length) {
+      Steps on = steps(folder, 9, shuffle, length);
+      on.resume = true;
+      on.save_every = 100;
+      std::string message = Run(model, shape, folder, on).status.message();
+      for (const int64_t step : SavedSteps(folder / "saves"))
+        if (step > 1) fs::remove_all(StepFolder(folder / "saves", step));
+      return message;
+    };
+    CHECK(error(false, 8) == (within ? "--shuffle: is not given, and " + last +
+                                           " is in the middle of a pass with it (only where a pass "
+                                           "ends)"
+                                     : ""));
+    CHECK(error(true, 4) ==
+          (within
+               ? "--shuffle: the plan's sequences have 4 tokens, and " + last +
+                     " is in the middle of a pass over sequences of 8 (another length only where "
+                     "a pass ends)"
+               : ""));
+    CHECK(error(true, 8) == "");
+  }
 }
 
 TEST_CASE("a training goes on with other batches, by epochs or by steps") {

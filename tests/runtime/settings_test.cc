@@ -36,7 +36,6 @@ const Change kChanges[] = {
     {"--beta1", [](auto* t) { t->optimizer.beta1 = 0.8; }, nullptr, "0.8", "0.9"},
     {"--beta2", [](auto* t) { t->optimizer.beta2 = 0.999; }, nullptr, "0.999", "0.95"},
     {"--eps", [](auto* t) { t->optimizer.epsilon = 1e-6; }, nullptr, "1e-06", "1e-08"},
-    {"--shuffle", [](auto* t) { t->shuffle = true; }, nullptr, "yes", "no"},
     {"--weight-decay", [](auto* t) { t->optimizer.weight_decay = 0; }, nullptr, "0", "0.1"},
     {"--grad-clip", [](auto* t) { t->optimizer.grad_clip = 2; }, nullptr, "2", "1"},
     {"--loss-scale-every", [](auto* t) { t->optimizer.loss_scale_every = 9; }, nullptr, "9",
@@ -99,7 +98,7 @@ TEST_CASE("whatever decides the numbers is said where it is not as it was") {
   const std::string last = Begin(folder);
   const auto manifest = ReadManifest(last);
   REQUIRE(manifest.ok());
-  std::set<std::string> names;
+  std::set<std::string> names = {"--shuffle"};  // which is refused (resume_test)
   for (const Change& change : kChanges) {
     INFO(change.name);
     names.insert(change.name);
