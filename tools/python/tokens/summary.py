@@ -1,0 +1,35 @@
+"""What a token file has, in a few lines."""
+
+from .token_file import Writer
+
+BAR = 40  # characters of the longest
+
+
+class Lengths:
+    """How many documents have how many tokens, by powers of two, before rows are filled or cut."""
+
+    def __init__(self):
+        self._buckets: dict[int, int] = {}  # of 2^k to 2^(k+1) - 1 tokens, by k
+
+    def add(self, tokens: int) -> None:
+        k = tokens.bit_length() - 1
+        self._buckets[k] = self._buckets.get(k, 0) + 1
+
+    def lines(self) -> list[str]:
+        most = max(self._buckets.values(), default=0)
+        lines = []
+        for k in range(min(self._buckets, default=0), max(self._buckets, default=-1) + 1):
+            count = self._buckets.get(k, 0)
+            bar = "#" * -(-count * BAR // most)
+            lines.append(f"  {1 << k:>8} to {(2 << k) - 1:>8} tokens {count:>9}  {bar}".rstrip())
+        return lines
+
+
+def summary(path: str, writer: Writer, lengths: Lengths, cut: int) -> str:
+    share = 100 * writer.counting / writer.tokens
+    lines = [f"{path}: {writer.documents} documents, {writer.tokens} tokens of "
+             f"{8 * writer.token_bytes} bits, {writer.counting} count as targets ({share:.1f} %)"]
+    lines += lengths.lines()
+    if writer.row:
+        lines.append(f"{writer.documents} rows of {writer.row} tokens, {cut} cut")
+    return "\n".join(lines)
