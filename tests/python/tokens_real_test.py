@@ -117,9 +117,9 @@ class TextsTest(Case):
         self.assertEqual(self.documents(), [([1, *the, *dog, 0], [False] * (1 + len(the)) + [True] * (len(dog) + 1))])
 
     def test_a_long_text(self):
-        """Four pieces, for a tokenizer with words; in one, for one without."""
-        text = "".join(self.rng.choice(TEXTS) for _ in range(90_000))
-        self.assertGreater(len(text), 3 << 20)
+        """Three pieces, for a tokenizer with words; in one, for one without."""
+        text = "".join(self.rng.choice(TEXTS) for _ in range(18_000))
+        self.assertGreater(len(text), 1 << 19)
         (self.folder / "long.txt").write_text(text)
         for make in (byte_level, with_blanks):
             tokenizer = make(self.folder / make.__name__)

@@ -201,6 +201,13 @@ class DocumentsTest(Case):
                      "in.jsonl", tokenizer=Letters(names={}))
         self.refused("--eos: '<nix>' is no token of the tokenizer (one of its vocabulary)", "in.jsonl", eos="<nix>")
 
+    def test_sixteen_bits_where_they_suffice(self):
+        self.write("in.jsonl", [{"text": "a"}])
+        for size, width in ((1 << 16, 2), ((1 << 16) + 1, 4)):
+            self.make("in.jsonl", tokenizer=Letters(size))
+            self.assertEqual(token_file.Reader("out").token_bytes, width)
+            self.assertEqual(token_file.Reader("out").document(0)[0].tolist(), [Letters(size).id_of("a"), END])
+
     def test_memory_does_not_grow(self):
         """Eight times the documents, and a text eight times as long: 200 kB of tokens more."""
         with mock.patch.multiple(examples, BATCH_CHARACTERS=2000), mock.patch.multiple(sources, BLOCK=2000), \
@@ -263,6 +270,7 @@ class SourcesTest(Case):
                 ("a", '\ufeff\n \n{"text": "b"}\r\n\n{"text": "c"}', ["b", "c"]),
                 ("a", '{"text": "b\\u2028"}\n{"text": "c\u2028d"}\n', ["b\u2028", "c\u2028d"]),
                 ("a", '{"text": "' + long + '"}\n{"text": "c"}\n', [long, "c"]),
+                ("a", '{"text":\r"b"}\n{"text": "c"}\n', ["b", "c"]),
                 ("a", "{ int x; }\n", ["{ int x; }\n"]),
                 ("a", "\ufeff\n a\r\nb", ["\n a\r\nb"]),
                 ("a", '"text"\n', ['"text"\n']),

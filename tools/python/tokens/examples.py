@@ -10,7 +10,7 @@ from .chats import Chats
 from .pieces import pieces
 from .sources import Document
 
-BATCH_CHARACTERS, BATCH_DOCUMENTS = 1 << 20, 1024
+BATCH_CHARACTERS, BATCH_DOCUMENTS = 1 << 18, 1024
 Part = tuple[np.ndarray, np.ndarray]  # tokens, and which of them count
 _SURROGATE = re.compile("[\ud800-\udfff]")  # halves of characters, which only JSON's \u can write
 

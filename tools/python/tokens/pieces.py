@@ -9,7 +9,7 @@ tokenizer that begins every text with a blank) the whole text is one piece.
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-PIECE = 1 << 20  # characters, at least, of which the last
+PIECE = 1 << 18  # characters, at least, of which the last
 CLOSE = 4096  # are where a cut is looked for,
 SIDE = 1024  # and so many on each side of it tokenised
 TRIES = 32

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 from . import Refusal, shown
 
-BLOCK = 1 << 20  # bytes of a text that are read at a time
+BLOCK = 1 << 18  # bytes of a text that are read at a time
 # What a line has, by kind; and what it may have besides.
 KEYS = {"text": ("text",), "prompt": ("prompt", "completion"), "messages": ("messages",)}
 BESIDES = {"messages": ("tools",)}

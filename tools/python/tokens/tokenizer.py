@@ -51,6 +51,8 @@ class Tokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(data))
         except Exception as error:  # the library raises no other class
             raise Refusal(f"{path}: {shown(str(error))} (a file of the library tokenizers)") from error
+        # Without offsets, where the version has it.
+        self._encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
         self.size = max(ids, default=-1) + 1  # every token is less
         self.names = named_tokens(Path(folder))
@@ -72,7 +74,7 @@ class Tokenizer:
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         """Tokens of each text, without special ones but for those that it has in it."""
-        return [each.ids for each in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        return [each.ids for each in self._encode(texts, add_special_tokens=False)]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], np.ndarray]:
         """Also where in the text each token begins, in characters."""
