@@ -1,6 +1,7 @@
 """tools/tokens with tokenizers that the library `tokenizers` makes, and beside transformers where
 that is there. Run by tokens_test.sh."""
 
+import itertools
 import json
 import os
 import random
@@ -22,6 +23,8 @@ TEXTS = ["The quick brown fox jumps over the lazy dog.\n\nHello, world!  It's 3 
 SPECIALS = ["<|endoftext|>", "<s>", "<|im_start|>", "<|im_end|>"]
 CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+LABELS = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+          "{% if add_generation_prompt %}assistant: {% endif %}")
 MARKED = ("{{ bos_token }}{%- for m in messages %}\n  {%- if m.role == 'assistant' %}\n<|im_start|>assistant\n"
           "{% generation %}{{ m.content | trim }}<|im_end|>{% endgeneration %}\n  {%- else %}\n<|im_start|>{{ m.role }} "
           "{{ tools | tojson if tools else '' }}\n{{ m.content }}<|im_end|>\n  {%- endif %}\n{%- endfor %}")
@@ -133,27 +136,28 @@ class ChatsTest(Case):
         return [[{"role": role, "content": self.text()} for role in roles[:self.rng.choice([3, 5])]] for _ in range(100)]
 
     def test_what_counts(self):
-        """With a template without marks, the texts of the runs that count."""
-        for make in (byte_level, with_blanks):
-            tokenizer = make(self.folder / make.__name__, chat_template=CHATML)
+        """With templates without marks: the texts of the runs that count. A blank before the assistant's
+        first word, which the template of LABELS has, and that word are one token, which counts."""
+        for make, template in itertools.product((byte_level, with_blanks), (CHATML, LABELS)):
+            name = f"{make.__name__}-{len(template)}"
+            tokenizer = make(self.folder / name, chat_template=template)
+            before, after = ("<|im_start|>{}\n", "<|im_end|>\n") if template == CHATML else ("{}: ", "\n")
             chats = self.chats()
-            self.tool(self.write([{"messages": chat} for chat in chats]), "--tokenizer", make.__name__, "-o", "out")
-            end = tokenizer.token_to_id("<|endoftext|>")
+            self.tool(self.write([{"messages": chat} for chat in chats]), "--tokenizer", name, "-o", "out")
             for chat, (ids, counts) in zip(chats, self.documents(), strict=True):
-                text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in chat)
-                self.assertEqual(ids, tokenizer.encode(text).ids + [end])
-                said = [[]]
-                for token, does_count in zip(ids, counts):
-                    if does_count:
-                        said[-1].append(token)
-                    elif said[-1]:
-                        said.append([])
-                wanted = [m["content"] + "<|im_end|>" for m in chat if m["role"] == "assistant"]
-                got = [tokenizer.decode(run, skip_special_tokens=False) for run in said if run]
-                self.assertEqual(len(got), len(wanted))
-                for one, other in zip(got, wanted):
-                    # Without blanks, which a token may have from the line break before it.
-                    self.assertEqual(one.strip(), other.lstrip())
+                text = "".join(before.format(m["role"]) + m["content"] + after for m in chat)
+                self.assertEqual(ids, tokenizer.encode(text, add_special_tokens=False).ids
+                                 + [tokenizer.token_to_id("<|endoftext|>")])
+                ends = [after.removesuffix("\n") or "\n"] * len(chat)
+                ends[-1] += "<|endoftext|>" if template == LABELS else ""
+                wanted = [m["content"] + end for m, end in zip(chat, ends) if m["role"] == "assistant"]
+                runs = [[token for token, _ in run] for does_count, run in
+                        itertools.groupby(zip(ids, counts), lambda pair: pair[1]) if does_count]
+                for run, said in zip(runs, wanted, strict=True):
+                    got = tokenizer.decode(run, skip_special_tokens=False)
+                    if not tokenizer.decode(run[:1], skip_special_tokens=False).strip():
+                        self.assertTrue(said.endswith(got), (got, said))
+                    self.assertEqual(got.lstrip(), said.lstrip())
 
     def test_errors(self):
         byte_level(self.folder / "none")

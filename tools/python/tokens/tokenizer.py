@@ -45,7 +45,7 @@ class Tokenizer:
         try:
             whole = tokenizers.Tokenizer.from_str(json.dumps(data))
             # Special tokens are added here, once; and offsets are those of all that a token stands
-            # for, also of blanks, which some post-processors take off.
+            # for, where some post-processors move a blank to the end of it.
             for key in ("post_processor", "truncation", "padding"):
                 data[key] = None
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(data))
@@ -77,9 +77,14 @@ class Tokenizer:
         return [each.ids for each in self._encode(texts, add_special_tokens=False)]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], np.ndarray]:
-        """Also where in the text each token begins, in characters."""
+        """Also where in the text each token begins, in characters; with its first character that is
+        not blank, if it has one, as a word that comes after a blank belongs to what the word does."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, np.array([start for start, _ in encoding.offsets], np.int64)
+        starts = np.array([start for start, _ in encoding.offsets], np.int64)
+        for i, (start, end) in enumerate(encoding.offsets):
+            word = text[start:end].lstrip()
+            starts[i] = end - len(word) if word else start
+        return encoding.ids, starts
 
     def decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
