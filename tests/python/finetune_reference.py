@@ -95,7 +95,8 @@ def counting(batches):
 
 
 def train(model, sequences, order, validation=None, every=0, val_batches=()):
-    """Losses, gradient norms and validation losses (by step, from 1)."""
+    """Losses, gradient norms and validation losses (by step, from 1). A step without targets has None
+    and makes no update, not even one that the optimizer counts."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": WEIGHT_DECAY},
@@ -106,7 +107,11 @@ def train(model, sequences, order, validation=None, every=0, val_batches=()):
     for k, numbers in enumerate(order, 1):
         batch = sequences.batch(numbers)
         optimizer.zero_grad()
-        loss = mean_loss(model, [batch], counting([batch]))
+        if not (count := counting([batch])):
+            losses.append(None)
+            norms.append(None)
+            continue
+        loss = mean_loss(model, [batch], count)
         loss.backward()
         losses.append(loss.item())
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
@@ -120,5 +125,4 @@ def train(model, sequences, order, validation=None, every=0, val_batches=()):
 
 def worst(ours, theirs):
     """The largest relative difference."""
-    assert len(ours) == len(theirs), (len(ours), len(theirs))
-    return max((abs(a - b) / abs(b) for a, b in zip(ours, theirs)), default=math.inf)
+    return max((abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True)), default=math.inf)

@@ -2,7 +2,7 @@
 in PyTorch (finetune_reference.py): schemes, ranks as threads and processes, replicas, tensor
 parallelism, shuffled passes, validation, and continued in the middle of a pass.
 
-    finetune_test.py PIPEC PIPERUN TOKENS
+    finetune_test.py PIPEC PIPERUN TOOLS
 """
 
 import copy
@@ -16,13 +16,13 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import tokenizers
 import torch
 import transformers
 
+from finetune_model import write_model, write_prompts
 from finetune_reference import Sequences, steps, train, worst
 
-PIPEC, PIPERUN, TOKENS = (Path(each).resolve() for each in sys.argv[1:4])
+PIPEC, PIPERUN, TOOLS = (Path(each).resolve() for each in sys.argv[1:4])
 TOKENS_PER_SEQUENCE, PER_STEP, PASSES, SEED, VAL_EVERY = 24, 16, 2, 3, 5
 # fp32 sums in another order: PyTorch's own losses in fp32 and in fp64 are 1.2e-7 apart.
 TOLERANCE = 1e-6
@@ -32,40 +32,6 @@ ONE = ("gpipe", 1, 1, 1, "threads")
 SAME_BITS = [ONE, ("1f1b", 2, 1, 1, "threads"), ("1f1b", 2, 1, 1, "processes"), ("zb-v", 2, 1, 1, "processes"),
              ("1f1b", 4, 1, 1, "threads"), ("1f1b", 4, 1, 1, "processes")]
 ROUNDED = [("1f1b", 1, 1, 2), ("1f1b", 1, 2, 1), ("1f1b", 2, 1, 2), ("zb-v", 2, 2, 1)]
-
-
-def prompts(first, count):
-    """Sums and reversed words: of different lengths, some longer than a row."""
-    for i in range(first, first + count):
-        if i % 3:
-            word = "".join(chr(97 + (i * i * k + 7 * k + i) % 26) for k in range(1, 2 + i % 9))
-            yield {"prompt": f"Reverse {word}:", "completion": f" {word[::-1]}." * (1 + i % 4)}
-        else:
-            yield {"prompt": f"{i} + {i * 7 % 60} =", "completion": f" {i + i * 7 % 60}"}
-
-
-def write_model(folder):
-    """A tokenizer trained on the prompts, and a Qwen2 with random weights of which each matters."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.train_from_iterator((each["prompt"] + each["completion"] for each in prompts(0, 230)),
-                                  tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<|end|>"], show_progress=False,
-                                                                 initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
-    config = transformers.Qwen2Config(
-        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=64, hidden_size=36, intermediate_size=50,
-        num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True,
-        bos_token_id=0, eos_token_id=0, attn_implementation="eager")
-    torch.manual_seed(1)
-    model = transformers.Qwen2ForCausalLM(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            mean = 1.0 if "norm" in name else 0.0
-            parameter.copy_(mean + 0.1 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
-    return model
 
 
 class Case(unittest.TestCase):
@@ -80,10 +46,9 @@ class Case(unittest.TestCase):
         torch.set_num_threads(1)
         cls.model = write_model(cls.folder / "model")
         for name, first, count in (("d", 0, 200), ("v", 200, 30)):
-            lines = "".join(json.dumps(each) + "\n" for each in prompts(first, count))
-            Path(f"{name}.jsonl").write_text(lines)
+            write_prompts(f"{name}.jsonl", first, count)
             for pad, options in (("rows", ["--pad", TOKENS_PER_SEQUENCE]), ("stream", [])):
-                cls.call(TOKENS, f"{name}.jsonl", "--tokenizer", "model", "-o", f"{name}.{pad}", *options)
+                cls.call(TOOLS / "tokens", f"{name}.jsonl", "--tokenizer", "model", "-o", f"{name}.{pad}", *options)
         cls.plans, cls.expected = {}, {}
 
     @classmethod
@@ -150,7 +115,7 @@ class Case(unittest.TestCase):
 
 class TrainingTest(Case):
     def test_what_counts(self):
-        """Both files have what they are to have: cut rows, and sequences without a target."""
+        """Some tokens, and not all; and the last step of a pass has fewer sequences."""
         for data in ("rows", "stream"):
             sequences = Sequences(self.folder / f"d.{data}", TOKENS_PER_SEQUENCE)
             counting = [int((sequences[n][1] >= 0).sum()) for n in range(sequences.count)]
@@ -178,6 +143,22 @@ class TrainingTest(Case):
                 wanted = wanted or bits
                 self.assertEqual(bits, wanted, each)
             self.assert_close(lines, self.reference("rows", True), f"{cut}")
+
+    def test_a_step_without_targets(self):
+        """Prompts that fill the rows of the second step; and of one row of the first."""
+        write_prompts("holes.jsonl", 0, 3 * PER_STEP)
+        lines = Path("holes.jsonl").read_text().splitlines()
+        for i in (3, *range(PER_STEP, 2 * PER_STEP)):
+            lines[i] = json.dumps({"prompt": "much " * TOKENS_PER_SEQUENCE, "completion": "nothing"})
+        Path("holes.jsonl").write_text("\n".join(lines))
+        self.call(TOOLS / "tokens", "holes.jsonl", "--tokenizer", "model", "-o", "d.holes", "--pad", TOKENS_PER_SEQUENCE)
+        sequences = Sequences(self.folder / "d.holes", TOKENS_PER_SEQUENCE)
+        wanted = train(copy.deepcopy(self.model), sequences, steps(sequences, PER_STEP, PASSES))[0]
+        self.assertEqual([loss is None for loss in wanted], [False, True, False] * PASSES)
+        for cut in self.available([ONE, ("zb-v", 2, 1, 1, "processes"), ("1f1b", 2, 1, 2, "threads")]):
+            losses = [line["loss"] for line in self.run_plan(cut, "holes")[0]]
+            self.assertEqual([loss is None for loss in losses], [loss is None for loss in wanted])
+            self.assertLess(worst(filter(None, losses), filter(None, wanted)), TOLERANCE, cut)
 
     def test_passes_differ(self):
         """A shuffled one from the next, from another seed's and from the file's order."""

@@ -127,7 +127,8 @@ class TextsTest(Case):
         for make in (byte_level, with_blanks):
             tokenizer = make(self.folder / make.__name__)
             self.tool("long.txt", "--tokenizer", make.__name__, "-o", "out")
-            self.assertEqual(self.documents()[0][0], tokenizer.encode(text).ids + [tokenizer.token_to_id("<|endoftext|>")])
+            wanted = tokenizer.encode(text).ids + [tokenizer.token_to_id("<|endoftext|>")]
+            self.assertTrue(self.documents()[0][0] == wanted)  # of which no difference is printed
 
 
 class ChatsTest(Case):
