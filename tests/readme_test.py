@@ -35,6 +35,7 @@ ELSEWHERE = {
     "tools/": "builds, or installs",
     "gpu_check": "a GPU",
     "tar ": "the bundle",
+    "Qwen2.5-0.5B": "a model with its weights: python/finetune_walk_test.py",
 }
 PROGRAMS = re.compile(r"(?:[\w/-]*/)?(?:pipec|piperun|mpiexec|srun|bazel|gpu_check|tar) "
                       r"|tools/(?!build)\w+(?: |$)")
