@@ -27,13 +27,28 @@ def write_model(folder):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<|end|>"], show_progress=False,
-                                             initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    tokenizer.train_from_iterator((each["prompt"] + each["completion"] for each in prompts(0, 230)), trainer)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|end|>"],
+        show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(
+        (each["prompt"] + each["completion"] for each in prompts(0, 230)), trainer
+    )
     config = transformers.Qwen2Config(
-        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=256, hidden_size=36, intermediate_size=50,
-        num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True,
-        bos_token_id=0, eos_token_id=0, attn_implementation="eager")
+        vocab_size=tokenizer.get_vocab_size(),
+        max_position_embeddings=256,
+        hidden_size=36,
+        intermediate_size=50,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation="eager",
+    )
     torch.manual_seed(1)
     model = transformers.Qwen2ForCausalLM(config)
     with torch.no_grad():
@@ -42,6 +57,7 @@ def write_model(folder):
             parameter.copy_(mean + 0.1 * torch.randn_like(parameter))
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({
-        "eos_token": "<|end|>", "tokenizer_class": "PreTrainedTokenizerFast"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|end|>", "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
     return model

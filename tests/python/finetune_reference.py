@@ -26,8 +26,9 @@ class Sequences:
         counts = np.ones(tokens, bool)
         if flags & 1:
             at = 64 + -(-tokens * width // 8) * 8 + 8 * documents
-            counts = np.unpackbits(np.frombuffer(data, np.uint8, -(-tokens // 64) * 8, at),
-                                   bitorder="little")[:tokens].astype(bool)
+            counts = np.unpackbits(
+                np.frombuffer(data, np.uint8, -(-tokens // 64) * 8, at), bitorder="little"
+            )[:tokens].astype(bool)
         self.targets = np.where(counts, self.tokens, IGNORED)
         self.length = length
         self.count = (tokens - 2) // length + 1
@@ -37,8 +38,8 @@ class Sequences:
         first = n * self.length
         inputs, targets = np.zeros(self.length, np.int64), np.full(self.length, IGNORED)
         for out, source, at in ((inputs, self.tokens, first), (targets, self.targets, first + 1)):
-            some = source[at:first + self.length + (at - first)]
-            out[:len(some)] = some
+            some = source[at : first + self.length + (at - first)]
+            out[: len(some)] = some
         return inputs, targets
 
     def batch(self, numbers):
@@ -47,14 +48,14 @@ class Sequences:
 
 
 def mix(z):
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9 % 2**64
-    z = (z ^ z >> 27) * 0x94d049bb133111eb % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
     return z ^ z >> 31
 
 
 def permutation(seed, number, size):
     """The order of pass `number`, from 0, that --shuffle takes: runtime/files/permutation.h."""
-    golden = 0x9e3779b97f4a7c15
+    golden = 0x9E3779B97F4A7C15
     state = mix((mix((seed + golden) % 2**64) + golden * (number + 1)) % 2**64)
     keys = [mix((state + golden * (i + 1)) % 2**64) for i in range(10)]
     bits = (size - 1).bit_length()
@@ -63,7 +64,7 @@ def permutation(seed, number, size):
     def once(i):
         low, high = i % 2**low_bits, i >> low_bits
         for one, other in zip(keys[::2], keys[1::2]):
-            high ^= mix(low ^ one) % 2**(bits - low_bits)
+            high ^= mix(low ^ one) % 2 ** (bits - low_bits)
             low ^= mix(high ^ other) % 2**low_bits
         return high << low_bits | low
 
@@ -80,14 +81,18 @@ def steps(sequences, per_step, passes, seed=None):
     """The sequences of each step; the last one of a pass has what is left of it."""
     for number in range(passes):
         order = range(sequences.count) if seed is None else permutation(seed, number, sequences.count)
-        yield from (list(order[at:at + per_step]) for at in range(0, sequences.count, per_step))
+        yield from (list(order[at : at + per_step]) for at in range(0, sequences.count, per_step))
 
 
 def mean_loss(model, batches, count):
     """The sum over the targets that count, over `count`; batch by batch."""
-    return sum(torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten(),
-                                                 ignore_index=IGNORED, reduction="sum") / count
-               for inputs, targets in batches)
+    return sum(
+        torch.nn.functional.cross_entropy(
+            model(inputs).logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+        / count
+        for inputs, targets in batches
+    )
 
 
 def counting(batches):
@@ -99,9 +104,12 @@ def train(model, sequences, order, validation=None, every=0, val_batches=()):
     and makes no update, not even one that the optimizer counts."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": WEIGHT_DECAY},
-                                   {"params": vectors, "weight_decay": 0.0}],
-                                  lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}],
+        lr=LEARNING_RATE,
+        betas=BETAS,
+        eps=EPSILON,
+    )
     losses, norms, validations = [], [], {}
     order = list(order)
     for k, numbers in enumerate(order, 1):

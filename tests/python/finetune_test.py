@@ -29,8 +29,14 @@ TOLERANCE = 1e-6
 STEPS_OF_PASS, FROM = 13, 7  # where a training is interrupted in each pass
 # scheme, devices, tp, dp, processes or threads
 ONE = ("gpipe", 1, 1, 1, "threads")
-SAME_BITS = [ONE, ("1f1b", 2, 1, 1, "threads"), ("1f1b", 2, 1, 1, "processes"), ("zb-v", 2, 1, 1, "processes"),
-             ("1f1b", 4, 1, 1, "threads"), ("1f1b", 4, 1, 1, "processes")]
+SAME_BITS = [
+    ONE,
+    ("1f1b", 2, 1, 1, "threads"),
+    ("1f1b", 2, 1, 1, "processes"),
+    ("zb-v", 2, 1, 1, "processes"),
+    ("1f1b", 4, 1, 1, "threads"),
+    ("1f1b", 4, 1, 1, "processes"),
+]
 ROUNDED = [("1f1b", 1, 1, 2), ("1f1b", 1, 2, 1), ("1f1b", 2, 1, 2), ("zb-v", 2, 2, 1)]
 
 
@@ -48,7 +54,15 @@ class Case(unittest.TestCase):
         for name, first, count in (("d", 0, 200), ("v", 200, 30)):
             write_prompts(f"{name}.jsonl", first, count)
             for pad, options in (("rows", ["--pad", TOKENS_PER_SEQUENCE]), ("stream", [])):
-                cls.call(TOOLS / "tokens", f"{name}.jsonl", "--tokenizer", "model", "-o", f"{name}.{pad}", *options)
+                cls.call(
+                    TOOLS / "tokens",
+                    f"{name}.jsonl",
+                    "--tokenizer",
+                    "model",
+                    "-o",
+                    f"{name}.{pad}",
+                    *options,
+                )
         cls.plans, cls.expected = {}, {}
 
     @classmethod
@@ -58,19 +72,45 @@ class Case(unittest.TestCase):
 
     @staticmethod
     def call(*words):
-        run = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=300,
-                             env=dict(os.environ, PYTHON=sys.executable))
+        run = subprocess.run(
+            [*map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=dict(os.environ, PYTHON=sys.executable),
+        )
         if run.returncode:
-            raise AssertionError(f"{' '.join(map(str, words))}: exit {run.returncode}\n{run.stdout}{run.stderr}")
+            raise AssertionError(
+                f"{' '.join(map(str, words))}: exit {run.returncode}\n{run.stdout}{run.stderr}"
+            )
         return run.stdout
 
     def plan(self, scheme, devices, tp, dp):
         """Always of PER_STEP sequences a step."""
         name = f"{scheme}-{devices}-{tp}-{dp}.plan"
         if not Path(name).exists():
-            self.call(PIPEC, "compile", "--scheme", scheme, "--devices", devices, "--tp", tp, "--dp", dp,
-                      "--microbatches", PER_STEP // dp // 2, "--micro-batch-size", 2, "--model", "model",
-                      "--seq-length", TOKENS_PER_SEQUENCE, "-o", name)
+            self.call(
+                PIPEC,
+                "compile",
+                "--scheme",
+                scheme,
+                "--devices",
+                devices,
+                "--tp",
+                tp,
+                "--dp",
+                dp,
+                "--microbatches",
+                PER_STEP // dp // 2,
+                "--micro-batch-size",
+                2,
+                "--model",
+                "model",
+                "--seq-length",
+                TOKENS_PER_SEQUENCE,
+                "-o",
+                name,
+            )
         return name
 
     def run_plan(self, cut, data, *options, start=("--weights", "model")):
@@ -79,8 +119,23 @@ class Case(unittest.TestCase):
         scheme, devices, tp, dp = cut
         launch = ["mpiexec", "-n", devices * tp * dp] if how == "processes" else []
         Path("log").unlink(missing_ok=True)
-        self.call(*launch, PIPERUN, self.plan(*cut), "--data", f"d.{data}", "--epochs", PASSES, "--lr", "1e-3",
-                  "--seed", SEED, "--log", "log", *start, *options)
+        self.call(
+            *launch,
+            PIPERUN,
+            self.plan(*cut),
+            "--data",
+            f"d.{data}",
+            "--epochs",
+            PASSES,
+            "--lr",
+            "1e-3",
+            "--seed",
+            SEED,
+            "--log",
+            "log",
+            *start,
+            *options,
+        )
         lines = [json.loads(line) for line in Path("log").read_text().splitlines()]
         bits = re.findall(r'"loss":([^,]*),"grad_norm":([^,}]*)', Path("log").read_text())
         self.assertEqual(len(bits), len(lines))
@@ -90,12 +145,16 @@ class Case(unittest.TestCase):
         """What PyTorch computes: losses, norms, validations of all of v, and of its first batch."""
         key = data, shuffled
         if key not in self.expected:
-            sequences, validation = (Sequences(self.folder / f"{name}.{data}", TOKENS_PER_SEQUENCE) for name in "dv")
+            sequences, validation = (
+                Sequences(self.folder / f"{name}.{data}", TOKENS_PER_SEQUENCE) for name in "dv"
+            )
             order = list(steps(sequences, PER_STEP, PASSES, SEED if shuffled else None))
             batches = list(steps(validation, PER_STEP, 1))
             self.assertGreater(len(batches), 1)
-            results = [train(copy.deepcopy(self.model), sequences, order, validation, VAL_EVERY, some)
-                       for some in (batches, batches[:1])]
+            results = [
+                train(copy.deepcopy(self.model), sequences, order, validation, VAL_EVERY, some)
+                for some in (batches, batches[:1])
+            ]
             self.expected[key] = (*results[0], results[1][2])
         return self.expected[key]
 
@@ -151,7 +210,16 @@ class TrainingTest(Case):
         for i in (3, *range(PER_STEP, 2 * PER_STEP)):
             lines[i] = json.dumps({"prompt": "much " * TOKENS_PER_SEQUENCE, "completion": "nothing"})
         Path("holes.jsonl").write_text("\n".join(lines))
-        self.call(TOOLS / "tokens", "holes.jsonl", "--tokenizer", "model", "-o", "d.holes", "--pad", TOKENS_PER_SEQUENCE)
+        self.call(
+            TOOLS / "tokens",
+            "holes.jsonl",
+            "--tokenizer",
+            "model",
+            "-o",
+            "d.holes",
+            "--pad",
+            TOKENS_PER_SEQUENCE,
+        )
         sequences = Sequences(self.folder / "d.holes", TOKENS_PER_SEQUENCE)
         wanted = train(copy.deepcopy(self.model), sequences, steps(sequences, PER_STEP, PASSES))[0]
         self.assertEqual([loss is None for loss in wanted], [False, True, False] * PASSES)
@@ -168,16 +236,29 @@ class TrainingTest(Case):
 
     def test_validation(self):
         for data in ("rows", "stream"):
-            for cut in self.available([ONE, ("zb-v", 2, 1, 1, "processes"), ("1f1b", 2, 1, 2, "threads")]):
+            for cut in self.available(
+                [ONE, ("zb-v", 2, 1, 1, "processes"), ("1f1b", 2, 1, 2, "threads")]
+            ):
                 for batches, expected in (("all", 2), ("1", 3)):
                     if cut != ONE and batches == "1":
                         continue
-                    lines, _ = self.run_plan(cut, data, "--shuffle", "--val-data", f"v.{data}", "--val-every", VAL_EVERY,
-                                             "--val-batches", batches)
+                    lines, _ = self.run_plan(
+                        cut,
+                        data,
+                        "--shuffle",
+                        "--val-data",
+                        f"v.{data}",
+                        "--val-every",
+                        VAL_EVERY,
+                        "--val-batches",
+                        batches,
+                    )
                     expected = self.reference(data, True)[expected]
                     got = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}
                     self.assertEqual(list(got), list(expected))
-                    self.assertLess(worst(got.values(), expected.values()), TOLERANCE, (cut, data, batches))
+                    self.assertLess(
+                        worst(got.values(), expected.values()), TOLERANCE, (cut, data, batches)
+                    )
 
 
 class ResumeTest(Case):
@@ -197,15 +278,30 @@ class ResumeTest(Case):
                     self.assertEqual(bits, wanted[at:], (cut, at, shuffle))
                 for cut in (("1f1b", 2, 1, 2, "threads"), ("1f1b", 1, 2, 1, "threads")):
                     lines, bits = self.resumed(cut, saves, shuffle)
-                    self.assert_close(lines, self.reference("rows", bool(shuffle)), f"resumed at {at} {cut}", at)
+                    self.assert_close(
+                        lines, self.reference("rows", bool(shuffle)), f"resumed at {at} {cut}", at
+                    )
 
     def interrupted(self, cut, at, saves, shuffle):
         """A run of which the checkpoint after step `at` is left."""
         options = ["--save", saves, "--save-every", at, *shuffle]
         if at < STEPS_OF_PASS:
             *plan, _ = cut
-            self.call(PIPERUN, self.plan(*plan), "--data", "d.rows", "--steps", at, "--lr", "1e-3", "--seed", SEED,
-                      "--weights", "model", *options)
+            self.call(
+                PIPERUN,
+                self.plan(*plan),
+                "--data",
+                "d.rows",
+                "--steps",
+                at,
+                "--lr",
+                "1e-3",
+                "--seed",
+                SEED,
+                "--weights",
+                "model",
+                *options,
+            )
         else:
             self.run_plan(cut, "rows", *options)
             shutil.rmtree(saves / f"step-{PASSES * STEPS_OF_PASS:08}")

@@ -26,7 +26,7 @@ PIPEC, PIPERUN, TOOLS, README = (Path(each).resolve() for each in sys.argv[1:])
 
 def block(kind):
     section = README.read_text("utf-8").split(HEADING + "\n")[1].split("\n## ")[0]
-    found, = re.findall(rf"^```{kind}\n(.*?)^```", section, re.S | re.M)
+    (found,) = re.findall(rf"^```{kind}\n(.*?)^```", section, re.S | re.M)
     return found
 
 
@@ -40,9 +40,14 @@ def changed(text, *pairs):
 
 def run(*command):
     """What it prints, which is shown, too."""
-    environment = dict(os.environ, PYTHON=sys.executable,
-                       PATH=os.pathsep.join([str(PIPEC.parent), str(PIPERUN.parent), os.environ["PATH"]]))
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    environment = dict(
+        os.environ,
+        PYTHON=sys.executable,
+        PATH=os.pathsep.join([str(PIPEC.parent), str(PIPERUN.parent), os.environ["PATH"]]),
+    )
+    result = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
     print(result.stdout)
     assert result.returncode == 0, f"{command}: exit {result.returncode}"
     return result.stdout
@@ -61,19 +66,23 @@ def main():
     write_prompts("train.jsonl", 0, 200)
     write_prompts("test.jsonl", 200, 30)
     words = block("")
-    printed = {"adapter": run("bash", "-ec", words),
-               "merged": run("bash", "-ec", changed(words, ("--export adapter", "--export-merged merged"))),
-               "tuned": run("bash", "-ec", changed(words, ("--lora r=8,alpha=16 ", ""), ("adapter", "tuned")))}
+    printed = {
+        "adapter": run("bash", "-ec", words),
+        "merged": run("bash", "-ec", changed(words, ("--export adapter", "--export-merged merged"))),
+        "tuned": run("bash", "-ec", changed(words, ("--lora r=8,alpha=16 ", ""), ("adapter", "tuned"))),
+    }
     answer = run(sys.executable, "-W", "ignore", "-c", block("python"))
     assert answer.startswith(re.search(r'tokenizer\("(.*?)"', block("python"))[1]), answer
 
-    models = {"adapter": PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), "adapter")}
+    models = {
+        "adapter": PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), "adapter")
+    }
     models |= {name: AutoModelForCausalLM.from_pretrained(name) for name in ("merged", "tuned")}
     sequences = Sequences(Path("test.tokens"), int(re.search(r"--seq-length (\d+)", words)[1]))
     at_first = loss_on(sequences, before)
     for name, model in models.items():
         # Of the last step, four digits.
-        theirs, = re.findall(r"step (\d+)/\1 .*?val (\d\S+)", printed[name])[-1][1:]
+        (theirs,) = re.findall(r"step (\d+)/\1 .*?val (\d\S+)", printed[name])[-1][1:]
         loss = loss_on(sequences, model)
         print(f"{name}: piperun {theirs}, transformers {loss:.6f}, before {at_first:.6f}")
         assert abs(float(theirs) - loss) < 6e-5, name

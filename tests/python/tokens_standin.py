@@ -20,7 +20,11 @@ class Letters:
         self._blank = " " if begins_with_blank else ""
 
     def id_of(self, token):
-        number = NAMED.index(token) if token in NAMED else len(NAMED) + ord(token) if len(token) == 1 else None
+        number = (
+            NAMED.index(token)
+            if token in NAMED
+            else len(NAMED) + ord(token) if len(token) == 1 else None
+        )
         return number if number is None or number <= END else number + self.size - 300
 
     def encode_with_starts(self, text):
@@ -52,8 +56,9 @@ class Turns:
             said, is_assistant = message["content"], message["role"] == "assistant"
             if self.how == "forgetful" and is_assistant and i < len(messages) - 1:
                 said = said[:1]
-            end, after = {"ends": ("</s>" if is_assistant else "", ""),
-                          "open": ("\n", "")}.get(self.how, ("<e>", "\n"))
+            end, after = {"ends": ("</s>" if is_assistant else "", ""), "open": ("\n", "")}.get(
+                self.how, ("<e>", "\n")
+            )
             yield ("<a>" if is_assistant else "<u>"), said + end, after
 
     def render(self, messages, tools, add_generation_prompt):
@@ -69,6 +74,7 @@ class Turns:
 
 def plain_document(tokenizer, line, turns=None):
     """[(token, counts)] of a document, as a JSON line has it, character by character."""
+
     def tokens(text, counts):
         return [(token, counts) for token in tokenizer.encode_all([text])[0]]
 
@@ -76,17 +82,21 @@ def plain_document(tokenizer, line, turns=None):
         document = tokens(line["text"], True) + [(END, True)]
     elif "prompt" in line:
         document = tokens(line["prompt"], False)
-        if [token for token, _ in document][:len(tokenizer.prefix)] != tokenizer.prefix:
+        if [token for token, _ in document][: len(tokenizer.prefix)] != tokenizer.prefix:
             document = [(token, False) for token in tokenizer.prefix] + document
         return document + tokens(line["completion"], True) + [(END, True)]
     else:
         document = tokens("tools " * len(line.get("tools", [])), False)
         for message, (before, said, after) in zip(line["messages"], turns.turns(line["messages"])):
-            document += tokens(before, False) + tokens(said, message["role"] == "assistant") + tokens(after, False)
+            document += (
+                tokens(before, False)
+                + tokens(said, message["role"] == "assistant")
+                + tokens(after, False)
+            )
         if document[-1][0] != END:
             document += [(END, turns.how == "open" and message["role"] == "assistant")]
         return document
-    if [token for token, _ in document][:len(tokenizer.prefix)] != tokenizer.prefix:
+    if [token for token, _ in document][: len(tokenizer.prefix)] != tokenizer.prefix:
         document = [(token, True) for token in tokenizer.prefix] + document
     return document
 
@@ -114,6 +124,10 @@ def plain_file(documents, size, row=0, has_targets=True):
     if not has_targets:
         bits, counts, counting = [], [], len(all_tokens)
     largest = max((token for token, _ in all_tokens), default=0)
-    header = b"PPTOKENS" + struct.pack("<II", 1, width) + struct.pack("<QQQ", len(all_tokens), len(starts), row)
+    header = (
+        b"PPTOKENS"
+        + struct.pack("<II", 1, width)
+        + struct.pack("<QQQ", len(all_tokens), len(starts), row)
+    )
     header += struct.pack("<IIQQ", largest, int(has_targets), counting, 0)
     return header + tokens + b"".join(struct.pack("<Q", word) for word in starts + bits + counts)

@@ -65,15 +65,17 @@ class WriterTest(Case):
                 writer.begin_document()
                 at = 0
                 while at < count:
-                    some = document[at:at + self.rng.randint(1, 3000)]
+                    some = document[at : at + self.rng.randint(1, 3000)]
                     writer.append(np.array([t for t, _ in some]), np.array([c for _, c in some]))
                     at += len(some)
                 writer.finish()
                 self.assertEqual(Path("out").read_bytes(), plain_file([document], size), count)
 
     def test_reader(self):
-        documents = [[(self.rng.randrange(300), self.rng.random() < 0.5) for _ in range(self.rng.randint(1, 300))]
-                     for _ in range(100)]
+        documents = [
+            [(self.rng.randrange(300), self.rng.random() < 0.5) for _ in range(self.rng.randint(1, 300))]
+            for _ in range(100)
+        ]
         for has_targets in (True, False):
             whole = plain_file(documents, 300, has_targets=has_targets)
             Path("in").write_bytes(whole)
@@ -83,10 +85,20 @@ class WriterTest(Case):
                 self.assertEqual(ids.tolist(), [token for token, _ in document])
                 self.assertEqual(counts.tolist(), [counts or not has_targets for _, counts in document])
             if has_targets:
-                self.assertEqual(reader.counting, sum(counts for document in documents for _, counts in document))
-        for damaged in (whole[:-1], whole + b"\0", whole[:63], b"", b"PPTOKENX" + whole[8:],
-                        whole[:8] + b"\2" + whole[9:], whole[:12] + b"\3" + whole[13:],
-                        whole[:44] + b"\2" + whole[45:], whole[:16] + b"\xff" * 8 + whole[24:]):
+                self.assertEqual(
+                    reader.counting, sum(counts for document in documents for _, counts in document)
+                )
+        for damaged in (
+            whole[:-1],
+            whole + b"\0",
+            whole[:63],
+            b"",
+            b"PPTOKENX" + whole[8:],
+            whole[:8] + b"\2" + whole[9:],
+            whole[:12] + b"\3" + whole[13:],
+            whole[:44] + b"\2" + whole[45:],
+            whole[:16] + b"\xff" * 8 + whole[24:],
+        ):
             Path("in").write_bytes(damaged)
             with self.assertRaises(tokens.Refusal):
                 token_file.Reader("in")
@@ -94,8 +106,11 @@ class WriterTest(Case):
     def test_a_full_disk_and_a_stop_leave_nothing(self):
         self.write("in.jsonl", [{"text": self.text()} for _ in range(100)])
         Path("out").write_bytes(b"before")
-        for error, wanted in ((OSError(28, "No space left on device"), tokens.Failure),
-                              (KeyboardInterrupt(), KeyboardInterrupt), (SystemExit(1), SystemExit)):
+        for error, wanted in (
+            (OSError(28, "No space left on device"), tokens.Failure),
+            (KeyboardInterrupt(), KeyboardInterrupt),
+            (SystemExit(1), SystemExit),
+        ):
             for method in ("append", "_pad"):
                 with mock.patch.object(token_file.Writer, method, side_effect=error):
                     with self.assertRaises(wanted):
@@ -131,14 +146,25 @@ class DocumentsTest(Case):
             chat = {"messages": [{"role": role, "content": self.text()} for role in roles]}
             return chat | ({"tools": [{}] * self.rng.randint(1, 3)} if self.rng.random() < 0.5 else {})
 
-        return [{"text": lambda: {"text": self.text()}, "messages": chat,
-                 "prompt": lambda: {"prompt": self.rng.choice([self.text(), "", "<s>a"]),
-                                    "completion": self.text()}}[kind]() for _ in range(count)]
+        return [
+            {
+                "text": lambda: {"text": self.text()},
+                "messages": chat,
+                "prompt": lambda: {
+                    "prompt": self.rng.choice([self.text(), "", "<s>a"]),
+                    "completion": self.text(),
+                },
+            }[kind]()
+            for _ in range(count)
+        ]
 
     def test_all_bytes(self):
         """Every kind, with and without rows, of both widths, with and without a first token."""
-        for kind, hows in (("text", ["plain"]), ("prompt", ["plain"]),
-                           ("messages", ["plain", "marked", "ends", "open"])):
+        for kind, hows in (
+            ("text", ["plain"]),
+            ("prompt", ["plain"]),
+            ("messages", ["plain", "marked", "ends", "open"]),
+        ):
             for how in hows:
                 for tokenizer in (Letters(), Letters(70000), Letters(prefix=[0])):
                     lines = self.documents(kind, 300)
@@ -148,25 +174,35 @@ class DocumentsTest(Case):
                         printed = self.make("in.jsonl", tokenizer=tokenizer, how=how, pad=row)
                         expected = plain_file(wanted, tokenizer.size, row, row > 0 or kind != "text")
                         self.assertEqual(Path("out").read_bytes(), expected, (kind, how, row))
-                        total, counting = struct.unpack_from("<Q", expected, 16)[0], struct.unpack_from("<Q", expected, 48)[0]
+                        total, counting = (
+                            struct.unpack_from("<Q", expected, 16)[0],
+                            struct.unpack_from("<Q", expected, 48)[0],
+                        )
                         share = f"{100 * counting / total:.1f}"
-                        self.assertIn(f"out: 300 documents, {total} tokens of {8 * expected[12]} bits, {counting} "
-                                      f"count as targets ({share} %)\n", printed)
+                        self.assertIn(
+                            f"out: 300 documents, {total} tokens of {8 * expected[12]} bits, {counting} "
+                            f"count as targets ({share} %)\n",
+                            printed,
+                        )
                         if row:
                             cut = sum(len(document) > row for document in wanted)
-                            self.assertTrue(printed.endswith(f"\n300 rows of {row} tokens, {cut} cut\n"), printed)
+                            self.assertIn(f"\n300 rows of {row} tokens, {cut} cut\n", printed)
 
     def test_lengths(self):
         self.write("in.jsonl", [{"text": "x" * n} for n in (1, 2, 2, 14, 15, 200)])
-        self.assertEqual(self.make("in.jsonl", pad=4).splitlines()[1:], [
-            "         2 to        3 tokens         3  " + "#" * 40,
-            "         4 to        7 tokens         0",
-            "         8 to       15 tokens         1  " + "#" * 14,
-            "        16 to       31 tokens         1  " + "#" * 14,
-            "        32 to       63 tokens         0",
-            "        64 to      127 tokens         0",
-            "       128 to      255 tokens         1  " + "#" * 14,
-            "6 rows of 4 tokens, 3 cut"])
+        self.assertEqual(
+            self.make("in.jsonl", pad=4).splitlines()[1:],
+            [
+                "         2 to        3 tokens         3  " + "#" * 40,
+                "         4 to        7 tokens         0",
+                "         8 to       15 tokens         1  " + "#" * 14,
+                "        16 to       31 tokens         1  " + "#" * 14,
+                "        32 to       63 tokens         0",
+                "        64 to      127 tokens         0",
+                "       128 to      255 tokens         1  " + "#" * 14,
+                "6 rows of 4 tokens, 3 cut",
+            ],
+        )
 
     def test_where_rows_end(self):
         """One token too few, as many, one too many; the cut one has no end."""
@@ -175,17 +211,33 @@ class DocumentsTest(Case):
         reader = token_file.Reader("out")
         rows = [reader.document(i) for i in range(3)]
         d, x = Letters().id_of("d"), Letters().id_of("x")
-        self.assertEqual([ids.tolist() for ids, _ in rows], [[d, x, END, END], [d, x, x, END], [d, x, x, x]])
-        self.assertEqual([counts.tolist() for _, counts in rows],
-                         [[False, True, True, False], [False, True, True, True], [False, True, True, True]])
+        self.assertEqual(
+            [ids.tolist() for ids, _ in rows], [[d, x, END, END], [d, x, x, END], [d, x, x, x]]
+        )
+        self.assertEqual(
+            [counts.tolist() for _, counts in rows],
+            [[False, True, True, False], [False, True, True, True], [False, True, True, True]],
+        )
+
+    def test_rows_whose_prompt_fills_them(self):
+        self.write("in.jsonl", [{"prompt": "d" * n, "completion": "x"} for n in (1, 4, 5, 9)])
+        self.assertTrue(
+            self.make("in.jsonl", pad=5).endswith(
+                "\n4 rows of 5 tokens, 3 cut\n2 documents without a token that counts\n"
+            )
+        )
 
     def test_a_token_across_the_border_is_the_prompts(self):
-        """"a" ends what stands before the turn and "b" begins it: one token, which is not counted."""
+        """ "a" ends what stands before the turn and "b" begins it: one token, which is not counted."""
+
         class Straddling(Turns):
             def render(self, messages, tools, add_generation_prompt):
                 return super().render(messages, tools, add_generation_prompt).replace("<a>", "a")
 
-        self.write("in.jsonl", [{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "bc"}]}])
+        self.write(
+            "in.jsonl",
+            [{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "bc"}]}],
+        )
         with mock.patch(__name__ + ".Turns", Straddling):
             self.make("in.jsonl")
         ids, counts = token_file.Reader("out").document(0)
@@ -196,23 +248,37 @@ class DocumentsTest(Case):
     def test_end_token(self):
         self.write("in.jsonl", [{"text": "a"}])
         self.make("in.jsonl", eos="<e>")
-        self.assertEqual(token_file.Reader("out").document(0)[0].tolist(), [Letters().id_of("a"), Letters().id_of("<e>")])
-        self.refused("--eos: the tokenizer names no eos_token (--eos TOKEN, such as '<|endoftext|>')",
-                     "in.jsonl", tokenizer=Letters(names={}))
-        self.refused("--eos: '<nix>' is no token of the tokenizer (one of its vocabulary)", "in.jsonl", eos="<nix>")
+        self.assertEqual(
+            token_file.Reader("out").document(0)[0].tolist(),
+            [Letters().id_of("a"), Letters().id_of("<e>")],
+        )
+        self.refused(
+            "--eos: the tokenizer names no eos_token (--eos TOKEN, such as '<|endoftext|>')",
+            "in.jsonl",
+            tokenizer=Letters(names={}),
+        )
+        self.refused(
+            "--eos: '<nix>' is no token of the tokenizer (one of its vocabulary)",
+            "in.jsonl",
+            eos="<nix>",
+        )
 
     def test_sixteen_bits_where_they_suffice(self):
         self.write("in.jsonl", [{"text": "a"}])
         for size, width in ((1 << 16, 2), ((1 << 16) + 1, 4)):
             self.make("in.jsonl", tokenizer=Letters(size))
             self.assertEqual(token_file.Reader("out").token_bytes, width)
-            self.assertEqual(token_file.Reader("out").document(0)[0].tolist(), [Letters(size).id_of("a"), END])
+            self.assertEqual(
+                token_file.Reader("out").document(0)[0].tolist(), [Letters(size).id_of("a"), END]
+            )
 
     def test_memory_does_not_grow(self):
         """Eight times the documents, and a text eight times as long: 200 kB of tokens more."""
-        with mock.patch.multiple(examples, BATCH_CHARACTERS=2000), mock.patch.multiple(sources, BLOCK=2000), \
-                mock.patch.multiple(pieces, PIECE=2000, CLOSE=1000, SIDE=100), \
-                mock.patch.multiple(token_file, CHUNK=2000):
+        with mock.patch.multiple(examples, BATCH_CHARACTERS=2000), mock.patch.multiple(
+            sources, BLOCK=2000
+        ), mock.patch.multiple(pieces, PIECE=2000, CLOSE=1000, SIDE=100), mock.patch.multiple(
+            token_file, CHUNK=2000
+        ):
             for kind in ("text", "prompt", "messages", "one text"):
                 peaks = []
                 for count in (500, 4000):
@@ -230,14 +296,21 @@ class DocumentsTest(Case):
 class LongTextTest(Case):
     def test_pieces_have_the_tokens_of_the_whole(self):
         for text, tokenizer, cuts in (
-                ("ab ab\n\nba\nab " * 2000, Letters(), True),
-                ("word " * 5000, Letters(), True),
-                ("ab" * 9000, Letters(), False),
-                ("some words\n" * 2000, Letters(begins_with_blank=True), False)):
-            with mock.patch.multiple(pieces, PIECE=3000, CLOSE=1500, SIDE=200), mock.patch.multiple(sources, BLOCK=1000):
+            ("ab ab\n\nba\nab " * 2000, Letters(), True),
+            ("word " * 5000, Letters(), True),
+            ("ab" * 9000, Letters(), False),
+            ("some words\n" * 2000, Letters(begins_with_blank=True), False),
+        ):
+            with mock.patch.multiple(pieces, PIECE=3000, CLOSE=1500, SIDE=200), mock.patch.multiple(
+                sources, BLOCK=1000
+            ):
                 Path("in.txt").write_text(text, newline="")
                 self.make("in.txt", tokenizer=tokenizer)
-                parts = list(pieces.pieces([text[at:at + 700] for at in range(0, len(text), 700)], tokenizer.encode_all))
+                parts = list(
+                    pieces.pieces(
+                        [text[at : at + 700] for at in range(0, len(text), 700)], tokenizer.encode_all
+                    )
+                )
                 self.make("in.txt", tokenizer=tokenizer, pad=100, output="padded")
             whole = plain_document(tokenizer, {"text": text})
             self.assertEqual(Path("out").read_bytes(), plain_file([whole], 300, has_targets=False))
@@ -246,7 +319,9 @@ class LongTextTest(Case):
             self.assertEqual(len(parts) > 1, cuts, text[:20])
 
     def test_the_first_token_stands_once(self):
-        with mock.patch.multiple(pieces, PIECE=300, CLOSE=150, SIDE=20), mock.patch.multiple(sources, BLOCK=100):
+        with mock.patch.multiple(pieces, PIECE=300, CLOSE=150, SIDE=20), mock.patch.multiple(
+            sources, BLOCK=100
+        ):
             Path("in.txt").write_text("word " * 500)
             self.make("in.txt", tokenizer=Letters(prefix=[0]))
         self.assertEqual(token_file.Reader("out").document(0)[0].tolist().count(0), 1)
@@ -254,28 +329,34 @@ class LongTextTest(Case):
 
 class SourcesTest(Case):
     def documents(self, *names):
-        return [(d.place, d.kind, d.value if isinstance(d.value, str) else "".join(d.value))
-                for d in sources.Sources(sources.find(list(names)))]
+        return [
+            (d.place, d.kind, d.value if isinstance(d.value, str) else "".join(d.value))
+            for d in sources.Sources(sources.find(list(names)))
+        ]
 
     def test_patterns_are_sorted_and_names_are_not(self):
         for name in ("b.txt", "a.txt", "c[1].txt"):
             Path(name).write_text(name)
-        self.assertEqual([place for place, _, _ in self.documents("c[1].txt", "[ab].txt")], ["c[1].txt", "a.txt", "b.txt"])
+        self.assertEqual(
+            [place for place, _, _ in self.documents("c[1].txt", "[ab].txt")],
+            ["c[1].txt", "a.txt", "b.txt"],
+        )
         self.assertEqual([place for place, _, _ in self.documents("b.txt", "a.txt")], ["b.txt", "a.txt"])
 
     def test_content_tells_apart(self):
         long = "x" * (sources.BLOCK + 5)
         for name, content, wanted in (
-                ("a", '{"text": "b"}\n', ["b"]),
-                ("a", '\ufeff\n \n{"text": "b"}\r\n\n{"text": "c"}', ["b", "c"]),
-                ("a", '{"text": "b\\u2028"}\n{"text": "c\u2028d"}\n', ["b\u2028", "c\u2028d"]),
-                ("a", '{"text": "' + long + '"}\n{"text": "c"}\n', [long, "c"]),
-                ("a", '{"text":\r"b"}\n{"text": "c"}\n', ["b", "c"]),
-                ("a", "{ int x; }\n", ["{ int x; }\n"]),
-                ("a", "\ufeff\n a\r\nb", ["\n a\r\nb"]),
-                ("a", '"text"\n', ['"text"\n']),
-                ("a", long + "\n" + long, [long + "\n" + long]),
-                ("a", "é" * sources.BLOCK, ["é" * sources.BLOCK])):
+            ("a", '{"text": "b"}\n', ["b"]),
+            ("a", '\ufeff\n \n{"text": "b"}\r\n\n{"text": "c"}', ["b", "c"]),
+            ("a", '{"text": "b\\u2028"}\n{"text": "c\u2028d"}\n', ["b\u2028", "c\u2028d"]),
+            ("a", '{"text": "' + long + '"}\n{"text": "c"}\n', [long, "c"]),
+            ("a", '{"text":\r"b"}\n{"text": "c"}\n', ["b", "c"]),
+            ("a", "{ int x; }\n", ["{ int x; }\n"]),
+            ("a", "\ufeff\n a\r\nb", ["\n a\r\nb"]),
+            ("a", '"text"\n', ['"text"\n']),
+            ("a", long + "\n" + long, [long + "\n" + long]),
+            ("a", "é" * sources.BLOCK, ["é" * sources.BLOCK]),
+        ):
             Path(name).write_text(content, "utf-8", newline="")
             self.assertEqual([value for _, _, value in self.documents(name)], wanted, content[:40])
 
@@ -285,36 +366,77 @@ class SourcesTest(Case):
         what = "(an object, in one line)"
         learn = "(a document has something to learn)"
         for name, content, error in (
-                ("in", b"", "in: is empty (a document, or one a line)"),
-                ("in", b" \n\n \n", "in: is empty (a document, or one a line)"),
-                ("in.jsonl", b"a text\n", f"in.jsonl:1: is no JSON: Expecting value: line 1 column 1 (char 0) {what}"),
-                ("in.json", b"[\n" + line.encode(), f"in.json:1: is no JSON: Expecting value: line 2 column 1 (char 2) {what}"),
-                ("in", line + '{"text": "a', f"in:2: is no JSON: Unterminated string starting at: line 1 column 10 (char 9) {what}"),
-                ("in", line + "\n[1]", f"in:3: is [1] {what}"),
-                ("in", line + '{"a": 1, "b": 2}', f"in:2: has the keys 'a, b' {keys}"),
-                ("in", '{"prompt": "a"}', f"in:1: has the keys 'prompt' {keys}"),
-                ("in", '{"text": "a", "messages": []}', f"in:1: has the keys 'text, messages' {keys}"),
-                ("in", line + '{"prompt": "a", "completion": "b"}',
-                 "in:2: has prompt and completion, where in:1 has text (one kind in a token file)"),
-                ("in", line + '{"text": ""}', f"in:2: text is empty {learn}"),
-                ("in", '{"prompt": "a", "completion": ""}', f"in:1: completion is empty {learn}"),
-                ("in", '{"messages": []}', f"in:1: messages is empty {learn}"),
-                ("in", '{"text": 7}', "in:1: text is 7 (a text)"),
-                ("in", '{"prompt": null, "completion": "a"}', "in:1: prompt is None (a text)"),
-                ("in", '{"messages": "a"}', "in:1: messages is 'a' (a list)"),
-                ("in", '{"messages": ["a"]}', "in:1: message 0 is 'a' (an object with role and content)"),
-                ("in", '{"messages": [{"role": "user"}]}',
-                 "in:1: message 0 is {'role': 'user'} (an object with role and content)"),
-                ("in", '{"messages": [{"role": "user", "content": "a"}], "tools": 3}', "in:1: tools is 3 (a list)"),
-                ("in", '{"messages": [{"role": "user", "content": "a"}]}',
-                 "in:1: the assistant says nothing (a message with the role assistant, by which a chat counts)"),
-                ("in", '{"messages": [{"role": "nobody", "content": "a"}]}',
-                 "in:1: the chat template refuses 1 messages: 'nobody\\nspeaks'"),
-                ("in", line + '{"text": "a\\ud800b"}', "in:2: has '\\ud800', half of a character (both, or none)"),
-                ("in", line.encode() + b'{"text": "\xff"}', "in:2: is no UTF-8 (invalid start byte in column 11)"),
-                ("in", b"a\xc3", "in: is no text: byte 1 is no UTF-8 (texts, or JSON lines)"),
-                ("in", b"a" * (3 * sources.BLOCK) + b"\xffa", f"in: is no text: byte {3 * sources.BLOCK} is no UTF-8 (texts, or JSON lines)"),
-                ("in", b"a\0", "in: is no text: it has a byte 0 (texts, or JSON lines)")):
+            ("in", b"", "in: is empty (a document, or one a line)"),
+            ("in", b" \n\n \n", "in: is empty (a document, or one a line)"),
+            (
+                "in.jsonl",
+                b"a text\n",
+                f"in.jsonl:1: is no JSON: Expecting value: line 1 column 1 (char 0) {what}",
+            ),
+            (
+                "in.json",
+                b"[\n" + line.encode(),
+                f"in.json:1: is no JSON: Expecting value: line 2 column 1 (char 2) {what}",
+            ),
+            (
+                "in",
+                line + '{"text": "a',
+                f"in:2: is no JSON: Unterminated string starting at: line 1 column 10 (char 9) {what}",
+            ),
+            ("in", line + "\n[1]", f"in:3: is [1] {what}"),
+            ("in", line + '{"a": 1, "b": 2}', f"in:2: has the keys 'a, b' {keys}"),
+            ("in", '{"prompt": "a"}', f"in:1: has the keys 'prompt' {keys}"),
+            ("in", '{"text": "a", "messages": []}', f"in:1: has the keys 'text, messages' {keys}"),
+            (
+                "in",
+                line + '{"prompt": "a", "completion": "b"}',
+                "in:2: has prompt and completion, where in:1 has text (one kind in a token file)",
+            ),
+            ("in", line + '{"text": ""}', f"in:2: text is empty {learn}"),
+            ("in", '{"prompt": "a", "completion": ""}', f"in:1: completion is empty {learn}"),
+            ("in", '{"messages": []}', f"in:1: messages is empty {learn}"),
+            ("in", '{"text": 7}', "in:1: text is 7 (a text)"),
+            ("in", '{"prompt": null, "completion": "a"}', "in:1: prompt is None (a text)"),
+            ("in", '{"messages": "a"}', "in:1: messages is 'a' (a list)"),
+            ("in", '{"messages": ["a"]}', "in:1: message 0 is 'a' (an object with role and content)"),
+            (
+                "in",
+                '{"messages": [{"role": "user"}]}',
+                "in:1: message 0 is {'role': 'user'} (an object with role and content)",
+            ),
+            (
+                "in",
+                '{"messages": [{"role": "user", "content": "a"}], "tools": 3}',
+                "in:1: tools is 3 (a list)",
+            ),
+            (
+                "in",
+                '{"messages": [{"role": "user", "content": "a"}]}',
+                "in:1: the assistant says nothing (a message with the role assistant, by which a chat counts)",
+            ),
+            (
+                "in",
+                '{"messages": [{"role": "nobody", "content": "a"}]}',
+                "in:1: the chat template refuses 1 messages: 'nobody\\nspeaks'",
+            ),
+            (
+                "in",
+                line + '{"text": "a\\ud800b"}',
+                "in:2: has '\\ud800', half of a character (both, or none)",
+            ),
+            (
+                "in",
+                line.encode() + b'{"text": "\xff"}',
+                "in:2: is no UTF-8 (invalid start byte in column 11)",
+            ),
+            ("in", b"a\xc3", "in: is no text: byte 1 is no UTF-8 (texts, or JSON lines)"),
+            (
+                "in",
+                b"a" * (3 * sources.BLOCK) + b"\xffa",
+                f"in: is no text: byte {3 * sources.BLOCK} is no UTF-8 (texts, or JSON lines)",
+            ),
+            ("in", b"a\0", "in: is no text: it has a byte 0 (texts, or JSON lines)"),
+        ):
             Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
             self.refused(error, name)
             os.unlink(name)
@@ -324,17 +446,23 @@ class SourcesTest(Case):
         Path("out").write_text(line)
         self.refused("out: is a source, too (another file to write)", "out")
         Path("in").write_text(line)
-        self.refused("nix/out: No such file or directory (a file that can be written)", "in", output="nix/out")
+        self.refused(
+            "nix/out: No such file or directory (a file that can be written)", "in", output="nix/out"
+        )
 
     def test_keys_that_are_not_used_are_named(self):
         self.write("in", [{"text": "a", "id": 1}, {"text": "b", "id": 2, "source": "c"}])
         self.make("in")
-        self.assertEqual(self.notes.getvalue(), "tools/tokens: note: keys that are not used: 'id, source'\n")
+        self.assertEqual(
+            self.notes.getvalue(), "tools/tokens: note: keys that are not used: 'id, source'\n"
+        )
 
 
 class ChatsTest(Case):
-    MESSAGES = [{"role": role, "content": text} for role, text in
-                (("user", "x"), ("assistant", "yy"), ("user", "z"), ("assistant", "ww"))]
+    MESSAGES = [
+        {"role": role, "content": text}
+        for role, text in (("user", "x"), ("assistant", "yy"), ("user", "z"), ("assistant", "ww"))
+    ]
 
     def test_a_template_that_rewrites(self):
         """Its last turn alone is fine."""
@@ -343,12 +471,16 @@ class ChatsTest(Case):
         self.assertEqual([text[a:b] for a, b in spans], ["yy<e>"])
         with self.assertRaises(tokens.Refusal) as caught:
             chats.text({"messages": self.MESSAGES}, "in:1")
-        self.assertEqual(str(caught.exception), "in:1: its first 2 messages are not rendered as in the whole chat, from "
-                         "'y<e>\\n' on (a template that marks what counts with {% generation %}, or a chat that ends "
-                         "with that turn)")
+        self.assertEqual(
+            str(caught.exception),
+            "in:1: its first 2 messages are not rendered as in the whole chat, from "
+            "'y<e>\\n' on (a template that marks what counts with {% generation %}, or a chat that ends "
+            "with that turn)",
+        )
 
     def test_marks_are_believed(self):
         """Also where the template rewrites; and none is left in the text."""
+
         def render(messages, tools, prompt):
             return "[" + "".join("\ufdd0" + m["content"][:1] + "\ufdd1," for m in messages) + "]"
 
@@ -360,30 +492,48 @@ class ChatsTest(Case):
         for how in ("plain", "marked"):
             with self.assertRaisesRegex(tokens.Refusal, "^in:1: the assistant says nothing"):
                 Chats(lambda *call: Turns(how).render(*call).replace("<e>", ""), []).text(
-                    {"messages": messages[:1]}, "in:1")
+                    {"messages": messages[:1]}, "in:1"
+                )
         text, spans = Chats(Turns().render, SPECIALS).text({"messages": messages}, "in:1")
         self.assertEqual([text[a:b] for a, b in spans], ["<e>"])
 
 
 class DecodingTest(Case):
     def test_documents(self):
-        self.write("in", [{"prompt": "ab", "completion": "c\nd"}, {"prompt": "", "completion": "long" * 9}])
+        self.write(
+            "in", [{"prompt": "ab", "completion": "c\nd"}, {"prompt": "", "completion": "long" * 9}]
+        )
         self.make("in")
-        self.assertEqual(list(decoding.documents("out", Letters(), None)),
-                         ["document 0: 5 tokens, 4 count\nabc\nd</s>", "document 1: 37 tokens, 37 count\n" + "long" * 9 + "</s>"])
+        self.assertEqual(
+            list(decoding.documents("out", Letters(), None)),
+            [
+                "document 0: 5 tokens, 4 count\nabc\nd</s>",
+                "document 1: 37 tokens, 37 count\n" + "long" * 9 + "</s>",
+            ],
+        )
         self.assertEqual(len(list(decoding.documents("out", Letters(), 1))), 1)
         self.make("in", pad=12)
-        self.assertEqual(list(decoding.documents("out", Letters(), 9)),
-                         ["document 0: 12 tokens, 4 count\nabc\nd</s>", "document 1: 12 tokens, 11 count\nlonglonglong"])
+        self.assertEqual(
+            list(decoding.documents("out", Letters(), 9)),
+            [
+                "document 0: 12 tokens, 4 count\nabc\nd</s>",
+                "document 1: 12 tokens, 11 count\nlonglonglong",
+            ],
+        )
 
     def test_numbers(self):
         a, b = Letters().id_of("a"), Letters().id_of("x")
-        for printed, wanted in ((f"{a} {b}\n", ["ax"]), (f"[{a}, {b}]\n\n{b},{a}\n", ["ax", "xa"]),
-                                (f"step 1/2  loss 5\nsample: {a} {a} |{b} 1\n", ["aax</s>"])):
+        for printed, wanted in (
+            (f"{a} {b}\n", ["ax"]),
+            (f"[{a}, {b}]\n\n{b},{a}\n", ["ax", "xa"]),
+            (f"step 1/2  loss 5\nsample: {a} {a} |{b} 1\n", ["aax</s>"]),
+        ):
             self.assertEqual(list(decoding.numbers(io.StringIO(printed), Letters())), wanted)
-        for printed, error in (("1 x 2\n", "'x' (numbers of tokens, separated by blanks or commas)"),
-                               ("300\n", "token 300 (less than the tokenizer's 300)"),
-                               ("-1\n", "'-1' (numbers of tokens, separated by blanks or commas)")):
+        for printed, error in (
+            ("1 x 2\n", "'x' (numbers of tokens, separated by blanks or commas)"),
+            ("300\n", "token 300 (less than the tokenizer's 300)"),
+            ("-1\n", "'-1' (numbers of tokens, separated by blanks or commas)"),
+        ):
             with self.assertRaises(tokens.Refusal) as caught:
                 list(decoding.numbers(io.StringIO(printed), Letters()))
             self.assertEqual(str(caught.exception), "standard input:1: " + error)
@@ -392,15 +542,24 @@ class DecodingTest(Case):
 class OptionsTest(Case):
     def test_errors(self):
         for arguments, error in (
-                ("in -o out", "--tokenizer: is missing (tools/tokens --help)"),
-                ("in --tokenizer f", "--output: is missing (-o DATA, the file to write)"),
-                ("--tokenizer f -o out", "SOURCE: is missing (tools/tokens --help)"),
-                ("in --tokenizer f -o out --pad 1", "--pad: '1' (a whole number from 2 on)"),
-                ("in --tokenizer f -o out --pad 4294967296", "--pad: '4294967296' (a whole number from 2 on)"),
-                ("in --tokenizer f -o out --documents 3", "--documents: goes with --decode (which prints documents)"),
-                ("in --tokenizer f --decode -o out",
-                 "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --eos)"),
-                ("in --tokenizer f -o out --packed", "--packed: is no option (tools/tokens --help)")):
+            ("in -o out", "--tokenizer: is missing (tools/tokens --help)"),
+            ("in --tokenizer f", "--output: is missing (-o DATA, the file to write)"),
+            ("--tokenizer f -o out", "SOURCE: is missing (tools/tokens --help)"),
+            ("in --tokenizer f -o out --pad 1", "--pad: '1' (a whole number from 2 on)"),
+            (
+                "in --tokenizer f -o out --pad 4294967296",
+                "--pad: '4294967296' (a whole number from 2 on)",
+            ),
+            (
+                "in --tokenizer f -o out --documents 3",
+                "--documents: goes with --decode (which prints documents)",
+            ),
+            (
+                "in --tokenizer f --decode -o out",
+                "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --eos)",
+            ),
+            ("in --tokenizer f -o out --packed", "--packed: is no option (tools/tokens --help)"),
+        ):
             with self.assertRaises(tokens.Refusal) as caught:
                 command.parse(arguments.split())
             self.assertEqual(str(caught.exception), error)

@@ -1,14 +1,14 @@
 """Token files for piperun, from texts, prompts and chats: tools/tokens.
 
-  __main__.py    the command line
-  sources.py     files of texts and of JSON lines: documents
-  tokenizer.py   a Hugging Face folder's tokenizer (`tokenizers`)
-  template.py    its chat template (jinja2)
-  chats.py       which part of a rendered chat the assistant says
-  examples.py    documents: tokens, and which of them count as targets
-  pieces.py      a text too long for one call, cut where its tokens stay the same
-  token_file.py  the format, written and read
-  summary.py     what was made; decoding.py the way back
+__main__.py    the command line
+sources.py     files of texts and of JSON lines: documents
+tokenizer.py   a Hugging Face folder's tokenizer (`tokenizers`)
+template.py    its chat template (jinja2)
+chats.py       which part of a rendered chat the assistant says
+examples.py    documents: tokens, and which of them count as targets
+pieces.py      a text too long for one call, cut where its tokens stay the same
+token_file.py  the format, written and read
+summary.py     what was made; decoding.py the way back
 """
 
 

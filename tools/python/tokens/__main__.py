@@ -40,8 +40,10 @@ Special tokens that stand in a text are those tokens.
 class Parser(argparse.ArgumentParser):
     def error(self, message):
         message = message.removeprefix("argument ").replace("-o/--output", "--output")
-        for what, said in (("the following arguments are required: ", "is missing (tools/tokens --help)"),
-                           ("unrecognized arguments: ", "is no option (tools/tokens --help)")):
+        for what, said in (
+            ("the following arguments are required: ", "is missing (tools/tokens --help)"),
+            ("unrecognized arguments: ", "is no option (tools/tokens --help)"),
+        ):
             if message.startswith(what):
                 message = f"{message.removeprefix(what)}: {said}"
         raise Refusal(message)
@@ -57,22 +59,49 @@ def whole_number(least: int):
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = Parser("tools/tokens", description=ABOUT, epilog=SOURCES, allow_abbrev=False,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="as below; with --decode, the file of tokens")
-    parser.add_argument("--tokenizer", metavar="FOLDER", required=True,
-                        help="Hugging Face's: tokenizer.json, tokenizer_config.json ...")
-    parser.add_argument("-o", "--output", metavar="DATA", help="the file of tokens; - is standard output")
-    parser.add_argument("--pad", metavar="T", type=whole_number(2), default=0,
-                        help="a row of T tokens for each document, for piperun with sequences of T: filled with "
-                             "end tokens, which do not count, or cut")
-    parser.add_argument("--eos", metavar="TOKEN", help="the end token (default: the tokenizer's eos_token)")
-    parser.add_argument("--decode", action="store_true",
-                        help="print the documents of a file of tokens; of -, the text of numbers on standard input")
-    parser.add_argument("--documents", metavar="N", type=whole_number(1), help="with --decode: the first N alone")
+    parser = Parser(
+        "tools/tokens",
+        description=ABOUT,
+        epilog=SOURCES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "sources", metavar="SOURCE", nargs="+", help="as below; with --decode, the file of tokens"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FOLDER",
+        required=True,
+        help="Hugging Face's: tokenizer.json, tokenizer_config.json ...",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DATA", help="the file of tokens; - is standard output"
+    )
+    parser.add_argument(
+        "--pad",
+        metavar="T",
+        type=whole_number(2),
+        default=0,
+        help="a row of T tokens for each document, for piperun with sequences of T: filled with "
+        "end tokens, which do not count, or cut",
+    )
+    parser.add_argument(
+        "--eos", metavar="TOKEN", help="the end token (default: the tokenizer's eos_token)"
+    )
+    parser.add_argument(
+        "--decode",
+        action="store_true",
+        help="print the documents of a file of tokens; of -, the text of numbers on standard input",
+    )
+    parser.add_argument(
+        "--documents", metavar="N", type=whole_number(1), help="with --decode: the first N alone"
+    )
     options = parser.parse_args(arguments)
     if options.decode and (options.output or options.pad or options.eos or len(options.sources) > 1):
-        raise Refusal("--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --eos)")
+        raise Refusal(
+            "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --eos)"
+        )
     if not options.decode and not options.output:
         raise Refusal("--output: is missing (-o DATA, the file to write)")
     if options.documents and not options.decode:
@@ -103,10 +132,14 @@ def make(options: argparse.Namespace, tokenizer, template, out) -> None:
     if first is None:
         raise Refusal(f"{files[0]}: has no documents (at least one)")
     chats = Chats(template().render, tokenizer.specials) if first.kind == "messages" else None
-    writer = Writer(options.output, 2 if tokenizer.size <= 1 << 16 else 4, options.pad,
-                    has_targets=first.kind != "text" or options.pad > 0)
+    writer = Writer(
+        options.output,
+        2 if tokenizer.size <= 1 << 16 else 4,
+        options.pad,
+        has_targets=first.kind != "text" or options.pad > 0,
+    )
     try:
-        said = fill(writer, Examples(tokenizer, end, chats), chain([first], documents), end)
+        lengths = fill(writer, Examples(tokenizer, end, chats), chain([first], documents), end)
         writer.finish()
     except OSError as error:
         writer.abandon()
@@ -117,24 +150,29 @@ def make(options: argparse.Namespace, tokenizer, template, out) -> None:
         writer.abandon()
         raise
     if sources.unused:
-        print(f"tools/tokens: note: keys that are not used: {shown(', '.join(sources.unused))}", file=sys.stderr)
-    print(summary(options.output, writer, *said), file=out)
+        print(
+            f"tools/tokens: note: keys that are not used: {shown(', '.join(sources.unused))}",
+            file=sys.stderr,
+        )
+    print(summary(options.output, writer, lengths), file=out)
 
 
-def fill(writer: Writer, examples: Examples, documents, end: int) -> tuple[Lengths, int]:
-    """Writes all documents; how long they are, and how many are cut."""
-    lengths, cut = Lengths(), 0
+def fill(writer: Writer, examples: Examples, documents, end: int) -> Lengths:
+    """Writes all documents; how long they are."""
+    lengths = Lengths()
     for parts in examples.of(documents):
         writer.begin_document()
-        before = writer.tokens
+        before, counting = writer.tokens, 0
         if writer.row:
             part, tokens = row(parts, writer.row, end)
             parts = [part]
-            cut += tokens > writer.row
         for ids, counts in parts:
             writer.append(ids, counts)
+            counting += int(counts.sum())
         lengths.add(tokens if writer.row else writer.tokens - before)
-    return lengths, cut
+        lengths.cut += writer.row > 0 and tokens > writer.row
+        lengths.idle += counting == 0
+    return lengths
 
 
 def decode(options: argparse.Namespace, tokenizer) -> None:

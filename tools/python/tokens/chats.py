@@ -37,11 +37,16 @@ class Chats:
         if MARKS[0] in whole:
             text, spans = _unmarked(whole)
         else:
-            text, spans = whole, [self._turn(whole, messages, tools, i, place)
-                                  for i, message in enumerate(messages) if message["role"] == "assistant"]
+            text, spans = whole, [
+                self._turn(whole, messages, tools, i, place)
+                for i, message in enumerate(messages)
+                if message["role"] == "assistant"
+            ]
         if not any(begin < end for begin, end in spans):
-            raise Refusal(f"{place}: the assistant says nothing (a message with the role assistant, "
-                          "by which a chat counts)")
+            raise Refusal(
+                f"{place}: the assistant says nothing (a message with the role assistant, "
+                "by which a chat counts)"
+            )
         return text, spans
 
     def ends_open(self, text: str, spans: list[Span]) -> bool:
@@ -51,25 +56,32 @@ class Chats:
 
     def _turn(self, whole: str, messages: list, tools: list | None, i: int, place: str) -> Span:
         before = self._rendered(messages[:i], tools, place, prompt=True)
-        after = self._rendered(messages[:i + 1], tools, place)
-        for part, what in ((before, f"its first {i} messages, with a generation prompt,"),
-                           (after, f"its first {i + 1} messages")):
+        after = self._rendered(messages[: i + 1], tools, place)
+        for part, what in (
+            (before, f"its first {i} messages, with a generation prompt,"),
+            (after, f"its first {i + 1} messages"),
+        ):
             if not whole.startswith(part):
-                raise Refusal(f"{place}: {what} are not rendered as in the whole chat, from "
-                              f"{shown(_difference(part, whole))} on (a template that marks what counts "
-                              "with {% generation %}, or a chat that ends with that turn)")
+                raise Refusal(
+                    f"{place}: {what} are not rendered as in the whole chat, from "
+                    f"{shown(_difference(part, whole))} on (a template that marks what counts "
+                    "with {% generation %}, or a chat that ends with that turn)"
+                )
         if len(after) < len(before):
-            raise Refusal(f"{place}: message {i} is rendered as less than a generation prompt "
-                          "(a template that marks what counts with {% generation %})")
-        found = self._end_of_turn.search(whole[len(before):len(after)])
+            raise Refusal(
+                f"{place}: message {i} is rendered as less than a generation prompt "
+                "(a template that marks what counts with {% generation %})"
+            )
+        found = self._end_of_turn.search(whole[len(before) : len(after)])
         return len(before), len(after) - (len(found[1]) if found else 0)
 
     def _rendered(self, messages: list, tools: list | None, place: str, *, prompt: bool = False) -> str:
         try:
             return self._render(messages, tools, prompt)
         except Exception as error:  # whatever a template does with a message that it does not expect
-            raise Refusal(f"{place}: the chat template refuses "
-                          f"{len(messages)} messages: {shown(str(error))}") from error
+            raise Refusal(
+                f"{place}: the chat template refuses " f"{len(messages)} messages: {shown(str(error))}"
+            ) from error
 
 
 def _check(messages: list, tools: object, place: str) -> None:
@@ -93,4 +105,4 @@ def _unmarked(marked: str) -> tuple[str, list[Span]]:
 
 def _difference(part: str, whole: str) -> str:
     at = next((i for i, (a, b) in enumerate(zip(part, whole)) if a != b), min(len(part), len(whole)))
-    return part[at:at + 40]
+    return part[at : at + 40]

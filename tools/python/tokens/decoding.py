@@ -28,7 +28,9 @@ def numbers(lines: Iterable[str], tokenizer) -> Iterator[str]:
             continue
         place = f"standard input:{i}"
         if wrong := [word for word in words if not re.fullmatch(r"\d{1,9}", word)]:
-            raise Refusal(f"{place}: {shown(wrong[0])} (numbers of tokens, separated by blanks or commas)")
+            raise Refusal(
+                f"{place}: {shown(wrong[0])} (numbers of tokens, separated by blanks or commas)"
+            )
         yield _text(np.array(words, np.int64), tokenizer, place)
 
 
@@ -36,7 +38,7 @@ def _unfilled(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Without the ends that fill a row, which do not count: one is left."""
     last = np.flatnonzero((ids != ids[-1]) | counts)[-1:]
     at = int(last[0]) if len(last) else -1
-    return ids[:at + 1] if at >= 0 and ids[at] == ids[-1] else ids[:at + 2]
+    return ids[: at + 1] if at >= 0 and ids[at] == ids[-1] else ids[: at + 2]
 
 
 def _text(ids: np.ndarray, tokenizer, place: str) -> str:

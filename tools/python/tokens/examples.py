@@ -62,8 +62,9 @@ class Examples:
         for begin, end in spans:
             counts |= (starts >= begin) & (starts < end)
         if not counts.any():
-            raise Refusal(f"{document.place}: no token of what the assistant says begins there "
-                          "(longer texts)")
+            raise Refusal(
+                f"{document.place}: no token of what the assistant says begins there " "(longer texts)"
+            )
         if ids[-1] == self._end:
             return np.array(ids), counts
         return np.array(ids + [self._end]), np.append(counts, self._chats.ends_open(text, spans))
@@ -71,7 +72,7 @@ class Examples:
     def _begun(self, ids: list[int]) -> list[int]:
         """With what the tokenizer begins a text with, once."""
         prefix = self._tokenizer.prefix
-        return ids if ids[:len(prefix)] == prefix else prefix + ids
+        return ids if ids[: len(prefix)] == prefix else prefix + ids
 
 
 def row(parts: Iterable[Part], length: int, end: int) -> tuple[Part, int]:

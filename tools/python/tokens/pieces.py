@@ -31,7 +31,7 @@ def _find_cut(text: str, encode_all: Callable[[list[str]], list[list[int]]]) -> 
     """0: none."""
     last = [found.end() for found in _CUT.finditer(text, len(text) - CLOSE, len(text) - SIDE)][-TRIES:]
     for cut in reversed(last):
-        left, right = text[cut - SIDE:cut], text[cut:cut + SIDE]
+        left, right = text[cut - SIDE : cut], text[cut : cut + SIDE]
         one, other, both = encode_all([left, right, left + right])
         if one + other == both:
             return cut

@@ -60,8 +60,10 @@ class Sources:
     def _of_one_kind(self, document: Document) -> Document:
         first = self._first = self._first or document
         if document.kind != first.kind:
-            raise Refusal(f"{document.place}: has {' and '.join(KEYS[document.kind])}, where "
-                          f"{first.place} has {' and '.join(KEYS[first.kind])} (one kind in a token file)")
+            raise Refusal(
+                f"{document.place}: has {' and '.join(KEYS[document.kind])}, where "
+                f"{first.place} has {' and '.join(KEYS[first.kind])} (one kind in a token file)"
+            )
         return document
 
     def _documents(self, file: BinaryIO, name: str) -> Iterator[Document]:
@@ -80,7 +82,9 @@ class Sources:
         try:
             value = json.loads(line)
         except UnicodeDecodeError as error:
-            raise Refusal(f"{place}: is no UTF-8 ({error.reason} in column {error.start + 1})") from error
+            raise Refusal(
+                f"{place}: is no UTF-8 ({error.reason} in column {error.start + 1})"
+            ) from error
         except ValueError as error:
             raise Refusal(f"{place}: is no JSON: {error} (an object, in one line)") from error
         if not isinstance(value, dict):
@@ -93,8 +97,15 @@ class Sources:
         self.unused.update((key, None) for key in value if key not in known)
         for key in KEYS[kind]:
             _check(value[key], key, kind, place)
-        return Document(place, kind, {"text": lambda: value["text"], "messages": lambda: value,
-                                      "prompt": lambda: (value["prompt"], value["completion"])}[kind]())
+        return Document(
+            place,
+            kind,
+            {
+                "text": lambda: value["text"],
+                "messages": lambda: value,
+                "prompt": lambda: (value["prompt"], value["completion"]),
+            }[kind](),
+        )
 
 
 def _check(value: object, key: str, kind: str, place: str) -> None:
@@ -162,7 +173,9 @@ def _decoded(file: BinaryIO, head: bytes, place: str) -> Iterator[str]:
             text = decoder.decode(block, final=not more)
         except UnicodeDecodeError as error:
             byte = at + len(block) - len(error.object) + error.start
-            raise Refusal(f"{place}: is no text: byte {byte} is no UTF-8 (texts, or JSON lines)") from error
+            raise Refusal(
+                f"{place}: is no text: byte {byte} is no UTF-8 (texts, or JSON lines)"
+            ) from error
         if "\0" in text:
             raise Refusal(f"{place}: is no text: it has a byte 0 (texts, or JSON lines)")
         yield text

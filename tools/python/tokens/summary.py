@@ -9,6 +9,8 @@ class Lengths:
     """How many documents have how many tokens, by powers of two, before rows are filled or cut."""
 
     def __init__(self):
+        self.cut = 0  # longer than a row
+        self.idle = 0  # of which no token counts
         self._buckets: dict[int, int] = {}  # of 2^k to 2^(k+1) - 1 tokens, by k
 
     def add(self, tokens: int) -> None:
@@ -25,11 +27,15 @@ class Lengths:
         return lines
 
 
-def summary(path: str, writer: Writer, lengths: Lengths, cut: int) -> str:
+def summary(path: str, writer: Writer, lengths: Lengths) -> str:
     share = 100 * writer.counting / writer.tokens
-    lines = [f"{path}: {writer.documents} documents, {writer.tokens} tokens of "
-             f"{8 * writer.token_bytes} bits, {writer.counting} count as targets ({share:.1f} %)"]
+    lines = [
+        f"{path}: {writer.documents} documents, {writer.tokens} tokens of "
+        f"{8 * writer.token_bytes} bits, {writer.counting} count as targets ({share:.1f} %)"
+    ]
     lines += lengths.lines()
     if writer.row:
-        lines.append(f"{writer.documents} rows of {writer.row} tokens, {cut} cut")
+        lines.append(f"{writer.documents} rows of {writer.row} tokens, {lengths.cut} cut")
+    if lengths.idle:
+        lines.append(f"{lengths.idle} documents without a token that counts")
     return "\n".join(lines)

@@ -30,8 +30,10 @@ class Template:
 
         found = find(Path(folder))
         if not found:
-            raise Refusal(f"{folder}: has no chat template (chat_template.jinja, or chat_template in "
-                          "tokenizer_config.json)")
+            raise Refusal(
+                f"{folder}: has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json)"
+            )
         where, source = found
         self._names = named_tokens(Path(folder))
         self._now = datetime.datetime.now()
@@ -41,8 +43,13 @@ class Template:
             raise Refusal(f"{where}: the chat template: {shown(str(error))}") from error
 
     def render(self, messages: list, tools: list | None, add_generation_prompt: bool) -> str:
-        return self._template.render(messages=messages, tools=tools, documents=None,
-                                     add_generation_prompt=add_generation_prompt, **self._names)
+        return self._template.render(
+            messages=messages,
+            tools=tools,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **self._names,
+        )
 
 
 def _environment(now: datetime.datetime):
@@ -67,8 +74,9 @@ def _environment(now: datetime.datetime):
     def to_json(value, **options):  # without HTML's escapes
         return json.dumps(value, **{"ensure_ascii": False, **options})
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                extensions=[Generation, loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = now.strftime

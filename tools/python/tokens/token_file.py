@@ -81,7 +81,8 @@ class Writer:
         self._output = _Output(path)
         self._output.file.write(bytes(HEADER.size))
         self._starts, self._bits, self._counts = (
-            tempfile.TemporaryFile(dir=self._output.folder) for _ in range(3))
+            tempfile.TemporaryFile(dir=self._output.folder) for _ in range(3)
+        )
         self._pending = np.zeros(0, bool)  # fewer than BLOCK tokens: which of them count
 
     def begin_document(self) -> None:
@@ -114,9 +115,20 @@ class Writer:
             section.close()
         self._output.file.seek(0)
         flags = TARGET_BITS if self.has_targets else 0
-        self._output.file.write(HEADER.pack(MAGIC, VERSION, self.token_bytes, self.tokens,
-                                            self.documents, self.row, self._largest, flags,
-                                            self.counting, 0))
+        self._output.file.write(
+            HEADER.pack(
+                MAGIC,
+                VERSION,
+                self.token_bytes,
+                self.tokens,
+                self.documents,
+                self.row,
+                self._largest,
+                flags,
+                self.counting,
+                0,
+            )
+        )
         self._output.finish()
 
     def abandon(self) -> None:
@@ -126,7 +138,7 @@ class Writer:
         self._output.abandon()
 
     def _write_counts(self, counts: np.ndarray) -> None:
-        for block in (counts[at:at + BLOCK] for at in range(0, len(counts), BLOCK)):
+        for block in (counts[at : at + BLOCK] for at in range(0, len(counts), BLOCK)):
             self._counts.write(struct.pack("<Q", self.counting))
             words = np.packbits(block, bitorder="little").tobytes()
             self._bits.write(words.ljust(_aligned(len(words)), b"\0"))
@@ -147,11 +159,23 @@ class Reader:
             size = os.fstat(file.fileno()).st_size
         if header[:8] != MAGIC or len(header) < HEADER.size:
             raise Refusal(f"{path}: is no token file (one that tools/tokens has written)")
-        (_, version, self.token_bytes, self.tokens_count, self.documents, self.row, self.largest,
-         flags, self.counting, _) = HEADER.unpack(header)
+        (
+            _,
+            version,
+            self.token_bytes,
+            self.tokens_count,
+            self.documents,
+            self.row,
+            self.largest,
+            flags,
+            self.counting,
+            _,
+        ) = HEADER.unpack(header)
         if version != VERSION or self.token_bytes not in (2, 4) or flags & ~TARGET_BITS:
-            raise Refusal(f"{path}: version {version}, {self.token_bytes} bytes a token, flags {flags} "
-                          f"(version {VERSION}, 2 or 4, 0 or {TARGET_BITS})")
+            raise Refusal(
+                f"{path}: version {version}, {self.token_bytes} bytes a token, flags {flags} "
+                f"(version {VERSION}, 2 or 4, 0 or {TARGET_BITS})"
+            )
         self.has_targets = bool(flags & TARGET_BITS)
         words, blocks = -(-self.tokens_count // 64), -(-self.tokens_count // BLOCK)
         starts = HEADER.size + _aligned(self.tokens_count * self.token_bytes)
@@ -169,8 +193,10 @@ class Reader:
         first = int(self.starts[number])
         end = int(self.starts[number + 1]) if number + 1 < self.documents else self.tokens_count
         if not first < end <= self.tokens_count:
-            raise Refusal(f"{self.path}: document {number} begins at token {first} "
-                          f"(before the next one's, {end})")
+            raise Refusal(
+                f"{self.path}: document {number} begins at token {first} "
+                f"(before the next one's, {end})"
+            )
         return np.asarray(self.tokens[first:end]), self.targets(first, end)
 
     def targets(self, first: int, end: int) -> np.ndarray:
@@ -178,8 +204,8 @@ class Reader:
         if not self.has_targets:
             return np.ones(end - first, bool)
         from_byte = first // 8
-        bits = np.unpackbits(self.bits[from_byte:-(-end // 8)], bitorder="little")
-        return bits[first - 8 * from_byte:end - 8 * from_byte].astype(bool)
+        bits = np.unpackbits(self.bits[from_byte : -(-end // 8)], bitorder="little")
+        return bits[first - 8 * from_byte : end - 8 * from_byte].astype(bool)
 
     def _section(self, dtype: str, offset: int, count: int) -> np.ndarray:
         if not count:

@@ -12,7 +12,9 @@ def read_json(path: Path) -> dict:
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
-        raise Refusal(f"{path}: {error.strerror} (a folder that transformers has saved has it)") from error
+        raise Refusal(
+            f"{path}: {error.strerror} (a folder that transformers has saved has it)"
+        ) from error
     except ValueError as error:
         raise Refusal(f"{path}: is no JSON: {error}") from error
     if not isinstance(value, dict):
@@ -65,7 +67,7 @@ class Tokenizer:
             plain = self._tokenizer.encode(text, add_special_tokens=False).ids
             full = whole.encode(text).ids
             for at in range(len(full) - len(plain) + 1):
-                if plain and full[at:at + len(plain)] == plain:
+                if plain and full[at : at + len(plain)] == plain:
                     return full[:at]
         return []
 
