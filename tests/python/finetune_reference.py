@@ -13,6 +13,7 @@ import torch
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 IGNORED = -100
+ROUNDS = 32  # of permutation.h
 
 
 class Sequences:
@@ -57,7 +58,7 @@ def permutation(seed, number, size):
     """The order of pass `number`, from 0, that --shuffle takes: runtime/files/permutation.h."""
     golden = 0x9E3779B97F4A7C15
     state = mix((mix((seed + golden) % 2**64) + golden * (number + 1)) % 2**64)
-    keys = [mix((state + golden * (i + 1)) % 2**64) for i in range(10)]
+    keys = [mix((state + golden * (i + 1)) % 2**64) for i in range(ROUNDS)]
     bits = (size - 1).bit_length()
     low_bits = bits // 2
 
