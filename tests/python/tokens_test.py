@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import resource
 import struct
 import tempfile
 import tracemalloc
@@ -118,6 +119,23 @@ class WriterTest(Case):
             self.assertEqual(sorted(os.listdir()), ["in.jsonl", "out"])
         self.assertEqual(Path("out").read_bytes(), b"before")
 
+    def test_no_room(self):
+        """Whatever is written last: the tokens, or a section beside them."""
+        self.write("in.jsonl", [{"text": "x" * 90} for _ in range(500)])
+        self.make("in.jsonl")
+        whole = Path("out").stat().st_size
+        os.unlink("out")
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, (hard, hard))
+        for room in (0, 1000, whole - 4001, whole - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+            with self.assertRaisesRegex(tokens.Failure, "^out: File too large$"):
+                self.make("in.jsonl")
+            self.assertEqual(os.listdir(), ["in.jsonl"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (whole, hard))
+        self.make("in.jsonl")
+        self.assertEqual(Path("out").stat().st_size, whole)
+
     def test_what_cannot_be_renamed(self):
         self.write("in.jsonl", [{"text": "abc"}])
         self.make("in.jsonl")
@@ -171,6 +189,8 @@ class DocumentsTest(Case):
                     self.write("in.jsonl", lines)
                     wanted = [plain_document(tokenizer, line, Turns(how)) for line in lines]
                     for row in (0, 2, 24, 300):
+                        if row and not any(counts for each in wanted for _, counts in each[1:row]):
+                            continue  # refused
                         printed = self.make("in.jsonl", tokenizer=tokenizer, how=how, pad=row)
                         expected = plain_file(wanted, tokenizer.size, row, row > 0 or kind != "text")
                         self.assertEqual(Path("out").read_bytes(), expected, (kind, how, row))
@@ -226,6 +246,9 @@ class DocumentsTest(Case):
                 "\n4 rows of 5 tokens, 3 cut\n2 documents without a token that counts\n"
             )
         )
+        os.unlink("out")
+        self.write("in.jsonl", [{"prompt": "d" * n, "completion": "x"} for n in (5, 9)])
+        self.refused("--pad: no row of 5 tokens has one that counts (longer rows)", "in.jsonl", pad=5)
 
     def test_a_token_across_the_border_is_the_prompts(self):
         """ "a" ends what stands before the turn and "b" begins it: one token, which is not counted."""

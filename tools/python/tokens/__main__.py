@@ -140,6 +140,8 @@ def make(options: argparse.Namespace, tokenizer, template, out) -> None:
     )
     try:
         lengths = fill(writer, Examples(tokenizer, end, chats), chain([first], documents), end)
+        if lengths.idle == writer.documents:
+            raise Refusal(f"--pad: no row of {options.pad} tokens has one that counts (longer rows)")
         writer.finish()
     except OSError as error:
         writer.abandon()

@@ -1,6 +1,7 @@
 """Token files, byte by byte as runtime/files/token_file.h has them: written as documents arrive, in
 memory that does not grow with them, and read without loading them."""
 
+import contextlib
 import os
 import shutil
 import stat
@@ -8,6 +9,7 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -59,9 +61,15 @@ class _Output:
         self.file.close()
 
     def abandon(self) -> None:
-        self.file.close()
         if self._at:
             self._at.unlink(missing_ok=True)
+        _close(self.file)
+
+
+def _close(file: BinaryIO) -> None:
+    """Of what is not wanted any more: what is left to be written need not find room."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _is_stream(path: str) -> bool:
@@ -133,9 +141,9 @@ class Writer:
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
-        for section in (self._starts, self._bits, self._counts):
-            section.close()
         self._output.abandon()
+        for section in (self._starts, self._bits, self._counts):
+            _close(section)
 
     def _write_counts(self, counts: np.ndarray) -> None:
         for block in (counts[at : at + BLOCK] for at in range(0, len(counts), BLOCK)):
