@@ -172,8 +172,8 @@ TEST_CASE("losses and validations are means over the targets that count") {
   TrainOptions options;
   options.optimizer.learning_rate = 0;
   options.val_batches = 0;
-  options.data = options.val_data =
-      Write(folder, "tokens", TokenFileBytes({text.begin(), text.end()}, 2, {0}, counts));
+  options.data = options.val_data = {
+      Write(folder, "tokens", TokenFileBytes({text.begin(), text.end()}, 2, {0}, counts))};
   const auto add = [&](int64_t n, double* sum, int64_t* targets) {
     for (int64_t i = n * kLength; i < std::min<int64_t>((n + 1) * kLength, 44); ++i)
       if (counts[i + 1]) *sum += losses[i], ++*targets;
