@@ -113,7 +113,7 @@ class Case(unittest.TestCase):
             )
         return name
 
-    def run_plan(self, cut, data, *options, start=("--weights", "model")):
+    def run_plan(self, cut, data, *options, start=("--weights", "model"), seed=SEED):
         """The lines of the log, and in the order of SAME_BITS' numbers: losses and norms, as text."""
         *cut, how = cut
         scheme, devices, tp, dp = cut
@@ -130,7 +130,7 @@ class Case(unittest.TestCase):
             "--lr",
             "1e-3",
             "--seed",
-            SEED,
+            seed,
             "--log",
             "log",
             *start,
@@ -232,7 +232,7 @@ class TrainingTest(Case):
         """A shuffled one from the next, from another seed's and from the file's order."""
         wanted = self.run_plan(ONE, "rows", "--shuffle")[1]
         self.assertNotEqual(self.run_plan(ONE, "rows")[1], wanted)
-        self.assertNotEqual(self.run_plan(ONE, "rows", "--shuffle", "--seed", SEED + 1)[1], wanted)
+        self.assertNotEqual(self.run_plan(ONE, "rows", "--shuffle", seed=SEED + 1)[1], wanted)
 
     def test_validation(self):
         for data in ("rows", "stream"):
@@ -265,53 +265,31 @@ class ResumeTest(Case):
     OTHERS = [ONE, ("1f1b", 2, 1, 1, "threads"), ("zb-v", 2, 1, 1, "processes")]
 
     def test_in_the_middle_of_a_pass(self):
-        """The first pass, and the second one; under other plans, from the same checkpoint."""
-        first = ("1f1b", 4, 1, 1, "threads")
+        """The first pass, and the second one; under other plans, from checkpoints of one run."""
         for shuffle in ([], ["--shuffle"]):
-            wanted = self.run_plan(ONE, "rows", *shuffle)[1]
+            wanted = self.run_plan(
+                ("1f1b", 4, 1, 1, "threads"),
+                "rows",
+                *shuffle,
+                *("--save", f"saves{len(shuffle)}", "--save-every", 1, "--keep", PASSES * STEPS_OF_PASS),
+            )[1]
             for at in (FROM, STEPS_OF_PASS + FROM):
-                saves = Path(f"saves-{at}-{len(shuffle)}")
-                self.interrupted(first, at, saves, shuffle)
+                saved = Path(f"saves{len(shuffle)}/step-{at:08}")
                 for cut in self.available(self.OTHERS):
-                    lines, bits = self.resumed(cut, saves, shuffle)
+                    lines, bits = self.resumed(cut, saved, shuffle)
                     self.assertEqual(lines[0]["step"], at + 1)
                     self.assertEqual(bits, wanted[at:], (cut, at, shuffle))
                 for cut in (("1f1b", 2, 1, 2, "threads"), ("1f1b", 1, 2, 1, "threads")):
-                    lines, bits = self.resumed(cut, saves, shuffle)
+                    lines, bits = self.resumed(cut, saved, shuffle)
                     self.assert_close(
                         lines, self.reference("rows", bool(shuffle)), f"resumed at {at} {cut}", at
                     )
 
-    def interrupted(self, cut, at, saves, shuffle):
-        """A run of which the checkpoint after step `at` is left."""
-        options = ["--save", saves, "--save-every", at, *shuffle]
-        if at < STEPS_OF_PASS:
-            *plan, _ = cut
-            self.call(
-                PIPERUN,
-                self.plan(*plan),
-                "--data",
-                "d.rows",
-                "--steps",
-                at,
-                "--lr",
-                "1e-3",
-                "--seed",
-                SEED,
-                "--weights",
-                "model",
-                *options,
-            )
-        else:
-            self.run_plan(cut, "rows", *options)
-            shutil.rmtree(saves / f"step-{PASSES * STEPS_OF_PASS:08}")
-        self.assertEqual([path.name for path in saves.glob("step-*")], [f"step-{at:08}"])
-
-    def resumed(self, cut, saves, shuffle):
-        copied = Path("copied")
-        shutil.rmtree(copied, ignore_errors=True)
-        shutil.copytree(saves, copied)
-        return self.run_plan(cut, "rows", *shuffle, "--save", copied, "--resume", start=())
+    def resumed(self, cut, saved, shuffle):
+        """From a folder that has that checkpoint alone."""
+        shutil.rmtree("copied", ignore_errors=True)
+        shutil.copytree(saved, f"copied/{saved.name}")
+        return self.run_plan(cut, "rows", *shuffle, "--save", "copied", "--resume", start=())
 
 
 if __name__ == "__main__":
