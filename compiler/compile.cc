@@ -56,6 +56,7 @@ Status AddJob(const CompileOptions& options, Program& program) {
   }
   const ModelConfig& model = job.model;
   if (job.sequence_length == 0) job.sequence_length = model.max_positions;
+  job.lora = WithTargets(job);
   if (options.balance_layers) {
     const auto costs = LayerCostsOf(job, options.prices);
     PP_RETURN_IF_ERROR(costs.status());

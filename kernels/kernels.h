@@ -20,6 +20,7 @@
 #include "kernels/random.h"
 #include "kernels/residual.h"
 #include "kernels/rope.h"
+#include "kernels/scale.h"
 #include "kernels/sum_parts.h"
 #include "kernels/sum_squares.h"
 #include "kernels/swiglu.h"
@@ -54,6 +55,7 @@
   X(LayerNormForward)            \
   X(Residual)                    \
   X(Rope)                        \
+  X(Scale)                       \
   X(SumParts)                    \
   X(SwiGluBackward)              \
   X(SwiGluForward)

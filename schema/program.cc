@@ -44,12 +44,12 @@ std::vector<int32_t> Program::PipesOf(int stage, int device) const {
 
 std::vector<int32_t> Program::TiedStages() const {
   if (!job) return tied;
-  if (!job->model.tied) return {};
+  if (!job->TrainsTied()) return {};
   return stages == 1 ? std::vector<int32_t>{0} : std::vector<int32_t>{0, stages - 1};
 }
 
 bool Program::IsTied(int stage) const {
-  if (job) return job->model.tied && (stage == 0 || stage == stages - 1);
+  if (job) return job->TrainsTied() && (stage == 0 || stage == stages - 1);
   return std::binary_search(tied.begin(), tied.end(), stage);
 }
 

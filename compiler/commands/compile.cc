@@ -86,6 +86,19 @@ PassObserver ObserverOf(const Arguments& a) {
   return observer;
 }
 
+int64_t MostOnADevice(const Program& program) {
+  int64_t most = 0;
+  for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
+  return most;
+}
+
+// What the plan would take if it trained the whole model: the same instructions, with other sizes.
+Result<int64_t> BytesWithoutLora(Program program) {
+  program.job->lora = {};
+  PP_RETURN_IF_ERROR(PlanMemory(program, {}));
+  return MostOnADevice(program);
+}
+
 Status SavePlan(const Arguments& a, const Program& program) {
   a.progress->Doing("writing " + a.output);
   PP_RETURN_IF_ERROR(Save(program, a.output));
@@ -93,7 +106,7 @@ Status SavePlan(const Arguments& a, const Program& program) {
   std::string line = fmt::format("{}: {}", Shown(a.output), Summary(program));
   int64_t most = 0;
   if (program.job) {
-    for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
+    most = MostOnADevice(program);
   } else if (const auto costs = CostsOf(program, program.costs);
              costs.ok() && CountsBytes(*costs)) {
     for (const DevicePrediction& device : PeaksOf(Unrolled(program), *costs))
@@ -101,6 +114,11 @@ Status SavePlan(const Arguments& a, const Program& program) {
   }
   if (most > 0)
     line += fmt::format(", at most {} on a device", BytesText(static_cast<double>(most)));
+  if (program.job && program.job->lora.given()) {
+    const Result<int64_t> full = BytesWithoutLora(program);
+    PP_RETURN_IF_ERROR(full.status());
+    line += fmt::format(" ({} without --lora)", BytesText(static_cast<double>(*full)));
+  }
   if (program.job) {
     if (const auto given = a.attributes.find("--layers-per-stage");
         given != a.attributes.end() && given->second == "auto")

@@ -43,6 +43,11 @@ std::string JsonOf(const Job& job) {
       NameOf(job.dtype), NameOf(job.backend));
 }
 
+// Only of a plan that has adapters.
+std::string JsonOf(const Lora& lora) {
+  return lora.given() ? fmt::format(R"("lora":"{}",)", TextOf(lora)) : "";
+}
+
 std::string JsonOf(const std::vector<Instruction>& list) {
   std::string out = "[";
   for (const Instruction& i : list) {
@@ -63,7 +68,7 @@ std::string ShowJson(const Program& program) {
   ForEachRow(kProgramAttributes<Program>, [&]<typename T>(const Attribute<Program, T>& row) {
     out += fmt::format(R"("{}":{},)", row.text, JsonOf(row, head.*row.member));
   });
-  if (program.job) out += JsonOf(*program.job);
+  if (program.job) out += JsonOf(*program.job) + JsonOf(program.job->lora);
   out += R"("pipes":[)";
   for (size_t p = 0; p < program.pipes.size(); ++p)
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",

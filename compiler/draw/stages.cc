@@ -12,6 +12,13 @@ namespace pp {
 namespace {
 
 std::string Bytes(int64_t bytes) { return fmt::format("{:.4g}", static_cast<double>(bytes) / 1e6); }
+// What adapters share a stage with, and the adapters: weights alone.
+std::string FrozenAndTrained(const StageLayout& layout) {
+  int64_t frozen = 0, trained = 0;
+  for (const Tensor& tensor : layout.tensors)
+    (tensor.trainable() ? trained : frozen) += tensor.bytes();
+  return fmt::format(" | {:>9} {:>9}", Bytes(frozen), Bytes(trained));
+}
 std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
 
 // Why another trainer cannot take the cut, or nothing.
@@ -61,9 +68,10 @@ Result<std::string> Stages(const Program& program) {
       job.tp > 1 ? fmt::format(", {} peers", job.tp) : "", job.tp > 1 ? ", of one peer" : "");
   text += fmt::format(
       "{:<5} {:<9} {:>6} {:>12} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} "
-      "{:>9} {:>9} {:>9}\n",
+      "{:>9} {:>9} {:>9}{}\n",
       "stage", "devices", "layers", "parameters", "forward", "again", "input", "weight", "traffic",
-      "again", "input", "weight", "weights", "stash", "kept", "work", "act");
+      "again", "input", "weight", "weights", "stash", "kept", "work", "act",
+      job.lora.given() ? fmt::format(" | {:>9} {:>9}", "frozen", "trained") : "");
   for (int stage = 0; stage < program.stages; ++stage) {
     const StageLayout layout = LayoutStage(job, stage);
     const StageWork work = WorkOf(layout, job);
@@ -72,13 +80,13 @@ Result<std::string> Stages(const Program& program) {
       devices += fmt::format("{}d{}", devices.empty() ? "" : " ", pipe.device_of[stage]);
     text += fmt::format(
         "{:<5} {:<9} {:>6} {:>12} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} {:>9} {:>9} | {:>9} "
-        "{:>9} {:>9} {:>9} {:>9}\n",
+        "{:>9} {:>9} {:>9} {:>9}{}\n",
         fmt::format("s{}", stage), devices, layout.layers, layout.parameters,
         Giga(work.forward.operations), Giga(work.recompute.operations), Giga(work.input.operations),
         Giga(work.weight.operations), Giga(work.forward.bytes), Giga(work.recompute.bytes),
         Giga(work.input.bytes), Giga(work.weight.bytes), Bytes(layout.weights_bytes),
         Bytes(layout.stash_bytes), Bytes(layout.kept_bytes), Bytes(layout.work_bytes),
-        Bytes(layout.act_bytes));
+        Bytes(layout.act_bytes), job.lora.given() ? FrozenAndTrained(layout) : "");
   }
   return text + OfOthers(program);
 }

@@ -127,14 +127,15 @@ class Pricer {
                             static_cast<double>(layout.wgrad_bytes));
   }
 
-  // Reads and writes weights and moments, reads gradients; a shard of them with ZeRO-1.
+  // Reads and writes trained weights and moments, reads gradients; a shard of them with ZeRO-1.
   double Step(const StageLayout& layout) const {
-    if (layout.weights_bytes == 0) return 0;
+    const int64_t trained = std::max<int64_t>(0, layout.weights_bytes - layout.trained);
+    if (trained == 0) return 0;
     if (machine_.memory_bandwidth == 0) return machine_.launch;
     const int64_t copies = program_.replicas * static_cast<int64_t>(program_.pipes.size());
     const int64_t shards = program_.zero > 0 ? copies : 1;
     const auto bytes = static_cast<double>(
-        (2 * layout.weights_bytes + 2 * layout.optimizer_bytes + layout.wgrad_bytes) / shards +
+        (2 * trained + 2 * layout.optimizer_bytes + layout.wgrad_bytes) / shards +
         layout.wgrad_bytes);  // which are set to zero
     return machine_.launch + bytes / (machine_.memory_bandwidth * machine_.memory_share);
   }

@@ -140,6 +140,7 @@ Status Compare(const Program& program, const TrainOptions& options, const TrainR
   const OneDevice::Args plain{.program = &program,
                               .inputs = report.inputs.get(),
                               .weights = options.weights,
+                              .adapter = options.adapter,
                               .threads = options.threads};
   OneDevice::Args disturbed = plain;
   disturbed.noise = NoiseOf(program.job->dtype);

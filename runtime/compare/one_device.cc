@@ -127,9 +127,8 @@ class OneDeviceOf : public OneDevice {
                                                       .device = device_.get(),
                                                       .newest = [](int, int) { return 0; },
                                                       .on_piece = [] {}});
-    Result<WeightSource> weights = args_.weights.empty()
-                                       ? WeightSource::New(args_.inputs->seed())
-                                       : WeightSource::Open(args_.weights, job_.model);
+    Result<WeightSource> weights =
+        OpenWeights({args_.inputs->seed(), args_.weights, args_.adapter}, job_);
     PP_RETURN_IF_ERROR(weights.status());
     return FillStates(one_, {}, &*weights, device_.get());
   }
@@ -160,6 +159,7 @@ class OneDeviceOf : public OneDevice {
 
   void DisturbGradients(int stage) {
     for (const Tensor& tensor : reader_.layout(stage).tensors) {
+      if (!tensor.trainable()) continue;
       auto* wgrad = reinterpret_cast<float*>(calls_[stage].wgrad + tensor.wgrad);
       double squares = 0;
       for (int64_t i = 0; i < tensor.elements(); ++i) squares += double{wgrad[i]} * wgrad[i];

@@ -26,7 +26,7 @@ class OneDevice {
   struct Args {
     const Program* program = nullptr;  // the run's
     const Inputs* inputs = nullptr;
-    std::string weights;  // TrainOptions::weights
+    std::string weights, adapter;  // of TrainOptions
     int threads = 1;
     Noise noise;
   };

@@ -15,6 +15,7 @@
 #include <iterator>
 #include <utility>
 
+#include "runtime/files/adapter_config.h"
 #include "runtime/files/folder.h"
 #include "schema/base/disk.h"
 
@@ -32,17 +33,19 @@ std::string WithoutSlash(std::string path) {
   return path;
 }
 
-constexpr char kWhole[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
-std::string PartName(size_t file, size_t files) {
-  return fmt::format("model-{:05}-of-{:05}.safetensors", file, files);
+std::string WholeName(const std::string& stem) { return stem + ".safetensors"; }
+std::string IndexName(const std::string& stem) { return stem + ".safetensors.index.json"; }
+std::string PartName(const std::string& stem, size_t file, size_t files) {
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, file, files);
 }
 
 // Whether an export has a file of this name.
 bool IsOurs(const std::string& name) {
   int file = 0, files = 0;
-  return IsSourceFile(name) || name == kWhole || name == kIndex ||
+  return IsSourceFile(name) || name == kAdapterConfigName || name == WholeName(kAdapterName) ||
+         name == WholeName("model") || name == IndexName("model") ||
          (std::sscanf(name.c_str(), "model-%5d-of-%5d", &file, &files) == 2 &&
-          name == PartName(file, files));
+          name == PartName("model", file, files));
 }
 
 // Whether a file has its beginning, which is written when the training is over, or cannot be read.
@@ -232,16 +235,18 @@ Status ModelFolder::Begin(Contents contents, std::span<const ModelFolderEntry> e
   for (size_t f = 0; f < first.size(); ++f) {
     const size_t end = f + 1 < first.size() ? first[f + 1] : entries.size();
     File& file = AddFile(entries.subspan(first[f], end - first[f]));
-    file.name = first.size() == 1 ? kWhole : PartName(f + 1, first.size());
+    file.name =
+        first.size() == 1 ? WholeName(contents.stem) : PartName(contents.stem, f + 1, first.size());
     for (size_t i = first[f]; i < end; ++i)
       map +=
           fmt::format("{}\n    \"{}\": \"{}\"", map.empty() ? "" : ",", entries[i].name, file.name);
   }
   if (first.size() > 1)
     contents.files.push_back(
-        {kIndex, fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}"
-                             "\n  }}\n}}\n",
-                             total, map)});
+        {IndexName(contents.stem),
+         fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}"
+                     "\n  }}\n}}\n",
+                     total, map)});
   for (SourceFile& file : contents.files) {
     const auto bytes = std::ssize(file.bytes);
     files_.push_back({.name = file.name, .begin = std::move(file.bytes), .bytes = bytes});

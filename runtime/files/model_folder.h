@@ -1,6 +1,7 @@
 // A Hugging Face folder that a run writes: weights, in one file or in several with an index, and
-// the small files that go with them (source_files.h). It is complete or absent: all is written into
-// a folder next to it, `path`.unfinished, which gets its name at the end.
+// the small files that go with them (source_files.h); or an adapter (adapter_config.h). It is
+// complete or absent: all is written into a folder next to it, `path`.unfinished, which gets its
+// name at the end.
 //
 // From the first trained number on nothing of it is removed: if it cannot be finished, it stays
 // there, and the error says how far it is. A later run of the same name gives it another one.
@@ -47,6 +48,7 @@ class ModelFolder {
     SourceFiles files;                // beside the weights, as they are
     Dtype dtype = Dtype::kFp32;       // of the weights: kFp32 or kBf16
     int64_t file_bytes = kFileBytes;  // of weights in a file, at most, or one tensor
+    std::string stem = "model";       // of their files' names
   };
   // What will be written: opens all files, and takes the room on the disk. Failed: no room, or a
   // file system that cannot sync a folder.

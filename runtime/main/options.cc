@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/files/adapter_config.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/patterns.h"
 #include "runtime/files/source_files.h"
@@ -125,7 +126,11 @@ Status FinishOptions(Arguments* a) {
   if (!a->given.contains("--min-lr"))
     t.optimizer.min_learning_rate = 0.1 * t.optimizer.learning_rate;
   while (t.save.size() > 1 && t.save.back() == '/') t.save.pop_back();
+  t.export_merged = !t.merged_path.empty();
+  if (t.export_merged) t.export_path = t.merged_path;
   t.exports = !t.export_path.empty();
+  if (a->given.contains("--export-dtype") && !t.exports)
+    return Status::Invalid("--export-dtype: needs --export or --export-merged");
   t.record = !t.trace.empty() || !t.profile.empty();
   return {};
 }
@@ -145,6 +150,8 @@ std::vector<std::string> InputPaths(const Arguments& a) {
     const std::string folder = WeightFiles::Folder(t.weights);
     for (const std::string& name : SourceNames(folder)) paths.push_back(folder + "/" + name);
   }
+  if (!t.adapter.empty())
+    paths.insert(paths.end(), {AdapterPath(t.adapter), t.adapter + "/" + kAdapterConfigName});
   if (!t.resume) return paths;
   for (const int64_t step : SavedSteps(t.save)) paths.push_back(StepFolder(t.save, step));
   return paths;

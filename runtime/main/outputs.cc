@@ -80,13 +80,14 @@ Status Outputs::Open(const Program& program, TrainOptions* options) {
   PP_RETURN_IF_ERROR(OpenFile("--trace", arguments_.train.trace, &trace_));
   PP_RETURN_IF_ERROR(OpenFile("--profile", arguments_.train.profile, &profile_));
   std::error_code error;
+  const std::string exports = options->export_merged ? "--export-merged" : "--export";
   if (options->exports && !options->save.empty() &&
       std::filesystem::weakly_canonical(options->export_path, error) ==
           std::filesystem::weakly_canonical(options->save, error))
-    return Status::Invalid(
-        fmt::format("--export: {} is the folder of --save (another folder)", options->export_path));
+    return Status::Invalid(fmt::format("{}: {} is the folder of --save (another folder)", exports,
+                                       options->export_path));
   if (!options->save.empty()) PP_RETURN_IF_ERROR(OpenSave(options));
-  return options->exports ? OpenExport(options).In("--export") : Status();
+  return options->exports ? OpenExport(options).In(exports) : Status();
 }
 
 Status Outputs::OpenFile(const char* option, const std::string& path,

@@ -92,7 +92,8 @@ class ModelExecutor : public StageExecutor {
 
   void MakeStale(const StageCall& call, const StageLayout& layout) {
     if (call.rounded == nullptr) return;
-    for (const Tensor& tensor : layout.tensors) Stale(call, layout, tensor) = true;
+    for (const Tensor& tensor : layout.tensors)
+      if (tensor.trainable()) Stale(call, layout, tensor) = true;
   }
 
   // What no STEP has rounded: at the start, and what other ranks have updated.

@@ -6,12 +6,14 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <set>
 #include <span>
 
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
 #include "kernels/random.h"
 #include "kernels/sum_squares.h"
+#include "runtime/files/adapter_config.h"
 
 namespace pp {
 namespace {
@@ -21,6 +23,26 @@ static_assert(kNormBlock == kernels::kSumSquaresBlock);
 float* Floats(std::byte* base, int64_t offset) { return reinterpret_cast<float*>(base + offset); }
 const float* Floats(const std::byte* base, int64_t offset) {
   return reinterpret_cast<const float*>(base + offset);
+}
+
+// That the files have the tensors of all of the job's adapters, and no others.
+Status CheckAdapterNames(const WeightFiles& files, const Job& job) {
+  Job whole = job;
+  whole.layers_per_stage = {job.model.layers};
+  whole.tp = 1;
+  whole.sequence_parallel = false;
+  std::set<std::string> names;
+  for (const Tensor& tensor : LayoutStage(whole, 0).tensors)
+    if (tensor.adapter) names.insert(kAdapterPrefix + tensor.name());
+  for (const std::string& name : names)
+    if (!files.Has(name))
+      return Status::Invalid(fmt::format("{}: tensor {} is missing", files.path(), name));
+  for (const std::string& name : files.Names())
+    if (!names.contains(name))
+      return Status::Invalid(
+          fmt::format("{}: tensor {} is not of an adapter of the plan's --lora {}", files.path(),
+                      Shown(name), TextOf(job.lora)));
+  return {};
 }
 
 // Weights of the same shape make different models, depending on the rest of a configuration.
@@ -42,9 +64,11 @@ Result<WeightSource> WeightSource::New(uint64_t seed) {
   return source;
 }
 
-Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfig& model) {
+Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfig& model,
+                                        uint64_t seed) {
   PP_RETURN_IF_ERROR(CheckConfig(WeightFiles::Folder(dir) + "/config.json", model));
   WeightSource source;
+  source.seed_ = seed;
   source.names_.emplace(model);
   Result<WeightFiles> files = WeightFiles::Open(dir);
   PP_RETURN_IF_ERROR(files.status());
@@ -52,8 +76,32 @@ Result<WeightSource> WeightSource::Open(const std::string& dir, const ModelConfi
   return source;
 }
 
+Status WeightSource::OpenAdapter(const std::string& dir, const Job& job,
+                                 std::vector<std::string>* notes) {
+  std::vector<std::string> of_config;
+  PP_RETURN_IF_ERROR(CheckAdapterConfig(dir, job, &of_config));
+  if (notes != nullptr) notes->insert(notes->end(), of_config.begin(), of_config.end());
+  Result<WeightFiles> files = WeightFiles::Open(AdapterPath(dir));
+  PP_RETURN_IF_ERROR(files.status());
+  PP_RETURN_IF_ERROR(CheckAdapterNames(*files, job));
+  adapter_.emplace(std::move(*files));
+  return {};
+}
+
+Result<WeightSource> OpenWeights(const GivenWeights& given, const Job& job,
+                                 std::vector<std::string>* notes) {
+  Result<WeightSource> source = given.weights.empty()
+                                    ? WeightSource::New(given.seed)
+                                    : WeightSource::Open(given.weights, job.model, given.seed);
+  PP_RETURN_IF_ERROR(source.status());
+  if (!given.adapter.empty())
+    PP_RETURN_IF_ERROR(source->OpenAdapter(given.adapter, job, notes).In("--adapter"));
+  return source;
+}
+
 Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
-  if (!files_ && tensor.init_std == 0) {
+  std::optional<WeightFiles>& from = tensor.adapter ? adapter_ : files_;
+  if (!from && tensor.init_std == 0) {
     kernels::cpu::Fill({.n = tensor.elements(), .out = out, .value = tensor.init_mean});
     return {};
   }
@@ -62,8 +110,8 @@ Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
   for (const Slice& slice : slices) covered += slice.rows * slice.cols;
   if (covered < tensor.elements()) kernels::cpu::Fill({.n = tensor.elements(), .out = out});
   for (const Slice& slice : slices) {
-    if (files_) {
-      PP_RETURN_IF_ERROR(ReadSlice(slice, tensor.cols, out + slice.at));
+    if (from) {
+      PP_RETURN_IF_ERROR(ReadSlice(&*from, slice, tensor.cols, out + slice.at));
     } else {
       Make(tensor, slice, out + slice.at);
     }
@@ -75,17 +123,19 @@ Status WeightSource::CheckAllUsed(UnusedWeights unused, std::vector<std::string>
   return names_->CheckAllUsed(&*files_, unused, notes);
 }
 
-Status WeightSource::ReadSlice(const Slice& slice, int64_t row_stride, float* out) {
-  const std::string name = names_->In(*files_, slice.name);
+Status WeightSource::ReadSlice(WeightFiles* files, const Slice& slice, int64_t row_stride,
+                               float* out) const {
+  const std::string name = adapter_ && files == &*adapter_ ? kAdapterPrefix + slice.name
+                                                           : names_->In(*files, slice.name);
   if (name.empty())
-    return Status::Invalid(fmt::format("{}: tensor {} is missing", files_->path(), slice.name));
-  return files_->ReadFloats(name, slice.shape,
-                            {.row = slice.row,
-                             .col = slice.col,
-                             .rows = slice.rows,
-                             .cols = slice.cols,
-                             .row_stride = row_stride},
-                            out);
+    return Status::Invalid(fmt::format("{}: tensor {} is missing", files->path(), slice.name));
+  return files->ReadFloats(name, slice.shape,
+                           {.row = slice.row,
+                            .col = slice.col,
+                            .rows = slice.rows,
+                            .cols = slice.cols,
+                            .row_stride = row_stride},
+                           out);
 }
 
 // The same values, independent of who makes which part of the parameter.
@@ -103,9 +153,11 @@ void WeightSource::Make(const Tensor& tensor, const Slice& slice, float* out) co
 
 std::vector<OwnedPart> AllParts(const StageLayout& layout) {
   std::vector<OwnedPart> parts;
-  for (const Tensor& tensor : layout.tensors)
-    parts.push_back(
-        {{&tensor, 0, tensor.elements()}, tensor.weight, layout.optimizer_v + tensor.weight});
+  for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.trainable()) continue;
+    const int64_t m = tensor.weight - layout.trained;
+    parts.push_back({{&tensor, 0, tensor.elements()}, m, layout.optimizer_v + m});
+  }
   return parts;
 }
 

@@ -23,8 +23,12 @@ class WeightSource {
  public:
   static Result<WeightSource> New(uint64_t seed);
   // Invalid: no such file, or DIR/config.json, if there is one, is not this model's. Names are
-  // those of weight_names.h.
-  static Result<WeightSource> Open(const std::string& dir, const ModelConfig& model);
+  // those of weight_names.h. `seed`: of adapters, which are new.
+  static Result<WeightSource> Open(const std::string& dir, const ModelConfig& model,
+                                   uint64_t seed = 1);
+  // Takes the job's adapters from a folder that peft or an export wrote (adapter_config.h), instead
+  // of new ones. Invalid: they are others; a tensor is missing, or one is not an adapter's.
+  Status OpenAdapter(const std::string& dir, const Job& job, std::vector<std::string>* notes);
 
   // All elements of the peer's tensor. Invalid: it is missing or has another shape or type; the
   // error names it.
@@ -34,15 +38,26 @@ class WeightSource {
 
  private:
   WeightSource() = default;
-  Status ReadSlice(const Slice& slice, int64_t row_stride, float* out);
+  Status ReadSlice(WeightFiles* files, const Slice& slice, int64_t row_stride, float* out) const;
   void Make(const Tensor& tensor, const Slice& slice, float* out) const;
 
   uint64_t seed_ = 0;
   std::optional<WeightNames> names_;
   std::optional<WeightFiles> files_;  // none, of both: a new model
+  std::optional<WeightFiles> adapter_;
 };
 
-// A part of a tensor that a rank updates: all of it, or its shard's part (ZeRO-1).
+// Where a run's weights come from: what it is given, by piperun's options.
+struct GivenWeights {
+  uint64_t seed = 1;             // of what is new
+  std::string weights, adapter;  // folders; empty: new
+};
+// Notes are OpenAdapter's; null: they are known.
+Result<WeightSource> OpenWeights(const GivenWeights& given, const Job& job,
+                                 std::vector<std::string>* notes = nullptr);
+
+// A part of a tensor that is trained, which a rank updates: all of it, or its shard's part
+// (ZeRO-1).
 struct OwnedPart {
   TensorPart part;
   int64_t m = 0, v = 0;  // offsets of its moments in the optimizer region
@@ -51,7 +66,8 @@ struct OwnedPart {
 std::vector<OwnedPart> AllParts(const StageLayout& layout);
 std::vector<OwnedPart> PartsOfShards(const StageLayout& layout, const OptimizerShards& shards);
 
-// All of a stage's tensors or, under ZeRO-1, the shards of the copy in that replica and pipe.
+// All of a stage's tensors that are trained or, under ZeRO-1, the shards of the copy in that
+// replica and pipe.
 std::vector<OwnedPart> OwnedPartsOf(const Program& program, const StageLayout& layout, int replica,
                                     int pipe);
 

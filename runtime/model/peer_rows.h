@@ -46,6 +46,10 @@ class PeerRows {
   void Gather(N* rows, int64_t width) const {
     if (shares_) group_.peers->Start({PeerWork::kGather, all_ * width, dtype_}, rows);
   }
+  // Begins to sum all rows, for all peers. REQUIRES: there are some.
+  void SumAll(N* rows, int64_t width) const {
+    group_.peers->Start({PeerWork::kSum, all_ * width, dtype_}, rows);
+  }
   // Begins to sum fp32 elements. REQUIRES: there are peers.
   void SumNumbers(float* numbers, int64_t n) const {
     group_.peers->Start({PeerWork::kSum, n}, numbers);

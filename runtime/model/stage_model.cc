@@ -57,7 +57,7 @@ OperatorCall StageModel::CallOf(const StageCall& call, size_t index, Keep keep,
     const auto [weight, wgrad, rounded] = placed.parameters[i];
     result.parameters[i] = Floats(call.weights, weight);
     if (call.rounded != nullptr && rounded >= 0) result.rounded[i] = call.rounded + rounded;
-    result.gradients[i] = Floats(call.wgrad, wgrad);
+    if (wgrad >= 0) result.gradients[i] = Floats(call.wgrad, wgrad);
   }
   return result;
 }
@@ -117,7 +117,7 @@ bool StageModel::Saves(size_t index) const {
 }
 
 void StageModel::WeightHalf(const StageCall& call, size_t index, Halves halves, Order order) {
-  if (layout_.operators[index].parameters.empty()) return;
+  if (!layout_.operators[index].op.trains()) return;
   OperatorCall one = CallOf(call, index, Keep::kStash, halves);
   one.beside = order == Order::kBeside;
   operators_->BackwardWeight(one);

@@ -27,9 +27,11 @@ struct OperatorCall {
   size_t index = 0;  // among the operators of the stage
   const StageOperator* placed = nullptr;
   const StageCall* stage = nullptr;
-  const float* parameters[2] = {};
-  const std::byte* rounded[2] = {};  // the same as the device's products take them, if not in fp32
-  float* gradients[2] = {};          // of the parameters; = or += as stage->accumulate says
+  const float* parameters[kMostParameters] = {};
+  // The same as the device's products take them, if not in fp32.
+  const std::byte* rounded[kMostParameters] = {};
+  // Of the parameters; = or += as stage->accumulate says. Frozen ones have none.
+  float* gradients[kMostParameters] = {};
 
   std::byte *in = nullptr, *stream = nullptr, *out = nullptr, *all = nullptr;
   float* statistics = nullptr;

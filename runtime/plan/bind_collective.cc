@@ -77,6 +77,7 @@ class Binder {
     args_.kind = kind;
     args_.group = CopiesOf(program_, topology_, i.stage, place_.index);
     args_.value = RegionAt(states, i.stage, std::max<int>(i.pipe, 0));
+    if (states == Kind::kWeights) args_.value += layout.trained;
     for (int64_t copy = 0; copy < copies(); ++copy) {
       const Bucket shard = ShardOf(layout, bucket, copies(), copy);
       args_.shards.push_back({{shard.begin, shard.bytes}});

@@ -95,6 +95,7 @@ class End {
     };
     PP_RETURN_IF_ERROR(Try([&](Exchange* exchange) {
       return ExportModel({.program = args_.program,
+                          .what = ExportedOf(*args_.program->job, options_.export_merged),
                           .exchange = exchange,
                           .folder = options_.export_to,
                           .copy_out = copy_out});

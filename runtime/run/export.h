@@ -1,6 +1,6 @@
-// Writes the trained model in Hugging Face's format: rank 0 gets every tensor, a few megabytes at a
-// time, from the ranks of the first replica that hold parts of it, and assembles the parts. No rank
-// ever holds more of the model than before.
+// Writes the trained model in Hugging Face's format, or what was trained of it in peft's: rank 0
+// gets every tensor, a few megabytes at a time, from the ranks of the first replica that hold parts
+// of it, and assembles the parts. No rank ever holds more of the model than before.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,26 @@
 
 namespace pp {
 
+// kMerged: the model, with scale B A added to the weights that have an adapter.
+enum class Exported : uint8_t { kModel, kAdapter, kMerged };
+inline Exported ExportedOf(const Job& job, bool merged) {
+  if (!job.lora.given()) return Exported::kModel;
+  return merged ? Exported::kMerged : Exported::kAdapter;
+}
+
 // Rank 0's process, before the first step: files and space for all weights, which are written as
-// `dtype`, and for `source` beside them (source_files.h); without a config.json there, it is made
-// from the job's model.
-Status BeginExport(const Job& job, const SourceFiles& source, Dtype dtype, ModelFolder* folder);
+// `dtype`. Beside those of a model are `source` (source_files.h), without a config.json there one
+// made from the job's model; beside an adapter its own configuration.
+struct ExportedAs {
+  Exported what = Exported::kModel;
+  Dtype dtype = Dtype::kFp32;
+};
+Status BeginExport(const ExportedAs& as, const Job& job, const SourceFiles& source,
+                   ModelFolder* folder);
 
 struct ExportArgs {
   const Program* program = nullptr;
+  Exported what = Exported::kModel;
   Exchange* exchange = nullptr;   // null: all ranks are in this process
   ModelFolder* folder = nullptr;  // rank 0's process; begun
   // Bytes of a stage's weights, from those of its first pipe, on a rank of this process.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/files/adapter_config.h"
 #include "runtime/files/weight_files.h"
 #include "runtime/run/run_options_table.h"
 #include "runtime/run/settings.h"
@@ -30,7 +31,11 @@ std::string Named(const std::vector<std::string>& files) {
 Status Inputs::Open(std::vector<std::string>* notes) {
   if (checkpoint_) PP_RETURN_IF_ERROR(CheckCheckpoint(notes));
   const bool first = options_.transport == nullptr || options_.transport->rank() == 0;
+  PP_RETURN_IF_ERROR(CheckLora());
   if (first && !options_.weights.empty()) PP_RETURN_IF_ERROR(CheckWeights(notes));
+  if (first && !options_.adapter.empty()) PP_RETURN_IF_ERROR(CheckAdapter(notes));
+  if (program_.job->lora.given() && options_.weights.empty() && !checkpoint_)
+    notes->push_back("the frozen weights are those of a new model (--weights has a trained one's)");
   if (first && (options_.exports || !options_.save.empty())) PP_RETURN_IF_ERROR(OpenSource(notes));
   PP_RETURN_IF_ERROR(OpenData());
   if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckData(notes));
@@ -51,6 +56,8 @@ Status Inputs::Digest(std::vector<Item>* items) const {
     for (const ShardReader& shard : checkpoint_->shards)
       resumed = resumed * 0x9E3779B97F4A7C15u + shard.footer_sum();
   items->push_back({"--resume", resumed});
+  if (!options_.adapter.empty())
+    PP_RETURN_IF_ERROR(add("--adapter", WeightFiles::Digest(AdapterPath(options_.adapter))));
   return options_.weights.empty() ? Status()
                                   : add("--weights", WeightFiles::Digest(options_.weights));
 }
@@ -116,6 +123,16 @@ Position Inputs::PositionBefore() const {
 Status Inputs::CheckCheckpoint(std::vector<std::string>* notes) const {
   const Manifest& manifest = checkpoint_->manifest;
   PP_RETURN_IF_ERROR(CheckModel(*checkpoint_, program_.job->model).In("--resume"));
+  const auto lora = manifest.options.find("--lora");
+  const std::string before = lora == manifest.options.end() ? "" : lora->second;
+  const std::string now = TextOf(program_.job->lora);
+  if (before != now) {
+    const auto text = [](const std::string& given) {
+      return given.empty() ? "without --lora" : "with --lora " + given;
+    };
+    return Status::Invalid(fmt::format("--resume: {}: was trained {} (the plan is compiled {})",
+                                       checkpoint_->folder, text(before), text(now)));
+  }
   if (options_.seed && *options_.seed != manifest.seed)
     return Status::Invalid(
         fmt::format("--seed: {} ({} has {})", *options_.seed, checkpoint_->folder, manifest.seed));
@@ -180,6 +197,26 @@ Status Inputs::CheckWeights(std::vector<std::string>* notes) const {
   if (LoadModelConfig(config, &unknown).ok() && !unknown.empty())
     notes->push_back(UnknownKeysNote(config, unknown));
   return weights->CheckAllUsed(options_.unused_weights, notes);
+}
+
+// That options about adapters are for a plan that has some.
+Status Inputs::CheckLora() const {
+  if (program_.job->lora.given()) return {};
+  const char* right = "a plan that was compiled with --lora";
+  if (!options_.adapter.empty())
+    return Status::Invalid(
+        fmt::format("--adapter: {}: the plan has no adapters ({})", options_.adapter, right));
+  if (options_.export_merged)
+    return Status::Invalid(
+        fmt::format("--export-merged: {}: the plan has no adapters ({}, or --export)",
+                    options_.export_path, right));
+  return {};
+}
+
+Status Inputs::CheckAdapter(std::vector<std::string>* notes) const {
+  Result<WeightSource> made = WeightSource::New(seed());
+  PP_RETURN_IF_ERROR(made.status());
+  return made->OpenAdapter(options_.adapter, *program_.job, notes).In("--adapter");
 }
 
 Status Inputs::OpenSource(std::vector<std::string>* notes) {

@@ -69,6 +69,8 @@ class Inputs {
   void TellChanges(std::vector<std::string>* notes) const;
   Position SavedPosition() const;
   Position PositionBefore() const;
+  Status CheckLora() const;
+  Status CheckAdapter(std::vector<std::string>* notes) const;
   Status CheckWeights(std::vector<std::string>* notes) const;
   Status OpenSource(std::vector<std::string>* notes);
   Status OpenData();

@@ -31,6 +31,7 @@ struct RunOptions {
   bool bytes = false;             // a text's bytes are tokens of any vocabulary, and of any weights
   std::string weights;            // a folder with model.safetensors; empty: a new model
   UnusedWeights unused_weights = UnusedWeights::kRefuse;
+  std::string adapter;           // a folder with an adapter to start from; empty: a new one
   std::optional<uint64_t> seed;  // of new weights and dropout; by default 1
   bool compare = false;          // record values (compare/comparison.h)
 
@@ -50,7 +51,8 @@ struct RunOptions {
   // Continues from the last checkpoint in `save`, with its seed unless `seed` is given.
   bool resume = false;
   bool new_data = false;              // the checkpoint's training had other data
-  std::string export_path;            // a folder for the trained model; empty: none
+  // Folders for the trained model or its adapter, and for the model with its adapter; empty: none.
+  std::string export_path, merged_path;
   Dtype export_dtype = Dtype::kFp32;  // of its tensors, or kBf16
 
   // Logs. kStandardOutput stands for -.
@@ -66,7 +68,8 @@ struct RunOptions {
 
   // What follows from them.
   bool record = false;   // events for a trace
-  bool exports = false;  // the trained model after all steps
+  bool exports = false;  // after all steps, into export_path,
+  bool export_merged = false;  // which was merged_path
   // Which kernels compute, which decides rounding: by option, as text.
   std::map<std::string, std::string> kernels;
 };

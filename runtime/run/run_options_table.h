@@ -191,6 +191,9 @@ inline constexpr OptionGroup kTrainingOptions{"Training", std::tuple{
     RunOption{"--unused-weights", &RunOptions::unused_weights, "",
               "tensors there that the model does not use",
               {.names = option_names::kUnusedWeights}, "refuse", Decides::kAgreed, "--weights"},
+    RunOption{"--adapter", &RunOptions::adapter, "FOLDER",
+              "an adapter to start from, as peft saves it (a new one)",
+              {}, "", Decides::kAgreed, nullptr, "--resume"},
     RunOption{"--seed", &RunOptions::seed, "N",
               "random seed of new weights and dropout", Whole(0, INT64_MAX), "1", Decides::kAgreed},
     RunOption{"--compare", &RunOptions::compare, "",
@@ -264,11 +267,14 @@ inline constexpr OptionGroup kCheckpointsOptions{"Checkpoints", std::tuple{
     RunOption{"--new-data", &RunOptions::new_data, "",
               "with --resume: --data is not what it was", {}, "", Decides::kAgreed, "--resume"},
     RunOption{"--export", &RunOptions::export_path, "FOLDER",
-              "a new one, for the trained model in Hugging Face's format",
+              "a new one, for the trained model in Hugging Face's format, or its adapter in peft's",
               {}, "", Decides::kAgreed},
+    RunOption{"--export-merged", &RunOptions::merged_path, "FOLDER",
+              "instead: the model with its adapter added to its weights",
+              {}, "", Decides::kAgreed, nullptr, "--export"},
     RunOption{"--export-dtype", &RunOptions::export_dtype, "",
               "of its tensors",
-              {.names = option_names::kExportDtypes}, "fp32", Decides::kAgreed, "--export"},
+              {.names = option_names::kExportDtypes}, "fp32", Decides::kAgreed},
 }};
 
 inline constexpr OptionGroup kLogsOptions{"Logs", std::tuple{

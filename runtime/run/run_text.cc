@@ -50,15 +50,20 @@ std::string HeaderText(const Program& program) {
   Job whole = job;  // without peers
   whole.tp = 1;
   whole.sequence_parallel = false;
-  int64_t parameters = 0, most = 0;
-  for (int s = 0; s < program.stages; ++s) parameters += LayoutStage(whole, s).parameters;
+  int64_t parameters = 0, trained = 0, most = 0;
+  for (int s = 0; s < program.stages; ++s) {
+    const StageLayout layout = LayoutStage(whole, s);
+    parameters += layout.parameters;
+    trained += layout.trained_parameters;
+  }
   for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
   const int64_t copies = int64_t{program.replicas} * job.tp;
-  std::string text =
-      fmt::format("{} with {} parameters: {} on {} device{}, {} micro-batch{} of {} x {} tokens",
-                  job.model.family->model_type, parameters, program.scheme, program.devices,
-                  program.devices == 1 ? "" : "s", program.microbatches,
-                  program.microbatches == 1 ? "" : "es", job.micro_batch_size, job.sequence_length);
+  std::string text = fmt::format(
+      "{} with {} parameters{}: {} on {} device{}, {} micro-batch{} of {} x {} tokens",
+      job.model.family->model_type, parameters,
+      trained < parameters ? fmt::format(", of which {} are trained", trained) : "", program.scheme,
+      program.devices, program.devices == 1 ? "" : "s", program.microbatches,
+      program.microbatches == 1 ? "" : "es", job.micro_batch_size, job.sequence_length);
   if (program.replicas > 1) text += fmt::format(", {} replicas", program.replicas);
   if (job.tp > 1) text += fmt::format(", {} tensor-parallel peers", job.tp);
   const int64_t ranks = program.devices * copies;

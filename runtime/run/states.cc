@@ -56,6 +56,10 @@ class Saver {
       return !IsTiedCopy(layout.stage, tensor) && (tensor.cut != Cut::kNone || place_.index == 0);
     };
     if (!first && !sharded) return {};
+    for (const Tensor& tensor : layout.tensors)
+      if (first && !tensor.trainable() && mine(tensor))
+        PP_RETURN_IF_ERROR(
+            Add(StateKind::kWeights, tensor, 0, tensor.elements(), weights + tensor.weight));
     for (const OwnedPart& owned : OwnedPartsOf(program_, layout, place_.replica, pipe)) {
       const TensorPart& part = owned.part;
       if (!mine(*part.tensor)) continue;
@@ -249,9 +253,10 @@ int64_t CheckpointBytes(const Job& job) {
   Job whole = job;
   whole.layers_per_stage = {job.model.layers};
   whole.tp = 1;
-  int64_t elements = 0;
-  for (const Tensor& tensor : LayoutStage(whole, 0).tensors) elements += tensor.elements();
-  return elements * 3 * static_cast<int64_t>(sizeof(float));  // weights, m and v
+  int64_t elements = 0;  // of weights and, if they are trained, of m and v
+  for (const Tensor& tensor : LayoutStage(whole, 0).tensors)
+    elements += tensor.elements() * (tensor.trainable() ? 3 : 1);
+  return elements * static_cast<int64_t>(sizeof(float));
 }
 
 Result<Checkpoint> OpenCheckpoint(const std::string& folder, const ModelConfig& model, int rank,

@@ -26,9 +26,9 @@ struct RankStates {
 };
 
 // Writes this rank's shard: the states of the first replica's first pipe or, under ZeRO-1, what
-// each copy updates. What several tensor-parallel peers share is written by the first one. Failed:
-// a number is not finite. *unsaved: the file cannot be written, which says nothing about the
-// training.
+// each copy updates; of what is frozen its weights, once. What several tensor-parallel peers share
+// is written by the first one. Failed: a number is not finite. *unsaved: the file cannot be
+// written, which says nothing about the training.
 Status SaveStates(const RankStates& states, const std::string& path, Status* unsaved);
 
 // What a checkpoint of this model takes on a disk, but for names and manifests.

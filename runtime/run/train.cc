@@ -165,8 +165,9 @@ class Supervisor {
     }
     if (options_.export_to != nullptr)
       PP_RETURN_IF_ERROR(
-          BeginExport(*program_.job, *inputs_->source(), options_.export_dtype, options_.export_to)
-              .In("--export"));
+          BeginExport({ExportedOf(*program_.job, options_.export_merged), options_.export_dtype},
+                      *program_.job, *inputs_->source(), options_.export_to)
+              .In(options_.export_merged ? "--export-merged" : "--export"));
     if (IsCoordinator())
       for (const std::string& note : notes) Note(note);
     report_.planned_steps = inputs_->optimizer().steps;
@@ -202,9 +203,8 @@ class Supervisor {
             },
         .open_weights =
             [this] {
-              return options_.weights.empty()
-                         ? WeightSource::New(inputs_->seed())
-                         : WeightSource::Open(options_.weights, program_.job->model);
+              return OpenWeights({inputs_->seed(), options_.weights, options_.adapter},
+                                 *program_.job);
             },
         .after_bind = options_.after_bind,
         .steps = inputs_->optimizer().steps - inputs_->steps_before(),

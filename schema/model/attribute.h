@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "schema/base/status.h"
+#include "schema/model/lora.h"
 #include "schema/model/operators.h"
 
 namespace pp {
@@ -74,6 +75,8 @@ Status Read(const Attribute<Owner, T>& row, std::string_view text, Value* value)
     *value = text;
   } else if constexpr (std::is_same_v<Value, std::vector<OperatorKind>>) {
     return ReadKinds(text, row.names, value);
+  } else if constexpr (std::is_same_v<Value, Lora>) {
+    return ReadLora(text, value);
   } else if constexpr (std::is_same_v<Value, std::vector<int32_t>>) {
     return ReadWholes(text, value);
   } else {
@@ -95,6 +98,8 @@ std::string TextOf(const Attribute<Owner, T>& row, const T& value) {
     return value;
   } else if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
     return TextOf(value, row.names);
+  } else if constexpr (std::is_same_v<T, Lora>) {
+    return TextOf(value);
   } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
     return fmt::format("{}", fmt::join(value, " "));
   } else {

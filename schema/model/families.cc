@@ -4,7 +4,7 @@ namespace pp {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
-    {"gpt2", "GPT2LMHeadModel", Gpt2Keys, Gpt2Table, kGpt2Aliases},
+    {"gpt2", "GPT2LMHeadModel", Gpt2Keys, Gpt2Table, kGpt2Aliases, "c_attn"},
     {"llama", "LlamaForCausalLM", LlamaKeys, LlamaTable},
     {"mistral", "MistralForCausalLM", MistralKeys, MistralTable},
     {"qwen2", "Qwen2ForCausalLM", Qwen2Keys, Qwen2Table},

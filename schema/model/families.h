@@ -19,6 +19,8 @@ struct ModelFamily {
   ModelTable (*table)(const ModelConfig& config);
   // Keys that have two names.
   std::span<const KeyAlias> aliases = {};
+  // The Linears that adapters are usually for (lora.h): those that peft takes for the family.
+  std::string_view lora_targets = "q_proj,v_proj";
 };
 
 std::span<const ModelFamily> Families();

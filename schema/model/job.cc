@@ -17,7 +17,7 @@ constexpr double kMaxBytes = 1e16;  // of one copy of the model with one micro-b
 // Roughly the bytes of all values of a micro-batch, the weights, their gradients and moments
 // together; as a double, which does not overflow.
 double EstimateBytes(const Job& job) {
-  const ModelTable table = TableOf(job.model);
+  const ModelTable table = TableOf(job);
   double values = 0, weights = 0;
   const auto add = [&](const std::vector<Operator>& operators, double times) {
     for (const Operator& op : operators) {
@@ -55,6 +55,20 @@ Status CheckKeep(const Job& job, const ModelTable& table) {
 }
 
 }  // namespace
+
+ModelTable TableOf(const Job& job) {
+  ModelTable table = TableOf(job.model);
+  AddLora(job.lora, &table);
+  return table;
+}
+
+Lora WithTargets(const Job& job) {
+  Lora lora = job.lora;
+  if (!lora.given() || !lora.targets.empty()) return lora;
+  for (const std::string_view target : Split(job.model.family->lora_targets, ','))
+    lora.targets.emplace_back(target);
+  return lora;
+}
 
 Result<std::vector<int>> SplitLayers(int layers, int stages) {
   if (stages < 1 || layers % stages != 0) {
@@ -112,6 +126,7 @@ Status CheckJob(const Job& job) {
         job.micro_batch_size, job.sequence_length, job.tp, job.tp));
   }
   PP_RETURN_IF_ERROR(CheckKeep(job, table));
+  PP_RETURN_IF_ERROR(CheckLora(job.lora, table));
   if (const double bytes = EstimateBytes(job); bytes > kMaxBytes) {
     return Status::Invalid(fmt::format(
         "model: its weights and one micro-batch take about {:.1e} bytes (at most {:.0e})", bytes,

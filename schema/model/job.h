@@ -9,6 +9,8 @@
 #include "schema/model/attribute.h"
 #include "schema/model/config.h"
 #include "schema/model/dtype.h"
+#include "schema/model/lora.h"
+#include "schema/model/operators.h"
 
 namespace pp {
 
@@ -37,6 +39,8 @@ struct Job {
   // those of the others are recomputed in the backward. A CFW drops them.
   std::vector<OperatorKind> keep;
 
+  Lora lora;  // what is trained, if it is not all
+
   Dtype dtype = Dtype::kFp32;
   // Whose memory is counted. Any kind can run it (AddRegions in schema/semantics/regions.h).
   DeviceKind backend = DeviceKind::kCpu;
@@ -48,6 +52,9 @@ struct Job {
   // Of those, a peer's share of the residual stream: index i has this many, from i times this many
   // on.
   int64_t stream_tokens() const { return sequence_parallel ? tokens() / tp : tokens(); }
+
+  // Whether the first and the last stage share a tensor that is trained.
+  bool TrainsTied() const { return model.tied && !lora.given(); }
 
   bool operator==(const Job&) const = default;
 };
@@ -95,10 +102,18 @@ inline constexpr std::tuple kJobAttributes{
         "outputs that are saved, not recomputed by each backward: none (default), or of norm, "
         "gelu, swiglu; those of head norms always are",
         kKeepNames},
+    Attribute{"lora", &Job::lora, 10, "--lora",
+              "train low-rank adapters alone: r=16,alpha=32, then names of Linears, or all-linear "
+              "(default: q_proj,v_proj, or GPT-2's c_attn)"},
     Attribute{"dtype", &Job::dtype, 7, "--dtype", "of activations and messages", kDtypeNames},
     Attribute{"backend", &Job::backend, 8, "--backend",
               "whose memory the plan counts; either runs on both", kDeviceKindNames},
 };
+
+// The operators of its model, with its adapters.
+ModelTable TableOf(const Job& job);
+// Its adapters, for the family's usual targets if it names none.
+Lora WithTargets(const Job& job);
 
 // The same number of layers for each stage. The error names no file or option: the caller knows
 // which option it was (Status::In).

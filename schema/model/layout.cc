@@ -15,9 +15,13 @@
 namespace pp {
 namespace {
 
-int Tensors(const std::vector<Operator>& operators) {
+// Tensors of the model itself, or of adapters.
+enum class Whose : uint8_t { kModel, kAdapters };
+int Tensors(const std::vector<Operator>& operators, Whose whose) {
   int tensors = 0;
-  for (const Operator& op : operators) tensors += static_cast<int>(op.parameters.size());
+  for (const Operator& op : operators)
+    for (const Parameter& parameter : op.parameters)
+      if (parameter.adapter == (whose == Whose::kAdapters)) ++tensors;
   return tensors;
 }
 
@@ -30,6 +34,7 @@ bool IsTied(const ModelTable& table) {
 
 // Norm blocks of a parameter, and of those of operators.
 int64_t BlocksOf(const Parameter& parameter) {
+  if (!parameter.trainable) return 0;
   return (parameter.rows * parameter.cols + kNormBlock - 1) / kNormBlock;
 }
 int64_t BlocksOf(const std::vector<Operator>& operators) {
@@ -43,12 +48,13 @@ int64_t BlocksOf(const std::vector<Operator>& operators) {
 const ModelTable& PeersTable(const Job& job) {
   struct Last {
     ModelConfig model;
+    Lora lora;
     int tp = 0;
     ModelTable table;
   };
   thread_local Last last;
-  if (last.tp != job.tp || last.model != job.model)
-    last = {job.model, job.tp, PartOf(TableOf(job.model), job.tp)};
+  if (last.tp != job.tp || last.lora != job.lora || last.model != job.model)
+    last = {job.model, job.lora, job.tp, PartOf(TableOf(job), job.tp)};
   return last.table;
 }
 
@@ -58,35 +64,59 @@ class Lister {
   Lister(const ModelTable& table, Dtype dtype, StageLayout* layout)
       : table_(table), dtype_(dtype), layout_(*layout) {}
 
-  void Run(int layers_of_model) {
-    const int before = Tensors(table_.first), each = Tensors(table_.layer);
+  void Run(const Job& job) {
+    const int before = Tensors(table_.first, Whose::kModel);
+    const int each = Tensors(table_.layer, Whose::kModel);
     if (layout_.first) Add(table_.first, -1, 0);
     for (int i = 0; i < layout_.layers; ++i) {
       const int layer = layout_.first_layer + i;
       Add(table_.layer, layer, before + each * layer);
     }
-    if (layout_.last) Add(table_.last, -1, before + each * layers_of_model);
-    if (layout_.first && IsTied(table_)) {
+    if (layout_.last) Add(table_.last, -1, before + each * job.model.layers);
+    if (job.lora.given())
+      AddAdapters(before + each * job.model.layers + Tensors(table_.last, Whose::kModel));
+    if (layout_.first && IsTied(table_) && layout_.tensors.front().trainable()) {
       layout_.tied_bytes = layout_.tensors.front().bytes();
       layout_.tied_lookup = layout_.tensors.front().wgrad;
     }
     layout_.weights_bytes = weights_.end();
     layout_.wgrad_bytes = wgrad_.end();
     layout_.rounded_bytes = (rounded_.end() + kAlign - 1) / kAlign * kAlign;
-    Places optimizer(weights_.end());
-    layout_.optimizer_v = weights_.end() == 0 ? 0 : optimizer.Take(0);
-    layout_.optimizer_bytes = weights_.end() == 0 ? 0 : layout_.optimizer_v + layout_.weights_bytes;
+    const int64_t trained = std::max<int64_t>(0, weights_.end() - layout_.trained);
+    Places optimizer(trained);
+    layout_.optimizer_v = trained == 0 ? 0 : optimizer.Take(0);
+    layout_.optimizer_bytes = trained == 0 ? 0 : layout_.optimizer_v + trained;
   }
 
  private:
+  // Behind all that is frozen, of which the weights have no gap; `id` is that of the model's first.
+  void AddAdapters(int id) {
+    layout_.trained = weights_.Take(0);
+    const int each = Tensors(table_.layer, Whose::kAdapters);
+    int layer = -1, next = 0;
+    for (StageOperator& placed : layout_.operators) {
+      if (placed.layer != layer) next = id + each * placed.layer;
+      layer = placed.layer;
+      for (size_t i = 0; i < placed.op.parameters.size(); ++i) {
+        const Parameter& parameter = placed.op.parameters[i];
+        if (parameter.adapter)
+          placed.parameters[i] = Add(parameter, PrefixOf(layer), next++, /*by_product=*/true);
+      }
+    }
+  }
+
+  std::string PrefixOf(int layer) const {
+    return layer < 0 ? "" : fmt::format(fmt::runtime(table_.layer_prefix), layer);
+  }
+
   void Add(const std::vector<Operator>& operators, int layer, int id) {
-    const std::string prefix =
-        layer < 0 ? "" : fmt::format(fmt::runtime(table_.layer_prefix), layer);
     for (const Operator& op : operators) {
       StageOperator placed{.op = op, .layer = layer, .group = group_};
       const bool by_product = op.kind == OperatorKind::kLinear;
-      for (const Parameter& parameter : op.parameters)
-        placed.parameters.push_back(Add(parameter, prefix, id++, by_product));
+      for (const Parameter& parameter : op.parameters) {
+        StageOperator::Weights& weights = placed.parameters.emplace_back();
+        if (!parameter.adapter) weights = Add(parameter, PrefixOf(layer), id++, by_product);
+      }
       layout_.operators.push_back(std::move(placed));
     }
     ++group_;
@@ -111,7 +141,7 @@ class Lister {
     if (parameter.tied && layout_.first) {
       // One tensor, and two accumulators.
       Tensor& tensor = layout_.tensors.front();
-      layout_.tied_head = wgrad_.Take(tensor.elements());
+      if (parameter.trainable) layout_.tied_head = wgrad_.Take(tensor.elements());
       if (by_product) Round(&tensor);
       return {tensor.weight, layout_.tied_head, tensor.rounded};
     }
@@ -125,17 +155,20 @@ class Lister {
                   .id = parameter.tied ? 0 : id,
                   .matrix = parameter.matrix,
                   .init_mean = parameter.mean,
-                  .init_std = parameter.std};
+                  .init_std = parameter.std,
+                  .adapter = parameter.adapter};
     tensor.weight = weights_.Take(tensor.elements());
-    tensor.wgrad = wgrad_.Take(tensor.elements());
+    tensor.wgrad = parameter.trainable ? wgrad_.Take(tensor.elements()) : -1;
     tensor.first_block = layout_.norm_blocks;
-    if (parameter.tied) {
+    if (parameter.tied && parameter.trainable) {
       layout_.tied_bytes = tensor.bytes();  // the first stage counts it
       layout_.tied_head = tensor.wgrad;
-    } else {
+    } else if (!parameter.tied) {
       tensor.blocks = BlocksOf(parameter);
       layout_.norm_blocks += tensor.blocks;
-      layout_.parameters += tensor.elements() - Padding(parameter);
+      const int64_t elements = tensor.elements() - Padding(parameter);
+      layout_.parameters += elements;
+      if (parameter.trainable) layout_.trained_parameters += elements;
     }
     if (by_product) Round(&tensor);
     const StageOperator::Weights weights{tensor.weight, tensor.wgrad, tensor.rounded};
@@ -163,7 +196,7 @@ StageLayout LayoutStage(const Job& job, int stage) {
   layout.layers = job.layers_per_stage[stage];
   layout.tp = job.tp;
   layout.stream_tokens = job.stream_tokens();
-  Lister(table, job.dtype, &layout).Run(job.model.layers);
+  Lister(table, job.dtype, &layout).Run(job);
   if (!layout.first)
     layout.first_norm_block = BlocksOf(table.first) + layout.first_layer * BlocksOf(table.layer);
 
@@ -197,7 +230,7 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
   const auto add = [&](PeerWork with_shares, int64_t numbers) {
     all.insert({job.sequence_parallel ? with_shares : PeerWork::kSum, numbers, job.dtype});
   };
-  const ModelTable table = TableOf(job.model);
+  const ModelTable table = TableOf(job);
   for (const auto* operators : {&table.first, &table.layer, &table.last})
     for (const Operator& op : *operators) {
       if (op.kind == OperatorKind::kEmbedding) add(PeerWork::kScatter, n * op.out);
@@ -205,12 +238,15 @@ std::vector<PeerExchange> PeerExchanges(const Job& job) {
         add(PeerWork::kScatter, n * op.out);
       if (op.kind == OperatorKind::kLinear && op.cut == Cut::kOut)
         add(PeerWork::kScatter, n * op.in);
-      if (op.kind == OperatorKind::kHeadNorm) all.insert({PeerWork::kSum, 2 * op.head_dim});
+      for (const Adapter& adapter : op.adapters)
+        all.insert({PeerWork::kSum, n * adapter.rank, job.dtype});
+      if (op.kind == OperatorKind::kHeadNorm && op.trains())
+        all.insert({PeerWork::kSum, 2 * op.head_dim});
       if (!job.sequence_parallel) continue;
       if (op.kind == OperatorKind::kEmbedding || op.kind == OperatorKind::kNorm ||
           op.kind == OperatorKind::kResidual)
         all.insert({PeerWork::kGather, n * op.out, job.dtype});
-      if (op.kind == OperatorKind::kNorm)
+      if (op.kind == OperatorKind::kNorm && op.trains())
         all.insert({PeerWork::kSum, static_cast<int64_t>(op.parameters.size()) * op.out});
     }
   return {all.begin(), all.end()};

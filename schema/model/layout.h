@@ -44,15 +44,18 @@ struct Tensor {
   int64_t rows = 1;         // 1 for a vector, and for some matrices
   int64_t cols = 0;         // a matrix is row-major, as Matrix says; an embedding is [token, C]
   int64_t weight = 0;       // offset in the stage's weights
-  int64_t wgrad = 0;        // offset in the stage's wgrad
+  int64_t wgrad = 0;        // offset in the stage's wgrad; -1: it is frozen, and has no gradient
   int64_t rounded = -1;     // offset in the stage's rounded weights; -1: it has none there
   int64_t first_block = 0;  // its first norm block, among those of the stage
-  int64_t blocks = 0;   // ceil(elements / kNormBlock); 0 for the last stage's copy of a tied one
-  int id = 0;           // index along the model, the same in every split
-  bool matrix = false;  // even where it has one row; only matrices have weight decay
-  float init_mean = 0;  // a new model's weights are N(mean, std)
+  int64_t blocks = 0;       // ceil(elements / kNormBlock); 0 for a frozen one, and for the last
+                            // stage's copy of a tied one
+  int id = 0;               // index along the model, the same in every split
+  bool matrix = false;      // even where it has one row; only matrices have weight decay
+  float init_mean = 0;      // a new model's weights are N(mean, std)
   float init_std = 0;
+  bool adapter = false;  // as in Parameter
 
+  bool trainable() const { return wgrad >= 0; }
   const std::string& name() const { return pieces.front().name; }
   int64_t elements() const { return rows * cols; }
   int64_t bytes() const { return elements() * 4; }
@@ -121,7 +124,7 @@ enum class Halves : uint8_t { kTogether, kApart };
 // each peer has the sum in its own rows only.
 struct StageOperator {
   struct Weights {
-    int64_t weight = 0, wgrad = 0, rounded = -1;  // offsets, as in Tensor
+    int64_t weight = 0, wgrad = -1, rounded = -1;  // offsets, as in Tensor
   };
   // Of its input, of the stream (a Residual), of its output, and of its statistics: Norm 1 /
   // deviation [S] and maybe mean [S]; HeadNorm 1 / deviation [N, heads + kv_heads]; Attention
@@ -162,16 +165,19 @@ struct StageLayout {
   int tp = 1;  // number of peers; this is the layout of one
 
   // In model order; the head (or the last stage's copy of a tied embedding) at the end. In a single
-  // stage a tied embedding appears once, at the beginning.
+  // stage a tied embedding appears once, at the beginning. Adapters follow all others.
   std::vector<Tensor> tensors;
-  // How many of the model's belong to this stage, without that copy; with peers, of the first one.
-  int64_t parameters = 0;
+  // How many elements belong to this stage, without that copy; with peers, of the first one. And of
+  // those, how many are trained.
+  int64_t parameters = 0, trained_parameters = 0;
   int64_t weights_bytes = 0;
+  // From here on lie the weights that are trained: what has offset k in wgrad has this plus k.
+  int64_t trained = 0;
   // Of what products read of the weights, if activations have two bytes: the same in their type.
   // A GPU has it as a state, a CPU rounds as it multiplies. A multiple of kAlign, as several
   // versions follow one another, and products need aligned operands.
   int64_t rounded_bytes = 0;
-  int64_t optimizer_bytes = 0;  // m, laid out as the weights, then v
+  int64_t optimizer_bytes = 0;  // m, laid out as the trained weights, then v
   int64_t optimizer_v = 0;      // where v begins
 
   // Tied embeddings have two accumulators, one for the look-up (stage 0) and one for the head (last
@@ -201,6 +207,7 @@ struct StageLayout {
 
   int64_t exchange = 0;            // offset in scratch: ExchangeBytes, for sums over peers
   int64_t statistics = 0;          // the same: of all peers' parts of the logits, [tp, N, 3]
+  int64_t adapter[2] = {};         // the same: of one adapter, [N, rank] each
   int64_t scratch_bytes = 0;       // enough for all but CFW
   int64_t drop_scratch_bytes = 0;  // enough for CFW, too
 };
@@ -232,7 +239,8 @@ struct PeerExchange {
 
   auto operator<=>(const PeerExchange&) const = default;
 };
-// All kinds of exchanges: of activations, of a norm's gradient, of statistics of the logits.
+// All kinds of exchanges: of activations, of what is inside an adapter, of a norm's gradient, of
+// statistics of the logits.
 std::vector<PeerExchange> PeerExchanges(const Job& job);
 
 }  // namespace pp

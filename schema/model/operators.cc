@@ -48,7 +48,9 @@ Operator PartOf(Operator op, int tp) {
       return op;
     case OperatorKind::kLinear:
       if (op.cut == Cut::kIn) op.in /= tp;
-      if (op.cut == Cut::kOut) op.out = PartOf(op.parameters[0].pieces, tp);
+      if (op.cut != Cut::kOut) return op;
+      op.out = PartOf(op.parameters[0].pieces, tp);
+      for (Adapter& adapter : op.adapters) adapter.first /= tp, adapter.out /= tp;
       return op;
     case OperatorKind::kLoss:
       op.in = PartOf(Tokens(op.in), tp);
@@ -219,10 +221,17 @@ int MostKeys(const Operator& op, int sequence_length) {
   return op.window == 0 ? sequence_length : std::min(op.window, sequence_length);
 }
 
+double AdapterMultiplyAdds(const Operator& op) {
+  double all = 0;
+  for (const Adapter& adapter : op.adapters)
+    all += static_cast<double>(adapter.rank) * static_cast<double>(op.in + adapter.out);
+  return all;
+}
+
 double MultiplyAdds(const Operator& op, int sequence_length) {
   switch (op.kind) {
     case OperatorKind::kLinear:
-      return static_cast<double>(op.in) * static_cast<double>(op.out);
+      return static_cast<double>(op.in) * static_cast<double>(op.out) + AdapterMultiplyAdds(op);
     case OperatorKind::kAttention: {
       // Two products with half of the keys, but for those further back than the window.
       const double all = sequence_length, hidden = all - MostKeys(op, sequence_length);

@@ -22,6 +22,8 @@
 // is recomputed for the weight gradient of the Linear after it.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -75,17 +77,30 @@ struct Parameter {
   bool matrix = false;  // only matrices have weight decay
   float mean = 0;       // a new model's are N(mean, std)
   float std = 0;
-  bool tied = false;  // the first stage's embedding of tokens: the first parameter of the model
+  bool tied = false;      // the first stage's embedding of tokens: the first parameter of the model
+  bool trainable = true;  // else it stays as it is: it has no gradient, and no moments
+  bool adapter = false;   // one of an adapter's, beside those of the model (lora.h)
 };
 
 // The layout of a Linear's matrix: [in, out] (Conv1D), or [out, in] (nn.Linear, an embedding as the
 // head).
 enum class Matrix : uint8_t { kInOut, kOutIn };
 
+// A low-rank adapter of some of a Linear's outputs (lora.h).
+struct Adapter {
+  size_t a = 0;  // which of the Linear's parameters is A [rank, in]; the next one is B [out, rank]
+  int64_t rank = 0;
+  int64_t first = 0, out = 0;  // of the Linear's outputs, those from the first one on
+  float scale = 1;
+};
+// Of one Linear, at most; and all of its parameters: matrix, bias, and two of each adapter.
+inline constexpr size_t kMostAdapters = 3, kMostParameters = 2 + 2 * kMostAdapters;
+
 struct Operator {
   OperatorKind kind;
   int64_t in = 0, out = 0;  // floats per token; logits: with room for all tokens (Piece)
   std::vector<Parameter> parameters;
+  std::vector<Adapter> adapters;  // Linear
   Matrix matrix = Matrix::kInOut;
   Cut cut = Cut::kNone;
   int heads = 0, kv_heads = 0, head_dim = 0;  // Attention, HeadNorm, Rope
@@ -96,6 +111,14 @@ struct Operator {
   float dropout = 0;                          // Embedding, Attention, Residual
   int dropout_id =
       0;  // which dropout of its layer it is, below 8; the embedding's counts to layer 0
+
+  // Of a Linear.
+  bool has_bias() const { return parameters.size() > 1 && !parameters[1].adapter; }
+  // Whether its weight half has anything to do.
+  bool trains() const {
+    return std::any_of(parameters.begin(), parameters.end(),
+                       [](const Parameter& parameter) { return parameter.trainable; });
+  }
 };
 
 struct ModelTable {
@@ -169,7 +192,9 @@ std::vector<Operator> NormAndHead(const Operator& norm, const HeadSpec& spec);
 // they are fewer than a sequence has, the device holds a list of first keys.
 int MostKeys(const Operator& op, int sequence_length);
 
-// Multiply-add pairs of one token's forward, in sequences of `sequence_length` tokens.
+// Multiply-add pairs of one token's forward, in sequences of `sequence_length` tokens; and those of
+// a Linear's adapters alone.
 double MultiplyAdds(const Operator& op, int sequence_length);
+double AdapterMultiplyAdds(const Operator& op);
 
 }  // namespace pp

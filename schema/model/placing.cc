@@ -64,6 +64,7 @@ class Placer {
     FindTemporaries();
     Places scratch;
     TakeForPeers(job, &scratch);
+    TakeForAdapters(&scratch);
     for (int i = 0; i < 2; ++i) temporary_[i] = scratch.Take(tokens_ * widths_[i], dtype_);
     stream_places_[0] = scratch.Take(stream_ * width_, dtype_);
 
@@ -92,6 +93,13 @@ class Placer {
     }
     layout_.exchange = scratch->Take(exchange / 4);
     layout_.statistics = scratch->Take(job.tp > 1 ? 3 * job.tp * tokens_ : 0);
+  }
+
+  void TakeForAdapters(Places* scratch) {
+    int64_t rank = 0;
+    for (const StageOperator& placed : operators_)
+      for (const Adapter& adapter : placed.op.adapters) rank = std::max(rank, adapter.rank);
+    for (int64_t& place : layout_.adapter) place = scratch->Take(tokens_ * rank, dtype_);
   }
 
   OperatorKind KindAt(size_t i) const { return operators_[i].op.kind; }
@@ -225,8 +233,14 @@ class Placer {
           (reads && IsTemporary(i) && forward.out.area == Area::kScratch);
       reads = operators_[i].recomputed;
       operators_[i].remade =
-          IsTemporary(i) && i + 1 < operators_.size() && !operators_[i + 1].op.parameters.empty();
+          IsTemporary(i) && i + 1 < operators_.size() && operators_[i + 1].op.trains();
     }
+  }
+
+  // The first of the operators whose gradients share a place with that of operator i's output.
+  size_t BeginOfPlace(size_t i) const {
+    while (TraitsOf(KindAt(i)).in_place) --i;
+    return i;
   }
 
   // The Norms that do not add to the gradient with respect to the stream where it is, but write
@@ -235,7 +249,8 @@ class Placer {
     std::vector<size_t> moves;
     bool read = halves == Halves::kTogether || layout_.last;
     for (size_t i = operators_.size(); i-- > 0;) {
-      if (KindAt(i) == OperatorKind::kResidual && IsPlain(operators_[i].op)) read = true;
+      if (KindAt(i) == OperatorKind::kResidual && IsPlain(operators_[i].op))
+        read |= operators_[i - 1].op.trains();
       if (KindAt(i) == OperatorKind::kNorm && std::exchange(read, false)) moves.push_back(i);
     }
     return moves;
@@ -250,7 +265,9 @@ class Placer {
     std::vector<Spot> d_stream(moves.size() + 1);
     Spot last = {Area::kGradBefore, 0};
     if (halves == Halves::kApart) {
-      if (layout_.first) last = take(Area::kWork);
+      if (layout_.first)
+        last =
+            operators_[0].op.trains() ? take(Area::kWork) : Spot{Area::kScratch, stream_places_[0]};
       for (size_t k = layout_.last ? 1 : 0; k < moves.size(); ++k) d_stream[k] = take(Area::kWork);
       d_stream.back() = last;
       return d_stream;
@@ -284,6 +301,10 @@ class Placer {
     size_t moved = 0;
     // With respect to operator i's output.
     std::vector<Spot> gradient(operators_.size());
+    // What no weight half will read is where a whole backward has it.
+    const auto unread = [&](size_t i) {
+      return halves == Halves::kApart && !operators_[i].op.trains();
+    };
     const auto of = [&](size_t i) {
       if (KindAt(i) == OperatorKind::kLinear) {
         // The loss has overwritten its input with the gradient.
@@ -298,6 +319,7 @@ class Placer {
         case Gradient::kScratch:
           return Spot{Area::kScratch, temporary_[1]};
         case Gradient::kOwn:
+          if (unread(BeginOfPlace(i))) return operators_[i].of(Halves::kTogether).d_out;
           return take(tokens_ * operators_[i].op.out, dtype_);
       }
       PP_CHECK(false);
@@ -310,8 +332,9 @@ class Placer {
         own->BackTo(begin);
       backward.d_out = i + 1 < operators_.size() ? gradient[i] : d_stream;
       if (KindAt(i) == OperatorKind::kNorm) {
-        backward.part =
-            take(static_cast<int64_t>(placed.op.parameters.size()) * width_, Dtype::kFp32);
+        if (placed.op.trains())
+          backward.part =
+              take(static_cast<int64_t>(placed.op.parameters.size()) * width_, Dtype::kFp32);
         backward.add = d_stream;
         if (moved < moves.size() && moves[moved] == i) {
           d_stream = places[++moved];
@@ -320,7 +343,8 @@ class Placer {
         backward.d_in = d_stream;
       } else if (TraitsOf(KindAt(i)).in_place) {
         if (KindAt(i) == OperatorKind::kHeadNorm)
-          backward.part = take(2 * placed.op.head_dim, Dtype::kFp32);
+          backward.part = unread(i) ? placed.of(Halves::kTogether).part
+                                    : take(2 * placed.op.head_dim, Dtype::kFp32);
         backward.d_in = backward.d_out;
       } else if (i > 0) {
         backward.d_in = of(i - 1);

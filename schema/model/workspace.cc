@@ -18,7 +18,7 @@ struct Needs {
 Needs NeedsOf(const Job& job) {
   Needs needs;
   kernels::WorkspaceShape& shape = needs.shape;
-  const ModelTable table = PartOf(TableOf(job.model), job.tp);
+  const ModelTable table = PartOf(TableOf(job), job.tp);
   for (const auto* operators : {&table.first, &table.layer, &table.last}) {
     int64_t biases = 0;
     for (const Operator& op : *operators) {
@@ -26,7 +26,8 @@ Needs NeedsOf(const Job& job) {
         shape.norm_channels = std::max(shape.norm_channels, op.in);
       if (op.kind == OperatorKind::kHeadNorm)
         shape.norm_channels = std::max(shape.norm_channels, int64_t{op.head_dim});
-      if (op.kind == OperatorKind::kLinear && op.parameters.size() > 1) biases += op.out;
+      if (op.kind == OperatorKind::kLinear && op.has_bias() && op.parameters[1].trainable)
+        biases += op.out;
       if (op.kind == OperatorKind::kRope) needs.angles = int64_t{job.sequence_length} * op.head_dim;
       if (op.kind == OperatorKind::kAttention) {
         shape.attention = {job.micro_batch_size, job.sequence_length, op.heads, op.head_dim,

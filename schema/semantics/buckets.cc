@@ -46,6 +46,7 @@ void ForPieces(const StageLayout& layout, const Bucket& bucket, Each each) {
     if (at > begin) each(begin, at - begin), begin = at;
   };
   for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.trainable()) continue;
     if (EndOf(tensor) <= bucket.begin || tensor.wgrad >= bucket_end) continue;
     const int64_t skipped = std::max<int64_t>(0, bucket.begin - tensor.wgrad) / kBlockBytes;
     for (int64_t at = tensor.wgrad + skipped * kBlockBytes;
@@ -82,7 +83,7 @@ std::vector<Bucket> BucketsOf(const Program& program, int stage) {
   const StageLayout layout = LayoutStage(*program.job, stage);
   std::vector<Tensor> tied, others;
   for (const Tensor& tensor : layout.tensors)
-    (IsTied(layout, tensor) ? tied : others).push_back(tensor);
+    if (tensor.trainable()) (IsTied(layout, tensor) ? tied : others).push_back(tensor);
   std::vector<Bucket> buckets;
   CutInto(others, kFirstBucketBytes, false, &buckets);
   CutInto(tied, kBucketBytes, true, &buckets);
@@ -118,6 +119,7 @@ OptimizerShards OptimizerShardsOf(const StageLayout& layout, const std::vector<B
 std::vector<TensorPart> PartsIn(const StageLayout& layout, const Bucket& range) {
   std::vector<TensorPart> parts;
   for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.trainable()) continue;
     const int64_t begin = std::max(tensor.wgrad, range.begin);
     const int64_t end = std::min(EndOf(tensor), range.begin + range.bytes);
     if (begin < end) parts.push_back({&tensor, (begin - tensor.wgrad) / 4, (end - begin) / 4});

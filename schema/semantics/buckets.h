@@ -25,7 +25,7 @@ namespace pp {
 inline constexpr int64_t kFirstBucketBytes = int64_t{1} << 20;
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-// A range of bytes in wgrad(s), and the same range in the corresponding weights.
+// A range of bytes in wgrad(s), and the same range in the weights that are trained.
 struct Bucket {
   int64_t begin = 0, bytes = 0;
   bool tied = false;  // of the tied tensor: reduced by REDUCE_tied
@@ -33,8 +33,8 @@ struct Bucket {
 };
 
 // In the order in which they are reduced, the tied ones last; together they cover all tensors of
-// the stage. (Where one stage is both ends, the second accumulator of the tied tensor is in no
-// bucket.) Without a model there is one bucket of 0 bytes.
+// the stage that are trained. (Where one stage is both ends, the second accumulator of the tied
+// tensor is in no bucket.) Without a model there is one bucket of 0 bytes.
 std::vector<Bucket> BucketsOf(const Program& program, int stage);
 // The buckets that REDUCE_grad or SCATTER_grad reduces: the first ones.
 int CountReduced(const std::vector<Bucket>& buckets);

@@ -173,14 +173,19 @@ Comparison AdamW(const CpuKernels& kernels) {
 Comparison Elementwise(const CpuKernels& kernels) {
   const int64_t n = 66000;
   const Floats x = Numbers(n, 1), y = Numbers(n, 2);
-  Floats filled(n), sum = y;
+  Floats filled(n), sum = y, scaled = x;
   kernels.Fill({n, filled.data(), 1.5f});
   kernels.Add({n, x.data(), sum.data()});
-  Doubles want_sum(n);
-  for (int64_t i = 0; i < n; ++i) want_sum[i] = double(x[i]) + y[i];
+  kernels.Scale({n - 1, scaled.data(), 0.7f});
+  Doubles want_sum(n), want_scaled(n);
+  for (int64_t i = 0; i < n; ++i) {
+    want_sum[i] = double(x[i]) + y[i];
+    want_scaled[i] = i < n - 1 ? double(x[i]) * 0.7f : x[i];  // nothing behind the last one
+  }
   Comparison result;
   result.Add(filled, Doubles(n, 1.5), 0);
   result.Add(sum, want_sum, kEpsilon);
+  result.Add(scaled, want_scaled, kEpsilon);
   return result;
 }
 

@@ -134,7 +134,7 @@ Comparison HalfElements(const CpuKernels& kernels) {
     for (const int64_t elements : {1, 31, 64, 72, 20001}) {
       const int64_t n = 3 * elements, first = n / 3 + (n > 5 && elements != 72 ? 1 : 0);
       Both<H> x(n, 1), y(n, 2), dropped(n), sum(n), gelu(n), dgelu(n), swiglu(n), dswiglu(2 * n);
-      Both<H> gates(2 * n, 3), total(n), exact(n), dexact(n);
+      Both<H> gates(2 * n, 3), total(n), exact(n), dexact(n), scaled(n, 4);
       ForBoth<H>([&]<typename N>(N) {
         const MaskedRange range = {first, n - first, elements};
         kernels.Dropout(DropoutArgs<N>{range, x.template data<N>() + first,
@@ -154,11 +154,12 @@ Comparison HalfElements(const CpuKernels& kernels) {
         kernels.SwiGluBackward(SwiGluBackwardArgs<N>{3, elements, gates.template data<N>(),
                                                      x.template data<N>(),
                                                      dswiglu.template data<N>()});
+        kernels.Scale(ScaleArgs<N>{n, scaled.template data<N>(), 0.7f});
         const N* parts[] = {x.template data<N>(), y.template data<N>(), gates.template data<N>()};
         kernels.SumParts(SumPartsArgs<N>{n, 3, parts, total.template data<N>()});
       });
       for (const Both<H>* both :
-           {&dropped, &sum, &gelu, &dgelu, &exact, &dexact, &swiglu, &dswiglu, &total})
+           {&dropped, &sum, &gelu, &dgelu, &exact, &dexact, &swiglu, &dswiglu, &total, &scaled})
         Add(result, *both);
     }
   return result;

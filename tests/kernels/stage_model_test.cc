@@ -21,9 +21,10 @@ namespace pp {
 namespace {
 
 const std::vector<std::string> kModels = {
-    "tests/reference/gpt2_tiny",  "tests/reference/gpt2_exact_tiny",
-    "tests/reference/llama_tiny", "tests/reference/qwen2_tiny",
-    "tests/reference/qwen3_tiny", "tests/reference/mistral_tiny"};
+    "tests/reference/gpt2_tiny", "tests/reference/gpt2_exact_tiny", "tests/reference/llama_tiny",
+    "tests/reference/qwen2_tiny", "tests/reference/qwen3_tiny", "tests/reference/mistral_tiny",
+    // Adapters of those, which alone are trained.
+    "tests/reference/gpt2_lora", "tests/reference/qwen2_lora", "tests/reference/qwen2_lora_all"};
 constexpr int kMicrobatches = 2, kBatch = 2, kTokens = 24, kVocabulary = 97;
 constexpr int kRows = kBatch * kTokens;
 
@@ -51,6 +52,18 @@ class Memory {
   mutable std::vector<Block> blocks_;
 };
 
+nlohmann::json ExpectedOf(const std::string& dir) {
+  std::ifstream stream(dir + "/expected.json");
+  return nlohmann::json::parse(stream);
+}
+
+// The model's folder: of an adapter, another one.
+std::string ModelOf(const std::string& dir) { return ExpectedOf(dir).value("model", dir); }
+
+Result<WeightSource> SourceOf(const std::string& dir, const Job& job) {
+  return OpenWeights({.weights = ModelOf(dir), .adapter = job.lora.given() ? dir : ""}, job);
+}
+
 // All tensors of a stage.
 Status Fill(Result<WeightSource> source, const StageLayout& layout, std::byte* weights) {
   PP_RETURN_IF_ERROR(source.status());
@@ -68,19 +81,19 @@ class Pipeline {
   Pipeline(const std::string& dir, std::vector<int> split, float dropout, How how, int threads = 1,
            std::vector<OperatorKind> recompute = {}, std::vector<OperatorKind> keep = {})
       : how_(how), threads_(threads) {
-    Result<ModelConfig> model = LoadModelConfig(dir + "/config.json");
+    Result<ModelConfig> model = LoadModelConfig(ModelOf(dir) + "/config.json");
     REQUIRE(model.ok());
     model->embedding_dropout = model->attention_dropout = model->residual_dropout = dropout;
     job_ = {*model, kBatch, kTokens, std::move(split)};
     job_.recompute = std::move(recompute);
     job_.keep = std::move(keep);
+    const std::string lora = ExpectedOf(dir).value("lora", "");
+    if (!lora.empty()) REQUIRE(ReadLora(lora, &job_.lora).ok());
     REQUIRE(CheckJob(job_).ok());
     kernels_ = MakeCpuKernels(job_, threads);
     for (int s = 0; s < job_.stages(); ++s) {
       stages_.push_back(std::make_unique<Stage>(job_, s, kernels_.get()));
-      REQUIRE(
-          Fill(WeightSource::Open(dir, *model), stages_[s]->layout(), stages_[s]->weights.data())
-              .ok());
+      REQUIRE(Fill(SourceOf(dir, job_), stages_[s]->layout(), stages_[s]->weights.data()).ok());
     }
     Result<Safetensors> file = Safetensors::Open(dir + "/expected.safetensors");
     REQUIRE(file.ok());
@@ -225,7 +238,7 @@ class Pipeline {
 
   // What REDUCE_tied does: both stages end up with the sum.
   void ExchangeTied() {
-    if (!job_.model.tied) return;
+    if (!job_.TrainsTied()) return;
     Stage &first = *stages_.front(), &last = *stages_.back();
     if (stages_.size() == 1) return AddTied(first.layout(), first.wgrad.data());
     auto* lookup = reinterpret_cast<float*>(first.wgrad.data() + first.layout().tied_lookup);
@@ -264,8 +277,7 @@ const std::vector<std::vector<int>> kSplits = {{4}, {2, 2}, {1, 1, 1, 1}, {0, 1,
 
 TEST_CASE("loss, logits, gradients and ten steps are PyTorch's") {
   const std::string dir = GENERATE(from_range(kModels));
-  std::ifstream stream(dir + "/expected.json");
-  const nlohmann::json expected = nlohmann::json::parse(stream);
+  const nlohmann::json expected = ExpectedOf(dir);
   Result<Safetensors> file = Safetensors::Open(dir + "/expected.safetensors");
   REQUIRE(file.ok());
   for (const std::vector<int>& split : kSplits) {
@@ -280,6 +292,7 @@ TEST_CASE("loss, logits, gradients and ten steps are PyTorch's") {
 
     for (size_t s = 0; s < split.size(); ++s) {
       for (const Tensor& tensor : pipeline.stage(s).layout().tensors) {
+        if (!tensor.trainable()) continue;
         INFO(tensor.name());
         std::vector<float> gradient(tensor.elements());
         for (const Slice& slice : SlicesOf(tensor, {}))
@@ -298,14 +311,20 @@ TEST_CASE("loss, logits, gradients and ten steps are PyTorch's") {
   }
 }
 
+// Of what is trained.
+void CheckSameGradients(Pipeline* one, Pipeline* other) {
+  for (const Tensor& tensor : one->stage(0).layout().tensors) {
+    if (!tensor.trainable()) continue;
+    INFO(tensor.name());
+    CHECK(std::memcmp(one->Gradient(tensor), other->Gradient(tensor), tensor.bytes()) == 0);
+  }
+}
+
 // Loss and all gradients of `steps` steps must have the same bits.
 void CheckSameBits(Pipeline* one, Pipeline* other, int steps = 3) {
   for (int step = 1; step <= steps; ++step) {
     CHECK(one->Run(nullptr) == other->Run(nullptr));
-    for (const Tensor& tensor : one->stage(0).layout().tensors) {
-      INFO(tensor.name());
-      CHECK(std::memcmp(one->Gradient(tensor), other->Gradient(tensor), tensor.bytes()) == 0);
-    }
+    CheckSameGradients(one, other);
     CHECK(one->Step(step) == other->Step(step));
   }
 }
@@ -360,8 +379,7 @@ TEST_CASE("a selective recomputation has the bits of the whole") {
     CHECK(layout.stash_bytes > 0);
     CHECK((layout.kept_bytes > 0) == (set != 15));
     CHECK(other.Run(nullptr) == loss);
-    for (const Tensor& tensor : layout.tensors)
-      CHECK(std::memcmp(one.Gradient(tensor), other.Gradient(tensor), tensor.bytes()) == 0);
+    CheckSameGradients(&one, &other);
     // Only attention is recomputed from what was kept.
     int again = 0;
     for (const StageOperator& placed : layout.operators) again += placed.recomputed;
@@ -399,8 +417,7 @@ TEST_CASE("what is kept is dropped by a selective recomputation, too") {
     Pipeline other(dir, {4}, 0.1f, How::kRecomputed, 1, {drops}, WaysToKeep(dir).back());
     CHECK(other.stage(0).layout().kept_bytes == plain.stage(0).layout().kept_bytes);
     CHECK(other.Run(nullptr) == loss);
-    for (const Tensor& tensor : other.stage(0).layout().tensors)
-      CHECK(std::memcmp(one.Gradient(tensor), other.Gradient(tensor), tensor.bytes()) == 0);
+    CheckSameGradients(&one, &other);
   }
 }
 
@@ -464,18 +481,23 @@ TEST_CASE("a window is a list of first keys if it is shorter than a sequence") {
 
 TEST_CASE("a new model is the same in every split") {
   const std::string dir = GENERATE(from_range(kModels));
-  const Result<ModelConfig> model = LoadModelConfig(dir + "/config.json");
+  const Result<ModelConfig> model = LoadModelConfig(ModelOf(dir) + "/config.json");
   REQUIRE(model.ok());
-  const StageLayout whole = LayoutStage({*model, kBatch, kTokens, {4}}, 0);
+  Job job = {*model, kBatch, kTokens, {4}};
+  const std::string lora = ExpectedOf(dir).value("lora", "");
+  if (!lora.empty()) REQUIRE(ReadLora(lora, &job.lora).ok());
+  const StageLayout whole = LayoutStage(job, 0);
+  job.layers_per_stage = {1, 3};
   Memory all(whole.weights_bytes);
   REQUIRE(Fill(WeightSource::New(5), whole, all.data()).ok());
   for (int s = 0; s < 2; ++s) {
-    const StageLayout half = LayoutStage({*model, kBatch, kTokens, {1, 3}}, s);
+    const StageLayout half = LayoutStage(job, s);
     Memory weights(half.weights_bytes);
     REQUIRE(Fill(WeightSource::New(5), half, weights.data()).ok());
     for (const Tensor& tensor : half.tensors) {
       INFO(tensor.name());
-      const Tensor& same = whole.tensors[tensor.id];
+      const Tensor& same = *std::find_if(whole.tensors.begin(), whole.tensors.end(),
+                                         [&](const Tensor& one) { return one.id == tensor.id; });
       CHECK(same.name() == tensor.name());
       CHECK(std::memcmp(all.data() + same.weight, weights.data() + tensor.weight, tensor.bytes()) ==
             0);

@@ -1,4 +1,4 @@
-"""Makes tests/reference/*_tiny and config_keys.json with PyTorch and Hugging Face transformers.
+"""Makes tests/reference/*_tiny, *_lora* and config_keys.json with PyTorch and Hugging Face's libraries.
 
 The tests compare the runtime with what is here, so that nobody needs PyTorch to run them:
 
@@ -8,10 +8,14 @@ The tests compare the runtime with what is here, so that nobody needs PyTorch to
                                    model with a head has: of the mean loss over all tokens
   expected.json                    that loss; losses and gradient norms of ten AdamW steps
 
+*_lora*: an adapter of one of those models as peft saves it, and what is expected of training it
+alone; expected.json names the model and the adapter's --lora.
+
 config_keys.json: for each family all keys of its config class, with their values for that model.
 
 Run: python3 make_fixtures.py FAMILY tests/reference/FAMILY_tiny     (pip install torch transformers)
      python3 make_fixtures.py keys tests/reference/config_keys.json
+     python3 make_fixtures.py r=3,alpha=6,TARGETS MODEL_FOLDER FOLDER             (pip install peft)
 """
 
 import json
@@ -122,13 +126,44 @@ def write_keys(path):
     path.write_text(json.dumps(keys, indent=1) + "\n")
 
 
-def main(family, directory):
+def make_adapter(lora, base, directory):
+    """With a B that is not zero, so that A has a gradient at once."""
+    import peft
+    rank, alpha, *targets = lora.split(",")
+    config = peft.LoraConfig(r=int(rank[2:]), lora_alpha=int(alpha[6:]), task_type="CAUSAL_LM",
+                             target_modules=targets if targets != ["all-linear"] else "all-linear",
+                             fan_in_fan_out="gpt2" in str(base))
+    model = AutoModelForCausalLM.from_pretrained(base, attn_implementation="eager").float()
+    model = peft.get_peft_model(model, config).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    model.save_pretrained(directory)
+    (directory / "README.md").unlink(missing_ok=True)
+    return model, {"peft": peft.__version__, "model": str(base), "lora": lora}
+
+
+def short_name(model, name):
+    prefix = getattr(model, "base_model_prefix", "") + "."
+    if name.startswith("base_model.model."):
+        name = name.removeprefix("base_model.model.").replace(".default.", ".")
+        prefix = model.base_model.model.base_model_prefix + "."
+    return name.removeprefix(prefix)
+
+
+def main(family, *paths):
+    directory = pathlib.Path(paths[-1])
     if family == "keys":
         return write_keys(directory)
     torch.set_num_threads(1)
-    model = make_model(family)
-    model.save_pretrained(directory)
-    (directory / "generation_config.json").unlink(missing_ok=True)
+    if "=" in family:
+        model, about = make_adapter(family, pathlib.Path(paths[0]), directory)
+    else:
+        model, about = make_model(family), {}
+        model.save_pretrained(directory)
+        (directory / "generation_config.json").unlink(missing_ok=True)
     generator = torch.Generator().manual_seed(2)
     text = torch.randint(97, (MICROBATCHES, BATCH, TOKENS + 1), generator=generator)
     tokens, targets = text[..., :-1].contiguous(), text[..., 1:].contiguous()
@@ -136,26 +171,27 @@ def main(family, directory):
     logits, loss = backward(model, tokens, targets)
     expected = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits}
     for name, parameter in model.named_parameters():
-        name = name.removeprefix(model.base_model_prefix + ".")
-        expected["grad." + name] = parameter.grad.clone()
+        if parameter.requires_grad:
+            expected["grad." + short_name(model, name)] = parameter.grad.clone()
     save_file(expected, directory / "expected.safetensors")
 
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() > 1]
+    vectors = [p for p in trained if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": WEIGHT_DECAY},
                                    {"params": vectors, "weight_decay": 0.0}],
                                   lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
     losses, norms = [], []
     for _ in range(STEPS):
         losses.append(backward(model, tokens, targets)[1])
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, CLIP).item())
         optimizer.step()
     with open(directory / "expected.json", "w") as file:
-        json.dump({"torch": torch.__version__, "loss": loss, "learning_rate": LEARNING_RATE,
+        json.dump({"torch": torch.__version__, **about, "loss": loss, "learning_rate": LEARNING_RATE,
                    "weight_decay": WEIGHT_DECAY, "clip": CLIP, "losses": losses,
                    "grad_norms": norms}, file, indent=1)
         file.write("\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], pathlib.Path(sys.argv[2]))
+    main(*sys.argv[1:])
