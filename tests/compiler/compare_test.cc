@@ -20,6 +20,7 @@ namespace pp {
 namespace {
 
 constexpr int kSteps = 3;
+const Lora kLora = {.rank = 4, .alpha = 8, .targets = {std::string(kAllLinear)}};
 
 Program PlanOf(CompileOptions options) {
   options.job.model = SmallModel("gpt2", /*tied=*/true, /*layers=*/4);
@@ -131,6 +132,15 @@ TEST_CASE("plans that compute what one device does do not differ") {
           .shape = {1, 4},
           .replicas = 2,
           .job = {.tp = 2, .sequence_parallel = true}},
+               false},
+          Plan{{.scheme = "zb-v", .shape = {2, 4}, .job = {.lora = kLora}}, true},
+          Plan{{.scheme = "1f1b", .shape = {2, 4}, .passes = "mario", .job = {.lora = kLora}},
+               true},
+          Plan{{.scheme = "1f1b",
+          .shape = {2, 4},
+          .replicas = 2,
+          .zero = 1,
+          .job = {.tp = 2, .sequence_parallel = true, .lora = kLora}},
                false}}) {
       plan.options.job.dtype = dtype;
       const Program program = PlanOf(plan.options);
