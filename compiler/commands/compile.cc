@@ -92,10 +92,17 @@ int64_t MostOnADevice(const Program& program) {
   return most;
 }
 
-// What the plan would take if it trained the whole model: the same instructions, with other sizes.
+// What the plan would take if it trained the whole model: the same schedule, lowered anew, with all
+// reductions and other sizes.
 Result<int64_t> BytesWithoutLora(Program program) {
   program.job->lora = {};
-  PP_RETURN_IF_ERROR(PlanMemory(program, {}));
+  for (DeviceList& list : program.lists)
+    std::erase_if(list.body, [](const Instruction& i) {
+      return Info(i.op).lane != Lane::kCompute || i.micro < 0 || i.op == Op::kWait;
+    });
+  const auto costs = CostsOf(program, program.costs);
+  PP_RETURN_IF_ERROR(costs.status());
+  PP_RETURN_IF_ERROR(Lower(program, Form::kFitted, {.costs = *costs, .proves = false}));
   return MostOnADevice(program);
 }
 
@@ -114,7 +121,7 @@ Status SavePlan(const Arguments& a, const Program& program) {
   }
   if (most > 0)
     line += fmt::format(", at most {} on a device", BytesText(static_cast<double>(most)));
-  if (program.job && program.job->lora.given()) {
+  if (program.job && program.job->lora.given() && !HasSections(program)) {
     const Result<int64_t> full = BytesWithoutLora(program);
     PP_RETURN_IF_ERROR(full.status());
     line += fmt::format(" ({} without --lora)", BytesText(static_cast<double>(*full)));

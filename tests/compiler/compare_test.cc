@@ -133,7 +133,7 @@ TEST_CASE("plans that compute what one device does do not differ") {
           .replicas = 2,
           .job = {.tp = 2, .sequence_parallel = true}},
                false},
-          Plan{{.scheme = "zb-v", .shape = {2, 4}, .job = {.lora = kLora}}, true},
+          Plan{{.scheme = "zb-h1", .shape = {2, 4}, .job = {.lora = kLora}}, true},
           Plan{{.scheme = "1f1b", .shape = {2, 4}, .passes = "mario", .job = {.lora = kLora}},
                true},
           Plan{{.scheme = "1f1b",
