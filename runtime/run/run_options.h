@@ -50,7 +50,7 @@ struct RunOptions {
   bool keep_best = false;  // and save after the validations with the least loss so far
   // Continues from the last checkpoint in `save`, with its seed unless `seed` is given.
   bool resume = false;
-  bool new_data = false;              // the checkpoint's training had other data
+  bool new_data = false;  // the checkpoint's training had other data
   // Folders for the trained model or its adapter, and for the model with its adapter; empty: none.
   std::string export_path, merged_path;
   Dtype export_dtype = Dtype::kFp32;  // of its tensors, or kBf16
@@ -67,8 +67,8 @@ struct RunOptions {
   std::string weight_rounding = "nearest", gemms, tune_gemms, cuda_experiments;
 
   // What follows from them.
-  bool record = false;   // events for a trace
-  bool exports = false;  // after all steps, into export_path,
+  bool record = false;         // events for a trace
+  bool exports = false;        // after all steps, into export_path,
   bool export_merged = false;  // which was merged_path
   // Which kernels compute, which decides rounding: by option, as text.
   std::map<std::string, std::string> kernels;
