@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/device/activations.h"
+#include "runtime/model/adapters.h"
 #include "runtime/model/peer_rows.h"
 #include "runtime/model/products.h"
 
@@ -24,16 +25,17 @@ class KernelOperators : public Operators {
         sequence_(job.sequence_length),
         rows_(job.tokens()),
         statistics_(layout.statistics),
-        adapter_{layout.adapter[0], layout.adapter[1]},
         seed_(seed),
         kernels_(*kernels),
-        acts_(*kernels) {
+        acts_(*kernels),
+        adapters_(job, layout, &peers_, kernels) {
     biases_.reserve(layout.operators.size());
+    products_.resize(layout.operators.size());
     for (size_t i = 0; i < layout.operators.size(); ++i) {
-      const Operator& op = layout.operators[i].op;
-      products_.push_back(op.kind == OperatorKind::kLinear
-                              ? Prepare(ProductsOf(job, layout.operators, i, group.index))
-                              : Products{});
+      if (layout.operators[i].op.kind != OperatorKind::kLinear) continue;
+      const LinearProducts linear = ProductsOf(job, layout.operators, i, group.index);
+      products_[i] = Prepare(linear);
+      adapters_.Prepare(i, linear.adapters);
     }
   }
 
@@ -68,7 +70,7 @@ class KernelOperators : public Operators {
              .bias = op.has_bias() ? static_cast<const float*>(ForProduct(call, 1)) : nullptr,
              .residual = Act(call.stream),
              .aux = call.with != nullptr ? call.out : nullptr});
-        AddAdapters(call);
+        adapters_.Forward(call);
         if (op.cut == Cut::kIn) peers_.Sum(Act(call.out), op.out);
         return;
       case OperatorKind::kAttention:
@@ -148,7 +150,7 @@ class KernelOperators : public Operators {
                            .b = ForProduct(call, 0),
                            .c = Act(call.with != nullptr ? call.with->d_in : call.d_in),
                            .aux = call.with != nullptr ? call.with->in : nullptr});
-        AddAdaptersInput(call);
+        adapters_.BackwardInput(call);
         if (op.cut != Cut::kOut) return;
         Settle();  // wait for what was recomputed
         return peers_.Sum(Act(call.d_in), op.in);
@@ -359,10 +361,6 @@ class KernelOperators : public Operators {
   struct Products {
     int forward = -1, input = -1, weight[2] = {-1, -1};
     bool takes_next = false, takes_previous = false;
-    struct OfAdapter {
-      int down, up, back, into, weight_a[2], weight_b[2];
-    };
-    std::vector<OfAdapter> adapters;
   };
 
   Products Prepare(const LinearProducts& linear) {
@@ -374,17 +372,6 @@ class KernelOperators : public Operators {
     ids.input = kernels_.Prepare(input);
     for (int i = 0; i < 2 && linear.trained; ++i)
       ids.weight[i] = kernels_.Prepare(linear.weight[i]);
-    for (const AdapterProducts& of : linear.adapters) {
-      typename Products::OfAdapter& adapter = ids.adapters.emplace_back();
-      adapter = {.down = kernels_.Prepare(of.down),
-                 .up = kernels_.Prepare(of.up),
-                 .back = kernels_.Prepare(of.back),
-                 .into = kernels_.Prepare(of.into)};
-      for (int i = 0; i < 2; ++i) {
-        adapter.weight_a[i] = kernels_.Prepare(of.weight_a[i]);
-        adapter.weight_b[i] = kernels_.Prepare(of.weight_b[i]);
-      }
-    }
     return ids;
   }
 
@@ -397,82 +384,9 @@ class KernelOperators : public Operators {
     return true;
   }
 
-  // A parameter as the device's products take it.
-  static const void* ForProduct(const OperatorCall& call, size_t index) {
-    if (call.rounded[index] != nullptr) return call.rounded[index];
-    return call.parameters[index];
-  }
-
-  // Where one adapter's u or v lies: [N, rank]. Nothing of them is saved.
-  N* Inside(const OperatorCall& call, int which) const {
-    return Act(call.stage->scratch + adapter_[which]);
-  }
-  // u = scale in A^T. Peers that share the inputs have a part of it each.
-  N* Down(const OperatorCall& call, size_t k) {
-    const Adapter& adapter = call.placed->op.adapters[k];
-    N* u = Inside(call, 0);
-    kernels_.Multiply(products_[call.index].adapters[k].down,
-                      {.a = Act(call.in), .b = ForProduct(call, adapter.a), .c = u});
-    acts_.Scale({.n = rows_ * adapter.rank, .x = u, .factor = adapter.scale});
-    return u;
-  }
-  // v = scale d_out B. Peers that share the outputs have a part of it each.
-  N* Back(const OperatorCall& call, size_t k) {
-    const Adapter& adapter = call.placed->op.adapters[k];
-    N* v = Inside(call, 1);
-    kernels_.Multiply(
-        products_[call.index].adapters[k].back,
-        {.a = Act(call.d_out) + adapter.first, .b = ForProduct(call, adapter.a + 1), .c = v});
-    acts_.Scale({.n = rows_ * adapter.rank, .x = v, .factor = adapter.scale});
-    return v;
-  }
-
-  // out += u B^T, in each adapter's columns.
-  void AddAdapters(const OperatorCall& call) {
-    const std::vector<Adapter>& adapters = call.placed->op.adapters;
-    for (size_t k = 0; k < adapters.size(); ++k) {
-      const N* u = Down(call, k);
-      N* out = Act(call.out) + adapters[k].first;
-      kernels_.Multiply(
-          products_[call.index].adapters[k].up,
-          {.a = u, .b = ForProduct(call, adapters[k].a + 1), .c = out, .residual = out});
-    }
-  }
-  // d_in += v A
-  void AddAdaptersInput(const OperatorCall& call) {
-    const std::vector<Adapter>& adapters = call.placed->op.adapters;
-    for (size_t k = 0; k < adapters.size(); ++k) {
-      const N* v = Back(call, k);
-      N* d_in = Act(call.d_in);
-      kernels_.Multiply(
-          products_[call.index].adapters[k].into,
-          {.a = v, .b = ForProduct(call, adapters[k].a), .c = d_in, .residual = d_in});
-    }
-  }
-  // dA (= or +=) v^T in, dB (= or +=) d_out^T u, with what peers have only parts of.
-  void AdapterWeights(const OperatorCall& call) {
-    const Operator& op = call.placed->op;
-    const int update = static_cast<int>(call.stage->accumulate);
-    for (size_t k = 0; k < op.adapters.size(); ++k) {
-      const Adapter& adapter = op.adapters[k];
-      N *u = Down(call, k), *v = Back(call, k);
-      if (tp_ > 1) {
-        Settle();
-        peers_.SumAll(op.cut == Cut::kOut ? v : u, adapter.rank);
-        Settle();
-      }
-      const auto& products = products_[call.index].adapters[k];
-      kernels_.Multiply(products.weight_a[update],
-                        {.a = v, .b = Act(call.in), .c = call.gradients[adapter.a]});
-      kernels_.Multiply(
-          products.weight_b[update],
-          {.a = Act(call.d_out) + adapter.first, .b = u, .c = call.gradients[adapter.a + 1]});
-    }
-  }
-
   void LinearWeight(const OperatorCall& call) {
     const Operator& op = call.placed->op;
-    AdapterWeights(call);
+    adapters_.BackwardWeight(call);
     if (!op.parameters[0].trainable) return;
     const Update update = call.stage->accumulate;
     const bool transposed = op.matrix == Matrix::kOutIn;
@@ -546,10 +460,10 @@ class KernelOperators : public Operators {
   const int64_t batch_, sequence_;
   const int64_t rows_;        // N
   const int64_t statistics_;  // offset in scratch
-  const int64_t adapter_[2];  // the same
   const uint64_t seed_;
   Kernels& kernels_;
   ActivationKernels<N>& acts_;
+  Adapters<N> adapters_;
   std::vector<Products> products_;              // by operator
   std::vector<kernels::BiasTensor<N>> biases_;  // of this group's weight halves
 };

@@ -1,5 +1,7 @@
 #include "tests/fuzz/mutate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <limits>
@@ -163,6 +165,15 @@ void MutateAttribute(Random& random, const Table& table, Owner* owner) {
       for (size_t i = 0; i < names.size(); ++i)
         if ((i == one) != others) text += (text.empty() ? "" : ",") + std::string(names[i]);
       PP_CHECK(ReadKinds(text, info.names, &value).ok());
+    } else if constexpr (std::is_same_v<T, Lora>) {
+      constexpr const char* kTargets[] = {"all-linear", "q_proj", "c_attn", "c_proj", "v_proj"};
+      const std::string target = kTargets[random.Below(std::size(kTargets))];
+      if (value.given() && random.OneIn(4)) {
+        value = {};
+      } else {
+        PP_CHECK(
+            ReadLora(fmt::format("r={},alpha=2,{}", 1 + random.Below(4), target), &value).ok());
+      }
     } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
       if (value.empty() || random.OneIn(8)) value.push_back(1);
       OneOf(random, value) = random.Below(4);

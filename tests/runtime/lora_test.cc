@@ -132,6 +132,21 @@ TEST_CASE("what is frozen has no gradient and no moments, to the byte") {
     }
 }
 
+// A split backward keeps the gradients that a weight half will read, and no others: of the outputs
+// of queries, keys and values, or of what the down projection adds to.
+TEST_CASE("work has what is read of it, to the byte") {
+  constexpr int64_t kTokens = 8, kStream = kTokens * 24 * 4, kQkv = kTokens * (24 + 2 * 12) * 4;
+  Job job = {TinyModel(true), 1, kTokens, {1, 2, 1}};
+  const int64_t whole = LayoutStage(job, 1).work_bytes;
+  job.lora = LoraOf(kSome[1]);
+  CHECK(LayoutStage(job, 1).work_bytes == 2 * kQkv);
+  job.lora = LoraOf("r=4,alpha=8,down_proj");
+  CHECK(LayoutStage(job, 1).work_bytes == 2 * kStream);
+  job.lora = LoraOf(kAll);
+  CHECK(LayoutStage(job, 1).work_bytes < whole);
+  CHECK(LayoutStage(job, 1).work_bytes > 2 * (kQkv + 2 * kStream));
+}
+
 TEST_CASE("a stage without adapters has nothing to reduce, and trains none") {
   const Folder folder;
   const ModelConfig model = TinyModel(false);
