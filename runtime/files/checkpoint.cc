@@ -105,6 +105,7 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
   std::string text = Json{
       {"format", kManifestFormat},
       {"model", Json::parse(manifest.model)},
+      {"lora", manifest.lora},
       {"step", manifest.step},
       {"updates", manifest.updates},
       {"by_epochs", manifest.by_epochs},
@@ -145,6 +146,7 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     manifest.format = root.at("format");
     if (!IsReadFormat(manifest.format)) return;
     manifest.model = root.at("model").dump();
+    manifest.lora = root.value("lora", "");
     manifest.sequences = root.at("sequences");
     manifest.seed = root.at("seed");
     manifest.updates = root.at("updates");

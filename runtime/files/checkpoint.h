@@ -27,6 +27,7 @@ namespace pp {
 struct Manifest {
   int format = 0;          // of the file; if it is not one that is read, the rest is missing
   std::string model;       // config.json
+  std::string lora;        // the plan's --lora; empty: all was trained
   int64_t step = 0;        // steps done
   int64_t updates = 0;     // of every weight, in those steps
   bool by_epochs = false;  // how the training counts

@@ -123,15 +123,12 @@ Position Inputs::PositionBefore() const {
 Status Inputs::CheckCheckpoint(std::vector<std::string>* notes) const {
   const Manifest& manifest = checkpoint_->manifest;
   PP_RETURN_IF_ERROR(CheckModel(*checkpoint_, program_.job->model).In("--resume"));
-  const auto lora = manifest.options.find("--lora");
-  const std::string before = lora == manifest.options.end() ? "" : lora->second;
-  const std::string now = TextOf(program_.job->lora);
-  if (before != now) {
+  if (const std::string now = TextOf(program_.job->lora); manifest.lora != now) {
     const auto text = [](const std::string& given) {
       return given.empty() ? "without --lora" : "with --lora " + given;
     };
     return Status::Invalid(fmt::format("--resume: {}: was trained {} (the plan is compiled {})",
-                                       checkpoint_->folder, text(before), text(now)));
+                                       checkpoint_->folder, text(manifest.lora), text(now)));
   }
   if (options_.seed && *options_.seed != manifest.seed)
     return Status::Invalid(

@@ -98,6 +98,7 @@ Status Reporter::Save(int64_t step, const std::vector<ControlMessage>& reports) 
   std::vector<std::string> notes;
   PP_RETURN_IF_ERROR(options_.save_to->Finish(
       {.model = ToJson(program_.job->model),
+       .lora = TextOf(program_.job->lora),
        .step = step,
        .updates = inputs_.updates_before() + (last_step_ - *empty) * UpdatesPerStep(),
        .by_epochs = options_.epochs > 0,

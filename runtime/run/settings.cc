@@ -12,9 +12,11 @@
 namespace pp {
 namespace {
 
-// They decide where and when something is computed, and whose memory it takes.
+// They decide where and when something is computed, and whose memory it takes; or, --lora, a
+// checkpoint refuses to change them.
 constexpr std::string_view kNoNumbers[] = {
-    "--backend", "--layers-per-stage", "--passes", "--costs", "--p2p", "--zero", "--tied"};
+    "--backend", "--layers-per-stage", "--lora", "--passes", "--costs", "--p2p", "--zero",
+    "--tied"};
 
 // As checkpoints of before called them.
 constexpr std::pair<const char*, const char*> kFormerNames[] = {
