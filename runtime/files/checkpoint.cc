@@ -101,7 +101,11 @@ Status WriteManifest(const std::string& folder, const Manifest& manifest) {
   for (const SourcePart& part : manifest.source.value_or(std::vector<SourcePart>()))
     source.push_back({{"name", part.name}, {"bytes", part.bytes}, {"sum", part.sum}});
   Json best;
-  if (manifest.best) best = {{"step", manifest.best->step}, {"loss", manifest.best->loss}};
+  if (manifest.best)
+    best = {{"step", manifest.best->step},
+            {"loss", manifest.best->loss},
+            {"data", manifest.best->data},
+            {"targets", manifest.best->targets}};
   std::string text = Json{
       {"format", kManifestFormat},
       {"model", Json::parse(manifest.model)},
@@ -160,7 +164,7 @@ Result<Manifest> ReadManifest(const std::string& folder) {
     if (root.contains("data")) manifest.data = root.at("data").get<uint64_t>();
     manifest.options = root.value("options", manifest.options);
     if (const Json best = root.value("best", Json()); best.is_object())
-      manifest.best = {best.at("step"), best.at("loss")};
+      manifest.best = {best.at("step"), best.at("loss"), best.at("data"), best.at("targets")};
     const Json source = root.value("source", Json());
     if (source.is_array()) manifest.source.emplace();
     for (const Json& part : source)
@@ -261,6 +265,14 @@ SaveFolder::~SaveFolder() {
   if (lock_ < 0) return;
   FinishOrRemove();
   close(lock_);
+}
+
+void SaveFolder::GoOnFrom(int64_t step) {
+  whole_.clear();
+  for (const int64_t saved : SavedSteps(path_))
+    if (saved == step || (saved < step && ReadManifest(StepFolder(path_, saved)).ok()))
+      whole_.insert(whole_.begin(), saved);
+  while (static_cast<int64_t>(whole_.size()) > keep_) whole_.erase(whole_.begin());
 }
 
 Status SaveFolder::CheckRoom(int64_t checkpoints, int64_t bytes, int64_t besides) const {

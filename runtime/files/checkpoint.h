@@ -44,10 +44,13 @@ struct Manifest {
   double loss_scale = 0;   // of the next step
   int64_t good_steps = 0;  // since it changed
   int64_t skipped = 0;     // updates
-  // The least loss of a validation so far (--keep-best), and the step whose checkpoint has it.
+  // The least loss of a validation so far (--keep-best), the step whose checkpoint has it, and what
+  // it was measured with: the digest of the data, and how many targets.
   struct Best {
     int64_t step = 0;
     double loss = 0;
+    uint64_t data = 0;
+    int64_t targets = 0;
   };
   std::optional<Best> best;
   struct Shard {
@@ -91,7 +94,7 @@ class SaveFolder {
   static uint64_t NumberIn(const std::string& dir);
 
   // The run continues from the checkpoint of this step; later ones could not be used.
-  void GoOnFrom(int64_t step) { whole_ = {step}; }
+  void GoOnFrom(int64_t step);
   // What all checkpoints have with the model; null: what it came with is not known.
   void Keep(std::shared_ptr<const SourceFiles> source) { source_ = std::move(source); }
   // Invalid: the disk has no room for so many checkpoints more, of so many bytes each: what it

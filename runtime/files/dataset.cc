@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "runtime/files/digest.h"
@@ -14,23 +16,24 @@ namespace {
 
 constexpr int64_t kScannedTokens = int64_t{1} << 29;
 
-std::string Named(const std::vector<std::string>& paths) {
-  return paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
-}
-
-// Failed: this process may not open so many files.
+// Failed: this process may not open so many files more.
 Status CheckDescriptors(const std::vector<std::string>& paths) {
-  constexpr size_t kOthers = 64;  // weights, checkpoints, logs, devices
+  constexpr size_t kLater = 64;  // weights, checkpoints, devices
+  std::error_code error;
+  const std::filesystem::directory_iterator open("/proc/self/fd", error), end;
+  const size_t needed = paths.size() + kLater + std::distance(open, end);
   rlimit limit{};
-  if (paths.size() == 1 || getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
-      paths.size() + kOthers <= limit.rlim_cur)
+  if (paths.size() == 1 || getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur)
     return {};
   return Status::Failed(fmt::format("{}: are {} files, and this process may open {} (ulimit -n {})",
-                                    Named(paths), paths.size(), limit.rlim_cur,
-                                    paths.size() + kOthers));
+                                    Named(paths), paths.size(), limit.rlim_cur, needed));
 }
 
 }  // namespace
+
+std::string Named(const std::vector<std::string>& paths) {
+  return paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
+}
 
 Result<Dataset> Dataset::Open(const std::vector<std::string>& paths, const Options& options) {
   PP_CHECK(options.vocab_size >= 1 && options.sequence_length >= 1 && !paths.empty());

@@ -30,6 +30,9 @@
 
 namespace pp {
 
+// What errors call several files: "a.txt and 2 more". REQUIRES: at least one.
+std::string Named(const std::vector<std::string>& paths);
+
 class Dataset {
  public:
   struct Options {

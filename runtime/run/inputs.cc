@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -21,11 +20,6 @@ namespace {
 constexpr int64_t kValidationBatches = 10;
 constexpr int64_t kPrompt = 16;  // tokens
 
-std::string Named(const std::vector<std::string>& files) {
-  if (files.size() == 1) return files.front();
-  return fmt::format("{} and {} more", files.front(), files.size() - 1);
-}
-
 }  // namespace
 
 Status Inputs::Open(std::vector<std::string>* notes) {
@@ -40,6 +34,7 @@ Status Inputs::Open(std::vector<std::string>* notes) {
   PP_RETURN_IF_ERROR(OpenData());
   if (!options_.save.empty()) PP_RETURN_IF_ERROR(CheckData(notes));
   if (!options_.val_data.empty()) PP_RETURN_IF_ERROR(OpenValidation(notes));
+  PP_RETURN_IF_ERROR(FindBest(notes));
   return options_.sample > 0 ? OpenSample() : Status();
 }
 
@@ -238,7 +233,13 @@ void Inputs::TellChanges(std::vector<std::string>* notes) const {
   const int64_t before = manifest.sequence_length, now = program_.job->sequence_length;
   const bool moves =
       (before != 0 && before != now) || (manifest.data && manifest.data != data_digest_);
-  if (moves) {
+  if (moves && options_.shuffle) {
+    const Position position = PositionBefore();
+    notes->push_back(fmt::format(
+        "goes on at sequence {} of pass {}, in another order than before: of that pass some "
+        "sequences come twice, and as many not at all",
+        position.sequence, position.pass + 1));
+  } else if (moves) {
     const Position position = PositionBefore();
     notes->push_back(fmt::format(
         "goes on at token {} of the data{}, after {} sequences of {}", position.sequence * now,
@@ -366,16 +367,43 @@ Status Inputs::OpenValidation(std::vector<std::string>* notes) {
       Named(options_.val_data), count));
 }
 
+Status Inputs::FindBest(std::vector<std::string>* notes) {
+  if (options_.keep_best) {
+    const Result<uint64_t> data = val_dataset_->Digest();
+    PP_RETURN_IF_ERROR(data.status());
+    measured_ = {.data = *data, .targets = validation_.tokens};
+  }
+  if (!checkpoint_ || !checkpoint_->manifest.best) return {};
+  const Manifest::Best& best = *checkpoint_->manifest.best;
+  const std::string folder = StepFolder(options_.save, best.step);
+  const bool there = best.step == steps_before() || ReadManifest(folder).ok();
+  const bool same = best.data == measured_.data && best.targets == measured_.targets;
+  if (there && (same || !options_.keep_best)) {
+    best_ = best;
+  } else if (options_.keep_best) {
+    notes->push_back(fmt::format(
+        "the best validation loss so far, {:.9g} of {}, {}: the next one "
+        "is the best",
+        best.loss, Shown(folder), there ? "is that of another validation" : "is there no more"));
+  }
+  return {};
+}
+
 // The tokens of --prompt: a text's bytes, or ids.
 Result<std::vector<int32_t>> Inputs::ReadPrompt(const Dataset& dataset) const {
   const std::string& prompt = options_.prompt;
-  if (dataset.is_text()) {
-    const std::span<const unsigned char> bytes(
-        reinterpret_cast<const unsigned char*>(prompt.data()), prompt.size());
-    return std::vector<int32_t>(bytes.begin(), bytes.end());
-  }
-  std::vector<int32_t> tokens;
   const int vocabulary = program_.job->model.vocab_size;
+  std::vector<int32_t> tokens;
+  if (dataset.is_text()) {
+    for (const unsigned char byte : prompt) {
+      tokens.push_back(byte);
+      if (byte < vocabulary) continue;
+      return Status::Invalid(
+          fmt::format("--prompt: '{}': byte {} is not in the vocabulary (0 to {})", Shown(prompt),
+                      byte, vocabulary - 1));
+    }
+    return tokens;
+  }
   std::string ids = prompt;
   std::replace(ids.begin(), ids.end(), ',', ' ');
   for (const std::string_view id : Split(ids, ' ')) {

@@ -46,10 +46,11 @@ class Inputs {
     return checkpoint_ ? checkpoint_->manifest.seed : options_.seed.value_or(1);
   }
 
-  // The best validation of the training that it continues, if there was any.
-  std::optional<Manifest::Best> best() const {
-    return checkpoint_ ? checkpoint_->manifest.best : std::nullopt;
-  }
+  // The best validation of the training that it continues, if there was any and its checkpoint is
+  // there; with --keep-best, if it was measured as this run's are.
+  const std::optional<Manifest::Best>& best() const { return best_; }
+  // What is known of a validation's loss before the loss and the step are: for --keep-best.
+  const Manifest::Best& measured() const { return measured_; }
   // Of the first step; a training continues with its saved scale.
   kernels::LossScale loss_scale() const;
 
@@ -76,6 +77,7 @@ class Inputs {
   Status OpenData();
   Status CheckSteps() const;
   Status OpenValidation(std::vector<std::string>* notes);
+  Status FindBest(std::vector<std::string>* notes);
   Status OpenSample();
   Result<std::vector<int32_t>> ReadPrompt(const Dataset& dataset) const;
   Status CheckEvaluation(const char* option) const;
@@ -91,6 +93,8 @@ class Inputs {
   std::unique_ptr<Dataset> dataset_, val_dataset_;
   std::unique_ptr<Batches> batches_, val_batches_;
   Validation validation_;
+  std::optional<Manifest::Best> best_;
+  Manifest::Best measured_;
   SampleOptions sample_;
   bool sample_is_text_ = false;
 };

@@ -95,6 +95,8 @@ class Rank {
   void AskToStop() { signals_.asked_to_stop.store(true); }
   // Any thread. Stop at once. False: it has failed before, and the first error stays.
   bool Fail(const Status& status);
+  // Any thread; rank 0: of the validation whose checkpoint is kept, as the last one is not.
+  void SetLeastLoss(std::optional<double> loss);
   // Any thread; rank 0: the caller has handled the reports up to `step`.
   void Consumed(int64_t step);
   // Any thread: tells the other ranks that this one is alive, and where it is.

@@ -89,6 +89,11 @@ void Rank::Judge(int from, const ControlMessage& message) {
   bell_.Ring();
 }
 
+void Rank::SetLeastLoss(std::optional<double> loss) {
+  std::lock_guard<std::mutex> lock(judging_mutex_);
+  least_loss_ = loss;
+}
+
 bool Rank::SavesAt(int64_t number) {
   if (args_.options->save.empty()) return false;
   const int64_t every = args_.options->save_every, step = args_.steps_before + number;

@@ -74,9 +74,12 @@ void Reporter::FinishSaving(const std::vector<ControlMessage>& reports) {
   const auto before = best_;
   if (const std::optional<double> loss = ValidationLoss(inputs_, reports);
       loss && options_.keep_best && (!best_ || *loss < best_->loss))
-    best_ = {step, *loss};
+    best_ = {step, *loss, inputs_.measured().data, inputs_.measured().targets};
   unsaved_ = Save(step, reports);
-  if (!unsaved_.ok()) best_ = before;
+  if (!unsaved_.ok()) {
+    best_ = before;
+    rank_->SetLeastLoss(best_ ? std::optional(best_->loss) : std::nullopt);
+  }
   if (unsaved_.ok()) {
     saved_step_ = step;
     return;

@@ -29,6 +29,7 @@ struct OptionValues {
   bool (*allows)(double) = nullptr;     // of a number,
   const char* right = nullptr;          // and which those are
   bool output = false;                  // a file, where - is standard output
+  bool words = false;                   // a text that is no path
 };
 constexpr OptionValues Whole(int64_t least = 1, int64_t most = INT32_MAX,
                              const char* zero = nullptr) {
@@ -143,7 +144,7 @@ std::string TextOf(const OptionValues& values, const char* usual, const T& value
   if constexpr (std::is_same_v<T, std::optional<Network>>) {
     return YesNo(value.has_value());
   } else if constexpr (std::is_same_v<T, std::string>) {
-    return values.names.empty() ? YesNo(!value.empty()) : value;
+    return values.names.empty() && !values.words ? YesNo(!value.empty()) : value;
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     return YesNo(!value.empty());
   } else if constexpr (requires { value.has_value(); }) {
@@ -244,8 +245,8 @@ inline constexpr OptionGroup kEvaluationOptions{"Evaluation", std::tuple{
               "tokens to generate with the trained model, after a prompt from the data or --prompt",
               Whole(1, 1 << 20), "", Decides::kAgreed},
     RunOption{"--prompt", &RunOptions::prompt, "TOKENS",
-              "what the sample continues: ids, or a text where the data is one",
-              {}, "", Decides::kAgreed, "--sample"},
+              "what the sample continues: ids, or a text where --val-data, or else --data, is one",
+              {.words = true}, "", Decides::kAgreed, "--sample"},
     RunOption{"--temperature", &RunOptions::temperature, "X",
               "temperature of the sample; 0: always the likeliest token",
               kTemperatures, "1", Decides::kAgreed, "--sample"},

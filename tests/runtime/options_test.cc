@@ -100,6 +100,19 @@ TEST_CASE("what help says of an option holds") {
   });
 }
 
+TEST_CASE("ranks compare what an option says, and of paths alone whether it is given") {
+  ForEachOption([&]<typename Owner, typename T>(const RunOption<Owner, T>& row) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (row.decides == Decides::kOwn || !row.values.names.empty()) return;
+      INFO(row.name);
+      const bool differ =
+          TextOf(row.values, row.usual, T("a")) != TextOf(row.values, row.usual, T("b"));
+      const std::string type = row.type;
+      CHECK(differ == (type != "FILE" && type != "FOLDER" && type != "PATH"));
+    }
+  });
+}
+
 TEST_CASE("an option takes one value, once") {
   const CommandLine line;
   const auto error = [&](const Words& words) {

@@ -301,6 +301,55 @@ TEST_CASE("the last checkpoints are kept, and the best one") {
   CHECK(besides > 0);
 }
 
+TEST_CASE("a training that continues keeps as many checkpoints") {
+  const Layout shape = {"1f1b", 2};
+  const Folder folder;
+  Steps steps{.until = 6, .save_every = 1, .options = [](TrainOptions* t) { t->keep = 4; }};
+  REQUIRE(Run(TinyModel(false), shape, folder, steps).status.message() == "");
+  CHECK(Kept(folder) == std::vector<int64_t>{3, 4, 5, 6});
+  steps.resume = true;
+  steps.until = 7;
+  REQUIRE(Run(TinyModel(false), shape, folder, steps).status.message() == "");
+  CHECK(Kept(folder) == std::vector<int64_t>{4, 5, 6, 7});
+}
+
+TEST_CASE("a best checkpoint is believed only where it is comparable, and there") {
+  const Layout shape = {"1f1b", 2};
+  const auto begins_anew = [](const Outcome& run) {
+    const bool said = std::any_of(run.notes.begin(), run.notes.end(), [](const std::string& note) {
+      return note.starts_with("the best validation loss so far");
+    });
+    REQUIRE(run.best);
+    CHECK(said == (run.best->step > 10));
+    return said;
+  };
+  for (const char* change : {"nothing", "data", "batches", "gone"}) {
+    INFO(change);
+    const Folder folder;
+    REQUIRE(Run(TinyModel(false), shape, folder, Validated(folder, 10, 2, 5)).status.ok());
+    Steps on = Validated(folder, 12, 2, 5);
+    on.resume = true;
+    // A training that goes astray: what is best now was best before, unless that is not believed.
+    on.learning_rate = 100;
+    const std::string other = folder.WriteText("other.txt", 555), what = change;
+    const auto options = on.options;
+    on.options = [&](TrainOptions* t) {
+      options(t);
+      if (what == "data") t->val_data = {other};
+      if (what == "batches") t->val_batches = 1;
+    };
+    if (what == "gone")
+      for (const int64_t step : Kept(folder))
+        if (step != 10) fs::remove_all(StepFolder(folder / "saves", step));
+    const auto best = ReadManifest(StepFolder(folder / "saves", 10))->best;
+    REQUIRE(best);
+    if (what == "gone" && best->step == 10) continue;
+    const Outcome run = Run(TinyModel(false), shape, folder, on);
+    REQUIRE(run.status.message() == "");
+    CHECK(begins_anew(run) == (what != "nothing"));
+  }
+}
+
 TEST_CASE("a training that continues knows the best checkpoint of before") {
   const Layout shape = {"1f1b", 2};
   const Folder whole, parts;
