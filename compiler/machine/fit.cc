@@ -201,8 +201,11 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
   // stays.
   const double message =
       PerByte(profiles, Measured::kComm, [](const StageLayout& l) { return l.act_bytes; });
-  const double step =
-      PerByte(profiles, Measured::kStep, [](const StageLayout& l) { return l.weights_bytes; });
+  // Of the weights that are trained.
+  const auto trained = [](const StageLayout& l) {
+    return std::max<int64_t>(0, l.weights_bytes - l.trained);
+  };
+  const double step = PerByte(profiles, Measured::kStep, trained);
   const double reduce =
       PerByte(profiles, Measured::kReduce, [](const StageLayout& l) { return l.wgrad_bytes; });
   const std::vector<double> shares = program.Shares();
@@ -210,7 +213,7 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
     const StageLayout layout = LayoutStage(job, s);
     if (message > 0 && !layout.last)
       costs->comm[s] = message * static_cast<double>(layout.act_bytes);
-    if (step > 0) costs->step[s] = step * static_cast<double>(layout.weights_bytes) / shares[s];
+    if (step > 0) costs->step[s] = step * static_cast<double>(trained(layout)) / shares[s];
     if (reduce > 0) costs->reduce[s] = reduce * static_cast<double>(layout.wgrad_bytes) / shares[s];
   }
   const auto take = [&](Measured kind, PerStage& values, bool divided) {
