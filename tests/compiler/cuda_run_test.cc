@@ -153,6 +153,23 @@ TEST_CASE("attention with a window on a GPU") {
                    Messages::kCopies);
 }
 
+// Beside a GELU that is fused where there is no adapter, and with weights that are rounded once, as
+// they stay as they are.
+TEST_CASE("adapters train on a GPU as on a CPU") {
+  for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16})
+    for (const char* family : {"gpt2", "llama"}) {
+      const auto compare = [&](CompileOptions options, Messages messages) {
+        options.job.dtype = dtype;
+        options.job.lora = {.rank = 8, .alpha = 8, .targets = {std::string(kAllLinear)}};
+        CompareWithCpu(std::move(options), family, messages);
+      };
+      compare({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario"}, Messages::kCopies);
+      compare({.scheme = "zb-h1", .shape = {2, 4}, .replicas = 2, .zero = 1}, Messages::kStaged);
+      compare({.scheme = "1f1b", .shape = {1, 4}, .job = {.tp = 2, .sequence_parallel = true}},
+              Messages::kCopies);
+    }
+}
+
 // On the fake, as possibly on a GPU, GELU has other bits with a product than alone. So what RE
 // recomputes has the bits of a forward that saves everything only if the same kernels compute it.
 TEST_CASE("products with GELU have the same bits whatever is made again") {

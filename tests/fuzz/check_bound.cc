@@ -69,9 +69,10 @@ class Checker {
         call.op == Op::kForwardDrop ? layout.drop_scratch_bytes : layout.scratch_bytes);
     May(call.norm, norm_bytes_);
     May(call.scaling, kLossScaleBytes);
-    PP_CHECK(layout.weights_bytes == 0 || (call.weights && call.wgrad));
+    PP_CHECK(layout.weights_bytes == 0 || call.weights);
+    PP_CHECK(layout.wgrad_bytes == 0 || call.wgrad);
     // With ZeRO-1 a copy may have no shard.
-    PP_CHECK(layout.weights_bytes == 0 || program_.zero == 1 || call.optimizer);
+    PP_CHECK(layout.optimizer_bytes == 0 || program_.zero == 1 || call.optimizer);
     PP_CHECK(layout.scratch_bytes == 0 || call.scratch);
     PP_CHECK(!layout.last || call.loss);
     PP_CHECK(call.op != Op::kStep || !program_.clip || program_.MakesVersions() || call.norm);

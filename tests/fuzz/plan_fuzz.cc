@@ -50,6 +50,7 @@ const std::vector<pp::Program>& Seeds() {
   static const std::vector<pp::Program> seeds = [] {
     using pp::Dtype;
     const pp::ModelConfig tied = pp::PaperModel(2), llama = pp::SmallModel("llama", true, 2);
+    const pp::Lora all = {.rank = 2, .alpha = 2, .targets = {std::string(pp::kAllLinear)}};
     pp::ModelConfig untied = tied;
     untied.tied = false;
     std::vector<pp::Program> programs;
@@ -82,6 +83,12 @@ const std::vector<pp::Program>& Seeds() {
              .job = {.model = llama, .keep = {pp::OperatorKind::kNorm, pp::OperatorKind::kSwiGlu}}},
              {.scheme = "chimera", .shape = {2, 2}, .zero = 1, .job = {.model = tied}},
              {.scheme = "dualpipe", .shape = {2, 4}, .job = {.model = tied}},
+             {.scheme = "zb-h1", .shape = {2, 2}, .job = {.model = tied, .lora = all}},
+             {.scheme = "1f1b",
+             .shape = {1, 2},
+             .replicas = 2,
+             .zero = 1,
+             .job = {.model = llama, .tp = 2, .sequence_parallel = true, .lora = all}},
              {.scheme = "pipedream", .shape = {2, 2}, .job = {.model = untied}},
              {.scheme = "pipedream-2bw",
              .shape = {2, 2},
