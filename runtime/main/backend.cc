@@ -74,22 +74,6 @@ Result<Backend> OpenBackend(const BackendOptions& options, const Launch& launch)
   return made;
 }
 
-namespace {
-
-// cuBLASLt is told that what it reads is as aligned as rows of it are.
-Status CheckAdapters(const Job& job) {
-  constexpr int64_t kAligned = 8;
-  for (const Operator& op : PartOf(TableOf(job), job.tp).layer)
-    for (const Adapter& adapter : op.adapters)
-      if (adapter.first % kAligned != 0)
-        return Status::Invalid(fmt::format(
-            "the outputs of {} begin at column {} with --backend cuda (a multiple of {})",
-            op.parameters[adapter.a].pieces[0].name, adapter.first, kAligned));
-  return {};
-}
-
-}  // namespace
-
 Status CheckForCuda(const Job& job) {
   const auto check = [](const char* what, int64_t size, int64_t most) {
     if (size <= most) return Status();
@@ -97,8 +81,7 @@ Status CheckForCuda(const Job& job) {
         fmt::format("{} of {} numbers with --backend cuda (at most {})", what, size, most));
   };
   PP_RETURN_IF_ERROR(check("heads", AttentionShapeOf(job).head_dim, kernels::cuda::kMostHeadDim));
-  PP_RETURN_IF_ERROR(check("hidden states", job.model.hidden_size, kernels::cuda::kMostChannels));
-  return CheckAdapters(job);
+  return check("hidden states", job.model.hidden_size, kernels::cuda::kMostChannels);
 }
 
 Result<std::string> TuneGemms(const Arguments& arguments, const CudaExperiments& experiments) {

@@ -8,6 +8,7 @@
 
 #include "kernels/gelu.h"
 #include "kernels/plain_matmul.h"
+#include "runtime/device/cuda/experiments.h"
 #include "runtime/device/device.h"
 
 namespace pp {
@@ -48,6 +49,24 @@ OperandBytes::OperandBytes(const MatmulShape& shape) {
 bool MayFuse(const MatmulShape& shape) {
   return kernels::Rounds(shape.numbers) && Whole(shape).ldc % 8 == 0;
 }
+
+namespace {
+
+// Whether operands are as aligned as their rows, which is what cuBLASLt is told. Columns of a
+// matrix, as an adapter has them (runtime/model/adapters.h), may begin anywhere.
+bool IsAligned(const MatmulShape& shape, const MatmulArgs& args) {
+  constexpr uint32_t kMost = 64;
+  const MatmulShape s = Whole(shape);
+  const int64_t in = s.numbers == MatmulNumbers::kFp32 ? 4 : 2;
+  const int64_t out = kernels::Rounds(s.numbers) ? 2 : 4;
+  const auto is = [](const void* at, int64_t row_bytes) {
+    return reinterpret_cast<uintptr_t>(at) % RowAlignment(row_bytes, kMost) == 0;
+  };
+  return is(args.a, s.lda * in) && is(args.b, s.ldb * in) && is(args.c, s.ldc * out) &&
+         (s.residual == kernels::WithResidual::kNo || is(args.residual, s.ldc * out));
+}
+
+}  // namespace
 
 MatmulShape WithoutEpilogue(MatmulShape shape) {
   shape.epilogue = Epilogue::kNone;
@@ -124,7 +143,8 @@ bool CudaProducts::Fuses(const MatmulShape& shape) {
 
 void CudaProducts::Multiply(int product, const MatmulArgs& args, CudaDriver::Stream stream) {
   const Product& one = products_[product];
-  if (one.by.id >= 0) return args_.driver->Multiply(one.by.id, args, stream);
+  if (one.by.id >= 0 && IsAligned(one.shape, args))
+    return args_.driver->Multiply(one.by.id, args, stream);
   args_.driver->Use();
   kernels::cuda::PlainMatmul({one.shape, args}, stream);
 }

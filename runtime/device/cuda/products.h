@@ -1,6 +1,6 @@
-// Matrix products on a GPU: by cuBLASLt, or, where it refuses a shape, by a kernel of ours
-// (kernels/plain_matmul.h). An epilogue that a product does not have is a kernel after it, whoever
-// computes it.
+// Matrix products on a GPU: by cuBLASLt, or, where it refuses a shape or an operand is not aligned,
+// by a kernel of ours (kernels/plain_matmul.h). An epilogue that a product does not have is a
+// kernel after it, whoever computes it.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ void RunEpilogue(const kernels::MatmulShape& shape, const kernels::MatmulArgs& a
                  CudaDriver::Stream stream);
 
 // Those of one stream, and of a second one beside it. Which of the two computes a product depends
-// only on its shape, the machine and the file of algorithms.
+// only on its shape, its operands' columns, the machine and the file of algorithms.
 class CudaProducts {
  public:
   struct Args {
