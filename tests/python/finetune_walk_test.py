@@ -72,7 +72,8 @@ def main():
         "tuned": run("bash", "-ec", changed(words, ("--lora r=8,alpha=16 ", ""), ("adapter", "tuned"))),
     }
     answer = run(sys.executable, "-W", "ignore", "-c", block("python"))
-    assert answer.startswith(re.search(r'tokenizer\("(.*?)"', block("python"))[1]), answer
+    prompt = re.search(r'tokenizer\("(.*?)"', block("python"))[1]
+    assert re.search(rf"^{re.escape(prompt)}.", answer, re.M), answer
 
     models = {
         "adapter": PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), "adapter")
