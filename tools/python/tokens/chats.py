@@ -57,6 +57,8 @@ class Chats:
     def _turn(self, whole: str, messages: list, tools: list | None, i: int, place: str) -> Span:
         before = self._rendered(messages[:i], tools, place, prompt=True)
         after = self._rendered(messages[: i + 1], tools, place)
+        if before == self._rendered(messages[:i], tools, place):
+            self._check_unasked(before, after, messages[: i + 1], tools, place)
         for part, what in (
             (before, f"its first {i} messages, with a generation prompt,"),
             (after, f"its first {i + 1} messages"),
@@ -75,6 +77,22 @@ class Chats:
         found = self._end_of_turn.search(whole[len(before) : len(after)])
         return len(before), len(after) - (len(found[1]) if found else 0)
 
+    def _check_unasked(
+        self, before: str, after: str, messages: list, tools: list | None, place: str
+    ) -> None:
+        """Whether `after` ends in a generation prompt is seen where another message follows, which
+        has no such prompt before it."""
+        try:
+            longer = self._render([*messages, {"role": "user", "content": "a"}], tools, False)
+        except Exception:  # no message may follow
+            return
+        rest = after[_common(after, longer) :]
+        if rest and before.endswith(rest):
+            raise Refusal(
+                f"{place}: the chat template ends in a generation prompt, {shown(rest)}, that is not "
+                "asked for (where add_generation_prompt is true alone)"
+            )
+
     def _rendered(self, messages: list, tools: list | None, place: str, *, prompt: bool = False) -> str:
         try:
             return self._render(messages, tools, prompt)
@@ -89,8 +107,18 @@ def _check(messages: list, tools: object, place: str) -> None:
         good = isinstance(message, dict) and isinstance(message.get("role"), str)
         if not good or not (isinstance(message.get("content"), (str, list)) or "tool_calls" in message):
             raise Refusal(f"{place}: message {i} is {shown(message)} (an object with role and content)")
+    if _has_mark([messages, tools]):
+        raise Refusal(f"{place}: has one of {shown(MARKS)}, which mark what counts (other characters)")
     if tools is not None and not isinstance(tools, list):
         raise Refusal(f"{place}: tools is {shown(tools)} (a list)")
+
+
+def _has_mark(value: object) -> bool:
+    if isinstance(value, str):
+        return any(mark in value for mark in MARKS)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return isinstance(value, list) and any(map(_has_mark, value))
 
 
 def _unmarked(marked: str) -> tuple[str, list[Span]]:
@@ -104,5 +132,11 @@ def _unmarked(marked: str) -> tuple[str, list[Span]]:
 
 
 def _difference(part: str, whole: str) -> str:
-    at = next((i for i, (a, b) in enumerate(zip(part, whole)) if a != b), min(len(part), len(whole)))
+    at = _common(part, whole)
     return part[at : at + 40]
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = enumerate(zip(one, other))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
