@@ -253,6 +253,39 @@ class ChatsTest(Case):
             )
         self.assertFalse((self.folder / "out").exists())
 
+    def test_templates_that_are_none(self):
+        path = self.write([{"messages": [{"role": "user", "content": "a"}]}])
+        byte_level(self.folder / "latin")
+        (self.folder / "latin/chat_template.jinja").write_bytes(b"\xe9")
+        byte_level(self.folder / "folder")
+        (self.folder / "folder/chat_template.jinja").mkdir()
+        none = "has no chat template ("
+        bad = "/tokenizer_config.json: the chat template: "
+        for name, template, error in (
+            ("latin", None, "/chat_template.jinja: byte 0 is no UTF-8 (a chat template)"),
+            ("folder", None, "/chat_template.jinja: Is a directory (a file that can be read)"),
+            ("a", [{"name": "default"}], f": {none}"),
+            ("b", [{"template": "a"}], f": {none}"),
+            ("c", ["default"], f": {none}"),
+            ("d", "{{ " + "(" * 9999 + " }}", bad),
+            ("e", "{% break %}", bad),
+        ):
+            if template:
+                byte_level(self.folder / name, chat_template=template)
+            printed = self.tool(path, "--tokenizer", name, "-o", "out", status=2)
+            self.assertTrue(printed.startswith(f"tools/tokens: error: {name}{error}"), printed)
+            self.assertEqual(printed.count("\n"), 1)
+        (self.folder / "a/tokenizer_config.json").write_text('{"a":' * 9999)
+        printed = self.tool(path, "--tokenizer", "a", "-o", "out", status=2)
+        self.assertTrue(printed.startswith("tools/tokens: error: a/tokenizer_config.json: is no JSON"))
+
+    def test_half_of_a_character_is_no_token(self):
+        byte_level(self.folder / "half", eos_token="\ud800")
+        printed = self.tool(
+            self.write([{"text": "a"}]), "--tokenizer", "half", "-o", "out", status=2
+        )
+        self.assertIn("--eos: '\\ud800' is no token of the tokenizer", printed)
+
     def test_beside_transformers(self):
         try:
             from transformers import AutoTokenizer

@@ -13,11 +13,17 @@ def find(folder: Path) -> tuple[str, str] | None:
     """The file that has it, and its source."""
     path = folder / "chat_template.jinja"
     if path.exists():
-        return str(path), path.read_text("utf-8")
+        try:
+            return str(path), path.read_text("utf-8")
+        except OSError as error:
+            raise Refusal(f"{path}: {error.strerror} (a file that can be read)") from error
+        except UnicodeDecodeError as error:
+            raise Refusal(f"{path}: byte {error.start} is no UTF-8 (a chat template)") from error
     path = folder / "tokenizer_config.json"
     source = read_json(path).get("chat_template") if path.exists() else None
-    if isinstance(source, list):
-        source = {each["name"]: each["template"] for each in source}.get("default")
+    if isinstance(source, list):  # of several templates
+        named = [each for each in source if isinstance(each, dict) and each.get("name") == "default"]
+        source = named[0].get("template") if named else None
     return (str(path), source) if isinstance(source, str) else None
 
 
@@ -26,8 +32,6 @@ class Template:
     MARKS, which no text has."""
 
     def __init__(self, folder: str):
-        import jinja2
-
         found = find(Path(folder))
         if not found:
             raise Refusal(
@@ -39,7 +43,7 @@ class Template:
         self._now = datetime.datetime.now()
         try:
             self._template = _environment(self._now).from_string(source)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # also what Python finds: brackets too deep, a half of a character
             raise Refusal(f"{where}: the chat template: {shown(str(error))}") from error
 
     def render(self, messages: list, tools: list | None, add_generation_prompt: bool) -> str:

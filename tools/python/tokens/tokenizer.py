@@ -15,8 +15,8 @@ def read_json(path: Path) -> dict:
         raise Refusal(
             f"{path}: {error.strerror} (a folder that transformers has saved has it)"
         ) from error
-    except ValueError as error:
-        raise Refusal(f"{path}: is no JSON: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise Refusal(f"{path}: is no JSON: {error} (an object)") from error
     if not isinstance(value, dict):
         raise Refusal(f"{path}: is {shown(value)} (an object)")
     return value
@@ -72,7 +72,10 @@ class Tokenizer:
         return []
 
     def id_of(self, token: str) -> int | None:
-        return self._tokenizer.token_to_id(token)
+        try:
+            return self._tokenizer.token_to_id(token)
+        except UnicodeEncodeError:  # it has half of a character
+            return None
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         """Tokens of each text, without special ones but for those that it has in it."""
