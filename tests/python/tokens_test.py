@@ -155,6 +155,11 @@ class WriterTest(Case):
         with self.assertRaisesRegex(tokens.Failure, "^/dev/full: No space left on device$"):
             self.make("in.jsonl", output="/dev/full")
         self.assertTrue(Path("/dev/full").is_char_device())
+        os.mkdir("folder")
+        with mock.patch.object(examples.Examples, "of", side_effect=AssertionError):  # comes before
+            self.refused(
+                "folder: Is a directory (a file that can be written)", "in.jsonl", output="folder"
+            )
 
 
 class DocumentsTest(Case):
@@ -379,6 +384,7 @@ class SourcesTest(Case):
             ("a", '"text"\n', ['"text"\n']),
             ("a", long + "\n" + long, [long + "\n" + long]),
             ("a", "é" * sources.BLOCK, ["é" * sources.BLOCK]),
+            ("a", "[" * 100_000 + "\n", ["[" * 100_000 + "\n"]),
         ):
             Path(name).write_text(content, "utf-8", newline="")
             self.assertEqual([value for _, _, value in self.documents(name)], wanted, content[:40])
@@ -388,6 +394,7 @@ class SourcesTest(Case):
         keys = "(text; or prompt and completion; or messages)"
         what = "(an object, in one line)"
         learn = "(a document has something to learn)"
+        deep = "more than 100 brackets stand in each other (fewer)"
         for name, content, error in (
             ("in", b"", "in: is empty (a document, or one a line)"),
             ("in", b" \n\n \n", "in: is empty (a document, or one a line)"),
@@ -453,6 +460,11 @@ class SourcesTest(Case):
                 "in:2: is no UTF-8 (invalid start byte in column 11)",
             ),
             ("in", b"a\xc3", "in: is no text: byte 1 is no UTF-8 (texts, or JSON lines)"),
+            ("in", b"\xef\xbb\xbfa\xff", "in: is no text: byte 4 is no UTF-8 (texts, or JSON lines)"),
+            *(
+                ("in", '{"text": ' + "[" * n + "]" * n + "}", f"in:1: {deep}")
+                for n in (100, 300, 900, 950, 980, 990, 100_000)
+            ),
             (
                 "in",
                 b"a" * (3 * sources.BLOCK) + b"\xffa",
@@ -464,6 +476,9 @@ class SourcesTest(Case):
             self.refused(error, name)
             os.unlink(name)
         self.refused("nix*: no such file (a file, or a pattern such as 'texts/*.txt')", "nix*")
+        Path("in").write_text(line)
+        error = "/proc/self/mem: Input/output error (a file that can be read)"
+        self.refused(error, "in", "/proc/self/mem")
         os.mkdir("folder")
         self.refused("folder: is a folder (a pattern names files, such as 'folder/*.txt')", "folder")
         Path("out").write_text(line)
@@ -510,6 +525,33 @@ class ChatsTest(Case):
         text, spans = Chats(render, SPECIALS).text({"messages": self.MESSAGES}, "in:1")
         self.assertEqual((text, spans), ("[x,y,z,w,]", [(1, 2), (3, 4), (5, 6), (7, 8)]))
 
+    def test_marks_of_a_message(self):
+        """It cannot choose what counts."""
+        for mark in ("\ufdd0", "\ufdd1"):
+            for how in ("plain", "marked"):
+                for line in (
+                    {"messages": [{"role": "user", "content": f"a{mark}b"}, *self.MESSAGES[1:]]},
+                    {"messages": self.MESSAGES, "tools": [{"a": [{"b": mark}]}]},
+                ):
+                    with self.assertRaisesRegex(tokens.Refusal, "^in:1: has one of .* which mark what"):
+                        Chats(Turns(how).render, SPECIALS).text(line, "in:1")
+
+    def test_a_generation_prompt_that_is_not_asked_for(self):
+        """As LLaMA 3 had it once. A template that has none at all is fine."""
+        roles = ("user", "assistant", "assistant", "user", "assistant")
+        chat = [{"role": role, "content": "xx"} for role in roles]
+        for how in ("plain", "open", "ends"):
+            always = Chats(lambda m, t, _, how=how: Turns(how).render(m, t, True), SPECIALS)
+            never = Chats(lambda m, t, _, how=how: Turns(how).render(m, t, False), SPECIALS)
+            for length in range(2, 6):
+                line = {"messages": chat[:length]}
+                with self.assertRaisesRegex(tokens.Refusal, "^in:1: the chat template ends in a gen"):
+                    always.text(line, "in:1")
+                text, spans = never.text(line, "in:1")
+                end = {"plain": "<e>", "open": "\n", "ends": "</s>"}[how]
+                assistants = roles[:length].count("assistant")
+                self.assertEqual([text[a:b] for a, b in spans], ["<a>xx" + end] * assistants)
+
     def test_nothing_said(self):
         messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]
         for how in ("plain", "marked"):
@@ -528,21 +570,26 @@ class DecodingTest(Case):
         )
         self.make("in")
         self.assertEqual(
-            list(decoding.documents("out", Letters(), None)),
+            list(decoding.documents("out", Letters())),
             [
                 "document 0: 5 tokens, 4 count\nabc\nd</s>",
                 "document 1: 37 tokens, 37 count\n" + "long" * 9 + "</s>",
             ],
         )
-        self.assertEqual(len(list(decoding.documents("out", Letters(), 1))), 1)
         self.make("in", pad=12)
         self.assertEqual(
-            list(decoding.documents("out", Letters(), 9)),
+            list(decoding.documents("out", Letters())),
             [
                 "document 0: 12 tokens, 4 count\nabc\nd</s>",
                 "document 1: 12 tokens, 11 count\nlonglonglong",
             ],
         )
+
+    def test_no_documents(self):
+        """The format has such files."""
+        Path("in").write_bytes(plain_file([], 300))
+        with self.assertRaisesRegex(tokens.Refusal, "^in: has no documents"):
+            list(decoding.documents("in", Letters()))
 
     def test_numbers(self):
         a, b = Letters().id_of("a"), Letters().id_of("x")
@@ -560,32 +607,6 @@ class DecodingTest(Case):
             with self.assertRaises(tokens.Refusal) as caught:
                 list(decoding.numbers(io.StringIO(printed), Letters()))
             self.assertEqual(str(caught.exception), "standard input:1: " + error)
-
-
-class OptionsTest(Case):
-    def test_errors(self):
-        for arguments, error in (
-            ("in -o out", "--tokenizer: is missing (tools/tokens --help)"),
-            ("in --tokenizer f", "--output: is missing (-o DATA, the file to write)"),
-            ("--tokenizer f -o out", "SOURCE: is missing (tools/tokens --help)"),
-            ("in --tokenizer f -o out --pad 1", "--pad: '1' (a whole number from 2 on)"),
-            (
-                "in --tokenizer f -o out --pad 4294967296",
-                "--pad: '4294967296' (a whole number from 2 on)",
-            ),
-            (
-                "in --tokenizer f -o out --documents 3",
-                "--documents: goes with --decode (which prints documents)",
-            ),
-            (
-                "in --tokenizer f --decode -o out",
-                "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --eos)",
-            ),
-            ("in --tokenizer f -o out --packed", "--packed: is no option (tools/tokens --help)"),
-        ):
-            with self.assertRaises(tokens.Refusal) as caught:
-                command.parse(arguments.split())
-            self.assertEqual(str(caught.exception), error)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ export TOKENS=$root/tools/tokens PYTHONPATH=$root/tools/python:$here PYTHONDONTW
 debian=/usr/bin/python3
 if [[ -x $debian ]] && "$debian" -c 'import numpy'; then
   "$debian" "$here/tokens_test.py"
+  "$debian" "$here/tokens_command_test.py"
 else
   echo "SKIPPED: Debian's python3-numpy is not there (tools/setup --with test)"
 fi

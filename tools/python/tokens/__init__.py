@@ -24,3 +24,8 @@ def shown(value: object) -> str:
     """A text from outside, in one line of at most 200 characters."""
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "..."
+
+
+def one_line(text: str) -> str:
+    """Names of files may have line breaks, and bytes that are no UTF-8: these are escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -4,12 +4,12 @@ import argparse
 import os
 import signal
 import sys
-from itertools import chain
+from itertools import chain, islice
 
-from . import Failure, Refusal, decoding, shown
+from . import Failure, Refusal, decoding, one_line, shown
 from .chats import Chats
 from .examples import Examples, row
-from .sources import Document, Sources, find
+from .sources import Sources, find
 from .summary import Lengths, summary
 from .token_file import Writer
 
@@ -37,6 +37,10 @@ Special tokens that stand in a text are those tokens.
 """
 
 
+LONGEST_ROW, MOST_DOCUMENTS = 1 << 20, (1 << 31) - 1
+STOPS = (signal.SIGHUP, signal.SIGTERM)
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message):
         message = message.removeprefix("argument ").replace("-o/--output", "--output")
@@ -49,13 +53,19 @@ class Parser(argparse.ArgumentParser):
         raise Refusal(message)
 
 
-def whole_number(least: int):
+def whole_number(least: int, most: int):
     def read(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) < 1 << 31:
-            raise argparse.ArgumentTypeError(f"{shown(text)} (a whole number from {least} on)")
+        if not text.isdecimal() or len(text) > 20 or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{shown(text)} (a whole number from {least} to {most})")
         return int(text)
 
     return read
+
+
+def a_text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("'' (a text that is not empty)")
+    return text
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -67,27 +77,39 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "sources", metavar="SOURCE", nargs="+", help="as below; with --decode, the file of tokens"
+        "sources",
+        metavar="SOURCE",
+        nargs="+",
+        type=a_text,
+        help="as below; with --decode, the file of tokens",
     )
     parser.add_argument(
         "--tokenizer",
         metavar="FOLDER",
+        type=a_text,
         required=True,
         help="Hugging Face's: tokenizer.json, tokenizer_config.json ...",
     )
     parser.add_argument(
-        "-o", "--output", metavar="DATA", help="the file of tokens; - is standard output"
+        "-o",
+        "--output",
+        metavar="DATA",
+        type=a_text,
+        help="the file of tokens; - is standard output",
     )
     parser.add_argument(
         "--pad",
         metavar="T",
-        type=whole_number(2),
+        type=whole_number(2, LONGEST_ROW),
         default=0,
         help="a row of T tokens for each document, for piperun with sequences of T: filled with "
         "end tokens, which do not count, or cut",
     )
     parser.add_argument(
-        "--eos", metavar="TOKEN", help="the end token (default: the tokenizer's eos_token)"
+        "--eos",
+        metavar="TOKEN",
+        type=a_text,
+        help="the end token (default: the tokenizer's eos_token)",
     )
     parser.add_argument(
         "--decode",
@@ -95,7 +117,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="print the documents of a file of tokens; of -, the text of numbers on standard input",
     )
     parser.add_argument(
-        "--documents", metavar="N", type=whole_number(1), help="with --decode: the first N alone"
+        "--documents",
+        metavar="N",
+        type=whole_number(1, MOST_DOCUMENTS),
+        help="with --decode: the first N alone",
     )
     options = parser.parse_args(arguments)
     if options.decode and (options.output or options.pad or options.eos or len(options.sources) > 1):
@@ -182,8 +207,8 @@ def decode(options: argparse.Namespace, tokenizer) -> None:
     if source == "-":
         texts = decoding.numbers(sys.stdin, tokenizer)
     else:
-        texts = decoding.documents(source, tokenizer, options.documents)
-    for text in texts:
+        texts = decoding.documents(source, tokenizer)
+    for text in islice(texts, options.documents):
         print(text)
 
 
@@ -201,8 +226,17 @@ def run(arguments: list[str]) -> None:
     sys.stdout.flush()
 
 
+def stop(*_) -> None:
+    """What is half written goes, too, without another stop in between."""
+    for number in STOPS:
+        signal.signal(number, lambda *_: None)
+    sys.exit(1)
+
+
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is half written goes, too
+    for number in STOPS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, stop)
     try:
         run(sys.argv[1:])
         return 0
@@ -217,7 +251,7 @@ def main() -> int:
         status, line = 2, f"{error.filename or 'standard input or output'}: {error.strerror}"
     except KeyboardInterrupt:
         status, line = 130, "stopped"
-    print(f"tools/tokens: error: {line}", file=sys.stderr)
+    print(f"tools/tokens: error: {one_line(line)}", file=sys.stderr)
     return status
 
 

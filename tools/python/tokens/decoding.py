@@ -9,10 +9,12 @@ from . import Refusal, shown
 from .token_file import Reader
 
 
-def documents(path: str, tokenizer, most: int | None) -> Iterator[str]:
+def documents(path: str, tokenizer) -> Iterator[str]:
     """Of each document a line about it, and its text."""
     reader = Reader(path)
-    for number in range(reader.documents if most is None else min(most, reader.documents)):
+    if not reader.documents:
+        raise Refusal(f"{path}: has no documents (one that tools/tokens has written has)")
+    for number in range(reader.documents):
         ids, counts = reader.document(number)
         about = f"document {number}: {len(ids)} tokens, {int(counts.sum())} count"
         yield f"{about}\n{_text(_unfilled(ids, counts), tokenizer, path)}"

@@ -2,6 +2,7 @@
 that says JSON (.jsonl, .json, .ndjson) is believed, so that a damaged first line is no text."""
 
 import codecs
+import contextlib
 import glob
 import io
 import json
@@ -14,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 from . import Refusal, shown
 
 BLOCK = 1 << 18  # bytes of a text that are read at a time
+DEEPEST = 100  # brackets in brackets of a JSON line; Python's own limit is about 1000
 # What a line has, by kind; and what it may have besides.
 KEYS = {"text": ("text",), "prompt": ("prompt", "completion"), "messages": ("messages",)}
 BESIDES = {"messages": ("tools",)}
@@ -68,9 +70,9 @@ class Sources:
 
     def _documents(self, file: BinaryIO, name: str) -> Iterator[Document]:
         place = "standard input" if name == "-" else name
-        head = _first_line(file, place)
+        head, skipped = _first_line(file, place)
         if not (name == "-" or name.endswith((".jsonl", ".json", ".ndjson")) or _is_object(head)):
-            yield _text(file, head, place)
+            yield _text(file, head, skipped, place)
             return
         number = 0
         for line in _lines(file, head):
@@ -79,14 +81,7 @@ class Sources:
                 yield self._parse(line, f"{place}:{number}")
 
     def _parse(self, line: bytes, place: str) -> Document:
-        try:
-            value = json.loads(line)
-        except UnicodeDecodeError as error:
-            raise Refusal(
-                f"{place}: is no UTF-8 ({error.reason} in column {error.start + 1})"
-            ) from error
-        except ValueError as error:
-            raise Refusal(f"{place}: is no JSON: {error} (an object, in one line)") from error
+        value = _loaded(line, place)
         if not isinstance(value, dict):
             raise Refusal(f"{place}: is {shown(value)} (an object, in one line)")
         kinds = [kind for kind, keys in KEYS.items() if all(key in value for key in keys)]
@@ -108,6 +103,20 @@ class Sources:
         )
 
 
+def _loaded(line: bytes, place: str) -> object:
+    try:
+        value = json.loads(line)
+        if _is_deep(value):
+            raise RecursionError
+        return value
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{place}: is no UTF-8 ({error.reason} in column {error.start + 1})") from error
+    except ValueError as error:
+        raise Refusal(f"{place}: is no JSON: {error} (an object, in one line)") from error
+    except RecursionError as error:
+        raise Refusal(f"{place}: more than {DEEPEST} brackets stand in each other (fewer)") from error
+
+
 def _check(value: object, key: str, kind: str, place: str) -> None:
     wanted = list if kind == "messages" else str
     if not isinstance(value, wanted):
@@ -116,18 +125,36 @@ def _check(value: object, key: str, kind: str, place: str) -> None:
         raise Refusal(f"{place}: {key} is empty (a document has something to learn)")
 
 
+class _Raw(io.FileIO):
+    """Says which file it is that cannot be read, whoever reads."""
+
+    def __init__(self, name: str):
+        self._place = "standard input" if name == "-" else name
+        with self._said():
+            super().__init__(sys.stdin.fileno() if name == "-" else name, closefd=name != "-")
+
+    def readinto(self, buffer) -> int | None:
+        with self._said():
+            return super().readinto(buffer)
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Refusal(f"{self._place}: {error.strerror} (a file that can be read)") from error
+
+
 def _open(name: str) -> BinaryIO:
-    if name == "-":
-        return open(sys.stdin.fileno(), "rb", closefd=False)
-    try:
-        return open(name, "rb")
-    except OSError as error:
-        raise Refusal(f"{name}: {error.strerror} (a file that can be read)") from error
+    return io.BufferedReader(_Raw(name))
 
 
-def _first_line(file: BinaryIO, place: str) -> bytes:
-    """Up to the end of the first line that is not blank, or BLOCK bytes; without a byte order mark."""
-    head = file.readline(BLOCK).removeprefix(codecs.BOM_UTF8)
+def _first_line(file: BinaryIO, place: str) -> tuple[bytes, int]:
+    """Up to the end of the first line that is not blank, or BLOCK bytes; without a byte order mark,
+    and how many bytes that has."""
+    start = file.readline(BLOCK)
+    head = start.removeprefix(codecs.BOM_UTF8)
+    skipped = len(start) - len(head)
     while head.isspace():
         more = file.readline(BLOCK)
         if not more:
@@ -135,7 +162,7 @@ def _first_line(file: BinaryIO, place: str) -> bytes:
         head += more
     if not head.strip():
         raise Refusal(f"{place}: is empty (a document, or one a line)")
-    return head
+    return head, skipped
 
 
 def _is_object(head: bytes) -> bool:
@@ -144,8 +171,19 @@ def _is_object(head: bytes) -> bool:
         return head.lstrip()[:2] == b'{"'
     try:
         return isinstance(json.loads(head), dict)
+    except RecursionError:
+        return head.lstrip()[:1] == b"{"
     except ValueError:
         return False
+
+
+def _is_deep(value: object) -> bool:
+    level, depth = [value], 0
+    while level and depth <= DEEPEST:
+        level = [each for each in level if isinstance(each, (dict, list))]
+        level = list(chain.from_iterable(x.values() if isinstance(x, dict) else x for x in level))
+        depth += 1
+    return depth > DEEPEST
 
 
 def _lines(file: BinaryIO, head: bytes) -> Iterator[bytes]:
@@ -156,16 +194,16 @@ def _lines(file: BinaryIO, head: bytes) -> Iterator[bytes]:
     yield from file
 
 
-def _text(file: BinaryIO, head: bytes, place: str) -> Document:
-    parts = _decoded(file, head, place)
+def _text(file: BinaryIO, head: bytes, skipped: int, place: str) -> Document:
+    parts = _decoded(file, head, skipped, place)
     first = next(parts)
     second = next(parts, None)
     return Document(place, "text", first if second is None else chain((first, second), parts))
 
 
-def _decoded(file: BinaryIO, head: bytes, place: str) -> Iterator[str]:
-    """A file's text, in parts of about BLOCK bytes."""
-    decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
+def _decoded(file: BinaryIO, head: bytes, at: int, place: str) -> Iterator[str]:
+    """A file's text, in parts of about BLOCK bytes. `head`, which is read already, begins at `at`."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     block = head + file.read(BLOCK)
     while True:
         more = file.read(BLOCK)

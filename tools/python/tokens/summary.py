@@ -1,5 +1,6 @@
 """What a token file has, in a few lines."""
 
+from . import one_line
 from .token_file import Writer
 
 BAR = 40  # characters of the longest
@@ -30,7 +31,7 @@ class Lengths:
 def summary(path: str, writer: Writer, lengths: Lengths) -> str:
     share = 100 * writer.counting / writer.tokens
     lines = [
-        f"{path}: {writer.documents} documents, {writer.tokens} tokens of "
+        f"{one_line(path)}: {writer.documents} documents, {writer.tokens} tokens of "
         f"{8 * writer.token_bytes} bits, {writer.counting} count as targets ({share:.1f} %)"
     ]
     lines += lengths.lines()

@@ -30,18 +30,19 @@ class _Output:
 
     def __init__(self, path: str):
         self.path = path
-        self._at = None
-        if path != "-" and not _is_stream(path):
-            self._path = Path(os.path.realpath(path))
-            self._at = self._path.with_name(f"{self._path.name}.unfinished-{os.getpid()}")
-            self.folder = self._path.parent
-            try:
-                self.file = open(self._at, "wb+")
-            except OSError as error:
-                raise Refusal(f"{path}: {error.strerror} (a file that can be written)") from error
-        else:
-            self.folder = None
-            self.file = tempfile.TemporaryFile()
+        self._at = self._stream = self.folder = None
+        try:
+            if path == "-":
+                self._stream = sys.stdout.buffer
+            elif _is_there_to_stay(path):
+                self._stream = open(path, "wb")
+            else:
+                self._path = Path(os.path.realpath(path))
+                self._at = self._path.with_name(f"{self._path.name}.unfinished-{os.getpid()}")
+                self.folder = self._path.parent
+            self.file = open(self._at, "wb+") if self._at else tempfile.TemporaryFile()
+        except OSError as error:
+            raise Refusal(f"{path}: {error.strerror} (a file that can be written)") from error
 
     def finish(self) -> None:
         self.file.flush()
@@ -52,18 +53,16 @@ class _Output:
             self._at = None
             return
         self.file.seek(0)
-        if self.path == "-":
-            shutil.copyfileobj(self.file, sys.stdout.buffer, CHUNK)
-            sys.stdout.buffer.flush()
-        else:
-            with open(self.path, "wb") as stream:
-                shutil.copyfileobj(self.file, stream, CHUNK)
-        self.file.close()
+        shutil.copyfileobj(self.file, self._stream, CHUNK)
+        self._stream.flush()
+        self.abandon()
 
     def abandon(self) -> None:
         if self._at:
             self._at.unlink(missing_ok=True)
         _close(self.file)
+        if self._stream and self.path != "-":
+            _close(self._stream)
 
 
 def _close(file: BinaryIO) -> None:
@@ -72,7 +71,8 @@ def _close(file: BinaryIO) -> None:
         file.close()
 
 
-def _is_stream(path: str) -> bool:
+def _is_there_to_stay(path: str) -> bool:
+    """A pipe, a device; or a folder, which cannot be opened."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
     except FileNotFoundError:
@@ -162,9 +162,12 @@ class Reader:
 
     def __init__(self, path: str):
         self.path = path
-        with open(path, "rb") as file:
-            header = file.read(HEADER.size)
-            size = os.fstat(file.fileno()).st_size
+        try:
+            with open(path, "rb") as file:
+                header = file.read(HEADER.size)
+                size = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise Refusal(f"{path}: {error.strerror} (a file that can be read)") from error
         if header[:8] != MAGIC or len(header) < HEADER.size:
             raise Refusal(f"{path}: is no token file (one that tools/tokens has written)")
         (
@@ -173,8 +176,8 @@ class Reader:
             self.token_bytes,
             self.tokens_count,
             self.documents,
-            self.row,
-            self.largest,
+            _,
+            _,
             flags,
             self.counting,
             _,
@@ -194,7 +197,6 @@ class Reader:
         self.tokens = self._section(f"<u{self.token_bytes}", HEADER.size, self.tokens_count)
         self.starts = self._section("<u8", starts, self.documents)
         self.bits = self._section("u1", bits, 8 * words if self.has_targets else 0)
-        self.counts = self._section("<u8", bits + 8 * words, blocks if self.has_targets else 0)
 
     def document(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Its tokens, and which of them count."""
