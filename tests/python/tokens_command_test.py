@@ -105,7 +105,7 @@ class CommandTest(Case):
         self.assertTrue(self.run_main("in", *arguments)[1].startswith("a\\nb\\x1b\\udcff\u00e9: 1 doc"))
 
     def test_signals_leave_nothing(self):
-        """Both at once, as systemd sends them; and one that is ignored (nohup) goes on being so."""
+        """One that is ignored (nohup) goes on being so."""
         os.mkfifo("in")
         program = (
             "import sys, signal; from unittest import mock; from tokens import __main__ as command\n"
@@ -114,11 +114,10 @@ class CommandTest(Case):
             "sys.modules['tokens.template'] = mock.Mock()\n"
             "sys.exit(command.main())"
         )
-        for numbers, ignored, status in (
-            ([signal.SIGHUP], False, 1),
-            ([signal.SIGTERM], False, 1),
-            ([signal.SIGTERM, signal.SIGHUP], False, 1),
-            ([signal.SIGHUP], True, 0),
+        for number, ignored, status in (
+            (signal.SIGHUP, False, 1),
+            (signal.SIGTERM, False, 1),
+            (signal.SIGHUP, True, 0),
         ):
             child = subprocess.Popen(
                 [sys.executable, "-c", program, "in", "--tokenizer", "f", "-o", "out"],
@@ -132,13 +131,21 @@ class CommandTest(Case):
                 pipe.flush()
                 while not any("unfinished" in name for name in os.listdir()):
                     self.assertIsNone(child.poll(), "it ended by itself")
-                for number in numbers:
-                    child.send_signal(number)
+                child.send_signal(number)
                 if not ignored:
                     child.wait(60)
-            self.assertEqual((child.communicate(timeout=60)[1], child.returncode), ("", status), numbers)
+            self.assertEqual((child.communicate(timeout=60)[1], child.returncode), ("", status), number)
             self.assertEqual(os.path.exists("out"), ignored)
             self.assertEqual([name for name in os.listdir() if "unfinished" in name], [])
+
+
+    def test_a_second_signal_does_not_stop_the_cleaning(self):
+        """As systemd sends SIGTERM and SIGHUP."""
+        for number in command.STOPS:
+            self.addCleanup(signal.signal, number, signal.signal(number, command.stop))
+        with self.assertRaises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
 
 
 class FoldersTest(Case):
