@@ -10,10 +10,11 @@ namespace pp {
 
 Result<LayerCosts> LayerCostsOf(const Job& job, const PriceSource& prices) {
   if (!prices.given() || job.model.layers < 3) {
-    const ModelTable table = TableOf(job.model);
+    const ModelTable table = TableOf(job);
     const auto cost = [&](const std::vector<Operator>& operators) {
       double sum = 0;
-      for (const Operator& op : operators) sum += MultiplyAdds(op, job.sequence_length);
+      for (const Operator& op : operators)
+        sum += MultiplyAdds(op, job.sequence_length) + AdapterMultiplyAdds(op);
       return sum;
     };
     return LayerCosts{0, cost(table.layer), cost(table.last)};

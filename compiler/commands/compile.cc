@@ -123,8 +123,8 @@ Status SavePlan(const Arguments& a, const Program& program) {
     line += fmt::format(", at most {} on a device", BytesText(static_cast<double>(most)));
   if (program.job && program.job->lora.given() && !HasSections(program)) {
     const Result<int64_t> full = BytesWithoutLora(program);
-    PP_RETURN_IF_ERROR(full.status());
-    line += fmt::format(" ({} without --lora)", BytesText(static_cast<double>(*full)));
+    if (full.ok())
+      line += fmt::format(" ({} without --lora)", BytesText(static_cast<double>(*full)));
   }
   if (program.job) {
     if (const auto given = a.attributes.find("--layers-per-stage");

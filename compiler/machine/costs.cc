@@ -76,9 +76,18 @@ class Pricer {
       forward += PeersTake(op.out);
     if (op.cut == Cut::kOut && op.kind == OperatorKind::kLinear) input += PeersTake(op.in);
     times->forward += forward;
+    double weight = At(work.weight, reached);
+    // Each adapter is two products and a scaling, in all three; in the weight half, which makes
+    // both of its inner values again and then two gradients, one launch is counted above.
+    for (const Adapter& adapter : op.adapters) {
+      forward += 3 * machine_.launch;
+      input += 3 * machine_.launch;
+      weight += 5 * machine_.launch;
+      if (op.cut != Cut::kNone) weight += PeersTake(adapter.rank);
+    }
     if (placed.recomputed) times->recompute += forward;
     times->input += input;
-    times->weight += At(work.weight, reached);
+    times->weight += weight;
     if (placed.remade) times->weight += forward;
   }
 

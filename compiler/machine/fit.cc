@@ -127,7 +127,7 @@ bool SameStages(const Job& a, const Job& b) {
   return a.layers_per_stage == b.layers_per_stage && a.micro_batch_size == b.micro_batch_size &&
          a.sequence_length == b.sequence_length && a.tp == b.tp &&
          a.sequence_parallel == b.sequence_parallel && a.recompute == b.recompute &&
-         a.keep == b.keep;
+         a.keep == b.keep && a.lora == b.lora;
 }
 
 // Over the profiles of these stages that measured it.

@@ -63,6 +63,7 @@ std::string TuneReport::Command(const Candidate& candidate) const {
       fmt::format("--seq-length {}", c.job.sequence_length));
   add(c.job.sequence_parallel, "--sequence-parallel");
   add(!c.job.keep.empty(), "--keep " + TextOf(c.job.keep, kKeepNames));
+  add(c.job.lora.given(), "--lora " + TextOf(c.job.lora));
   add(c.job.dtype != Dtype::kFp32, fmt::format("--dtype {}", pp::NameOf(c.job.dtype)));
   add(c.job.backend != DeviceKind::kCpu, fmt::format("--backend {}", pp::NameOf(c.job.backend)));
   add(!words_.prices.empty(), words_.prices);
@@ -133,7 +134,9 @@ std::string TuneReport::Text() const {
       options_.devices, options_.devices == 1 ? "" : "s", Shown(options_.machine.name),
       BytesText(options_.memory), options_.batch, options_.job.sequence_length,
       pp::NameOf(options_.job.dtype), pp::NameOf(options_.job.backend),
-      options_.profiles.empty() ? "; MFU: 6N + 12LCT" : "");
+      !options_.profiles.empty()  ? ""
+      : options_.job.lora.given() ? "; MFU: 4N + 12LCT, and 6 for each element of adapters"
+                                  : "; MFU: 6N + 12LCT");
   out += fmt::format(
       "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9} {:>10} {:>6} {:>6} {:>9}\n", "scheme",
       "pp", "tp", "dp", "size", "M", "recomputes", "s/step", "tokens/s", "idle %", "MFU %", "peak");

@@ -406,7 +406,7 @@ class Tuner {
         least.compile.job.tp, least.compile.replicas, least.bytes / (1 << 30), least.lacks));
   }
 
-  // Of a step: 6N + 12LCT for each token.
+  // Of a step: 6N + 12LCT for each token, but 4 for what is frozen, which has no weight gradient.
   static double OperationsOf(const Program& program) {
     const Job& job = *program.job;
     double operations = 0;  // per token
@@ -414,7 +414,9 @@ class Tuner {
       for (const StageOperator& placed : LayoutStage(job, s).operators) {
         const Operator& op = placed.op;
         if (op.kind == OperatorKind::kLinear)
-          operations += 6 * MultiplyAdds(op, job.sequence_length);
+          operations +=
+              (op.parameters[0].trainable ? 6 : 4) * MultiplyAdds(op, job.sequence_length) +
+              6 * AdapterMultiplyAdds(op);
         if (op.kind == OperatorKind::kAttention)
           operations += 12 * static_cast<double>(op.out) * job.sequence_length;
       }

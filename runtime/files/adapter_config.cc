@@ -60,6 +60,17 @@ std::set<std::string> AdaptersOf(const Job& job) {
   return names;
 }
 
+// The Linears of a layer, by their names within it.
+std::set<std::string> LinearsOf(const ModelTable& table) {
+  std::set<std::string> names;
+  for (const Operator& op : table.layer)
+    for (const Parameter& parameter : op.parameters)
+      for (const Piece& piece : parameter.pieces)
+        if (op.kind == OperatorKind::kLinear && parameter.matrix)
+          names.insert(piece.name.substr(0, piece.name.rfind('.')));
+  return names;
+}
+
 std::string ValueText(const nlohmann::json& value) { return Shown(DumpJson(value)); }
 
 // Null, false, {}, [] and "": what is not used.
@@ -128,17 +139,25 @@ class Checker {
     const std::string right =
         fmt::format("those of the plan's --lora {}: {}", TextOf(job_.lora),
                     fmt::join(TargetNames(job_.lora, TableOf(job_.model)), ", "));
+    const std::set<std::string> has = AdaptersOf(job_);
+    const ModelTable table = TableOf(job_.model);
+    // peft names what it adapts in full where there is little of it.
+    const auto adapts = [](const nlohmann::json& value, const std::string& name) {
+      if (value == kAllLinear) return true;
+      return std::any_of(value.begin(), value.end(), [&](const nlohmann::json& target) {
+        return target.is_string() &&
+               (target == name || name.ends_with("." + target.get<std::string>()));
+      });
+    };
     const auto fits = [&](const nlohmann::json& value) {
-      Job other = job_;
-      other.lora.targets.clear();
-      if (value == kAllLinear) other.lora.targets.emplace_back(kAllLinear);
       if (!value.is_array() && value != kAllLinear) return false;
-      for (size_t i = 0; value.is_array() && i < value.size(); ++i) {
-        if (!value[i].is_string()) return false;
-        other.lora.targets.push_back(value[i].get<std::string>());
-      }
-      return CheckLora(other.lora, TableOf(other.model)).ok() &&
-             AdaptersOf(other) == AdaptersOf(job_);
+      for (int layer = 0; layer < job_.model.layers; ++layer)
+        for (const std::string& linear : LinearsOf(table)) {
+          const std::string prefix = fmt::format(fmt::runtime(table.layer_prefix), layer);
+          if (adapts(value, prefix + linear) != has.contains(linear + ".lora_A.weight"))
+            return false;
+        }
+      return true;
     };
     return Must("target_modules", fits, right);
   }

@@ -14,6 +14,7 @@
 #include "kernels/random.h"
 #include "kernels/sum_squares.h"
 #include "runtime/files/adapter_config.h"
+#include "schema/base/disk.h"
 
 namespace pp {
 namespace {
@@ -81,7 +82,10 @@ Status WeightSource::OpenAdapter(const std::string& dir, const Job& job,
   std::vector<std::string> of_config;
   PP_RETURN_IF_ERROR(CheckAdapterConfig(dir, job, &of_config));
   if (notes != nullptr) notes->insert(notes->end(), of_config.begin(), of_config.end());
-  Result<WeightFiles> files = WeightFiles::Open(AdapterPath(dir));
+  const std::string path = AdapterPath(dir);
+  PP_RETURN_IF_ERROR(
+      InputFile::Open(path, "an adapter's, as peft saves it; no .bin is read").status());
+  Result<WeightFiles> files = WeightFiles::Open(path);
   PP_RETURN_IF_ERROR(files.status());
   PP_RETURN_IF_ERROR(CheckAdapterNames(*files, job));
   adapter_.emplace(std::move(*files));
@@ -129,13 +133,14 @@ Status WeightSource::ReadSlice(WeightFiles* files, const Slice& slice, int64_t r
                                                            : names_->In(*files, slice.name);
   if (name.empty())
     return Status::Invalid(fmt::format("{}: tensor {} is missing", files->path(), slice.name));
-  return files->ReadFloats(name, slice.shape,
-                           {.row = slice.row,
-                            .col = slice.col,
-                            .rows = slice.rows,
-                            .cols = slice.cols,
-                            .row_stride = row_stride},
-                           out);
+  const Status status = files->ReadFloats(name, slice.shape,
+                                          {.row = slice.row,
+                                           .col = slice.col,
+                                           .rows = slice.rows,
+                                           .cols = slice.cols,
+                                           .row_stride = row_stride},
+                                          out);
+  return adapter_ && files == &*adapter_ ? status.In("--adapter") : status;
 }
 
 // The same values, independent of who makes which part of the parameter.

@@ -78,8 +78,8 @@ class Plan:
     def job(self) -> dict[str, Any] | None:
         """The model that the plan trains, and where it is cut: "model" (Hugging Face's config.json
         as a dict), "micro_batch_size" in sequences, "sequence_length" in tokens,
-        "layers_per_stage", "tp", "sequence_parallel", "recompute", "dtype", "backend", "keep".
-        None: a schedule without a model."""
+        "layers_per_stage", "tp", "sequence_parallel", "recompute", "dtype", "backend", "keep", and
+        "lora", as --lora has it, or None. None: a schedule without a model."""
         return _damage(_job, self.bytes)
 
     def lists(self, routine: Routine = "step") -> list[Instructions]:
@@ -203,6 +203,7 @@ def _job(data: bytes) -> dict[str, Any] | None:
         "dtype": _name(_DTYPES, job.number(7, "B")),
         "backend": _name(_BACKENDS, job.number(8, "B")),
         "keep": job.text(9) or "none",
+        "lora": job.text(10),
     }
 
 
