@@ -40,7 +40,7 @@ std::vector<std::string> LinearNames(const ModelTable& table);
 // What LinearNames says of the Linears that have an adapter, for kAllLinear, or the targets.
 std::vector<std::string> TargetNames(const Lora& lora, const ModelTable& table);
 
-// Invalid: the layers have no Linear that a target matches.
+// Invalid: a rank or alpha out of range, no targets, or one that no Linear of the layers matches.
 Status CheckLora(const Lora& lora, const ModelTable& table);
 // Freezes all parameters and adds the adapters.
 void AddLora(const Lora& lora, ModelTable* table);

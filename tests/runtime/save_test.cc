@@ -330,7 +330,7 @@ TEST_CASE("a best checkpoint is believed only where it is comparable, and there"
     Steps on = Validated(folder, 12, 2, 5);
     on.resume = true;
     // A training that goes astray: what is best now was best before, unless that is not believed.
-    on.learning_rate = 100;
+    on.learning_rate = 5;
     const std::string other = folder.WriteText("other.txt", 555), what = change;
     const auto options = on.options;
     on.options = [&](TrainOptions* t) {
