@@ -106,9 +106,10 @@ Status AddTied(const CompileOptions& options, Program& program) {
   }
   const std::vector<int32_t> tied = program.TiedStages();
   if (given.empty() || given == tied) return {};
+  const char* none = program.job->lora.given() ? "no stages that --lora trains" : "no stages";
   return Status::Invalid(fmt::format(
       "--tied: {}, but the model ties {} (with --model no --tied)", fmt::join(given, ","),
-      tied.empty() ? "no stages" : fmt::format("{}", fmt::join(tied, ","))));
+      tied.empty() ? none : fmt::format("{}", fmt::join(tied, ","))));
 }
 
 // Costs that follow from a machine or a profile. `program` has pipes and job.
