@@ -120,7 +120,12 @@ Status WeightSource::Read(const Tensor& tensor, float* out, const Peer& peer) {
       Make(tensor, slice, out + slice.at);
     }
   }
-  return {};
+  if (!from || !tensor.adapter) return {};
+  const auto* wrong = std::find_if(out, out + tensor.elements(),
+                                   [](float number) { return !std::isfinite(number); });
+  if (wrong == out + tensor.elements()) return {};
+  return Status::Invalid(fmt::format("--adapter: {}: tensor {} has {} (finite numbers)",
+                                     adapter_->path(), kAdapterPrefix + tensor.name(), *wrong));
 }
 
 Status WeightSource::CheckAllUsed(UnusedWeights unused, std::vector<std::string>* notes) {

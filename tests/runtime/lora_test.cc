@@ -281,6 +281,11 @@ TEST_CASE("an adapter that does not fit is refused by name") {
   fs::rename(file, file + ".kept");
   CHECK(refused("r", 4).starts_with("--adapter: " + file + ": cannot be read: "));
   fs::rename(file + ".kept", file);
+  const std::string whole = Bytes(file);
+  std::ofstream(file, std::ios::binary) << whole.substr(0, whole.size() - 4) << "\xff\xff\xff\x7f";
+  CHECK_THAT(refused("r", 4), Catch::StartsWith("--adapter: " + file + ": tensor base_model.") &&
+                                  Catch::EndsWith(" has nan (finite numbers)"));
+  std::ofstream(file, std::ios::binary) << whole;
   for (const auto& [key, value] :
        std::map<std::string, nlohmann::json>{{"r", 8},
                                              {"lora_alpha", 4},

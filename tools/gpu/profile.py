@@ -23,8 +23,8 @@ GROUP_OF_FILE = {
     "elementwise": OPTIMIZER, "embedding": ELEMENTS, "gelu": ELEMENTS,
     "head_norm": ELEMENTS, "norm": ELEMENTS, "norm_backward": ELEMENTS,
     "plain_matmul": PRODUCTS, "residual": ELEMENTS,
-    "rope": ELEMENTS, "round": OPTIMIZER, "sum_parts": ELEMENTS, "sum_squares": OPTIMIZER,
-    "swiglu": ELEMENTS,
+    "rope": ELEMENTS, "round": OPTIMIZER, "scale": ELEMENTS, "sum_parts": ELEMENTS,
+    "sum_squares": OPTIMIZER, "swiglu": ELEMENTS,
 }
 FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cuda_cu_[0-9a-f]{8}(?:_\d+)?")
 OF_CUBLAS = re.compile(r"nvjet|gemm|gemv|cutlass|xmma|splitK|cublas|dot_kernel|reduce_1Block", re.I)
