@@ -53,6 +53,30 @@ beside() {
     err.txt || fail "beside, $*"
   ((SECONDS < begin + 30)) || fail "beside, $*: it took $((SECONDS - begin)) s"
 }
+# A rank whose launcher has ended before it could look: PMI never answers, and its parent is init (the
+# script, in its own space of process ids).
+cat > orphan.py <<'END'
+import os, socket, sys
+silent, mine = socket.socketpair()
+os.set_inheritable(mine.fileno(), True)
+os.environ.update(PMI_FD=str(mine.fileno()), PMI_RANK="0", PMI_SIZE="4", MPI_LOCALNRANKS="4")
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.execv(sys.argv[1], sys.argv[1:])
+    os._exit(0)
+os.wait()
+try:
+    mine.close()
+    silent.settimeout(20)
+    while silent.recv(4096):
+        pass
+except TimeoutError:
+    sys.exit("it still waits")
+END
+if unshare --pid --fork true 2> unshare.txt; then
+  unshare --pid --fork python3 orphan.py "$piperun" a.plan --data text.txt > out.txt 2> err.txt || fail "orphan"
+  grep -qx "piperun: error: the launcher on this host has ended" err.txt || fail "orphan: another word"
+fi
 beside -n 1 "$piperun" a.plan --data text.txt : -n 1 sleep 1
 beside -n 1 false : -n 1 bash -c "\"$piperun\" a.plan --data text.txt; exit \$?"
 

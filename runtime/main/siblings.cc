@@ -66,6 +66,9 @@ std::optional<int> LivingSiblings() {
 SiblingWatch::SiblingWatch(int all, double seconds, Status alone,
                            std::function<void(const Status&)> end) {
   thread_ = std::jthread([=, launcher = LauncherWatch()](const std::stop_token& stop) {
+    // It may have ended before this process began to look: whoever it has started is init's then.
+    if (!Launcher() && getppid() == 1)
+      return end(Status::Failed("the launcher on this host has ended"));
     std::mutex mutex;
     std::condition_variable_any sleep;
     double complete = SteadySeconds();
