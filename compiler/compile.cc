@@ -112,14 +112,16 @@ Status AddTied(const CompileOptions& options, Program& program) {
       tied.empty() ? none : fmt::format("{}", fmt::join(tied, ","))));
 }
 
-// Costs that follow from a machine or a profile. `program` has pipes and job.
-Status AddPrices(CompileOptions& options, const Program& program) {
-  if (!options.prices.given()) return {};
+// The costs that are given, or that follow from a machine or a profile. `program` has pipes and
+// job; without either it keeps those that it has.
+Status AddCosts(const CompileOptions& options, Program& program) {
+  if (!options.prices.given() && options.costs.empty()) return {};
   Program head = program.Head();
   CopyAttributes(options, &head);
-  const auto costs = CostsOn(options.prices, head);
-  if (!costs.ok()) return costs.status();
-  options.costs = ToText(*costs);
+  auto costs = options.prices.given() ? CostsOn(options.prices, head)
+                                      : ParseCosts(options.costs, program.stages);
+  PP_RETURN_IF_ERROR(costs.status());
+  program.costs = options.prices.given() ? Compact(std::move(*costs)) : std::move(*costs);
   return {};
 }
 
@@ -204,7 +206,7 @@ struct Prepared {
 Result<Prepared> Prepare(const CompileOptions& options, const Program& program) {
   auto passes = FindPasses(options.passes);
   if (!passes.ok()) return passes.status();
-  auto costs = CostsOf(program, options.costs);
+  auto costs = CostsOf(program);
   if (!costs.ok()) return costs.status();
   if (!options.fit.limit.values.empty()) {
     auto fit = FindPasses("fit-memory");
@@ -290,8 +292,7 @@ Status Lower(Program& program, Form form, const PassContext& context,
   return {};
 }
 
-Result<Program> Compile(const CompileOptions& given, const PassObserver& observer) {
-  CompileOptions options = given;
+Result<Program> Compile(const CompileOptions& options, const PassObserver& observer) {
   Program program;
   PP_RETURN_IF_ERROR(Timed(observer, "scheme", program, [&]() -> Status {
     auto built = BuildSchedule(options.scheme, options.shape);
@@ -301,7 +302,7 @@ Result<Program> Compile(const CompileOptions& given, const PassObserver& observe
       PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
     PP_RETURN_IF_ERROR(AddJob(options, program));
     PP_RETURN_IF_ERROR(AddTied(options, program));
-    PP_RETURN_IF_ERROR(AddPrices(options, program));
+    PP_RETURN_IF_ERROR(AddCosts(options, program));
     CopyAttributes(options, &program);
     return AddClip(options, program);
   }));
@@ -314,14 +315,13 @@ Result<Program> Compile(const CompileOptions& given, const PassObserver& observe
   return program;
 }
 
-Result<Program> CompileLists(Program program, const Origin& origin, const CompileOptions& given,
+Result<Program> CompileLists(Program program, const Origin& origin, const CompileOptions& options,
                              const PassObserver& observer) {
-  CompileOptions options = given;
   // Lists can say what they would drop, and drop nothing.
   const bool asked = !program.job || program.job->recompute != options.job.recompute;
   PP_RETURN_IF_ERROR(AddJob(options, program));
   PP_RETURN_IF_ERROR(AddTied(options, program));
-  PP_RETURN_IF_ERROR(AddPrices(options, program));
+  PP_RETURN_IF_ERROR(AddCosts(options, program));
   auto prepared = Prepare(options, program);
   if (!prepared.ok()) return prepared.status();
   if (asked) PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
@@ -341,7 +341,6 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
           "--p2p, --dp, --zero, --reduce, --grad-norm: {} has its messages and reductions (none of "
           "these)",
           origin.file));
-    program.costs = options.costs;
     PP_RETURN_IF_ERROR(AddClip(options, program));
     PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin.file));
     PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin.file));

@@ -24,12 +24,13 @@ struct CompileOptions {
   int replicas = 1;              // --dp
   int zero = 0;
   std::optional<bool>
-      clip;  // --grad-norm exact or off; empty: exact, off where there can be no norm
-  std::string costs;
+      clip;                // --grad-norm exact or off; empty: exact, off where there can be no norm
+  std::string costs;       // as --costs has them
   std::string tied;        // --tied: "0,S-1"; empty: as lists say
   bool evaluates = false;  // --evaluation: also without a model
-  PriceSource prices;      // costs from it and the model, instead of those
-  Job job;                 // without a model, one without layers; empty or 0: see the table's help
+  RankOrder rank_order = RankOrder::kTpPpDp;
+  PriceSource prices;  // costs from it and the model, instead of those
+  Job job;             // without a model, one without layers; empty or 0: see the table's help
   bool balance_layers = false;  // instead of the job's
   MemoryFit fit;                // a limit runs fit-memory after `passes`
   bool proves = true;           // after each pass; else the caller proves the plan

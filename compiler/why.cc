@@ -256,8 +256,7 @@ void Free(Cause cause, const Program& unrolled, Replay* replay) {
     case Cause::kDependence:
       return;
     case Cause::kMessage:
-      replay->costs.comm = replay->costs.latency = replay->costs.post = {0};
-      replay->costs.bandwidth = {0};
+      replay->costs = Scaled(std::move(replay->costs), CostPart::kMessages, 0);
       return;
     case Cause::kChannel:
       replay->streams = OneForEach(traffic, replay->streams);
@@ -276,7 +275,7 @@ void Free(Cause cause, const Program& unrolled, Replay* replay) {
         return end.index != index && !traffic.FlowOf(end).IsCollective() && is_send(e);
       });
     case Cause::kReduction:
-      replay->costs.reduce = {0};
+      replay->costs = Scaled(std::move(replay->costs), CostPart::kReductions, 0);
       return;
     case Cause::kCollective:
       return unless([&](const End& end, int32_t, int32_t) {

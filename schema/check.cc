@@ -190,12 +190,12 @@ namespace {
 Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckWord("scheme", p.scheme));
   PP_RETURN_IF_ERROR(CheckWord("passes", p.passes));
-  PP_RETURN_IF_ERROR(CheckWord("costs", p.costs));
   if (p.scheme.empty()) return Wrong("no scheme (its name)");
   PP_RETURN_IF_ERROR(CheckAttributes(kProgramAttributes<Program>, p));
   PP_RETURN_IF_ERROR(CheckCount("devices", p.devices));
   PP_RETURN_IF_ERROR(CheckCount("stages", p.stages));
   PP_RETURN_IF_ERROR(CheckCount("micro-batches", p.microbatches));
+  if (p.costs) PP_RETURN_IF_ERROR(CheckCosts(*p.costs, p.stages).In("costs"));
   if (p.lists.size() != static_cast<size_t>(p.devices)) {
     return Wrong("{} lists for {} devices (one per device)", p.lists.size(), p.devices);
   }

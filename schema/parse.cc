@@ -151,8 +151,7 @@ class Parser {
     if (ReadAttributes(kProgramAttributes<Program>, &p, &status) ||
         ReadAttributes(kJobAttributes, &job_, &status)) {
       PP_RETURN_IF_ERROR(InLine(status));
-      PP_RETURN_IF_ERROR(InLine(CheckWord("passes", p.passes)));
-      return InLine(CheckWord("costs", p.costs));
+      return InLine(CheckWord("passes", p.passes));
     }
     if (first == "pipe" && numbers(1, "d", &p.pipes.emplace_back().device_of)) {
       pipe_lines_.push_back(line_number_);

@@ -12,11 +12,16 @@
 
 #include "schema/instruction.h"
 #include "schema/model/attribute.h"
+#include "schema/model/costs.h"
 #include "schema/model/layout.h"
 
 namespace pp {
 
 enum class P2p : uint8_t { kAsync, kBlocking };
+
+// Which ranks are neighbours, from the inside out: tensor-parallel peers; then the devices of a
+// pipeline, or the replicas.
+enum class RankOrder : uint8_t { kTpPpDp, kTpDpPp };
 
 // More stages or micro-batches than this are a mistake (a plan file reaches its limit earlier), and
 // tables that grow with them should not exhaust a machine's memory to find out.
@@ -70,7 +75,8 @@ inline int64_t VersionsOn(const DeviceList& list) {
 struct Program {
   std::string scheme;
   std::string passes;  // as given to --passes
-  std::string costs;   // the same; empty: f=1
+  // What its instructions cost; nothing: by the model's work, or the table's numbers.
+  std::optional<CostModel> costs;
   P2p p2p = P2p::kAsync;
   int32_t devices = 0;
   int32_t stages = 0;
@@ -80,6 +86,7 @@ struct Program {
   int32_t replicas = 1;          // data-parallel copies of all that; all have the same lists
   int32_t zero = 0;  // 1: the optimizer's state is sharded over a stage's copies (ZeRO-1)
   bool clip = true;  // false: no gradient norm, so that no STEP waits for all devices
+  RankOrder rank_order = RankOrder::kTpPpDp;  // how ranks are numbered (topology.h)
   // Of a program without a model: the stages that share a tensor, ascending (TiedStages).
   std::vector<int32_t> tied;
   std::optional<Job> job;  // the model, where one was given
@@ -120,13 +127,14 @@ struct Program {
 
 // After a comma: the default of each, and what else there may be.
 inline constexpr char kCostsHelp[] =
-#define PP_COST(key, initial, unit, of, most, fallback, meaning) "," #key "=" fallback
-#include "schema/costs.def"
+#define PP_COST(key, initial, unit, of, part, most, fallback, meaning) "," #key "=" fallback
+#include "schema/model/costs.def"
     "; each may be a list, one value per stage, f=1:1:2:1; or files of piperun --profile, or one "
     "of pipec.torch.profile";
 inline constexpr std::string_view kP2pNames[] = {"async", "blocking"};
 inline constexpr std::string_view kZeroNames[] = {"0", "1"};
 inline constexpr std::string_view kClipNames[] = {"off", "exact"};
+inline constexpr std::string_view kRankOrderNames[] = {"tp,pp,dp", "tp,dp,pp"};
 // Of a Program, or of what has members of the same names: CompileOptions.
 template <typename Owner>
 inline constexpr std::tuple kProgramAttributes{
@@ -141,6 +149,8 @@ inline constexpr std::tuple kProgramAttributes{
     Attribute{"costs", &Owner::costs, 14, "--costs", kCostsHelp + 1},
     Attribute{"tied", &Owner::tied, 15, "--tied",
               "without a model: stages that share a tensor, as in 0,S-1 (the first and the last)"},
+    Attribute{"rank-order", &Owner::rank_order, 16, "--rank-order",
+              "which ranks are neighbours, from the inside out: so in a node", kRankOrderNames},
 };
 // Those that have the same type in both.
 template <typename From, typename To>

@@ -100,7 +100,7 @@ Result<int64_t> BytesWithoutLora(Program program) {
     std::erase_if(list.body, [](const Instruction& i) {
       return Info(i.op).lane != Lane::kCompute || i.micro < 0 || i.op == Op::kWait;
     });
-  const auto costs = CostsOf(program, program.costs);
+  const auto costs = CostsOf(program);
   PP_RETURN_IF_ERROR(costs.status());
   PP_RETURN_IF_ERROR(Lower(program, Form::kFitted, {.costs = *costs, .proves = false}));
   return MostOnADevice(program);
@@ -114,8 +114,7 @@ Status SavePlan(const Arguments& a, const Program& program) {
   int64_t most = 0;
   if (program.job) {
     most = MostOnADevice(program);
-  } else if (const auto costs = CostsOf(program, program.costs);
-             costs.ok() && CountsBytes(*costs)) {
+  } else if (const auto costs = CostsOf(program); costs.ok() && CountsBytes(*costs)) {
     for (const DevicePrediction& device : PeaksOf(Unrolled(program), *costs))
       most = std::max(most, device.peak_bytes);
   }

@@ -66,6 +66,13 @@ Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostMo
   return measured;
 }
 
+// As --costs says; those of the plan if it says nothing.
+Result<CostModel> CostsGiven(const std::string& text, const Program& plan) {
+  if (text.empty()) return CostsOf(plan);
+  const auto costs = ParseCosts(text);
+  return costs.ok() ? CostsOf(plan, *costs) : costs.status().In("--costs");
+}
+
 Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto plan = LoadVerified(a, path);
   if (!plan.ok()) return plan.status();
@@ -75,9 +82,8 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   if (prices.given() && !prices.stages && !plan->program.job)
     return Status::Invalid(
         fmt::format("{}: {} has no model", prices.machine ? "--machine" : "--costs", path));
-  const bool plan_costs = given.empty() && !prices.given() && !plan->program.costs.empty();
-  auto costs = prices.given() ? CostsOn(prices, plan->program)
-                              : CostsOf(plan->program, plan_costs ? plan->program.costs : given);
+  const bool plan_costs = given.empty() && !prices.given() && plan->program.costs;
+  auto costs = prices.given() ? CostsOn(prices, plan->program) : CostsGiven(given, plan->program);
   if (!costs.ok()) return plan_costs ? costs.status().In(path) : costs.status();
   if (path == a.plans.front()) NoteBareTimes(a, a.costs);
   std::optional<Traced> traced;

@@ -108,7 +108,7 @@ Result<std::vector<Held>> InArenas(const Program& program) {
 
 // Of a plan without one, as its costs have it.
 Result<std::vector<Held>> Alive(const Program& program) {
-  const auto costs = CostsOf(program, program.costs);
+  const auto costs = CostsOf(program);
   PP_RETURN_IF_ERROR(costs.status());
   if (!CountsBytes(*costs))
     return Status::Invalid(

@@ -19,8 +19,7 @@ Result<Chosen> CompileFastest(const CompileOptions& options, const PassObserver&
     auto program = Compile(compile, observer);
     if (program.ok() && (HasSections(*program) || program->MakesVersions())) continue;
     std::vector<WaitsFor> waits_for;
-    const auto costs =
-        program.ok() ? CostsOf(*program, program->costs) : Result<CostModel>(program.status());
+    const auto costs = program.ok() ? CostsOf(*program) : Result<CostModel>(program.status());
     const Status status = costs.ok() ? Verify(*program, Depth::kPlan, &waits_for) : costs.status();
     const auto prediction =
         status.ok() ? Simulate(*program, waits_for, *costs) : Result<Prediction>(status);

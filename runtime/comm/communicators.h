@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/comm/links.h"
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "schema/nccl/communicators.h"
 #include "schema/program.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/run/run_text.h"

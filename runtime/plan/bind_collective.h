@@ -1,7 +1,7 @@
 // Which ranks take part in a collective, and what each of them contributes.
 #pragma once
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/plan/collective.h"
 #include "schema/program.h"
 

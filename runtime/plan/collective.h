@@ -25,7 +25,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/device.h"
 #include "schema/semantics/buckets.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/device/peers.h"
 #include "runtime/device/stage_call.h"
 #include "runtime/record/values.h"

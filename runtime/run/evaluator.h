@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/files/batches.h"
 #include "runtime/plan/interpreter.h"

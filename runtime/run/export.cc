@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/files/adapter_config.h"
 #include "runtime/run/finite.h"
 #include "schema/model/families.h"

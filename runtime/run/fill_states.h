@@ -1,7 +1,7 @@
 // The initial contents of a rank's states: weights, and moments of zero.
 #pragma once
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/model/parameters.h"
 #include "schema/program.h"

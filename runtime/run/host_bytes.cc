@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/comm/shm_segment.h"
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/run/send_ports.h"
 #include "schema/model/layout.h"
 #include "schema/model/workspace.h"

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/files/batches.h"
 #include "runtime/files/file_watch.h"

@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/plan/bind_collective.h"
 
 namespace pp {

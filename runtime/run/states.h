@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/model/parameters.h"

@@ -83,7 +83,8 @@ CLI::Option* AddAttribute(CLI::App* to, const Attribute<Owner, T>& row, std::str
     if (any.number || !row.names.empty()) any.usual = static_cast<int32_t>(usual);
   if (any.number && any.usual < row.least) any.usual.reset();
   any.check = [row](const std::string& given) -> Status {
-    if (std::is_same_v<T, std::vector<int32_t>>) return {};  // or auto
+    if (std::is_same_v<T, std::vector<int32_t>>) return {};      // or auto
+    if (std::is_same_v<T, std::optional<CostModel>>) return {};  // or files
     Owner checked;
     return Read(row, given, &(checked.*row.member));
   };

@@ -13,8 +13,10 @@ using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
 
 // More than the FlatBuffer will need, so that it is built without reallocation.
 int64_t EstimateBytes(const Program& program) {
-  constexpr int64_t kTable = 128, kInstruction = 46;
-  int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size() + program.costs.size();
+  constexpr int64_t kTable = 128, kInstruction = 46, kCost = 32;
+  int64_t bytes = 4 * kTable + program.scheme.size() + program.passes.size();
+  if (program.costs)
+    for (const CostInfo& row : Costs()) bytes += kCost * (1 + (*program.costs.*row.member).size());
   bytes += 4 * (program.pipe_of.size() + program.tied.size());
   for (const Pipe& pipe : program.pipes) bytes += kTable + 4 * pipe.device_of.size();
   if (program.job)

@@ -15,9 +15,11 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "schema/base/status.h"
+#include "schema/model/costs.h"
 #include "schema/model/lora.h"
 #include "schema/model/operators.h"
 
@@ -77,6 +79,12 @@ Status Read(const Attribute<Owner, T>& row, std::string_view text, Value* value)
     return ReadKinds(text, row.names, value);
   } else if constexpr (std::is_same_v<Value, Lora>) {
     return ReadLora(text, value);
+  } else if constexpr (std::is_same_v<Value, std::optional<CostModel>>) {
+    value->reset();
+    if (text.empty()) return {};
+    auto costs = ParseCosts(text);
+    PP_RETURN_IF_ERROR(costs.status());
+    *value = std::move(*costs);
   } else if constexpr (std::is_same_v<Value, std::vector<int32_t>>) {
     return ReadWholes(text, value);
   } else {
@@ -100,6 +108,8 @@ std::string TextOf(const Attribute<Owner, T>& row, const T& value) {
     return TextOf(value, row.names);
   } else if constexpr (std::is_same_v<T, Lora>) {
     return TextOf(value);
+  } else if constexpr (std::is_same_v<T, std::optional<CostModel>>) {
+    return value ? ToText(*value) : std::string();
   } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
     return fmt::format("{}", fmt::join(value, " "));
   } else {

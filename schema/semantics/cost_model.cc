@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
-#include <string_view>
 
-#include "schema/base/split.h"
 #include "schema/model/work.h"
 #include "schema/semantics/buckets.h"
 
@@ -20,95 +17,7 @@ double RecomputedShare(const Job& job, int stage) {
   return work.forward.operations > 0 ? work.recompute.operations / work.forward.operations : 0;
 }
 
-// Of a number with its unit, in an error.
-std::string_view ExampleOf(Dimension unit) {
-  return unit == Dimension::kTime        ? ", in T, or as in 10ms"
-         : unit == Dimension::kBandwidth ? ", or as in 100GB/s"
-         : unit == Dimension::kBytes     ? ", or as in 40MiB"
-                                         : "";
-}
-
 }  // namespace
-
-std::span<const CostInfo> Costs() {
-  static const CostInfo kCosts[] = {
-#define PP_COST(key, initial, unit, of, most, fallback, meaning) \
-  {#key,                                                         \
-   &CostModel::key,                                              \
-   Dimension::k##unit,                                           \
-   std::string_view(#of) == "Device",                            \
-   most,                                                         \
-   PerStage{initial},                                            \
-   meaning},
-#include "schema/costs.def"
-  };
-  return kCosts;
-}
-
-std::string CostKeys() {
-  std::string keys;
-  for (const CostInfo& cost : Costs()) keys.append(keys.empty() ? "" : ", ").append(cost.key);
-  return keys;
-}
-
-double At(const PerStage& values, int stage) { return values[values.size() == 1 ? 0 : stage]; }
-
-Result<CostModel> ParseCosts(const std::string& text, int stages) {
-  CostModel costs;
-  if (text.empty()) return costs;
-  std::set<std::string_view> seen;
-  for (const std::string_view item : Split(text, ',')) {
-    const size_t equals = item.find('=');
-    const auto row = std::find_if(Costs().begin(), Costs().end(), [&](const CostInfo& cost) {
-      return equals != item.npos && cost.key == item.substr(0, equals);
-    });
-    if (row == Costs().end() || !seen.insert(row->key).second)
-      return Status::Invalid(
-          fmt::format("--costs: '{}' ({}, each once, as in f=1,b=2)", Shown(item), CostKeys()));
-    PerStage values;
-    for (const std::string_view word : Split(item.substr(equals + 1), ':')) {
-      const auto quantity = ReadQuantity(word);
-      const bool bare = quantity && quantity->dimension == Dimension::kNone;
-      if (!quantity || quantity->value > row->most || !(bare || quantity->dimension == row->unit))
-        return Status::Invalid(fmt::format("--costs: '{}' (numbers from 0 to {:g}{})", Shown(item),
-                                           row->most, ExampleOf(row->unit)));
-      costs.seconds |= !bare && row->unit != Dimension::kBytes;
-      values.push_back(quantity->value);
-    }
-    if (values.size() != 1 && static_cast<int>(values.size()) != stages)
-      return Status::Invalid(
-          fmt::format("--costs: '{}' has {} numbers (1, or {}: one for each stage)", Shown(item),
-                      values.size(), stages));
-    costs.*row->member = values;
-  }
-  return costs;
-}
-
-std::string ToText(const CostModel& costs) {
-  std::string text;
-  for (const CostInfo& row : Costs()) {
-    const PerStage& values = costs.*row.member;
-    const auto all = [&](double same) {
-      return std::all_of(values.begin(), values.end(), [&](double x) { return x == same; });
-    };
-    if (values.empty() || (row.initial == PerStage{0} && all(0))) continue;
-    const std::string_view unit = row.unit == Dimension::kBytes       ? "B"
-                                  : !costs.seconds                    ? ""
-                                  : row.unit == Dimension::kTime      ? "s"
-                                  : row.unit == Dimension::kBandwidth ? "B/s"
-                                                                      : "";
-    text += fmt::format("{}{}=", text.empty() ? "" : ",", row.key);
-    for (size_t s = 0; s < (all(values.front()) ? 1 : values.size()); ++s)
-      text += fmt::format("{}{}{}", s > 0 ? ":" : "", values[s], unit);
-  }
-  return text;
-}
-
-bool CountsBytes(const CostModel& costs) {
-  return std::any_of(Costs().begin(), Costs().end(), [&](const CostInfo& row) {
-    return row.unit == Dimension::kBytes && !(costs.*row.member).empty();
-  });
-}
 
 double BytesOf(const CostModel& costs, Kind kind, int stage) {
   const auto given_or = [&](const PerStage& row, Kind other, int its_stage) {
@@ -152,13 +61,13 @@ CostModel CostsByWork(const Job& job) {
   return costs;
 }
 
-Result<CostModel> CostsOf(const Program& program, const std::string& text) {
-  if (text.empty() && program.job) return CostsByWork(*program.job);
-  auto costs = ParseCosts(text, program.stages);
-  if (!costs.ok() || !program.job || !CountsBytes(*costs)) return costs;
+Result<CostModel> CostsOf(const Program& program, const std::optional<CostModel>& given) {
+  if (!given) return program.job ? CostsByWork(*program.job) : CostModel();
+  PP_RETURN_IF_ERROR(CheckCosts(*given, program.stages).In("--costs"));
+  if (!program.job || !CountsBytes(*given)) return *given;
   return Status::Invalid(fmt::format(
       "--costs: '{}' has bytes beside a model, which says how many there are (one of the two)",
-      Shown(text)));
+      ToText(*given)));
 }
 
 Durations::Durations(const CostModel& costs, const Program& program) {

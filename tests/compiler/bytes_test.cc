@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 
 std::vector<DevicePrediction> PeaksOf(const Program& plan) {
-  return pp::PeaksOf(Unrolled(plan), *CostsOf(plan, plan.costs));
+  return pp::PeaksOf(Unrolled(plan), *CostsOf(plan));
 }
 
 int64_t MostOf(const Program& plan) {
@@ -109,7 +109,7 @@ TEST_CASE("less left for the weight halves leaves room for more stashes") {
     const Program plan = MustCompile(options);
     std::vector<WaitsFor> waits_for;
     REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
-    return Simulate(plan, waits_for, *CostsOf(plan, plan.costs))->makespan;
+    return Simulate(plan, waits_for, *CostsOf(plan))->makespan;
   };
   CHECK(makespan(",work=5MiB") < makespan(",work=20MiB"));
 }

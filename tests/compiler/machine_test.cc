@@ -187,7 +187,7 @@ TEST_CASE("the costs of a plan are the machine's, and simulate reads them back")
   CompileOptions options{.prices = {.machine = Machines()[1]}};
   options.job = {.model = TinyGpt2(), .dtype = Dtype::kBf16};
   const Program program = PlanOf(options);
-  const auto read = CostsOf(program, program.costs);
+  const auto read = CostsOf(program);
   REQUIRE(read.ok());
   const CostModel costs = MustCost(Machines()[1], program);
   CHECK(read->seconds);

@@ -1,7 +1,7 @@
 // Whether all that a plan is bound to lies in the arena, by the sizes that its kernels believe.
 #pragma once
 
-#include "runtime/comm/topology.h"
+#include "schema/topology.h"
 #include "runtime/plan/binding.h"
 #include "tests/fuzz/exact_device.h"
 

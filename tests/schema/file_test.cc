@@ -46,7 +46,7 @@ Program Everything() {
                                        .zero = 1,
                                        .model = true});
   program.passes = "apply-checkpoint,overlap-recompute";
-  program.costs = "f=1,b=2.5";
+  program.costs = *ParseCosts("f=1,b=2.5");
   program.clip = false;
   program.job->model.tied = false;
   program.job->model.attention_dropout = 0.25f;

@@ -1,8 +1,9 @@
-// Who is who: rank = (replica * D + device) * tp + index (Narayanan et al., 2021, section 3).
-// Tensor-parallel peers are neighbours, as they communicate most; then come the devices of a
-// pipeline.
+// Who is who: rank = (replica * D + device) * tp + index (Narayanan et al., 2021, section 3), or
+// (device * R + replica) * tp + index. Tensor-parallel peers are neighbours, as they communicate
+// most; then come the devices of a pipeline or, in the other order, the replicas.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "schema/program.h"
@@ -24,13 +25,20 @@ struct Topology {
   int replicas = 1;
   int devices = 1;
   int tp = 1;
+  RankOrder order = RankOrder::kTpPpDp;
 
   int ranks() const { return replicas * devices * tp; }
   int RankOf(const Place& place) const {
-    return (place.replica * devices + place.device) * tp + place.index;
+    const int outer = order == RankOrder::kTpPpDp ? place.replica * devices + place.device
+                                                  : place.device * replicas + place.replica;
+    return outer * tp + place.index;
   }
   Place PlaceOf(int rank) const {
-    return {.replica = rank / (devices * tp), .device = rank / tp % devices, .index = rank % tp};
+    const int outer = rank / tp, inner = order == RankOrder::kTpPpDp ? devices : replicas;
+    const int first = outer / inner, second = outer % inner;
+    return order == RankOrder::kTpPpDp
+               ? Place{.replica = first, .device = second, .index = rank % tp}
+               : Place{.replica = second, .device = first, .index = rank % tp};
   }
   // The tensor-parallel peers there, in the order of their indices.
   Group PeersOf(const Place& place) const {
@@ -43,7 +51,8 @@ struct Topology {
 inline Topology TopologyOf(const Program& program) {
   return {.replicas = program.replicas,
           .devices = program.devices,
-          .tp = program.job ? program.job->tp : 1};
+          .tp = program.job ? program.job->tp : 1,
+          .order = program.rank_order};
 }
 
 }  // namespace pp
