@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "compiler/machine/network.h"
 #include "schema/model/work.h"
+#include "schema/semantics/buckets.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {
@@ -22,7 +27,13 @@ class Pricer {
         program_(program),
         layouts_(*layouts),
         job_(*program.job),
-        shares_(program.Shares()) {}
+        shares_(program.Shares()),
+        topology_(TopologyOf(program)),
+        ranks_(int64_t{program.replicas} * program.devices * job_.tp) {
+    std::vector<int64_t> peers(job_.tp);
+    std::iota(peers.begin(), peers.end(), 0);
+    peers_ = ShapeOf(machine, peers);
+  }
 
   CostModel Run() const {
     CostModel costs{
@@ -46,8 +57,8 @@ class Pricer {
       costs.b.push_back((times.input + times.weight) / share);
       costs.reduce.push_back(Reduction(s, layout) / share);
       costs.step.push_back(Step(layout) / share);
-      const Link link = MessageLink(s);
       const auto bytes = static_cast<double>(layout.act_bytes);
+      const Link link = MessageLink(s, bytes);
       costs.comm.push_back(layout.last ? 0 : machine_.message + Transfer(link, bytes));
       costs.latency.push_back(layout.last ? 0 : link.latency);
       costs.post.push_back(machine_.post);
@@ -65,18 +76,34 @@ class Pricer {
     return machine_.launch + time;
   }
 
+  // What a product of this shape took where that was measured.
+  void Measured(ProductShape shape, double* seconds) const {
+    if (machine_.products.empty() || job_.dtype == Dtype::kFp32) return;
+    if (shape.m < shape.n) std::swap(shape.m, shape.n);
+    const auto found = machine_.products.find(shape);
+    if (found == machine_.products.end()) return;
+    const auto size = [](int64_t of) { return static_cast<double>(of); };
+    *seconds = 2 * size(shape.m) * size(shape.n) * size(shape.k) / found->second;
+  }
+
   void Add(const StageOperator& placed, Layouts::Times* times) const {
     const Operator& op = placed.op;
     const StageWork work = WorkOf(op, job_);
     const double reached =
         op.kind == OperatorKind::kAttention ? machine_.attention : machine_.product;
     double forward = At(work.forward, reached), input = At(work.input, reached);
+    double weight = At(work.weight, reached);
+    if (op.kind == OperatorKind::kLinear) {
+      const int64_t tokens = job_.tokens();
+      Measured({tokens, op.out, op.in}, &forward);
+      Measured({tokens, op.in, op.out}, &input);
+      if (op.trains() && op.adapters.empty()) Measured({op.in, op.out, tokens}, &weight);
+    }
     // Peers add their parts of these outputs, and of the gradients with respect to those inputs.
     if (op.cut == Cut::kIn || (op.cut == Cut::kOut && op.kind == OperatorKind::kEmbedding))
       forward += PeersTake(op.out);
     if (op.cut == Cut::kOut && op.kind == OperatorKind::kLinear) input += PeersTake(op.in);
     times->forward += forward;
-    double weight = At(work.weight, reached);
     // Each adapter is two products and a scaling, in all three; in the weight half, which makes
     // both of its inner values again and then two gradients, one launch is counted above.
     for (const Adapter& adapter : op.adapters) {
@@ -94,46 +121,45 @@ class Pricer {
   // A sum of one value per token and element over the tensor-parallel peers.
   double PeersTake(int64_t width) const {
     const double bytes = static_cast<double>(job_.tokens() * width * BytesOf(job_.dtype));
-    return Collective(machine_.Between(0, job_.tp - 1), job_.tp, bytes);
-  }
-
-  static double Collective(const Link& link, int64_t members, double bytes) {
-    const auto others = static_cast<double>(members - 1);
-    return 2 * others * (Transfer(link, bytes / static_cast<double>(members)) + link.latency);
-  }
-
-  // The first peer's rank.
-  int64_t RankOf(int64_t replica, int device) const {
-    return (replica * program_.devices + device) * job_.tp;
+    return CollectiveSeconds(machine_, Collective::kAllReduce, peers_, ranks_, bytes);
   }
 
   // The slowest that a stage's messages cross.
-  Link MessageLink(int stage) const {
-    if (stage + 1 == program_.stages) return machine_.inside;
+  Link MessageLink(int stage, double bytes) const {
+    Link slowest = machine_.inside;
+    if (stage + 1 == program_.stages) return slowest;
+    // Of a pipeline's devices side by side only some have the next one on another node.
+    const bool side_by_side = program_.rank_order == RankOrder::kTpPpDp;
+    const int64_t active = side_by_side ? job_.tp : std::min<int64_t>(machine_.node, ranks_);
     // How replicas lie in nodes repeats after as many as a node has devices.
-    const int64_t replicas = std::min<int64_t>(program_.replicas, machine_.node);
+    const int replicas = std::min(program_.replicas, machine_.node);
     for (const Pipe& pipe : program_.pipes) {
       const int from = pipe.device_of[stage], to = pipe.device_of[stage + 1];
       if (from == to) continue;
-      for (int64_t replica = 0; replica < replicas; ++replica) {
-        const Link& link = machine_.Between(RankOf(replica, from), RankOf(replica, to));
-        if (&link == &machine_.between) return link;
+      for (int replica = 0; replica < replicas; ++replica) {
+        const Link link = LinkBetween(machine_, RankOf(replica, from), RankOf(replica, to), active);
+        if (Transfer(link, bytes) + link.latency > Transfer(slowest, bytes) + slowest.latency)
+          slowest = link;
       }
     }
-    return machine_.inside;
+    return slowest;
+  }
+
+  int64_t RankOf(int replica, int device) const {
+    return topology_.RankOf({.replica = replica, .device = device});
   }
 
   double Reduction(int stage, const StageLayout& layout) const {
-    const int64_t members = program_.replicas * static_cast<int64_t>(program_.pipes.size());
-    int64_t first = INT64_MAX, last = 0;
-    for (const Pipe& pipe : program_.pipes) {
-      first = std::min(first, RankOf(0, pipe.device_of[stage]));
-      last = std::max(last, RankOf(program_.replicas - 1, pipe.device_of[stage]));
-    }
-    return members == 1 || layout.wgrad_bytes == 0
-               ? 0
-               : Collective(machine_.Between(first, last), members,
-                            static_cast<double>(layout.wgrad_bytes));
+    if (program_.Copies() == 1 || layout.wgrad_bytes == 0) return 0;
+    std::vector<int> devices;
+    for (const Pipe& pipe : program_.pipes) devices.push_back(pipe.device_of[stage]);
+    const auto [shape, is_new] = shapes_.try_emplace(devices);
+    if (is_new) shape->second = ShapeOfCopies(machine_, topology_, devices);
+    const Collective halves =
+        program_.zero > 0 ? Collective::kScatterAndGather : Collective::kAllReduce;
+    return CollectiveSeconds(machine_, halves, shape->second, ranks_,
+                             static_cast<double>(layout.wgrad_bytes),
+                             1 + layout.wgrad_bytes / kBucketBytes);
   }
 
   // Reads and writes trained weights and moments, reads gradients; a shard of them with ZeRO-1.
@@ -154,13 +180,17 @@ class Pricer {
   Layouts& layouts_;
   const Job& job_;
   const std::vector<double> shares_;
+  const Topology topology_;
+  const int64_t ranks_;
+  GroupShape peers_;                                       // tensor-parallel ones
+  mutable std::map<std::vector<int>, GroupShape> shapes_;  // of copies, by their devices
 };
 
 }  // namespace
 
 Layouts::Stage& Layouts::Of(const Job& job, int stage) {
-  const std::tuple key(job.tp, job.micro_batch_size, stage == 0, stage + 1 == job.stages(),
-                       job.layers_per_stage[stage]);
+  const std::tuple key(job.tp, job.micro_batch_size, job.sequence_parallel, job.keep, stage == 0,
+                       stage + 1 == job.stages(), job.layers_per_stage[stage]);
   const auto [found, is_new] = known_.try_emplace(key);
   if (is_new) {
     found->second.layout = LayoutStage(job, stage);

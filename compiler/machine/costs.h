@@ -4,8 +4,7 @@
 // at the memory's, whichever is longer, and its launch; a forward that a backward runs again, for a
 // weight half, once more. Tensor-parallel peers add what they exchange in a stage's forward and
 // input gradients; a message, a reduction and an optimizer's step take their bytes at the bandwidth
-// of what they cross. A collective of n members moves 2 (n - 1) / n of its bytes through each
-// member's link, in 2 (n - 1) rounds.
+// of what they cross (network.h).
 #pragma once
 
 #include <map>
@@ -30,11 +29,12 @@ class Layouts {
     StageLayout layout;
     std::optional<Times> times;
   };
-  // REQUIRES: of all jobs, only tp, micro-batch size and split differ.
+  // REQUIRES: of all jobs, only tp, micro-batch size, sequence parallelism, what is kept and the
+  // split differ.
   Stage& Of(const Job& job, int stage);
 
  private:
-  std::map<std::tuple<int, int, bool, bool, int>, Stage> known_;
+  std::map<std::tuple<int, int, bool, std::vector<OperatorKind>, bool, bool, int>, Stage> known_;
 };
 
 // In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job;

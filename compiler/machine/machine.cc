@@ -6,8 +6,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "schema/base/json.h"
+#include "schema/base/number.h"
+#include "schema/base/split.h"
 #include "schema/base/text_source.h"
 #include "schema/base/units.h"
 
@@ -18,45 +22,58 @@ using Json = nlohmann::json;
 
 constexpr double kT = 1e12, kG = 1e9, kGiB = int64_t{1} << 30, kUs = 1e-6;
 constexpr int64_t kMostBytes = 1 << 20;
+constexpr int kMostDevices = 1 << 20;
+constexpr int64_t kMostSide = int64_t{1} << 40;
 // Keeps sums of everything in a plan far below double's maximum, as with --costs.
 constexpr double kMost = 1e24;
 
-// GPUs: peaks (dense) and bandwidths of the vendors' data sheets, NVLink's in one direction; one
-// port of 200 (HDR) or 400 Gbit/s (NDR) between nodes for each GPU. Products reach 60 to 80 % of
-// the peak, FlashAttention-2 about 200 of an A100's 312 TFLOP/s and 350 of an H100's 989 (Dao,
-// 2023, section 4). An H200's shares are fitted to training steps of two models on one
-// (kernels/README.md); those of four others are then 1.9 % off on average.
+// GPUs: peaks (dense) and bandwidths of the vendors' data sheets. What they reach was measured by
+// others, unless it says otherwise (compiler/MEASURED.md has the places):
+//   products   60 to 80 % of the peak, a B200 half of it (power); FlashAttention-2 about 200 of an
+//              A100's 312 TFLOP/s and 350 of an H100's 989 (Dao, 2023, section 4). An H200's shares
+//              are fitted to training steps of two models on one (kernels/README.md); those of four
+//              others are then 1.9 % off on average.
+//   inside     the bus bandwidth of NCCL's rings over a node's devices: 232 of 300 GB/s (A100), 350
+//              to 365 of 450 (H100), 606 (B200), 700 (72 of GB200); of RCCL's 313 (MI300X, whose
+//              pairs have a link of 48)
+//   between    a port of 200 (HDR, 24 GB/s) or 400 Gbit/s (NDR, 46 to 48) for each GPU; all eight of
+//              a node 350 to 386
+//   latency    of a step of a ring: 3.4 us inside, 14 between (NCCL's own model, tuning.cc)
+//   reserved   what CUDA does not report of the nominal memory, a context with kernels (0.6 GiB), a
+//              first communicator (1.5) and two more (0.65 each)
 //
 // "cpu" is one core with AVX-512 for each rank, and none for what runs beside it. With ten
 // microseconds an operator a profile of micro-batches of two sequences predicts those of one, four
 // and eight best (GPT-2 and LLaMA, 96 to 256 wide: 4.9 % off, 8.4 % with one microsecond). A
 // collective reads, adds and writes what is in no cache; two that meet wake each other, which takes
 // 24 to 120 us in a virtual machine.
+constexpr Link kNvlink3{232 * kG, 5 * kUs}, kNvlink4{360 * kG, 5 * kUs};
+constexpr Link kHdr{24 * kG, 15 * kUs}, kNdr{48 * kG, 15 * kUs};
+const Machine kA100{.name = "a100-80g",
+                    .flops = {19.5 * kT, 312 * kT, 312 * kT},
+                    .product = 0.7,
+                    .attention = 0.6,
+                    .memory_share = 0.85,
+                    .launch = 5 * kUs,
+                    .message = 10 * kUs,
+                    .memory = 80 * kGiB,
+                    .reserved = 4.3 * kGiB,
+                    .memory_bandwidth = 2039 * kG,
+                    .node = 8,
+                    .inside = kNvlink3,
+                    .between = kHdr,
+                    .cards = 8};
+Machine SmallA100() {
+  Machine small = kA100;
+  small.name = "a100-40g";
+  small.memory = 40 * kGiB;
+  small.reserved = 3.9 * kGiB;
+  small.memory_bandwidth = 1555 * kG;
+  return small;
+}
 const Machine kMachines[] = {
-    {.name = "a100-40g",
-     .flops = {19.5 * kT, 312 * kT, 312 * kT},
-     .product = 0.7,
-     .attention = 0.6,
-     .memory_share = 0.85,
-     .launch = 5 * kUs,
-     .message = 10 * kUs,
-     .memory = 40 * kGiB,
-     .memory_bandwidth = 1555 * kG,
-     .node = 8,
-     .inside = {300 * kG, 5 * kUs},
-     .between = {25 * kG, 15 * kUs}},
-    {.name = "a100-80g",
-     .flops = {19.5 * kT, 312 * kT, 312 * kT},
-     .product = 0.7,
-     .attention = 0.6,
-     .memory_share = 0.85,
-     .launch = 5 * kUs,
-     .message = 10 * kUs,
-     .memory = 80 * kGiB,
-     .memory_bandwidth = 2039 * kG,
-     .node = 8,
-     .inside = {300 * kG, 5 * kUs},
-     .between = {25 * kG, 15 * kUs}},
+    SmallA100(),
+    kA100,
     {.name = "h100-sxm",
      .flops = {67 * kT, 989 * kT, 989 * kT},
      .product = 0.65,
@@ -65,10 +82,12 @@ const Machine kMachines[] = {
      .launch = 5 * kUs,
      .message = 10 * kUs,
      .memory = 80 * kGiB,
+     .reserved = 4.3 * kGiB,
      .memory_bandwidth = 3350 * kG,
      .node = 8,
-     .inside = {450 * kG, 5 * kUs},
-     .between = {50 * kG, 15 * kUs}},
+     .inside = kNvlink4,
+     .between = kNdr,
+     .cards = 8},
     {.name = "h200",
      .flops = {67 * kT, 989 * kT, 989 * kT},
      .product = 0.7,
@@ -76,11 +95,56 @@ const Machine kMachines[] = {
      .memory_share = 0.72,
      .launch = 5 * kUs,
      .message = 10 * kUs,
-     .memory = 141 * kG,
+     .memory = 140.4 * kGiB,
+     .reserved = 4 * kGiB,
      .memory_bandwidth = 4800 * kG,
      .node = 8,
-     .inside = {450 * kG, 5 * kUs},
-     .between = {50 * kG, 15 * kUs}},
+     .inside = kNvlink4,
+     .between = kNdr,
+     .cards = 8},
+    {.name = "b200",
+     .flops = {80 * kT, 2250 * kT, 2250 * kT},
+     .product = 0.49,
+     .attention = 0.38,
+     .memory_share = 0.67,
+     .launch = 5 * kUs,
+     .message = 10 * kUs,
+     .memory = 179.06 * kGiB,
+     .reserved = 4.1 * kGiB,
+     .memory_bandwidth = 8000 * kG,
+     .node = 8,
+     .inside = {606 * kG, 8 * kUs},
+     .between = kNdr,
+     .cards = 8},
+    {.name = "gb200",  // its product and attention: a B200's, by the best products of both
+     .flops = {80 * kT, 2500 * kT, 2500 * kT},
+     .product = 0.46,
+     .attention = 0.36,
+     .memory_share = 0.67,
+     .launch = 5 * kUs,
+     .message = 10 * kUs,
+     .memory = 185.03 * kGiB,
+     .reserved = 4.1 * kGiB,
+     .memory_bandwidth = 8000 * kG,
+     .node = 72,
+     .inside = {700 * kG, 8 * kUs},
+     .between = kNdr,
+     .cards = 72},
+    {.name = "mi300x",  // its attention was not measured
+     .flops = {163.4 * kT, 1307 * kT, 1307 * kT},
+     .product = 0.45,
+     .attention = 0.25,
+     .memory_share = 0.8,
+     .launch = 5 * kUs,
+     .message = 10 * kUs,
+     .memory = 192 * kGiB,
+     .reserved = 3.6 * kGiB,
+     .memory_bandwidth = 5300 * kG,
+     .node = 8,
+     .inside = {313 * kG, 5 * kUs},
+     .between = {40 * kG, 15 * kUs},
+     .pair = 48 * kG,
+     .cards = 8},
     {.name = "cpu",
      .flops = {70 * kG, 70 * kG, 70 * kG},
      .attention = 0.5,
@@ -105,11 +169,14 @@ void VisitNumbers(M& machine, Visit visit) {
   visit("/post", Dimension::kTime, &machine.post);
   visit("/contention", Dimension::kNone, &machine.contention);
   visit("/memory", Dimension::kBytes, &machine.memory);
+  visit("/reserved", Dimension::kBytes, &machine.reserved);
   visit("/memory_bandwidth", Dimension::kBandwidth, &machine.memory_bandwidth);
   visit("/inside/bandwidth", Dimension::kBandwidth, &machine.inside.bandwidth);
   visit("/inside/latency", Dimension::kTime, &machine.inside.latency);
   visit("/between/bandwidth", Dimension::kBandwidth, &machine.between.bandwidth);
   visit("/between/latency", Dimension::kTime, &machine.between.latency);
+  visit("/pair", Dimension::kBandwidth, &machine.pair);
+  visit("/card", Dimension::kBandwidth, &machine.card);
 }
 
 constexpr std::string_view kUnits[] = {"", "s", "B", "B/s", "FLOP/s"};  // by Dimension
@@ -126,7 +193,7 @@ std::string Short(const Json& value) {
 }
 
 // Only shares that are 0 where they are left out may be 0.
-Status ReadNumber(const std::string& key, const Json& value, Dimension dimension, double* number) {
+Status ReadValue(const std::string& key, const Json& value, Dimension dimension, double* number) {
   std::optional<Quantity> read;
   if (value.is_number()) read = Quantity{value.get<double>(), Dimension::kNone};
   if (value.is_string()) read = ReadQuantity(value.get_ref<const std::string&>());
@@ -139,6 +206,33 @@ Status ReadNumber(const std::string& key, const Json& value, Dimension dimension
         share ? fmt::format("a share {}, at most 1", *number > 0 ? "above 0" : "from 0 on")
               : fmt::format("a number from 0 on, in {}", kUnits[static_cast<int>(dimension)])));
   *number = read->value;
+  return {};
+}
+
+// {"8192x4096x4096": "600TFLOP/s"}.
+Status ReadProducts(const Json& products, Machine* machine) {
+  if (products.is_null()) return {};
+  const auto wrong = [](const std::string& what) {
+    return Status::Invalid(
+        fmt::format("products{} ({{\"8192x4096x4096\": \"600TFLOP/s\", ...}})", what));
+  };
+  if (!products.is_object()) return wrong(fmt::format(" is {}", Short(products)));
+  for (const auto& [key, value] : products.items()) {
+    const auto words = Split(key, 'x');
+    ProductShape shape;
+    std::vector<int64_t*> sizes = {&shape.m, &shape.n, &shape.k};
+    bool right = words.size() == sizes.size();
+    for (size_t i = 0; right && i < sizes.size(); ++i)
+      right = ReadNumber(words[i], sizes[i]) && *sizes[i] > 0 && *sizes[i] < kMostSide;
+    double flops = 0;
+    if (!right) return wrong(fmt::format(" has '{}'", Shown(key)));
+    const Status read =
+        ReadValue(fmt::format("/products/{}", key), value, Dimension::kFlops, &flops);
+    PP_RETURN_IF_ERROR(read);
+    if (flops == 0) return wrong(fmt::format(".{} is 0", Shown(key)));
+    if (shape.m < shape.n) std::swap(shape.m, shape.n);
+    machine->products[shape] = flops;
+  }
   return {};
 }
 
@@ -182,20 +276,27 @@ Result<Machine> ParseMachine(const std::string& text) {
   Status status;
   VisitNumbers(machine, [&](const std::string& key, Dimension dimension, double* number) {
     const Json value = take(key);
-    if (!value.is_null() && status.ok()) status = ReadNumber(key, value, dimension, number);
+    if (!value.is_null() && status.ok()) status = ReadValue(key, value, dimension, number);
   });
   PP_RETURN_IF_ERROR(status);
   if (const Json name = take("/name"); name.is_string()) machine.name = name;
-  if (const Json node = take("/node"); !node.is_null()) {
-    const bool right = node.is_number_unsigned() && node.get<uint64_t>() <= 1 << 20;
-    if (!right)
-      return Status::Invalid(fmt::format("node is {} (devices, a whole number)", Short(node)));
-    machine.node = node.get<int>();
+  for (const auto& [key, count] : {std::pair("/node", &machine.node), {"/cards", &machine.cards}}) {
+    const Json value = take(key);
+    if (value.is_null()) continue;
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > kMostDevices)
+      return Status::Invalid(fmt::format("{} is {} (a whole number from 0 to {})", Dotted(key),
+                                         Short(value), kMostDevices));
+    *count = value.get<int>();
   }
+  PP_RETURN_IF_ERROR(ReadProducts(take("/products"), &machine));
+  if (machine.reserved > machine.memory)
+    return Status::Invalid(fmt::format("reserved is {} (at most memory, {})",
+                                       BytesText(machine.reserved), BytesText(machine.memory)));
   if (!rest.empty())
     return Status::Invalid(
         fmt::format("{} is not known (name, flops, reaches, operator, message, post, "
-                    "contention, memory, memory_bandwidth, node, inside, between)",
+                    "contention, memory, reserved, memory_bandwidth, node, inside, between, pair, "
+                    "cards, card, products)",
                     Shown(Dotted(rest.begin().key()))));
   if (std::all_of(machine.flops.begin(), machine.flops.end(), [](double x) { return x == 0; }))
     return Status::Invalid(R"(flops is missing ({"fp32": "19.5TFLOP/s", ...}))");
@@ -235,6 +336,10 @@ Result<Machine> MachineOf(const std::string& flops) {
 
 std::string ToJson(const Machine& machine) {
   Json json{{"/name", machine.name}, {"/node", machine.node}};
+  if (machine.cards > 0) json["/cards"] = machine.cards;
+  for (const auto& [shape, flops] : machine.products)
+    json[fmt::format("/products/{}x{}x{}", shape.m, shape.n, shape.k)] =
+        ToText(Quantity{flops, Dimension::kFlops});
   VisitNumbers(machine, [&](const std::string& key, Dimension dimension, const double* number) {
     if (dimension == Dimension::kNone) {
       json[key] = *number;
