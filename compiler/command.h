@@ -38,6 +38,8 @@ struct Arguments {
   std::string costs, machine, device_flops, model;
   double device_memory = 0;  // of tune, in bytes
   int batch = 0, pp = 0;     // of tune
+  double tokens = 0;         // of a training
+  std::string beside;        // a layout
   // Files, and what is printed.
   std::vector<std::string> plans;
   std::string output, trace, print_after, format = "text", import_format, color = "auto";
@@ -80,8 +82,9 @@ template <typename Table, typename Owner>
 Status ReadAttributes(const Arguments& a, const Table& table, Owner* owner) {
   Status status;
   ForEachRow(table, [&]<typename Of, typename T>(const Attribute<Of, T>& row) {
-    const std::string& text = a.attributes.at(row.option);
-    if (!status.ok() || text.empty()) return;
+    const auto given = a.attributes.find(row.option);
+    if (!status.ok() || given == a.attributes.end() || given->second.empty()) return;
+    const std::string& text = given->second;
     status = Read(row, text, &(owner->*row.member)).In(row.option);
     if constexpr (std::is_same_v<T, bool>)
       if (text == "false") owner->*row.member = false;  // a flag, --name=false

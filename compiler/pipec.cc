@@ -316,6 +316,22 @@ class CommandLine {
                 &a_.costs, kStandardInput));
     options::AddText(sub, "--scheme", "NAME", "only this one", &a_.scheme);
     options::AddWhole(sub, "--pp", "only pipelines of so many devices", 1, &a_.pp);
+    options::AddWhole(sub, "--stages-per-device", "only so many", 1, &a_.shape.stages_per_device);
+    ForEachRow(kProgramAttributes<Program>, [&](const auto& row) {
+      const std::string_view option = row.option;
+      if (option == "--dp" || option == "--zero" || option == "--rank-order")
+        Attribute(sub, row)->default_str("");
+    });
+    options::AddWhole(sub, "--search-seconds",
+                      "how long fit-memory searches for each plan that it fits (default: not)", 1,
+                      &a_.search_seconds);
+    options::Add(
+        sub, "--tokens", "N", "of a training, whose days are printed: 1.5e12",
+        [this](const std::string& text) {
+          const bool right = ReadNumber(text, &a_.tokens) && a_.tokens >= 1 && a_.tokens <= 1e24;
+          return right ? Status()
+                       : Status::Invalid(fmt::format("'{}' (a number, as in 1.5e12)", Shown(text)));
+        });
     ForEachRow(kJobAttributes, [&](const auto& row) {
       // The search decides about them.
       const std::string_view option = row.option;

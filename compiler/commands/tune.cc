@@ -33,6 +33,17 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   options->devices = a.shape.devices;
   options->batch = a.batch;
   options->pp = a.pp;
+  CompileOptions fixed;
+  PP_RETURN_IF_ERROR(ReadAttributes(a, kProgramAttributes<CompileOptions>, &fixed));
+  const auto given = [&](const char* option) { return !a.attributes.at(option).empty(); };
+  if (given("--dp")) options->dp = fixed.replicas;
+  if (given("--zero")) options->zero = fixed.zero;
+  if (given("--rank-order")) options->rank_order = fixed.rank_order;
+  options->stages_per_device = a.shape.stages_per_device;
+  options->sequence_parallel = given("--sequence-parallel");
+  options->keep = given("--keep");
+  options->search_seconds = a.search_seconds;
+  options->tokens = a.tokens;
   PriceSource prices;
   std::string costs = a.costs;
   PP_RETURN_IF_ERROR(ReadPrices(a, &costs, &prices));
@@ -64,7 +75,11 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
       return Status::Invalid(fmt::format("--scheme: unknown scheme '{}' ({}pipec schemes)",
                                          Shown(a.scheme), DidYouMean(a.scheme, names)));
   }
-  options->memory = a.device_memory > 0 ? a.device_memory : options->machine.memory;
+  // What is given may be all that the device has, of which not all is usable.
+  options->memory = options->machine.Usable();
+  if (a.device_memory > 0)
+    options->memory =
+        options->memory > 0 ? std::min(a.device_memory, options->memory) : a.device_memory;
   if (options->memory > 0) return {};
   return Status::Invalid(
       fmt::format("--device-memory: missing, and {} does not say", options->machine.name));
@@ -93,7 +108,8 @@ std::string Word(const std::string& text) {
 // As the options that compile a candidate name them.
 TuneWords WordsOf(const Arguments& a) {
   const bool named = !a.output.empty() && a.output != kStandardOutput;
-  TuneWords words{.model = Word(a.model), .plan = named ? Word(a.output) : "PLAN"};
+  TuneWords words{
+      .model = Word(a.model), .plan = named ? Word(a.output) : "PLAN", .beside = a.beside};
   for (const auto& [option, text] : {std::pair("--costs ", a.costs),
                                      {"--machine ", a.machine},
                                      {"--device-flops ", a.device_flops}})

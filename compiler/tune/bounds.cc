@@ -94,6 +94,23 @@ double WorkBound(const Program& program, const CostModel& costs, int microbatche
   return bound + step;
 }
 
+Parts PartsByWork(const Program& program, const CostModel& costs, int microbatches,
+                  bool recomputes) {
+  const std::vector<double> shares = program.Shares();
+  const auto copies = static_cast<double>(program.pipes.size());
+  Parts parts;
+  for (int s = 0; s < program.stages; ++s) {
+    const double recompute = recomputes ? At(costs.r, s) : 0;
+    parts.compute += microbatches * (At(costs.f, s) + At(costs.b, s) + recompute) * shares[s];
+    if (s + 1 < program.stages) parts.messages += 2 * microbatches * At(costs.comm, s);
+    if (program.Copies() > 1) parts.reductions += copies * At(costs.reduce, s) * shares[s];
+    parts.optimizer += copies * At(costs.step, s) * shares[s];
+  }
+  for (double* part : {&parts.compute, &parts.messages, &parts.reductions, &parts.optimizer})
+    *part /= program.devices;
+  return parts;
+}
+
 double ScheduleBound(const Program& program, const CostModel& costs, const Spans& spans) {
   const std::vector<double> shares = program.Shares();
   std::vector<double> over(program.stages);

@@ -12,6 +12,11 @@
 
 namespace pp {
 
+// What a step is made of, in seconds.
+struct Parts {
+  double compute = 0, bubble = 0, messages = 0, reductions = 0, optimizer = 0;
+};
+
 // What a device holds all the time, and the most that its list keeps alive beside it; less than its
 // arena.
 class LiveBytes {
@@ -32,6 +37,11 @@ double MostLiveBytes(const Program& program, Layouts* layouts);
 // `recomputes` everything is recomputed, otherwise what the lists recompute, in whatever order.
 // REQUIRES: the costs give r, bi and bw.
 double WorkBound(const Program& program, const CostModel& costs, int microbatches, bool recomputes);
+
+// What each part of a step takes on a device on average, hidden behind others or not, in seconds;
+// of lists that recompute some, without that. No bubble.
+Parts PartsByWork(const Program& program, const CostModel& costs, int microbatches,
+                  bool recomputes);
 
 // At least: the schedule, the reductions, each of which starts once its stage's last backward is
 // over and which a device runs one after the other, and, as the gradients' norm needs all of them,

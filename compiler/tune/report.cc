@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <cmath>
 #include <set>
 #include <string_view>
 
 #include "compiler/tune/page_html.h"
+#include "compiler/tune/pick.h"
 #include "schema/base/units.h"
 
 namespace pp {
@@ -21,6 +22,24 @@ std::string NameOf(const Candidate& candidate) {
   return name;
 }
 
+// What recomputes.
+std::string WayOf(const CompileOptions& c) {
+  return !c.fit.limit.values.empty() ? "fit-memory" : c.passes.empty() ? "-" : c.passes;
+}
+
+// What else a plan has: "zero sp keep dp-pp".
+std::string ExtrasOf(const CompileOptions& c) {
+  std::string extras;
+  for (const auto& [is, name] : {std::pair(c.zero > 0, "zero"),
+                                 {c.job.sequence_parallel, "sp"},
+                                 {!c.job.keep.empty(), "keep"},
+                                 {c.rank_order == RankOrder::kTpDpPp, "tp,dp,pp"}})
+    if (is) extras += (extras.empty() ? "" : " ") + std::string(name);
+  return extras.empty() ? "-" : extras;
+}
+
+std::string Percent(double share) { return fmt::format("{:.1f} %", share * 100); }
+
 }  // namespace
 
 double TuneReport::Tokens() const {
@@ -33,13 +52,25 @@ double TuneReport::Utilization(double seconds) const {
   return tuned_.model_operations / seconds / options_.devices / peak;
 }
 
+bool TuneReport::IsAsFast(const Candidate& candidate) const {
+  return candidate.level == Level::kPlan && candidate.fits &&
+         candidate.seconds <= tuned_.best.front().seconds * (1 + ModelError(options_));
+}
+
+std::string TuneReport::Layout(const Candidate& candidate) const {
+  const CompileOptions& c = candidate.compile;
+  return fmt::format("{} with pp {}, tp {}, dp {}, size {}{}", NameOf(candidate), c.shape.devices,
+                     c.job.tp, c.replicas, c.job.micro_batch_size,
+                     c.rank_order == RankOrder::kTpDpPp ? ", ranks tp,dp,pp" : "");
+}
+
 std::string TuneReport::Row(const Candidate& c) const {
   return fmt::format(
-      "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9.4g} {:>10.4g} {:>6.1f} {:>6} {:>9}\n",
+      "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<16} {:<12} {:>9.4g} {:>10.4g} {:>6.1f} {:>6} "
+      "{:>9}\n",
       NameOf(c), c.compile.shape.devices, c.compile.job.tp, c.compile.replicas,
-      c.compile.job.micro_batch_size, c.compile.shape.microbatches,
-      c.compile.passes.empty() ? "-" : c.compile.passes, c.seconds, Tokens() / c.seconds,
-      c.bubble * 100,
+      c.compile.job.micro_batch_size, c.compile.shape.microbatches, WayOf(c.compile),
+      ExtrasOf(c.compile), c.seconds, Tokens() / c.seconds, c.bubble * 100,
       !options_.profiles.empty() ? "-" : fmt::format("{:.1f}", Utilization(c.seconds) * 100),
       BytesText(c.bytes));
 }
@@ -47,9 +78,11 @@ std::string TuneReport::Row(const Candidate& c) const {
 std::string TuneReport::Command(const Candidate& candidate) const {
   const CompileOptions& c = candidate.compile;
   std::string line = fmt::format(
-      "pipec compile --scheme {} --devices {} --microbatches {} --model {} --layers-per-stage auto "
+      "pipec compile --scheme {} --devices {} --microbatches {} --model {} --layers-per-stage {} "
       "--micro-batch-size {}",
-      c.scheme, c.shape.devices, c.shape.microbatches, words_.model, c.job.micro_batch_size);
+      c.scheme, c.shape.devices, c.shape.microbatches, words_.model,
+      c.balance_layers ? "auto" : fmt::format("{}", fmt::join(c.job.layers_per_stage, ",")),
+      c.job.micro_batch_size);
   const auto add = [&](bool is, const std::string& text) {
     if (is) line += " " + text;
   };
@@ -58,7 +91,12 @@ std::string TuneReport::Command(const Candidate& candidate) const {
   add(c.job.tp > 1, fmt::format("--tp {}", c.job.tp));
   add(c.replicas > 1, fmt::format("--dp {}", c.replicas));
   add(c.zero > 0, "--zero 1");
+  add(c.rank_order != RankOrder::kTpPpDp,
+      fmt::format("--rank-order {}", kRankOrderNames[static_cast<size_t>(c.rank_order)]));
   add(!c.passes.empty(), "--passes " + c.passes);
+  if (!c.fit.limit.values.empty())
+    add(true, fmt::format("--memory-limit {:.0f}B", c.fit.limit.values.front()));
+  add(c.fit.search_seconds > 0, fmt::format("--search-seconds {:g}", c.fit.search_seconds));
   add(c.job.sequence_length != c.job.model.max_positions,
       fmt::format("--seq-length {}", c.job.sequence_length));
   add(c.job.sequence_parallel, "--sequence-parallel");
@@ -87,8 +125,14 @@ std::string TuneReport::Unmeasured() const {
 }
 
 std::string TuneReport::Losers() const {
-  const Candidate& best = tuned_.best.front();
+  const Candidate& fastest = tuned_.best.front();
   std::string out;
+  if (const auto as_fast = std::count_if(tuned_.best.begin(), tuned_.best.end(),
+                                         [&](const auto& c) { return IsAsFast(c); });
+      as_fast > 1)
+    out += fmt::format(
+        "{} of these are as fast, but for the model's error of {:g} %: the simplest stands first\n",
+        as_fast, ModelError(options_) * 100);
   if (!tuned_.rest.empty()) {
     const auto at = [&](Level level) {
       return std::count_if(tuned_.rest.begin(), tuned_.rest.end(),
@@ -101,31 +145,74 @@ std::string TuneReport::Losers() const {
         at(Level::kPlan));
   }
   // The one that would be fastest, if there were memory.
-  if (!tuned_.large.empty()) {
-    const Candidate& fastest =
-        *std::min_element(tuned_.large.begin(), tuned_.large.end(),
-                          [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
-    out += fmt::format("{} do not fit", tuned_.large.size());
-    if (fastest.seconds < best.seconds)
-      out += fmt::format(
-          "; {} with pp {}, tp {}, dp {}, size {} could take {:.4g} s, but needs {} or more ({})",
-          NameOf(fastest), fastest.compile.shape.devices, fastest.compile.job.tp,
-          fastest.compile.replicas, fastest.compile.job.micro_batch_size, fastest.seconds,
-          BytesText(fastest.bytes), fastest.lacks);
+  if (tuned_.large.empty()) return out;
+  const Candidate& large =
+      *std::min_element(tuned_.large.begin(), tuned_.large.end(),
+                        [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
+  out += fmt::format("{} do not fit", tuned_.large.size());
+  if (large.seconds < fastest.seconds)
+    out += fmt::format("; {} could take {:.4g} s, but needs {} or more ({})", Layout(large),
+                       large.seconds, BytesText(large.bytes), large.lacks);
+  if (tuned_.unfitted > 0)
+    out += fmt::format("; {} that could be faster with --memory-limit were not tried",
+                       tuned_.unfitted);
+  return out + "\n";
+}
+
+std::string TuneReport::Made() const {
+  const Candidate& pick = tuned_.best[tuned_.pick];
+  const Parts& parts = pick.parts;
+  const auto share = [&](double part) { return Percent(part / pick.seconds); };
+  std::string out = fmt::format(
+      "a step of the first: compute {}, bubble {}, messages {}, reductions {}, optimizer {}\n",
+      share(parts.compute), share(parts.bubble), share(parts.messages), share(parts.reductions),
+      share(parts.optimizer));
+  if (options_.tokens > 0)
+    out += fmt::format("{:g} tokens take {:.3g} days\n", options_.tokens,
+                       options_.tokens / Tokens() * pick.seconds / 86400);
+  return out;
+}
+
+std::string TuneReport::Limits() const {
+  std::string out;
+  for (const Dependence& d : tuned_.dependences) {
+    const auto rate = [&](double factor) {
+      return ToText(Quantity{std::round(d.value * factor / 1e8) * 1e8, Dimension::kBandwidth});
+    };
+    const char* link = d.price == "between" ? "a device between nodes" : "a device inside a node";
+    out += fmt::format("links of {}, {} by the description: ", link, rate(1));
+    if (!d.lower && !d.higher) {
+      out += "the first stays from a sixteenth to sixteen times that\n";
+      continue;
+    }
+    const auto change = [&](const char* way, const Dependence::Change& c) {
+      return fmt::format("{} {} {} is faster", way, rate(c.factor), Layout(c.pick));
+    };
+    if (d.lower) out += change("with", *d.lower);
+    if (d.lower && d.higher) out += ", ";
+    if (d.higher) out += change("with", *d.higher);
     out += "\n";
   }
-  if (tuned_.best.size() > 1)
-    out += fmt::format("the next best is {:.2g} % slower\n",
-                       (tuned_.best[1].seconds / best.seconds - 1) * 100);
-  if (tuned_.drift) {
-    const auto up_to = [](double factor) {
-      return factor >= kMostDrift ? fmt::format("{:g} times or more", factor)
-                                  : fmt::format("{:.3g} times", factor);
-    };
-    out += fmt::format("it stays the fastest while messages take up to {} as long, reductions {}\n",
-                       up_to(tuned_.drift->messages), up_to(tuned_.drift->reductions));
-  }
-  return out;
+  return out + fmt::format("not considered: {}\n", kNotConsidered);
+}
+
+std::string TuneReport::Beside() const {
+  if (words_.beside.empty()) return "";
+  const Candidate& pick = tuned_.best[tuned_.pick];
+  if (!tuned_.beside) return fmt::format("{}: nothing of it fits\n", Shown(words_.beside));
+  const Candidate& theirs = *tuned_.beside;
+  std::string out = fmt::format("{}: {} at best, {:.4g} s a step, {}\n", Shown(words_.beside),
+                                Layout(theirs), theirs.seconds, BytesText(theirs.bytes));
+  const auto more = [&](double theirs_takes, double ours) { return (theirs_takes - ours) * 1e3; };
+  return out + fmt::format(
+                   "the first saves {} of it: compute {:.1f} ms, bubble {:.1f}, messages {:.1f}, "
+                   "reductions {:.1f}, optimizer {:.1f}\n",
+                   Percent(1 - pick.seconds / theirs.seconds),
+                   more(theirs.parts.compute, pick.parts.compute),
+                   more(theirs.parts.bubble, pick.parts.bubble),
+                   more(theirs.parts.messages, pick.parts.messages),
+                   more(theirs.parts.reductions, pick.parts.reductions),
+                   more(theirs.parts.optimizer, pick.parts.optimizer));
 }
 
 std::string TuneReport::Text() const {
@@ -138,40 +225,70 @@ std::string TuneReport::Text() const {
       : options_.job.lora.given() ? "; MFU: 4N + 12LCT, and 6 for each element of adapters"
                                   : "; MFU: 6N + 12LCT");
   out += fmt::format(
-      "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<17} {:>9} {:>10} {:>6} {:>6} {:>9}\n", "scheme",
-      "pp", "tp", "dp", "size", "M", "recomputes", "s/step", "tokens/s", "idle %", "MFU %", "peak");
-  for (const Candidate& candidate : tuned_.best) out += Row(candidate);
+      "{:<16} {:>3} {:>3} {:>4} {:>4} {:>5}  {:<16} {:<12} {:>9} {:>10} {:>6} {:>6} {:>9}\n",
+      "scheme", "pp", "tp", "dp", "size", "M", "recomputes", "with", "s/step", "tokens/s", "idle %",
+      "MFU %", "peak");
+  for (const Candidate& candidate : InOrder()) out += Row(candidate);
   const std::string run =
       fmt::format("-n {} piperun {} --data FILE{}\n", options_.devices, words_.plan,
                   options_.job.backend == DeviceKind::kCuda ? " --backend cuda" : "");
-  return out + Unmeasured() + Losers() + "\n" + Command(tuned_.best.front()) + "\nmpiexec " + run +
-         "srun --mpi=pmi2 " + run;
+  return out + Unmeasured() + Losers() + Made() + Beside() + Limits() + "\n" +
+         Command(tuned_.best[tuned_.pick]) + "\nmpiexec " + run + "srun --mpi=pmi2 " + run;
+}
+
+std::vector<Candidate> TuneReport::InOrder() const {
+  std::vector<Candidate> order = tuned_.best;
+  const auto end = std::stable_partition(order.begin(), order.end(),
+                                         [&](const Candidate& c) { return IsAsFast(c); });
+  std::stable_sort(order.begin(), end, [](const Candidate& a, const Candidate& b) {
+    return ComplexityOf(a) < ComplexityOf(b);
+  });
+  return order;
+}
+
+std::string TuneReport::WhyNot(const Candidate& c) const {
+  if (!c.fits) return c.lacks;
+  const double more = c.seconds / tuned_.best.front().seconds - 1;
+  if (IsAsFast(c))
+    return fmt::format("{} slower than the fastest, or not the simplest", Percent(more));
+  if (c.level == Level::kPlan) return fmt::format("{} slower than the fastest", Percent(more));
+  return fmt::format("at least {} slower than the fastest, by {}", Percent(more),
+                     c.level == Level::kWork ? "its work" : "its schedule");
+}
+
+nlohmann::json TuneReport::JsonOf(const Candidate& c) const {
+  nlohmann::json json{{"scheme", c.compile.scheme},
+                      {"stages_per_device", c.compile.shape.stages_per_device},
+                      {"pp", c.compile.shape.devices},
+                      {"tp", c.compile.job.tp},
+                      {"dp", c.compile.replicas},
+                      {"micro_batch_size", c.compile.job.micro_batch_size},
+                      {"microbatches", c.compile.shape.microbatches},
+                      {"zero", c.compile.zero},
+                      {"rank_order", kRankOrderNames[static_cast<size_t>(c.compile.rank_order)]},
+                      {"sequence_parallel", c.compile.job.sequence_parallel},
+                      {"keep", TextOf(c.compile.job.keep, kKeepNames)},
+                      {"passes", WayOf(c.compile) == "-" ? "" : WayOf(c.compile)},
+                      {"fits", c.fits},
+                      {"command", Command(c)}};
+  const bool exact = c.level == Level::kPlan;
+  json[exact ? "step_seconds" : "step_seconds_at_least"] = c.seconds;
+  json[exact ? "peak_bytes" : "peak_bytes_at_least"] = static_cast<int64_t>(c.bytes);
+  json["parts"] = {{"compute", c.parts.compute},
+                   {"bubble", c.parts.bubble},
+                   {"messages", c.parts.messages},
+                   {"reductions", c.parts.reductions},
+                   {"optimizer", c.parts.optimizer}};
+  if (exact) {
+    json["tokens_per_second"] = Tokens() / c.seconds;
+    json["bubble"] = c.bubble;
+    if (options_.profiles.empty()) json["mfu"] = Utilization(c.seconds);
+  }
+  return json;
 }
 
 std::string TuneReport::Json() const {
-  const auto row = [&](const Candidate& c) {
-    nlohmann::json json{{"scheme", c.compile.scheme},
-                        {"stages_per_device", c.compile.shape.stages_per_device},
-                        {"pp", c.compile.shape.devices},
-                        {"tp", c.compile.job.tp},
-                        {"dp", c.compile.replicas},
-                        {"micro_batch_size", c.compile.job.micro_batch_size},
-                        {"microbatches", c.compile.shape.microbatches},
-                        {"zero", c.compile.zero},
-                        {"passes", c.compile.passes},
-                        {"fits", c.fits},
-                        {"command", Command(c)}};
-    const bool exact = c.level == Level::kPlan;
-    json[exact ? "step_seconds" : "step_seconds_at_least"] = c.seconds;
-    json[exact ? "peak_bytes" : "peak_bytes_at_least"] = static_cast<int64_t>(c.bytes);
-    if (exact) {
-      json["tokens_per_second"] = Tokens() / c.seconds;
-      json["bubble"] = c.bubble;
-      if (options_.profiles.empty()) json["mfu"] = Utilization(c.seconds);
-    }
-    if (!c.fits) json["why"] = c.lacks;
-    return json;
-  };
+  const Candidate& pick = tuned_.best[tuned_.pick];
   nlohmann::json out{{"search_seconds", tuned_.seconds},
                      {"devices", options_.devices},
                      {"machine", options_.machine.name},
@@ -179,12 +296,30 @@ std::string TuneReport::Json() const {
                      {"batch", options_.batch},
                      {"sequence_length", options_.job.sequence_length},
                      {"tokens", Tokens()},
-                     {"best", row(tuned_.best.front())}};
-  if (tuned_.drift)
-    out["stays_fastest_up_to"] = {{"messages", tuned_.drift->messages},
-                                  {"reductions", tuned_.drift->reductions}};
-  for (const auto* list : {&tuned_.best, &tuned_.rest, &tuned_.large})
-    for (const Candidate& candidate : *list) out["candidates"].push_back(row(candidate));
+                     {"mfu_counts", "6N + 12LCT"},
+                     {"model_error", ModelError(options_)},
+                     {"not_considered", kNotConsidered},
+                     {"best", JsonOf(pick)}};
+  if (options_.tokens > 0) out["training_days"] = options_.tokens / Tokens() * pick.seconds / 86400;
+  if (tuned_.beside) out["beside"] = JsonOf(*tuned_.beside);
+  out["depends_on"] = nlohmann::json::array();
+  for (const Dependence& d : tuned_.dependences) {
+    nlohmann::json one{{"price", d.price}, {"bytes_per_second", d.value}};
+    for (const auto& [name, change] : {std::pair("lower", &d.lower), {"higher", &d.higher}})
+      if (*change)
+        one[name] = {{"bytes_per_second", d.value * (*change)->factor},
+                     {"best", JsonOf((*change)->pick)}};
+    out["depends_on"].push_back(one);
+  }
+  bool first = true;
+  const std::vector<Candidate> order = InOrder();
+  for (const auto* list : {&order, &tuned_.rest, &tuned_.large})
+    for (const Candidate& candidate : *list) {
+      nlohmann::json one = JsonOf(candidate);
+      if (!std::exchange(first, false)) one["why"] = WhyNot(candidate);
+      one["as_fast"] = IsAsFast(candidate);
+      out["candidates"].push_back(std::move(one));
+    }
   return out.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 

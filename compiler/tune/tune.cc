@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <queue>
 #include <set>
 #include <string>
@@ -19,8 +21,10 @@
 #include "compiler/play/ideal.h"
 #include "compiler/simulate.h"
 #include "compiler/tune/bounds.h"
-#include "compiler/tune/layouts.h"
+#include "compiler/tune/dependence.h"
+#include "compiler/tune/pick.h"
 #include "compiler/tune/replay.h"
+#include "compiler/tune/space.h"
 #include "schema/model/families.h"
 #include "schema/model/layout.h"
 #include "schema/model/operators.h"
@@ -37,6 +41,11 @@ constexpr int64_t kMostMarioCells = 4096;
 
 // A plan of more takes longer to compile than anyone wants to wait for.
 constexpr int64_t kMostCells = int64_t{1} << 22;
+// Of plans that could be the fastest, if they fitted, so many are fitted, if they are not larger.
+constexpr size_t kMostFinalists = 8;
+constexpr int64_t kMostFittedCells = 1 << 14;
+// Of plans that may be as fast, but for the error, and are simpler, so many go to the next level.
+constexpr int kMostSimpler = 64;
 constexpr int kMostCompared = 32;  // micro-batches of schemes on one device
 
 bool Overlaps(const Program& program) { return HasSections(program) || program.MakesVersions(); }
@@ -52,6 +61,17 @@ class Tuner {
  public:
   explicit Tuner(const TuneOptions& options) : options_(options) {}
 
+  // The fastest candidate alone; nothing if none is legal or fits.
+  std::optional<Candidate> Fastest() {
+    Enumerate();
+    while (!open_.empty()) {
+      Candidate next = Next();
+      if (next.level == Level::kPlan) return next;
+      GoOn(std::move(next));
+    }
+    return std::nullopt;
+  }
+
   Result<Tuned> Run() {
     const auto begin = std::chrono::steady_clock::now();
     if (options_.tp > 0) {
@@ -64,19 +84,24 @@ class Tuner {
     Doing("candidates");
     Enumerate();
     while (!open_.empty() && tuned_.best.size() < options_.shown) {
-      Candidate next = open_.top();
-      open_.pop();
+      Candidate next = Next();
       if (next.level == Level::kPlan) {
         tuned_.best.push_back(std::move(next));
-        continue;
+      } else {
+        GoOn(std::move(next));
       }
-      Doing(fmt::format("{} pp {} tp {} dp {}", next.compile.scheme, next.compile.shape.devices,
-                        next.compile.job.tp, next.compile.replicas));
-      GoOn(std::move(next));
     }
-    for (; !open_.empty(); open_.pop()) tuned_.rest.push_back(open_.top());
+    FitFinalists();
     PP_RETURN_IF_ERROR(CheckFound());
+    FindSimplest();
+    for (; !open_.empty(); open_.pop()) tuned_.rest.push_back(open_.top());
     PP_RETURN_IF_ERROR(CompileBest());
+    if (!options_.beside.empty()) {
+      Doing("their layout");
+      TuneOptions theirs = options_;
+      theirs.cuts = options_.beside;
+      tuned_.beside = FastestOn(theirs);
+    }
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     tuned_.seconds = taken.count();
     return std::move(tuned_);
@@ -89,10 +114,83 @@ class Tuner {
     }
   };
 
-  // What any other candidate takes at least.
-  double NextSeconds() const {
-    if (tuned_.best.size() > 1) return tuned_.best[1].seconds;
-    return tuned_.rest.empty() ? HUGE_VAL : tuned_.rest.front().seconds;
+  Candidate Next() {
+    Candidate next = open_.top();
+    open_.pop();
+    return next;
+  }
+
+  // Of those that could be the fastest, if they fitted, a few are fitted: their time without
+  // recomputation is the bound by which they are chosen.
+  void FitFinalists() {
+    const double limit = tuned_.best.empty() ? HUGE_VAL : tuned_.best.front().seconds;
+    std::vector<Candidate> finalists;
+    for (const Candidate& large : tuned_.large) {
+      const CompileOptions& c = large.compile;
+      const int64_t cells =
+          int64_t{std::max(1, c.shape.stages_per_device)} * c.shape.devices * c.shape.microbatches;
+      if (large.seconds < limit && c.passes.empty() && large.level != Level::kWork &&
+          c.job.keep == KeepsToTry(options_, c.job).back() && cells <= kMostFittedCells)
+        finalists.push_back(large);
+    }
+    std::stable_sort(finalists.begin(), finalists.end(),
+                     [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    tuned_.unfitted = finalists.size() - std::min(finalists.size(), kMostFinalists);
+    finalists.resize(finalists.size() - tuned_.unfitted);
+    for (Candidate& finalist : finalists) {
+      if (finalist.seconds >= (tuned_.best.empty() ? HUGE_VAL : tuned_.best.front().seconds)) break;
+      Doing(NameOf(finalist) + ", fit-memory");
+      finalist.compile.fit.limit = {MemoryLimit::kBytes, {options_.memory}};
+      finalist.compile.fit.quick = options_.search_seconds == 0;
+      finalist.compile.fit.search_seconds = options_.search_seconds;
+      finalist.fits = true;
+      finalist.lacks.clear();
+      if (Plan(finalist) && finalist.bytes <= options_.memory) Insert(std::move(finalist));
+    }
+  }
+
+  // Among the exact ones. Returns its place.
+  size_t Insert(Candidate candidate) {
+    const auto later = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
+    auto& best = tuned_.best;
+    const auto at = std::upper_bound(best.begin(), best.end(), candidate, later);
+    return static_cast<size_t>(best.insert(at, std::move(candidate)) - best.begin());
+  }
+
+  // The simplest that is no slower than the fastest, but for the model's error. The simplest of
+  // those whose bounds allow it goes on until its time is exact, or too long.
+  void FindSimplest() {
+    auto& best = tuned_.best;
+    const double limit = best.front().seconds * (1 + ModelError(options_));
+    const auto within = [&](const Candidate& c) { return c.seconds <= limit; };
+    for (size_t i = 1; i < best.size(); ++i)
+      if (within(best[i]) && ComplexityOf(best[i]) < ComplexityOf(best[tuned_.pick]))
+        tuned_.pick = i;
+    std::multimap<std::pair<Complexity, double>, Candidate> simpler;
+    const auto take = [&] {
+      while (!open_.empty()) {
+        Candidate next = Next();
+        if (within(next) && ComplexityOf(next) < ComplexityOf(best[tuned_.pick])) {
+          const std::pair key(ComplexityOf(next), next.seconds);
+          simpler.emplace(key, std::move(next));
+        } else {
+          tuned_.rest.push_back(std::move(next));
+        }
+      }
+    };
+    take();
+    for (int tried = 0; !simpler.empty() && tried < kMostSimpler; ++tried) {
+      Candidate next = std::move(simpler.extract(simpler.begin()).mapped());
+      if (next.level == Level::kPlan) {
+        tuned_.pick = Insert(std::move(next));
+        break;
+      }
+      GoOn(std::move(next));
+      take();
+    }
+    for (auto& [key, candidate] : simpler) tuned_.rest.push_back(std::move(candidate));
+    std::sort(tuned_.rest.begin(), tuned_.rest.end(),
+              [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   }
 
   void Doing(const std::string& what) const {
@@ -100,11 +198,10 @@ class Tuner {
   }
 
   void Enumerate() {
-    const ModelConfig& model = options_.job.model;
     for (const int tp : LegalPeers(options_, options_.tp)) {
       for (const int pp : Divisors(options_.devices / tp, options_.pp)) {
         const int dp = options_.devices / tp / pp;
-        if (pp > model.layers || options_.batch % dp != 0) continue;
+        if (options_.batch % dp != 0 || (options_.dp > 0 && dp != options_.dp)) continue;
         for (const int size : Divisors(options_.batch / dp, options_.micro_batch_size)) {
           CompileOptions compile;
           compile.shape = {
@@ -115,8 +212,13 @@ class Tuner {
           compile.job = options_.job;
           compile.job.tp = tp;
           compile.job.micro_batch_size = size;
-          compile.balance_layers = true;
-          AddSchemes(compile);
+          compile.balance_layers = options_.cuts.empty();
+          compile.job.layers_per_stage = options_.cuts;
+          for (const bool shares : SequenceParallelToTry(options_, compile.job)) {
+            compile.job.sequence_parallel = shares;
+            compile.job.keep = KeepsToTry(options_, compile.job).front();
+            AddSchemes(compile);
+          }
         }
       }
     }
@@ -134,10 +236,8 @@ class Tuner {
       if (overlapping_.contains(scheme.name)) continue;
       CompileOptions compile = base;
       compile.scheme = scheme.name;
-      AddUnlessKnown(compile);
-      for (int v = 2; scheme.parts == Scheme::kFree && v <= 4; ++v) {
-        if (v == scheme.stages_per_device) continue;
-        compile.shape.stages_per_device = v;
+      for (const int stages : StagesToTry(options_, scheme, base.shape.devices)) {
+        compile.shape.stages_per_device = stages;
         AddUnlessKnown(compile);
       }
     }
@@ -161,10 +261,11 @@ class Tuner {
       if (std::find(alone_.begin(), alone_.end(), schedule) != alone_.end()) return;
       alone_.push_back(schedule);
     }
-    Add(compile);
+    Add(compile, std::nullopt);
   }
 
-  void Add(CompileOptions compile) {
+  // `decided`: of its variants this one alone.
+  void Add(const CompileOptions& compile, std::optional<Variant> decided) {
     const int all = compile.shape.microbatches;
     const Result<Program>& sketch = SketchOf(compile.scheme, compile.shape);
     if (!sketch.ok()) {
@@ -178,15 +279,11 @@ class Tuner {
     auto program = WithJob(sketch, compile);
     if (!program.ok()) return Refuse(program.status());
     if (compile.passes == "mario" && int64_t{program->stages} * all > kMostMarioCells) return;
-    compile.zero = program->Copies() > 1;
-    program->zero = compile.zero;
-    const auto costs = CostsOf(*program);
-    if (!costs.ok()) return Refuse(costs.status());
-    Candidate candidate{
-        .compile = compile,
-        .seconds = WorkBound(*program, *costs, all, compile.passes == "apply-checkpoint"),
-        .bytes = MostLiveBytes(program->Head(), &layouts_)};
-    if (!Fits(candidate, "weights, gradients and optimizer")) return;
+    const std::vector<Variant> variants =
+        decided ? std::vector{*decided} : VariantsToTry(options_, *program);
+    Candidate candidate{.compile = compile, .open = variants.size() > 1};
+    const bool unfit = !Bound(*program, variants.front(), &candidate);
+    if (unfit || !Fits(candidate, "weights, gradients and optimizer")) return;
     if (int64_t{program->stages} * all > kMostCells) {
       candidate.fits = false;
       candidate.lacks = "more micro-batches than can be compiled";
@@ -196,18 +293,55 @@ class Tuner {
     }
   }
 
+  // By its work, for what it is; an open one takes at least as long as with messages and reductions
+  // that take no time, and an optimizer's step that is spread. False: it is refused.
+  bool Bound(Program& program, Variant variant, Candidate* candidate) {
+    candidate->compile.zero = program.zero = variant.zero;
+    candidate->compile.rank_order = program.rank_order = variant.rank_order;
+    auto costs = CostsOf(program);
+    if (!costs.ok()) {
+      Refuse(costs.status());
+      return false;
+    }
+    const bool recomputes = candidate->compile.passes == "apply-checkpoint";
+    const int all = candidate->compile.shape.microbatches;
+    candidate->parts = PartsByWork(program, *costs, all, recomputes);
+    if (candidate->open)
+      for (PerStage* times : {&costs->comm, &costs->latency, &costs->contention}) *times = {0};
+    candidate->seconds = std::max(candidate->seconds, WorkBound(program, *costs, all, recomputes));
+    const Parts& parts = candidate->parts;
+    candidate->parts.bubble = std::max(0.0, candidate->seconds - parts.compute - parts.optimizer);
+    candidate->bytes = std::max(candidate->bytes, MostLiveBytes(program.Head(), &layouts_));
+    return true;
+  }
+
+  // Its variants, each with a bound of its own.
+  void Decide(Candidate candidate) {
+    candidate.open = false;
+    auto program =
+        WithJob(SketchOf(candidate.compile.scheme, candidate.compile.shape), candidate.compile);
+    if (!program.ok()) return;
+    for (const Variant& variant : VariantsToTry(options_, *program)) {
+      Candidate one = candidate;
+      if (Bound(*program, variant, &one) && Fits(one, "weights, gradients and optimizer"))
+        open_.push(std::move(one));
+    }
+  }
+
   // The schedule of a candidate, or a sketch of it, with its job.
   Result<Program> WithJob(Result<Program> program, const CompileOptions& compile) {
     if (!program.ok()) return program;
     CopyAttributes(compile, &*program);
     program->job = compile.job;
-    const std::pair sizes(compile.job.tp, compile.job.micro_batch_size);
+    const std::tuple sizes(compile.job.tp, compile.job.micro_batch_size,
+                           compile.job.sequence_parallel, compile.job.keep);
     auto costs = layer_costs_.find(sizes);
     if (costs == layer_costs_.end())
       costs = layer_costs_.emplace(sizes, LayerCostsOf(compile.job, compile.prices)).first;
     PP_RETURN_IF_ERROR(costs->second.status());
-    program->job->layers_per_stage =
-        BalanceLayers(*program, compile.job.model.layers, *costs->second);
+    if (compile.balance_layers)
+      program->job->layers_per_stage =
+          BalanceLayers(*program, compile.job.model.layers, *costs->second);
     PP_RETURN_IF_ERROR(CheckJob(*program->job));
     return program;
   }
@@ -261,15 +395,38 @@ class Tuner {
   // To the next level, or to a closer bound of the same one. A candidate that turns out to be
   // illegal is none.
   void GoOn(Candidate candidate) {
+    Doing(NameOf(candidate));
+    if (candidate.open) return Decide(std::move(candidate));
     const bool scheduled = candidate.level == Level::kSchedule;
     if (!(scheduled ? Plan(candidate) : Schedule(candidate))) return;
     if (Fits(candidate, scheduled ? "the whole plan" : "values that its schedule keeps")) {
       open_.push(std::move(candidate));
-    } else if (candidate.compile.passes.empty()) {
-      candidate.compile.passes = "apply-checkpoint";
-      Add(candidate.compile);
-      candidate.compile.passes = "mario";
-      Add(candidate.compile);
+    } else {
+      AddSmaller(candidate.compile);
+    }
+  }
+
+  static std::string NameOf(const Candidate& candidate) {
+    const CompileOptions& c = candidate.compile;
+    return fmt::format("{} pp {} tp {} dp {}", c.scheme, c.shape.devices, c.job.tp, c.replicas);
+  }
+
+  // Ways to train the same in less memory: what keeps less, then what recomputes.
+  void AddSmaller(CompileOptions compile) {
+    if (!compile.passes.empty()) return;
+    const Variant variant{compile.zero, compile.rank_order};
+    const auto keeps = KeepsToTry(options_, compile.job);
+    const auto kept = std::find(keeps.begin(), keeps.end(), compile.job.keep);
+    if (kept == keeps.begin()) {
+      for (size_t i = 1; i < keeps.size(); ++i) {
+        compile.job.keep = keeps[i];
+        Add(compile, variant);
+      }
+    }
+    if (kept + 1 != keeps.end()) return;
+    for (const char* passes : {"apply-checkpoint", "mario"}) {
+      compile.passes = passes;
+      Add(compile, variant);
     }
   }
 
@@ -335,7 +492,7 @@ class Tuner {
     if (!program.ok()) return false;
     candidate.bytes = ArenaOf(*program);
     if (candidate.bytes > options_.memory) return true;
-    const auto costs = pp::CostsOf(*program, program->costs);
+    const auto costs = pp::CostsOf(*program);
     if (!costs.ok() || !AddEvaluation(*program, {.costs = *costs}).ok()) return false;
     candidate.bytes = ArenaOf(*program);
     if (candidate.bytes > options_.memory) return true;
@@ -346,15 +503,44 @@ class Tuner {
     const auto makespan = replay.ok() ? replay->Makespan(*costs) : Result<double>(replay.status());
     if (!makespan.ok()) return false;
     candidate.seconds = *makespan;
-    if (*makespan > 0) candidate.bubble = 1 - MeanBusyTime(*program, *costs) / *makespan;
+    const double busy = MeanBusyTime(*program, *costs, [](Op) { return true; });
+    if (*makespan > 0) candidate.bubble = 1 - busy / *makespan;
+    const auto parts = PartsOf(*program, *replay, *costs, *makespan);
+    if (!parts.ok()) return false;
+    candidate.parts = *parts;
     candidate.level = Level::kPlan;
     return true;
   }
 
-  static double MeanBusyTime(const Program& program, const CostModel& costs) {
+  // Of what the makespan is longer by than without messages, and without reductions either, the
+  // rest computes, updates weights or waits.
+  static Result<Parts> PartsOf(const Program& program, const Replay& replay, CostModel costs,
+                               double makespan) {
+    Parts parts;
+    parts.optimizer = MeanBusyTime(program, costs, [](Op op) { return op == Op::kStep; });
+    costs = Scaled(std::move(costs), CostPart::kMessages, 0);
+    const auto quiet = replay.Makespan(costs);
+    PP_RETURN_IF_ERROR(quiet.status());
+    costs = Scaled(std::move(costs), CostPart::kReductions, 0);
+    const auto alone = replay.Makespan(costs);
+    PP_RETURN_IF_ERROR(alone.status());
+    parts.compute = MeanBusyTime(program, costs, [](Op op) { return op != Op::kStep; });
+    parts.messages = makespan - *quiet;
+    parts.reductions = *quiet - *alone;
+    parts.bubble = *alone - parts.compute - parts.optimizer;
+    return parts;
+  }
+
+  template <typename Counts>
+  static double MeanBusyTime(const Program& program, const CostModel& costs, Counts counts) {
     const Durations durations(costs, program);
     double busy = 0;
-    for (const DeviceList& list : program.lists) busy += BusyTime(list.body, durations);
+    for (const DeviceList& list : program.lists) {
+      std::vector<Instruction> some;
+      std::copy_if(list.body.begin(), list.body.end(), std::back_inserter(some),
+                   [&](const Instruction& i) { return counts(i.op); });
+      busy += BusyTime(some, durations);
+    }
     return busy / program.devices;
   }
 
@@ -364,22 +550,19 @@ class Tuner {
     return static_cast<double>(most);
   }
 
-  // The best plan, with its evaluation, proved, and how far it stays the best.
+  // The plan that was picked, with its evaluation, proved.
   Status CompileBest() {
-    const Candidate& best = tuned_.best[0];
-    CompileOptions compile = best.compile;
+    CompileOptions compile = tuned_.best[tuned_.pick].compile;
     compile.proves = false;
     auto program = Compile(compile);
     PP_RETURN_IF_ERROR(program.status());
     std::vector<WaitsFor> waits_for;
     PP_RETURN_IF_ERROR(Verify(*program, Depth::kPlan, &waits_for));
-    constexpr double kEqual = 1e-9;
-    if (const double other = NextSeconds();
-        other < HUGE_VAL && other > best.seconds * (1 + kEqual)) {
-      Doing("costs that drift");
-      const auto drift = DriftUntil(*program, waits_for, other);
-      PP_RETURN_IF_ERROR(drift.status());
-      tuned_.drift = *drift;
+    if (options_.profiles.empty() && options_.depends) {
+      Doing("what it depends on");
+      auto dependences = DependencesOf(options_, *program, waits_for, tuned_.best.front().seconds);
+      PP_RETURN_IF_ERROR(dependences.status());
+      tuned_.dependences = std::move(*dependences);
     }
     tuned_.model_operations = OperationsOf(*program);
     tuned_.plan = std::move(*program);
@@ -428,7 +611,8 @@ class Tuner {
   std::priority_queue<Candidate, std::vector<Candidate>, Later> open_;
   Tuned tuned_;
   Layouts layouts_;
-  std::map<std::pair<int, int>, Result<LayerCosts>> layer_costs_;  // by tp and micro-batch size
+  // By tp, micro-batch size, sequence parallelism and what is kept.
+  std::map<std::tuple<int, int, bool, std::vector<OperatorKind>>, Result<LayerCosts>> layer_costs_;
   std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
   std::set<std::string, std::less<>> overlapping_;               // schemes
   std::vector<std::pair<int, std::vector<Instruction>>> alone_;  // stages, and the list
@@ -438,5 +622,7 @@ class Tuner {
 }  // namespace
 
 Result<Tuned> Tune(const TuneOptions& options) { return Tuner(options).Run(); }
+
+std::optional<Candidate> FastestOn(const TuneOptions& options) { return Tuner(options).Fastest(); }
 
 }  // namespace pp

@@ -12,22 +12,28 @@
 //              values that those lists keep alive, in bytes
 //   plan       compiled, proved and simulated; the arena, in bytes
 //
-// The space: every scheme that trains the same, with its own number of stages on a device or two to
-// four, on one device those that differ there; every legal tp within a node, pp and micro-batch
-// size; layers balanced by work; ZeRO-1 where there are copies. A plan that does not fit is tried
-// with everything recomputed and, up to four thousand stages times micro-batches, with Mario's
-// passes.
+// The space: every scheme that trains the same, with every number of stages on a device that the
+// model's layers leave (space.h); every legal tp within a node, pp and micro-batch size; both
+// orders of ranks; ZeRO-1 and not; sequence parallelism; layers balanced by work, where the first
+// and the last stage may have none. Outputs are kept rather than recomputed as far as they fit
+// (--keep); a plan that does not fit without is tried with everything recomputed and, up to four
+// thousand stages times micro-batches, with Mario's passes; of those that could be fastest, if they
+// fitted, a few with fit-memory. kNotConsidered says what is not in it.
+//
+// Of the plans that take as long as the fastest, but for the model's error, the simplest is picked
+// (pick.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/compile.h"
 #include "compiler/machine/machine.h"
-#include "compiler/tune/drift.h"
+#include "compiler/tune/bounds.h"
 #include "schema/base/status.h"
 #include "schema/format/profile.h"
 
@@ -43,9 +49,22 @@ struct TuneOptions {
   size_t shown = 5;   // candidates whose time is exact
   // What is given: nothing or 0 is free.
   std::string scheme;
-  int pp = 0, tp = 0, micro_batch_size = 0;
+  int pp = 0, tp = 0, dp = 0, micro_batch_size = 0, stages_per_device = 0;
+  std::optional<int> zero;
+  std::optional<RankOrder> rank_order;
+  bool sequence_parallel = false, keep = false;  // whether the job's are given
+  double search_seconds = 0;                     // of fit-memory
+  std::vector<int> cuts;    // layers of each stage, if they are given: 1f1b or interleaved
+  std::vector<int> beside;  // the same, to be compared with the pick
+  double tokens = 0;        // of the whole training
+  bool depends = true;      // whether to look for Tuned::dependences
   std::function<void(const std::string& doing)> progress;
 };
+
+// What tune does not look at.
+inline constexpr std::string_view kNotConsidered =
+    "FSDP and ZeRO-2 and 3, context parallelism, expert parallelism, offloading, --stage-map, "
+    "--group-size";
 
 enum class Level : uint8_t { kWork, kSchedule, kPlan };
 
@@ -53,27 +72,46 @@ struct Candidate {
   // What compiles it; pp is shape.devices, dp is replicas.
   CompileOptions compile;
   Level level = Level::kWork;
+  bool open = false;     // at kWork: ZeRO and the order of ranks are not decided yet
   bool counted = false;  // with Mario's passes: the bound on its work has what they recompute
   double seconds = 0;    // of a step: a lower bound, and the time at kPlan
   double bytes = 0;      // of the device that needs most: at least, and exactly at kPlan
   double bubble = 0;     // at kPlan
+  // At kPlan they add up to a step: what a device computes and updates, on average; how much longer
+  // the step is by messages and by reductions; and the bubble, the rest. Else PartsByWork.
+  Parts parts;
   bool fits = true;
   std::string lacks;  // if it does not fit: what takes the memory, or that it is too long a plan
 };
 
+// What the pick depends on: with a price of the machine that many times as large another plan is
+// faster than it by more than the model's error.
+struct Dependence {
+  std::string_view price;  // "between.bandwidth"
+  double value = 0;        // as it is, in bytes per second
+  struct Change {
+    double factor = 1;
+    Candidate pick;  // the fastest then
+  };
+  std::optional<Change> lower, higher;  // the nearest to 1; nothing: none from 1/16 to 16 times
+};
+
 struct Tuned {
   std::vector<Candidate> best;   // exact, fastest first; all others take at least as long
+  size_t pick = 0;               // of them the simplest that is within the error
   std::vector<Candidate> rest;   // by their bounds
   std::vector<Candidate> large;  // do not fit
-  std::optional<Program> plan;   // of the best
+  std::optional<Program> plan;   // of the pick
   double model_operations = 0;   // of a step, by which MFU counts: 6N + 12LCT for each token
-  // How far the best one's messages and reductions may take longer before any other, with the costs
-  // as they are, may be faster.
-  std::optional<Drift> drift;
-  double seconds = 0;  // that the search took
+  size_t unfitted = 0;           // that could be the fastest with fit-memory, which was not tried
+  std::vector<Dependence> dependences;  // on prices of the machine's description
+  std::optional<Candidate> beside;      // the fastest with TuneOptions::beside, if one fits
+  double seconds = 0;                   // that the search took
 };
 
 // Error: no candidate is legal, or none fits (the one that needs least is named).
 Result<Tuned> Tune(const TuneOptions& options);
+// The fastest that needs no fit-memory, and nothing else; nothing if there is none.
+std::optional<Candidate> FastestOn(const TuneOptions& options);
 
 }  // namespace pp

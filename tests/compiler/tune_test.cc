@@ -8,6 +8,7 @@
 
 #include "compiler/simulate.h"
 #include "compiler/tune/bounds.h"
+#include "compiler/tune/pick.h"
 #include "schema/proof/verify.h"
 #include "schema/text.h"
 #include "tests/models.h"
@@ -27,7 +28,7 @@ Exact ExactOf(const CompileOptions& compile) {
   if (!program.ok() || program->MakesVersions() || !program->lists[0].prologue.empty())
     return exact;
   REQUIRE(Verify(*program, Depth::kPlan, &waits_for).ok());
-  const auto prediction = Simulate(*program, waits_for, *CostsOf(*program, program->costs));
+  const auto prediction = Simulate(*program, waits_for, *CostsOf(*program));
   REQUIRE(prediction.ok());
   exact.legal = true;
   exact.seconds = prediction->makespan;
@@ -41,42 +42,80 @@ PriceSource PricesOf(const TuneOptions& options) {
   return {.machine = options.machine};
 }
 
-// The fastest of all that fit; recomputation where a plan does not fit without.
-double FastestOfAll(const TuneOptions& options) {
-  double fastest = HUGE_VAL;
-  const auto fits = [&](const Exact& exact) {
-    if (exact.legal && exact.bytes <= options.memory) fastest = std::min(fastest, exact.seconds);
-    return exact.bytes <= options.memory;
-  };
-  for (const Scheme& scheme : Schemes())
-    for (int pp = 1; pp <= options.devices; ++pp)
-      for (int tp = 1; pp * tp <= options.devices; ++tp)
-        for (int size = 1; size <= options.batch; ++size)
-          for (int v = 0; v <= 4; ++v) {
-            const int dp = options.devices / pp / tp;
-            if (pp * tp * dp != options.devices || options.batch % (dp * size) != 0) continue;
-            if (v > 0 && scheme.parts == Scheme::kFixed) continue;
-            if (options.pp > 0 && pp != options.pp) continue;
-            CompileOptions compile{.scheme = std::string(scheme.name),
-                                   .shape = {.devices = pp,
-                                             .microbatches = options.batch / dp / size,
-                                             .stages_per_device = v},
-                                   .replicas = dp,
-                                   .prices = PricesOf(options),
-                                   .job = options.job,
-                                   .balance_layers = true};
-            compile.job.tp = tp;
-            compile.job.micro_batch_size = size;
-            // Where there are copies.
-            compile.zero = dp > 1 || scheme.map == StageMap::kBoth;
-            if (fits(ExactOf(compile))) continue;
-            for (const char* passes : {"mario", "apply-checkpoint"}) {
-              compile.passes = passes;
-              fits(ExactOf(compile));
-            }
+// The fastest of all that fit; less is kept, or more recomputed, where a plan does not fit without.
+class All {
+ public:
+  explicit All(const TuneOptions& options) : options_(options) {}
+
+  double Fastest() {
+    for (const Scheme& scheme : Schemes())
+      for (int pp = 1; pp <= options_.devices; ++pp)
+        for (int tp = 1; pp * tp <= options_.devices; ++tp)
+          for (int size = 1; size <= options_.batch; ++size) {
+            const int dp = options_.devices / pp / tp;
+            if (pp * tp * dp != options_.devices || options_.batch % (dp * size) != 0) continue;
+            if (options_.pp > 0 && pp != options_.pp) continue;
+            const bool free = scheme.parts == Scheme::kFree;
+            for (int v = 0; v <= (free ? (options_.job.model.layers + 2) / pp : 0); ++v)
+              for (const bool shares : {false, true})
+                if (tp > 1 || !shares) Try(scheme, pp, tp, dp, size, v, shares);
           }
-  return fastest;
-}
+    return fastest_;
+  }
+
+ private:
+  void Try(const Scheme& scheme, int pp, int tp, int dp, int size, int v, bool shares) {
+    CompileOptions compile{.scheme = std::string(scheme.name),
+                           .shape = {.devices = pp,
+                                     .microbatches = options_.batch / dp / size,
+                                     .stages_per_device = v},
+                           .replicas = dp,
+                           .prices = PricesOf(options_),
+                           .job = options_.job,
+                           .balance_layers = true};
+    compile.job.tp = tp;
+    compile.job.micro_batch_size = size;
+    compile.job.sequence_parallel = shares;
+    const bool copies = dp > 1 || scheme.map == StageMap::kBoth;
+    for (compile.zero = 0; compile.zero <= (copies ? 1 : 0); ++compile.zero)
+      for (const RankOrder order : {RankOrder::kTpPpDp, RankOrder::kTpDpPp}) {
+        if (order != RankOrder::kTpPpDp && (pp == 1 || dp == 1)) continue;
+        compile.rank_order = order;
+        compile.passes.clear();
+        TryWays(compile);
+      }
+  }
+
+  void TryWays(CompileOptions compile) {
+    using Kinds = std::vector<OperatorKind>;
+    const bool gpt2 = options_.job.model.family->name == "gpt2";
+    const OperatorKind wide = gpt2 ? OperatorKind::kGelu : OperatorKind::kSwiGlu;
+    const Kinds norm = compile.job.sequence_parallel ? Kinds() : Kinds{OperatorKind::kNorm};
+    Kinds all = norm;
+    all.push_back(wide);
+    compile.job.keep = all;
+    if (Fits(compile)) return;
+    for (const Kinds& some : {norm, Kinds{wide}}) {
+      compile.job.keep = some;
+      Fits(compile);
+    }
+    compile.job.keep.clear();
+    if (Fits(compile)) return;
+    for (const char* passes : {"mario", "apply-checkpoint"}) {
+      compile.passes = passes;
+      Fits(compile);
+    }
+  }
+
+  bool Fits(const CompileOptions& compile) {
+    const Exact exact = ExactOf(compile);
+    if (exact.legal && exact.bytes <= options_.memory) fastest_ = std::min(fastest_, exact.seconds);
+    return exact.bytes <= options_.memory;
+  }
+
+  const TuneOptions& options_;
+  double fastest_ = HUGE_VAL;
+};
 
 TuneOptions Space(const std::string& family, int devices, int batch, double memory) {
   TuneOptions options{
@@ -98,6 +137,21 @@ Profile ProfileWithCheapWholes(const Job& job) {
   profile.of(Measured::kStep) = {0.1, 0.1};
   profile.of(Measured::kComm) = {0.01, -1};
   return profile;
+}
+
+// The pick is as fast as the fastest but for the error, no exact candidate of that kind is simpler,
+// and none that was left at its bound could be, unless very many are.
+void CheckPick(const TuneOptions& options, const Tuned& tuned) {
+  const double limit = tuned.best.front().seconds * (1 + ModelError(options));
+  const Candidate& pick = tuned.best[tuned.pick];
+  CHECK(pick.seconds <= limit);
+  for (const Candidate& other : tuned.best)
+    if (other.seconds <= limit) CHECK(ComplexityOf(pick) <= ComplexityOf(other));
+  const Parts& parts = pick.parts;
+  CHECK(parts.compute + parts.bubble + parts.messages + parts.reductions + parts.optimizer ==
+        Approx(pick.seconds));
+  for (const double part : {parts.compute, parts.bubble, parts.messages, parts.reductions})
+    CHECK(part >= -1e-12 * pick.seconds);
 }
 
 TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
@@ -132,20 +186,26 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
     INFO(family << " pp " << pp << " memory " << memory);
     const auto tuned = Tune(options);
     INFO(tuned.status().message());
-    const double fastest = FastestOfAll(options);
+    const double fastest = All(options).Fastest();
     REQUIRE(tuned.ok() == (fastest < HUGE_VAL));
     if (!tuned.ok()) continue;
-    CHECK(tuned->best[0].seconds == Approx(fastest).epsilon(1e-9));
+    // fit-memory, which is tried of few, may find a faster one.
+    const Candidate& first = tuned->best[0];
+    const bool fitted = !first.compile.fit.limit.values.empty();
+    if (!fitted) CHECK(first.seconds == Approx(fastest).epsilon(1e-9));
+    CHECK(first.seconds <= fastest * (1 + 1e-9));
+    CheckPick(options, *tuned);
+    const Candidate& pick = tuned->best[tuned->pick];
     if (by == By::kSlowLinks) CHECK(tuned->plan->stages > 1);
-    const Exact best = ExactOf(tuned->best[0].compile);
-    CHECK(best.seconds == tuned->best[0].seconds);
-    CHECK(best.bytes == tuned->best[0].bytes);
+    const Exact best = ExactOf(pick.compile);
+    CHECK(best.seconds == pick.seconds);
+    CHECK(best.bytes == pick.bytes);
     CHECK(best.bytes <= memory);
     double planned = 0;
     for (const DeviceList& list : tuned->plan->lists)
       planned = std::max(planned, static_cast<double>(list.arena_bytes));
     CHECK(planned == best.bytes);
-    CHECK(Print(*tuned->plan) == Print(*Compile(tuned->best[0].compile)));
+    CHECK(Print(*tuned->plan) == Print(*Compile(pick.compile)));
     for (size_t i = 1; i < tuned->best.size(); ++i)
       CHECK(tuned->best[i - 1].seconds <= tuned->best[i].seconds * (1 + 1e-9));
     for (const Candidate& candidate : tuned->rest) {
@@ -153,6 +213,7 @@ TEST_CASE("the best plan is that of trying all, and no bound is above a plan") {
       INFO(candidate.compile.scheme
            << " " << candidate.compile.shape.devices << " " << candidate.compile.passes << " "
            << (exact.legal ? "" : Compile(candidate.compile).status().message()));
+      if (candidate.open) continue;                              // a bound on several
       CHECK((exact.legal || candidate.compile.passes.empty()));  // its command runs
       CHECK(candidate.seconds <= exact.seconds * (1 + 1e-9));
       CHECK(candidate.bytes <= std::max(exact.bytes, exact.legal ? 0 : HUGE_VAL));
@@ -190,32 +251,46 @@ TEST_CASE("what a device loses to reductions may fall into the way back") {
   CHECK(WorkBound(plan, costs, 2, false) == 15);
 }
 
-TEST_CASE("costs may drift so far, and not further") {
-  const TuneOptions options = Space("gpt2", 4, 8, 9.4e5);
+// With the links as they are at the change another plan is faster by more than the error, and
+// between there and the links as they are there is a factor at which none is.
+TEST_CASE("the pick depends on links where it is said to, and not before") {
+  TuneOptions options = Space("llama", 4, 8, 1e9);
+  options.machine.node = 2;
+  options.machine.inside = {3e8, 0};
+  options.machine.between = {1e8, 0};
+  options.scheme = "1f1b";
   const auto tuned = Tune(options);
   REQUIRE(tuned.ok());
-  const Program& plan = *tuned->plan;
-  std::vector<WaitsFor> waits_for;
-  REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
-  const CostModel costs = *CostsOf(plan, plan.costs);
-  const auto seconds = [&](double messages, double reductions) {
-    CostModel scaled = costs;
-    for (PerStage* row : {&scaled.comm, &scaled.latency, &scaled.post})
-      for (double& time : *row) time *= messages;
-    for (double& time : scaled.reduce) time *= reductions;
-    return Simulate(plan, waits_for, scaled)->makespan;
-  };
-  const double best = seconds(1, 1);
-  for (const double limit : {best * 1.01, best * 1.3, best * 100}) {
-    INFO(limit / best);
-    const auto drift = DriftUntil(plan, waits_for, limit);
-    REQUIRE(drift.ok());
-    CHECK(seconds(drift->messages, 1) <= limit * (1 + 1e-9));
-    CHECK(seconds(1, drift->reductions) <= limit * (1 + 1e-9));
-    CHECK((drift->messages == kMostDrift || seconds(drift->messages * 1.5, 1) > limit));
-    CHECK((drift->reductions == kMostDrift || seconds(1, drift->reductions * 1.5) > limit));
-  }
-  CHECK(DriftUntil(plan, waits_for, best)->messages == 1);
+  REQUIRE(tuned->dependences.size() == 2);
+  int changes = 0;
+  for (const Dependence& dependence : tuned->dependences)
+    for (const auto* change : {&dependence.lower, &dependence.higher}) {
+      if (!*change) continue;
+      ++changes;
+      CHECK(((*change)->factor < 1) == (change == &dependence.lower));
+      TuneOptions other = options;
+      Link& link = dependence.price == "inside" ? other.machine.inside : other.machine.between;
+      link.bandwidth *= (*change)->factor;
+      const auto fastest = FastestOn(other);
+      REQUIRE(fastest);
+      CHECK(fastest->seconds == (*change)->pick.seconds);
+      CompileOptions pick = tuned->best[tuned->pick].compile;
+      pick.prices.machine = other.machine;
+      pick.job.layers_per_stage = tuned->plan->job->layers_per_stage;
+      pick.balance_layers = false;
+      CHECK(ExactOf(pick).seconds > fastest->seconds * (1 + ModelError(options)));
+    }
+  CHECK(changes > 0);
+}
+
+TEST_CASE("a layout that is given is compared, and no faster than the fastest") {
+  TuneOptions options = Space("llama", 4, 8, 1e9);
+  options.beside = {1, 1, 1, 1};
+  const auto tuned = Tune(options);
+  REQUIRE(tuned.ok());
+  REQUIRE(tuned->beside);
+  CHECK(tuned->beside->compile.job.layers_per_stage == options.beside);
+  CHECK(tuned->beside->seconds >= tuned->best.front().seconds);
 }
 
 TEST_CASE("what is given is kept") {
@@ -224,6 +299,8 @@ TEST_CASE("what is given is kept") {
   options.pp = 2;
   options.tp = 2;
   options.micro_batch_size = 2;
+  options.zero = 0;
+  options.stages_per_device = 2;
   const auto tuned = Tune(options);
   REQUIRE(tuned.ok());
   REQUIRE(!tuned->best.empty());
@@ -234,6 +311,8 @@ TEST_CASE("what is given is kept") {
       CHECK(candidate.compile.job.tp == 2);
       CHECK(candidate.compile.job.micro_batch_size == 2);
       CHECK(candidate.compile.replicas == 1);
+      CHECK(candidate.compile.zero == 0);
+      CHECK(candidate.compile.shape.stages_per_device == 2);
     }
   CHECK(tuned->plan->scheme == "interleaved");
 }
