@@ -23,6 +23,7 @@
 #include "compiler/command.h"
 #include "schema/base/disk.h"
 #include "schema/base/nearest.h"
+#include "schema/base/number.h"
 #include "schema/base/units.h"
 #include "schema/base/version.h"
 #include "schema/cli/options.h"

@@ -36,8 +36,8 @@ constexpr double kMost = 1e24;
 //   inside     the bus bandwidth of NCCL's rings over a node's devices: 232 of 300 GB/s (A100), 350
 //              to 365 of 450 (H100), 606 (B200), 700 (72 of GB200); of RCCL's 313 (MI300X, whose
 //              pairs have a link of 48)
-//   between    a port of 200 (HDR, 24 GB/s) or 400 Gbit/s (NDR, 46 to 48) for each GPU; all eight of
-//              a node 350 to 386
+//   between    a port of 200 (HDR, 24 GB/s) or 400 Gbit/s (NDR, 46 to 48) for each GPU; all eight
+//              of a node 350 to 386
 //   latency    of a step of a ring: 3.4 us inside, 14 between (NCCL's own model, tuning.cc)
 //   reserved   what CUDA does not report of the nominal memory, a context with kernels (0.6 GiB), a
 //              first communicator (1.5) and two more (0.65 each)
@@ -47,114 +47,56 @@ constexpr double kMost = 1e24;
 // and eight best (GPT-2 and LLaMA, 96 to 256 wide: 4.9 % off, 8.4 % with one microsecond). A
 // collective reads, adds and writes what is in no cache; two that meet wake each other, which takes
 // 24 to 120 us in a virtual machine.
-constexpr Link kNvlink3{232 * kG, 5 * kUs}, kNvlink4{360 * kG, 5 * kUs};
-constexpr Link kHdr{24 * kG, 15 * kUs}, kNdr{48 * kG, 15 * kUs};
-const Machine kA100{.name = "a100-80g",
-                    .flops = {19.5 * kT, 312 * kT, 312 * kT},
-                    .product = 0.7,
-                    .attention = 0.6,
-                    .memory_share = 0.85,
-                    .launch = 5 * kUs,
-                    .message = 10 * kUs,
-                    .memory = 80 * kGiB,
-                    .reserved = 4.3 * kGiB,
-                    .memory_bandwidth = 2039 * kG,
-                    .node = 8,
-                    .inside = kNvlink3,
-                    .between = kHdr,
-                    .cards = 8};
-Machine SmallA100() {
-  Machine small = kA100;
-  small.name = "a100-40g";
-  small.memory = 40 * kGiB;
-  small.reserved = 3.9 * kGiB;
-  small.memory_bandwidth = 1555 * kG;
-  return small;
-}
-const Machine kMachines[] = {
-    SmallA100(),
-    kA100,
-    {.name = "h100-sxm",
-     .flops = {67 * kT, 989 * kT, 989 * kT},
-     .product = 0.65,
-     .attention = 0.35,
-     .memory_share = 0.85,
-     .launch = 5 * kUs,
-     .message = 10 * kUs,
-     .memory = 80 * kGiB,
-     .reserved = 4.3 * kGiB,
-     .memory_bandwidth = 3350 * kG,
-     .node = 8,
-     .inside = kNvlink4,
-     .between = kNdr,
-     .cards = 8},
-    {.name = "h200",
-     .flops = {67 * kT, 989 * kT, 989 * kT},
-     .product = 0.7,
-     .attention = 0.25,
-     .memory_share = 0.72,
-     .launch = 5 * kUs,
-     .message = 10 * kUs,
-     .memory = 140.4 * kGiB,
-     .reserved = 4 * kGiB,
-     .memory_bandwidth = 4800 * kG,
-     .node = 8,
-     .inside = kNvlink4,
-     .between = kNdr,
-     .cards = 8},
-    {.name = "b200",
-     .flops = {80 * kT, 2250 * kT, 2250 * kT},
-     .product = 0.49,
-     .attention = 0.38,
-     .memory_share = 0.67,
-     .launch = 5 * kUs,
-     .message = 10 * kUs,
-     .memory = 179.06 * kGiB,
-     .reserved = 4.1 * kGiB,
-     .memory_bandwidth = 8000 * kG,
-     .node = 8,
-     .inside = {606 * kG, 8 * kUs},
-     .between = kNdr,
-     .cards = 8},
-    {.name = "gb200",  // its product and attention: a B200's, by the best products of both
-     .flops = {80 * kT, 2500 * kT, 2500 * kT},
-     .product = 0.46,
-     .attention = 0.36,
-     .memory_share = 0.67,
-     .launch = 5 * kUs,
-     .message = 10 * kUs,
-     .memory = 185.03 * kGiB,
-     .reserved = 4.1 * kGiB,
-     .memory_bandwidth = 8000 * kG,
-     .node = 72,
-     .inside = {700 * kG, 8 * kUs},
-     .between = kNdr,
-     .cards = 72},
-    {.name = "mi300x",  // its attention was not measured
-     .flops = {163.4 * kT, 1307 * kT, 1307 * kT},
-     .product = 0.45,
-     .attention = 0.25,
-     .memory_share = 0.8,
-     .launch = 5 * kUs,
-     .message = 10 * kUs,
-     .memory = 192 * kGiB,
-     .reserved = 3.6 * kGiB,
-     .memory_bandwidth = 5300 * kG,
-     .node = 8,
-     .inside = {313 * kG, 5 * kUs},
-     .between = {40 * kG, 15 * kUs},
-     .pair = 48 * kG,
-     .cards = 8},
-    {.name = "cpu",
-     .flops = {70 * kG, 70 * kG, 70 * kG},
-     .attention = 0.5,
-     .launch = 10 * kUs,
-     .post = 10 * kUs,
-     .contention = 1,
-     .memory_bandwidth = 8 * kG,
-     .inside = {2 * kG, 30 * kUs},
-     .between = {2 * kG, 30 * kUs}},
+// clang-format off
+struct Gpu {
+  const char* name;
+  double fp32, half;                   // TFLOP/s
+  double product, attention, memory;   // shares of the peaks
+  double gib, reserved, bandwidth;     // of its memory, in GiB and GB/s
+  int node;
+  double inside, step, between, pair;  // GB/s, but for a step's microseconds
 };
+constexpr Gpu kGpus[] = {
+    //           fp32  16 bits product attn  memory GiB    reserved GB/s node inside step between pair
+    {"a100-40g", 19.5,     312,   0.7,     0.6,  0.85,  40,       3.9,  1555,   8,   232,   5,     24,   0},
+    {"a100-80g", 19.5,     312,   0.7,     0.6,  0.85,  80,       4.3,  2039,   8,   232,   5,     24,   0},
+    {"h100-sxm",   67,     989,  0.65,    0.35,  0.85,  80,       4.3,  3350,   8,   360,   5,     48,   0},
+    {"h200",       67,     989,   0.7,    0.25,  0.72, 140.4,       4,  4800,   8,   360,   5,     48,   0},
+    {"b200",       80,    2250,  0.49,    0.38,  0.67, 179.06,    4.1,  8000,   8,   606,   8,     48,   0},
+    // Products and attention as a B200's, by the best products of both.
+    {"gb200",      80,    2500,  0.46,    0.36,  0.67, 185.03,    4.1,  8000,  72,   700,   8,     48,   0},
+    // Nobody measured its attention here.
+    {"mi300x",  163.4,    1307,  0.45,    0.25,   0.8, 192,       3.6,  5300,   8,   313,   5,     40,  48},
+};
+// clang-format on
+
+Machine MachineOf(const Gpu& gpu) {
+  return {.name = gpu.name,
+          .flops = {gpu.fp32 * kT, gpu.half * kT, gpu.half * kT},
+          .product = gpu.product,
+          .attention = gpu.attention,
+          .memory_share = gpu.memory,
+          .launch = 5 * kUs,
+          .message = 10 * kUs,
+          .memory = gpu.gib * kGiB,
+          .reserved = gpu.reserved * kGiB,
+          .memory_bandwidth = gpu.bandwidth * kG,
+          .node = gpu.node,
+          .inside = {gpu.inside * kG, gpu.step * kUs},
+          .between = {gpu.between * kG, 15 * kUs},
+          .pair = gpu.pair * kG,
+          .cards = gpu.node};
+}
+
+const Machine kCpu{.name = "cpu",
+                   .flops = {70 * kG, 70 * kG, 70 * kG},
+                   .attention = 0.5,
+                   .launch = 10 * kUs,
+                   .post = 10 * kUs,
+                   .contention = 1,
+                   .memory_bandwidth = 8 * kG,
+                   .inside = {2 * kG, 30 * kUs},
+                   .between = {2 * kG, 30 * kUs}};
 
 // Calls visit(key, dimension, value) for each number of a description; keys as in a JSON pointer.
 template <typename M, typename Visit>
@@ -303,11 +245,19 @@ Result<Machine> ParseMachine(const std::string& text) {
   return machine;
 }
 
-std::span<const Machine> Machines() { return kMachines; }
+std::span<const Machine> Machines() {
+  static const std::vector<Machine> kAll = [] {
+    std::vector<Machine> all;
+    for (const Gpu& gpu : kGpus) all.push_back(MachineOf(gpu));
+    all.push_back(kCpu);
+    return all;
+  }();
+  return kAll;
+}
 
 Result<Machine> FindMachine(const std::string& name_or_file) {
   std::string names;
-  for (const Machine& machine : kMachines) {
+  for (const Machine& machine : Machines()) {
     if (machine.name == name_or_file) return machine;
     names += machine.name + ", ";
   }

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "runtime/comm/links.h"
-#include "schema/topology.h"
 #include "schema/nccl/communicators.h"
 #include "schema/program.h"
+#include "schema/topology.h"
 
 namespace pp {
 

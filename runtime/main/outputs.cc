@@ -12,13 +12,13 @@
 #include <string_view>
 #include <system_error>
 
-#include "schema/topology.h"
 #include "runtime/main/cores.h"
 #include "runtime/main/print.h"
 #include "runtime/run/run_text.h"
 #include "schema/base/disk.h"
 #include "schema/format/profile.h"
 #include "schema/format/timeline.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {

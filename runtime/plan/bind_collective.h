@@ -1,9 +1,9 @@
 // Which ranks take part in a collective, and what each of them contributes.
 #pragma once
 
-#include "schema/topology.h"
 #include "runtime/plan/collective.h"
 #include "schema/program.h"
+#include "schema/topology.h"
 
 namespace pp {
 

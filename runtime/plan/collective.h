@@ -25,10 +25,10 @@
 #include <span>
 #include <vector>
 
-#include "schema/topology.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/device.h"
 #include "schema/semantics/buckets.h"
+#include "schema/topology.h"
 
 namespace pp {
 

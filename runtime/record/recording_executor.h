@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "schema/topology.h"
 #include "runtime/device/peers.h"
 #include "runtime/device/stage_call.h"
 #include "runtime/record/values.h"
+#include "schema/topology.h"
 
 namespace pp {
 

@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/files/batches.h"
 #include "runtime/plan/interpreter.h"
 #include "runtime/plan/lanes.h"
+#include "schema/topology.h"
 
 namespace pp {
 

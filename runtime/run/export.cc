@@ -7,11 +7,11 @@
 #include <map>
 #include <vector>
 
-#include "schema/topology.h"
 #include "runtime/files/adapter_config.h"
 #include "runtime/run/finite.h"
 #include "schema/model/families.h"
 #include "schema/model/layout.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {

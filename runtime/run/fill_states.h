@@ -1,10 +1,10 @@
 // The initial contents of a rank's states: weights, and moments of zero.
 #pragma once
 
-#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/model/parameters.h"
 #include "schema/program.h"
+#include "schema/topology.h"
 
 namespace pp {
 

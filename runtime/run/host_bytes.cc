@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "runtime/comm/shm_segment.h"
-#include "schema/topology.h"
 #include "runtime/run/send_ports.h"
 #include "schema/model/layout.h"
 #include "schema/model/workspace.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {

@@ -17,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/files/batches.h"
 #include "runtime/files/file_watch.h"
@@ -30,6 +29,7 @@
 #include "runtime/run/run_options.h"
 #include "runtime/run/states.h"
 #include "schema/nccl/communicators.h"
+#include "schema/topology.h"
 
 namespace pp {
 

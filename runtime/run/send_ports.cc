@@ -3,8 +3,8 @@
 #include <set>
 #include <utility>
 
-#include "schema/topology.h"
 #include "runtime/plan/bind_collective.h"
+#include "schema/topology.h"
 
 namespace pp {
 

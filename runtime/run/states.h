@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "schema/topology.h"
 #include "runtime/device/device.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/model/parameters.h"
 #include "schema/program.h"
+#include "schema/topology.h"
 
 namespace pp {
 

@@ -1,8 +1,8 @@
 // Whether all that a plan is bound to lies in the arena, by the sizes that its kernels believe.
 #pragma once
 
-#include "schema/topology.h"
 #include "runtime/plan/binding.h"
+#include "schema/topology.h"
 #include "tests/fuzz/exact_device.h"
 
 namespace pp {
