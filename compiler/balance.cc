@@ -9,7 +9,7 @@
 namespace pp {
 
 Result<LayerCosts> LayerCostsOf(const Job& job, const PriceSource& prices) {
-  if (!prices.given() || job.model.layers < 3) {
+  if (!prices.given()) {
     const ModelTable table = TableOf(job);
     const auto cost = [&](const std::vector<Operator>& operators) {
       double sum = 0;
@@ -19,19 +19,18 @@ Result<LayerCosts> LayerCostsOf(const Job& job, const PriceSource& prices) {
     };
     return LayerCosts{0, cost(table.layer), cost(table.last)};
   }
-  // A pipeline of three, in which the first and the last have one layer each.
+  // A pipeline of three, in which the first and the last have no layer.
   Program program;
   program.devices = program.stages = 3;
   program.microbatches = 1;
   program.pipes = {{{0, 1, 2}}};
   program.pipe_of = {0};
   program.job = job;
-  program.job->layers_per_stage = {1, job.model.layers - 2, 1};
+  program.job->layers_per_stage = {0, job.model.layers, 0};
   const auto costs = CostsOn(prices, program);
   PP_RETURN_IF_ERROR(costs.status());
   const auto both = [&](int stage) { return At(costs->f, stage) + At(costs->b, stage); };
-  const double layer = both(1) / (job.model.layers - 2);
-  return LayerCosts{std::max(0.0, both(0) - layer), layer, std::max(0.0, both(2) - layer)};
+  return LayerCosts{both(0), both(1) / job.model.layers, both(2)};
 }
 
 std::vector<int> BalanceLayers(const Program& program, int all, const LayerCosts& costs) {

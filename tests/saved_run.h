@@ -37,6 +37,7 @@ struct Layout {
   const char* scheme;
   int pp = 1, tp = 1, dp = 1, zero = 0;
   std::optional<bool> clip = {};
+  std::vector<int> layers = {};  // of each stage; empty: as many each
 
   std::string Text() const {
     return std::string(scheme) + " pp " + std::to_string(pp) + " tp " + std::to_string(tp) +
@@ -79,6 +80,7 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
                             .job = {.model = model,
                                     .micro_batch_size = 1,
                                     .sequence_length = steps.sequence_length,
+                                    .layers_per_stage = shape.layers,
                                     .tp = shape.tp}};
   if (steps.plan) steps.plan(&compile);
   const auto program = Compile(compile);

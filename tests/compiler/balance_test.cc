@@ -116,6 +116,20 @@ TEST_CASE("with a machine, no split takes the busiest device less time there") {
   }
 }
 
+// An embedding that takes time is work, too, and a head is more than a layer.
+TEST_CASE("the first and the last stage have no layers where the others suffice") {
+  for (const int devices : {3, 4, 5, 8}) {
+    CAPTURE(devices);
+    CompileOptions options = {.scheme = "1f1b", .shape = {devices, 8, 0}};
+    options.prices.machine = Machines().front();
+    options.job.model = Gpt2(devices - 2);
+    options.balance_layers = true;
+    std::vector<int> split(devices, 1);
+    split.front() = split.back() = 0;
+    CHECK(MustCompile(options).job->layers_per_stage == split);
+  }
+}
+
 TEST_CASE("GPT-2 124M on two devices: the head weighs as much as five layers and a half") {
   CompileOptions options = {.scheme = "1f1b", .shape = {2, 4}, .job = {.sequence_length = 64}};
   options.job.model = Gpt2(12);

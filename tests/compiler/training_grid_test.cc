@@ -1,6 +1,6 @@
 // Everything that pipec compiles, trains: schemes x passes x p2p x replicas x ZeRO x devices, and
-// models x schemes x pipeline, tensor and data parallelism, five steps each with ranks as threads,
-// as a table.
+// models x schemes x pipeline, tensor and data parallelism, and stages without layers, five steps
+// each with ranks as threads, as a table.
 //
 //   same bits   one copy of the weights, one replica: losses and norms have the bits of one device
 //   close       several copies or tensor-parallel peers: within 1e-5 of one device on the same
@@ -23,6 +23,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <span>
 #include <tuple>
 
 #include "compiler/compile.h"
@@ -58,9 +59,14 @@ struct Cell {
   std::string recompute = "stage";
   bool keeps = false;  // all that it can
   Dtype dtype = Dtype::kFp32;
+  std::vector<int> layers = {};  // of each stage; empty: as many each
+  bool own_head = false;         // else the embedding's, where the scheme can
 
   std::string Text() const {
-    return (family == "gpt2" ? "" : family + " ") +
+    std::string cut;
+    for (const int of_stage : layers) cut += (cut.empty() ? "" : ",") + std::to_string(of_stage);
+    return (family == "gpt2" ? "" : family + " ") + (own_head ? "untied " : "") +
+           (cut.empty() ? "" : "layers " + cut + " ") +
            (dtype == Dtype::kFp32 ? "" : std::string(NameOf(dtype)) + " ") +
            (tp > 1 ? "tp " + std::to_string(tp) + " " : "") +
            (sequence_parallel ? "sequence-parallel " : "") + scheme +
@@ -71,7 +77,8 @@ struct Cell {
            " dp " + std::to_string(replicas) + " zero " + std::to_string(zero) + " D " +
            std::to_string(devices);
   }
-  bool tied() const { return !scheme.starts_with("pipedream"); }
+  bool makes_versions() const { return scheme.starts_with("pipedream"); }
+  bool tied() const { return !makes_versions() && !own_head; }
   std::vector<OperatorKind> Dropped() const {
     std::vector<OperatorKind> kinds;
     PP_CHECK(ReadKinds(recompute, kRecomputeNames, &kinds).ok());
@@ -98,6 +105,7 @@ Result<Program> CompileCell(const Cell& cell) {
                          .zero = cell.zero,
                          .job = {.model = TinyModel(cell.family, cell.tied()),
                                  .micro_batch_size = 1,
+                                 .layers_per_stage = cell.layers,
                                  .tp = cell.tp,
                                  .sequence_parallel = cell.sequence_parallel,
                                  .recompute = cell.Dropped(),
@@ -154,14 +162,15 @@ Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
 }
 
 // One device, one micro-batch after the other, on the sequences of all replicas.
-const Numbers& OneDevice(const std::string& family, int replicas, Dtype dtype) {
-  static std::map<std::tuple<std::string, int, Dtype>, Numbers> known;
-  const auto [found, is_new] = known.try_emplace({family, replicas, dtype});
+const Numbers& OneDevice(const Cell& cell, Dtype dtype) {
+  static std::map<std::tuple<std::string, bool, int, Dtype>, Numbers> known;
+  const auto [found, is_new] = known.try_emplace({cell.family, cell.tied(), cell.replicas, dtype});
   if (is_new) {
     CompileOptions options{
         .scheme = "gpipe",
-        .shape = {1, kMicros * replicas, 0},
-        .job = {.model = TinyModel(family, true), .micro_batch_size = 1, .dtype = dtype}};
+        .shape = {1, kMicros * cell.replicas, 0},
+        .job = {
+            .model = TinyModel(cell.family, cell.tied()), .micro_batch_size = 1, .dtype = dtype}};
     const auto program = Compile(options);
     REQUIRE(program.ok());
     found->second = MustTrain(*program);
@@ -235,7 +244,7 @@ std::string Check(const Cell& cell) {
     const LateDevices late(1000 * run + 17, cell.tp > 1 ? TopologyOf(*program).ranks() + 1 : 1);
     CHECK(MustTrain(*program, &late) == numbers);
   }
-  if (!cell.tied()) {
+  if (cell.makes_versions()) {
     CHECK(numbers.values[2 * kSteps - 2] < numbers.values[0]);  // it learns
     Cell alone = cell;
     alone.tp = 1;
@@ -243,9 +252,8 @@ std::string Check(const Cell& cell) {
     if (cell.tp > 1) CheckClose(numbers, MustTrain(*CompileCell(alone)), cell.dtype);
     return "versions";
   }
-  const Numbers& one = OneDevice(cell.family, cell.replicas, cell.dtype);
-  const double from_fp32 =
-      FurthestLoss(numbers, OneDevice(cell.family, cell.replicas, Dtype::kFp32));
+  const Numbers& one = OneDevice(cell, cell.dtype);
+  const double from_fp32 = FurthestLoss(numbers, OneDevice(cell, Dtype::kFp32));
   CHECK(from_fp32 < ToleranceOf(cell.dtype).fp32);
   if (program->Copies() == 1 && cell.tp == 1) {
     CHECK(numbers == one);
@@ -339,6 +347,44 @@ std::vector<Cell> ModelCells() {
   return cells;
 }
 
+// Stages without layers: the first one has the embedding alone, the last one the final norm, the
+// head and the loss, and one between them hands on what it gets.
+std::vector<Cell> BareStageCells() {
+  struct {
+    const char* scheme;
+    int devices;
+    bool splits;  // backwards, so that passes cannot
+  } const of_four_stages[] = {
+      {"1f1b", 4, false}, {"interleaved", 2, false}, {"hanayo", 2, false},   {"chimera", 4, false},
+      {"zb-h1", 4, true}, {"zb-v", 2, true},         {"dualpipe-v", 2, true}};
+  struct {
+    const char *passes, *recompute = "stage";
+  } const ways[] = {{""},      {"fit-memory"},         {"split-backward"},
+                    {"mario"}, {"mario", "attention"}, {"mario", "norm,linear"}};
+  struct {
+    int tp, replicas;
+    bool sequence_parallel;
+  } const shapes[] = {{1, 1, false}, {2, 1, false}, {2, 1, true}, {1, 2, false}};
+  std::vector<Cell> cells;
+  for (const char* family : {"gpt2", "llama"})
+    for (const auto& [scheme, devices, splits] : of_four_stages)
+      for (const auto& [passes, recompute] : std::span(ways).first(splits ? 2 : 6))
+        for (const auto& shape : shapes)
+          for (const std::vector<int>& layers : {std::vector{0, 4, 4, 0}, {0, 8, 0, 0}})
+            cells.push_back({.scheme = scheme,
+                             .passes = passes,
+                             .replicas = shape.replicas,
+                             .zero = shape.replicas - 1,
+                             .devices = devices,
+                             .family = family,
+                             .tp = shape.tp,
+                             .sequence_parallel = shape.sequence_parallel,
+                             .recompute = recompute,
+                             .layers = layers,
+                             .own_head = family == std::string_view("llama")});
+  return cells;
+}
+
 // Checks a sample of the cells, or all.
 void CheckCells(std::vector<Cell> cells, size_t sample) {
   if (!all_cells) {
@@ -364,6 +410,8 @@ void CheckCells(std::vector<Cell> cells, size_t sample) {
 TEST_CASE("everything that pipec compiles, trains") { CheckCells(AllCells(), 90); }
 
 TEST_CASE("every model trains, cut three ways") { CheckCells(InAllTypes(ModelCells()), 50); }
+
+TEST_CASE("stages without layers train") { CheckCells(BareStageCells(), 24); }
 
 TEST_CASE("every model has the same bits whatever it keeps") {
   CheckCells(InAllTypes(KeepCells()), 12);

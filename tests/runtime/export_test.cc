@@ -49,16 +49,19 @@ ModelConfig TinyModel(const char* family, bool tied) {
 struct Shape {
   const char* scheme;
   int pp = 1, tp = 1, dp = 1, zero = 0;
+  std::vector<int> layers = {};
 };
 
 // The loss of each step.
 std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const Folder& folder,
                              const std::string& weights, const std::string& to) {
-  auto program = Compile({.scheme = cut.scheme,
-                          .shape = {cut.pp, 8 / cut.dp, 0},
-                          .replicas = cut.dp,
-                          .zero = cut.zero,
-                          .job = {.model = model, .micro_batch_size = 1, .tp = cut.tp}});
+  auto program = Compile(
+      {.scheme = cut.scheme,
+       .shape = {cut.pp, 8 / cut.dp, 0},
+       .replicas = cut.dp,
+       .zero = cut.zero,
+       .job = {
+           .model = model, .micro_batch_size = 1, .layers_per_stage = cut.layers, .tp = cut.tp}});
   INFO(program.status().message());
   REQUIRE(program.ok());
   TrainOptions options;
@@ -102,8 +105,10 @@ TEST_CASE("an exported model does not depend on how it was cut, and trains on in
       TrainCut(model, {"gpipe"}, folder, "", folder / "one");
       const std::vector<float> one = Numbers(model, folder / "one");
       const std::vector<double> on = TrainCut(model, {"1f1b", 2}, folder, folder / "one", "");
-      for (const Shape& cut : {Shape{"zb-v", 2}, Shape{"1f1b", 4}, Shape{"1f1b", 2, 2},
-                               Shape{"chimera", 2, 1, 2}, Shape{"interleaved", 2, 2, 2, 1}}) {
+      for (const Shape& cut :
+           {Shape{"zb-v", 2}, Shape{"1f1b", 4}, Shape{"1f1b", 2, 2}, Shape{"chimera", 2, 1, 2},
+            Shape{"interleaved", 2, 2, 2, 1}, Shape{"1f1b", 4, 1, 1, 0, {0, 1, 3, 0}},
+            Shape{"zb-v", 2, 2, 1, 0, {0, 2, 2, 0}}}) {
         INFO(family << " " << cut.scheme << " tp " << cut.tp << " dp " << cut.dp);
         TrainCut(model, cut, folder, "", folder / "cut");
         const std::vector<float> numbers = Numbers(model, folder / "cut");

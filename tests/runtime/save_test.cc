@@ -53,6 +53,8 @@ TEST_CASE("saved under one cut, resumed under another") {
       {{"1f1b", 2, 2, 2, 1}, {"chimera", 2, 1, 2}},
       {{"gpipe", 1, 1, 4, 1}, {"gpipe", 1, 2, 2, 1}},
       {{"dualpipe", 2}, {"fold-aiao", 2, 1, 2, 1}},
+      {{"1f1b", 4, 1, 1, 0, {}, {0, 2, 2, 0}}, {"zb-v", 2}},
+      {{"interleaved", 2, 1, 2, 1}, {"1f1b", 4, 1, 2, 1, {}, {0, 3, 1, 0}}},
   };
   for (const bool llama : {false, true}) {
     const ModelConfig model = TinyModel(llama);
