@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "compiler/cuts.h"
 #include "compiler/scheme.h"
 #include "schema/base/disk.h"
 #include "schema/base/split.h"
@@ -116,6 +117,7 @@ std::vector<std::string> Inputs(const Arguments& a) {
       for (const std::string_view file : Split(costs, ',')) inputs.emplace_back(file);
   if (!a.machine.empty() && !IsKnownMachine(a.machine)) inputs.push_back(a.machine);
   if (!a.trace.empty()) inputs.push_back(a.trace);
+  if (IsCutsFile(a.layout)) inputs.push_back(a.layout);
   return inputs;
 }
 

@@ -36,6 +36,7 @@ struct Arguments {
   MemoryFit fit;
   int search_seconds = 0;  // of fit-memory
   std::string costs, machine, device_flops, model;
+  std::string layout;        // of import: a text, or a file of it
   double device_memory = 0;  // of tune, in bytes
   int batch = 0, pp = 0;     // of tune
   double tokens = 0;         // of a training

@@ -144,6 +144,13 @@ class CommandLine {
     return options::AddAttribute(sub, row, &a_.attributes[row.option]);
   }
 
+  CLI::Option* Micros(CLI::App* sub) {
+    return options::AddWhole(sub, "--microbatches", "pieces of a replica's batch, M", 1,
+                             &a_.shape.microbatches);
+  }
+  void GroupSize(CLI::App* sub) {
+    options::AddWhole(sub, "--group-size", "N of interleaved (default D)", 1, &a_.shape.group_size);
+  }
   // What compile and import share. `defaults`: lists do not say otherwise.
   void Lowering(CLI::App* sub, bool defaults) {
     File(sub, "-o,--output", "the plan to write; - is standard output", &a_.output, kStandardOutput,
@@ -201,13 +208,11 @@ class CommandLine {
         ->required();
     options::AddWhole(sub, "--devices", "places in the pipeline, D", 1, &a_.shape.devices)
         ->required();
-    options::AddWhole(sub, "--microbatches", "pieces of a replica's batch, M", 1,
-                      &a_.shape.microbatches)
-        ->required();
+    Micros(sub)->required();
     options::AddWhole(sub, "--stages-per-device",
                       "V, where a scheme lets one choose (pipec schemes)", 1,
                       &a_.shape.stages_per_device);
-    options::AddWhole(sub, "--group-size", "N of interleaved (default D)", 1, &a_.shape.group_size);
+    GroupSize(sub);
     options::AddWhole(sub, "--pipe-pairs", "pairs of pipes of chimera", 1, &a_.shape.pipe_pairs);
     options::Add(sub, "--stage-map", "LIST", "the device of each stage, as in 0,1,1,0",
                  [this](const std::string& text) { return ReadWholes(text, &a_.shape.device_of); });
@@ -216,10 +221,19 @@ class CommandLine {
 
   void Import() {
     CLI::App* sub =
-        Add("import", "make a plan from lists in text form or from PyTorch's CSV", ImportCommand,
-            "pipec show 1f1b.plan > lists.txt; pipec import lists.txt -o own.plan");
+        Add("import", "make a plan from lists in text form, PyTorch's CSV, or another's layout",
+            ImportCommand, "pipec show 1f1b.plan > lists.txt; pipec import lists.txt -o own.plan");
     Plans(sub, "FILE");
-    sub->get_option("FILE")->expected(1);
+    sub->get_option("FILE")->expected(1)->required(false);
+    File(
+        sub, "--layout",
+        "instead: stages as Megatron-LM (Et*2|(t*2|)*3tL) or torchtitan (a list of lists of names) "
+        "has them, or a file of it",
+        &a_.layout, kStandardInput, "LAYOUT");
+    options::AddWhole(sub, "--devices", "of a layout, D (default: a stage each)", 1,
+                      &a_.shape.devices);
+    Micros(sub);
+    GroupSize(sub);
     options::AddChoice(sub, "--format", "torch-csv for FILE.csv, else text", kImportFormats,
                        &a_.import_format);
     Lowering(sub, /*defaults=*/false);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiler/command.h"
+#include "compiler/cuts.h"
 #include "compiler/interop.h"
 #include "compiler/lines.h"
 #include "compiler/simulate.h"
@@ -127,10 +128,53 @@ Status SavePlan(const Arguments& a, const Program& program) {
   }
   if (program.job) {
     if (const auto given = a.attributes.find("--layers-per-stage");
-        given != a.attributes.end() && given->second == "auto")
+        !a.layout.empty() || (given != a.attributes.end() && given->second == "auto"))
       line += fmt::format(", layers {}", fmt::join(program.job->layers_per_stage, " "));
   }
   Note(a, line);
+  return {};
+}
+
+Status CompileAndSave(const Arguments& a, const CompileOptions& options) {
+  auto program = Compile(options, ObserverOf(a));
+  if (!program.ok()) return program.status();
+  PP_RETURN_IF_ERROR(PrintOut(""));  // what --print-after wrote
+  return SavePlan(a, *program);
+}
+
+// pipec compile with the scheme and the stages of another trainer's layout.
+Status ImportLayout(const Arguments& a) {
+  CompileOptions options;
+  options.shape = a.shape;
+  PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  const auto text = CutsText(a.layout);
+  PP_RETURN_IF_ERROR(text.status().In("--layout"));
+  auto cuts = ReadCuts(*text, options.job.model.layers, a.shape.devices);
+  PP_RETURN_IF_ERROR(cuts.status().In("--layout"));
+  options.scheme = cuts->scheme;
+  options.shape.devices = cuts->devices();
+  options.shape.stages_per_device = cuts->stages_per_device;
+  options.job.layers_per_stage = std::move(cuts->layers_per_stage);
+  return CompileAndSave(a, options);
+}
+
+// What belongs to lists, or to a layout.
+Status CheckSource(const Arguments& a) {
+  const auto wrong = [](const char* text) { return Status::Invalid(text); };
+  if (a.layout.empty()) {
+    if (a.plans.empty()) return wrong("FILE: is missing (lists, or --layout)");
+    if (a.shape.devices > 0) return wrong("--devices: needs --layout (lists have theirs)");
+    if (a.shape.microbatches > 0)
+      return wrong("--microbatches: needs --layout (lists have theirs)");
+    if (a.shape.group_size > 0) return wrong("--group-size: needs --layout (lists have an order)");
+    return {};
+  }
+  if (!a.plans.empty()) return wrong("--layout: and lists in a file (one of the two)");
+  if (!a.import_format.empty()) return wrong("--format: is of lists (not with --layout)");
+  if (a.model.empty()) return wrong("--layout: needs --model");
+  if (a.shape.microbatches == 0) return wrong("--layout: needs --microbatches");
+  if (!a.attributes.at("--layers-per-stage").empty())
+    return wrong("--layers-per-stage: with --layout, which has the layers (one of the two)");
   return {};
 }
 
@@ -154,14 +198,13 @@ Status CompileCommand(const Arguments& a) {
     PP_RETURN_IF_ERROR(PrintOut(""));
     return SavePlan(a, chosen->program);
   }
-  auto program = Compile(options, ObserverOf(a));
-  if (!program.ok()) return program.status();
-  PP_RETURN_IF_ERROR(PrintOut(""));  // what --print-after wrote
-  return SavePlan(a, *program);
+  return CompileAndSave(a, options);
 }
 
 Status ImportCommand(const Arguments& a) {
+  PP_RETURN_IF_ERROR(CheckSource(a));
   PP_RETURN_IF_ERROR(CheckOutput(a));
+  if (!a.layout.empty()) return ImportLayout(a);
   const std::string& path = a.plans[0];
   const std::string by_name = path.ends_with(".csv") ? "torch-csv" : "text";
   const std::string& format = a.import_format.empty() ? by_name : a.import_format;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
+#include "compiler/cuts.h"
 #include "compiler/draw.h"
 #include "compiler/places.h"
 #include "schema/model/work.h"
@@ -25,35 +27,25 @@ std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
 std::string WhyNot(const Program& program, Place place) {
   if (std::string why = Misplaced(program, place); !why.empty()) return why;
   const auto& layers = program.job->layers_per_stage;
-  const auto none = std::find(layers.begin(), layers.end(), 0);
-  if (none == layers.end()) return "";
-  return fmt::format("stage {} has no layer (at least one each)", none - layers.begin());
+  const auto none = std::find(layers.begin() + 1, layers.end() - 1, 0);
+  if (none == layers.end() - 1) return "";
+  return fmt::format("stage {} has no layer (at least one each between the ends)",
+                     none - layers.begin());
 }
 
-// The same cut as other trainers take it: Megatron-LM's --pipeline-model-parallel-layout (E the
-// embedding, t a layer, L the loss), which places stage s on device s mod D, and the modules at
-// which torchtitan splits (parallelism.pipeline_parallel_split_points), which also knows the V of
-// ZB-V and DualPipeV. Or why they cannot take it.
+// The same cut as other trainers take it: Megatron-LM, which places stage s on device s mod D, and
+// torchtitan, which also knows the V of ZB-V and DualPipeV. Or why they cannot take it.
 std::string OfOthers(const Program& program) {
   if (program.stages == 1) return "";
-  std::string megatron = "E", titan;
-  int begin = 0;
-  for (const int layers : program.job->layers_per_stage) {
-    if (begin > 0) {
-      megatron += "|";
-      titan += fmt::format("{}layers.{}", titan.empty() ? "" : ",", begin);
-    }
-    megatron += layers > 1 ? fmt::format("t*{}", layers) : "t";
-    begin += layers;
-  }
   const std::string no_loop = WhyNot(program, Place::kLoop);
   const bool is_v = PlaceOf(program) == Place::kV;
   const std::string why_not = is_v ? WhyNot(program, Place::kV) : no_loop;
+  const std::vector<int>& layers = program.job->layers_per_stage;
   return fmt::format("Megatron-LM: {}\ntorchtitan: {}\n",
-                     no_loop.empty() ? megatron + "L" : "not with its layout: " + no_loop,
-                     !why_not.empty() ? "not with its split points: " + why_not
-                     : is_v           ? titan + " (ZBVZeroBubble, DualPipeV)"
-                                      : titan);
+                     no_loop.empty() ? MegatronCuts(layers) : "not with its layout: " + no_loop,
+                     why_not.empty()
+                         ? TorchtitanCuts(layers) + (is_v ? " (ZBVZeroBubble, DualPipeV)" : "")
+                         : "not with its lists: " + why_not);
 }
 
 }  // namespace

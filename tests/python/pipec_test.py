@@ -541,6 +541,13 @@ class Importing(Case):
         with mock.patch.dict(sys.modules, torch):
             self.assertEqual(pipec.import_(types.SimpleNamespace(table=table)), by_table)
 
+    def test_a_layout_needs_no_lists(self):
+        options = dict(model=self.config, microbatches=2)
+        self.assertEqual(
+            pipec.import_(layout="Et|tt|tL", **options),
+            pipec.compile(scheme="1f1b", devices=3, layers_per_stage=[1, 2, 1], **options),
+        )
+
     def test_errors(self):
         plan = pipec.compile(scheme="1f1b", devices=2, microbatches=2)
         lines = plan.show().splitlines()

@@ -51,7 +51,9 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Plan:
     return Plan(data)
 
 
-def import_(source: Any, format: str | None = None, **options: Unpack[ImportOptions]) -> Plan:
+def import_(
+    source: Any = None, format: str | None = None, **options: Unpack[ImportOptions]
+) -> Plan:
     """The plan that states the given lists, lowered and proved safe.
 
     source: a file's path; or lists themselves, as a str of several lines, in the form that
@@ -59,13 +61,15 @@ def import_(source: Any, format: str | None = None, **options: Unpack[ImportOpti
     format: "text" or "torch-csv". By default a file is CSV if its name ends with .csv, and lines
     are CSV unless they begin with "program".
     Options are those of `compile` that say how lists are lowered: `help("import")` has them. The
-    plan has lists for an evaluation, as with `compile`.
+    plan has lists for an evaluation, as with `compile`. With layout="Et*2|t*2L" there is no source.
     """
+    words = ["import", *words_of({"evaluation": True, **options}), "-o", "-"]
+    if source is None:
+        return Plan(run(words))
     if not isinstance(source, (str, os.PathLike)):
         from pipec.torch._schedules import schedule_csv  # only where it is needed: torch
 
         source, format = schedule_csv(source), "torch-csv"
-    words = ["import", *words_of({"evaluation": True, **options}), "-o", "-"]
     data = None
     if isinstance(source, str) and "\n" in source:
         if format is None:
