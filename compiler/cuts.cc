@@ -110,8 +110,7 @@ class LayoutReader {
   // x or x*n.
   Result<Part> Repeated() {
     const char letter = text_[at_];
-    if (letter == '\0' || std::string_view("EtL|").find(letter) == std::string_view::npos)
-      return Wrong();
+    if (std::string_view("EtL|").find(letter) == std::string_view::npos) return Wrong();
     ++at_;
     const auto count = Count();
     PP_RETURN_IF_ERROR(count.status());

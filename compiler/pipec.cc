@@ -228,7 +228,7 @@ class CommandLine {
     File(
         sub, "--layout",
         "instead: stages as Megatron-LM (Et*2|(t*2|)*3tL) or torchtitan (a list of lists of names) "
-        "has them, or a file of it",
+        "has them, or a file of it (./FILE)",
         &a_.layout, kStandardInput, "LAYOUT");
     options::AddWhole(sub, "--devices", "of a layout, D (default: a stage each)", 1,
                       &a_.shape.devices);
